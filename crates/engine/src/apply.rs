@@ -1,0 +1,316 @@
+//! Events: how the world changes the engine's state. An event that is refused changes nothing.
+
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+use crate::cluster::NodeIdx;
+use crate::error::Rejected;
+use crate::event::Event;
+use crate::name::{NodeId, WorkloadId};
+use crate::policy::Queue;
+use crate::request::GpuAsk;
+use crate::scheduler::Scheduler;
+use crate::task::{Job, JobIdx, Slot, State};
+use crate::units::Time;
+use crate::workload::{Gate, Workload};
+
+impl Scheduler {
+    /// Tells the engine what happened, and when. Times never run backwards inside: an event from
+    /// the past counts as happening now.
+    pub fn apply(&mut self, at: Time, event: Event) -> Result<(), Rejected> {
+        self.advance(at);
+        match event {
+            Event::Node(node) => self.see_node(*node),
+            Event::NodeLost(node) => self.node_number(&node).map(|node| self.lose_node(node)),
+            Event::NodeRemoved(node) => self.node_number(&node).map(|node| self.remove_node(node)),
+            Event::Cordon { node, on } => self.node_number(&node).map(|node| {
+                self.cluster.host_mut(node).cordoned = on;
+                self.refresh_state(node);
+            }),
+            Event::Drain { node, on } => self.node_number(&node).map(|node| self.drain(node, on)),
+            Event::SpotReclaim { node, at } => self.node_number(&node).map(|node| self.reclaim_spot(node, at)),
+            Event::GpuHealth { node, gpu, health } => {
+                let number = self.node_number(&node)?;
+                self.gpu_number(number, &gpu)?;
+                self.set_health(number, &gpu, health);
+                Ok(())
+            }
+            Event::Utilization { node, readings } => self.read_utilization(&node, readings),
+            Event::Foreign { node, id, uses } => self.see_foreign(&node, id, *uses),
+            Event::ForeignGone { node, id } => self.lose_foreign(&node, id),
+            Event::Policy(policy) => {
+                self.set_policy(*policy);
+                Ok(())
+            }
+            Event::Strategy(strategy) => {
+                let policy = crate::policy::Policy { strategy, ..self.policy.clone() };
+                self.set_policy(policy);
+                Ok(())
+            }
+            Event::Queue(queue) => self.set_queue(*queue),
+            Event::QueueRemoved(queue) => {
+                let number = self.queues.find(&queue).ok_or_else(|| Rejected::UnknownQueue(queue.clone()))?;
+                self.queues.remove(number).map_err(|why| Rejected::Queue { queue, why })
+            }
+            Event::Budget { id, allowed } => {
+                self.budgets.insert(id, allowed);
+                self.improved = true;
+                Ok(())
+            }
+            Event::BudgetRemoved(id) => {
+                self.budgets.remove(&id).ok_or(Rejected::UnknownBudget(id))?;
+                self.improved = true;
+                Ok(())
+            }
+            Event::Demand(demand) => {
+                self.expectation.pin(demand);
+                Ok(())
+            }
+            other => self.apply_to_workload(other),
+        }
+    }
+
+    fn apply_to_workload(&mut self, event: Event) -> Result<(), Rejected> {
+        match event {
+            Event::Submit(workload) => self.submit(*workload).map(|_| ()),
+            Event::Gate { workload, gate } => {
+                let job = self.job_number(&workload)?;
+                self.set_gate(job, gate);
+                Ok(())
+            }
+            Event::Cancelled(workload) | Event::Finished(workload) => {
+                let job = self.job_number(&workload)?;
+                self.finish(job);
+                Ok(())
+            }
+            Event::Requeued(workload) => {
+                let job = self.job_number(&workload)?;
+                if self.jobs.get(job).seats().next().is_none() {
+                    return Err(Rejected::NotPlaced { workload, task: 0 });
+                }
+                self.requeue(job);
+                Ok(())
+            }
+            Event::TaskFinished { workload, task } => {
+                let job = self.seated(&workload, task)?;
+                self.finish_task(job, task);
+                Ok(())
+            }
+            Event::Confirmed { workload, task } => {
+                let job = self.seated(&workload, task)?;
+                let job = self.jobs.get_mut(job);
+                if let Some(seat) = job.tasks[task as usize].seat.as_mut() {
+                    seat.confirmed = true;
+                }
+                if job.seats().all(|(_, seat)| seat.confirmed) {
+                    (job.refusals, job.avoid) = (0, None);
+                }
+                Ok(())
+            }
+            Event::Refused { workload, task } => self.seated(&workload, task).map(|job| self.refuse(job, task)),
+            Event::Devices { workload, task, gpus } => {
+                let job = self.seated(&workload, task)?;
+                self.set_devices(job, task, &gpus)
+            }
+            Event::Terminating { workload, task } => {
+                let job = self.seated(&workload, task)?;
+                if let Some(seat) = self.jobs.get_mut(job).tasks[task as usize].seat.as_mut() {
+                    seat.terminating = true;
+                }
+                self.stoppable.remove(&job);
+                Ok(())
+            }
+            Event::Gone { workload, task } => self.seated(&workload, task).map(|job| self.task_gone(job, task)),
+            _ => unreachable!("events about nodes, queues and policy are handled above"),
+        }
+    }
+
+    fn submit(&mut self, workload: Workload) -> Result<JobIdx, Rejected> {
+        workload.validate()?;
+        if self.jobs.find(&workload.id).is_some() {
+            return Err(Rejected::DuplicateWorkload(workload.id));
+        }
+        let queue = self.queues.find(&workload.queue).ok_or_else(|| Rejected::UnknownQueue(workload.queue.clone()))?;
+        if workload.priority > self.queues.get(queue).spec.max_priority {
+            let why = "does not allow a priority that high";
+            return Err(Rejected::Queue { queue: workload.queue, why });
+        }
+        Ok(self.admit(workload))
+    }
+
+    /// Takes in a workload that is known to be right.
+    pub(crate) fn admit(&mut self, workload: Workload) -> JobIdx {
+        let queue = self.queues.find(&workload.queue).unwrap_or(crate::queues::ROOT);
+        let milli = self.typical_milli(&workload);
+        self.expectation.learn(&workload, milli);
+        self.expectation.wanted |= workload.strategy.is_some_and(crate::Strategy::looks_ahead);
+        let request = Arc::new(workload.request.clone());
+        let shape = self.cluster.intern(&request, Vec::new());
+        self.cluster.use_shape(shape);
+        self.watch_terms(&workload);
+        self.queues.get_mut(queue).members += 1;
+        self.serial += 1;
+        let job = Job {
+            shape,
+            queue,
+            state: State::Waiting,
+            tasks: SmallVec::from_elem(Slot::default(), workload.tasks as usize),
+            submitted: workload.submitted.unwrap_or(self.now),
+            serial: self.serial,
+            placed_at: Time(0),
+            refusals: 0,
+            not_before: Time(0),
+            avoid: None,
+            told: None,
+            spec: Arc::new(workload),
+        };
+        let gated = job.spec.gate.is_some();
+        let index = self.jobs.insert(job);
+        if gated {
+            self.tell_later(index);
+        } else {
+            self.enqueue(index);
+        }
+        index
+    }
+
+    fn watch_terms(&mut self, workload: &Workload) {
+        if workload.request.affinity.is_empty() && workload.request.spread.is_empty() {
+            return;
+        }
+        let (jobs, cluster) = (&self.jobs, &self.cluster);
+        self.terms.watch(&workload.request, || {
+            let ours = jobs.iter().flat_map(|(_, job)| {
+                job.seats().map(move |(_, seat)| (seat.node, &job.spec.request.labels))
+            });
+            let hosts = cluster.hosts.iter().enumerate().filter_map(|(node, host)| Some((node, host.as_ref()?)));
+            let foreign = hosts.flat_map(|(node, host)| {
+                host.foreign.values().map(move |(uses, _)| (node as NodeIdx, &uses.labels))
+            });
+            Box::new(ours.chain(foreign))
+        });
+    }
+
+    /// Thousandths of a GPU that each GPU of the workload means here.
+    fn typical_milli(&self, workload: &Workload) -> u32 {
+        match workload.request.gpu {
+            GpuAsk::None | GpuAsk::Mig { .. } => 0,
+            GpuAsk::Whole(_) => 1000,
+            GpuAsk::Fraction(share) => share.get(),
+            GpuAsk::Memory(mib) => {
+                let total = self.cluster.rooms.iter().find_map(|room| room.devices.first()).map(|d| d.total);
+                (mib.0 * 1000 / u64::from(total.unwrap_or(1).max(1) as u32)).clamp(1, 1000) as u32
+            }
+        }
+    }
+
+    fn set_gate(&mut self, job: JobIdx, gate: Option<Gate>) {
+        let waiting = self.jobs.get(job).state == State::Waiting;
+        let queued = waiting && self.jobs.get(job).spec.gate.is_none() && !self.is_backing_off(job);
+        let closes = gate.is_some();
+        if queued && closes {
+            self.dequeue(job);
+            if self.holds.reserved == Some(job) {
+                self.drop_hold(job);
+            }
+        }
+        let was_gated = self.jobs.get(job).spec.gate.is_some();
+        Arc::make_mut(&mut self.jobs.get_mut(job).spec).gate = gate;
+        if closes && waiting {
+            self.tell_later(job);
+        } else if was_gated && waiting && !self.is_backing_off(job) {
+            self.enqueue(job);
+        }
+    }
+
+    fn is_backing_off(&self, job: JobIdx) -> bool {
+        self.backoffs.contains(&(self.jobs.get(job).not_before, job))
+    }
+
+    /// A workload is over, however far it had come.
+    fn finish(&mut self, job: JobIdx) {
+        match self.jobs.get(job).state {
+            State::Waiting => {
+                let not_before = self.jobs.get(job).not_before;
+                if !self.backoffs.remove(&(not_before, job)) && self.jobs.get(job).spec.gate.is_none() {
+                    self.dequeue(job);
+                }
+            }
+            State::Placed => self.unmark_placed(job),
+            State::Preempting | State::Stopping => {}
+        }
+        self.drop_hold(job);
+        for task in 0..self.jobs.get(job).spec.tasks {
+            self.improved |= self.unseat(job, task).is_some();
+        }
+        self.holds.victim_gone(job);
+        let gone = self.jobs.remove(job);
+        self.cluster.unuse_shape(gone.shape);
+        self.queues.get_mut(gone.queue).members -= 1;
+        if !gone.spec.request.affinity.is_empty() || !gone.spec.request.spread.is_empty() {
+            self.terms.unwatch(&gone.spec.request);
+        }
+    }
+
+    fn finish_task(&mut self, job: JobIdx, task: u32) {
+        self.unseat(job, task);
+        self.improved = true;
+        let slots = &mut self.jobs.get_mut(job).tasks;
+        slots[task as usize].finished = true;
+        if slots.iter().all(|slot| slot.finished) {
+            self.finish(job);
+        } else {
+            self.wait_again_when_gone(job);
+        }
+    }
+
+    fn requeue(&mut self, job: JobIdx) {
+        if self.jobs.get(job).state == State::Placed {
+            self.stop(job);
+        }
+        for task in 0..self.jobs.get(job).spec.tasks {
+            self.unseat(job, task);
+        }
+        self.wait_again_when_gone(job);
+    }
+
+    /// A task is gone. If nobody had asked for that, its gang is broken.
+    fn task_gone(&mut self, job: JobIdx, task: u32) {
+        self.unseat(job, task);
+        self.improved = true;
+        if self.jobs.get(job).state == State::Placed {
+            self.stop(job);
+            self.gang_broken(job, task);
+        }
+        self.wait_again_when_gone(job);
+    }
+
+    fn set_queue(&mut self, queue: Queue) -> Result<(), Rejected> {
+        queue.validate()?;
+        let id = queue.id.clone();
+        self.queues.set(queue).map_err(|why| Rejected::Queue { queue: id, why })?;
+        self.improved = true;
+        Ok(())
+    }
+
+    pub(crate) fn node_number(&self, node: &NodeId) -> Result<NodeIdx, Rejected> {
+        self.cluster.node(node).ok_or_else(|| Rejected::UnknownNode(node.clone()))
+    }
+
+    pub(crate) fn job_number(&self, workload: &WorkloadId) -> Result<JobIdx, Rejected> {
+        self.jobs.find(workload).ok_or_else(|| Rejected::UnknownWorkload(workload.clone()))
+    }
+
+    /// The workload's number, if that task of it is placed.
+    fn seated(&self, workload: &WorkloadId, task: u32) -> Result<JobIdx, Rejected> {
+        let index = self.job_number(workload)?;
+        let job = self.jobs.get(index);
+        let slot = job.tasks.get(task as usize).ok_or_else(|| Rejected::UnknownTask {
+            workload: workload.clone(),
+            task,
+            tasks: job.spec.tasks,
+        })?;
+        let placed = slot.seat.is_some();
+        if placed { Ok(index) } else { Err(Rejected::NotPlaced { workload: workload.clone(), task }) }
+    }
+}

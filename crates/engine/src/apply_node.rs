@@ -1,0 +1,255 @@
+//! Events about nodes: descriptions, readings, foreign use, and devices that differ from the plan.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::cluster::room::DeviceClaim;
+use crate::cluster::{NodeIdx, Reach};
+use crate::error::Rejected;
+use crate::name::{ForeignId, GpuId, NodeId};
+use crate::node::{Chooser, ForeignUse, Node};
+use crate::queues::Charge;
+use crate::scheduler::Scheduler;
+use crate::task::{JobIdx, TaskRef};
+use crate::terms::Subject;
+use crate::units::Percent;
+
+impl Scheduler {
+    /// A node was seen, for the first time or differently.
+    pub(crate) fn see_node(&mut self, node: Node) -> Result<(), Rejected> {
+        node.validate()?;
+        self.improved = true;
+        let Some(number) = self.cluster.node(&node.id) else {
+            self.cluster.add(Arc::new(node));
+            return Ok(());
+        };
+        self.cluster.host_mut(number).reach = Reach::Up;
+        self.cluster.host_mut(number).reclaimed = None;
+        if *self.cluster.host(number).spec == node {
+            self.refresh_state(number);
+        } else {
+            self.redescribe(number, node);
+        }
+        Ok(())
+    }
+
+    /// Books everything that is on a node anew, on its new description. What sat on a GPU that is
+    /// no longer there is displaced.
+    fn redescribe(&mut self, node: NodeIdx, spec: Node) {
+        self.drop_holds_on(node);
+        let old = self.cluster.host(node).spec.clone();
+        self.cluster.redescribe(node, Arc::new(spec));
+        let foreign = std::mem::take(&mut self.cluster.host_mut(node).foreign);
+        let mut tasks = self.cluster.host(node).tasks.clone();
+        tasks.sort_unstable_by_key(|on| (self.jobs.get(on.job).serial, on.task));
+        let mut homeless: BTreeMap<(u64, JobIdx), GpuId> = BTreeMap::new();
+        for task in tasks {
+            if let Some(gpu) = self.rebook(node, task, &old) {
+                homeless.entry((self.jobs.get(task.job).serial, task.job)).or_insert(gpu);
+            }
+        }
+        for (id, (uses, _)) in foreign {
+            let claim = self.cluster.foreign_claim(node, &uses, &[]);
+            self.cluster.book(node, &claim);
+            self.cluster.host_mut(node).foreign.insert(id, (uses, claim));
+        }
+        self.cluster.host_mut(node).disturbed = self.cluster.room(node).overcommitted();
+        self.cluster.touch(node, true);
+        for ((_, job), gpu) in homeless {
+            let node = self.cluster.host(node).spec.id.clone();
+            self.displace(job, &crate::decision::Fault::GpuSick { node, gpu });
+        }
+    }
+
+    /// Books one task on its node's new description; names a GPU that it lost.
+    fn rebook(&mut self, node: NodeIdx, on: TaskRef, old: &Node) -> Option<GpuId> {
+        let half_life = self.policy.half_life;
+        let queue = self.jobs.get(on.job).queue;
+        let seat = self.jobs.get(on.job).tasks[on.task as usize].seat.clone()?;
+        let mut claim = seat.claim.clone();
+        let mut lost = None;
+        claim.devices.clear();
+        let mut room = self.cluster.room(node).clone();
+        for part in &seat.claim.devices {
+            let gpu = &old.gpus[usize::from(part.device)].id;
+            let kept = self.cluster.host(node).device(gpu).and_then(|index| moved(part, index, &room));
+            match kept {
+                Some(part) => {
+                    let one = crate::cluster::room::Claim { need: Arc::default(), devices: [part].into_iter().collect() };
+                    room.book(&one);
+                    claim.devices.push(part);
+                }
+                None => lost = Some(gpu.clone()),
+            }
+        }
+        self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, half_life);
+        self.queues.charge(queue, &Charge::of(&claim), 1, self.now, half_life);
+        self.cluster.book(node, &claim);
+        self.jobs.get_mut(on.job).tasks[on.task as usize].seat.as_mut()?.claim = claim;
+        lost
+    }
+
+    pub(crate) fn read_utilization(&mut self, node: &NodeId, readings: Vec<(GpuId, Percent)>) -> Result<(), Rejected> {
+        let number = self.node_number(node)?;
+        for (gpu, _) in &readings {
+            self.gpu_number(number, gpu)?;
+        }
+        let mut changed = false;
+        for (gpu, reading) in readings {
+            let before = self.cluster.host_mut(number).busy.insert(gpu, reading).unwrap_or_default();
+            changed |= before.step() != reading.step();
+        }
+        if changed {
+            let improved = self.improved;
+            self.refresh_state(number);
+            self.improved = improved;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn see_foreign(&mut self, node: &NodeId, id: ForeignId, uses: ForeignUse) -> Result<(), Rejected> {
+        let number = self.node_number(node)?;
+        id.validate()?;
+        uses.validate()?;
+        for gpu in uses.gpus.keys() {
+            self.gpu_number(number, gpu)?;
+        }
+        self.forget_foreign(number, &id);
+        self.restore_foreign(number, id, uses, &[]);
+        self.top_up(number);
+        Ok(())
+    }
+
+    /// Books foreign use; `assumed` names GPUs for those that it does not name itself.
+    pub(crate) fn restore_foreign(&mut self, node: NodeIdx, id: ForeignId, uses: ForeignUse, assumed: &[GpuId]) {
+        let claim = self.cluster.foreign_claim(node, &uses, assumed);
+        self.terms.moved(node, subject(&uses), 1);
+        self.cluster.book(node, &claim);
+        self.cluster.host_mut(node).foreign.insert(id, (uses, claim));
+        if self.cluster.room(node).overcommitted() {
+            self.cluster.host_mut(node).disturbed = true;
+        }
+    }
+
+    pub(crate) fn lose_foreign(&mut self, node: &NodeId, id: ForeignId) -> Result<(), Rejected> {
+        let number = self.node_number(node)?;
+        if self.forget_foreign(number, &id) {
+            Ok(())
+        } else {
+            Err(Rejected::UnknownForeign { node: node.clone(), foreign: id })
+        }
+    }
+
+    pub(crate) fn forget_foreign(&mut self, node: NodeIdx, id: &ForeignId) -> bool {
+        let Some((uses, claim)) = self.cluster.host_mut(node).foreign.remove(id) else { return false };
+        self.cluster.release(node, &claim);
+        self.terms.moved(node, subject(&uses), -1);
+        self.settle(node);
+        self.improved = true;
+        true
+    }
+
+    /// The devices a task really has. On a node that chooses by itself, another task that was only
+    /// thought to be on one of them is thought to be on the device given up in exchange.
+    pub(crate) fn set_devices(&mut self, job: JobIdx, task: u32, gpus: &[GpuId]) -> Result<(), Rejected> {
+        let seat = self.jobs.get(job).tasks[task as usize].seat.clone().ok_or_else(|| Rejected::NotPlaced {
+            workload: self.jobs.get(job).spec.id.clone(),
+            task,
+        })?;
+        if gpus.len() != seat.claim.devices.len() {
+            return Err(Rejected::DeviceCount {
+                workload: self.jobs.get(job).spec.id.clone(),
+                task,
+                asked: seat.claim.devices.len(),
+                given: gpus.len(),
+            });
+        }
+        let node = seat.node;
+        let mut wanted = Vec::new();
+        for gpu in gpus {
+            wanted.push(self.gpu_number(node, gpu)?);
+        }
+        let given_up: Vec<usize> = seat.claim.devices.iter().map(|part| usize::from(part.device)).collect();
+        let mut spare: Vec<usize> = given_up.into_iter().filter(|device| !wanted.contains(device)).collect();
+        self.reseat(job, task, &wanted, true);
+        if self.cluster.host(node).spec.chooser == Chooser::Node {
+            let mut guests: Vec<TaskRef> = self.cluster.host(node).tasks.clone();
+            guests.sort_unstable_by_key(|guest| (self.jobs.get(guest.job).serial, guest.task));
+            for guest in guests.into_iter().filter(|guest| *guest != (TaskRef { job, task })) {
+                self.make_way(guest, &wanted, &mut spare);
+            }
+        }
+        if self.cluster.room(node).overcommitted() {
+            self.cluster.host_mut(node).disturbed = true;
+        }
+        self.settle(node);
+        self.improved = true;
+        Ok(())
+    }
+
+    /// Moves a task whose devices are only assumed off these devices.
+    fn make_way(&mut self, guest: TaskRef, taken: &[usize], spare: &mut Vec<usize>) {
+        let Some(seat) = self.jobs.get(guest.job).tasks[guest.task as usize].seat.as_ref() else { return };
+        if seat.known || !seat.claim.devices.iter().any(|part| taken.contains(&usize::from(part.device))) {
+            return;
+        }
+        let mut devices: Vec<usize> = seat.claim.devices.iter().map(|part| usize::from(part.device)).collect();
+        for device in &mut devices {
+            if taken.contains(device) {
+                if let Some(free) = spare.pop() {
+                    *device = free;
+                }
+            }
+        }
+        self.reseat(guest.job, guest.task, &devices, false);
+    }
+
+    /// Books a task on other devices of its node.
+    fn reseat(&mut self, job: JobIdx, task: u32, devices: &[usize], known: bool) {
+        let queue = self.jobs.get(job).queue;
+        let half_life = self.policy.half_life;
+        let Some(seat) = self.jobs.get(job).tasks[task as usize].seat.clone() else { return };
+        self.cluster.release(seat.node, &seat.claim);
+        self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, half_life);
+        let room = self.cluster.room(seat.node);
+        let mut claim = seat.claim.clone();
+        for (part, device) in claim.devices.iter_mut().zip(devices) {
+            // A slice that has no place there is still a fact: it is counted without its slots.
+            *part = moved(part, *device, room).unwrap_or(DeviceClaim {
+                device: *device as u8,
+                model: room.devices[*device].model,
+                slice: None,
+                ..*part
+            });
+        }
+        self.cluster.book(seat.node, &claim);
+        self.queues.charge(queue, &Charge::of(&claim), 1, self.now, half_life);
+        if let Some(seat) = self.jobs.get_mut(job).tasks[task as usize].seat.as_mut() {
+            seat.claim = claim;
+            seat.known = known;
+        }
+    }
+
+    pub(crate) fn gpu_number(&self, node: NodeIdx, gpu: &GpuId) -> Result<usize, Rejected> {
+        let host = self.cluster.host(node);
+        host.device(gpu).ok_or_else(|| Rejected::UnknownGpu { node: host.spec.id.clone(), gpu: gpu.clone() })
+    }
+}
+
+/// The same part on another device; none when a slice has no place there.
+fn moved(part: &DeviceClaim, device: usize, room: &crate::cluster::room::Room) -> Option<DeviceClaim> {
+    let found = &room.devices[device];
+    let mut part = DeviceClaim { device: device as u8, model: found.model, ..*part };
+    if part.slice.is_none() && part.milli >= 1000 {
+        part.mib = found.total;
+    }
+    if let Some((profile, start)) = part.slice {
+        let same = found.geometry.filter(|g| found.slots.fits_at(g, profile, start)).map(|_| start);
+        part.slice = Some((profile, same.or_else(|| found.place_for(profile, found.slots))?));
+    }
+    Some(part)
+}
+
+fn subject(uses: &ForeignUse) -> Subject<'_> {
+    Subject { labels: &uses.labels, affinity: &uses.keeps_away, tokens: &uses.tokens }
+}

@@ -1,0 +1,311 @@
+//! Does a task fit on a node? If not, what is the first thing in its way?
+//!
+//! Two halves: what only the node's description decides (labels, taints, models; kept until that
+//! changes) and what bookings decide (asked again whenever something is booked or freed).
+
+use crate::cluster::room::{CPU, Device, JOBS, MEMORY, NO_LINK, Room, STORAGE};
+use crate::cluster::shape::{Ask, ModelVerdict, Shape};
+use crate::labels;
+use crate::node::Node;
+use crate::request::TokenUse;
+
+/// What is in the way, without its numbers: those are looked up when somebody wants to read them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Code {
+    Down,
+    Closed,
+    OtherNode,
+    Selector,
+    NodeAffinity,
+    Taint,
+    Refused,
+    NoGpu,
+    Model,
+    ModelQuota,
+    GpuSize,
+    GpuCount,
+    NoMig,
+    FreeGpus,
+    GpuShare,
+    GpuMemory,
+    MigSlice,
+    NvLink,
+    Cpu,
+    Memory,
+    Storage,
+    Jobs,
+    Named,
+    Token,
+    Near,
+    Away,
+    Spread,
+    Domain,
+}
+
+/// What a node's description says about a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Never here.
+    No(Code),
+    /// Possible; liked this much beyond the strategy's opinion.
+    Yes(i32),
+}
+
+/// Weight of the preferred GPU model: as much as the strongest node preference.
+const PREFERRED_MODEL: i32 = 100;
+/// Cost of a taint that merely asks to stay away.
+const SOFT_TAINT: i32 = 10;
+
+/// The half that the node's description decides.
+pub(crate) fn standing(shape: &Shape, node: &Node, room: &Room) -> Standing {
+    if let Some(code) = node_terms_lack(shape, node) {
+        return Standing::No(code);
+    }
+    let request = &shape.key.request;
+    if labels::first_untolerated(&node.taints, &request.tolerations).is_some() {
+        return Standing::No(Code::Taint);
+    }
+    let mut liking = 0;
+    for preferred in &request.preferred_nodes {
+        if preferred.term.matches(node.id.as_str(), &node.labels) {
+            liking += preferred.weight as i32;
+        }
+    }
+    liking -= SOFT_TAINT * labels::untolerated_preferences(&node.taints, &request.tolerations) as i32;
+    match device_standing(shape, room) {
+        Ok(true) => Standing::Yes(liking + PREFERRED_MODEL),
+        Ok(false) => Standing::Yes(liking),
+        Err(code) => Standing::No(code),
+    }
+}
+
+fn node_terms_lack(shape: &Shape, node: &Node) -> Option<Code> {
+    if !shape.has_node_terms {
+        return None;
+    }
+    let request = &shape.key.request;
+    if request.node.as_ref().is_some_and(|wanted| *wanted != node.id) {
+        return Some(Code::OtherNode);
+    }
+    if !labels::carries(&node.labels, &request.node_selector) {
+        return Some(Code::Selector);
+    }
+    let matches = labels::node_matches(&request.required_nodes, node.id.as_str(), &node.labels);
+    (!matches).then_some(Code::NodeAffinity)
+}
+
+/// Whether the node's devices, all free, would do; and whether they are of the preferred model.
+fn device_standing(shape: &Shape, room: &Room) -> Result<bool, Code> {
+    if shape.ask == Ask::None {
+        return Ok(false);
+    }
+    if room.devices.is_empty() {
+        return Err(Code::NoGpu);
+    }
+    let any = |test: &dyn Fn(&Device) -> bool| room.devices.iter().any(test);
+    if !any(&|d| shape.accepts(d.model)) {
+        let closed = any(&|d| shape.model(d.model) == ModelVerdict::Closed);
+        return Err(if closed { Code::ModelQuota } else { Code::Model });
+    }
+    if !any(&|d| shape.accepts(d.model) && d.total >= shape.min_memory) {
+        return Err(Code::GpuSize);
+    }
+    let suitable = room.devices.iter().filter(|d| serves(shape, d));
+    match shape.ask {
+        Ask::Mig(profile, _) => {
+            if !suitable.clone().any(|d| d.geometry.is_some_and(|g| g.profile(profile.as_str()).is_some())) {
+                return Err(Code::NoMig);
+            }
+        }
+        Ask::Whole(count) if suitable.clone().filter(|d| d.geometry.is_none()).count() < count.into() => {
+            return Err(Code::GpuCount);
+        }
+        Ask::Memory(mib) if !suitable.clone().any(|d| d.geometry.is_none() && d.total >= mib) => {
+            return Err(Code::GpuSize);
+        }
+        _ => {
+            if !suitable.clone().any(|d| d.geometry.is_none()) {
+                return Err(Code::GpuCount);
+            }
+        }
+    }
+    Ok(any(&|d| serves(shape, d) && shape.model(d.model) == ModelVerdict::Preferred))
+}
+
+/// Model and size are right.
+pub(crate) fn serves(shape: &Shape, device: &Device) -> bool {
+    shape.accepts(device.model) && device.total >= shape.min_memory
+}
+
+/// The half that bookings decide: `None` means that it fits, provided the standing is good.
+pub(crate) fn lack(shape: &Shape, room: &Room) -> Option<Code> {
+    if !room.open {
+        return Some(Code::Closed);
+    }
+    if let Some(code) = gpu_lack(shape, room) {
+        return Some(code);
+    }
+    let need = &shape.need;
+    for (at, code) in [(CPU, Code::Cpu), (MEMORY, Code::Memory), (STORAGE, Code::Storage), (JOBS, Code::Jobs)] {
+        // What is not asked for does not matter, even where it is over-committed.
+        if need.amounts[at] > room.free[at] && need.amounts[at] > 0 {
+            return Some(code);
+        }
+    }
+    if need.named.iter().any(|(resource, amount)| *amount > 0 && *amount > room.named(*resource)) {
+        return Some(Code::Named);
+    }
+    (!need.tokens.is_empty() && !tokens_free(shape, room)).then_some(Code::Token)
+}
+
+fn gpu_lack(shape: &Shape, room: &Room) -> Option<Code> {
+    match shape.ask {
+        Ask::None => None,
+        Ask::Whole(count) => {
+            if room.whole < count {
+                return Some(Code::FreeGpus);
+            }
+            if !room.uniform && whole_devices(shape, room).count() < count.into() {
+                return Some(Code::FreeGpus);
+            }
+            (shape.nvlink && count > 1 && largest_link(shape, room) < count.into()).then_some(Code::NvLink)
+        }
+        Ask::Share(milli) => {
+            let fits = room.most_milli >= milli && room.devices.iter().any(|d| share_fits(shape, d));
+            (!fits).then_some(Code::GpuShare)
+        }
+        Ask::Memory(mib) => {
+            let fits = room.most_mib >= mib && room.devices.iter().any(|d| share_fits(shape, d));
+            (!fits).then_some(Code::GpuMemory)
+        }
+        Ask::Mig(_, count) => (mig_copies(shape, room, count.into()) < count.into()).then_some(Code::MigSlice),
+    }
+}
+
+/// The devices that whole-GPU requests of this shape may take.
+pub(crate) fn whole_devices<'a>(
+    shape: &'a Shape,
+    room: &'a Room,
+) -> impl Iterator<Item = (usize, &'a Device)> {
+    let each = room.devices.iter().enumerate();
+    each.filter(move |(_, d)| d.is_free() && serves(shape, d))
+}
+
+/// Thousandths and memory that this shape takes of a device.
+pub(crate) fn share_of(shape: &Shape, device: &Device) -> (i32, i32) {
+    match shape.ask {
+        Ask::Share(milli) => (milli, scaled(device.total, milli, 1000)),
+        Ask::Memory(mib) => (scaled(1000, mib, device.total), mib),
+        Ask::None | Ask::Whole(_) | Ask::Mig(..) => (1000, device.total),
+    }
+}
+
+/// Whether a share of this shape fits on the device now. Shares and memory are both kept: parts
+/// are rounded down, so that thirds of a GPU really are three.
+pub(crate) fn share_fits(shape: &Shape, device: &Device) -> bool {
+    if !device.is_shareable() || !serves(shape, device) || (shape.exclusive && device.users > 0) {
+        return false;
+    }
+    let (milli, mib) = share_of(shape, device);
+    device.milli >= milli && device.mib >= mib
+}
+
+fn scaled(whole: i32, part: i32, of: i32) -> i32 {
+    (i64::from(whole) * i64::from(part) / i64::from(of.max(1))) as i32
+}
+
+/// Free devices in the best `NVLink` group for this shape.
+pub(crate) fn largest_link(shape: &Shape, room: &Room) -> usize {
+    whole_devices(shape, room)
+        .filter(|(_, d)| d.link != NO_LINK)
+        .map(|(_, d)| whole_devices(shape, room).filter(|(_, o)| o.link == d.link).count())
+        .max()
+        .unwrap_or(0)
+}
+
+/// How many slices of the shape's profile the node can take now, counted up to `enough`.
+pub(crate) fn mig_copies(shape: &Shape, room: &Room, enough: u32) -> u32 {
+    let Ask::Mig(profile, _) = shape.ask else { return 0 };
+    let mut copies = 0;
+    for device in room.devices.iter().filter(|d| mig_open(shape, d)) {
+        let Some(geometry) = device.geometry else { continue };
+        let Some(id) = geometry.profile(profile.as_str()) else { continue };
+        let mut slots = device.slots;
+        while copies < enough {
+            let Some(start) = device.place_for(id, slots) else { break };
+            slots.take(geometry, id, start);
+            copies += 1;
+        }
+    }
+    copies
+}
+
+/// Whether MIG slices of this shape may be put on the device.
+pub(crate) fn mig_open(shape: &Shape, device: &Device) -> bool {
+    device.open
+        && device.exclusive == 0
+        && serves(shape, device)
+        && !(shape.exclusive && device.users > 0)
+}
+
+fn tokens_free(shape: &Shape, room: &Room) -> bool {
+    shape.need.tokens.iter().all(|(token, usage)| {
+        let Some(holders) = room.tokens.get(token) else { return true };
+        match usage {
+            TokenUse::Exclusive => holders.exclusive == 0 && holders.shared == 0,
+            TokenUse::Shared => holders.exclusive == 0,
+            // The cluster-wide kinds are judged where all nodes are seen.
+            TokenUse::OneNode | TokenUse::OneTask => true,
+        }
+    })
+}
+
+/// How many tasks of this shape fit on the node at once, counted up to `enough`. Bookings of equal
+/// tasks never get in each other's way more than this, so summing over nodes tells what a gang gets.
+pub(crate) fn copies(shape: &Shape, room: &Room, enough: u32) -> u32 {
+    if lack(shape, room).is_some() {
+        return 0;
+    }
+    let mut most = match shape.ask {
+        Ask::None => enough,
+        Ask::Whole(count) if shape.nvlink && count > 1 => linked_copies(shape, room, u32::from(count)),
+        Ask::Whole(count) => whole_devices(shape, room).count() as u32 / u32::from(count),
+        Ask::Share(_) | Ask::Memory(_) => share_copies(shape, room),
+        Ask::Mig(_, count) => mig_copies(shape, room, enough * u32::from(count)) / u32::from(count),
+    };
+    for (need, free) in shape.need.amounts.iter().zip(room.free) {
+        if *need > 0 {
+            most = most.min(u32::try_from(free / need).unwrap_or(u32::MAX));
+        }
+    }
+    for (resource, amount) in &shape.need.named {
+        if *amount > 0 {
+            most = most.min(u32::try_from(room.named(*resource) / amount).unwrap_or(u32::MAX));
+        }
+    }
+    if shape.need.tokens.iter().any(|(_, usage)| matches!(usage, TokenUse::Exclusive | TokenUse::OneTask)) {
+        most = most.min(1);
+    }
+    most.min(enough)
+}
+
+fn share_copies(shape: &Shape, room: &Room) -> u32 {
+    let fitting = room.devices.iter().filter(|d| share_fits(shape, d));
+    if shape.exclusive {
+        return fitting.count() as u32;
+    }
+    fitting
+        .map(|device| {
+            let (milli, mib) = share_of(shape, device);
+            (device.milli / milli.max(1)).min(device.mib / mib.max(1)) as u32
+        })
+        .sum()
+}
+
+fn linked_copies(shape: &Shape, room: &Room, count: u32) -> u32 {
+    let mut links: Vec<u16> = whole_devices(shape, room).map(|(_, d)| d.link).collect();
+    links.retain(|link| *link != NO_LINK);
+    links.sort_unstable();
+    links.chunk_by(|a, b| a == b).map(|group| group.len() as u32 / count).sum()
+}

@@ -1,0 +1,126 @@
+//! Request shapes: each distinct request is looked at once, however many workloads share it.
+
+use std::sync::Arc;
+
+use crate::cluster::room::{CPU, JOBS, MEMORY, ModelIdx, Need, STORAGE};
+use crate::name::GpuModel;
+use crate::request::{GpuAsk, MigProfile, Request};
+
+/// Dense number of a shape.
+pub(crate) type ShapeIdx = u32;
+
+/// What distinguishes shapes: the request, and GPU models that are closed to it for the moment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct ShapeKey {
+    pub(crate) request: Arc<Request>,
+    /// Models that the queue may not use more of.
+    pub(crate) closed: Vec<ModelIdx>,
+}
+
+/// A request, prepared for fast answers.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) key: ShapeKey,
+    pub(crate) need: Arc<Need>,
+    pub(crate) ask: Ask,
+    pub(crate) exclusive: bool,
+    pub(crate) nvlink: bool,
+    pub(crate) min_memory: i32,
+    /// For each model: may it be used, and is it preferred.
+    pub(crate) models: Vec<ModelVerdict>,
+    /// Labels, taints or a node's name matter.
+    pub(crate) has_node_terms: bool,
+    /// Workloads that use it.
+    pub(crate) users: u32,
+    /// Differs between shapes that had the same number one after the other.
+    pub(crate) stamp: u64,
+}
+
+/// [`GpuAsk`] in the engine's own units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    None,
+    Whole(u16),
+    Share(i32),
+    Memory(i32),
+    Mig(MigProfile, u16),
+}
+
+/// What a shape thinks of a GPU model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ModelVerdict {
+    No,
+    /// Closed by a quota.
+    Closed,
+    Yes,
+    Preferred,
+}
+
+impl Shape {
+    pub(crate) fn new(key: ShapeKey, need: Need, models: &[GpuModel]) -> Self {
+        let request = &key.request;
+        let ask = match request.gpu {
+            GpuAsk::None => Ask::None,
+            GpuAsk::Whole(count) => Ask::Whole(count as u16),
+            GpuAsk::Fraction(share) if share.get() == 1000 => Ask::Whole(1),
+            GpuAsk::Fraction(share) => Ask::Share(share.get() as i32),
+            GpuAsk::Memory(mib) => Ask::Memory(mib.0 as i32),
+            GpuAsk::Mig { profile, count } => Ask::Mig(profile, count as u16),
+        };
+        let mut shape = Self {
+            need: Arc::new(need),
+            ask,
+            exclusive: request.exclusive,
+            nvlink: request.nvlink,
+            min_memory: request.min_gpu_memory.0 as i32,
+            models: Vec::new(),
+            has_node_terms: request.node.is_some()
+                || !request.node_selector.is_empty()
+                || !request.required_nodes.is_empty()
+                || !request.preferred_nodes.is_empty(),
+            users: 0,
+            stamp: 0,
+            key,
+        };
+        shape.learn_models(models);
+        shape
+    }
+
+    /// Judges models that have come up since.
+    pub(crate) fn learn_models(&mut self, models: &[GpuModel]) {
+        for model in &models[self.models.len()..] {
+            let request = &self.key.request;
+            let wanted = request.models.is_empty() || request.models.iter().any(|m| model.serves(m));
+            let preferred = request.preferred_model.as_ref().is_some_and(|m| model.serves(m));
+            let index = self.models.len() as ModelIdx;
+            self.models.push(if !wanted {
+                ModelVerdict::No
+            } else if self.key.closed.contains(&index) {
+                ModelVerdict::Closed
+            } else if preferred {
+                ModelVerdict::Preferred
+            } else {
+                ModelVerdict::Yes
+            });
+        }
+    }
+
+    pub(crate) fn model(&self, model: ModelIdx) -> ModelVerdict {
+        self.models[usize::from(model)]
+    }
+
+    pub(crate) fn accepts(&self, model: ModelIdx) -> bool {
+        matches!(self.model(model), ModelVerdict::Yes | ModelVerdict::Preferred)
+    }
+}
+
+/// The plain part of what a request takes; named resources and tokens are added by the cluster.
+pub(crate) fn plain_need(request: &Request) -> Need {
+    let mut need = Need::default();
+    need.amounts[CPU] = request.cpu.0 as i64;
+    need.amounts[MEMORY] = request.memory.0 as i64;
+    need.amounts[STORAGE] = request.storage.0 as i64;
+    need.amounts[JOBS] = 1;
+    need.tokens = request.tokens.iter().map(|(name, usage)| (name.clone(), *usage)).collect();
+    need
+}

@@ -1,0 +1,364 @@
+//! One pass: everything that waits gets a place, a reason, or somebody else's place.
+
+use std::sync::Arc;
+
+use crate::cluster::room::{Claim, DeviceClaim};
+use crate::decision::{Decision, GpuPart, Gpus, Part, Placement, Plan, WaitReason};
+use crate::hold::Purpose;
+use crate::node::Chooser;
+use crate::pending::GroupIdx;
+use crate::place::Obstacle;
+use crate::policy::Order;
+use crate::queues::ROOT;
+use crate::request::MigProfile;
+use crate::scheduler::Scheduler;
+use crate::task::{JobIdx, Seat, State};
+use crate::units::Time;
+
+/// What a pass remembers while it runs.
+#[derive(Debug, Default)]
+struct Pass {
+    decisions: Vec<Decision>,
+    /// The first workload that could not be placed: the head of the queue.
+    head: Option<JobIdx>,
+    /// Only newcomers are looked at; the head is among those set aside before.
+    partial: bool,
+}
+
+impl Scheduler {
+    /// Decides what to do now. Placements are booked at once; answer each with
+    /// [`Confirmed`](crate::Event::Confirmed) or [`Refused`](crate::Event::Refused).
+    pub fn decide(&mut self, now: Time) -> Plan {
+        self.advance(now);
+        let mut pass = Pass { decisions: std::mem::take(&mut self.notices), ..Pass::default() };
+        // 1. What time alone has changed.
+        self.queues.note_excess(&self.cluster);
+        self.wake_up();
+        self.lapse_holds();
+        // 2. Whose victims are gone.
+        self.start_beneficiaries(&mut pass);
+        if std::mem::take(&mut self.improved) {
+            self.pending.unblock_all(&mut self.queues);
+        }
+        pass.partial = self.pending.any_blocked();
+        // 3. Who is next, until nobody is left to try.
+        self.prepare_order();
+        while let Some((group, job)) = self.next_up() {
+            self.serve(group, job, &mut pass);
+        }
+        // 4. Why the others wait.
+        self.report_waits(&mut pass.decisions);
+        let wake = self.next_wake();
+        #[cfg(debug_assertions)]
+        debug_assert_eq!(self.lint(), Vec::new(), "the plan breaks an invariant");
+        Plan { decisions: pass.decisions, wake }
+    }
+
+    fn wake_up(&mut self) {
+        while let Some(first) = self.timers.first().copied().filter(|at| *at <= self.now) {
+            self.timers.remove(&first);
+            self.improved = true;
+        }
+        while let Some((at, job)) = self.backoffs.first().copied().filter(|(at, _)| *at <= self.now) {
+            self.backoffs.remove(&(at, job));
+            self.enqueue(job);
+        }
+    }
+
+    fn lapse_holds(&mut self) {
+        let now = self.now;
+        let lapsed = self.holders(|hold| match hold.purpose {
+            Purpose::Preemption { until, .. } => until <= now,
+            Purpose::Reservation { start } => start.is_some_and(|start| start <= now),
+        });
+        for job in lapsed {
+            self.end_hold(job);
+        }
+    }
+
+    /// Holds without victims left become placements.
+    fn start_beneficiaries(&mut self, pass: &mut Pass) {
+        let ready = |purpose: &Purpose| matches!(purpose, Purpose::Preemption { victims, .. } if victims.is_empty());
+        for job in self.holders(|hold| ready(&hold.purpose)) {
+            let Some(hold) = self.drop_hold(job) else { continue };
+            if self.seats_are_free(job, &hold.planned) {
+                for (task, (node, claim)) in hold.planned.into_iter().enumerate() {
+                    self.seat(job, task as u32, node, claim);
+                }
+                self.mark_placed(job);
+                self.announce(job, pass);
+            } else {
+                self.jobs.get_mut(job).state = State::Waiting;
+                self.enqueue(job);
+            }
+        }
+    }
+
+    /// Whether what was planned can be booked as it stands.
+    fn seats_are_free(&mut self, job: JobIdx, planned: &[(u32, Claim)]) -> bool {
+        let mut rooms = std::collections::BTreeMap::new();
+        for (node, claim) in planned {
+            let room = rooms.entry(*node).or_insert_with(|| self.cluster.room(*node).clone());
+            let before = room.overcommitted();
+            room.book(claim);
+            if !self.cluster.room(*node).open || before || room.overcommitted() {
+                return false;
+            }
+        }
+        let charge = self.nominal_charge(self.jobs.get(job).shape, self.jobs.get(job).spec.tasks);
+        self.queues.excess(&self.cluster, self.jobs.get(job).queue, &charge).is_none()
+    }
+
+    fn prepare_order(&mut self) {
+        self.cluster.sort();
+        if self.policy.order() == Order::FairShare {
+            self.queues.accrue(self.now, self.policy.half_life);
+        }
+        let looks_ahead = self.policy.strategy.looks_ahead() || self.expectation.wanted;
+        if looks_ahead && self.expectation.is_stale(&self.cluster) {
+            self.expectation.renew(&self.cluster, &mut self.outlook);
+            self.outlook_version += 1;
+        }
+    }
+
+    pub(crate) fn next_up(&self) -> Option<(GroupIdx, JobIdx)> {
+        let queue = if self.pending.global { Some(ROOT) } else { self.queues.next(&self.cluster) };
+        self.pending.next(queue?)
+    }
+
+    /// Places the first member of a group, or finds out why that cannot be.
+    fn serve(&mut self, group: GroupIdx, job: JobIdx, pass: &mut Pass) {
+        let obstacle = match self.place_or_backfill(job) {
+            Ok(()) => {
+                self.start(job, pass);
+                return;
+            }
+            Err(obstacle) => obstacle,
+        };
+        if self.evict_for(job, pass) {
+            return;
+        }
+        let mut held = None;
+        if matches!(obstacle, Obstacle::NoRoom | Obstacle::Gang(_)) {
+            if pass.head.is_none() && !pass.partial {
+                pass.head = Some(job);
+                self.reserve(job);
+            }
+            held = self.holder_in_the_way(job);
+        }
+        if held.is_some() {
+            self.backfill_members(group, pass);
+        }
+        if self.pending.find(&self.group_key_of(group)).is_some() {
+            let reason = match held {
+                Some(by) => self.held_reason(by),
+                None => self.reason(job, &obstacle),
+            };
+            self.pending.block(group, Arc::new(reason), &mut self.queues);
+        }
+    }
+
+    fn group_key_of(&self, group: GroupIdx) -> crate::pending::GroupKey {
+        self.pending.group(group).key.clone()
+    }
+
+    /// Places a workload around what is held for others; the one the hold is for may use it, and so
+    /// may one that will be gone when it is needed.
+    fn place_or_backfill(&mut self, job: JobIdx) -> Result<(), Obstacle> {
+        let Some(reserved) = self.holds.reserved else { return self.place(job) };
+        if reserved == job {
+            self.lift_hold(job);
+            let placed = self.place(job);
+            if placed.is_ok() {
+                self.drop_hold(job);
+            } else {
+                self.take_hold(job);
+            }
+            return placed;
+        }
+        let blocked = self.place(job);
+        if blocked.is_ok() || matches!(blocked, Err(Obstacle::Quota(_))) || !self.is_gone_in_time(job) {
+            return blocked;
+        }
+        self.place_in_held_room(job, reserved)
+    }
+
+    fn place_in_held_room(&mut self, job: JobIdx, reserved: JobIdx) -> Result<(), Obstacle> {
+        self.lift_hold(reserved);
+        let placed = self.place(job);
+        self.take_hold(reserved);
+        placed
+    }
+
+    /// Expected to end before the reserved workload is expected to start.
+    fn is_gone_in_time(&self, job: JobIdx) -> bool {
+        let end = self.jobs.get(job).spec.estimate.map(|estimate| self.now.after(estimate));
+        matches!((end, self.holds.reserved_start()), (Some(end), Some(start)) if end <= start)
+    }
+
+    /// Members of a group that only a hold keeps out, but that are short enough to use it.
+    fn backfill_members(&mut self, group: GroupIdx, pass: &mut Pass) {
+        let Some(reserved) = self.holds.reserved else { return };
+        let members: Vec<JobIdx> = self.pending.group(group).members.values().copied().skip(1).collect();
+        for job in members {
+            if self.is_gone_in_time(job) {
+                if self.place_in_held_room(job, reserved).is_err() {
+                    return;
+                }
+                self.start(job, pass);
+            }
+        }
+    }
+
+    /// The holder whose room would be enough for this workload.
+    pub(crate) fn holder_in_the_way(&mut self, job: JobIdx) -> Option<JobIdx> {
+        let mut holders = self.holders(|_| true);
+        holders.retain(|holder| *holder != job);
+        if holders.is_empty() || !self.policy.backfill {
+            return holders.first().copied();
+        }
+        for holder in &holders {
+            self.lift_hold(*holder);
+        }
+        let cursor = self.cursor.clone();
+        let fits = self.place(job).is_ok();
+        if fits {
+            for task in 0..self.jobs.get(job).spec.tasks {
+                self.unseat(job, task);
+            }
+        }
+        self.cursor = cursor;
+        for holder in &holders {
+            self.take_hold(*holder);
+        }
+        fits.then(|| holders[0])
+    }
+
+    /// Keeps room for the head of the queue where it can start first.
+    fn reserve(&mut self, job: JobIdx) {
+        if self.holds.reserved == Some(job) {
+            return;
+        }
+        if let Some(other) = self.holds.reserved {
+            self.drop_hold(other);
+            self.improved = false;
+        }
+        let patience = self.jobs.get(job).submitted.after(self.policy.patience);
+        match self.foresee(job) {
+            Some(start) => self.hold(job, Purpose::Reservation { start: start.at }, start.seats),
+            None if patience > self.now => {
+                self.timers.insert(patience);
+            }
+            None => {}
+        }
+    }
+
+    /// Stops others for this workload, if it may and if that helps.
+    fn evict_for(&mut self, job: JobIdx, pass: &mut Pass) -> bool {
+        let Some(eviction) = self.plan_eviction(job) else { return false };
+        let until = self.now.after(self.policy.hold);
+        self.dequeue(job);
+        self.jobs.get_mut(job).state = State::Preempting;
+        for victim in &eviction.victims {
+            self.draw_on_budgets(*victim);
+            self.stop(*victim);
+        }
+        let names = |victims: &[JobIdx]| victims.iter().map(|v| self.jobs.get(*v).spec.id.clone()).collect::<Vec<_>>();
+        let victims = names(&eviction.victims);
+        let beneficiary = self.jobs.get(job).spec.id.clone();
+        pass.decisions.push(Decision::Preempt { victims: victims.clone(), beneficiary: beneficiary.clone(), until });
+        self.tell(job, Arc::new(WaitReason::Preempting { victims, until }), &mut pass.decisions);
+        self.hold(job, Purpose::Preemption { victims: eviction.victims, until }, eviction.seats);
+        true
+    }
+
+    fn draw_on_budgets(&mut self, victim: JobIdx) {
+        let spec = self.jobs.get(victim).spec.clone();
+        for budget in &spec.budgets {
+            if let Some(allowed) = self.budgets.get_mut(budget) {
+                *allowed = allowed.saturating_sub(spec.tasks);
+            }
+        }
+    }
+
+    /// A booked workload leaves the queue.
+    fn start(&mut self, job: JobIdx, pass: &mut Pass) {
+        self.dequeue(job);
+        self.mark_placed(job);
+        self.announce(job, pass);
+    }
+
+    fn announce(&self, job: JobIdx, pass: &mut Pass) {
+        let job = self.jobs.get(job);
+        for (task, seat) in job.seats() {
+            pass.decisions.push(Decision::Place(Placement {
+                workload: job.spec.id.clone(),
+                task,
+                node: self.cluster.host(seat.node).spec.id.clone(),
+                gpus: self.gpus(seat),
+            }));
+        }
+    }
+
+    /// The devices of a seat in the body's words.
+    pub(crate) fn gpus(&self, seat: &Seat) -> Gpus {
+        if self.cluster.host(seat.node).spec.chooser == Chooser::Node && !seat.known {
+            return Gpus::Count(seat.claim.devices.len() as u32);
+        }
+        Gpus::Chosen(self.parts(seat.node, &seat.claim))
+    }
+
+    /// The devices of a claim by name.
+    pub(crate) fn parts(&self, node: u32, claim: &Claim) -> Vec<GpuPart> {
+        let spec = &self.cluster.host(node).spec;
+        let part = |claim: &DeviceClaim| {
+            let device = &self.cluster.room(node).devices[usize::from(claim.device)];
+            let part = match (claim.slice, device.geometry) {
+                (Some((profile, start)), Some(geometry)) => {
+                    let name = geometry.get(profile).map_or("", |profile| profile.name);
+                    MigProfile::new(name).map_or(Part::Whole, |profile| Part::Slice { profile, start })
+                }
+                _ if claim.milli >= 1000 => Part::Whole,
+                _ => Part::Share {
+                    milli: claim.milli as u32,
+                    mib: crate::units::MiB(claim.mib as u64),
+                },
+            };
+            GpuPart { gpu: spec.gpus[usize::from(claim.device)].id.clone(), part }
+        };
+        claim.devices.iter().map(part).collect()
+    }
+
+    fn report_waits(&mut self, decisions: &mut Vec<Decision>) {
+        for group in self.pending.take_unreported() {
+            let (fresh, reason) = self.pending.take_fresh(group);
+            let Some(reason) = reason else { continue };
+            decisions.reserve(fresh.len());
+            for job in fresh {
+                self.tell(job, reason.clone(), decisions);
+            }
+        }
+    }
+
+    /// Says why a workload waits, unless the same kind of reason was said before.
+    pub(crate) fn tell(&mut self, job: JobIdx, reason: Arc<WaitReason>, decisions: &mut Vec<Decision>) {
+        let job = self.jobs.get_mut(job);
+        let kind = reason.kind();
+        if job.told != Some(kind) {
+            job.told = Some(kind);
+            decisions.push(Decision::Wait { workload: job.spec.id.clone(), reason });
+        }
+    }
+
+    /// When something may change without an event.
+    fn next_wake(&self) -> Option<Time> {
+        let holds = self.holds.iter().filter_map(|(_, hold)| match hold.purpose {
+            Purpose::Preemption { until, .. } => Some(until),
+            Purpose::Reservation { start } => start,
+        });
+        let timers = self.timers.first().copied();
+        let backoffs = self.backoffs.first().map(|(at, _)| *at);
+        let again = self.improved.then_some(self.now);
+        holds.chain(timers).chain(backoffs).chain(again).min()
+    }
+}

@@ -1,0 +1,164 @@
+//! The demand to expect: pinned by the body, or learned from what is handed in.
+
+use std::collections::BTreeMap;
+
+use crate::cluster::Cluster;
+use crate::event::Demand;
+use crate::name::GpuModel;
+use crate::frag::{DemandClass, Fgd, NodeShape, Value, ValueOptions};
+use crate::request::GpuAsk;
+use crate::snapshot::DemandFacts;
+use crate::strategy::Outlook;
+use crate::workload::Workload;
+
+/// Kinds of tasks that are remembered; rarer ones make room for new ones.
+const MOST_KINDS: usize = 256;
+/// What is learned is halved when this many tasks have been seen, so that old habits fade.
+const MEMORY: u64 = 1 << 16;
+
+/// What tasks are expected, and how stale the tables made from it are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Expectation {
+    pub(crate) pinned: Option<Vec<Demand>>,
+    /// Kind of task (CPU, thousandths, GPUs, models) and how many were seen.
+    pub(crate) learned: BTreeMap<Kind, u64>,
+    /// What the tables in use were made from.
+    basis: BTreeMap<Kind, u64>,
+    pub(crate) seen: u64,
+    /// Value of `seen` at which the tables are made again.
+    pub(crate) renew_at: u64,
+    /// Some workload asked for a strategy that looks ahead.
+    pub(crate) wanted: bool,
+    /// The cluster's layout for which they were made.
+    made_for: Option<u64>,
+}
+
+/// A kind of task: CPU, thousandths of each GPU, GPUs, and models by name.
+pub(crate) type Kind = (u64, u32, u32, Vec<GpuModel>);
+
+impl Expectation {
+    /// Remembers a workload that was handed in. CPU is rounded up to half cores: kinds, not sizes.
+    pub(crate) fn learn(&mut self, workload: &Workload, milli: u32) {
+        let request = &workload.request;
+        let gpus = if milli == 0 { 0 } else { request.gpu_count() };
+        let cpu = request.cpu.0.div_ceil(500) * 500;
+        let kind = (cpu, milli, gpus, request.models.clone());
+        if self.learned.len() >= MOST_KINDS && !self.learned.contains_key(&kind) {
+            self.forget();
+        }
+        *self.learned.entry(kind).or_default() += u64::from(workload.tasks);
+        self.seen += u64::from(workload.tasks);
+        let total: u64 = self.learned.values().sum();
+        if total > MEMORY {
+            self.forget();
+        }
+    }
+
+    fn forget(&mut self) {
+        self.learned.retain(|_, count| {
+            *count /= 2;
+            *count > 0
+        });
+        if self.learned.len() >= MOST_KINDS {
+            self.learned.clear();
+        }
+    }
+
+    /// Whether the tables should be made (again): at first, when the cluster changed, and when a
+    /// tenth more has been seen.
+    pub(crate) fn is_stale(&self, cluster: &Cluster) -> bool {
+        self.made_for != Some(cluster.layout) || (self.pinned.is_none() && self.seen >= self.renew_at)
+    }
+
+    pub(crate) fn pin(&mut self, demand: Option<Vec<Demand>>) {
+        self.pinned = demand;
+        self.made_for = None;
+    }
+
+    pub(crate) fn facts(&self, cluster: &Cluster) -> DemandFacts {
+        let current = self.made_for == Some(cluster.layout) && cluster.is_sorted();
+        DemandFacts {
+            pinned: self.pinned.clone(),
+            learned: self.learned.clone().into_iter().collect(),
+            basis: current.then(|| self.basis.clone().into_iter().collect()),
+            seen: [self.seen, self.renew_at],
+            wanted: self.wanted,
+        }
+    }
+
+    pub(crate) fn restore(&mut self, facts: DemandFacts, cluster: &Cluster, outlook: &mut Outlook) {
+        self.pinned = facts.pinned;
+        self.learned = facts.learned.into_iter().collect();
+        [self.seen, self.renew_at] = facts.seen;
+        self.wanted = facts.wanted;
+        if let Some(basis) = facts.basis {
+            self.basis = basis.into_iter().collect();
+            self.make_tables(cluster, outlook);
+        }
+    }
+
+    /// Makes the tables that strategies look at, from what is known now.
+    pub(crate) fn renew(&mut self, cluster: &Cluster, outlook: &mut Outlook) {
+        self.basis = self.learned.clone();
+        self.renew_at = self.seen + (self.seen / 10).max(100);
+        self.make_tables(cluster, outlook);
+    }
+
+    fn make_tables(&mut self, cluster: &Cluster, outlook: &mut Outlook) {
+        let classes = self.classes(cluster);
+        outlook.fgd = Some(Fgd::new(&classes, cluster.models.len()));
+        outlook.value = Some(Value::new(&classes, &inventory(cluster), &ValueOptions::default()));
+        self.made_for = Some(cluster.layout);
+    }
+
+    fn classes(&self, cluster: &Cluster) -> Vec<DemandClass> {
+        let class = |cpu: u64, milli: u32, gpus: u32, models: &[GpuModel], count: u64| {
+            let wanted = |model: &GpuModel| models.iter().any(|asked| model.serves(asked));
+            let known = cluster.models.iter().enumerate().filter(|(_, model)| wanted(model));
+            let mut numbers: Vec<u16> = known.map(|(index, _)| index as u16).collect();
+            if numbers.is_empty() && !models.is_empty() {
+                // Empty would mean any; this demand can use none.
+                numbers.push(u16::MAX);
+            }
+            let models = numbers;
+            DemandClass { cpu: cpu as i64, milli: milli as i32, gpus: gpus as u16, models, count }
+        };
+        match &self.pinned {
+            Some(pinned) => pinned
+                .iter()
+                .map(|d| {
+                    let (milli, gpus) = share(d.gpu);
+                    class(d.cpu.0, milli, gpus, &d.models, d.count)
+                })
+                .collect(),
+            None => self
+                .basis
+                .iter()
+                .map(|((cpu, milli, gpus, models), count)| class(*cpu, *milli, *gpus, models, *count))
+                .collect(),
+        }
+    }
+}
+
+/// Thousandths of each GPU and the number of GPUs.
+fn share(gpu: GpuAsk) -> (u32, u32) {
+    match gpu {
+        GpuAsk::None | GpuAsk::Memory(_) | GpuAsk::Mig { .. } => (0, 0),
+        GpuAsk::Whole(count) => (1000, count),
+        GpuAsk::Fraction(share) => (share.get(), 1),
+    }
+}
+
+/// The nodes of the cluster by kind.
+fn inventory(cluster: &Cluster) -> Vec<NodeShape> {
+    let mut kinds: BTreeMap<(u16, u16, i64), u32> = BTreeMap::new();
+    for node in &cluster.order {
+        let room = cluster.room(*node);
+        let model = room.devices.first().map_or(0, |device| device.model);
+        *kinds.entry((model, room.devices.len() as u16, room.total[0])).or_default() += 1;
+    }
+    kinds
+        .into_iter()
+        .map(|((model, gpus, cpu), count)| NodeShape { model, gpus, cpu, count })
+        .collect()
+}

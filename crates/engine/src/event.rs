@@ -1,0 +1,167 @@
+//! What happens in the world: everything that changes the engine's state.
+
+use serde::{Deserialize, Serialize};
+
+use crate::name::{BudgetId, ForeignId, GpuId, GpuModel, NodeId, QueueId, WorkloadId};
+use crate::node::{ForeignUse, GpuHealth, Node};
+use crate::policy::{Policy, Queue};
+use crate::request::GpuAsk;
+use crate::strategy::Strategy;
+use crate::units::{MilliCpu, Percent, Time};
+use crate::workload::{Gate, Workload};
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// A node was seen: new, back again, or with other capacity, labels or taints.
+    Node(Box<Node>),
+    /// A node does not answer any more.
+    NodeLost(NodeId),
+    /// A node is gone for good.
+    NodeRemoved(NodeId),
+    /// Nothing new on this node, or again.
+    Cordon {
+        /// The node.
+        node: NodeId,
+        /// Closed, or open again.
+        on: bool,
+    },
+    /// Move everything off this node, or no longer.
+    Drain {
+        /// The node.
+        node: NodeId,
+        /// Begin, or stop.
+        on: bool,
+    },
+    /// The cloud takes this node back soon.
+    SpotReclaim {
+        /// The node.
+        node: NodeId,
+        /// When it will be gone.
+        at: Time,
+    },
+    /// A GPU's health changed.
+    GpuHealth {
+        /// The node.
+        node: NodeId,
+        /// The GPU.
+        gpu: GpuId,
+        /// How it is now.
+        health: GpuHealth,
+    },
+    /// Live readings of a node's GPUs.
+    Utilization {
+        /// The node.
+        node: NodeId,
+        /// GPU and reading.
+        readings: Vec<(GpuId, Percent)>,
+    },
+    /// Somebody else uses the node, or now uses other amounts.
+    Foreign {
+        /// The node.
+        node: NodeId,
+        /// Whose use.
+        id: ForeignId,
+        /// How much.
+        uses: Box<ForeignUse>,
+    },
+    /// That use is over.
+    ForeignGone {
+        /// The node.
+        node: NodeId,
+        /// Whose use.
+        id: ForeignId,
+    },
+    /// A workload was handed in.
+    Submit(Box<Workload>),
+    /// A workload may not be placed yet, or may be now.
+    Gate {
+        /// The workload.
+        workload: WorkloadId,
+        /// Why not; none opens the gate.
+        gate: Option<Gate>,
+    },
+    /// A workload is not wanted any more, and nothing of it runs.
+    Cancelled(WorkloadId),
+    /// A workload is over.
+    Finished(WorkloadId),
+    /// One task of a workload is over; the workload is when all are.
+    TaskFinished {
+        /// The workload.
+        workload: WorkloadId,
+        /// The task.
+        task: u32,
+    },
+    /// Nothing of the workload runs any more and it is to be planned again; it keeps its age.
+    Requeued(WorkloadId),
+    /// A placement was carried out.
+    Confirmed {
+        /// The workload.
+        workload: WorkloadId,
+        /// The task.
+        task: u32,
+    },
+    /// A placement could not be carried out.
+    Refused {
+        /// The workload.
+        workload: WorkloadId,
+        /// The task.
+        task: u32,
+    },
+    /// The devices that a task really has.
+    Devices {
+        /// The workload.
+        workload: WorkloadId,
+        /// The task.
+        task: u32,
+        /// The GPUs.
+        gpus: Vec<GpuId>,
+    },
+    /// A task is being stopped; it still holds what it has.
+    Terminating {
+        /// The workload.
+        workload: WorkloadId,
+        /// The task.
+        task: u32,
+    },
+    /// A task that was being stopped is gone. When all are, the workload waits again.
+    Gone {
+        /// The workload.
+        workload: WorkloadId,
+        /// The task.
+        task: u32,
+    },
+    /// A queue was made or changed.
+    Queue(Box<Queue>),
+    /// A queue was removed.
+    QueueRemoved(QueueId),
+    /// The cluster's settings changed.
+    Policy(Box<Policy>),
+    /// The cluster's default strategy changed.
+    Strategy(Strategy),
+    /// How many tasks a disruption budget lets go now.
+    Budget {
+        /// The budget.
+        id: BudgetId,
+        /// Tasks that may be stopped.
+        allowed: u32,
+    },
+    /// A disruption budget was removed.
+    BudgetRemoved(BudgetId),
+    /// The demand to expect, for strategies that look ahead; none: learn it from what is handed in.
+    Demand(Option<Vec<Demand>>),
+}
+
+/// A kind of task to expect, and how many of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Demand {
+    /// CPU of a task.
+    pub cpu: MilliCpu,
+    /// GPUs of a task.
+    pub gpu: GpuAsk,
+    /// Models that it can use; empty means any.
+    pub models: Vec<GpuModel>,
+    /// How many.
+    pub count: u64,
+}

@@ -1,0 +1,90 @@
+//! How good is what a node has left? Measures of GPU fragmentation.
+//!
+//! A node whose devices are each 30 % empty has plenty of idle GPU that almost no request can use.
+//! The measures here put a number on that, given the **demand**: the distinct request shapes the
+//! cluster sees and how often. Placing a request where the number suffers least keeps the cluster
+//! usable for whatever comes next.
+//!
+//! * [`Fgd`] is the published measure (Weng et al., "Beware of Fragmentation", USENIX ATC '23),
+//!   exact to the last integer.
+//! * [`Value`] is this project's own measure; it allocates more on every published trace.
+//!
+//! Both answer one question, `score(node, request)`: higher is better, equal scores are ties. They
+//! look at one node only, so a caller may cache a score until that node changes. Neither checks
+//! that the request fits: the caller has done so.
+
+mod fgd;
+mod ranks;
+mod selfplay;
+mod value;
+
+pub use fgd::Fgd;
+pub use value::{Value, ValueOptions};
+
+/// Dense number of a GPU model; the caller owns the names.
+pub type ModelId = u16;
+
+/// What one device offers, in thousandths.
+pub const DEVICE: i32 = 1000;
+
+/// One request shape of the demand and how often it was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DemandClass {
+    /// CPU one task asks for, in thousandths of a core.
+    pub cpu: i64,
+    /// Share of each GPU, `1..=1000`; zero when the task asks for no GPU.
+    pub milli: i32,
+    /// How many GPUs; zero when the task asks for none.
+    pub gpus: u16,
+    /// Models the task may use, sorted; empty means any.
+    pub models: Vec<ModelId>,
+    /// How often the shape was seen.
+    pub count: u64,
+}
+
+impl DemandClass {
+    /// Whether a request of this shape asks for any GPU at all.
+    pub fn wants_gpu(&self) -> bool {
+        self.milli > 0 && self.gpus > 0
+    }
+
+    /// Whether a request of this shape may run on GPUs of `model`.
+    pub fn accepts(&self, model: ModelId) -> bool {
+        self.models.is_empty() || self.models.contains(&model)
+    }
+}
+
+/// What one node has left, as the caller's books have it.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeView<'a> {
+    /// The model of the node's GPUs.
+    pub model: ModelId,
+    /// CPU left, in thousandths of a core; may be negative when over-committed.
+    pub cpu: i64,
+    /// Thousandths left on each device; zero or less on one that is full or over-committed.
+    pub left: &'a [i32],
+}
+
+/// What a request would take from a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Take {
+    /// No GPU.
+    Nothing,
+    /// This many thousandths of one device.
+    Share(i32),
+    /// This many untouched devices.
+    Whole(u16),
+}
+
+/// So many nodes of one shape: what the cluster is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeShape {
+    /// The model of the nodes' GPUs.
+    pub model: ModelId,
+    /// GPUs of one node.
+    pub gpus: u16,
+    /// CPU of one node, in thousandths of a core.
+    pub cpu: i64,
+    /// How many such nodes there are.
+    pub count: u32,
+}

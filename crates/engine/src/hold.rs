@@ -1,0 +1,165 @@
+//! Holds: room that is kept for one waiting workload.
+//!
+//! A hold plans complete claims and books as much of them as is free; whatever is freed on its nodes
+//! later goes to it first. Preemption holds the place that its victims leave. The reservation of the
+//! blocked head is a hold too, with the time at which it is expected to be complete.
+
+use std::collections::BTreeMap;
+
+use crate::cluster::NodeIdx;
+use crate::cluster::room::Claim;
+use crate::scheduler::Scheduler;
+use crate::task::JobIdx;
+use crate::units::Time;
+
+/// Room kept for one workload.
+#[derive(Clone, Debug)]
+pub(crate) struct Hold {
+    pub(crate) purpose: Purpose,
+    /// What each task is to take.
+    pub(crate) planned: Vec<(NodeIdx, Claim)>,
+    /// What is booked of it now.
+    booked: Vec<(NodeIdx, Claim)>,
+    /// Given back for a moment: nothing is booked even where there is room.
+    lifted: bool,
+}
+
+/// Why room is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// These are being stopped for it; the hold lapses then.
+    Preemption { victims: Vec<JobIdx>, until: Time },
+    /// It is the head of the queue and can start then, if that is known.
+    Reservation { start: Option<Time> },
+}
+
+/// All holds, by the workload they are for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Holds {
+    holds: BTreeMap<JobIdx, Hold>,
+    /// The one that is a reservation.
+    pub(crate) reserved: Option<JobIdx>,
+}
+
+impl Holds {
+    pub(crate) fn get(&self, job: JobIdx) -> Option<&Hold> {
+        self.holds.get(&job)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (JobIdx, &Hold)> {
+        self.holds.iter().map(|(job, hold)| (*job, hold))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.holds.len()
+    }
+
+    /// The expected start of the reserved workload.
+    pub(crate) fn reserved_start(&self) -> Option<Time> {
+        match self.get(self.reserved?)?.purpose {
+            Purpose::Reservation { start } => start,
+            Purpose::Preemption { .. } => None,
+        }
+    }
+
+    /// A victim is gone; says whether any hold waited for it.
+    pub(crate) fn victim_gone(&mut self, victim: JobIdx) -> bool {
+        let mut found = false;
+        for hold in self.holds.values_mut() {
+            if let Purpose::Preemption { victims, .. } = &mut hold.purpose {
+                let before = victims.len();
+                victims.retain(|waiting| *waiting != victim);
+                found |= victims.len() < before;
+            }
+        }
+        found
+    }
+}
+
+impl Hold {
+    pub(crate) fn booked(&self) -> &[(NodeIdx, Claim)] {
+        &self.booked
+    }
+}
+
+impl Scheduler {
+    /// Begins to keep room for a workload.
+    pub(crate) fn hold(&mut self, job: JobIdx, purpose: Purpose, planned: Vec<(NodeIdx, Claim)>) {
+        self.drop_hold(job);
+        if matches!(purpose, Purpose::Reservation { .. }) {
+            self.holds.reserved = Some(job);
+        }
+        self.holds.holds.insert(job, Hold { purpose, planned, booked: Vec::new(), lifted: true });
+        self.take_hold(job);
+    }
+
+    /// Ends a hold; its room is free for all.
+    pub(crate) fn drop_hold(&mut self, job: JobIdx) -> Option<Hold> {
+        self.lift_hold(job);
+        if self.holds.reserved == Some(job) {
+            self.holds.reserved = None;
+        }
+        let hold = self.holds.holds.remove(&job)?;
+        self.improved = true;
+        Some(hold)
+    }
+
+    /// Gives a hold's room back for a moment.
+    pub(crate) fn lift_hold(&mut self, job: JobIdx) {
+        let Some(hold) = self.holds.holds.get_mut(&job) else { return };
+        hold.lifted = true;
+        for (node, claim) in std::mem::take(&mut hold.booked) {
+            self.cluster.release(node, &claim);
+        }
+    }
+
+    /// Books as much of a hold as is free.
+    pub(crate) fn take_hold(&mut self, job: JobIdx) {
+        let Some(hold) = self.holds.holds.get_mut(&job).filter(|hold| hold.lifted) else { return };
+        hold.lifted = false;
+        for (node, claim) in &hold.planned {
+            let part = claim.clipped(self.cluster.room(*node));
+            self.cluster.book(*node, &part);
+            hold.booked.push((*node, part));
+        }
+    }
+
+    /// Room was freed on a node: holds there take it, preemptions before the reservation.
+    pub(crate) fn top_up(&mut self, node: NodeIdx) {
+        if self.holds.holds.is_empty() {
+            return;
+        }
+        let here = |hold: &Hold| !hold.lifted && hold.planned.iter().any(|(on, _)| *on == node);
+        let mut jobs = self.holders(here);
+        for job in &jobs {
+            self.lift_hold(*job);
+        }
+        jobs.sort_by_key(|job| self.holds.reserved == Some(*job));
+        for job in jobs {
+            self.take_hold(job);
+        }
+    }
+
+    /// Ends all holds that plan with a node which is no longer what it was.
+    pub(crate) fn drop_holds_on(&mut self, node: NodeIdx) {
+        for job in self.holders(|hold| hold.planned.iter().any(|(on, _)| *on == node)) {
+            self.end_hold(job);
+        }
+    }
+
+    /// The workloads of certain holds, oldest first.
+    pub(crate) fn holders(&self, which: impl Fn(&Hold) -> bool) -> Vec<JobIdx> {
+        let mut jobs: Vec<JobIdx> = self.holds.iter().filter(|(_, hold)| which(hold)).map(|(job, _)| job).collect();
+        jobs.sort_unstable_by_key(|job| self.jobs.get(*job).serial);
+        jobs
+    }
+
+    /// Ends a hold and lets its workload look for another place.
+    pub(crate) fn end_hold(&mut self, job: JobIdx) {
+        self.drop_hold(job);
+        if self.jobs.get(job).state == crate::task::State::Preempting {
+            self.jobs.get_mut(job).state = crate::task::State::Waiting;
+            self.enqueue(job);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Decides where GPU work runs: events in, decisions out, deterministic.
+//!
+//! The engine is pure: no I/O, no threads, no clock, no randomness. A body (server, Kubernetes
+//! scheduler, simulator) tells it what happens with [`Scheduler::apply`], asks what to do with
+//! [`Scheduler::decide`], and carries the decisions out. Time is an argument.
+//!
+//! ```
+//! use agentaflow_engine::{Decision, Event, Gpu, GpuAsk, MiB, Node, Request, Scheduler, Time, Workload};
+//!
+//! let mut scheduler = Scheduler::default();
+//! let mut node = Node::new("rack1-7");
+//! node.gpus.push(Gpu {
+//!     id: "0".into(),
+//!     model: "NVIDIA H200".into(),
+//!     memory: MiB(143_771),
+//!     nvlink: None,
+//!     mig: Default::default(),
+//! });
+//! scheduler.apply(Time(0), Event::Node(Box::new(node)))?;
+//!
+//! let request = Request { gpu: GpuAsk::Whole(1), ..Request::default() };
+//! scheduler.apply(Time(0), Event::Submit(Box::new(Workload::new("train", request))))?;
+//!
+//! let plan = scheduler.decide(Time(0));
+//! assert!(matches!(&plan.decisions[..], [Decision::Place(p)] if p.node.as_str() == "rack1-7"));
+//! # Ok::<(), agentaflow_engine::Rejected>(())
+//! ```
+//!
+//! Where to look first: `decide.rs` is one pass from beginning to end.
+
+mod apply;
+mod apply_node;
+mod cluster;
+mod decide;
+mod decision;
+mod demand;
+mod error;
+mod event;
+mod explain;
+mod fault;
+mod forecast;
+pub mod frag;
+mod hold;
+mod index;
+pub mod labels;
+mod lint;
+pub mod mig;
+mod name;
+mod node;
+mod pending;
+mod place;
+mod policy;
+mod preempt;
+mod queues;
+mod reason;
+mod request;
+mod reserve;
+mod scheduler;
+mod snapshot;
+mod strategy;
+mod task;
+mod terms;
+mod tree;
+mod units;
+mod workload;
+
+pub use decision::{
+    Decision, Fault, GpuPart, Gpus, Lack, Part, Placement, Plan, QuotaResource, Tally, WaitReason,
+};
+pub use error::{BadInput, Rejected};
+pub use event::{Demand, Event};
+pub use explain::{Explanation, GpuView, Nearby, NodeView, QueueView, TaskView, WorkloadState, WorkloadView};
+pub use forecast::{Eta, WhatIf};
+pub use lint::Violation;
+pub use name::{
+    BudgetId, ForeignId, GpuId, GpuModel, NodeId, QueueId, ResourceName, TokenName, WorkloadId,
+};
+pub use node::{Chooser, ForeignGpu, ForeignUse, Gpu, GpuHealth, MigMode, Node, Price};
+pub use policy::{Order, Policy, Queue, Quota};
+pub use request::{GpuAsk, MigProfile, Preferred, Request, Side, Spread, TaskAffinity, TokenUse};
+pub use scheduler::{Cursor, Scheduler};
+pub use snapshot::Snapshot;
+pub use strategy::Strategy;
+pub use units::{MiB, MicroDollars, MilliCpu, MilliGpu, Percent, Span, Time};
+pub use workload::{Gate, OnFault, Topology, Workload};

@@ -1,0 +1,163 @@
+//! The linter of plans: every invariant, checked from scratch.
+//!
+//! Debug builds run it after every decision; so do all tests and, on request, the simulator.
+
+use std::collections::BTreeMap;
+
+use crate::cluster::NodeIdx;
+use crate::cluster::room::{Claim, Room};
+use crate::name::{NodeId, QueueId, WorkloadId};
+use crate::queues::Charge;
+use crate::scheduler::Scheduler;
+use crate::task::State;
+
+/// Something that must never be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// More is booked than there is, and nobody else is to blame.
+    #[error("node `{0}` is over-booked")]
+    OverBooked(NodeId),
+    /// The books of a node do not add up.
+    #[error("the books of node `{node}` are wrong: {what}")]
+    Books {
+        /// The node.
+        node: NodeId,
+        /// What differs.
+        what: String,
+    },
+    /// Some tasks of a placed gang have no place.
+    #[error("workload `{0}` is placed in part")]
+    PartialGang(WorkloadId),
+    /// A workload that waits holds something.
+    #[error("workload `{0}` waits and holds a place")]
+    HoldsWhileWaiting(WorkloadId),
+    /// A device that somebody has for himself is used by others.
+    #[error("a GPU of node `{0}` is exclusive to one and used by others")]
+    NotExclusive(NodeId),
+    /// A queue uses more than its limit by our own doing.
+    #[error("queue `{0}` is over its limit")]
+    OverLimit(QueueId),
+    /// A queue's usage is not the sum of what its workloads use.
+    #[error("the usage of queue `{0}` is wrong")]
+    Usage(QueueId),
+    /// A waiting workload that nobody will ever look at.
+    #[error("workload `{0}` waits but is in no queue")]
+    Forgotten(WorkloadId),
+}
+
+impl Scheduler {
+    /// Checks every invariant; empty means that all hold.
+    pub fn lint(&self) -> Vec<Violation> {
+        let mut found = Vec::new();
+        self.lint_nodes(&mut found);
+        self.lint_workloads(&mut found);
+        self.lint_queues(&mut found);
+        found
+    }
+
+    fn lint_nodes(&self, found: &mut Vec<Violation>) {
+        let mut claims: BTreeMap<NodeIdx, Vec<&Claim>> = BTreeMap::new();
+        for (_, job) in self.jobs.iter() {
+            for (_, seat) in job.seats() {
+                claims.entry(seat.node).or_default().push(&seat.claim);
+            }
+        }
+        for (_, hold) in self.holds.iter() {
+            for (node, claim) in hold.booked() {
+                claims.entry(*node).or_default().push(claim);
+            }
+        }
+        for (node, host) in self.cluster.hosts.iter().enumerate() {
+            let Some(host) = host else { continue };
+            let room = &self.cluster.rooms[node];
+            let id = || host.spec.id.clone();
+            let foreign = host.foreign.values().map(|(_, claim)| claim);
+            let booked = claims.get(&(node as NodeIdx)).into_iter().flatten().copied();
+            if let Some(what) = wrong_books(&host.spec, room, foreign.chain(booked), self) {
+                found.push(Violation::Books { node: id(), what });
+            }
+            if !host.disturbed && room.overcommitted() {
+                let shared = room.devices.iter().any(|d| d.exclusive > 0 && d.users > 1);
+                found.push(if shared { Violation::NotExclusive(id()) } else { Violation::OverBooked(id()) });
+            }
+        }
+    }
+
+    fn lint_workloads(&self, found: &mut Vec<Violation>) {
+        for (index, job) in self.jobs.iter() {
+            let seated = job.seats().count();
+            let finished = job.tasks.iter().filter(|slot| slot.finished).count();
+            let id = || job.spec.id.clone();
+            match job.state {
+                State::Placed if seated + finished != job.tasks.len() => found.push(Violation::PartialGang(id())),
+                State::Waiting | State::Preempting if seated > 0 => found.push(Violation::HoldsWhileWaiting(id())),
+                _ => {}
+            }
+            let waits_outside = job.spec.gate.is_some() || self.backoffs.contains(&(job.not_before, index));
+            if job.state == State::Waiting && !waits_outside {
+                let group = self.pending.find(&self.group_key(index));
+                let member = group.and_then(|group| self.pending.group(group).members.get(&self.rank(index)));
+                if member != Some(&index) {
+                    found.push(Violation::Forgotten(id()));
+                }
+            }
+            if job.state == State::Preempting && self.holds.get(index).is_none() {
+                found.push(Violation::Forgotten(id()));
+            }
+        }
+    }
+
+    fn lint_queues(&self, found: &mut Vec<Violation>) {
+        let mut expected: BTreeMap<u32, [i64; 4]> = BTreeMap::new();
+        for (_, job) in self.jobs.iter() {
+            for (_, seat) in job.seats() {
+                let charge = Charge::of(&seat.claim);
+                for queue in self.queues.path(job.queue) {
+                    let used = expected.entry(queue).or_default();
+                    for (used, amount) in used.iter_mut().zip(charge.base) {
+                        *used += amount;
+                    }
+                }
+            }
+        }
+        for (index, queue) in self.queues.iter() {
+            if queue.total.used != expected.get(&index).copied().unwrap_or_default() {
+                found.push(Violation::Usage(queue.spec.id.clone()));
+            }
+            if self.queues.is_over(&self.cluster, index) && !queue.disturbed {
+                found.push(Violation::OverLimit(queue.spec.id.clone()));
+            }
+        }
+    }
+
+}
+
+/// Books everything again and compares.
+fn wrong_books<'a>(
+    spec: &crate::node::Node,
+    room: &Room,
+    claims: impl Iterator<Item = &'a Claim>,
+    scheduler: &Scheduler,
+) -> Option<String> {
+    let mut fresh = scheduler.cluster.emptied(spec, room);
+    for claim in claims {
+        fresh.book(claim);
+    }
+    if fresh.free != room.free {
+        return Some(format!("left {:?}, expected {:?}", room.free, fresh.free));
+    }
+    let named = |room: &Room| room.named.iter().filter(|(_, left)| *left != 0).copied().collect::<Vec<_>>();
+    if named(&fresh) != named(room) {
+        return Some(format!("left {:?}, expected {:?}", room.named, fresh.named));
+    }
+    if fresh.tokens != room.tokens {
+        return Some("tokens differ".to_owned());
+    }
+    for (at, (expected, device)) in fresh.devices.iter().zip(&room.devices).enumerate() {
+        let state = |d: &crate::cluster::room::Device| (d.milli, d.mib, d.users, d.exclusive, d.slots);
+        if state(expected) != state(device) {
+            return Some(format!("GPU {at} has {:?}, expected {:?}", state(device), state(expected)));
+        }
+    }
+    None
+}

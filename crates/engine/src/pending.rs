@@ -1,0 +1,215 @@
+//! What waits, grouped so that equal questions are asked once.
+//!
+//! Workloads of one queue that ask for the same thing with the same rights form a group: when its
+//! first member cannot be placed, none can, and the whole group is set aside until something gets
+//! better. A pass over a hundred thousand waiting workloads of fifty kinds looks at fifty groups.
+
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::cluster::NodeIdx;
+use crate::cluster::shape::ShapeIdx;
+use crate::decision::WaitReason;
+use crate::queues::{QueueIdx, Queues};
+use crate::strategy::Strategy;
+use crate::task::JobIdx;
+use crate::workload::Topology;
+
+/// Dense number of a group.
+pub(crate) type GroupIdx = u32;
+
+/// The order inside a queue: smaller first.
+pub(crate) type Rank = (i64, u64);
+
+/// What the members of a group have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct GroupKey {
+    pub(crate) queue: QueueIdx,
+    pub(crate) shape: ShapeIdx,
+    pub(crate) tasks: u32,
+    pub(crate) topology: Option<Topology>,
+    pub(crate) strategy: Option<Strategy>,
+    pub(crate) priority: u8,
+    pub(crate) may_preempt: bool,
+    pub(crate) avoid: Option<NodeIdx>,
+}
+
+/// Workloads that ask for the same thing.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) key: GroupKey,
+    pub(crate) members: BTreeMap<Rank, JobIdx>,
+    /// Why none of them can be placed, as far as is known.
+    pub(crate) blocked: Option<Arc<WaitReason>>,
+    /// Members that came after the reason was reported.
+    pub(crate) fresh: Vec<JobIdx>,
+}
+
+/// All groups.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pending {
+    groups: Vec<Option<Group>>,
+    vacant: Vec<GroupIdx>,
+    by_key: FxHashMap<GroupKey, GroupIdx>,
+    /// By queue (or only the root's, when the order is the same for all): first members of groups
+    /// that can be tried.
+    ready: BTreeMap<QueueIdx, BTreeSet<(Rank, GroupIdx)>>,
+    blocked: BTreeSet<GroupIdx>,
+    /// Groups with members to whom the reason has not been reported.
+    pub(crate) unreported: BTreeSet<GroupIdx>,
+    /// One order for all queues.
+    pub(crate) global: bool,
+    len: usize,
+}
+
+impl Pending {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn group(&self, group: GroupIdx) -> &Group {
+        self.groups[group as usize].as_ref().expect("a group number in use has a group")
+    }
+
+    fn group_mut(&mut self, group: GroupIdx) -> &mut Group {
+        self.groups[group as usize].as_mut().expect("a group number in use has a group")
+    }
+
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (GroupIdx, &Group)> {
+        self.groups.iter().enumerate().filter_map(|(index, group)| Some((index as GroupIdx, group.as_ref()?)))
+    }
+
+    pub(crate) fn find(&self, key: &GroupKey) -> Option<GroupIdx> {
+        self.by_key.get(key).copied()
+    }
+
+    pub(crate) fn insert(&mut self, key: GroupKey, rank: Rank, job: JobIdx, queues: &mut Queues) {
+        self.len += 1;
+        let index = self.by_key.get(&key).copied().unwrap_or_else(|| self.open(key));
+        let group = self.group_mut(index);
+        let first = group.members.keys().next().copied();
+        group.members.insert(rank, job);
+        if group.blocked.is_some() {
+            group.fresh.push(job);
+            self.unreported.insert(index);
+        } else if first.is_none_or(|first| rank < first) {
+            self.show(index, first, Some(rank), queues);
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: &GroupKey, rank: Rank, queues: &mut Queues) {
+        let Some(index) = self.by_key.get(key).copied() else { return };
+        let group = self.group_mut(index);
+        let first = group.members.keys().next().copied();
+        let Some(job) = group.members.remove(&rank) else { return };
+        group.fresh.retain(|fresh| *fresh != job);
+        let blocked = group.blocked.is_some();
+        let next = group.members.keys().next().copied();
+        self.len -= 1;
+        if !blocked && first == Some(rank) {
+            self.show(index, first, next, queues);
+        }
+        if next.is_none() {
+            self.close(index);
+        }
+    }
+
+    /// The group to try next in this queue.
+    pub(crate) fn next(&self, queue: QueueIdx) -> Option<(GroupIdx, JobIdx)> {
+        let (_, group) = self.ready.get(&queue)?.first()?;
+        Some((*group, *self.group(*group).members.values().next()?))
+    }
+
+    /// Sets a group aside.
+    pub(crate) fn block(&mut self, index: GroupIdx, reason: Arc<WaitReason>, queues: &mut Queues) {
+        let group = self.group_mut(index);
+        let first = group.members.keys().next().copied();
+        let was = group.blocked.replace(reason);
+        group.fresh = group.members.values().copied().collect();
+        self.unreported.insert(index);
+        if was.is_none() {
+            self.show(index, first, None, queues);
+            self.blocked.insert(index);
+        }
+    }
+
+    /// Everything may be tried again.
+    pub(crate) fn unblock_all(&mut self, queues: &mut Queues) {
+        for index in std::mem::take(&mut self.blocked) {
+            let group = self.group_mut(index);
+            group.blocked = None;
+            group.fresh.clear();
+            let first = group.members.keys().next().copied();
+            self.show(index, None, first, queues);
+        }
+        self.unreported.clear();
+    }
+
+    /// Whether anything is set aside.
+    pub(crate) fn any_blocked(&self) -> bool {
+        !self.blocked.is_empty()
+    }
+
+    /// Groups with members that have not been told, the one with the first member first.
+    pub(crate) fn take_unreported(&mut self) -> Vec<GroupIdx> {
+        let mut groups: Vec<GroupIdx> = std::mem::take(&mut self.unreported).into_iter().collect();
+        groups.sort_by_key(|group| self.group(*group).members.keys().next().copied());
+        groups
+    }
+
+    /// Members to tell the reason to.
+    pub(crate) fn take_fresh(&mut self, index: GroupIdx) -> (Vec<JobIdx>, Option<Arc<WaitReason>>) {
+        match self.groups[index as usize].as_mut() {
+            Some(group) => (std::mem::take(&mut group.fresh), group.blocked.clone()),
+            None => (Vec::new(), None),
+        }
+    }
+
+    /// Takes everything out, in no particular order.
+    pub(crate) fn drain(&mut self, queues: &mut Queues) -> Vec<JobIdx> {
+        self.unblock_all(queues);
+        for (queue, ready) in &self.ready {
+            queues.mark_ready(*queue, -(ready.len() as i32));
+        }
+        let jobs = self.groups().flat_map(|(_, group)| group.members.values().copied()).collect();
+        *self = Self { global: self.global, ..Self::default() };
+        jobs
+    }
+
+    fn open(&mut self, key: GroupKey) -> GroupIdx {
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.groups.push(None);
+            self.groups.len() as GroupIdx - 1
+        });
+        self.by_key.insert(key.clone(), index);
+        let group = Group { key, members: BTreeMap::new(), blocked: None, fresh: Vec::new() };
+        self.groups[index as usize] = Some(group);
+        index
+    }
+
+    fn close(&mut self, index: GroupIdx) {
+        if let Some(group) = self.groups[index as usize].take() {
+            self.by_key.remove(&group.key);
+        }
+        self.blocked.remove(&index);
+        self.unreported.remove(&index);
+        self.vacant.push(index);
+    }
+
+    /// Replaces a group's entry among the ready ones.
+    fn show(&mut self, index: GroupIdx, old: Option<Rank>, new: Option<Rank>, queues: &mut Queues) {
+        let queue = if self.global { crate::queues::ROOT } else { self.group(index).key.queue };
+        let ready = self.ready.entry(queue).or_default();
+        let mut change = 0;
+        if let Some(old) = old {
+            change -= i32::from(ready.remove(&(old, index)));
+        }
+        if let Some(new) = new {
+            change += i32::from(ready.insert((new, index)));
+        }
+        if change != 0 {
+            queues.mark_ready(queue, change);
+        }
+    }
+}

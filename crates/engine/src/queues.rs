@@ -1,0 +1,430 @@
+//! The tree of queues: who uses what, who may use more, whose turn it is.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::cluster::Cluster;
+use crate::cluster::room::{Claim, ModelIdx, ResIdx};
+use crate::decision::QuotaResource;
+use crate::name::{GpuModel, QueueId};
+use crate::policy::{Queue, Quota};
+use crate::units::{Span, Time};
+
+/// Dense number of a queue; the root is 0.
+pub(crate) type QueueIdx = u32;
+
+pub(crate) const ROOT: QueueIdx = 0;
+
+/// Position of GPU thousandths in usage arrays; CPU, memory and storage come before.
+pub(crate) const GPU: usize = 3;
+
+/// What something costs a queue: CPU, memory, storage, GPU thousandths, and the details.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Charge {
+    pub(crate) base: [i64; 4],
+    pub(crate) models: SmallVec<[(ModelIdx, i64); 2]>,
+    pub(crate) named: Vec<(ResIdx, i64)>,
+}
+
+impl Charge {
+    /// What a booked task costs.
+    pub(crate) fn of(claim: &Claim) -> Self {
+        let need = &claim.need;
+        let mut charge = Self { base: need.amounts, models: SmallVec::new(), named: need.named.clone() };
+        charge.base[GPU] = 0;
+        for part in &claim.devices {
+            charge.base[GPU] += part.charge();
+            match charge.models.iter_mut().find(|entry| entry.0 == part.model) {
+                Some(entry) => entry.1 += part.charge(),
+                None => charge.models.push((part.model, part.charge())),
+            }
+        }
+        charge
+    }
+}
+
+/// Present and past use of a queue.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Account {
+    pub(crate) used: [i64; 4],
+    /// Moving average of `used` with the policy's half-life.
+    pub(crate) past: [f64; 4],
+    pub(crate) as_of: Time,
+}
+
+impl Account {
+    /// Brings the average up to `now`.
+    fn accrue(&mut self, now: Time, half_life: Span) {
+        let passed = now.since(self.as_of).0;
+        if passed == 0 {
+            return;
+        }
+        let keep = libm::exp2(-(passed as f64) / half_life.0.max(1) as f64);
+        for (past, used) in self.past.iter_mut().zip(self.used) {
+            *past = *past * keep + used as f64 * (1.0 - keep);
+        }
+        self.as_of = now;
+    }
+
+    /// The dominant share: the largest part of any resource that is, or lately was, used.
+    fn share(&self, capacity: &[i64; 4]) -> f64 {
+        let mut share = 0.0_f64;
+        for at in [0, 1, GPU] {
+            if capacity[at] > 0 {
+                share = share.max((self.used[at] as f64 + self.past[at]) / capacity[at] as f64);
+            }
+        }
+        share
+    }
+}
+
+/// A queue and what it uses, its children's use included.
+#[derive(Clone, Debug)]
+pub(crate) struct QueueState {
+    pub(crate) spec: Queue,
+    pub(crate) parent: Option<QueueIdx>,
+    children: Vec<QueueIdx>,
+    pub(crate) total: Account,
+    /// Use by workloads that are in this queue itself.
+    pub(crate) own: Account,
+    pub(crate) models: FxHashMap<ModelIdx, i64>,
+    pub(crate) named: FxHashMap<ResIdx, i64>,
+    /// Groups here that could be tried now; and in the whole subtree.
+    ready: u32,
+    ready_below: u32,
+    /// Workloads that name this queue.
+    pub(crate) members: u32,
+    /// It was over its limit before the last pass: somebody lowered it, or reality differs.
+    pub(crate) disturbed: bool,
+}
+
+/// Which limit is in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Excess {
+    pub(crate) queue: QueueIdx,
+    pub(crate) resource: QuotaResource,
+    pub(crate) limit: u64,
+    pub(crate) used: u64,
+    pub(crate) asked: u64,
+}
+
+/// All queues.
+#[derive(Clone, Debug)]
+pub(crate) struct Queues {
+    queues: Vec<Option<QueueState>>,
+    by_name: FxHashMap<QueueId, QueueIdx>,
+    /// Any queue has a guarantee: without one, shares alone decide.
+    guarantees: bool,
+    /// Any queue has a limit.
+    limits: bool,
+}
+
+impl Default for Queues {
+    fn default() -> Self {
+        let root = Queue::new("root");
+        let mut queues = Self {
+            queues: Vec::new(),
+            by_name: FxHashMap::default(),
+            guarantees: false,
+            limits: false,
+        };
+        queues.insert(root, None);
+        queues
+    }
+}
+
+impl Queues {
+    pub(crate) fn find(&self, name: &QueueId) -> Option<QueueIdx> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(crate) fn get(&self, queue: QueueIdx) -> &QueueState {
+        self.queues[queue as usize].as_ref().expect("a queue number in use has a queue")
+    }
+
+    pub(crate) fn get_mut(&mut self, queue: QueueIdx) -> &mut QueueState {
+        self.queues[queue as usize].as_mut().expect("a queue number in use has a queue")
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (QueueIdx, &QueueState)> {
+        self.queues.iter().enumerate().filter_map(|(index, queue)| Some((index as QueueIdx, queue.as_ref()?)))
+    }
+
+    /// Makes or changes a queue; says why not when the tree would break.
+    pub(crate) fn set(&mut self, spec: Queue) -> Result<(), &'static str> {
+        let known = self.find(&spec.id);
+        if known == Some(ROOT) {
+            self.get_mut(ROOT).spec = Queue { parent: QueueId::from("root"), ..spec };
+        } else {
+            let parent = self.find(&spec.parent).ok_or("names a parent that does not exist")?;
+            match known {
+                None => {
+                    self.insert(spec, Some(parent));
+                }
+                Some(queue) if self.get(queue).parent == Some(parent) => self.get_mut(queue).spec = spec,
+                Some(_) => return Err("cannot move to another parent; remove it and make it anew"),
+            }
+        }
+        self.survey();
+        Ok(())
+    }
+
+    /// Removes a queue that nobody uses.
+    pub(crate) fn remove(&mut self, queue: QueueIdx) -> Result<(), &'static str> {
+        if queue == ROOT {
+            return Err("is the root of all queues");
+        }
+        let state = self.get(queue);
+        if !state.children.is_empty() {
+            return Err("still has queues below it");
+        }
+        if state.members > 0 {
+            return Err("still has workloads");
+        }
+        let removed = self.queues[queue as usize].take().expect("a queue number in use has a queue");
+        self.by_name.remove(&removed.spec.id);
+        if let Some(parent) = removed.parent {
+            self.get_mut(parent).children.retain(|child| *child != queue);
+        }
+        self.survey();
+        Ok(())
+    }
+
+    /// The queue and all above it.
+    pub(crate) fn path(&self, queue: QueueIdx) -> impl Iterator<Item = QueueIdx> {
+        std::iter::successors(Some(queue), |queue| self.get(*queue).parent)
+    }
+
+    /// Adds (`sign` 1) or takes away (`sign` -1) use, after counting the past up to `now`.
+    pub(crate) fn charge(&mut self, queue: QueueIdx, charge: &Charge, sign: i64, now: Time, half_life: Span) {
+        let own = &mut self.get_mut(queue).own;
+        own.accrue(now, half_life);
+        add(&mut own.used, &charge.base, sign);
+        let mut next = Some(queue);
+        while let Some(queue) = next {
+            let state = self.get_mut(queue);
+            state.total.accrue(now, half_life);
+            add(&mut state.total.used, &charge.base, sign);
+            for (model, milli) in &charge.models {
+                *state.models.entry(*model).or_default() += sign * milli;
+            }
+            for (resource, amount) in &charge.named {
+                *state.named.entry(*resource).or_default() += sign * amount;
+            }
+            next = state.parent;
+        }
+    }
+
+    /// Counts the past of all queues up to `now`.
+    pub(crate) fn accrue(&mut self, now: Time, half_life: Span) {
+        for queue in self.queues.iter_mut().flatten() {
+            queue.own.accrue(now, half_life);
+            queue.total.accrue(now, half_life);
+        }
+    }
+
+    /// The first limit on the way up that this charge would break.
+    pub(crate) fn excess(&self, cluster: &Cluster, queue: QueueIdx, charge: &Charge) -> Option<Excess> {
+        if !self.limits {
+            return None;
+        }
+        self.path(queue).find_map(|queue| {
+            let state = self.get(queue);
+            let over = |quota| exceeded(cluster, state, quota, charge, false);
+            let excess = over(&state.spec.limit);
+            let own = if state.spec.borrow { None } else { over(&state.spec.guaranteed) };
+            let (resource, limit, used, asked) = excess.or(own)?;
+            Some(Excess { queue, resource, limit: limit as u64, used: used.max(0) as u64, asked: asked as u64 })
+        })
+    }
+
+    /// Whether a queue with this much more would still be within all guarantees that it has a part
+    /// in, below the common ancestor with the victim's queue; and the victim's is beyond its own.
+    pub(crate) fn may_reclaim(&self, cluster: &Cluster, from: QueueIdx, to: QueueIdx, charge: &Charge) -> bool {
+        let victims: Vec<_> = self.path(from).collect();
+        let mine = self.path(to).take_while(|queue| !victims.contains(queue));
+        let mut entitled = false;
+        for queue in mine {
+            let state = self.get(queue);
+            if state.spec.guaranteed == Quota::default() {
+                continue;
+            }
+            if exceeded(cluster, state, &state.spec.guaranteed, charge, true).is_some() {
+                return false;
+            }
+            entitled = true;
+        }
+        entitled && self.is_borrowing(cluster, from, to)
+    }
+
+    /// Whether the queue uses more than its guarantee, seen from `to`.
+    pub(crate) fn is_borrowing(&self, cluster: &Cluster, from: QueueIdx, to: QueueIdx) -> bool {
+        let above: Vec<_> = self.path(to).collect();
+        self.path(from).take_while(|queue| !above.contains(queue)).all(|queue| {
+            let state = self.get(queue);
+            let quota = &state.spec.guaranteed;
+            *quota == Quota::default() || exceeded(cluster, state, quota, &Charge::default(), false).is_some()
+        })
+    }
+
+    /// Whether a queue uses more than its own limit.
+    pub(crate) fn is_over(&self, cluster: &Cluster, queue: QueueIdx) -> bool {
+        let state = self.get(queue);
+        let over = |quota| exceeded(cluster, state, quota, &Charge::default(), false).is_some();
+        over(&state.spec.limit) || (!state.spec.borrow && over(&state.spec.guaranteed))
+    }
+
+    /// Remembers which queues are over their limit before a pass begins.
+    pub(crate) fn note_excess(&mut self, cluster: &Cluster) {
+        if self.limits {
+            for queue in 0..self.queues.len() as QueueIdx {
+                if self.queues[queue as usize].is_some() {
+                    self.get_mut(queue).disturbed = self.is_over(cluster, queue);
+                }
+            }
+        }
+    }
+
+    /// A group in this queue became ready (`change` 1) or no longer is (`change` -1).
+    pub(crate) fn mark_ready(&mut self, queue: QueueIdx, change: i32) {
+        let state = self.get_mut(queue);
+        state.ready = state.ready.wrapping_add_signed(change);
+        let mut next = Some(queue);
+        while let Some(queue) = next {
+            let state = self.get_mut(queue);
+            state.ready_below = state.ready_below.wrapping_add_signed(change);
+            next = state.parent;
+        }
+    }
+
+    /// The queue whose turn it is: down the tree, always to the child that is within its guarantee
+    /// first, then to the one with the smallest share for its weight.
+    pub(crate) fn next(&self, cluster: &Cluster) -> Option<QueueIdx> {
+        let mut at = ROOT;
+        loop {
+            let state = self.get(at);
+            if state.ready_below == 0 {
+                return None;
+            }
+            if state.ready == state.ready_below {
+                return Some(at);
+            }
+            let own = (state.ready > 0)
+                .then(|| (true, state.own.share(&cluster.capacity) / f64::from(state.spec.weight), None));
+            let children = state.children.iter().map(|child| (*child, self.get(*child)));
+            let children = children.filter(|(_, state)| state.ready_below > 0).map(|(child, state)| {
+                let share = state.total.share(&cluster.capacity) / f64::from(state.spec.weight);
+                (!self.within_guarantee(cluster, state), share, Some(child))
+            });
+            let chosen = own.into_iter().chain(children).min_by(|a, b| {
+                a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then_with(|| self.name(a.2).cmp(&self.name(b.2)))
+            })?;
+            match chosen.2 {
+                Some(child) => at = child,
+                None => return Some(at),
+            }
+        }
+    }
+
+    fn name(&self, queue: Option<QueueIdx>) -> Option<&QueueId> {
+        queue.map(|queue| &self.get(queue).spec.id)
+    }
+
+    /// Whether some more could be used without borrowing.
+    fn within_guarantee(&self, cluster: &Cluster, state: &QueueState) -> bool {
+        self.guarantees
+            && state.spec.guaranteed != Quota::default()
+            && exceeded(cluster, state, &state.spec.guaranteed, &one_of_each(cluster), true).is_none()
+    }
+
+    fn insert(&mut self, spec: Queue, parent: Option<QueueIdx>) -> QueueIdx {
+        let index = self.queues.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.queues.push(None);
+            self.queues.len() - 1
+        });
+        self.by_name.insert(spec.id.clone(), index as QueueIdx);
+        self.queues[index] = Some(QueueState {
+            spec,
+            parent,
+            children: Vec::new(),
+            total: Account::default(),
+            own: Account::default(),
+            models: FxHashMap::default(),
+            named: FxHashMap::default(),
+            ready: 0,
+            ready_below: 0,
+            members: 0,
+            disturbed: false,
+        });
+        if let Some(parent) = parent {
+            self.get_mut(parent).children.push(index as QueueIdx);
+        }
+        index as QueueIdx
+    }
+
+    fn survey(&mut self) {
+        let quotas = || self.queues.iter().flatten().map(|queue| &queue.spec);
+        let guarantees = quotas().any(|spec| spec.guaranteed != Quota::default());
+        let limits = quotas().any(|spec| spec.limit != Quota::default() || !spec.borrow);
+        self.guarantees = guarantees;
+        self.limits = limits;
+    }
+}
+
+/// The smallest amount of everything: asks whether anything at all is left of a quota.
+fn one_of_each(cluster: &Cluster) -> Charge {
+    let models = (0..cluster.models.len() as ModelIdx).map(|model| (model, 1)).collect();
+    Charge { base: [1; 4], models, named: Vec::new() }
+}
+
+fn add(used: &mut [i64; 4], charge: &[i64; 4], sign: i64) {
+    for (used, amount) in used.iter_mut().zip(charge) {
+        *used += sign * amount;
+    }
+}
+
+/// The first part of a quota that use plus charge exceeds. With `only_charged`, parts that the charge
+/// does not touch do not matter.
+fn exceeded(
+    cluster: &Cluster,
+    state: &QueueState,
+    quota: &Quota,
+    charge: &Charge,
+    only_charged: bool,
+) -> Option<(QuotaResource, i64, i64, i64)> {
+    let plain = [
+        (quota.cpu, QuotaResource::Cpu),
+        (quota.memory, QuotaResource::Memory),
+        (quota.storage, QuotaResource::Storage),
+        (quota.gpu, QuotaResource::Gpu),
+    ];
+    let over = |limit: u64, used: i64, asked: i64| {
+        let counted = asked > 0 || (!only_charged && charge.base == [0; 4]);
+        (counted && used + asked > limit as i64).then_some((limit as i64, used, asked))
+    };
+    for (at, (limit, resource)) in plain.into_iter().enumerate() {
+        let found = limit.and_then(|limit| over(limit, state.total.used[at], charge.base[at]));
+        if let Some((limit, used, asked)) = found {
+            return Some((resource, limit, used, asked));
+        }
+    }
+    for (model, limit) in &quota.models {
+        let used = by_model(cluster, model, state.models.iter().map(|(m, amount)| (*m, *amount)));
+        let asked = by_model(cluster, model, charge.models.iter().copied());
+        if let Some((limit, used, asked)) = over(*limit, used, asked) {
+            return Some((QuotaResource::GpuModel(model.clone()), limit, used, asked));
+        }
+    }
+    quota.resources.iter().find_map(|(name, limit)| {
+        let of = |(resource, amount): (&ResIdx, &i64)| if cluster.resource_name(*resource) == name { *amount } else { 0 };
+        let used = state.named.iter().map(of).sum();
+        let asked = charge.named.iter().map(|(resource, amount)| of((resource, amount))).sum();
+        let (limit, used, asked) = over(*limit, used, asked)?;
+        Some((QuotaResource::Named(name.clone()), limit, used, asked))
+    })
+}
+
+/// The sum over all models that a quota's model name means.
+fn by_model(cluster: &Cluster, asked: &GpuModel, amounts: impl Iterator<Item = (ModelIdx, i64)>) -> i64 {
+    amounts.filter(|(model, _)| cluster.models[usize::from(*model)].serves(asked)).map(|(_, amount)| amount).sum()
+}

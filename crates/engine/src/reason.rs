@@ -1,0 +1,292 @@
+//! Reasons with numbers: what stands in the way of a workload, counted over all nodes.
+
+use std::collections::BTreeMap;
+
+use crate::cluster::fit::{self, Code, Standing};
+use crate::cluster::room::{CPU, MEMORY, Room, STORAGE};
+use crate::cluster::shape::{Ask, ModelVerdict, Shape, ShapeIdx};
+use crate::cluster::{NodeIdx, Reach};
+use crate::decision::{Lack, Tally, WaitReason};
+use crate::hold::Purpose;
+use crate::labels;
+use crate::place::Obstacle;
+use crate::request::MigProfile;
+use crate::scheduler::Scheduler;
+use crate::strategy::Strategy;
+use crate::task::JobIdx;
+use crate::terms::Judgement;
+use crate::units::{MiB, MilliCpu};
+use crate::workload::Topology;
+
+const CODES: usize = Code::Domain as usize + 1;
+
+impl Scheduler {
+    /// The reason behind an obstacle.
+    pub(crate) fn reason(&mut self, job: JobIdx, obstacle: &Obstacle) -> WaitReason {
+        if self.cluster.len() == 0 {
+            return WaitReason::NoNodes;
+        }
+        if let Obstacle::Quota(excess) = obstacle {
+            return WaitReason::Quota {
+                queue: self.queues.get(excess.queue).spec.id.clone(),
+                resource: excess.resource.clone(),
+                limit: excess.limit,
+                used: excess.used,
+                asked: excess.asked,
+            };
+        }
+        let shape = self.jobs.get(job).shape;
+        let strategy = self.strategy(self.jobs.get(job));
+        let tally = self.tally(shape, strategy);
+        let ever = self.ever_fits(job);
+        match obstacle {
+            Obstacle::Gang(fits) => {
+                let needs = self.jobs.get(job).spec.tasks;
+                WaitReason::Gang { needs, fits: *fits, ever, tally }
+            }
+            _ if ever => WaitReason::NoRoom(tally),
+            _ => WaitReason::NeverFits(tally),
+        }
+    }
+
+    pub(crate) fn held_reason(&self, by: JobIdx) -> WaitReason {
+        let until = match self.holds.get(by).map(|hold| &hold.purpose) {
+            Some(Purpose::Preemption { until, .. }) => Some(*until),
+            Some(Purpose::Reservation { start }) => *start,
+            None => None,
+        };
+        WaitReason::Held { by: self.jobs.get(by).spec.id.clone(), until }
+    }
+
+    /// What each node lacks for a shape.
+    pub(crate) fn tally(&mut self, shape: ShapeIdx, strategy: Strategy) -> Tally {
+        let request = self.cluster.shape(shape).key.request.clone();
+        let judgement = (!self.terms.ignore(&request)).then(|| self.judge(shape, strategy, &[]));
+        let outlook = (&self.outlook, self.outlook_version);
+        let index = self.indexes.get(&mut self.cluster, outlook, shape, strategy);
+        let lacks: Vec<Option<Code>> = (0..self.cluster.order.len()).map(|place| index.lack(place)).collect();
+        self.count_lacks(shape, &lacks, judgement.as_ref())
+    }
+
+    fn count_lacks(&self, shape: ShapeIdx, lacks: &[Option<Code>], judgement: Option<&Judgement>) -> Tally {
+        let shape = self.cluster.shape(shape);
+        let mut counts = [0_u32; CODES];
+        let mut most = [0_i64; CODES];
+        let mut texts: BTreeMap<(Code, String), u32> = BTreeMap::new();
+        for (node, lack) in self.cluster.order.iter().zip(lacks) {
+            let by_terms = || judgement.and_then(|judgement| judgement.verdicts[*node as usize].lack);
+            let Some(mut code) = lack.or_else(by_terms) else { continue };
+            if code == Code::Closed && self.cluster.host(*node).reach == Reach::Lost {
+                code = Code::Down;
+            }
+            counts[code as usize] += 1;
+            match amount(code, shape, self.cluster.room(*node)) {
+                Some(amount) => most[code as usize] = most[code as usize].max(amount),
+                None => {
+                    if let Some(text) = self.text(code, shape, *node) {
+                        *texts.entry((code, text)).or_default() += 1;
+                    }
+                }
+            }
+        }
+        let mut lacks: Vec<(Lack, u32)> = Vec::new();
+        for code in ALL_CODES {
+            if counts[code as usize] > 0 && !has_text(code) {
+                lacks.push((plain(code, shape, most[code as usize]), counts[code as usize]));
+            }
+        }
+        for ((code, text), count) in texts {
+            lacks.push((self.worded(code, &text, shape), count));
+        }
+        lacks.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        Tally { nodes: self.cluster.order.len() as u32, lacks }
+    }
+
+    /// What one node lacks, with numbers.
+    pub(crate) fn lack_of(&self, shape: ShapeIdx, node: NodeIdx) -> Option<Lack> {
+        let shape = self.cluster.shape(shape);
+        let room = self.cluster.room(node);
+        let code = match fit::standing(shape, &self.cluster.host(node).spec, room) {
+            Standing::No(code) => code,
+            Standing::Yes(_) => fit::lack(shape, room)?,
+        };
+        match self.text(code, shape, node) {
+            Some(text) if has_text(code) => Some(self.worded(code, &text, shape)),
+            _ => Some(plain(code, shape, amount(code, shape, room).unwrap_or(0))),
+        }
+    }
+
+    /// The name of what is in the way, for those codes that have one.
+    fn text(&self, code: Code, shape: &Shape, node: NodeIdx) -> Option<String> {
+        let (host, room) = (self.cluster.host(node), self.cluster.room(node));
+        match code {
+            Code::Taint => {
+                let tolerations = &shape.key.request.tolerations;
+                labels::first_untolerated(&host.spec.taints, tolerations).map(ToString::to_string)
+            }
+            Code::ModelQuota => {
+                let closed = room.devices.iter().find(|d| shape.model(d.model) == ModelVerdict::Closed);
+                closed.map(|d| self.cluster.models[usize::from(d.model)].to_string())
+            }
+            Code::Named => {
+                let lacking = shape.need.named.iter().find(|(resource, amount)| *amount > room.named(*resource));
+                lacking.map(|(resource, _)| self.cluster.resource_name(*resource).to_string())
+            }
+            Code::Token => shape.need.tokens.first().map(|(token, _)| token.to_string()),
+            _ => None,
+        }
+    }
+
+    fn worded(&self, code: Code, text: &str, shape: &Shape) -> Lack {
+        match code {
+            Code::Taint => Lack::Taint(text.to_owned()),
+            Code::ModelQuota => Lack::ModelQuota(text.into()),
+            Code::Named => {
+                let request = &shape.key.request;
+                let need = request.resources.iter().find(|(name, _)| name.as_str() == text).map_or(0, |(_, n)| *n);
+                let number = shape.need.named.iter().map(|(resource, _)| *resource);
+                let number = number.into_iter().find(|resource| self.cluster.resource_name(*resource).as_str() == text);
+                let rooms = self.cluster.order.iter().map(|node| self.cluster.room(*node));
+                let most = number.and_then(|number| rooms.map(|room| room.named(number)).max()).unwrap_or(0);
+                Lack::Resource { name: text.into(), need, most: most.max(0) as u64 }
+            }
+            _ => Lack::Token(text.into()),
+        }
+    }
+
+    /// Whether an empty cluster, with all its nodes in order, would take the workload.
+    pub(crate) fn ever_fits(&mut self, job: JobIdx) -> bool {
+        let spec = self.jobs.get(job).spec.clone();
+        let shape = self.cluster.shape(self.jobs.get(job).shape);
+        let mut wanted = spec.tasks;
+        if let Some(Topology::Same(key)) = &spec.topology {
+            let domains = self.cluster.make_domains(key);
+            let mut totals: BTreeMap<u32, u32> = BTreeMap::new();
+            return self.cluster.order.iter().any(|node| {
+                let Some(domain) = domains.of[*node as usize] else { return false };
+                let total = totals.entry(domain).or_default();
+                *total = total.saturating_add(self.empty_copies(shape, *node, spec.tasks));
+                *total >= spec.tasks
+            });
+        }
+        self.cluster.order.iter().any(|node| {
+            wanted -= self.empty_copies(shape, *node, wanted);
+            wanted == 0
+        })
+    }
+
+    fn empty_copies(&self, shape: &Shape, node: NodeIdx, enough: u32) -> u32 {
+        let (host, room) = (self.cluster.host(node), self.cluster.room(node));
+        if matches!(fit::standing(shape, &host.spec, room), Standing::No(_)) {
+            return 0;
+        }
+        let mut empty = self.cluster.emptied(&host.spec, room);
+        empty.open = true;
+        for device in &mut empty.devices {
+            device.open = true;
+        }
+        empty.summarise();
+        fit::copies(shape, &empty, enough)
+    }
+}
+
+const ALL_CODES: [Code; CODES] = [
+    Code::Down,
+    Code::Closed,
+    Code::OtherNode,
+    Code::Selector,
+    Code::NodeAffinity,
+    Code::Taint,
+    Code::Refused,
+    Code::NoGpu,
+    Code::Model,
+    Code::ModelQuota,
+    Code::GpuSize,
+    Code::GpuCount,
+    Code::NoMig,
+    Code::FreeGpus,
+    Code::GpuShare,
+    Code::GpuMemory,
+    Code::MigSlice,
+    Code::NvLink,
+    Code::Cpu,
+    Code::Memory,
+    Code::Storage,
+    Code::Jobs,
+    Code::Named,
+    Code::Token,
+    Code::Near,
+    Code::Away,
+    Code::Spread,
+    Code::Domain,
+];
+
+fn has_text(code: Code) -> bool {
+    matches!(code, Code::Taint | Code::ModelQuota | Code::Named | Code::Token)
+}
+
+/// How much this node has of what it lacks.
+fn amount(code: Code, shape: &Shape, room: &Room) -> Option<i64> {
+    let serving = || room.devices.iter().filter(|d| fit::serves(shape, d));
+    let shareable = || serving().filter(|d| d.is_shareable());
+    Some(match code {
+        Code::GpuSize => {
+            room.devices.iter().filter(|d| shape.accepts(d.model)).map(|d| d.total).max().unwrap_or(0).into()
+        }
+        Code::GpuCount => serving().filter(|d| d.geometry.is_none()).count() as i64,
+        Code::FreeGpus if room.uniform => room.whole.into(),
+        Code::FreeGpus => fit::whole_devices(shape, room).count() as i64,
+        Code::GpuShare => shareable().map(|d| d.milli).max().unwrap_or(0).into(),
+        Code::GpuMemory => shareable().map(|d| d.mib).max().unwrap_or(0).into(),
+        Code::MigSlice => fit::mig_copies(shape, room, u32::MAX).into(),
+        Code::NvLink => fit::largest_link(shape, room) as i64,
+        Code::Cpu => room.free[CPU],
+        Code::Memory => room.free[MEMORY],
+        Code::Storage => room.free[STORAGE],
+        _ => return None,
+    })
+}
+
+/// The lack in words that need no look at other nodes.
+fn plain(code: Code, shape: &Shape, most: i64) -> Lack {
+    let most = most.max(0) as u64;
+    let amounts = shape.need.amounts.map(|amount| amount as u64);
+    let count = |need: u16| (u32::from(need), most as u32);
+    match (code, shape.ask) {
+        (Code::Down, _) => Lack::Down,
+        (Code::OtherNode, _) => Lack::OtherNode,
+        (Code::Selector, _) => Lack::Selector,
+        (Code::NodeAffinity, _) => Lack::NodeAffinity,
+        (Code::Refused, _) => Lack::Refused,
+        (Code::NoGpu, _) => Lack::NoGpu,
+        (Code::Model, _) => Lack::Model,
+        (Code::GpuSize, Ask::Memory(mib)) => {
+            let need = mib.max(shape.min_memory);
+            Lack::GpuSize { need: MiB(need as u64), largest: MiB(most) }
+        }
+        (Code::GpuSize, _) => Lack::GpuSize { need: MiB(shape.min_memory as u64), largest: MiB(most) },
+        (Code::GpuCount, ask) => {
+            let need = if let Ask::Whole(need) = ask { need.into() } else { 1 };
+            Lack::GpuCount { need, most: most as u32 }
+        }
+        (Code::NoMig, Ask::Mig(profile, _)) => Lack::NoMig(profile),
+        (Code::FreeGpus, Ask::Whole(need)) => Lack::FreeGpus { need: count(need).0, most: count(need).1 },
+        (Code::GpuShare, Ask::Share(milli)) => Lack::GpuShare { need: milli as u32, most: most as u32 },
+        (Code::GpuMemory, Ask::Memory(mib)) => Lack::GpuMemory { need: MiB(mib as u64), most: MiB(most) },
+        (Code::MigSlice, Ask::Mig(profile, need)) => mig_lack(profile, need, most),
+        (Code::NvLink, Ask::Whole(need)) => Lack::NvLink { need: need.into(), most: most as u32 },
+        (Code::Cpu, _) => Lack::Cpu { need: MilliCpu(amounts[CPU]), most: MilliCpu(most) },
+        (Code::Memory, _) => Lack::Memory { need: MiB(amounts[MEMORY]), most: MiB(most) },
+        (Code::Storage, _) => Lack::Storage { need: MiB(amounts[STORAGE]), most: MiB(most) },
+        (Code::Jobs, _) => Lack::Jobs,
+        (Code::Near, _) => Lack::Near,
+        (Code::Away, _) => Lack::Away,
+        (Code::Spread, _) => Lack::Spread,
+        (Code::Domain, _) => Lack::Domain,
+        _ => Lack::Closed,
+    }
+}
+
+fn mig_lack(profile: MigProfile, need: u16, most: u64) -> Lack {
+    Lack::MigSlice { profile, need: need.into(), most: most as u32 }
+}

@@ -1,0 +1,251 @@
+//! What one task asks for.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use crate::error::BadInput;
+use crate::labels::{Labels, NodeTerm, Selector, Toleration};
+use crate::name::{GpuModel, NodeId, ResourceName, TokenName};
+use crate::units::{MAX_AMOUNT, MAX_GPU_MEMORY, MiB, MilliCpu, MilliGpu};
+
+/// The most GPUs that one task may ask for on one node.
+pub const MAX_GPUS: u32 = 64;
+
+/// The needs of one task. Two workloads with equal requests are one question to the engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Request {
+    /// GPUs, or a part of one.
+    pub gpu: GpuAsk,
+    /// Nobody else on those GPUs, even when only a part is used.
+    pub exclusive: bool,
+    /// Every GPU must have at least this much memory in all.
+    pub min_gpu_memory: MiB,
+    /// Only these models; empty means any.
+    pub models: Vec<GpuModel>,
+    /// This model where possible.
+    pub preferred_model: Option<GpuModel>,
+    /// All GPUs of the task in one `NVLink` group.
+    pub nvlink: bool,
+    /// CPU.
+    pub cpu: MilliCpu,
+    /// Host memory.
+    pub memory: MiB,
+    /// Local storage.
+    pub storage: MiB,
+    /// Countable resources by name.
+    pub resources: BTreeMap<ResourceName, u64>,
+    /// Things that exclude others: host ports, volumes.
+    pub tokens: BTreeMap<TokenName, TokenUse>,
+    /// Only this node.
+    pub node: Option<NodeId>,
+    /// Labels that a node must carry.
+    pub node_selector: Labels,
+    /// Node affinity: one of these terms must match; empty means any.
+    pub required_nodes: Vec<NodeTerm>,
+    /// Node affinity: nodes that match are worth `weight` more.
+    pub preferred_nodes: Vec<Preferred>,
+    /// Taints that do not matter to this task.
+    pub tolerations: Vec<Toleration>,
+    /// The task's own labels, seen by the terms of others.
+    pub labels: Labels,
+    /// Near or away from other tasks.
+    pub affinity: Vec<TaskAffinity>,
+    /// Spread among the domains of a topology.
+    pub spread: Vec<Spread>,
+}
+
+/// How much GPU a task asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuAsk {
+    /// No GPU: CPU-only work.
+    #[default]
+    None,
+    /// Whole GPUs of one node.
+    Whole(u32),
+    /// A part of one GPU.
+    Fraction(MilliGpu),
+    /// Memory of one GPU, shared until its memory is spoken for.
+    Memory(MiB),
+    /// MIG slices of one node.
+    Mig {
+        /// The profile.
+        profile: MigProfile,
+        /// How many.
+        count: u32,
+    },
+}
+
+/// The name of a MIG profile that some GPU has, such as `1g.5gb`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MigProfile(&'static str);
+
+impl MigProfile {
+    /// Finds the profile; `mig-1g.5gb` and `nvidia.com/mig-1g.5gb` are the same as `1g.5gb`.
+    pub fn new(name: &str) -> Result<Self, BadInput> {
+        crate::mig::known_profile(name)
+            .map(Self)
+            .ok_or_else(|| BadInput::MigProfile(name.chars().take(64).collect()))
+    }
+
+    /// The canonical name.
+    pub fn as_str(self) -> &'static str {
+        self.0
+    }
+}
+
+impl Serialize for MigProfile {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for MigProfile {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        Self::new(&name).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Who may hold a token at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenUse {
+    /// One task on a node (a host port).
+    Exclusive,
+    /// Any number of tasks on a node, but none that wants it exclusively (a host port on one
+    /// address beside the wildcard).
+    Shared,
+    /// All holders on the same node (a volume that one node can attach).
+    OneNode,
+    /// One task in the whole cluster (a volume that one pod can mount).
+    OneTask,
+}
+
+/// A node preference.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preferred {
+    /// 1 to 100.
+    pub weight: u32,
+    /// The nodes meant.
+    pub term: NodeTerm,
+}
+
+/// Near or away from tasks that match a selector, ours or foreign, in the same domain.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskAffinity {
+    /// Near, or away.
+    pub side: Side,
+    /// Which tasks.
+    pub selector: Selector,
+    /// The node label whose values are the domains; `node` means each node by itself.
+    pub key: String,
+    /// Required, or worth this much.
+    #[serde(default)]
+    pub weight: Option<u32>,
+}
+
+/// The direction of a [`TaskAffinity`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Side {
+    /// In a domain where such a task is.
+    Near,
+    /// In a domain where no such task is.
+    Away,
+}
+
+/// Keep the counts of matching tasks in the domains of a topology within `max_skew`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spread {
+    /// Which tasks count.
+    pub selector: Selector,
+    /// The node label whose values are the domains; `node` means each node by itself.
+    pub key: String,
+    /// The largest allowed difference to the emptiest domain.
+    pub max_skew: u32,
+    /// Refuse rather than merely dislike.
+    #[serde(default = "yes")]
+    pub required: bool,
+    /// With fewer eligible domains than this the emptiest counts as zero.
+    #[serde(default)]
+    pub min_domains: u32,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Request {
+    /// Refuses values that cannot be right; see [`BadInput`].
+    pub fn validate(&self) -> Result<(), BadInput> {
+        self.validate_gpu()?;
+        limit("cpu", self.cpu.0, MAX_AMOUNT)?;
+        limit("memory", self.memory.0, MAX_AMOUNT)?;
+        limit("storage", self.storage.0, MAX_AMOUNT)?;
+        for amount in self.resources.values() {
+            limit("a named resource", *amount, MAX_AMOUNT)?;
+        }
+        for toleration in &self.tolerations {
+            toleration.validate().map_err(label_error)?;
+        }
+        for term in self.required_nodes.iter().chain(self.preferred_nodes.iter().map(|p| &p.term)) {
+            term.validate().map_err(label_error)?;
+        }
+        self.validate_task_terms()
+    }
+
+    fn validate_gpu(&self) -> Result<(), BadInput> {
+        limit("min_gpu_memory", self.min_gpu_memory.0, MAX_GPU_MEMORY)?;
+        match self.gpu {
+            GpuAsk::None if self.exclusive => {
+                Err(BadInput::Contradiction("exclusive access needs a GPU to be exclusive on"))
+            }
+            GpuAsk::Whole(0) => Err(BadInput::Zero("the number of GPUs")),
+            GpuAsk::Whole(count) => limit("the number of GPUs", count.into(), MAX_GPUS.into()),
+            GpuAsk::Memory(MiB(0)) => Err(BadInput::Zero("the amount of GPU memory")),
+            GpuAsk::Memory(MiB(mib)) => limit("the amount of GPU memory", mib, MAX_GPU_MEMORY),
+            GpuAsk::Mig { count: 0, .. } => Err(BadInput::Zero("the number of MIG slices")),
+            GpuAsk::Mig { count, .. } => limit("MIG slices", count.into(), MAX_GPUS.into()),
+            GpuAsk::None | GpuAsk::Fraction(_) => Ok(()),
+        }
+    }
+
+    fn validate_task_terms(&self) -> Result<(), BadInput> {
+        for affinity in &self.affinity {
+            affinity.selector.validate().map_err(label_error)?;
+            limit("an affinity weight", affinity.weight.unwrap_or(0).into(), 100)?;
+        }
+        for preferred in &self.preferred_nodes {
+            limit("a preference's weight", preferred.weight.into(), 100)?;
+        }
+        for spread in &self.spread {
+            spread.selector.validate().map_err(label_error)?;
+            if spread.max_skew == 0 {
+                return Err(BadInput::Zero("max_skew"));
+            }
+        }
+        Ok(())
+    }
+
+    /// How many GPUs a placement of this request names.
+    pub fn gpu_count(&self) -> u32 {
+        match self.gpu {
+            GpuAsk::None => 0,
+            GpuAsk::Whole(count) | GpuAsk::Mig { count, .. } => count,
+            GpuAsk::Fraction(_) | GpuAsk::Memory(_) => 1,
+        }
+    }
+}
+
+pub(crate) fn limit(field: &'static str, value: u64, limit: u64) -> Result<(), BadInput> {
+    if value > limit { Err(BadInput::TooLarge { field, value, limit }) } else { Ok(()) }
+}
+
+pub(crate) fn label_error(error: impl std::fmt::Display) -> BadInput {
+    BadInput::Label(error.to_string())
+}

@@ -1,0 +1,253 @@
+//! The scheduler: all state in one place.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cluster::Cluster;
+use crate::cluster::room::Claim;
+use crate::decision::Decision;
+use crate::demand::Expectation;
+use crate::hold::Holds;
+use crate::index::Indexes;
+use crate::name::{BudgetId, GpuId, NodeId};
+use crate::pending::{GroupKey, Pending, Rank};
+use crate::policy::{Order, Policy};
+use crate::queues::{Charge, Queues};
+use crate::strategy::{Outlook, Strategy};
+use crate::task::{Job, JobIdx, Jobs, Seat, State, TaskRef};
+use crate::terms::{Subject, Terms};
+use crate::units::Time;
+
+/// Owns the whole state of a cluster's scheduling: tell it what happens with
+/// [`apply`](Scheduler::apply), ask what to do with [`decide`](Scheduler::decide).
+///
+/// Equal histories give equal decisions, on every machine. Copies are independent: that is how
+/// what-if questions are answered.
+#[derive(Clone, Debug)]
+pub struct Scheduler {
+    pub(crate) policy: Policy,
+    pub(crate) now: Time,
+    pub(crate) cluster: Cluster,
+    pub(crate) indexes: Indexes,
+    pub(crate) outlook: Outlook,
+    /// Counts changes of the outlook.
+    pub(crate) outlook_version: u64,
+    pub(crate) expectation: Expectation,
+    pub(crate) jobs: Jobs,
+    pub(crate) queues: Queues,
+    pub(crate) pending: Pending,
+    pub(crate) terms: Terms,
+    pub(crate) holds: Holds,
+    pub(crate) budgets: BTreeMap<BudgetId, u32>,
+    /// The last GPU that round robin gave out.
+    pub(crate) cursor: Option<Cursor>,
+    /// Expected ends of placed workloads.
+    pub(crate) ends: BTreeSet<(Time, u64, JobIdx)>,
+    /// Placed workloads that may be stopped for others.
+    pub(crate) stoppable: BTreeSet<JobIdx>,
+    /// Refused workloads and when to try them again.
+    pub(crate) backoffs: BTreeSet<(Time, JobIdx)>,
+    /// Times at which something that failed may work.
+    pub(crate) timers: BTreeSet<Time>,
+    /// To be said with the next plan.
+    pub(crate) notices: Vec<Decision>,
+    /// Something got better since the last pass: set-aside groups are worth another try.
+    pub(crate) improved: bool,
+    pub(crate) serial: u64,
+}
+
+/// A place in the order of nodes and devices.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Cursor {
+    /// The node's rank.
+    pub rank: u32,
+    /// The node.
+    pub node: NodeId,
+    /// The GPU.
+    pub gpu: Option<GpuId>,
+}
+
+impl Default for Scheduler {
+    fn default() -> Self {
+        Self::new(Policy::default())
+    }
+}
+
+impl Scheduler {
+    /// An empty cluster.
+    pub fn new(policy: Policy) -> Self {
+        let mut scheduler = Self {
+            policy: Policy::default(),
+            now: Time(0),
+            cluster: Cluster::default(),
+            indexes: Indexes::default(),
+            outlook: Outlook::default(),
+            outlook_version: 0,
+            expectation: Expectation::default(),
+            jobs: Jobs::default(),
+            queues: Queues::default(),
+            pending: Pending::default(),
+            terms: Terms::default(),
+            holds: Holds::default(),
+            budgets: BTreeMap::new(),
+            cursor: None,
+            ends: BTreeSet::new(),
+            stoppable: BTreeSet::new(),
+            backoffs: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            notices: Vec::new(),
+            improved: true,
+            serial: 0,
+        };
+        scheduler.set_policy(policy);
+        scheduler
+    }
+
+    /// The settings in force.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The latest time that was heard of.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Time never runs backwards inside.
+    pub(crate) fn advance(&mut self, to: Time) {
+        self.now = self.now.max(to);
+    }
+
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        let reorder = self.policy.order() != policy.order() || self.policy.ageing != policy.ageing;
+        self.policy = policy;
+        self.outlook.goal = self.policy.utilization_goal.map(|goal| goal.get() / 5);
+        self.outlook_version += 1;
+        let waiting = if reorder || self.pending.global != self.is_global() {
+            self.pending.drain(&mut self.queues)
+        } else {
+            Vec::new()
+        };
+        self.pending.global = self.is_global();
+        for job in waiting {
+            self.enqueue(job);
+        }
+        self.improved = true;
+    }
+
+    fn is_global(&self) -> bool {
+        self.policy.order() != Order::FairShare
+    }
+
+    /// The strategy that chooses GPUs for this workload.
+    pub(crate) fn strategy(&self, job: &Job) -> Strategy {
+        job.spec.strategy.unwrap_or(self.policy.strategy)
+    }
+
+    pub(crate) fn group_key(&self, job: JobIdx) -> GroupKey {
+        let job = self.jobs.get(job);
+        GroupKey {
+            queue: job.queue,
+            shape: job.shape,
+            tasks: job.spec.tasks,
+            topology: job.spec.topology.clone(),
+            strategy: job.spec.strategy,
+            priority: job.spec.priority,
+            may_preempt: job.spec.may_preempt,
+            avoid: job.avoid,
+        }
+    }
+
+    /// The workload's place in the order of its queue. With ageing a level of priority is worth a
+    /// fixed span of waiting, so the order of two workloads does not change while they wait.
+    pub(crate) fn rank(&self, job: JobIdx) -> Rank {
+        let job = self.jobs.get(job);
+        let age = job.submitted.0.min(1 << 55) as i64;
+        let priority = i64::from(job.spec.priority);
+        let estimate = job.spec.estimate.map_or(i64::MAX / 4, |estimate| estimate.0.min(1 << 44) as i64);
+        let rank = match self.policy.order() {
+            Order::FairShare => age - priority * self.policy.ageing.0.min(1 << 44) as i64,
+            Order::Priority => age - (priority << 56),
+            Order::Fifo => age,
+            Order::Shortest => estimate,
+            Order::LeastService => {
+                let gpus = i64::from(job.spec.request.gpu_count().max(1)) * i64::from(job.spec.tasks);
+                estimate.saturating_mul(gpus)
+            }
+        };
+        (rank, job.serial)
+    }
+
+    /// Puts a waiting workload into its group.
+    pub(crate) fn enqueue(&mut self, job: JobIdx) {
+        let (key, rank) = (self.group_key(job), self.rank(job));
+        self.pending.insert(key, rank, job, &mut self.queues);
+    }
+
+    pub(crate) fn dequeue(&mut self, job: JobIdx) {
+        let (key, rank) = (self.group_key(job), self.rank(job));
+        self.pending.remove(&key, rank, &mut self.queues);
+    }
+
+    /// Books a task on a node for a workload.
+    pub(crate) fn seat(&mut self, job: JobIdx, task: u32, node: u32, claim: Claim) {
+        let spec = self.jobs.get(job).spec.clone();
+        let queue = self.jobs.get(job).queue;
+        self.cluster.book(node, &claim);
+        self.cluster.host_mut(node).tasks.push(TaskRef { job, task });
+        self.terms.moved(node, Subject::of(&spec.request), 1);
+        self.queues.charge(queue, &Charge::of(&claim), 1, self.now, self.policy.half_life);
+        let known = self.cluster.host(node).spec.chooser == crate::node::Chooser::Engine;
+        let seat = Seat { node, claim, confirmed: false, terminating: false, known };
+        self.jobs.get_mut(job).tasks[task as usize].seat = Some(seat);
+    }
+
+    /// Frees what a task has; returns its node.
+    pub(crate) fn unseat(&mut self, job: JobIdx, task: u32) -> Option<u32> {
+        let seat = self.jobs.get_mut(job).tasks[task as usize].seat.take()?;
+        let spec = self.jobs.get(job).spec.clone();
+        let queue = self.jobs.get(job).queue;
+        self.cluster.release(seat.node, &seat.claim);
+        let host = self.cluster.host_mut(seat.node);
+        if let Some(at) = host.tasks.iter().position(|on| *on == TaskRef { job, task }) {
+            host.tasks.swap_remove(at);
+        }
+        self.terms.moved(seat.node, Subject::of(&spec.request), -1);
+        self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, self.policy.half_life);
+        self.settle(seat.node);
+        Some(seat.node)
+    }
+
+    /// A node got room: holds on it take their part before anybody else can.
+    pub(crate) fn settle(&mut self, node: u32) {
+        if !self.cluster.room(node).overcommitted() {
+            self.cluster.host_mut(node).disturbed = false;
+        }
+        self.top_up(node);
+    }
+
+    /// Marks a workload as placed now.
+    pub(crate) fn mark_placed(&mut self, index: JobIdx) {
+        let now = self.now;
+        let job = self.jobs.get_mut(index);
+        job.state = State::Placed;
+        job.placed_at = now;
+        job.told = None;
+        let preemptible = job.spec.preemptible;
+        if let Some(end) = job.end() {
+            let serial = job.serial;
+            self.ends.insert((end, serial, index));
+        }
+        if preemptible {
+            self.stoppable.insert(index);
+        }
+    }
+
+    /// The opposite: it is no longer running, or about to be stopped.
+    pub(crate) fn unmark_placed(&mut self, index: JobIdx) {
+        let job = self.jobs.get(index);
+        if let Some(end) = job.end() {
+            self.ends.remove(&(end, job.serial, index));
+        }
+        self.stoppable.remove(&index);
+    }
+}

@@ -1,0 +1,513 @@
+//! Snapshots: stopping and going on as if nothing had happened.
+//!
+//! A body restores facts: nodes, queues, live placements (never decided anew) and waiting work in its
+//! order; plus the little that no fact shows: the round-robin cursor, past use, holds, what was said.
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::cluster::room::{Claim, DeviceClaim};
+use crate::cluster::{NodeIdx, Reach};
+use crate::decision::{Decision, GpuPart, Part, WaitReason};
+use crate::demand::Kind;
+use crate::error::Rejected;
+use crate::event::Demand;
+use crate::hold::Purpose;
+use crate::name::{BudgetId, ForeignId, GpuId, NodeId, WorkloadId};
+use crate::node::{ForeignUse, GpuHealth, Node};
+use crate::policy::{Policy, Queue};
+use crate::queues::Account;
+use crate::scheduler::{Cursor, Scheduler};
+use crate::task::{JobIdx, Seat, State};
+use crate::units::{Percent, Time};
+use crate::workload::Workload;
+
+/// Everything that the engine knows, as plain data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Snapshot {
+    /// The latest time that was heard of.
+    pub now: Time,
+    /// The settings.
+    pub policy: Policy,
+    /// The queues, parents before children.
+    pub queues: Vec<QueueFacts>,
+    /// The nodes.
+    pub nodes: Vec<NodeFacts>,
+    /// The workloads, oldest first.
+    pub workloads: Vec<WorkloadFacts>,
+    /// Disruption budgets.
+    pub budgets: BTreeMap<BudgetId, u32>,
+    /// Where round robin goes on.
+    pub cursor: Option<Cursor>,
+    /// Room kept for waiting workloads.
+    pub holds: Vec<HoldFacts>,
+    /// Reasons that stand for all workloads like this one.
+    pub set_aside: Vec<(WorkloadId, Arc<WaitReason>)>,
+    /// The demand to expect.
+    pub demand: DemandFacts,
+    /// When to look again.
+    pub timers: BTreeSet<Time>,
+    /// What is still to be said.
+    pub notices: Vec<Decision>,
+    /// Whether set-aside work is worth another try.
+    pub improved: bool,
+}
+
+/// A queue and what it used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueueFacts {
+    /// The queue.
+    pub queue: Queue,
+    /// Past use by itself and with all below it, as exact bit patterns.
+    #[serde(default)]
+    pub past: [[u64; 4]; 2],
+    /// The time up to which that is counted, for both.
+    #[serde(default)]
+    pub as_of: [Time; 2],
+}
+
+/// A node and its condition.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeFacts {
+    /// Its description.
+    pub node: Node,
+    /// It does not answer.
+    #[serde(default)]
+    pub lost: bool,
+    /// It is cordoned.
+    #[serde(default)]
+    pub cordoned: bool,
+    /// It is being emptied.
+    #[serde(default)]
+    pub draining: bool,
+    /// The cloud takes it back.
+    #[serde(default)]
+    pub reclaimed: Option<Time>,
+    /// Health of its GPUs, where not healthy.
+    #[serde(default)]
+    pub health: BTreeMap<GpuId, GpuHealth>,
+    /// Last readings.
+    #[serde(default)]
+    pub utilization: BTreeMap<GpuId, Percent>,
+    /// Use by others, and the GPUs assumed for those that were not named.
+    #[serde(default)]
+    pub foreign: BTreeMap<ForeignId, (ForeignUse, Vec<GpuId>)>,
+}
+
+/// A workload and its state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkloadFacts {
+    /// As it was handed in, with the time.
+    pub workload: Workload,
+    /// What it is doing.
+    pub phase: Phase,
+    /// When it was placed.
+    #[serde(default)]
+    pub placed_at: Time,
+    /// Its tasks that have a place.
+    #[serde(default)]
+    pub seats: Vec<SeatFacts>,
+    /// Its tasks that are over.
+    #[serde(default)]
+    pub finished: BTreeSet<u32>,
+    /// How often it was refused.
+    #[serde(default)]
+    pub refusals: u32,
+    /// Not to be tried before.
+    #[serde(default)]
+    pub not_before: Time,
+    /// Where it was refused.
+    #[serde(default)]
+    pub avoid: Option<NodeId>,
+    /// The kind of reason that was reported last.
+    #[serde(default)]
+    pub told: Option<String>,
+}
+
+/// What a workload is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// It waits.
+    Waiting,
+    /// It waits for its victims to go.
+    Preempting,
+    /// It is placed.
+    Placed,
+    /// It is being stopped.
+    Stopping,
+}
+
+/// A task's place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SeatFacts {
+    /// The task.
+    pub task: u32,
+    /// The node.
+    pub node: NodeId,
+    /// The GPUs.
+    pub gpus: Vec<GpuPart>,
+    /// The placement was carried out.
+    #[serde(default)]
+    pub confirmed: bool,
+    /// The task is being stopped.
+    #[serde(default)]
+    pub terminating: bool,
+    /// The GPUs are what it really has.
+    #[serde(default)]
+    pub known: bool,
+}
+
+/// Room kept for a workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HoldFacts {
+    /// For whom.
+    pub workload: WorkloadId,
+    /// Who is being stopped; none for a reservation.
+    pub victims: Option<Vec<WorkloadId>>,
+    /// When it lapses, or the expected start.
+    pub until: Option<Time>,
+    /// Where.
+    pub seats: Vec<(NodeId, Vec<GpuPart>)>,
+}
+
+/// The demand to expect.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DemandFacts {
+    /// Pinned by the body.
+    pub pinned: Option<Vec<Demand>>,
+    /// Learned: kind of task and count.
+    pub learned: Vec<(Kind, u64)>,
+    /// What the tables in use were made from; none when they are to be made anew.
+    pub basis: Option<Vec<(Kind, u64)>>,
+    /// Tasks seen, and the number at which the tables are made again.
+    pub seen: [u64; 2],
+    /// Some workload looks ahead.
+    pub wanted: bool,
+}
+
+impl Scheduler {
+    /// Everything that is needed to go on.
+    pub fn snapshot(&self) -> Snapshot {
+        let mut jobs: Vec<JobIdx> = self.jobs.iter().map(|(index, _)| index).collect();
+        jobs.sort_unstable_by_key(|job| self.jobs.get(*job).serial);
+        let set_aside = self.pending.groups().filter_map(|(_, group)| {
+            let first = group.members.values().next()?;
+            Some((self.jobs.get(*first).spec.id.clone(), group.blocked.clone()?))
+        });
+        let mut set_aside: Vec<_> = set_aside.collect();
+        set_aside.sort_by(|a, b| a.0.cmp(&b.0));
+        Snapshot {
+            now: self.now,
+            policy: self.policy.clone(),
+            queues: self.queue_facts(),
+            nodes: self.cluster.ordered().into_iter().map(|node| self.node_facts(node)).collect(),
+            workloads: jobs.into_iter().map(|job| self.workload_facts(job)).collect(),
+            budgets: self.budgets.clone(),
+            cursor: self.cursor.clone(),
+            holds: self.holders(|_| true).into_iter().filter_map(|job| self.hold_facts(job)).collect(),
+            set_aside,
+            demand: self.expectation.facts(&self.cluster),
+            timers: self.timers.clone(),
+            notices: self.notices.clone(),
+            improved: self.improved,
+        }
+    }
+
+    /// Goes on from a snapshot: nothing in it is decided anew.
+    pub fn restore(snapshot: Snapshot) -> Result<Self, Rejected> {
+        let mut scheduler = Self::new(snapshot.policy);
+        scheduler.now = snapshot.now;
+        scheduler.restore_queues(&snapshot.queues)?;
+        for facts in snapshot.nodes {
+            scheduler.restore_node(facts)?;
+        }
+        scheduler.cluster.sort();
+        for facts in snapshot.workloads {
+            scheduler.restore_workload(facts)?;
+        }
+        for facts in &snapshot.queues {
+            scheduler.restore_past(facts);
+        }
+        for facts in &snapshot.holds {
+            scheduler.restore_hold(facts)?;
+        }
+        for (workload, reason) in snapshot.set_aside {
+            let job = scheduler.job_number(&workload)?;
+            let group = scheduler.pending.find(&scheduler.group_key(job));
+            let group = group.ok_or_else(|| contradiction("set-aside workload", &workload))?;
+            scheduler.pending.block(group, reason, &mut scheduler.queues);
+            scheduler.pending.take_fresh(group);
+            scheduler.pending.unreported.remove(&group);
+        }
+        scheduler.budgets = snapshot.budgets;
+        scheduler.cursor = snapshot.cursor;
+        scheduler.expectation.restore(snapshot.demand, &scheduler.cluster, &mut scheduler.outlook);
+        scheduler.timers = snapshot.timers;
+        scheduler.notices = snapshot.notices;
+        scheduler.improved = snapshot.improved;
+        Ok(scheduler)
+    }
+
+    fn queue_facts(&self) -> Vec<QueueFacts> {
+        let mut queues: Vec<_> = self.queues.iter().collect();
+        queues.sort_by_key(|(index, queue)| (self.queues.path(*index).count(), queue.spec.id.clone()));
+        let bits = |account: &Account| account.past.map(f64::to_bits);
+        let facts = |(_, queue): (u32, &crate::queues::QueueState)| QueueFacts {
+            queue: queue.spec.clone(),
+            past: [bits(&queue.own), bits(&queue.total)],
+            as_of: [queue.own.as_of, queue.total.as_of],
+        };
+        queues.into_iter().map(facts).collect()
+    }
+
+    fn restore_queues(&mut self, queues: &[QueueFacts]) -> Result<(), Rejected> {
+        for facts in queues {
+            facts.queue.validate()?;
+            let id = facts.queue.id.clone();
+            self.queues.set(facts.queue.clone()).map_err(|why| Rejected::Queue { queue: id, why })?;
+        }
+        Ok(())
+    }
+
+    fn restore_past(&mut self, facts: &QueueFacts) {
+        if let Some(queue) = self.queues.find(&facts.queue.id) {
+            let state = self.queues.get_mut(queue);
+            for (account, at) in [(&mut state.own, 0), (&mut state.total, 1)] {
+                account.past = facts.past[at].map(|bits| f64::from_bits(bits).clamp(0.0, f64::MAX));
+                account.as_of = facts.as_of[at];
+            }
+        }
+    }
+
+    fn node_facts(&self, node: NodeIdx) -> NodeFacts {
+        let host = self.cluster.host(node);
+        let foreign = host.foreign.iter().map(|(id, (uses, claim))| {
+            let gpu = |part: &DeviceClaim| host.spec.gpus[usize::from(part.device)].id.clone();
+            let assumed = claim.devices.iter().map(gpu).filter(|gpu| !uses.gpus.contains_key(gpu)).collect();
+            (id.clone(), (uses.clone(), assumed))
+        });
+        NodeFacts {
+            node: (*host.spec).clone(),
+            lost: host.reach == Reach::Lost,
+            cordoned: host.cordoned,
+            draining: host.draining,
+            reclaimed: host.reclaimed,
+            health: host.health.clone(),
+            utilization: host.busy.clone(),
+            foreign: foreign.collect(),
+        }
+    }
+
+    fn restore_node(&mut self, facts: NodeFacts) -> Result<(), Rejected> {
+        facts.node.validate()?;
+        if self.cluster.node(&facts.node.id).is_some() {
+            return Err(Rejected::Snapshot(format!("node `{}` is there twice", facts.node.id)));
+        }
+        let node = self.cluster.add(Arc::new(facts.node));
+        let host = self.cluster.host_mut(node);
+        host.reach = if facts.lost { Reach::Lost } else { Reach::Up };
+        host.cordoned = facts.cordoned;
+        host.draining = facts.draining;
+        host.reclaimed = facts.reclaimed;
+        host.health = facts.health;
+        host.busy = facts.utilization;
+        for (id, (uses, assumed)) in facts.foreign {
+            uses.validate()?;
+            self.restore_foreign(node, id, uses, &assumed);
+        }
+        self.refresh_state(node);
+        Ok(())
+    }
+
+    fn workload_facts(&self, index: JobIdx) -> WorkloadFacts {
+        let job = self.jobs.get(index);
+        let mut workload = (*job.spec).clone();
+        workload.submitted = Some(job.submitted);
+        let seat = |(task, seat): (u32, &Seat)| SeatFacts {
+            task,
+            node: self.cluster.host(seat.node).spec.id.clone(),
+            gpus: self.parts(seat.node, &seat.claim),
+            confirmed: seat.confirmed,
+            terminating: seat.terminating,
+            known: seat.known,
+        };
+        let finished = job.tasks.iter().enumerate().filter(|(_, slot)| slot.finished);
+        WorkloadFacts {
+            workload,
+            phase: match job.state {
+                State::Waiting => Phase::Waiting,
+                State::Preempting => Phase::Preempting,
+                State::Placed => Phase::Placed,
+                State::Stopping => Phase::Stopping,
+            },
+            placed_at: job.placed_at,
+            seats: job.seats().map(seat).collect(),
+            finished: finished.map(|(task, _)| task as u32).collect(),
+            refusals: job.refusals,
+            not_before: job.not_before,
+            avoid: job.avoid.map(|node| self.cluster.host(node).spec.id.clone()),
+            told: job.told.map(ToOwned::to_owned),
+        }
+    }
+
+    fn restore_workload(&mut self, facts: WorkloadFacts) -> Result<(), Rejected> {
+        let WorkloadFacts { workload, phase, placed_at, seats, finished, .. } = facts;
+        workload.validate()?;
+        let id = workload.id.clone();
+        if self.jobs.find(&id).is_some() {
+            return Err(Rejected::DuplicateWorkload(id));
+        }
+        self.queues.find(&workload.queue).ok_or_else(|| Rejected::UnknownQueue(workload.queue.clone()))?;
+        let avoid = facts.avoid.as_ref().and_then(|node| self.cluster.node(node));
+        let index = self.admit(workload);
+        if self.jobs.get(index).spec.gate.is_none() {
+            self.dequeue(index);
+        }
+        self.notices.clear();
+        let job = self.jobs.get_mut(index);
+        job.refusals = facts.refusals;
+        job.not_before = facts.not_before;
+        job.avoid = avoid;
+        job.told = facts.told.as_deref().and_then(WaitReason::known_kind);
+        for task in finished {
+            let slot = job.tasks.get_mut(task as usize).ok_or_else(|| contradiction("finished task of", &id))?;
+            slot.finished = true;
+        }
+        for seat in seats {
+            self.restore_seat(index, seat)?;
+        }
+        self.enter_phase(index, phase, placed_at);
+        Ok(())
+    }
+
+    fn enter_phase(&mut self, index: JobIdx, phase: Phase, placed_at: Time) {
+        let told = self.jobs.get(index).told;
+        match phase {
+            Phase::Placed | Phase::Stopping => {
+                let now = std::mem::replace(&mut self.now, placed_at);
+                self.mark_placed(index);
+                self.now = now;
+                let terminating = self.jobs.get(index).seats().any(|(_, seat)| seat.terminating);
+                if phase == Phase::Stopping {
+                    self.unmark_placed(index);
+                    self.jobs.get_mut(index).state = State::Stopping;
+                } else if terminating {
+                    self.stoppable.remove(&index);
+                }
+            }
+            Phase::Preempting => self.jobs.get_mut(index).state = State::Preempting,
+            Phase::Waiting => {
+                let job = self.jobs.get_mut(index);
+                job.placed_at = placed_at;
+                let (gated, later) = (job.spec.gate.is_some(), job.not_before > self.now);
+                if later && !gated {
+                    let until = job.not_before;
+                    self.backoffs.insert((until, index));
+                } else if !gated {
+                    self.enqueue(index);
+                }
+            }
+        }
+        self.jobs.get_mut(index).told = told;
+    }
+
+    fn restore_seat(&mut self, job: JobIdx, facts: SeatFacts) -> Result<(), Rejected> {
+        let node = self.node_number(&facts.node)?;
+        let id = self.jobs.get(job).spec.id.clone();
+        let free = self.jobs.get(job).tasks.get(facts.task as usize).is_some_and(|slot| slot.seat.is_none());
+        if !free {
+            return Err(contradiction("task of", &id));
+        }
+        let claim = self.claim_of(job, node, &facts.gpus, true)?;
+        self.seat(job, facts.task, node, claim);
+        if self.cluster.room(node).overcommitted() {
+            self.cluster.host_mut(node).disturbed = true;
+        }
+        if let Some(seat) = self.jobs.get_mut(job).tasks[facts.task as usize].seat.as_mut() {
+            seat.confirmed = facts.confirmed;
+            seat.terminating = facts.terminating;
+            seat.known = facts.known;
+        }
+        Ok(())
+    }
+
+    /// The claim of a task of this workload on these devices; a task that runs has its slices, one
+    /// that is held for may still wait for them.
+    fn claim_of(&self, job: JobIdx, node: NodeIdx, gpus: &[GpuPart], runs: bool) -> Result<Claim, Rejected> {
+        let shape = self.cluster.shape(self.jobs.get(job).shape);
+        let mut devices: SmallVec<[DeviceClaim; 1]> = SmallVec::new();
+        for GpuPart { gpu, part } in gpus {
+            let index = self.gpu_number(node, gpu)?;
+            let device = &self.cluster.room(node).devices[index];
+            let mut claim = DeviceClaim {
+                device: index as u8,
+                exclusive: shape.exclusive,
+                model: device.model,
+                milli: 1000,
+                mib: device.total,
+                slice: None,
+            };
+            match part {
+                Part::Whole => claim.exclusive = true,
+                Part::Share { milli, mib } => {
+                    claim.milli = (*milli).min(1000) as i32;
+                    claim.mib = mib.0.min(crate::units::MAX_GPU_MEMORY) as i32;
+                }
+                Part::Slice { profile, start } => {
+                    let known = device.geometry.and_then(|g| Some((g, g.profile(profile.as_str())?)));
+                    let known = known.filter(|(g, id)| !runs || device.slots.fits_at(g, *id, *start));
+                    let (geometry, id) = known.ok_or_else(|| {
+                        Rejected::Snapshot(format!("no slice {} at {start} of GPU `{gpu}`", profile.as_str()))
+                    })?;
+                    let compute = geometry.get(id).map_or(0, |profile| profile.compute);
+                    claim.milli = i32::from(compute) * 1000 / i32::from(geometry.compute_slices);
+                    claim.mib = geometry.get(id).map_or(0, |profile| profile.memory_mib) as i32;
+                    claim.slice = Some((id, *start));
+                }
+            }
+            devices.push(claim);
+        }
+        Ok(Claim { need: shape.need.clone(), devices })
+    }
+
+    fn hold_facts(&self, job: JobIdx) -> Option<HoldFacts> {
+        let hold = self.holds.get(job)?;
+        let name = |job: &JobIdx| self.jobs.get(*job).spec.id.clone();
+        let (victims, until) = match &hold.purpose {
+            Purpose::Preemption { victims, until } => (Some(victims.iter().map(name).collect()), Some(*until)),
+            Purpose::Reservation { start } => (None, *start),
+        };
+        let seat = |(node, claim): &(NodeIdx, Claim)| {
+            (self.cluster.host(*node).spec.id.clone(), self.parts(*node, claim))
+        };
+        Some(HoldFacts { workload: name(&job), victims, until, seats: hold.planned.iter().map(seat).collect() })
+    }
+
+    fn restore_hold(&mut self, facts: &HoldFacts) -> Result<(), Rejected> {
+        let job = self.job_number(&facts.workload)?;
+        let mut seats = Vec::new();
+        for (node, gpus) in &facts.seats {
+            let node = self.node_number(node)?;
+            seats.push((node, self.claim_of(job, node, gpus, false)?));
+        }
+        let purpose = match &facts.victims {
+            None => Purpose::Reservation { start: facts.until },
+            Some(names) => {
+                let victims = names.iter().map(|name| self.job_number(name)).collect::<Result<_, _>>()?;
+                Purpose::Preemption { victims, until: facts.until.unwrap_or(self.now) }
+            }
+        };
+        self.hold(job, purpose, seats);
+        Ok(())
+    }
+
+}
+
+fn contradiction(what: &str, workload: &WorkloadId) -> Rejected {
+    Rejected::Snapshot(format!("{what} `{workload}`"))
+}

@@ -1,0 +1,84 @@
+//! `least_fragmented` and the exact `fgd`: what the expected demand loses by a placement.
+
+use smallvec::SmallVec;
+
+use super::{Outlook, Scorer, View};
+use crate::cluster::fit::share_of;
+use crate::cluster::room::{CPU, Device, Room};
+use crate::cluster::shape::{Ask, Shape};
+use crate::frag::{NodeView, Take};
+
+#[derive(Debug)]
+pub(super) struct LeastFragmented;
+
+#[derive(Debug)]
+pub(super) struct ExactFgd;
+
+/// One of the two measures, asked about a node.
+trait Measure: Sync {
+    fn ask(&self, outlook: &Outlook, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize);
+}
+
+impl Measure for LeastFragmented {
+    fn ask(&self, outlook: &Outlook, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize) {
+        outlook.value.as_ref().map_or((0, tightest(node, take)), |value| value.score(node, cpu, take))
+    }
+}
+
+impl Measure for ExactFgd {
+    fn ask(&self, outlook: &Outlook, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize) {
+        outlook.fgd.as_ref().map_or((0, tightest(node, take)), |fgd| fgd.score(node, cpu, take))
+    }
+}
+
+impl<M: Measure> Scorer for M {
+    fn plain(&self, view: &View<'_>) -> i64 {
+        measure(self, view, Take::Nothing).0
+    }
+
+    fn whole(&self, view: &View<'_>, count: u16) -> i64 {
+        // Slices are counted as the whole devices they sit on: only MIG GPUs can take them.
+        let take = if matches!(view.shape.ask, Ask::Mig(..)) { Take::Nothing } else { Take::Whole(count) };
+        measure(self, view, take).0
+    }
+
+    fn share(&self, _view: &View<'_>, _device: &Device) -> i64 {
+        0
+    }
+
+    fn best_share(&self, view: &View<'_>) -> Option<(i64, usize)> {
+        let sample = view.room.devices.iter().find(|d| crate::cluster::fit::share_fits(view.shape, d))?;
+        let (milli, _) = share_of(view.shape, sample);
+        let take = if view.shape.exclusive { Take::Whole(1) } else { Take::Share(milli.max(1)) };
+        let (score, device) = measure(self, view, take);
+        let fits = |d: &Device| crate::cluster::fit::share_fits(view.shape, d);
+        if view.room.devices.get(device).is_some_and(fits) {
+            return Some((score, device));
+        }
+        // Memory and shares can disagree by a rounding; the first device that fits will do.
+        view.room.devices.iter().position(fits).map(|device| (score, device))
+    }
+}
+
+fn measure<M: Measure>(rule: &M, view: &View<'_>, take: Take) -> (i64, usize) {
+    let left = shares_left(view.shape, view.room, take);
+    let model = view.room.devices.first().map_or(0, |d| d.model);
+    let node = NodeView { model, cpu: view.room.free[CPU], left: &left };
+    rule.ask(view.outlook, &node, view.shape.need.amounts[CPU], take)
+}
+
+/// Thousandths left on each device, zero on those that cannot be used at all.
+fn shares_left(shape: &Shape, room: &Room, take: Take) -> SmallVec<[i32; 16]> {
+    let usable = |d: &Device| {
+        let whole_only = d.exclusive > 0 || d.geometry.is_some() || !d.open;
+        !whole_only && (room.uniform || take == Take::Nothing || crate::cluster::fit::serves(shape, d))
+    };
+    room.devices.iter().map(|d| if usable(d) { d.milli.max(0) } else { 0 }).collect()
+}
+
+/// Without any demand known, the device that a share fills most.
+fn tightest(node: &NodeView<'_>, take: Take) -> usize {
+    let need = if let Take::Share(milli) = take { milli } else { 0 };
+    let fitting = node.left.iter().enumerate().filter(|(_, left)| **left >= need);
+    fitting.min_by_key(|(_, left)| **left).map_or(0, |(device, _)| device)
+}

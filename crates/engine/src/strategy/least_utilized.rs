@@ -1,0 +1,38 @@
+//! `least_utilized`: live utilisation first, then how much of the device and of its node is taken.
+
+use super::{Scorer, View};
+use crate::cluster::fit::whole_devices;
+use crate::cluster::room::{Device, WHOLE};
+
+#[derive(Debug)]
+pub(super) struct LeastUtilized;
+
+impl Scorer for LeastUtilized {
+    fn plain(&self, view: &View<'_>) -> i64 {
+        -view.room.cpu_permille()
+    }
+
+    fn whole(&self, view: &View<'_>, count: u16) -> i64 {
+        -(busiest_of_the_calmest(view, count) << 20) - view.room.used_permille()
+    }
+
+    fn share(&self, view: &View<'_>, device: &Device) -> i64 {
+        let taken = i64::from(WHOLE - device.milli);
+        -(i64::from(device.busy) << 20) - (taken << 10) - view.room.used_permille()
+    }
+
+    fn device_key(&self, _view: &View<'_>, device: &Device) -> i64 {
+        device.busy.into()
+    }
+}
+
+/// Utilisation of the busiest device that would be taken.
+fn busiest_of_the_calmest(view: &View<'_>, count: u16) -> i64 {
+    let room = view.room;
+    if room.devices.iter().all(|device| device.busy == 0) {
+        return 0;
+    }
+    let mut busy: Vec<u8> = whole_devices(view.shape, room).map(|(_, d)| d.busy).collect();
+    busy.sort_unstable();
+    busy.get(usize::from(count).saturating_sub(1)).copied().unwrap_or(0).into()
+}

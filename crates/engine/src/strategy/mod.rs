@@ -1,0 +1,213 @@
+//! Strategies: opinions about where a task goes best.
+//!
+//! A strategy only scores; it never books. Scores are integers and pure functions of the request
+//! shape and the node's state, so that they can be kept until the node changes. Higher is better;
+//! equal scores go to the first node in order of rank and name.
+
+mod best_fit;
+mod cheapest;
+mod fragmentation;
+mod least_utilized;
+mod pack;
+mod paper_best_fit;
+mod round_robin;
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::cluster::fit::{share_fits, whole_devices};
+use crate::cluster::room::{Device, NO_LINK, Room};
+use crate::cluster::shape::{Ask, Shape};
+use crate::error::BadInput;
+use crate::frag::{Fgd, Value};
+
+/// How GPUs are chosen among those that fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Strategy {
+    /// The least busy GPU, then the least allocated.
+    #[default]
+    LeastUtilized,
+    /// The GPU with the tightest memory that fits.
+    BestFit,
+    /// GPUs as `least_utilized`; makes the cluster serve strictly by priority.
+    Priority,
+    /// The next GPU after the last one given out.
+    RoundRobin,
+    /// Where the expected demand loses the least.
+    LeastFragmented,
+    /// The cheapest node.
+    Cheapest,
+    /// The fullest node, keeping `NVLink` groups together.
+    Pack,
+    /// Fragmentation gradient descent exactly as published at ATC '23; for comparison.
+    Fgd,
+    /// The baseline of the same paper; for comparison.
+    #[serde(rename = "bestfit")]
+    PaperBestFit,
+}
+
+impl Strategy {
+    /// Every strategy, by the name that people write.
+    pub const ALL: [(&'static str, Self); 9] = [
+        ("least_utilized", Self::LeastUtilized),
+        ("best_fit", Self::BestFit),
+        ("priority", Self::Priority),
+        ("round_robin", Self::RoundRobin),
+        ("least_fragmented", Self::LeastFragmented),
+        ("cheapest", Self::Cheapest),
+        ("pack", Self::Pack),
+        ("fgd", Self::Fgd),
+        ("bestfit", Self::PaperBestFit),
+    ];
+
+    /// The name that people write.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, strategy)| *strategy == self).map_or("", |(name, _)| name)
+    }
+
+    /// Whether its scores depend on the demand to expect.
+    pub(crate) fn looks_ahead(self) -> bool {
+        matches!(self, Self::LeastFragmented | Self::Fgd)
+    }
+
+    fn scorer(self) -> &'static dyn Scorer {
+        match self {
+            Self::LeastUtilized | Self::Priority => &least_utilized::LeastUtilized,
+            Self::BestFit => &best_fit::BestFit,
+            Self::RoundRobin => &round_robin::RoundRobin,
+            Self::LeastFragmented => &fragmentation::LeastFragmented,
+            Self::Cheapest => &cheapest::Cheapest,
+            Self::Pack => &pack::Pack,
+            Self::Fgd => &fragmentation::ExactFgd,
+            Self::PaperBestFit => &paper_best_fit::PaperBestFit,
+        }
+    }
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Strategy {
+    type Err = BadInput;
+
+    fn from_str(text: &str) -> Result<Self, BadInput> {
+        let known = Self::ALL.iter().find(|(name, _)| *name == text);
+        known.map(|(_, strategy)| *strategy).ok_or_else(|| {
+            let names: Vec<_> = Self::ALL.iter().map(|(name, _)| *name).collect();
+            BadInput::Strategy(text.chars().take(64).collect(), names.join(", "))
+        })
+    }
+}
+
+/// What a strategy sees of one candidate node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    pub(crate) room: &'a Room,
+    pub(crate) shape: &'a Shape,
+    pub(crate) outlook: &'a Outlook,
+}
+
+/// What strategies know beyond the node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outlook {
+    /// Shares avoid devices busier than this step.
+    pub(crate) goal: Option<u8>,
+    pub(crate) fgd: Option<Fgd>,
+    pub(crate) value: Option<Value>,
+}
+
+/// An opinion. Scores stay within ±2^38: preferences are added above that.
+trait Scorer: Sync {
+    /// Placing a task without GPU on this node.
+    fn plain(&self, view: &View<'_>) -> i64;
+    /// Placing `count` whole GPUs (or slices) on this node.
+    fn whole(&self, view: &View<'_>, count: u16) -> i64;
+    /// Placing a share on this device.
+    fn share(&self, view: &View<'_>, device: &Device) -> i64;
+    /// The best device for a share among those that fit, lowest index first among equals.
+    fn best_share(&self, view: &View<'_>) -> Option<(i64, usize)> {
+        let mut best = None;
+        for (index, device) in view.room.devices.iter().enumerate() {
+            if share_fits(view.shape, device) {
+                let score = self.share(view, device) - over_goal(view, device);
+                if best.is_none_or(|(top, _)| score > top) {
+                    best = Some((score, index));
+                }
+            }
+        }
+        best
+    }
+    /// Which free devices to take first: smaller keys first.
+    fn device_key(&self, _view: &View<'_>, _device: &Device) -> i64 {
+        0
+    }
+}
+
+/// The weight of one step of preference over any strategy's opinion.
+const PREFERENCE: i64 = 1 << 40;
+const BOUND: i64 = (1 << 38) - 1;
+/// A busy device comes after all others of its node, and its node after all others.
+const OVER_GOAL: i64 = 1 << 37;
+
+fn over_goal(view: &View<'_>, device: &Device) -> i64 {
+    if view.outlook.goal.is_some_and(|goal| device.busy > goal) { OVER_GOAL } else { 0 }
+}
+
+/// The node's score for the shape, given that it fits; `liking` comes from the node's standing.
+pub(crate) fn score(strategy: Strategy, view: &View<'_>, liking: i32) -> i64 {
+    let scorer = strategy.scorer();
+    let opinion = match view.shape.ask {
+        Ask::None => scorer.plain(view),
+        Ask::Whole(count) | Ask::Mig(_, count) => scorer.whole(view, count),
+        Ask::Share(_) | Ask::Memory(_) => scorer.best_share(view).map_or(-BOUND, |(score, _)| score),
+    };
+    i64::from(liking) * PREFERENCE + opinion.clamp(-BOUND, BOUND)
+}
+
+/// The device for a share on this node.
+pub(crate) fn share_device(strategy: Strategy, view: &View<'_>) -> Option<usize> {
+    strategy.scorer().best_share(view).map(|(_, device)| device)
+}
+
+/// The `count` devices for whole GPUs on this node: the strategy's order, then the lowest index.
+/// A task that wants `NVLink`, or a strategy that packs, gets them from the tightest group.
+pub(crate) fn whole_choice(strategy: Strategy, view: &View<'_>, count: usize) -> SmallVec<[u8; 8]> {
+    let scorer = strategy.scorer();
+    let mut free: SmallVec<[(i64, u8); 8]> = SmallVec::new();
+    let linked = count > 1 && (view.shape.nvlink || strategy == Strategy::Pack);
+    let group = if linked { tightest_link(view, count) } else { None };
+    for (index, device) in whole_devices(view.shape, view.room) {
+        if group.is_none_or(|group| device.link == group) {
+            free.push((scorer.device_key(view, device), index as u8));
+        }
+    }
+    free.sort_unstable();
+    free.iter().take(count).map(|(_, index)| *index).collect()
+}
+
+/// The `NVLink` group with the fewest free devices that still has enough.
+fn tightest_link(view: &View<'_>, count: usize) -> Option<u16> {
+    let links = whole_devices(view.shape, view.room).map(|(_, d)| d.link).filter(|l| *l != NO_LINK);
+    let size = |link| whole_devices(view.shape, view.room).filter(|(_, d)| d.link == link).count();
+    links.map(|link| (size(link), link)).filter(|(size, _)| *size >= count).min().map(|(_, link)| link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_strategy_is_found_by_its_name_and_serialised_by_it() {
+        for (name, strategy) in Strategy::ALL {
+            assert_eq!(name.parse(), Ok(strategy));
+            assert_eq!(serde_json::to_value(strategy).unwrap(), name);
+        }
+        assert!("fastest".parse::<Strategy>().is_err());
+    }
+}

@@ -1,0 +1,21 @@
+//! `round_robin`: all nodes are equal; the search itself starts behind the last GPU given out.
+
+use super::{Scorer, View};
+use crate::cluster::room::Device;
+
+#[derive(Debug)]
+pub(super) struct RoundRobin;
+
+impl Scorer for RoundRobin {
+    fn plain(&self, _view: &View<'_>) -> i64 {
+        0
+    }
+
+    fn whole(&self, _view: &View<'_>, _count: u16) -> i64 {
+        0
+    }
+
+    fn share(&self, _view: &View<'_>, _device: &Device) -> i64 {
+        0
+    }
+}

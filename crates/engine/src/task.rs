@@ -1,0 +1,147 @@
+//! Workloads inside the engine: what state each is in and where its tasks are.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+use crate::cluster::NodeIdx;
+use crate::cluster::room::Claim;
+use crate::cluster::shape::ShapeIdx;
+use crate::name::WorkloadId;
+use crate::queues::QueueIdx;
+use crate::units::{Span, Time};
+use crate::workload::Workload;
+
+/// Dense number of a workload.
+pub(crate) type JobIdx = u32;
+
+/// One task of one workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TaskRef {
+    pub(crate) job: JobIdx,
+    pub(crate) task: u32,
+}
+
+/// A workload and its state.
+#[derive(Clone, Debug)]
+pub(crate) struct Job {
+    pub(crate) spec: Arc<Workload>,
+    pub(crate) shape: ShapeIdx,
+    pub(crate) queue: QueueIdx,
+    pub(crate) state: State,
+    pub(crate) tasks: SmallVec<[Slot; 1]>,
+    pub(crate) submitted: Time,
+    /// Orders workloads of the same age; kept when it waits again.
+    pub(crate) serial: u64,
+    pub(crate) placed_at: Time,
+    pub(crate) refusals: u32,
+    /// Not to be tried before; set after a refusal.
+    pub(crate) not_before: Time,
+    /// Where it was refused last; avoided while it backs off for longer and longer.
+    pub(crate) avoid: Option<NodeIdx>,
+    /// The kind of wait reason that was reported last.
+    pub(crate) told: Option<&'static str>,
+}
+
+/// What a workload is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// In its queue.
+    Waiting,
+    /// Its victims are going; a hold keeps its place.
+    Preempting,
+    /// All its tasks are placed.
+    Placed,
+    /// Its tasks are being stopped; then it waits again.
+    Stopping,
+}
+
+/// One task's place.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slot {
+    pub(crate) seat: Option<Seat>,
+    pub(crate) finished: bool,
+}
+
+/// Where a task is and what it takes there.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    pub(crate) node: NodeIdx,
+    pub(crate) claim: Claim,
+    pub(crate) confirmed: bool,
+    pub(crate) terminating: bool,
+    /// The devices are what the task really has, not the engine's guess for a node that chooses.
+    pub(crate) known: bool,
+}
+
+impl Job {
+    /// When it is expected to end.
+    pub(crate) fn end(&self) -> Option<Time> {
+        let placed = matches!(self.state, State::Placed | State::Stopping);
+        self.spec.estimate.filter(|_| placed).map(|estimate| self.placed_at.after(estimate))
+    }
+
+    pub(crate) fn seats(&self) -> impl Iterator<Item = (u32, &Seat)> {
+        let tasks = self.tasks.iter().enumerate();
+        tasks.filter_map(|(task, slot)| Some((task as u32, slot.seat.as_ref()?)))
+    }
+
+    /// How long it has run.
+    pub(crate) fn ran(&self, now: Time) -> Span {
+        now.since(self.placed_at)
+    }
+}
+
+/// All workloads that wait or run.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Jobs {
+    jobs: Vec<Option<Job>>,
+    by_name: FxHashMap<WorkloadId, JobIdx>,
+    vacant: Vec<JobIdx>,
+}
+
+impl Jobs {
+    pub(crate) fn find(&self, name: &WorkloadId) -> Option<JobIdx> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(crate) fn get(&self, job: JobIdx) -> &Job {
+        self.jobs[job as usize].as_ref().expect("a workload number in use has a workload")
+    }
+
+    pub(crate) fn get_mut(&mut self, job: JobIdx) -> &mut Job {
+        self.jobs[job as usize].as_mut().expect("a workload number in use has a workload")
+    }
+
+    pub(crate) fn insert(&mut self, job: Job) -> JobIdx {
+        let name = job.spec.id.clone();
+        let index = if let Some(index) = self.vacant.pop() {
+            self.jobs[index as usize] = Some(job);
+            index
+        } else {
+            self.jobs.push(Some(job));
+            self.jobs.len() as JobIdx - 1
+        };
+        self.by_name.insert(name, index);
+        index
+    }
+
+    pub(crate) fn remove(&mut self, job: JobIdx) -> Job {
+        let removed = self.jobs[job as usize].take().expect("a workload number in use has a workload");
+        self.by_name.remove(&removed.spec.id);
+        self.vacant.push(job);
+        removed
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (JobIdx, &Job)> {
+        self.jobs.iter().enumerate().filter_map(|(index, job)| Some((index as JobIdx, job.as_ref()?)))
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (JobIdx, &mut Job)> {
+        self.jobs.iter_mut().enumerate().filter_map(|(index, job)| Some((index as JobIdx, job.as_mut()?)))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+}

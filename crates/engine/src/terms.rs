@@ -1,0 +1,299 @@
+//! Terms between tasks: near, away, spread, and tokens that belong to one node or one task.
+//!
+//! They depend on where other tasks are, foreign ones included, and on placements made in the same
+//! pass; so they are answered anew for every placement, from counts by node that follow each booking.
+
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+use crate::cluster::fit::Code;
+use crate::cluster::{Cluster, Domains, NodeIdx};
+use crate::labels::{Labels, Selector};
+use crate::name::TokenName;
+use crate::request::{Request, Side, Spread, TaskAffinity, TokenUse};
+
+/// Counts by node; nodes without any are absent.
+type Counts = FxHashMap<NodeIdx, u32>;
+
+/// Where tasks are that somebody's terms ask about, and whose terms ask.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Terms {
+    /// For each selector in use: how many terms use it, and matching tasks by node.
+    selectors: BTreeMap<Selector, (u32, Counts)>,
+    /// For each term of a running task: by node, how many tasks have it.
+    owners: BTreeMap<TaskAffinity, Counts>,
+    /// Holders of tokens that the whole cluster must agree on.
+    tokens: FxHashMap<TokenName, Counts>,
+}
+
+/// A task as terms see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject<'a> {
+    pub(crate) labels: &'a Labels,
+    pub(crate) affinity: &'a [TaskAffinity],
+    pub(crate) tokens: &'a BTreeMap<TokenName, TokenUse>,
+}
+
+impl<'a> Subject<'a> {
+    pub(crate) fn of(request: &'a Request) -> Self {
+        Self { labels: &request.labels, affinity: &request.affinity, tokens: &request.tokens }
+    }
+}
+
+impl Terms {
+    /// Whether nothing that this request asks for, or is, can matter to any other task.
+    pub(crate) fn ignore(&self, request: &Request) -> bool {
+        request.affinity.is_empty()
+            && request.spread.is_empty()
+            && !request.tokens.values().any(|usage| is_cluster_wide(*usage))
+            && (self.owners.is_empty()
+                || !self.owners.keys().any(|term| term.selector.matches(&request.labels)))
+    }
+
+    /// Begins to count for the terms of a request; `existing` are all tasks there are.
+    pub(crate) fn watch<'a>(
+        &mut self,
+        request: &Request,
+        existing: impl Fn() -> Box<dyn Iterator<Item = (NodeIdx, &'a Labels)> + 'a>,
+    ) {
+        for selector in selectors(request) {
+            let entry = self.selectors.entry(selector.clone()).or_insert_with(|| {
+                let mut counts = Counts::default();
+                for (node, labels) in existing() {
+                    if selector.matches(labels) {
+                        *counts.entry(node).or_default() += 1;
+                    }
+                }
+                (0, counts)
+            });
+            entry.0 += 1;
+        }
+    }
+
+    /// Stops counting for the terms of a request.
+    pub(crate) fn unwatch(&mut self, request: &Request) {
+        for selector in selectors(request) {
+            if let Some(entry) = self.selectors.get_mut(selector) {
+                entry.0 -= 1;
+                if entry.0 == 0 {
+                    self.selectors.remove(selector);
+                }
+            }
+        }
+    }
+
+    /// A task came to (`sign` 1) or left (`sign` -1) a node.
+    pub(crate) fn moved(&mut self, node: NodeIdx, task: Subject<'_>, sign: i32) {
+        for (selector, (_, counts)) in &mut self.selectors {
+            if selector.matches(task.labels) {
+                count(counts, node, sign);
+            }
+        }
+        for term in task.affinity {
+            let owners = self.owners.entry(term.clone()).or_default();
+            count(owners, node, sign);
+            if owners.is_empty() {
+                self.owners.remove(term);
+            }
+        }
+        for (token, usage) in task.tokens {
+            if is_cluster_wide(*usage) {
+                let holders = self.tokens.entry(token.clone()).or_default();
+                count(holders, node, sign);
+                if holders.is_empty() {
+                    self.tokens.remove(token);
+                }
+            }
+        }
+    }
+
+    /// What the terms say about each node for one more task of this request. `without` are tasks
+    /// to be thought away (victims of a preemption).
+    pub(crate) fn judge(
+        &self,
+        cluster: &mut Cluster,
+        request: &Request,
+        eligible: impl Fn(NodeIdx) -> bool,
+        without: &[(NodeIdx, &Request)],
+    ) -> Judgement {
+        let mut judgement = Judgement { verdicts: vec![Verdict::default(); cluster.hosts.len()] };
+        for term in &request.affinity {
+            let counts = self.matching(&term.selector, without);
+            let domains = cluster.domains(&term.key);
+            judgement.affinity(term, domains, &counts, term.selector.matches(&request.labels));
+        }
+        for spread in &request.spread {
+            let counts = self.matching(&spread.selector, without);
+            let domains = cluster.domains(&spread.key);
+            judgement.spread(spread, domains, &counts, &eligible, &request.labels);
+        }
+        for (term, owners) in &self.owners {
+            if term.selector.matches(&request.labels) {
+                let owners = owners_left(term, owners, without);
+                let domains = cluster.domains(&term.key);
+                judgement.symmetric(term, domains, &owners);
+            }
+        }
+        for (token, usage) in &request.tokens {
+            if let Some(holders) = self.tokens.get(token).filter(|_| is_cluster_wide(*usage)) {
+                judgement.token(*usage, &token_left(token, holders, without));
+            }
+        }
+        judgement
+    }
+
+    fn matching(&self, selector: &Selector, without: &[(NodeIdx, &Request)]) -> Counts {
+        let mut counts = self.selectors.get(selector).map(|entry| entry.1.clone()).unwrap_or_default();
+        for (node, request) in without {
+            if selector.matches(&request.labels) {
+                count(&mut counts, *node, -1);
+            }
+        }
+        counts
+    }
+
+}
+
+fn owners_left(term: &TaskAffinity, owners: &Counts, without: &[(NodeIdx, &Request)]) -> Counts {
+    let mut owners = owners.clone();
+    for (node, request) in without {
+        for _ in request.affinity.iter().filter(|own| *own == term) {
+            count(&mut owners, *node, -1);
+        }
+    }
+    owners
+}
+
+fn token_left(token: &TokenName, holders: &Counts, without: &[(NodeIdx, &Request)]) -> Counts {
+    let mut holders = holders.clone();
+    for (node, request) in without {
+        if request.tokens.contains_key(token) {
+            count(&mut holders, *node, -1);
+        }
+    }
+    holders
+}
+
+/// What the terms say about every node.
+#[derive(Clone, Debug)]
+pub(crate) struct Judgement {
+    /// By node number.
+    pub(crate) verdicts: Vec<Verdict>,
+}
+
+/// What the terms say about one node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) lack: Option<Code>,
+    pub(crate) liking: i32,
+}
+
+impl Judgement {
+    fn affinity(&mut self, term: &TaskAffinity, domains: &Domains, counts: &Counts, own: bool) {
+        let totals = by_domain(domains, counts);
+        // The first of a group that wants to be together may start anywhere.
+        let first = own && totals.is_empty();
+        for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
+            let here = domain.is_some_and(|domain| totals.contains_key(&domain));
+            match (term.side, term.weight) {
+                (Side::Near, None) if !here && !(first && domain.is_some()) => verdict.block(Code::Near),
+                (Side::Away, None) if here => verdict.block(Code::Away),
+                (Side::Near, Some(weight)) if here => verdict.liking += weight as i32,
+                (Side::Away, Some(weight)) if here => verdict.liking -= weight as i32,
+                _ => {}
+            }
+        }
+    }
+
+    /// Terms of tasks that are there already, seen from the newcomer.
+    fn symmetric(&mut self, term: &TaskAffinity, domains: &Domains, owners: &Counts) {
+        let totals = by_domain(domains, owners);
+        for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
+            let there = domain.and_then(|domain| totals.get(&domain)).copied().unwrap_or(0) as i32;
+            match (term.side, term.weight) {
+                _ if there == 0 => {}
+                (Side::Away, None) => verdict.block(Code::Away),
+                (Side::Near, None) => verdict.liking += there,
+                (Side::Near, Some(weight)) => verdict.liking += weight as i32 * there,
+                (Side::Away, Some(weight)) => verdict.liking -= weight as i32 * there,
+            }
+        }
+    }
+
+    fn spread(
+        &mut self,
+        spread: &Spread,
+        domains: &Domains,
+        counts: &Counts,
+        eligible: &impl Fn(NodeIdx) -> bool,
+        own: &Labels,
+    ) {
+        let mut totals: BTreeMap<u32, u32> = BTreeMap::new();
+        for (node, domain) in domains.of.iter().enumerate() {
+            if let Some(domain) = domain.filter(|_| eligible(node as NodeIdx)) {
+                *totals.entry(domain).or_default() += counts.get(&(node as NodeIdx)).copied().unwrap_or(0);
+            }
+        }
+        let emptiest = if (totals.len() as u32) < spread.min_domains { None } else { totals.values().min() };
+        let emptiest = emptiest.copied().unwrap_or(0);
+        let more = u32::from(spread.selector.matches(own));
+        for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
+            let Some(there) = domain.map(|domain| totals.get(&domain).copied().unwrap_or(0)) else {
+                if spread.required {
+                    verdict.block(Code::Spread);
+                }
+                continue;
+            };
+            let skew = (there + more).saturating_sub(emptiest);
+            if !spread.required {
+                verdict.liking -= skew as i32;
+            } else if skew > spread.max_skew {
+                verdict.block(Code::Spread);
+            }
+        }
+    }
+
+    fn token(&mut self, usage: TokenUse, holders: &Counts) {
+        if holders.is_empty() {
+            return;
+        }
+        for (node, verdict) in self.verdicts.iter_mut().enumerate() {
+            if usage == TokenUse::OneTask || !holders.contains_key(&(node as NodeIdx)) {
+                verdict.block(Code::Token);
+            }
+        }
+    }
+}
+
+impl Verdict {
+    fn block(&mut self, code: Code) {
+        self.lack.get_or_insert(code);
+    }
+}
+
+fn selectors(request: &Request) -> impl Iterator<Item = &Selector> {
+    let affinity = request.affinity.iter().map(|term| &term.selector);
+    affinity.chain(request.spread.iter().map(|term| &term.selector))
+}
+
+fn is_cluster_wide(usage: TokenUse) -> bool {
+    matches!(usage, TokenUse::OneNode | TokenUse::OneTask)
+}
+
+fn count(counts: &mut Counts, node: NodeIdx, sign: i32) {
+    let entry = counts.entry(node).or_default();
+    *entry = entry.saturating_add_signed(sign);
+    if *entry == 0 {
+        counts.remove(&node);
+    }
+}
+
+fn by_domain(domains: &Domains, counts: &Counts) -> BTreeMap<u32, u32> {
+    let mut totals = BTreeMap::new();
+    for (node, count) in counts {
+        if let Some(domain) = domains.of.get(*node as usize).copied().flatten() {
+            *totals.entry(domain).or_default() += count;
+        }
+    }
+    totals
+}

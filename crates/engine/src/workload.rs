@@ -1,0 +1,165 @@
+//! Workloads: what people hand in.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::BadInput;
+use crate::name::{BudgetId, QueueId, WorkloadId};
+use crate::request::{Request, limit};
+use crate::strategy::Strategy;
+use crate::units::{Span, Time};
+
+/// The most tasks of one gang.
+pub const MAX_TASKS: u32 = 100_000;
+
+/// The highest priority.
+pub const MAX_PRIORITY: u8 = 10;
+
+/// A gang of one or more tasks of the same shape, placed whole or not at all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workload {
+    /// Its name.
+    pub id: WorkloadId,
+    /// The queue that pays for it.
+    #[serde(default = "root")]
+    pub queue: QueueId,
+    /// How many tasks; all start together.
+    #[serde(default = "one")]
+    pub tasks: u32,
+    /// What each task asks for.
+    pub request: Request,
+    /// How the tasks lie to each other.
+    #[serde(default)]
+    pub topology: Option<Topology>,
+    /// 0 to 10, higher first.
+    #[serde(default = "middle")]
+    pub priority: u8,
+    /// When it was handed in; the time of the event when absent.
+    #[serde(default)]
+    pub submitted: Option<Time>,
+    /// How long it is expected to run; makes reservations, backfill and ETAs possible.
+    #[serde(default)]
+    pub estimate: Option<Span>,
+    /// How to choose GPUs, if not as the cluster does.
+    #[serde(default)]
+    pub strategy: Option<Strategy>,
+    /// May be stopped for others.
+    #[serde(default)]
+    pub preemptible: bool,
+    /// May stop others.
+    #[serde(default = "yes")]
+    pub may_preempt: bool,
+    /// Not stopped for others before it has run this long; the policy's when absent.
+    #[serde(default)]
+    pub min_runtime: Option<Span>,
+    /// Disruption budgets that stopping it draws on, once for each task.
+    #[serde(default)]
+    pub budgets: Vec<BudgetId>,
+    /// What happens to it when a node is lost, drained or sick.
+    #[serde(default)]
+    pub on_fault: OnFault,
+    /// Not to be placed yet, and why.
+    #[serde(default)]
+    pub gate: Option<Gate>,
+}
+
+/// How the tasks of a gang lie to each other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Topology {
+    /// All where this node label has the same value: a rack, a zone; `node` for one node.
+    Same(String),
+    /// Over as many values of this node label as possible, evenly; `node` for different nodes.
+    Spread(String),
+}
+
+/// What to do when the ground under a placement gives way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFault {
+    /// Stop it and plan it again.
+    #[default]
+    Requeue,
+    /// Leave it where it is and wait for the ground to come back.
+    Keep,
+}
+
+/// Why a body does not want a workload placed yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gate {
+    /// Money or GPU hours are used up.
+    Budget(String),
+    /// Other parts of the gang are not there yet.
+    Incomplete {
+        /// Parts that are there.
+        have: u32,
+        /// Parts that are needed.
+        need: u32,
+    },
+    /// A person or another system holds it.
+    Paused(String),
+}
+
+impl Workload {
+    /// A workload of one task with nothing special about it.
+    pub fn new(id: impl Into<WorkloadId>, request: Request) -> Self {
+        Self {
+            id: id.into(),
+            queue: root(),
+            tasks: 1,
+            request,
+            topology: None,
+            priority: middle(),
+            submitted: None,
+            estimate: None,
+            strategy: None,
+            preemptible: false,
+            may_preempt: true,
+            min_runtime: None,
+            budgets: Vec::new(),
+            on_fault: OnFault::default(),
+            gate: None,
+        }
+    }
+
+    /// Refuses values that cannot be right; see [`BadInput`].
+    pub fn validate(&self) -> Result<(), BadInput> {
+        checked_name("the workload's name", self.id.as_str())?;
+        if self.tasks == 0 {
+            return Err(BadInput::Zero("the number of tasks"));
+        }
+        limit("the number of tasks", self.tasks.into(), MAX_TASKS.into())?;
+        if self.priority > MAX_PRIORITY {
+            return Err(BadInput::Priority(self.priority));
+        }
+        self.request.validate()
+    }
+}
+
+/// The longest name of anything.
+const MAX_NAME: usize = 512;
+
+pub(crate) fn checked_name(field: &'static str, name: &str) -> Result<(), BadInput> {
+    if name.is_empty() || name.len() > MAX_NAME {
+        let name = name.chars().take(64).collect();
+        return Err(BadInput::Name { field, name, limit: MAX_NAME });
+    }
+    Ok(())
+}
+
+fn root() -> QueueId {
+    QueueId::from("root")
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn middle() -> u8 {
+    5
+}
+
+fn yes() -> bool {
+    true
+}

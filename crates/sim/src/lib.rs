@@ -1,0 +1,1 @@
+//! Replays a workload trace through the engine in virtual time.

@@ -1,0 +1,160 @@
+//! Reads what `cargo test` prints: totals from the result lines, names from the lines of tests.
+
+use crate::report::Report;
+
+/// Turns the output of `cargo test --no-fail-fast` into a report.
+///
+/// A program that dies without a result line counts as one failure, and so does a build that fails.
+pub(crate) fn read(output: &str, succeeded: bool) -> Report {
+    let mut report = Report::default();
+    let mut running: Option<String> = None;
+    let mut unfinished = Vec::new();
+    for line in output.lines() {
+        let line = without_colour(line);
+        if let Some(program) = started(&line) {
+            unfinished.extend(running.replace(program));
+        } else if let Some(passed) = passed(&line) {
+            report.passed += passed;
+            running = None;
+        } else if let Some((test, outcome)) = test_line(&line) {
+            record(&mut report, running.as_deref(), test, outcome);
+        }
+    }
+    unfinished.extend(running);
+    if !succeeded {
+        for program in unfinished {
+            report.fail(program, "ended without a result; see the output above");
+        }
+        if !report.is_failure() {
+            report.fail("tests", "the tests do not build; see the output above");
+        }
+    }
+    report
+}
+
+/// `Running tests/scripts.rs (target/…)` and `Doc-tests agentaflow_engine` announce a program.
+fn started(line: &str) -> Option<String> {
+    let line = line.trim_start();
+    if let Some(library) = line.strip_prefix("Doc-tests ") {
+        return Some(format!("doc-tests {library}"));
+    }
+    let (source, binary) = line.strip_prefix("Running ")?.split_once(" (")?;
+    let source = source.trim_start_matches("unittests ");
+    let file = binary.trim_end_matches(')').rsplit('/').next()?;
+    // The binary is named after its crate or test and a hash: `scripts-0f3a…`.
+    let name = file.rsplit_once('-').map_or(file, |(name, _hash)| name);
+    Some(format!("{name} ({source})"))
+}
+
+/// `test result: ok. 3 passed; 0 failed; …` gives 3.
+fn passed(line: &str) -> Option<usize> {
+    let counts = line.strip_prefix("test result: ")?;
+    let (before, _) = counts.split_once(" passed")?;
+    before.rsplit(' ').next()?.parse().ok()
+}
+
+/// `test names_are_unique ... ok` gives the name and the outcome.
+fn test_line(line: &str) -> Option<(&str, &str)> {
+    line.strip_prefix("test ")?.rsplit_once(" ... ")
+}
+
+fn record(report: &mut Report, program: Option<&str>, test: &str, outcome: &str) {
+    let test = test.trim_end_matches(" - should panic");
+    let name = program.map_or_else(|| test.to_owned(), |program| format!("{program} {test}"));
+    if outcome == "FAILED" {
+        report.fail(name, "see the output above");
+    } else if let Some(reason) = outcome.strip_prefix("ignored") {
+        let reason = reason.trim_start_matches(", ");
+        report.skip(
+            name,
+            if reason.is_empty() {
+                "ignored, no reason given"
+            } else {
+                reason
+            },
+        );
+    }
+}
+
+/// Removes `ESC [ … letter` sequences.
+fn without_colour(line: &str) -> String {
+    let mut plain = String::with_capacity(line.len());
+    let mut letters = line.chars();
+    while let Some(letter) = letters.next() {
+        if letter == '\u{1b}' {
+            letters.by_ref().skip(1).find(char::is_ascii_alphabetic);
+        } else {
+            plain.push(letter);
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIXED: &str = "
+   Compiling demo v0.1.0
+    Finished `test` profile in 1.00s
+\u{1b}[1m\u{1b}[32m     Running\u{1b}[0m unittests src/lib.rs (target/debug/deps/demo-0123456789abcdef)
+
+running 3 tests
+test a_gang_is_whole ... ok
+test needs_a_gpu ... ignored, no GPU here
+test quota_is_kept ... FAILED
+
+failures:
+    quota_is_kept
+
+test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s
+
+   Doc-tests demo
+
+running 2 tests
+test src/lib.rs - run (line 3) - compile ... ok
+test src/lib.rs - (line 9) ... ignored
+
+test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.10s
+";
+
+    #[test]
+    fn totals_are_summed_and_failures_and_skips_are_named() {
+        let report = read(MIXED, false);
+        assert_eq!(report.passed, 2);
+        let names = |entries: &[crate::report::Entry]| -> Vec<String> {
+            let line = |e: &crate::report::Entry| format!("{}: {}", e.name, e.reason);
+            entries.iter().map(line).collect()
+        };
+        assert_eq!(
+            names(&report.failed),
+            ["demo (src/lib.rs) quota_is_kept: see the output above"]
+        );
+        assert_eq!(
+            names(&report.skipped),
+            [
+                "demo (src/lib.rs) needs_a_gpu: no GPU here",
+                "doc-tests demo src/lib.rs - (line 9): ignored, no reason given",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_build_that_fails_is_one_failure() {
+        let report = read("error[E0425]: cannot find value `x`\n", false);
+        assert_eq!((report.passed, report.failed.len()), (0, 1));
+        assert!(report.failed[0].reason.contains("do not build"));
+    }
+
+    #[test]
+    fn a_test_program_that_dies_without_a_result_is_a_failure_by_name() {
+        let output = "     Running tests/a.rs (target/debug/deps/a-01)\n\
+                      test one ... ok\n\
+                      \x20    Running tests/b.rs (target/debug/deps/b-02)\n\
+                      test result: ok. 4 passed; 0 failed; 0 ignored;\n";
+        let report = read(output, false);
+        assert_eq!(report.passed, 4);
+        assert_eq!(report.failed.len(), 1);
+        assert_eq!(report.failed[0].name, "a (tests/a.rs)");
+    }
+}

@@ -1,0 +1,117 @@
+//! Finds the tools that the checks need, installs what is missing and keeps it for the next time.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::{process, repo};
+
+/// Programs the checks call and the Debian packages that hold them.
+const DEBIAN_PACKAGES: [(&str, &str); 1] = [("git", "git")];
+
+/// Changing this installs the new version beside the old one.
+const CARGO_DENY: &str = "0.20.2";
+
+/// Makes sure that a part of the Rust toolchain is there: `rustfmt` or `clippy`.
+pub(crate) fn ensure_component(component: &str) -> Result<()> {
+    let subcommand = component.trim_start_matches("rust");
+    if answers(&mut repo::cargo(&[subcommand, "--version"])) {
+        return Ok(());
+    }
+    println!("   installing the Rust component {component}");
+    let advice = format!("`rustup component add {component}` installs it");
+    let mut rustup = Command::new("rustup");
+    rustup.args(["component", "add", component]);
+    install(&mut rustup).with_context(|| format!("{component} is missing; {advice}"))
+}
+
+/// Makes sure that a program of [`DEBIAN_PACKAGES`] is there.
+pub(crate) fn ensure_program(program: &str) -> Result<()> {
+    if on_path(program).is_some() {
+        return Ok(());
+    }
+    let known = DEBIAN_PACKAGES.iter().find(|(name, _)| *name == program);
+    let (_, package) = known.with_context(|| format!("no package is known for `{program}`"))?;
+    let missing =
+        format!("`{program}` is missing; `sudo apt-get install {package}` installs it on Debian");
+    if !is_root() || on_path("apt-get").is_none() {
+        bail!(missing);
+    }
+    println!("   installing the Debian package {package}");
+    apt_get(&["update"])
+        .and_then(|()| apt_get(&["install", "-y", package]))
+        .context(missing)
+}
+
+/// The path of cargo-deny: the one on `PATH`, or our own, built once into the cache.
+pub(crate) fn cargo_deny() -> Result<PathBuf> {
+    if let Some(found) = on_path("cargo-deny") {
+        return Ok(found);
+    }
+    let home = cache()?.join(format!("cargo-deny-{CARGO_DENY}"));
+    let program = home.join("bin/cargo-deny");
+    if program.is_file() {
+        return Ok(program);
+    }
+    println!("   building cargo-deny {CARGO_DENY}, once; this takes a few minutes");
+    let mut cargo = repo::cargo(&["install", "--locked", "cargo-deny", "--version", CARGO_DENY]);
+    cargo.arg("--root").arg(&home);
+    install(&mut cargo).context(
+        "cargo-deny is missing and could not be built; `cargo install --locked cargo-deny` installs it",
+    )?;
+    Ok(program)
+}
+
+fn apt_get(arguments: &[&str]) -> Result<()> {
+    let mut command = Command::new("apt-get");
+    command
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive");
+    install(&mut command)
+}
+
+fn install(command: &mut Command) -> Result<()> {
+    let finished = process::run(command)?;
+    if finished.succeeded() {
+        return Ok(());
+    }
+    finished.show_output();
+    bail!("`{}` failed", process::display(command))
+}
+
+/// Where installed tools are kept between runs and checkouts.
+fn cache() -> Result<PathBuf> {
+    let absolute = |name: &str| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|p| p.is_absolute())
+    };
+    let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    let base = base.context("neither XDG_CACHE_HOME nor HOME says where to keep tools")?;
+    Ok(base.join("agentaflow/tools"))
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|file| is_executable(file))
+}
+
+fn is_executable(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    file.metadata()
+        .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+fn answers(command: &mut Command) -> bool {
+    let silent = command.stdout(Stdio::null()).stderr(Stdio::null());
+    silent.status().is_ok_and(|status| status.success())
+}

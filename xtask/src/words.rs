@@ -1,0 +1,90 @@
+//! The `words` phase: no file may name a path that exists on one machine only.
+
+use std::env;
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use crate::report::Report;
+use crate::{repo, tools};
+
+/// Beginnings of paths that mean somebody's machine. Split, so that this file passes its own check.
+const FOREIGN: [&str; 4] = [
+    concat!("/wo", "rk/"),
+    concat!("/ho", "me/"),
+    concat!("/Us", "ers/"),
+    concat!("../sha", "red"),
+];
+
+pub(crate) fn check() -> Result<Report> {
+    tools::ensure_program("git")?;
+    let foreign = foreign_paths();
+    let mut found = 0;
+    for file in repo::files()? {
+        let bytes =
+            fs::read(repo::root().join(&file)).with_context(|| format!("cannot read `{file}`"))?;
+        // Pictures and archives hold no words.
+        let Ok(text) = String::from_utf8(bytes) else {
+            continue;
+        };
+        for (number, path) in offences(&text, &foreign) {
+            println!("   {file}:{number}: `{path}` is a path of somebody's machine");
+            found += 1;
+        }
+    }
+    Ok(match found {
+        0 => Report::passed(),
+        _ => Report::failed(
+            "words",
+            format!("lines that name a foreign path: {found}; see the output above"),
+        ),
+    })
+}
+
+/// The fixed list, and where this checkout and its owner live.
+fn foreign_paths() -> Vec<String> {
+    let mut paths: Vec<String> = FOREIGN.map(str::to_owned).to_vec();
+    paths.push(repo::root().display().to_string());
+    let home = env::var("HOME").unwrap_or_default();
+    if home.len() > 1 {
+        paths.push(format!("{}/", home.trim_end_matches('/')));
+    }
+    paths
+}
+
+/// The number of each offending line, with the first foreign path in it.
+fn offences<'a>(text: &'a str, foreign: &'a [String]) -> impl Iterator<Item = (usize, &'a str)> {
+    text.lines().enumerate().filter_map(|(index, line)| {
+        let path = foreign.iter().find(|path| mentions(line, path))?;
+        Some((index + 1, path.as_str()))
+    })
+}
+
+/// True when a path begins here: `/x/` counts, the `/x/` of `example.org/x/` does not.
+fn mentions(line: &str, path: &str) -> bool {
+    line.match_indices(path).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || "_-.~/}".contains(c))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_found_where_it_begins_and_not_inside_an_address() {
+        let path = FOREIGN[0];
+        assert!(mentions(&format!("see {path}notes"), path));
+        assert!(mentions(&format!("\"{path}notes\""), path));
+        assert!(!mentions(&format!("https://example.org{path}notes"), path));
+    }
+
+    #[test]
+    fn an_offence_carries_its_line_number() {
+        let text = format!("fine\nalso fine\ncd {}me\n", FOREIGN[1]);
+        let foreign = foreign_paths();
+        let found: Vec<_> = offences(&text, &foreign).collect();
+        assert_eq!(found, [(3, FOREIGN[1])]);
+    }
+}
