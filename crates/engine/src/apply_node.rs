@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::cluster::room::DeviceClaim;
-use crate::cluster::{NodeIdx, Reach};
+use crate::cluster::{Change, NodeIdx, Reach};
 use crate::error::Rejected;
 use crate::name::{ForeignId, GpuId, NodeId};
 use crate::node::{Chooser, ForeignUse, Node};
@@ -23,8 +23,12 @@ impl Scheduler {
             self.cluster.add(Arc::new(node));
             return Ok(());
         };
-        self.cluster.host_mut(number).reach = Reach::Up;
-        self.cluster.host_mut(number).reclaimed = None;
+        // News of a node that is about to be taken back do not save it; its return does.
+        let now = self.now;
+        let host = self.cluster.host_mut(number);
+        let returned = host.reach == Reach::Lost;
+        host.reach = Reach::Up;
+        host.reclaimed = host.reclaimed.filter(|at| !returned && *at > now);
         if *self.cluster.host(number).spec == node {
             self.refresh_state(number);
         } else {
@@ -54,7 +58,7 @@ impl Scheduler {
             self.cluster.host_mut(node).foreign.insert(id, (uses, claim));
         }
         self.cluster.host_mut(node).disturbed = self.cluster.room(node).overcommitted();
-        self.cluster.touch(node, true);
+        self.cluster.touch(node, Change::Described);
         for ((_, job), gpu) in homeless {
             let node = self.cluster.host(node).spec.id.clone();
             self.displace(job, &crate::decision::Fault::GpuSick { node, gpu });
@@ -115,6 +119,8 @@ impl Scheduler {
             self.gpu_number(number, gpu)?;
         }
         self.forget_foreign(number, &id);
+        // Somebody may have waited for its company.
+        self.improved |= self.terms.ask_about(&uses.labels);
         self.restore_foreign(number, id, uses, &[]);
         self.top_up(number);
         Ok(())

@@ -1,16 +1,17 @@
 //! One pass: everything that waits gets a place, a reason, or somebody else's place.
 
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 use crate::cluster::room::{Claim, DeviceClaim};
 use crate::decision::{Decision, GpuPart, Gpus, Part, Placement, Plan, WaitReason};
 use crate::hold::Purpose;
 use crate::node::Chooser;
-use crate::pending::GroupIdx;
+use crate::pending::{GroupIdx, GroupKey};
 use crate::place::Obstacle;
 use crate::policy::Order;
 use crate::queues::ROOT;
-use crate::request::MigProfile;
+use crate::request::{MigProfile, Side, Spread, TaskAffinity};
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, Seat, State};
 use crate::units::Time;
@@ -23,6 +24,9 @@ struct Pass {
     head: Option<JobIdx>,
     /// Only newcomers are looked at; the head is among those set aside before.
     partial: bool,
+    /// Reasons found since the last placement, by what was asked for: queues and priorities differ,
+    /// but what the nodes lack does not.
+    reasons: FxHashMap<GroupKey, Arc<WaitReason>>,
 }
 
 impl Scheduler {
@@ -37,7 +41,8 @@ impl Scheduler {
         self.lapse_holds();
         // 2. Whose victims are gone.
         self.start_beneficiaries(&mut pass);
-        if std::mem::take(&mut self.improved) {
+        // Without backfill the head stands before everybody, newcomers too: all are looked at.
+        if std::mem::take(&mut self.improved) || !self.policy.backfill {
             self.pending.unblock_all(&mut self.queues);
         }
         pass.partial = self.pending.any_blocked();
@@ -128,6 +133,11 @@ impl Scheduler {
 
     /// Places the first member of a group, or finds out why that cannot be.
     fn serve(&mut self, group: GroupIdx, job: JobIdx, pass: &mut Pass) {
+        if let Some(head) = pass.head.filter(|_| !self.policy.backfill) {
+            let reason = Arc::new(self.held_reason(head));
+            self.pending.block(group, reason, &mut self.queues);
+            return;
+        }
         let obstacle = match self.place_or_backfill(job) {
             Ok(()) => {
                 self.start(job, pass);
@@ -140,9 +150,8 @@ impl Scheduler {
         }
         let mut held = None;
         if matches!(obstacle, Obstacle::NoRoom | Obstacle::Gang(_)) {
-            if pass.head.is_none() && !pass.partial {
+            if pass.head.is_none() && !pass.partial && self.reserve(job) {
                 pass.head = Some(job);
-                self.reserve(job);
             }
             held = self.holder_in_the_way(job);
         }
@@ -151,14 +160,30 @@ impl Scheduler {
         }
         if self.pending.find(&self.group_key_of(group)).is_some() {
             let reason = match held {
-                Some(by) => self.held_reason(by),
-                None => self.reason(job, &obstacle),
+                Some(by) => Arc::new(self.held_reason(by)),
+                None => self.shared_reason(job, &obstacle, pass),
             };
-            self.pending.block(group, Arc::new(reason), &mut self.queues);
+            self.pending.block(group, reason, &mut self.queues);
         }
     }
 
-    fn group_key_of(&self, group: GroupIdx) -> crate::pending::GroupKey {
+    /// The reason behind an obstacle, worked out once for all groups that ask for the same.
+    fn shared_reason(&mut self, job: JobIdx, obstacle: &Obstacle, pass: &mut Pass) -> Arc<WaitReason> {
+        if matches!(obstacle, Obstacle::Quota(_)) {
+            return Arc::new(self.reason(job, obstacle));
+        }
+        // Limits on models make the same nodes lack different things for different queues.
+        let queue = if self.queues.have_limits() { self.jobs.get(job).queue } else { ROOT };
+        let anybody = GroupKey { queue, priority: 0, may_preempt: true, ..self.group_key(job) };
+        if let Some(reason) = pass.reasons.get(&anybody) {
+            return reason.clone();
+        }
+        let reason = Arc::new(self.reason(job, obstacle));
+        pass.reasons.insert(anybody, reason.clone());
+        reason
+    }
+
+    fn group_key_of(&self, group: GroupIdx) -> GroupKey {
         self.pending.group(group).key.clone()
     }
 
@@ -170,7 +195,10 @@ impl Scheduler {
             self.lift_hold(job);
             let placed = self.place(job);
             if placed.is_ok() {
+                // What it held beyond its seats can only help those that were set aside before.
+                let improved = self.improved || self.pending.any_blocked();
                 self.drop_hold(job);
+                self.improved = improved;
             } else {
                 self.take_hold(job);
             }
@@ -214,8 +242,8 @@ impl Scheduler {
     pub(crate) fn holder_in_the_way(&mut self, job: JobIdx) -> Option<JobIdx> {
         let mut holders = self.holders(|_| true);
         holders.retain(|holder| *holder != job);
-        if holders.is_empty() || !self.policy.backfill {
-            return holders.first().copied();
+        if holders.is_empty() {
+            return None;
         }
         for holder in &holders {
             self.lift_hold(*holder);
@@ -234,10 +262,11 @@ impl Scheduler {
         fits.then(|| holders[0])
     }
 
-    /// Keeps room for the head of the queue where it can start first.
-    fn reserve(&mut self, job: JobIdx) {
+    /// Keeps room for the head of the queue where it can start first. Says whether it is worth
+    /// waiting for: what never fits must not keep others from being the head.
+    fn reserve(&mut self, job: JobIdx) -> bool {
         if self.holds.reserved == Some(job) {
-            return;
+            return true;
         }
         if let Some(other) = self.holds.reserved {
             self.drop_hold(other);
@@ -245,11 +274,15 @@ impl Scheduler {
         }
         let patience = self.jobs.get(job).submitted.after(self.policy.patience);
         match self.foresee(job) {
-            Some(start) => self.hold(job, Purpose::Reservation { start: start.at }, start.seats),
-            None if patience > self.now => {
-                self.timers.insert(patience);
+            Some(start) => {
+                self.hold(job, Purpose::Reservation { start: start.at }, start.seats);
+                true
             }
-            None => {}
+            None if patience > self.now && self.ever_fits(job) => {
+                self.timers.insert(patience);
+                true
+            }
+            None => false,
         }
     }
 
@@ -283,9 +316,29 @@ impl Scheduler {
 
     /// A booked workload leaves the queue.
     fn start(&mut self, job: JobIdx, pass: &mut Pass) {
+        pass.reasons.clear();
         self.dequeue(job);
         self.mark_placed(job);
         self.announce(job, pass);
+        self.wake_company(job);
+    }
+
+    /// Groups that wait to be near such a task, or to be spread with it, are worth another try.
+    fn wake_company(&mut self, job: JobIdx) {
+        let spec = self.jobs.get(job).spec.clone();
+        let labels = &spec.request.labels;
+        if !self.terms.ask_about(labels) {
+            return;
+        }
+        for group in self.pending.set_aside() {
+            let shape = self.pending.group(group).key.shape;
+            let request = &self.cluster.shape(shape).key.request;
+            let near = |term: &TaskAffinity| term.side == Side::Near && term.selector.matches(labels);
+            let spread = |term: &Spread| term.selector.matches(labels);
+            if request.affinity.iter().any(near) || request.spread.iter().any(spread) {
+                self.pending.unblock(group, &mut self.queues);
+            }
+        }
     }
 
     fn announce(&self, job: JobIdx, pass: &mut Pass) {
@@ -356,9 +409,11 @@ impl Scheduler {
             Purpose::Preemption { until, .. } => Some(until),
             Purpose::Reservation { start } => start,
         });
-        let timers = self.timers.first().copied();
         let backoffs = self.backoffs.first().map(|(at, _)| *at);
+        // With nobody in the queue there is nothing to try again.
+        let timers = self.timers.first().copied();
         let again = self.improved.then_some(self.now);
-        holds.chain(timers).chain(backoffs).chain(again).min()
+        let tries = timers.into_iter().chain(again).filter(|_| self.pending.len() > 0);
+        holds.chain(backoffs).chain(tries).min()
     }
 }

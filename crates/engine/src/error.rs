@@ -39,6 +39,14 @@ pub enum BadInput {
         /// Its memory.
         memory: MiB,
     },
+    /// Fixed slices that the GPU does not have, or that overlap.
+    #[error("the MIG slices of GPU `{gpu}` cannot all exist on a `{model}`")]
+    MigLayout {
+        /// The GPU.
+        gpu: GpuId,
+        /// Its model.
+        model: GpuModel,
+    },
     /// A name that is empty or too long.
     #[error("{field} `{name}` is empty or longer than {limit} characters")]
     Name {

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::fit::{self, Standing};
-use crate::cluster::shape::Shape;
 use crate::decision::{Gpus, Lack, WaitReason};
 use crate::forecast::Eta;
 use crate::name::{GpuId, GpuModel, NodeId, QueueId, WorkloadId};
@@ -212,11 +211,14 @@ impl Scheduler {
         let reason = copy.current_reason(job);
         let unplaced = matches!(self.jobs.get(job).state, State::Waiting | State::Preempting);
         let no_room = reason.as_ref().is_some_and(WaitReason::cured_by_nodes);
+        let nearby = if no_room { copy.nearby(job) } else { Vec::new() };
+        let closest = if no_room { copy.closest(job) } else { Vec::new() };
         Some(Explanation {
+            // Last, because it uses the copy up.
             position: copy.position(job),
             waiting: self.pending.len() as u32,
-            nearby: if no_room { copy.nearby(job) } else { Vec::new() },
-            closest: if no_room { copy.closest(job) } else { Vec::new() },
+            nearby,
+            closest,
             eta: if unplaced { self.eta(now, id) } else { Eta::Now },
             reason,
         })
@@ -287,7 +289,7 @@ impl Scheduler {
         let tasks = spec.tasks;
         let mut found = Vec::new();
         let mut offer = |this: &mut Self, changed: Request, nearby: Nearby| {
-            if this.fits_now(&changed, tasks) {
+            if this.fits_now(job, &changed, tasks) {
                 found.push(nearby);
             }
         };
@@ -301,35 +303,35 @@ impl Scheduler {
             let any = Request { models: Vec::new(), ..request.clone() };
             let models: Vec<GpuModel> = self.cluster.models.clone();
             let fits = |model: &GpuModel| Request { models: vec![model.clone()], ..any.clone() };
-            let usable: Vec<_> = models.into_iter().filter(|m| self.fits_now(&fits(m), tasks)).collect();
+            let usable: Vec<_> = models.into_iter().filter(|m| self.fits_now(job, &fits(m), tasks)).collect();
             if !usable.is_empty() {
                 offer(self, any, Nearby::Models(usable));
             }
         }
-        found.extend(self.smaller(request, tasks));
+        found.extend(self.smaller(job, request, tasks));
         if tasks > 1 {
-            let fewer = largest(tasks - 1, |fewer| self.fits_now(request, fewer));
+            let fewer = largest(tasks - 1, |fewer| self.fits_now(job, request, fewer));
             found.extend(fewer.map(Nearby::Tasks));
         }
         found
     }
 
     /// The same with less of one thing.
-    fn smaller(&mut self, request: &Request, tasks: u32) -> Vec<Nearby> {
+    fn smaller(&mut self, job: JobIdx, request: &Request, tasks: u32) -> Vec<Nearby> {
         let mut found = Vec::new();
         let with = |gpu: GpuAsk| Request { gpu, ..request.clone() };
         match request.gpu {
             GpuAsk::Whole(count) => {
-                let fewer = largest(count - 1, |n| self.fits_now(&with(GpuAsk::Whole(n)), tasks));
+                let fewer = largest(count - 1, |n| self.fits_now(job, &with(GpuAsk::Whole(n)), tasks));
                 found.extend(fewer.map(Nearby::Gpus));
             }
             GpuAsk::Fraction(share) => {
-                let fits = |m| MilliGpu::new(m).is_ok_and(|m| self.fits_now(&with(GpuAsk::Fraction(m)), tasks));
+                let fits = |m| MilliGpu::new(m).is_ok_and(|m| self.fits_now(job, &with(GpuAsk::Fraction(m)), tasks));
                 let less = largest(share.get() - 1, fits);
                 found.extend(less.and_then(|milli| MilliGpu::new(milli).ok()).map(Nearby::Share));
             }
             GpuAsk::Memory(mib) => {
-                let fits = |m: u32| self.fits_now(&with(GpuAsk::Memory(MiB(m.into()))), tasks);
+                let fits = |m: u32| self.fits_now(job, &with(GpuAsk::Memory(MiB(m.into()))), tasks);
                 let less = largest(mib.0 as u32 - 1, fits);
                 found.extend(less.map(|mib| Nearby::GpuMemory(MiB(mib.into()))));
             }
@@ -337,34 +339,43 @@ impl Scheduler {
         }
         if request.min_gpu_memory.0 > 0 {
             let with = |m: u32| Request { min_gpu_memory: MiB(m.into()), ..request.clone() };
-            let less = largest(request.min_gpu_memory.0 as u32 - 1, |m| self.fits_now(&with(m), tasks));
+            let less = largest(request.min_gpu_memory.0 as u32 - 1, |m| self.fits_now(job, &with(m), tasks));
             found.extend(less.map(|mib| Nearby::MinGpuMemory(MiB(mib.into()))));
         }
         let most = u64::from(u32::MAX);
         if (1..most).contains(&request.cpu.0) {
             let with = |cpu: u32| Request { cpu: MilliCpu(cpu.into()), ..request.clone() };
-            let less = largest(request.cpu.0 as u32 - 1, |cpu| self.fits_now(&with(cpu), tasks));
+            let less = largest(request.cpu.0 as u32 - 1, |cpu| self.fits_now(job, &with(cpu), tasks));
             found.extend(less.map(|cpu| Nearby::Cpu(MilliCpu(cpu.into()))));
         }
         if (1..most).contains(&request.memory.0) {
             let with = |memory: u32| Request { memory: MiB(memory.into()), ..request.clone() };
-            let less = largest(request.memory.0 as u32 - 1, |memory| self.fits_now(&with(memory), tasks));
+            let less = largest(request.memory.0 as u32 - 1, |memory| self.fits_now(job, &with(memory), tasks));
             found.extend(less.map(|memory| Nearby::Memory(MiB(memory.into()))));
         }
         found
     }
 
-    /// Whether so many tasks of a request have room now; quotas and terms between tasks aside.
-    fn fits_now(&mut self, request: &Request, tasks: u32) -> bool {
-        let shape = self.cluster.prepare(request);
-        let mut wanted = tasks;
-        self.cluster.order.iter().any(|node| {
-            let (host, room) = (self.cluster.host(*node), self.cluster.room(*node));
-            if matches!(fit::standing(&shape, &host.spec, room), Standing::Yes(_)) {
-                wanted -= fit::copies(&shape, room, wanted);
+    /// Whether the workload would start now if it asked for this instead; tried out, so that topology,
+    /// terms between tasks and quotas count as they do in a pass.
+    fn fits_now(&mut self, job: JobIdx, request: &Request, tasks: u32) -> bool {
+        let shape = self.cluster.intern(&std::sync::Arc::new(request.clone()), Vec::new());
+        let this = self.jobs.get_mut(job);
+        let before = (this.spec.clone(), this.shape, this.tasks.clone());
+        let spec = std::sync::Arc::make_mut(&mut this.spec);
+        spec.request = request.clone();
+        spec.tasks = tasks;
+        this.shape = shape;
+        this.tasks = smallvec::SmallVec::from_elem(crate::task::Slot::default(), tasks as usize);
+        let fits = self.place(job).is_ok();
+        if fits {
+            for task in 0..tasks {
+                self.unseat(job, task);
             }
-            wanted == 0
-        })
+        }
+        let this = self.jobs.get_mut(job);
+        (this.spec, this.shape, this.tasks) = before;
+        fits
     }
 
     /// The nodes that lack the least: nothing of what only their description could change, and most
@@ -442,18 +453,4 @@ fn largest(most: u32, mut passes: impl FnMut(u32) -> bool) -> Option<u32> {
         }
     }
     (good > 0).then_some(good)
-}
-
-/// Kept beside the code that uses it: a shape that is not interned.
-impl crate::cluster::Cluster {
-    fn prepare(&mut self, request: &Request) -> Shape {
-        let request = std::sync::Arc::new(request.clone());
-        let mut need = crate::cluster::shape::plain_need(&request);
-        for (name, amount) in &request.resources {
-            need.named.push((self.resource(name), *amount as i64));
-        }
-        need.named.sort_unstable();
-        let key = crate::cluster::shape::ShapeKey { request, closed: Vec::new() };
-        Shape::new(key, need, &self.models)
-    }
 }

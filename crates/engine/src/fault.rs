@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cluster::{NodeIdx, Reach};
+use crate::cluster::{Change, NodeIdx, Reach};
 use crate::decision::{Decision, Fault, WaitReason};
 use crate::name::GpuId;
 use crate::node::GpuHealth;
@@ -88,7 +88,7 @@ impl Scheduler {
     /// Writes a node's condition into its room; more room is good news.
     pub(crate) fn refresh_state(&mut self, node: NodeIdx) {
         self.cluster.apply_state(node);
-        self.cluster.touch(node, false);
+        self.cluster.touch(node, Change::Freed);
         self.improved = true;
     }
 

@@ -9,7 +9,7 @@ use crate::event::Event;
 use crate::explain::Nearby;
 use crate::name::WorkloadId;
 use crate::scheduler::Scheduler;
-use crate::task::JobIdx;
+use crate::task::{JobIdx, State};
 use crate::units::Time;
 use crate::workload::{OnFault, Workload};
 
@@ -95,6 +95,12 @@ impl Scheduler {
         let mut seen: BTreeMap<WorkloadId, Seen> = BTreeMap::new();
         // What is overdue may end at any time, or never: nothing is known about it.
         self.ends.retain(|(end, _, _)| *end > self.now);
+        let stopping = self.jobs.iter().filter(|(_, job)| job.state == State::Stopping);
+        let mut stopping: Vec<_> = stopping.map(|(_, job)| (job.serial, job.spec.id.clone())).collect();
+        stopping.sort_unstable();
+        for (_, id) in stopping {
+            self.vacate(&id);
+        }
         for _ in 0..MOST_STEPS {
             let now = self.now;
             let plan = self.decide(now);

@@ -1,19 +1,20 @@
 //! The answer to "which node is best for this shape?", kept ready.
 //!
-//! For each shape and strategy in use there is a tree of scores over all nodes. It is brought up to
-//! date from the cluster's journal when it is asked: only nodes that changed since are looked at
-//! again. A thousand equal workloads cost one look, and a large cluster costs as much as a small one.
+//! For each shape and strategy in use there is a tree of scores over all nodes, brought up to date
+//! from the cluster's journal when it is asked: only nodes that changed since are looked at again. A
+//! thousand equal workloads cost one look, and a large cluster costs as much as a small one.
 
 use rustc_hash::FxHashMap;
 
 use crate::cluster::fit::{self, Code, Standing};
-use crate::cluster::shape::ShapeIdx;
-use crate::cluster::{Cluster, NodeIdx};
+use crate::cluster::shape::{Shape, ShapeIdx};
+use crate::cluster::{Change, Cluster, NodeIdx};
+use crate::common::{Common, Family, Search};
 use crate::strategy::{self, Outlook, Strategy, View};
 use crate::tree::{Tree, UNFIT};
 
-/// Scores kept over all indexes: 17 bytes each.
-const MOST_SCORES: usize = 8 << 20;
+/// Scores kept over all indexes, eight bytes each.
+const MOST_SCORES: usize = 16 << 20;
 /// Indexes that are kept however large the cluster is.
 const FEWEST: usize = 32;
 
@@ -21,6 +22,7 @@ const FEWEST: usize = 32;
 #[derive(Debug, Default)]
 pub(crate) struct Indexes {
     by_shape: FxHashMap<(ShapeIdx, Strategy), Index>,
+    common: FxHashMap<(Family, Strategy), Common>,
     tick: u64,
 }
 
@@ -32,27 +34,51 @@ impl Clone for Indexes {
 
 /// Scores of one shape under one strategy, by place in the cluster's order.
 #[derive(Debug, Default)]
-pub(crate) struct Index {
+struct Index {
     tree: Tree,
-    standings: Vec<Standing>,
-    lacks: Vec<Option<Code>>,
-    stamp: u64,
+    standings: Standings,
     mark: u64,
     layout: u64,
     outlook: u64,
+    stamp: u64,
     last_used: u64,
+    /// The cluster's growth at which nothing fitted: until it grows, nothing will.
+    unfit_at: Option<u64>,
+}
+
+/// What descriptions say: by kind of node, or node by node when labels or names matter.
+#[derive(Debug, Default)]
+struct Standings {
+    by_kind: Vec<Option<Standing>>,
+    by_place: Vec<Standing>,
+}
+
+/// An index that is up to date, and what is needed to ask it.
+#[derive(Debug)]
+pub(crate) struct Ready<'a> {
+    index: &'a mut Index,
+    look: Look<'a>,
+}
+
+/// What is needed to judge a node.
+#[derive(Clone, Copy, Debug)]
+struct Look<'a> {
+    cluster: &'a Cluster,
+    outlook: &'a Outlook,
+    shape: &'a Shape,
+    strategy: Strategy,
 }
 
 impl Indexes {
-    /// The index of this shape and strategy, up to date.
-    pub(crate) fn get(
-        &mut self,
-        cluster: &mut Cluster,
-        outlook: (&Outlook, u64),
+    /// The index of this shape and strategy, up to date. The cluster must be sorted.
+    pub(crate) fn get<'a>(
+        &'a mut self,
+        cluster: &'a Cluster,
+        (outlook, version): (&'a Outlook, u64),
         shape: ShapeIdx,
         strategy: Strategy,
-    ) -> &mut Index {
-        cluster.sort();
+    ) -> Ready<'a> {
+        debug_assert!(cluster.is_sorted(), "nodes are sorted before they are searched");
         self.tick += 1;
         let limit = (MOST_SCORES / cluster.len().max(1)).max(FEWEST);
         if self.by_shape.len() >= limit && !self.by_shape.contains_key(&(shape, strategy)) {
@@ -60,8 +86,61 @@ impl Indexes {
         }
         let index = self.by_shape.entry((shape, strategy)).or_default();
         index.last_used = self.tick;
-        index.refresh(cluster, outlook, shape, strategy);
-        index
+        let look = Look { cluster, outlook, shape: cluster.shape(shape), strategy };
+        index.refresh(&look, version);
+        Ready { index, look }
+    }
+
+    /// The best node for a shape.
+    pub(crate) fn best(
+        &mut self,
+        cluster: &Cluster,
+        outlook: (&Outlook, u64),
+        shape: ShapeIdx,
+        strategy: Strategy,
+    ) -> Option<NodeIdx> {
+        if let Some((common, look)) = self.common(cluster, outlook.0, shape, strategy) {
+            match common.best(|place| look.score(place)) {
+                Search::Found(place) => return Some(cluster.order[place]),
+                Search::Nowhere => return None,
+                Search::GaveUp => {}
+            }
+        }
+        self.get(cluster, outlook, shape, strategy).best()
+    }
+
+    /// The first fitting place at or after one in the order.
+    pub(crate) fn first_from(
+        &mut self,
+        cluster: &Cluster,
+        outlook: (&Outlook, u64),
+        shape: ShapeIdx,
+        strategy: Strategy,
+        from: usize,
+    ) -> Option<usize> {
+        if let Some((common, look)) = self.common(cluster, outlook.0, shape, strategy) {
+            match common.first_from(from, |place| look.score(place)) {
+                Search::Found(place) => return Some(place),
+                Search::Nowhere => return None,
+                Search::GaveUp => {}
+            }
+        }
+        self.get(cluster, outlook, shape, strategy).first_from(from)
+    }
+
+    /// The tree of bounds that serves this shape, if there is one.
+    fn common<'a>(
+        &'a mut self,
+        cluster: &'a Cluster,
+        outlook: &'a Outlook,
+        shape: ShapeIdx,
+        strategy: Strategy,
+    ) -> Option<(&'a Common, Look<'a>)> {
+        let shape = cluster.shape(shape);
+        let family = Family::of(shape).filter(|_| strategy.has_bounds() && !cluster.has_soft_taints())?;
+        let common = self.common.entry((family, strategy)).or_default();
+        common.refresh(cluster, strategy, family);
+        Some((common, Look { cluster, outlook, shape, strategy }))
     }
 
     fn evict(&mut self, cluster: &Cluster, keep: usize) {
@@ -73,116 +152,158 @@ impl Indexes {
     }
 }
 
-impl Index {
+/// What stands in the way on each node, in order: a plain walk that keeps nothing.
+pub(crate) fn lacks(cluster: &Cluster, outlook: &Outlook, shape: ShapeIdx) -> Vec<Option<Code>> {
+    let look = Look { cluster, outlook, shape: cluster.shape(shape), strategy: Strategy::default() };
+    let mut standings = Standings::default();
+    standings.renew(&look);
+    let lack = |(place, node): (usize, &NodeIdx)| match standings.get(&look, place) {
+        Standing::No(code) => Some(code),
+        Standing::Yes(_) => look.lack(*node),
+    };
+    cluster.order.iter().enumerate().map(lack).collect()
+}
+
+impl Ready<'_> {
     /// The best node.
-    pub(crate) fn best(&self, cluster: &Cluster) -> Option<NodeIdx> {
-        self.tree.best().map(|place| cluster.order[place])
+    pub(crate) fn best(&mut self) -> Option<NodeIdx> {
+        let growth = self.look.cluster.growth();
+        if self.index.unfit_at == Some(growth) {
+            return None;
+        }
+        let best = self.index.tree.best().map(|place| self.look.cluster.order[place]);
+        if best.is_none() {
+            self.index.unfit_at = Some(growth);
+        }
+        best
     }
 
     /// The first fitting node at or after a place in the order.
     pub(crate) fn first_from(&self, place: usize) -> Option<usize> {
-        self.tree.first_from(place)
-    }
-
-    /// What stands in the way on the node at this place.
-    pub(crate) fn lack(&self, place: usize) -> Option<Code> {
-        self.lacks[place]
+        self.index.tree.first_from(place)
     }
 
     /// What the description of the node at this place says.
-    pub(crate) fn standing(&self, place: usize) -> Standing {
-        self.standings[place]
+    pub(crate) fn standing(&mut self, place: usize) -> Standing {
+        self.index.standings.get(&self.look, place)
     }
 
     /// Places and scores of all fitting nodes, in order.
-    pub(crate) fn candidates(&self) -> impl Iterator<Item = (usize, i64)> {
-        let places = 0..self.lacks.len();
-        places.filter(|place| self.lacks[*place].is_none()).map(|place| (place, self.tree.get(place)))
+    pub(crate) fn candidates(&self) -> Vec<(usize, i64)> {
+        let mut found = Vec::new();
+        let mut next = self.first_from(0);
+        while let Some(place) = next {
+            found.push((place, self.index.tree.get(place)));
+            next = self.first_from(place + 1);
+        }
+        found
     }
+}
 
-    fn refresh(
-        &mut self,
-        cluster: &Cluster,
-        (outlook, generation): (&Outlook, u64),
-        shape: ShapeIdx,
-        strategy: Strategy,
-    ) {
+impl Index {
+    fn refresh(&mut self, look: &Look<'_>, version: u64) {
+        let cluster = look.cluster;
         let (changes, mark) = cluster.changes_since(self.mark);
-        let look = Look { cluster, outlook, shape, strategy };
-        let stamp = cluster.shape(shape).stamp;
-        let stale = self.layout != cluster.layout || self.outlook != generation || self.stamp != stamp;
-        match changes.filter(|changes| !stale && changes.len() <= cluster.order.len().max(64)) {
-            Some(changes) => {
-                let mut last = NodeIdx::MAX;
-                for change in changes.iter().rev() {
-                    if change.node != last || change.description {
-                        self.update(&look, change.node, change.description);
-                        last = change.node;
-                    }
-                }
-            }
-            None => self.rebuild(&look),
+        let same = self.layout == cluster.layout && self.outlook == version && self.stamp == look.shape.stamp;
+        match changes.filter(|changes| same && changes.len() <= 2 * cluster.order.len().max(64)) {
+            Some(changes) => self.follow(look, changes),
+            None => self.rebuild(look),
         }
         self.mark = mark;
         self.layout = cluster.layout;
-        self.outlook = generation;
-        self.stamp = stamp;
+        self.outlook = version;
+        self.stamp = look.shape.stamp;
+    }
+
+    fn follow(&mut self, look: &Look<'_>, changes: &[(NodeIdx, Change)]) {
+        let mut last = NodeIdx::MAX;
+        for (node, change) in changes.iter().rev() {
+            if *change == Change::Described {
+                self.standings.forget(look, *node);
+            } else if *node == last {
+                continue;
+            }
+            last = *node;
+            self.update(look, *node);
+        }
     }
 
     fn rebuild(&mut self, look: &Look<'_>) {
-        let nodes = look.cluster.order.len();
-        self.standings.clear();
-        self.lacks.clear();
-        let mut scores = Vec::with_capacity(nodes);
-        for node in &look.cluster.order {
-            let standing = look.standing(*node);
-            let (lack, score) = look.judge(*node, standing);
-            self.standings.push(standing);
-            self.lacks.push(lack);
-            scores.push(score);
+        self.standings.renew(look);
+        let mut scores = Vec::with_capacity(look.cluster.order.len());
+        for (place, node) in look.cluster.order.iter().enumerate() {
+            let standing = self.standings.get(look, place);
+            scores.push(look.judge(*node, standing));
         }
         self.tree = Tree::new(scores);
+        self.unfit_at = None;
     }
 
-    fn update(&mut self, look: &Look<'_>, node: NodeIdx, description: bool) {
+    fn update(&mut self, look: &Look<'_>, node: NodeIdx) {
         if look.cluster.hosts[node as usize].is_none() {
             return;
         }
         let place = look.cluster.place[node as usize] as usize;
-        if description {
-            self.standings[place] = look.standing(node);
-        }
-        let (lack, score) = look.judge(node, self.standings[place]);
-        self.lacks[place] = lack;
-        self.tree.set(place, score);
+        let standing = self.standings.get(look, place);
+        self.tree.set(place, look.judge(node, standing));
     }
 }
 
-/// What is needed to judge a node.
-struct Look<'a> {
-    cluster: &'a Cluster,
-    outlook: &'a Outlook,
-    shape: ShapeIdx,
-    strategy: Strategy,
+impl Standings {
+    fn renew(&mut self, look: &Look<'_>) {
+        self.by_kind.clear();
+        self.by_place.clear();
+        if look.shape.has_node_terms {
+            self.by_place.extend(look.cluster.order.iter().map(|node| look.standing(*node)));
+        }
+    }
+
+    #[inline]
+    fn get(&mut self, look: &Look<'_>, place: usize) -> Standing {
+        if look.shape.has_node_terms {
+            return self.by_place[place];
+        }
+        let node = look.cluster.order[place];
+        let kind = usize::from(look.cluster.briefs[node as usize].kind);
+        if kind >= self.by_kind.len() {
+            self.by_kind.resize(kind + 1, None);
+        }
+        *self.by_kind[kind].get_or_insert_with(|| look.standing(node))
+    }
+
+    fn forget(&mut self, look: &Look<'_>, node: NodeIdx) {
+        if look.shape.has_node_terms && look.cluster.hosts[node as usize].is_some() {
+            self.by_place[look.cluster.place[node as usize] as usize] = look.standing(node);
+        }
+    }
 }
 
 impl Look<'_> {
     fn standing(&self, node: NodeIdx) -> Standing {
-        let shape = self.cluster.shape(self.shape);
-        fit::standing(shape, &self.cluster.host(node).spec, self.cluster.room(node))
+        fit::standing(self.shape, &self.cluster.host(node).spec, self.cluster.room(node))
     }
 
-    fn judge(&self, node: NodeIdx, standing: Standing) -> (Option<Code>, i64) {
-        let liking = match standing {
-            Standing::No(code) => return (Some(code), UNFIT),
-            Standing::Yes(liking) => liking,
-        };
-        let shape = self.cluster.shape(self.shape);
-        let room = self.cluster.room(node);
-        if let Some(code) = fit::lack(shape, room) {
-            return (Some(code), UNFIT);
+    /// The score at a place in the order.
+    fn score(&self, place: usize) -> i64 {
+        let node = self.cluster.order[place];
+        if fit::brief_lack(self.shape, &self.cluster.briefs[node as usize]).is_some() {
+            return UNFIT;
         }
-        let view = View { room, shape, outlook: self.outlook };
-        (None, strategy::score(self.strategy, &view, liking))
+        self.judge(node, self.standing(node))
+    }
+
+    fn lack(&self, node: NodeIdx) -> Option<Code> {
+        let brief = fit::brief_lack(self.shape, &self.cluster.briefs[node as usize]);
+        brief.or_else(|| fit::lack(self.shape, self.cluster.room(node)))
+    }
+
+    #[inline]
+    fn judge(&self, node: NodeIdx, standing: Standing) -> i64 {
+        let Standing::Yes(liking) = standing else { return UNFIT };
+        if self.lack(node).is_some() {
+            return UNFIT;
+        }
+        let view = View { room: self.cluster.room(node), shape: self.shape, outlook: self.outlook };
+        strategy::score(self.strategy, &view, liking)
     }
 }

@@ -31,6 +31,7 @@
 mod apply;
 mod apply_node;
 mod cluster;
+mod common;
 mod decide;
 mod decision;
 mod demand;

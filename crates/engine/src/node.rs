@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::BadInput;
 use crate::labels::{Labels, Taint};
-use crate::mig::Geometry;
+use crate::mig::{Geometry, Instance, Slots};
 use crate::name::{ForeignId, GpuId, GpuModel, NodeId, ResourceName, TokenName};
 use crate::request::{MigProfile, TokenUse, label_error, limit};
 use crate::units::{MAX_AMOUNT, MAX_GPU_MEMORY, MiB, MicroDollars, MilliCpu, MilliGpu};
 use crate::workload::checked_name;
 
 /// The most GPUs of one node.
-pub const MAX_NODE_GPUS: usize = 64;
+pub(crate) const MAX_NODE_GPUS: usize = 64;
 
 /// A machine and what it has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -210,11 +210,27 @@ impl Gpu {
             return Err(BadInput::Zero("the GPU's memory"));
         }
         limit("the GPU's memory", self.memory.0, MAX_GPU_MEMORY)?;
-        let known = Geometry::for_gpu(self.model.as_str(), self.memory.0).is_some();
-        if self.mig != MigMode::Off && !known {
+        let geometry = || Geometry::for_gpu(self.model.as_str(), self.memory.0);
+        if self.mig != MigMode::Off && geometry().is_none() {
             return Err(BadInput::MigGeometry { model: self.model.clone(), memory: self.memory });
         }
+        if self.has_impossible_layout() {
+            return Err(BadInput::MigLayout { gpu: self.id.clone(), model: self.model.clone() });
+        }
         Ok(())
+    }
+}
+
+impl Gpu {
+    /// Slices that this model does not have, or that overlap.
+    fn has_impossible_layout(&self) -> bool {
+        let MigMode::Fixed(layout) = &self.mig else { return false };
+        let Some(geometry) = Geometry::for_gpu(self.model.as_str(), self.memory.0) else { return true };
+        let instance = |(profile, start): &(MigProfile, u8)| {
+            Some(Instance { profile: geometry.profile(profile.as_str())?, start: *start })
+        };
+        let instances: Option<Vec<Instance>> = layout.iter().map(instance).collect();
+        instances.and_then(|instances| Slots::of(geometry, &instances)).is_none()
     }
 }
 

@@ -146,6 +146,24 @@ impl Pending {
         self.unreported.clear();
     }
 
+    /// The groups that are set aside.
+    pub(crate) fn set_aside(&self) -> Vec<GroupIdx> {
+        self.blocked.iter().copied().collect()
+    }
+
+    /// One group may be tried again.
+    pub(crate) fn unblock(&mut self, index: GroupIdx, queues: &mut Queues) {
+        if !self.blocked.remove(&index) {
+            return;
+        }
+        let group = self.group_mut(index);
+        group.blocked = None;
+        group.fresh.clear();
+        let first = group.members.keys().next().copied();
+        self.show(index, None, first, queues);
+        self.unreported.remove(&index);
+    }
+
     /// Whether anything is set aside.
     pub(crate) fn any_blocked(&self) -> bool {
         !self.blocked.is_empty()

@@ -170,16 +170,15 @@ impl Scheduler {
         let request = self.cluster.shape(search.shape).key.request.clone();
         let plain = matches!(search.domain, Domain::Any) && search.avoid.is_none();
         if plain && self.terms.ignore(&request) {
+            let prefers = request.preferred_model.is_some() || !request.preferred_nodes.is_empty();
+            if search.strategy == Strategy::RoundRobin && prefers {
+                return self.find_among(search, None, None);
+            }
             if search.strategy == Strategy::RoundRobin {
                 return self.find_next(search, None);
             }
-            let index = self.indexes.get(
-                &mut self.cluster,
-                (&self.outlook, self.outlook_version),
-                search.shape,
-                search.strategy,
-            );
-            let node = index.best(&self.cluster)?;
+            let outlook = (&self.outlook, self.outlook_version);
+            let node = self.indexes.best(&self.cluster, outlook, search.shape, search.strategy)?;
             let view = self.view(node, search.shape);
             return pick::claim(search.strategy, &view, None).map(|claim| (node, claim));
         }
@@ -203,8 +202,8 @@ impl Scheduler {
             Domain::Any => None,
             Domain::Only(key, _) | Domain::Fewest(key, _) => Some(self.cluster.domains(key).of.clone()),
         };
-        let index = self.indexes.get(
-            &mut self.cluster,
+        let mut index = self.indexes.get(
+            &self.cluster,
             (&self.outlook, self.outlook_version),
             search.shape,
             search.strategy,
@@ -226,7 +225,10 @@ impl Scheduler {
             }
         }
         if search.strategy == Strategy::RoundRobin {
-            let places: Vec<usize> = allowed.iter().map(|(_, _, place)| *place).collect();
+            // Preferences and even domains come first, the turn decides among equals.
+            let best = allowed.iter().map(|(crowd, score, _)| (*crowd, *score)).max()?;
+            let equal = allowed.iter().filter(|(crowd, score, _)| (*crowd, *score) == best);
+            let places: Vec<usize> = equal.map(|(_, _, place)| *place).collect();
             return self.find_next(search, Some(&places));
         }
         let best = allowed.into_iter().max_by_key(|(crowd, score, place)| (*crowd, *score, std::cmp::Reverse(*place)));
@@ -237,12 +239,6 @@ impl Scheduler {
 
     /// Round robin: the first fitting device behind the cursor, in order of nodes and devices.
     fn find_next(&mut self, search: &Search, among: Option<&[usize]>) -> Option<(NodeIdx, Claim)> {
-        self.indexes.get(
-            &mut self.cluster,
-            (&self.outlook, self.outlook_version),
-            search.shape,
-            search.strategy,
-        );
         let (start, after) = self.after_cursor();
         let fits_here = self.first_place(search, among, start) == Some(start);
         if let Some(after) = after.filter(|_| fits_here) {
@@ -263,13 +259,8 @@ impl Scheduler {
         match among {
             Some(places) => places.iter().copied().find(|place| *place >= from),
             None => {
-                let index = self.indexes.get(
-                    &mut self.cluster,
-                    (&self.outlook, self.outlook_version),
-                    search.shape,
-                    search.strategy,
-                );
-                index.first_from(from)
+                let outlook = (&self.outlook, self.outlook_version);
+                self.indexes.first_from(&self.cluster, outlook, search.shape, search.strategy, from)
             }
         }
     }
@@ -311,7 +302,7 @@ impl Scheduler {
     ) -> Judgement {
         let request = self.cluster.shape(shape).key.request.clone();
         let outlook = (&self.outlook, self.outlook_version);
-        let index = self.indexes.get(&mut self.cluster, outlook, shape, strategy);
+        let mut index = self.indexes.get(&self.cluster, outlook, shape, strategy);
         let mut eligible = vec![false; self.cluster.hosts.len()];
         for (place, node) in self.cluster.order.iter().enumerate() {
             let barred = matches!(
@@ -326,7 +317,7 @@ impl Scheduler {
     /// How many tasks of the shape fit now, counted up to `enough`.
     fn room_for(&mut self, search: &Search, enough: u32) -> u32 {
         let outlook = (&self.outlook, self.outlook_version);
-        let index = self.indexes.get(&mut self.cluster, outlook, search.shape, search.strategy);
+        let mut index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);
         let shape = self.cluster.shape(search.shape);
         let mut room = 0;
         for (place, _) in index.candidates() {
@@ -342,7 +333,7 @@ impl Scheduler {
     fn room_by_domain(&mut self, search: &Search, key: &str, enough: u32) -> BTreeMap<u32, u32> {
         let of = self.cluster.domains(key).of.clone();
         let outlook = (&self.outlook, self.outlook_version);
-        let index = self.indexes.get(&mut self.cluster, outlook, search.shape, search.strategy);
+        let mut index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);
         let shape = self.cluster.shape(search.shape);
         let mut rooms = BTreeMap::new();
         for (place, _) in index.candidates() {
@@ -384,7 +375,7 @@ impl Scheduler {
     /// Whether any node's description still allows the shape.
     fn any_standing(&mut self, search: &Search) -> bool {
         let outlook = (&self.outlook, self.outlook_version);
-        let index = self.indexes.get(&mut self.cluster, outlook, search.shape, search.strategy);
+        let mut index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);
         (0..self.cluster.order.len()).any(|place| matches!(index.standing(place), Standing::Yes(_)))
     }
 }

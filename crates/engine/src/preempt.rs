@@ -60,7 +60,7 @@ impl Scheduler {
                 let free = other.placed_at.after(protected);
                 later = Some(later.map_or(free, |later| later.min(free)));
             } else {
-                found.push((other.spec.priority, Reverse(other.placed_at), other.serial, *victim));
+                found.push((other.spec.priority, Reverse(other.placed_at), Reverse(other.serial), *victim));
             }
         }
         if let Some(later) = later {
@@ -239,7 +239,7 @@ impl Scheduler {
         let strategy = self.strategy(self.jobs.get(job));
         let barred = self.barred(job, victims);
         let outlook = (&self.outlook, self.outlook_version);
-        let index = self.indexes.get(&mut self.cluster, outlook, shape, strategy);
+        let mut index = self.indexes.get(&self.cluster, outlook, shape, strategy);
         let order = self.cluster.order.iter().enumerate();
         order
             .filter(|(place, node)| {

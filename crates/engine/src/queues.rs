@@ -223,6 +223,11 @@ impl Queues {
         }
     }
 
+    /// Whether any queue has a limit.
+    pub(crate) fn have_limits(&self) -> bool {
+        self.limits
+    }
+
     /// The first limit on the way up that this charge would break.
     pub(crate) fn excess(&self, cluster: &Cluster, queue: QueueIdx, charge: &Charge) -> Option<Excess> {
         if !self.limits {

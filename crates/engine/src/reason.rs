@@ -1,16 +1,20 @@
 //! Reasons with numbers: what stands in the way of a workload, counted over all nodes.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::cluster::fit::{self, Code, Standing};
-use crate::cluster::room::{CPU, MEMORY, Room, STORAGE};
+use crate::cluster::room::{CPU, MEMORY, ModelIdx, Room, STORAGE};
 use crate::cluster::shape::{Ask, ModelVerdict, Shape, ShapeIdx};
 use crate::cluster::{NodeIdx, Reach};
-use crate::decision::{Lack, Tally, WaitReason};
+use crate::decision::{Lack, QuotaResource, Tally, WaitReason};
 use crate::hold::Purpose;
+use crate::index;
 use crate::labels;
+use crate::name::TokenName;
 use crate::place::Obstacle;
-use crate::request::MigProfile;
+use crate::queues::{Charge, GPU};
+use crate::request::{MigProfile, TokenUse};
 use crate::scheduler::Scheduler;
 use crate::strategy::Strategy;
 use crate::task::JobIdx;
@@ -35,18 +39,38 @@ impl Scheduler {
                 asked: excess.asked,
             };
         }
-        let shape = self.jobs.get(job).shape;
         let strategy = self.strategy(self.jobs.get(job));
-        let tally = self.tally(shape, strategy);
         let ever = self.ever_fits(job);
+        if !ever && !matches!(obstacle, Obstacle::Gang(_)) {
+            return WaitReason::NeverFits(self.tally_when_empty(self.jobs.get(job).shape));
+        }
+        let shape = self.shape_within_quota(job);
+        let tally = self.tally(shape, strategy);
         match obstacle {
             Obstacle::Gang(fits) => {
                 let needs = self.jobs.get(job).spec.tasks;
                 WaitReason::Gang { needs, fits: *fits, ever, tally }
             }
-            _ if ever => WaitReason::NoRoom(tally),
-            _ => WaitReason::NeverFits(tally),
+            _ => WaitReason::NoRoom(tally),
         }
+    }
+
+    /// The workload's shape without the models that its queue may not use more of.
+    fn shape_within_quota(&mut self, job: JobIdx) -> ShapeIdx {
+        let (queue, shape) = (self.jobs.get(job).queue, self.jobs.get(job).shape);
+        let one = self.nominal_charge(shape, 1);
+        let milli = one.base[GPU].max(1);
+        let beyond = |model: &ModelIdx| {
+            let charge = Charge { models: [(*model, milli)].into_iter().collect(), ..one.clone() };
+            let excess = self.queues.excess(&self.cluster, queue, &charge);
+            excess.is_some_and(|excess| matches!(excess.resource, QuotaResource::GpuModel(_)))
+        };
+        let closed: Vec<ModelIdx> = (0..self.cluster.models.len() as ModelIdx).filter(beyond).collect();
+        if closed.is_empty() {
+            return shape;
+        }
+        let request = self.cluster.shape(shape).key.request.clone();
+        self.cluster.intern(&request, closed)
     }
 
     pub(crate) fn held_reason(&self, by: JobIdx) -> WaitReason {
@@ -62,29 +86,47 @@ impl Scheduler {
     pub(crate) fn tally(&mut self, shape: ShapeIdx, strategy: Strategy) -> Tally {
         let request = self.cluster.shape(shape).key.request.clone();
         let judgement = (!self.terms.ignore(&request)).then(|| self.judge(shape, strategy, &[]));
-        let outlook = (&self.outlook, self.outlook_version);
-        let index = self.indexes.get(&mut self.cluster, outlook, shape, strategy);
-        let lacks: Vec<Option<Code>> = (0..self.cluster.order.len()).map(|place| index.lack(place)).collect();
-        self.count_lacks(shape, &lacks, judgement.as_ref())
+        let lacks = index::lacks(&self.cluster, &self.outlook, shape);
+        let rooms = self.cluster.order.iter().map(|node| Cow::Borrowed(self.cluster.room(*node)));
+        self.count_lacks(shape, rooms.zip(lacks), judgement.as_ref())
     }
 
-    fn count_lacks(&self, shape: ShapeIdx, lacks: &[Option<Code>], judgement: Option<&Judgement>) -> Tally {
+    /// What each node would lack even if nothing were booked on it.
+    fn tally_when_empty(&self, shape: ShapeIdx) -> Tally {
+        let empty = |node: &NodeIdx| {
+            let room = self.empty_room_of(*node);
+            let code = match fit::standing(self.cluster.shape(shape), &self.cluster.host(*node).spec, &room) {
+                Standing::No(code) => Some(code),
+                Standing::Yes(_) => fit::lack(self.cluster.shape(shape), &room),
+            };
+            (Cow::Owned(room), code)
+        };
+        self.count_lacks(shape, self.cluster.order.iter().map(empty), None)
+    }
+
+    fn count_lacks<'a>(
+        &'a self,
+        shape: ShapeIdx,
+        lacks: impl Iterator<Item = (Cow<'a, Room>, Option<Code>)>,
+        judgement: Option<&Judgement>,
+    ) -> Tally {
         let shape = self.cluster.shape(shape);
         let mut counts = [0_u32; CODES];
         let mut most = [0_i64; CODES];
-        let mut texts: BTreeMap<(Code, String), u32> = BTreeMap::new();
-        for (node, lack) in self.cluster.order.iter().zip(lacks) {
+        let mut texts: BTreeMap<(Code, String), (u32, i64)> = BTreeMap::new();
+        for (node, (room, lack)) in self.cluster.order.iter().zip(lacks) {
             let by_terms = || judgement.and_then(|judgement| judgement.verdicts[*node as usize].lack);
             let Some(mut code) = lack.or_else(by_terms) else { continue };
             if code == Code::Closed && self.cluster.host(*node).reach == Reach::Lost {
                 code = Code::Down;
             }
             counts[code as usize] += 1;
-            match amount(code, shape, self.cluster.room(*node)) {
+            match amount(code, shape, &room) {
                 Some(amount) => most[code as usize] = most[code as usize].max(amount),
                 None => {
-                    if let Some(text) = self.text(code, shape, *node) {
-                        *texts.entry((code, text)).or_default() += 1;
+                    if let Some((text, left)) = self.text(code, shape, *node, &room) {
+                        let entry = texts.entry((code, text)).or_default();
+                        *entry = (entry.0 + 1, entry.1.max(left));
                     }
                 }
             }
@@ -95,8 +137,8 @@ impl Scheduler {
                 lacks.push((plain(code, shape, most[code as usize]), counts[code as usize]));
             }
         }
-        for ((code, text), count) in texts {
-            lacks.push((self.worded(code, &text, shape), count));
+        for ((code, text), (count, most)) in texts {
+            lacks.push((worded(code, &text, shape, most), count));
         }
         lacks.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         Tally { nodes: self.cluster.order.len() as u32, lacks }
@@ -110,16 +152,16 @@ impl Scheduler {
             Standing::No(code) => code,
             Standing::Yes(_) => fit::lack(shape, room)?,
         };
-        match self.text(code, shape, node) {
-            Some(text) if has_text(code) => Some(self.worded(code, &text, shape)),
+        match self.text(code, shape, node, room) {
+            Some((text, left)) if has_text(code) => Some(worded(code, &text, shape, left)),
             _ => Some(plain(code, shape, amount(code, shape, room).unwrap_or(0))),
         }
     }
 
-    /// The name of what is in the way, for those codes that have one.
-    fn text(&self, code: Code, shape: &Shape, node: NodeIdx) -> Option<String> {
-        let (host, room) = (self.cluster.host(node), self.cluster.room(node));
-        match code {
+    /// The name of what is in the way, for those codes that have one, and how much of it is left.
+    fn text(&self, code: Code, shape: &Shape, node: NodeIdx, room: &Room) -> Option<(String, i64)> {
+        let host = self.cluster.host(node);
+        let name = match code {
             Code::Taint => {
                 let tolerations = &shape.key.request.tolerations;
                 labels::first_untolerated(&host.spec.taints, tolerations).map(ToString::to_string)
@@ -130,28 +172,19 @@ impl Scheduler {
             }
             Code::Named => {
                 let lacking = shape.need.named.iter().find(|(resource, amount)| *amount > room.named(*resource));
-                lacking.map(|(resource, _)| self.cluster.resource_name(*resource).to_string())
+                let (resource, _) = lacking?;
+                return Some((self.cluster.resource_name(*resource).to_string(), room.named(*resource)));
             }
-            Code::Token => shape.need.tokens.first().map(|(token, _)| token.to_string()),
+            Code::Token => {
+                let held = |token: &&(TokenName, TokenUse)| !fit::token_free(room, token);
+                let cluster_wide = |token: &&(TokenName, TokenUse)| self.terms.is_held(&token.0);
+                let tokens = &shape.need.tokens;
+                let token = tokens.iter().find(held).or_else(|| tokens.iter().find(cluster_wide));
+                token.map(|(token, _)| token.to_string())
+            }
             _ => None,
-        }
-    }
-
-    fn worded(&self, code: Code, text: &str, shape: &Shape) -> Lack {
-        match code {
-            Code::Taint => Lack::Taint(text.to_owned()),
-            Code::ModelQuota => Lack::ModelQuota(text.into()),
-            Code::Named => {
-                let request = &shape.key.request;
-                let need = request.resources.iter().find(|(name, _)| name.as_str() == text).map_or(0, |(_, n)| *n);
-                let number = shape.need.named.iter().map(|(resource, _)| *resource);
-                let number = number.into_iter().find(|resource| self.cluster.resource_name(*resource).as_str() == text);
-                let rooms = self.cluster.order.iter().map(|node| self.cluster.room(*node));
-                let most = number.and_then(|number| rooms.map(|room| room.named(number)).max()).unwrap_or(0);
-                Lack::Resource { name: text.into(), need, most: most.max(0) as u64 }
-            }
-            _ => Lack::Token(text.into()),
-        }
+        };
+        name.map(|name| (name, 0))
     }
 
     /// Whether an empty cluster, with all its nodes in order, would take the workload.
@@ -180,13 +213,18 @@ impl Scheduler {
         if matches!(fit::standing(shape, &host.spec, room), Standing::No(_)) {
             return 0;
         }
-        let mut empty = self.cluster.emptied(&host.spec, room);
+        fit::copies(shape, &self.empty_room_of(node), enough)
+    }
+
+    /// A node's room with nothing booked and everything in order.
+    fn empty_room_of(&self, node: NodeIdx) -> Room {
+        let mut empty = self.cluster.emptied(&self.cluster.host(node).spec, self.cluster.room(node));
         empty.open = true;
         for device in &mut empty.devices {
             device.open = true;
         }
         empty.summarise();
-        fit::copies(shape, &empty, enough)
+        empty
     }
 }
 
@@ -225,10 +263,24 @@ fn has_text(code: Code) -> bool {
     matches!(code, Code::Taint | Code::ModelQuota | Code::Named | Code::Token)
 }
 
+/// The lack of something that has a name.
+fn worded(code: Code, text: &str, shape: &Shape, most: i64) -> Lack {
+    match code {
+        Code::Taint => Lack::Taint(text.to_owned()),
+        Code::ModelQuota => Lack::ModelQuota(text.into()),
+        Code::Named => {
+            let request = &shape.key.request;
+            let need = request.resources.iter().find(|(name, _)| name.as_str() == text).map_or(0, |(_, n)| *n);
+            Lack::Resource { name: text.into(), need, most: most.max(0) as u64 }
+        }
+        _ => Lack::Token(text.into()),
+    }
+}
+
 /// How much this node has of what it lacks.
 fn amount(code: Code, shape: &Shape, room: &Room) -> Option<i64> {
     let serving = || room.devices.iter().filter(|d| fit::serves(shape, d));
-    let shareable = || serving().filter(|d| d.is_shareable());
+    let shareable = || serving().filter(|d| d.is_shareable() && !(shape.exclusive && d.users > 0));
     Some(match code {
         Code::GpuSize => {
             room.devices.iter().filter(|d| shape.accepts(d.model)).map(|d| d.total).max().unwrap_or(0).into()

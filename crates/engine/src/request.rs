@@ -9,7 +9,7 @@ use crate::name::{GpuModel, NodeId, ResourceName, TokenName};
 use crate::units::{MAX_AMOUNT, MAX_GPU_MEMORY, MiB, MilliCpu, MilliGpu};
 
 /// The most GPUs that one task may ask for on one node.
-pub const MAX_GPUS: u32 = 64;
+pub(crate) const MAX_GPUS: u32 = 64;
 
 /// The needs of one task. Two workloads with equal requests are one question to the engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -62,14 +62,15 @@ impl Scheduler {
             future.free(other);
         }
         if let Some(domain) = future.enough() {
-            return Some(Start { at: Some(this.now), seats: future.seats(domain, strategy) });
+            // It starts when what is being stopped is gone, and nobody knows when that is.
+            return Some(Start { at: None, seats: future.seats(domain, strategy) });
         }
         for (end, _, other) in this.ends.iter().take(MOST_STEPS) {
             future.free(*other);
             if let Some(domain) = future.enough() {
-                // An overdue end may come any moment, but not in the past.
-                let at = (*end).max(this.now);
-                return Some(Start { at: Some(at), seats: future.seats(domain, strategy) });
+                // An overdue end may come at any moment: that is no time to wait for.
+                let at = Some(*end).filter(|end| *end > this.now);
+                return Some(Start { at, seats: future.seats(domain, strategy) });
             }
         }
         this.foresee_unknown(job, future, strategy)
@@ -106,7 +107,7 @@ impl Scheduler {
             None => vec![Some(0); self.cluster.hosts.len()],
         };
         let outlook = (&self.outlook, self.outlook_version);
-        let index = self.indexes.get(&mut self.cluster, outlook, shape, strategy);
+        let mut index = self.indexes.get(&self.cluster, outlook, shape, strategy);
         let mut allowed = vec![false; domain.len()];
         for (place, node) in self.cluster.order.iter().enumerate() {
             let barred = judgement.as_ref().is_some_and(|j| j.verdicts[*node as usize].lack.is_some());

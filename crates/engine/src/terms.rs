@@ -50,6 +50,16 @@ impl Terms {
                 || !self.owners.keys().any(|term| term.selector.matches(&request.labels)))
     }
 
+    /// Whether somebody holds a token that the whole cluster must agree on.
+    pub(crate) fn is_held(&self, token: &TokenName) -> bool {
+        self.tokens.contains_key(token)
+    }
+
+    /// Whether the terms of anybody ask where tasks with these labels are.
+    pub(crate) fn ask_about(&self, labels: &Labels) -> bool {
+        self.selectors.keys().any(|selector| selector.matches(labels))
+    }
+
     /// Begins to count for the terms of a request; `existing` are all tasks there are.
     pub(crate) fn watch<'a>(
         &mut self,
@@ -237,10 +247,14 @@ impl Judgement {
         let emptiest = if (totals.len() as u32) < spread.min_domains { None } else { totals.values().min() };
         let emptiest = emptiest.copied().unwrap_or(0);
         let more = u32::from(spread.selector.matches(own));
+        // A node outside all domains is no way to keep them even: it is liked less than the fullest.
+        let outside = (totals.values().max().copied().unwrap_or(0) + more + 1).saturating_sub(emptiest);
         for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
             let Some(there) = domain.map(|domain| totals.get(&domain).copied().unwrap_or(0)) else {
                 if spread.required {
                     verdict.block(Code::Spread);
+                } else {
+                    verdict.liking -= outside as i32;
                 }
                 continue;
             };

@@ -69,6 +69,20 @@ impl Tree {
         Some(at)
     }
 
+    /// Levels above the leaves, the unseen root included.
+    pub(crate) fn height(&self) -> usize {
+        self.levels.len()
+    }
+
+    /// The maxima below the block at this level that begins with this leaf, each with its first leaf.
+    pub(crate) fn children(&self, level: usize, leaf: usize) -> impl Iterator<Item = (i64, usize)> {
+        let width = WIDTH.pow(level as u32 - 1);
+        let row = &self.levels[level - 1];
+        let first = leaf / width;
+        let block = row[first..].iter().take(WIDTH).enumerate();
+        block.filter(|(_, top)| **top != UNFIT).map(move |(at, top)| (*top, (first + at) * width))
+    }
+
     /// The first leaf at or after `from` that fits at all.
     pub(crate) fn first_from(&self, from: usize) -> Option<usize> {
         let mut at = from;

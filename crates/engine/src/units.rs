@@ -7,10 +7,10 @@ use crate::error::BadInput;
 
 /// The largest amount of anything that the engine accepts: sums of many of these stay far from
 /// overflow, and no real machine comes near it.
-pub const MAX_AMOUNT: u64 = 1 << 46;
+pub(crate) const MAX_AMOUNT: u64 = 1 << 46;
 
 /// The largest memory of one GPU, in MiB (one PiB): device arithmetic is done in 32 bits.
-pub const MAX_GPU_MEMORY: u64 = 1 << 30;
+pub(crate) const MAX_GPU_MEMORY: u64 = 1 << 30;
 
 macro_rules! amount {
     ($(#[$doc:meta])* $name:ident, $suffix:literal) => {

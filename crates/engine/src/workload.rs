@@ -9,10 +9,10 @@ use crate::strategy::Strategy;
 use crate::units::{Span, Time};
 
 /// The most tasks of one gang.
-pub const MAX_TASKS: u32 = 100_000;
+pub(crate) const MAX_TASKS: u32 = 100_000;
 
 /// The highest priority.
-pub const MAX_PRIORITY: u8 = 10;
+pub(crate) const MAX_PRIORITY: u8 = 10;
 
 /// A gang of one or more tasks of the same shape, placed whole or not at all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

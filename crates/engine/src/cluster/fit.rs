@@ -3,9 +3,11 @@
 //! Two halves: what only the node's description decides (labels, taints, models; kept until that
 //! changes) and what bookings decide (asked again whenever something is booked or freed).
 
+use crate::cluster::Brief;
 use crate::cluster::room::{CPU, Device, JOBS, MEMORY, NO_LINK, Room, STORAGE};
 use crate::cluster::shape::{Ask, ModelVerdict, Shape};
 use crate::labels;
+use crate::name::TokenName;
 use crate::node::Node;
 use crate::request::TokenUse;
 
@@ -138,6 +140,20 @@ pub(crate) fn serves(shape: &Shape, device: &Device) -> bool {
     shape.accepts(device.model) && device.total >= shape.min_memory
 }
 
+/// The same at a glance: what is in the way for sure, if anything.
+pub(crate) fn brief_lack(shape: &Shape, brief: &Brief) -> Option<Code> {
+    if !brief.open {
+        return Some(Code::Closed);
+    }
+    match shape.ask {
+        Ask::Whole(count) if brief.whole < count => return Some(Code::FreeGpus),
+        Ask::Share(milli) if brief.most_milli < milli => return Some(Code::GpuShare),
+        Ask::Memory(mib) if brief.most_mib < mib => return Some(Code::GpuMemory),
+        _ => {}
+    }
+    None
+}
+
 /// The half that bookings decide: `None` means that it fits, provided the standing is good.
 pub(crate) fn lack(shape: &Shape, room: &Room) -> Option<Code> {
     if !room.open {
@@ -172,11 +188,11 @@ fn gpu_lack(shape: &Shape, room: &Room) -> Option<Code> {
             (shape.nvlink && count > 1 && largest_link(shape, room) < count.into()).then_some(Code::NvLink)
         }
         Ask::Share(milli) => {
-            let fits = room.most_milli >= milli && room.devices.iter().any(|d| share_fits(shape, d));
+            let fits = room.most_milli >= milli && share_devices(shape, room).next().is_some();
             (!fits).then_some(Code::GpuShare)
         }
         Ask::Memory(mib) => {
-            let fits = room.most_mib >= mib && room.devices.iter().any(|d| share_fits(shape, d));
+            let fits = room.most_mib >= mib && share_devices(shape, room).next().is_some();
             (!fits).then_some(Code::GpuMemory)
         }
         Ask::Mig(_, count) => (mig_copies(shape, room, count.into()) < count.into()).then_some(Code::MigSlice),
@@ -192,23 +208,35 @@ pub(crate) fn whole_devices<'a>(
     each.filter(move |(_, d)| d.is_free() && serves(shape, d))
 }
 
-/// Thousandths and memory that this shape takes of a device.
+/// The devices on which a share of this shape fits now, with the thousandths and memory it takes there.
+pub(crate) fn share_devices<'a>(
+    shape: &'a Shape,
+    room: &'a Room,
+) -> impl Iterator<Item = (usize, &'a Device, (i32, i32))> {
+    // On most nodes all devices are alike: what depends on the model is worked out once.
+    let alike = room.devices.first().filter(|_| room.uniform);
+    let unsuitable = alike.is_some_and(|first| !serves(shape, first));
+    let portion = alike.map(|first| share_of(shape, first));
+    let devices = if unsuitable { &[] } else { &room.devices[..] };
+    devices.iter().enumerate().filter_map(move |(index, device)| {
+        let (milli, mib) = portion.unwrap_or_else(|| share_of(shape, device));
+        let fits = device.is_shareable()
+            && device.milli >= milli
+            && device.mib >= mib
+            && !(shape.exclusive && device.users > 0)
+            && (portion.is_some() || serves(shape, device));
+        fits.then_some((index, device, (milli, mib)))
+    })
+}
+
+/// Thousandths and memory that this shape takes of a device. Both are booked, rounded down, so that
+/// thirds of a GPU really are three.
 pub(crate) fn share_of(shape: &Shape, device: &Device) -> (i32, i32) {
     match shape.ask {
         Ask::Share(milli) => (milli, scaled(device.total, milli, 1000)),
         Ask::Memory(mib) => (scaled(1000, mib, device.total), mib),
         Ask::None | Ask::Whole(_) | Ask::Mig(..) => (1000, device.total),
     }
-}
-
-/// Whether a share of this shape fits on the device now. Shares and memory are both kept: parts
-/// are rounded down, so that thirds of a GPU really are three.
-pub(crate) fn share_fits(shape: &Shape, device: &Device) -> bool {
-    if !device.is_shareable() || !serves(shape, device) || (shape.exclusive && device.users > 0) {
-        return false;
-    }
-    let (milli, mib) = share_of(shape, device);
-    device.milli >= milli && device.mib >= mib
 }
 
 fn scaled(whole: i32, part: i32, of: i32) -> i32 {
@@ -250,15 +278,18 @@ pub(crate) fn mig_open(shape: &Shape, device: &Device) -> bool {
 }
 
 fn tokens_free(shape: &Shape, room: &Room) -> bool {
-    shape.need.tokens.iter().all(|(token, usage)| {
-        let Some(holders) = room.tokens.get(token) else { return true };
-        match usage {
-            TokenUse::Exclusive => holders.exclusive == 0 && holders.shared == 0,
-            TokenUse::Shared => holders.exclusive == 0,
-            // The cluster-wide kinds are judged where all nodes are seen.
-            TokenUse::OneNode | TokenUse::OneTask => true,
-        }
-    })
+    shape.need.tokens.iter().all(|token| token_free(room, token))
+}
+
+/// Whether the node has this token to give.
+pub(crate) fn token_free(room: &Room, (token, usage): &(TokenName, TokenUse)) -> bool {
+    let Some(holders) = room.tokens.get(token) else { return true };
+    match usage {
+        TokenUse::Exclusive => holders.exclusive == 0 && holders.shared == 0,
+        TokenUse::Shared => holders.exclusive == 0,
+        // The cluster-wide kinds are judged where all nodes are seen.
+        TokenUse::OneNode | TokenUse::OneTask => true,
+    }
 }
 
 /// How many tasks of this shape fit on the node at once, counted up to `enough`. Bookings of equal
@@ -291,16 +322,11 @@ pub(crate) fn copies(shape: &Shape, room: &Room, enough: u32) -> u32 {
 }
 
 fn share_copies(shape: &Shape, room: &Room) -> u32 {
-    let fitting = room.devices.iter().filter(|d| share_fits(shape, d));
+    let fitting = share_devices(shape, room);
     if shape.exclusive {
         return fitting.count() as u32;
     }
-    fitting
-        .map(|device| {
-            let (milli, mib) = share_of(shape, device);
-            (device.milli / milli.max(1)).min(device.mib / mib.max(1)) as u32
-        })
-        .sum()
+    fitting.map(|(_, d, (milli, mib))| (d.milli / milli.max(1)).min(d.mib / mib.max(1)) as u32).sum()
 }
 
 fn linked_copies(shape: &Shape, room: &Room, count: u32) -> u32 {

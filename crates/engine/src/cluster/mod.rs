@@ -14,6 +14,7 @@ pub(crate) use host::{Host, Reach};
 use room::{Claim, ModelIdx, ResIdx, Room};
 use shape::{Shape, ShapeIdx, ShapeKey};
 
+use crate::labels::{Effect, Taint};
 use crate::name::{GpuModel, NodeId, ResourceName};
 use crate::node::Node;
 use crate::request::Request;
@@ -26,13 +27,32 @@ const JOURNAL: usize = 1 << 17;
 /// Shapes without users that are kept, in case they come back.
 const IDLE_SHAPES: usize = 1024;
 
-/// Something about a node changed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Change {
-    pub(crate) node: NodeIdx,
-    /// Its description changed, not only its bookings.
-    pub(crate) description: bool,
+/// What changed about a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Less is left.
+    Booked,
+    /// More may be left.
+    Freed,
+    /// It is described differently.
+    Described,
 }
+
+/// What decides about most nodes at a glance, packed so that a walk over all nodes is quick.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Brief {
+    pub(crate) free: [i64; 4],
+    pub(crate) most_milli: i32,
+    pub(crate) most_mib: i32,
+    pub(crate) whole: u16,
+    /// Nodes of one kind have the same devices and taints.
+    pub(crate) kind: u16,
+    pub(crate) open: bool,
+    pub(crate) uniform: bool,
+}
+
+/// What nodes of one kind have in common: devices as (model, memory, in MIG mode), and taints.
+type Kind = (Vec<(ModelIdx, i32, bool)>, Vec<Taint>);
 
 /// All nodes.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +60,9 @@ pub(crate) struct Cluster {
     /// By node number; an empty place has no host.
     pub(crate) hosts: Vec<Option<Host>>,
     pub(crate) rooms: Vec<Room>,
+    pub(crate) briefs: Vec<Brief>,
+    kinds: BTreeMap<Kind, u16>,
+    soft_taints: bool,
     by_name: FxHashMap<NodeId, NodeIdx>,
     vacant: Vec<NodeIdx>,
     /// Node numbers in order of rank and name, and the way back.
@@ -48,8 +71,10 @@ pub(crate) struct Cluster {
     order_stale: bool,
     /// Counts changes of the order.
     pub(crate) layout: u64,
-    journal: Vec<Change>,
+    journal: Vec<(NodeIdx, Change)>,
     journal_start: u64,
+    /// Changes that may have made room.
+    growth: u64,
     pub(crate) models: Vec<GpuModel>,
     resources: Vec<ResourceName>,
     shapes: Vec<Option<Shape>>,
@@ -104,11 +129,14 @@ impl Cluster {
         } else {
             self.hosts.push(Some(host));
             self.rooms.push(room);
+            self.briefs.push(Brief::default());
             self.place.push(0);
             self.hosts.len() as NodeIdx - 1
         };
         self.by_name.insert(spec.id.clone(), node);
+        self.sort_into_kind(node);
         self.count_capacity(node, 1);
+        self.growth += 1;
         self.order_stale = true;
         self.domains.clear();
         node
@@ -135,44 +163,49 @@ impl Cluster {
         let relabelled = host.spec.labels != spec.labels;
         host.spec = spec.clone();
         self.rooms[node as usize] = self.empty_room(&spec);
+        self.sort_into_kind(node);
         self.apply_state(node);
         self.count_capacity(node, 1);
         self.order_stale |= reordered;
         if relabelled {
             self.domains.clear();
         }
-        self.touch(node, true);
+        self.touch(node, Change::Described);
     }
 
     /// Writes a node's condition into its room.
     pub(crate) fn apply_state(&mut self, node: NodeIdx) {
         if let Some(host) = &self.hosts[node as usize] {
             host.apply_state(&mut self.rooms[node as usize]);
+            self.summarise(node);
         }
     }
 
     /// Books a claim; what is there is the caller's business.
     pub(crate) fn book(&mut self, node: NodeIdx, claim: &Claim) {
         self.rooms[node as usize].book(claim);
-        self.touch(node, false);
+        self.summarise(node);
+        self.touch(node, Change::Booked);
     }
 
     pub(crate) fn release(&mut self, node: NodeIdx, claim: &Claim) {
         self.rooms[node as usize].release(claim);
-        self.touch(node, false);
+        self.summarise(node);
+        self.touch(node, Change::Freed);
     }
 
     /// Notes that readers must look at this node again.
-    pub(crate) fn touch(&mut self, node: NodeIdx, description: bool) {
+    pub(crate) fn touch(&mut self, node: NodeIdx, change: Change) {
         if self.journal.len() >= 2 * JOURNAL {
             self.journal.drain(..JOURNAL);
             self.journal_start += JOURNAL as u64;
         }
-        self.journal.push(Change { node, description });
+        self.growth += u64::from(change != Change::Booked);
+        self.journal.push((node, change));
     }
 
     /// Changes since a reader's mark, or nothing when the reader must start over; and the new mark.
-    pub(crate) fn changes_since(&self, mark: u64) -> (Option<&[Change]>, u64) {
+    pub(crate) fn changes_since(&self, mark: u64) -> (Option<&[(NodeIdx, Change)]>, u64) {
         let end = self.journal_start + self.journal.len() as u64;
         let from = mark.checked_sub(self.journal_start).map(|from| &self.journal[from as usize..]);
         (from, end)
@@ -306,6 +339,40 @@ impl Cluster {
     /// Whether the order is as last sorted.
     pub(crate) fn is_sorted(&self) -> bool {
         !self.order_stale
+    }
+
+    /// Whether any node merely asks to stay away.
+    pub(crate) fn has_soft_taints(&self) -> bool {
+        self.soft_taints
+    }
+
+    /// Counts changes that may have made room.
+    pub(crate) fn growth(&self) -> u64 {
+        self.growth
+    }
+
+    fn summarise(&mut self, node: NodeIdx) {
+        let room = &self.rooms[node as usize];
+        let brief = &mut self.briefs[node as usize];
+        *brief = Brief {
+            free: room.free,
+            most_milli: room.most_milli,
+            most_mib: room.most_mib,
+            whole: room.whole,
+            kind: brief.kind,
+            open: room.open,
+            uniform: room.uniform,
+        };
+    }
+
+    fn sort_into_kind(&mut self, node: NodeIdx) {
+        let devices = &self.rooms[node as usize].devices;
+        let devices = devices.iter().map(|d| (d.model, d.total, d.geometry.is_some())).collect();
+        let kind: Kind = (devices, self.host(node).spec.taints.clone());
+        self.soft_taints |= kind.1.iter().any(|taint| taint.effect == Effect::PreferNoSchedule);
+        let next = self.kinds.len() as u16;
+        self.briefs[node as usize].kind = *self.kinds.entry(kind).or_insert(next);
+        self.summarise(node);
     }
 
     fn drop_idle_shapes(&mut self) {

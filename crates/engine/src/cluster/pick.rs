@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use crate::cluster::fit::{mig_open, share_of, whole_devices};
-use crate::cluster::room::{Claim, Device, DeviceClaim};
+use crate::cluster::fit::{mig_open, share_devices, share_of, whole_devices};
+use crate::cluster::room::{Claim, DeviceClaim};
 use crate::cluster::shape::Ask;
 use crate::strategy::{self, Strategy, View};
 
@@ -14,7 +14,7 @@ pub(crate) fn claim(strategy: Strategy, view: &View<'_>, after: Option<usize>) -
         Ask::None => SmallVec::new(),
         Ask::Whole(count) => whole(strategy, view, usize::from(count), after)?,
         Ask::Share(_) | Ask::Memory(_) => SmallVec::from_elem(share(strategy, view, after)?, 1),
-        Ask::Mig(profile, count) => slices(view, profile.as_str(), count)?,
+        Ask::Mig(profile, count) => slices(view, profile.as_str(), count, after)?,
     };
     Some(Claim { need: view.shape.need.clone(), devices })
 }
@@ -26,11 +26,13 @@ fn whole(
     after: Option<usize>,
 ) -> Option<SmallVec<[DeviceClaim; 1]>> {
     let chosen: SmallVec<[u8; 8]> = match after {
-        Some(after) if !view.shape.nvlink => {
+        // A group of joined devices is chosen as a whole: round robin goes on with the next node.
+        Some(_) if view.shape.nvlink && count > 1 => return None,
+        Some(after) => {
             let behind = whole_devices(view.shape, view.room).filter(|(index, _)| *index > after);
             behind.take(count).map(|(index, _)| index as u8).collect()
         }
-        _ => strategy::whole_choice(strategy, view, count),
+        None => strategy::whole_choice(strategy, view, count),
     };
     let claim = |device: &u8| {
         let found = &view.room.devices[usize::from(*device)];
@@ -47,12 +49,8 @@ fn whole(
 }
 
 fn share(strategy: Strategy, view: &View<'_>, after: Option<usize>) -> Option<DeviceClaim> {
-    let fits = |(_, d): &(usize, &Device)| crate::cluster::fit::share_fits(view.shape, d);
     let index = match after {
-        Some(after) => {
-            let mut behind = view.room.devices.iter().enumerate().skip(after + 1).filter(fits);
-            behind.next()?.0
-        }
+        Some(after) => share_devices(view.shape, view.room).find(|(index, ..)| *index > after)?.0,
         None => strategy::share_device(strategy, view)?,
     };
     let device = &view.room.devices[index];
@@ -67,17 +65,25 @@ fn share(strategy: Strategy, view: &View<'_>, after: Option<usize>) -> Option<De
     })
 }
 
-/// Slices go to the fullest device that takes them, so that others stay whole.
-fn slices(view: &View<'_>, name: &str, count: u16) -> Option<SmallVec<[DeviceClaim; 1]>> {
+/// Slices go to the fullest device that takes them, so that others stay whole; in turn, to the
+/// first.
+fn slices(
+    view: &View<'_>,
+    name: &str,
+    count: u16,
+    after: Option<usize>,
+) -> Option<SmallVec<[DeviceClaim; 1]>> {
+    let first = after.map_or(0, |after| after + 1);
     let mut devices = view.room.devices.clone();
     let mut claims = SmallVec::new();
     for _ in 0..count {
-        let open = devices.iter().enumerate().filter(|(_, d)| mig_open(view.shape, d));
+        let open = devices.iter().enumerate().skip(first).filter(|(_, d)| mig_open(view.shape, d));
         let places = open.filter_map(|(index, d)| {
             let geometry = d.geometry?;
             let id = geometry.profile(name)?;
             let start = d.place_for(id, d.slots)?;
-            Some((d.slots.room(geometry), index, geometry, id, start))
+            let fullness = if after.is_some() { 0 } else { d.slots.room(geometry) };
+            Some((fullness, index, geometry, id, start))
         });
         let (_, index, geometry, id, start) = places.min_by_key(|place| (place.0, place.1))?;
         let profile = geometry.get(id)?;

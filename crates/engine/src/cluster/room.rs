@@ -123,6 +123,9 @@ pub(crate) struct Room {
     /// Sums over usable devices.
     pub(crate) free_milli: i32,
     pub(crate) total_milli: i32,
+    /// Thousandths of the node's GPUs (or cores, when it has none), and of its cores, that are taken.
+    pub(crate) used_permille: i32,
+    pub(crate) cpu_permille: i32,
     /// Price of a GPU, a core and a GiB for an hour, in micro-dollars.
     pub(crate) price: [i64; 3],
     pub(crate) named: Vec<(ResIdx, i64)>,
@@ -182,21 +185,6 @@ impl Room {
             })
     }
 
-    /// Thousandths of the node's GPUs (or cores, when it has none) that are taken.
-    pub(crate) fn used_permille(&self) -> i64 {
-        if self.total_milli > 0 {
-            let used = i64::from(self.total_milli - self.free_milli);
-            used.max(0) * 1000 / i64::from(self.total_milli)
-        } else {
-            self.cpu_permille()
-        }
-    }
-
-    /// Thousandths of the node's cores that are taken.
-    pub(crate) fn cpu_permille(&self) -> i64 {
-        (self.total[CPU] - self.free[CPU]).clamp(0, self.total[CPU]) * 1000 / self.total[CPU].max(1)
-    }
-
     /// Brings the summary up to date after devices changed.
     pub(crate) fn summarise(&mut self) {
         let (mut whole, mut milli, mut mib, mut free, mut total) = (0, 0, 0, 0, 0);
@@ -217,6 +205,10 @@ impl Room {
         self.most_mib = mib;
         self.free_milli = free;
         self.total_milli = total;
+        let cores = (self.total[CPU] - self.free[CPU]).clamp(0, self.total[CPU]);
+        self.cpu_permille = (cores * 1000 / self.total[CPU].max(1)) as i32;
+        self.used_permille =
+            if total > 0 { (total - free).max(0) * WHOLE / total } else { self.cpu_permille };
     }
 
     fn change(&mut self, need: &Need, sign: i64) {
@@ -264,14 +256,17 @@ impl Claim {
 
 impl DeviceClaim {
     fn clipped(&self, room: &Room) -> Option<Self> {
-        let device = room.devices.get(usize::from(self.device))?;
+        let device = room.devices.get(usize::from(self.device)).filter(|device| device.exclusive == 0)?;
+        let exclusive = self.exclusive && device.users == 0;
         if let Some((profile, start)) = self.slice {
             let open = device.geometry.is_some_and(|g| device.slots.fits_at(g, profile, start));
-            return open.then_some(*self);
+            return open.then_some(Self { exclusive, ..*self });
         }
-        let milli = self.milli.min(device.milli);
-        let mib = self.mib.min(device.mib);
+        // Who wants to be alone needs the others to go: all that is left is kept until they have.
+        let all = self.exclusive && !exclusive;
+        let milli = if all { device.milli } else { self.milli.min(device.milli) };
+        let mib = if all { device.mib } else { self.mib.min(device.mib) };
         let any = milli > 0 && mib > 0;
-        any.then_some(Self { milli, mib, exclusive: false, ..*self })
+        any.then_some(Self { milli, mib, exclusive, ..*self })
     }
 }

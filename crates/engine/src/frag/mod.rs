@@ -5,21 +5,29 @@
 //! cluster sees and how often. Placing a request where the number suffers least keeps the cluster
 //! usable for whatever comes next.
 //!
-//! * [`Fgd`] is the published measure (Weng et al., "Beware of Fragmentation", USENIX ATC '23),
-//!   exact to the last integer.
-//! * [`Value`] is this project's own measure; it allocates more on every published trace.
+//! * [`Fgd`] is the published measure (Weng et al., "Beware of Fragmentation: Scheduling
+//!   GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX ATC '23), exact to the last
+//!   integer.
+//! * [`Value`] is this project's own measure; `docs/research/fragmentation.md` has the numbers.
 //!
 //! Both answer one question, `score(node, request)`: higher is better, equal scores are ties. They
-//! look at one node only, so a caller may cache a score until that node changes. Neither checks
-//! that the request fits: the caller has done so.
+//! look at one node only, so a caller may keep a score until that node changes. Neither checks that
+//! the request fits: the caller has done so.
+//!
+//! Open `worth.rs` first: it holds what the two measures share.
 
 mod fgd;
+mod random;
 mod ranks;
 mod selfplay;
+#[cfg(test)]
+mod tests;
+mod usable;
 mod value;
+mod worth;
 
 pub use fgd::Fgd;
-pub use value::{Value, ValueOptions};
+pub use value::{Learning, Value, ValueOptions};
 
 /// Dense number of a GPU model; the caller owns the names.
 pub type ModelId = u16;
@@ -50,8 +58,26 @@ impl DemandClass {
 
     /// Whether a request of this shape may run on GPUs of `model`.
     pub fn accepts(&self, model: ModelId) -> bool {
-        self.models.is_empty() || self.models.contains(&model)
+        self.models.is_empty() || self.models.binary_search(&model).is_ok()
     }
+
+    /// GPU thousandths one request of this shape takes in all.
+    pub fn total_milli(&self) -> i64 {
+        i64::from(self.milli) * i64::from(self.gpus)
+    }
+}
+
+/// So many nodes of one shape: what the cluster is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeShape {
+    /// The model of the nodes' GPUs.
+    pub model: ModelId,
+    /// GPUs of one node.
+    pub gpus: u16,
+    /// CPU of one node, in thousandths of a core.
+    pub cpu: i64,
+    /// How many such nodes there are.
+    pub count: u32,
 }
 
 /// What one node has left, as the caller's books have it.
@@ -74,17 +100,4 @@ pub enum Take {
     Share(i32),
     /// This many untouched devices.
     Whole(u16),
-}
-
-/// So many nodes of one shape: what the cluster is made of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeShape {
-    /// The model of the nodes' GPUs.
-    pub model: ModelId,
-    /// GPUs of one node.
-    pub gpus: u16,
-    /// CPU of one node, in thousandths of a core.
-    pub cpu: i64,
-    /// How many such nodes there are.
-    pub count: u32,
 }

@@ -1,7 +1,7 @@
 //! `best_fit`: the device whose free memory the request fills most tightly.
 
 use super::{Scorer, View};
-use crate::cluster::fit::{share_of, whole_devices};
+use crate::cluster::fit::whole_devices;
 use crate::cluster::room::{CPU, Device};
 
 #[derive(Debug)]
@@ -21,8 +21,7 @@ impl Scorer for BestFit {
         -(i64::from(smallest.unwrap_or(0)) << 8) - i64::from(view.room.whole)
     }
 
-    fn share(&self, view: &View<'_>, device: &Device) -> i64 {
-        let (_, mib) = share_of(view.shape, device);
+    fn share(&self, view: &View<'_>, device: &Device, mib: i32) -> i64 {
         -(i64::from(device.mib - mib) << 8) - i64::from(view.room.whole)
     }
 

@@ -16,7 +16,7 @@ impl Scorer for Cheapest {
         price(view, i64::from(count) * 1000)
     }
 
-    fn share(&self, view: &View<'_>, device: &Device) -> i64 {
+    fn share(&self, view: &View<'_>, device: &Device, _mib: i32) -> i64 {
         let milli = if view.shape.exclusive { 1000 } else { share_of(view.shape, device).0 };
         price(view, milli.into())
     }
@@ -30,5 +30,5 @@ fn price(view: &View<'_>, milli: i64) -> i64 {
         + cpu * i128::from(need[CPU]) / 1000
         + gib * i128::from(need[MEMORY]) / 1024;
     let price = i64::try_from(micro / 100).unwrap_or(i64::MAX).min(1 << 27);
-    -(price << 10) + view.room.used_permille()
+    -(price << 10) + i64::from(view.room.used_permille)
 }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::{Outlook, Scorer, View};
-use crate::cluster::fit::share_of;
+use crate::cluster::fit::{serves, share_devices};
 use crate::cluster::room::{CPU, Device, Room};
 use crate::cluster::shape::{Ask, Shape};
 use crate::frag::{NodeView, Take};
@@ -15,7 +15,7 @@ pub(super) struct LeastFragmented;
 pub(super) struct ExactFgd;
 
 /// One of the two measures, asked about a node.
-trait Measure: Sync {
+trait Measure {
     fn ask(&self, outlook: &Outlook, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize);
 }
 
@@ -42,21 +42,17 @@ impl<M: Measure> Scorer for M {
         measure(self, view, take).0
     }
 
-    fn share(&self, _view: &View<'_>, _device: &Device) -> i64 {
+    fn share(&self, _view: &View<'_>, _device: &Device, _mib: i32) -> i64 {
         0
     }
 
     fn best_share(&self, view: &View<'_>) -> Option<(i64, usize)> {
-        let sample = view.room.devices.iter().find(|d| crate::cluster::fit::share_fits(view.shape, d))?;
-        let (milli, _) = share_of(view.shape, sample);
+        let (first, _, (milli, _)) = share_devices(view.shape, view.room).next()?;
         let take = if view.shape.exclusive { Take::Whole(1) } else { Take::Share(milli.max(1)) };
         let (score, device) = measure(self, view, take);
-        let fits = |d: &Device| crate::cluster::fit::share_fits(view.shape, d);
-        if view.room.devices.get(device).is_some_and(fits) {
-            return Some((score, device));
-        }
-        // Memory and shares can disagree by a rounding; the first device that fits will do.
-        view.room.devices.iter().position(fits).map(|device| (score, device))
+        // Memory and shares can disagree by a rounding; the first device that fits will do then.
+        let fits = share_devices(view.shape, view.room).any(|(index, ..)| index == device);
+        Some((score, if fits { device } else { first }))
     }
 }
 
@@ -71,7 +67,7 @@ fn measure<M: Measure>(rule: &M, view: &View<'_>, take: Take) -> (i64, usize) {
 fn shares_left(shape: &Shape, room: &Room, take: Take) -> SmallVec<[i32; 16]> {
     let usable = |d: &Device| {
         let whole_only = d.exclusive > 0 || d.geometry.is_some() || !d.open;
-        !whole_only && (room.uniform || take == Take::Nothing || crate::cluster::fit::serves(shape, d))
+        !whole_only && (room.uniform || take == Take::Nothing || serves(shape, d))
     };
     room.devices.iter().map(|d| if usable(d) { d.milli.max(0) } else { 0 }).collect()
 }

@@ -2,23 +2,40 @@
 
 use super::{Scorer, View};
 use crate::cluster::fit::whole_devices;
-use crate::cluster::room::{Device, WHOLE};
+use crate::cluster::room::{Device, Room, WHOLE};
+use crate::common::Family;
 
 #[derive(Debug)]
 pub(super) struct LeastUtilized;
 
 impl Scorer for LeastUtilized {
     fn plain(&self, view: &View<'_>) -> i64 {
-        -view.room.cpu_permille()
+        -i64::from(view.room.cpu_permille)
     }
 
     fn whole(&self, view: &View<'_>, count: u16) -> i64 {
-        -(busiest_of_the_calmest(view, count) << 20) - view.room.used_permille()
+        -(busiest_of_the_calmest(view, count) << 20) - i64::from(view.room.used_permille)
     }
 
-    fn share(&self, view: &View<'_>, device: &Device) -> i64 {
+    fn share(&self, view: &View<'_>, device: &Device, _mib: i32) -> i64 {
         let taken = i64::from(WHOLE - device.milli);
-        -(i64::from(device.busy) << 20) - (taken << 10) - view.room.used_permille()
+        -(i64::from(device.busy) << 20) - (taken << 10) - i64::from(view.room.used_permille)
+    }
+
+    fn bound(&self, room: &Room, family: Family) -> i64 {
+        let used = i64::from(room.used_permille);
+        match family {
+            Family::Plain => -i64::from(room.cpu_permille),
+            Family::Whole => {
+                let calmest = room.devices.iter().filter(|d| d.is_free()).map(|d| d.busy).min();
+                -(i64::from(calmest.unwrap_or(0)) << 20) - used
+            }
+            Family::Share => {
+                let shareable = room.devices.iter().filter(|d| d.is_shareable() && d.milli > 0);
+                let best = shareable.map(|d| (i64::from(d.busy) << 20) + (i64::from(WHOLE - d.milli) << 10)).min();
+                -best.unwrap_or(0) - used
+            }
+        }
     }
 
     fn device_key(&self, _view: &View<'_>, device: &Device) -> i64 {

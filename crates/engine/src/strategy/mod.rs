@@ -17,11 +17,13 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::cluster::fit::{share_fits, whole_devices};
+use crate::cluster::fit::{share_devices, whole_devices};
 use crate::cluster::room::{Device, NO_LINK, Room};
-use crate::cluster::shape::{Ask, Shape};
+use crate::cluster::shape::{Ask, ModelVerdict, Shape};
+use crate::common::Family;
 use crate::error::BadInput;
 use crate::frag::{Fgd, Value};
+use crate::tree::UNFIT;
 
 /// How GPUs are chosen among those that fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -73,16 +75,22 @@ impl Strategy {
         matches!(self, Self::LeastFragmented | Self::Fgd)
     }
 
-    fn scorer(self) -> &'static dyn Scorer {
+    /// Whether its opinion hardly depends on the shape, so that one tree of bounds serves all.
+    pub(crate) fn has_bounds(self) -> bool {
+        matches!(self, Self::LeastUtilized | Self::Priority | Self::RoundRobin)
+    }
+
+    /// Asks the strategy's scorer; the one place where names become opinions.
+    fn consult<Q: Question>(self, question: Q) -> Q::Answer {
         match self {
-            Self::LeastUtilized | Self::Priority => &least_utilized::LeastUtilized,
-            Self::BestFit => &best_fit::BestFit,
-            Self::RoundRobin => &round_robin::RoundRobin,
-            Self::LeastFragmented => &fragmentation::LeastFragmented,
-            Self::Cheapest => &cheapest::Cheapest,
-            Self::Pack => &pack::Pack,
-            Self::Fgd => &fragmentation::ExactFgd,
-            Self::PaperBestFit => &paper_best_fit::PaperBestFit,
+            Self::LeastUtilized | Self::Priority => question.ask(&least_utilized::LeastUtilized),
+            Self::BestFit => question.ask(&best_fit::BestFit),
+            Self::RoundRobin => question.ask(&round_robin::RoundRobin),
+            Self::LeastFragmented => question.ask(&fragmentation::LeastFragmented),
+            Self::Cheapest => question.ask(&cheapest::Cheapest),
+            Self::Pack => question.ask(&pack::Pack),
+            Self::Fgd => question.ask(&fragmentation::ExactFgd),
+            Self::PaperBestFit => question.ask(&paper_best_fit::PaperBestFit),
         }
     }
 }
@@ -113,6 +121,13 @@ pub(crate) struct View<'a> {
     pub(crate) outlook: &'a Outlook,
 }
 
+impl View<'_> {
+    /// Whether the device is of the preferred model.
+    fn likes(&self, device: &Device) -> bool {
+        self.shape.model(device.model) == ModelVerdict::Preferred
+    }
+}
+
 /// What strategies know beyond the node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outlook {
@@ -123,29 +138,74 @@ pub(crate) struct Outlook {
 }
 
 /// An opinion. Scores stay within ±2^38: preferences are added above that.
-trait Scorer: Sync {
+trait Scorer {
     /// Placing a task without GPU on this node.
     fn plain(&self, view: &View<'_>) -> i64;
     /// Placing `count` whole GPUs (or slices) on this node.
     fn whole(&self, view: &View<'_>, count: u16) -> i64;
     /// Placing a share on this device.
-    fn share(&self, view: &View<'_>, device: &Device) -> i64;
+    fn share(&self, view: &View<'_>, device: &Device, mib: i32) -> i64;
     /// The best device for a share among those that fit, lowest index first among equals.
     fn best_share(&self, view: &View<'_>) -> Option<(i64, usize)> {
-        let mut best = None;
-        for (index, device) in view.room.devices.iter().enumerate() {
-            if share_fits(view.shape, device) {
-                let score = self.share(view, device) - over_goal(view, device);
-                if best.is_none_or(|(top, _)| score > top) {
-                    best = Some((score, index));
-                }
+        let mut best: Option<(bool, i64, usize)> = None;
+        for (index, device, (_, mib)) in share_devices(view.shape, view.room) {
+            let score = self.share(view, device, mib) - over_goal(view, device);
+            let liked = view.likes(device);
+            if best.is_none_or(|(also_liked, top, _)| (liked, score) > (also_liked, top)) {
+                best = Some((liked, score, index));
             }
         }
-        best
+        best.map(|(_, score, index)| (score, index))
+    }
+    /// The most that any request of a family could score on this node; only for strategies with
+    /// [`Strategy::has_bounds`].
+    fn bound(&self, _room: &Room, _family: Family) -> i64 {
+        i64::MAX
     }
     /// Which free devices to take first: smaller keys first.
     fn device_key(&self, _view: &View<'_>, _device: &Device) -> i64 {
         0
+    }
+}
+
+/// Something to ask a scorer, so that each strategy's code is compiled for itself: scoring is the
+/// innermost loop of everything.
+trait Question {
+    type Answer;
+    fn ask<S: Scorer>(self, scorer: &S) -> Self::Answer;
+}
+
+struct NodeScore<'a>(&'a View<'a>);
+
+impl Question for NodeScore<'_> {
+    type Answer = i64;
+
+    fn ask<S: Scorer>(self, scorer: &S) -> i64 {
+        match self.0.shape.ask {
+            Ask::None => scorer.plain(self.0),
+            Ask::Whole(count) | Ask::Mig(_, count) => scorer.whole(self.0, count),
+            Ask::Share(_) | Ask::Memory(_) => scorer.best_share(self.0).map_or(-BOUND, |(score, _)| score),
+        }
+    }
+}
+
+struct BestShare<'a>(&'a View<'a>);
+
+impl Question for BestShare<'_> {
+    type Answer = Option<(i64, usize)>;
+
+    fn ask<S: Scorer>(self, scorer: &S) -> Self::Answer {
+        scorer.best_share(self.0)
+    }
+}
+
+struct DeviceKey<'a>(&'a View<'a>, &'a Device);
+
+impl Question for DeviceKey<'_> {
+    type Answer = i64;
+
+    fn ask<S: Scorer>(self, scorer: &S) -> i64 {
+        scorer.device_key(self.0, self.1)
     }
 }
 
@@ -161,34 +221,48 @@ fn over_goal(view: &View<'_>, device: &Device) -> i64 {
 
 /// The node's score for the shape, given that it fits; `liking` comes from the node's standing.
 pub(crate) fn score(strategy: Strategy, view: &View<'_>, liking: i32) -> i64 {
-    let scorer = strategy.scorer();
-    let opinion = match view.shape.ask {
-        Ask::None => scorer.plain(view),
-        Ask::Whole(count) | Ask::Mig(_, count) => scorer.whole(view, count),
-        Ask::Share(_) | Ask::Memory(_) => scorer.best_share(view).map_or(-BOUND, |(score, _)| score),
-    };
+    let opinion = strategy.consult(NodeScore(view));
     i64::from(liking) * PREFERENCE + opinion.clamp(-BOUND, BOUND)
+}
+
+/// The most that any request of a family could score on a node.
+pub(crate) fn bound(strategy: Strategy, room: &Room, family: Family) -> i64 {
+    let none_free = match family {
+        Family::Plain => false,
+        Family::Whole => room.whole == 0,
+        Family::Share => room.most_milli <= 0,
+    };
+    if none_free || !room.open { UNFIT } else { strategy.consult(Bound(room, family)) }
+}
+
+struct Bound<'a>(&'a Room, Family);
+
+impl Question for Bound<'_> {
+    type Answer = i64;
+
+    fn ask<S: Scorer>(self, scorer: &S) -> i64 {
+        scorer.bound(self.0, self.1)
+    }
 }
 
 /// The device for a share on this node.
 pub(crate) fn share_device(strategy: Strategy, view: &View<'_>) -> Option<usize> {
-    strategy.scorer().best_share(view).map(|(_, device)| device)
+    strategy.consult(BestShare(view)).map(|(_, device)| device)
 }
 
 /// The `count` devices for whole GPUs on this node: the strategy's order, then the lowest index.
 /// A task that wants `NVLink`, or a strategy that packs, gets them from the tightest group.
 pub(crate) fn whole_choice(strategy: Strategy, view: &View<'_>, count: usize) -> SmallVec<[u8; 8]> {
-    let scorer = strategy.scorer();
-    let mut free: SmallVec<[(i64, u8); 8]> = SmallVec::new();
-    let linked = count > 1 && (view.shape.nvlink || strategy == Strategy::Pack);
+    let mut free: SmallVec<[(bool, i64, u8); 8]> = SmallVec::new();
+    let linked = strategy == Strategy::Pack || (count > 1 && view.shape.nvlink);
     let group = if linked { tightest_link(view, count) } else { None };
     for (index, device) in whole_devices(view.shape, view.room) {
         if group.is_none_or(|group| device.link == group) {
-            free.push((scorer.device_key(view, device), index as u8));
+            free.push((!view.likes(device), strategy.consult(DeviceKey(view, device)), index as u8));
         }
     }
     free.sort_unstable();
-    free.iter().take(count).map(|(_, index)| *index).collect()
+    free.iter().take(count).map(|(.., index)| *index).collect()
 }
 
 /// The `NVLink` group with the fewest free devices that still has enough.

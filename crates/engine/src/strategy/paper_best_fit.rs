@@ -1,8 +1,8 @@
 //! `bestfit`: the baseline of "Beware of Fragmentation" (ATC '23), kept exact for comparison.
 
 use super::{Scorer, View};
+use crate::cluster::fit::{share_devices, share_of};
 use crate::cluster::room::{CPU, Device};
-use crate::cluster::shape::Ask;
 
 #[derive(Debug)]
 pub(super) struct PaperBestFit;
@@ -24,16 +24,15 @@ impl Scorer for PaperBestFit {
         Self::node(view, i64::from(count) * 1000)
     }
 
-    /// The node's score decides between nodes, the tightest fit between its devices.
-    fn share(&self, view: &View<'_>, device: &Device) -> i64 {
-        let Ask::Share(milli) = view.shape.ask else { return 0 };
-        (Self::node(view, milli.into()) << 11) - i64::from(device.milli)
+    fn share(&self, view: &View<'_>, device: &Device, _mib: i32) -> i64 {
+        let (milli, _) = share_of(view.shape, device);
+        Self::node(view, milli.into())
     }
 
+    /// The node's score decides between nodes, the tightest fit between its devices.
     fn best_share(&self, view: &View<'_>) -> Option<(i64, usize)> {
-        let fitting = view.room.devices.iter().enumerate();
-        let fitting = fitting.filter(|(_, d)| crate::cluster::fit::share_fits(view.shape, d));
-        let (index, device) = fitting.min_by_key(|(_, d)| d.milli)?;
-        Some((self.share(view, device) >> 11, index))
+        let fitting = share_devices(view.shape, view.room);
+        let (index, device, (_, mib)) = fitting.min_by_key(|(_, device, _)| device.milli)?;
+        Some((self.share(view, device, mib), index))
     }
 }

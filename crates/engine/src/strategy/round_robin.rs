@@ -1,7 +1,8 @@
 //! `round_robin`: all nodes are equal; the search itself starts behind the last GPU given out.
 
 use super::{Scorer, View};
-use crate::cluster::room::Device;
+use crate::cluster::room::{Device, Room};
+use crate::common::Family;
 
 #[derive(Debug)]
 pub(super) struct RoundRobin;
@@ -15,7 +16,11 @@ impl Scorer for RoundRobin {
         0
     }
 
-    fn share(&self, _view: &View<'_>, _device: &Device) -> i64 {
+    fn bound(&self, _room: &Room, _family: Family) -> i64 {
+        0
+    }
+
+    fn share(&self, _view: &View<'_>, _device: &Device, _mib: i32) -> i64 {
         0
     }
 }

@@ -1,0 +1,90 @@
+//! The loads that benches and ranges measure, made the same way on every machine.
+
+use agentaflow_engine::{
+    Event, Gpu, GpuAsk, MiB, MicroDollars, MilliCpu, MilliGpu, MigMode, Node, Policy, Price, Request,
+    Scheduler, Span, Strategy, Time, Workload,
+};
+
+/// The strategies of the mission.
+pub const MISSION: [Strategy; 4] =
+    [Strategy::LeastUtilized, Strategy::BestFit, Strategy::Priority, Strategy::RoundRobin];
+
+/// Small, fast, the same everywhere.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % sides
+    }
+}
+
+/// A cluster of `nodes` machines with eight GPUs each, of three models.
+pub fn cluster(nodes: usize, strategy: Strategy) -> Scheduler {
+    let mut scheduler = Scheduler::new(Policy { strategy, ..Policy::default() });
+    for index in 0..nodes {
+        let (model, memory, price) = match index % 10 {
+            0..4 => ("NVIDIA H100 80GB HBM3", 81_559, 4_000_000),
+            4..8 => ("NVIDIA A100-SXM4-40GB", 40_960, 2_000_000),
+            _ => ("NVIDIA L4", 23_034, 700_000),
+        };
+        let mut node = Node::new(format!("node-{index:05}"));
+        node.cpu = MilliCpu(128_000);
+        node.memory = MiB(1 << 20);
+        node.price = Price { gpu_hour: MicroDollars(price), ..Price::default() };
+        node.gpus = (0..8).map(|gpu| gpu_of(gpu, model, memory)).collect();
+        scheduler.apply(Time(0), Event::Node(Box::new(node))).expect("the node is valid");
+    }
+    scheduler
+}
+
+fn gpu_of(index: u16, model: &str, memory: u64) -> Gpu {
+    Gpu {
+        id: format!("{index}").into(),
+        model: model.into(),
+        memory: MiB(memory),
+        nvlink: Some(index / 4),
+        mig: MigMode::Off,
+    }
+}
+
+/// Fifty kinds of requests: whole GPUs, shares, memory and CPU-only work of several sizes.
+pub fn shapes() -> Vec<Request> {
+    let mut shapes = Vec::new();
+    for index in 0..50_u64 {
+        let gpu = match index % 5 {
+            0 => GpuAsk::Whole(1 << (index / 5 % 4)),
+            1 => GpuAsk::Whole(1),
+            2 => GpuAsk::Fraction(MilliGpu::new(100 + 60 * (index as u32 / 5)).expect("in range")),
+            3 => GpuAsk::Memory(MiB(2048 + 1536 * (index / 5))),
+            _ if index % 10 == 4 => GpuAsk::None,
+            _ => GpuAsk::Fraction(MilliGpu::new(500).expect("in range")),
+        };
+        let models = if index % 7 == 0 { vec!["H100".into()] } else { Vec::new() };
+        shapes.push(Request {
+            gpu,
+            models,
+            cpu: MilliCpu(1000 + 250 * (index % 8)),
+            memory: MiB(4096 + 1024 * (index % 6)),
+            ..Request::default()
+        });
+    }
+    shapes
+}
+
+/// So many workloads of those shapes, small ones more often.
+pub fn workloads(count: usize, seed: u64) -> Vec<Workload> {
+    let shapes = shapes();
+    let mut dice = Dice(seed);
+    let workload = |index| {
+        let shape = dice.roll(50).min(dice.roll(50)) as usize;
+        let mut workload = Workload::new(format!("w{seed}-{index}"), shapes[shape].clone());
+        workload.priority = dice.roll(11) as u8;
+        workload.estimate = Some(Span::minutes(10 + dice.roll(600)));
+        workload
+    };
+    (0..count).map(workload).collect()
+}

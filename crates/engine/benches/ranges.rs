@@ -1,0 +1,190 @@
+//! What must stay fast, with limits: what is measured, the limit, and why it is there.
+//!
+//! `cargo bench -p agentaflow-engine --bench ranges` prints the figures; with `--check` it fails when
+//! one is out of its range. Limits are those of the design on one core; ratios between two figures of
+//! the same run are compared where a machine's speed would otherwise decide.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    reason = "a bench measures time and prints"
+)]
+
+mod load;
+
+use agentaflow_engine::{Decision, Event, Scheduler, Strategy, Time, Workload};
+use load::{MISSION, cluster, workloads};
+use std::time::{Duration, Instant};
+
+/// A figure, its limit and the reason for it.
+struct Range {
+    what: String,
+    measured: f64,
+    unit: &'static str,
+    /// At least, or at most.
+    limit: Limit,
+    why: &'static str,
+}
+
+enum Limit {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Range {
+    fn holds(&self) -> bool {
+        match self.limit {
+            Limit::AtLeast(limit) => self.measured >= limit,
+            Limit::AtMost(limit) => self.measured <= limit,
+        }
+    }
+
+    fn print(&self) {
+        let limit = match self.limit {
+            Limit::AtLeast(limit) => format!("at least {limit}"),
+            Limit::AtMost(limit) => format!("at most {limit}"),
+        };
+        let mark = if self.holds() { "ok  " } else { "MISS" };
+        println!("{mark} {:<58} {:>12.2} {} ({limit}: {})", self.what, self.measured, self.unit, self.why);
+    }
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let check = arguments.iter().any(|argument| argument == "--check");
+    let only: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|only| name.contains(only.as_str()));
+    let mut ranges = Vec::new();
+    for strategy in MISSION.into_iter().filter(|strategy| wanted(strategy.name())) {
+        throughput(strategy, &mut ranges);
+    }
+    if wanted("reasons") {
+        ranges.push(reasons());
+    }
+    if wanted("memory") {
+        ranges.push(memory());
+    }
+    for range in &ranges {
+        range.print();
+    }
+    if check && ranges.iter().any(|range| !range.holds()) {
+        std::process::exit(1);
+    }
+}
+
+/// Decisions per second at 100,000 GPUs, and how much dearer one is than at 1,000.
+fn throughput(strategy: Strategy, ranges: &mut Vec<Range>) {
+    // Best of three: what the machine can do when nobody disturbs it.
+    let best = |nodes, rounds| (0..3).map(|_| seconds_per_decision(strategy, nodes, rounds)).fold(f64::MAX, f64::min);
+    let small = best(125, 40);
+    let large = best(12_500, 40);
+    ranges.push(Range {
+        what: format!("{strategy}: decisions at 100,000 GPUs"),
+        measured: 1.0 / large,
+        unit: "/s",
+        limit: Limit::AtLeast(300_000.0),
+        why: "a full restart of the largest fleets places everything within a second",
+    });
+    ranges.push(Range {
+        what: format!("{strategy}: cost at 100,000 GPUs over cost at 1,000"),
+        measured: large / small,
+        unit: "x",
+        limit: Limit::AtMost(2.0),
+        why: "a decision looks at what changed, not at the cluster",
+    });
+}
+
+/// Steady state at about half of the capacity: a batch comes, a batch that came before goes.
+fn seconds_per_decision(strategy: Strategy, nodes: usize, rounds: usize) -> f64 {
+    let mut scheduler = cluster(nodes, strategy);
+    let batch = (nodes * 8 / 20).min(2500);
+    let mut running: std::collections::VecDeque<Vec<Workload>> = std::collections::VecDeque::new();
+    let mut spent = Duration::ZERO;
+    let mut placed = 0;
+    for round in 0..rounds + 12 {
+        let incoming = workloads(batch, round as u64);
+        let keep = incoming.clone();
+        let now = Time(1000 * round as u64);
+        let begin = Instant::now();
+        for workload in incoming {
+            scheduler.apply(now, Event::Submit(Box::new(workload))).expect("valid");
+        }
+        let plan = scheduler.decide(now);
+        let took = begin.elapsed();
+        if round >= 12 {
+            spent += took;
+            placed += plan.decisions.iter().filter(|d| matches!(d, Decision::Place(_))).count();
+        }
+        running.push_back(keep);
+        if running.len() > 8 {
+            for workload in running.pop_front().unwrap_or_default() {
+                scheduler.apply(now, Event::Finished(workload.id)).expect("it exists");
+            }
+        }
+    }
+    spent.as_secs_f64() / f64::from(u32::try_from(placed).expect("few"))
+}
+
+/// A hundred thousand waiting workloads of fifty kinds and no room: how long until all know why.
+fn reasons() -> Range {
+    let mut scheduler = cluster(12_500, Strategy::LeastUtilized);
+    fill(&mut scheduler);
+    for workload in workloads(100_000, 7) {
+        scheduler.apply(Time(0), Event::Submit(Box::new(workload))).expect("valid");
+    }
+    let begin = Instant::now();
+    let plan = scheduler.decide(Time(0));
+    let took = begin.elapsed();
+    let told = plan.decisions.iter().filter(|d| matches!(d, Decision::Wait { .. })).count();
+    assert_eq!(told, 100_000, "everybody is told");
+    Range {
+        what: "100,000 waiting workloads of 50 kinds told why".to_owned(),
+        measured: took.as_secs_f64() * 1000.0,
+        unit: "ms",
+        limit: Limit::AtMost(20.0),
+        why: "a reason within the blink of an eye, however long the queue",
+    }
+}
+
+/// Takes every GPU and every core.
+fn fill(scheduler: &mut Scheduler) {
+    for index in 0..12_500 {
+        let mut workload = load::workloads(1, 1).remove(0);
+        workload.id = format!("fill-{index}").into();
+        workload.request = agentaflow_engine::Request {
+            gpu: agentaflow_engine::GpuAsk::Whole(8),
+            cpu: agentaflow_engine::MilliCpu(128_000),
+            ..agentaflow_engine::Request::default()
+        };
+        scheduler.apply(Time(0), Event::Submit(Box::new(workload))).expect("valid");
+    }
+    let plan = scheduler.decide(Time(0));
+    assert_eq!(plan.decisions.len(), 12_500, "the cluster is full");
+}
+
+/// Resident memory with 100,000 GPUs and 200,000 live workloads.
+fn memory() -> Range {
+    let before = resident_mib();
+    let mut scheduler = cluster(12_500, Strategy::LeastUtilized);
+    for round in 0..20 {
+        for workload in workloads(10_000, round) {
+            scheduler.apply(Time(0), Event::Submit(Box::new(workload))).expect("valid");
+        }
+        scheduler.decide(Time(0));
+    }
+    let used = resident_mib() - before;
+    assert_eq!(scheduler.len(), 200_000);
+    Range {
+        what: "memory for 100,000 GPUs and 200,000 live workloads".to_owned(),
+        measured: used,
+        unit: "MiB",
+        limit: Limit::AtMost(1024.0),
+        why: "a control plane fits beside the work",
+    }
+}
+
+fn resident_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: f64 = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0.0);
+    kib / 1024.0
+}

@@ -1,0 +1,362 @@
+//! A body that plays a history to the engine and keeps the ledger beside it.
+
+use agentaflow_engine::{
+    Decision, Demand, Event, ForeignUse, GpuAsk, GpuHealth, GpuId, MiB, MilliCpu, Node, NodeId, Percent, Plan, Queue,
+    Rejected, Request, Scheduler, Snapshot, Time, Violation, Workload, WorkloadId, WorkloadState,
+};
+
+use crate::cluster::other_labels;
+use crate::history::{History, Step};
+use crate::ledger::Ledger;
+use crate::request::gate;
+
+/// What the engine was told or asked, in order; enough to play it again.
+#[derive(Clone, Debug)]
+pub enum Input {
+    Apply(Time, Event),
+    Decide(Time),
+}
+
+/// The engine, the world around it, and what was said between them.
+pub struct Body {
+    pub engine: Scheduler,
+    pub ledger: Ledger,
+    pub log: Vec<Input>,
+    pub plans: Vec<Plan>,
+    pub now: Time,
+    handed_in: u32,
+}
+
+impl Body {
+    pub fn new(history: &History) -> Self {
+        let mut body = Self {
+            engine: Scheduler::new(history.policy.clone()),
+            ledger: Ledger::new(history.policy.clone()),
+            log: Vec::new(),
+            plans: Vec::new(),
+            now: Time(0),
+            handed_in: 0,
+        };
+        for queue in &history.queues {
+            body.tell(Event::Queue(Box::new(queue.clone()))).ok();
+        }
+        for node in &history.nodes {
+            body.tell(Event::Node(Box::new(node.clone()))).expect("a good node");
+        }
+        body
+    }
+
+    /// Plays the whole history.
+    pub fn play(history: &History) -> Self {
+        let mut body = Self::new(history);
+        for step in &history.steps {
+            body.step(step);
+        }
+        body
+    }
+
+    /// An event now.
+    pub fn tell(&mut self, event: Event) -> Result<(), Rejected> {
+        self.tell_at(self.now, event)
+    }
+
+    fn tell_at(&mut self, at: Time, event: Event) -> Result<(), Rejected> {
+        self.log.push(Input::Apply(at, event.clone()));
+        let before = cfg!(debug_assertions).then(|| self.engine.snapshot());
+        let answer = self.engine.apply(at, event.clone());
+        match &answer {
+            Ok(()) => self.ledger.note(&event, &self.engine),
+            Err(_) => {
+                // It was heard, so time has passed; nothing else has.
+                let after = Snapshot { now: Time(0), ..self.engine.snapshot() };
+                let unchanged = before.is_none_or(|before| Snapshot { now: Time(0), ..before } == after);
+                assert!(unchanged, "a refused event changed something: {event:?}");
+            }
+        }
+        self.check();
+        answer
+    }
+
+    fn check(&self) {
+        let mut found = self.engine.lint();
+        // A limit that was lowered is noticed by the next pass.
+        found.retain(|violation| !matches!(violation, Violation::OverLimit(_)));
+        assert_eq!(found, Vec::new());
+        self.ledger.agrees_with(&self.engine);
+    }
+
+    /// One pass, checked.
+    pub fn decide(&mut self) -> Plan {
+        self.log.push(Input::Decide(self.now));
+        let plan = self.engine.decide(self.now);
+        self.ledger.carry_out(self.now, &plan);
+        assert_eq!(self.engine.lint(), Vec::new());
+        self.ledger.agrees_with(&self.engine);
+        self.plans.push(plan.clone());
+        plan
+    }
+
+    /// Passes until the engine has nothing more to do now. That it comes to rest is a property.
+    pub fn settle(&mut self) {
+        for _ in 0..20 {
+            let plan = self.decide();
+            if plan.wake.is_none_or(|wake| wake > self.now) {
+                return;
+            }
+        }
+        panic!("the engine asks to be asked again, for ever");
+    }
+
+    pub fn confirm_all(&mut self) {
+        for (workload, task) in self.tasks(|state| state == WorkloadState::Placed) {
+            self.tell(Event::Confirmed { workload, task }).expect("a placed task can be confirmed");
+        }
+    }
+
+    /// Everything that is being stopped is gone.
+    pub fn all_gone(&mut self) {
+        for (workload, task) in self.tasks(|state| state == WorkloadState::Stopping) {
+            self.tell(Event::Gone { workload, task }).expect("a stopped task can go");
+        }
+    }
+
+    fn tasks(&self, which: impl Fn(WorkloadState) -> bool) -> Vec<(WorkloadId, u32)> {
+        let mut tasks = Vec::new();
+        for view in self.engine.workloads().into_iter().filter(|view| which(view.state)) {
+            tasks.extend(view.tasks.into_iter().map(|task| (view.workload.id.clone(), task.task)));
+        }
+        tasks
+    }
+
+    fn task(&self, pick: u8) -> (WorkloadId, u32) {
+        let tasks = self.tasks(|_| true);
+        choose(&tasks, pick).unwrap_or(("nobody".into(), 0))
+    }
+
+    fn workload(&self, pick: u8, which: impl Fn(WorkloadState) -> bool) -> WorkloadId {
+        let views = self.engine.workloads().into_iter().filter(|view| which(view.state));
+        let ids: Vec<WorkloadId> = views.map(|view| view.workload.id).collect();
+        choose(&ids, pick).unwrap_or("nobody".into())
+    }
+
+    fn node(&self, pick: u8) -> NodeId {
+        let ids: Vec<NodeId> = self.ledger.nodes.keys().cloned().collect();
+        choose(&ids, pick).unwrap_or("nowhere".into())
+    }
+
+    fn gpu(&self, node: &NodeId, pick: u8) -> GpuId {
+        let gpus = self.ledger.nodes.get(node).map(|host| host.spec.gpus.as_slice()).unwrap_or_default();
+        choose(gpus, pick).map_or("none".into(), |gpu| gpu.id)
+    }
+
+    fn spec(&self, pick: u8) -> Option<Node> {
+        self.ledger.nodes.get(&self.node(pick)).map(|host| host.spec.clone())
+    }
+
+    /// Hands a workload in under a new name, to a queue that exists.
+    pub fn submit(&mut self, workload: &Workload) -> Result<WorkloadId, Rejected> {
+        let mut workload = workload.clone();
+        workload.id = format!("w{}", self.handed_in).into();
+        self.handed_in += 1;
+        if !self.ledger.queues.contains_key(&workload.queue) {
+            workload.queue = "root".into();
+        }
+        let id = workload.id.clone();
+        self.tell(Event::Submit(Box::new(workload))).map(|()| id)
+    }
+
+    /// Lets one thing happen. Whether the engine accepts it is its own business.
+    pub fn step(&mut self, step: &Step) {
+        match step {
+            Step::Decide => {
+                self.decide();
+            }
+            Step::Pass(seconds) => self.now = Time(self.now.0 + u64::from(*seconds) * 1000),
+            Step::Submit(workload) => {
+                self.submit(workload).ok();
+            }
+            Step::ConfirmAll => self.confirm_all(),
+            Step::AllGone => self.all_gone(),
+            Step::Restore => {
+                let text = serde_json::to_string(&self.engine.snapshot()).expect("a snapshot is plain data");
+                let read: Snapshot = serde_json::from_str(&text).expect("a snapshot can be read");
+                self.engine = Scheduler::restore(read).expect("a snapshot of ours is right");
+                self.check();
+            }
+            Step::Look(pick) => self.look(*pick),
+            Step::PastTime(seconds) => {
+                let past = Time(self.now.0.saturating_sub(u64::from(*seconds) * 1000));
+                self.tell_at(past, Event::Budget { id: "b0".into(), allowed: 3 }).expect("late news are news");
+            }
+            other => {
+                if let Some(event) = self.event(other) {
+                    self.tell(event).ok();
+                }
+            }
+        }
+    }
+
+    fn event(&self, step: &Step) -> Option<Event> {
+        let running = |state| matches!(state, WorkloadState::Running | WorkloadState::Placed);
+        let task = |pick: &u8| self.task(*pick);
+        Some(match step {
+            Step::Confirm(pick) => {
+                let (workload, task) = task(pick);
+                Event::Confirmed { workload, task }
+            }
+            Step::Refuse(pick) => {
+                let (workload, task) = task(pick);
+                Event::Refused { workload, task }
+            }
+            Step::Finish(pick) => Event::Finished(self.workload(*pick, running)),
+            Step::FinishTask(pick) => {
+                let (workload, task) = task(pick);
+                Event::TaskFinished { workload, task }
+            }
+            Step::Cancel(pick) => Event::Cancelled(self.workload(*pick, |_| true)),
+            Step::Requeue(pick) => Event::Requeued(self.workload(*pick, running)),
+            Step::Terminate(pick) => {
+                let (workload, task) = task(pick);
+                Event::Terminating { workload, task }
+            }
+            Step::Gone(pick) => {
+                let (workload, task) = task(pick);
+                Event::Gone { workload, task }
+            }
+            Step::Devices(pick, gpu) => {
+                let (workload, task) = task(pick);
+                let seat = self.ledger.seats.get(&(workload.clone(), task))?;
+                let gpus = &self.ledger.nodes[&seat.node].spec.gpus;
+                let count = self.ledger.workloads[&workload].request.gpu_count() as usize;
+                let chosen = (0..count).filter_map(|at| choose(gpus, gpu.wrapping_add(at as u8)));
+                Event::Devices { workload, task, gpus: chosen.map(|gpu| gpu.id).collect() }
+            }
+            Step::Gate(pick, kind) => Event::Gate { workload: self.workload(*pick, |_| true), gate: kind.map(gate) },
+            Step::Queue(queue) => Event::Queue(queue.clone()),
+            Step::RemoveQueue(pick) => {
+                let ids: Vec<_> = self.ledger.queues.keys().cloned().collect();
+                Event::QueueRemoved(choose(&ids, *pick)?)
+            }
+            Step::Policy(policy) => Event::Policy(policy.clone()),
+            Step::Choice(strategy) => Event::Strategy(*strategy),
+            Step::Budget(id, Some(allowed)) => Event::Budget { id: format!("b{id}").into(), allowed: *allowed },
+            Step::Budget(id, None) => Event::BudgetRemoved(format!("b{id}").into()),
+            Step::Demand(0..64) => Event::Demand(None),
+            Step::Demand(pick) => Event::Demand(Some(vec![
+                Demand { cpu: MilliCpu(4000), gpu: GpuAsk::Whole(u32::from(pick % 4) + 1), models: vec![], count: 10 },
+                Demand { cpu: MilliCpu(1000), gpu: GpuAsk::None, models: vec![], count: u64::from(*pick) },
+            ])),
+            Step::Nonsense(kind, pick) => self.nonsense(*kind, *pick),
+            other => return self.node_event(other),
+        })
+    }
+
+    fn node_event(&self, step: &Step) -> Option<Event> {
+        Some(match step {
+            Step::Node(node) => Event::Node(node.clone()),
+            Step::Relabel(pick, label) => {
+                let mut spec = self.spec(*pick)?;
+                spec.labels = other_labels(&spec, *label);
+                spec.rank = u32::from(label % 3);
+                Event::Node(Box::new(spec))
+            }
+            Step::Shrink(pick, how) => {
+                let mut spec = self.spec(*pick)?;
+                match how % 3 {
+                    0 => drop(spec.gpus.pop()),
+                    1 => spec.cpu = MilliCpu(spec.cpu.0 / 2),
+                    _ => spec.gpus.reverse(),
+                }
+                Event::Node(Box::new(spec))
+            }
+            Step::Lose(pick) => Event::NodeLost(self.node(*pick)),
+            Step::Remove(pick) => Event::NodeRemoved(self.node(*pick)),
+            Step::Return(pick) => Event::Node(Box::new(self.spec(*pick)?)),
+            Step::Cordon(pick, on) => Event::Cordon { node: self.node(*pick), on: *on },
+            Step::Drain(pick, on) => Event::Drain { node: self.node(*pick), on: *on },
+            Step::Spot(pick) => Event::SpotReclaim { node: self.node(*pick), at: Time(self.now.0 + 120_000) },
+            Step::Health(pick, gpu, health) => {
+                let node = self.node(*pick);
+                let gpu = self.gpu(&node, *gpu);
+                let health = match health {
+                    0 => GpuHealth::Sick,
+                    1 => GpuHealth::Cordoned,
+                    _ => GpuHealth::Healthy,
+                };
+                Event::GpuHealth { node, gpu, health }
+            }
+            Step::Busy(pick, gpu, busy) => {
+                let node = self.node(*pick);
+                let readings = vec![(self.gpu(&node, *gpu), Percent::new(f64::from(*busy)).ok()?)];
+                Event::Utilization { node, readings }
+            }
+            Step::Foreign(pick, id, uses) => {
+                Event::Foreign { node: self.node(*pick), id: format!("f{id}").into(), uses: uses.clone() }
+            }
+            Step::ForeignGone(pick, id) => Event::ForeignGone { node: self.node(*pick), id: format!("f{id}").into() },
+            _ => return None,
+        })
+    }
+
+    /// What no body should say.
+    fn nonsense(&self, kind: u8, pick: u8) -> Event {
+        let known = self.workload(pick, |_| true);
+        let huge = Request { cpu: MilliCpu(u64::MAX), ..Request::default() };
+        let vast = Request { cpu: MilliCpu(1 << 46), memory: MiB(1 << 46), ..Request::default() };
+        match kind % 12 {
+            0 => Event::Confirmed { workload: known, task: 77 },
+            1 => Event::Submit(Box::new(Workload::new(known.as_str(), Request::default()))),
+            2 => Event::Submit(Box::new(Workload::new("huge", huge))),
+            3 => Event::Submit(Box::new(Workload { tasks: 0, ..Workload::new("none", Request::default()) })),
+            4 => Event::Submit(Box::new(Workload { priority: 11, ..Workload::new("vain", Request::default()) })),
+            5 => Event::Submit(Box::new(Workload { tasks: 100_000, ..Workload::new(format!("vast{pick}"), vast) })),
+            6 => Event::Queue(Box::new(Queue { parent: "nobody".into(), ..Queue::new("orphan") })),
+            7 => Event::Node(Box::new(Node::new(""))),
+            8 => Event::Devices { workload: known, task: 0, gpus: vec!["g0".into(), "g0".into(), "g9".into()] },
+            9 => Event::Queue(Box::new(Queue { weight: 0, ..Queue::new("weightless") })),
+            10 => Event::Gone { workload: known, task: u32::MAX },
+            _ => Event::Foreign { node: "nowhere".into(), id: "f".into(), uses: Box::new(ForeignUse::default()) },
+        }
+    }
+
+    /// Questions change nothing, and a waiting workload always gets a reason.
+    fn look(&mut self, pick: u8) {
+        let before = self.engine.snapshot();
+        let id = self.workload(pick, |_| true);
+        self.engine.explain(self.now, &id);
+        self.engine.etas(self.now);
+        let guest = Request { gpu: GpuAsk::Whole(u32::from(pick % 4) + 1), ..Request::default() };
+        let asked = self.engine.what_if(self.now, Workload::new("guest", guest));
+        assert!(asked.is_ok(), "a good question gets an answer");
+        self.engine.nodes();
+        self.engine.queues();
+        assert_eq!(before, self.engine.snapshot(), "a question changed something");
+    }
+}
+
+/// Plays what was said to another engine; the plans in order.
+pub fn replay(engine: &mut Scheduler, log: &[Input]) -> Vec<Plan> {
+    let mut plans = Vec::new();
+    for input in log {
+        match input {
+            Input::Apply(at, event) => drop(engine.apply(*at, event.clone())),
+            Input::Decide(at) => plans.push(engine.decide(*at)),
+        }
+    }
+    plans
+}
+
+/// Names of the workloads that a plan starts.
+pub fn started(plan: &Plan) -> Vec<WorkloadId> {
+    let placed = plan.decisions.iter().filter_map(|decision| match decision {
+        Decision::Place(placement) => Some(placement.workload.clone()),
+        _ => None,
+    });
+    let mut ids: Vec<WorkloadId> = placed.collect();
+    ids.dedup();
+    ids
+}
+
+fn choose<T: Clone>(among: &[T], pick: u8) -> Option<T> {
+    among.get(usize::from(pick) % among.len().max(1)).cloned()
+}

@@ -1,0 +1,184 @@
+//! Random nodes, foreign use, queues and policies.
+
+use agentaflow_engine::labels::{Effect, Labels, Taint};
+use agentaflow_engine::{
+    Chooser, ForeignGpu, ForeignUse, Gpu, MiB, MicroDollars, MigMode, MigProfile, MilliCpu, MilliGpu, Node, Order,
+    Percent, Policy, Price, Queue, Quota, Side, Span, Strategy as Choice, TaskAffinity, TokenUse,
+};
+use proptest::prelude::*;
+
+use crate::request::{labels, selector};
+
+/// Models with their memory.
+pub const MODELS: [(&str, u64); 4] = [
+    ("NVIDIA A100-SXM4-40GB", 40_960),
+    ("NVIDIA H100 80GB HBM3", 81_559),
+    ("NVIDIA A30", 24_576),
+    ("Tesla T4", 15_360),
+];
+
+/// A node called `n<number>`.
+pub fn node(number: u8) -> impl Strategy<Value = Node> {
+    let gpus = (0..5_usize, 0..4_usize, any::<bool>(), 0..6_u8, 0..3_u8);
+    let amounts = (1..33_u64, 1..65_u64, 0..4_u64, prop::option::weighted(0.2, 1..4_u32));
+    let place = (0..4_u8, 0..4_u8, 0..8_u8, 0..3_u32);
+    (gpus, amounts, place, 0..5_u8, 0..3_u64).prop_map(move |(gpus, amounts, place, special, price)| {
+        let mut node = Node::new(format!("n{number}"));
+        node.gpus = devices(gpus.0, gpus.1, gpus.2, gpus.3, gpus.4);
+        node.cpu = MilliCpu(amounts.0 * 1000);
+        node.memory = MiB(amounts.1 * 1024);
+        node.storage = MiB(amounts.2 * 100);
+        node.max_jobs = amounts.3;
+        if place.0 > 0 {
+            node.labels.insert("rack".into(), format!("r{}", place.0).as_str().into());
+        }
+        if place.1 > 0 {
+            node.labels.insert("zone".into(), format!("z{}", place.1 % 2).as_str().into());
+        }
+        match place.2 {
+            0 => node.taints.push(Taint::new("spot", "yes", Effect::NoSchedule)),
+            1 => node.taints.push(Taint::new("old", "", Effect::PreferNoSchedule)),
+            _ => {}
+        }
+        node.rank = place.3;
+        if special == 0 {
+            node.chooser = Chooser::Node;
+            for gpu in &mut node.gpus {
+                gpu.mig = MigMode::Off;
+            }
+        } else if special == 1 {
+            node.resources.insert("fpga".into(), 2);
+        }
+        let hour = MicroDollars(price * 1_000_000);
+        node.price = Price { gpu_hour: hour, cpu_hour: MicroDollars(price * 1000), gib_hour: MicroDollars(price) };
+        node
+    })
+}
+
+fn devices(count: usize, model: usize, mixed: bool, mig: u8, links: u8) -> Vec<Gpu> {
+    let device = |index: usize| {
+        let (model, memory) = MODELS[if mixed { (model + index) % 4 } else { model }];
+        let splittable = !model.contains("T4");
+        Gpu {
+            id: format!("g{index}").into(),
+            model: model.into(),
+            memory: MiB(memory),
+            nvlink: (links > 0).then(|| index as u16 / u16::from(links)),
+            mig: match mig {
+                0 if splittable => MigMode::Free,
+                1 if splittable && index % 2 == 0 => MigMode::Free,
+                2 if model.contains("A100") => MigMode::Fixed(vec![
+                    (MigProfile::new("3g.20gb").unwrap(), 4),
+                    (MigProfile::new("1g.5gb").unwrap(), 0),
+                    (MigProfile::new("1g.5gb").unwrap(), 1),
+                ]),
+                _ => MigMode::Off,
+            },
+        }
+    };
+    (0..count).map(device).collect()
+}
+
+/// Up to `most` nodes.
+pub fn nodes(most: usize) -> impl Strategy<Value = Vec<Node>> {
+    prop::collection::vec(node(0), 1..=most).prop_map(|mut nodes| {
+        for (number, node) in nodes.iter_mut().enumerate() {
+            node.id = format!("n{number}").into();
+        }
+        nodes
+    })
+}
+
+/// Use by somebody else, often more than there is.
+pub fn foreign() -> impl Strategy<Value = ForeignUse> {
+    let gpu = prop_oneof![
+        Just(ForeignGpu::Whole),
+        (1..=1000_u32).prop_map(|milli| ForeignGpu::Share(MilliGpu::new(milli).unwrap())),
+        (1..200_000_u64).prop_map(|mib| ForeignGpu::Memory(MiB(mib))),
+    ];
+    let gpus = prop::collection::btree_map((0..4_u8).prop_map(|g| format!("g{g}").into()), gpu, 0..3);
+    let away = prop::option::weighted(0.1, selector());
+    (0..40_u64, 0..80_u64, gpus, 0..3_u32, labels(), away, 0..6_u8).prop_map(
+        |(cpu, memory, gpus, gpu_count, labels, away, extra)| ForeignUse {
+            cpu: MilliCpu(cpu * 1000),
+            memory: MiB(memory * 1024),
+            gpus,
+            gpu_count: gpu_count.saturating_sub(1),
+            labels,
+            tokens: (extra == 0).then(|| ("port".into(), TokenUse::Exclusive)).into_iter().collect(),
+            resources: (extra == 1).then(|| ("fpga".into(), 1)).into_iter().collect(),
+            keeps_away: away
+                .map(|selector| TaskAffinity { side: Side::Away, selector, key: "node".into(), weight: None })
+                .into_iter()
+                .collect(),
+            ..ForeignUse::default()
+        },
+    )
+}
+
+fn quota(chance: f64) -> impl Strategy<Value = Quota> {
+    let some = move |range: std::ops::Range<u64>, unit: u64| {
+        prop::option::weighted(chance, range.prop_map(move |amount| amount * unit))
+    };
+    let model = prop::option::weighted(chance / 2.0, (0..4_usize, 0..4_u64));
+    (some(1..40, 1000), some(1..60, 1024), some(0..8, 500), model, some(0..3, 1)).prop_map(
+        |(cpu, memory, gpu, model, fpga)| Quota {
+            cpu,
+            memory,
+            gpu,
+            models: model.map(|(model, gpus)| (MODELS[model].0.into(), gpus * 1000)).into_iter().collect(),
+            resources: fpga.map(|amount| ("fpga".into(), amount)).into_iter().collect(),
+            storage: None,
+        },
+    )
+}
+
+/// A queue `q0` to `q4` below the root or an earlier one.
+pub fn queue() -> impl Strategy<Value = Queue> {
+    let any_weight = prop_oneof![Just(100), 1..400_u32];
+    (0..5_u8, 0..5_u8, any_weight, quota(0.25), quota(0.2), 0..10_u8, 0..8_u8).prop_map(
+        |(number, parent, weight, guaranteed, limit, borrow, cap)| Queue {
+            parent: if parent < number { format!("q{parent}").into() } else { "root".into() },
+            weight,
+            guaranteed,
+            limit,
+            borrow: borrow > 0,
+            max_priority: if cap == 0 { 7 } else { 10 },
+            ..Queue::new(format!("q{number}"))
+        },
+    )
+}
+
+/// Any strategy.
+pub fn choice() -> impl Strategy<Value = Choice> {
+    (0..Choice::ALL.len()).prop_map(|at| Choice::ALL[at].1)
+}
+
+/// Settings of every kind.
+pub fn policy() -> impl Strategy<Value = Policy> {
+    let order = prop::option::weighted(0.5, (0..Order::ALL.len()).prop_map(|at| Order::ALL[at].1));
+    let spans = (0..3_u64, 0..3_u64, 0..3_u64, 0..3_u64, 0..3_u64);
+    (choice(), order, spans, any::<bool>(), 0..4_u8, 0..4_u8).prop_map(
+        |(strategy, order, spans, goal, backfill, preemption)| Policy {
+            strategy,
+            order,
+            ageing: Span::minutes(spans.0 * 15),
+            half_life: Span::minutes(spans.1 * 60),
+            utilization_goal: goal.then(|| Percent::new(50.0).unwrap()),
+            backfill: backfill > 0,
+            patience: Span::minutes(spans.2 * 5),
+            preemption: preemption > 0,
+            min_runtime: Span::minutes(spans.3),
+            hold: Span::minutes(spans.4 * 2 + 1),
+            backoff: Span::seconds(2),
+            max_backoff: Span::minutes(1),
+        },
+    )
+}
+
+/// Labels of a node changed a little.
+pub fn other_labels(node: &Node, pick: u8) -> Labels {
+    let mut labels = node.labels.clone();
+    labels.insert("rack".into(), format!("r{}", pick % 4).as_str().into());
+    labels
+}

@@ -1,0 +1,27 @@
+//! Properties: nothing bad ever happens, and something good eventually does.
+//!
+//! Random clusters, queues, workloads and long random histories are played to the engine by a body
+//! that confirms, refuses, delays, loses and contradicts (`body.rs`). An independent ledger replays
+//! every decision and checks it (`ledger.rs`), so that a mistake in the engine's own books cannot
+//! hide; the engine's linter runs beside it. `PROPTEST_CASES` makes the runs longer.
+
+#![allow(unreachable_pub, missing_debug_implementations, reason = "a test has no public interface")]
+
+mod body;
+mod cluster;
+mod foresight;
+mod history;
+mod ledger;
+mod liveness;
+mod preemption;
+mod request;
+mod safety;
+mod terms;
+
+use proptest::test_runner::Config;
+
+/// So many cases, or as many as `PROPTEST_CASES` says, in proportion.
+fn cases(usual: u32) -> Config {
+    let asked = Config::default().cases;
+    Config { cases: usual * asked / 256, ..Config::default() }
+}

@@ -1,0 +1,140 @@
+//! Random workloads of every kind.
+
+use agentaflow_engine::labels::{Expr, Labels, NodeTerm, Op, Selector, Toleration, TolerationOp};
+use agentaflow_engine::{
+    Gate, GpuAsk, MiB, MigProfile, MilliCpu, MilliGpu, OnFault, Preferred, Request, Side, Span, Spread, TaskAffinity,
+    TokenUse, Topology, Workload,
+};
+use proptest::prelude::*;
+
+use crate::cluster::{MODELS, choice};
+
+/// A label that tasks have, or none.
+pub fn labels() -> impl Strategy<Value = Labels> {
+    prop_oneof![3 => Just(None), 1 => Just(Some("a")), 1 => Just(Some("b"))]
+        .prop_map(|app| app.map(|app| ("app".into(), app.into())).into_iter().collect())
+}
+
+/// Picks tasks by that label.
+pub fn selector() -> impl Strategy<Value = Selector> {
+    prop_oneof![Just("a"), Just("b")]
+        .prop_map(|app| Selector { match_labels: [("app".into(), app.into())].into(), exprs: Vec::new() })
+}
+
+fn gpu() -> impl Strategy<Value = GpuAsk> {
+    let profile = prop_oneof![Just("1g.5gb"), Just("2g.10gb"), Just("3g.20gb"), Just("1g.10gb"), Just("1g.6gb")];
+    prop_oneof![
+        2 => Just(GpuAsk::None),
+        4 => (1..4_u32).prop_map(GpuAsk::Whole),
+        3 => prop_oneof![Just(100), Just(333), Just(500), Just(700), Just(1000)]
+            .prop_map(|milli| GpuAsk::Fraction(MilliGpu::new(milli).unwrap())),
+        2 => (1..45_u64).prop_map(|gib| GpuAsk::Memory(MiB(gib * 1000))),
+        2 => (profile, 1..4_u32)
+            .prop_map(|(profile, count)| GpuAsk::Mig { profile: MigProfile::new(profile).unwrap(), count }),
+    ]
+}
+
+fn domain() -> impl Strategy<Value = String> {
+    prop_oneof![Just("node"), Just("rack"), Just("zone")].prop_map(str::to_owned)
+}
+
+fn affinity() -> impl Strategy<Value = TaskAffinity> {
+    (any::<bool>(), selector(), domain(), prop::option::weighted(0.4, 1..100_u32)).prop_map(
+        |(near, selector, key, weight)| TaskAffinity {
+            side: if near { Side::Near } else { Side::Away },
+            selector,
+            key,
+            weight,
+        },
+    )
+}
+
+fn spread() -> impl Strategy<Value = Spread> {
+    (selector(), domain(), 1..3_u32, any::<bool>(), 0..3_u32).prop_map(|(selector, key, max_skew, required, least)| {
+        Spread { selector, key, max_skew, required, min_domains: least }
+    })
+}
+
+fn term() -> impl Strategy<Value = NodeTerm> {
+    (1..4_u8).prop_map(|rack| NodeTerm {
+        exprs: vec![Expr { key: "rack".into(), op: Op::In, values: vec![format!("r{rack}").as_str().into()] }],
+        names: Vec::new(),
+    })
+}
+
+fn seldom<T: std::fmt::Debug>(chance: f64, of: impl Strategy<Value = T>) -> impl Strategy<Value = Option<T>> {
+    prop::option::weighted(chance, of)
+}
+
+/// What a task asks for.
+pub fn request() -> impl Strategy<Value = Request> {
+    let device = (gpu(), 0..6_u8, 0..10_u8, seldom(0.2, 0..4_usize), seldom(0.2, 0..4_usize), 0..5_u8);
+    let amounts = (0..9_u64, 0..9_u64, 0..10_u64, 0..8_u64);
+    let usage = prop_oneof![
+        Just(TokenUse::Exclusive),
+        Just(TokenUse::Shared),
+        Just(TokenUse::OneNode),
+        Just(TokenUse::OneTask)
+    ];
+    let nodes = (seldom(0.1, term()), seldom(0.1, term()), seldom(0.04, 0..4_u8), 0..3_u8);
+    let terms = (labels(), seldom(0.12, affinity()), seldom(0.1, spread()), seldom(0.12, usage));
+    (device, amounts, nodes, terms).prop_map(|(device, amounts, nodes, terms)| {
+        let (gpu, exclusive, large, model, preferred, nvlink) = device;
+        let one_of = |model: Option<usize>| model.map(|model| MODELS[model].0.into());
+        Request {
+            gpu,
+            exclusive: exclusive == 0 && gpu != GpuAsk::None,
+            min_gpu_memory: MiB(if large == 0 { 30_000 } else { 0 }),
+            models: one_of(model).into_iter().collect(),
+            preferred_model: one_of(preferred),
+            nvlink: nvlink == 0,
+            cpu: MilliCpu(amounts.0 * 1000),
+            memory: MiB(amounts.1 * 1024),
+            storage: MiB(amounts.2.saturating_sub(8) * 100),
+            resources: (amounts.3 == 0).then(|| ("fpga".into(), 1)).into_iter().collect(),
+            tokens: terms.3.map(|usage| ("port".into(), usage)).into_iter().collect(),
+            node: nodes.2.map(|node| format!("n{node}").into()),
+            node_selector: Labels::new(),
+            required_nodes: nodes.0.into_iter().collect(),
+            preferred_nodes: nodes.1.map(|term| Preferred { weight: 50, term }).into_iter().collect(),
+            tolerations: (nodes.3 == 0)
+                .then(|| Toleration { op: TolerationOp::Exists, ..Toleration::default() })
+                .into_iter()
+                .collect(),
+            labels: terms.0,
+            affinity: terms.1.into_iter().collect(),
+            spread: terms.2.into_iter().collect(),
+        }
+    })
+}
+
+/// A workload; its name and queue are given when it is handed in.
+pub fn workload() -> impl Strategy<Value = Workload> {
+    let gang = (prop_oneof![3 => Just(1_u32), 1 => 2..5_u32], seldom(0.3, (any::<bool>(), domain())));
+    let rights = (0..11_u8, any::<bool>(), 0..5_u8, seldom(0.2, 0..3_u64), seldom(0.3, 0..2_u8));
+    let other = (seldom(0.6, 1..20_u64), seldom(0.3, choice()), 0..5_u8, seldom(0.06, 0..3_u8), 0..6_u8);
+    (request(), gang, rights, other).prop_map(|(request, gang, rights, other)| Workload {
+        queue: if other.4 == 5 { "root".into() } else { format!("q{}", other.4).into() },
+        tasks: gang.0,
+        topology: gang.1.map(|(same, key)| if same { Topology::Same(key) } else { Topology::Spread(key) }),
+        priority: rights.0,
+        preemptible: rights.1,
+        may_preempt: rights.2 > 0,
+        min_runtime: rights.3.map(Span::minutes),
+        budgets: rights.4.map(|budget| format!("b{budget}").into()).into_iter().collect(),
+        estimate: other.0.map(Span::minutes),
+        strategy: other.1,
+        on_fault: if other.2 == 0 { OnFault::Keep } else { OnFault::Requeue },
+        gate: other.3.map(gate),
+        ..Workload::new("w", request)
+    })
+}
+
+/// A gate of some kind.
+pub fn gate(kind: u8) -> Gate {
+    match kind {
+        0 => Gate::Budget("spent".into()),
+        1 => Gate::Incomplete { have: 1, need: 2 },
+        _ => Gate::Paused("by hand".into()),
+    }
+}

@@ -1,0 +1,107 @@
+//! Nothing bad ever happens.
+
+use agentaflow_engine::{Event, Scheduler, Snapshot, Time, WorkloadState};
+use proptest::prelude::*;
+
+use crate::body::{Body, Input, replay};
+use crate::cases;
+use crate::history::history;
+
+fn restored(engine: &Scheduler) -> Scheduler {
+    let text = serde_json::to_string(&engine.snapshot()).expect("a snapshot is plain data");
+    let read: Snapshot = serde_json::from_str(&text).expect("a snapshot can be read");
+    Scheduler::restore(read).expect("a snapshot of ours is right")
+}
+
+proptest! {
+    #![proptest_config(cases(160))]
+
+    /// The body and the ledger check every event and every decision on the way.
+    #[test]
+    fn whatever_happens_nothing_is_over_booked_and_gangs_quotas_and_terms_are_kept(history in history(20..90)) {
+        Body::play(&history);
+    }
+
+    #[test]
+    fn the_same_events_give_the_same_decisions(history in history(20..70)) {
+        let body = Body::play(&history);
+        let mut again = Scheduler::new(history.policy.clone());
+        prop_assert_eq!(&replay(&mut again, &body.log), &body.plans);
+    }
+
+    #[test]
+    fn restoring_at_any_point_equals_never_having_stopped(history in history(20..70), at in 0.0..1.0_f64) {
+        let body = Body::play(&history);
+        let at = (body.log.len() as f64 * at) as usize;
+        let mut never = Scheduler::new(history.policy.clone());
+        let mut plans = replay(&mut never, &body.log[..at]);
+        let mut after = restored(&never);
+        prop_assert_eq!(never.snapshot(), after.snapshot());
+        for (number, input) in body.log[at..].iter().enumerate() {
+            match input {
+                Input::Apply(at, event) => {
+                    let said = never.apply(*at, event.clone());
+                    prop_assert_eq!(said, after.apply(*at, event.clone()), "event {} {:?}", number, event);
+                }
+                Input::Decide(at) => {
+                    let plan = never.decide(*at);
+                    prop_assert_eq!(&plan, &after.decide(*at), "input {} after the restart", number);
+                    plans.push(plan);
+                }
+            }
+        }
+        prop_assert_eq!(never.snapshot(), after.snapshot());
+    }
+
+    #[test]
+    fn after_everything_has_finished_everything_is_free(history in history(20..70)) {
+        let mut body = Body::play(&history);
+        for view in body.engine.workloads() {
+            body.tell(Event::Finished(view.workload.id)).expect("known work can finish");
+        }
+        let foreign: Vec<_> = body.ledger.nodes.iter().flat_map(|(node, host)| {
+            host.foreign.keys().map(|id| (node.clone(), id.clone())).collect::<Vec<_>>()
+        }).collect();
+        for (node, id) in foreign {
+            body.tell(Event::ForeignGone { node, id }).expect("known use can end");
+        }
+        body.settle();
+        prop_assert!(body.engine.is_empty());
+        for view in body.engine.nodes() {
+            prop_assert_eq!(view.cpu_free, view.node.cpu.0 as i64);
+            prop_assert_eq!(view.memory_free, view.node.memory.0 as i64);
+            prop_assert_eq!(view.tasks, 0);
+            for (gpu, spec) in view.gpus.iter().zip(&view.node.gpus) {
+                prop_assert_eq!((gpu.milli_free, gpu.memory_free as u64, gpu.users), (1000, spec.memory.0, 0));
+            }
+        }
+        for queue in body.engine.queues() {
+            prop_assert_eq!((queue.used, queue.workloads), ([0; 4], 0));
+        }
+        prop_assert!(body.engine.snapshot().holds.is_empty());
+    }
+
+    #[test]
+    fn asked_again_at_the_same_moment_the_engine_comes_to_rest_and_every_wait_has_a_reason(
+        history in history(20..60),
+    ) {
+        let mut body = Body::play(&history);
+        body.settle();
+        for view in body.engine.workloads() {
+            if view.state == WorkloadState::Waiting {
+                let explained = body.engine.explain(body.now, &view.workload.id).expect("it is known");
+                prop_assert!(explained.reason.is_some(), "{} could start but waits", view.workload.id);
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_time_is_a_time_like_any_other(history in history(10..40)) {
+        let mut body = Body::play(&history);
+        body.now = Time(u64::MAX);
+        body.settle();
+        body.confirm_all();
+        body.all_gone();
+        body.settle();
+    }
+}

@@ -1,0 +1,326 @@
+//! Words into nodes, workloads, queues, policies and foreign use. An `Err` is the engine's refusal.
+
+use agentaflow_engine::labels::{NodeTerm, Selector};
+use agentaflow_engine::{
+    Chooser, ForeignGpu, ForeignUse, Gate, Gpu, GpuAsk, MiB, MicroDollars, MigMode, MigProfile, MilliCpu,
+    MilliGpu, Node, OnFault, Order, Percent, Policy, Preferred, Price, Queue, Quota, Request, Side, Spread,
+    TaskAffinity, Time, TokenUse, Topology, Workload,
+};
+
+use super::words::{Words, expression};
+
+type Answer<T> = Result<T, String>;
+
+/// `node a gpus=8 model=A100 mem=40960 cpu=64 … labels rack=r1 taints spot:NoSchedule has volumes=16`
+pub(crate) fn node(mut words: Words) -> Answer<Node> {
+    let mut node = Node::new(words.plain(0));
+    node.cpu = words.take_cpu("cpu").unwrap_or(MilliCpu(64_000));
+    node.memory = MiB(words.take_number("memory").unwrap_or(512 << 10));
+    node.storage = MiB(words.take_number("storage").unwrap_or(1 << 20));
+    node.rank = words.take_number("rank").unwrap_or(0) as u32;
+    node.max_jobs = words.take_number("jobs").map(|jobs| jobs as u32);
+    if words.flag("counted") {
+        node.chooser = Chooser::Node;
+    }
+    node.price = Price {
+        gpu_hour: MicroDollars(words.take_number("gpu-price").unwrap_or(0)),
+        cpu_hour: MicroDollars(words.take_number("cpu-price").unwrap_or(0)),
+        gib_hour: MicroDollars(words.take_number("gib-price").unwrap_or(0)),
+    };
+    node.gpus = gpus(&mut words)?;
+    node.labels = words.labels("labels");
+    node.taints = words.taints();
+    let resources = words.pairs("has").into_iter();
+    node.resources = resources.map(|(name, amount)| (name.into(), words.number(&amount))).collect();
+    words.end(1);
+    Ok(node)
+}
+
+/// `gpus=4 model=A100 mem=40960 nvlink=2 mig=free`, or `gpu=A100:40960 gpu=T4:16384`; `nvlink=2`
+/// joins pairs. GPUs are called 0, 1, 2, …, or as `names=a,b` says.
+fn gpus(words: &mut Words) -> Answer<Vec<Gpu>> {
+    let count = words.take_number("gpus").unwrap_or(0);
+    let model = words.take("model").unwrap_or_else(|| "A100".to_owned());
+    let memory = words.take_number("mem").unwrap_or(40960);
+    let mut kinds = vec![(model, memory); count as usize];
+    for gpu in words.take_all("gpu") {
+        let (model, memory) = gpu.split_once(':').unwrap_or_else(|| words.mistake("a GPU is MODEL:MIB"));
+        kinds.push((model.to_owned(), words.number(memory)));
+    }
+    let joined = words.take_number("nvlink");
+    let mig = mig_mode(words)?;
+    let names = words.take("names").map(|names| names.split(',').map(str::to_owned).collect::<Vec<_>>());
+    let gpu = |(index, (model, memory)): (usize, (String, u64))| Gpu {
+        id: names.as_ref().map_or(index.to_string(), |names| names[index].clone()).into(),
+        model: model.into(),
+        memory: MiB(memory),
+        nvlink: joined.map(|joined| (index as u64 / joined.max(1)) as u16),
+        mig: mig.clone(),
+    };
+    Ok(kinds.into_iter().enumerate().map(gpu).collect())
+}
+
+/// `mig=free`, or the only slices there are: `mig=3g.20gb@0,2g.10gb@4`.
+fn mig_mode(words: &mut Words) -> Answer<MigMode> {
+    let Some(mode) = words.take("mig") else { return Ok(MigMode::Off) };
+    if mode == "free" {
+        return Ok(MigMode::Free);
+    }
+    let mut slices = Vec::new();
+    for slice in mode.split(',') {
+        let (profile, start) = slice.split_once('@').unwrap_or_else(|| words.mistake("a slice is PROFILE@START"));
+        slices.push((refusable(MigProfile::new(profile))?, words.number(start) as u8));
+    }
+    Ok(MigMode::Fixed(slices))
+}
+
+/// `submit train gpus=2 cpu=4 tasks=4 same=rack estimate=1h prio=7 queue=q strategy=pack …`
+pub(crate) fn workload(mut words: Words) -> Answer<Workload> {
+    let mut workload = Workload::new(words.plain(0), Request::default());
+    workload.tasks = words.take_number("tasks").unwrap_or(1) as u32;
+    workload.priority = words.take_number("prio").unwrap_or(5) as u8;
+    if let Some(queue) = words.take("queue") {
+        workload.queue = queue.into();
+    }
+    workload.strategy = words.take("strategy").map(|name| refusable(name.parse())).transpose()?;
+    workload.estimate = words.take_span("estimate");
+    workload.min_runtime = words.take_span("min-runtime");
+    workload.submitted = words.take_span("submitted").map(|span| Time(span.0));
+    let same = words.take("same").map(Topology::Same);
+    workload.topology = same.or(words.take("spread").map(Topology::Spread));
+    workload.preemptible = words.flag("preemptible");
+    workload.may_preempt = !words.flag("patient");
+    if words.flag("keep") {
+        workload.on_fault = OnFault::Keep;
+    }
+    let budgets = words.take("budgets").unwrap_or_default();
+    workload.budgets = list(&budgets).map(Into::into).collect();
+    workload.gate = words.take("gate").map(|gate| self::gate(&gate));
+    workload.request = request(&mut words)?;
+    words.end(1);
+    Ok(workload)
+}
+
+/// `paused:why`, `budget:whose`, `incomplete:1/4`
+pub(crate) fn gate(text: &str) -> Gate {
+    match text.split_once(':') {
+        Some(("budget", whose)) => Gate::Budget(whose.to_owned()),
+        Some(("incomplete", parts)) => {
+            let (have, need) = parts.split_once('/').unwrap_or(("0", "0"));
+            Gate::Incomplete { have: have.parse().unwrap_or(0), need: need.parse().unwrap_or(0) }
+        }
+        Some((_, why)) => Gate::Paused(why.to_owned()),
+        None => Gate::Paused(text.to_owned()),
+    }
+}
+
+fn request(words: &mut Words) -> Answer<Request> {
+    let models = words.take("models").unwrap_or_default();
+    Ok(Request {
+        gpu: gpu_ask(words)?,
+        exclusive: words.flag("exclusive"),
+        min_gpu_memory: MiB(words.take_number("min-gpu-memory").unwrap_or(0)),
+        models: list(&models).map(Into::into).collect(),
+        preferred_model: words.take("prefers-model").map(Into::into),
+        nvlink: words.flag("nvlink"),
+        cpu: words.take_cpu("cpu").unwrap_or_default(),
+        memory: MiB(words.take_number("memory").unwrap_or(0)),
+        storage: MiB(words.take_number("storage").unwrap_or(0)),
+        resources: words.pairs("needs").into_iter().map(|(name, n)| (name.into(), words.number(&n))).collect(),
+        tokens: words.pairs("tokens").into_iter().map(|(name, kind)| (name.into(), token(&kind))).collect(),
+        node: words.take("node").map(Into::into),
+        node_selector: words.labels("selector"),
+        required_nodes: required_nodes(words),
+        preferred_nodes: words.take_all("prefers").iter().map(|text| preferred(words, text)).collect(),
+        tolerations: words.tolerations(),
+        labels: words.labels("labels"),
+        affinity: affinity(words),
+        spread: skews(words),
+    })
+}
+
+/// `gpus=2`, `share=500`, `gpu-memory=8192`, `mig=1g.5gb` or `mig=1g.5gb*2`; otherwise none.
+pub(crate) fn gpu_ask(words: &mut Words) -> Answer<GpuAsk> {
+    if let Some(count) = words.take_number("gpus") {
+        return Ok(GpuAsk::Whole(count as u32));
+    }
+    if let Some(share) = words.take_number("share") {
+        return refusable(MilliGpu::new(share as u32)).map(GpuAsk::Fraction);
+    }
+    if let Some(mib) = words.take_number("gpu-memory") {
+        return Ok(GpuAsk::Memory(MiB(mib)));
+    }
+    let Some(slices) = words.take("mig") else { return Ok(GpuAsk::None) };
+    let (profile, count) = slices.split_once('*').unwrap_or((&slices, "1"));
+    let profile = refusable(MigProfile::new(profile))?;
+    Ok(GpuAsk::Mig { profile, count: words.number(count) as u32 })
+}
+
+/// `where rack=r1 cores>8 or rack=r2`: conditions of a term, then of the next.
+fn required_nodes(words: &mut Words) -> Vec<NodeTerm> {
+    let section = words.section("where");
+    let terms = section.split(|word| word == "or").filter(|term| !term.is_empty());
+    let term = |term: &[String]| NodeTerm {
+        exprs: term.iter().map(|word| expression(word)).collect(),
+        names: Vec::new(),
+    };
+    terms.map(term).collect()
+}
+
+/// `prefers=50:rack=r1`
+fn preferred(words: &Words, text: &str) -> Preferred {
+    let (weight, condition) = text.split_once(':').unwrap_or_else(|| words.mistake("a preference is WEIGHT:CONDITION"));
+    let term = NodeTerm { exprs: vec![expression(condition)], names: Vec::new() };
+    Preferred { weight: words.number(weight) as u32, term }
+}
+
+/// `near=rack:app=db` must, `near=rack:app=db:50` would like to; the same with `away`.
+pub(crate) fn affinity(words: &mut Words) -> Vec<TaskAffinity> {
+    let mut found = Vec::new();
+    for (name, side) in [("near", Side::Near), ("away", Side::Away)] {
+        for text in words.take_all(name) {
+            let mut parts = text.split(':');
+            let key = parts.next().unwrap_or_default().to_owned();
+            let selector = selector(parts.next().unwrap_or_default());
+            let weight = parts.next().map(|weight| words.number(weight) as u32);
+            found.push(TaskAffinity { side, selector, key, weight });
+        }
+    }
+    found
+}
+
+/// `skew=1:zone:app=web` must, `soft-skew=…` would like to; `skew=1:zone:app=web:3` with at least
+/// three domains.
+fn skews(words: &mut Words) -> Vec<Spread> {
+    let mut found = Vec::new();
+    for (name, required) in [("skew", true), ("soft-skew", false)] {
+        for text in words.take_all(name) {
+            let mut parts = text.split(':');
+            let max_skew = words.number(parts.next().unwrap_or_default()) as u32;
+            let key = parts.next().unwrap_or_default().to_owned();
+            let selector = selector(parts.next().unwrap_or_default());
+            let min_domains = parts.next().map_or(0, |domains| words.number(domains) as u32);
+            found.push(Spread { selector, key, max_skew, required, min_domains });
+        }
+    }
+    found
+}
+
+fn selector(text: &str) -> Selector {
+    Selector { exprs: list(text).map(expression).collect(), ..Selector::default() }
+}
+
+fn token(kind: &str) -> TokenUse {
+    match kind {
+        "shared" => TokenUse::Shared,
+        "one-node" => TokenUse::OneNode,
+        "one-task" => TokenUse::OneTask,
+        _ => TokenUse::Exclusive,
+    }
+}
+
+/// `queue research parent=root weight=100 guaranteed.gpu=4 limit.gpu=8 limit.model.A100=2 strict`
+pub(crate) fn queue(mut words: Words) -> Queue {
+    let mut queue = Queue::new(words.plain(0));
+    if let Some(parent) = words.take("parent") {
+        queue.parent = parent.into();
+    }
+    queue.weight = words.take_number("weight").unwrap_or(100) as u32;
+    queue.max_priority = words.take_number("max-prio").unwrap_or(10) as u8;
+    queue.borrow = !words.flag("strict");
+    queue.guaranteed = quota(&mut words, "guaranteed");
+    queue.limit = quota(&mut words, "limit");
+    words.end(1);
+    queue
+}
+
+/// GPUs and cores are whole ones here.
+fn quota(words: &mut Words, name: &str) -> Quota {
+    let mut quota = Quota::default();
+    for (key, value) in words.take_below(name) {
+        let amount = words.number(&value);
+        let thousandths = amount.saturating_mul(1000);
+        match key.split_once('.') {
+            None if key == "gpu" => quota.gpu = Some(thousandths),
+            None if key == "cpu" => quota.cpu = Some(thousandths),
+            None if key == "memory" => quota.memory = Some(amount),
+            None if key == "storage" => quota.storage = Some(amount),
+            Some(("model", model)) => {
+                quota.models.insert(model.into(), thousandths);
+            }
+            Some(("resource", resource)) => {
+                quota.resources.insert(resource.into(), amount);
+            }
+            _ => words.mistake(&format!("no quota is called `{key}`")),
+        }
+    }
+    quota
+}
+
+/// `policy strategy=best_fit order=fifo ageing=10m half-life=1h goal=80 backfill=no …`: the rest stays.
+pub(crate) fn policy(mut words: Words, mut policy: Policy) -> Answer<Policy> {
+    if let Some(strategy) = words.take("strategy") {
+        policy.strategy = refusable(strategy.parse())?;
+    }
+    if let Some(name) = words.take("order") {
+        let known = Order::ALL.into_iter().find(|(known, _)| *known == name);
+        policy.order = known.map(|(_, order)| order);
+    }
+    if let Some(goal) = words.take("goal") {
+        let goal = goal.parse().unwrap_or(f64::NAN);
+        policy.utilization_goal = Some(refusable(Percent::new(goal))?);
+    }
+    for (name, flag) in [("backfill", &mut policy.backfill), ("preemption", &mut policy.preemption)] {
+        if let Some(value) = words.take(name) {
+            *flag = value == "yes";
+        }
+    }
+    let spans = [
+        ("ageing", &mut policy.ageing),
+        ("half-life", &mut policy.half_life),
+        ("patience", &mut policy.patience),
+        ("min-runtime", &mut policy.min_runtime),
+        ("hold", &mut policy.hold),
+        ("backoff", &mut policy.backoff),
+        ("max-backoff", &mut policy.max_backoff),
+    ];
+    for (name, span) in spans {
+        *span = words.take_span(name).unwrap_or(*span);
+    }
+    words.end(0);
+    Ok(policy)
+}
+
+/// `foreign NODE WHO cpu=4 memory=1024 gpus=1 gpu.0=whole gpu.1=500 gpu.2=8192MiB labels app=db`
+pub(crate) fn foreign(mut words: Words) -> Answer<ForeignUse> {
+    let mut uses = ForeignUse {
+        cpu: words.take_cpu("cpu").unwrap_or_default(),
+        memory: MiB(words.take_number("memory").unwrap_or(0)),
+        storage: MiB(words.take_number("storage").unwrap_or(0)),
+        gpu_count: words.take_number("gpus").unwrap_or(0) as u32,
+        ..ForeignUse::default()
+    };
+    for (gpu, usage) in words.take_below("gpu") {
+        let usage = match usage.strip_suffix("MiB") {
+            _ if usage == "whole" => ForeignGpu::Whole,
+            Some(mib) => ForeignGpu::Memory(MiB(words.number(mib))),
+            None => ForeignGpu::Share(refusable(MilliGpu::new(words.number(&usage) as u32))?),
+        };
+        uses.gpus.insert(gpu.into(), usage);
+    }
+    uses.labels = words.labels("labels");
+    uses.keeps_away = affinity(&mut words);
+    uses.tokens = words.pairs("tokens").into_iter().map(|(name, kind)| (name.into(), token(&kind))).collect();
+    uses.resources = words.pairs("needs").into_iter().map(|(name, n)| (name.into(), words.number(&n))).collect();
+    words.end(2);
+    Ok(uses)
+}
+
+/// The engine's own message.
+pub(crate) fn refusable<T, E: std::fmt::Display>(result: Result<T, E>) -> Answer<T> {
+    result.map_err(|error| error.to_string())
+}
+
+fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').filter(|part| !part.is_empty())
+}

@@ -1,0 +1,264 @@
+//! The engine's answers as lines that people can read.
+
+use std::fmt::Write;
+
+use agentaflow_engine::{
+    Decision, Eta, Explanation, Fault, Gate, GpuHealth, Gpus, Lack, Nearby, NodeView, OnFault, Part, Placement,
+    Plan, QueueView, QuotaResource, Tally, Time, WaitReason, WhatIf, WorkloadId, WorkloadState, WorkloadView,
+};
+
+pub(crate) fn plan(plan: &Plan) -> Vec<String> {
+    let mut lines: Vec<String> = plan.decisions.iter().map(decision).collect();
+    if lines.is_empty() {
+        lines.push("nothing to do".to_owned());
+    }
+    lines.extend(plan.wake.map(|at| format!("ask again at {}", time(at))));
+    lines
+}
+
+fn decision(decision: &Decision) -> String {
+    match decision {
+        Decision::Place(placed) => format!("place {}", placement(placed)),
+        Decision::Preempt { victims, beneficiary, until } => {
+            format!("stop {} for {beneficiary}, hold until {}", names(victims), time(*until))
+        }
+        Decision::Displace { workload, cause, action } => {
+            let action = match action {
+                OnFault::Requeue => "requeue",
+                OnFault::Keep => "keep",
+            };
+            format!("{action} {workload}: {}", fault(cause))
+        }
+        Decision::Wait { workload, reason } => format!("{workload} waits: {}", self::reason(reason)),
+    }
+}
+
+fn placement(placed: &Placement) -> String {
+    let Placement { workload, task, node, gpus } = placed;
+    format!("{workload}/{task} on {node}{}", devices(gpus))
+}
+
+fn devices(gpus: &Gpus) -> String {
+    match gpus {
+        Gpus::Count(count) => format!(" gpus {count} of its choice"),
+        Gpus::Chosen(parts) if parts.is_empty() => String::new(),
+        Gpus::Chosen(parts) => {
+            let parts = parts.iter().map(|part| match &part.part {
+                Part::Whole => part.gpu.to_string(),
+                Part::Share { milli, mib } => format!("{}[{milli}/1000, {mib}]", part.gpu),
+                Part::Slice { profile, start } => format!("{}[{}@{start}]", part.gpu, profile.as_str()),
+            });
+            format!(" gpu {}", parts.collect::<Vec<_>>().join(" "))
+        }
+    }
+}
+
+fn fault(fault: &Fault) -> String {
+    match fault {
+        Fault::NodeLost(node) => format!("node {node} is lost"),
+        Fault::Draining(node) => format!("node {node} is drained"),
+        Fault::SpotReclaim { node, at } => format!("node {node} is taken back at {}", time(*at)),
+        Fault::GpuSick { node, gpu } => format!("GPU {gpu} of {node} is sick or gone"),
+        Fault::GangBroken { task } => format!("task {task} of its gang is missing"),
+    }
+}
+
+fn reason(reason: &WaitReason) -> String {
+    match reason {
+        WaitReason::NoNodes => "there are no nodes".to_owned(),
+        WaitReason::NoRoom(tally) => format!("no room now: {}", self::tally(tally)),
+        WaitReason::NeverFits(tally) => format!("never fits: {}", self::tally(tally)),
+        WaitReason::Gang { needs, fits, ever, tally } => {
+            let ever = if *ever { "" } else { ", and never will" };
+            format!("{fits} of {needs} tasks fit{ever}: {}", self::tally(tally))
+        }
+        WaitReason::Quota { queue, resource, limit, used, asked } => {
+            let resource = quota(resource);
+            format!("queue {queue} may use {limit} {resource}, uses {used}, {asked} more asked")
+        }
+        WaitReason::Held { by, until } => {
+            let until = until.map(|until| format!(" until {}", time(until))).unwrap_or_default();
+            format!("the room is held for {by}{until}")
+        }
+        WaitReason::Preempting { victims, until } => {
+            format!("{} must go first, by {}", names(victims), time(*until))
+        }
+        WaitReason::BackingOff { until, refusals } => {
+            format!("refused {refusals} times, again at {}", time(*until))
+        }
+        WaitReason::Gated(Gate::Budget(whose)) => format!("gate: budget {whose}"),
+        WaitReason::Gated(Gate::Paused(why)) => format!("gate: paused, {why}"),
+        WaitReason::Gated(Gate::Incomplete { have, need }) => format!("gate: {have} of {need} parts"),
+    }
+}
+
+fn quota(resource: &QuotaResource) -> String {
+    match resource {
+        QuotaResource::Cpu => "cpu (m)".to_owned(),
+        QuotaResource::Memory => "memory (MiB)".to_owned(),
+        QuotaResource::Storage => "storage (MiB)".to_owned(),
+        QuotaResource::Gpu => "gpu (1/1000)".to_owned(),
+        QuotaResource::GpuModel(model) => format!("{model} (1/1000)"),
+        QuotaResource::Named(name) => name.to_string(),
+    }
+}
+
+fn tally(tally: &Tally) -> String {
+    let mut text = format!("{} nodes", tally.nodes);
+    for (at, (lack, nodes)) in tally.lacks.iter().enumerate() {
+        let sign = if at == 0 { ": " } else { "; " };
+        let _ = write!(text, "{sign}{nodes} {}", self::lack(lack));
+    }
+    text
+}
+
+fn lack(lack: &Lack) -> String {
+    match lack {
+        Lack::Down => "down".to_owned(),
+        Lack::Closed => "closed".to_owned(),
+        Lack::OtherNode => "not the node asked for".to_owned(),
+        Lack::Selector => "not selected".to_owned(),
+        Lack::NodeAffinity => "outside the node affinity".to_owned(),
+        Lack::Taint(taint) => format!("tainted {taint}"),
+        Lack::Refused => "refused it".to_owned(),
+        Lack::NoGpu => "without GPU".to_owned(),
+        Lack::Model => "of another model".to_owned(),
+        Lack::ModelQuota(model) => format!("with {model} beyond quota"),
+        Lack::GpuSize { need, largest } => format!("with GPUs too small ({largest}, need {need})"),
+        Lack::GpuCount { need, most } => format!("with too few GPUs ({most}, need {need})"),
+        Lack::FreeGpus { need, most } => format!("with too few free GPUs ({most}, need {need})"),
+        Lack::GpuShare { need, most } => format!("without a share of {need} (most left {most})"),
+        Lack::GpuMemory { need, most } => format!("without {need} on one GPU (most left {most})"),
+        Lack::NoMig(profile) => format!("without {}", profile.as_str()),
+        Lack::MigSlice { profile, need, most } => {
+            format!("with places for {most} {}, need {need}", profile.as_str())
+        }
+        Lack::NvLink { need, most } => format!("with {most} free in one NVLink group, need {need}"),
+        Lack::Cpu { need, most } => format!("short of CPU ({most}, need {need})"),
+        Lack::Memory { need, most } => format!("short of memory ({most}, need {need})"),
+        Lack::Storage { need, most } => format!("short of storage ({most}, need {need})"),
+        Lack::Jobs => "at the job limit".to_owned(),
+        Lack::Resource { name, need, most } => format!("short of {name} ({most}, need {need})"),
+        Lack::Token(token) => format!("without {token} to give"),
+        Lack::Near => "not near what it wants".to_owned(),
+        Lack::Away => "with tasks to stay away from".to_owned(),
+        Lack::Spread => "in a domain with its share".to_owned(),
+        Lack::Domain => "in another domain".to_owned(),
+    }
+}
+
+pub(crate) fn explanation(explained: &Explanation) -> Vec<String> {
+    let Explanation { reason, position, waiting, nearby, closest, eta } = explained;
+    let mut lines = Vec::new();
+    lines.push(reason.as_ref().map_or("nothing in the way".to_owned(), self::reason));
+    lines.extend(position.map(|position| format!("position {position} of {waiting}")));
+    lines.extend(nearby_line(nearby));
+    for (node, lack) in closest {
+        lines.push(format!("closest: {node}, {}", self::lack(lack)));
+    }
+    lines.push(format!("starts {}", self::eta(*eta)));
+    lines
+}
+
+fn nearby_line(nearby: &[Nearby]) -> Option<String> {
+    let one = |nearby: &Nearby| match nearby {
+        Nearby::Gpus(count) => format!("{count} GPUs"),
+        Nearby::Share(share) => format!("a share of {}", share.get()),
+        Nearby::GpuMemory(mib) => format!("{mib} of GPU memory"),
+        Nearby::MinGpuMemory(mib) => format!("GPUs of {mib}"),
+        Nearby::Models(models) => format!("models {}", names(models)),
+        Nearby::Tasks(tasks) => format!("{tasks} tasks"),
+        Nearby::Cpu(cpu) => format!("{cpu} CPU"),
+        Nearby::Memory(mib) => format!("{mib} of memory"),
+        Nearby::WithoutNvlink => "no NVLink".to_owned(),
+        Nearby::Shared => "a shared GPU".to_owned(),
+    };
+    let all: Vec<_> = nearby.iter().map(one).collect();
+    (!all.is_empty()).then(|| format!("would start now with: {}", all.join(", or ")))
+}
+
+fn eta(eta: Eta) -> String {
+    match eta {
+        Eta::Now => "now".to_owned(),
+        Eta::At(at) => format!("at {}", time(at)),
+        Eta::Unknown => "nobody knows when".to_owned(),
+    }
+}
+
+pub(crate) fn what_if(answer: &WhatIf) -> Vec<String> {
+    let WhatIf { eta, placements, victims, reason, nearby } = answer;
+    let mut lines = vec![format!("starts {}", self::eta(*eta))];
+    lines.extend(placements.iter().map(placement));
+    if !victims.is_empty() {
+        lines.push(format!("stopping {}", names(victims)));
+    }
+    lines.extend(reason.as_ref().map(|reason| format!("because {}", self::reason(reason))));
+    lines.extend(nearby_line(nearby));
+    lines
+}
+
+pub(crate) fn node(view: &NodeView) -> String {
+    let mut text = format!("{}: cpu {}m, memory {}, tasks {}", view.node.id, view.cpu_free, view.memory_free, view.tasks);
+    if !view.gpus.is_empty() {
+        text.push_str(", gpus");
+    }
+    for gpu in &view.gpus {
+        let _ = write!(text, " {}[{}/1000 {}MiB", gpu.id, gpu.milli_free, gpu.memory_free);
+        match gpu.health {
+            GpuHealth::Healthy => {}
+            GpuHealth::Cordoned => text.push_str(" cordoned"),
+            GpuHealth::Sick => text.push_str(" sick"),
+        }
+        if gpu.utilization.get() > 0 {
+            let _ = write!(text, " {}%", gpu.utilization.get());
+        }
+        text.push(']');
+    }
+    for (marked, word) in [(!view.up, "lost"), (view.up && !view.open, "closed"), (view.overcommitted, "over-committed")] {
+        if marked {
+            let _ = write!(text, ", {word}");
+        }
+    }
+    text
+}
+
+pub(crate) fn workload(view: &WorkloadView) -> String {
+    let state = match view.state {
+        WorkloadState::Waiting => "waits",
+        WorkloadState::Placed => "placed",
+        WorkloadState::Running => "runs",
+        WorkloadState::Stopping => "stops",
+    };
+    let mut text = format!("{} {state}", view.workload.id);
+    for task in &view.tasks {
+        let _ = write!(text, ", {} on {}{}", task.task, task.node, devices(&task.gpus));
+    }
+    text
+}
+
+pub(crate) fn queue(view: &QueueView) -> String {
+    let [cpu, memory, storage, gpu] = view.used;
+    let id = &view.id;
+    let count = view.workloads;
+    format!("{id}: {count} workloads, uses cpu {cpu}m, memory {memory}, storage {storage}, gpu {gpu}/1000")
+}
+
+fn names<T: std::fmt::Display>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+}
+
+pub(crate) fn started(starts: impl Iterator<Item = (WorkloadId, Time)>) -> Vec<String> {
+    starts.map(|(workload, at)| format!("{workload} at {}", time(at))).collect()
+}
+
+/// Time as a script writes it.
+pub(crate) fn time(at: Time) -> String {
+    let (mut rest, mut text) = (at.0, String::new());
+    for (unit, size) in [("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)] {
+        if rest >= size {
+            let _ = write!(text, "{}{unit}", rest / size);
+            rest %= size;
+        }
+    }
+    if text.is_empty() { "0".to_owned() } else { text }
+}

@@ -1,0 +1,98 @@
+//! Golden scripts: each file in `tests/scripts` tells the engine what happens, one command a line,
+//! and holds the engine's answers below each command, in lines that begin with `> `.
+//!
+//! `UPDATE=1 cargo test -p agentaflow-engine --test scripts` writes the answers anew; read the
+//! difference before keeping it. After every command all invariants are checked.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test may read files and its environment; the engine may not"
+)]
+
+mod script;
+
+use std::fs;
+use std::panic::catch_unwind;
+use std::path::{Path, PathBuf};
+
+use script::World;
+
+#[test]
+fn every_script_gets_the_answers_that_are_written_in_it() {
+    let update = std::env::var_os("UPDATE").is_some();
+    let mut failures = Vec::new();
+    for file in scripts() {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let written = fs::read_to_string(&file).expect("a script can be read");
+        let Ok(actual) = catch_unwind(|| played(&name, &written)) else {
+            failures.push(format!("{name}: broken off, see above"));
+            continue;
+        };
+        if actual == written {
+            continue;
+        }
+        if update {
+            fs::write(&file, actual).expect("a script can be written");
+        } else {
+            failures.push(difference(&name, &written, &actual));
+        }
+    }
+    let hint = "UPDATE=1 writes the new answers";
+    assert!(failures.is_empty(), "{}\n{hint}", failures.join("\n"));
+}
+
+#[test]
+fn every_script_begins_with_a_comment_that_says_what_it_shows() {
+    let bare = |file: &PathBuf| {
+        let text = fs::read_to_string(file).expect("a script can be read");
+        !text.starts_with("# ")
+    };
+    let without: Vec<_> = scripts().into_iter().filter(bare).collect();
+    assert!(without.is_empty(), "no comment in the first line of {without:?}");
+}
+
+fn scripts() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
+    let entries = fs::read_dir(folder).expect("there is a folder of scripts");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry can be read").path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "txt"));
+    files.sort();
+    files
+}
+
+/// The script with the engine's answers in place of those that were written.
+fn played(name: &str, written: &str) -> String {
+    let mut world = World::default();
+    let mut text = String::new();
+    for (number, line) in written.lines().enumerate() {
+        if line.starts_with('>') {
+            continue;
+        }
+        text.push_str(line);
+        text.push('\n');
+        let command = line.split('#').next().unwrap_or_default().trim();
+        if command.is_empty() {
+            continue;
+        }
+        for answer in world.run(&format!("{name}:{}", number + 1), command) {
+            text.push_str("> ");
+            text.push_str(&answer);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// The first few lines that differ, with their numbers in the file.
+fn difference(name: &str, written: &str, actual: &str) -> String {
+    let (old, new): (Vec<_>, Vec<_>) = (written.lines().collect(), actual.lines().collect());
+    let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
+    let rest = old[same..].iter().rev().zip(new[same..].iter().rev());
+    let tail = rest.take_while(|(old, new)| old == new).count();
+    let shown = |lines: &[&str], sign: char| -> String {
+        let lines = &lines[same..lines.len() - tail];
+        lines.iter().take(20).map(|line| format!("  {sign} {line}\n")).collect()
+    };
+    let before: String = old[same.saturating_sub(3)..same].iter().map(|line| format!("    {line}\n")).collect();
+    format!("{name}:{}: the answers differ\n{before}{}{}", same + 1, shown(&old, '-'), shown(&new, '+'))
+}
