@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::cluster::NodeIdx;
 use crate::error::Rejected;
-use crate::event::Event;
+use crate::event::{Demand, Event};
 use crate::name::{NodeId, WorkloadId};
 use crate::policy::Queue;
 use crate::request::GpuAsk;
@@ -63,6 +63,7 @@ impl Scheduler {
                 Ok(())
             }
             Event::Demand(demand) => {
+                demand.iter().flatten().try_for_each(Demand::validate)?;
                 self.expectation.pin(demand);
                 Ok(())
             }
@@ -198,17 +199,20 @@ impl Scheduler {
             GpuAsk::Whole(_) => 1000,
             GpuAsk::Fraction(share) => share.get(),
             GpuAsk::Memory(mib) => {
-                let total = self.cluster.rooms.iter().find_map(|room| room.devices.first()).map(|d| d.total);
-                (mib.0 * 1000 / u64::from(total.unwrap_or(1).max(1) as u32)).clamp(1, 1000) as u32
+                let gpus = self.cluster.capacity[3] / 1000;
+                let mean = (self.cluster.gpu_memory / gpus.max(1)).max(1) as u64;
+                (mib.0 * 1000 / mean).clamp(1, 1000) as u32
             }
         }
     }
 
     fn set_gate(&mut self, job: JobIdx, gate: Option<Gate>) {
-        let waiting = self.jobs.get(job).state == State::Waiting;
-        let queued = waiting && self.jobs.get(job).spec.gate.is_none() && !self.is_backing_off(job);
         let closes = gate.is_some();
-        if queued && closes {
+        if closes && self.jobs.get(job).state == State::Preempting {
+            self.end_hold(job);
+        }
+        let waiting = self.jobs.get(job).state == State::Waiting;
+        if closes && self.is_queued(job) {
             self.dequeue(job);
             if self.holds.reserved == Some(job) {
                 self.drop_hold(job);
@@ -221,6 +225,12 @@ impl Scheduler {
         } else if was_gated && waiting && !self.is_backing_off(job) {
             self.enqueue(job);
         }
+    }
+
+    /// Whether it is in its queue, and not waiting somewhere else.
+    pub(crate) fn is_queued(&self, job: JobIdx) -> bool {
+        let waits = self.jobs.get(job).state == State::Waiting && self.jobs.get(job).spec.gate.is_none();
+        waits && !self.is_backing_off(job)
     }
 
     fn is_backing_off(&self, job: JobIdx) -> bool {

@@ -5,14 +5,18 @@ use std::sync::Arc;
 
 use crate::cluster::room::DeviceClaim;
 use crate::cluster::{Change, NodeIdx, Reach};
-use crate::error::Rejected;
+use crate::error::{BadInput, Rejected};
 use crate::name::{ForeignId, GpuId, NodeId};
 use crate::node::{Chooser, ForeignUse, Node};
 use crate::queues::Charge;
+use crate::request::limit;
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, TaskRef};
 use crate::terms::Subject;
 use crate::units::Percent;
+
+/// The most foreign uses of one node.
+const MAX_FOREIGN: u64 = 1000;
 
 impl Scheduler {
     /// A node was seen, for the first time or differently.
@@ -115,6 +119,8 @@ impl Scheduler {
         let number = self.node_number(node)?;
         id.validate()?;
         uses.validate()?;
+        let others = self.cluster.host(number).foreign.keys().filter(|known| **known != id).count() as u64;
+        limit("the number of foreign uses of a node", others + 1, MAX_FOREIGN)?;
         for gpu in uses.gpus.keys() {
             self.gpu_number(number, gpu)?;
         }
@@ -173,7 +179,13 @@ impl Scheduler {
         let node = seat.node;
         let mut wanted = Vec::new();
         for gpu in gpus {
-            wanted.push(self.gpu_number(node, gpu)?);
+            let number = self.gpu_number(node, gpu)?;
+            // Slices of one task may share a GPU, whole GPUs cannot be the same one.
+            let slices = seat.claim.devices.iter().any(|part| part.slice.is_some());
+            if wanted.contains(&number) && !slices {
+                return Err(BadInput::DuplicateGpu(gpu.clone()).into());
+            }
+            wanted.push(number);
         }
         let given_up: Vec<usize> = seat.claim.devices.iter().map(|part| usize::from(part.device)).collect();
         let mut spare: Vec<usize> = given_up.into_iter().filter(|device| !wanted.contains(device)).collect();

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
+use crate::cluster::fit;
 use crate::cluster::room::{Claim, DeviceClaim};
 use crate::decision::{Decision, GpuPart, Gpus, Part, Placement, Plan, WaitReason};
 use crate::hold::Purpose;
@@ -10,7 +11,7 @@ use crate::node::Chooser;
 use crate::pending::{GroupIdx, GroupKey};
 use crate::place::Obstacle;
 use crate::policy::Order;
-use crate::queues::ROOT;
+use crate::queues::{Charge, ROOT};
 use crate::request::{MigProfile, Side, Spread, TaskAffinity};
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, Seat, State};
@@ -66,7 +67,10 @@ impl Scheduler {
         }
         while let Some((at, job)) = self.backoffs.first().copied().filter(|(at, _)| *at <= self.now) {
             self.backoffs.remove(&(at, job));
-            self.enqueue(job);
+            self.jobs.get_mut(job).not_before = Time(0);
+            if self.jobs.get(job).spec.gate.is_none() {
+                self.enqueue(job);
+            }
         }
     }
 
@@ -86,12 +90,10 @@ impl Scheduler {
         let ready = |purpose: &Purpose| matches!(purpose, Purpose::Preemption { victims, .. } if victims.is_empty());
         for job in self.holders(|hold| ready(&hold.purpose)) {
             let Some(hold) = self.drop_hold(job) else { continue };
-            if self.seats_are_free(job, &hold.planned) {
-                for (task, (node, claim)) in hold.planned.into_iter().enumerate() {
-                    self.seat(job, task as u32, node, claim);
-                }
+            if self.seats_are_free(job, &hold.planned) && self.seat_as_planned(job, hold.planned) {
                 self.mark_placed(job);
                 self.announce(job, pass);
+                self.wake_company(job);
             } else {
                 self.jobs.get_mut(job).state = State::Waiting;
                 self.enqueue(job);
@@ -99,19 +101,41 @@ impl Scheduler {
         }
     }
 
-    /// Whether what was planned can be booked as it stands.
+    /// Whether what was planned can be booked as it stands and paid for.
     fn seats_are_free(&mut self, job: JobIdx, planned: &[(u32, Claim)]) -> bool {
+        let shape = self.cluster.shape(self.jobs.get(job).shape);
         let mut rooms = std::collections::BTreeMap::new();
+        let mut charge = Charge::default();
         for (node, claim) in planned {
             let room = rooms.entry(*node).or_insert_with(|| self.cluster.room(*node).clone());
-            let before = room.overcommitted();
-            room.book(claim);
-            if !self.cluster.room(*node).open || before || room.overcommitted() {
+            if room.overcommitted() || fit::lack(shape, room).is_some() {
                 return false;
             }
+            room.book(claim);
+            if room.overcommitted() {
+                return false;
+            }
+            charge.add(&Charge::of(claim));
         }
-        let charge = self.nominal_charge(self.jobs.get(job).shape, self.jobs.get(job).spec.tasks);
         self.queues.excess(&self.cluster, self.jobs.get(job).queue, &charge).is_none()
+    }
+
+    /// Books what was planned, unless terms between tasks have come to forbid it.
+    fn seat_as_planned(&mut self, job: JobIdx, planned: Vec<(u32, Claim)>) -> bool {
+        let spec = self.jobs.get(job).spec.clone();
+        let (shape, strategy) = (self.jobs.get(job).shape, self.strategy(self.jobs.get(job)));
+        for (task, (node, claim)) in planned.into_iter().enumerate() {
+            let barred = !self.terms.ignore(&spec.request)
+                && self.judge(shape, strategy, &[]).verdicts[node as usize].lack.is_some();
+            if barred {
+                for task in 0..task {
+                    self.unseat(job, task as u32);
+                }
+                return false;
+            }
+            self.seat(job, task as u32, node, claim);
+        }
+        true
     }
 
     fn prepare_order(&mut self) {
@@ -178,7 +202,10 @@ impl Scheduler {
         if let Some(reason) = pass.reasons.get(&anybody) {
             return reason.clone();
         }
+        // What is kept for itself is not lacking.
+        self.lift_hold(job);
         let reason = Arc::new(self.reason(job, obstacle));
+        self.take_hold(job);
         pass.reasons.insert(anybody, reason.clone());
         reason
     }
@@ -288,7 +315,12 @@ impl Scheduler {
 
     /// Stops others for this workload, if it may and if that helps.
     fn evict_for(&mut self, job: JobIdx, pass: &mut Pass) -> bool {
-        let Some(eviction) = self.plan_eviction(job) else { return false };
+        // What is kept for it already is its own to plan with.
+        self.lift_hold(job);
+        let Some(eviction) = self.plan_eviction(job) else {
+            self.take_hold(job);
+            return false;
+        };
         let until = self.now.after(self.policy.hold);
         self.dequeue(job);
         self.jobs.get_mut(job).state = State::Preempting;
@@ -384,7 +416,8 @@ impl Scheduler {
 
     fn report_waits(&mut self, decisions: &mut Vec<Decision>) {
         for group in self.pending.take_unreported() {
-            let (fresh, reason) = self.pending.take_fresh(group);
+            let (mut fresh, reason) = self.pending.take_fresh(group);
+            fresh.sort_by_key(|job| self.rank(*job));
             let Some(reason) = reason else { continue };
             decisions.reserve(fresh.len());
             for job in fresh {

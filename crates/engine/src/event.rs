@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::BadInput;
 use crate::name::{BudgetId, ForeignId, GpuId, GpuModel, NodeId, QueueId, WorkloadId};
 use crate::node::{ForeignUse, GpuHealth, Node};
 use crate::policy::{Policy, Queue};
-use crate::request::GpuAsk;
+use crate::request::{GpuAsk, Request, limit};
 use crate::strategy::Strategy;
-use crate::units::{MilliCpu, Percent, Time};
+use crate::units::{MAX_AMOUNT, MilliCpu, Percent, Time};
 use crate::workload::{Gate, Workload};
 
 /// Something that happened.
@@ -164,4 +165,12 @@ pub struct Demand {
     pub models: Vec<GpuModel>,
     /// How many.
     pub count: u64,
+}
+
+impl Demand {
+    /// Refuses values that cannot be right; see [`BadInput`].
+    pub fn validate(&self) -> Result<(), BadInput> {
+        limit("the number of tasks to expect", self.count, MAX_AMOUNT)?;
+        Request { cpu: self.cpu, gpu: self.gpu, ..Request::default() }.validate()
+    }
 }

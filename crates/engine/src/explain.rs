@@ -211,7 +211,8 @@ impl Scheduler {
         let reason = copy.current_reason(job);
         let unplaced = matches!(self.jobs.get(job).state, State::Waiting | State::Preempting);
         let no_room = reason.as_ref().is_some_and(WaitReason::cured_by_nodes);
-        let nearby = if no_room { copy.nearby(job) } else { Vec::new() };
+        let too_much = no_room || matches!(reason, Some(WaitReason::Quota { .. }));
+        let nearby = if too_much { copy.nearby(job) } else { Vec::new() };
         let closest = if no_room { copy.closest(job) } else { Vec::new() };
         Some(Explanation {
             // Last, because it uses the copy up.
@@ -258,7 +259,9 @@ impl Scheduler {
                 for task in 0..self.jobs.get(job).spec.tasks {
                     self.unseat(job, task);
                 }
-                None
+                // Unless the order alone keeps it back.
+                let group = self.pending.find(&self.group_key(job)).filter(|_| !self.policy.backfill)?;
+                self.pending.group(group).blocked.as_deref().cloned()
             }
         }
     }

@@ -35,8 +35,18 @@ impl Scheduler {
         for id in foreign {
             self.forget_foreign(node, &id);
         }
-        for (_, job) in self.jobs.iter_mut() {
-            job.avoid = job.avoid.filter(|avoided| *avoided != node);
+        let avoiding: Vec<JobIdx> =
+            self.jobs.iter().filter(|(_, job)| job.avoid == Some(node)).map(|(index, _)| index).collect();
+        for job in avoiding {
+            // What a workload avoids decides which group it waits in.
+            let queued = self.is_queued(job);
+            if queued {
+                self.dequeue(job);
+            }
+            self.jobs.get_mut(job).avoid = None;
+            if queued {
+                self.enqueue(job);
+            }
         }
         self.cluster.remove(node);
         self.improved = true;
@@ -164,13 +174,17 @@ impl Scheduler {
             slot.finished = false;
         }
         let (gated, later) = (job.spec.gate.is_some(), job.not_before > self.now);
+        if !later {
+            job.not_before = Time(0);
+        }
         self.holds.victim_gone(index);
         self.improved = true;
+        if later {
+            self.back_off(index);
+        }
         if gated {
             self.tell_later(index);
-        } else if later {
-            self.back_off(index);
-        } else {
+        } else if !later {
             self.enqueue(index);
         }
     }

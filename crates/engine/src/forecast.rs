@@ -144,7 +144,8 @@ impl Scheduler {
 
     /// A stopped workload is gone at once.
     fn vacate(&mut self, id: &WorkloadId) {
-        let Some(job) = self.jobs.find(id) else { return };
+        let stopping = self.jobs.find(id).filter(|job| self.jobs.get(*job).state == State::Stopping);
+        let Some(job) = stopping else { return };
         for task in 0..self.jobs.get(job).spec.tasks {
             self.improved |= self.unseat(job, task).is_some();
         }

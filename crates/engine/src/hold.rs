@@ -4,7 +4,7 @@
 //! later goes to it first. Preemption holds the place that its victims leave. The reservation of the
 //! blocked head is a hold too, with the time at which it is expected to be complete.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cluster::NodeIdx;
 use crate::cluster::room::Claim;
@@ -117,26 +117,37 @@ impl Scheduler {
     pub(crate) fn take_hold(&mut self, job: JobIdx) {
         let Some(hold) = self.holds.holds.get_mut(&job).filter(|hold| hold.lifted) else { return };
         hold.lifted = false;
-        for (node, claim) in &hold.planned {
-            let part = claim.clipped(self.cluster.room(*node));
-            self.cluster.book(*node, &part);
-            hold.booked.push((*node, part));
+        let nodes: BTreeSet<NodeIdx> = hold.planned.iter().map(|(node, _)| *node).collect();
+        for node in nodes {
+            self.top_up(node);
         }
     }
 
-    /// Room was freed on a node: holds there take it, preemptions before the reservation.
+    /// Shares the free room of a node among the holds there, preemptions before the reservation and
+    /// older workloads first: what each gets does not depend on how it came about.
     pub(crate) fn top_up(&mut self, node: NodeIdx) {
         if self.holds.holds.is_empty() {
             return;
         }
-        let here = |hold: &Hold| !hold.lifted && hold.planned.iter().any(|(on, _)| *on == node);
-        let mut jobs = self.holders(here);
-        for job in &jobs {
-            self.lift_hold(*job);
-        }
+        self.give_way(node);
+        let mut jobs = self.holders(|hold| !hold.lifted && hold.planned.iter().any(|(on, _)| *on == node));
         jobs.sort_by_key(|job| self.holds.reserved == Some(*job));
         for job in jobs {
-            self.take_hold(job);
+            let Some(hold) = self.holds.holds.get_mut(&job) else { continue };
+            for (_, claim) in hold.planned.iter().filter(|(on, _)| *on == node) {
+                let part = claim.clipped(self.cluster.room(node));
+                self.cluster.book(node, &part);
+                hold.booked.push((node, part));
+            }
+        }
+    }
+
+    /// Holds give back what they have of a node, until the next [`top_up`](Self::top_up).
+    pub(crate) fn give_way(&mut self, node: NodeIdx) {
+        for hold in self.holds.holds.values_mut() {
+            for (_, claim) in hold.booked.extract_if(.., |(on, _)| *on == node) {
+                self.cluster.release(node, &claim);
+            }
         }
     }
 

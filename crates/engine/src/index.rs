@@ -152,18 +152,6 @@ impl Indexes {
     }
 }
 
-/// What stands in the way on each node, in order: a plain walk that keeps nothing.
-pub(crate) fn lacks(cluster: &Cluster, outlook: &Outlook, shape: ShapeIdx) -> Vec<Option<Code>> {
-    let look = Look { cluster, outlook, shape: cluster.shape(shape), strategy: Strategy::default() };
-    let mut standings = Standings::default();
-    standings.renew(&look);
-    let lack = |(place, node): (usize, &NodeIdx)| match standings.get(&look, place) {
-        Standing::No(code) => Some(code),
-        Standing::Yes(_) => look.lack(*node),
-    };
-    cluster.order.iter().enumerate().map(lack).collect()
-}
-
 impl Ready<'_> {
     /// The best node.
     pub(crate) fn best(&mut self) -> Option<NodeIdx> {
@@ -265,10 +253,18 @@ impl Standings {
         }
         let node = look.cluster.order[place];
         let kind = usize::from(look.cluster.briefs[node as usize].kind);
+        match self.by_kind.get(kind) {
+            Some(Some(standing)) => *standing,
+            _ => self.learn(look, node, kind),
+        }
+    }
+
+    #[cold]
+    fn learn(&mut self, look: &Look<'_>, node: NodeIdx, kind: usize) -> Standing {
         if kind >= self.by_kind.len() {
             self.by_kind.resize(kind + 1, None);
         }
-        *self.by_kind[kind].get_or_insert_with(|| look.standing(node))
+        *self.by_kind[kind].insert(look.standing(node))
     }
 
     fn forget(&mut self, look: &Look<'_>, node: NodeIdx) {

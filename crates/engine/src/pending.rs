@@ -187,7 +187,8 @@ impl Pending {
     /// Takes everything out, in no particular order.
     pub(crate) fn drain(&mut self, queues: &mut Queues) -> Vec<JobIdx> {
         self.unblock_all(queues);
-        for (queue, ready) in &self.ready {
+        // A queue that has nothing ready may be gone.
+        for (queue, ready) in self.ready.iter().filter(|(_, ready)| !ready.is_empty()) {
             queues.mark_ready(*queue, -(ready.len() as i32));
         }
         let jobs = self.groups().flat_map(|(_, group)| group.members.values().copied()).collect();

@@ -58,10 +58,10 @@ impl Scheduler {
             avoid: self.jobs.get(job).avoid,
             domain: Domain::Any,
         };
+        self.check_quota(job)?;
         if spec.tasks == 1 {
             return self.place_task(job, 0, &mut search);
         }
-        self.check_gang_quota(job)?;
         match &spec.topology {
             None => {
                 let fits = self.room_for(&search, spec.tasks);
@@ -202,7 +202,7 @@ impl Scheduler {
             Domain::Any => None,
             Domain::Only(key, _) | Domain::Fewest(key, _) => Some(self.cluster.domains(key).of.clone()),
         };
-        let mut index = self.indexes.get(
+        let index = self.indexes.get(
             &self.cluster,
             (&self.outlook, self.outlook_version),
             search.shape,
@@ -317,7 +317,7 @@ impl Scheduler {
     /// How many tasks of the shape fit now, counted up to `enough`.
     fn room_for(&mut self, search: &Search, enough: u32) -> u32 {
         let outlook = (&self.outlook, self.outlook_version);
-        let mut index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);
+        let index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);
         let shape = self.cluster.shape(search.shape);
         let mut room = 0;
         for (place, _) in index.candidates() {
@@ -333,7 +333,7 @@ impl Scheduler {
     fn room_by_domain(&mut self, search: &Search, key: &str, enough: u32) -> BTreeMap<u32, u32> {
         let of = self.cluster.domains(key).of.clone();
         let outlook = (&self.outlook, self.outlook_version);
-        let mut index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);
+        let index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);
         let shape = self.cluster.shape(search.shape);
         let mut rooms = BTreeMap::new();
         for (place, _) in index.candidates() {
@@ -346,8 +346,9 @@ impl Scheduler {
         rooms
     }
 
-    /// Refuses a gang that its queue could not pay for, before anything is booked.
-    fn check_gang_quota(&self, job: JobIdx) -> Result<(), Obstacle> {
+    /// Refuses what its queue could not pay for, before a place is looked for: more nodes would not
+    /// cure that, so room must not be given as the reason.
+    fn check_quota(&self, job: JobIdx) -> Result<(), Obstacle> {
         let job = self.jobs.get(job);
         let charge = self.nominal_charge(job.shape, job.spec.tasks);
         match self.queues.excess(&self.cluster, job.queue, &charge) {

@@ -5,14 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cluster::fit::{self, Standing};
 use crate::cluster::room::{Claim, Room};
-use crate::cluster::{NodeIdx, pick};
-use crate::queues::Charge;
+use crate::cluster::NodeIdx;
+use crate::queues::{Charge, Queues};
 use crate::request::Request;
 use crate::scheduler::Scheduler;
-use crate::strategy::View;
 use crate::task::{JobIdx, State};
 use crate::units::Time;
-use crate::workload::Topology;
 
 /// Who is stopped and where the beneficiary then goes.
 #[derive(Clone, Debug)]
@@ -25,6 +23,9 @@ pub(crate) struct Eviction {
 /// makes the choice unique.
 type Cost = (usize, u8, u64, Reverse<Time>, u32);
 
+/// Sets of victims that are tried out in full before the search is made task by task.
+const MOST_TRIALS: usize = 8;
+
 impl Scheduler {
     /// The cheapest set of victims that lets the workload start, if there is one.
     pub(crate) fn plan_eviction(&mut self, job: JobIdx) -> Option<Eviction> {
@@ -36,12 +37,9 @@ impl Scheduler {
         if candidates.is_empty() {
             return None;
         }
-        let quota = self.quota_shortfall(job, &[]);
-        if spec.tasks == 1 && !quota {
-            self.evict_on_one_node(job, &candidates)
-        } else {
-            self.evict_step_by_step(job, &candidates)
-        }
+        let candidates = self.rightful(job, candidates);
+        let one = if spec.tasks == 1 { self.evict_on_one_node(job, &candidates) } else { None };
+        one.or_else(|| self.evict_step_by_step(job, &candidates))
     }
 
     /// Who may be stopped for this workload, cheapest first: lowest priority, then youngest.
@@ -51,7 +49,7 @@ impl Scheduler {
         let mut found = Vec::new();
         let mut later: Option<Time> = None;
         for victim in &self.stoppable {
-            if *victim == job || !self.may_stop(*victim, job, &charge) {
+            if *victim == job || !self.may_stop(&self.queues, *victim, job, &charge) {
                 continue;
             }
             let other = self.jobs.get(*victim);
@@ -63,7 +61,7 @@ impl Scheduler {
                 found.push((other.spec.priority, Reverse(other.placed_at), Reverse(other.serial), *victim));
             }
         }
-        if let Some(later) = later {
+        if let Some(later) = later.filter(|later| *later > self.now) {
             self.timers.insert(later);
         }
         found.sort_unstable();
@@ -72,14 +70,14 @@ impl Scheduler {
 
     /// Whether rights and budgets allow it. Inside a queue the higher priority wins. Between queues
     /// only borrowed capacity can be taken: back by its owner, or by a higher priority.
-    fn may_stop(&self, victim: JobIdx, job: JobIdx, charge: &Charge) -> bool {
+    fn may_stop(&self, queues: &Queues, victim: JobIdx, job: JobIdx, charge: &Charge) -> bool {
         let (victim, job) = (self.jobs.get(victim), self.jobs.get(job));
         let lower = victim.spec.priority < job.spec.priority;
         let right = if victim.queue == job.queue {
             lower
         } else {
-            (lower && self.queues.is_borrowing(&self.cluster, victim.queue, job.queue))
-                || self.queues.may_reclaim(&self.cluster, victim.queue, job.queue, charge)
+            (lower && queues.is_borrowing(&self.cluster, victim.queue, job.queue))
+                || queues.may_reclaim(&self.cluster, victim.queue, job.queue, charge)
         };
         right
             && victim.state == State::Placed
@@ -88,21 +86,27 @@ impl Scheduler {
             })
     }
 
-    /// Whether the workload's queue cannot pay for it while all but these are running.
-    fn quota_shortfall(&self, job: JobIdx, victims: &[JobIdx]) -> bool {
-        let job = self.jobs.get(job);
-        let charge = self.nominal_charge(job.shape, job.spec.tasks);
-        if victims.is_empty() {
-            return self.queues.excess(&self.cluster, job.queue, &charge).is_some();
+    /// Those candidates that may all go together: what a queue is guaranteed stays with it, however
+    /// many of its workloads are asked for one after the other.
+    fn rightful(&self, job: JobIdx, candidates: Vec<JobIdx>) -> Vec<JobIdx> {
+        if !self.queues.have_guarantees() {
+            return candidates;
         }
+        let wanting = self.jobs.get(job);
+        let charge = self.nominal_charge(wanting.shape, wanting.spec.tasks);
         let mut queues = self.queues.clone();
-        for victim in victims {
-            let victim = self.jobs.get(*victim);
-            for (_, seat) in victim.seats() {
-                queues.charge(victim.queue, &Charge::of(&seat.claim), -1, self.now, self.policy.half_life);
+        let mut rightful = candidates;
+        rightful.retain(|victim| {
+            let right = self.may_stop(&queues, *victim, job, &charge);
+            if right {
+                let victim = self.jobs.get(*victim);
+                for (_, seat) in victim.seats() {
+                    queues.charge(victim.queue, &Charge::of(&seat.claim), -1, self.now, self.policy.half_life);
+                }
             }
-        }
-        queues.excess(&self.cluster, job.queue, &charge).is_some()
+            right
+        });
+        rightful
     }
 
     /// One task: each node by itself, so that the fewest victims are found.
@@ -114,20 +118,23 @@ impl Scheduler {
                 by_node.entry(node).or_default().push(*victim);
             }
         }
-        let mut best: Option<(Cost, Eviction)> = None;
+        let mut found: Vec<(Cost, Vec<JobIdx>)> = Vec::new();
         for (node, victims) in by_node {
-            let Some((victims, claim)) = self.evict_here(job, node, &victims) else { continue };
-            let cost = self.cost(&victims, node);
-            if best.as_ref().is_none_or(|(cheapest, _)| cost < *cheapest) {
-                best = Some((cost, Eviction { victims, seats: vec![(node, claim)] }));
+            if let Some(victims) = self.evict_here(job, node, &victims) {
+                found.push((self.cost(&victims, node), victims));
             }
         }
-        best.map(|(_, eviction)| eviction)
+        found.sort_unstable();
+        // Quotas and terms have their say last: the cheapest that they allow.
+        found.into_iter().take(MOST_TRIALS).find_map(|(_, victims)| {
+            let seats = self.seats_without(job, &victims)?;
+            Some(Eviction { victims, seats })
+        })
     }
 
     /// The victims needed on this node: all candidates gone, then each comes back that can stay,
     /// the most valuable first.
-    fn evict_here(&mut self, job: JobIdx, node: NodeIdx, candidates: &[JobIdx]) -> Option<(Vec<JobIdx>, Claim)> {
+    fn evict_here(&mut self, job: JobIdx, node: NodeIdx, candidates: &[JobIdx]) -> Option<Vec<JobIdx>> {
         let mut room = self.cluster.room(node).clone();
         for victim in candidates {
             self.move_out(&mut room, node, *victim);
@@ -142,18 +149,12 @@ impl Scheduler {
                 fuller.book(&seat.claim);
             }
             let fewer: Vec<JobIdx> = victims.iter().copied().filter(|v| v != victim).collect();
-            if self.within_budgets(&fewer) && self.fits_in(job, node, &fuller, &fewer) {
+            if self.fits_in(job, node, &fuller, &fewer) {
                 room = fuller;
                 victims = fewer;
             }
         }
-        if victims.is_empty() || !self.within_budgets(&victims) {
-            return None;
-        }
-        let shape = self.jobs.get(job).shape;
-        let strategy = self.strategy(self.jobs.get(job));
-        let view = View { room: &room, shape: self.cluster.shape(shape), outlook: &self.outlook };
-        pick::claim(strategy, &view, None).map(|claim| (victims, claim))
+        (!victims.is_empty() && self.within_budgets(&victims)).then_some(victims)
     }
 
     /// A gang, or a quota in the way: victims one after the other until all fits, then those that
@@ -188,67 +189,37 @@ impl Scheduler {
         (!victims.is_empty()).then_some(Eviction { victims, seats })
     }
 
-    /// Places for all tasks once these victims are gone.
+    /// Places for all tasks once these victims are gone: they are taken away, the workload is placed
+    /// as it will be, and everything is put back.
     fn seats_without(&mut self, job: JobIdx, victims: &[JobIdx]) -> Option<Vec<(NodeIdx, Claim)>> {
-        if self.quota_shortfall(job, victims) {
-            return None;
-        }
-        let shape = self.jobs.get(job).shape;
-        let spec = self.jobs.get(job).spec.clone();
-        let strategy = self.strategy(self.jobs.get(job));
-        let mut changed: BTreeMap<NodeIdx, Room> = BTreeMap::new();
+        let mut taken = Vec::new();
         for victim in victims {
-            for (_, seat) in self.jobs.get(*victim).seats() {
-                let room = changed.entry(seat.node).or_insert_with(|| self.cluster.room(seat.node).clone());
-                room.release(&seat.claim);
+            for (task, seat) in self.jobs.get(*victim).seats() {
+                taken.push((*victim, task, seat.clone()));
             }
         }
-        let open = self.open_nodes(job, victims);
-        let domains = match &spec.topology {
-            Some(Topology::Same(key)) => self.cluster.domains(key).of.clone(),
-            _ => vec![Some(0); self.cluster.hosts.len()],
-        };
-        let mut by_domain: BTreeMap<u32, Vec<NodeIdx>> = BTreeMap::new();
-        for node in open {
-            if let Some(domain) = domains[node as usize] {
-                by_domain.entry(domain).or_default().push(node);
-            }
+        for (victim, task, _) in &taken {
+            self.unseat(*victim, *task);
         }
-        by_domain.into_values().find_map(|nodes| {
-            let mut seats = Vec::new();
-            for node in nodes {
-                let mut room = changed.get(&node).unwrap_or(self.cluster.room(node)).clone();
-                let wanted = spec.tasks - seats.len() as u32;
-                for _ in 0..fit::copies(self.cluster.shape(shape), &room, wanted) {
-                    let view = View { room: &room, shape: self.cluster.shape(shape), outlook: &self.outlook };
-                    let Some(claim) = pick::claim(strategy, &view, None) else { break };
-                    room.book(&claim);
-                    seats.push((node, claim));
-                }
-                if seats.len() as u32 == spec.tasks {
-                    return Some(seats);
-                }
+        let cursor = self.cursor.clone();
+        let placed = self.place(job).is_ok();
+        self.cursor = cursor;
+        let seats = self.jobs.get(job).seats().map(|(_, seat)| (seat.node, seat.claim.clone())).collect();
+        for task in 0..self.jobs.get(job).spec.tasks {
+            self.unseat(job, task);
+        }
+        for (victim, task, seat) in taken {
+            let node = seat.node;
+            self.give_way(node);
+            self.seat(victim, task, node, seat.claim.clone());
+            self.jobs.get_mut(victim).tasks[task as usize].seat = Some(seat);
+            // If that is too much, it was before, and by nobody's fault here.
+            if self.cluster.room(node).overcommitted() {
+                self.cluster.host_mut(node).disturbed = true;
             }
-            None
-        })
-    }
-
-    /// Nodes that description and terms allow once these victims are gone.
-    fn open_nodes(&mut self, job: JobIdx, victims: &[JobIdx]) -> Vec<NodeIdx> {
-        let shape = self.jobs.get(job).shape;
-        let strategy = self.strategy(self.jobs.get(job));
-        let barred = self.barred(job, victims);
-        let outlook = (&self.outlook, self.outlook_version);
-        let mut index = self.indexes.get(&self.cluster, outlook, shape, strategy);
-        let order = self.cluster.order.iter().enumerate();
-        order
-            .filter(|(place, node)| {
-                matches!(index.standing(*place), Standing::Yes(_))
-                    && self.cluster.room(**node).open
-                    && !barred.as_ref().is_some_and(|barred| barred[**node as usize])
-            })
-            .map(|(_, node)| *node)
-            .collect()
+            self.top_up(node);
+        }
+        placed.then_some(seats)
     }
 
     fn fits_in(&mut self, job: JobIdx, node: NodeIdx, room: &Room, victims: &[JobIdx]) -> bool {

@@ -41,6 +41,23 @@ impl Charge {
         }
         charge
     }
+
+    /// Adds another charge to this one.
+    pub(crate) fn add(&mut self, other: &Self) {
+        add(&mut self.base, &other.base, 1);
+        for (model, milli) in &other.models {
+            match self.models.iter_mut().find(|entry| entry.0 == *model) {
+                Some(entry) => entry.1 += milli,
+                None => self.models.push((*model, *milli)),
+            }
+        }
+        for (resource, amount) in &other.named {
+            match self.named.iter_mut().find(|entry| entry.0 == *resource) {
+                Some(entry) => entry.1 += amount,
+                None => self.named.push((*resource, *amount)),
+            }
+        }
+    }
 }
 
 /// Present and past use of a queue.
@@ -223,6 +240,11 @@ impl Queues {
         }
     }
 
+    /// Whether any queue has a guarantee.
+    pub(crate) fn have_guarantees(&self) -> bool {
+        self.guarantees
+    }
+
     /// Whether any queue has a limit.
     pub(crate) fn have_limits(&self) -> bool {
         self.limits
@@ -384,7 +406,8 @@ fn one_of_each(cluster: &Cluster) -> Charge {
 
 fn add(used: &mut [i64; 4], charge: &[i64; 4], sign: i64) {
     for (used, amount) in used.iter_mut().zip(charge) {
-        *used += sign * amount;
+        // Only questions about absurd demands come near the bounds; books never do.
+        *used = used.saturating_add(sign * amount);
     }
 }
 

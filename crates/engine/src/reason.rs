@@ -1,6 +1,5 @@
 //! Reasons with numbers: what stands in the way of a workload, counted over all nodes.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use crate::cluster::fit::{self, Code, Standing};
@@ -9,11 +8,10 @@ use crate::cluster::shape::{Ask, ModelVerdict, Shape, ShapeIdx};
 use crate::cluster::{NodeIdx, Reach};
 use crate::decision::{Lack, QuotaResource, Tally, WaitReason};
 use crate::hold::Purpose;
-use crate::index;
 use crate::labels;
 use crate::name::TokenName;
 use crate::place::Obstacle;
-use crate::queues::{Charge, GPU};
+use crate::queues::{Charge, Excess, GPU};
 use crate::request::{MigProfile, TokenUse};
 use crate::scheduler::Scheduler;
 use crate::strategy::Strategy;
@@ -31,20 +29,17 @@ impl Scheduler {
             return WaitReason::NoNodes;
         }
         if let Obstacle::Quota(excess) = obstacle {
-            return WaitReason::Quota {
-                queue: self.queues.get(excess.queue).spec.id.clone(),
-                resource: excess.resource.clone(),
-                limit: excess.limit,
-                used: excess.used,
-                asked: excess.asked,
-            };
+            return self.quota_reason(excess);
         }
         let strategy = self.strategy(self.jobs.get(job));
         let ever = self.ever_fits(job);
         if !ever && !matches!(obstacle, Obstacle::Gang(_)) {
             return WaitReason::NeverFits(self.tally_when_empty(self.jobs.get(job).shape));
         }
-        let shape = self.shape_within_quota(job);
+        let (shape, beyond) = self.shape_within_quota(job);
+        if let Some(excess) = beyond.filter(|_| !self.stands_anywhere(shape)) {
+            return self.quota_reason(&excess);
+        }
         let tally = self.tally(shape, strategy);
         match obstacle {
             Obstacle::Gang(fits) => {
@@ -55,22 +50,41 @@ impl Scheduler {
         }
     }
 
-    /// The workload's shape without the models that its queue may not use more of.
-    fn shape_within_quota(&mut self, job: JobIdx) -> ShapeIdx {
+    fn quota_reason(&self, excess: &Excess) -> WaitReason {
+        WaitReason::Quota {
+            queue: self.queues.get(excess.queue).spec.id.clone(),
+            resource: excess.resource.clone(),
+            limit: excess.limit,
+            used: excess.used,
+            asked: excess.asked,
+        }
+    }
+
+    /// Whether the description of any node allows the shape.
+    fn stands_anywhere(&self, shape: ShapeIdx) -> bool {
+        let shape = self.cluster.shape(shape);
+        self.cluster.order.iter().any(|node| {
+            let standing = fit::standing(shape, &self.cluster.host(*node).spec, self.cluster.room(*node));
+            matches!(standing, Standing::Yes(_))
+        })
+    }
+
+    /// The workload's shape without the models that its queue may not use more of, and one of the
+    /// limits that close them.
+    fn shape_within_quota(&mut self, job: JobIdx) -> (ShapeIdx, Option<Excess>) {
         let (queue, shape) = (self.jobs.get(job).queue, self.jobs.get(job).shape);
         let one = self.nominal_charge(shape, 1);
         let milli = one.base[GPU].max(1);
-        let beyond = |model: &ModelIdx| {
-            let charge = Charge { models: [(*model, milli)].into_iter().collect(), ..one.clone() };
-            let excess = self.queues.excess(&self.cluster, queue, &charge);
-            excess.is_some_and(|excess| matches!(excess.resource, QuotaResource::GpuModel(_)))
+        let beyond = |model: ModelIdx| {
+            let charge = Charge { models: [(model, milli)].into_iter().collect(), ..one.clone() };
+            let excess = self.queues.excess(&self.cluster, queue, &charge)?;
+            matches!(excess.resource, QuotaResource::GpuModel(_)).then_some((model, excess))
         };
-        let closed: Vec<ModelIdx> = (0..self.cluster.models.len() as ModelIdx).filter(beyond).collect();
-        if closed.is_empty() {
-            return shape;
-        }
+        let closed: Vec<(ModelIdx, Excess)> = (0..self.cluster.models.len() as ModelIdx).filter_map(beyond).collect();
+        let Some((_, first)) = closed.first().cloned() else { return (shape, None) };
         let request = self.cluster.shape(shape).key.request.clone();
-        self.cluster.intern(&request, closed)
+        let closed = closed.into_iter().map(|(model, _)| model).collect();
+        (self.cluster.intern(&request, closed), Some(first))
     }
 
     pub(crate) fn held_reason(&self, by: JobIdx) -> WaitReason {
@@ -85,63 +99,90 @@ impl Scheduler {
     /// What each node lacks for a shape.
     pub(crate) fn tally(&mut self, shape: ShapeIdx, strategy: Strategy) -> Tally {
         let request = self.cluster.shape(shape).key.request.clone();
-        let judgement = (!self.terms.ignore(&request)).then(|| self.judge(shape, strategy, &[]));
-        let lacks = index::lacks(&self.cluster, &self.outlook, shape);
-        let rooms = self.cluster.order.iter().map(|node| Cow::Borrowed(self.cluster.room(*node)));
-        self.count_lacks(shape, rooms.zip(lacks), judgement.as_ref())
+        if !self.terms.ignore(&request) {
+            let judgement = self.judge(shape, strategy, &[]);
+            return self.tally_one_by_one(shape, &judgement);
+        }
+        let shape = self.cluster.shape(shape);
+        let mut count = Count::new(shape);
+        // Nodes of one kind stand alike, and most of the others show at a glance what they lack.
+        let mut kinds: BTreeMap<u16, (Code, NodeIdx, u32)> = BTreeMap::new();
+        let mut standings: Vec<Option<Standing>> = Vec::new();
+        for node in &self.cluster.order {
+            let brief = &self.cluster.briefs[*node as usize];
+            let kind = usize::from(brief.kind);
+            let known = standings.get(kind).copied().flatten().filter(|_| !shape.has_node_terms);
+            let standing = known.unwrap_or_else(|| {
+                let standing = fit::standing(shape, &self.cluster.host(*node).spec, self.cluster.room(*node));
+                standings.resize(standings.len().max(kind + 1), None);
+                *standings[kind].insert(standing)
+            });
+            match standing {
+                Standing::No(code) if shape.has_node_terms => self.count_node(*node, code, &mut count),
+                Standing::No(code) => kinds.entry(brief.kind).or_insert((code, *node, 0)).2 += 1,
+                Standing::Yes(_) => match fit::brief_lack(shape, brief) {
+                    Some(Code::Closed) => self.count_node(*node, Code::Closed, &mut count),
+                    Some(code) => count.add(code, 1, fit::brief_amount(code, brief)),
+                    None => {
+                        if let Some(code) = fit::lack(shape, self.cluster.room(*node)) {
+                            self.count_node(*node, code, &mut count);
+                        }
+                    }
+                },
+            }
+        }
+        for (code, node, nodes) in kinds.into_values() {
+            self.count_nodes(node, self.cluster.room(node), code, nodes, &mut count);
+        }
+        count.tally(self.cluster.order.len())
+    }
+
+    /// The same where terms between tasks have a say.
+    fn tally_one_by_one(&self, shape: ShapeIdx, judgement: &Judgement) -> Tally {
+        let shape = self.cluster.shape(shape);
+        let mut count = Count::new(shape);
+        for node in &self.cluster.order {
+            let room = self.cluster.room(*node);
+            let code = match fit::standing(shape, &self.cluster.host(*node).spec, room) {
+                Standing::No(code) => Some(code),
+                Standing::Yes(_) => fit::lack(shape, room).or(judgement.verdicts[*node as usize].lack),
+            };
+            if let Some(code) = code {
+                self.count_node(*node, code, &mut count);
+            }
+        }
+        count.tally(self.cluster.order.len())
     }
 
     /// What each node would lack even if nothing were booked on it.
     fn tally_when_empty(&self, shape: ShapeIdx) -> Tally {
-        let empty = |node: &NodeIdx| {
+        let shape = self.cluster.shape(shape);
+        let mut count = Count::new(shape);
+        for node in &self.cluster.order {
             let room = self.empty_room_of(*node);
-            let code = match fit::standing(self.cluster.shape(shape), &self.cluster.host(*node).spec, &room) {
+            let code = match fit::standing(shape, &self.cluster.host(*node).spec, &room) {
                 Standing::No(code) => Some(code),
-                Standing::Yes(_) => fit::lack(self.cluster.shape(shape), &room),
+                Standing::Yes(_) => fit::lack(shape, &room),
             };
-            (Cow::Owned(room), code)
-        };
-        self.count_lacks(shape, self.cluster.order.iter().map(empty), None)
+            if let Some(code) = code {
+                self.count_nodes(*node, &room, code, 1, &mut count);
+            }
+        }
+        count.tally(self.cluster.order.len())
     }
 
-    fn count_lacks<'a>(
-        &'a self,
-        shape: ShapeIdx,
-        lacks: impl Iterator<Item = (Cow<'a, Room>, Option<Code>)>,
-        judgement: Option<&Judgement>,
-    ) -> Tally {
-        let shape = self.cluster.shape(shape);
-        let mut counts = [0_u32; CODES];
-        let mut most = [0_i64; CODES];
-        let mut texts: BTreeMap<(Code, String), (u32, i64)> = BTreeMap::new();
-        for (node, (room, lack)) in self.cluster.order.iter().zip(lacks) {
-            let by_terms = || judgement.and_then(|judgement| judgement.verdicts[*node as usize].lack);
-            let Some(mut code) = lack.or_else(by_terms) else { continue };
-            if code == Code::Closed && self.cluster.host(*node).reach == Reach::Lost {
-                code = Code::Down;
-            }
-            counts[code as usize] += 1;
-            match amount(code, shape, &room) {
-                Some(amount) => most[code as usize] = most[code as usize].max(amount),
-                None => {
-                    if let Some((text, left)) = self.text(code, shape, *node, &room) {
-                        let entry = texts.entry((code, text)).or_default();
-                        *entry = (entry.0 + 1, entry.1.max(left));
-                    }
-                }
-            }
+    fn count_node(&self, node: NodeIdx, code: Code, count: &mut Count<'_>) {
+        self.count_nodes(node, self.cluster.room(node), code, 1, count);
+    }
+
+    /// Counts so many nodes like this one.
+    fn count_nodes(&self, node: NodeIdx, room: &Room, code: Code, nodes: u32, count: &mut Count<'_>) {
+        let lost = code == Code::Closed && self.cluster.host(node).reach == Reach::Lost;
+        let code = if lost { Code::Down } else { code };
+        match self.text(code, count.shape, node, room) {
+            Some((text, left)) if has_text(code) => count.add_text(code, text, nodes, left),
+            _ => count.add(code, nodes, amount(code, count.shape, room)),
         }
-        let mut lacks: Vec<(Lack, u32)> = Vec::new();
-        for code in ALL_CODES {
-            if counts[code as usize] > 0 && !has_text(code) {
-                lacks.push((plain(code, shape, most[code as usize]), counts[code as usize]));
-            }
-        }
-        for ((code, text), (count, most)) in texts {
-            lacks.push((worded(code, &text, shape, most), count));
-        }
-        lacks.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        Tally { nodes: self.cluster.order.len() as u32, lacks }
     }
 
     /// What one node lacks, with numbers.
@@ -225,6 +266,44 @@ impl Scheduler {
         }
         empty.summarise();
         empty
+    }
+}
+
+/// Lacks as they are counted.
+struct Count<'a> {
+    shape: &'a Shape,
+    nodes: [u32; CODES],
+    most: [i64; CODES],
+    texts: BTreeMap<(Code, String), (u32, i64)>,
+}
+
+impl<'a> Count<'a> {
+    fn new(shape: &'a Shape) -> Self {
+        Self { shape, nodes: [0; CODES], most: [0; CODES], texts: BTreeMap::new() }
+    }
+
+    fn add(&mut self, code: Code, nodes: u32, amount: Option<i64>) {
+        self.nodes[code as usize] += nodes;
+        let most = &mut self.most[code as usize];
+        *most = (*most).max(amount.unwrap_or(0));
+    }
+
+    fn add_text(&mut self, code: Code, text: String, nodes: u32, left: i64) {
+        let entry = self.texts.entry((code, text)).or_default();
+        *entry = (entry.0 + nodes, entry.1.max(left));
+    }
+
+    fn tally(self, nodes: usize) -> Tally {
+        let counted = ALL_CODES.into_iter().filter(|code| self.nodes[*code as usize] > 0);
+        let plain = counted.map(|code| {
+            (plain(code, self.shape, self.most[code as usize]), self.nodes[code as usize])
+        });
+        let worded = self.texts.iter().map(|((code, text), (count, most))| {
+            (worded(*code, text, self.shape, *most), *count)
+        });
+        let mut lacks: Vec<(Lack, u32)> = plain.chain(worded).collect();
+        lacks.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        Tally { nodes: nodes as u32, lacks }
     }
 }
 

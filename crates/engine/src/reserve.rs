@@ -44,6 +44,11 @@ impl Scheduler {
     pub(crate) fn foresee(&mut self, job: JobIdx) -> Option<Start> {
         let (shape, tasks) = (self.jobs.get(job).shape, self.jobs.get(job).spec.tasks);
         let strategy = self.strategy(self.jobs.get(job));
+        let young = self.now.since(self.jobs.get(job).submitted) < self.policy.patience;
+        if tasks == 1 && young && self.ends.is_empty() && self.holds.len() == 0 {
+            // No end is known and none is guessed yet: there is nothing to look forward to.
+            return None;
+        }
         let domain = self.domains_open_to(job, shape, strategy);
         let this: &Self = self;
         let mut future = Future {

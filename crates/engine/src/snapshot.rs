@@ -240,9 +240,8 @@ impl Scheduler {
             let job = scheduler.job_number(&workload)?;
             let group = scheduler.pending.find(&scheduler.group_key(job));
             let group = group.ok_or_else(|| contradiction("set-aside workload", &workload))?;
+            // All its members count as not yet told; those that were are not told again.
             scheduler.pending.block(group, reason, &mut scheduler.queues);
-            scheduler.pending.take_fresh(group);
-            scheduler.pending.unreported.remove(&group);
         }
         scheduler.budgets = snapshot.budgets;
         scheduler.cursor = snapshot.cursor;
@@ -400,13 +399,15 @@ impl Scheduler {
                     self.stoppable.remove(&index);
                 }
             }
-            Phase::Preempting => self.jobs.get_mut(index).state = State::Preempting,
+            Phase::Preempting => {
+                let job = self.jobs.get_mut(index);
+                (job.state, job.placed_at) = (State::Preempting, placed_at);
+            }
             Phase::Waiting => {
                 let job = self.jobs.get_mut(index);
                 job.placed_at = placed_at;
-                let (gated, later) = (job.spec.gate.is_some(), job.not_before > self.now);
-                if later && !gated {
-                    let until = job.not_before;
+                let (gated, until) = (job.spec.gate.is_some(), job.not_before);
+                if until > Time(0) {
                     self.backoffs.insert((until, index));
                 } else if !gated {
                     self.enqueue(index);

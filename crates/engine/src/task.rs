@@ -137,10 +137,6 @@ impl Jobs {
         self.jobs.iter().enumerate().filter_map(|(index, job)| Some((index as JobIdx, job.as_ref()?)))
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (JobIdx, &mut Job)> {
-        self.jobs.iter_mut().enumerate().filter_map(|(index, job)| Some((index as JobIdx, job.as_mut()?)))
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.by_name.len()
     }

@@ -9,8 +9,9 @@ use crate::error::BadInput;
 /// overflow, and no real machine comes near it.
 pub(crate) const MAX_AMOUNT: u64 = 1 << 46;
 
-/// The largest memory of one GPU, in MiB (one PiB): device arithmetic is done in 32 bits.
-pub(crate) const MAX_GPU_MEMORY: u64 = 1 << 30;
+/// The largest memory of one GPU, in MiB (two TiB): device arithmetic is done in 32 bits, in which
+/// all uses of a GPU together must find room.
+pub(crate) const MAX_GPU_MEMORY: u64 = 1 << 21;
 
 macro_rules! amount {
     ($(#[$doc:meta])* $name:ident, $suffix:literal) => {

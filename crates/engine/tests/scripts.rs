@@ -54,7 +54,8 @@ fn every_script_begins_with_a_comment_that_says_what_it_shows() {
 fn scripts() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
     let entries = fs::read_dir(folder).expect("there is a folder of scripts");
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry can be read").path()).collect();
+    let mut files: Vec<PathBuf> =
+        entries.map(|entry| entry.expect("an entry can be read").path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "txt"));
     files.sort();
     files
@@ -89,10 +90,13 @@ fn difference(name: &str, written: &str, actual: &str) -> String {
     let same = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
     let rest = old[same..].iter().rev().zip(new[same..].iter().rev());
     let tail = rest.take_while(|(old, new)| old == new).count();
-    let shown = |lines: &[&str], sign: char| -> String {
-        let lines = &lines[same..lines.len() - tail];
-        lines.iter().take(20).map(|line| format!("  {sign} {line}\n")).collect()
+    let shown = |lines: &[&str], sign: &str| {
+        let lines: Vec<String> =
+            lines.iter().take(20).map(|line| format!("  {sign} {line}\n")).collect();
+        lines.concat()
     };
-    let before: String = old[same.saturating_sub(3)..same].iter().map(|line| format!("    {line}\n")).collect();
-    format!("{name}:{}: the answers differ\n{before}{}{}", same + 1, shown(&old, '-'), shown(&new, '+'))
+    let before = shown(&old[same.saturating_sub(3)..same], " ");
+    let (gone, came) = (&old[same..old.len() - tail], &new[same..new.len() - tail]);
+    let (gone, came) = (shown(gone, "-"), shown(came, "+"));
+    format!("{name}:{}: the answers differ\n{before}{gone}{came}", same + 1)
 }

@@ -6,14 +6,14 @@ use agentaflow_engine::{
 };
 
 /// The strategies of the mission.
-pub const MISSION: [Strategy; 4] =
+pub(crate) const MISSION: [Strategy; 4] =
     [Strategy::LeastUtilized, Strategy::BestFit, Strategy::Priority, Strategy::RoundRobin];
 
 /// Small, fast, the same everywhere.
-pub struct Dice(pub u64);
+pub(crate) struct Dice(pub u64);
 
 impl Dice {
-    pub fn roll(&mut self, sides: u64) -> u64 {
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -23,7 +23,7 @@ impl Dice {
 }
 
 /// A cluster of `nodes` machines with eight GPUs each, of three models.
-pub fn cluster(nodes: usize, strategy: Strategy) -> Scheduler {
+pub(crate) fn cluster(nodes: usize, strategy: Strategy) -> Scheduler {
     let mut scheduler = Scheduler::new(Policy { strategy, ..Policy::default() });
     for index in 0..nodes {
         let (model, memory, price) = match index % 10 {
@@ -52,7 +52,7 @@ fn gpu_of(index: u16, model: &str, memory: u64) -> Gpu {
 }
 
 /// Fifty kinds of requests: whole GPUs, shares, memory and CPU-only work of several sizes.
-pub fn shapes() -> Vec<Request> {
+pub(crate) fn shapes() -> Vec<Request> {
     let mut shapes = Vec::new();
     for index in 0..50_u64 {
         let gpu = match index % 5 {
@@ -76,7 +76,7 @@ pub fn shapes() -> Vec<Request> {
 }
 
 /// So many workloads of those shapes, small ones more often.
-pub fn workloads(count: usize, seed: u64) -> Vec<Workload> {
+pub(crate) fn workloads(count: usize, seed: u64) -> Vec<Workload> {
     let shapes = shapes();
     let mut dice = Dice(seed);
     let workload = |index| {

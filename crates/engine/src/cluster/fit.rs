@@ -149,9 +149,23 @@ pub(crate) fn brief_lack(shape: &Shape, brief: &Brief) -> Option<Code> {
         Ask::Whole(count) if brief.whole < count => return Some(Code::FreeGpus),
         Ask::Share(milli) if brief.most_milli < milli => return Some(Code::GpuShare),
         Ask::Memory(mib) if brief.most_mib < mib => return Some(Code::GpuMemory),
+        Ask::None => return amount_lack(shape, &brief.free),
         _ => {}
     }
     None
+}
+
+/// How much the node has of what it lacks, if that shows at a glance.
+pub(crate) fn brief_amount(code: Code, brief: &Brief) -> Option<i64> {
+    match code {
+        Code::FreeGpus => Some(brief.whole.into()),
+        Code::GpuShare => Some(brief.most_milli.into()),
+        Code::GpuMemory => Some(brief.most_mib.into()),
+        Code::Cpu => Some(brief.free[CPU]),
+        Code::Memory => Some(brief.free[MEMORY]),
+        Code::Storage => Some(brief.free[STORAGE]),
+        _ => None,
+    }
 }
 
 /// The half that bookings decide: `None` means that it fits, provided the standing is good.
@@ -162,17 +176,21 @@ pub(crate) fn lack(shape: &Shape, room: &Room) -> Option<Code> {
     if let Some(code) = gpu_lack(shape, room) {
         return Some(code);
     }
-    let need = &shape.need;
-    for (at, code) in [(CPU, Code::Cpu), (MEMORY, Code::Memory), (STORAGE, Code::Storage), (JOBS, Code::Jobs)] {
-        // What is not asked for does not matter, even where it is over-committed.
-        if need.amounts[at] > room.free[at] && need.amounts[at] > 0 {
-            return Some(code);
-        }
+    if let Some(code) = amount_lack(shape, &room.free) {
+        return Some(code);
     }
+    let need = &shape.need;
     if need.named.iter().any(|(resource, amount)| *amount > 0 && *amount > room.named(*resource)) {
         return Some(Code::Named);
     }
     (!need.tokens.is_empty() && !tokens_free(shape, room)).then_some(Code::Token)
+}
+
+/// What is not asked for does not matter, even where it is over-committed.
+fn amount_lack(shape: &Shape, free: &[i64; 4]) -> Option<Code> {
+    let need = &shape.need.amounts;
+    let codes = [(CPU, Code::Cpu), (MEMORY, Code::Memory), (STORAGE, Code::Storage), (JOBS, Code::Jobs)];
+    codes.into_iter().find(|(at, _)| need[*at] > free[*at] && need[*at] > 0).map(|(_, code)| code)
 }
 
 fn gpu_lack(shape: &Shape, room: &Room) -> Option<Code> {
@@ -264,6 +282,9 @@ pub(crate) fn mig_copies(shape: &Shape, room: &Room, enough: u32) -> u32 {
             let Some(start) = device.place_for(id, slots) else { break };
             slots.take(geometry, id, start);
             copies += 1;
+            if shape.exclusive {
+                break;
+            }
         }
     }
     copies

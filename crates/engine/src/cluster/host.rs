@@ -194,7 +194,9 @@ fn foreign_part(index: usize, device: &Device, usage: ForeignGpu) -> DeviceClaim
         ForeignGpu::Whole => (1000, total, true),
         ForeignGpu::Share(share) => (i64::from(share.get()), total * i64::from(share.get()) / 1000, false),
         ForeignGpu::Memory(mib) => {
-            ((mib.0 as i64 * 1000 / total.max(1)).min(1_000_000), mib.0 as i64, false)
+            // Nobody uses more of one GPU than there is.
+            let mib = (mib.0 as i64).min(total);
+            (mib * 1000 / total.max(1), mib, false)
         }
     };
     DeviceClaim {

@@ -48,7 +48,6 @@ pub(crate) struct Brief {
     /// Nodes of one kind have the same devices and taints.
     pub(crate) kind: u16,
     pub(crate) open: bool,
-    pub(crate) uniform: bool,
 }
 
 /// What nodes of one kind have in common: devices as (model, memory, in MIG mode), and taints.
@@ -84,6 +83,8 @@ pub(crate) struct Cluster {
     shapes_made: u64,
     /// Sum of what all nodes have: CPU, memory, storage, GPU thousandths.
     pub(crate) capacity: [i64; 4],
+    /// Memory of all GPUs in MiB.
+    pub(crate) gpu_memory: i64,
     /// Domain numbers of nodes by topology key; made when first asked for.
     domains: BTreeMap<String, Domains>,
 }
@@ -167,7 +168,7 @@ impl Cluster {
         self.apply_state(node);
         self.count_capacity(node, 1);
         self.order_stale |= reordered;
-        if relabelled {
+        if relabelled || reordered {
             self.domains.clear();
         }
         self.touch(node, Change::Described);
@@ -361,7 +362,6 @@ impl Cluster {
             whole: room.whole,
             kind: brief.kind,
             open: room.open,
-            uniform: room.uniform,
         };
     }
 
@@ -393,5 +393,6 @@ impl Cluster {
             self.capacity[at] += sign * room.total[at];
         }
         self.capacity[3] += sign * room.devices.len() as i64 * 1000;
+        self.gpu_memory += sign * room.devices.iter().map(|device| i64::from(device.total)).sum::<i64>();
     }
 }

@@ -89,6 +89,7 @@ fn slices(
         let profile = geometry.get(id)?;
         let device = &mut devices[index];
         device.slots.take(geometry, id, start);
+        device.users += 1;
         claims.push(DeviceClaim {
             device: index as u8,
             exclusive: view.shape.exclusive,

@@ -41,7 +41,7 @@ pub(crate) struct Device {
     pub(crate) busy: u8,
     /// Healthy and not cordoned.
     pub(crate) open: bool,
-    pub(crate) exclusive: u8,
+    pub(crate) exclusive: u16,
     pub(crate) slots: Slots,
     /// Set in MIG mode.
     pub(crate) geometry: Option<&'static Geometry>,
@@ -142,7 +142,7 @@ impl Room {
             device.milli -= part.milli;
             device.mib -= part.mib;
             device.users += 1;
-            device.exclusive += u8::from(part.exclusive);
+            device.exclusive += u16::from(part.exclusive);
             if let (Some(geometry), Some((profile, start))) = (device.geometry, part.slice) {
                 device.slots.take(geometry, profile, start);
             }
@@ -158,7 +158,7 @@ impl Room {
             device.milli += part.milli;
             device.mib += part.mib;
             device.users -= 1;
-            device.exclusive -= u8::from(part.exclusive);
+            device.exclusive -= u16::from(part.exclusive);
             if let (Some(geometry), Some((profile, start))) = (device.geometry, part.slice) {
                 device.slots.give(geometry, profile, start);
             }
@@ -208,7 +208,7 @@ impl Room {
         let cores = (self.total[CPU] - self.free[CPU]).clamp(0, self.total[CPU]);
         self.cpu_permille = (cores * 1000 / self.total[CPU].max(1)) as i32;
         self.used_permille =
-            if total > 0 { (total - free).max(0) * WHOLE / total } else { self.cpu_permille };
+            if total > 0 { (total - free).clamp(0, total) * WHOLE / total } else { self.cpu_permille };
     }
 
     fn change(&mut self, need: &Need, sign: i64) {
@@ -267,6 +267,6 @@ impl DeviceClaim {
         let milli = if all { device.milli } else { self.milli.min(device.milli) };
         let mib = if all { device.mib } else { self.mib.min(device.mib) };
         let any = milli > 0 && mib > 0;
-        any.then_some(Self { milli, mib, exclusive, ..*self })
+        any.then_some(Self { exclusive, milli, mib, ..*self })
     }
 }

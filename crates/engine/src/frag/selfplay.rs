@@ -29,7 +29,8 @@ const EDGE: f64 = 0.001;
 /// No game is longer than this, whatever the demand.
 const MOST_ARRIVALS: u32 = 1 << 16;
 
-/// The measure that played best, with what it learned.
+/// The measure that played best, with what it learned: a few games decide how scarce CPU is taken to
+/// be, the rest refine the winner.
 pub(super) fn teach(
     plain: &Value,
     classes: &[DemandClass],
@@ -39,7 +40,8 @@ pub(super) fn teach(
     let table = Table::new(classes, inventory, learning);
     let mut best: Option<(f64, Value)> = None;
     for scarcer in SCARCER {
-        let (idle, value) = rounds(plain.clone().with_cpu_scarcer(scarcer), &table, learning);
+        let value = plain.clone().with_cpu_scarcer(scarcer);
+        let (idle, value) = rounds(value, &table, learning, learning.rounds.div_ceil(2));
         if best
             .as_ref()
             .is_none_or(|(least, _)| idle < least - EDGE * table.capacity())
@@ -47,14 +49,15 @@ pub(super) fn teach(
             best = Some((idle, value));
         }
     }
-    best.map_or_else(|| plain.clone(), |(_, value)| value)
+    let chosen = best.map_or_else(|| plain.clone(), |(_, value)| value);
+    rounds(chosen, &table, learning, learning.rounds).1
 }
 
-/// Plays a few rounds and returns the measure that left the least idle, and how much that was.
-fn rounds(mut value: Value, table: &Table<'_>, learning: &Learning) -> (f64, Value) {
+/// Plays so many games and returns the measure that left the least idle, and how much that was.
+fn rounds(mut value: Value, table: &Table<'_>, learning: &Learning, count: u32) -> (f64, Value) {
     let mut best = (f64::INFINITY, value.clone());
     let mut lesson: Option<Vec<f64>> = None;
-    for _ in 0..learning.rounds {
+    for _ in 0..count {
         let game = table.play(&value);
         let idle = game.idle();
         if idle < best.0 {

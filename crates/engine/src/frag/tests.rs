@@ -196,7 +196,11 @@ fn value_equals_the_sum_over_all_devices_and_classes() {
     on_random_nodes(|classes, node, cpu, take| {
         let classes: Vec<DemandClass> = classes
             .iter()
-            .filter(|c| inventory().iter().any(|n| c.accepts(n.model)))
+            .filter(|c| {
+                inventory()
+                    .iter()
+                    .any(|n| c.accepts(n.model) && c.gpus <= n.gpus)
+            })
             .cloned()
             .collect();
         let value = Value::new(&classes, &inventory(), &options);
@@ -210,7 +214,9 @@ fn value_equals_the_sum_over_all_devices_and_classes() {
         let all: u64 = gpu().map(|c| c.count).sum();
         let slow: f64 = gpu()
             .map(|c| {
-                let accepted = inventory().into_iter().filter(|n| c.accepts(n.model));
+                let accepted = inventory()
+                    .into_iter()
+                    .filter(|n| c.accepts(n.model) && c.gpus <= n.gpus);
                 let gpus: u32 = accepted.map(|n| u32::from(n.gpus) * n.count).sum();
                 c.count as f64 / all as f64 * 94.0 / f64::from(gpus) * usable(c, node) as f64
             })

@@ -26,7 +26,7 @@ pub struct ValueOptions {
 pub struct Learning {
     /// Weight of the idle GPU a device is expected to end with.
     pub waste: f64,
-    /// Games per candidate; each learns from the one before.
+    /// Games played to learn; each builds on the one before.
     pub rounds: u32,
     /// Arrivals of one game, as a multiple of the GPU capacity.
     pub inflate: f64,
@@ -48,10 +48,10 @@ impl ValueOptions {
     /// For clusters that fill up with work that stays: learns how devices end.
     pub const fn filling() -> Self {
         let learning = Learning {
-            waste: 16.0,
+            waste: 24.0,
             rounds: 6,
             inflate: 1.3,
-            gpus: 2000,
+            gpus: 3000,
         };
         Self {
             balance: 8.0,
@@ -181,16 +181,15 @@ impl Worth for Value {
     }
 }
 
-/// How many times scarcer the GPUs are that this class may use: demand that can go to few models
+/// How many times scarcer the GPUs are that this class may use: demand that can go to few nodes
 /// weighs more, because no other GPU can stand in.
 fn scarcity(class: &DemandClass, inventory: &[NodeShape]) -> f64 {
     let gpus = |node: &NodeShape| u64::from(node.gpus) * u64::from(node.count);
+    let hosts = |node: &&NodeShape| {
+        class.accepts(node.model) && class.gpus <= node.gpus && class.cpu <= node.cpu
+    };
     let all: u64 = inventory.iter().map(gpus).sum();
-    let some: u64 = inventory
-        .iter()
-        .filter(|n| class.accepts(n.model))
-        .map(gpus)
-        .sum();
+    let some: u64 = inventory.iter().filter(hosts).map(gpus).sum();
     match (all, some) {
         (0, _) => 1.0,
         (_, 0) => 0.0,

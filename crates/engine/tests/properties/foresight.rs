@@ -1,1 +1,191 @@
-//! To come.
+//! What the engine says about the future comes true, where nothing unforeseen happens.
+
+use std::collections::BTreeMap;
+
+use agentaflow_engine::{Decision, Event, Order, Policy, Scheduler, Span, Time, Workload, WorkloadId};
+use proptest::prelude::*;
+
+use crate::body::Body;
+use crate::cluster;
+use crate::history::History;
+use crate::request::workload;
+use crate::{cases, plain};
+
+/// A world in which work takes exactly as long as it says and victims go at once.
+struct Clockwork {
+    body: Body,
+    ends: BTreeMap<WorkloadId, Time>,
+    starts: BTreeMap<WorkloadId, Time>,
+    /// Reservations seen, with the start that was first promised.
+    promises: BTreeMap<WorkloadId, Time>,
+}
+
+impl Clockwork {
+    fn new(history: &History) -> Self {
+        let body = Body::new(history);
+        Self { body, ends: BTreeMap::new(), starts: BTreeMap::new(), promises: BTreeMap::new() }
+    }
+
+    fn submit(&mut self, workload: &Workload) {
+        self.body.submit(workload).ok();
+    }
+
+    /// One pass, carried out at once; when to look again.
+    fn turn(&mut self) -> Option<Time> {
+        let now = self.body.now;
+        let plan = self.body.decide();
+        for decision in &plan.decisions {
+            match decision {
+                Decision::Place(placement) => {
+                    let id = &placement.workload;
+                    self.starts.entry(id.clone()).or_insert(now);
+                    if let Some(estimate) = self.body.ledger.workloads[id].estimate {
+                        self.ends.insert(id.clone(), now.after(estimate));
+                    }
+                }
+                Decision::Preempt { victims, .. } => {
+                    for id in victims {
+                        self.ends.remove(id);
+                    }
+                }
+                Decision::Displace { .. } | Decision::Wait { .. } => {}
+            }
+        }
+        self.body.all_gone();
+        for hold in self.body.engine.snapshot().holds {
+            if let (None, Some(start)) = (hold.victims, hold.until) {
+                self.promises.entry(hold.workload).or_insert(start);
+            }
+        }
+        let again = self.body.engine.snapshot().improved.then_some(now);
+        let wake = plan.wake.filter(|wake| *wake > now);
+        self.ends.values().copied().chain(wake).chain(again).min()
+    }
+
+    fn advance(&mut self, to: Time) {
+        self.body.now = to;
+        let due: Vec<WorkloadId> = self.ends.iter().filter(|(_, end)| **end <= to).map(|(id, _)| id.clone()).collect();
+        for id in due {
+            self.ends.remove(&id);
+            self.body.tell(Event::Finished(id)).expect("running work can finish");
+        }
+    }
+
+    /// Until nothing more is known to happen.
+    fn run(&mut self) {
+        for _ in 0..2000 {
+            match self.turn() {
+                Some(next) => self.advance(next),
+                None => return,
+            }
+        }
+    }
+}
+
+/// Work with known durations, and nothing that somebody must open.
+fn timed() -> impl Strategy<Value = Workload> {
+    (workload(), 1..20_u64).prop_map(|(workload, minutes)| Workload {
+        estimate: Some(Span::minutes(minutes)),
+        gate: None,
+        ..workload
+    })
+}
+
+fn world() -> impl Strategy<Value = History> {
+    let queues = prop::collection::vec(cluster::queue(), 0..4);
+    (cluster::policy(), cluster::nodes(3), queues)
+        .prop_map(|(policy, nodes, queues)| History { policy, nodes, queues, steps: Vec::new() })
+}
+
+proptest! {
+    #![proptest_config(cases(96))]
+
+    #[test]
+    fn in_a_world_without_surprises_work_starts_at_its_eta(
+        history in world(),
+        work in prop::collection::vec(timed(), 1..14),
+        asked_early in any::<bool>(),
+    ) {
+        let mut clockwork = Clockwork::new(&history);
+        for workload in &work {
+            clockwork.submit(workload);
+        }
+        let mut etas = clockwork.body.engine.etas(Time(0));
+        if !asked_early {
+            if let Some(next) = clockwork.turn() {
+                clockwork.advance(next);
+            }
+            let started = clockwork.starts.clone();
+            etas = clockwork.body.engine.etas(clockwork.body.now);
+            clockwork.run();
+            clockwork.starts.retain(|id, _| !started.contains_key(id));
+            etas.retain(|id, _| !started.contains_key(id));
+        } else {
+            clockwork.run();
+        }
+        prop_assert_eq!(etas, clockwork.starts);
+    }
+
+    #[test]
+    fn what_if_tells_the_start_of_a_workload_that_is_then_handed_in(
+        history in world(),
+        work in prop::collection::vec(timed(), 1..8),
+        guest in timed(),
+    ) {
+        let mut clockwork = Clockwork::new(&history);
+        for workload in &work {
+            clockwork.submit(workload);
+        }
+        clockwork.turn();
+        let mut guest = guest;
+        guest.id = format!("w{}", work.len()).into();
+        if !clockwork.body.ledger.queues.contains_key(&guest.queue) {
+            guest.queue = "root".into();
+        }
+        let told = clockwork.body.engine.what_if(Time(0), guest.clone());
+        clockwork.submit(&guest);
+        clockwork.run();
+        if let Ok(told) = told {
+            let start = match told.eta {
+                agentaflow_engine::Eta::Now => Some(Time(0)),
+                agentaflow_engine::Eta::At(at) => Some(at),
+                agentaflow_engine::Eta::Unknown => None,
+            };
+            prop_assert_eq!(start, clockwork.starts.get(&guest.id).copied());
+        }
+    }
+
+    #[test]
+    fn backfill_never_delays_the_start_that_was_promised_to_the_head(
+        history in world(),
+        work in prop::collection::vec((plain(timed()), 0..10_u64), 1..20),
+    ) {
+        let policy = Policy { order: Some(Order::Fifo), backfill: true, preemption: false, ..history.policy.clone() };
+        let mut clockwork = Clockwork::new(&History { policy, ..history });
+        let mut at = 0;
+        for (workload, later) in &work {
+            at += later * 20_000;
+            loop {
+                match clockwork.turn() {
+                    Some(next) if next.0 < at => clockwork.advance(next),
+                    _ => break,
+                }
+            }
+            clockwork.advance(Time(at));
+            clockwork.submit(workload);
+        }
+        clockwork.run();
+        for (id, promised) in &clockwork.promises {
+            let start = clockwork.starts.get(id);
+            prop_assert!(start.is_some_and(|start| start <= promised), "{} was promised {} and got {:?}", id, promised, start);
+        }
+    }
+}
+
+/// An engine with these settings, for tests that need nothing else.
+#[test]
+fn an_empty_engine_foresees_nothing() {
+    let engine = Scheduler::default();
+    assert!(engine.etas(Time(5)).is_empty());
+    assert!(engine.explain(Time(5), &"nobody".into()).is_none());
+}

@@ -177,11 +177,14 @@ impl Ledger {
                     self.place(now, placement);
                 }
                 Decision::Preempt { victims, beneficiary, until } => {
-                    assert!(*until > now, "the hold has lapsed already");
+                    assert!(*until > now || now.0 == u64::MAX, "the hold has lapsed already");
                     self.preempt(now, victims, beneficiary);
                 }
                 Decision::Displace { workload, action: OnFault::Requeue, .. } => {
-                    self.stopping.insert(workload.clone());
+                    // It may have been on a lost node only, and be on its way already.
+                    if self.seats.keys().any(|(id, _)| id == workload) {
+                        self.stopping.insert(workload.clone());
+                    }
                 }
                 Decision::Displace { .. } | Decision::Wait { .. } => {}
             }
@@ -189,7 +192,9 @@ impl Ledger {
         for (id, tasks) in gangs {
             let whole: BTreeSet<u32> = (0..self.workloads[&id].tasks).collect();
             assert_eq!(tasks, whole, "the gang {id} is not whole");
-            self.check_topology(&id);
+            if self.workloads[&id].tasks > 1 {
+                self.check_topology(&id);
+            }
         }
         self.stopping.retain(|id| self.seats.keys().any(|(seated, _)| seated == id));
     }
@@ -394,7 +399,10 @@ impl Ledger {
                 }
                 return match workload.request.gpu {
                     GpuAsk::Fraction(share) if !workload.request.exclusive => share.get().into(),
-                    GpuAsk::Memory(mib) if !workload.request.exclusive => mib.0 * 1000 / spec.gpus[0].memory.0.max(1),
+                    GpuAsk::Memory(mib) if !workload.request.exclusive => {
+                        // At least: nobody knows which GPU it is.
+                        mib.0 * 1000 / spec.gpus.iter().map(|gpu| gpu.memory.0).max().unwrap_or(1)
+                    }
                     _ => u64::from(*count) * 1000,
                 };
             }

@@ -1,1 +1,102 @@
-//! To come.
+//! Something good eventually happens: whoever can ever start does start.
+
+use std::collections::BTreeMap;
+
+use agentaflow_engine::{
+    Event, GpuAsk, MilliCpu, MilliGpu, Order, Policy, Request, Span, Time, WaitReason, Workload, WorkloadId,
+};
+use proptest::prelude::*;
+
+use crate::body::{Body, started};
+use crate::cluster;
+use crate::history::History;
+use crate::request::workload;
+use crate::{cases, plain};
+
+/// The longest that anything really runs, in minutes; nobody tells the engine.
+const LONGEST: u64 = 6;
+/// Minutes that are played.
+const PLAYED: u64 = 360;
+
+/// Small work that comes without end.
+fn drop_in_the_stream(number: u64, kind: u8, queue: &str) -> Workload {
+    let gpu = match kind % 3 {
+        0 => GpuAsk::Whole(1),
+        1 => GpuAsk::Fraction(MilliGpu::new(250).expect("a share")),
+        _ => GpuAsk::None,
+    };
+    let request = Request { gpu, cpu: MilliCpu(1000), ..Request::default() };
+    Workload { queue: queue.into(), may_preempt: false, ..Workload::new(format!("small{number}"), request) }
+}
+
+/// Whether it waits for room that an empty cluster has, rather than for rules or nodes to change.
+fn can_ever_start(body: &Body, id: &WorkloadId) -> bool {
+    let explained = body.engine.explain(body.now, id).expect("it is known");
+    !matches!(
+        explained.reason,
+        Some(WaitReason::NeverFits(_) | WaitReason::Gang { ever: false, .. } | WaitReason::Quota { .. })
+    )
+}
+
+fn play(history: &History, work: &[Workload], kinds: &[u8]) -> Result<(), TestCaseError> {
+    let mut body = Body::new(history);
+    let mut wanted: Vec<WorkloadId> = Vec::new();
+    let mut ends: BTreeMap<WorkloadId, Time> = BTreeMap::new();
+    let mut number = 0;
+    for minute in 0..PLAYED {
+        body.now = Time(minute * 60_000);
+        for id in ends.iter().filter(|(_, end)| **end <= body.now).map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            ends.remove(&id);
+            body.tell(Event::Finished(id)).expect("running work can finish");
+        }
+        // The stream never runs dry: more comes as soon as some of it has started.
+        for (at, kind) in kinds.iter().enumerate() {
+            let queue = if at % 2 == 0 { "root" } else { "q0" };
+            let queue = if body.ledger.queues.contains_key(queue) { queue } else { "root" };
+            if body.engine.waiting() < 3 * kinds.len() {
+                number += 1;
+                body.tell(Event::Submit(Box::new(drop_in_the_stream(number, *kind, queue)))).ok();
+            }
+        }
+        if minute == 3 {
+            wanted = work.iter().filter_map(|workload| body.submit(workload).ok()).collect();
+        }
+        for _ in 0..20 {
+            let plan = body.decide();
+            for id in started(&plan) {
+                let minutes = 1 + (id.as_str().len() as u64 + minute) % LONGEST;
+                ends.insert(id.clone(), body.now.after(Span::minutes(minutes)));
+                wanted.retain(|other| *other != id);
+            }
+            body.all_gone();
+            ends.retain(|id, _| body.ledger.seats.keys().any(|(seated, _)| seated == id));
+            if plan.wake.is_none_or(|wake| wake > body.now) && !body.engine.snapshot().improved {
+                break;
+            }
+        }
+        if minute > 3 && wanted.is_empty() {
+            return Ok(());
+        }
+    }
+    for id in &wanted {
+        prop_assert!(!can_ever_start(&body, id), "{} never starts: {:?}", id, body.engine.explain(body.now, id));
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(cases(32))]
+
+    #[test]
+    fn whoever_fits_starts_in_the_end_even_against_an_endless_stream_of_small_work(
+        nodes in cluster::nodes(3),
+        queues in prop::collection::vec(cluster::queue(), 0..3),
+        policy in cluster::policy(),
+        work in prop::collection::vec(plain(workload()), 1..6),
+        kinds in prop::collection::vec(any::<u8>(), 1..6),
+    ) {
+        let policy = Policy { order: Some(Order::FairShare), ageing: Span::minutes(10), ..policy };
+        let work: Vec<Workload> = work.into_iter().map(|workload| Workload { gate: None, may_preempt: false, ..workload }).collect();
+        play(&History { policy, nodes, queues, steps: Vec::new() }, &work, &kinds)?;
+    }
+}

@@ -18,10 +18,25 @@ mod request;
 mod safety;
 mod terms;
 
+use agentaflow_engine::{Request, Workload};
+use proptest::prelude::*;
 use proptest::test_runner::Config;
 
 /// So many cases, or as many as `PROPTEST_CASES` says, in proportion.
 fn cases(usual: u32) -> Config {
     let asked = Config::default().cases;
-    Config { cases: usual * asked / 256, ..Config::default() }
+    Config { cases: usual * asked / 256, max_shrink_iters: 3000, ..Config::default() }
+}
+
+/// Workloads that wait for nothing but room: without terms between tasks.
+fn plain(of: impl Strategy<Value = Workload>) -> impl Strategy<Value = Workload> {
+    of.prop_map(|workload| {
+        let request = Request {
+            affinity: Vec::new(),
+            spread: Vec::new(),
+            tokens: std::collections::BTreeMap::new(),
+            ..workload.request
+        };
+        Workload { request, ..workload }
+    })
 }

@@ -1,1 +1,71 @@
-//! To come.
+//! Nobody is stopped for nothing, and who stops others gets what they had.
+
+use std::collections::BTreeSet;
+
+use agentaflow_engine::{Decision, Event, Gate, Policy, Scheduler, Time, WorkloadId, WorkloadState};
+use proptest::prelude::*;
+
+use crate::body::{Body, started};
+use crate::cases;
+use crate::history::{Step, history};
+
+/// All tasks of these workloads are gone.
+fn gone(engine: &mut Scheduler, now: Time, ids: &[WorkloadId]) {
+    for id in ids {
+        let tasks = engine.workload(id).map(|view| view.tasks).unwrap_or_default();
+        for task in tasks {
+            engine.apply(now, Event::Gone { workload: id.clone(), task: task.task }).expect("a victim can go");
+        }
+    }
+}
+
+/// With one victim left alone the beneficiary does not fit; with all gone it starts.
+fn check_each(body: &Body, victims: &[WorkloadId], beneficiary: &WorkloadId) {
+    let mut all = body.engine.clone();
+    gone(&mut all, body.now, victims);
+    let plan = all.decide(body.now);
+    assert!(started(&plan).contains(beneficiary), "{beneficiary} does not start although its victims are gone");
+    for spared in victims {
+        let mut copy = body.engine.clone();
+        let holders: BTreeSet<WorkloadId> = copy.snapshot().holds.into_iter().map(|hold| hold.workload).collect();
+        let others: Vec<WorkloadId> = victims.iter().filter(|id| *id != spared).cloned().collect();
+        gone(&mut copy, body.now, &others);
+        for view in copy.workloads() {
+            let id = view.workload.id;
+            if view.state == WorkloadState::Waiting && !holders.contains(&id) {
+                copy.apply(body.now, Event::Cancelled(id)).expect("waiting work can be cancelled");
+            }
+        }
+        let policy = Policy { preemption: false, ..copy.policy().clone() };
+        copy.apply(body.now, Event::Policy(Box::new(policy))).expect("settings can change");
+        // Its hold ends, and it looks for a place like everybody else.
+        for gate in [Some(Gate::Paused("for a moment".into())), None] {
+            copy.apply(body.now, Event::Gate { workload: beneficiary.clone(), gate }).expect("a gate can close");
+        }
+        let plan = copy.decide(body.now);
+        assert!(!started(&plan).contains(beneficiary), "{spared} is stopped for {beneficiary} for nothing");
+    }
+}
+
+proptest! {
+    #![proptest_config(cases(192))]
+
+    #[test]
+    fn no_victim_could_be_spared_and_the_beneficiary_gets_its_place(history in history(1..60)) {
+        let mut history = history;
+        history.policy.preemption = true;
+        let mut body = Body::new(&history);
+        for step in &history.steps {
+            if !matches!(step, Step::Decide) {
+                body.step(step);
+                continue;
+            }
+            let plan = body.decide();
+            for decision in &plan.decisions {
+                if let Decision::Preempt { victims, beneficiary, .. } = decision {
+                    check_each(&body, victims, beneficiary);
+                }
+            }
+        }
+    }
+}

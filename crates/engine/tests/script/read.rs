@@ -2,9 +2,9 @@
 
 use agentaflow_engine::labels::{NodeTerm, Selector};
 use agentaflow_engine::{
-    Chooser, ForeignGpu, ForeignUse, Gate, Gpu, GpuAsk, MiB, MicroDollars, MigMode, MigProfile, MilliCpu,
-    MilliGpu, Node, OnFault, Order, Percent, Policy, Preferred, Price, Queue, Quota, Request, Side, Spread,
-    TaskAffinity, Time, TokenUse, Topology, Workload,
+    Chooser, ForeignGpu, ForeignUse, Gate, Gpu, GpuAsk, MiB, MicroDollars, MigMode, MigProfile,
+    MilliCpu, MilliGpu, Node, OnFault, Order, Percent, Policy, Preferred, Price, Queue, Quota,
+    Request, Side, Spread, TaskAffinity, Time, TokenUse, Topology, Workload,
 };
 
 use super::words::{Words, expression};
@@ -44,12 +44,14 @@ fn gpus(words: &mut Words) -> Answer<Vec<Gpu>> {
     let memory = words.take_number("mem").unwrap_or(40960);
     let mut kinds = vec![(model, memory); count as usize];
     for gpu in words.take_all("gpu") {
-        let (model, memory) = gpu.split_once(':').unwrap_or_else(|| words.mistake("a GPU is MODEL:MIB"));
+        let (model, memory) =
+            gpu.split_once(':').unwrap_or_else(|| words.mistake("a GPU is MODEL:MIB"));
         kinds.push((model.to_owned(), words.number(memory)));
     }
     let joined = words.take_number("nvlink");
     let mig = mig_mode(words)?;
-    let names = words.take("names").map(|names| names.split(',').map(str::to_owned).collect::<Vec<_>>());
+    let names =
+        words.take("names").map(|names| names.split(',').map(str::to_owned).collect::<Vec<_>>());
     let gpu = |(index, (model, memory)): (usize, (String, u64))| Gpu {
         id: names.as_ref().map_or(index.to_string(), |names| names[index].clone()).into(),
         model: model.into(),
@@ -68,7 +70,8 @@ fn mig_mode(words: &mut Words) -> Answer<MigMode> {
     }
     let mut slices = Vec::new();
     for slice in mode.split(',') {
-        let (profile, start) = slice.split_once('@').unwrap_or_else(|| words.mistake("a slice is PROFILE@START"));
+        let (profile, start) =
+            slice.split_once('@').unwrap_or_else(|| words.mistake("a slice is PROFILE@START"));
         slices.push((refusable(MigProfile::new(profile))?, words.number(start) as u8));
     }
     Ok(MigMode::Fixed(slices))
@@ -126,12 +129,24 @@ fn request(words: &mut Words) -> Answer<Request> {
         cpu: words.take_cpu("cpu").unwrap_or_default(),
         memory: MiB(words.take_number("memory").unwrap_or(0)),
         storage: MiB(words.take_number("storage").unwrap_or(0)),
-        resources: words.pairs("needs").into_iter().map(|(name, n)| (name.into(), words.number(&n))).collect(),
-        tokens: words.pairs("tokens").into_iter().map(|(name, kind)| (name.into(), token(&kind))).collect(),
+        resources: words
+            .pairs("needs")
+            .into_iter()
+            .map(|(name, n)| (name.into(), words.number(&n)))
+            .collect(),
+        tokens: words
+            .pairs("tokens")
+            .into_iter()
+            .map(|(name, kind)| (name.into(), token(&kind)))
+            .collect(),
         node: words.take("node").map(Into::into),
         node_selector: words.labels("selector"),
         required_nodes: required_nodes(words),
-        preferred_nodes: words.take_all("prefers").iter().map(|text| preferred(words, text)).collect(),
+        preferred_nodes: words
+            .take_all("prefers")
+            .iter()
+            .map(|text| preferred(words, text))
+            .collect(),
         tolerations: words.tolerations(),
         labels: words.labels("labels"),
         affinity: affinity(words),
@@ -169,7 +184,8 @@ fn required_nodes(words: &mut Words) -> Vec<NodeTerm> {
 
 /// `prefers=50:rack=r1`
 fn preferred(words: &Words, text: &str) -> Preferred {
-    let (weight, condition) = text.split_once(':').unwrap_or_else(|| words.mistake("a preference is WEIGHT:CONDITION"));
+    let (weight, condition) =
+        text.split_once(':').unwrap_or_else(|| words.mistake("a preference is WEIGHT:CONDITION"));
     let term = NodeTerm { exprs: vec![expression(condition)], names: Vec::new() };
     Preferred { weight: words.number(weight) as u32, term }
 }
@@ -270,7 +286,8 @@ pub(crate) fn policy(mut words: Words, mut policy: Policy) -> Answer<Policy> {
         let goal = goal.parse().unwrap_or(f64::NAN);
         policy.utilization_goal = Some(refusable(Percent::new(goal))?);
     }
-    for (name, flag) in [("backfill", &mut policy.backfill), ("preemption", &mut policy.preemption)] {
+    for (name, flag) in [("backfill", &mut policy.backfill), ("preemption", &mut policy.preemption)]
+    {
         if let Some(value) = words.take(name) {
             *flag = value == "yes";
         }
@@ -310,8 +327,10 @@ pub(crate) fn foreign(mut words: Words) -> Answer<ForeignUse> {
     }
     uses.labels = words.labels("labels");
     uses.keeps_away = affinity(&mut words);
-    uses.tokens = words.pairs("tokens").into_iter().map(|(name, kind)| (name.into(), token(&kind))).collect();
-    uses.resources = words.pairs("needs").into_iter().map(|(name, n)| (name.into(), words.number(&n))).collect();
+    uses.tokens =
+        words.pairs("tokens").into_iter().map(|(name, kind)| (name.into(), token(&kind))).collect();
+    uses.resources =
+        words.pairs("needs").into_iter().map(|(name, n)| (name.into(), words.number(&n))).collect();
     words.end(2);
     Ok(uses)
 }

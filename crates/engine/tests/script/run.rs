@@ -1,6 +1,8 @@
 //! Carries out one command after the other.
 
-use agentaflow_engine::{Event, GpuHealth, GpuId, NodeId, Percent, Scheduler, Snapshot, Time, WorkloadId};
+use agentaflow_engine::{
+    Event, GpuHealth, GpuId, NodeId, Percent, Scheduler, Snapshot, Time, WorkloadId,
+};
 
 use super::words::Words;
 use super::{read, speak};
@@ -77,7 +79,9 @@ impl World {
             "node" => Event::Node(Box::new(read::node(words)?)),
             "queue" => Event::Queue(Box::new(read::queue(words))),
             "queue-removed" => Event::QueueRemoved(words.plain(0).into()),
-            "policy" => Event::Policy(Box::new(read::policy(words, self.scheduler.policy().clone())?)),
+            "policy" => {
+                Event::Policy(Box::new(read::policy(words, self.scheduler.policy().clone())?))
+            }
             "strategy" => Event::Strategy(read::refusable(words.plain(0).parse())?),
             "budget" => Event::Budget {
                 id: words.plain(0).into(),
@@ -96,7 +100,9 @@ impl World {
                 task: words.number(words.plain(1)) as u32,
                 gpus: words.plain(2).split(',').map(GpuId::from).collect(),
             },
-            "finish" | "confirm" | "refuse" | "terminating" | "gone" => return Ok(self.task_events(command, &words)),
+            "finish" | "confirm" | "refuse" | "terminating" | "gone" => {
+                return Ok(self.task_events(command, &words));
+            }
             _ => return node_event(command, words),
         };
         Ok(vec![event])
@@ -105,14 +111,13 @@ impl World {
     /// Events about one task, or about all that are placed when none is named.
     fn task_events(&self, command: &str, words: &Words) -> Vec<Event> {
         let workload = WorkloadId::from(words.plain(0));
-        let tasks: Vec<u32> = match words.maybe(1) {
-            Some(task) => vec![words.number(task) as u32],
-            None => {
-                let view = self.scheduler.workload(&workload);
-                let placed = view.map(|view| view.tasks.iter().map(|task| task.task).collect());
-                placed.filter(|tasks: &Vec<u32>| !tasks.is_empty()).unwrap_or_else(|| vec![0])
-            }
+        let placed = || {
+            let view = self.scheduler.workload(&workload);
+            let tasks: Vec<u32> =
+                view.iter().flat_map(|view| &view.tasks).map(|task| task.task).collect();
+            if tasks.is_empty() { vec![0] } else { tasks }
         };
+        let tasks = words.maybe(1).map_or_else(placed, |task| vec![words.number(task) as u32]);
         let event = |task: u32| {
             let workload = workload.clone();
             match command {
@@ -141,9 +146,12 @@ impl World {
     /// Stops the engine and starts another from what it wrote down.
     fn restart(&mut self, words: &Words) {
         let before = self.scheduler.snapshot();
-        let text = serde_json::to_string(&before).unwrap_or_else(|error| words.mistake(&error.to_string()));
-        let read: Snapshot = serde_json::from_str(&text).unwrap_or_else(|error| words.mistake(&error.to_string()));
-        let restored = Scheduler::restore(read).unwrap_or_else(|error| words.mistake(&error.to_string()));
+        let text = serde_json::to_string(&before)
+            .unwrap_or_else(|error| words.mistake(&error.to_string()));
+        let read: Snapshot =
+            serde_json::from_str(&text).unwrap_or_else(|error| words.mistake(&error.to_string()));
+        let restored =
+            Scheduler::restore(read).unwrap_or_else(|error| words.mistake(&error.to_string()));
         assert_eq!(restored.snapshot(), before, "{}: a restart changed something", words.place);
         self.scheduler = restored;
     }

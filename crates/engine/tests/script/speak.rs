@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use agentaflow_engine::{
-    Decision, Eta, Explanation, Fault, Gate, GpuHealth, Gpus, Lack, Nearby, NodeView, OnFault, Part, Placement,
-    Plan, QueueView, QuotaResource, Tally, Time, WaitReason, WhatIf, WorkloadId, WorkloadState, WorkloadView,
+    Decision, Eta, Explanation, Fault, Gate, GpuHealth, Gpus, Lack, Nearby, NodeView, OnFault,
+    Part, Placement, Plan, QueueView, QuotaResource, Tally, Time, WaitReason, WhatIf, WorkloadId,
+    WorkloadState, WorkloadView,
 };
 
 pub(crate) fn plan(plan: &Plan) -> Vec<String> {
@@ -29,7 +30,9 @@ fn decision(decision: &Decision) -> String {
             };
             format!("{action} {workload}: {}", fault(cause))
         }
-        Decision::Wait { workload, reason } => format!("{workload} waits: {}", self::reason(reason)),
+        Decision::Wait { workload, reason } => {
+            format!("{workload} waits: {}", self::reason(reason))
+        }
     }
 }
 
@@ -46,7 +49,9 @@ fn devices(gpus: &Gpus) -> String {
             let parts = parts.iter().map(|part| match &part.part {
                 Part::Whole => part.gpu.to_string(),
                 Part::Share { milli, mib } => format!("{}[{milli}/1000, {mib}]", part.gpu),
-                Part::Slice { profile, start } => format!("{}[{}@{start}]", part.gpu, profile.as_str()),
+                Part::Slice { profile, start } => {
+                    format!("{}[{}@{start}]", part.gpu, profile.as_str())
+                }
             });
             format!(" gpu {}", parts.collect::<Vec<_>>().join(" "))
         }
@@ -88,7 +93,9 @@ fn reason(reason: &WaitReason) -> String {
         }
         WaitReason::Gated(Gate::Budget(whose)) => format!("gate: budget {whose}"),
         WaitReason::Gated(Gate::Paused(why)) => format!("gate: paused, {why}"),
-        WaitReason::Gated(Gate::Incomplete { have, need }) => format!("gate: {have} of {need} parts"),
+        WaitReason::Gated(Gate::Incomplete { have, need }) => {
+            format!("gate: {have} of {need} parts")
+        }
     }
 }
 
@@ -198,7 +205,10 @@ pub(crate) fn what_if(answer: &WhatIf) -> Vec<String> {
 }
 
 pub(crate) fn node(view: &NodeView) -> String {
-    let mut text = format!("{}: cpu {}m, memory {}, tasks {}", view.node.id, view.cpu_free, view.memory_free, view.tasks);
+    let mut text = format!(
+        "{}: cpu {}m, memory {}, tasks {}",
+        view.node.id, view.cpu_free, view.memory_free, view.tasks
+    );
     if !view.gpus.is_empty() {
         text.push_str(", gpus");
     }
@@ -214,7 +224,11 @@ pub(crate) fn node(view: &NodeView) -> String {
         }
         text.push(']');
     }
-    for (marked, word) in [(!view.up, "lost"), (view.up && !view.open, "closed"), (view.overcommitted, "over-committed")] {
+    for (marked, word) in [
+        (!view.up, "lost"),
+        (view.up && !view.open, "closed"),
+        (view.overcommitted, "over-committed"),
+    ] {
         if marked {
             let _ = write!(text, ", {word}");
         }
@@ -240,7 +254,9 @@ pub(crate) fn queue(view: &QueueView) -> String {
     let [cpu, memory, storage, gpu] = view.used;
     let id = &view.id;
     let count = view.workloads;
-    format!("{id}: {count} workloads, uses cpu {cpu}m, memory {memory}, storage {storage}, gpu {gpu}/1000")
+    format!(
+        "{id}: {count} workloads, uses cpu {cpu}m, memory {memory}, storage {storage}, gpu {gpu}/1000"
+    )
 }
 
 fn names<T: std::fmt::Display>(items: &[T]) -> String {

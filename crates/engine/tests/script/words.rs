@@ -72,7 +72,8 @@ impl Words {
     /// Takes out the options that begin with `name.`, without that.
     pub(crate) fn take_below(&mut self, name: &str) -> Vec<(String, String)> {
         let prefix = format!("{name}.");
-        let keys: Vec<String> = self.options.keys().filter(|key| key.starts_with(&prefix)).cloned().collect();
+        let keys: Vec<String> =
+            self.options.keys().filter(|key| key.starts_with(&prefix)).cloned().collect();
         let mut found = Vec::new();
         for key in keys {
             for value in self.take_all(&key) {
@@ -146,7 +147,8 @@ impl Words {
 
     /// Everything must have been understood; `plain` words were used.
     pub(crate) fn end(&self, plain: usize) {
-        let left = self.options.keys().chain(self.sections.keys()).chain(self.plain.iter().skip(plain));
+        let left =
+            self.options.keys().chain(self.sections.keys()).chain(self.plain.iter().skip(plain));
         let left: Vec<_> = left.collect();
         if !left.is_empty() {
             self.mistake(&format!("not understood: {left:?}"));
@@ -163,7 +165,8 @@ impl Words {
         let mut rest = text;
         while !rest.is_empty() && rest != "0" {
             let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-            let letters = rest[digits..].find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len() - digits);
+            let letters =
+                rest[digits..].find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len() - digits);
             let unit = match &rest[digits..digits + letters] {
                 "ms" => 1,
                 "s" => 1000,

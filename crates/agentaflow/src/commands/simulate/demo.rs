@@ -1,0 +1,90 @@
+//! What a newcomer sees first: one screen that shows what the scheduler does and how it explains
+//! itself.
+
+use std::path::Path;
+
+use agentaflow_engine::{GpuAsk, Strategy, Time, Workload};
+use agentaflow_sim::{Load, Outcome};
+
+use super::subject::{Prepared, Subject, short_model};
+use super::{show, spark, waiting};
+use crate::output::{self, bold, short_time};
+use crate::words;
+
+/// Wide enough to see the day, narrow enough for 80 columns beside the longest name.
+const SPARK_WIDTH: usize = 60;
+
+/// The whole demonstration.
+pub(super) fn text(subject: &Subject, outcomes: &[Outcome], html: Option<&Path>) -> String {
+    let mut text = format!(
+        "{}.\nNothing runs; time is virtual. WAIT: mean time to the start, DONE: to the end.\n\n{}",
+        subject.about,
+        show::table(subject, outcomes, Some(output::width().min(100))),
+    );
+    text.push_str(&sparks(outcomes));
+    if let Prepared::Replay(load) = &subject.prepared {
+        text.push_str(&explained(load, outcomes).unwrap_or_default());
+    }
+    text + &next(html)
+}
+
+fn sparks(outcomes: &[Outcome]) -> String {
+    let end = outcomes.iter().map(|outcome| outcome.makespan_seconds).fold(0.0, f64::max);
+    let mut text = format!(
+        "\n{}\n",
+        bold(&format!("GPUs in use, from the start to {} (full block: 100 %)", short_time(end)))
+    );
+    for outcome in outcomes {
+        let line = spark::allocation(&outcome.curve, end, SPARK_WIDTH);
+        let line = format!("{:<16}  {line}", outcome.strategy);
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// One wait under the first strategy, in the scheduler's own words.
+fn explained(load: &Load, outcomes: &[Outcome]) -> Option<String> {
+    let strategy: Strategy = outcomes.first()?.strategy.parse().ok()?;
+    let waiting = waiting::example(load, strategy)?;
+    let workload = &waiting.job.workload;
+    let heading = format!(
+        "{} into {strategy}, `{}` ({}) waits, and is told why",
+        words::span(waiting.at.since(Time(0))),
+        workload.id,
+        asked(workload),
+    );
+    let mut text = format!("\n{}\n", bold(&heading));
+    for line in words::explanation(&waiting.explanation, waiting.at) {
+        text.push_str(&output::wrapped(&line, "  ", "    "));
+    }
+    Some(text)
+}
+
+/// What a workload asks for, in a few words.
+fn asked(workload: &Workload) -> String {
+    let gpu = match workload.request.gpu {
+        GpuAsk::None => "no GPU".to_owned(),
+        GpuAsk::Whole(count) => words::count(count, "GPU"),
+        GpuAsk::Fraction(share) => format!("{} of a GPU", words::thousandths(share.get().into())),
+        GpuAsk::Memory(memory) => format!("{memory} of a GPU"),
+        GpuAsk::Mig { profile, count } => format!("{count} × {}", profile.as_str()),
+    };
+    let models: Vec<_> =
+        workload.request.models.iter().map(|model| short_model(model.as_str())).collect();
+    let tasks =
+        if workload.tasks > 1 { format!("{} tasks of ", workload.tasks) } else { String::new() };
+    let on = if models.is_empty() { String::new() } else { format!(", {}", models.join(" or ")) };
+    format!("{tasks}{gpu}{on}")
+}
+
+fn next(html: Option<&Path>) -> String {
+    let page = match html {
+        Some(path) => format!("the curves are in {}", path.display()),
+        None => "agentaflow simulate --demo --html report.html    the curves as a page".to_owned(),
+    };
+    format!(
+        "\n{} {page}\n      agentaflow simulate --help                       your own cluster and jobs\n      docs/simulator.md                                what the numbers mean\n",
+        bold("Next:"),
+    )
+}

@@ -1,0 +1,135 @@
+//! The numbers of a run as a table, JSON or CSV.
+
+use agentaflow_sim::{Outcome, Stats};
+use anyhow::{Context as _, Result};
+
+use super::subject::{Prepared, Subject};
+use crate::output::{self, Column, Field, Side, grouped, short_time};
+
+const REPLAY_NOTE: &str = "\
+WAIT is the mean time to the first start, DONE the mean time from arrival to the end.";
+
+const EXPERIMENT_NOTE: &str = "\
+ALLOC% is what was given out when all had arrived, FRAG% the share of the rest that no typical pod can use.";
+
+const MORE: &str =
+    "-o wide shows every column, --html FILE the curves; docs/simulator.md explains.";
+
+/// What is simulated, the table, and how to read it.
+pub(super) fn text(subject: &Subject, outcomes: &[Outcome], room: Option<usize>) -> String {
+    let note = match subject.prepared {
+        Prepared::Replay(_) => REPLAY_NOTE,
+        Prepared::Experiment(_) => EXPERIMENT_NOTE,
+    };
+    format!(
+        "{}\n{}\n{}{}",
+        output::wrapped(&format!("{}.", subject.about), "", ""),
+        table(subject, outcomes, room),
+        output::wrapped(note, "", ""),
+        output::wrapped(MORE, "", ""),
+    )
+}
+
+/// The comparison alone.
+pub(super) fn table(subject: &Subject, outcomes: &[Outcome], room: Option<usize>) -> String {
+    let columns = match subject.prepared {
+        Prepared::Replay(_) => replay_columns(several_orders(outcomes)),
+        Prepared::Experiment(_) => experiment_columns(),
+    };
+    output::table(&columns, outcomes, room)
+}
+
+/// One array, one object for each run; scripts rely on it.
+pub(super) fn json(outcomes: &[Outcome], curve: bool) -> Result<String> {
+    let plain: Vec<_> = outcomes
+        .iter()
+        .cloned()
+        .map(|outcome| if curve { outcome } else { outcome.without_curve() })
+        .collect();
+    let text = serde_json::to_string_pretty(&plain).context("cannot write the outcomes as JSON")?;
+    Ok(text + "\n")
+}
+
+/// One line for each run, without the curves.
+pub(super) fn csv(outcomes: &[Outcome]) -> String {
+    output::csv(&FIELDS, outcomes)
+}
+
+/// Whether runs differ in more than their strategy.
+pub(super) fn several_orders(outcomes: &[Outcome]) -> bool {
+    let first = outcomes.first().map(|outcome| &outcome.order);
+    outcomes.iter().any(|outcome| Some(&outcome.order) != first)
+}
+
+const fn left(title: &'static str, rank: u8, cell: fn(&Outcome) -> String) -> Column<Outcome> {
+    Column { title, rank, side: Side::Left, cell }
+}
+
+const fn right(title: &'static str, rank: u8, cell: fn(&Outcome) -> String) -> Column<Outcome> {
+    Column { title, rank, side: Side::Right, cell }
+}
+
+fn replay_columns(several_orders: bool) -> Vec<Column<Outcome>> {
+    vec![
+        left("STRATEGY", 0, |o| o.strategy.clone()),
+        left("ORDER", if several_orders { 0 } else { 9 }, |o| o.order.clone()),
+        right("ALLOC%", 0, |o| format!("{:.1}", o.allocation_percent)),
+        right("FRAG%", 1, |o| format!("{:.1}", o.fragmentation_percent)),
+        right("WAIT", 0, |o| short_time(o.wait_seconds.mean)),
+        right("WAIT P50", 6, |o| short_time(o.wait_seconds.p50)),
+        right("WAIT P99", 2, |o| short_time(o.wait_seconds.p99)),
+        right("DONE", 0, |o| short_time(o.completion_seconds.mean)),
+        right("DONE P50", 6, |o| short_time(o.completion_seconds.p50)),
+        right("DONE P99", 5, |o| short_time(o.completion_seconds.p99)),
+        right("MAKESPAN", 3, |o| short_time(o.makespan_seconds)),
+        right("DROPPED", 4, |o| grouped(o.dropped)),
+        right("FINISHED", 8, |o| grouped(o.finished)),
+        right("PREEMPTED", 8, |o| grouped(o.preemptions)),
+        right("DECISIONS/S", 7, |o| grouped(o.decisions_per_second().round() as u64)),
+    ]
+}
+
+fn experiment_columns() -> Vec<Column<Outcome>> {
+    vec![
+        left("STRATEGY", 0, |o| o.strategy.clone()),
+        right("ALLOC%", 0, |o| format!("{:.2}", o.allocation_percent)),
+        right("FRAG%", 1, |o| format!("{:.1}", o.fragmentation_percent)),
+        right("ALLOCATED", 4, |o| gpus(o.allocated_milli)),
+        right("CAPACITY", 5, |o| gpus(o.capacity_milli)),
+        right("ARRIVED", 3, |o| grouped(o.jobs)),
+        right("DROPPED", 0, |o| grouped(o.dropped)),
+        right("DECISIONS/S", 2, |o| grouped(o.decisions_per_second().round() as u64)),
+        right("SECONDS", 6, |o| format!("{:.2}", o.seconds)),
+    ]
+}
+
+/// Thousandths of a GPU as GPUs.
+fn gpus(milli: i64) -> String {
+    format!("{:.1}", milli as f64 / 1000.0)
+}
+
+const FIELDS: [Field<Outcome>; 19] = [
+    Field { name: "strategy", value: |o| o.strategy.clone() },
+    Field { name: "order", value: |o| o.order.clone() },
+    Field { name: "jobs", value: |o| o.jobs.to_string() },
+    Field { name: "finished", value: |o| o.finished.to_string() },
+    Field { name: "dropped", value: |o| o.dropped.to_string() },
+    Field { name: "preemptions", value: |o| o.preemptions.to_string() },
+    Field { name: "allocated_milli", value: |o| o.allocated_milli.to_string() },
+    Field { name: "capacity_milli", value: |o| o.capacity_milli.to_string() },
+    Field { name: "allocation_percent", value: |o| o.allocation_percent.to_string() },
+    Field { name: "fragmentation_percent", value: |o| o.fragmentation_percent.to_string() },
+    Field { name: "wait_seconds_mean", value: |o| mean(o.wait_seconds) },
+    Field { name: "wait_seconds_p50", value: |o| o.wait_seconds.p50.to_string() },
+    Field { name: "wait_seconds_p99", value: |o| o.wait_seconds.p99.to_string() },
+    Field { name: "completion_seconds_mean", value: |o| mean(o.completion_seconds) },
+    Field { name: "completion_seconds_p50", value: |o| o.completion_seconds.p50.to_string() },
+    Field { name: "completion_seconds_p99", value: |o| o.completion_seconds.p99.to_string() },
+    Field { name: "makespan_seconds", value: |o| o.makespan_seconds.to_string() },
+    Field { name: "decisions", value: |o| o.decisions.to_string() },
+    Field { name: "seconds", value: |o| o.seconds.to_string() },
+];
+
+fn mean(stats: Stats) -> String {
+    stats.mean.to_string()
+}

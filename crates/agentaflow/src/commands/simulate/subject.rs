@@ -1,0 +1,229 @@
+//! What is simulated: read from files or made up, and described in a sentence.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use agentaflow_engine::{Node, Span};
+use agentaflow_sim::experiment::{Arrivals, Experiment};
+use agentaflow_sim::formats::{self, Format, TraceNode, Uniform};
+use agentaflow_sim::synthetic::{self, Synthetic};
+use agentaflow_sim::{Load, SimError, scenario};
+use anyhow::{Error, Result};
+
+use super::args::{Args, Cluster};
+use super::rules::Kind;
+use crate::failure::usage;
+use crate::output::grouped;
+
+/// How much demand arrives in the published experiment.
+const INFLATE: f64 = 1.3;
+
+/// What is simulated.
+#[derive(Debug)]
+pub(super) struct Subject {
+    /// What it is called: a file, or what made it.
+    pub(super) title: String,
+    /// The cluster and its work, in one sentence without a full stop.
+    pub(super) about: String,
+    pub(super) prepared: Prepared,
+}
+
+/// Ready to be run under any strategy.
+#[derive(Debug)]
+pub(super) enum Prepared {
+    Replay(Box<Load>),
+    Experiment(Box<Experiment>),
+}
+
+impl Subject {
+    /// Reads or makes what the arguments name.
+    pub(super) fn read(kind: Kind, args: &Args) -> Result<Self> {
+        match (kind, &args.scenario, &args.trace) {
+            (Kind::Scenario, Some(path), _) => Ok(Self::replay(name(path), scenario_file(path)?)),
+            (Kind::Trace, _, Some(path)) => Ok(Self::replay(name(path), trace(path, args)?)),
+            (Kind::Synthetic, ..) => {
+                let recipe = recipe(args);
+                let load = recipe.load().map_err(refused)?;
+                Ok(Self::replay(format!("a made-up load, seed {}", recipe.seed), load))
+            }
+            (Kind::Experiment, ..) => experiment(args),
+            _ => Ok(Self::replay("the demo".to_owned(), synthetic::demo())),
+        }
+    }
+
+    fn replay(title: String, load: Load) -> Self {
+        let about = about(&load);
+        Self { title, about, prepared: Prepared::Replay(Box::new(load)) }
+    }
+}
+
+/// A parameter out of range is a wrong command line; anything else is a failure.
+fn refused(error: SimError) -> Error {
+    match error {
+        SimError::Parameter { .. } => usage(error.to_string()),
+        other => other.into(),
+    }
+}
+
+fn name(path: &Path) -> String {
+    path.file_name()
+        .map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// A trace given as a scenario is pointed to the right option instead of failing as bad YAML.
+fn scenario_file(path: &Path) -> Result<Load> {
+    let table = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("csv"));
+    if table && path.is_file() {
+        return Err(usage(format!(
+            "`{path}` looks like a trace, not a scenario: use --trace {path}",
+            path = path.display()
+        )));
+    }
+    Ok(scenario::read(path)?)
+}
+
+fn trace(path: &Path, args: &Args) -> Result<Load> {
+    let format = formats::detect(path)?;
+    let hint = match format {
+        Format::AlibabaNodes => "is a list of nodes: give it as --nodes, and the pods as --trace",
+        Format::Scenario => "is a scenario: give it without --trace",
+        Format::Arrivals => "is a list of names: give it as --arrivals, with --experiment fgd",
+        Format::Ranks => "is a list of ranks: give it as --ranks, with --experiment fgd",
+        Format::AlibabaPods if args.nodes.is_none() => {
+            "is a pod list, which needs the machines it ran on: add --nodes NODES.csv"
+        }
+        Format::Elasticflow | Format::Philly if args.nodes.is_some() => {
+            "asks for plain GPUs: describe the machines with --cluster 8x8:MODEL instead of --nodes"
+        }
+        Format::AlibabaPods | Format::Elasticflow | Format::Philly => {
+            return formats::read_load(
+                path,
+                args.nodes.as_deref(),
+                &uniform(args.cluster.as_ref()),
+            )
+            .map_err(refused);
+        }
+    };
+    Err(usage(format!("`{}` {hint}", path.display())))
+}
+
+fn uniform(cluster: Option<&Cluster>) -> Uniform {
+    let usual = Uniform::default();
+    match cluster {
+        Some(cluster) => Uniform {
+            nodes: cluster.nodes,
+            gpus_per_node: cluster.gpus_per_node,
+            model: cluster.model.clone().unwrap_or(usual.model),
+        },
+        None => usual,
+    }
+}
+
+fn recipe(args: &Args) -> Synthetic {
+    let mut recipe = Synthetic::default();
+    recipe.seed = args.seed.unwrap_or(recipe.seed);
+    recipe.hours = args.hours.unwrap_or(recipe.hours);
+    recipe.load = args.load.unwrap_or(recipe.load);
+    if let Some(cluster) = &args.cluster {
+        recipe.nodes = cluster.nodes;
+        recipe.gpus_per_node = cluster.gpus_per_node;
+        if let Some(model) = &cluster.model {
+            recipe.models = vec![model.clone()];
+        }
+    }
+    recipe
+}
+
+fn experiment(args: &Args) -> Result<Subject> {
+    let (Some(nodes), Some(pods)) = (&args.nodes, &args.pods) else {
+        return Err(usage("--experiment needs --nodes and --pods"));
+    };
+    let title = format!("the packing experiment on {}", name(pods));
+    let (nodes, pods) = (formats::read_alibaba_nodes(nodes)?, formats::read_alibaba_pods(pods)?);
+    let arrivals = arrivals(args)?;
+    let ranks = args.ranks.as_deref().map(formats::read_ranks).transpose()?;
+    let prepared = Experiment::new(&nodes, &pods, &arrivals, ranks.as_ref()).map_err(refused)?;
+    Ok(Subject {
+        title,
+        about: packing(&nodes, pods.len(), &arrivals),
+        prepared: Prepared::Experiment(Box::new(prepared)),
+    })
+}
+
+fn arrivals(args: &Args) -> Result<Arrivals> {
+    Ok(match (&args.arrivals, args.seed) {
+        (Some(path), _) => Arrivals::Named(formats::read_arrivals(path)?),
+        (None, Some(seed)) => Arrivals::Seeded { seed, inflate: args.inflate.unwrap_or(INFLATE) },
+        (None, None) => Arrivals::FileOrder,
+    })
+}
+
+fn packing(nodes: &[TraceNode], pods: usize, arrivals: &Arrivals) -> String {
+    let gpus: u64 = nodes.iter().map(|node| u64::from(node.gpus)).sum();
+    let how = match arrivals {
+        Arrivals::FileOrder => "in file order".to_owned(),
+        Arrivals::Named(names) => {
+            format!("as {} arrivals in the given order", grouped(names.len() as u64))
+        }
+        Arrivals::Seeded { seed, inflate } => {
+            format!(
+                "drawn with seed {seed} until {:.0} % of the GPUs are asked for",
+                inflate * 100.0
+            )
+        }
+    };
+    format!(
+        "{} with {}: {} of a trace arrive {how} and never leave",
+        several(nodes.len() as u64, "node"),
+        several(gpus, "GPU"),
+        several(pods as u64, "pod"),
+    )
+}
+
+fn about(load: &Load) -> String {
+    let gpus: usize = load.nodes.iter().map(|node| node.gpus.len()).sum();
+    let first = load.jobs.iter().map(|job| job.at).min().unwrap_or_default();
+    let last = load.jobs.iter().map(|job| job.at).max().unwrap_or_default();
+    format!(
+        "{} with {}{}: {} arrive over {}",
+        several(load.nodes.len() as u64, "node"),
+        several(gpus as u64, "GPU"),
+        models(&load.nodes),
+        several(load.jobs.len() as u64, "job"),
+        virtual_time(last.since(first)),
+    )
+}
+
+fn virtual_time(span: Span) -> String {
+    let hours = span.0 as f64 / 3_600_000.0;
+    match hours {
+        ..1.0 => format!("{:.0} virtual minutes", hours * 60.0),
+        1.0..10.0 => format!("{hours:.1} virtual hours"),
+        _ => format!("{} virtual hours", grouped(hours.round() as u64)),
+    }
+}
+
+/// The models of a cluster in brackets, when they are few enough to be read.
+fn models(nodes: &[Node]) -> String {
+    let gpus = nodes.iter().flat_map(|node| &node.gpus);
+    let models: BTreeSet<_> = gpus.map(|gpu| short_model(gpu.model.as_str())).collect();
+    let models: Vec<_> = models.into_iter().collect();
+    if (1..=4).contains(&models.len()) {
+        format!(" ({})", models.join(", "))
+    } else {
+        String::new()
+    }
+}
+
+/// The word of a model by which people call it: `A100` of `NVIDIA A100-SXM4-40GB`.
+pub(super) fn short_model(model: &str) -> &str {
+    let letter_then_digit = |word: &&str| {
+        word.starts_with(|first: char| first.is_ascii_alphabetic())
+            && word.contains(|c: char| c.is_ascii_digit())
+    };
+    model.split([' ', '-', '_']).find(letter_then_digit).unwrap_or(model)
+}
+
+fn several(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", grouped(number), if number == 1 { "" } else { "s" })
+}

@@ -1,0 +1,98 @@
+//! How a command fails: one line that says what, where and what to do, and an exit code.
+//!
+//! 0 is success, 1 is a command that failed, 2 is a command line that cannot be meant.
+
+use std::io::{self, ErrorKind, IsTerminal};
+use std::process::ExitCode;
+
+use crate::output;
+
+/// The command line contradicts itself or leaves something out; the text says what to do.
+#[derive(Debug)]
+pub(crate) struct Usage(pub(crate) String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+/// A [`Usage`] as the error that commands return.
+pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
+    Usage(text.into()).into()
+}
+
+/// Says on stderr what went wrong and returns the exit code for it. A reader who went away
+/// (`agentaflow … | head`) is no failure and gets no message.
+pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
+    if error.chain().any(is_broken_pipe) {
+        return ExitCode::SUCCESS;
+    }
+    let label = if output::colour(io::stderr().is_terminal()) {
+        "\u{1b}[1;31merror:\u{1b}[0m"
+    } else {
+        "error:"
+    };
+    eprintln!("{label} {}", sentence(error));
+    if error.is::<Usage>() {
+        eprintln!("\nFor more, try '--help'.");
+        return ExitCode::from(2);
+    }
+    ExitCode::FAILURE
+}
+
+fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
+    cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
+}
+
+/// The whole chain as one line; a cause that its parent already repeats is not said twice.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let part = match cause.downcast_ref::<io::Error>() {
+            Some(error) => plain(error),
+            None => cause.to_string(),
+        };
+        if text.is_empty() {
+            text = part;
+        } else if !text.contains(&part) {
+            text = format!("{text}: {part}");
+        }
+    }
+    text
+}
+
+/// What the system said, without its number.
+fn plain(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "there is no such file or folder".to_owned(),
+        ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        ErrorKind::IsADirectory => "it is a folder, not a file".to_owned(),
+        ErrorKind::InvalidData => "it is not UTF-8 text".to_owned(),
+        _ => {
+            let text = error.to_string();
+            let end = text.find(" (os error").unwrap_or(text.len());
+            text[..end].to_lowercase()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+
+    #[test]
+    fn a_system_error_is_told_without_its_number() {
+        let error = std::fs::read("/nowhere/at/all").context("cannot read `x.csv`").unwrap_err();
+        assert_eq!(sentence(&error), "cannot read `x.csv`: there is no such file or folder");
+    }
+
+    #[test]
+    fn a_cause_that_was_said_is_not_repeated() {
+        let error = anyhow::anyhow!("too small").context("the cluster is too small");
+        assert_eq!(sentence(&error), "the cluster is too small");
+    }
+}

@@ -1,0 +1,210 @@
+//! What commands print: tables that fit the terminal, JSON, CSV.
+
+use std::io::{self, IsTerminal, Write};
+
+use anyhow::{Context as _, Result};
+use comfy_table::{CellAlignment, Table, presets};
+
+/// The width that a table keeps to when nobody says how wide the terminal is.
+const DEFAULT_WIDTH: usize = 80;
+
+/// How a list is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// As many columns as fit the terminal
+    Table,
+    /// Every column
+    Wide,
+    /// One JSON array
+    Json,
+    /// Comma-separated values with a header line
+    Csv,
+}
+
+/// On which side of a column its cells stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Left,
+    Right,
+}
+
+/// A column of a table of `T`.
+pub(crate) struct Column<T> {
+    /// Its heading.
+    pub(crate) title: &'static str,
+    /// 0 is always shown; otherwise the highest rank goes first where space is short.
+    pub(crate) rank: u8,
+    /// Numbers stand to the right.
+    pub(crate) side: Side,
+    /// The text of a row.
+    pub(crate) cell: fn(&T) -> String,
+}
+
+/// A field of a CSV file of `T`.
+pub(crate) struct Field<T> {
+    /// Its name in the header.
+    pub(crate) name: &'static str,
+    /// The value of a row, as a machine reads it.
+    pub(crate) value: fn(&T) -> String,
+}
+
+/// Writes to stdout at once, so that a full disk or a closed pipe is noticed here.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write the output")
+}
+
+/// Whether a stream gets colours: only a terminal, and not when `NO_COLOR` is set.
+pub(crate) fn colour(terminal: bool) -> bool {
+    terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Whether stdout gets colours.
+pub(crate) fn stdout_colour() -> bool {
+    colour(io::stdout().is_terminal())
+}
+
+/// Makes text bold where stdout gets colours.
+pub(crate) fn bold(text: &str) -> String {
+    if stdout_colour() { format!("\u{1b}[1m{text}\u{1b}[0m") } else { text.to_owned() }
+}
+
+/// How many columns there are to write in.
+pub(crate) fn width() -> usize {
+    let terminal = terminal_size::terminal_size_of(io::stdout());
+    terminal.map_or(DEFAULT_WIDTH, |(width, _)| usize::from(width.0))
+}
+
+/// A sentence broken into lines that fit the terminal; all but the first begin with `rest`.
+pub(crate) fn wrapped(sentence: &str, first: &str, rest: &str) -> String {
+    let width = width();
+    let mut text = String::new();
+    let mut line = first.to_owned();
+    let mut begun = false;
+    for word in sentence.split(' ') {
+        if begun && line.chars().count() + 1 + word.chars().count() > width {
+            text.push_str(&line);
+            text.push('\n');
+            rest.clone_into(&mut line);
+            begun = false;
+        }
+        if begun {
+            line.push(' ');
+        }
+        line.push_str(word);
+        begun = true;
+    }
+    text + &line + "\n"
+}
+
+/// The rows as a table with a bold heading. Columns are left out, highest rank first, until it is
+/// at most `room` wide; without a limit all are shown.
+pub(crate) fn table<T>(columns: &[Column<T>], rows: &[T], room: Option<usize>) -> String {
+    let mut rank = columns.iter().map(|column| column.rank).max().unwrap_or(0);
+    loop {
+        let shown: Vec<_> = columns.iter().filter(|column| column.rank <= rank).collect();
+        let lines = lines(&shown, rows);
+        let widest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+        if rank == 0 || room.is_none_or(|room| widest <= room) {
+            let mut text = lines.join("\n");
+            if let Some((heading, rest)) = text.split_once('\n') {
+                text = format!("{}\n{rest}\n", bold(heading));
+            }
+            return text;
+        }
+        rank -= 1;
+    }
+}
+
+fn lines<T>(columns: &[&Column<T>], rows: &[T]) -> Vec<String> {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(columns.iter().map(|column| column.title));
+    for row in rows {
+        table.add_row(columns.iter().map(|column| (column.cell)(row)));
+    }
+    for (column, drawn) in columns.iter().zip(table.column_iter_mut()) {
+        drawn.set_padding((0, 2));
+        drawn.set_cell_alignment(match column.side {
+            Side::Left => CellAlignment::Left,
+            Side::Right => CellAlignment::Right,
+        });
+    }
+    table.lines().map(|line| line.trim_end().to_owned()).collect()
+}
+
+/// The rows as CSV (RFC 4180) with a header line.
+pub(crate) fn csv<T>(fields: &[Field<T>], rows: &[T]) -> String {
+    let names: Vec<_> = fields.iter().map(|field| quoted(field.name)).collect();
+    let mut text = names.join(",") + "\n";
+    for row in rows {
+        let values: Vec<_> = fields.iter().map(|field| quoted(&(field.value)(row))).collect();
+        text.push_str(&values.join(","));
+        text.push('\n');
+    }
+    text
+}
+
+fn quoted(value: &str) -> String {
+    if value.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", value.replace('"', "\"\""))
+    } else {
+        value.to_owned()
+    }
+}
+
+/// A length of time that takes at most six characters: `0.4s`, `45s`, `4m12s`, `2h05m`, `3d04h`.
+pub(crate) fn short_time(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    match whole {
+        0 if seconds > 0.0 => format!("{seconds:.1}s"),
+        0..60 => format!("{whole}s"),
+        60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
+        3600..86_400 => format!("{}h{:02}m", whole / 3600, whole % 3600 / 60),
+        _ => format!("{}d{:02}h", whole / 86_400, whole % 86_400 / 3600),
+    }
+}
+
+/// A count with its thousands set apart: `12,345`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: [Column<(&str, u32)>; 2] = [
+        Column { title: "NAME", rank: 0, side: Side::Left, cell: |row| row.0.to_owned() },
+        Column { title: "COUNT", rank: 1, side: Side::Right, cell: |row| row.1.to_string() },
+    ];
+
+    #[test]
+    fn a_narrow_table_leaves_out_what_matters_least() {
+        let rows = [("alpha", 7)];
+        assert_eq!(table(&COLUMNS, &rows, Some(80)), "NAME   COUNT\nalpha      7\n");
+        assert_eq!(table(&COLUMNS, &rows, Some(8)), "NAME\nalpha\n");
+    }
+
+    #[test]
+    fn csv_quotes_what_would_break_a_line() {
+        let fields = [Field::<&str> { name: "value", value: |row| (*row).to_owned() }];
+        assert_eq!(csv(&fields, &["a,\"b\""]), "value\n\"a,\"\"b\"\"\"\n");
+    }
+
+    #[test]
+    fn times_and_counts_are_short() {
+        let times = [0.0, 0.25, 59.0, 252.0, 7500.0, 273_600.0].map(short_time);
+        assert_eq!(times, ["0s", "0.2s", "59s", "4m12s", "2h05m", "3d04h"]);
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!(grouped(999), "999");
+    }
+}

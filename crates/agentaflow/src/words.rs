@@ -1,0 +1,259 @@
+//! Plain English for what the engine says as data: the one place where reasons become sentences.
+//!
+//! Every function is pure and takes the current time where a sentence speaks of the future, so
+//! that a command, a page and an API answer say the same thing in the same words.
+
+use agentaflow_engine::{
+    Eta, Explanation, Gate, Lack, MiB, MilliCpu, Nearby, QuotaResource, Span, Tally, Time,
+    WaitReason, WorkloadId,
+};
+
+/// Names listed before "and N more".
+const NAMED: usize = 3;
+
+/// Everything known about a waiting workload: why, its place, when, and what would fit instead.
+pub(crate) fn explanation(explanation: &Explanation, now: Time) -> Vec<String> {
+    let mut lines = Vec::new();
+    lines.extend(explanation.reason.as_ref().map(|why| reason(why, now)));
+    let place = explanation
+        .position
+        .map(|at| format!("place {at} of {} in the queue", explanation.waiting));
+    let start = eta(explanation.eta, now);
+    lines.push(place.map_or_else(|| start.clone(), |place| format!("{place}; {start}")));
+    if !explanation.nearby.is_empty() {
+        let choices: Vec<_> = explanation.nearby.iter().map(nearby).collect();
+        lines.push(format!("would start now {}", choices.join(", or ")));
+    }
+    lines
+}
+
+/// Why a workload waits.
+pub(crate) fn reason(reason: &WaitReason, now: Time) -> String {
+    match reason {
+        WaitReason::NoNodes => "there are no nodes".to_owned(),
+        WaitReason::NoRoom(tally) => nodes_fit(tally, ""),
+        WaitReason::NeverFits(tally) => nodes_fit(tally, ", even when empty"),
+        WaitReason::Gang { needs, fits, ever, tally } => gang(*needs, *fits, *ever, tally),
+        WaitReason::Quota { queue, resource, limit, used, asked } => {
+            let [limit, used, asked] = [limit, used, asked].map(|value| amount(resource, *value));
+            format!("queue `{queue}` may use {limit}: {used} in use, {asked} asked")
+        }
+        WaitReason::Held { by, until } => {
+            let when = until.map_or_else(String::new, |until| {
+                format!(", expected to start {}", moment(until, now))
+            });
+            format!("there is room, but it is kept for `{by}`, whose turn it is{when}")
+        }
+        WaitReason::Preempting { victims, until } => {
+            format!(
+                "stopping {} to make room; planned again {} at the latest",
+                names(victims),
+                moment(*until, now)
+            )
+        }
+        WaitReason::BackingOff { until, refusals } => {
+            format!(
+                "{} refused; tried again {}",
+                count(*refusals, "placement"),
+                moment(*until, now)
+            )
+        }
+        WaitReason::Gated(gate) => self::gate(gate),
+    }
+}
+
+/// What nodes lack, with how many lack it: `5 lack 4 free GPUs (most free 2)`.
+pub(crate) fn lack(lack: &Lack, nodes: u32) -> String {
+    format!("{nodes} {}", lacking(lack, nodes == 1))
+}
+
+/// A change with which a request would start now.
+pub(crate) fn nearby(nearby: &Nearby) -> String {
+    match nearby {
+        Nearby::Gpus(gpus) => format!("with {}", count(*gpus, "GPU")),
+        Nearby::Share(share) => format!("with {} of one GPU", thousandths(share.get().into())),
+        Nearby::GpuMemory(memory) => format!("with {memory} of GPU memory"),
+        Nearby::MinGpuMemory(memory) => format!("on GPUs of {memory}"),
+        Nearby::Models(models) => {
+            format!("on {}", alternatives(models.iter().map(ToString::to_string)))
+        }
+        Nearby::Tasks(tasks) => format!("as a gang of {}", count(*tasks, "task")),
+        Nearby::Cpu(cpu) => format!("with {}", cores(*cpu)),
+        Nearby::Memory(memory) => format!("with {memory} of memory"),
+        Nearby::WithoutNvlink => "without NVLink".to_owned(),
+        Nearby::Shared => "on shared GPUs".to_owned(),
+    }
+}
+
+/// When a workload is expected to start.
+pub(crate) fn eta(eta: Eta, now: Time) -> String {
+    match eta {
+        Eta::Now => "starts now".to_owned(),
+        Eta::At(at) => format!("expected to start {}", moment(at, now)),
+        Eta::Unknown => "start not known".to_owned(),
+    }
+}
+
+/// A length of time in its two largest units: `45 s`, `12 min`, `2 h 5 min`, `3 d 4 h`.
+pub(crate) fn span(span: Span) -> String {
+    const UNITS: [(&str, u64); 4] = [("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)];
+    let seconds = span.0.div_ceil(1000);
+    let largest = UNITS.iter().position(|(_, size)| seconds >= *size).unwrap_or(UNITS.len() - 1);
+    let (unit, size) = UNITS[largest];
+    let rest = UNITS.get(largest + 1).map(|(unit, part)| (seconds % size / part, unit));
+    match rest {
+        Some((part, small)) if part > 0 => format!("{} {unit} {part} {small}", seconds / size),
+        _ => format!("{} {unit}", seconds / size),
+    }
+}
+
+fn moment(at: Time, now: Time) -> String {
+    if at <= now { "now".to_owned() } else { format!("in {}", span(at.since(now))) }
+}
+
+fn nodes_fit(tally: &Tally, condition: &str) -> String {
+    format!("0/{} nodes fit{condition}{}", tally.nodes, lacks(tally))
+}
+
+fn lacks(tally: &Tally) -> String {
+    let lacks: Vec<_> = tally.lacks.iter().map(|(what, nodes)| lack(what, *nodes)).collect();
+    if lacks.is_empty() { String::new() } else { format!(": {}", lacks.join(", ")) }
+}
+
+fn gang(needs: u32, fits: u32, ever: bool, tally: &Tally) -> String {
+    let when = if ever { "fit now" } else { "would fit, even on empty nodes" };
+    let rest = lacks(tally).replacen(": ", "; for one more, ", 1);
+    format!("{fits} of {needs} tasks {when}, and all start together{rest}")
+}
+
+fn gate(gate: &Gate) -> String {
+    match gate {
+        Gate::Budget(budget) => format!("the budget `{budget}` is used up"),
+        Gate::Incomplete { have, need } => format!("{have} of {need} parts of the gang are there"),
+        Gate::Paused(why) => format!("paused: {why}"),
+    }
+}
+
+/// What follows the number of nodes; the verbs follow it too.
+fn lacking(lack: &Lack, one: bool) -> String {
+    let lacks = if one { "lacks" } else { "lack" };
+    match lack {
+        Lack::GpuSize { need, largest } => {
+            let has = if one { "has" } else { "have" };
+            format!("{has} no GPU of {need} (largest {})", largest.0)
+        }
+        Lack::GpuCount { need, most } => format!("{lacks} {} (most {most})", count(*need, "GPU")),
+        Lack::FreeGpus { need, most } => {
+            format!("{lacks} {} (most free {most})", count(*need, "free GPU"))
+        }
+        Lack::GpuShare { need, most } => {
+            let [need, most] = [need, most].map(|share| thousandths(u64::from(*share)));
+            format!("{lacks} {need} of one GPU (largest free {most})")
+        }
+        Lack::GpuMemory { need, most } => {
+            format!("{lacks} {need} on one GPU (largest free {})", most.0)
+        }
+        Lack::MigSlice { profile, need, most } => {
+            format!(
+                "{lacks} {} {} (most free {most})",
+                need,
+                plural(*need, &format!("{} slice", profile.as_str()))
+            )
+        }
+        Lack::NvLink { need, most } => {
+            format!("{lacks} {} joined by NVLink (most free {most})", count(*need, "free GPU"))
+        }
+        Lack::Cpu { need, most } => {
+            format!("{lacks} {} (most free {})", cores(*need), thousandths(most.0))
+        }
+        Lack::Memory { need, most } => of(lacks, *need, "memory", *most),
+        Lack::Storage { need, most } => of(lacks, *need, "local storage", *most),
+        Lack::Resource { name, need, most } => format!("{lacks} {need} {name} (most free {most})"),
+        other => standing(other, one),
+    }
+}
+
+/// What stands in the way that is not an amount.
+fn standing(lack: &Lack, one: bool) -> String {
+    match lack {
+        Lack::Taint(taint) => format!("taint {taint}"),
+        Lack::ModelQuota(model) => format!("where the queue may use no more {model}"),
+        Lack::NoMig(profile) => format!("without MIG profile {}", profile.as_str()),
+        Lack::Token(token) => format!("where `{token}` is taken"),
+        other => plain(other, one).to_owned(),
+    }
+}
+
+fn plain(lack: &Lack, one: bool) -> &'static str {
+    match lack {
+        Lack::Down => "down",
+        Lack::Closed => "closed to new work",
+        Lack::OtherNode => "not the node asked for",
+        Lack::Selector => "without the labels asked for",
+        Lack::NodeAffinity => "outside the node affinity",
+        Lack::Refused => "refused it a moment ago",
+        Lack::NoGpu => "without GPUs",
+        Lack::Model => "wrong model",
+        Lack::Jobs if one => "runs as many tasks as it may",
+        Lack::Jobs => "run as many tasks as they may",
+        Lack::Near => "not near the tasks it belongs to",
+        Lack::Away => "near tasks it must avoid",
+        Lack::Spread => "with enough such tasks already",
+        Lack::Domain => "outside the domain of its gang",
+        _ => "unsuitable",
+    }
+}
+
+fn of(lacks: &str, need: MiB, what: &str, most: MiB) -> String {
+    format!("{lacks} {need} of {what} (most free {})", most.0)
+}
+
+fn amount(resource: &QuotaResource, value: u64) -> String {
+    match resource {
+        QuotaResource::Cpu => cores(MilliCpu(value)),
+        QuotaResource::Memory => format!("{value} MiB of memory"),
+        QuotaResource::Storage => format!("{value} MiB of local storage"),
+        QuotaResource::Gpu => gpus(value, "GPU"),
+        QuotaResource::GpuModel(model) => gpus(value, &format!("{model} GPU")),
+        QuotaResource::Named(name) => format!("{value} {name}"),
+    }
+}
+
+fn gpus(milli: u64, unit: &str) -> String {
+    format!("{} {unit}{}", thousandths(milli), if milli == 1000 { "" } else { "s" })
+}
+
+fn cores(cpu: MilliCpu) -> String {
+    format!("{} CPU {}", thousandths(cpu.0), if cpu.0 == 1000 { "core" } else { "cores" })
+}
+
+/// Thousandths as a decimal number without needless zeros: 1500 is `1.5`.
+pub(crate) fn thousandths(value: u64) -> String {
+    let decimals = format!("{}.{:03}", value / 1000, value % 1000);
+    decimals.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A number and its noun: `1 GPU`, `4 GPUs`.
+pub(crate) fn count(number: u32, noun: &str) -> String {
+    format!("{number} {}", plural(number, noun))
+}
+
+fn plural(number: u32, noun: &str) -> String {
+    if number == 1 { noun.to_owned() } else { format!("{noun}s") }
+}
+
+fn names(workloads: &[WorkloadId]) -> String {
+    let named: Vec<_> = workloads.iter().take(NAMED).map(|id| format!("`{id}`")).collect();
+    match workloads.len().saturating_sub(NAMED) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+fn alternatives(names: impl Iterator<Item = String>) -> String {
+    names.collect::<Vec<_>>().join(" or ")
+}
+
+#[cfg(test)]
+#[path = "words_tests.rs"]
+mod tests;

@@ -1,0 +1,109 @@
+//! The sentences, as a user reads them.
+
+use super::*;
+use agentaflow_engine::MilliGpu;
+
+fn check(reason: &WaitReason, expected: &str) {
+    assert_eq!(super::reason(reason, Time(0)), expected);
+}
+
+#[test]
+fn nodes_that_do_not_fit_are_counted_by_what_they_lack() {
+    let tally = Tally {
+        nodes: 12,
+        lacks: vec![
+            (Lack::GpuMemory { need: MiB(24_576), most: MiB(8192) }, 5),
+            (Lack::Taint("spot".into()), 4),
+            (Lack::Model, 3),
+        ],
+    };
+    check(
+        &WaitReason::NoRoom(tally),
+        "0/12 nodes fit: 5 lack 24576 MiB on one GPU (largest free 8192), 4 taint spot, 3 wrong model",
+    );
+}
+
+#[test]
+fn one_node_takes_the_singular() {
+    let tally =
+        Tally { nodes: 2, lacks: vec![(Lack::FreeGpus { need: 4, most: 2 }, 1), (Lack::Jobs, 1)] };
+    check(
+        &WaitReason::NeverFits(tally),
+        "0/2 nodes fit, even when empty: 1 lacks 4 free GPUs (most free 2), 1 runs as many tasks as it may",
+    );
+}
+
+#[test]
+fn a_gang_says_how_much_of_it_fits() {
+    let tally = Tally { nodes: 8, lacks: vec![(Lack::FreeGpus { need: 8, most: 3 }, 8)] };
+    check(
+        &WaitReason::Gang { needs: 4, fits: 2, ever: true, tally },
+        "2 of 4 tasks fit now, and all start together; for one more, 8 lack 8 free GPUs (most free 3)",
+    );
+}
+
+#[test]
+fn a_quota_is_told_in_its_own_unit() {
+    let quota = |resource, limit, used, asked| WaitReason::Quota {
+        queue: "research".into(),
+        resource,
+        limit,
+        used,
+        asked,
+    };
+    check(
+        &quota(QuotaResource::Gpu, 8000, 7500, 1000),
+        "queue `research` may use 8 GPUs: 7.5 GPUs in use, 1 GPU asked",
+    );
+    check(
+        &quota(QuotaResource::Memory, 1024, 1000, 64),
+        "queue `research` may use 1024 MiB of memory: 1000 MiB of memory in use, 64 MiB of memory asked",
+    );
+}
+
+#[test]
+fn times_to_come_are_told_from_now() {
+    let held = WaitReason::Held { by: "train-7".into(), until: Some(Time(7_500_000)) };
+    check(
+        &held,
+        "there is room, but it is kept for `train-7`, whose turn it is, expected to start in 2 h 5 min",
+    );
+    check(
+        &WaitReason::BackingOff { until: Time(8000), refusals: 1 },
+        "1 placement refused; tried again in 8 s",
+    );
+    let victims = ["a", "b", "c", "d", "e"].map(WorkloadId::from).to_vec();
+    check(
+        &WaitReason::Preempting { victims, until: Time(300_000) },
+        "stopping `a`, `b`, `c` and 2 more to make room; planned again in 5 min at the latest",
+    );
+}
+
+#[test]
+fn an_explanation_says_why_when_and_what_else() {
+    let explained = Explanation {
+        reason: Some(WaitReason::NoNodes),
+        position: Some(2),
+        waiting: 5,
+        nearby: vec![Nearby::Gpus(2), Nearby::Share(MilliGpu::new(250).unwrap())],
+        closest: Vec::new(),
+        eta: Eta::Unknown,
+    };
+    let lines = explanation(&explained, Time(0));
+    assert_eq!(
+        lines,
+        [
+            "there are no nodes",
+            "place 2 of 5 in the queue; start not known",
+            "would start now with 2 GPUs, or with 0.25 of one GPU",
+        ]
+    );
+}
+
+#[test]
+fn a_length_of_time_has_two_units_at_most() {
+    let spans = [(1, "1 s"), (60_000, "1 min"), (61_000, "1 min 1 s"), (90_061_000, "1 d 1 h")];
+    for (milliseconds, text) in spans {
+        assert_eq!(span(Span(milliseconds)), text);
+    }
+}

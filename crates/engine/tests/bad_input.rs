@@ -1,0 +1,389 @@
+//! What cannot be right is refused with a typed error and changes nothing; what is only too much
+//! waits with a typed reason. Nothing is clamped in silence and nothing panics.
+
+use agentaflow_engine::labels::{Effect, Expr, NodeTerm, Op, Selector, Taint, Toleration};
+use agentaflow_engine::{
+    BadInput, Decision, Demand, Event, ForeignGpu, ForeignUse, Gpu, GpuAsk, GpuHealth, MiB,
+    MigMode, MigProfile, MilliCpu, MilliGpu, Node, Percent, Preferred, Queue, Quota, Rejected,
+    Request, Scheduler, Side, Spread, Strategy, TaskAffinity, Time, WaitReason, Workload,
+};
+
+const HUGE: u64 = 1 << 63;
+
+#[test]
+fn amounts_that_no_machine_has_are_refused() {
+    let too_large = |bad: &BadInput| matches!(bad, BadInput::TooLarge { .. });
+    let zero = |bad: &BadInput| matches!(bad, BadInput::Zero(_));
+    check_request("2^63 MiB of GPU memory", |r| r.gpu = GpuAsk::Memory(MiB(HUGE)), too_large);
+    check_request("2^63 MiB of memory", |r| r.memory = MiB(HUGE), too_large);
+    check_request("2^63 MiB of storage", |r| r.storage = MiB(u64::MAX), too_large);
+    check_request("2^63 cores", |r| r.cpu = MilliCpu(HUGE), too_large);
+    check_request("2^63 MiB on each GPU", |r| r.min_gpu_memory = MiB(HUGE), too_large);
+    check_request("2^32 GPUs", |r| r.gpu = GpuAsk::Whole(u32::MAX), too_large);
+    check_request("too many slices", |r| r.gpu = slices(65), too_large);
+    check_request(
+        "too much of a resource",
+        |r| r.resources = [("rdma".into(), HUGE)].into(),
+        too_large,
+    );
+    check_request("no GPUs", |r| r.gpu = GpuAsk::Whole(0), zero);
+    check_request("no memory", |r| r.gpu = GpuAsk::Memory(MiB(0)), zero);
+    check_request("no slices", |r| r.gpu = slices(0), zero);
+}
+
+#[test]
+fn shares_profiles_readings_and_strategies_are_checked_where_they_are_made() {
+    assert_eq!(MilliGpu::new(0), Err(BadInput::Share(0)));
+    assert_eq!(MilliGpu::new(1001), Err(BadInput::Share(1001)));
+    assert_eq!(MilliGpu::new(u32::MAX), Err(BadInput::Share(u32::MAX)));
+    assert_eq!(MigProfile::new("8g.1gb"), Err(BadInput::MigProfile("8g.1gb".into())));
+    for reading in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1, 100.1] {
+        assert!(matches!(Percent::new(reading), Err(BadInput::Percent(_))), "{reading}");
+    }
+    assert!(matches!("fastest".parse::<Strategy>(), Err(BadInput::Strategy(..))));
+    assert!(serde_json::from_str::<MilliGpu>("0").is_err());
+    assert!(serde_json::from_str::<MigProfile>("\"8g.1gb\"").is_err());
+    assert!(serde_json::from_str::<Percent>("101").is_err());
+    assert!(serde_json::from_str::<Request>("{\"gpus\": 1}").is_err());
+}
+
+#[test]
+fn requests_that_contradict_themselves_or_kubernetes_are_refused() {
+    let label = |bad: &BadInput| matches!(bad, BadInput::Label(_));
+    let too_large = |bad: &BadInput| matches!(bad, BadInput::TooLarge { .. });
+    check_request(
+        "alone on no GPU",
+        |r| r.exclusive = true,
+        |bad| matches!(bad, BadInput::Contradiction(_)),
+    );
+    let term = |expr| NodeTerm { exprs: vec![expr], names: Vec::new() };
+    let heavy = || Preferred { weight: 101, term: term(Expr::new("rack", Op::Exists, [""; 0])) };
+    let many = || term(Expr::new("cores", Op::Gt, ["many"]));
+    check_request("more than `many` cores", |r| r.required_nodes.push(many()), label);
+    check_request(
+        "in no list",
+        |r| r.required_nodes.push(term(Expr::new("rack", Op::In, [""; 0]))),
+        label,
+    );
+    check_request("a weight of 101", |r| r.preferred_nodes.push(heavy()), too_large);
+    check_request("tolerating nothing", |r| r.tolerations.push(Toleration::default()), label);
+    check_request(
+        "tasks compared by size",
+        |r| r.affinity.push(near(Expr::new("size", Op::Gt, ["1"]), None)),
+        label,
+    );
+    check_request(
+        "nearness of 101",
+        |r| r.affinity.push(near(Expr::new("app", Op::Exists, [""; 0]), Some(101))),
+        too_large,
+    );
+    check_request("no skew", |r| r.spread.push(skew(0)), |bad| *bad == BadInput::Zero("max_skew"));
+}
+
+#[test]
+fn workloads_that_cannot_be_are_refused() {
+    check_workload("no name", |w| w.id = "".into(), |bad| matches!(bad, BadInput::Name { .. }));
+    check_workload(
+        "a long name",
+        |w| w.id = "x".repeat(513).into(),
+        |bad| matches!(bad, BadInput::Name { .. }),
+    );
+    check_workload(
+        "no tasks",
+        |w| w.tasks = 0,
+        |bad| *bad == BadInput::Zero("the number of tasks"),
+    );
+    check_workload(
+        "too many tasks",
+        |w| w.tasks = u32::MAX,
+        |bad| matches!(bad, BadInput::TooLarge { .. }),
+    );
+    check_workload("priority 11", |w| w.priority = 11, |bad| *bad == BadInput::Priority(11));
+    check_workload("priority 255", |w| w.priority = 255, |bad| *bad == BadInput::Priority(255));
+}
+
+#[test]
+fn nodes_that_cannot_be_are_refused() {
+    let too_large = |bad: &BadInput| matches!(bad, BadInput::TooLarge { .. });
+    check_node("no name", |n| n.id = "".into(), |bad| matches!(bad, BadInput::Name { .. }));
+    check_node("2^63 cores", |n| n.cpu = MilliCpu(HUGE), too_large);
+    check_node("2^63 MiB", |n| n.memory = MiB(HUGE), too_large);
+    check_node("2^63 MiB of storage", |n| n.storage = MiB(HUGE), too_large);
+    check_node("2^63 of something", |n| n.resources = [("rdma".into(), HUGE)].into(), too_large);
+    check_node("2^63 MiB on a GPU", |n| n.gpus[0].memory = MiB(HUGE), too_large);
+    check_node("65 GPUs", |n| n.gpus = (0..65).map(|id| gpu(&id.to_string())).collect(), too_large);
+    check_node(
+        "a GPU without memory",
+        |n| n.gpus[0].memory = MiB(0),
+        |bad| matches!(bad, BadInput::Zero(_)),
+    );
+    check_node(
+        "a GPU without model",
+        |n| n.gpus[0].model = "".into(),
+        |bad| matches!(bad, BadInput::Name { .. }),
+    );
+    check_node(
+        "the same GPU twice",
+        |n| n.gpus.push(gpu("0")),
+        |bad| *bad == BadInput::DuplicateGpu("0".into()),
+    );
+    let keyless = Taint::new("", "", Effect::NoSchedule);
+    check_node(
+        "a taint of nothing",
+        |n| n.taints.push(keyless.clone()),
+        |bad| matches!(bad, BadInput::Label(_)),
+    );
+    let unknown = |n: &mut Node| (n.gpus[0].model, n.gpus[0].mig) = ("T4".into(), MigMode::Free);
+    check_node("slices of a T4", unknown, |bad| matches!(bad, BadInput::MigGeometry { .. }));
+    let layouts = [("1g.6gb", 0), ("3g.20gb", 2), ("1g.5gb", 7)];
+    for (profile, start) in layouts {
+        let layout = MigMode::Fixed(vec![(MigProfile::new(profile).unwrap(), start)]);
+        let impossible = |bad: &BadInput| matches!(bad, BadInput::MigLayout { .. });
+        check_node("slices where none can be", |n| n.gpus[0].mig = layout.clone(), impossible);
+    }
+    let overlap = MigMode::Fixed(vec![(profile(), 0), (profile(), 0)]);
+    check_node(
+        "two slices in one place",
+        |n| n.gpus[0].mig = overlap.clone(),
+        |bad| matches!(bad, BadInput::MigLayout { .. }),
+    );
+}
+
+#[test]
+fn queues_and_foreign_use_that_cannot_be_are_refused() {
+    let mut heavy = Queue::new("lab");
+    heavy.limit = Quota { gpu: Some(HUGE), ..Quota::default() };
+    let mut weightless = Queue::new("lab");
+    weightless.weight = 0;
+    for queue in [heavy, weightless, Queue::new("")] {
+        check(Event::Queue(Box::new(queue)), |rejected| matches!(rejected, Rejected::Bad(_)));
+    }
+    let foreign = |uses: ForeignUse| Event::Foreign {
+        node: "a".into(),
+        id: "pod".into(),
+        uses: Box::new(uses),
+    };
+    check(foreign(ForeignUse { cpu: MilliCpu(HUGE), ..ForeignUse::default() }), |r| {
+        matches!(r, Rejected::Bad(_))
+    });
+    check(foreign(ForeignUse { gpu_count: 65, ..ForeignUse::default() }), |r| {
+        matches!(r, Rejected::Bad(_))
+    });
+    let on = |gpu: &str, amount| {
+        foreign(ForeignUse { gpus: [(gpu.into(), amount)].into(), ..ForeignUse::default() })
+    };
+    check(on("0", ForeignGpu::Memory(MiB(HUGE))), |r| matches!(r, Rejected::Bad(_)));
+    check(on("9", ForeignGpu::Whole), |r| matches!(r, Rejected::UnknownGpu { .. }));
+}
+
+#[test]
+fn names_that_nobody_knows_are_refused() {
+    let (node, nobody) = (|| "z".into(), || "nobody".into());
+    let unknown_node = |r: &Rejected| *r == Rejected::UnknownNode("z".into());
+    check(Event::NodeLost(node()), unknown_node);
+    check(Event::NodeRemoved(node()), unknown_node);
+    check(Event::Cordon { node: node(), on: true }, unknown_node);
+    check(Event::Drain { node: node(), on: true }, unknown_node);
+    check(Event::SpotReclaim { node: node(), at: Time(1) }, unknown_node);
+    check(Event::Utilization { node: node(), readings: Vec::new() }, unknown_node);
+    check(
+        Event::GpuHealth { node: node(), gpu: "0".into(), health: GpuHealth::Sick },
+        unknown_node,
+    );
+    check(Event::Foreign { node: node(), id: "pod".into(), uses: Box::default() }, unknown_node);
+    let unknown_gpu = |r: &Rejected| matches!(r, Rejected::UnknownGpu { .. });
+    check(
+        Event::GpuHealth { node: "a".into(), gpu: "9".into(), health: GpuHealth::Sick },
+        unknown_gpu,
+    );
+    check(
+        Event::Utilization { node: "a".into(), readings: vec![("9".into(), Percent::default())] },
+        unknown_gpu,
+    );
+    check(Event::Devices { workload: "runs".into(), task: 0, gpus: vec!["9".into()] }, unknown_gpu);
+    let unknown_workload = |r: &Rejected| *r == Rejected::UnknownWorkload("nobody".into());
+    check(Event::Finished(nobody()), unknown_workload);
+    check(Event::Cancelled(nobody()), unknown_workload);
+    check(Event::Requeued(nobody()), unknown_workload);
+    check(Event::Confirmed { workload: nobody(), task: 0 }, unknown_workload);
+    check(Event::Gate { workload: nobody(), gate: None }, unknown_workload);
+    check(Event::ForeignGone { node: "a".into(), id: "pod".into() }, |r| {
+        matches!(r, Rejected::UnknownForeign { .. })
+    });
+    check(Event::BudgetRemoved("web".into()), |r| matches!(r, Rejected::UnknownBudget(_)));
+    check(Event::QueueRemoved("lab".into()), |r| matches!(r, Rejected::UnknownQueue(_)));
+}
+
+#[test]
+fn what_does_not_fit_the_state_is_refused() {
+    check(submit("runs", |_| ()), |r| *r == Rejected::DuplicateWorkload("runs".into()));
+    check(submit("new", |w| w.queue = "lab".into()), |r| {
+        *r == Rejected::UnknownQueue("lab".into())
+    });
+    let not_placed = |r: &Rejected| matches!(r, Rejected::NotPlaced { .. });
+    check(Event::Confirmed { workload: "waits".into(), task: 0 }, not_placed);
+    check(Event::Refused { workload: "waits".into(), task: 0 }, not_placed);
+    check(Event::Gone { workload: "waits".into(), task: 0 }, not_placed);
+    check(Event::Terminating { workload: "waits".into(), task: 0 }, not_placed);
+    check(Event::TaskFinished { workload: "waits".into(), task: 0 }, not_placed);
+    check(Event::Requeued("waits".into()), not_placed);
+    check(Event::Confirmed { workload: "runs".into(), task: 7 }, |r| {
+        matches!(r, Rejected::UnknownTask { tasks: 1, .. })
+    });
+    let two = vec!["0".into(), "1".into()];
+    check(Event::Devices { workload: "runs".into(), task: 0, gpus: two }, |r| {
+        matches!(r, Rejected::DeviceCount { .. })
+    });
+    check(Event::QueueRemoved("root".into()), |r| matches!(r, Rejected::Queue { .. }));
+    let orphan = Queue { parent: "nowhere".into(), ..Queue::new("lab") };
+    check(Event::Queue(Box::new(orphan)), |r| matches!(r, Rejected::Queue { .. }));
+    let own_parent = Queue { parent: "lab".into(), ..Queue::new("lab") };
+    check(Event::Queue(Box::new(own_parent)), |r| matches!(r, Rejected::Queue { .. }));
+}
+
+#[test]
+fn a_task_cannot_have_the_same_whole_gpu_twice() {
+    let mut scheduler = cluster();
+    scheduler.apply(Time(0), Event::Finished("runs".into())).unwrap();
+    scheduler.decide(Time(0));
+    let twice = vec!["0".into(), "0".into()];
+    let devices = Event::Devices { workload: "waits".into(), task: 0, gpus: twice };
+    let rejected = scheduler.apply(Time(0), devices);
+    assert_eq!(rejected, Err(BadInput::DuplicateGpu("0".into()).into()));
+    assert_eq!(scheduler.lint(), Vec::new());
+}
+
+#[test]
+fn a_demand_that_cannot_be_expected_is_refused() {
+    let demand = |gpu, count| {
+        let kind = Demand { cpu: MilliCpu(1000), gpu, models: Vec::new(), count };
+        Event::Demand(Some(vec![kind]))
+    };
+    check(demand(GpuAsk::Whole(0), 1), |r| matches!(r, Rejected::Bad(BadInput::Zero(_))));
+    check(demand(GpuAsk::Whole(u32::MAX), 1), |r| {
+        matches!(r, Rejected::Bad(BadInput::TooLarge { .. }))
+    });
+    check(demand(GpuAsk::Whole(1), HUGE), |r| {
+        matches!(r, Rejected::Bad(BadInput::TooLarge { .. }))
+    });
+}
+
+#[test]
+fn what_is_only_too_much_waits_with_a_reason() {
+    type Change = fn(&mut Workload);
+    let cases: [(&str, Change); 4] = [
+        ("GangIncomplete", |w| w.tasks = 100_000),
+        ("NeverFits", |w| w.request.gpu = GpuAsk::Whole(64)),
+        ("NeverFits", |w| w.request.gpu = GpuAsk::Memory(MiB(1 << 20))),
+        ("NeverFits", |w| w.request.memory = MiB(1 << 46)),
+    ];
+    for (kind, change) in cases {
+        let mut scheduler = cluster();
+        scheduler.apply(Time(0), submit("much", change)).unwrap();
+        let plan = scheduler.decide(Time(0));
+        let much = |decision: &&Decision| matches!(decision, Decision::Wait { workload, .. } if workload.as_str() == "much");
+        let Some(Decision::Wait { reason, .. }) = plan.decisions.iter().find(much) else {
+            panic!("{kind}: {:?}", plan.decisions);
+        };
+        assert_eq!(reason.kind(), kind);
+        if let WaitReason::Gang { ever, .. } = &**reason {
+            assert!(!ever, "no cluster of one node takes it");
+        }
+        assert_eq!(scheduler.lint(), Vec::new());
+    }
+}
+
+#[test]
+fn time_at_its_very_end_is_no_trouble() {
+    let mut scheduler = cluster();
+    let end = Time(u64::MAX);
+    scheduler
+        .apply(end, submit("late", |w| w.estimate = Some(agentaflow_engine::Span(u64::MAX))))
+        .unwrap();
+    scheduler.decide(end);
+    scheduler.decide(Time(0));
+    assert_eq!(scheduler.now(), end);
+    assert_eq!(scheduler.lint(), Vec::new());
+}
+
+/// One node with two GPUs, a workload that runs on both of them together with one that waits.
+fn cluster() -> Scheduler {
+    let mut scheduler = Scheduler::default();
+    scheduler.apply(Time(0), Event::Node(Box::new(node()))).unwrap();
+    scheduler.apply(Time(0), submit("runs", |_| ())).unwrap();
+    scheduler.apply(Time(0), submit("waits", |w| w.request.gpu = GpuAsk::Whole(2))).unwrap();
+    scheduler.decide(Time(0));
+    scheduler
+}
+
+/// The event is refused like this, and nothing is different afterwards.
+fn check(event: Event, expected: impl Fn(&Rejected) -> bool) {
+    let mut scheduler = cluster();
+    let before = scheduler.snapshot();
+    let text = format!("{event:?}");
+    let rejected = scheduler.apply(Time(0), event).expect_err(&text);
+    assert!(expected(&rejected), "{text}: {rejected:?}");
+    assert!(!rejected.to_string().is_empty());
+    assert_eq!(scheduler.snapshot(), before, "{text} was refused and changed something");
+    assert_eq!(scheduler.lint(), Vec::new());
+}
+
+fn check_bad(what: &str, event: Event, expected: impl Fn(&BadInput) -> bool) {
+    check(event, |rejected| match rejected {
+        Rejected::Bad(bad) => expected(bad),
+        other => panic!("{what}: {other:?}"),
+    });
+}
+
+fn check_request(what: &str, change: impl Fn(&mut Request), expected: impl Fn(&BadInput) -> bool) {
+    let mut workload = Workload::new("new", Request::default());
+    change(&mut workload.request);
+    check_bad(what, Event::Submit(Box::new(workload)), expected);
+}
+
+fn check_workload(
+    what: &str,
+    change: impl Fn(&mut Workload),
+    expected: impl Fn(&BadInput) -> bool,
+) {
+    check_bad(what, submit("new", change), expected);
+}
+
+fn check_node(what: &str, change: impl Fn(&mut Node), expected: impl Fn(&BadInput) -> bool) {
+    let mut node = Node { id: "new".into(), ..node() };
+    change(&mut node);
+    check_bad(what, Event::Node(Box::new(node)), expected);
+}
+
+fn submit(name: &str, change: impl Fn(&mut Workload)) -> Event {
+    let request = Request { gpu: GpuAsk::Whole(1), ..Request::default() };
+    let mut workload = Workload::new(name, request);
+    change(&mut workload);
+    Event::Submit(Box::new(workload))
+}
+
+fn node() -> Node {
+    Node { gpus: vec![gpu("0"), gpu("1")], ..Node::new("a") }
+}
+
+fn gpu(id: &str) -> Gpu {
+    Gpu { id: id.into(), model: "A100".into(), memory: MiB(40960), nvlink: None, mig: MigMode::Off }
+}
+
+fn profile() -> MigProfile {
+    MigProfile::new("1g.5gb").unwrap()
+}
+
+fn slices(count: u32) -> GpuAsk {
+    GpuAsk::Mig { profile: profile(), count }
+}
+
+fn near(expr: Expr, weight: Option<u32>) -> TaskAffinity {
+    let selector = Selector { exprs: vec![expr], ..Selector::default() };
+    TaskAffinity { side: Side::Near, selector, key: "node".into(), weight }
+}
+
+fn skew(max_skew: u32) -> Spread {
+    let selector = Selector::default();
+    Spread { selector, key: "node".into(), max_skew, required: true, min_domains: 0 }
+}

@@ -1,0 +1,89 @@
+//! A curve of bounded size, however long the run.
+
+use crate::meter::Meter;
+use crate::outcome::Sample;
+
+/// More points than a screen is wide say nothing.
+const MOST: usize = 500;
+
+/// Takes a sample now and then: whenever it grows too long, every second one is forgotten and the
+/// next ones are taken half as often.
+#[derive(Debug, Default)]
+pub(crate) struct Curve {
+    samples: Vec<Sample>,
+    step: f64,
+}
+
+impl Curve {
+    /// Notes the state at `at`, unless it comes too soon after the last one.
+    pub(crate) fn note(&mut self, at: f64, meter: &Meter, running: u32, waiting: u32) {
+        let due = self.samples.last().is_none_or(|last| at - last.at_seconds >= self.step);
+        if !due {
+            return;
+        }
+        if self.samples.len() >= MOST {
+            self.thin();
+        }
+        self.push(at, meter, running, waiting);
+    }
+
+    /// Notes the last state in any case and ends the curve.
+    pub(crate) fn finish(
+        mut self,
+        at: f64,
+        meter: &Meter,
+        running: u32,
+        waiting: u32,
+    ) -> Vec<Sample> {
+        if self.samples.len() >= MOST {
+            self.thin();
+        }
+        self.push(at, meter, running, waiting);
+        self.samples
+    }
+
+    fn push(&mut self, at: f64, meter: &Meter, running: u32, waiting: u32) {
+        if self.samples.last().is_some_and(|last| last.at_seconds >= at) {
+            self.samples.pop();
+        }
+        self.samples.push(Sample {
+            at_seconds: at,
+            allocated_percent: meter.allocated_percent(),
+            fragmentation_percent: meter.fragmentation_percent(),
+            running,
+            waiting,
+        });
+    }
+
+    fn thin(&mut self) {
+        let mut keep = false;
+        self.samples.retain(|_| {
+            keep = !keep;
+            keep
+        });
+        let span = match (self.samples.first(), self.samples.last()) {
+            (Some(first), Some(last)) => last.at_seconds - first.at_seconds,
+            _ => 0.0,
+        };
+        self.step = (self.step * 2.0).max(span / MOST as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_run_has_a_short_curve_that_covers_all_of_it() {
+        let meter = Meter::new(&[], std::iter::empty());
+        let mut curve = Curve::default();
+        for at in 0..100_000 {
+            curve.note(f64::from(at), &meter, 0, 0);
+        }
+        let samples = curve.finish(100_000.0, &meter, 0, 0);
+        assert!((250..=MOST).contains(&samples.len()), "{}", samples.len());
+        assert!(samples.is_sorted_by(|a, b| a.at_seconds < b.at_seconds));
+        assert!(samples[0].at_seconds < 1.0);
+        assert!((samples[samples.len() - 1].at_seconds - 100_000.0).abs() < 1e-9);
+    }
+}

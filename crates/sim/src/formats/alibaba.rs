@@ -1,0 +1,255 @@
+//! Machines and pods as in `alibaba/clusterdata`, `cluster-trace-gpu-v2023`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use agentaflow_engine::{
+    Gpu, GpuAsk, GpuModel, MiB, MilliCpu, MilliGpu, Node, Request, Span, Time,
+};
+
+use super::table::{Column, Layout, Row, Table};
+use crate::SimError;
+
+/// The most GPUs of one machine or pod that the scheduler takes.
+const MOST_GPUS: u64 = 64;
+/// No machine has more than this of anything.
+const MOST: u64 = 1 << 46;
+/// In seconds: thirty thousand years.
+pub(super) const LATEST: f64 = 1e12;
+
+/// A machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceNode {
+    /// Its name.
+    pub name: String,
+    /// CPU.
+    pub cpu: MilliCpu,
+    /// Host memory.
+    pub memory: MiB,
+    /// GPUs.
+    pub gpus: u32,
+    /// Their model; empty when it is not known.
+    pub model: String,
+}
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracePod {
+    /// Its name.
+    pub name: String,
+    /// CPU.
+    pub cpu: MilliCpu,
+    /// Host memory.
+    pub memory: MiB,
+    /// GPUs.
+    pub gpus: u32,
+    /// Thousandths of each GPU, at most 1000; zero without GPUs.
+    pub milli: u32,
+    /// Models that it may use, `|` between them; empty means any.
+    pub spec: String,
+    /// When it was created, if the trace says.
+    pub created: Option<Time>,
+    /// How long it ran, if the trace says.
+    pub lifetime: Option<Span>,
+}
+
+const NODES: Layout = Layout {
+    format: "machine list",
+    rows: "machines",
+    header: "sn,cpu_milli,memory_mib,gpu,model",
+};
+
+const PODS: Layout = Layout {
+    format: "pod list",
+    rows: "pods",
+    header: "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time",
+};
+
+/// Reads a machine list. `model` may be missing as a column.
+pub fn read_alibaba_nodes(path: &Path) -> Result<Vec<TraceNode>, SimError> {
+    let table = Table::read(path, &NODES)?;
+    let name = table.column(&["sn", "name"])?;
+    let (cpu, memory) = (table.column(&["cpu_milli"])?, table.column(&["memory_mib"])?);
+    let gpus = table.column(&["gpu", "num_gpu"])?;
+    let model = table.optional(&["model", "gpu_spec"]);
+    let mut once = Once::default();
+    let node = |row: Row<'_>| {
+        Ok(TraceNode {
+            name: once.name(row, name)?,
+            cpu: MilliCpu(row.whole(cpu, MOST)?),
+            memory: MiB(row.whole(memory, MOST)?),
+            gpus: row.whole(gpus, MOST_GPUS)? as u32,
+            model: model.map_or("", |model| row.text(model)).to_owned(),
+        })
+    };
+    table.rows().map(node).collect()
+}
+
+/// Where the columns of a pod list are.
+struct PodColumns {
+    name: Column,
+    cpu: Column,
+    memory: Column,
+    gpus: Column,
+    milli: Column,
+    spec: Option<Column>,
+    created: Option<Column>,
+    deleted: Option<Column>,
+    scheduled: Option<Column>,
+}
+
+/// Reads a pod list. `gpu_spec` and the times may be missing as columns.
+pub fn read_alibaba_pods(path: &Path) -> Result<Vec<TracePod>, SimError> {
+    let table = Table::read(path, &PODS)?;
+    let columns = PodColumns {
+        name: table.column(&["name"])?,
+        cpu: table.column(&["cpu_milli"])?,
+        memory: table.column(&["memory_mib"])?,
+        gpus: table.column(&["num_gpu"])?,
+        milli: table.column(&["gpu_milli"])?,
+        spec: table.optional(&["gpu_spec"]),
+        created: table.optional(&["creation_time"]),
+        deleted: table.optional(&["deletion_time"]),
+        scheduled: table.optional(&["scheduled_time"]),
+    };
+    let mut once = Once::default();
+    table.rows().map(|row| pod(row, &columns, &mut once)).collect()
+}
+
+fn pod(row: Row<'_>, columns: &PodColumns, once: &mut Once) -> Result<TracePod, SimError> {
+    let gpus = row.whole(columns.gpus, MOST_GPUS)? as u32;
+    let milli = if gpus == 0 { 0 } else { row.whole(columns.milli, MOST)?.min(1000) as u32 };
+    if gpus > 0 && milli == 0 {
+        return Err(
+            row.wrong(columns.milli, "is no share of a GPU; give 1 to 1000, or set `num_gpu` to 0")
+        );
+    }
+    let (created, lifetime) = times(row, columns)?;
+    Ok(TracePod {
+        name: once.name(row, columns.name)?,
+        cpu: MilliCpu(row.whole(columns.cpu, MOST)?),
+        memory: MiB(row.whole(columns.memory, MOST)?),
+        gpus,
+        milli,
+        spec: columns.spec.map_or("", |spec| row.text(spec)).to_owned(),
+        created,
+        lifetime,
+    })
+}
+
+/// When the pod was created and how long it ran: from being scheduled where that is known.
+fn times(row: Row<'_>, columns: &PodColumns) -> Result<(Option<Time>, Option<Span>), SimError> {
+    let seconds =
+        |column: Option<Column>| match column.filter(|column| !row.text(*column).is_empty()) {
+            Some(column) => row.decimal(column, LATEST).map(Some),
+            None => Ok(None),
+        };
+    let (created, deleted) = (seconds(columns.created)?, seconds(columns.deleted)?);
+    let started = seconds(columns.scheduled)?.or(created);
+    let lifetime = match (started, deleted, columns.deleted) {
+        (Some(started), Some(deleted), Some(column)) if deleted < started => {
+            return Err(row.wrong(column, format!("lies before the start of the pod at {started}")));
+        }
+        (Some(started), Some(deleted), _) => Some(Span(millis(deleted - started))),
+        _ => None,
+    };
+    Ok((created.map(|seconds| Time(millis(seconds))), lifetime))
+}
+
+pub(super) fn millis(seconds: f64) -> u64 {
+    (seconds * 1000.0).round() as u64
+}
+
+/// Names that may occur once only.
+#[derive(Default)]
+pub(super) struct Once(BTreeMap<String, u64>);
+
+impl Once {
+    pub(super) fn name(&mut self, row: Row<'_>, column: Column) -> Result<String, SimError> {
+        let name = row.name(column)?;
+        match self.0.insert(name.clone(), row.line()) {
+            Some(line) => {
+                Err(row.wrong(column, format!("stands on line {line} already; names must differ")))
+            }
+            None => Ok(name),
+        }
+    }
+}
+
+impl TraceNode {
+    /// The machine as the scheduler sees it.
+    pub fn node(&self) -> Node {
+        let mut node = Node::new(self.name.as_str());
+        (node.cpu, node.memory) = (self.cpu, self.memory);
+        let gpu = |index: u32| Gpu {
+            id: index.to_string().into(),
+            model: exact_model(&self.model),
+            memory: gpu_memory(&self.model),
+            nvlink: None,
+            mig: agentaflow_engine::MigMode::Off,
+        };
+        node.gpus = (0..self.gpus).map(gpu).collect();
+        node
+    }
+}
+
+impl TracePod {
+    /// Thousandths of GPUs in all.
+    pub fn total_milli(&self) -> i64 {
+        i64::from(self.milli) * i64::from(self.gpus)
+    }
+
+    /// What the pod asks for. A part of several GPUs, which no real pod asks for, counts as all of
+    /// them: nobody can be given halves of two devices.
+    pub fn gpu_ask(&self) -> GpuAsk {
+        match (self.gpus, MilliGpu::new(self.milli)) {
+            (0, _) | (_, Err(_)) => GpuAsk::None,
+            (1, Ok(share)) if share < MilliGpu::WHOLE => GpuAsk::Fraction(share),
+            (count, Ok(_)) => GpuAsk::Whole(count),
+        }
+    }
+
+    /// The models that it may use; empty means any.
+    pub fn models(&self) -> Vec<GpuModel> {
+        self.spec
+            .split('|')
+            .map(str::trim)
+            .filter(|model| !model.is_empty())
+            .map(exact_model)
+            .collect()
+    }
+
+    /// The pod's needs as the scheduler sees them.
+    pub fn request(&self) -> Request {
+        Request {
+            gpu: self.gpu_ask(),
+            models: self.models(),
+            cpu: self.cpu,
+            memory: self.memory,
+            ..Request::default()
+        }
+    }
+}
+
+/// The scheduler matches models by words, so that people may write `A100`. A trace means exactly
+/// the model it names: its name becomes one word.
+fn exact_model(name: &str) -> GpuModel {
+    let name = name.trim();
+    if name.is_empty() {
+        GpuModel::from("unknown")
+    } else {
+        name.replace([' ', '-', '_', '/'], ".").into()
+    }
+}
+
+/// Traces do not say how much memory a GPU has; strategies that look at memory want to know.
+fn gpu_memory(model: &str) -> MiB {
+    let gib = match model {
+        "A10" | "G2" => 24,
+        "V100M32" => 32,
+        "A100" => 40,
+        "G3" | "H100" | "A800" | "H800" => 80,
+        _ => 16,
+    };
+    MiB(gib << 10)
+}

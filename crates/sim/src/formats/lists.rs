@@ -1,0 +1,65 @@
+//! The two small files that pin a packing experiment: who arrives, and who is first among equals.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::SimError;
+
+/// Reads names of pods in order of arrival, one a line; a name may come again.
+pub fn read_arrivals(path: &Path) -> Result<Vec<String>, SimError> {
+    let text = super::read_text(path)?;
+    let names: Vec<String> = lines(&text).map(|(_, line)| line.to_owned()).collect();
+    if names.is_empty() {
+        return Err(SimError::Empty { path: path.to_owned(), what: "names of pods" });
+    }
+    Ok(names)
+}
+
+/// Reads machines and their ranks, `name,rank` on each line; a header is allowed.
+pub fn read_ranks(path: &Path) -> Result<BTreeMap<String, u32>, SimError> {
+    let text = super::read_text(path)?;
+    let wrong = |line, column, value: &str, help: &str| SimError::Value {
+        path: path.to_owned(),
+        line,
+        column,
+        value: value.chars().take(64).collect(),
+        help: help.to_owned(),
+    };
+    let mut ranks = BTreeMap::new();
+    for (number, line) in lines(&text) {
+        let (name, rank) = line.split_once(',').unwrap_or((line, ""));
+        let (name, rank) = (name.trim(), rank.trim());
+        if ranks.is_empty() && rank.eq_ignore_ascii_case("rank") {
+            continue;
+        }
+        let Ok(rank) = rank.parse() else {
+            return Err(wrong(
+                number,
+                "rank",
+                rank,
+                "is no rank; each line is a machine's name, a comma and a whole number",
+            ));
+        };
+        if name.is_empty() {
+            return Err(wrong(
+                number,
+                "name",
+                name,
+                "is empty; each line is a machine's name, a comma and a whole number",
+            ));
+        }
+        if ranks.insert(name.to_owned(), rank).is_some() {
+            return Err(wrong(number, "name", name, "has a rank already; names must differ"));
+        }
+    }
+    if ranks.is_empty() {
+        return Err(SimError::Empty { path: path.to_owned(), what: "ranks of machines" });
+    }
+    Ok(ranks)
+}
+
+/// The lines that say something, and their numbers.
+fn lines(text: &str) -> impl Iterator<Item = (u64, &str)> {
+    let trimmed = text.trim_start_matches('\u{feff}').lines().map(str::trim);
+    (1..).zip(trimmed).filter(|(_, line)| !line.is_empty())
+}

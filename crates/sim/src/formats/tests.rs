@@ -1,0 +1,228 @@
+use std::path::PathBuf;
+
+use agentaflow_engine::{GpuAsk, MiB, MilliCpu, MilliGpu, Span, Time};
+
+use super::*;
+
+/// A file that goes away with its handle.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(text: &str) -> Self {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path =
+            std::env::temp_dir().join(format!("agentaflow-sim-{}-{number}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn with<T>(text: &str, read: impl Fn(&Path) -> Result<T, SimError>) -> Result<T, SimError> {
+    read(&Scratch::new(text).0)
+}
+
+/// The error without the path, which differs from run to run.
+fn error<T: std::fmt::Debug>(text: &str, read: impl Fn(&Path) -> Result<T, SimError>) -> String {
+    let scratch = Scratch::new(text);
+    let message = read(&scratch.0).unwrap_err().to_string();
+    message.replace(&scratch.0.display().to_string(), "FILE")
+}
+
+#[test]
+fn a_machine_list_is_read_with_crlf_and_blank_lines() {
+    let text =
+        "sn,cpu_milli,memory_mib,gpu,model\r\n\r\na,64000,262144,2,P100\r\nb,32000,1024,0,\r\n";
+    let nodes = with(text, read_alibaba_nodes).unwrap();
+    assert_eq!(nodes.len(), 2);
+    let first = nodes[0].node();
+    assert_eq!((first.cpu, first.memory, first.gpus.len()), (MilliCpu(64_000), MiB(262_144), 2));
+    assert_eq!(first.gpus[1].model.as_str(), "P100");
+    assert!(nodes[1].node().gpus.is_empty());
+}
+
+#[test]
+fn a_pod_list_is_read_without_its_optional_columns() {
+    let text = "\u{feff}name,num_gpu,gpu_milli,cpu_milli,memory_mib\nx,1,460,6000,12288\ny,0,0,1000,1\nz,8,1000,1,1\nw,1,2000,1,1\n";
+    let pods = with(text, read_alibaba_pods).unwrap();
+    assert_eq!(pods[0].gpu_ask(), GpuAsk::Fraction(MilliGpu::new(460).unwrap()));
+    assert_eq!(pods[1].gpu_ask(), GpuAsk::None);
+    assert_eq!(pods[2].gpu_ask(), GpuAsk::Whole(8));
+    assert_eq!((pods[3].milli, pods[3].gpu_ask()), (1000, GpuAsk::Whole(1)));
+    assert_eq!((pods[0].created, pods[0].lifetime), (None, None));
+}
+
+#[test]
+fn a_pod_runs_from_being_scheduled_to_being_deleted() {
+    let text = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time\n\
+                a,1,1,1,1000,V100M16|V100M32,10,100,40\nb,1,1,1,1000,,10,100,\n";
+    let pods = with(text, read_alibaba_pods).unwrap();
+    assert_eq!((pods[0].created, pods[0].lifetime), (Some(Time(10_000)), Some(Span::seconds(60))));
+    assert_eq!(pods[1].lifetime, Some(Span::seconds(90)));
+    let models: Vec<_> = pods[0].models().iter().map(ToString::to_string).collect();
+    assert_eq!(models, ["V100M16", "V100M32"]);
+}
+
+#[test]
+fn a_model_of_a_trace_means_exactly_itself() {
+    let node = TraceNode {
+        name: "n".into(),
+        cpu: MilliCpu(1),
+        memory: MiB(1),
+        gpus: 1,
+        model: "A100-80G".into(),
+    };
+    let model = node.node().gpus[0].model.clone();
+    let spec = |spec: &str| {
+        let text =
+            format!("name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\na,1,1,1,1000,{spec}\n");
+        with(&text, read_alibaba_pods).unwrap()[0].models()
+    };
+    assert!(!model.serves(&spec("A100")[0]));
+    assert!(model.serves(&spec("T4|A100-80G")[1]));
+}
+
+#[test]
+fn elasticflow_counts_seconds_and_philly_milliseconds() {
+    let jobs =
+        with("job_id,submission_time,duration,num_gpu\nx,5810,288476,16\n", read_elasticflow)
+            .unwrap();
+    assert_eq!((jobs[0].at, jobs[0].duration), (Time(5_810_000), Span(288_476_000)));
+    let text = "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration\r\n0,1,7,5,dqn,1,2868294000\r\n";
+    let jobs = with(text, read_philly).unwrap();
+    assert_eq!((jobs[0].at, jobs[0].duration), (Time(7), Span(2_868_294_000)));
+}
+
+#[test]
+fn a_job_larger_than_a_machine_becomes_a_gang() {
+    for (gpus, per_node, tasks, each) in
+        [(4, 8, 1, 4), (8, 8, 1, 8), (64, 8, 8, 8), (12, 8, 2, 6), (13, 8, 13, 1)]
+    {
+        let job = TraceJob { name: "j".into(), at: Time(0), duration: Span(1), gpus };
+        let workload = job.job(per_node).workload;
+        assert_eq!(
+            (workload.tasks, workload.request.gpu),
+            (tasks, GpuAsk::Whole(each)),
+            "{gpus} on {per_node}"
+        );
+    }
+}
+
+#[test]
+fn arrivals_and_ranks_are_read() {
+    assert_eq!(with("a\r\n\r\nb\na\n", read_arrivals).unwrap(), ["a", "b", "a"]);
+    let ranks = with("name,rank\na, 3\nb,0\n", read_ranks).unwrap();
+    assert_eq!(ranks.into_iter().collect::<Vec<_>>(), [("a".to_owned(), 3), ("b".to_owned(), 0)]);
+}
+
+#[test]
+fn every_format_is_known_by_its_first_line() {
+    let table = [
+        ("sn,cpu_milli,memory_mib,gpu,model", Format::AlibabaNodes),
+        ("name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec", Format::AlibabaPods),
+        ("job_id,submission_time,duration,num_gpu", Format::Elasticflow),
+        ("job_id,num_gpu,submit_time,iterations", Format::Philly),
+        ("\n\npod-1\npod-2", Format::Arrivals),
+        ("node-1,17", Format::Ranks),
+        ("nodes:\n- name: a", Format::Scenario),
+        ("{\"nodes\": []}", Format::Scenario),
+    ];
+    for (text, format) in table {
+        assert_eq!(with(text, detect).unwrap(), format, "{text}");
+    }
+    assert!(
+        error("a,b,c\n", detect)
+            .starts_with("`FILE` is no format that is known here: it starts with `a,b,c`")
+    );
+    assert_eq!(error(" \n", detect), "`FILE` holds no text at all: is it the right file?");
+}
+
+#[test]
+fn a_bad_value_is_refused_with_line_and_column() {
+    let pod = |row: &str| {
+        format!(
+            "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\nok,1,1,0,0,0,1\n{row}\n"
+        )
+    };
+    let table = [
+        (
+            "a,-1,1,0,0,0,1",
+            "`FILE`, line 3, column `cpu_milli`: `-1` is negative; sizes and times are not",
+        ),
+        (
+            "a,1,x,0,0,0,1",
+            "`FILE`, line 3, column `memory_mib`: `x` is no number; a number from 0 to 70368744177664 is needed",
+        ),
+        (
+            "a,1,1,65,1000,0,1",
+            "`FILE`, line 3, column `num_gpu`: `65` is more than the 64 that is accepted",
+        ),
+        ("a,1,1,1.5,1000,0,1", "`FILE`, line 3, column `num_gpu`: `1.5` is no whole number"),
+        (
+            "a,1,1,1,0,0,1",
+            "`FILE`, line 3, column `gpu_milli`: `0` is no share of a GPU; give 1 to 1000, or set `num_gpu` to 0",
+        ),
+        (
+            "a,1,NaN,0,0,0,1",
+            "`FILE`, line 3, column `memory_mib`: `NaN` is no number; a number from 0 to 70368744177664 is needed",
+        ),
+        ("a,1", "`FILE`, line 3, column `num_gpu`: `` is empty; a number from 0 to 64 is needed"),
+        (
+            "ok,1,1,0,0,0,1",
+            "`FILE`, line 3, column `name`: `ok` stands on line 2 already; names must differ",
+        ),
+        (
+            "a,1,1,0,0,9,3",
+            "`FILE`, line 3, column `deletion_time`: `3` lies before the start of the pod at 9",
+        ),
+    ];
+    for (row, message) in table {
+        assert_eq!(error(&pod(row), read_alibaba_pods), message, "{row}");
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_right_is_refused() {
+    let missing = "`FILE`, line 1: column `gpu_milli` is missing; a pod list file starts with the line `name,cpu_milli,";
+    assert!(
+        error("name,cpu_milli,memory_mib,num_gpu\na,1,1,1\n", read_alibaba_pods)
+            .starts_with(missing)
+    );
+    let none = "`FILE` holds no machines: is it the right file?";
+    assert_eq!(error("sn,cpu_milli,memory_mib,gpu,model\n", read_alibaba_nodes), none);
+    let rank = "`FILE`, line 2, column `rank`: `-3` is no rank; each line is a machine's name, a comma and a whole number";
+    assert_eq!(error("a,1\nb,-3\n", read_ranks), rank);
+    assert_eq!(
+        error("a,1\na,2\n", read_ranks),
+        "`FILE`, line 2, column `name`: `a` has a rank already; names must differ"
+    );
+    let gpus = "`FILE`, line 2, column `num_gpu`: `0` asks for nothing; give the number of GPUs";
+    assert_eq!(error("job_id,submission_time,duration,num_gpu\nx,1,1,0\n", read_elasticflow), gpus);
+    assert!(
+        read_arrivals(Path::new("no/such/file"))
+            .unwrap_err()
+            .to_string()
+            .starts_with("cannot read `no/such/file`")
+    );
+}
+
+#[test]
+fn a_pod_list_without_machines_or_times_cannot_be_replayed() {
+    let pods = Scratch::new("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,1,1000\n");
+    let nodes = Scratch::new("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,T4\n");
+    let message = |nodes| read_load(&pods.0, nodes, &Uniform::default()).unwrap_err().to_string();
+    assert!(message(None).contains("needs the machine list"));
+    assert!(message(Some(nodes.0.as_path())).contains("pod `a` has no times"));
+    let zero = Uniform { nodes: 0, ..Uniform::default() };
+    assert_eq!(
+        zero.machines().unwrap_err().to_string(),
+        "the number of nodes is 0: give 1 to 1000000"
+    );
+}

@@ -1,0 +1,364 @@
+//! A report as one page that needs nothing else: no network, no fonts, no libraries.
+//!
+//! The numbers are written into the page here, so that they are there without a script; the script
+//! only draws the curves. A content policy in the page forbids every request, so that opening a
+//! report can never tell anybody about it.
+
+use std::fmt::Write as _;
+
+use serde_json::json;
+
+use crate::outcome::{Outcome, Sample};
+
+const STYLE: &str = include_str!("html/page.css");
+const SCRIPT: &str = include_str!("html/page.js");
+
+/// Moments for which a table gives the numbers of a picture.
+const MOMENTS: usize = 5;
+
+/// What the page is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Report<'a> {
+    /// The name of the simulation.
+    pub title: &'a str,
+    /// The cluster and its work, in one sentence without a full stop.
+    pub about: &'a str,
+    /// What the curves run along.
+    pub axis: Axis,
+    /// One for each run; the names of their curves are made from strategy and order.
+    pub outcomes: &'a [Outcome],
+}
+
+/// What [`Sample::at_seconds`] counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// Virtual seconds.
+    Time,
+    /// Demand that has arrived, in percent of the capacity.
+    Arrived,
+}
+
+/// One picture: what it shows and where its values are.
+struct Picture {
+    key: &'static str,
+    title: &'static str,
+    note: &'static str,
+    unit: &'static str,
+    value: fn(&Sample) -> f64,
+}
+
+const ALLOCATION: Picture = Picture {
+    key: "allocation",
+    title: "GPUs allocated",
+    note: "Share of all GPUs that is given to work. Higher is better while work waits.",
+    unit: "%",
+    value: |sample| sample.allocated_percent,
+};
+
+const FRAGMENTATION: Picture = Picture {
+    key: "fragmentation",
+    title: "Fragmentation",
+    note: "Share of the idle GPUs that typical work cannot use. Lower is better.",
+    unit: "%",
+    value: |sample| sample.fragmentation_percent,
+};
+
+const RUNNING: Picture = Picture {
+    key: "running",
+    title: "Running",
+    note: "Workloads that run.",
+    unit: "",
+    value: |sample| sample.running as f64,
+};
+
+const WAITING: Picture = Picture {
+    key: "waiting",
+    title: "Waiting",
+    note: "Workloads that wait. Lower is better.",
+    unit: "",
+    value: |sample| sample.waiting as f64,
+};
+
+const PLACED: Picture = Picture {
+    title: "Pods placed",
+    note: "Pods that found room among those that have arrived. Higher is better.",
+    ..RUNNING
+};
+
+impl Axis {
+    fn guide(self) -> &'static str {
+        match self {
+            Self::Time => {
+                "Wait is the mean time to the first start, done the mean time from arrival to the end. Curves run along virtual time: point at one to read it; press a name to hide or show it."
+            }
+            Self::Arrived => {
+                "Curves run along the GPUs asked for so far, in percent of all there are: point at one to read it; press a name to hide or show it."
+            }
+        }
+    }
+
+    /// Nothing waits in the packing experiment: what finds no room is dropped.
+    fn pictures(self) -> &'static [Picture] {
+        match self {
+            Self::Time => &[ALLOCATION, FRAGMENTATION, RUNNING, WAITING],
+            Self::Arrived => &[ALLOCATION, FRAGMENTATION, PLACED],
+        }
+    }
+}
+
+/// The page.
+pub fn page(report: &Report<'_>) -> String {
+    let title = escape(report.title);
+    let mut body = String::new();
+    for picture in report.axis.pictures() {
+        body.push_str(&figure(report, picture));
+    }
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
+         <title>{title} · agentaflow simulate</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <header>\n<h1>Simulation of {title}</h1>\n<p>{}.</p>\n<p>{}</p>\n</header>\n<main>\n\
+         <section>\n<h2>Results</h2>\n{}</section>\n\
+         <nav id=\"legend\" aria-label=\"Curves to show\">{}</nav>\n\
+         <div class=\"pictures\">\n{body}</div>\n</main>\n\
+         <footer>Made by agentaflow {}. This page is one file and loads nothing.</footer>\n\
+         <script type=\"application/json\" id=\"data\">{}</script>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
+        escape(report.about),
+        report.axis.guide(),
+        results(report),
+        legend(report),
+        env!("CARGO_PKG_VERSION"),
+        data(report),
+    )
+}
+
+/// Text that cannot become markup, in content or in a quoted attribute.
+fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            other => safe.push(other),
+        }
+    }
+    safe
+}
+
+/// The names of the curves: the strategy, and the order where runs differ in it.
+fn names(outcomes: &[Outcome]) -> Vec<String> {
+    let several = outcomes.iter().any(|outcome| outcome.order != outcomes[0].order);
+    let name = |outcome: &Outcome| {
+        if several {
+            format!("{} · {}", outcome.strategy, outcome.order)
+        } else {
+            outcome.strategy.clone()
+        }
+    };
+    outcomes.iter().map(name).collect()
+}
+
+fn legend(report: &Report<'_>) -> String {
+    let mut text = String::new();
+    for (index, name) in names(report.outcomes).iter().enumerate() {
+        let _ = write!(
+            text,
+            "<button type=\"button\" aria-pressed=\"true\" data-curve=\"{index}\">{}{}</button>",
+            swatch(index),
+            escape(name)
+        );
+    }
+    text
+}
+
+fn swatch(index: usize) -> String {
+    format!(
+        "<svg class=\"swatch c{}\" width=\"22\" height=\"8\" aria-hidden=\"true\"><path d=\"M1 4H21\"/></svg>",
+        index % COLOURS + index / COLOURS % 2 * COLOURS
+    )
+}
+
+/// Curves with a colour of their own; the style sheet has as many again with another dash.
+const COLOURS: usize = 9;
+
+/// The curves for the script.
+fn data(report: &Report<'_>) -> String {
+    let curve = |outcome: &Outcome| {
+        let column = |value: fn(&Sample) -> f64| -> Vec<f64> {
+            outcome.curve.iter().map(|sample| rounded(value(sample))).collect()
+        };
+        let mut curve = serde_json::Map::new();
+        curve.insert("at".to_owned(), json!(column(|sample| sample.at_seconds)));
+        for picture in report.axis.pictures() {
+            curve.insert(picture.key.to_owned(), json!(column(picture.value)));
+        }
+        curve
+    };
+    let text = json!({
+        "axis": match report.axis { Axis::Time => "time", Axis::Arrived => "arrived" },
+        "names": names(report.outcomes),
+        "curves": report.outcomes.iter().map(curve).collect::<Vec<_>>(),
+    })
+    .to_string();
+    // Inside a script element only these could end it or begin a comment.
+    text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+fn figure(report: &Report<'_>, picture: &Picture) -> String {
+    let unit = if picture.unit.is_empty() { String::new() } else { format!(", {}", picture.unit) };
+    format!(
+        "<figure>\n<figcaption><h2>{}{unit}</h2><p>{}</p></figcaption>\n\
+         <div class=\"chart\" data-key=\"{}\" data-unit=\"{}\" tabindex=\"0\" role=\"img\" aria-label=\"{}: numbers in the table below\"><svg></svg></div>\n{}</figure>\n",
+        picture.title,
+        picture.note,
+        picture.key,
+        picture.unit,
+        picture.title,
+        numbers(report, picture),
+    )
+}
+
+/// The numbers of a picture: mean, highest, and the values at a few moments.
+fn numbers(report: &Report<'_>, picture: &Picture) -> String {
+    let ends = report.outcomes.iter().filter_map(|outcome| Some(outcome.curve.last()?.at_seconds));
+    let end = ends.fold(0.0, f64::max);
+    let moments: Vec<f64> =
+        (1..=MOMENTS).map(|index| end * index as f64 / MOMENTS as f64).collect();
+    let mut heads = vec![String::new(), "mean".to_owned(), "most".to_owned()];
+    heads.extend(moments.iter().map(|at| moment(*at, report.axis)));
+    let rows = report.outcomes.iter().zip(names(report.outcomes)).enumerate().map(
+        |(index, (outcome, name))| {
+            let mut row = vec![swatch(index) + &escape(&name)];
+            row.push(decimal(mean(&outcome.curve, picture.value)));
+            row.push(decimal(outcome.curve.iter().map(picture.value).fold(0.0, f64::max)));
+            row.extend(moments.iter().map(|at| {
+                value_at(&outcome.curve, *at, picture.value).map_or_else(|| "–".to_owned(), decimal)
+            }));
+            row
+        },
+    );
+    table(&heads, rows)
+}
+
+/// A table that scrolls by itself where the screen is narrow. Cells are markup already.
+fn table(heads: &[String], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut text = String::from("<div class=\"scroll\"><table>\n<thead><tr>");
+    for head in heads {
+        let _ = write!(text, "<th scope=\"col\">{head}</th>");
+    }
+    text.push_str("</tr></thead>\n<tbody>\n");
+    for (index, row) in rows.enumerate() {
+        let _ = write!(text, "<tr data-row=\"{index}\">");
+        for (column, cell) in row.iter().enumerate() {
+            let _ = if column == 0 {
+                write!(text, "<th scope=\"row\">{cell}</th>")
+            } else {
+                write!(text, "<td>{cell}</td>")
+            };
+        }
+        text.push_str("</tr>\n");
+    }
+    text + "</tbody></table></div>\n"
+}
+
+fn results(report: &Report<'_>) -> String {
+    let named = names(report.outcomes);
+    let columns: &[ResultColumn] = match report.axis {
+        Axis::Time => &REPLAY,
+        Axis::Arrived => &PACKING,
+    };
+    let mut heads = vec!["strategy".to_owned()];
+    heads.extend(columns.iter().map(|(head, _)| (*head).to_owned()));
+    let rows = report.outcomes.iter().zip(named).enumerate().map(|(index, (outcome, name))| {
+        let mut row = vec![swatch(index) + &escape(&name)];
+        row.extend(columns.iter().map(|(_, cell)| cell(outcome)));
+        row
+    });
+    table(&heads, rows)
+}
+
+/// A heading and its cell.
+type ResultColumn = (&'static str, fn(&Outcome) -> String);
+
+const REPLAY: [ResultColumn; 13] = [
+    ("allocated %", |o| decimal(o.allocation_percent)),
+    ("fragmented %", |o| decimal(o.fragmentation_percent)),
+    ("wait", |o| time(o.wait_seconds.mean)),
+    ("p50", |o| time(o.wait_seconds.p50)),
+    ("p99", |o| time(o.wait_seconds.p99)),
+    ("done", |o| time(o.completion_seconds.mean)),
+    ("p50", |o| time(o.completion_seconds.p50)),
+    ("p99", |o| time(o.completion_seconds.p99)),
+    ("makespan", |o| time(o.makespan_seconds)),
+    ("finished", |o| o.finished.to_string()),
+    ("dropped", |o| o.dropped.to_string()),
+    ("preempted", |o| o.preemptions.to_string()),
+    ("decisions/s", |o| format!("{:.0}", o.decisions_per_second())),
+];
+
+const PACKING: [ResultColumn; 7] = [
+    ("allocated %", |o| format!("{:.2}", o.allocation_percent)),
+    ("fragmented %", |o| decimal(o.fragmentation_percent)),
+    ("allocated GPUs", |o| decimal(o.allocated_milli as f64 / 1000.0)),
+    ("all GPUs", |o| decimal(o.capacity_milli as f64 / 1000.0)),
+    ("arrived", |o| o.jobs.to_string()),
+    ("dropped", |o| o.dropped.to_string()),
+    ("decisions/s", |o| format!("{:.0}", o.decisions_per_second())),
+];
+
+/// The mean along the axis; each sample holds until the next.
+fn mean(curve: &[Sample], value: fn(&Sample) -> f64) -> f64 {
+    let area: f64 = curve
+        .windows(2)
+        .map(|pair| value(&pair[0]) * (pair[1].at_seconds - pair[0].at_seconds))
+        .sum();
+    match (curve.first(), curve.last()) {
+        (Some(first), Some(last)) if last.at_seconds > first.at_seconds => {
+            area / (last.at_seconds - first.at_seconds)
+        }
+        (Some(only), _) => value(only),
+        _ => 0.0,
+    }
+}
+
+/// The value that holds at a moment; none before the curve begins and after it ends.
+fn value_at(curve: &[Sample], at: f64, value: fn(&Sample) -> f64) -> Option<f64> {
+    let after = curve.partition_point(|sample| sample.at_seconds <= at + 1e-6);
+    let over = curve.last().is_none_or(|last| at > last.at_seconds + 1e-6);
+    if over { None } else { curve.get(after.checked_sub(1)?).map(value) }
+}
+
+fn decimal(value: f64) -> String {
+    if value.fract() == 0.0 { format!("{value:.0}") } else { format!("{value:.1}") }
+}
+
+fn moment(at: f64, axis: Axis) -> String {
+    match axis {
+        Axis::Time => time(at),
+        Axis::Arrived => format!("{at:.0} %"),
+    }
+}
+
+/// A length of time in its two largest units, without spaces: tables are wide enough as it is.
+fn time(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    match whole {
+        0..60 => format!("{whole}s"),
+        60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
+        3600..86_400 => format!("{}h{:02}m", whole / 3600, whole % 3600 / 60),
+        _ => format!("{}d{:02}h", whole / 86_400, whole % 86_400 / 3600),
+    }
+}
+
+#[cfg(test)]
+#[path = "html/tests.rs"]
+mod tests;

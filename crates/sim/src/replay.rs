@@ -1,0 +1,336 @@
+//! Replay in virtual time: arrivals and ends go to the engine, its decisions come true at once.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::{Duration, Instant};
+
+use agentaflow_engine::{
+    Decision, Event, Order, Placement, Plan, Policy, Rejected, Scheduler, Span, Strategy, Time,
+    WaitReason, Workload, WorkloadId,
+};
+
+use crate::tally::Tally;
+use crate::{Job, Load, Outcome, Progress, SimError};
+
+/// How to replay a load.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How GPUs are chosen.
+    pub strategy: Strategy,
+    /// Who is served first, if not as the load's policy says.
+    pub order: Option<Order>,
+    /// Check every invariant after every decision; slow.
+    pub lint: bool,
+    /// Preempted work goes on where it was stopped instead of starting again.
+    pub resume: bool,
+    /// Stop here. What waits then counts as dropped only if it could never have been placed.
+    pub until: Option<Time>,
+}
+
+impl Options {
+    /// A replay to the end with nothing special about it.
+    pub fn new(strategy: Strategy) -> Self {
+        Self { strategy, order: None, lint: false, resume: false, until: None }
+    }
+}
+
+/// Replays a load; `progress` hears now and then how many workloads have ended.
+///
+/// Equal loads and options give equal outcomes, but for the real time in `seconds`.
+pub fn replay(
+    load: &Load,
+    options: &Options,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Outcome, SimError> {
+    let mut replay = Replay::new(load, options)?;
+    let total = load.jobs.len() as u64;
+    let mut steps = 0_u64;
+    while let Some(at) = replay.next_time() {
+        if steps.is_multiple_of(REPORT) {
+            let done = replay.tally.finished();
+            progress(Progress { done, total });
+        }
+        steps += 1;
+        replay.step(at)?;
+    }
+    progress(Progress { done: total, total });
+    Ok(replay.outcome())
+}
+
+/// Steps between two reports of progress.
+const REPORT: u64 = 64;
+/// Decisions at one moment before time must move on: the engine settles in a few.
+const MOST_ROUNDS: u32 = 1000;
+/// Times that the engine may ask to be woken when nothing runs or comes any more.
+const MOST_IDLE_WAKES: u32 = 100;
+
+/// A replay on its way.
+struct Replay<'a> {
+    options: &'a Options,
+    policy: Policy,
+    scheduler: Scheduler,
+    tally: Tally,
+    runs: Vec<Run<'a>>,
+    numbers: HashMap<WorkloadId, usize>,
+    /// Jobs by time of arrival, and how many have arrived.
+    arrivals: Vec<usize>,
+    arrived: usize,
+    /// Ends of running work: when, which, and of which start.
+    ends: BinaryHeap<Reverse<(Time, usize, u32)>>,
+    wake: Option<Time>,
+    idle_wakes: u32,
+    deciding: Duration,
+    decisions: u64,
+    cut: bool,
+}
+
+/// A job and how far it has come.
+struct Run<'a> {
+    job: &'a Job,
+    remaining: Span,
+    since: Option<Time>,
+    placed: u32,
+    /// Counts starts: the end of an earlier one means nothing.
+    starts: u32,
+    never: bool,
+}
+
+impl<'a> Replay<'a> {
+    fn new(load: &'a Load, options: &'a Options) -> Result<Self, SimError> {
+        let policy = Policy {
+            strategy: options.strategy,
+            order: options.order.or(load.policy.order),
+            ..load.policy.clone()
+        };
+        let mut arrivals: Vec<usize> = (0..load.jobs.len()).collect();
+        arrivals.sort_by_key(|job| load.jobs[*job].at);
+        Ok(Self {
+            options,
+            scheduler: scheduler(load, &policy)?,
+            tally: Tally::new(load),
+            runs: load.jobs.iter().map(Run::new).collect(),
+            numbers: numbers(&load.jobs)?,
+            arrivals,
+            arrived: 0,
+            ends: BinaryHeap::new(),
+            wake: None,
+            idle_wakes: 0,
+            deciding: Duration::ZERO,
+            decisions: 0,
+            policy,
+            cut: false,
+        })
+    }
+
+    /// When something happens next; none at the end.
+    fn next_time(&mut self) -> Option<Time> {
+        let arrival = self.arrivals.get(self.arrived).map(|job| self.runs[*job].job.at);
+        let end = self.ends.peek().map(|Reverse((at, ..))| *at);
+        let idle = arrival.is_none() && end.is_none();
+        self.idle_wakes = if idle { self.idle_wakes + 1 } else { 0 };
+        let wake = self.wake.filter(|_| self.idle_wakes <= MOST_IDLE_WAKES);
+        let next = [arrival, end, wake].into_iter().flatten().min()?;
+        self.cut = self.options.until.is_some_and(|until| next > until);
+        if self.cut { None } else { Some(next) }
+    }
+
+    /// Everything that happens at one moment: ends first, so that arrivals find the room.
+    fn step(&mut self, at: Time) -> Result<(), SimError> {
+        self.tally.advance(at);
+        while let Some(Reverse((end, job, start))) = self.ends.peek().copied() {
+            if end > at {
+                break;
+            }
+            self.ends.pop();
+            if self.runs[job].since.is_some() && self.runs[job].starts == start {
+                self.finish(at, job)?;
+            }
+        }
+        while let Some(job) = self.arrivals.get(self.arrived).copied() {
+            if self.runs[job].job.at > at {
+                break;
+            }
+            self.arrived += 1;
+            self.submit(at, self.runs[job].job.workload.clone())?;
+            self.tally.arrived();
+        }
+        self.settle(at)
+    }
+
+    /// Asks the engine until it has nothing more to say about this moment.
+    fn settle(&mut self, at: Time) -> Result<(), SimError> {
+        for _ in 0..MOST_ROUNDS {
+            let start = Instant::now();
+            let plan = self.scheduler.decide(at);
+            self.deciding += start.elapsed();
+            self.wake = plan.wake;
+            self.check(at)?;
+            let preempted = self.carry_out(at, &plan)?;
+            if !preempted && plan.wake.is_none_or(|wake| wake > at) {
+                break;
+            }
+        }
+        self.wake = self.wake.map(|wake| wake.max(at.after(Span(1))));
+        self.tally.sample();
+        Ok(())
+    }
+
+    /// Makes a plan come true; says whether somebody was stopped, which makes room at once.
+    fn carry_out(&mut self, at: Time, plan: &Plan) -> Result<bool, SimError> {
+        let mut preempted = false;
+        for decision in &plan.decisions {
+            // Saying why somebody waits is no decision: it changes nothing.
+            self.decisions += u64::from(!matches!(decision, Decision::Wait { .. }));
+            match decision {
+                Decision::Place(placement) => self.place(at, placement)?,
+                Decision::Preempt { victims, .. } => {
+                    preempted = true;
+                    for victim in victims {
+                        self.stop(at, victim)?;
+                    }
+                }
+                Decision::Wait { workload, reason } => {
+                    if let Some(job) = self.numbers.get(workload) {
+                        self.runs[*job].never = can_never_start(reason);
+                    }
+                }
+                // Nothing breaks in a simulation.
+                Decision::Displace { .. } => {}
+            }
+        }
+        Ok(preempted)
+    }
+
+    fn place(&mut self, at: Time, placement: &Placement) -> Result<(), SimError> {
+        let Some(job) = self.numbers.get(&placement.workload).copied() else { return Ok(()) };
+        let (workload, task) = (placement.workload.clone(), placement.task);
+        self.tell(at, Event::Confirmed { workload, task }).map_err(SimError::Engine)?;
+        let run = &mut self.runs[job];
+        self.tally.place(placement, &run.job.workload.request);
+        run.placed += 1;
+        if run.placed == run.job.workload.tasks {
+            run.since = Some(at);
+            run.starts += 1;
+            self.ends.push(Reverse((at.after(run.remaining), job, run.starts)));
+            self.tally.started(run.job.at, run.starts == 1);
+        }
+        Ok(())
+    }
+
+    /// Stops a workload for another; it waits again, and what it has done is lost or kept.
+    fn stop(&mut self, at: Time, victim: &WorkloadId) -> Result<(), SimError> {
+        let Some(job) = self.numbers.get(victim).copied() else { return Ok(()) };
+        let (resume, run) = (self.options.resume, &mut self.runs[job]);
+        let ran = run.since.take().map_or(Span(0), |since| at.since(since));
+        if resume {
+            run.remaining = Span(run.remaining.0.saturating_sub(ran.0));
+        }
+        run.placed = 0;
+        let (job, remaining) = (run.job, run.remaining);
+        self.tally.stopped(victim);
+        for task in 0..job.workload.tasks {
+            let gone = Event::Gone { workload: victim.clone(), task };
+            self.tell(at, gone).map_err(SimError::Engine)?;
+        }
+        if resume && job.workload.estimate.is_some() {
+            // What is left is what should count when the shortest goes first.
+            self.tell(at, Event::Cancelled(victim.clone())).map_err(SimError::Engine)?;
+            let workload = job.workload.clone();
+            let (estimate, submitted) = (Some(remaining), Some(job.at));
+            self.submit(at, Workload { estimate, submitted, ..workload })?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, at: Time, job: usize) -> Result<(), SimError> {
+        let run = &mut self.runs[job];
+        run.since = None;
+        let id = run.job.workload.id.clone();
+        self.tally.finished_one(&id, run.job.at);
+        self.tell(at, Event::Finished(id)).map_err(SimError::Engine)
+    }
+
+    fn submit(&mut self, at: Time, workload: Workload) -> Result<(), SimError> {
+        let id = workload.id.clone();
+        let rejected = |source| SimError::Workload { workload: id.to_string(), source };
+        self.tell(at, Event::Submit(Box::new(workload))).map_err(rejected)
+    }
+
+    fn tell(&mut self, at: Time, event: Event) -> Result<(), Rejected> {
+        let start = Instant::now();
+        let result = self.scheduler.apply(at, event);
+        self.deciding += start.elapsed();
+        result
+    }
+
+    fn check(&self, at: Time) -> Result<(), SimError> {
+        let found = if self.options.lint { self.scheduler.lint() } else { Vec::new() };
+        match found.into_iter().next() {
+            None => Ok(()),
+            Some(violation) => Err(SimError::Invariant {
+                at_seconds: at.0 as f64 / 1000.0,
+                strategy: self.options.strategy.to_string(),
+                violation,
+            }),
+        }
+    }
+
+    fn outcome(self) -> Outcome {
+        let order = self.policy.order();
+        let name =
+            Order::ALL.iter().find(|(_, known)| *known == order).map_or("", |(name, _)| name);
+        let unplaced = self.runs.iter().filter(|run| run.starts == 0 && (run.never || !self.cut));
+        let dropped = unplaced.count() as u64;
+        Outcome {
+            strategy: self.options.strategy.to_string(),
+            order: name.to_owned(),
+            dropped,
+            decisions: self.decisions,
+            seconds: self.deciding.as_secs_f64(),
+            jobs: self.runs.len() as u64,
+            ..self.tally.outcome()
+        }
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(job: &'a Job) -> Self {
+        Self { job, remaining: job.duration, since: None, placed: 0, starts: 0, never: false }
+    }
+}
+
+/// The cluster before anything is handed in.
+fn scheduler(load: &Load, policy: &Policy) -> Result<Scheduler, SimError> {
+    let start = Time(0);
+    let mut scheduler = Scheduler::new(policy.clone());
+    for queue in &load.queues {
+        let rejected = |source| SimError::Queue { queue: queue.id.to_string(), source };
+        scheduler.apply(start, Event::Queue(Box::new(queue.clone()))).map_err(rejected)?;
+    }
+    for node in &load.nodes {
+        let rejected = |source| SimError::Node { node: node.id.to_string(), source };
+        scheduler.apply(start, Event::Node(Box::new(node.clone()))).map_err(rejected)?;
+    }
+    Ok(scheduler)
+}
+
+/// Jobs by name; the engine would take a name again once its first owner has left, the books of a
+/// run would not.
+fn numbers(jobs: &[Job]) -> Result<HashMap<WorkloadId, usize>, SimError> {
+    let mut numbers = HashMap::with_capacity(jobs.len());
+    for (number, job) in jobs.iter().enumerate() {
+        let id = job.workload.id.clone();
+        if numbers.insert(id.clone(), number).is_some() {
+            let workload = id.to_string();
+            return Err(SimError::Workload { workload, source: Rejected::DuplicateWorkload(id) });
+        }
+    }
+    Ok(numbers)
+}
+
+fn can_never_start(reason: &WaitReason) -> bool {
+    matches!(
+        reason,
+        WaitReason::NoNodes | WaitReason::NeverFits(_) | WaitReason::Gang { ever: false, .. }
+    )
+}

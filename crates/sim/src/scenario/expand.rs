@@ -1,0 +1,229 @@
+//! From what people write to what is simulated.
+
+use std::fmt::Display;
+
+use agentaflow_engine::{
+    Gpu, GpuAsk, MiB, MigMode, MilliCpu, MilliGpu, Node, Policy, Queue, Quota, Request, Span, Time,
+    Workload,
+};
+
+use super::{Amounts, DurationSpec, Jobs, Nodes, QueueSpec, Scenario, Settings};
+use crate::random::Random;
+use crate::{Job, Load, SimError};
+
+/// More machines or workloads than this from one line are a slip of the pen.
+const MOST: u32 = 1_000_000;
+
+/// What is wrong with a part, without its name.
+type Wrong = String;
+
+impl Scenario {
+    /// Expands counts, draws what is left to chance and checks every part; `origin` names the
+    /// scenario in errors.
+    pub fn load(&self, origin: &str) -> Result<Load, SimError> {
+        let wrong = |kind: &str, name: &str, help: Wrong| SimError::ScenarioPart {
+            origin: origin.to_owned(),
+            part: format!("{kind} `{name}`"),
+            help,
+        };
+        let mut load = Load { policy: self.policy.policy(), ..Load::default() };
+        for nodes in &self.nodes {
+            let expanded = nodes.expand().map_err(|help| wrong("node", &nodes.name, help))?;
+            load.nodes.extend(expanded);
+        }
+        for queue in &self.queues {
+            load.queues.push(queue.queue().map_err(|help| wrong("queue", &queue.name, help))?);
+        }
+        let mut random = Random::new(self.seed);
+        for jobs in &self.jobs {
+            // A stream of its own, so that another part's numbers stay when this one changes.
+            let stream = Random::new(random.next());
+            let expanded = jobs.expand(stream).map_err(|help| wrong("job", &jobs.name, help))?;
+            load.jobs.extend(expanded);
+        }
+        Ok(load)
+    }
+}
+
+impl Settings {
+    fn policy(&self) -> Policy {
+        let usual = Policy::default();
+        let span =
+            |length: Option<super::Length>, usual: Span| length.map_or(usual, |length| length.0);
+        Policy {
+            strategy: self.strategy.unwrap_or(usual.strategy),
+            order: self.order,
+            ageing: span(self.ageing, usual.ageing),
+            half_life: span(self.half_life, usual.half_life),
+            backfill: self.backfill.unwrap_or(usual.backfill),
+            patience: span(self.patience, usual.patience),
+            preemption: self.preemption.unwrap_or(usual.preemption),
+            min_runtime: span(self.min_runtime, usual.min_runtime),
+            ..usual
+        }
+    }
+}
+
+impl Nodes {
+    fn expand(&self) -> Result<Vec<Node>, Wrong> {
+        let count = checked_count(self.count)?;
+        if self.mig_gpus > self.gpus {
+            return Err(format!(
+                "`mig_gpus` is {}, more than the {} GPUs it has",
+                self.mig_gpus, self.gpus
+            ));
+        }
+        let nodes = (0..count).map(|index| self.node(numbered(&self.name, self.count, index)));
+        let nodes: Vec<Node> = nodes.collect();
+        nodes.first().map_or(Ok(()), Node::validate).map_err(|error| error.to_string())?;
+        Ok(nodes)
+    }
+
+    fn node(&self, name: String) -> Node {
+        let mut node = Node::new(name);
+        let each = u64::from(self.gpus.max(1));
+        node.cpu = self.cpu.map_or(MilliCpu(8000 * each), |cpu| cpu.0);
+        node.memory = self.memory.map_or(MiB((64 << 10) * each), |memory| memory.0);
+        node.labels = self
+            .labels
+            .iter()
+            .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
+            .collect();
+        node.price.gpu_hour = self.gpu_hour.unwrap_or_default().0;
+        let whole = self.gpus - self.mig_gpus;
+        let gpu = |index: u32| Gpu {
+            id: index.to_string().into(),
+            model: self.model.as_deref().unwrap_or("GPU").into(),
+            memory: self.gpu_memory.map_or(MiB(80 << 10), |memory| memory.0),
+            nvlink: self.nvlink.then_some(0),
+            mig: if index < whole { MigMode::Off } else { MigMode::Free },
+        };
+        node.gpus = (0..self.gpus).map(gpu).collect();
+        node
+    }
+}
+
+impl QueueSpec {
+    fn queue(&self) -> Result<Queue, Wrong> {
+        let mut queue = Queue::new(self.name.as_str());
+        if let Some(parent) = &self.parent {
+            queue.parent = parent.as_str().into();
+        }
+        queue.weight = self.weight.unwrap_or(queue.weight);
+        queue.borrow = self.borrow.unwrap_or(queue.borrow);
+        queue.guaranteed = self.guaranteed.as_ref().map_or_else(Quota::default, Amounts::quota);
+        queue.limit = self.limit.as_ref().map_or_else(Quota::default, Amounts::quota);
+        queue.validate().map_err(|error| error.to_string())?;
+        Ok(queue)
+    }
+}
+
+impl Amounts {
+    fn quota(&self) -> Quota {
+        Quota {
+            gpu: self.gpus.map(|gpus| gpus.0),
+            cpu: self.cpu.map(|cpu| cpu.0.0),
+            memory: self.memory.map(|memory| memory.0.0),
+            ..Quota::default()
+        }
+    }
+}
+
+impl Jobs {
+    fn expand(&self, mut random: Random) -> Result<Vec<Job>, Wrong> {
+        let workload = self.workload()?;
+        let mut at = self.at.unwrap_or_default().0.0 as f64;
+        let every = self.every.unwrap_or_default().0.0 as f64;
+        let mut jobs = Vec::new();
+        for index in 0..checked_count(self.count)? {
+            if self.random {
+                at += random.exponential(every);
+            }
+            let duration = self.duration.draw(&mut random)?;
+            let mut workload = workload.clone();
+            workload.id = numbered(&self.name, self.count, index).into();
+            workload.estimate = match self.estimate {
+                None => Some(duration),
+                Some(estimate) => Some(estimate.0).filter(|estimate| estimate.0 > 0),
+            };
+            jobs.push(Job { at: Time(at.round() as u64), workload, duration });
+            if !self.random {
+                at += every;
+            }
+        }
+        Ok(jobs)
+    }
+
+    fn workload(&self) -> Result<Workload, Wrong> {
+        let request = Request {
+            gpu: self.ask()?,
+            models: self.models.iter().map(|model| model.as_str().into()).collect(),
+            nvlink: self.nvlink,
+            cpu: self.cpu.unwrap_or_default().0,
+            memory: self.memory.unwrap_or_default().0,
+            ..Request::default()
+        };
+        let mut workload = Workload::new(self.name.as_str(), request);
+        if let Some(queue) = &self.queue {
+            workload.queue = queue.as_str().into();
+        }
+        workload.tasks = self.tasks.unwrap_or(1);
+        workload.topology.clone_from(&self.topology);
+        workload.priority = self.priority.unwrap_or(workload.priority);
+        workload.preemptible = self.preemptible;
+        workload.validate().map_err(|error| error.to_string())?;
+        Ok(workload)
+    }
+
+    fn ask(&self) -> Result<GpuAsk, Wrong> {
+        match (self.gpus, self.gpu_memory, self.mig) {
+            (None, None, None) => Ok(GpuAsk::None),
+            (Some(gpus), None, None) => match gpus.0 {
+                0 => Ok(GpuAsk::None),
+                whole if whole % 1000 == 0 => {
+                    Ok(GpuAsk::Whole(u32::try_from(whole / 1000).unwrap_or(u32::MAX)))
+                }
+                part => match u32::try_from(part).map(MilliGpu::new) {
+                    Ok(Ok(share)) => Ok(GpuAsk::Fraction(share)),
+                    _ => Err(format!(
+                        "`gpus` is {}; give whole GPUs, or a part of one",
+                        part as f64 / 1000.0
+                    )),
+                },
+            },
+            (None, Some(memory), None) => Ok(GpuAsk::Memory(memory.0)),
+            (None, None, Some(profile)) => Ok(GpuAsk::Mig { profile, count: 1 }),
+            _ => Err("give one of `gpus`, `gpu_memory` and `mig`, not several".to_owned()),
+        }
+    }
+}
+
+impl DurationSpec {
+    fn draw(&self, random: &mut Random) -> Result<Span, Wrong> {
+        match self {
+            Self::Fixed(length) => Ok(length.0),
+            Self::Range(range) => {
+                let (least, most) = (range.from.0.0 as f64, range.to.0.0 as f64);
+                if least < 1.0 || least > most {
+                    return Err(format!(
+                        "a duration from {} to {} is no range; start above zero",
+                        range.from, range.to
+                    ));
+                }
+                Ok(Span(random.log_uniform(least, most).round() as u64))
+            }
+        }
+    }
+}
+
+fn checked_count(count: Option<u32>) -> Result<u32, Wrong> {
+    match count.unwrap_or(1) {
+        count if count <= MOST => Ok(count),
+        count => Err(format!("`count` is {count}; at most {MOST} are accepted")),
+    }
+}
+
+/// One has the name itself, several are numbered.
+fn numbered(name: &str, count: Option<u32>, index: impl Display) -> String {
+    if count.is_some() { format!("{name}-{index}") } else { name.to_owned() }
+}

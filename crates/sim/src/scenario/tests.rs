@@ -1,0 +1,134 @@
+use agentaflow_engine::{GpuAsk, MilliGpu, Span, Time};
+
+use super::*;
+
+const SMALL: &str = "
+seed: 7
+policy: { order: fifo, patience: 10m, backfill: false }
+nodes:
+  - { name: h100, count: 2, gpus: 8, model: NVIDIA H100 80GB, gpu_memory: 80Gi, cpu: 96, memory: 1Ti, labels: { rack: a } }
+  - { name: head, cpu: 500m, memory: 2Gi }
+queues:
+  - { name: research, weight: 200, guaranteed: { gpus: 8 } }
+  - { name: vision, parent: research, limit: { gpus: 4.5 }, borrow: false }
+jobs:
+  - { name: train, queue: research, gpus: 4, tasks: 2, topology: { same: rack }, duration: 4h, count: 3, every: 30m, at: 1h }
+  - { name: notebook, gpus: 0.25, duration: { from: 10m, to: 8h }, count: 5, every: 5m, random: true, estimate: 1h }
+  - { name: slice, mig: 1g.10gb, duration: 90s, estimate: 0s, priority: 9, preemptible: true }
+";
+
+fn message(text: &str) -> String {
+    parse(text, "the scenario").unwrap_err().to_string()
+}
+
+#[test]
+fn a_scenario_expands_nodes_queues_and_jobs() {
+    let load = parse(SMALL, "small").unwrap();
+    let names: Vec<_> = load.nodes.iter().map(|node| node.id.as_str()).collect();
+    assert_eq!(names, ["h100-0", "h100-1", "head"]);
+    assert_eq!((load.nodes[0].gpus.len(), load.nodes[0].memory.0), (8, 1 << 20));
+    assert_eq!((load.nodes[2].gpus.len(), load.nodes[2].cpu.0), (0, 500));
+    assert_eq!(load.queues[0].guaranteed.gpu, Some(8000));
+    assert_eq!(
+        (load.queues[1].limit.gpu, load.queues[1].parent.as_str()),
+        (Some(4500), "research")
+    );
+    assert_eq!((load.policy.order(), load.policy.patience), (Order::Fifo, Span::minutes(10)));
+    assert_eq!(load.jobs.len(), 9);
+    let times: Vec<_> = load.jobs[..3].iter().map(|job| job.at).collect();
+    assert_eq!(times, [Time(3_600_000), Time(5_400_000), Time(7_200_000)]);
+    assert_eq!(load.jobs[0].workload.request.gpu, GpuAsk::Whole(4));
+    assert_eq!(load.jobs[3].workload.request.gpu, GpuAsk::Fraction(MilliGpu::new(250).unwrap()));
+    assert_eq!(load.jobs[8].workload.id.as_str(), "slice");
+}
+
+#[test]
+fn durations_and_estimates_follow_the_scenario() {
+    let load = parse(SMALL, "small").unwrap();
+    assert_eq!(load.jobs[0].workload.estimate, Some(Span::minutes(240)));
+    for job in &load.jobs[3..8] {
+        assert!((Span::minutes(10)..=Span::minutes(480)).contains(&job.duration));
+        assert_eq!(job.workload.estimate, Some(Span::minutes(60)));
+    }
+    assert!(load.jobs[3..8].is_sorted_by_key(|job| job.at));
+    assert_eq!(load.jobs[8].workload.estimate, None);
+}
+
+#[test]
+fn chance_depends_on_the_seed_alone() {
+    let other = SMALL.replace("seed: 7", "seed: 8");
+    assert_eq!(parse(SMALL, "a").unwrap(), parse(SMALL, "b").unwrap());
+    assert_ne!(parse(SMALL, "a").unwrap().jobs, parse(&other, "a").unwrap().jobs);
+}
+
+#[test]
+fn a_scenario_written_as_yaml_or_json_reads_the_same() {
+    let scenario: Scenario = serde_saphyr::from_str(SMALL).unwrap();
+    let yaml = serde_saphyr::to_string(&scenario).unwrap();
+    assert_eq!(serde_saphyr::from_str::<Scenario>(&yaml).unwrap(), scenario, "{yaml}");
+    let json = serde_json::to_string_pretty(&scenario).unwrap();
+    assert_eq!(parse(&json, "json").unwrap(), parse(SMALL, "yaml").unwrap(), "{json}");
+}
+
+#[test]
+fn what_cannot_be_read_is_refused_with_its_place() {
+    let table = [
+        ("nodes:\n  - name: a\n    gpu: 8\n", "line 3", "unknown field `gpu`"),
+        ("jobs:\n  - name: a\n    duration: soon\n", "line 3", "a length of time such as `90s`"),
+        (
+            "jobs:\n  - name: a\n    gpus: -1\n    duration: 1h\n",
+            "line 3",
+            "a number of GPUs such as `2`",
+        ),
+        ("nodes:\n  - name: a\n    memory: 8GB\n", "line 3", "a size such as `512Mi`"),
+        ("policy: { strategy: fastest }\n", "line 1", "fastest"),
+        ("jobs:\n  - { name: a, mig: 9g.999gb, duration: 1h }\n", "line 2", "MIG profile"),
+        ("nodes: [", "line 1", ""),
+    ];
+    for (text, place, what) in table {
+        let message = message(text);
+        assert!(message.starts_with("the scenario is not a scenario: "), "{message}");
+        assert!(message.contains(place) && message.contains(what), "{text}: {message}");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_by_name() {
+    let table = [
+        (
+            "jobs: [{ name: a, gpus: 1.5, duration: 1h }]",
+            "the scenario: job `a`: `gpus` is 1.5; give whole GPUs, or a part of one",
+        ),
+        (
+            "jobs: [{ name: a, gpus: 1, mig: 1g.10gb, duration: 1h }]",
+            "the scenario: job `a`: give one of `gpus`, `gpu_memory` and `mig`, not several",
+        ),
+        (
+            "jobs: [{ name: a, duration: { from: 2h, to: 1h } }]",
+            "the scenario: job `a`: a duration from 2h to 1h is no range; start above zero",
+        ),
+        (
+            "jobs: [{ name: a, duration: 1h, priority: 11 }]",
+            "the scenario: job `a`: a priority is 0 to 10, not 11",
+        ),
+        (
+            "jobs: [{ name: a, duration: 1h, tasks: 0 }]",
+            "the scenario: job `a`: the number of tasks must be at least 1",
+        ),
+        (
+            "nodes: [{ name: a, gpus: 1, mig_gpus: 2 }]",
+            "the scenario: node `a`: `mig_gpus` is 2, more than the 1 GPUs it has",
+        ),
+        (
+            "nodes: [{ name: a, count: 2000000 }]",
+            "the scenario: node `a`: `count` is 2000000; at most 1000000 are accepted",
+        ),
+        (
+            "queues: [{ name: a, weight: 0 }]",
+            "the scenario: queue `a`: the queue's weight must be at least 1",
+        ),
+    ];
+    for (text, expected) in table {
+        assert_eq!(message(text), expected);
+    }
+}
