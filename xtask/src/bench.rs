@@ -17,9 +17,5 @@ pub(crate) fn run(filter: &[String]) -> Result<ExitCode, Failure> {
     let mut arguments = vec!["bench", "--workspace", "--bench", "*", "--"];
     arguments.extend(filter.iter().map(String::as_str));
     let passed = run::attached(&arguments)?;
-    Ok(if passed {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -23,10 +23,7 @@ pub(crate) fn check() -> Result<Report> {
     }
     Ok(match broken {
         0 => Report::passed(),
-        _ => Report::failed(
-            "links",
-            format!("broken links: {broken}; see the output above"),
-        ),
+        _ => Report::failed("links", format!("broken links: {broken}; see the output above")),
     })
 }
 
@@ -70,10 +67,7 @@ fn resolve(file: &str, link: &str, places: &BTreeSet<&str>) -> Result<(), String
 fn is_elsewhere(link: &str) -> bool {
     link.starts_with("//")
         || link.split_once(':').is_some_and(|(scheme, _)| {
-            !scheme.is_empty()
-                && scheme
-                    .chars()
-                    .all(|c| c.is_ascii_alphanumeric() || c == '+')
+            !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+')
         })
 }
 
@@ -102,10 +96,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {
         let line = without_code(line);
-        let after = |mark| {
-            line.match_indices(mark)
-                .map(|(at, mark)| &line[at + mark.len()..])
-        };
+        let after = |mark| line.match_indices(mark).map(|(at, mark)| &line[at + mark.len()..]);
         for rest in after("](") {
             found.push((number, destination(rest, ')')));
         }
@@ -141,9 +132,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     text.lines().enumerate().filter_map(move |(index, line)| {
         let start = line.trim_start();
         let Some(mark) = fence else {
-            fence = ["```", "~~~"]
-                .into_iter()
-                .find(|mark| start.starts_with(mark));
+            fence = ["```", "~~~"].into_iter().find(|mark| start.starts_with(mark));
             return fence.is_none().then_some((index + 1, line));
         };
         if start.starts_with(mark) {
@@ -159,12 +148,7 @@ fn without_code(line: &str) -> String {
     // An odd backtick at the end opens nothing.
     let closed = spans.len() - usize::from(spans.len().is_multiple_of(2));
     let is_text = |(index, _): &(usize, &&str)| index % 2 == 0 || *index >= closed;
-    spans
-        .iter()
-        .enumerate()
-        .filter(is_text)
-        .map(|(_, span)| *span)
-        .collect()
+    spans.iter().enumerate().filter(is_text).map(|(_, span)| *span).collect()
 }
 
 /// The anchors of all headings, made as code hosts make them.
@@ -185,9 +169,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 fn slug(title: &str) -> String {
-    let kept = title
-        .chars()
-        .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+    let kept = title.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
@@ -196,8 +178,7 @@ fn percent_decoded(path: &str) -> String {
 }
 
 fn is_markdown(file: &str) -> bool {
-    file.rsplit_once('.')
-        .is_some_and(|(_, extension)| extension == "md")
+    file.rsplit_once('.').is_some_and(|(_, extension)| extension == "md")
 }
 
 fn read(file: &str) -> Result<String> {
@@ -215,32 +196,20 @@ mod tests {
 
     #[test]
     fn inline_links_and_pictures_are_found_with_titles_cut_off() {
-        check(
-            "see [a](one.md) and ![b](two.png \"title\")",
-            &["one.md", "two.png"],
-        );
-        check(
-            "[a](<with space.md>) [b](f_(x).md)",
-            &["with space.md", "f_(x).md"],
-        );
+        check("see [a](one.md) and ![b](two.png \"title\")", &["one.md", "two.png"]);
+        check("[a](<with space.md>) [b](f_(x).md)", &["with space.md", "f_(x).md"]);
         check("[![badge](a.svg)](b.md)", &["a.svg", "b.md"]);
     }
 
     #[test]
     fn references_and_html_attributes_are_found_and_footnotes_are_not() {
         check("[a]: one.md\n[^1]: a remark", &["one.md"]);
-        check(
-            "<a href=\"x.md\"><img src=\"y.png\"></a>",
-            &["x.md", "y.png"],
-        );
+        check("<a href=\"x.md\"><img src=\"y.png\"></a>", &["x.md", "y.png"]);
     }
 
     #[test]
     fn links_inside_code_are_not_links() {
-        check(
-            "```\n[a](one.md)\n```\n`[b](two.md)` [c](three.md)",
-            &["three.md"],
-        );
+        check("```\n[a](one.md)\n```\n`[b](two.md)` [c](three.md)", &["three.md"]);
     }
 
     #[test]

@@ -41,29 +41,19 @@ pub(crate) fn run(command: &mut Command) -> Result<Finished> {
     if on_terminal() && std::env::var_os("NO_COLOR").is_none() {
         command.env("CARGO_TERM_COLOR", "always");
     }
-    command
-        .stdin(Stdio::null())
-        .stdout(writer.try_clone()?)
-        .stderr(writer);
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("cannot start `{name}`"))?;
+    command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
+    let mut child = command.spawn().with_context(|| format!("cannot start `{name}`"))?;
     // The command holds our copies of the pipe's writing end; the reader sees no end before they go.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let output = relay(&mut child, BufReader::new(reader))
         .with_context(|| format!("cannot read the output of `{name}`"))?;
-    let status = child
-        .wait()
-        .with_context(|| format!("cannot wait for `{name}`"))?;
+    let status = child.wait().with_context(|| format!("cannot wait for `{name}`"))?;
     Ok(Finished { status, output })
 }
 
 /// Runs the command silently; false when it cannot be started, fails or takes longer than `limit`.
 pub(crate) fn succeeds_within(command: &mut Command, limit: Duration) -> bool {
-    let silent = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    let silent = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = silent.spawn() else {
         return false;
     };
@@ -84,10 +74,7 @@ pub(crate) fn succeeds_within(command: &mut Command, limit: Duration) -> bool {
 /// The command as one would type it.
 pub(crate) fn display(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words
-        .map(|word| word.to_string_lossy())
-        .collect::<Vec<_>>()
-        .join(" ")
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 pub(crate) fn on_terminal() -> bool {

@@ -30,10 +30,7 @@ pub(crate) fn files() -> Result<Vec<String>> {
         .output()
         .context("cannot start `git ls-files`")?;
     if !output.status.success() {
-        bail!(
-            "`git ls-files` failed: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        );
+        bail!("`git ls-files` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     let listing = String::from_utf8_lossy(&output.stdout);
     let mut files: Vec<String> = listing

@@ -19,10 +19,7 @@ pub(crate) struct Entry {
 
 impl Report {
     pub(crate) fn passed() -> Self {
-        Self {
-            passed: 1,
-            ..Self::default()
-        }
+        Self { passed: 1, ..Self::default() }
     }
 
     pub(crate) fn failed(name: impl Into<String>, reason: impl Into<String>) -> Self {
@@ -90,10 +87,7 @@ impl fmt::Display for Report {
 
 impl Entry {
     fn new(name: impl Into<String>, reason: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            reason: reason.into(),
-        }
+        Self { name: name.into(), reason: reason.into() }
     }
 }
 
@@ -118,9 +112,6 @@ mod tests {
 
     #[test]
     fn a_clean_report_is_a_single_line() {
-        assert_eq!(
-            Report::passed().to_string(),
-            "1 passed, 0 failed, 0 skipped"
-        );
+        assert_eq!(Report::passed().to_string(), "1 passed, 0 failed, 0 skipped");
     }
 }

@@ -22,16 +22,8 @@ Next:
 pub(crate) fn run() -> Result<ExitCode, Failure> {
     // Two steps: the build shows its progress, the demo only itself.
     let build = ["build", "--release", "--package", "agentaflow"];
-    let demo = [
-        "run",
-        "--release",
-        "--quiet",
-        "--package",
-        "agentaflow",
-        "--",
-        "simulate",
-        "--demo",
-    ];
+    let demo =
+        ["run", "--release", "--quiet", "--package", "agentaflow", "--", "simulate", "--demo"];
     if !attached(&build)? || !attached(&demo)? {
         return Ok(ExitCode::FAILURE);
     }

@@ -32,16 +32,8 @@ struct Phase {
 }
 
 const PHASES: [Phase; 8] = [
-    Phase {
-        name: "fmt",
-        about: "the code is formatted",
-        check: fmt,
-    },
-    Phase {
-        name: "clippy",
-        about: "no lint complains",
-        check: clippy,
-    },
+    Phase { name: "fmt", about: "the code is formatted", check: fmt },
+    Phase { name: "clippy", about: "no lint complains", check: clippy },
     Phase {
         name: "deny",
         about: "dependencies: licences, sources, duplicates, advisories",
@@ -52,11 +44,7 @@ const PHASES: [Phase; 8] = [
         about: "unit, property, integration and end-to-end tests",
         check: tests,
     },
-    Phase {
-        name: "doc",
-        about: "the API documentation builds without warnings",
-        check: doc,
-    },
+    Phase { name: "doc", about: "the API documentation builds without warnings", check: doc },
     Phase {
         name: "links",
         about: "every relative link in a Markdown file leads somewhere",
@@ -67,11 +55,7 @@ const PHASES: [Phase; 8] = [
         about: "no file names a path of somebody's machine",
         check: words::check,
     },
-    Phase {
-        name: "bench",
-        about: "the engine is as fast as it promises",
-        check: bench,
-    },
+    Phase { name: "bench", about: "the engine is as fast as it promises", check: bench },
 ];
 
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, Failure> {
@@ -87,11 +71,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, Failure> {
         total.add(run_phase(phase));
     }
     println!("\n{total}");
-    Ok(if total.is_failure() {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if total.is_failure() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 enum Request {
@@ -144,11 +124,7 @@ fn run_phase(phase: &Phase) -> Report {
     let started = Instant::now();
     let report =
         (phase.check)().unwrap_or_else(|error| Report::failed(phase.name, format!("{error:#}")));
-    println!(
-        "   {} in {:.1} s",
-        report.verdict(),
-        started.elapsed().as_secs_f32()
-    );
+    println!("   {} in {:.1} s", report.verdict(), started.elapsed().as_secs_f32());
     report
 }
 
@@ -213,10 +189,7 @@ fn doc() -> Result<Report> {
 }
 
 fn bench() -> Result<Report> {
-    if !repo::root()
-        .join("crates/engine/benches/ranges.rs")
-        .is_file()
-    {
+    if !repo::root().join("crates/engine/benches/ranges.rs").is_file() {
         return Ok(Report::default());
     }
     let mut command = repo::cargo(&["bench", "--package", "agentaflow-engine"]);
@@ -232,10 +205,7 @@ fn one(name: &str, command: &mut Command, advice: &str) -> Result<Report> {
     }
     finished.show_output();
     let command = process::display(command);
-    Ok(Report::failed(
-        name,
-        format!("`{command}` failed: {advice}"),
-    ))
+    Ok(Report::failed(name, format!("`{command}` failed: {advice}")))
 }
 
 #[cfg(test)]

@@ -65,14 +65,7 @@ fn record(report: &mut Report, program: Option<&str>, test: &str, outcome: &str)
         report.fail(name, "see the output above");
     } else if let Some(reason) = outcome.strip_prefix("ignored") {
         let reason = reason.trim_start_matches(", ");
-        report.skip(
-            name,
-            if reason.is_empty() {
-                "ignored, no reason given"
-            } else {
-                reason
-            },
-        );
+        report.skip(name, if reason.is_empty() { "ignored, no reason given" } else { reason });
     }
 }
 

@@ -40,9 +40,7 @@ pub(crate) fn ensure_program(program: &str) -> Result<()> {
         bail!(missing);
     }
     println!("   installing the Debian package {package}");
-    apt_get(&["update"])
-        .and_then(|()| apt_get(&["install", "-y", package]))
-        .context(missing)
+    apt_get(&["update"]).and_then(|()| apt_get(&["install", "-y", package])).context(missing)
 }
 
 /// The path of cargo-deny: the one on `PATH`, or our own, built once into the cache.
@@ -66,9 +64,7 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
 
 fn apt_get(arguments: &[&str]) -> Result<()> {
     let mut command = Command::new("apt-get");
-    command
-        .args(arguments)
-        .env("DEBIAN_FRONTEND", "noninteractive");
+    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
     install(&mut command)
 }
 
@@ -83,11 +79,7 @@ fn install(command: &mut Command) -> Result<()> {
 
 /// Where installed tools are kept between runs and checkouts.
 fn cache() -> Result<PathBuf> {
-    let absolute = |name: &str| {
-        env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|p| p.is_absolute())
-    };
+    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
     let base = base.context("neither XDG_CACHE_HOME nor HOME says where to keep tools")?;
     Ok(base.join("agentaflow/tools"))
@@ -95,15 +87,12 @@ fn cache() -> Result<PathBuf> {
 
 fn on_path(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
-    env::split_paths(&path)
-        .map(|folder| folder.join(program))
-        .find(|file| is_executable(file))
+    env::split_paths(&path).map(|folder| folder.join(program)).find(|file| is_executable(file))
 }
 
 fn is_executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
-    file.metadata()
-        .is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
 fn is_root() -> bool {

@@ -37,7 +37,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     };
     eprintln!("{label} {}", sentence(error));
     if error.is::<Usage>() {
-        eprintln!("\nFor more, try '--help'.");
+        eprintln!("\nFor more information, try '--help'.");
         return ExitCode::from(2);
     }
     ExitCode::FAILURE

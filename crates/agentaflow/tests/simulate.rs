@@ -208,6 +208,18 @@ fn every_example_scenario_runs_under_every_strategy() {
 }
 
 #[test]
+fn the_scenario_of_the_documentation_runs() {
+    let folder = folder("docs");
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/simulator.md");
+    let text = std::fs::read_to_string(docs).unwrap();
+    let scenario =
+        text.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    std::fs::write(folder.join("docs.yaml"), scenario).unwrap();
+    let outcomes = json(&folder, "simulate docs.yaml -o json");
+    assert_eq!((&outcomes[0]["jobs"], &outcomes[0]["finished"]), (&50.into(), &50.into()));
+}
+
+#[test]
 fn a_misspelt_strategy_is_answered_with_the_right_one() {
     let (code, message) =
         failure(&folder("strategy"), "simulate --demo --strategy least_fragmentd");

@@ -5,7 +5,7 @@ mod load;
 
 use agentaflow_engine::{Event, Scheduler, Strategy, Time, WorkloadId};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use load::{MISSION, cluster, workloads};
+use load::{MISSION, MIXED, cluster, workloads};
 
 /// Workloads that come at once.
 const BATCH: usize = 100;
@@ -13,7 +13,7 @@ const BATCH: usize = 100;
 /// A cluster about half full, and a batch that comes to it.
 fn half_full(nodes: usize, strategy: Strategy) -> Scheduler {
     let mut scheduler = cluster(nodes, strategy);
-    for workload in workloads(nodes * 8 / 4, 1) {
+    for workload in workloads(nodes * 8 / 4, MIXED, 1) {
         scheduler.apply(Time(0), Event::Submit(Box::new(workload))).expect("valid");
     }
     scheduler.decide(Time(0));
@@ -29,18 +29,19 @@ fn decisions(criterion: &mut Criterion) {
         for nodes in [125, 1250, 12_500] {
             let mut scheduler = half_full(nodes, strategy);
             let mut round = 2;
-            let next = || {
+            let mut next = || {
                 round += 1;
-                workloads(BATCH, round)
+                workloads(BATCH, MIXED, round)
             };
-            let mut next = next;
             group.bench_function(BenchmarkId::from_parameter(nodes * 8), |bencher| {
                 bencher.iter_batched(
                     &mut next,
                     |batch| {
                         let ids: Vec<WorkloadId> = batch.iter().map(|w| w.id.clone()).collect();
                         for workload in batch {
-                            scheduler.apply(Time(1), Event::Submit(Box::new(workload))).expect("valid");
+                            scheduler
+                                .apply(Time(1), Event::Submit(Box::new(workload)))
+                                .expect("valid");
                         }
                         let plan = scheduler.decide(Time(1));
                         for id in ids {
@@ -62,7 +63,7 @@ fn questions(criterion: &mut Criterion) {
     group.sample_size(10);
     for nodes in [125, 1250] {
         let scheduler = half_full(nodes, Strategy::LeastUtilized);
-        let workload = workloads(1, 99).remove(0);
+        let workload = workloads(1, MIXED, 99).remove(0);
         group.bench_function(BenchmarkId::new("what_if", nodes * 8), |bencher| {
             bencher.iter(|| scheduler.what_if(Time(1), workload.clone()));
         });

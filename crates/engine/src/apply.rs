@@ -28,7 +28,9 @@ impl Scheduler {
                 self.refresh_state(node);
             }),
             Event::Drain { node, on } => self.node_number(&node).map(|node| self.drain(node, on)),
-            Event::SpotReclaim { node, at } => self.node_number(&node).map(|node| self.reclaim_spot(node, at)),
+            Event::SpotReclaim { node, at } => {
+                self.node_number(&node).map(|node| self.reclaim_spot(node, at))
+            }
             Event::GpuHealth { node, gpu, health } => {
                 let number = self.node_number(&node)?;
                 self.gpu_number(number, &gpu)?;
@@ -49,7 +51,10 @@ impl Scheduler {
             }
             Event::Queue(queue) => self.set_queue(*queue),
             Event::QueueRemoved(queue) => {
-                let number = self.queues.find(&queue).ok_or_else(|| Rejected::UnknownQueue(queue.clone()))?;
+                let number = self
+                    .queues
+                    .find(&queue)
+                    .ok_or_else(|| Rejected::UnknownQueue(queue.clone()))?;
                 self.queues.remove(number).map_err(|why| Rejected::Queue { queue, why })
             }
             Event::Budget { id, allowed } => {
@@ -73,7 +78,7 @@ impl Scheduler {
 
     fn apply_to_workload(&mut self, event: Event) -> Result<(), Rejected> {
         match event {
-            Event::Submit(workload) => self.submit(*workload).map(|_| ()),
+            Event::Submit(workload) => self.submit(workload).map(|_| ()),
             Event::Gate { workload, gate } => {
                 let job = self.job_number(&workload)?;
                 self.set_gate(job, gate);
@@ -108,7 +113,9 @@ impl Scheduler {
                 }
                 Ok(())
             }
-            Event::Refused { workload, task } => self.seated(&workload, task).map(|job| self.refuse(job, task)),
+            Event::Refused { workload, task } => {
+                self.seated(&workload, task).map(|job| self.refuse(job, task))
+            }
             Event::Devices { workload, task, gpus } => {
                 let job = self.seated(&workload, task)?;
                 self.set_devices(job, task, &gpus)
@@ -121,17 +128,22 @@ impl Scheduler {
                 self.stoppable.remove(&job);
                 Ok(())
             }
-            Event::Gone { workload, task } => self.seated(&workload, task).map(|job| self.task_gone(job, task)),
+            Event::Gone { workload, task } => {
+                self.seated(&workload, task).map(|job| self.task_gone(job, task))
+            }
             _ => unreachable!("events about nodes, queues and policy are handled above"),
         }
     }
 
-    fn submit(&mut self, workload: Workload) -> Result<JobIdx, Rejected> {
+    fn submit(&mut self, workload: Box<Workload>) -> Result<JobIdx, Rejected> {
         workload.validate()?;
         if self.jobs.find(&workload.id).is_some() {
             return Err(Rejected::DuplicateWorkload(workload.id));
         }
-        let queue = self.queues.find(&workload.queue).ok_or_else(|| Rejected::UnknownQueue(workload.queue.clone()))?;
+        let queue = self
+            .queues
+            .find(&workload.queue)
+            .ok_or_else(|| Rejected::UnknownQueue(workload.queue.clone()))?;
         if workload.priority > self.queues.get(queue).spec.max_priority {
             let why = "does not allow a priority that high";
             return Err(Rejected::Queue { queue: workload.queue, why });
@@ -140,13 +152,15 @@ impl Scheduler {
     }
 
     /// Takes in a workload that is known to be right.
-    pub(crate) fn admit(&mut self, workload: Workload) -> JobIdx {
+    pub(crate) fn admit(&mut self, workload: Box<Workload>) -> JobIdx {
+        let workload: Arc<Workload> = workload.into();
         let queue = self.queues.find(&workload.queue).unwrap_or(crate::queues::ROOT);
-        let milli = self.typical_milli(&workload);
-        self.expectation.learn(&workload, milli);
-        self.expectation.wanted |= workload.strategy.is_some_and(crate::Strategy::looks_ahead);
-        let request = Arc::new(workload.request.clone());
-        let shape = self.cluster.intern(&request, Vec::new());
+        if self.expectation.learns {
+            let milli = self.typical_milli(&workload);
+            self.expectation.learn(&workload, milli);
+        }
+        self.expectation.wanted.extend(workload.strategy.filter(|strategy| strategy.looks_ahead()));
+        let shape = self.cluster.intern(&workload.request, Vec::new());
         self.cluster.use_shape(shape);
         self.watch_terms(&workload);
         self.queues.get_mut(queue).members += 1;
@@ -163,7 +177,7 @@ impl Scheduler {
             not_before: Time(0),
             avoid: None,
             told: None,
-            spec: Arc::new(workload),
+            spec: workload,
         };
         let gated = job.spec.gate.is_some();
         let index = self.jobs.insert(job);
@@ -184,12 +198,28 @@ impl Scheduler {
             let ours = jobs.iter().flat_map(|(_, job)| {
                 job.seats().map(move |(_, seat)| (seat.node, &job.spec.request.labels))
             });
-            let hosts = cluster.hosts.iter().enumerate().filter_map(|(node, host)| Some((node, host.as_ref()?)));
+            let hosts = cluster
+                .hosts
+                .iter()
+                .enumerate()
+                .filter_map(|(node, host)| Some((node, host.as_ref()?)));
             let foreign = hosts.flat_map(|(node, host)| {
                 host.foreign.values().map(move |(uses, _)| (node as NodeIdx, &uses.labels))
             });
             Box::new(ours.chain(foreign))
         });
+    }
+
+    /// Begins to learn what to expect, from everything that is here.
+    pub(crate) fn begin_to_learn(&mut self) {
+        self.expectation.learns = true;
+        let mut known: Vec<(u64, Arc<Workload>)> =
+            self.jobs.iter().map(|(_, job)| (job.serial, job.spec.clone())).collect();
+        known.sort_unstable_by_key(|(serial, _)| *serial);
+        for (_, workload) in known {
+            let milli = self.typical_milli(&workload);
+            self.expectation.learn(&workload, milli);
+        }
     }
 
     /// Thousandths of a GPU that each GPU of the workload means here.
@@ -229,7 +259,8 @@ impl Scheduler {
 
     /// Whether it is in its queue, and not waiting somewhere else.
     pub(crate) fn is_queued(&self, job: JobIdx) -> bool {
-        let waits = self.jobs.get(job).state == State::Waiting && self.jobs.get(job).spec.gate.is_none();
+        let waits =
+            self.jobs.get(job).state == State::Waiting && self.jobs.get(job).spec.gate.is_none();
         waits && !self.is_backing_off(job)
     }
 
@@ -242,7 +273,9 @@ impl Scheduler {
         match self.jobs.get(job).state {
             State::Waiting => {
                 let not_before = self.jobs.get(job).not_before;
-                if !self.backoffs.remove(&(not_before, job)) && self.jobs.get(job).spec.gate.is_none() {
+                if !self.backoffs.remove(&(not_before, job))
+                    && self.jobs.get(job).spec.gate.is_none()
+                {
                     self.dequeue(job);
                 }
             }
@@ -321,6 +354,10 @@ impl Scheduler {
             tasks: job.spec.tasks,
         })?;
         let placed = slot.seat.is_some();
-        if placed { Ok(index) } else { Err(Rejected::NotPlaced { workload: workload.clone(), task }) }
+        if placed {
+            Ok(index)
+        } else {
+            Err(Rejected::NotPlaced { workload: workload.clone(), task })
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::cluster::room::DeviceClaim;
+use crate::cluster::room::{Claim, DeviceClaim};
 use crate::cluster::{Change, NodeIdx, Reach};
 use crate::error::{BadInput, Rejected};
 use crate::name::{ForeignId, GpuId, NodeId};
@@ -80,10 +80,11 @@ impl Scheduler {
         let mut room = self.cluster.room(node).clone();
         for part in &seat.claim.devices {
             let gpu = &old.gpus[usize::from(part.device)].id;
-            let kept = self.cluster.host(node).device(gpu).and_then(|index| moved(part, index, &room));
+            let kept =
+                self.cluster.host(node).device(gpu).and_then(|index| moved(part, index, &room));
             match kept {
                 Some(part) => {
-                    let one = crate::cluster::room::Claim { need: Arc::default(), devices: [part].into_iter().collect() };
+                    let one = Claim { need: Arc::default(), devices: [part].into_iter().collect() };
                     room.book(&one);
                     claim.devices.push(part);
                 }
@@ -97,14 +98,19 @@ impl Scheduler {
         lost
     }
 
-    pub(crate) fn read_utilization(&mut self, node: &NodeId, readings: Vec<(GpuId, Percent)>) -> Result<(), Rejected> {
+    pub(crate) fn read_utilization(
+        &mut self,
+        node: &NodeId,
+        readings: Vec<(GpuId, Percent)>,
+    ) -> Result<(), Rejected> {
         let number = self.node_number(node)?;
         for (gpu, _) in &readings {
             self.gpu_number(number, gpu)?;
         }
         let mut changed = false;
         for (gpu, reading) in readings {
-            let before = self.cluster.host_mut(number).busy.insert(gpu, reading).unwrap_or_default();
+            let before =
+                self.cluster.host_mut(number).busy.insert(gpu, reading).unwrap_or_default();
             changed |= before.step() != reading.step();
         }
         if changed {
@@ -115,11 +121,17 @@ impl Scheduler {
         Ok(())
     }
 
-    pub(crate) fn see_foreign(&mut self, node: &NodeId, id: ForeignId, uses: ForeignUse) -> Result<(), Rejected> {
+    pub(crate) fn see_foreign(
+        &mut self,
+        node: &NodeId,
+        id: ForeignId,
+        uses: ForeignUse,
+    ) -> Result<(), Rejected> {
         let number = self.node_number(node)?;
         id.validate()?;
         uses.validate()?;
-        let others = self.cluster.host(number).foreign.keys().filter(|known| **known != id).count() as u64;
+        let others =
+            self.cluster.host(number).foreign.keys().filter(|known| **known != id).count() as u64;
         limit("the number of foreign uses of a node", others + 1, MAX_FOREIGN)?;
         for gpu in uses.gpus.keys() {
             self.gpu_number(number, gpu)?;
@@ -129,11 +141,27 @@ impl Scheduler {
         self.improved |= self.terms.ask_about(&uses.labels);
         self.restore_foreign(number, id, uses, &[]);
         self.top_up(number);
+        // A reservation here may wait for what will now stay: it is made anew.
+        if let Some(job) = self.holds.reserved {
+            let here = self
+                .holds
+                .get(job)
+                .is_some_and(|hold| hold.planned.iter().any(|(node, _)| *node == number));
+            if here {
+                self.drop_hold(job);
+            }
+        }
         Ok(())
     }
 
     /// Books foreign use; `assumed` names GPUs for those that it does not name itself.
-    pub(crate) fn restore_foreign(&mut self, node: NodeIdx, id: ForeignId, uses: ForeignUse, assumed: &[GpuId]) {
+    pub(crate) fn restore_foreign(
+        &mut self,
+        node: NodeIdx,
+        id: ForeignId,
+        uses: ForeignUse,
+        assumed: &[GpuId],
+    ) {
         let claim = self.cluster.foreign_claim(node, &uses, assumed);
         self.terms.moved(node, subject(&uses), 1);
         self.cluster.book(node, &claim);
@@ -153,7 +181,9 @@ impl Scheduler {
     }
 
     pub(crate) fn forget_foreign(&mut self, node: NodeIdx, id: &ForeignId) -> bool {
-        let Some((uses, claim)) = self.cluster.host_mut(node).foreign.remove(id) else { return false };
+        let Some((uses, claim)) = self.cluster.host_mut(node).foreign.remove(id) else {
+            return false;
+        };
         self.cluster.release(node, &claim);
         self.terms.moved(node, subject(&uses), -1);
         self.settle(node);
@@ -163,10 +193,14 @@ impl Scheduler {
 
     /// The devices a task really has. On a node that chooses by itself, another task that was only
     /// thought to be on one of them is thought to be on the device given up in exchange.
-    pub(crate) fn set_devices(&mut self, job: JobIdx, task: u32, gpus: &[GpuId]) -> Result<(), Rejected> {
-        let seat = self.jobs.get(job).tasks[task as usize].seat.clone().ok_or_else(|| Rejected::NotPlaced {
-            workload: self.jobs.get(job).spec.id.clone(),
-            task,
+    pub(crate) fn set_devices(
+        &mut self,
+        job: JobIdx,
+        task: u32,
+        gpus: &[GpuId],
+    ) -> Result<(), Rejected> {
+        let seat = self.jobs.get(job).tasks[task as usize].seat.clone().ok_or_else(|| {
+            Rejected::NotPlaced { workload: self.jobs.get(job).spec.id.clone(), task }
         })?;
         if gpus.len() != seat.claim.devices.len() {
             return Err(Rejected::DeviceCount {
@@ -187,8 +221,10 @@ impl Scheduler {
             }
             wanted.push(number);
         }
-        let given_up: Vec<usize> = seat.claim.devices.iter().map(|part| usize::from(part.device)).collect();
-        let mut spare: Vec<usize> = given_up.into_iter().filter(|device| !wanted.contains(device)).collect();
+        let given_up: Vec<usize> =
+            seat.claim.devices.iter().map(|part| usize::from(part.device)).collect();
+        let mut spare: Vec<usize> =
+            given_up.into_iter().filter(|device| !wanted.contains(device)).collect();
         self.reseat(job, task, &wanted, true);
         if self.cluster.host(node).spec.chooser == Chooser::Node {
             let mut guests: Vec<TaskRef> = self.cluster.host(node).tasks.clone();
@@ -207,11 +243,16 @@ impl Scheduler {
 
     /// Moves a task whose devices are only assumed off these devices.
     fn make_way(&mut self, guest: TaskRef, taken: &[usize], spare: &mut Vec<usize>) {
-        let Some(seat) = self.jobs.get(guest.job).tasks[guest.task as usize].seat.as_ref() else { return };
-        if seat.known || !seat.claim.devices.iter().any(|part| taken.contains(&usize::from(part.device))) {
+        let Some(seat) = self.jobs.get(guest.job).tasks[guest.task as usize].seat.as_ref() else {
+            return;
+        };
+        if seat.known
+            || !seat.claim.devices.iter().any(|part| taken.contains(&usize::from(part.device)))
+        {
             return;
         }
-        let mut devices: Vec<usize> = seat.claim.devices.iter().map(|part| usize::from(part.device)).collect();
+        let mut devices: Vec<usize> =
+            seat.claim.devices.iter().map(|part| usize::from(part.device)).collect();
         for device in &mut devices {
             if taken.contains(device) {
                 if let Some(free) = spare.pop() {
@@ -229,16 +270,17 @@ impl Scheduler {
         let Some(seat) = self.jobs.get(job).tasks[task as usize].seat.clone() else { return };
         self.cluster.release(seat.node, &seat.claim);
         self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, half_life);
-        let room = self.cluster.room(seat.node);
+        let mut room = self.cluster.room(seat.node).clone();
         let mut claim = seat.claim.clone();
         for (part, device) in claim.devices.iter_mut().zip(devices) {
             // A slice that has no place there is still a fact: it is counted without its slots.
-            *part = moved(part, *device, room).unwrap_or(DeviceClaim {
+            *part = moved(part, *device, &room).unwrap_or(DeviceClaim {
                 device: *device as u8,
                 model: room.devices[*device].model,
                 slice: None,
                 ..*part
             });
+            room.book(&Claim { need: Arc::default(), devices: [*part].into_iter().collect() });
         }
         self.cluster.book(seat.node, &claim);
         self.queues.charge(queue, &Charge::of(&claim), 1, self.now, half_life);
@@ -250,12 +292,17 @@ impl Scheduler {
 
     pub(crate) fn gpu_number(&self, node: NodeIdx, gpu: &GpuId) -> Result<usize, Rejected> {
         let host = self.cluster.host(node);
-        host.device(gpu).ok_or_else(|| Rejected::UnknownGpu { node: host.spec.id.clone(), gpu: gpu.clone() })
+        host.device(gpu)
+            .ok_or_else(|| Rejected::UnknownGpu { node: host.spec.id.clone(), gpu: gpu.clone() })
     }
 }
 
 /// The same part on another device; none when a slice has no place there.
-fn moved(part: &DeviceClaim, device: usize, room: &crate::cluster::room::Room) -> Option<DeviceClaim> {
+fn moved(
+    part: &DeviceClaim,
+    device: usize,
+    room: &crate::cluster::room::Room,
+) -> Option<DeviceClaim> {
     let found = &room.devices[device];
     let mut part = DeviceClaim { device: device as u8, model: found.model, ..*part };
     if part.slice.is_none() && part.milli >= 1000 {

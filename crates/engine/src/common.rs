@@ -8,18 +8,28 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::cluster::room::{CPU, Room};
 use crate::cluster::shape::{Ask, Shape};
 use crate::cluster::{Cluster, NodeIdx};
 use crate::strategy::{self, Strategy};
 use crate::tree::{Tree, UNFIT};
 
 /// Nodes judged before a search gives up.
-const PATIENCE: u32 = 48;
+const PATIENCE: u32 = 12;
 
 /// Requests that are alike in what they take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Family {
-    Plain,
+pub(crate) struct Family {
+    pub(crate) takes: Takes,
+    /// All of them ask for at least so many cores, a power of two. Nodes without CPU left but with idle
+    /// GPUs would otherwise look best for ever.
+    cores: u32,
+}
+
+/// What a family takes of GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Takes {
+    Nothing,
     Whole,
     Share,
 }
@@ -30,12 +40,26 @@ impl Family {
         if shape.has_node_terms || shape.key.request.preferred_model.is_some() {
             return None;
         }
-        match shape.ask {
-            Ask::None => Some(Self::Plain),
-            Ask::Whole(_) => Some(Self::Whole),
-            Ask::Share(_) | Ask::Memory(_) => Some(Self::Share),
-            Ask::Mig(..) => None,
-        }
+        let takes = match shape.ask {
+            Ask::None => Takes::Nothing,
+            Ask::Whole(_) => Takes::Whole,
+            Ask::Share(_) | Ask::Memory(_) => Takes::Share,
+            Ask::Mig(..) => return None,
+        };
+        let cores = u32::try_from(shape.need.amounts[CPU] / 1000).unwrap_or(u32::MAX);
+        let cores = cores.checked_ilog2().map_or(0, |log| 1 << log);
+        Some(Self { takes, cores })
+    }
+
+    /// Whether a node could have room for any of them.
+    pub(crate) fn may_fit(self, room: &Room) -> bool {
+        let device = match self.takes {
+            Takes::Nothing => true,
+            Takes::Whole => room.whole > 0,
+            Takes::Share => room.most_milli > 0,
+        };
+        let cores = self.cores == 0 || room.free[CPU] >= i64::from(self.cores) * 1000;
+        device && cores && room.open
     }
 }
 
@@ -96,7 +120,11 @@ impl Common {
                 break;
             }
             if level > 0 {
-                open.extend(self.tree.children(level, place).map(|(bound, place)| (bound, Reverse(place), level - 1)));
+                open.extend(
+                    self.tree
+                        .children(level, place)
+                        .map(|(bound, place)| (bound, Reverse(place), level - 1)),
+                );
                 continue;
             }
             tries += 1;

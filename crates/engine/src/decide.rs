@@ -15,7 +15,11 @@ use crate::queues::{Charge, ROOT};
 use crate::request::{MigProfile, Side, Spread, TaskAffinity};
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, Seat, State};
-use crate::units::Time;
+use crate::units::{Span, Time};
+use crate::workload::{MAX_PRIORITY, Topology};
+
+/// How many are kept in line for the reservation.
+const MOST_HEIRS: usize = 8;
 
 /// What a pass remembers while it runs.
 #[derive(Debug, Default)]
@@ -23,6 +27,10 @@ struct Pass {
     decisions: Vec<Decision>,
     /// The first workload that could not be placed: the head of the queue.
     head: Option<JobIdx>,
+    /// The first ones that got no reservation because somebody else has it: next in line for one.
+    heirs: Vec<JobIdx>,
+    /// Those that have waited far too long are in that line already.
+    lined_up: bool,
     /// Only newcomers are looked at; the head is among those set aside before.
     partial: bool,
     /// Reasons found since the last placement, by what was asked for: queues and priorities differ,
@@ -50,8 +58,10 @@ impl Scheduler {
         // 3. Who is next, until nobody is left to try.
         self.prepare_order();
         while let Some((group, job)) = self.next_up() {
+            let (group, job) = self.reserved_first(&pass).unwrap_or((group, job));
             self.serve(group, job, &mut pass);
         }
+        self.reserve_for_heir(&mut pass);
         // 4. Why the others wait.
         self.report_waits(&mut pass.decisions);
         let wake = self.next_wake();
@@ -65,7 +75,8 @@ impl Scheduler {
             self.timers.remove(&first);
             self.improved = true;
         }
-        while let Some((at, job)) = self.backoffs.first().copied().filter(|(at, _)| *at <= self.now) {
+        while let Some((at, job)) = self.backoffs.first().copied().filter(|(at, _)| *at <= self.now)
+        {
             self.backoffs.remove(&(at, job));
             self.jobs.get_mut(job).not_before = Time(0);
             if self.jobs.get(job).spec.gate.is_none() {
@@ -87,6 +98,7 @@ impl Scheduler {
 
     /// Holds without victims left become placements.
     fn start_beneficiaries(&mut self, pass: &mut Pass) {
+        self.cluster.sort();
         let ready = |purpose: &Purpose| matches!(purpose, Purpose::Preemption { victims, .. } if victims.is_empty());
         for job in self.holders(|hold| ready(&hold.purpose)) {
             let Some(hold) = self.drop_hold(job) else { continue };
@@ -101,23 +113,29 @@ impl Scheduler {
         }
     }
 
+    fn can_pay(&self, job: JobIdx, planned: &[(u32, Claim)]) -> bool {
+        let mut charge = Charge::default();
+        for (_, claim) in planned {
+            charge.add(&Charge::of(claim));
+        }
+        self.queues.excess(&self.cluster, self.jobs.get(job).queue, &charge).is_none()
+    }
+
     /// Whether what was planned can be booked as it stands and paid for.
     fn seats_are_free(&mut self, job: JobIdx, planned: &[(u32, Claim)]) -> bool {
         let shape = self.cluster.shape(self.jobs.get(job).shape);
         let mut rooms = std::collections::BTreeMap::new();
-        let mut charge = Charge::default();
         for (node, claim) in planned {
             let room = rooms.entry(*node).or_insert_with(|| self.cluster.room(*node).clone());
-            if room.overcommitted() || fit::lack(shape, room).is_some() {
+            if room.overcommitted() || fit::lack(shape, room).is_some() || !room.has_slices(claim) {
                 return false;
             }
             room.book(claim);
             if room.overcommitted() {
                 return false;
             }
-            charge.add(&Charge::of(claim));
         }
-        self.queues.excess(&self.cluster, self.jobs.get(job).queue, &charge).is_none()
+        self.can_pay(job, planned)
     }
 
     /// Books what was planned, unless terms between tasks have come to forbid it.
@@ -143,9 +161,10 @@ impl Scheduler {
         if self.policy.order() == Order::FairShare {
             self.queues.accrue(self.now, self.policy.half_life);
         }
-        let looks_ahead = self.policy.strategy.looks_ahead() || self.expectation.wanted;
-        if looks_ahead && self.expectation.is_stale(&self.cluster) {
-            self.expectation.renew(&self.cluster, &mut self.outlook);
+        if !self.expectation.learns && self.expectation.is_needed(self.policy.strategy) {
+            self.begin_to_learn();
+        }
+        if self.expectation.renew(self.policy.strategy, &self.cluster, &mut self.outlook) {
             self.outlook_version += 1;
         }
     }
@@ -172,10 +191,30 @@ impl Scheduler {
         if self.evict_for(job, pass) {
             return;
         }
+        if matches!(obstacle, Obstacle::Quota(_)) && self.holds.reserved == Some(job) {
+            // It cannot pay for what is kept for it: others may have it.
+            self.drop_hold(job);
+        }
         let mut held = None;
         if matches!(obstacle, Obstacle::NoRoom | Obstacle::Gang(_)) {
-            if pass.head.is_none() && !pass.partial && self.reserve(job) {
-                pass.head = Some(job);
+            if pass.head.is_none() && !pass.partial {
+                if self.takes_over_reservation(job) {
+                    self.start(job, pass);
+                    return;
+                }
+                self.reserve_for_heir(pass);
+                if pass.head.is_none() && self.reserve(job) {
+                    if self.starts_as_reserved(job) {
+                        self.start(job, pass);
+                        return;
+                    }
+                    pass.head = Some(job);
+                } else if self.holds.reserved.is_some()
+                    && pass.heirs.len() < MOST_HEIRS
+                    && self.ever_fits(job)
+                {
+                    pass.heirs.push(job);
+                }
             }
             held = self.holder_in_the_way(job);
         }
@@ -192,7 +231,12 @@ impl Scheduler {
     }
 
     /// The reason behind an obstacle, worked out once for all groups that ask for the same.
-    fn shared_reason(&mut self, job: JobIdx, obstacle: &Obstacle, pass: &mut Pass) -> Arc<WaitReason> {
+    fn shared_reason(
+        &mut self,
+        job: JobIdx,
+        obstacle: &Obstacle,
+        pass: &mut Pass,
+    ) -> Arc<WaitReason> {
         if matches!(obstacle, Obstacle::Quota(_)) {
             return Arc::new(self.reason(job, obstacle));
         }
@@ -232,7 +276,10 @@ impl Scheduler {
             return placed;
         }
         let blocked = self.place(job);
-        if blocked.is_ok() || matches!(blocked, Err(Obstacle::Quota(_))) || !self.is_gone_in_time(job) {
+        if blocked.is_ok()
+            || matches!(blocked, Err(Obstacle::Quota(_)))
+            || !self.is_gone_in_time(job)
+        {
             return blocked;
         }
         self.place_in_held_room(job, reserved)
@@ -246,7 +293,7 @@ impl Scheduler {
     }
 
     /// Expected to end before the reserved workload is expected to start.
-    fn is_gone_in_time(&self, job: JobIdx) -> bool {
+    pub(crate) fn is_gone_in_time(&self, job: JobIdx) -> bool {
         let end = self.jobs.get(job).spec.estimate.map(|estimate| self.now.after(estimate));
         matches!((end, self.holds.reserved_start()), (Some(end), Some(start)) if end <= start)
     }
@@ -254,7 +301,8 @@ impl Scheduler {
     /// Members of a group that only a hold keeps out, but that are short enough to use it.
     fn backfill_members(&mut self, group: GroupIdx, pass: &mut Pass) {
         let Some(reserved) = self.holds.reserved else { return };
-        let members: Vec<JobIdx> = self.pending.group(group).members.values().copied().skip(1).collect();
+        let members: Vec<JobIdx> =
+            self.pending.group(group).members.values().copied().skip(1).collect();
         for job in members {
             if self.is_gone_in_time(job) {
                 if self.place_in_held_room(job, reserved).is_err() {
@@ -289,28 +337,119 @@ impl Scheduler {
         fits.then(|| holders[0])
     }
 
+    /// Whether one comes before the other for good. The turn of queues changes with their shares, and
+    /// two that take turns would take each other's reservation away for ever.
+    fn comes_before(&self, job: JobIdx, other: JobIdx) -> bool {
+        let same = self.pending.global || self.jobs.get(job).queue == self.jobs.get(other).queue;
+        same && self.rank(job) < self.rank(other)
+    }
+
+    /// The reservation has become free: it goes to who came first, not to who comes next.
+    fn reserve_for_heir(&mut self, pass: &mut Pass) {
+        if self.holds.reserved.is_none() && pass.head.is_none() {
+            if !std::mem::replace(&mut pass.lined_up, true) {
+                pass.heirs.splice(0..0, self.overdue());
+            }
+            let heirs = std::mem::take(&mut pass.heirs);
+            pass.head = heirs.into_iter().find(|heir| self.is_queued(*heir) && self.reserve(*heir));
+        }
+    }
+
+    /// Those that have waited for longer than any priority is worth, oldest first. Shares decide whose
+    /// turn it is, and a queue with a small share could be passed by others for ever.
+    fn overdue(&self) -> Vec<JobIdx> {
+        if self.pending.global {
+            return Vec::new();
+        }
+        let ageing = self.policy.ageing.0.saturating_mul(u64::from(MAX_PRIORITY));
+        let long = Span(self.policy.patience.0.saturating_add(ageing));
+        let first =
+            self.pending.groups().filter_map(|(_, group)| group.members.values().next().copied());
+        let mut jobs: Vec<JobIdx> =
+            first.filter(|job| self.jobs.get(*job).submitted.after(long) <= self.now).collect();
+        jobs.sort_unstable_by_key(|job| {
+            (self.jobs.get(*job).submitted, self.jobs.get(*job).serial)
+        });
+        jobs.retain({
+            let mut left = MOST_HEIRS;
+            move |job| {
+                let fits = left > 0 && self.ever_fits(*job);
+                left -= usize::from(fits);
+                fits
+            }
+        });
+        jobs
+    }
+
+    /// All that is kept for it is free, and only the search for places, one task after the other, led
+    /// it astray: it starts where room is kept.
+    fn starts_as_reserved(&mut self, job: JobIdx) -> bool {
+        let spread = matches!(self.jobs.get(job).spec.topology, Some(Topology::Spread(_)));
+        let Some(hold) = self.holds.get(job).filter(|_| !spread) else { return false };
+        let planned = hold.planned.clone();
+        self.lift_hold(job);
+        let starts = self.seats_are_free(job, &planned) && self.seat_as_planned(job, planned);
+        if starts {
+            self.drop_hold(job);
+        } else {
+            self.take_hold(job);
+        }
+        starts
+    }
+
+    /// Without backfill, the queue that room is kept in goes first: two heads that wait for each other
+    /// would wait for ever.
+    fn reserved_first(&self, pass: &Pass) -> Option<(GroupIdx, JobIdx)> {
+        let reserved =
+            self.holds.reserved.filter(|_| !self.policy.backfill && pass.head.is_none())?;
+        self.pending.next(if self.pending.global { ROOT } else { self.jobs.get(reserved).queue })
+    }
+
+    /// Nothing is kept for a workload against one that comes before it: that one may start there.
+    fn takes_over_reservation(&mut self, job: JobIdx) -> bool {
+        match self.holds.reserved {
+            Some(other) if self.comes_before(job, other) => {
+                self.place_in_held_room(job, other).is_ok()
+            }
+            _ => false,
+        }
+    }
+
     /// Keeps room for the head of the queue where it can start first. Says whether it is worth
     /// waiting for: what never fits must not keep others from being the head.
     fn reserve(&mut self, job: JobIdx) -> bool {
         if self.holds.reserved == Some(job) {
             return true;
         }
-        if let Some(other) = self.holds.reserved {
-            self.drop_hold(other);
-            self.improved = false;
+        let other = self.holds.reserved;
+        // Without backfill nobody passes one that could ever start.
+        let stands = !self.policy.backfill && {
+            let shape = self.affordable_shape(job);
+            self.ever_fits_as(job, shape)
+        };
+        if other.is_some_and(|other| !self.comes_before(job, other)) {
+            return stands;
+        }
+        if let Some(other) = other {
+            self.lift_hold(other);
+        }
+        // What its queue cannot pay for is no start.
+        let start = self.foresee(job).filter(|start| self.can_pay(job, &start.seats));
+        if let Some(other) = other {
+            self.take_hold(other);
         }
         let patience = self.jobs.get(job).submitted.after(self.policy.patience);
-        match self.foresee(job) {
-            Some(start) => {
-                self.hold(job, Purpose::Reservation { start: start.at }, start.seats);
-                true
+        if let Some(start) = start {
+            if let Some(other) = other {
+                self.drop_hold(other);
             }
-            None if patience > self.now && self.ever_fits(job) => {
-                self.timers.insert(patience);
-                true
-            }
-            None => false,
+            self.hold(job, Purpose::Reservation { start: start.at }, start.seats);
+            return true;
         }
+        if patience > self.now && self.ever_fits(job) {
+            self.timers.insert(patience);
+        }
+        stands
     }
 
     /// Stops others for this workload, if it may and if that helps.
@@ -328,11 +467,17 @@ impl Scheduler {
             self.draw_on_budgets(*victim);
             self.stop(*victim);
         }
-        let names = |victims: &[JobIdx]| victims.iter().map(|v| self.jobs.get(*v).spec.id.clone()).collect::<Vec<_>>();
+        let names = |victims: &[JobIdx]| {
+            victims.iter().map(|v| self.jobs.get(*v).spec.id.clone()).collect::<Vec<_>>()
+        };
         let victims = names(&eviction.victims);
         let beneficiary = self.jobs.get(job).spec.id.clone();
-        pass.decisions.push(Decision::Preempt { victims: victims.clone(), beneficiary: beneficiary.clone(), until });
-        self.tell(job, Arc::new(WaitReason::Preempting { victims, until }), &mut pass.decisions);
+        pass.decisions.push(Decision::Preempt {
+            victims: victims.clone(),
+            beneficiary: beneficiary.clone(),
+            until,
+        });
+        self.tell(job, &Arc::new(WaitReason::Preempting { victims, until }), &mut pass.decisions);
         self.hold(job, Purpose::Preemption { victims: eviction.victims, until }, eviction.seats);
         true
     }
@@ -365,7 +510,8 @@ impl Scheduler {
         for group in self.pending.set_aside() {
             let shape = self.pending.group(group).key.shape;
             let request = &self.cluster.shape(shape).key.request;
-            let near = |term: &TaskAffinity| term.side == Side::Near && term.selector.matches(labels);
+            let near =
+                |term: &TaskAffinity| term.side == Side::Near && term.selector.matches(labels);
             let spread = |term: &Spread| term.selector.matches(labels);
             if request.affinity.iter().any(near) || request.spread.iter().any(spread) {
                 self.pending.unblock(group, &mut self.queues);
@@ -401,7 +547,8 @@ impl Scheduler {
             let part = match (claim.slice, device.geometry) {
                 (Some((profile, start)), Some(geometry)) => {
                     let name = geometry.get(profile).map_or("", |profile| profile.name);
-                    MigProfile::new(name).map_or(Part::Whole, |profile| Part::Slice { profile, start })
+                    MigProfile::new(name)
+                        .map_or(Part::Whole, |profile| Part::Slice { profile, start })
                 }
                 _ if claim.milli >= 1000 => Part::Whole,
                 _ => Part::Share {
@@ -414,25 +561,28 @@ impl Scheduler {
         claim.devices.iter().map(part).collect()
     }
 
+    /// Tells everybody who does not know yet why they wait, in the order they were handed in.
     fn report_waits(&mut self, decisions: &mut Vec<Decision>) {
-        for group in self.pending.take_unreported() {
-            let (mut fresh, reason) = self.pending.take_fresh(group);
-            fresh.sort_by_key(|job| self.rank(*job));
-            let Some(reason) = reason else { continue };
-            decisions.reserve(fresh.len());
-            for job in fresh {
-                self.tell(job, reason.clone(), decisions);
-            }
+        let (news, reasons) = self.pending.take_news();
+        decisions.reserve(news.len());
+        for (_, job, reason) in news {
+            self.tell(job, &reasons[reason], decisions);
         }
     }
 
     /// Says why a workload waits, unless the same kind of reason was said before.
-    pub(crate) fn tell(&mut self, job: JobIdx, reason: Arc<WaitReason>, decisions: &mut Vec<Decision>) {
+    pub(crate) fn tell(
+        &mut self,
+        job: JobIdx,
+        reason: &Arc<WaitReason>,
+        decisions: &mut Vec<Decision>,
+    ) {
         let job = self.jobs.get_mut(job);
-        let kind = reason.kind();
-        if job.told != Some(kind) {
-            job.told = Some(kind);
-            decisions.push(Decision::Wait { workload: job.spec.id.clone(), reason });
+        let sort = reason.sort();
+        if job.told != Some(sort) {
+            job.told = Some(sort);
+            decisions
+                .push(Decision::Wait { workload: job.spec.id.clone(), reason: reason.clone() });
         }
     }
 

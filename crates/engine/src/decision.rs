@@ -42,7 +42,8 @@ pub enum Decision {
         /// `Requeue`: stop what still runs and answer `Gone`; `Keep`: leave it.
         action: OnFault,
     },
-    /// It waits, and this is why. Said when the kind of reason changes.
+    /// It waits, and this is why. Said when the sort of reason changes: whether there is no room or the
+    /// room is held for another is the same news, and `explain` always knows the latest.
     Wait {
         /// Who waits.
         workload: WorkloadId,
@@ -209,25 +210,31 @@ impl WaitReason {
         }
     }
 
-    /// The kind with this name, if there is one.
-    pub(crate) fn known_kind(name: &str) -> Option<&'static str> {
-        const KINDS: [&str; 9] = [
-            "NoNodes",
-            "NoRoom",
-            "NeverFits",
-            "GangIncomplete",
-            "QuotaExceeded",
-            "Held",
-            "Preempting",
-            "BackingOff",
-            "Gated",
-        ];
-        KINDS.into_iter().find(|kind| *kind == name)
+    /// Reasons of one sort come and go with every start and end; only a change of sort is news.
+    pub(crate) fn sort(&self) -> &'static str {
+        match self {
+            Self::NoRoom(_) | Self::Gang { .. } | Self::Held { .. } => "Room",
+            other => other.kind(),
+        }
+    }
+
+    /// The sort with this name, if there is one.
+    pub(crate) fn known_sort(name: &str) -> Option<&'static str> {
+        const SORTS: [&str; 7] =
+            ["NoNodes", "Room", "NeverFits", "QuotaExceeded", "Preempting", "BackingOff", "Gated"];
+        SORTS.into_iter().find(|sort| *sort == name)
     }
 
     /// Whether more nodes of the right kind would cure it: what a node autoscaler wants to know.
     pub fn cured_by_nodes(&self) -> bool {
-        matches!(self, Self::NoNodes | Self::NoRoom(_) | Self::NeverFits(_) | Self::Gang { .. })
+        matches!(
+            self,
+            Self::NoNodes
+                | Self::NoRoom(_)
+                | Self::NeverFits(_)
+                | Self::Gang { .. }
+                | Self::Held { .. }
+        )
     }
 }
 

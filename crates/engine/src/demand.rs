@@ -1,14 +1,14 @@
 //! The demand to expect: pinned by the body, or learned from what is handed in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cluster::Cluster;
 use crate::event::Demand;
-use crate::name::GpuModel;
 use crate::frag::{DemandClass, Fgd, NodeShape, Value, ValueOptions};
+use crate::name::GpuModel;
 use crate::request::GpuAsk;
 use crate::snapshot::DemandFacts;
-use crate::strategy::Outlook;
+use crate::strategy::{Outlook, Strategy};
 use crate::workload::Workload;
 
 /// Kinds of tasks that are remembered; rarer ones make room for new ones.
@@ -27,8 +27,12 @@ pub(crate) struct Expectation {
     pub(crate) seen: u64,
     /// Value of `seen` at which the tables are made again.
     pub(crate) renew_at: u64,
-    /// Some workload asked for a strategy that looks ahead.
-    pub(crate) wanted: bool,
+    /// Work stays once it is placed.
+    stays: bool,
+    /// Some strategy in use looks ahead, or did: what is handed in is remembered.
+    pub(crate) learns: bool,
+    /// Strategies that look ahead and that some workload asked for.
+    pub(crate) wanted: BTreeSet<Strategy>,
     /// The cluster's layout for which they were made.
     made_for: Option<u64>,
 }
@@ -66,8 +70,16 @@ impl Expectation {
 
     /// Whether the tables should be made (again): at first, when the cluster changed, and when a
     /// tenth more has been seen.
-    pub(crate) fn is_stale(&self, cluster: &Cluster) -> bool {
-        self.made_for != Some(cluster.layout) || (self.pinned.is_none() && self.seen >= self.renew_at)
+    fn is_stale(&self, cluster: &Cluster) -> bool {
+        self.made_for != Some(cluster.layout)
+            || (self.pinned.is_none() && self.seen >= self.renew_at)
+    }
+
+    pub(crate) fn expect_to_stay(&mut self, stays: bool) {
+        if self.stays != stays {
+            self.stays = stays;
+            self.made_for = None;
+        }
     }
 
     pub(crate) fn pin(&mut self, demand: Option<Vec<Demand>>) {
@@ -75,14 +87,16 @@ impl Expectation {
         self.made_for = None;
     }
 
-    pub(crate) fn facts(&self, cluster: &Cluster) -> DemandFacts {
+    pub(crate) fn facts(&self, cluster: &Cluster, outlook: &Outlook) -> DemandFacts {
         let current = self.made_for == Some(cluster.layout) && cluster.is_sorted();
         DemandFacts {
             pinned: self.pinned.clone(),
             learned: self.learned.clone().into_iter().collect(),
             basis: current.then(|| self.basis.clone().into_iter().collect()),
+            tables: if current { outlook.tables() } else { [false; 2] },
             seen: [self.seen, self.renew_at],
-            wanted: self.wanted,
+            wanted: self.wanted.clone(),
+            learns: self.learns,
         }
     }
 
@@ -91,23 +105,47 @@ impl Expectation {
         self.learned = facts.learned.into_iter().collect();
         [self.seen, self.renew_at] = facts.seen;
         self.wanted = facts.wanted;
+        self.learns = facts.learns;
         if let Some(basis) = facts.basis {
             self.basis = basis.into_iter().collect();
-            self.make_tables(cluster, outlook);
+            self.make_tables(facts.tables, cluster, outlook);
         }
     }
 
-    /// Makes the tables that strategies look at, from what is known now.
-    pub(crate) fn renew(&mut self, cluster: &Cluster, outlook: &mut Outlook) {
-        self.basis = self.learned.clone();
-        self.renew_at = self.seen + (self.seen / 10).max(100);
-        self.make_tables(cluster, outlook);
+    /// Makes the tables that strategies in use look at, if they are missing or stale; says whether
+    /// anything changed.
+    pub(crate) fn renew(
+        &mut self,
+        default: Strategy,
+        cluster: &Cluster,
+        outlook: &mut Outlook,
+    ) -> bool {
+        let needs = self.needs(default);
+        if needs != [false; 2] && (self.is_stale(cluster) || needs != outlook.tables()) {
+            self.basis = self.learned.clone();
+            self.renew_at = self.seen + (self.seen / 10).max(100);
+            self.make_tables(needs, cluster, outlook);
+            return true;
+        }
+        false
     }
 
-    fn make_tables(&mut self, cluster: &Cluster, outlook: &mut Outlook) {
+    /// Whether any strategy in use looks ahead.
+    pub(crate) fn is_needed(&self, default: Strategy) -> bool {
+        self.needs(default) != [false; 2]
+    }
+
+    /// Whether the published and our own measure are needed.
+    fn needs(&self, default: Strategy) -> [bool; 2] {
+        [Strategy::Fgd, Strategy::LeastFragmented]
+            .map(|strategy| default == strategy || self.wanted.contains(&strategy))
+    }
+
+    fn make_tables(&mut self, [fgd, value]: [bool; 2], cluster: &Cluster, outlook: &mut Outlook) {
         let classes = self.classes(cluster);
-        outlook.fgd = Some(Fgd::new(&classes, cluster.models.len()));
-        outlook.value = Some(Value::new(&classes, &inventory(cluster), &ValueOptions::default()));
+        let options = if self.stays { ValueOptions::filling() } else { ValueOptions::churning() };
+        outlook.fgd = fgd.then(|| Fgd::new(&classes, cluster.models.len()));
+        outlook.value = value.then(|| Value::new(&classes, &inventory(cluster), &options));
         self.made_for = Some(cluster.layout);
     }
 
@@ -134,7 +172,9 @@ impl Expectation {
             None => self
                 .basis
                 .iter()
-                .map(|((cpu, milli, gpus, models), count)| class(*cpu, *milli, *gpus, models, *count))
+                .map(|((cpu, milli, gpus, models), count)| {
+                    class(*cpu, *milli, *gpus, models, *count)
+                })
                 .collect(),
         }
     }

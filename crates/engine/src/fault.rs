@@ -35,8 +35,12 @@ impl Scheduler {
         for id in foreign {
             self.forget_foreign(node, &id);
         }
-        let avoiding: Vec<JobIdx> =
-            self.jobs.iter().filter(|(_, job)| job.avoid == Some(node)).map(|(index, _)| index).collect();
+        let avoiding: Vec<JobIdx> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.avoid == Some(node))
+            .map(|(index, _)| index)
+            .collect();
         for job in avoiding {
             // What a workload avoids decides which group it waits in.
             let queued = self.is_queued(job);
@@ -109,7 +113,9 @@ impl Scheduler {
             let job = self.jobs.get(on.job);
             let seat = job.tasks[on.task as usize].seat.as_ref();
             let devices = seat.map(|seat| &seat.claim.devices);
-            if devices.is_some_and(|parts| parts.is_empty() && device(u8::MAX) || parts.iter().any(|p| device(p.device))) {
+            if devices.is_some_and(|parts| {
+                parts.is_empty() && device(u8::MAX) || parts.iter().any(|p| device(p.device))
+            }) {
                 jobs.push((job.serial, on.job));
             }
         }
@@ -197,7 +203,8 @@ impl Scheduler {
         job.refusals += 1;
         job.avoid = node;
         let doublings = job.refusals.min(32) - 1;
-        let wait = self.policy.backoff.0.saturating_mul(1 << doublings).min(self.policy.max_backoff.0);
+        let wait =
+            self.policy.backoff.0.saturating_mul(1 << doublings).min(self.policy.max_backoff.0);
         job.not_before = self.now.after(Span(wait));
         self.improved = true;
         if self.jobs.get(index).state == State::Placed {
@@ -220,7 +227,7 @@ impl Scheduler {
         let (until, refusals) = (job.not_before, job.refusals);
         self.backoffs.insert((until, index));
         let mut notices = std::mem::take(&mut self.notices);
-        self.tell(index, Arc::new(WaitReason::BackingOff { until, refusals }), &mut notices);
+        self.tell(index, &Arc::new(WaitReason::BackingOff { until, refusals }), &mut notices);
         self.notices = notices;
     }
 
@@ -228,7 +235,7 @@ impl Scheduler {
     pub(crate) fn tell_later(&mut self, index: JobIdx) {
         if let Some(gate) = self.jobs.get(index).spec.gate.clone() {
             let mut notices = std::mem::take(&mut self.notices);
-            self.tell(index, Arc::new(WaitReason::Gated(gate)), &mut notices);
+            self.tell(index, &Arc::new(WaitReason::Gated(gate)), &mut notices);
             self.notices = notices;
         }
     }

@@ -96,7 +96,8 @@ impl Scheduler {
         // What is overdue may end at any time, or never: nothing is known about it.
         self.ends.retain(|(end, _, _)| *end > self.now);
         let stopping = self.jobs.iter().filter(|(_, job)| job.state == State::Stopping);
-        let mut stopping: Vec<_> = stopping.map(|(_, job)| (job.serial, job.spec.id.clone())).collect();
+        let mut stopping: Vec<_> =
+            stopping.map(|(_, job)| (job.serial, job.spec.id.clone())).collect();
         stopping.sort_unstable();
         for (_, id) in stopping {
             self.vacate(&id);
@@ -107,7 +108,8 @@ impl Scheduler {
             for decision in plan.decisions {
                 self.carry_out(decision, now, &mut seen);
             }
-            let found = wanted.is_some_and(|wanted| seen.get(wanted).is_some_and(|seen| seen.at.is_some()));
+            let found =
+                wanted.is_some_and(|wanted| seen.get(wanted).is_some_and(|seen| seen.at.is_some()));
             let idle = wanted.is_none() && self.pending.len() == 0 && self.holds.len() == 0;
             if found || idle {
                 break;
@@ -144,7 +146,8 @@ impl Scheduler {
 
     /// A stopped workload is gone at once.
     fn vacate(&mut self, id: &WorkloadId) {
-        let stopping = self.jobs.find(id).filter(|job| self.jobs.get(*job).state == State::Stopping);
+        let stopping =
+            self.jobs.find(id).filter(|job| self.jobs.get(*job).state == State::Stopping);
         let Some(job) = stopping else { return };
         for task in 0..self.jobs.get(job).spec.tasks {
             self.improved |= self.unseat(job, task).is_some();
@@ -153,7 +156,9 @@ impl Scheduler {
     }
 
     fn finish_due(&mut self) {
-        while let Some((_, _, job)) = self.ends.first().copied().filter(|(end, _, _)| *end <= self.now) {
+        while let Some((_, _, job)) =
+            self.ends.first().copied().filter(|(end, _, _)| *end <= self.now)
+        {
             self.end_of(job);
         }
     }

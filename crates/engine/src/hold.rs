@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cluster::NodeIdx;
 use crate::cluster::room::Claim;
+use crate::queues::Charge;
 use crate::scheduler::Scheduler;
 use crate::task::JobIdx;
 use crate::units::Time;
@@ -108,6 +109,7 @@ impl Scheduler {
     pub(crate) fn lift_hold(&mut self, job: JobIdx) {
         let Some(hold) = self.holds.holds.get_mut(&job) else { return };
         hold.lifted = true;
+        self.queues.release_pledge(job);
         for (node, claim) in std::mem::take(&mut hold.booked) {
             self.cluster.release(node, &claim);
         }
@@ -117,6 +119,11 @@ impl Scheduler {
     pub(crate) fn take_hold(&mut self, job: JobIdx) {
         let Some(hold) = self.holds.holds.get_mut(&job).filter(|hold| hold.lifted) else { return };
         hold.lifted = false;
+        let mut charge = Charge::default();
+        for (_, claim) in &hold.planned {
+            charge.add(&Charge::of(claim));
+        }
+        self.queues.pledge(job, self.jobs.get(job).queue, charge);
         let nodes: BTreeSet<NodeIdx> = hold.planned.iter().map(|(node, _)| *node).collect();
         for node in nodes {
             self.top_up(node);
@@ -130,7 +137,8 @@ impl Scheduler {
             return;
         }
         self.give_way(node);
-        let mut jobs = self.holders(|hold| !hold.lifted && hold.planned.iter().any(|(on, _)| *on == node));
+        let mut jobs =
+            self.holders(|hold| !hold.lifted && hold.planned.iter().any(|(on, _)| *on == node));
         jobs.sort_by_key(|job| self.holds.reserved == Some(*job));
         for job in jobs {
             let Some(hold) = self.holds.holds.get_mut(&job) else { continue };
@@ -160,7 +168,8 @@ impl Scheduler {
 
     /// The workloads of certain holds, oldest first.
     pub(crate) fn holders(&self, which: impl Fn(&Hold) -> bool) -> Vec<JobIdx> {
-        let mut jobs: Vec<JobIdx> = self.holds.iter().filter(|(_, hold)| which(hold)).map(|(job, _)| job).collect();
+        let mut jobs: Vec<JobIdx> =
+            self.holds.iter().filter(|(_, hold)| which(hold)).map(|(job, _)| job).collect();
         jobs.sort_unstable_by_key(|job| self.jobs.get(*job).serial);
         jobs
     }

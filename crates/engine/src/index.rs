@@ -23,6 +23,7 @@ const FEWEST: usize = 32;
 pub(crate) struct Indexes {
     by_shape: FxHashMap<(ShapeIdx, Strategy), Index>,
     common: FxHashMap<(Family, Strategy), Common>,
+    past: FxHashMap<(ShapeIdx, Strategy), Past>,
     tick: u64,
 }
 
@@ -31,6 +32,19 @@ impl Clone for Indexes {
         Self::default()
     }
 }
+
+/// How searches for a shape ended lately.
+#[derive(Clone, Copy, Debug, Default)]
+struct Past {
+    stamp: u64,
+    /// The cluster's growth at which nothing fitted: until it grows, nothing will.
+    unfit_at: Option<u64>,
+    /// Searches that go to the shape's own index at once, because the common tree gave up.
+    hard: u8,
+}
+
+/// Searches for which a shape counts as hard to please.
+const HARD: u8 = 64;
 
 /// Scores of one shape under one strategy, by place in the cluster's order.
 #[derive(Debug, Default)]
@@ -42,8 +56,6 @@ struct Index {
     outlook: u64,
     stamp: u64,
     last_used: u64,
-    /// The cluster's growth at which nothing fitted: until it grows, nothing will.
-    unfit_at: Option<u64>,
 }
 
 /// What descriptions say: by kind of node, or node by node when labels or names matter.
@@ -99,11 +111,36 @@ impl Indexes {
         shape: ShapeIdx,
         strategy: Strategy,
     ) -> Option<NodeIdx> {
-        if let Some((common, look)) = self.common(cluster, outlook.0, shape, strategy) {
-            match common.best(|place| look.score(place)) {
-                Search::Found(place) => return Some(cluster.order[place]),
-                Search::Nowhere => return None,
-                Search::GaveUp => {}
+        let mut past = self.past.get(&(shape, strategy)).copied().unwrap_or_default();
+        let stamp = cluster.shape(shape).stamp;
+        if past.stamp != stamp {
+            past = Past { stamp, ..Past::default() };
+        }
+        if past.unfit_at == Some(cluster.growth()) {
+            return None;
+        }
+        let found = self.search(cluster, outlook, shape, strategy, &mut past);
+        past.unfit_at = if found.is_none() { Some(cluster.growth()) } else { None };
+        self.past.insert((shape, strategy), past);
+        found
+    }
+
+    fn search(
+        &mut self,
+        cluster: &Cluster,
+        outlook: (&Outlook, u64),
+        shape: ShapeIdx,
+        strategy: Strategy,
+        past: &mut Past,
+    ) -> Option<NodeIdx> {
+        past.hard = past.hard.saturating_sub(1);
+        if past.hard == 0 {
+            if let Some((common, look)) = self.common(cluster, outlook.0, shape, strategy) {
+                match common.best(|place| look.score(place)) {
+                    Search::Found(place) => return Some(cluster.order[place]),
+                    Search::Nowhere => return None,
+                    Search::GaveUp => past.hard = HARD,
+                }
             }
         }
         self.get(cluster, outlook, shape, strategy).best()
@@ -137,7 +174,8 @@ impl Indexes {
         strategy: Strategy,
     ) -> Option<(&'a Common, Look<'a>)> {
         let shape = cluster.shape(shape);
-        let family = Family::of(shape).filter(|_| strategy.has_bounds() && !cluster.has_soft_taints())?;
+        let family =
+            Family::of(shape).filter(|_| strategy.has_bounds() && !cluster.has_soft_taints())?;
         let common = self.common.entry((family, strategy)).or_default();
         common.refresh(cluster, strategy, family);
         Some((common, Look { cluster, outlook, shape, strategy }))
@@ -145,6 +183,7 @@ impl Indexes {
 
     fn evict(&mut self, cluster: &Cluster, keep: usize) {
         self.by_shape.retain(|key, _| cluster.has_shape(key.0));
+        self.past.retain(|key, _| cluster.has_shape(key.0));
         let mut ages: Vec<u64> = self.by_shape.values().map(|index| index.last_used).collect();
         ages.sort_unstable();
         let oldest = ages.len().checked_sub(keep).map_or(0, |drop| ages[drop.min(ages.len() - 1)]);
@@ -154,16 +193,8 @@ impl Indexes {
 
 impl Ready<'_> {
     /// The best node.
-    pub(crate) fn best(&mut self) -> Option<NodeIdx> {
-        let growth = self.look.cluster.growth();
-        if self.index.unfit_at == Some(growth) {
-            return None;
-        }
-        let best = self.index.tree.best().map(|place| self.look.cluster.order[place]);
-        if best.is_none() {
-            self.index.unfit_at = Some(growth);
-        }
-        best
+    fn best(&self) -> Option<NodeIdx> {
+        self.index.tree.best().map(|place| self.look.cluster.order[place])
     }
 
     /// The first fitting node at or after a place in the order.
@@ -192,7 +223,9 @@ impl Index {
     fn refresh(&mut self, look: &Look<'_>, version: u64) {
         let cluster = look.cluster;
         let (changes, mark) = cluster.changes_since(self.mark);
-        let same = self.layout == cluster.layout && self.outlook == version && self.stamp == look.shape.stamp;
+        let same = self.layout == cluster.layout
+            && self.outlook == version
+            && self.stamp == look.shape.stamp;
         match changes.filter(|changes| same && changes.len() <= 2 * cluster.order.len().max(64)) {
             Some(changes) => self.follow(look, changes),
             None => self.rebuild(look),
@@ -224,7 +257,6 @@ impl Index {
             scores.push(look.judge(*node, standing));
         }
         self.tree = Tree::new(scores);
-        self.unfit_at = None;
     }
 
     fn update(&mut self, look: &Look<'_>, node: NodeIdx) {

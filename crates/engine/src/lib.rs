@@ -63,6 +63,7 @@ mod task;
 mod terms;
 mod tree;
 mod units;
+mod view;
 mod workload;
 
 pub use decision::{
@@ -70,7 +71,7 @@ pub use decision::{
 };
 pub use error::{BadInput, Rejected};
 pub use event::{Demand, Event};
-pub use explain::{Explanation, GpuView, Nearby, NodeView, QueueView, TaskView, WorkloadState, WorkloadView};
+pub use explain::{Explanation, Nearby};
 pub use forecast::{Eta, WhatIf};
 pub use lint::Violation;
 pub use name::{
@@ -83,4 +84,5 @@ pub use scheduler::{Cursor, Scheduler};
 pub use snapshot::Snapshot;
 pub use strategy::Strategy;
 pub use units::{MiB, MicroDollars, MilliCpu, MilliGpu, Percent, Span, Time};
+pub use view::{GpuView, NodeView, QueueView, TaskView, WorkloadState, WorkloadView};
 pub use workload::{Gate, OnFault, Topology, Workload};

@@ -78,7 +78,11 @@ impl Scheduler {
             }
             if !host.disturbed && room.overcommitted() {
                 let shared = room.devices.iter().any(|d| d.exclusive > 0 && d.users > 1);
-                found.push(if shared { Violation::NotExclusive(id()) } else { Violation::OverBooked(id()) });
+                found.push(if shared {
+                    Violation::NotExclusive(id())
+                } else {
+                    Violation::OverBooked(id())
+                });
             }
         }
     }
@@ -89,14 +93,20 @@ impl Scheduler {
             let finished = job.tasks.iter().filter(|slot| slot.finished).count();
             let id = || job.spec.id.clone();
             match job.state {
-                State::Placed if seated + finished != job.tasks.len() => found.push(Violation::PartialGang(id())),
-                State::Waiting | State::Preempting if seated > 0 => found.push(Violation::HoldsWhileWaiting(id())),
+                State::Placed if seated + finished != job.tasks.len() => {
+                    found.push(Violation::PartialGang(id()))
+                }
+                State::Waiting | State::Preempting if seated > 0 => {
+                    found.push(Violation::HoldsWhileWaiting(id()))
+                }
                 _ => {}
             }
-            let waits_outside = job.spec.gate.is_some() || self.backoffs.contains(&(job.not_before, index));
+            let waits_outside =
+                job.spec.gate.is_some() || self.backoffs.contains(&(job.not_before, index));
             if job.state == State::Waiting && !waits_outside {
                 let group = self.pending.find(&self.group_key(index));
-                let member = group.and_then(|group| self.pending.group(group).members.get(&self.rank(index)));
+                let member = group
+                    .and_then(|group| self.pending.group(group).members.get(&self.rank(index)));
                 if member != Some(&index) {
                     found.push(Violation::Forgotten(id()));
                 }
@@ -129,7 +139,6 @@ impl Scheduler {
             }
         }
     }
-
 }
 
 /// Books everything again and compares.
@@ -146,7 +155,8 @@ fn wrong_books<'a>(
     if fresh.free != room.free {
         return Some(format!("left {:?}, expected {:?}", room.free, fresh.free));
     }
-    let named = |room: &Room| room.named.iter().filter(|(_, left)| *left != 0).copied().collect::<Vec<_>>();
+    let named =
+        |room: &Room| room.named.iter().filter(|(_, left)| *left != 0).copied().collect::<Vec<_>>();
     if named(&fresh) != named(room) {
         return Some(format!("left {:?}, expected {:?}", room.named, fresh.named));
     }
@@ -154,9 +164,14 @@ fn wrong_books<'a>(
         return Some("tokens differ".to_owned());
     }
     for (at, (expected, device)) in fresh.devices.iter().zip(&room.devices).enumerate() {
-        let state = |d: &crate::cluster::room::Device| (d.milli, d.mib, d.users, d.exclusive, d.slots);
+        let state =
+            |d: &crate::cluster::room::Device| (d.milli, d.mib, d.users, d.exclusive, d.slots);
         if state(expected) != state(device) {
-            return Some(format!("GPU {at} has {:?}, expected {:?}", state(device), state(expected)));
+            return Some(format!(
+                "GPU {at} has {:?}, expected {:?}",
+                state(device),
+                state(expected)
+            ));
         }
     }
     None

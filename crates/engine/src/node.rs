@@ -225,7 +225,9 @@ impl Gpu {
     /// Slices that this model does not have, or that overlap.
     fn has_impossible_layout(&self) -> bool {
         let MigMode::Fixed(layout) = &self.mig else { return false };
-        let Some(geometry) = Geometry::for_gpu(self.model.as_str(), self.memory.0) else { return true };
+        let Some(geometry) = Geometry::for_gpu(self.model.as_str(), self.memory.0) else {
+            return true;
+        };
         let instance = |(profile, start): &(MigProfile, u8)| {
             Some(Instance { profile: geometry.profile(profile.as_str())?, start: *start })
         };

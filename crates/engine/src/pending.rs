@@ -43,7 +43,7 @@ pub(crate) struct Group {
     /// Why none of them can be placed, as far as is known.
     pub(crate) blocked: Option<Arc<WaitReason>>,
     /// Members that came after the reason was reported.
-    pub(crate) fresh: Vec<JobIdx>,
+    pub(crate) fresh: Vec<(u64, JobIdx)>,
 }
 
 /// All groups.
@@ -77,25 +77,35 @@ impl Pending {
     }
 
     pub(crate) fn groups(&self) -> impl Iterator<Item = (GroupIdx, &Group)> {
-        self.groups.iter().enumerate().filter_map(|(index, group)| Some((index as GroupIdx, group.as_ref()?)))
+        self.groups
+            .iter()
+            .enumerate()
+            .filter_map(|(index, group)| Some((index as GroupIdx, group.as_ref()?)))
     }
 
     pub(crate) fn find(&self, key: &GroupKey) -> Option<GroupIdx> {
         self.by_key.get(key).copied()
     }
 
-    pub(crate) fn insert(&mut self, key: GroupKey, rank: Rank, job: JobIdx, queues: &mut Queues) {
+    pub(crate) fn insert(
+        &mut self,
+        key: GroupKey,
+        rank: Rank,
+        job: JobIdx,
+        queues: &mut Queues,
+    ) -> GroupIdx {
         self.len += 1;
         let index = self.by_key.get(&key).copied().unwrap_or_else(|| self.open(key));
         let group = self.group_mut(index);
         let first = group.members.keys().next().copied();
         group.members.insert(rank, job);
         if group.blocked.is_some() {
-            group.fresh.push(job);
+            group.fresh.push((rank.1, job));
             self.unreported.insert(index);
         } else if first.is_none_or(|first| rank < first) {
             self.show(index, first, Some(rank), queues);
         }
+        index
     }
 
     pub(crate) fn remove(&mut self, key: &GroupKey, rank: Rank, queues: &mut Queues) {
@@ -103,7 +113,7 @@ impl Pending {
         let group = self.group_mut(index);
         let first = group.members.keys().next().copied();
         let Some(job) = group.members.remove(&rank) else { return };
-        group.fresh.retain(|fresh| *fresh != job);
+        group.fresh.retain(|(_, fresh)| *fresh != job);
         let blocked = group.blocked.is_some();
         let next = group.members.keys().next().copied();
         self.len -= 1;
@@ -126,7 +136,7 @@ impl Pending {
         let group = self.group_mut(index);
         let first = group.members.keys().next().copied();
         let was = group.blocked.replace(reason);
-        group.fresh = group.members.values().copied().collect();
+        group.fresh = group.members.iter().map(|((_, serial), job)| (*serial, *job)).collect();
         self.unreported.insert(index);
         if was.is_none() {
             self.show(index, first, None, queues);
@@ -169,19 +179,19 @@ impl Pending {
         !self.blocked.is_empty()
     }
 
-    /// Groups with members that have not been told, the one with the first member first.
-    pub(crate) fn take_unreported(&mut self) -> Vec<GroupIdx> {
-        let mut groups: Vec<GroupIdx> = std::mem::take(&mut self.unreported).into_iter().collect();
-        groups.sort_by_key(|group| self.group(*group).members.keys().next().copied());
-        groups
-    }
-
-    /// Members to tell the reason to.
-    pub(crate) fn take_fresh(&mut self, index: GroupIdx) -> (Vec<JobIdx>, Option<Arc<WaitReason>>) {
-        match self.groups[index as usize].as_mut() {
-            Some(group) => (std::mem::take(&mut group.fresh), group.blocked.clone()),
-            None => (Vec::new(), None),
+    /// Members that have not been told, oldest first, each with its reason.
+    pub(crate) fn take_news(&mut self) -> (Vec<(u64, JobIdx, usize)>, Vec<Arc<WaitReason>>) {
+        let (mut news, mut reasons) = (Vec::new(), Vec::new());
+        for index in std::mem::take(&mut self.unreported) {
+            let group = self.group_mut(index);
+            let fresh = std::mem::take(&mut group.fresh);
+            if let Some(reason) = &group.blocked {
+                news.extend(fresh.into_iter().map(|(serial, job)| (serial, job, reasons.len())));
+                reasons.push(reason.clone());
+            }
         }
+        news.sort_unstable();
+        (news, reasons)
     }
 
     /// Takes everything out, in no particular order.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::cluster::fit::{self, Standing};
-use crate::cluster::room::{Claim, ModelIdx};
+use crate::cluster::room::{Claim, DeviceClaim, ModelIdx};
 use crate::cluster::shape::{Ask, ShapeIdx};
 use crate::cluster::{NodeIdx, pick};
 use crate::decision::QuotaResource;
@@ -119,7 +119,8 @@ impl Scheduler {
                 });
             }
             if let Domain::Fewest(key, counts) = &mut search.domain {
-                let node = self.jobs.get(job).tasks[task as usize].seat.as_ref().map(|seat| seat.node);
+                let node =
+                    self.jobs.get(job).tasks[task as usize].seat.as_ref().map(|seat| seat.node);
                 let domains = self.cluster.domains(key);
                 if let Some(domain) = node.and_then(|node| domains.of[node as usize]) {
                     *counts.entry(domain).or_default() += 1;
@@ -148,8 +149,15 @@ impl Scheduler {
                 Some(excess) => {
                     let shape = self.cluster.shape(search.shape);
                     let by_device = matches!(excess.resource, QuotaResource::GpuModel(_))
-                        || (excess.resource == QuotaResource::Gpu && matches!(shape.ask, Ask::Memory(_)));
-                    let model = claim.devices.first().map(|part| part.model);
+                        || (excess.resource == QuotaResource::Gpu
+                            && matches!(shape.ask, Ask::Memory(_)));
+                    let over = |part: &&DeviceClaim| match &excess.resource {
+                        QuotaResource::GpuModel(model) => {
+                            self.cluster.models[usize::from(part.model)].serves(model)
+                        }
+                        _ => true,
+                    };
+                    let model = claim.devices.iter().find(over).map(|part| part.model);
                     let Some(model) = model.filter(|_| by_device) else {
                         return Err(Obstacle::Quota(excess));
                     };
@@ -182,7 +190,8 @@ impl Scheduler {
             let view = self.view(node, search.shape);
             return pick::claim(search.strategy, &view, None).map(|claim| (node, claim));
         }
-        let judgement = (!self.terms.ignore(&request)).then(|| self.judge(search.shape, search.strategy, &[]));
+        let judgement =
+            (!self.terms.ignore(&request)).then(|| self.judge(search.shape, search.strategy, &[]));
         let found = self.find_among(search, judgement.as_ref(), search.avoid);
         // A node that refused is better than none.
         if found.is_none() && search.avoid.is_some() {
@@ -200,7 +209,9 @@ impl Scheduler {
     ) -> Option<(NodeIdx, Claim)> {
         let domains = match &search.domain {
             Domain::Any => None,
-            Domain::Only(key, _) | Domain::Fewest(key, _) => Some(self.cluster.domains(key).of.clone()),
+            Domain::Only(key, _) | Domain::Fewest(key, _) => {
+                Some(self.cluster.domains(key).of.clone())
+            }
         };
         let index = self.indexes.get(
             &self.cluster,
@@ -215,10 +226,13 @@ impl Scheduler {
             let crowd = match (&search.domain, domain) {
                 (Domain::Any, _) => 0,
                 (Domain::Only(_, only), Some(Some(domain))) if domain == *only => 0,
-                (Domain::Fewest(_, counts), Some(Some(domain))) => counts.get(&domain).copied().unwrap_or(0),
+                (Domain::Fewest(_, counts), Some(Some(domain))) => {
+                    counts.get(&domain).copied().unwrap_or(0)
+                }
                 _ => continue,
             };
-            let verdict = judgement.map(|judgement| judgement.verdicts[node as usize]).unwrap_or_default();
+            let verdict =
+                judgement.map(|judgement| judgement.verdicts[node as usize]).unwrap_or_default();
             if verdict.lack.is_none() && avoid != Some(node) {
                 let score = score.saturating_add(i64::from(verdict.liking).saturating_mul(1 << 40));
                 allowed.push((-i64::from(crowd), score, place));
@@ -231,7 +245,9 @@ impl Scheduler {
             let places: Vec<usize> = equal.map(|(_, _, place)| *place).collect();
             return self.find_next(search, Some(&places));
         }
-        let best = allowed.into_iter().max_by_key(|(crowd, score, place)| (*crowd, *score, std::cmp::Reverse(*place)));
+        let best = allowed
+            .into_iter()
+            .max_by_key(|(crowd, score, place)| (*crowd, *score, std::cmp::Reverse(*place)));
         let node = self.cluster.order[best?.2];
         let view = self.view(node, search.shape);
         pick::claim(search.strategy, &view, None).map(|claim| (node, claim))
@@ -244,18 +260,26 @@ impl Scheduler {
         if let Some(after) = after.filter(|_| fits_here) {
             let node = self.cluster.order[start];
             let view = self.view(node, search.shape);
-            if let Some(claim) = pick::claim(search.strategy, &view, Some(after)).filter(|c| !c.devices.is_empty()) {
+            if let Some(claim) =
+                pick::claim(search.strategy, &view, Some(after)).filter(|c| !c.devices.is_empty())
+            {
                 return Some((node, claim));
             }
         }
         let next = start + usize::from(after.is_some());
-        let place = self.first_place(search, among, next).or_else(|| self.first_place(search, among, 0))?;
+        let place =
+            self.first_place(search, among, next).or_else(|| self.first_place(search, among, 0))?;
         let node = self.cluster.order[place];
         let view = self.view(node, search.shape);
         pick::claim(search.strategy, &view, None).map(|claim| (node, claim))
     }
 
-    fn first_place(&mut self, search: &Search, among: Option<&[usize]>, from: usize) -> Option<usize> {
+    fn first_place(
+        &mut self,
+        search: &Search,
+        among: Option<&[usize]>,
+        from: usize,
+    ) -> Option<usize> {
         match among {
             Some(places) => places.iter().copied().find(|place| *place >= from),
             None => {
@@ -274,7 +298,9 @@ impl Scheduler {
             let spec = &self.cluster.host(*node).spec;
             (spec.rank, &spec.id) < (cursor.rank, &cursor.node)
         });
-        let Some(host) = order.get(place).map(|node| self.cluster.host(*node)) else { return (0, None) };
+        let Some(host) = order.get(place).map(|node| self.cluster.host(*node)) else {
+            return (0, None);
+        };
         if host.spec.id != cursor.node {
             return (place, None);
         }
@@ -286,11 +312,19 @@ impl Scheduler {
     fn cursor_at(&self, node: NodeIdx, claim: &Claim) -> Cursor {
         let spec = &self.cluster.host(node).spec;
         let last = claim.devices.iter().map(|part| usize::from(part.device)).max();
-        Cursor { rank: spec.rank, node: spec.id.clone(), gpu: last.map(|device| spec.gpus[device].id.clone()) }
+        Cursor {
+            rank: spec.rank,
+            node: spec.id.clone(),
+            gpu: last.map(|device| spec.gpus[device].id.clone()),
+        }
     }
 
     pub(crate) fn view(&self, node: NodeIdx, shape: ShapeIdx) -> View<'_> {
-        View { room: self.cluster.room(node), shape: self.cluster.shape(shape), outlook: &self.outlook }
+        View {
+            room: self.cluster.room(node),
+            shape: self.cluster.shape(shape),
+            outlook: &self.outlook,
+        }
     }
 
     /// What terms between tasks say about every node for this shape.
@@ -363,13 +397,16 @@ impl Scheduler {
         let times = i64::from(tasks);
         let mut base = shape.need.amounts.map(|amount| amount * times);
         let milli = match shape.ask {
-            Ask::None | Ask::Memory(_) | Ask::Mig(..) if !shape.exclusive => 0,
+            Ask::None => 0,
+            // How much that is depends on the device.
+            Ask::Memory(_) | Ask::Mig(..) if !shape.exclusive => 1,
             Ask::Share(milli) if !shape.exclusive => i64::from(milli),
             Ask::Whole(count) => i64::from(count) * 1000,
             _ => 1000,
         };
         base[crate::queues::GPU] = milli * times;
-        let named = shape.need.named.iter().map(|(resource, amount)| (*resource, amount * times)).collect();
+        let named =
+            shape.need.named.iter().map(|(resource, amount)| (*resource, amount * times)).collect();
         Charge { base, models: smallvec::SmallVec::new(), named }
     }
 

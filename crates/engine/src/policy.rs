@@ -25,6 +25,9 @@ pub struct Policy {
     pub half_life: Span,
     /// Shared placements avoid GPUs busier than this while others fit.
     pub utilization_goal: Option<Percent>,
+    /// Work stays once it is placed, so what counts is how full nodes end up: `least_fragmented` then
+    /// learns by playing. Where work comes and goes, which is the usual case, that would do harm.
+    pub work_stays: bool,
     /// Let smaller workloads pass the blocked head when that does not delay it.
     pub backfill: bool,
     /// A blocked head whose start cannot be foreseen (no durations known) gets GPUs kept free for
@@ -50,6 +53,7 @@ impl Default for Policy {
             ageing: Span::minutes(30),
             half_life: Span::minutes(24 * 60),
             utilization_goal: None,
+            work_stays: false,
             backfill: true,
             patience: Span::minutes(10),
             preemption: true,

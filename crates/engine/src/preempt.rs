@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::cluster::NodeIdx;
 use crate::cluster::fit::{self, Standing};
 use crate::cluster::room::{Claim, Room};
-use crate::cluster::NodeIdx;
 use crate::queues::{Charge, Queues};
 use crate::request::Request;
 use crate::scheduler::Scheduler;
@@ -58,7 +58,12 @@ impl Scheduler {
                 let free = other.placed_at.after(protected);
                 later = Some(later.map_or(free, |later| later.min(free)));
             } else {
-                found.push((other.spec.priority, Reverse(other.placed_at), Reverse(other.serial), *victim));
+                found.push((
+                    other.spec.priority,
+                    Reverse(other.placed_at),
+                    Reverse(other.serial),
+                    *victim,
+                ));
             }
         }
         if let Some(later) = later.filter(|later| *later > self.now) {
@@ -101,7 +106,13 @@ impl Scheduler {
             if right {
                 let victim = self.jobs.get(*victim);
                 for (_, seat) in victim.seats() {
-                    queues.charge(victim.queue, &Charge::of(&seat.claim), -1, self.now, self.policy.half_life);
+                    queues.charge(
+                        victim.queue,
+                        &Charge::of(&seat.claim),
+                        -1,
+                        self.now,
+                        self.policy.half_life,
+                    );
                 }
             }
             right
@@ -113,7 +124,8 @@ impl Scheduler {
     fn evict_on_one_node(&mut self, job: JobIdx, candidates: &[JobIdx]) -> Option<Eviction> {
         let mut by_node: BTreeMap<NodeIdx, Vec<JobIdx>> = BTreeMap::new();
         for victim in candidates {
-            let nodes: BTreeSet<NodeIdx> = self.jobs.get(*victim).seats().map(|(_, seat)| seat.node).collect();
+            let nodes: BTreeSet<NodeIdx> =
+                self.jobs.get(*victim).seats().map(|(_, seat)| seat.node).collect();
             for node in nodes {
                 by_node.entry(node).or_default().push(*victim);
             }
@@ -134,7 +146,12 @@ impl Scheduler {
 
     /// The victims needed on this node: all candidates gone, then each comes back that can stay,
     /// the most valuable first.
-    fn evict_here(&mut self, job: JobIdx, node: NodeIdx, candidates: &[JobIdx]) -> Option<Vec<JobIdx>> {
+    fn evict_here(
+        &mut self,
+        job: JobIdx,
+        node: NodeIdx,
+        candidates: &[JobIdx],
+    ) -> Option<Vec<JobIdx>> {
         let mut room = self.cluster.room(node).clone();
         for victim in candidates {
             self.move_out(&mut room, node, *victim);
@@ -204,7 +221,8 @@ impl Scheduler {
         let cursor = self.cursor.clone();
         let placed = self.place(job).is_ok();
         self.cursor = cursor;
-        let seats = self.jobs.get(job).seats().map(|(_, seat)| (seat.node, seat.claim.clone())).collect();
+        let seats =
+            self.jobs.get(job).seats().map(|(_, seat)| (seat.node, seat.claim.clone())).collect();
         for task in 0..self.jobs.get(job).spec.tasks {
             self.unseat(job, task);
         }
@@ -224,7 +242,8 @@ impl Scheduler {
 
     fn fits_in(&mut self, job: JobIdx, node: NodeIdx, room: &Room, victims: &[JobIdx]) -> bool {
         let shape = self.cluster.shape(self.jobs.get(job).shape);
-        let stands = matches!(fit::standing(shape, &self.cluster.host(node).spec, room), Standing::Yes(_));
+        let stands =
+            matches!(fit::standing(shape, &self.cluster.host(node).spec, room), Standing::Yes(_));
         stands
             && fit::lack(shape, room).is_none()
             && !self.barred(job, victims).is_some_and(|barred| barred[node as usize])
@@ -237,9 +256,11 @@ impl Scheduler {
             return None;
         }
         let specs: Vec<_> = victims.iter().map(|victim| self.jobs.get(*victim)).collect();
-        let seats = specs.iter().flat_map(|v| v.seats().map(|(_, seat)| (seat.node, v.spec.clone())));
+        let seats =
+            specs.iter().flat_map(|v| v.seats().map(|(_, seat)| (seat.node, v.spec.clone())));
         let seats: Vec<_> = seats.collect();
-        let without: Vec<(NodeIdx, &Request)> = seats.iter().map(|(node, spec)| (*node, &spec.request)).collect();
+        let without: Vec<(NodeIdx, &Request)> =
+            seats.iter().map(|(node, spec)| (*node, &*spec.request)).collect();
         let strategy = self.strategy(self.jobs.get(job));
         let judgement = self.judge(self.jobs.get(job).shape, strategy, &without);
         Some(judgement.verdicts.iter().map(|verdict| verdict.lack.is_some()).collect())
@@ -260,7 +281,9 @@ impl Scheduler {
                 *drawn.entry(budget).or_default() += spec.tasks;
             }
         }
-        drawn.iter().all(|(budget, tasks)| self.budgets.get(*budget).is_none_or(|allowed| tasks <= allowed))
+        drawn
+            .iter()
+            .all(|(budget, tasks)| self.budgets.get(*budget).is_none_or(|allowed| tasks <= allowed))
     }
 
     fn cost(&self, victims: &[JobIdx], node: NodeIdx) -> Cost {

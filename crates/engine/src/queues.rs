@@ -2,12 +2,14 @@
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 
 use crate::cluster::Cluster;
 use crate::cluster::room::{Claim, ModelIdx, ResIdx};
 use crate::decision::QuotaResource;
-use crate::name::{GpuModel, QueueId};
+use crate::name::{GpuModel, QueueId, ResourceName};
 use crate::policy::{Queue, Quota};
+use crate::task::JobIdx;
 use crate::units::{Span, Time};
 
 /// Dense number of a queue; the root is 0.
@@ -30,7 +32,8 @@ impl Charge {
     /// What a booked task costs.
     pub(crate) fn of(claim: &Claim) -> Self {
         let need = &claim.need;
-        let mut charge = Self { base: need.amounts, models: SmallVec::new(), named: need.named.clone() };
+        let mut charge =
+            Self { base: need.amounts, models: SmallVec::new(), named: need.named.clone() };
         charge.base[GPU] = 0;
         for part in &claim.devices {
             charge.base[GPU] += part.charge();
@@ -83,6 +86,13 @@ impl Account {
         self.as_of = now;
     }
 
+    /// What it uses the largest part of, if anything.
+    fn dominant(&self, capacity: &[i64; 4]) -> Option<usize> {
+        let share = |at: &usize| self.used[*at] as f64 / capacity[*at].max(1) as f64;
+        let used = [GPU, 0, 1].into_iter().filter(|at| self.used[*at] > 0);
+        used.max_by(|a, b| share(a).total_cmp(&share(b)))
+    }
+
     /// The dominant share: the largest part of any resource that is, or lately was, used.
     fn share(&self, capacity: &[i64; 4]) -> f64 {
         let mut share = 0.0_f64;
@@ -115,6 +125,15 @@ pub(crate) struct QueueState {
     pub(crate) disturbed: bool,
 }
 
+impl QueueState {
+    /// How much of a named resource is used.
+    fn uses(&self, cluster: &Cluster, name: &ResourceName) -> i64 {
+        let used =
+            self.named.iter().filter(|(resource, _)| cluster.resource_name(**resource) == name);
+        used.map(|(_, amount)| *amount).sum()
+    }
+}
+
 /// Which limit is in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Excess {
@@ -134,6 +153,8 @@ pub(crate) struct Queues {
     guarantees: bool,
     /// Any queue has a limit.
     limits: bool,
+    /// What is kept for holders of room: by workload, the queue that will pay and how much.
+    pledges: BTreeMap<JobIdx, (QueueIdx, Charge)>,
 }
 
 impl Default for Queues {
@@ -144,6 +165,7 @@ impl Default for Queues {
             by_name: FxHashMap::default(),
             guarantees: false,
             limits: false,
+            pledges: BTreeMap::new(),
         };
         queues.insert(root, None);
         queues
@@ -164,7 +186,10 @@ impl Queues {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (QueueIdx, &QueueState)> {
-        self.queues.iter().enumerate().filter_map(|(index, queue)| Some((index as QueueIdx, queue.as_ref()?)))
+        self.queues
+            .iter()
+            .enumerate()
+            .filter_map(|(index, queue)| Some((index as QueueIdx, queue.as_ref()?)))
     }
 
     /// Makes or changes a queue; says why not when the tree would break.
@@ -178,7 +203,9 @@ impl Queues {
                 None => {
                     self.insert(spec, Some(parent));
                 }
-                Some(queue) if self.get(queue).parent == Some(parent) => self.get_mut(queue).spec = spec,
+                Some(queue) if self.get(queue).parent == Some(parent) => {
+                    self.get_mut(queue).spec = spec
+                }
                 Some(_) => return Err("cannot move to another parent; remove it and make it anew"),
             }
         }
@@ -198,7 +225,8 @@ impl Queues {
         if state.members > 0 {
             return Err("still has workloads");
         }
-        let removed = self.queues[queue as usize].take().expect("a queue number in use has a queue");
+        let removed =
+            self.queues[queue as usize].take().expect("a queue number in use has a queue");
         self.by_name.remove(&removed.spec.id);
         if let Some(parent) = removed.parent {
             self.get_mut(parent).children.retain(|child| *child != queue);
@@ -213,7 +241,14 @@ impl Queues {
     }
 
     /// Adds (`sign` 1) or takes away (`sign` -1) use, after counting the past up to `now`.
-    pub(crate) fn charge(&mut self, queue: QueueIdx, charge: &Charge, sign: i64, now: Time, half_life: Span) {
+    pub(crate) fn charge(
+        &mut self,
+        queue: QueueIdx,
+        charge: &Charge,
+        sign: i64,
+        now: Time,
+        half_life: Span,
+    ) {
         let own = &mut self.get_mut(queue).own;
         own.accrue(now, half_life);
         add(&mut own.used, &charge.base, sign);
@@ -240,6 +275,27 @@ impl Queues {
         }
     }
 
+    /// Keeps quota for a workload that room is kept for.
+    pub(crate) fn pledge(&mut self, job: JobIdx, queue: QueueIdx, charge: Charge) {
+        self.pledges.insert(job, (queue, charge));
+    }
+
+    /// Gives back what was kept.
+    pub(crate) fn release_pledge(&mut self, job: JobIdx) {
+        self.pledges.remove(&job);
+    }
+
+    /// What is kept of a queue's quota, by itself and below it.
+    fn pledged(&self, queue: QueueIdx) -> Option<Charge> {
+        let mut sum: Option<Charge> = None;
+        for (from, charge) in self.pledges.values() {
+            if self.path(*from).any(|above| above == queue) {
+                sum.get_or_insert_default().add(charge);
+            }
+        }
+        sum
+    }
+
     /// Whether any queue has a guarantee.
     pub(crate) fn have_guarantees(&self) -> bool {
         self.guarantees
@@ -251,23 +307,41 @@ impl Queues {
     }
 
     /// The first limit on the way up that this charge would break.
-    pub(crate) fn excess(&self, cluster: &Cluster, queue: QueueIdx, charge: &Charge) -> Option<Excess> {
+    pub(crate) fn excess(
+        &self,
+        cluster: &Cluster,
+        queue: QueueIdx,
+        charge: &Charge,
+    ) -> Option<Excess> {
         if !self.limits {
             return None;
         }
         self.path(queue).find_map(|queue| {
             let state = self.get(queue);
-            let over = |quota| exceeded(cluster, state, quota, charge, false);
+            let pledged = self.pledged(queue);
+            let over = |quota| exceeded(cluster, state, quota, charge, pledged.as_ref(), false);
             let excess = over(&state.spec.limit);
             let own = if state.spec.borrow { None } else { over(&state.spec.guaranteed) };
             let (resource, limit, used, asked) = excess.or(own)?;
-            Some(Excess { queue, resource, limit: limit as u64, used: used.max(0) as u64, asked: asked as u64 })
+            Some(Excess {
+                queue,
+                resource,
+                limit: limit as u64,
+                used: used.max(0) as u64,
+                asked: asked as u64,
+            })
         })
     }
 
     /// Whether a queue with this much more would still be within all guarantees that it has a part
     /// in, below the common ancestor with the victim's queue; and the victim's is beyond its own.
-    pub(crate) fn may_reclaim(&self, cluster: &Cluster, from: QueueIdx, to: QueueIdx, charge: &Charge) -> bool {
+    pub(crate) fn may_reclaim(
+        &self,
+        cluster: &Cluster,
+        from: QueueIdx,
+        to: QueueIdx,
+        charge: &Charge,
+    ) -> bool {
         let victims: Vec<_> = self.path(from).collect();
         let mine = self.path(to).take_while(|queue| !victims.contains(queue));
         let mut entitled = false;
@@ -276,7 +350,10 @@ impl Queues {
             if state.spec.guaranteed == Quota::default() {
                 continue;
             }
-            if exceeded(cluster, state, &state.spec.guaranteed, charge, true).is_some() {
+            if !covers(cluster, &state.spec.guaranteed, charge) {
+                return false;
+            }
+            if exceeded(cluster, state, &state.spec.guaranteed, charge, None, true).is_some() {
                 return false;
             }
             entitled = true;
@@ -290,14 +367,16 @@ impl Queues {
         self.path(from).take_while(|queue| !above.contains(queue)).all(|queue| {
             let state = self.get(queue);
             let quota = &state.spec.guaranteed;
-            *quota == Quota::default() || exceeded(cluster, state, quota, &Charge::default(), false).is_some()
+            *quota == Quota::default()
+                || exceeded(cluster, state, quota, &Charge::default(), None, false).is_some()
         })
     }
 
     /// Whether a queue uses more than its own limit.
     pub(crate) fn is_over(&self, cluster: &Cluster, queue: QueueIdx) -> bool {
         let state = self.get(queue);
-        let over = |quota| exceeded(cluster, state, quota, &Charge::default(), false).is_some();
+        let over =
+            |quota| exceeded(cluster, state, quota, &Charge::default(), None, false).is_some();
         over(&state.spec.limit) || (!state.spec.borrow && over(&state.spec.guaranteed))
     }
 
@@ -336,15 +415,19 @@ impl Queues {
             if state.ready == state.ready_below {
                 return Some(at);
             }
-            let own = (state.ready > 0)
-                .then(|| (true, state.own.share(&cluster.capacity) / f64::from(state.spec.weight), None));
-            let children = state.children.iter().map(|child| (*child, self.get(*child)));
-            let children = children.filter(|(_, state)| state.ready_below > 0).map(|(child, state)| {
-                let share = state.total.share(&cluster.capacity) / f64::from(state.spec.weight);
-                (!self.within_guarantee(cluster, state), share, Some(child))
+            let own = (state.ready > 0).then(|| {
+                (true, state.own.share(&cluster.capacity) / f64::from(state.spec.weight), None)
             });
+            let children = state.children.iter().map(|child| (*child, self.get(*child)));
+            let children =
+                children.filter(|(_, state)| state.ready_below > 0).map(|(child, state)| {
+                    let share = state.total.share(&cluster.capacity) / f64::from(state.spec.weight);
+                    (!self.within_guarantee(cluster, state), share, Some(child))
+                });
             let chosen = own.into_iter().chain(children).min_by(|a, b| {
-                a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then_with(|| self.name(a.2).cmp(&self.name(b.2)))
+                a.0.cmp(&b.0)
+                    .then(a.1.total_cmp(&b.1))
+                    .then_with(|| self.name(a.2).cmp(&self.name(b.2)))
             })?;
             match chosen.2 {
                 Some(child) => at = child,
@@ -357,11 +440,19 @@ impl Queues {
         queue.map(|queue| &self.get(queue).spec.id)
     }
 
-    /// Whether some more could be used without borrowing.
+    /// Whether some more could be used without borrowing. A queue whose use is mostly of something
+    /// that it is not guaranteed is borrowing, or it would come first for ever.
     fn within_guarantee(&self, cluster: &Cluster, state: &QueueState) -> bool {
+        let quota = &state.spec.guaranteed;
         self.guarantees
-            && state.spec.guaranteed != Quota::default()
-            && exceeded(cluster, state, &state.spec.guaranteed, &one_of_each(cluster), true).is_none()
+            && *quota != Quota::default()
+            && state
+                .total
+                .dominant(&cluster.capacity)
+                .is_none_or(|at| names(cluster, state, quota, at))
+            && quota.resources.iter().all(|(name, limit)| state.uses(cluster, name) < *limit as i64)
+            && exceeded(cluster, state, &state.spec.guaranteed, &one_of_each(cluster), None, true)
+                .is_none()
     }
 
     fn insert(&mut self, spec: Queue, parent: Option<QueueIdx>) -> QueueIdx {
@@ -418,6 +509,7 @@ fn exceeded(
     state: &QueueState,
     quota: &Quota,
     charge: &Charge,
+    pledged: Option<&Charge>,
     only_charged: bool,
 ) -> Option<(QuotaResource, i64, i64, i64)> {
     let plain = [
@@ -428,31 +520,83 @@ fn exceeded(
     ];
     let over = |limit: u64, used: i64, asked: i64| {
         let counted = asked > 0 || (!only_charged && charge.base == [0; 4]);
-        (counted && used + asked > limit as i64).then_some((limit as i64, used, asked))
+        (counted && used.saturating_add(asked) > limit as i64).then_some((
+            limit as i64,
+            used,
+            asked,
+        ))
     };
     for (at, (limit, resource)) in plain.into_iter().enumerate() {
-        let found = limit.and_then(|limit| over(limit, state.total.used[at], charge.base[at]));
+        let held = pledged.map_or(0, |pledged| pledged.base[at]);
+        let found =
+            limit.and_then(|limit| over(limit, state.total.used[at] + held, charge.base[at]));
         if let Some((limit, used, asked)) = found {
             return Some((resource, limit, used, asked));
         }
     }
     for (model, limit) in &quota.models {
-        let used = by_model(cluster, model, state.models.iter().map(|(m, amount)| (*m, *amount)));
+        let held = pledged.into_iter().flat_map(|pledged| pledged.models.iter().copied());
+        let used = by_model(
+            cluster,
+            model,
+            state.models.iter().map(|(m, amount)| (*m, *amount)).chain(held),
+        );
         let asked = by_model(cluster, model, charge.models.iter().copied());
         if let Some((limit, used, asked)) = over(*limit, used, asked) {
             return Some((QuotaResource::GpuModel(model.clone()), limit, used, asked));
         }
     }
     quota.resources.iter().find_map(|(name, limit)| {
-        let of = |(resource, amount): (&ResIdx, &i64)| if cluster.resource_name(*resource) == name { *amount } else { 0 };
-        let used = state.named.iter().map(of).sum();
+        let of = |(resource, amount): (&ResIdx, &i64)| {
+            if cluster.resource_name(*resource) == name { *amount } else { 0 }
+        };
+        let held = pledged.into_iter().flat_map(|pledged| pledged.named.iter());
+        let held: i64 = held.map(|(resource, amount)| of((resource, amount))).sum();
+        let used = held + state.named.iter().map(of).sum::<i64>();
         let asked = charge.named.iter().map(|(resource, amount)| of((resource, amount))).sum();
         let (limit, used, asked) = over(*limit, used, asked)?;
         Some((QuotaResource::Named(name.clone()), limit, used, asked))
     })
 }
 
+/// Whether a quota says anything about this resource; about GPUs, about all that are used.
+fn names(cluster: &Cluster, state: &QueueState, quota: &Quota, at: usize) -> bool {
+    let by_models = || {
+        let used = state.models.iter().filter(|(_, amount)| **amount > 0);
+        let named = |model: ModelIdx| {
+            quota.models.keys().any(|name| cluster.models[usize::from(model)].serves(name))
+        };
+        !quota.models.is_empty() && used.into_iter().all(|(model, _)| named(*model))
+    };
+    match at {
+        0 => quota.cpu.is_some(),
+        1 => quota.memory.is_some(),
+        GPU => quota.gpu.is_some() || by_models(),
+        _ => quota.storage.is_some(),
+    }
+}
+
+/// Whether what is charged is guaranteed at all: GPUs when there are any, else something else.
+fn covers(cluster: &Cluster, quota: &Quota, charge: &Charge) -> bool {
+    if charge.base[GPU] > 0 || !charge.models.is_empty() {
+        return quota.gpu.is_some() || !quota.models.is_empty();
+    }
+    let plain = [quota.cpu, quota.memory, quota.storage];
+    let named = |(resource, amount): &(ResIdx, i64)| {
+        *amount > 0 && quota.resources.contains_key(cluster.resource_name(*resource))
+    };
+    plain.iter().zip(charge.base).any(|(quota, asked)| quota.is_some() && asked > 0)
+        || charge.named.iter().any(named)
+}
+
 /// The sum over all models that a quota's model name means.
-fn by_model(cluster: &Cluster, asked: &GpuModel, amounts: impl Iterator<Item = (ModelIdx, i64)>) -> i64 {
-    amounts.filter(|(model, _)| cluster.models[usize::from(*model)].serves(asked)).map(|(_, amount)| amount).sum()
+fn by_model(
+    cluster: &Cluster,
+    asked: &GpuModel,
+    amounts: impl Iterator<Item = (ModelIdx, i64)>,
+) -> i64 {
+    amounts
+        .filter(|(model, _)| cluster.models[usize::from(*model)].serves(asked))
+        .map(|(_, amount)| amount)
+        .sum()
 }

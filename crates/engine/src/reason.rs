@@ -64,7 +64,8 @@ impl Scheduler {
     fn stands_anywhere(&self, shape: ShapeIdx) -> bool {
         let shape = self.cluster.shape(shape);
         self.cluster.order.iter().any(|node| {
-            let standing = fit::standing(shape, &self.cluster.host(*node).spec, self.cluster.room(*node));
+            let standing =
+                fit::standing(shape, &self.cluster.host(*node).spec, self.cluster.room(*node));
             matches!(standing, Standing::Yes(_))
         })
     }
@@ -80,7 +81,8 @@ impl Scheduler {
             let excess = self.queues.excess(&self.cluster, queue, &charge)?;
             matches!(excess.resource, QuotaResource::GpuModel(_)).then_some((model, excess))
         };
-        let closed: Vec<(ModelIdx, Excess)> = (0..self.cluster.models.len() as ModelIdx).filter_map(beyond).collect();
+        let closed: Vec<(ModelIdx, Excess)> =
+            (0..self.cluster.models.len() as ModelIdx).filter_map(beyond).collect();
         let Some((_, first)) = closed.first().cloned() else { return (shape, None) };
         let request = self.cluster.shape(shape).key.request.clone();
         let closed = closed.into_iter().map(|(model, _)| model).collect();
@@ -101,51 +103,57 @@ impl Scheduler {
         let request = self.cluster.shape(shape).key.request.clone();
         if !self.terms.ignore(&request) {
             let judgement = self.judge(shape, strategy, &[]);
-            return self.tally_one_by_one(shape, &judgement);
+            return self.tally_one_by_one(shape, Some(&judgement));
+        }
+        if self.cluster.shape(shape).has_node_terms {
+            return self.tally_one_by_one(shape, None);
         }
         let shape = self.cluster.shape(shape);
         let mut count = Count::new(shape);
         // Nodes of one kind stand alike, and most of the others show at a glance what they lack.
-        let mut kinds: BTreeMap<u16, (Code, NodeIdx, u32)> = BTreeMap::new();
-        let mut standings: Vec<Option<Standing>> = Vec::new();
+        let mut kinds: Vec<Option<(Standing, NodeIdx, u32)>> = vec![None; self.cluster.kinds()];
         for node in &self.cluster.order {
             let brief = &self.cluster.briefs[*node as usize];
-            let kind = usize::from(brief.kind);
-            let known = standings.get(kind).copied().flatten().filter(|_| !shape.has_node_terms);
-            let standing = known.unwrap_or_else(|| {
-                let standing = fit::standing(shape, &self.cluster.host(*node).spec, self.cluster.room(*node));
-                standings.resize(standings.len().max(kind + 1), None);
-                *standings[kind].insert(standing)
+            let kind = kinds[usize::from(brief.kind)].get_or_insert_with(|| {
+                (
+                    fit::standing(shape, &self.cluster.host(*node).spec, self.cluster.room(*node)),
+                    *node,
+                    0,
+                )
             });
-            match standing {
-                Standing::No(code) if shape.has_node_terms => self.count_node(*node, code, &mut count),
-                Standing::No(code) => kinds.entry(brief.kind).or_insert((code, *node, 0)).2 += 1,
-                Standing::Yes(_) => match fit::brief_lack(shape, brief) {
-                    Some(Code::Closed) => self.count_node(*node, Code::Closed, &mut count),
-                    Some(code) => count.add(code, 1, fit::brief_amount(code, brief)),
-                    None => {
-                        if let Some(code) = fit::lack(shape, self.cluster.room(*node)) {
-                            self.count_node(*node, code, &mut count);
-                        }
+            if matches!(kind.0, Standing::No(_)) {
+                kind.2 += 1;
+                continue;
+            }
+            match fit::brief_lack(shape, brief) {
+                Some(Code::Closed) => self.count_node(*node, Code::Closed, &mut count),
+                Some(code) => count.add(code, 1, fit::brief_amount(code, brief)),
+                None => {
+                    if let Some(code) = fit::lack(shape, self.cluster.room(*node)) {
+                        self.count_node(*node, code, &mut count);
                     }
-                },
+                }
             }
         }
-        for (code, node, nodes) in kinds.into_values() {
-            self.count_nodes(node, self.cluster.room(node), code, nodes, &mut count);
+        for (standing, node, nodes) in kinds.into_iter().flatten() {
+            if let Standing::No(code) = standing {
+                self.count_nodes(node, self.cluster.room(node), code, nodes, &mut count);
+            }
         }
         count.tally(self.cluster.order.len())
     }
 
-    /// The same where terms between tasks have a say.
-    fn tally_one_by_one(&self, shape: ShapeIdx, judgement: &Judgement) -> Tally {
+    /// The same where labels, names or other tasks have a say.
+    fn tally_one_by_one(&self, shape: ShapeIdx, judgement: Option<&Judgement>) -> Tally {
         let shape = self.cluster.shape(shape);
         let mut count = Count::new(shape);
         for node in &self.cluster.order {
             let room = self.cluster.room(*node);
+            let by_terms =
+                || judgement.and_then(|judgement| judgement.verdicts[*node as usize].lack);
             let code = match fit::standing(shape, &self.cluster.host(*node).spec, room) {
                 Standing::No(code) => Some(code),
-                Standing::Yes(_) => fit::lack(shape, room).or(judgement.verdicts[*node as usize].lack),
+                Standing::Yes(_) => fit::lack(shape, room).or_else(by_terms),
             };
             if let Some(code) = code {
                 self.count_node(*node, code, &mut count);
@@ -176,7 +184,14 @@ impl Scheduler {
     }
 
     /// Counts so many nodes like this one.
-    fn count_nodes(&self, node: NodeIdx, room: &Room, code: Code, nodes: u32, count: &mut Count<'_>) {
+    fn count_nodes(
+        &self,
+        node: NodeIdx,
+        room: &Room,
+        code: Code,
+        nodes: u32,
+        count: &mut Count<'_>,
+    ) {
         let lost = code == Code::Closed && self.cluster.host(node).reach == Reach::Lost;
         let code = if lost { Code::Down } else { code };
         match self.text(code, count.shape, node, room) {
@@ -208,13 +223,21 @@ impl Scheduler {
                 labels::first_untolerated(&host.spec.taints, tolerations).map(ToString::to_string)
             }
             Code::ModelQuota => {
-                let closed = room.devices.iter().find(|d| shape.model(d.model) == ModelVerdict::Closed);
+                let closed =
+                    room.devices.iter().find(|d| shape.model(d.model) == ModelVerdict::Closed);
                 closed.map(|d| self.cluster.models[usize::from(d.model)].to_string())
             }
             Code::Named => {
-                let lacking = shape.need.named.iter().find(|(resource, amount)| *amount > room.named(*resource));
+                let lacking = shape
+                    .need
+                    .named
+                    .iter()
+                    .find(|(resource, amount)| *amount > room.named(*resource));
                 let (resource, _) = lacking?;
-                return Some((self.cluster.resource_name(*resource).to_string(), room.named(*resource)));
+                return Some((
+                    self.cluster.resource_name(*resource).to_string(),
+                    room.named(*resource),
+                ));
             }
             Code::Token => {
                 let held = |token: &&(TokenName, TokenUse)| !fit::token_free(room, token);
@@ -229,11 +252,16 @@ impl Scheduler {
     }
 
     /// Whether an empty cluster, with all its nodes in order, would take the workload.
-    pub(crate) fn ever_fits(&mut self, job: JobIdx) -> bool {
+    pub(crate) fn ever_fits(&self, job: JobIdx) -> bool {
+        self.ever_fits_as(job, self.jobs.get(job).shape)
+    }
+
+    /// The same for the workload in another shape, such as one without models that cost too much.
+    pub(crate) fn ever_fits_as(&self, job: JobIdx, shape: ShapeIdx) -> bool {
         let spec = self.jobs.get(job).spec.clone();
-        let shape = self.cluster.shape(self.jobs.get(job).shape);
+        let shape = self.cluster.shape(shape);
         let mut wanted = spec.tasks;
-        if let Some(Topology::Same(key)) = &spec.topology {
+        if let Some(Topology::Same(key)) = spec.topology.as_ref().filter(|_| spec.tasks > 1) {
             let domains = self.cluster.make_domains(key);
             let mut totals: BTreeMap<u32, u32> = BTreeMap::new();
             return self.cluster.order.iter().any(|node| {
@@ -243,7 +271,14 @@ impl Scheduler {
                 *total >= spec.tasks
             });
         }
-        self.cluster.order.iter().any(|node| {
+        let domains = match spec.topology.as_ref().filter(|_| spec.tasks > 1) {
+            Some(Topology::Spread(key)) => Some(self.cluster.make_domains(key)),
+            _ => None,
+        };
+        let inside = |node: NodeIdx| {
+            domains.as_ref().is_none_or(|domains| domains.of[node as usize].is_some())
+        };
+        self.cluster.order.iter().filter(|node| inside(**node)).any(|node| {
             wanted -= self.empty_copies(shape, *node, wanted);
             wanted == 0
         })
@@ -259,7 +294,8 @@ impl Scheduler {
 
     /// A node's room with nothing booked and everything in order.
     fn empty_room_of(&self, node: NodeIdx) -> Room {
-        let mut empty = self.cluster.emptied(&self.cluster.host(node).spec, self.cluster.room(node));
+        let mut empty =
+            self.cluster.emptied(&self.cluster.host(node).spec, self.cluster.room(node));
         empty.open = true;
         for device in &mut empty.devices {
             device.open = true;
@@ -298,9 +334,10 @@ impl<'a> Count<'a> {
         let plain = counted.map(|code| {
             (plain(code, self.shape, self.most[code as usize]), self.nodes[code as usize])
         });
-        let worded = self.texts.iter().map(|((code, text), (count, most))| {
-            (worded(*code, text, self.shape, *most), *count)
-        });
+        let worded = self
+            .texts
+            .iter()
+            .map(|((code, text), (count, most))| (worded(*code, text, self.shape, *most), *count));
         let mut lacks: Vec<(Lack, u32)> = plain.chain(worded).collect();
         lacks.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         Tally { nodes: nodes as u32, lacks }
@@ -349,7 +386,11 @@ fn worded(code: Code, text: &str, shape: &Shape, most: i64) -> Lack {
         Code::ModelQuota => Lack::ModelQuota(text.into()),
         Code::Named => {
             let request = &shape.key.request;
-            let need = request.resources.iter().find(|(name, _)| name.as_str() == text).map_or(0, |(_, n)| *n);
+            let need = request
+                .resources
+                .iter()
+                .find(|(name, _)| name.as_str() == text)
+                .map_or(0, |(_, n)| *n);
             Lack::Resource { name: text.into(), need, most: most.max(0) as u64 }
         }
         _ => Lack::Token(text.into()),
@@ -361,9 +402,14 @@ fn amount(code: Code, shape: &Shape, room: &Room) -> Option<i64> {
     let serving = || room.devices.iter().filter(|d| fit::serves(shape, d));
     let shareable = || serving().filter(|d| d.is_shareable() && !(shape.exclusive && d.users > 0));
     Some(match code {
-        Code::GpuSize => {
-            room.devices.iter().filter(|d| shape.accepts(d.model)).map(|d| d.total).max().unwrap_or(0).into()
-        }
+        Code::GpuSize => room
+            .devices
+            .iter()
+            .filter(|d| shape.accepts(d.model))
+            .map(|d| d.total)
+            .max()
+            .unwrap_or(0)
+            .into(),
         Code::GpuCount => serving().filter(|d| d.geometry.is_none()).count() as i64,
         Code::FreeGpus if room.uniform => room.whole.into(),
         Code::FreeGpus => fit::whole_devices(shape, room).count() as i64,
@@ -395,15 +441,23 @@ fn plain(code: Code, shape: &Shape, most: i64) -> Lack {
             let need = mib.max(shape.min_memory);
             Lack::GpuSize { need: MiB(need as u64), largest: MiB(most) }
         }
-        (Code::GpuSize, _) => Lack::GpuSize { need: MiB(shape.min_memory as u64), largest: MiB(most) },
+        (Code::GpuSize, _) => {
+            Lack::GpuSize { need: MiB(shape.min_memory as u64), largest: MiB(most) }
+        }
         (Code::GpuCount, ask) => {
             let need = if let Ask::Whole(need) = ask { need.into() } else { 1 };
             Lack::GpuCount { need, most: most as u32 }
         }
         (Code::NoMig, Ask::Mig(profile, _)) => Lack::NoMig(profile),
-        (Code::FreeGpus, Ask::Whole(need)) => Lack::FreeGpus { need: count(need).0, most: count(need).1 },
-        (Code::GpuShare, Ask::Share(milli)) => Lack::GpuShare { need: milli as u32, most: most as u32 },
-        (Code::GpuMemory, Ask::Memory(mib)) => Lack::GpuMemory { need: MiB(mib as u64), most: MiB(most) },
+        (Code::FreeGpus, Ask::Whole(need)) => {
+            Lack::FreeGpus { need: count(need).0, most: count(need).1 }
+        }
+        (Code::GpuShare, Ask::Share(milli)) => {
+            Lack::GpuShare { need: milli as u32, most: most as u32 }
+        }
+        (Code::GpuMemory, Ask::Memory(mib)) => {
+            Lack::GpuMemory { need: MiB(mib as u64), most: MiB(most) }
+        }
         (Code::MigSlice, Ask::Mig(profile, need)) => mig_lack(profile, need, most),
         (Code::NvLink, Ask::Whole(need)) => Lack::NvLink { need: need.into(), most: most as u32 },
         (Code::Cpu, _) => Lack::Cpu { need: MilliCpu(amounts[CPU]), most: MilliCpu(most) },

@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 
 use crate::cluster::fit::{self, Standing};
-use crate::cluster::room::{Claim, Room};
-use crate::cluster::shape::ShapeIdx;
+use crate::cluster::room::{Claim, ModelIdx, Room};
+use crate::cluster::shape::{Ask, ShapeIdx};
 use crate::cluster::{NodeIdx, pick};
+use crate::queues::Charge;
 use crate::scheduler::Scheduler;
 use crate::strategy::{Strategy, View};
 use crate::task::{JobIdx, State};
@@ -42,7 +43,7 @@ struct Future<'a> {
 impl Scheduler {
     /// When and where a waiting workload could start if nothing else came.
     pub(crate) fn foresee(&mut self, job: JobIdx) -> Option<Start> {
-        let (shape, tasks) = (self.jobs.get(job).shape, self.jobs.get(job).spec.tasks);
+        let (shape, tasks) = (self.affordable_shape(job), self.jobs.get(job).spec.tasks);
         let strategy = self.strategy(self.jobs.get(job));
         let young = self.now.since(self.jobs.get(job).submitted) < self.policy.patience;
         if tasks == 1 && young && self.ends.is_empty() && self.holds.len() == 0 {
@@ -62,7 +63,11 @@ impl Scheduler {
         };
         future.look_at_now();
         let stopping = this.jobs.iter().filter(|(_, other)| other.state == State::Stopping);
-        let stopping: Vec<JobIdx> = if this.holds.len() > 0 { stopping.map(|(index, _)| index).collect() } else { Vec::new() };
+        let stopping: Vec<JobIdx> = if this.holds.len() > 0 {
+            stopping.map(|(index, _)| index).collect()
+        } else {
+            Vec::new()
+        };
         for other in stopping {
             future.free(other);
         }
@@ -81,14 +86,48 @@ impl Scheduler {
         this.foresee_unknown(job, future, strategy)
     }
 
+    /// The workload's shape without the models that its queue could not pay for.
+    pub(crate) fn affordable_shape(&mut self, job: JobIdx) -> ShapeIdx {
+        let (job, shape) = (self.jobs.get(job), self.jobs.get(job).shape);
+        if !self.queues.have_limits() {
+            return shape;
+        }
+        let milli = match self.cluster.shape(shape).ask {
+            Ask::None => return shape,
+            Ask::Whole(count) => i64::from(count) * 1000,
+            Ask::Share(milli) => i64::from(milli),
+            Ask::Memory(_) | Ask::Mig(..) => 1,
+        };
+        let charge = |model: ModelIdx| {
+            let mut charge = Charge::default();
+            charge.models.push((model, milli * i64::from(job.spec.tasks)));
+            charge
+        };
+        let models = 0..self.cluster.models.len() as ModelIdx;
+        let closed: Vec<ModelIdx> = models
+            .filter(|model| self.queues.excess(&self.cluster, job.queue, &charge(*model)).is_some())
+            .collect();
+        let request = self.cluster.shape(shape).key.request.clone();
+        if closed.is_empty() { shape } else { self.cluster.intern(&request, closed) }
+    }
+
     /// Nothing is known about the end of what is in the way. After some patience, room is kept
     /// anyway, where the oldest work is: otherwise a stream of small work could pass for ever.
-    fn foresee_unknown(&self, job: JobIdx, mut future: Future<'_>, strategy: Strategy) -> Option<Start> {
+    fn foresee_unknown(
+        &self,
+        job: JobIdx,
+        mut future: Future<'_>,
+        strategy: Strategy,
+    ) -> Option<Start> {
         if self.now.since(self.jobs.get(job).submitted) < self.policy.patience {
             return None;
         }
-        let placed = self.jobs.iter().filter(|(_, other)| other.state == State::Placed && other.end().is_none());
-        let mut unknown: Vec<_> = placed.map(|(index, other)| (other.placed_at, other.serial, index)).collect();
+        let placed = self
+            .jobs
+            .iter()
+            .filter(|(_, other)| other.state == State::Placed && other.end().is_none());
+        let mut unknown: Vec<_> =
+            placed.map(|(index, other)| (other.placed_at, other.serial, index)).collect();
         unknown.sort_unstable();
         for (_, _, other) in unknown.into_iter().take(MOST_STEPS) {
             future.free(other);
@@ -100,22 +139,29 @@ impl Scheduler {
     }
 
     /// By node number, the domain that it counts for, or none where the workload may not go.
-    fn domains_open_to(&mut self, job: JobIdx, shape: ShapeIdx, strategy: Strategy) -> Vec<Option<u32>> {
-        let key = match &self.jobs.get(job).spec.topology {
-            Some(Topology::Same(key)) => Some(key.clone()),
-            Some(Topology::Spread(_)) | None => None,
-        };
+    fn domains_open_to(
+        &mut self,
+        job: JobIdx,
+        shape: ShapeIdx,
+        strategy: Strategy,
+    ) -> Vec<Option<u32>> {
+        let spec = self.jobs.get(job).spec.clone();
+        let topology = spec.topology.as_ref().filter(|_| spec.tasks > 1);
         let request = self.cluster.shape(shape).key.request.clone();
         let judgement = (!self.terms.ignore(&request)).then(|| self.judge(shape, strategy, &[]));
-        let mut domain = match key {
-            Some(key) => self.cluster.domains(&key).of.clone(),
+        let mut domain = match topology {
+            Some(Topology::Same(key)) => self.cluster.domains(key).of.clone(),
+            Some(Topology::Spread(key)) => {
+                self.cluster.domains(key).of.iter().map(|domain| domain.map(|_| 0)).collect()
+            }
             None => vec![Some(0); self.cluster.hosts.len()],
         };
         let outlook = (&self.outlook, self.outlook_version);
         let mut index = self.indexes.get(&self.cluster, outlook, shape, strategy);
         let mut allowed = vec![false; domain.len()];
         for (place, node) in self.cluster.order.iter().enumerate() {
-            let barred = judgement.as_ref().is_some_and(|j| j.verdicts[*node as usize].lack.is_some());
+            let barred =
+                judgement.as_ref().is_some_and(|j| j.verdicts[*node as usize].lack.is_some());
             let stands = matches!(index.standing(place), Standing::Yes(_));
             allowed[*node as usize] = stands && !barred && self.cluster.room(*node).open;
         }
@@ -135,7 +181,8 @@ impl Future<'_> {
         let cluster = &self.scheduler.cluster;
         for node in &cluster.order {
             if let Some(domain) = self.domain[*node as usize] {
-                let copies = fit::copies(cluster.shape(self.shape), cluster.room(*node), self.tasks);
+                let copies =
+                    fit::copies(cluster.shape(self.shape), cluster.room(*node), self.tasks);
                 if copies > 0 {
                     self.copies.insert(*node, copies);
                     *self.totals.entry(domain).or_default() += copies;
@@ -149,7 +196,8 @@ impl Future<'_> {
         let cluster = &self.scheduler.cluster;
         for (_, seat) in self.scheduler.jobs.get(job).seats() {
             let Some(domain) = self.domain[seat.node as usize] else { continue };
-            let room = self.rooms.entry(seat.node).or_insert_with(|| cluster.room(seat.node).clone());
+            let room =
+                self.rooms.entry(seat.node).or_insert_with(|| cluster.room(seat.node).clone());
             room.release(&seat.claim);
             let copies = fit::copies(cluster.shape(self.shape), room, self.tasks);
             let before = self.copies.insert(seat.node, copies).unwrap_or(0);
@@ -166,15 +214,23 @@ impl Future<'_> {
     /// Places for all tasks in a domain, on as few nodes as possible.
     fn seats(&mut self, domain: u32, strategy: Strategy) -> Vec<(NodeIdx, Claim)> {
         let cluster = &self.scheduler.cluster;
-        let here = self.copies.iter().filter(|(node, _)| self.domain[**node as usize] == Some(domain));
-        let mut nodes: Vec<(std::cmp::Reverse<u32>, u32, NodeIdx)> =
-            here.map(|(node, copies)| (std::cmp::Reverse(*copies), cluster.place[*node as usize], *node)).collect();
+        let here =
+            self.copies.iter().filter(|(node, _)| self.domain[**node as usize] == Some(domain));
+        let mut nodes: Vec<(std::cmp::Reverse<u32>, u32, NodeIdx)> = here
+            .map(|(node, copies)| {
+                (std::cmp::Reverse(*copies), cluster.place[*node as usize], *node)
+            })
+            .collect();
         nodes.sort_unstable();
         let mut seats = Vec::new();
         for (std::cmp::Reverse(copies), _, node) in nodes {
             let room = self.rooms.entry(node).or_insert_with(|| cluster.room(node).clone());
             for _ in 0..copies.min(self.tasks - seats.len() as u32) {
-                let view = View { room, shape: cluster.shape(self.shape), outlook: &self.scheduler.outlook };
+                let view = View {
+                    room,
+                    shape: cluster.shape(self.shape),
+                    outlook: &self.scheduler.outlook,
+                };
                 let Some(claim) = pick::claim(strategy, &view, None) else { break };
                 room.book(&claim);
                 seats.push((node, claim));

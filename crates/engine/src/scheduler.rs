@@ -120,6 +120,7 @@ impl Scheduler {
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         let reorder = self.policy.order() != policy.order() || self.policy.ageing != policy.ageing;
         self.policy = policy;
+        self.expectation.expect_to_stay(self.policy.work_stays);
         self.outlook.goal = self.policy.utilization_goal.map(|goal| goal.get() / 5);
         self.outlook_version += 1;
         let waiting = if reorder || self.pending.global != self.is_global() {
@@ -163,14 +164,16 @@ impl Scheduler {
         let job = self.jobs.get(job);
         let age = job.submitted.0.min(1 << 55) as i64;
         let priority = i64::from(job.spec.priority);
-        let estimate = job.spec.estimate.map_or(i64::MAX / 4, |estimate| estimate.0.min(1 << 44) as i64);
+        let estimate =
+            job.spec.estimate.map_or(i64::MAX / 4, |estimate| estimate.0.min(1 << 44) as i64);
         let rank = match self.policy.order() {
             Order::FairShare => age - priority * self.policy.ageing.0.min(1 << 44) as i64,
             Order::Priority => age - (priority << 56),
             Order::Fifo => age,
             Order::Shortest => estimate,
             Order::LeastService => {
-                let gpus = i64::from(job.spec.request.gpu_count().max(1)) * i64::from(job.spec.tasks);
+                let gpus =
+                    i64::from(job.spec.request.gpu_count().max(1)) * i64::from(job.spec.tasks);
                 estimate.saturating_mul(gpus)
             }
         };
@@ -180,7 +183,11 @@ impl Scheduler {
     /// Puts a waiting workload into its group.
     pub(crate) fn enqueue(&mut self, job: JobIdx) {
         let (key, rank) = (self.group_key(job), self.rank(job));
-        self.pending.insert(key, rank, job, &mut self.queues);
+        let group = self.pending.insert(key, rank, job, &mut self.queues);
+        // Equal work waits because of a hold, but this one is short enough to use it.
+        if self.is_gone_in_time(job) {
+            self.pending.unblock(group, &mut self.queues);
+        }
     }
 
     pub(crate) fn dequeue(&mut self, job: JobIdx) {

@@ -15,11 +15,12 @@ use crate::demand::Kind;
 use crate::error::Rejected;
 use crate::event::Demand;
 use crate::hold::Purpose;
-use crate::name::{BudgetId, ForeignId, GpuId, NodeId, WorkloadId};
+use crate::name::{BudgetId, ForeignId, GpuId, GpuModel, NodeId, ResourceName, WorkloadId};
 use crate::node::{ForeignUse, GpuHealth, Node};
 use crate::policy::{Policy, Queue};
 use crate::queues::Account;
 use crate::scheduler::{Cursor, Scheduler};
+use crate::strategy::Strategy;
 use crate::task::{JobIdx, Seat, State};
 use crate::units::{Percent, Time};
 use crate::workload::Workload;
@@ -32,6 +33,9 @@ pub struct Snapshot {
     pub now: Time,
     /// The settings.
     pub policy: Policy,
+    /// GPU models and named resources in the order in which they came up: equally good choices are
+    /// made in that order.
+    pub vocabulary: (Vec<GpuModel>, Vec<ResourceName>),
     /// The queues, parents before children.
     pub queues: Vec<QueueFacts>,
     /// The nodes.
@@ -122,7 +126,7 @@ pub struct WorkloadFacts {
     /// Where it was refused.
     #[serde(default)]
     pub avoid: Option<NodeId>,
-    /// The kind of reason that was reported last.
+    /// The sort of reason that was reported last.
     #[serde(default)]
     pub told: Option<String>,
 }
@@ -184,10 +188,14 @@ pub struct DemandFacts {
     pub learned: Vec<(Kind, u64)>,
     /// What the tables in use were made from; none when they are to be made anew.
     pub basis: Option<Vec<(Kind, u64)>>,
+    /// Which tables those are: the published measure, and our own.
+    pub tables: [bool; 2],
     /// Tasks seen, and the number at which the tables are made again.
     pub seen: [u64; 2],
     /// Some workload looks ahead.
-    pub wanted: bool,
+    pub wanted: BTreeSet<Strategy>,
+    /// What is handed in is remembered.
+    pub learns: bool,
 }
 
 impl Scheduler {
@@ -204,14 +212,19 @@ impl Scheduler {
         Snapshot {
             now: self.now,
             policy: self.policy.clone(),
+            vocabulary: (self.cluster.models.clone(), self.cluster.resources.clone()),
             queues: self.queue_facts(),
             nodes: self.cluster.ordered().into_iter().map(|node| self.node_facts(node)).collect(),
             workloads: jobs.into_iter().map(|job| self.workload_facts(job)).collect(),
             budgets: self.budgets.clone(),
             cursor: self.cursor.clone(),
-            holds: self.holders(|_| true).into_iter().filter_map(|job| self.hold_facts(job)).collect(),
+            holds: self
+                .holders(|_| true)
+                .into_iter()
+                .filter_map(|job| self.hold_facts(job))
+                .collect(),
             set_aside,
-            demand: self.expectation.facts(&self.cluster),
+            demand: self.expectation.facts(&self.cluster, &self.outlook),
             timers: self.timers.clone(),
             notices: self.notices.clone(),
             improved: self.improved,
@@ -222,6 +235,12 @@ impl Scheduler {
     pub fn restore(snapshot: Snapshot) -> Result<Self, Rejected> {
         let mut scheduler = Self::new(snapshot.policy);
         scheduler.now = snapshot.now;
+        for model in &snapshot.vocabulary.0 {
+            scheduler.cluster.model(model);
+        }
+        for resource in &snapshot.vocabulary.1 {
+            scheduler.cluster.resource(resource);
+        }
         scheduler.restore_queues(&snapshot.queues)?;
         for facts in snapshot.nodes {
             scheduler.restore_node(facts)?;
@@ -254,7 +273,9 @@ impl Scheduler {
 
     fn queue_facts(&self) -> Vec<QueueFacts> {
         let mut queues: Vec<_> = self.queues.iter().collect();
-        queues.sort_by_key(|(index, queue)| (self.queues.path(*index).count(), queue.spec.id.clone()));
+        queues.sort_by_key(|(index, queue)| {
+            (self.queues.path(*index).count(), queue.spec.id.clone())
+        });
         let bits = |account: &Account| account.past.map(f64::to_bits);
         let facts = |(_, queue): (u32, &crate::queues::QueueState)| QueueFacts {
             queue: queue.spec.clone(),
@@ -268,7 +289,9 @@ impl Scheduler {
         for facts in queues {
             facts.queue.validate()?;
             let id = facts.queue.id.clone();
-            self.queues.set(facts.queue.clone()).map_err(|why| Rejected::Queue { queue: id, why })?;
+            self.queues
+                .set(facts.queue.clone())
+                .map_err(|why| Rejected::Queue { queue: id, why })?;
         }
         Ok(())
     }
@@ -287,7 +310,8 @@ impl Scheduler {
         let host = self.cluster.host(node);
         let foreign = host.foreign.iter().map(|(id, (uses, claim))| {
             let gpu = |part: &DeviceClaim| host.spec.gpus[usize::from(part.device)].id.clone();
-            let assumed = claim.devices.iter().map(gpu).filter(|gpu| !uses.gpus.contains_key(gpu)).collect();
+            let assumed =
+                claim.devices.iter().map(gpu).filter(|gpu| !uses.gpus.contains_key(gpu)).collect();
             (id.clone(), (uses.clone(), assumed))
         });
         NodeFacts {
@@ -361,9 +385,11 @@ impl Scheduler {
         if self.jobs.find(&id).is_some() {
             return Err(Rejected::DuplicateWorkload(id));
         }
-        self.queues.find(&workload.queue).ok_or_else(|| Rejected::UnknownQueue(workload.queue.clone()))?;
+        self.queues
+            .find(&workload.queue)
+            .ok_or_else(|| Rejected::UnknownQueue(workload.queue.clone()))?;
         let avoid = facts.avoid.as_ref().and_then(|node| self.cluster.node(node));
-        let index = self.admit(workload);
+        let index = self.admit(Box::new(workload));
         if self.jobs.get(index).spec.gate.is_none() {
             self.dequeue(index);
         }
@@ -372,9 +398,12 @@ impl Scheduler {
         job.refusals = facts.refusals;
         job.not_before = facts.not_before;
         job.avoid = avoid;
-        job.told = facts.told.as_deref().and_then(WaitReason::known_kind);
+        job.told = facts.told.as_deref().and_then(WaitReason::known_sort);
         for task in finished {
-            let slot = job.tasks.get_mut(task as usize).ok_or_else(|| contradiction("finished task of", &id))?;
+            let slot = job
+                .tasks
+                .get_mut(task as usize)
+                .ok_or_else(|| contradiction("finished task of", &id))?;
             slot.finished = true;
         }
         for seat in seats {
@@ -420,7 +449,12 @@ impl Scheduler {
     fn restore_seat(&mut self, job: JobIdx, facts: SeatFacts) -> Result<(), Rejected> {
         let node = self.node_number(&facts.node)?;
         let id = self.jobs.get(job).spec.id.clone();
-        let free = self.jobs.get(job).tasks.get(facts.task as usize).is_some_and(|slot| slot.seat.is_none());
+        let free = self
+            .jobs
+            .get(job)
+            .tasks
+            .get(facts.task as usize)
+            .is_some_and(|slot| slot.seat.is_none());
         if !free {
             return Err(contradiction("task of", &id));
         }
@@ -439,7 +473,13 @@ impl Scheduler {
 
     /// The claim of a task of this workload on these devices; a task that runs has its slices, one
     /// that is held for may still wait for them.
-    fn claim_of(&self, job: JobIdx, node: NodeIdx, gpus: &[GpuPart], runs: bool) -> Result<Claim, Rejected> {
+    fn claim_of(
+        &self,
+        job: JobIdx,
+        node: NodeIdx,
+        gpus: &[GpuPart],
+        runs: bool,
+    ) -> Result<Claim, Rejected> {
         let shape = self.cluster.shape(self.jobs.get(job).shape);
         let mut devices: SmallVec<[DeviceClaim; 1]> = SmallVec::new();
         for GpuPart { gpu, part } in gpus {
@@ -460,14 +500,17 @@ impl Scheduler {
                     claim.mib = mib.0.min(crate::units::MAX_GPU_MEMORY) as i32;
                 }
                 Part::Slice { profile, start } => {
-                    let known = device.geometry.and_then(|g| Some((g, g.profile(profile.as_str())?)));
-                    let known = known.filter(|(g, id)| !runs || device.slots.fits_at(g, *id, *start));
-                    let (geometry, id) = known.ok_or_else(|| {
-                        Rejected::Snapshot(format!("no slice {} at {start} of GPU `{gpu}`", profile.as_str()))
+                    let known =
+                        device.geometry.and_then(|g| Some((g, g.profile(profile.as_str())?)));
+                    let known =
+                        known.filter(|(g, id)| !runs || device.slots.fits_at(g, *id, *start));
+                    let (_, id) = known.ok_or_else(|| {
+                        Rejected::Snapshot(format!(
+                            "no slice {} at {start} of GPU `{gpu}`",
+                            profile.as_str()
+                        ))
                     })?;
-                    let compute = geometry.get(id).map_or(0, |profile| profile.compute);
-                    claim.milli = i32::from(compute) * 1000 / i32::from(geometry.compute_slices);
-                    claim.mib = geometry.get(id).map_or(0, |profile| profile.memory_mib) as i32;
+                    (claim.milli, claim.mib) = device.slice(id).unwrap_or_default();
                     claim.slice = Some((id, *start));
                 }
             }
@@ -480,13 +523,20 @@ impl Scheduler {
         let hold = self.holds.get(job)?;
         let name = |job: &JobIdx| self.jobs.get(*job).spec.id.clone();
         let (victims, until) = match &hold.purpose {
-            Purpose::Preemption { victims, until } => (Some(victims.iter().map(name).collect()), Some(*until)),
+            Purpose::Preemption { victims, until } => {
+                (Some(victims.iter().map(name).collect()), Some(*until))
+            }
             Purpose::Reservation { start } => (None, *start),
         };
         let seat = |(node, claim): &(NodeIdx, Claim)| {
             (self.cluster.host(*node).spec.id.clone(), self.parts(*node, claim))
         };
-        Some(HoldFacts { workload: name(&job), victims, until, seats: hold.planned.iter().map(seat).collect() })
+        Some(HoldFacts {
+            workload: name(&job),
+            victims,
+            until,
+            seats: hold.planned.iter().map(seat).collect(),
+        })
     }
 
     fn restore_hold(&mut self, facts: &HoldFacts) -> Result<(), Rejected> {
@@ -499,14 +549,14 @@ impl Scheduler {
         let purpose = match &facts.victims {
             None => Purpose::Reservation { start: facts.until },
             Some(names) => {
-                let victims = names.iter().map(|name| self.job_number(name)).collect::<Result<_, _>>()?;
+                let victims =
+                    names.iter().map(|name| self.job_number(name)).collect::<Result<_, _>>()?;
                 Purpose::Preemption { victims, until: facts.until.unwrap_or(self.now) }
             }
         };
         self.hold(job, purpose, seats);
         Ok(())
     }
-
 }
 
 fn contradiction(what: &str, workload: &WorkloadId) -> Rejected {

@@ -39,7 +39,7 @@ pub(crate) struct Job {
     pub(crate) not_before: Time,
     /// Where it was refused last; avoided while it backs off for longer and longer.
     pub(crate) avoid: Option<NodeIdx>,
-    /// The kind of wait reason that was reported last.
+    /// The sort of wait reason that was reported last.
     pub(crate) told: Option<&'static str>,
 }
 
@@ -127,14 +127,18 @@ impl Jobs {
     }
 
     pub(crate) fn remove(&mut self, job: JobIdx) -> Job {
-        let removed = self.jobs[job as usize].take().expect("a workload number in use has a workload");
+        let removed =
+            self.jobs[job as usize].take().expect("a workload number in use has a workload");
         self.by_name.remove(&removed.spec.id);
         self.vacant.push(job);
         removed
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (JobIdx, &Job)> {
-        self.jobs.iter().enumerate().filter_map(|(index, job)| Some((index as JobIdx, job.as_ref()?)))
+        self.jobs
+            .iter()
+            .enumerate()
+            .filter_map(|(index, job)| Some((index as JobIdx, job.as_ref()?)))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -153,7 +153,8 @@ impl Terms {
     }
 
     fn matching(&self, selector: &Selector, without: &[(NodeIdx, &Request)]) -> Counts {
-        let mut counts = self.selectors.get(selector).map(|entry| entry.1.clone()).unwrap_or_default();
+        let mut counts =
+            self.selectors.get(selector).map(|entry| entry.1.clone()).unwrap_or_default();
         for (node, request) in without {
             if selector.matches(&request.labels) {
                 count(&mut counts, *node, -1);
@@ -161,7 +162,6 @@ impl Terms {
         }
         counts
     }
-
 }
 
 fn owners_left(term: &TaskAffinity, owners: &Counts, without: &[(NodeIdx, &Request)]) -> Counts {
@@ -206,7 +206,9 @@ impl Judgement {
         for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
             let here = domain.is_some_and(|domain| totals.contains_key(&domain));
             match (term.side, term.weight) {
-                (Side::Near, None) if !here && !(first && domain.is_some()) => verdict.block(Code::Near),
+                (Side::Near, None) if !here && !(first && domain.is_some()) => {
+                    verdict.block(Code::Near)
+                }
                 (Side::Away, None) if here => verdict.block(Code::Away),
                 (Side::Near, Some(weight)) if here => verdict.liking += weight as i32,
                 (Side::Away, Some(weight)) if here => verdict.liking -= weight as i32,
@@ -241,14 +243,17 @@ impl Judgement {
         let mut totals: BTreeMap<u32, u32> = BTreeMap::new();
         for (node, domain) in domains.of.iter().enumerate() {
             if let Some(domain) = domain.filter(|_| eligible(node as NodeIdx)) {
-                *totals.entry(domain).or_default() += counts.get(&(node as NodeIdx)).copied().unwrap_or(0);
+                *totals.entry(domain).or_default() +=
+                    counts.get(&(node as NodeIdx)).copied().unwrap_or(0);
             }
         }
-        let emptiest = if (totals.len() as u32) < spread.min_domains { None } else { totals.values().min() };
+        let emptiest =
+            if (totals.len() as u32) < spread.min_domains { None } else { totals.values().min() };
         let emptiest = emptiest.copied().unwrap_or(0);
         let more = u32::from(spread.selector.matches(own));
         // A node outside all domains is no way to keep them even: it is liked less than the fullest.
-        let outside = (totals.values().max().copied().unwrap_or(0) + more + 1).saturating_sub(emptiest);
+        let outside =
+            (totals.values().max().copied().unwrap_or(0) + more + 1).saturating_sub(emptiest);
         for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
             let Some(there) = domain.map(|domain| totals.get(&domain).copied().unwrap_or(0)) else {
                 if spread.required {

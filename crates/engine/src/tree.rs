@@ -37,6 +37,9 @@ impl Tree {
         let mut at = leaf;
         let mut value = score;
         let mut old = std::mem::replace(&mut self.levels[0][at], score);
+        if old == score {
+            return;
+        }
         for level in 1..self.levels.len() {
             let block = at / WIDTH;
             let top = self.levels[level][block];

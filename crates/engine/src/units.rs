@@ -85,9 +85,7 @@ impl Span {
 }
 
 /// A share of one GPU in thousandths: 1 to 1000.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct MilliGpu(u16);
 

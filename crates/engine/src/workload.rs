@@ -1,6 +1,7 @@
 //! Workloads: what people hand in.
 
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 use crate::error::BadInput;
 use crate::name::{BudgetId, QueueId, WorkloadId};
@@ -26,8 +27,8 @@ pub struct Workload {
     /// How many tasks; all start together.
     #[serde(default = "one")]
     pub tasks: u32,
-    /// What each task asks for.
-    pub request: Request,
+    /// What each task asks for; shared, because most workloads ask for what others ask for.
+    pub request: Arc<Request>,
     /// How the tasks lie to each other.
     #[serde(default)]
     pub topology: Option<Topology>,
@@ -103,12 +104,12 @@ pub enum Gate {
 
 impl Workload {
     /// A workload of one task with nothing special about it.
-    pub fn new(id: impl Into<WorkloadId>, request: Request) -> Self {
+    pub fn new(id: impl Into<WorkloadId>, request: impl Into<Arc<Request>>) -> Self {
         Self {
             id: id.into(),
             queue: root(),
             tasks: 1,
-            request,
+            request: request.into(),
             topology: None,
             priority: middle(),
             submitted: None,

@@ -1,6 +1,8 @@
 //! What cannot be right is refused with a typed error and changes nothing; what is only too much
 //! waits with a typed reason. Nothing is clamped in silence and nothing panics.
 
+use std::sync::Arc;
+
 use agentaflow_engine::labels::{Effect, Expr, NodeTerm, Op, Selector, Taint, Toleration};
 use agentaflow_engine::{
     BadInput, Decision, Demand, Event, ForeignGpu, ForeignUse, Gpu, GpuAsk, GpuHealth, MiB,
@@ -273,9 +275,9 @@ fn what_is_only_too_much_waits_with_a_reason() {
     type Change = fn(&mut Workload);
     let cases: [(&str, Change); 4] = [
         ("GangIncomplete", |w| w.tasks = 100_000),
-        ("NeverFits", |w| w.request.gpu = GpuAsk::Whole(64)),
-        ("NeverFits", |w| w.request.gpu = GpuAsk::Memory(MiB(1 << 20))),
-        ("NeverFits", |w| w.request.memory = MiB(1 << 46)),
+        ("NeverFits", |w| Arc::make_mut(&mut w.request).gpu = GpuAsk::Whole(64)),
+        ("NeverFits", |w| Arc::make_mut(&mut w.request).gpu = GpuAsk::Memory(MiB(1 << 20))),
+        ("NeverFits", |w| Arc::make_mut(&mut w.request).memory = MiB(1 << 46)),
     ];
     for (kind, change) in cases {
         let mut scheduler = cluster();
@@ -311,7 +313,9 @@ fn cluster() -> Scheduler {
     let mut scheduler = Scheduler::default();
     scheduler.apply(Time(0), Event::Node(Box::new(node()))).unwrap();
     scheduler.apply(Time(0), submit("runs", |_| ())).unwrap();
-    scheduler.apply(Time(0), submit("waits", |w| w.request.gpu = GpuAsk::Whole(2))).unwrap();
+    scheduler
+        .apply(Time(0), submit("waits", |w| Arc::make_mut(&mut w.request).gpu = GpuAsk::Whole(2)))
+        .unwrap();
     scheduler.decide(Time(0));
     scheduler
 }
@@ -337,7 +341,7 @@ fn check_bad(what: &str, event: Event, expected: impl Fn(&BadInput) -> bool) {
 
 fn check_request(what: &str, change: impl Fn(&mut Request), expected: impl Fn(&BadInput) -> bool) {
     let mut workload = Workload::new("new", Request::default());
-    change(&mut workload.request);
+    change(Arc::make_mut(&mut workload.request));
     check_bad(what, Event::Submit(Box::new(workload)), expected);
 }
 

@@ -11,29 +11,12 @@ use std::path::{Path, PathBuf};
 const ALLOWED_DEPENDENCIES: [&str; 5] = ["libm", "rustc-hash", "serde", "smallvec", "thiserror"];
 
 /// Words that no path beginning with `std::` may hold.
-const FORBIDDEN_IN_STD: [&str; 10] = [
-    "Instant",
-    "RandomState",
-    "SystemTime",
-    "env",
-    "fs",
-    "io",
-    "net",
-    "os",
-    "process",
-    "thread",
-];
+const FORBIDDEN_IN_STD: [&str; 10] =
+    ["Instant", "RandomState", "SystemTime", "env", "fs", "io", "net", "os", "process", "thread"];
 
 /// Crates whose paths may not appear, whatever the manifest says.
-const FORBIDDEN_CRATES: [&str; 7] = [
-    "async_std",
-    "chrono",
-    "fastrand",
-    "getrandom",
-    "rand",
-    "rayon",
-    "tokio",
-];
+const FORBIDDEN_CRATES: [&str; 7] =
+    ["async_std", "chrono", "fastrand", "getrandom", "rand", "rayon", "tokio"];
 
 #[test]
 fn the_engine_depends_on_small_data_crates_only() {
@@ -42,10 +25,7 @@ fn the_engine_depends_on_small_data_crates_only() {
         .into_iter()
         .filter(|name| !ALLOWED_DEPENDENCIES.contains(&name.as_str()))
         .collect();
-    assert!(
-        strangers.is_empty(),
-        "the engine may not depend on {strangers:?}"
-    );
+    assert!(strangers.is_empty(), "the engine may not depend on {strangers:?}");
 }
 
 #[test]
@@ -59,10 +39,7 @@ fn the_engine_never_names_a_clock_a_file_a_socket_or_a_thread() {
         .iter()
         .flat_map(|file| {
             let found = offences(&fs::read_to_string(file).unwrap());
-            found
-                .into_iter()
-                .map(|path| format!("{}: {path}", file.display()))
-                .collect::<Vec<_>>()
+            found.into_iter().map(|path| format!("{}: {path}", file.display())).collect::<Vec<_>>()
         })
         .collect();
     assert!(offences.is_empty(), "{}", offences.join("\n"));
@@ -76,10 +53,7 @@ fn the_search_sees_through_grouped_imports_and_past_comments() {
     assert_eq!(found("std::thread::spawn(f);"), "std::thread");
     assert_eq!(found("let x: u8 = rand::random();"), "rand::");
     assert_eq!(found("// std::fs is not for us\nuse std::fmt;"), "");
-    assert_eq!(
-        found("use std::time::Duration; let brand = operand::new();"),
-        ""
-    );
+    assert_eq!(found("use std::time::Duration; let brand = operand::new();"), "");
 }
 
 #[test]
@@ -141,9 +115,7 @@ fn offences(code: &str) -> Vec<String> {
     for rest in after_word(&code, "std::") {
         let words = path(rest).split(|c: char| !is_name(c));
         found.extend(
-            words
-                .filter(|word| FORBIDDEN_IN_STD.contains(word))
-                .map(|word| format!("std::{word}")),
+            words.filter(|word| FORBIDDEN_IN_STD.contains(word)).map(|word| format!("std::{word}")),
         );
     }
     for name in FORBIDDEN_CRATES.map(|name| format!("{name}::")) {

@@ -3,12 +3,13 @@
 //! Pods arrive one by one, each is tried once, and none ever leaves; one that fits nowhere is
 //! dropped. What counts is how much of the cluster's GPU is allocated when all have come.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agentaflow_engine::{
-    Decision, Demand, Event, Node, Order, Placement, Plan, Policy, Scheduler, Strategy, Time,
-    Workload,
+    Decision, Demand, Event, Node, Order, Placement, Plan, Policy, Request, Scheduler, Strategy,
+    Time, Workload,
 };
 
 use crate::curve::Curve;
@@ -118,6 +119,8 @@ impl Run {
         let policy = Policy {
             strategy,
             order: Some(Order::Fifo),
+            // Pods never leave: how full the nodes end up is all that counts.
+            work_stays: true,
             backfill: false,
             preemption: false,
             ..Policy::default()
@@ -132,7 +135,7 @@ impl Run {
             .map_err(SimError::Engine)?;
         // What is prepared once for all decisions is no decision.
         scheduler.decide(NOW);
-        let demand = experiment.arrivals.iter().map(|workload| (&workload.request, 1));
+        let demand = experiment.arrivals.iter().map(|workload| (&*workload.request, 1));
         Ok(Self {
             scheduler,
             meter: Meter::new(&experiment.nodes, demand),
@@ -304,7 +307,13 @@ fn demand(pods: &[TracePod]) -> Vec<Demand> {
 
 /// Workloads in order of arrival; a pod that comes again gets a name of its own.
 fn named_apart(pods: &[TracePod], order: &[usize]) -> Vec<Workload> {
-    let requests: Vec<_> = pods.iter().map(TracePod::request).collect();
+    // Equal requests are one object, as they are to people who submit from a template.
+    let mut known: HashMap<Request, Arc<Request>> = HashMap::new();
+    let share = |pod: &TracePod| {
+        let request = pod.request();
+        known.entry(request.clone()).or_insert_with(|| Arc::new(request)).clone()
+    };
+    let requests: Vec<Arc<Request>> = pods.iter().map(share).collect();
     let mut times = vec![0_u32; pods.len()];
     let arrival = |pod: &usize| {
         times[*pod] += 1;

@@ -4,6 +4,7 @@
 //! only draws the curves. A content policy in the page forbids every request, so that opening a
 //! report can never tell anybody about it.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::json;
@@ -14,7 +15,7 @@ const STYLE: &str = include_str!("html/page.css");
 const SCRIPT: &str = include_str!("html/page.js");
 
 /// Moments for which a table gives the numbers of a picture.
-const MOMENTS: usize = 5;
+const MOMENTS: usize = 4;
 
 /// What the page is about.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +51,7 @@ struct Picture {
 const ALLOCATION: Picture = Picture {
     key: "allocation",
     title: "GPUs allocated",
-    note: "Share of all GPUs that is given to work. Higher is better while work waits.",
+    note: "Share of all GPUs given to work. Higher is better while work waits.",
     unit: "%",
     value: |sample| sample.allocated_percent,
 };
@@ -68,7 +69,7 @@ const RUNNING: Picture = Picture {
     title: "Running",
     note: "Workloads that run.",
     unit: "",
-    value: |sample| sample.running as f64,
+    value: |sample| f64::from(sample.running),
 };
 
 const WAITING: Picture = Picture {
@@ -76,7 +77,7 @@ const WAITING: Picture = Picture {
     title: "Waiting",
     note: "Workloads that wait. Lower is better.",
     unit: "",
-    value: |sample| sample.waiting as f64,
+    value: |sample| f64::from(sample.waiting),
 };
 
 const PLACED: Picture = Picture {
@@ -134,6 +135,12 @@ pub fn page(report: &Report<'_>) -> String {
     )
 }
 
+/// Whether some strategy ran under more than one order, so that its name alone says too little.
+pub fn several_orders(outcomes: &[Outcome]) -> bool {
+    let strategies: BTreeSet<_> = outcomes.iter().map(|outcome| &outcome.strategy).collect();
+    strategies.len() < outcomes.len()
+}
+
 /// Text that cannot become markup, in content or in a quoted attribute.
 fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
@@ -150,9 +157,9 @@ fn escape(text: &str) -> String {
     safe
 }
 
-/// The names of the curves: the strategy, and the order where runs differ in it.
-fn names(outcomes: &[Outcome]) -> Vec<String> {
-    let several = outcomes.iter().any(|outcome| outcome.order != outcomes[0].order);
+/// The names of the curves: the strategy, and the order where a strategy runs more than once.
+pub fn names(outcomes: &[Outcome]) -> Vec<String> {
+    let several = several_orders(outcomes);
     let name = |outcome: &Outcome| {
         if several {
             format!("{} · {}", outcome.strategy, outcome.order)

@@ -1,7 +1,7 @@
 //! Replay in virtual time: arrivals and ends go to the engine, its decisions come true at once.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
 use agentaflow_engine::{
@@ -23,6 +23,10 @@ pub struct Options {
     pub lint: bool,
     /// Preempted work goes on where it was stopped instead of starting again.
     pub resume: bool,
+    /// At every event all running work is taken back and everything is planned anew in order; work
+    /// goes on where it was. With the order `least_service` this is the preemptive SRSF of the
+    /// literature, with `shortest` its SRTF: ideals, because stopping costs nothing.
+    pub replan: bool,
     /// Stop here. What waits then counts as dropped only if it could never have been placed.
     pub until: Option<Time>,
 }
@@ -30,7 +34,7 @@ pub struct Options {
 impl Options {
     /// A replay to the end with nothing special about it.
     pub fn new(strategy: Strategy) -> Self {
-        Self { strategy, order: None, lint: false, resume: false, until: None }
+        Self { strategy, order: None, lint: false, resume: false, replan: false, until: None }
     }
 }
 
@@ -75,6 +79,7 @@ struct Replay<'a> {
     /// Jobs by time of arrival, and how many have arrived.
     arrivals: Vec<usize>,
     arrived: usize,
+    running: BTreeSet<usize>,
     /// Ends of running work: when, which, and of which start.
     ends: BinaryHeap<Reverse<(Time, usize, u32)>>,
     wake: Option<Time>,
@@ -112,6 +117,7 @@ impl<'a> Replay<'a> {
             numbers: numbers(&load.jobs)?,
             arrivals,
             arrived: 0,
+            running: BTreeSet::new(),
             ends: BinaryHeap::new(),
             wake: None,
             idle_wakes: 0,
@@ -124,8 +130,8 @@ impl<'a> Replay<'a> {
 
     /// When something happens next; none at the end.
     fn next_time(&mut self) -> Option<Time> {
-        let arrival = self.arrivals.get(self.arrived).map(|job| self.runs[*job].job.at);
-        let end = self.ends.peek().map(|Reverse((at, ..))| *at);
+        let arrival = self.next_arrival().map(|job| self.runs[job].job.at);
+        let end = self.next_end().map(|(end, _)| end);
         let idle = arrival.is_none() && end.is_none();
         self.idle_wakes = if idle { self.idle_wakes + 1 } else { 0 };
         let wake = self.wake.filter(|_| self.idle_wakes <= MOST_IDLE_WAKES);
@@ -137,24 +143,43 @@ impl<'a> Replay<'a> {
     /// Everything that happens at one moment: ends first, so that arrivals find the room.
     fn step(&mut self, at: Time) -> Result<(), SimError> {
         self.tally.advance(at);
-        while let Some(Reverse((end, job, start))) = self.ends.peek().copied() {
-            if end > at {
-                break;
-            }
-            self.ends.pop();
-            if self.runs[job].since.is_some() && self.runs[job].starts == start {
-                self.finish(at, job)?;
-            }
+        while let Some(job) = self.next_end().filter(|(end, _)| *end <= at).map(|(_, job)| job) {
+            self.finish(at, job)?;
         }
-        while let Some(job) = self.arrivals.get(self.arrived).copied() {
-            if self.runs[job].job.at > at {
-                break;
-            }
+        let taken_back = if self.options.replan { self.take_back(at)? } else { BTreeSet::new() };
+        while let Some(job) = self.next_arrival().filter(|job| self.runs[*job].job.at <= at) {
             self.arrived += 1;
             self.submit(at, self.runs[job].job.workload.clone())?;
             self.tally.arrived();
         }
-        self.settle(at)
+        self.settle(at)?;
+        self.tally.preempted(taken_back.difference(&self.running).count() as u64);
+        Ok(())
+    }
+
+    fn next_arrival(&self) -> Option<usize> {
+        self.arrivals.get(self.arrived).copied()
+    }
+
+    /// The next end of something that still runs.
+    fn next_end(&mut self) -> Option<(Time, usize)> {
+        while let Some(Reverse((end, job, start))) = self.ends.peek().copied() {
+            if self.runs[job].since.is_some() && self.runs[job].starts == start {
+                return Some((end, job));
+            }
+            self.ends.pop();
+        }
+        None
+    }
+
+    /// Takes all running work back, to be planned again with what is left of it.
+    fn take_back(&mut self, at: Time) -> Result<BTreeSet<usize>, SimError> {
+        let running = self.running.clone();
+        for job in &running {
+            self.halt(at, *job, true);
+            self.submit_again(at, *job)?;
+        }
+        Ok(running)
     }
 
     /// Asks the engine until it has nothing more to say about this moment.
@@ -211,6 +236,7 @@ impl<'a> Replay<'a> {
         if run.placed == run.job.workload.tasks {
             run.since = Some(at);
             run.starts += 1;
+            self.running.insert(job);
             self.ends.push(Reverse((at.after(run.remaining), job, run.starts)));
             self.tally.started(run.job.at, run.starts == 1);
         }
@@ -220,31 +246,44 @@ impl<'a> Replay<'a> {
     /// Stops a workload for another; it waits again, and what it has done is lost or kept.
     fn stop(&mut self, at: Time, victim: &WorkloadId) -> Result<(), SimError> {
         let Some(job) = self.numbers.get(victim).copied() else { return Ok(()) };
-        let (resume, run) = (self.options.resume, &mut self.runs[job]);
-        let ran = run.since.take().map_or(Span(0), |since| at.since(since));
-        if resume {
-            run.remaining = Span(run.remaining.0.saturating_sub(ran.0));
-        }
-        run.placed = 0;
-        let (job, remaining) = (run.job, run.remaining);
-        self.tally.stopped(victim);
-        for task in 0..job.workload.tasks {
+        let resume = self.options.resume;
+        self.halt(at, job, resume);
+        self.tally.preempted(1);
+        let workload = &self.runs[job].job.workload;
+        for task in 0..workload.tasks {
             let gone = Event::Gone { workload: victim.clone(), task };
             self.tell(at, gone).map_err(SimError::Engine)?;
         }
-        if resume && job.workload.estimate.is_some() {
-            // What is left is what should count when the shortest goes first.
-            self.tell(at, Event::Cancelled(victim.clone())).map_err(SimError::Engine)?;
-            let workload = job.workload.clone();
-            let (estimate, submitted) = (Some(remaining), Some(job.at));
-            self.submit(at, Workload { estimate, submitted, ..workload })?;
+        if resume { self.submit_again(at, job) } else { Ok(()) }
+    }
+
+    /// A workload runs no more; what it has done is kept or lost.
+    fn halt(&mut self, at: Time, job: usize, keep: bool) {
+        let run = &mut self.runs[job];
+        let ran = run.since.take().map_or(Span(0), |since| at.since(since));
+        if keep {
+            run.remaining = Span(run.remaining.0.saturating_sub(ran.0));
         }
-        Ok(())
+        run.placed = 0;
+        self.running.remove(&job);
+        self.tally.stopped(&run.job.workload.id);
+    }
+
+    /// Hands a workload in again with what is left of it: that is what counts when the shortest go
+    /// first. It keeps its age.
+    fn submit_again(&mut self, at: Time, job: usize) -> Result<(), SimError> {
+        let run = &self.runs[job];
+        let workload = run.job.workload.clone();
+        let estimate = workload.estimate.map(|_| run.remaining);
+        let again = Workload { estimate, submitted: Some(run.job.at), ..workload };
+        self.tell(at, Event::Cancelled(again.id.clone())).map_err(SimError::Engine)?;
+        self.submit(at, again)
     }
 
     fn finish(&mut self, at: Time, job: usize) -> Result<(), SimError> {
         let run = &mut self.runs[job];
         run.since = None;
+        self.running.remove(&job);
         let id = run.job.workload.id.clone();
         self.tally.finished_one(&id, run.job.at);
         self.tell(at, Event::Finished(id)).map_err(SimError::Engine)

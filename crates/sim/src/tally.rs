@@ -36,7 +36,7 @@ struct Sums {
 impl Tally {
     pub(crate) fn new(load: &Load) -> Self {
         let demand =
-            load.jobs.iter().map(|job| (&job.workload.request, u64::from(job.workload.tasks)));
+            load.jobs.iter().map(|job| (&*job.workload.request, u64::from(job.workload.tasks)));
         let first = load.jobs.iter().map(|job| job.at).min().unwrap_or_default();
         Self {
             meter: Meter::new(&load.nodes, demand),
@@ -100,7 +100,10 @@ impl Tally {
         self.meter.leave(workload);
         self.running = self.running.saturating_sub(1);
         self.waiting += 1;
-        self.preemptions += 1;
+    }
+
+    pub(crate) fn preempted(&mut self, workloads: u64) {
+        self.preemptions += workloads;
     }
 
     pub(crate) fn finished_one(&mut self, workload: &WorkloadId, submitted: Time) {

@@ -123,6 +123,24 @@ jobs:
 }
 
 #[test]
+fn replanning_serves_the_least_remaining_service_first() {
+    // `long` gives way to `short` and then goes on; non-preemptive, `short` would wait 95 s.
+    let text = "
+nodes: [{ name: n, gpus: 1 }]
+jobs:
+  - { name: long, gpus: 1, duration: 100s }
+  - { name: short, gpus: 1, duration: 10s, at: 5s }
+  - { name: late, gpus: 1, duration: 90s, at: 20s }
+";
+    let order = Some(Order::LeastService);
+    let options = Options { order, replan: true, ..checked(Strategy::BestFit) };
+    let outcome = run(&load(text), &options);
+    // `late` asks for 90 s when 90 s of `long` are left: the older one goes on.
+    assert_eq!((outcome.finished, outcome.preemptions), (3, 1));
+    assert!(close(outcome.completion_seconds.mean, (110.0 + 10.0 + 180.0) / 3.0), "{outcome:?}");
+}
+
+#[test]
 fn equal_loads_have_equal_outcomes() {
     let load =
         Synthetic { nodes: 6, hours: 3.0, load: 1.2, ..Synthetic::default() }.load().unwrap();

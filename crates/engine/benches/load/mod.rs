@@ -1,13 +1,18 @@
 //! The loads that benches and ranges measure, made the same way on every machine.
 
+use std::sync::Arc;
+
 use agentaflow_engine::{
-    Event, Gpu, GpuAsk, MiB, MicroDollars, MilliCpu, MilliGpu, MigMode, Node, Policy, Price, Request,
-    Scheduler, Span, Strategy, Time, Workload,
+    Event, Gpu, GpuAsk, MiB, MicroDollars, MigMode, MilliCpu, MilliGpu, Node, Policy, Price,
+    Request, Scheduler, Span, Strategy, Time, Workload,
 };
 
 /// The strategies of the mission.
 pub(crate) const MISSION: [Strategy; 4] =
     [Strategy::LeastUtilized, Strategy::BestFit, Strategy::Priority, Strategy::RoundRobin];
+
+/// Kinds of requests in a mixed load.
+pub(crate) const MIXED: u64 = 20;
 
 /// Small, fast, the same everywhere.
 pub(crate) struct Dice(pub u64);
@@ -75,12 +80,12 @@ pub(crate) fn shapes() -> Vec<Request> {
     shapes
 }
 
-/// So many workloads of those shapes, small ones more often.
-pub(crate) fn workloads(count: usize, seed: u64) -> Vec<Workload> {
-    let shapes = shapes();
+/// So many workloads of the first `kinds` of those shapes, small ones more often.
+pub(crate) fn workloads(count: usize, kinds: u64, seed: u64) -> Vec<Workload> {
+    let shapes: Vec<Arc<Request>> = shapes().into_iter().map(Arc::new).collect();
     let mut dice = Dice(seed);
     let workload = |index| {
-        let shape = dice.roll(50).min(dice.roll(50)) as usize;
+        let shape = dice.roll(kinds).min(dice.roll(kinds)) as usize;
         let mut workload = Workload::new(format!("w{seed}-{index}"), shapes[shape].clone());
         workload.priority = dice.roll(11) as u8;
         workload.estimate = Some(Span::minutes(10 + dice.roll(600)));

@@ -74,7 +74,8 @@ pub(crate) fn standing(shape: &Shape, node: &Node, room: &Room) -> Standing {
             liking += preferred.weight as i32;
         }
     }
-    liking -= SOFT_TAINT * labels::untolerated_preferences(&node.taints, &request.tolerations) as i32;
+    liking -=
+        SOFT_TAINT * labels::untolerated_preferences(&node.taints, &request.tolerations) as i32;
     match device_standing(shape, room) {
         Ok(true) => Standing::Yes(liking + PREFERRED_MODEL),
         Ok(false) => Standing::Yes(liking),
@@ -116,11 +117,16 @@ fn device_standing(shape: &Shape, room: &Room) -> Result<bool, Code> {
     let suitable = room.devices.iter().filter(|d| serves(shape, d));
     match shape.ask {
         Ask::Mig(profile, _) => {
-            if !suitable.clone().any(|d| d.geometry.is_some_and(|g| g.profile(profile.as_str()).is_some())) {
+            if !suitable
+                .clone()
+                .any(|d| d.geometry.is_some_and(|g| g.profile(profile.as_str()).is_some()))
+            {
                 return Err(Code::NoMig);
             }
         }
-        Ask::Whole(count) if suitable.clone().filter(|d| d.geometry.is_none()).count() < count.into() => {
+        Ask::Whole(count)
+            if suitable.clone().filter(|d| d.geometry.is_none()).count() < count.into() =>
+        {
             return Err(Code::GpuCount);
         }
         Ask::Memory(mib) if !suitable.clone().any(|d| d.geometry.is_none() && d.total >= mib) => {
@@ -140,7 +146,8 @@ pub(crate) fn serves(shape: &Shape, device: &Device) -> bool {
     shape.accepts(device.model) && device.total >= shape.min_memory
 }
 
-/// The same at a glance: what is in the way for sure, if anything.
+/// What is in the way for sure, seen at a glance. Most nodes that do not fit end here.
+#[inline]
 pub(crate) fn brief_lack(shape: &Shape, brief: &Brief) -> Option<Code> {
     if !brief.open {
         return Some(Code::Closed);
@@ -149,10 +156,13 @@ pub(crate) fn brief_lack(shape: &Shape, brief: &Brief) -> Option<Code> {
         Ask::Whole(count) if brief.whole < count => return Some(Code::FreeGpus),
         Ask::Share(milli) if brief.most_milli < milli => return Some(Code::GpuShare),
         Ask::Memory(mib) if brief.most_mib < mib => return Some(Code::GpuMemory),
-        Ask::None => return amount_lack(shape, &brief.free),
         _ => {}
     }
-    None
+    // What is not asked for does not matter, even where it is over-committed.
+    let (need, free) = (&shape.need.amounts, &brief.free);
+    let codes =
+        [(CPU, Code::Cpu), (MEMORY, Code::Memory), (STORAGE, Code::Storage), (JOBS, Code::Jobs)];
+    codes.into_iter().find(|(at, _)| need[*at] > free[*at] && need[*at] > 0).map(|(_, code)| code)
 }
 
 /// How much the node has of what it lacks, if that shows at a glance.
@@ -170,13 +180,7 @@ pub(crate) fn brief_amount(code: Code, brief: &Brief) -> Option<i64> {
 
 /// The half that bookings decide: `None` means that it fits, provided the standing is good.
 pub(crate) fn lack(shape: &Shape, room: &Room) -> Option<Code> {
-    if !room.open {
-        return Some(Code::Closed);
-    }
-    if let Some(code) = gpu_lack(shape, room) {
-        return Some(code);
-    }
-    if let Some(code) = amount_lack(shape, &room.free) {
+    if let Some(code) = brief_lack(shape, &Brief::of(room, 0)).or_else(|| gpu_lack(shape, room)) {
         return Some(code);
     }
     let need = &shape.need;
@@ -184,13 +188,6 @@ pub(crate) fn lack(shape: &Shape, room: &Room) -> Option<Code> {
         return Some(Code::Named);
     }
     (!need.tokens.is_empty() && !tokens_free(shape, room)).then_some(Code::Token)
-}
-
-/// What is not asked for does not matter, even where it is over-committed.
-fn amount_lack(shape: &Shape, free: &[i64; 4]) -> Option<Code> {
-    let need = &shape.need.amounts;
-    let codes = [(CPU, Code::Cpu), (MEMORY, Code::Memory), (STORAGE, Code::Storage), (JOBS, Code::Jobs)];
-    codes.into_iter().find(|(at, _)| need[*at] > free[*at] && need[*at] > 0).map(|(_, code)| code)
 }
 
 fn gpu_lack(shape: &Shape, room: &Room) -> Option<Code> {
@@ -203,7 +200,8 @@ fn gpu_lack(shape: &Shape, room: &Room) -> Option<Code> {
             if !room.uniform && whole_devices(shape, room).count() < count.into() {
                 return Some(Code::FreeGpus);
             }
-            (shape.nvlink && count > 1 && largest_link(shape, room) < count.into()).then_some(Code::NvLink)
+            (shape.nvlink && count > 1 && largest_link(shape, room) < count.into())
+                .then_some(Code::NvLink)
         }
         Ask::Share(milli) => {
             let fits = room.most_milli >= milli && share_devices(shape, room).next().is_some();
@@ -213,7 +211,9 @@ fn gpu_lack(shape: &Shape, room: &Room) -> Option<Code> {
             let fits = room.most_mib >= mib && share_devices(shape, room).next().is_some();
             (!fits).then_some(Code::GpuMemory)
         }
-        Ask::Mig(_, count) => (mig_copies(shape, room, count.into()) < count.into()).then_some(Code::MigSlice),
+        Ask::Mig(_, count) => {
+            (mig_copies(shape, room, count.into()) < count.into()).then_some(Code::MigSlice)
+        }
     }
 }
 
@@ -277,10 +277,14 @@ pub(crate) fn mig_copies(shape: &Shape, room: &Room, enough: u32) -> u32 {
     for device in room.devices.iter().filter(|d| mig_open(shape, d)) {
         let Some(geometry) = device.geometry else { continue };
         let Some(id) = geometry.profile(profile.as_str()) else { continue };
+        let Some((milli, mib)) = device.slice(id) else { continue };
         let mut slots = device.slots;
-        while copies < enough {
+        // Others may use the device without slices of ours.
+        let (mut milli_left, mut mib_left) = (device.milli - milli, device.mib - mib);
+        while copies < enough && milli_left >= 0 && mib_left >= 0 {
             let Some(start) = device.place_for(id, slots) else { break };
             slots.take(geometry, id, start);
+            (milli_left, mib_left) = (milli_left - milli, mib_left - mib);
             copies += 1;
             if shape.exclusive {
                 break;
@@ -321,7 +325,9 @@ pub(crate) fn copies(shape: &Shape, room: &Room, enough: u32) -> u32 {
     }
     let mut most = match shape.ask {
         Ask::None => enough,
-        Ask::Whole(count) if shape.nvlink && count > 1 => linked_copies(shape, room, u32::from(count)),
+        Ask::Whole(count) if shape.nvlink && count > 1 => {
+            linked_copies(shape, room, u32::from(count))
+        }
         Ask::Whole(count) => whole_devices(shape, room).count() as u32 / u32::from(count),
         Ask::Share(_) | Ask::Memory(_) => share_copies(shape, room),
         Ask::Mig(_, count) => mig_copies(shape, room, enough * u32::from(count)) / u32::from(count),
@@ -336,7 +342,12 @@ pub(crate) fn copies(shape: &Shape, room: &Room, enough: u32) -> u32 {
             most = most.min(u32::try_from(room.named(*resource) / amount).unwrap_or(u32::MAX));
         }
     }
-    if shape.need.tokens.iter().any(|(_, usage)| matches!(usage, TokenUse::Exclusive | TokenUse::OneTask)) {
+    if shape
+        .need
+        .tokens
+        .iter()
+        .any(|(_, usage)| matches!(usage, TokenUse::Exclusive | TokenUse::OneTask))
+    {
         most = most.min(1);
     }
     most.min(enough)
@@ -347,7 +358,9 @@ fn share_copies(shape: &Shape, room: &Room) -> u32 {
     if shape.exclusive {
         return fitting.count() as u32;
     }
-    fitting.map(|(_, d, (milli, mib))| (d.milli / milli.max(1)).min(d.mib / mib.max(1)) as u32).sum()
+    fitting
+        .map(|(_, d, (milli, mib))| (d.milli / milli.max(1)).min(d.mib / mib.max(1)) as u32)
+        .sum()
 }
 
 fn linked_copies(shape: &Shape, room: &Room, count: u32) -> u32 {

@@ -79,8 +79,11 @@ impl Cluster {
     pub(super) fn empty_room(&mut self, spec: &Node) -> Room {
         let jobs = spec.max_jobs.map_or(i64::from(u32::MAX), i64::from);
         let total = [spec.cpu.0 as i64, spec.memory.0 as i64, spec.storage.0 as i64, jobs];
-        let mut named: Vec<_> =
-            spec.resources.iter().map(|(name, amount)| (self.resource(name), *amount as i64)).collect();
+        let mut named: Vec<_> = spec
+            .resources
+            .iter()
+            .map(|(name, amount)| (self.resource(name), *amount as i64))
+            .collect();
         named.sort_unstable();
         let devices: SmallVec<[Device; 8]> = spec.gpus.iter().map(|gpu| self.device(gpu)).collect();
         let uniform = devices.windows(2).all(|pair| {
@@ -127,7 +130,9 @@ impl Cluster {
     fn device(&mut self, gpu: &crate::node::Gpu) -> Device {
         let geometry = match gpu.mig {
             MigMode::Off => None,
-            MigMode::Free | MigMode::Fixed(_) => Geometry::for_gpu(gpu.model.as_str(), gpu.memory.0),
+            MigMode::Free | MigMode::Fixed(_) => {
+                Geometry::for_gpu(gpu.model.as_str(), gpu.memory.0)
+            }
         };
         let layout = match (&gpu.mig, geometry) {
             (MigMode::Fixed(layout), Some(geometry)) => Some(instances(geometry, layout)),
@@ -151,7 +156,12 @@ impl Cluster {
 
     /// What somebody else's use takes of this node. GPUs whose names are not known are taken to be
     /// the last free ones, because kubelets and people tend to start at the front.
-    pub(crate) fn foreign_claim(&mut self, node: super::NodeIdx, uses: &ForeignUse, assumed: &[GpuId]) -> Claim {
+    pub(crate) fn foreign_claim(
+        &mut self,
+        node: super::NodeIdx,
+        uses: &ForeignUse,
+        assumed: &[GpuId],
+    ) -> Claim {
         let mut need = Need {
             amounts: [uses.cpu.0 as i64, uses.memory.0 as i64, uses.storage.0 as i64, 0],
             named: Vec::new(),
@@ -173,7 +183,8 @@ impl Cluster {
         let unnamed = room.devices.iter().enumerate().rev();
         let unnamed = unnamed.filter(|(index, _)| !named.contains(&(*index as u8)));
         let mut unnamed: Vec<_> = unnamed.map(|(index, d)| (d.users, index)).collect();
-        unnamed.sort_by_key(|(users, index)| (!assumed.contains(&host.spec.gpus[*index].id), *users));
+        unnamed
+            .sort_by_key(|(users, index)| (!assumed.contains(&host.spec.gpus[*index].id), *users));
         for (_, index) in unnamed.into_iter().take(uses.gpu_count as usize) {
             devices.push(foreign_part(index, &room.devices[index], ForeignGpu::Whole));
         }
@@ -192,7 +203,9 @@ fn foreign_part(index: usize, device: &Device, usage: ForeignGpu) -> DeviceClaim
     let total = i64::from(device.total);
     let (milli, mib, exclusive) = match usage {
         ForeignGpu::Whole => (1000, total, true),
-        ForeignGpu::Share(share) => (i64::from(share.get()), total * i64::from(share.get()) / 1000, false),
+        ForeignGpu::Share(share) => {
+            (i64::from(share.get()), total * i64::from(share.get()) / 1000, false)
+        }
         ForeignGpu::Memory(mib) => {
             // Nobody uses more of one GPU than there is.
             let mib = (mib.0 as i64).min(total);

@@ -50,6 +50,20 @@ pub(crate) struct Brief {
     pub(crate) open: bool,
 }
 
+impl Brief {
+    #[inline]
+    pub(crate) fn of(room: &Room, kind: u16) -> Self {
+        Self {
+            free: room.free,
+            most_milli: room.most_milli,
+            most_mib: room.most_mib,
+            whole: room.whole,
+            kind,
+            open: room.open,
+        }
+    }
+}
+
 /// What nodes of one kind have in common: devices as (model, memory, in MIG mode), and taints.
 type Kind = (Vec<(ModelIdx, i32, bool)>, Vec<Taint>);
 
@@ -75,7 +89,7 @@ pub(crate) struct Cluster {
     /// Changes that may have made room.
     growth: u64,
     pub(crate) models: Vec<GpuModel>,
-    resources: Vec<ResourceName>,
+    pub(crate) resources: Vec<ResourceName>,
     shapes: Vec<Option<Shape>>,
     shape_by_key: FxHashMap<ShapeKey, ShapeIdx>,
     idle_shapes: usize,
@@ -241,7 +255,11 @@ impl Cluster {
         self.shapes_made += 1;
         let mut shape = Shape::new(key.clone(), need, &self.models);
         shape.stamp = self.shapes_made;
-        let index = self.shapes.iter().position(Option::is_none).filter(|_| self.shapes.len() > IDLE_SHAPES);
+        let index = self
+            .shapes
+            .iter()
+            .position(Option::is_none)
+            .filter(|_| self.shapes.len() > IDLE_SHAPES);
         let index = index.unwrap_or_else(|| {
             self.shapes.push(None);
             self.shapes.len() - 1
@@ -262,13 +280,15 @@ impl Cluster {
     }
 
     pub(crate) fn use_shape(&mut self, shape: ShapeIdx) {
-        let shape = self.shapes[shape as usize].as_mut().expect("a shape number in use has a shape");
+        let shape =
+            self.shapes[shape as usize].as_mut().expect("a shape number in use has a shape");
         self.idle_shapes -= usize::from(shape.users == 0);
         shape.users += 1;
     }
 
     pub(crate) fn unuse_shape(&mut self, shape: ShapeIdx) {
-        let shape = self.shapes[shape as usize].as_mut().expect("a shape number in use has a shape");
+        let shape =
+            self.shapes[shape as usize].as_mut().expect("a shape number in use has a shape");
         shape.users -= 1;
         self.idle_shapes += usize::from(shape.users == 0);
     }
@@ -342,6 +362,11 @@ impl Cluster {
         !self.order_stale
     }
 
+    /// How many kinds of nodes there have been.
+    pub(crate) fn kinds(&self) -> usize {
+        self.kinds.len()
+    }
+
     /// Whether any node merely asks to stay away.
     pub(crate) fn has_soft_taints(&self) -> bool {
         self.soft_taints
@@ -353,16 +378,8 @@ impl Cluster {
     }
 
     fn summarise(&mut self, node: NodeIdx) {
-        let room = &self.rooms[node as usize];
         let brief = &mut self.briefs[node as usize];
-        *brief = Brief {
-            free: room.free,
-            most_milli: room.most_milli,
-            most_mib: room.most_mib,
-            whole: room.whole,
-            kind: brief.kind,
-            open: room.open,
-        };
+        *brief = Brief::of(&self.rooms[node as usize], brief.kind);
     }
 
     fn sort_into_kind(&mut self, node: NodeIdx) {
@@ -393,6 +410,7 @@ impl Cluster {
             self.capacity[at] += sign * room.total[at];
         }
         self.capacity[3] += sign * room.devices.len() as i64 * 1000;
-        self.gpu_memory += sign * room.devices.iter().map(|device| i64::from(device.total)).sum::<i64>();
+        self.gpu_memory +=
+            sign * room.devices.iter().map(|device| i64::from(device.total)).sum::<i64>();
     }
 }

@@ -81,22 +81,24 @@ fn slices(
         let places = open.filter_map(|(index, d)| {
             let geometry = d.geometry?;
             let id = geometry.profile(name)?;
+            let (milli, mib) =
+                d.slice(id).filter(|(milli, mib)| d.milli >= *milli && d.mib >= *mib)?;
             let start = d.place_for(id, d.slots)?;
             let fullness = if after.is_some() { 0 } else { d.slots.room(geometry) };
-            Some((fullness, index, geometry, id, start))
+            Some((fullness, index, geometry, id, start, milli, mib))
         });
-        let (_, index, geometry, id, start) = places.min_by_key(|place| (place.0, place.1))?;
-        let profile = geometry.get(id)?;
+        let (_, index, geometry, id, start, milli, mib) =
+            places.min_by_key(|place| (place.0, place.1))?;
         let device = &mut devices[index];
         device.slots.take(geometry, id, start);
-        device.users += 1;
+        (device.users, device.milli, device.mib) =
+            (device.users + 1, device.milli - milli, device.mib - mib);
         claims.push(DeviceClaim {
             device: index as u8,
             exclusive: view.shape.exclusive,
             model: device.model,
-            // Rounded down, so that seven sevenths are not more than the device.
-            milli: i32::from(profile.compute) * 1000 / i32::from(geometry.compute_slices),
-            mib: profile.memory_mib as i32,
+            milli,
+            mib,
             slice: Some((id, start)),
         });
     }

@@ -60,6 +60,17 @@ impl Device {
         slots.best_start(self.geometry?, profile, self.layout.as_deref())
     }
 
+    /// Thousandths and memory of a slice, rounded down so that all slices together are not more than
+    /// the device; which may report a little less memory than its slices nominally have.
+    pub(crate) fn slice(&self, profile: ProfileId) -> Option<(i32, i32)> {
+        let geometry = self.geometry?;
+        let shape = geometry.get(profile)?;
+        let part =
+            i64::from(self.total) * i64::from(shape.slots) / i64::from(geometry.memory_slots);
+        let milli = i32::from(shape.compute) * WHOLE / i32::from(geometry.compute_slices);
+        Some((milli, part.min(shape.memory_mib as i64) as i32))
+    }
+
     /// Takes shares at all.
     pub(crate) fn is_shareable(&self) -> bool {
         self.open && self.exclusive == 0 && self.geometry.is_none()
@@ -174,14 +185,24 @@ impl Room {
         }
     }
 
+    /// Whether the places of a claim's slices are free.
+    pub(crate) fn has_slices(&self, claim: &Claim) -> bool {
+        claim.devices.iter().all(|part| {
+            let device = &self.devices[usize::from(part.device)];
+            part.slice.is_none_or(|(profile, start)| {
+                device
+                    .geometry
+                    .is_some_and(|geometry| device.slots.fits_at(geometry, profile, start))
+            })
+        })
+    }
+
     /// Whether something is used beyond what there is.
     pub(crate) fn overcommitted(&self) -> bool {
         self.free.iter().any(|left| *left < 0)
             || self.named.iter().any(|entry| entry.1 < 0)
             || self.devices.iter().any(|device| {
-                device.milli < 0
-                    || device.mib < 0
-                    || (device.exclusive > 0 && device.users > 1)
+                device.milli < 0 || device.mib < 0 || (device.exclusive > 0 && device.users > 1)
             })
     }
 
@@ -207,8 +228,11 @@ impl Room {
         self.total_milli = total;
         let cores = (self.total[CPU] - self.free[CPU]).clamp(0, self.total[CPU]);
         self.cpu_permille = (cores * 1000 / self.total[CPU].max(1)) as i32;
-        self.used_permille =
-            if total > 0 { (total - free).clamp(0, total) * WHOLE / total } else { self.cpu_permille };
+        self.used_permille = if total > 0 {
+            (total - free).clamp(0, total) * WHOLE / total
+        } else {
+            self.cpu_permille
+        };
     }
 
     fn change(&mut self, need: &Need, sign: i64) {
@@ -256,10 +280,12 @@ impl Claim {
 
 impl DeviceClaim {
     fn clipped(&self, room: &Room) -> Option<Self> {
-        let device = room.devices.get(usize::from(self.device)).filter(|device| device.exclusive == 0)?;
+        let device =
+            room.devices.get(usize::from(self.device)).filter(|device| device.exclusive == 0)?;
         let exclusive = self.exclusive && device.users == 0;
         if let Some((profile, start)) = self.slice {
             let open = device.geometry.is_some_and(|g| device.slots.fits_at(g, profile, start));
+            let open = open && device.milli >= self.milli && device.mib >= self.mib;
             return open.then_some(Self { exclusive, ..*self });
         }
         // Who wants to be alone needs the others to go: all that is left is kept until they have.

@@ -90,7 +90,8 @@ impl Shape {
     pub(crate) fn learn_models(&mut self, models: &[GpuModel]) {
         for model in &models[self.models.len()..] {
             let request = &self.key.request;
-            let wanted = request.models.is_empty() || request.models.iter().any(|m| model.serves(m));
+            let wanted =
+                request.models.is_empty() || request.models.iter().any(|m| model.serves(m));
             let preferred = request.preferred_model.as_ref().is_some_and(|m| model.serves(m));
             let index = self.models.len() as ModelIdx;
             self.models.push(if !wanted {

@@ -22,15 +22,10 @@ pub struct Fgd {
 impl Fgd {
     /// Prepares the measure for a demand on a cluster with `models` GPU models.
     pub fn new(classes: &[DemandClass], models: usize) -> Self {
-        let typical: Vec<(&DemandClass, i64)> = typical(classes)
-            .into_iter()
-            .map(|class| (class, class.count as i64))
-            .collect();
+        let typical: Vec<(&DemandClass, i64)> =
+            typical(classes).into_iter().map(|class| (class, class.count as i64)).collect();
         let total = typical.iter().map(|(_, count)| count).sum();
-        Self {
-            usable: Usable::new(&typical, models),
-            total,
-        }
+        Self { usable: Usable::new(&typical, models), total }
     }
 
     /// The published score of taking `cpu` and `take` from `node`, and for a share the device it
@@ -40,10 +35,7 @@ impl Fgd {
     /// exact decrease places otherwise.
     pub fn score(&self, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize) {
         let before = self.worth(node);
-        let after = NodeView {
-            cpu: node.cpu - cpu,
-            ..*node
-        };
+        let after = NodeView { cpu: node.cpu - cpu, ..*node };
         match take {
             Take::Nothing => (self.grade(self.worth(&after) - before), 0),
             Take::Whole(gpus) => (self.grade(self.after_whole(&after, gpus) - before), 0),
@@ -100,11 +92,5 @@ pub(super) fn typical(classes: &[DemandClass]) -> Vec<&DemandClass> {
 }
 
 fn order(class: &DemandClass) -> (u64, i64, i32, u16, &[u16]) {
-    (
-        class.count,
-        class.cpu,
-        class.milli,
-        class.gpus,
-        &class.models,
-    )
+    (class.count, class.cpu, class.milli, class.gpus, &class.models)
 }

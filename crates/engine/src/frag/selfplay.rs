@@ -42,10 +42,7 @@ pub(super) fn teach(
     for scarcer in SCARCER {
         let value = plain.clone().with_cpu_scarcer(scarcer);
         let (idle, value) = rounds(value, &table, learning, learning.rounds.div_ceil(2));
-        if best
-            .as_ref()
-            .is_none_or(|(least, _)| idle < least - EDGE * table.capacity())
-        {
+        if best.as_ref().is_none_or(|(least, _)| idle < least - EDGE * table.capacity()) {
             best = Some((idle, value));
         }
     }
@@ -83,11 +80,7 @@ struct Table<'a> {
 impl<'a> Table<'a> {
     fn new(classes: &'a [DemandClass], inventory: &[NodeShape], learning: &Learning) -> Self {
         let mut random = SplitMix(SEED);
-        let mut table = Self {
-            classes,
-            seats: seats(inventory, learning.gpus),
-            arrivals: vec![],
-        };
+        let mut table = Self { classes, seats: seats(inventory, learning.gpus), arrivals: vec![] };
         random.shuffle(&mut table.seats);
         let mut ends = Vec::with_capacity(classes.len());
         let mut all = 0;
@@ -107,10 +100,7 @@ impl<'a> Table<'a> {
     }
 
     fn capacity(&self) -> f64 {
-        self.seats
-            .iter()
-            .map(|seat| seat.left.len() as f64 * f64::from(DEVICE))
-            .sum()
+        self.seats.iter().map(|seat| seat.left.len() as f64 * f64::from(DEVICE)).sum()
     }
 
     fn play(&self, value: &Value) -> Game {
@@ -126,15 +116,8 @@ impl<'a> Table<'a> {
 
 /// The nodes of a game: the inventory, scaled down to about `most` GPUs.
 fn seats(inventory: &[NodeShape], most: u32) -> Vec<Seat> {
-    let gpus: u64 = inventory
-        .iter()
-        .map(|n| u64::from(n.gpus) * u64::from(n.count))
-        .sum();
-    let (keep, of) = if gpus > u64::from(most) {
-        (u64::from(most), gpus)
-    } else {
-        (1, 1)
-    };
+    let gpus: u64 = inventory.iter().map(|n| u64::from(n.gpus) * u64::from(n.count)).sum();
+    let (keep, of) = if gpus > u64::from(most) { (u64::from(most), gpus) } else { (1, 1) };
     let mut seats = Vec::new();
     for shape in inventory {
         let count = (u64::from(shape.count) * keep).div_ceil(of);
@@ -169,11 +152,7 @@ impl Game {
 
     /// GPU thousandths left idle.
     fn idle(&self) -> f64 {
-        self.seats
-            .iter()
-            .flat_map(|seat| &seat.left)
-            .map(|&left| f64::from(left))
-            .sum()
+        self.seats.iter().flat_map(|seat| &seat.left).map(|&left| f64::from(left)).sum()
     }
 
     /// The mean idle thousandths a device ended with, by what it was once seen with.
@@ -230,34 +209,17 @@ impl Seat {
     fn new(shape: &NodeShape) -> Self {
         let left = vec![DEVICE; usize::from(shape.gpus)];
         let seen = (0..shape.gpus).map(|device| (device, DEVICE)).collect();
-        Self {
-            model: shape.model,
-            cpu: shape.cpu,
-            left,
-            seen,
-            version: 1,
-        }
+        Self { model: shape.model, cpu: shape.cpu, left, seen, version: 1 }
     }
 
     fn judge(&self, value: &Value, request: &DemandClass) -> Judged {
-        let mut judged = Judged {
-            version: self.version,
-            ..Judged::default()
-        };
-        let enough = self
-            .left
-            .iter()
-            .filter(|&&left| left >= request.milli)
-            .count();
+        let mut judged = Judged { version: self.version, ..Judged::default() };
+        let enough = self.left.iter().filter(|&&left| left >= request.milli).count();
         judged.fits = request.cpu <= self.cpu
             && (!request.wants_gpu()
                 || request.accepts(self.model) && enough >= usize::from(request.gpus));
         if judged.fits {
-            let node = NodeView {
-                model: self.model,
-                cpu: self.cpu,
-                left: &self.left,
-            };
+            let node = NodeView { model: self.model, cpu: self.cpu, left: &self.left };
             let (score, device) = value.score(&node, request.cpu, take(request));
             (judged.score, judged.device) = (score, device as u16);
         }

@@ -8,13 +8,7 @@ use super::*;
 const MODELS: u16 = 3;
 
 fn class(cpu: i64, milli: i32, gpus: u16, models: &[ModelId], count: u64) -> DemandClass {
-    DemandClass {
-        cpu,
-        milli,
-        gpus,
-        models: models.to_vec(),
-        count,
-    }
+    DemandClass { cpu, milli, gpus, models: models.to_vec(), count }
 }
 
 fn random_class(random: &mut SplitMix) -> DemandClass {
@@ -32,13 +26,7 @@ fn random_class(random: &mut SplitMix) -> DemandClass {
         _ => Vec::new(),
     };
     let cpu = 500 * random.below(40) as i64;
-    DemandClass {
-        cpu,
-        milli,
-        gpus,
-        models,
-        count: 1 + random.below(50),
-    }
+    DemandClass { cpu, milli, gpus, models, count: 1 + random.below(50) }
 }
 
 /// Devices are untouched, partly used, full or over-committed.
@@ -52,23 +40,14 @@ fn random_left(random: &mut SplitMix) -> Vec<i32> {
 }
 
 fn inventory() -> Vec<NodeShape> {
-    let node = |model, gpus, count| NodeShape {
-        model,
-        gpus,
-        cpu: 64_000,
-        count,
-    };
+    let node = |model, gpus, count| NodeShape { model, gpus, cpu: 64_000, count };
     vec![node(0, 8, 10), node(1, 2, 5), node(2, 4, 1)]
 }
 
 /// Which idle GPU a class can use on a node, straight from the definition.
 fn usable(class: &DemandClass, node: &NodeView<'_>) -> i64 {
-    let enough: Vec<i64> = node
-        .left
-        .iter()
-        .filter(|&&l| l >= class.milli)
-        .map(|&l| i64::from(l))
-        .collect();
+    let enough: Vec<i64> =
+        node.left.iter().filter(|&&l| l >= class.milli).map(|&l| i64::from(l)).collect();
     let served = class.wants_gpu()
         && class.accepts(node.model)
         && class.cpu <= node.cpu
@@ -78,10 +57,7 @@ fn usable(class: &DemandClass, node: &NodeView<'_>) -> i64 {
 
 fn fragmentation(typical: &[&DemandClass], node: &NodeView<'_>) -> i64 {
     let idle: i64 = node.left.iter().map(|&l| i64::from(l.max(0))).sum();
-    typical
-        .iter()
-        .map(|c| c.count as i64 * (idle - usable(c, node)))
-        .sum()
+    typical.iter().map(|c| c.count as i64 * (idle - usable(c, node))).sum()
 }
 
 /// Every way to take `take`: the devices left, and the device used.
@@ -90,10 +66,7 @@ fn outcomes(left: &[i32], take: Take) -> Vec<(Vec<i32>, usize)> {
     match take {
         Take::Nothing => vec![(rest, 0)],
         Take::Whole(gpus) => {
-            let free = rest
-                .iter_mut()
-                .filter(|l| **l >= DEVICE)
-                .take(usize::from(gpus));
+            let free = rest.iter_mut().filter(|l| **l >= DEVICE).take(usize::from(gpus));
             free.for_each(|l| *l = 0);
             vec![(rest, 0)]
         }
@@ -117,11 +90,7 @@ fn best(
 ) -> Option<(i64, usize)> {
     let mut best: Option<(i64, usize)> = None;
     for (left, device) in outcomes(node.left, take) {
-        let after = score(&NodeView {
-            model: node.model,
-            cpu: node.cpu - cpu,
-            left: &left,
-        });
+        let after = score(&NodeView { model: node.model, cpu: node.cpu - cpu, left: &left });
         if best.is_none_or(|(most, _)| after > most) {
             best = Some((after, device));
         }
@@ -141,25 +110,15 @@ fn random_take(random: &mut SplitMix) -> Take {
 fn on_random_nodes(mut check: impl FnMut(&[DemandClass], &NodeView<'_>, i64, Take)) {
     let mut random = SplitMix(7);
     for _ in 0..60 {
-        let classes: Vec<DemandClass> = (0..random.below(40))
-            .map(|_| random_class(&mut random))
-            .collect();
+        let classes: Vec<DemandClass> =
+            (0..random.below(40)).map(|_| random_class(&mut random)).collect();
         for _ in 0..60 {
             let left = random_left(&mut random);
             let model = random.below(u64::from(MODELS) + 1) as u16;
             let cpu = random.below(30_000) as i64 - 2_000;
             let asked = random.below(4_000) as i64;
             let take = random_take(&mut random);
-            check(
-                &classes,
-                &NodeView {
-                    model,
-                    cpu,
-                    left: &left,
-                },
-                asked,
-                take,
-            );
+            check(&classes, &NodeView { model, cpu, left: &left }, asked, take);
         }
     }
 }
@@ -188,58 +147,33 @@ fn fgd_equals_its_definition_on_random_nodes() {
 
 #[test]
 fn value_equals_the_sum_over_all_devices_and_classes() {
-    let options = ValueOptions {
-        balance: 3.0,
-        by_size: false,
-        learning: None,
-    };
+    let options = ValueOptions { balance: 3.0, by_size: false, learning: None };
     on_random_nodes(|classes, node, cpu, take| {
         let classes: Vec<DemandClass> = classes
             .iter()
-            .filter(|c| {
-                inventory()
-                    .iter()
-                    .any(|n| c.accepts(n.model) && c.gpus <= n.gpus)
-            })
+            .filter(|c| inventory().iter().any(|n| c.accepts(n.model) && c.gpus <= n.gpus))
             .cloned()
             .collect();
         let value = Value::new(&classes, &inventory(), &options);
         if let Some((after, device)) = best(node, cpu, take, |after| value.worth(after)) {
-            assert_eq!(
-                value.score(node, cpu, take),
-                (after - value.worth(node), device)
-            );
+            assert_eq!(value.score(node, cpu, take), (after - value.worth(node), device));
         }
         let gpu = || classes.iter().filter(|c| c.wants_gpu());
         let all: u64 = gpu().map(|c| c.count).sum();
         let slow: f64 = gpu()
             .map(|c| {
-                let accepted = inventory()
-                    .into_iter()
-                    .filter(|n| c.accepts(n.model) && c.gpus <= n.gpus);
+                let accepted =
+                    inventory().into_iter().filter(|n| c.accepts(n.model) && c.gpus <= n.gpus);
                 let gpus: u32 = accepted.map(|n| u32::from(n.gpus) * n.count).sum();
                 c.count as f64 / all as f64 * 94.0 / f64::from(gpus) * usable(c, node) as f64
             })
             .sum();
         let (cpus, gpus) = gpu().fold((0, 0), |(cpus, gpus), c| {
-            (
-                cpus + c.cpu * c.count as i64,
-                gpus + c.total_milli() * c.count as i64,
-            )
+            (cpus + c.cpu * c.count as i64, gpus + c.total_milli() * c.count as i64)
         });
         let idle: i32 = node.left.iter().map(|l| (*l).max(0)).sum();
-        let fed = if cpus > 0 {
-            node.cpu.max(0) as f64 * gpus as f64 / cpus as f64
-        } else {
-            1e9
-        };
-        let slow = slow
-            + 3.0
-                * if node.cpu > 0 {
-                    fed.min(f64::from(idle))
-                } else {
-                    0.0
-                };
+        let fed = if cpus > 0 { node.cpu.max(0) as f64 * gpus as f64 / cpus as f64 } else { 1e9 };
+        let slow = slow + 3.0 * if node.cpu > 0 { fed.min(f64::from(idle)) } else { 0.0 };
         let fast = value.worth(node) as f64 / f64::from(1 << 20);
         assert!((slow - fast).abs() < 4.0, "{slow} {fast} {node:?}");
     });
@@ -249,58 +183,31 @@ fn value_equals_the_sum_over_all_devices_and_classes() {
 fn a_share_goes_to_the_device_that_leaves_the_least_useless() {
     // Only halves are asked for: 700 − 500 leaves 200 that nobody can use, 500 − 500 nothing.
     let classes = [class(1_000, 500, 1, &[], 10)];
-    let node = NodeView {
-        model: 0,
-        cpu: 64_000,
-        left: &[700, 500, 500, 1000],
-    };
+    let node = NodeView { model: 0, cpu: 64_000, left: &[700, 500, 500, 1000] };
     let value = Value::new(&classes, &inventory(), &ValueOptions::churning());
     assert_eq!(value.score(&node, 1_000, Take::Share(500)).1, 1);
-    assert_eq!(
-        Fgd::new(&classes, 1)
-            .score(&node, 1_000, Take::Share(500))
-            .1,
-        1
-    );
+    assert_eq!(Fgd::new(&classes, 1).score(&node, 1_000, Take::Share(500)).1, 1);
 }
 
 #[test]
 fn without_demand_every_node_is_as_good() {
-    for classes in [
-        vec![],
-        vec![class(4_000, 0, 0, &[], 5)],
-        vec![class(1, 500, 1, &[], 0)],
-    ] {
+    for classes in [vec![], vec![class(4_000, 0, 0, &[], 5)], vec![class(1, 500, 1, &[], 0)]] {
         for options in [ValueOptions::churning(), ValueOptions::filling()] {
             let value = Value::new(&classes, &[], &options);
-            let node = |left| NodeView {
-                model: 9,
-                cpu: 1_000,
-                left,
-            };
+            let node = |left| NodeView { model: 9, cpu: 1_000, left };
             let scores = [&[1000][..], &[500, 1000], &[900, 0, -50]]
                 .map(|left| value.score(&node(left), 10, Take::Share(400)).0);
             assert!(scores.iter().all(|&s| s == scores[0]), "{scores:?}");
-            assert_eq!(
-                Fgd::new(&classes, 0).score(&node(&[1000]), 10, Take::Nothing),
-                (50, 0)
-            );
+            assert_eq!(Fgd::new(&classes, 0).score(&node(&[1000]), 10, Take::Nothing), (50, 0));
         }
     }
 }
 
 #[test]
 fn demand_for_a_scarce_model_keeps_others_off_it() {
-    let classes = [
-        class(1_000, DEVICE, 1, &[2], 1),
-        class(1_000, DEVICE, 1, &[], 9),
-    ];
+    let classes = [class(1_000, DEVICE, 1, &[2], 1), class(1_000, DEVICE, 1, &[], 9)];
     let value = Value::new(&classes, &inventory(), &ValueOptions::churning());
-    let on = |model| NodeView {
-        model,
-        cpu: 64_000,
-        left: &[1000, 1000],
-    };
+    let on = |model| NodeView { model, cpu: 64_000, left: &[1000, 1000] };
     let score = |model| value.score(&on(model), 1_000, Take::Whole(1)).0;
     assert!(score(2) < score(0));
     assert_eq!(score(0), score(1));
@@ -308,46 +215,21 @@ fn demand_for_a_scarce_model_keeps_others_off_it() {
 
 #[test]
 fn learning_repeats_itself_exactly_and_changes_scores() {
-    let shares = [
-        (810, 20),
-        (650, 9),
-        (470, 20),
-        (320, 12),
-        (230, 6),
-        (160, 2),
-        (DEVICE, 30),
-    ];
+    let shares = [(810, 20), (650, 9), (470, 20), (320, 12), (230, 6), (160, 2), (DEVICE, 30)];
     let classes = shares.map(|(milli, count)| class(6_000, milli, 1, &[], count));
-    let node = NodeView {
-        model: 0,
-        cpu: 64_000,
-        left: &[1000, 530],
-    };
-    let nodes: Vec<NodeShape> = inventory()
-        .into_iter()
-        .map(|n| NodeShape { count: 40, ..n })
-        .collect();
+    let node = NodeView { model: 0, cpu: 64_000, left: &[1000, 530] };
+    let nodes: Vec<NodeShape> =
+        inventory().into_iter().map(|n| NodeShape { count: 40, ..n }).collect();
     let score =
         |options| Value::new(&classes, &nodes, &options).score(&node, 1_000, Take::Share(470));
     let learned = score(ValueOptions::filling());
     assert_eq!(learned, score(ValueOptions::filling()));
-    assert_ne!(
-        learned.0,
-        score(ValueOptions {
-            learning: None,
-            ..ValueOptions::filling()
-        })
-        .0
-    );
+    assert_ne!(learned.0, score(ValueOptions { learning: None, ..ValueOptions::filling() }).0);
 }
 
 #[test]
 fn typical_requests_are_the_most_frequent_nineteen_of_twenty() {
-    let classes = [
-        class(1, 100, 1, &[], 1),
-        class(1, 200, 1, &[], 94),
-        class(1, 300, 1, &[], 5),
-    ];
+    let classes = [class(1, 100, 1, &[], 1), class(1, 200, 1, &[], 94), class(1, 300, 1, &[], 5)];
     let kept: Vec<i32> = typical(&classes).iter().map(|c| c.milli).collect();
     assert_eq!(kept, [200, 300]);
 }

@@ -31,23 +31,11 @@ impl Usable {
         let gpu = || demand.iter().filter(|(class, _)| class.wants_gpu());
         let cpu = CpuRanks::new(gpu().map(|(class, _)| class.cpu).collect());
         let milli = MilliRanks::new(gpu().map(|(class, _)| class.milli.min(DEVICE)).collect());
-        let wholes = gpu()
-            .map(|(class, _)| usize::from(class.gpus))
-            .max()
-            .unwrap_or(0)
-            + 1;
+        let wholes = gpu().map(|(class, _)| usize::from(class.gpus)).max().unwrap_or(0) + 1;
         let rows = (models + 1) * (cpu.len() + 1);
         let single = vec![0; rows * (milli.len() + 1)];
         let whole = vec![0; rows * wholes];
-        let mut usable = Self {
-            cpu,
-            milli,
-            models,
-            wholes,
-            single,
-            whole,
-            split: Vec::new(),
-        };
+        let mut usable = Self { cpu, milli, models, wholes, single, whole, split: Vec::new() };
         for &(class, weight) in gpu() {
             usable.add(class, weight);
         }
@@ -86,11 +74,7 @@ impl Usable {
                     (sum, devices) = (sum + i64::from(left), devices + 1);
                 }
             }
-            if devices < class.gpus {
-                0
-            } else {
-                sum * weight
-            }
+            if devices < class.gpus { 0 } else { sum * weight }
         };
         self.split.iter().map(part).sum()
     }

@@ -38,26 +38,13 @@ impl ValueOptions {
     /// For clusters where work comes and goes: no learning, because what becomes of a device
     /// matters little when its tenants leave.
     pub const fn churning() -> Self {
-        Self {
-            balance: 0.25,
-            by_size: true,
-            learning: None,
-        }
+        Self { balance: 0.25, by_size: true, learning: None }
     }
 
     /// For clusters that fill up with work that stays: learns how devices end.
     pub const fn filling() -> Self {
-        let learning = Learning {
-            waste: 24.0,
-            rounds: 6,
-            inflate: 1.3,
-            gpus: 3000,
-        };
-        Self {
-            balance: 8.0,
-            by_size: false,
-            learning: Some(learning),
-        }
+        let learning = Learning { waste: 24.0, rounds: 6, inflate: 1.3, gpus: 3000 };
+        Self { balance: 8.0, by_size: false, learning: Some(learning) }
     }
 }
 
@@ -99,10 +86,7 @@ impl Value {
     /// is best taken from.
     pub fn score(&self, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize) {
         let before = self.worth(node);
-        let after = NodeView {
-            cpu: node.cpu - cpu,
-            ..*node
-        };
+        let after = NodeView { cpu: node.cpu - cpu, ..*node };
         match take {
             Take::Nothing => (self.worth(&after) - before, 0),
             Take::Whole(gpus) => (self.after_whole(&after, gpus) - before, 0),
@@ -126,37 +110,19 @@ impl Value {
 
     /// Replaces what devices are expected to end with.
     pub(super) fn expect_waste(&mut self, idle: &[f64], weight: f64) {
-        self.waste = idle
-            .iter()
-            .map(|idle| (idle * weight * ONE) as i64)
-            .collect();
+        self.waste = idle.iter().map(|idle| (idle * weight * ONE) as i64).collect();
     }
 
     fn untaught(classes: &[DemandClass], inventory: &[NodeShape], options: &ValueOptions) -> Self {
         let size = |class: &DemandClass| {
-            let each = if options.by_size {
-                class.total_milli() as f64
-            } else {
-                1.0
-            };
-            if class.wants_gpu() {
-                class.count as f64 * each
-            } else {
-                0.0
-            }
+            let each = if options.by_size { class.total_milli() as f64 } else { 1.0 };
+            if class.wants_gpu() { class.count as f64 * each } else { 0.0 }
         };
         let all: f64 = classes.iter().map(size).sum();
         let weigh = |class| (size(class) / all * scarcity(class, inventory) * ONE) as i64;
-        let demand: Vec<(&DemandClass, i64)> = classes
-            .iter()
-            .filter(|&c| size(c) > 0.0)
-            .map(|c| (c, weigh(c)))
-            .collect();
-        let models = inventory
-            .iter()
-            .map(|n| usize::from(n.model) + 1)
-            .max()
-            .unwrap_or(0);
+        let demand: Vec<(&DemandClass, i64)> =
+            classes.iter().filter(|&c| size(c) > 0.0).map(|c| (c, weigh(c))).collect();
+        let models = inventory.iter().map(|n| usize::from(n.model) + 1).max().unwrap_or(0);
         Self {
             usable: Usable::new(&demand, models),
             fed: fed(classes),
@@ -204,9 +170,5 @@ fn fed(classes: &[DemandClass]) -> i64 {
         cpu += class.cpu.max(0) as f64 * class.count as f64;
         gpu += class.total_milli() as f64 * class.count as f64;
     }
-    if cpu > 0.0 {
-        (gpu / cpu * ONE) as i64
-    } else {
-        i64::MAX
-    }
+    if cpu > 0.0 { (gpu / cpu * ONE) as i64 } else { i64::MAX }
 }

@@ -69,19 +69,12 @@ pub(super) trait Worth {
             wanted -= u16::from(taken);
             *rest = if taken { 0 } else { left };
         }
-        self.worth(&NodeView {
-            left: rest,
-            ..*node
-        })
+        self.worth(&NodeView { left: rest, ..*node })
     }
 
     /// The sums a node's worth is made of.
     fn sums(&self, row: usize, node: &NodeView<'_>) -> Sums {
-        let mut sums = Sums {
-            devices: 0,
-            idle: 0,
-            free: 0,
-        };
+        let mut sums = Sums { devices: 0, idle: 0, free: 0 };
         for &left in node.left {
             sums.devices += self.device(row, left);
             sums.idle += i64::from(left.max(0));

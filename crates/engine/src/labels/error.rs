@@ -64,8 +64,5 @@ fn check_length(text: &str, limit: usize) -> Result<(), LabelError> {
     if text.len() <= limit {
         return Ok(());
     }
-    Err(LabelError::TooLong {
-        text: text.chars().take(SHOWN).collect(),
-        limit,
-    })
+    Err(LabelError::TooLong { text: text.chars().take(SHOWN).collect(), limit })
 }

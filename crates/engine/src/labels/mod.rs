@@ -70,9 +70,7 @@ pub struct Selector {
 
 /// Whether all wanted labels are there with the wanted values (a node selector, for instance).
 pub fn carries(labels: &Labels, wanted: &Labels) -> bool {
-    wanted
-        .iter()
-        .all(|(key, value)| labels.get(key) == Some(value))
+    wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
 /// Refuses keys and values that are too long, and empty keys.
@@ -90,11 +88,7 @@ impl Expr {
         op: Op,
         values: impl IntoIterator<Item = V>,
     ) -> Self {
-        Self {
-            key: key.into(),
-            op,
-            values: values.into_iter().map(Into::into).collect(),
-        }
+        Self { key: key.into(), op, values: values.into_iter().map(Into::into).collect() }
     }
 
     /// Whether the condition holds. An expression that [`validate`](Self::validate) would refuse,
@@ -106,12 +100,8 @@ impl Expr {
             Op::NotIn => !label.is_some_and(|value| self.values.contains(value)),
             Op::Exists => label.is_some(),
             Op::DoesNotExist => label.is_none(),
-            Op::Gt => self
-                .numbers(label)
-                .is_some_and(|(label, limit)| label > limit),
-            Op::Lt => self
-                .numbers(label)
-                .is_some_and(|(label, limit)| label < limit),
+            Op::Gt => self.numbers(label).is_some_and(|(label, limit)| label > limit),
+            Op::Lt => self.numbers(label).is_some_and(|(label, limit)| label < limit),
         }
     }
 
@@ -127,9 +117,7 @@ impl Expr {
             (Op::Gt | Op::Lt, [limit]) if integer(limit).is_some() => {}
             (Op::Gt | Op::Lt, _) => return Err(LabelError::NotOneInteger(self.key.clone())),
         }
-        self.values
-            .iter()
-            .try_for_each(|value| error::check_value(value))
+        self.values.iter().try_for_each(|value| error::check_value(value))
     }
 
     fn numbers(&self, label: Option<&Arc<str>>) -> Option<(i64, i64)> {
@@ -145,10 +133,7 @@ impl Selector {
     pub fn nothing() -> Self {
         let contradiction = [Op::Exists, Op::DoesNotExist];
         let exprs = contradiction.map(|op| Expr::new("nothing", op, [""; 0]));
-        Self {
-            exprs: exprs.into(),
-            ..Self::default()
-        }
+        Self { exprs: exprs.into(), ..Self::default() }
     }
 
     /// Whether the selector asks for nothing and so picks every task.
@@ -194,13 +179,8 @@ impl fmt::Display for Selector {
         if self.is_empty() {
             return f.write_str("anything");
         }
-        let equal = self
-            .match_labels
-            .iter()
-            .map(|(key, value)| format!("{key}={value}"));
-        let parts: Vec<_> = equal
-            .chain(self.exprs.iter().map(Expr::to_string))
-            .collect();
+        let equal = self.match_labels.iter().map(|(key, value)| format!("{key}={value}"));
+        let parts: Vec<_> = equal.chain(self.exprs.iter().map(Expr::to_string)).collect();
         write!(f, "{}", List(&parts))
     }
 }
@@ -271,10 +251,7 @@ mod tests {
             (labels(&[("app", "web"), ("zone", "1")]), vec![], false),
         ];
         for (match_labels, exprs, expected) in cases {
-            let selector = Selector {
-                match_labels,
-                exprs,
-            };
+            let selector = Selector { match_labels, exprs };
             assert_eq!(selector.matches(&task), expected, "{selector}");
             assert_eq!(selector.is_empty(), selector == Selector::default());
         }
@@ -299,48 +276,19 @@ mod tests {
             (&prefix, Op::Exists, &[], ""),
             ("mem", Op::Gt, &["-40"], ""),
             ("", Op::Exists, &[], "the key of a label is empty"),
-            (
-                "nvidia.com/",
-                Op::Exists,
-                &[],
-                "the key of a label is empty",
-            ),
+            ("nvidia.com/", Op::Exists, &[], "the key of a label is empty"),
             (&long, Op::Exists, &[], "is longer than 63 bytes"),
-            (
-                &format!("p{prefix}"),
-                Op::Exists,
-                &[],
-                "is longer than 253 bytes",
-            ),
+            (&format!("p{prefix}"), Op::Exists, &[], "is longer than 253 bytes"),
             ("gpu", Op::In, &[&long], "is longer than 63 bytes"),
             ("gpu", Op::In, &[], "`gpu` is compared with no values"),
             ("gpu", Op::NotIn, &[], "`gpu` is compared with no values"),
-            (
-                "gpu",
-                Op::Exists,
-                &["a100"],
-                "`gpu` has a value that is not used",
-            ),
-            (
-                "mem",
-                Op::Gt,
-                &["many"],
-                "`mem` is compared with something other than one integer",
-            ),
-            (
-                "mem",
-                Op::Lt,
-                &["1", "2"],
-                "`mem` is compared with something other than one integer",
-            ),
+            ("gpu", Op::Exists, &["a100"], "`gpu` has a value that is not used"),
+            ("mem", Op::Gt, &["many"], "`mem` is compared with something other than one integer"),
+            ("mem", Op::Lt, &["1", "2"], "`mem` is compared with something other than one integer"),
         ];
         for (key, op, values, expected) in cases {
             let expr = Expr::new(key, op, values.iter().copied());
-            let refusal = expr
-                .validate()
-                .err()
-                .map(|error| error.to_string())
-                .unwrap_or_default();
+            let refusal = expr.validate().err().map(|error| error.to_string()).unwrap_or_default();
             assert_eq!(expected.is_empty(), refusal.is_empty(), "{expr}: {refusal}");
             assert!(refusal.ends_with(expected), "{expr}: {refusal}");
         }
@@ -349,20 +297,14 @@ mod tests {
     #[test]
     fn a_selector_of_tasks_compares_no_numbers() {
         let exprs = vec![Expr::new("mem", Op::Gt, ["1"])];
-        let refusal = Selector {
-            exprs,
-            ..Selector::default()
-        }
-        .validate();
+        let refusal = Selector { exprs, ..Selector::default() }.validate();
         assert_eq!(refusal, Err(LabelError::OnlyForNodes("mem".into())));
     }
 
     #[test]
     fn an_error_repeats_only_the_beginning_of_a_long_text() {
         let long = "x".repeat(10_000);
-        let refusal = validate_labels(&labels(&[("key", &long)]))
-            .unwrap_err()
-            .to_string();
+        let refusal = validate_labels(&labels(&[("key", &long)])).unwrap_err().to_string();
         assert!(refusal.len() < 150, "{refusal}");
     }
 
@@ -390,18 +332,12 @@ mod tests {
         let selector: Selector = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&selector).unwrap(), text);
         assert_eq!(serde_json::to_string(&Selector::default()).unwrap(), "{}");
-        for wrong in [
-            r#"{"matchLabels":{}}"#,
-            r#"{"exprs":[{"key":"a","op":"In"}]}"#,
-        ] {
+        for wrong in [r#"{"matchLabels":{}}"#, r#"{"exprs":[{"key":"a","op":"In"}]}"#] {
             assert!(serde_json::from_str::<Selector>(wrong).is_err(), "{wrong}");
         }
     }
 
     pub(super) fn labels(pairs: &[(&str, &str)]) -> Labels {
-        pairs
-            .iter()
-            .map(|&(key, value)| (key.into(), value.into()))
-            .collect()
+        pairs.iter().map(|&(key, value)| (key.into(), value.into())).collect()
     }
 }

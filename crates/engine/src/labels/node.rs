@@ -68,10 +68,7 @@ impl NodeTerm {
 impl NameExpr {
     /// A condition from anything that reads as text.
     pub fn new<V: Into<Arc<str>>>(op: NameOp, values: impl IntoIterator<Item = V>) -> Self {
-        Self {
-            op,
-            values: values.into_iter().map(Into::into).collect(),
-        }
+        Self { op, values: values.into_iter().map(Into::into).collect() }
     }
 
     /// Whether the condition holds for a node of this name.
@@ -88,9 +85,7 @@ impl NameExpr {
         if self.values.is_empty() {
             return Err(LabelError::NoValues("node".into()));
         }
-        self.values
-            .iter()
-            .try_for_each(|name| check_node_name(name))
+        self.values.iter().try_for_each(|name| check_node_name(name))
     }
 }
 
@@ -101,9 +96,7 @@ impl fmt::Display for NodeTerm {
             return f.write_str("nothing");
         }
         let names = self.names.iter().map(NameExpr::to_string);
-        let parts: Vec<_> = names
-            .chain(self.exprs.iter().map(Expr::to_string))
-            .collect();
+        let parts: Vec<_> = names.chain(self.exprs.iter().map(Expr::to_string)).collect();
         write!(f, "{}", List(&parts))
     }
 }
@@ -135,33 +128,19 @@ mod tests {
             (vec![], vec![named(NameOp::NotIn)], false),
             (vec![], vec![NameExpr::new(NameOp::NotIn, ["n3"])], true),
             (vec![a100()], vec![named(NameOp::In)], true),
-            (
-                vec![a100()],
-                vec![named(NameOp::In), NameExpr::new(NameOp::NotIn, ["n1"])],
-                false,
-            ),
-            (
-                vec![a100(), Expr::new("gpu", Op::NotIn, ["a100"])],
-                vec![],
-                false,
-            ),
+            (vec![a100()], vec![named(NameOp::In), NameExpr::new(NameOp::NotIn, ["n1"])], false),
+            (vec![a100(), Expr::new("gpu", Op::NotIn, ["a100"])], vec![], false),
         ];
         for (exprs, names, expected) in cases {
             let term = NodeTerm { exprs, names };
-            assert_eq!(
-                term.matches("n1", &labels(&[("gpu", "a100")])),
-                expected,
-                "{term}"
-            );
+            assert_eq!(term.matches("n1", &labels(&[("gpu", "a100")])), expected, "{term}");
         }
     }
 
     #[test]
     fn a_node_needs_one_of_the_terms() {
-        let [yes, no] = [Op::Exists, Op::DoesNotExist].map(|op| NodeTerm {
-            exprs: vec![Expr::new("gpu", op, [""; 0])],
-            names: vec![],
-        });
+        let [yes, no] = [Op::Exists, Op::DoesNotExist]
+            .map(|op| NodeTerm { exprs: vec![Expr::new("gpu", op, [""; 0])], names: vec![] });
         let cases = [
             (vec![], true),
             (vec![NodeTerm::default()], false),
@@ -181,25 +160,11 @@ mod tests {
             (&["n1", "n2"], None),
             (&[&long[1..]], None),
             (&[], Some(LabelError::NoValues("node".into()))),
-            (
-                &[&long],
-                Some(LabelError::TooLong {
-                    text: "n".repeat(32),
-                    limit: 253,
-                }),
-            ),
+            (&[&long], Some(LabelError::TooLong { text: "n".repeat(32), limit: 253 })),
         ];
         for (values, expected) in cases {
             let names = vec![NameExpr::new(NameOp::In, values.iter().copied())];
-            assert_eq!(
-                NodeTerm {
-                    exprs: vec![],
-                    names
-                }
-                .validate()
-                .err(),
-                expected
-            );
+            assert_eq!(NodeTerm { exprs: vec![], names }.validate().err(), expected);
         }
     }
 

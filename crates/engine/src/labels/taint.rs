@@ -77,21 +77,13 @@ pub fn first_untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration]) ->
 /// How many taints discourage a task with these tolerations from a node: the fewer, the better.
 pub fn untolerated_preferences(taints: &[Taint], tolerations: &[Toleration]) -> usize {
     let discourages = |taint: &&Taint| taint.effect == Effect::PreferNoSchedule;
-    taints
-        .iter()
-        .filter(discourages)
-        .filter(|taint| !is_tolerated(taint, tolerations))
-        .count()
+    taints.iter().filter(discourages).filter(|taint| !is_tolerated(taint, tolerations)).count()
 }
 
 impl Taint {
     /// A taint from anything that reads as text.
     pub fn new(key: impl Into<Arc<str>>, value: impl Into<Arc<str>>, effect: Effect) -> Self {
-        Self {
-            key: key.into(),
-            value: value.into(),
-            effect,
-        }
+        Self { key: key.into(), value: value.into(), effect }
     }
 
     /// Refuses an empty key, and texts that are too long.
@@ -164,12 +156,7 @@ impl fmt::Display for Taint {
 /// `key=*`, `key<5`, `*`.
 impl fmt::Display for Toleration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            key,
-            op,
-            value,
-            effect,
-        } = self;
+        let Self { key, op, value, effect } = self;
         match (key, op) {
             (None, _) => write!(f, "*")?,
             (Some(key), TolerationOp::Equal) if value.is_empty() => write!(f, "{key}")?,
@@ -183,9 +170,7 @@ impl fmt::Display for Toleration {
 }
 
 fn is_tolerated(taint: &Taint, tolerations: &[Toleration]) -> bool {
-    tolerations
-        .iter()
-        .any(|toleration| toleration.tolerates(taint))
+    tolerations.iter().any(|toleration| toleration.tolerates(taint))
 }
 
 fn plain_integer(text: &str) -> Option<i64> {
@@ -212,30 +197,9 @@ mod tests {
             (toleration("gpu", Equal, ""), "true", false),
             (toleration("gpu", Exists, ""), "present", true),
             (toleration("spot", Exists, ""), "true", false),
-            (
-                Toleration {
-                    op: Exists,
-                    ..Toleration::default()
-                },
-                "true",
-                true,
-            ),
-            (
-                Toleration {
-                    effect: Some(NoSchedule),
-                    ..toleration("gpu", Exists, "")
-                },
-                "",
-                true,
-            ),
-            (
-                Toleration {
-                    effect: Some(NoExecute),
-                    ..toleration("gpu", Exists, "")
-                },
-                "",
-                false,
-            ),
+            (Toleration { op: Exists, ..Toleration::default() }, "true", true),
+            (Toleration { effect: Some(NoSchedule), ..toleration("gpu", Exists, "") }, "", true),
+            (Toleration { effect: Some(NoExecute), ..toleration("gpu", Exists, "") }, "", false),
             (toleration("gpu", Lt, "10"), "9", true),
             (toleration("gpu", Lt, "10"), "10", false),
             (toleration("gpu", Gt, "10"), "11", true),
@@ -248,11 +212,7 @@ mod tests {
         ];
         for (toleration, value, expected) in cases {
             let taint = Taint::new("gpu", value, NoSchedule);
-            assert_eq!(
-                toleration.tolerates(&taint),
-                expected,
-                "{toleration} for {taint}"
-            );
+            assert_eq!(toleration.tolerates(&taint), expected, "{toleration} for {taint}");
         }
     }
 
@@ -268,19 +228,8 @@ mod tests {
             (vec![], Some("gpu=true:NoSchedule"), 1),
             (vec![exists("gpu")], Some("broken:NoExecute"), 1),
             (vec![exists("gpu"), exists("broken")], None, 1),
-            (
-                vec![exists("gpu"), exists("slow")],
-                Some("broken:NoExecute"),
-                0,
-            ),
-            (
-                vec![Toleration {
-                    op: Exists,
-                    ..Toleration::default()
-                }],
-                None,
-                0,
-            ),
+            (vec![exists("gpu"), exists("slow")], Some("broken:NoExecute"), 0),
+            (vec![Toleration { op: Exists, ..Toleration::default() }], None, 0),
         ];
         for (tolerations, expected, discouraged) in cases {
             let first = first_untolerated(&taints, &tolerations).map(Taint::to_string);
@@ -292,34 +241,16 @@ mod tests {
     #[test]
     fn tolerations_that_cannot_be_meant_are_refused() {
         let long = "x".repeat(64);
-        let too_long = LabelError::TooLong {
-            text: "x".repeat(32),
-            limit: 63,
-        };
+        let too_long = LabelError::TooLong { text: "x".repeat(32), limit: 63 };
         let cases = [
             (toleration("gpu", Equal, "true"), None),
             (toleration("gpu", Lt, "-5"), None),
-            (
-                Toleration {
-                    op: Exists,
-                    ..Toleration::default()
-                },
-                None,
-            ),
+            (Toleration { op: Exists, ..Toleration::default() }, None),
             (Toleration::default(), Some(LabelError::KeylessToleration)),
             (toleration("", Exists, ""), Some(LabelError::EmptyKey)),
-            (
-                toleration("gpu", Exists, "true"),
-                Some(LabelError::UnusedValue("gpu".into())),
-            ),
-            (
-                toleration("gpu", Gt, "many"),
-                Some(LabelError::NotOneInteger("gpu".into())),
-            ),
-            (
-                toleration("gpu", Gt, "007"),
-                Some(LabelError::NotOneInteger("gpu".into())),
-            ),
+            (toleration("gpu", Exists, "true"), Some(LabelError::UnusedValue("gpu".into()))),
+            (toleration("gpu", Gt, "many"), Some(LabelError::NotOneInteger("gpu".into()))),
+            (toleration("gpu", Gt, "007"), Some(LabelError::NotOneInteger("gpu".into()))),
             (toleration(&long, Exists, ""), Some(too_long.clone())),
             (toleration("gpu", Equal, &long), Some(too_long)),
         ];
@@ -334,10 +265,7 @@ mod tests {
         assert_eq!(taint("nvidia.com/gpu").validate(), Ok(()));
         assert_eq!(taint("").validate(), Err(LabelError::EmptyKey));
         let long = Taint::new("gpu", "x".repeat(64), NoSchedule);
-        assert!(matches!(
-            long.validate(),
-            Err(LabelError::TooLong { limit: 63, .. })
-        ));
+        assert!(matches!(long.validate(), Err(LabelError::TooLong { limit: 63, .. })));
     }
 
     #[test]
@@ -346,31 +274,15 @@ mod tests {
         let cases = [
             (toleration("gpu", Equal, "true"), "gpu=true"),
             (toleration("gpu", Equal, ""), "gpu"),
-            (
-                Toleration {
-                    effect,
-                    ..toleration("gpu", Equal, "true")
-                },
-                "gpu=true:NoSchedule",
-            ),
+            (Toleration { effect, ..toleration("gpu", Equal, "true") }, "gpu=true:NoSchedule"),
             (toleration("gpu", Exists, ""), "gpu=*"),
             (toleration("risk", Lt, "5"), "risk<5"),
-            (
-                Toleration {
-                    effect,
-                    op: Exists,
-                    ..Toleration::default()
-                },
-                "*:NoSchedule",
-            ),
+            (Toleration { effect, op: Exists, ..Toleration::default() }, "*:NoSchedule"),
         ];
         for (toleration, expected) in cases {
             assert_eq!(toleration.to_string(), expected);
         }
-        assert_eq!(
-            Taint::new("gpu", "", PreferNoSchedule).to_string(),
-            "gpu:PreferNoSchedule"
-        );
+        assert_eq!(Taint::new("gpu", "", PreferNoSchedule).to_string(), "gpu:PreferNoSchedule");
     }
 
     #[test]
@@ -385,11 +297,6 @@ mod tests {
     }
 
     fn toleration(key: &str, op: TolerationOp, value: &str) -> Toleration {
-        Toleration {
-            key: Some(key.into()),
-            op,
-            value: value.into(),
-            effect: None,
-        }
+        Toleration { key: Some(key.into()), op, value: value.into(), effect: None }
     }
 }

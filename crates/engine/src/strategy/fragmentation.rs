@@ -21,7 +21,10 @@ trait Measure {
 
 impl Measure for LeastFragmented {
     fn ask(&self, outlook: &Outlook, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize) {
-        outlook.value.as_ref().map_or((0, tightest(node, take)), |value| value.score(node, cpu, take))
+        outlook
+            .value
+            .as_ref()
+            .map_or((0, tightest(node, take)), |value| value.score(node, cpu, take))
     }
 }
 
@@ -38,7 +41,8 @@ impl<M: Measure> Scorer for M {
 
     fn whole(&self, view: &View<'_>, count: u16) -> i64 {
         // Slices are counted as the whole devices they sit on: only MIG GPUs can take them.
-        let take = if matches!(view.shape.ask, Ask::Mig(..)) { Take::Nothing } else { Take::Whole(count) };
+        let take =
+            if matches!(view.shape.ask, Ask::Mig(..)) { Take::Nothing } else { Take::Whole(count) };
         measure(self, view, take).0
     }
 

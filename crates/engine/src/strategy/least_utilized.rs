@@ -3,7 +3,7 @@
 use super::{Scorer, View};
 use crate::cluster::fit::whole_devices;
 use crate::cluster::room::{Device, Room, WHOLE};
-use crate::common::Family;
+use crate::common::Takes;
 
 #[derive(Debug)]
 pub(super) struct LeastUtilized;
@@ -22,17 +22,19 @@ impl Scorer for LeastUtilized {
         -(i64::from(device.busy) << 20) - (taken << 10) - i64::from(view.room.used_permille)
     }
 
-    fn bound(&self, room: &Room, family: Family) -> i64 {
+    fn bound(&self, room: &Room, takes: Takes) -> i64 {
         let used = i64::from(room.used_permille);
-        match family {
-            Family::Plain => -i64::from(room.cpu_permille),
-            Family::Whole => {
+        match takes {
+            Takes::Nothing => -i64::from(room.cpu_permille),
+            Takes::Whole => {
                 let calmest = room.devices.iter().filter(|d| d.is_free()).map(|d| d.busy).min();
                 -(i64::from(calmest.unwrap_or(0)) << 20) - used
             }
-            Family::Share => {
+            Takes::Share => {
                 let shareable = room.devices.iter().filter(|d| d.is_shareable() && d.milli > 0);
-                let best = shareable.map(|d| (i64::from(d.busy) << 20) + (i64::from(WHOLE - d.milli) << 10)).min();
+                let best = shareable
+                    .map(|d| (i64::from(d.busy) << 20) + (i64::from(WHOLE - d.milli) << 10))
+                    .min();
                 -best.unwrap_or(0) - used
             }
         }

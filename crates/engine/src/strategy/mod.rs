@@ -20,13 +20,15 @@ use std::str::FromStr;
 use crate::cluster::fit::{share_devices, whole_devices};
 use crate::cluster::room::{Device, NO_LINK, Room};
 use crate::cluster::shape::{Ask, ModelVerdict, Shape};
-use crate::common::Family;
+use crate::common::{Family, Takes};
 use crate::error::BadInput;
 use crate::frag::{Fgd, Value};
 use crate::tree::UNFIT;
 
 /// How GPUs are chosen among those that fit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
     /// The least busy GPU, then the least allocated.
@@ -137,6 +139,13 @@ pub(crate) struct Outlook {
     pub(crate) value: Option<Value>,
 }
 
+impl Outlook {
+    /// Which tables there are: the published measure, and our own.
+    pub(crate) fn tables(&self) -> [bool; 2] {
+        [self.fgd.is_some(), self.value.is_some()]
+    }
+}
+
 /// An opinion. Scores stay within ±2^38: preferences are added above that.
 trait Scorer {
     /// Placing a task without GPU on this node.
@@ -159,7 +168,7 @@ trait Scorer {
     }
     /// The most that any request of a family could score on this node; only for strategies with
     /// [`Strategy::has_bounds`].
-    fn bound(&self, _room: &Room, _family: Family) -> i64 {
+    fn bound(&self, _room: &Room, _takes: Takes) -> i64 {
         i64::MAX
     }
     /// Which free devices to take first: smaller keys first.
@@ -184,7 +193,9 @@ impl Question for NodeScore<'_> {
         match self.0.shape.ask {
             Ask::None => scorer.plain(self.0),
             Ask::Whole(count) | Ask::Mig(_, count) => scorer.whole(self.0, count),
-            Ask::Share(_) | Ask::Memory(_) => scorer.best_share(self.0).map_or(-BOUND, |(score, _)| score),
+            Ask::Share(_) | Ask::Memory(_) => {
+                scorer.best_share(self.0).map_or(-BOUND, |(score, _)| score)
+            }
         }
     }
 }
@@ -227,15 +238,10 @@ pub(crate) fn score(strategy: Strategy, view: &View<'_>, liking: i32) -> i64 {
 
 /// The most that any request of a family could score on a node.
 pub(crate) fn bound(strategy: Strategy, room: &Room, family: Family) -> i64 {
-    let none_free = match family {
-        Family::Plain => false,
-        Family::Whole => room.whole == 0,
-        Family::Share => room.most_milli <= 0,
-    };
-    if none_free || !room.open { UNFIT } else { strategy.consult(Bound(room, family)) }
+    if family.may_fit(room) { strategy.consult(Bound(room, family.takes)) } else { UNFIT }
 }
 
-struct Bound<'a>(&'a Room, Family);
+struct Bound<'a>(&'a Room, Takes);
 
 impl Question for Bound<'_> {
     type Answer = i64;
@@ -258,7 +264,11 @@ pub(crate) fn whole_choice(strategy: Strategy, view: &View<'_>, count: usize) ->
     let group = if linked { tightest_link(view, count) } else { None };
     for (index, device) in whole_devices(view.shape, view.room) {
         if group.is_none_or(|group| device.link == group) {
-            free.push((!view.likes(device), strategy.consult(DeviceKey(view, device)), index as u8));
+            free.push((
+                !view.likes(device),
+                strategy.consult(DeviceKey(view, device)),
+                index as u8,
+            ));
         }
     }
     free.sort_unstable();
@@ -269,7 +279,11 @@ pub(crate) fn whole_choice(strategy: Strategy, view: &View<'_>, count: usize) ->
 fn tightest_link(view: &View<'_>, count: usize) -> Option<u16> {
     let links = whole_devices(view.shape, view.room).map(|(_, d)| d.link).filter(|l| *l != NO_LINK);
     let size = |link| whole_devices(view.shape, view.room).filter(|(_, d)| d.link == link).count();
-    links.map(|link| (size(link), link)).filter(|(size, _)| *size >= count).min().map(|(_, link)| link)
+    links
+        .map(|link| (size(link), link))
+        .filter(|(size, _)| *size >= count)
+        .min()
+        .map(|(_, link)| link)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::{Scorer, View};
 use crate::cluster::room::{Device, Room};
-use crate::common::Family;
+use crate::common::Takes;
 
 #[derive(Debug)]
 pub(super) struct RoundRobin;
@@ -16,7 +16,7 @@ impl Scorer for RoundRobin {
         0
     }
 
-    fn bound(&self, _room: &Room, _family: Family) -> i64 {
+    fn bound(&self, _room: &Room, _takes: Takes) -> i64 {
         0
     }
 

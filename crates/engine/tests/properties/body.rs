@@ -1,8 +1,9 @@
 //! A body that plays a history to the engine and keeps the ledger beside it.
 
 use agentaflow_engine::{
-    Decision, Demand, Event, ForeignUse, GpuAsk, GpuHealth, GpuId, MiB, MilliCpu, Node, NodeId, Percent, Plan, Queue,
-    Rejected, Request, Scheduler, Snapshot, Time, Violation, Workload, WorkloadId, WorkloadState,
+    Decision, Demand, Event, ForeignUse, GpuAsk, GpuHealth, GpuId, MiB, MilliCpu, Node, NodeId,
+    Percent, Plan, Policy, Queue, Rejected, Request, Scheduler, Snapshot, Span, Time, Violation,
+    Workload, WorkloadId, WorkloadState,
 };
 
 use crate::cluster::other_labels;
@@ -61,18 +62,18 @@ impl Body {
     }
 
     fn tell_at(&mut self, at: Time, event: Event) -> Result<(), Rejected> {
-        self.log.push(Input::Apply(at, event.clone()));
         let before = cfg!(debug_assertions).then(|| self.engine.snapshot());
         let answer = self.engine.apply(at, event.clone());
-        match &answer {
-            Ok(()) => self.ledger.note(&event, &self.engine),
-            Err(_) => {
-                // It was heard, so time has passed; nothing else has.
-                let after = Snapshot { now: Time(0), ..self.engine.snapshot() };
-                let unchanged = before.is_none_or(|before| Snapshot { now: Time(0), ..before } == after);
-                assert!(unchanged, "a refused event changed something: {event:?}");
-            }
+        if answer.is_ok() {
+            self.ledger.note(&event, &self.engine);
+        } else {
+            // It was heard, so time has passed; nothing else has.
+            let after = Snapshot { now: Time(0), ..self.engine.snapshot() };
+            let unchanged =
+                before.is_none_or(|before| Snapshot { now: Time(0), ..before } == after);
+            assert!(unchanged, "a refused event changed something: {event:?}");
         }
+        self.log.push(Input::Apply(at, event));
         self.check();
         answer
     }
@@ -145,7 +146,8 @@ impl Body {
     }
 
     fn gpu(&self, node: &NodeId, pick: u8) -> GpuId {
-        let gpus = self.ledger.nodes.get(node).map(|host| host.spec.gpus.as_slice()).unwrap_or_default();
+        let gpus =
+            self.ledger.nodes.get(node).map(|host| host.spec.gpus.as_slice()).unwrap_or_default();
         choose(gpus, pick).map_or("none".into(), |gpu| gpu.id)
     }
 
@@ -178,7 +180,8 @@ impl Body {
             Step::ConfirmAll => self.confirm_all(),
             Step::AllGone => self.all_gone(),
             Step::Restore => {
-                let text = serde_json::to_string(&self.engine.snapshot()).expect("a snapshot is plain data");
+                let text = serde_json::to_string(&self.engine.snapshot())
+                    .expect("a snapshot is plain data");
                 let read: Snapshot = serde_json::from_str(&text).expect("a snapshot can be read");
                 self.engine = Scheduler::restore(read).expect("a snapshot of ours is right");
                 self.check();
@@ -186,7 +189,8 @@ impl Body {
             Step::Look(pick) => self.look(*pick),
             Step::PastTime(seconds) => {
                 let past = Time(self.now.0.saturating_sub(u64::from(*seconds) * 1000));
-                self.tell_at(past, Event::Budget { id: "b0".into(), allowed: 3 }).expect("late news are news");
+                self.tell_at(past, Event::Budget { id: "b0".into(), allowed: 3 })
+                    .expect("late news are news");
             }
             other => {
                 if let Some(event) = self.event(other) {
@@ -231,7 +235,9 @@ impl Body {
                 let chosen = (0..count).filter_map(|at| choose(gpus, gpu.wrapping_add(at as u8)));
                 Event::Devices { workload, task, gpus: chosen.map(|gpu| gpu.id).collect() }
             }
-            Step::Gate(pick, kind) => Event::Gate { workload: self.workload(*pick, |_| true), gate: kind.map(gate) },
+            Step::Gate(pick, kind) => {
+                Event::Gate { workload: self.workload(*pick, |_| true), gate: kind.map(gate) }
+            }
             Step::Queue(queue) => Event::Queue(queue.clone()),
             Step::RemoveQueue(pick) => {
                 let ids: Vec<_> = self.ledger.queues.keys().cloned().collect();
@@ -239,12 +245,24 @@ impl Body {
             }
             Step::Policy(policy) => Event::Policy(policy.clone()),
             Step::Choice(strategy) => Event::Strategy(*strategy),
-            Step::Budget(id, Some(allowed)) => Event::Budget { id: format!("b{id}").into(), allowed: *allowed },
+            Step::Budget(id, Some(allowed)) => {
+                Event::Budget { id: format!("b{id}").into(), allowed: *allowed }
+            }
             Step::Budget(id, None) => Event::BudgetRemoved(format!("b{id}").into()),
             Step::Demand(0..64) => Event::Demand(None),
             Step::Demand(pick) => Event::Demand(Some(vec![
-                Demand { cpu: MilliCpu(4000), gpu: GpuAsk::Whole(u32::from(pick % 4) + 1), models: vec![], count: 10 },
-                Demand { cpu: MilliCpu(1000), gpu: GpuAsk::None, models: vec![], count: u64::from(*pick) },
+                Demand {
+                    cpu: MilliCpu(4000),
+                    gpu: GpuAsk::Whole(u32::from(pick % 4) + 1),
+                    models: vec![],
+                    count: 10,
+                },
+                Demand {
+                    cpu: MilliCpu(1000),
+                    gpu: GpuAsk::None,
+                    models: vec![],
+                    count: u64::from(*pick),
+                },
             ])),
             Step::Nonsense(kind, pick) => self.nonsense(*kind, *pick),
             other => return self.node_event(other),
@@ -274,7 +292,9 @@ impl Body {
             Step::Return(pick) => Event::Node(Box::new(self.spec(*pick)?)),
             Step::Cordon(pick, on) => Event::Cordon { node: self.node(*pick), on: *on },
             Step::Drain(pick, on) => Event::Drain { node: self.node(*pick), on: *on },
-            Step::Spot(pick) => Event::SpotReclaim { node: self.node(*pick), at: Time(self.now.0 + 120_000) },
+            Step::Spot(pick) => {
+                Event::SpotReclaim { node: self.node(*pick), at: Time(self.now.0 + 120_000) }
+            }
             Step::Health(pick, gpu, health) => {
                 let node = self.node(*pick);
                 let gpu = self.gpu(&node, *gpu);
@@ -290,10 +310,14 @@ impl Body {
                 let readings = vec![(self.gpu(&node, *gpu), Percent::new(f64::from(*busy)).ok()?)];
                 Event::Utilization { node, readings }
             }
-            Step::Foreign(pick, id, uses) => {
-                Event::Foreign { node: self.node(*pick), id: format!("f{id}").into(), uses: uses.clone() }
+            Step::Foreign(pick, id, uses) => Event::Foreign {
+                node: self.node(*pick),
+                id: format!("f{id}").into(),
+                uses: uses.clone(),
+            },
+            Step::ForeignGone(pick, id) => {
+                Event::ForeignGone { node: self.node(*pick), id: format!("f{id}").into() }
             }
-            Step::ForeignGone(pick, id) => Event::ForeignGone { node: self.node(*pick), id: format!("f{id}").into() },
             _ => return None,
         })
     }
@@ -303,19 +327,67 @@ impl Body {
         let known = self.workload(pick, |_| true);
         let huge = Request { cpu: MilliCpu(u64::MAX), ..Request::default() };
         let vast = Request { cpu: MilliCpu(1 << 46), memory: MiB(1 << 46), ..Request::default() };
-        match kind % 12 {
+        let ages = Span(u64::MAX);
+        let most = Demand {
+            cpu: MilliCpu(u64::MAX),
+            gpu: GpuAsk::Whole(u32::MAX),
+            models: vec![],
+            count: u64::MAX,
+        };
+        match kind % 16 {
             0 => Event::Confirmed { workload: known, task: 77 },
             1 => Event::Submit(Box::new(Workload::new(known.as_str(), Request::default()))),
             2 => Event::Submit(Box::new(Workload::new("huge", huge))),
-            3 => Event::Submit(Box::new(Workload { tasks: 0, ..Workload::new("none", Request::default()) })),
-            4 => Event::Submit(Box::new(Workload { priority: 11, ..Workload::new("vain", Request::default()) })),
-            5 => Event::Submit(Box::new(Workload { tasks: 100_000, ..Workload::new(format!("vast{pick}"), vast) })),
+            3 => Event::Submit(Box::new(Workload {
+                tasks: 0,
+                ..Workload::new("none", Request::default())
+            })),
+            4 => Event::Submit(Box::new(Workload {
+                priority: 11,
+                ..Workload::new("vain", Request::default())
+            })),
+            5 => Event::Submit(Box::new(Workload {
+                tasks: 100_000,
+                ..Workload::new(format!("vast{pick}"), vast)
+            })),
             6 => Event::Queue(Box::new(Queue { parent: "nobody".into(), ..Queue::new("orphan") })),
             7 => Event::Node(Box::new(Node::new(""))),
-            8 => Event::Devices { workload: known, task: 0, gpus: vec!["g0".into(), "g0".into(), "g9".into()] },
+            8 => Event::Devices {
+                workload: known,
+                task: 0,
+                gpus: vec!["g0".into(), "g0".into(), "g9".into()],
+            },
             9 => Event::Queue(Box::new(Queue { weight: 0, ..Queue::new("weightless") })),
             10 => Event::Gone { workload: known, task: u32::MAX },
-            _ => Event::Foreign { node: "nowhere".into(), id: "f".into(), uses: Box::new(ForeignUse::default()) },
+            11 => Event::Demand(Some(vec![most.clone(), most])),
+            12 => Event::Policy(Box::new(Policy {
+                ageing: ages,
+                half_life: ages,
+                patience: ages,
+                min_runtime: ages,
+                hold: ages,
+                backoff: ages,
+                max_backoff: ages,
+                ..Policy::default()
+            })),
+            13 => Event::Submit(Box::new(Workload {
+                estimate: Some(ages),
+                min_runtime: Some(ages),
+                submitted: Some(Time(u64::MAX)),
+                ..Workload::new(format!("late{pick}"), Request::default())
+            })),
+            14 => Event::Node(Box::new(Node {
+                cpu: MilliCpu(1 << 46),
+                memory: MiB(1 << 46),
+                max_jobs: Some(u32::MAX),
+                rank: u32::MAX,
+                ..Node::new(format!("vast{pick}"))
+            })),
+            _ => Event::Foreign {
+                node: "nowhere".into(),
+                id: "f".into(),
+                uses: Box::new(ForeignUse::default()),
+            },
         }
     }
 

@@ -2,8 +2,9 @@
 
 use agentaflow_engine::labels::{Effect, Labels, Taint};
 use agentaflow_engine::{
-    Chooser, ForeignGpu, ForeignUse, Gpu, MiB, MicroDollars, MigMode, MigProfile, MilliCpu, MilliGpu, Node, Order,
-    Percent, Policy, Price, Queue, Quota, Side, Span, Strategy as Choice, TaskAffinity, TokenUse,
+    Chooser, ForeignGpu, ForeignUse, Gpu, MiB, MicroDollars, MigMode, MigProfile, MilliCpu,
+    MilliGpu, Node, Order, Percent, Policy, Price, Queue, Quota, Side, Span, Strategy as Choice,
+    TaskAffinity, TokenUse,
 };
 use proptest::prelude::*;
 
@@ -22,37 +23,43 @@ pub fn node(number: u8) -> impl Strategy<Value = Node> {
     let gpus = (0..5_usize, 0..4_usize, any::<bool>(), 0..6_u8, 0..3_u8);
     let amounts = (1..33_u64, 1..65_u64, 0..4_u64, prop::option::weighted(0.2, 1..4_u32));
     let place = (0..4_u8, 0..4_u8, 0..8_u8, 0..3_u32);
-    (gpus, amounts, place, 0..5_u8, 0..3_u64).prop_map(move |(gpus, amounts, place, special, price)| {
-        let mut node = Node::new(format!("n{number}"));
-        node.gpus = devices(gpus.0, gpus.1, gpus.2, gpus.3, gpus.4);
-        node.cpu = MilliCpu(amounts.0 * 1000);
-        node.memory = MiB(amounts.1 * 1024);
-        node.storage = MiB(amounts.2 * 100);
-        node.max_jobs = amounts.3;
-        if place.0 > 0 {
-            node.labels.insert("rack".into(), format!("r{}", place.0).as_str().into());
-        }
-        if place.1 > 0 {
-            node.labels.insert("zone".into(), format!("z{}", place.1 % 2).as_str().into());
-        }
-        match place.2 {
-            0 => node.taints.push(Taint::new("spot", "yes", Effect::NoSchedule)),
-            1 => node.taints.push(Taint::new("old", "", Effect::PreferNoSchedule)),
-            _ => {}
-        }
-        node.rank = place.3;
-        if special == 0 {
-            node.chooser = Chooser::Node;
-            for gpu in &mut node.gpus {
-                gpu.mig = MigMode::Off;
+    (gpus, amounts, place, 0..5_u8, 0..3_u64).prop_map(
+        move |(gpus, amounts, place, special, price)| {
+            let mut node = Node::new(format!("n{number}"));
+            node.gpus = devices(gpus.0, gpus.1, gpus.2, gpus.3, gpus.4);
+            node.cpu = MilliCpu(amounts.0 * 1000);
+            node.memory = MiB(amounts.1 * 1024);
+            node.storage = MiB(amounts.2 * 100);
+            node.max_jobs = amounts.3;
+            if place.0 > 0 {
+                node.labels.insert("rack".into(), format!("r{}", place.0).as_str().into());
             }
-        } else if special == 1 {
-            node.resources.insert("fpga".into(), 2);
-        }
-        let hour = MicroDollars(price * 1_000_000);
-        node.price = Price { gpu_hour: hour, cpu_hour: MicroDollars(price * 1000), gib_hour: MicroDollars(price) };
-        node
-    })
+            if place.1 > 0 {
+                node.labels.insert("zone".into(), format!("z{}", place.1 % 2).as_str().into());
+            }
+            match place.2 {
+                0 => node.taints.push(Taint::new("spot", "yes", Effect::NoSchedule)),
+                1 => node.taints.push(Taint::new("old", "", Effect::PreferNoSchedule)),
+                _ => {}
+            }
+            node.rank = place.3;
+            if special == 0 {
+                node.chooser = Chooser::Node;
+                for gpu in &mut node.gpus {
+                    gpu.mig = MigMode::Off;
+                }
+            } else if special == 1 {
+                node.resources.insert("fpga".into(), 2);
+            }
+            let hour = MicroDollars(price * 1_000_000);
+            node.price = Price {
+                gpu_hour: hour,
+                cpu_hour: MicroDollars(price * 1000),
+                gib_hour: MicroDollars(price),
+            };
+            node
+        },
+    )
 }
 
 fn devices(count: usize, model: usize, mixed: bool, mig: u8, links: u8) -> Vec<Gpu> {
@@ -66,7 +73,7 @@ fn devices(count: usize, model: usize, mixed: bool, mig: u8, links: u8) -> Vec<G
             nvlink: (links > 0).then(|| index as u16 / u16::from(links)),
             mig: match mig {
                 0 if splittable => MigMode::Free,
-                1 if splittable && index % 2 == 0 => MigMode::Free,
+                1 if splittable && index.is_multiple_of(2) => MigMode::Free,
                 2 if model.contains("A100") => MigMode::Fixed(vec![
                     (MigProfile::new("3g.20gb").unwrap(), 4),
                     (MigProfile::new("1g.5gb").unwrap(), 0),
@@ -96,7 +103,8 @@ pub fn foreign() -> impl Strategy<Value = ForeignUse> {
         (1..=1000_u32).prop_map(|milli| ForeignGpu::Share(MilliGpu::new(milli).unwrap())),
         (1..200_000_u64).prop_map(|mib| ForeignGpu::Memory(MiB(mib))),
     ];
-    let gpus = prop::collection::btree_map((0..4_u8).prop_map(|g| format!("g{g}").into()), gpu, 0..3);
+    let gpus =
+        prop::collection::btree_map((0..4_u8).prop_map(|g| format!("g{g}").into()), gpu, 0..3);
     let away = prop::option::weighted(0.1, selector());
     (0..40_u64, 0..80_u64, gpus, 0..3_u32, labels(), away, 0..6_u8).prop_map(
         |(cpu, memory, gpus, gpu_count, labels, away, extra)| ForeignUse {
@@ -105,10 +113,18 @@ pub fn foreign() -> impl Strategy<Value = ForeignUse> {
             gpus,
             gpu_count: gpu_count.saturating_sub(1),
             labels,
-            tokens: (extra == 0).then(|| ("port".into(), TokenUse::Exclusive)).into_iter().collect(),
+            tokens: (extra == 0)
+                .then(|| ("port".into(), TokenUse::Exclusive))
+                .into_iter()
+                .collect(),
             resources: (extra == 1).then(|| ("fpga".into(), 1)).into_iter().collect(),
             keeps_away: away
-                .map(|selector| TaskAffinity { side: Side::Away, selector, key: "node".into(), weight: None })
+                .map(|selector| TaskAffinity {
+                    side: Side::Away,
+                    selector,
+                    key: "node".into(),
+                    weight: None,
+                })
                 .into_iter()
                 .collect(),
             ..ForeignUse::default()
@@ -126,7 +142,10 @@ fn quota(chance: f64) -> impl Strategy<Value = Quota> {
             cpu,
             memory,
             gpu,
-            models: model.map(|(model, gpus)| (MODELS[model].0.into(), gpus * 1000)).into_iter().collect(),
+            models: model
+                .map(|(model, gpus)| (MODELS[model].0.into(), gpus * 1000))
+                .into_iter()
+                .collect(),
             resources: fpga.map(|amount| ("fpga".into(), amount)).into_iter().collect(),
             storage: None,
         },
@@ -160,6 +179,7 @@ pub fn policy() -> impl Strategy<Value = Policy> {
     let spans = (0..3_u64, 0..3_u64, 0..3_u64, 0..3_u64, 0..3_u64);
     (choice(), order, spans, any::<bool>(), 0..4_u8, 0..4_u8).prop_map(
         |(strategy, order, spans, goal, backfill, preemption)| Policy {
+            work_stays: goal,
             strategy,
             order,
             ageing: Span::minutes(spans.0 * 15),

@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use agentaflow_engine::labels::{first_untolerated, node_matches};
 use agentaflow_engine::mig::Geometry;
 use agentaflow_engine::{
-    BudgetId, Chooser, Decision, Event, ForeignGpu, ForeignId, ForeignUse, GpuAsk, GpuHealth, GpuId, GpuPart, Gpus,
-    MigMode, Node, NodeId, OnFault, Part, Placement, Plan, Policy, Queue, QueueId, Quota, Scheduler, Time, Topology,
-    Workload, WorkloadId,
+    BudgetId, Chooser, Decision, Event, ForeignGpu, ForeignId, ForeignUse, GpuAsk, GpuHealth,
+    GpuId, GpuPart, Gpus, MigMode, Node, NodeId, OnFault, Part, Placement, Plan, Policy, Queue,
+    QueueId, Scheduler, Time, Topology, Workload, WorkloadId,
 };
 
 /// One node as the body knows it.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug)]
 pub struct Host {
     pub spec: Node,
@@ -98,7 +99,7 @@ impl Ledger {
                 self.workloads.insert(workload.id.clone(), (**workload).clone());
             }
             Event::Gate { workload, gate } => {
-                self.workloads.get_mut(workload).expect("a known workload").gate = gate.clone();
+                self.workloads.get_mut(workload).expect("a known workload").gate.clone_from(gate);
             }
             Event::Cancelled(id) | Event::Finished(id) => {
                 self.workloads.remove(id);
@@ -114,7 +115,9 @@ impl Ledger {
             Event::Refused { workload, task } | Event::Gone { workload, task } => {
                 self.seats.remove(&(workload.clone(), *task));
             }
-            Event::Devices { workload, task, .. } => self.reload(engine, |id, number, _| id == workload && number == *task),
+            Event::Devices { workload, task, .. } => {
+                self.reload(engine, |id, number, _| id == workload && number == *task)
+            }
             _ => {}
         }
     }
@@ -122,9 +125,18 @@ impl Ledger {
     fn note_node(&mut self, node: &Node, engine: &Scheduler) {
         let known = self.nodes.remove(&node.id);
         let changed = known.as_ref().is_some_and(|host| host.spec != *node);
-        let (health, foreign, cordoned, draining) =
-            known.map(|host| (host.health, host.foreign, host.cordoned, host.draining)).unwrap_or_default();
-        let host = Host { spec: node.clone(), lost: false, cordoned, draining, reclaimed: false, health, foreign };
+        let (health, foreign, cordoned, draining) = known
+            .map(|host| (host.health, host.foreign, host.cordoned, host.draining))
+            .unwrap_or_default();
+        let host = Host {
+            spec: node.clone(),
+            lost: false,
+            cordoned,
+            draining,
+            reclaimed: false,
+            health,
+            foreign,
+        };
         self.nodes.insert(node.id.clone(), host);
         if changed {
             // Where slices lie after a change is the engine's to say.
@@ -136,7 +148,11 @@ impl Ledger {
         for ((id, task), seat) in &mut self.seats {
             if which(id, *task, seat) {
                 let view = engine.workload(id).expect("a placed workload is known");
-                let found = view.tasks.into_iter().find(|view| view.task == *task).expect("a placed task is known");
+                let found = view
+                    .tasks
+                    .into_iter()
+                    .find(|view| view.task == *task)
+                    .expect("a placed task is known");
                 seat.gpus = found.gpus;
             }
         }
@@ -146,8 +162,13 @@ impl Ledger {
         self.nodes.get_mut(node).expect("an accepted event names a known node")
     }
 
+    /// Whoever is on this node and has to go is gone there, and on every other node that is lost.
     fn forget_on(&mut self, node: &NodeId, which: impl Fn(&Workload) -> bool) {
-        self.seats.retain(|(id, _), seat| seat.node != *node || !which(&self.workloads[id]));
+        let here = self.seats.iter().filter(|(_, seat)| seat.node == *node);
+        let going: BTreeSet<WorkloadId> =
+            here.map(|((id, _), _)| id.clone()).filter(|id| which(&self.workloads[id])).collect();
+        let lost = |at: &NodeId| at == node || self.nodes[at].lost;
+        self.seats.retain(|(id, _), seat| !going.contains(id) || !lost(&seat.node));
     }
 
     /// Both books name the same tasks on the same nodes.
@@ -158,7 +179,8 @@ impl Ledger {
                 theirs.insert((view.workload.id.clone(), task.task), task.node);
             }
         }
-        let ours: BTreeMap<_, _> = self.seats.iter().map(|(key, seat)| (key.clone(), seat.node.clone())).collect();
+        let ours: BTreeMap<_, _> =
+            self.seats.iter().map(|(key, seat)| (key.clone(), seat.node.clone())).collect();
         assert_eq!(ours, theirs, "the engine and the world disagree about what is where");
     }
 
@@ -171,9 +193,17 @@ impl Ledger {
                     let first = gangs.entry(placement.workload.clone()).or_default();
                     if first.is_empty() {
                         let held = self.seats.keys().any(|(id, _)| *id == placement.workload);
-                        assert!(!held, "{} is placed while it still has a place", placement.workload);
+                        assert!(
+                            !held,
+                            "{} is placed while it still has a place",
+                            placement.workload
+                        );
                     }
-                    assert!(first.insert(placement.task), "task {} is placed twice", placement.task);
+                    assert!(
+                        first.insert(placement.task),
+                        "task {} is placed twice",
+                        placement.task
+                    );
                     self.place(now, placement);
                 }
                 Decision::Preempt { victims, beneficiary, until } => {
@@ -200,12 +230,16 @@ impl Ledger {
     }
 
     fn place(&mut self, now: Time, placement: &Placement) {
-        let workload = self.workloads.get(&placement.workload).expect("only known workloads are placed").clone();
+        let workload = self
+            .workloads
+            .get(&placement.workload)
+            .expect("only known workloads are placed")
+            .clone();
         assert!(workload.gate.is_none(), "{} is placed through its gate", workload.id);
         let host = self.nodes.get(&placement.node).expect("only known nodes are used").clone();
         let open = !(host.lost || host.cordoned || host.draining || host.reclaimed);
         assert!(open, "{} is placed on the closed node {}", workload.id, host.spec.id);
-        self.check_node(&workload, &host.spec);
+        check_node(&workload, &host.spec);
         crate::terms::check(self, &workload, &placement.node);
         let seat = Seat { node: placement.node.clone(), gpus: placement.gpus.clone(), since: now };
         self.seats.insert((workload.id.clone(), placement.task), seat);
@@ -214,15 +248,11 @@ impl Ledger {
         self.check_quotas(&workload, placement);
     }
 
-    fn check_node(&self, workload: &Workload, node: &Node) {
-        let request = &workload.request;
-        assert!(request.node.as_ref().is_none_or(|wanted| *wanted == node.id), "another node was asked for");
-        assert!(node_matches(&request.required_nodes, node.id.as_str(), &node.labels), "node affinity is broken");
-        assert!(first_untolerated(&node.taints, &request.tolerations).is_none(), "a taint is not tolerated");
-    }
-
     fn on<'a>(&'a self, node: &'a NodeId) -> impl Iterator<Item = (&'a Workload, &'a Seat)> {
-        self.seats.iter().filter(|(_, seat)| seat.node == *node).map(|((id, _), seat)| (&self.workloads[id], seat))
+        self.seats
+            .iter()
+            .filter(|(_, seat)| seat.node == *node)
+            .map(|((id, _), seat)| (&self.workloads[id], seat))
     }
 
     fn check_amounts(&self, workload: &Workload, host: &Host) {
@@ -233,18 +263,37 @@ impl Ledger {
         };
         let asked = &workload.request;
         let fits = |asked: u64, used: u64, total: u64, what: &str| {
-            assert!(asked == 0 || used <= total, "{what} of {} is over-booked: {used} of {total}", node.id);
+            assert!(
+                asked == 0 || used <= total,
+                "{what} of {} is over-booked: {used} of {total}",
+                node.id
+            );
         };
         fits(asked.cpu.0, sum(&|w| w.request.cpu.0, &|f| f.cpu.0), node.cpu.0, "CPU");
-        fits(asked.memory.0, sum(&|w| w.request.memory.0, &|f| f.memory.0), node.memory.0, "memory");
-        fits(asked.storage.0, sum(&|w| w.request.storage.0, &|f| f.storage.0), node.storage.0, "storage");
+        fits(
+            asked.memory.0,
+            sum(&|w| w.request.memory.0, &|f| f.memory.0),
+            node.memory.0,
+            "memory",
+        );
+        fits(
+            asked.storage.0,
+            sum(&|w| w.request.storage.0, &|f| f.storage.0),
+            node.storage.0,
+            "storage",
+        );
         if let Some(most) = node.max_jobs {
             fits(1, sum(&|_| 1, &|_| 0), most.into(), "the number of tasks");
         }
         for (name, amount) in &asked.resources {
             let ours = |w: &Workload| w.request.resources.get(name).copied().unwrap_or(0);
             let others = |f: &ForeignUse| f.resources.get(name).copied().unwrap_or(0);
-            fits(*amount, sum(&ours, &others), node.resources.get(name).copied().unwrap_or(0), name.as_str());
+            fits(
+                *amount,
+                sum(&ours, &others),
+                node.resources.get(name).copied().unwrap_or(0),
+                name.as_str(),
+            );
         }
     }
 
@@ -253,20 +302,30 @@ impl Ledger {
         match gpus {
             Gpus::Count(count) => {
                 assert_eq!(*count, request.gpu_count(), "the number of GPUs is wrong");
-                assert_eq!(host.spec.chooser, Chooser::Node, "only a node that chooses gets a count");
+                assert_eq!(
+                    host.spec.chooser,
+                    Chooser::Node,
+                    "only a node that chooses gets a count"
+                );
                 if matches!(request.gpu, GpuAsk::Whole(_)) {
                     self.check_count(host);
                 }
             }
             Gpus::Chosen(parts) => {
-                assert_eq!(parts.len(), request.gpu_count() as usize, "the number of GPUs is wrong");
+                assert_eq!(
+                    parts.len(),
+                    request.gpu_count() as usize,
+                    "the number of GPUs is wrong"
+                );
                 let named: BTreeSet<_> = parts.iter().map(|part| &part.gpu).collect();
                 let whole = parts.iter().all(|part| part.part == Part::Whole);
                 assert!(!whole || named.len() == parts.len(), "a whole GPU is named twice");
                 for part in parts {
                     self.check_device(workload, host, part);
                 }
-                let link = |part: &GpuPart| host.spec.gpus.iter().find(|gpu| gpu.id == part.gpu).and_then(|g| g.nvlink);
+                let link = |part: &GpuPart| {
+                    host.spec.gpus.iter().find(|gpu| gpu.id == part.gpu).and_then(|g| g.nvlink)
+                };
                 if request.nvlink && parts.len() > 1 && whole {
                     let links: BTreeSet<_> = parts.iter().map(link).collect();
                     assert!(links.len() == 1 && !links.contains(&None), "the GPUs are not joined");
@@ -277,14 +336,21 @@ impl Ledger {
 
     /// On a node that chooses by itself, the number of taken GPUs is what counts.
     fn check_count(&self, host: &Host) {
-        let ours: u32 = self.on(&host.spec.id).map(|(workload, _)| workload.request.gpu_count()).sum();
-        let shares = self.on(&host.spec.id).any(|(workload, _)| !matches!(workload.request.gpu, GpuAsk::Whole(_) | GpuAsk::None));
+        let ours: u32 =
+            self.on(&host.spec.id).map(|(workload, _)| workload.request.gpu_count()).sum();
+        let shares = self
+            .on(&host.spec.id)
+            .any(|(workload, _)| !matches!(workload.request.gpu, GpuAsk::Whole(_) | GpuAsk::None));
         let unnamed: u32 = host.foreign.values().map(|uses| uses.gpu_count).sum();
         let named: BTreeSet<_> = host.foreign.values().flat_map(|uses| uses.gpus.keys()).collect();
         // Shares sit together on a GPU, and a named GPU may be one that the node gave to us.
         if !shares && named.is_empty() {
             let taken = ours + unnamed.min(host.spec.gpus.len() as u32);
-            assert!(taken as usize <= host.spec.gpus.len(), "{taken} GPUs of {} are taken", host.spec.id);
+            assert!(
+                taken as usize <= host.spec.gpus.len(),
+                "{taken} GPUs of {} are taken",
+                host.spec.id
+            );
         }
     }
 
@@ -292,9 +358,14 @@ impl Ledger {
         let node = &host.spec;
         let gpu = node.gpus.iter().find(|gpu| gpu.id == chosen.gpu).expect("the GPU exists");
         let request = &workload.request;
-        assert_eq!(host.health.get(&gpu.id).copied().unwrap_or_default(), GpuHealth::Healthy, "the GPU is not well");
+        assert_eq!(
+            host.health.get(&gpu.id).copied().unwrap_or_default(),
+            GpuHealth::Healthy,
+            "the GPU is not well"
+        );
         assert!(gpu.memory >= request.min_gpu_memory, "the GPU is too small");
-        let wanted = request.models.is_empty() || request.models.iter().any(|model| gpu.model.serves(model));
+        let wanted =
+            request.models.is_empty() || request.models.iter().any(|model| gpu.model.serves(model));
         assert!(wanted, "another model was asked for");
         let (mut milli, mut mib, mut users, mut alone) = (0_u64, 0_u64, 0, 0);
         let mut slots = BTreeSet::new();
@@ -305,11 +376,19 @@ impl Ledger {
                 (milli, mib, users) = (milli + share, mib + memory, users + 1);
                 alone += u32::from(other.request.exclusive || part.part == Part::Whole);
                 if let Part::Slice { profile, start } = part.part {
-                    let geometry = Geometry::for_gpu(gpu.model.as_str(), gpu.memory.0).expect("slices have rules");
-                    let found = geometry.get(geometry.profile(profile.as_str()).expect("known")).expect("known");
+                    let geometry = Geometry::for_gpu(gpu.model.as_str(), gpu.memory.0)
+                        .expect("slices have rules");
+                    let found = geometry
+                        .get(geometry.profile(profile.as_str()).expect("known"))
+                        .expect("known");
                     assert!(found.starts.contains(&start), "no slice begins there");
                     for slot in start..start + found.slots {
-                        assert!(slots.insert(slot), "two slices share slot {slot} of {} on {}", gpu.id, node.id);
+                        assert!(
+                            slots.insert(slot),
+                            "two slices share slot {slot} of {} on {}",
+                            gpu.id,
+                            node.id
+                        );
                     }
                 }
             }
@@ -317,7 +396,9 @@ impl Ledger {
         for uses in host.foreign.values().filter_map(|uses| uses.gpus.get(&gpu.id)) {
             let (share, memory) = match uses {
                 ForeignGpu::Whole => (1000, gpu.memory.0),
-                ForeignGpu::Share(share) => (share.get().into(), gpu.memory.0 * u64::from(share.get()) / 1000),
+                ForeignGpu::Share(share) => {
+                    (share.get().into(), gpu.memory.0 * u64::from(share.get()) / 1000)
+                }
                 ForeignGpu::Memory(mib) => (mib.0 * 1000 / gpu.memory.0, mib.0),
             };
             (milli, mib, users) = (milli + share, mib + memory, users + 1);
@@ -326,135 +407,47 @@ impl Ledger {
         assert!(milli <= 1000, "{milli} thousandths of {} on {} are booked", gpu.id, node.id);
         assert!(mib <= gpu.memory.0, "{mib} MiB of {} on {} are booked", gpu.id, node.id);
         let mine = workload.request.gpu_count();
-        assert!(alone == 0 || users == 1 || (alone == mine && users == mine), "{} on {} is not exclusive", gpu.id, node.id);
+        assert!(
+            alone == 0 || users == 1 || (alone == mine && users == mine),
+            "{} on {} is not exclusive",
+            gpu.id,
+            node.id
+        );
         check_kind(request.gpu, chosen.part, gpu);
     }
 
     fn check_topology(&self, id: &WorkloadId) {
         if let Some(Topology::Same(key)) = &self.workloads[id].topology {
             let seats = self.seats.iter().filter(|((seated, _), _)| seated == id);
-            let domains: BTreeSet<_> = seats.map(|(_, seat)| self.domain(&seat.node, key)).collect();
-            assert!(domains.len() == 1 && !domains.contains(&None), "{id} is not together: {domains:?}");
+            let domains: BTreeSet<_> =
+                seats.map(|(_, seat)| self.domain(&seat.node, key)).collect();
+            assert!(
+                domains.len() == 1 && !domains.contains(&None),
+                "{id} is not together: {domains:?}"
+            );
         }
     }
 
     /// The domain of a node under a topology key.
     pub fn domain(&self, node: &NodeId, key: &str) -> Option<String> {
         let spec = &self.nodes.get(node)?.spec;
-        if key == "node" { Some(spec.id.to_string()) } else { spec.labels.get(key).map(ToString::to_string) }
-    }
-
-    fn check_quotas(&self, workload: &Workload, placement: &Placement) {
-        let mut next = Some(workload.queue.clone());
-        while let Some(id) = next {
-            let queue = &self.queues[&id];
-            self.check_quota(workload, placement, &id, &queue.limit);
-            if !queue.borrow {
-                self.check_quota(workload, placement, &id, &queue.guaranteed);
-            }
-            next = (id.as_str() != "root").then(|| queue.parent.clone());
-        }
-    }
-
-    fn is_below(&self, queue: &QueueId, above: &QueueId) -> bool {
-        queue == above || (queue.as_str() != "root" && self.is_below(&self.queues[queue].parent, above))
-    }
-
-    fn check_quota(&self, workload: &Workload, placement: &Placement, id: &QueueId, limit: &Quota) {
-        let seats = || {
-            let seats = self.seats.iter().map(|((id, _), seat)| (&self.workloads[id], seat));
-            seats.filter(|(workload, _)| self.is_below(&workload.queue, id))
-        };
-        let within = |asked: u64, limit: Option<u64>, used: u64| {
-            let limit = limit.filter(|_| asked > 0);
-            assert!(limit.is_none_or(|limit| used <= limit), "{id} uses {used} of {limit:?} for {}", workload.id);
-        };
-        let request = &workload.request;
-        within(request.cpu.0, limit.cpu, seats().map(|(w, _)| w.request.cpu.0).sum());
-        within(request.memory.0, limit.memory, seats().map(|(w, _)| w.request.memory.0).sum());
-        let charged = self.charge(workload, &placement.node, &placement.gpus, None);
-        within(charged, limit.gpu, seats().map(|(w, seat)| self.charge(w, &seat.node, &seat.gpus, None)).sum());
-        for (model, limit) in &limit.models {
-            let of = |w: &Workload, seat: &Seat| self.charge(w, &seat.node, &seat.gpus, Some(model.as_str()));
-            let mine = self.charge(workload, &placement.node, &placement.gpus, Some(model.as_str()));
-            within(mine, Some(*limit), seats().map(|(w, seat)| of(w, seat)).sum());
-        }
-        for (name, limit) in &limit.resources {
-            let of = |w: &Workload| w.request.resources.get(name).copied().unwrap_or(0);
-            within(of(workload), Some(*limit), seats().map(|(w, _)| of(w)).sum());
-        }
-    }
-
-    /// Thousandths that a seat costs, of one model or of all. Counted GPUs of a node with several
-    /// models cost nothing by model, because nobody knows which they are.
-    fn charge(&self, workload: &Workload, node: &NodeId, gpus: &Gpus, model: Option<&str>) -> u64 {
-        let spec = &self.nodes[node].spec;
-        let parts = match gpus {
-            Gpus::Chosen(parts) => parts,
-            Gpus::Count(count) => {
-                let uniform = spec.gpus.windows(2).all(|pair| pair[0].model == pair[1].model);
-                let first = spec.gpus.first().map(|gpu| gpu.model.as_str());
-                if model.is_some() && (!uniform || first != model) {
-                    return 0;
-                }
-                return match workload.request.gpu {
-                    GpuAsk::Fraction(share) if !workload.request.exclusive => share.get().into(),
-                    GpuAsk::Memory(mib) if !workload.request.exclusive => {
-                        // At least: nobody knows which GPU it is.
-                        mib.0 * 1000 / spec.gpus.iter().map(|gpu| gpu.memory.0).max().unwrap_or(1)
-                    }
-                    _ => u64::from(*count) * 1000,
-                };
-            }
-        };
-        let charge = |part: &GpuPart| {
-            let gpu = spec.gpus.iter().find(|gpu| gpu.id == part.gpu).expect("the GPU exists");
-            let counts = model.is_none_or(|model| gpu.model.as_str() == model);
-            let milli = amounts(part.part, gpu.model.as_str(), gpu.memory.0).0;
-            if !counts { 0 } else if workload.request.exclusive { 1000 } else { milli }
-        };
-        parts.iter().map(charge).sum()
-    }
-
-    fn preempt(&mut self, now: Time, victims: &[WorkloadId], beneficiary: &WorkloadId) {
-        let wanting = self.workloads.get(beneficiary).expect("a known beneficiary").clone();
-        assert!(self.policy.preemption && wanting.may_preempt, "{beneficiary} may not stop others");
-        assert!(wanting.gate.is_none(), "{beneficiary} is behind a gate");
-        assert!(!victims.is_empty(), "nobody is stopped for {beneficiary}");
-        let mut named = BTreeSet::new();
-        for id in victims {
-            assert!(named.insert(id), "{id} is stopped twice");
-            let victim = self.workloads.get(id).expect("a known victim").clone();
-            let since = self.seats.iter().filter(|((seated, _), _)| seated == id).map(|(_, seat)| seat.since).max();
-            let ran = now.since(since.expect("a victim that runs"));
-            assert!(victim.preemptible, "{id} may not be stopped");
-            assert!(ran >= victim.min_runtime.unwrap_or(self.policy.min_runtime), "{id} has only run for {ran}");
-            let lower = victim.priority < wanting.priority;
-            let mut above = std::iter::successors(Some(&wanting.queue), |id| {
-                (id.as_str() != "root").then(|| &self.queues[*id].parent)
-            });
-            let entitled = above.any(|id| self.queues[id].guaranteed != Quota::default());
-            let right = lower || (victim.queue != wanting.queue && entitled);
-            assert!(right, "{beneficiary} has no right to stop {id}");
-            for budget in &victim.budgets {
-                if let Some(allowed) = self.budgets.get_mut(budget) {
-                    let left = allowed.checked_sub(victim.tasks);
-                    *allowed = left.expect("a budget is kept");
-                }
-            }
-            assert!(self.stopping.insert(id.clone()), "{id} is being stopped already");
+        if key == "node" {
+            Some(spec.id.to_string())
+        } else {
+            spec.labels.get(key).map(ToString::to_string)
         }
     }
 }
 
 /// Thousandths and memory of a part.
-fn amounts(part: Part, model: &str, memory: u64) -> (u64, u64) {
+pub fn amounts(part: Part, model: &str, memory: u64) -> (u64, u64) {
     match part {
         Part::Whole => (1000, memory),
         Part::Share { milli, mib } => (milli.into(), mib.0),
         Part::Slice { profile, .. } => {
             let geometry = Geometry::for_gpu(model, memory).expect("slices have rules");
-            let found = geometry.get(geometry.profile(profile.as_str()).expect("known")).expect("known");
+            let found =
+                geometry.get(geometry.profile(profile.as_str()).expect("known")).expect("known");
             (u64::from(found.compute) * 1000 / u64::from(geometry.compute_slices), found.memory_mib)
         }
     }
@@ -465,7 +458,9 @@ fn check_kind(asked: GpuAsk, part: Part, gpu: &agentaflow_engine::Gpu) {
     let right = match (asked, part) {
         (GpuAsk::Whole(_), Part::Whole) => gpu.mig == MigMode::Off,
         (GpuAsk::Fraction(share), Part::Whole) => share.get() == 1000 && gpu.mig == MigMode::Off,
-        (GpuAsk::Fraction(share), Part::Share { milli, .. }) => share.get() == milli && gpu.mig == MigMode::Off,
+        (GpuAsk::Fraction(share), Part::Share { milli, .. }) => {
+            share.get() == milli && gpu.mig == MigMode::Off
+        }
         (GpuAsk::Memory(asked), Part::Share { mib, .. }) => asked == mib && gpu.mig == MigMode::Off,
         (GpuAsk::Memory(asked), Part::Whole) => asked >= gpu.memory && gpu.mig == MigMode::Off,
         (GpuAsk::Mig { profile, .. }, Part::Slice { profile: given, start }) => {
@@ -479,4 +474,21 @@ fn check_kind(asked: GpuAsk, part: Part, gpu: &agentaflow_engine::Gpu) {
         _ => false,
     };
     assert!(right, "{asked:?} got {part:?} of {gpu:?}");
+}
+
+/// Node, labels and taints allow it.
+fn check_node(workload: &Workload, node: &Node) {
+    let request = &workload.request;
+    assert!(
+        request.node.as_ref().is_none_or(|wanted| *wanted == node.id),
+        "another node was asked for"
+    );
+    assert!(
+        node_matches(&request.required_nodes, node.id.as_str(), &node.labels),
+        "node affinity is broken"
+    );
+    assert!(
+        first_untolerated(&node.taints, &request.tolerations).is_none(),
+        "a taint is not tolerated"
+    );
 }

@@ -15,6 +15,7 @@ mod ledger;
 mod liveness;
 mod preemption;
 mod request;
+mod rights;
 mod safety;
 mod terms;
 
@@ -35,8 +36,8 @@ fn plain(of: impl Strategy<Value = Workload>) -> impl Strategy<Value = Workload>
             affinity: Vec::new(),
             spread: Vec::new(),
             tokens: std::collections::BTreeMap::new(),
-            ..workload.request
+            ..(*workload.request).clone()
         };
-        Workload { request, ..workload }
+        Workload { request: request.into(), ..workload }
     })
 }

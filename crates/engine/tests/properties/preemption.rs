@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use agentaflow_engine::{Decision, Event, Gate, Policy, Scheduler, Time, WorkloadId, WorkloadState};
+use agentaflow_engine::{
+    Decision, Event, Gate, Policy, Scheduler, Time, WorkloadId, WorkloadState,
+};
 use proptest::prelude::*;
 
 use crate::body::{Body, started};
@@ -14,7 +16,9 @@ fn gone(engine: &mut Scheduler, now: Time, ids: &[WorkloadId]) {
     for id in ids {
         let tasks = engine.workload(id).map(|view| view.tasks).unwrap_or_default();
         for task in tasks {
-            engine.apply(now, Event::Gone { workload: id.clone(), task: task.task }).expect("a victim can go");
+            engine
+                .apply(now, Event::Gone { workload: id.clone(), task: task.task })
+                .expect("a victim can go");
         }
     }
 }
@@ -24,10 +28,14 @@ fn check_each(body: &Body, victims: &[WorkloadId], beneficiary: &WorkloadId) {
     let mut all = body.engine.clone();
     gone(&mut all, body.now, victims);
     let plan = all.decide(body.now);
-    assert!(started(&plan).contains(beneficiary), "{beneficiary} does not start although its victims are gone");
+    assert!(
+        started(&plan).contains(beneficiary),
+        "{beneficiary} does not start although its victims are gone"
+    );
     for spared in victims {
         let mut copy = body.engine.clone();
-        let holders: BTreeSet<WorkloadId> = copy.snapshot().holds.into_iter().map(|hold| hold.workload).collect();
+        let holders: BTreeSet<WorkloadId> =
+            copy.snapshot().holds.into_iter().map(|hold| hold.workload).collect();
         let others: Vec<WorkloadId> = victims.iter().filter(|id| *id != spared).cloned().collect();
         gone(&mut copy, body.now, &others);
         for view in copy.workloads() {
@@ -40,15 +48,19 @@ fn check_each(body: &Body, victims: &[WorkloadId], beneficiary: &WorkloadId) {
         copy.apply(body.now, Event::Policy(Box::new(policy))).expect("settings can change");
         // Its hold ends, and it looks for a place like everybody else.
         for gate in [Some(Gate::Paused("for a moment".into())), None] {
-            copy.apply(body.now, Event::Gate { workload: beneficiary.clone(), gate }).expect("a gate can close");
+            copy.apply(body.now, Event::Gate { workload: beneficiary.clone(), gate })
+                .expect("a gate can close");
         }
         let plan = copy.decide(body.now);
-        assert!(!started(&plan).contains(beneficiary), "{spared} is stopped for {beneficiary} for nothing");
+        assert!(
+            !started(&plan).contains(beneficiary),
+            "{spared} is stopped for {beneficiary} for nothing"
+        );
     }
 }
 
 proptest! {
-    #![proptest_config(cases(192))]
+    #![proptest_config(cases(400))]
 
     #[test]
     fn no_victim_could_be_spared_and_the_beneficiary_gets_its_place(history in history(1..60)) {

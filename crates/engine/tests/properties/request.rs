@@ -2,8 +2,8 @@
 
 use agentaflow_engine::labels::{Expr, Labels, NodeTerm, Op, Selector, Toleration, TolerationOp};
 use agentaflow_engine::{
-    Gate, GpuAsk, MiB, MigProfile, MilliCpu, MilliGpu, OnFault, Preferred, Request, Side, Span, Spread, TaskAffinity,
-    TokenUse, Topology, Workload,
+    Gate, GpuAsk, MiB, MigProfile, MilliCpu, MilliGpu, OnFault, Preferred, Request, Side, Span,
+    Spread, TaskAffinity, TokenUse, Topology, Workload,
 };
 use proptest::prelude::*;
 
@@ -17,12 +17,20 @@ pub fn labels() -> impl Strategy<Value = Labels> {
 
 /// Picks tasks by that label.
 pub fn selector() -> impl Strategy<Value = Selector> {
-    prop_oneof![Just("a"), Just("b")]
-        .prop_map(|app| Selector { match_labels: [("app".into(), app.into())].into(), exprs: Vec::new() })
+    prop_oneof![Just("a"), Just("b")].prop_map(|app| Selector {
+        match_labels: [("app".into(), app.into())].into(),
+        exprs: Vec::new(),
+    })
 }
 
 fn gpu() -> impl Strategy<Value = GpuAsk> {
-    let profile = prop_oneof![Just("1g.5gb"), Just("2g.10gb"), Just("3g.20gb"), Just("1g.10gb"), Just("1g.6gb")];
+    let profile = prop_oneof![
+        Just("1g.5gb"),
+        Just("2g.10gb"),
+        Just("3g.20gb"),
+        Just("1g.10gb"),
+        Just("1g.6gb")
+    ];
     prop_oneof![
         2 => Just(GpuAsk::None),
         4 => (1..4_u32).prop_map(GpuAsk::Whole),
@@ -50,25 +58,39 @@ fn affinity() -> impl Strategy<Value = TaskAffinity> {
 }
 
 fn spread() -> impl Strategy<Value = Spread> {
-    (selector(), domain(), 1..3_u32, any::<bool>(), 0..3_u32).prop_map(|(selector, key, max_skew, required, least)| {
-        Spread { selector, key, max_skew, required, min_domains: least }
-    })
+    (selector(), domain(), 1..3_u32, any::<bool>(), 0..3_u32).prop_map(
+        |(selector, key, max_skew, required, least)| Spread {
+            selector,
+            key,
+            max_skew,
+            required,
+            min_domains: least,
+        },
+    )
 }
 
 fn term() -> impl Strategy<Value = NodeTerm> {
     (1..4_u8).prop_map(|rack| NodeTerm {
-        exprs: vec![Expr { key: "rack".into(), op: Op::In, values: vec![format!("r{rack}").as_str().into()] }],
+        exprs: vec![Expr {
+            key: "rack".into(),
+            op: Op::In,
+            values: vec![format!("r{rack}").as_str().into()],
+        }],
         names: Vec::new(),
     })
 }
 
-fn seldom<T: std::fmt::Debug>(chance: f64, of: impl Strategy<Value = T>) -> impl Strategy<Value = Option<T>> {
+fn seldom<T: std::fmt::Debug>(
+    chance: f64,
+    of: impl Strategy<Value = T>,
+) -> impl Strategy<Value = Option<T>> {
     prop::option::weighted(chance, of)
 }
 
 /// What a task asks for.
 pub fn request() -> impl Strategy<Value = Request> {
-    let device = (gpu(), 0..6_u8, 0..10_u8, seldom(0.2, 0..4_usize), seldom(0.2, 0..4_usize), 0..5_u8);
+    let device =
+        (gpu(), 0..6_u8, 0..10_u8, seldom(0.2, 0..4_usize), seldom(0.2, 0..4_usize), 0..5_u8);
     let amounts = (0..9_u64, 0..9_u64, 0..10_u64, 0..8_u64);
     let usage = prop_oneof![
         Just(TokenUse::Exclusive),
@@ -96,7 +118,11 @@ pub fn request() -> impl Strategy<Value = Request> {
             node: nodes.2.map(|node| format!("n{node}").into()),
             node_selector: Labels::new(),
             required_nodes: nodes.0.into_iter().collect(),
-            preferred_nodes: nodes.1.map(|term| Preferred { weight: 50, term }).into_iter().collect(),
+            preferred_nodes: nodes
+                .1
+                .map(|term| Preferred { weight: 50, term })
+                .into_iter()
+                .collect(),
             tolerations: (nodes.3 == 0)
                 .then(|| Toleration { op: TolerationOp::Exists, ..Toleration::default() })
                 .into_iter()
@@ -110,13 +136,17 @@ pub fn request() -> impl Strategy<Value = Request> {
 
 /// A workload; its name and queue are given when it is handed in.
 pub fn workload() -> impl Strategy<Value = Workload> {
-    let gang = (prop_oneof![3 => Just(1_u32), 1 => 2..5_u32], seldom(0.3, (any::<bool>(), domain())));
+    let gang =
+        (prop_oneof![3 => Just(1_u32), 1 => 2..5_u32], seldom(0.3, (any::<bool>(), domain())));
     let rights = (0..11_u8, any::<bool>(), 0..5_u8, seldom(0.2, 0..3_u64), seldom(0.3, 0..2_u8));
-    let other = (seldom(0.6, 1..20_u64), seldom(0.3, choice()), 0..5_u8, seldom(0.06, 0..3_u8), 0..6_u8);
+    let other =
+        (seldom(0.6, 1..20_u64), seldom(0.3, choice()), 0..5_u8, seldom(0.06, 0..3_u8), 0..6_u8);
     (request(), gang, rights, other).prop_map(|(request, gang, rights, other)| Workload {
         queue: if other.4 == 5 { "root".into() } else { format!("q{}", other.4).into() },
         tasks: gang.0,
-        topology: gang.1.map(|(same, key)| if same { Topology::Same(key) } else { Topology::Spread(key) }),
+        topology: gang
+            .1
+            .map(|(same, key)| if same { Topology::Same(key) } else { Topology::Spread(key) }),
         priority: rights.0,
         preemptible: rights.1,
         may_preempt: rights.2 > 0,

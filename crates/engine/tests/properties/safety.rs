@@ -14,7 +14,7 @@ fn restored(engine: &Scheduler) -> Scheduler {
 }
 
 proptest! {
-    #![proptest_config(cases(160))]
+    #![proptest_config(cases(400))]
 
     /// The body and the ledger check every event and every decision on the way.
     #[test]

@@ -17,7 +17,9 @@ pub fn check(ledger: &Ledger, workload: &Workload, node: &NodeId) {
         check_spread(ledger, workload, node, spread, &tasks);
     }
     for task in &tasks {
-        for term in task.terms.iter().filter(|term| term.weight.is_none() && term.side == Side::Away) {
+        for term in
+            task.terms.iter().filter(|term| term.weight.is_none() && term.side == Side::Away)
+        {
             let meant = term.selector.matches(&workload.request.labels);
             let there = meant && near(ledger, task.node, node, &term.key);
             assert!(!there, "somebody near {node} wants to be away from {}", workload.id);
@@ -39,7 +41,12 @@ struct Task<'a> {
 fn tasks(ledger: &Ledger) -> Vec<Task<'_>> {
     let ours = ledger.seats.iter().map(|((id, _), seat)| {
         let request = &ledger.workloads[id].request;
-        Task { node: &seat.node, labels: &request.labels, terms: &request.affinity, tokens: &request.tokens }
+        Task {
+            node: &seat.node,
+            labels: &request.labels,
+            terms: &request.affinity,
+            tokens: &request.tokens,
+        }
     });
     let foreign = ledger.nodes.iter().flat_map(|(node, host)| {
         host.foreign.values().map(move |uses| Task {
@@ -57,7 +64,13 @@ fn near(ledger: &Ledger, one: &NodeId, other: &NodeId, key: &str) -> bool {
     domain.is_some() && domain == ledger.domain(other, key)
 }
 
-fn check_affinity(ledger: &Ledger, workload: &Workload, node: &NodeId, term: &TaskAffinity, tasks: &[Task<'_>]) {
+fn check_affinity(
+    ledger: &Ledger,
+    workload: &Workload,
+    node: &NodeId,
+    term: &TaskAffinity,
+    tasks: &[Task<'_>],
+) {
     let meant = || tasks.iter().filter(|task| term.selector.matches(task.labels));
     let here = meant().any(|task| near(ledger, task.node, node, &term.key));
     match term.side {
@@ -66,31 +79,50 @@ fn check_affinity(ledger: &Ledger, workload: &Workload, node: &NodeId, term: &Ta
             let anywhere = meant().any(|task| ledger.domain(task.node, &term.key).is_some());
             let first = term.selector.matches(&workload.request.labels) && !anywhere;
             let has_domain = ledger.domain(node, &term.key).is_some();
-            assert!(here || (first && has_domain), "{} is not near what it wants to be near", workload.id);
+            assert!(
+                here || (first && has_domain),
+                "{} is not near what it wants to be near",
+                workload.id
+            );
         }
     }
 }
 
-fn check_spread(ledger: &Ledger, workload: &Workload, node: &NodeId, spread: &Spread, tasks: &[Task<'_>]) {
+fn check_spread(
+    ledger: &Ledger,
+    workload: &Workload,
+    node: &NodeId,
+    spread: &Spread,
+    tasks: &[Task<'_>],
+) {
     let request = &workload.request;
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     for (id, host) in &ledger.nodes {
         let named = request.node.as_ref().is_none_or(|wanted| wanted == id);
-        if named && node_matches(&request.required_nodes, id.as_str(), &host.spec.labels) {
-            if let Some(domain) = ledger.domain(id, &spread.key) {
-                let matching = |task: &&Task<'_>| task.node == id && spread.selector.matches(task.labels);
-                *counts.entry(domain).or_default() += tasks.iter().filter(matching).count() as u32;
-            }
+        let eligible =
+            named && node_matches(&request.required_nodes, id.as_str(), &host.spec.labels);
+        if let Some(domain) = ledger.domain(id, &spread.key).filter(|_| eligible) {
+            let matching =
+                |task: &&Task<'_>| task.node == id && spread.selector.matches(task.labels);
+            *counts.entry(domain).or_default() += tasks.iter().filter(matching).count() as u32;
         }
     }
     let enough = counts.len() as u32 >= spread.min_domains;
     let emptiest = if enough { counts.values().min().copied().unwrap_or(0) } else { 0 };
-    let domain = ledger.domain(node, &spread.key).expect("a node outside all domains cannot be spread over");
-    let here = counts.get(&domain).copied().unwrap_or(0) + u32::from(spread.selector.matches(&request.labels));
+    let domain =
+        ledger.domain(node, &spread.key).expect("a node outside all domains cannot be spread over");
+    let here = counts.get(&domain).copied().unwrap_or(0)
+        + u32::from(spread.selector.matches(&request.labels));
     assert!(here.saturating_sub(emptiest) <= spread.max_skew, "{} is spread unevenly", workload.id);
 }
 
-fn check_token(tasks: &[Task<'_>], node: &NodeId, token: &TokenName, usage: TokenUse, workload: &Workload) {
+fn check_token(
+    tasks: &[Task<'_>],
+    node: &NodeId,
+    token: &TokenName,
+    usage: TokenUse,
+    workload: &Workload,
+) {
     for task in tasks {
         let Some(other) = task.tokens.get(token) else { continue };
         let wide = matches!(other, TokenUse::OneNode | TokenUse::OneTask);

@@ -99,7 +99,7 @@ pub(crate) fn workload(mut words: Words) -> Answer<Workload> {
     let budgets = words.take("budgets").unwrap_or_default();
     workload.budgets = list(&budgets).map(Into::into).collect();
     workload.gate = words.take("gate").map(|gate| self::gate(&gate));
-    workload.request = request(&mut words)?;
+    workload.request = request(&mut words)?.into();
     words.end(1);
     Ok(workload)
 }

@@ -58,9 +58,7 @@ fn every_picture_has_its_numbers() {
     assert_eq!(page.matches("<figure>").count(), 4);
     assert_eq!(page.matches("<table>").count(), 5);
     assert!(
-        page.contains(
-            "<td>60</td><td>80</td><td>80</td><td>80</td><td>40</td><td>40</td><td>0</td>"
-        ),
+        page.contains("<td>60</td><td>80</td><td>80</td><td>40</td><td>40</td><td>0</td>"),
         "{page}"
     );
 }
@@ -89,4 +87,11 @@ fn runs_that_differ_in_their_order_are_named_by_it() {
         names(&[outcome("best_fit", Vec::new()), second]),
         ["best_fit · fifo", "best_fit · shortest"]
     );
+}
+
+#[test]
+fn a_strategy_with_an_order_of_its_own_needs_no_second_name() {
+    let mut second = outcome("priority", Vec::new());
+    second.order = "priority".to_owned();
+    assert_eq!(names(&[outcome("best_fit", Vec::new()), second]), ["best_fit", "priority"]);
 }

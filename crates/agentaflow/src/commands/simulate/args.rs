@@ -35,6 +35,8 @@ docs/simulator.md explains the numbers, the file formats and the scenario langua
 /// --experiment or --demo.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+#[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
 pub(crate) struct Args {
     /// Scenario file, YAML or JSON (docs/simulator.md has the language)
     #[arg(value_name = "SCENARIO")]
@@ -89,6 +91,10 @@ pub(crate) struct Args {
     /// Let preempted work go on where it was stopped instead of starting again
     #[arg(long, help_heading = "How to simulate")]
     pub(super) resume: bool,
+    /// Plan all running work anew at every event, as if stopping cost nothing: with --order
+    /// least_service the literature's SRSF, with shortest its SRTF
+    #[arg(long, help_heading = "How to simulate")]
+    pub(super) replan: bool,
     /// Stop after so many virtual hours
     #[arg(
         long,

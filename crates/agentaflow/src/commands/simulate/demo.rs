@@ -3,15 +3,15 @@
 
 use std::path::Path;
 
-use agentaflow_engine::{GpuAsk, Strategy, Time, Workload};
-use agentaflow_sim::{Load, Outcome};
+use agentaflow_engine::{GpuAsk, Order, Strategy, Time, Workload};
+use agentaflow_sim::{Load, Outcome, html};
 
 use super::subject::{Prepared, Subject, short_model};
 use super::{show, spark, waiting};
 use crate::output::{self, bold, short_time};
 use crate::words;
 
-/// Wide enough to see the day, narrow enough for 80 columns beside the longest name.
+/// Wide enough to see the day; with the names, narrow enough for 80 columns.
 const SPARK_WIDTH: usize = 60;
 
 /// The whole demonstration.
@@ -34,9 +34,12 @@ fn sparks(outcomes: &[Outcome]) -> String {
         "\n{}\n",
         bold(&format!("GPUs in use, from the start to {} (full block: 100 %)", short_time(end)))
     );
-    for outcome in outcomes {
-        let line = spark::allocation(&outcome.curve, end, SPARK_WIDTH);
-        let line = format!("{:<16}  {line}", outcome.strategy);
+    let names = html::names(outcomes);
+    let indent = names.iter().map(|name| name.chars().count() + 2).max().unwrap_or(0);
+    let width = output::width().saturating_sub(indent).clamp(10, SPARK_WIDTH);
+    for (outcome, name) in outcomes.iter().zip(names) {
+        let line = spark::allocation(&outcome.curve, end, width);
+        let line = format!("{name:<indent$}{line}");
         text.push_str(line.trim_end());
         text.push('\n');
     }
@@ -45,8 +48,10 @@ fn sparks(outcomes: &[Outcome]) -> String {
 
 /// One wait under the first strategy, in the scheduler's own words.
 fn explained(load: &Load, outcomes: &[Outcome]) -> Option<String> {
-    let strategy: Strategy = outcomes.first()?.strategy.parse().ok()?;
-    let waiting = waiting::example(load, strategy)?;
+    let first = outcomes.first()?;
+    let strategy: Strategy = first.strategy.parse().ok()?;
+    let order = Order::ALL.iter().find(|(name, _)| *name == first.order).map(|(_, order)| *order);
+    let waiting = waiting::example(load, strategy, order)?;
     let workload = &waiting.job.workload;
     let heading = format!(
         "{} into {strategy}, `{}` ({}) waits, and is told why",

@@ -10,8 +10,8 @@ mod spark;
 mod subject;
 mod waiting;
 
-use agentaflow_engine::{Order, Strategy, Time};
-use agentaflow_sim::{Options, Outcome, replay};
+use agentaflow_engine::{Order, Span, Strategy};
+use agentaflow_sim::{Load, Options, Outcome, replay};
 use anyhow::{Context as _, Result};
 
 pub(crate) use args::Args;
@@ -37,14 +37,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn printed(subject: &Subject, kind: Kind, args: &Args, outcomes: &[Outcome]) -> Result<String> {
+    let html = args.html.as_deref();
     match args.output {
         Format::Json => show::json(outcomes, args.curve),
         Format::Csv => Ok(show::csv(outcomes)),
-        Format::Table if kind == Kind::Demo => {
-            Ok(demo::text(subject, outcomes, args.html.as_deref()))
-        }
-        Format::Table => Ok(show::text(subject, outcomes, Some(output::width()))),
-        Format::Wide => Ok(show::text(subject, outcomes, None)),
+        Format::Table if kind == Kind::Demo => Ok(demo::text(subject, outcomes, html)),
+        Format::Table => Ok(show::text(subject, outcomes, Some(output::width()), html)),
+        Format::Wide => Ok(show::text(subject, outcomes, None, html)),
     }
 }
 
@@ -58,7 +57,9 @@ fn outcomes(subject: &Subject, kind: Kind, args: &Args) -> Result<Vec<Outcome>> 
         for strategy in &strategies {
             let mut run = bar.begin(strategy.name(), outcomes.len());
             let outcome = match &subject.prepared {
-                Prepared::Replay(load) => replay(load, &options(*strategy, order, args), &mut run),
+                Prepared::Replay(load) => {
+                    replay(load, &options(load, *strategy, order, args), &mut run)
+                }
                 Prepared::Experiment(experiment) => experiment.run(*strategy, &mut run),
             };
             outcomes.push(outcome.with_context(|| format!("cannot simulate `{strategy}`"))?);
@@ -68,12 +69,15 @@ fn outcomes(subject: &Subject, kind: Kind, args: &Args) -> Result<Vec<Outcome>> 
     Ok(outcomes)
 }
 
-fn options(strategy: Strategy, order: Option<Order>, args: &Args) -> Options {
+fn options(load: &Load, strategy: Strategy, order: Option<Order>, args: &Args) -> Options {
+    // A trace may begin at any time; people count from the first arrival.
+    let first = load.jobs.iter().map(|job| job.at).min().unwrap_or_default();
     let mut options = Options::new(strategy);
     options.order = order;
     options.lint = args.check;
     options.resume = args.resume;
-    options.until = args.until.map(|hours| Time((hours * 3_600_000.0) as u64));
+    options.replan = args.replan;
+    options.until = args.until.map(|hours| first.after(Span((hours * 3_600_000.0) as u64)));
     options
 }
 

@@ -37,7 +37,7 @@ struct Rule {
 
 const REPLAYS: &[Kind] = &[Kind::Scenario, Kind::Trace, Kind::Synthetic, Kind::Demo];
 
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 14] = [
     Rule {
         option: "--nodes",
         given: |args| args.nodes.is_some(),
@@ -65,6 +65,7 @@ const RULES: [Rule; 13] = [
     Rule { option: "--load", given: |args| args.load.is_some(), kinds: &[Kind::Synthetic] },
     Rule { option: "--order", given: |args| !args.order.is_empty(), kinds: REPLAYS },
     Rule { option: "--resume", given: |args| args.resume, kinds: REPLAYS },
+    Rule { option: "--replan", given: |args| args.replan, kinds: REPLAYS },
     Rule { option: "--until", given: |args| args.until.is_some(), kinds: REPLAYS },
     Rule { option: "--check", given: |args| args.check, kinds: REPLAYS },
 ];

@@ -1,5 +1,8 @@
 //! The numbers of a run as a table, JSON or CSV.
 
+use std::path::Path;
+
+use agentaflow_sim::html::several_orders;
 use agentaflow_sim::{Outcome, Stats};
 use anyhow::{Context as _, Result};
 
@@ -7,16 +10,18 @@ use super::subject::{Prepared, Subject};
 use crate::output::{self, Column, Field, Side, grouped, short_time};
 
 const REPLAY_NOTE: &str = "\
-WAIT is the mean time to the first start, DONE the mean time from arrival to the end.";
+WAIT: mean time to the first start. DONE: mean time from arrival to the end.";
 
 const EXPERIMENT_NOTE: &str = "\
-ALLOC% is what was given out when all had arrived, FRAG% the share of the rest that no typical pod can use.";
-
-const MORE: &str =
-    "-o wide shows every column, --html FILE the curves; docs/simulator.md explains.";
+ALLOC%: given out when all had arrived. FRAG%: of the rest, what typical pods cannot use.";
 
 /// What is simulated, the table, and how to read it.
-pub(super) fn text(subject: &Subject, outcomes: &[Outcome], room: Option<usize>) -> String {
+pub(super) fn text(
+    subject: &Subject,
+    outcomes: &[Outcome],
+    room: Option<usize>,
+    html: Option<&Path>,
+) -> String {
     let note = match subject.prepared {
         Prepared::Replay(_) => REPLAY_NOTE,
         Prepared::Experiment(_) => EXPERIMENT_NOTE,
@@ -26,8 +31,19 @@ pub(super) fn text(subject: &Subject, outcomes: &[Outcome], room: Option<usize>)
         output::wrapped(&format!("{}.", subject.about), "", ""),
         table(subject, outcomes, room),
         output::wrapped(note, "", ""),
-        output::wrapped(MORE, "", ""),
+        output::wrapped(&more(html), "", ""),
     )
+}
+
+fn more(html: Option<&Path>) -> String {
+    match html {
+        Some(path) => format!(
+            "The curves are in {}. -o wide shows every column; docs/simulator.md explains.",
+            path.display()
+        ),
+        None => "-o wide shows every column, --html FILE the curves; docs/simulator.md explains."
+            .to_owned(),
+    }
 }
 
 /// The comparison alone.
@@ -53,12 +69,6 @@ pub(super) fn json(outcomes: &[Outcome], curve: bool) -> Result<String> {
 /// One line for each run, without the curves.
 pub(super) fn csv(outcomes: &[Outcome]) -> String {
     output::csv(&FIELDS, outcomes)
-}
-
-/// Whether runs differ in more than their strategy.
-pub(super) fn several_orders(outcomes: &[Outcome]) -> bool {
-    let first = outcomes.first().map(|outcome| &outcome.order);
-    outcomes.iter().any(|outcome| Some(&outcome.order) != first)
 }
 
 const fn left(title: &'static str, rank: u8, cell: fn(&Outcome) -> String) -> Column<Outcome> {

@@ -57,10 +57,14 @@ impl Subject {
     }
 }
 
-/// A parameter out of range is a wrong command line; anything else is a failure.
+/// A parameter out of range is a wrong command line; a file that cannot be read is told with what
+/// the system says; anything else is a failure that explains itself.
 fn refused(error: SimError) -> Error {
     match error {
         SimError::Parameter { .. } => usage(error.to_string()),
+        SimError::Read { path, source } => {
+            Error::new(source).context(format!("cannot read `{}`", path.display()))
+        }
         other => other.into(),
     }
 }
@@ -79,11 +83,11 @@ fn scenario_file(path: &Path) -> Result<Load> {
             path = path.display()
         )));
     }
-    Ok(scenario::read(path)?)
+    scenario::read(path).map_err(refused)
 }
 
 fn trace(path: &Path, args: &Args) -> Result<Load> {
-    let format = formats::detect(path)?;
+    let format = formats::detect(path).map_err(refused)?;
     let hint = match format {
         Format::AlibabaNodes => "is a list of nodes: give it as --nodes, and the pods as --trace",
         Format::Scenario => "is a scenario: give it without --trace",
@@ -139,9 +143,12 @@ fn experiment(args: &Args) -> Result<Subject> {
         return Err(usage("--experiment needs --nodes and --pods"));
     };
     let title = format!("the packing experiment on {}", name(pods));
-    let (nodes, pods) = (formats::read_alibaba_nodes(nodes)?, formats::read_alibaba_pods(pods)?);
+    let (nodes, pods) = (
+        formats::read_alibaba_nodes(nodes).map_err(refused)?,
+        formats::read_alibaba_pods(pods).map_err(refused)?,
+    );
     let arrivals = arrivals(args)?;
-    let ranks = args.ranks.as_deref().map(formats::read_ranks).transpose()?;
+    let ranks = args.ranks.as_deref().map(formats::read_ranks).transpose().map_err(refused)?;
     let prepared = Experiment::new(&nodes, &pods, &arrivals, ranks.as_ref()).map_err(refused)?;
     Ok(Subject {
         title,
@@ -152,7 +159,7 @@ fn experiment(args: &Args) -> Result<Subject> {
 
 fn arrivals(args: &Args) -> Result<Arrivals> {
     Ok(match (&args.arrivals, args.seed) {
-        (Some(path), _) => Arrivals::Named(formats::read_arrivals(path)?),
+        (Some(path), _) => Arrivals::Named(formats::read_arrivals(path).map_err(refused)?),
         (None, Some(seed)) => Arrivals::Seeded { seed, inflate: args.inflate.unwrap_or(INFLATE) },
         (None, None) => Arrivals::FileOrder,
     })

@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use agentaflow_engine::{
-    Decision, Eta, Event, Explanation, Policy, Rejected, Scheduler, Strategy, Time, WaitReason,
-    WorkloadId,
+    Decision, Eta, Event, Explanation, Order, Policy, Rejected, Scheduler, Strategy, Time,
+    WaitReason, WorkloadId,
 };
 use agentaflow_sim::{Job, Load};
+
+/// Who began to wait, and for how many reasons.
+type Waits = Vec<(WorkloadId, usize)>;
 
 /// Looking further than this adds time and little to tell.
 const MOST_STEPS: usize = 5000;
@@ -21,8 +24,12 @@ pub(super) struct Waiting<'a> {
 
 /// The wait with the most to say for itself: the most different obstacles, a known start and a
 /// smaller request that would do. None when nobody waits for room.
-pub(super) fn example(load: &Load, strategy: Strategy) -> Option<Waiting<'_>> {
-    let mut world = World::new(load, strategy).ok()?;
+pub(super) fn example(
+    load: &Load,
+    strategy: Strategy,
+    order: Option<Order>,
+) -> Option<Waiting<'_>> {
+    let mut world = World::new(load, strategy, order).ok()?;
     let mut best: Option<(usize, Waiting<'_>)> = None;
     for _ in 0..MOST_STEPS {
         let Ok(Some((at, waits))) = world.step() else { break };
@@ -71,9 +78,9 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    fn new(load: &'a Load, strategy: Strategy) -> Result<Self, Rejected> {
+    fn new(load: &'a Load, strategy: Strategy, order: Option<Order>) -> Result<Self, Rejected> {
         let mut scheduler = Scheduler::default();
-        let policy = Policy { strategy, ..load.policy.clone() };
+        let policy = Policy { strategy, order, ..load.policy.clone() };
         scheduler.apply(Time(0), Event::Policy(Box::new(policy)))?;
         for queue in &load.queues {
             scheduler.apply(Time(0), Event::Queue(Box::new(queue.clone())))?;
@@ -88,7 +95,7 @@ impl<'a> World<'a> {
     }
 
     /// Lets the next thing happen; says when it was, and who began to wait for how many reasons.
-    fn step(&mut self) -> Result<Option<(Time, Vec<(WorkloadId, usize)>)>, Rejected> {
+    fn step(&mut self) -> Result<Option<(Time, Waits)>, Rejected> {
         let end = self.ends.first().map(|(at, _)| *at);
         let arrival = self.arrivals.last().map(|job| job.at);
         let Some(now) = end.into_iter().chain(arrival).min() else { return Ok(None) };

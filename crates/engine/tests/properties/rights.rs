@@ -1,0 +1,187 @@
+//! Quotas, guarantees and the right to stop others, checked from the second set of books.
+
+use std::collections::BTreeSet;
+
+use agentaflow_engine::{
+    GpuAsk, GpuPart, Gpus, NodeId, Placement, QueueId, Quota, Time, Workload, WorkloadId,
+};
+
+use crate::ledger::{Ledger, Seat, amounts};
+
+impl Ledger {
+    /// No queue on the way up is beyond its limit.
+    pub fn check_quotas(&self, workload: &Workload, placement: &Placement) {
+        let mut next = Some(workload.queue.clone());
+        while let Some(id) = next {
+            let queue = &self.queues[&id];
+            self.check_quota(workload, placement, &id, &queue.limit);
+            if !queue.borrow {
+                self.check_quota(workload, placement, &id, &queue.guaranteed);
+            }
+            next = (id.as_str() != "root").then(|| queue.parent.clone());
+        }
+    }
+
+    fn is_below(&self, queue: &QueueId, above: &QueueId) -> bool {
+        queue == above
+            || (queue.as_str() != "root" && self.is_below(&self.queues[queue].parent, above))
+    }
+
+    fn check_quota(&self, workload: &Workload, placement: &Placement, id: &QueueId, limit: &Quota) {
+        let seats = || {
+            let seats = self.seats.iter().map(|((id, _), seat)| (&self.workloads[id], seat));
+            seats.filter(|(workload, _)| self.is_below(&workload.queue, id))
+        };
+        let within = |asked: u64, limit: Option<u64>, used: u64| {
+            let limit = limit.filter(|_| asked > 0);
+            assert!(
+                limit.is_none_or(|limit| used <= limit),
+                "{id} uses {used} of {limit:?} for {}",
+                workload.id
+            );
+        };
+        let request = &workload.request;
+        within(request.cpu.0, limit.cpu, seats().map(|(w, _)| w.request.cpu.0).sum());
+        within(request.memory.0, limit.memory, seats().map(|(w, _)| w.request.memory.0).sum());
+        let charged = self.charge(workload, &placement.node, &placement.gpus, None);
+        within(
+            charged,
+            limit.gpu,
+            seats().map(|(w, seat)| self.charge(w, &seat.node, &seat.gpus, None)).sum(),
+        );
+        for (model, limit) in &limit.models {
+            let of = |w: &Workload, seat: &Seat| {
+                self.charge(w, &seat.node, &seat.gpus, Some(model.as_str()))
+            };
+            let mine =
+                self.charge(workload, &placement.node, &placement.gpus, Some(model.as_str()));
+            within(mine, Some(*limit), seats().map(|(w, seat)| of(w, seat)).sum());
+        }
+        for (name, limit) in &limit.resources {
+            let of = |w: &Workload| w.request.resources.get(name).copied().unwrap_or(0);
+            within(of(workload), Some(*limit), seats().map(|(w, _)| of(w)).sum());
+        }
+    }
+
+    /// Thousandths that a seat costs, of one model or of all. Counted GPUs of a node with several
+    /// models cost nothing by model, because nobody knows which they are.
+    fn charge(&self, workload: &Workload, node: &NodeId, gpus: &Gpus, model: Option<&str>) -> u64 {
+        let spec = &self.nodes[node].spec;
+        let parts = match gpus {
+            Gpus::Chosen(parts) => parts,
+            Gpus::Count(count) => {
+                let uniform = spec.gpus.windows(2).all(|pair| pair[0].model == pair[1].model);
+                let first = spec.gpus.first().map(|gpu| gpu.model.as_str());
+                if model.is_some() && (!uniform || first != model) {
+                    return 0;
+                }
+                return match workload.request.gpu {
+                    GpuAsk::Fraction(share) if !workload.request.exclusive => share.get().into(),
+                    GpuAsk::Memory(mib) if !workload.request.exclusive => {
+                        // At least: nobody knows which GPU it is.
+                        mib.0 * 1000 / spec.gpus.iter().map(|gpu| gpu.memory.0).max().unwrap_or(1)
+                    }
+                    _ => u64::from(*count) * 1000,
+                };
+            }
+        };
+        let charge = |part: &GpuPart| {
+            let gpu = spec.gpus.iter().find(|gpu| gpu.id == part.gpu).expect("the GPU exists");
+            let counts = model.is_none_or(|model| gpu.model.as_str() == model);
+            let milli = amounts(part.part, gpu.model.as_str(), gpu.memory.0).0;
+            if !counts {
+                0
+            } else if workload.request.exclusive {
+                1000
+            } else {
+                milli
+            }
+        };
+        parts.iter().map(charge).sum()
+    }
+
+    /// Checks a preemption and takes note of it.
+    pub fn preempt(&mut self, now: Time, victims: &[WorkloadId], beneficiary: &WorkloadId) {
+        let wanting = self.workloads.get(beneficiary).expect("a known beneficiary").clone();
+        assert!(self.policy.preemption && wanting.may_preempt, "{beneficiary} may not stop others");
+        assert!(wanting.gate.is_none(), "{beneficiary} is behind a gate");
+        assert!(!victims.is_empty(), "nobody is stopped for {beneficiary}");
+        let mut named = BTreeSet::new();
+        for id in victims {
+            assert!(named.insert(id), "{id} is stopped twice");
+            let victim = self.workloads.get(id).expect("a known victim").clone();
+            let since = self
+                .seats
+                .iter()
+                .filter(|((seated, _), _)| seated == id)
+                .map(|(_, seat)| seat.since)
+                .max();
+            let ran = now.since(since.expect("a victim that runs"));
+            assert!(victim.preemptible, "{id} may not be stopped");
+            assert!(
+                ran >= victim.min_runtime.unwrap_or(self.policy.min_runtime),
+                "{id} has only run for {ran}"
+            );
+            let lower = victim.priority < wanting.priority;
+            let mut above = std::iter::successors(Some(&wanting.queue), |id| {
+                (id.as_str() != "root").then(|| &self.queues[*id].parent)
+            });
+            let entitled = above.any(|id| self.queues[id].guaranteed != Quota::default());
+            let right = lower || (victim.queue != wanting.queue && entitled);
+            assert!(right, "{beneficiary} has no right to stop {id}");
+            self.check_guarantees(&victim, &wanting, &named);
+            for budget in &victim.budgets {
+                if let Some(allowed) = self.budgets.get_mut(budget) {
+                    let left = allowed.checked_sub(victim.tasks);
+                    *allowed = left.expect("a budget is kept");
+                }
+            }
+            assert!(self.stopping.insert(id.clone()), "{id} is being stopped already");
+        }
+    }
+
+    /// Between queues only what goes beyond a guarantee is taken, counted without earlier victims.
+    fn check_guarantees(
+        &self,
+        victim: &Workload,
+        wanting: &Workload,
+        named: &BTreeSet<&WorkloadId>,
+    ) {
+        let mut next = Some(victim.queue.clone()).filter(|queue| *queue != wanting.queue);
+        while let Some(id) = next.filter(|id| !self.is_below(&wanting.queue, id)) {
+            let (queue, earlier) =
+                (&self.queues[&id], |id: &WorkloadId| named.contains(id) && *id != victim.id);
+            let quota = &queue.guaranteed;
+            let seats = || {
+                let seats = self.seats.iter().filter(|((seated, _), _)| !earlier(seated));
+                let seats = seats.map(|((seated, _), seat)| (&self.workloads[seated], seat));
+                seats.filter(|(workload, _)| self.is_below(&workload.queue, &id))
+            };
+            let over = |limit: Option<u64>, of: &dyn Fn(&Workload, &Seat) -> u64| {
+                limit.is_some_and(|limit| {
+                    seats().map(|(workload, seat)| of(workload, seat)).sum::<u64>() > limit
+                })
+            };
+            let gpus = |w: &Workload, seat: &Seat, model: Option<&str>| {
+                self.charge(w, &seat.node, &seat.gpus, model)
+            };
+            let mut by_model = quota.models.iter().map(|(model, limit)| {
+                over(Some(*limit), &|w, seat| gpus(w, seat, Some(model.as_str())))
+            });
+            let mut by_name = quota.resources.iter().map(|(name, limit)| {
+                over(Some(*limit), &|w, _| w.request.resources.get(name).copied().unwrap_or(0))
+            });
+            // On a node that chooses, nobody knows the models.
+            let unsure = seats().any(|(_, seat)| matches!(seat.gpus, Gpus::Count(_)));
+            let borrows = *quota == Quota::default()
+                || unsure
+                || over(quota.cpu, &|w, _| w.request.cpu.0)
+                || over(quota.memory, &|w, _| w.request.memory.0)
+                || over(quota.gpu, &|w, seat| gpus(w, seat, None))
+                || by_model.any(|over| over)
+                || by_name.any(|over| over);
+            assert!(borrows, "{} takes what {id} is guaranteed", wanting.id);
+            next = (id.as_str() != "root").then(|| queue.parent.clone());
+        }
+    }
+}
