@@ -6,6 +6,7 @@
 //! held to their limit more closely.
 #![allow(
     clippy::disallowed_methods,
+    clippy::disallowed_types,
     clippy::disallowed_macros,
     reason = "a bench measures time and prints"
 )]

@@ -24,7 +24,7 @@ impl Scheduler {
         node.validate()?;
         self.improved = true;
         let Some(number) = self.cluster.node(&node.id) else {
-            self.cluster.add(Arc::new(node));
+            self.cluster.add(&Arc::new(node));
             return Ok(());
         };
         // News of a node that is about to be taken back do not save it; its return does.
@@ -46,7 +46,7 @@ impl Scheduler {
     fn redescribe(&mut self, node: NodeIdx, spec: Node) {
         self.drop_holds_on(node);
         let old = self.cluster.host(node).spec.clone();
-        self.cluster.redescribe(node, Arc::new(spec));
+        self.cluster.redescribe(node, &Arc::new(spec));
         let foreign = std::mem::take(&mut self.cluster.host_mut(node).foreign);
         let mut tasks = self.cluster.host(node).tasks.clone();
         tasks.sort_unstable_by_key(|on| (self.jobs.get(on.job).serial, on.task));
@@ -254,10 +254,10 @@ impl Scheduler {
         let mut devices: Vec<usize> =
             seat.claim.devices.iter().map(|part| usize::from(part.device)).collect();
         for device in &mut devices {
-            if taken.contains(device) {
-                if let Some(free) = spare.pop() {
-                    *device = free;
-                }
+            if taken.contains(device)
+                && let Some(free) = spare.pop()
+            {
+                *device = free;
             }
         }
         self.reseat(guest.job, guest.task, &devices, false);

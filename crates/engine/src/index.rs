@@ -134,13 +134,13 @@ impl Indexes {
         past: &mut Past,
     ) -> Option<NodeIdx> {
         past.hard = past.hard.saturating_sub(1);
-        if past.hard == 0 {
-            if let Some((common, look)) = self.common(cluster, outlook.0, shape, strategy) {
-                match common.best(|place| look.score(place)) {
-                    Search::Found(place) => return Some(cluster.order[place]),
-                    Search::Nowhere => return None,
-                    Search::GaveUp => past.hard = HARD,
-                }
+        if past.hard == 0
+            && let Some((common, look)) = self.common(cluster, outlook.0, shape, strategy)
+        {
+            match common.best(|place| look.score(place)) {
+                Search::Found(place) => return Some(cluster.order[place]),
+                Search::Nowhere => return None,
+                Search::GaveUp => past.hard = HARD,
             }
         }
         self.get(cluster, outlook, shape, strategy).best()

@@ -94,10 +94,10 @@ impl Scheduler {
             let id = || job.spec.id.clone();
             match job.state {
                 State::Placed if seated + finished != job.tasks.len() => {
-                    found.push(Violation::PartialGang(id()))
+                    found.push(Violation::PartialGang(id()));
                 }
                 State::Waiting | State::Preempting if seated > 0 => {
-                    found.push(Violation::HoldsWhileWaiting(id()))
+                    found.push(Violation::HoldsWhileWaiting(id()));
                 }
                 _ => {}
             }

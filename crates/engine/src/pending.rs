@@ -46,6 +46,9 @@ pub(crate) struct Group {
     pub(crate) fresh: Vec<(u64, JobIdx)>,
 }
 
+/// Somebody to be told: serial number, workload, and which reason.
+pub(crate) type News = (u64, JobIdx, usize);
+
 /// All groups.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pending {
@@ -180,7 +183,7 @@ impl Pending {
     }
 
     /// Members that have not been told, oldest first, each with its reason.
-    pub(crate) fn take_news(&mut self) -> (Vec<(u64, JobIdx, usize)>, Vec<Arc<WaitReason>>) {
+    pub(crate) fn take_news(&mut self) -> (Vec<News>, Vec<Arc<WaitReason>>) {
         let (mut news, mut reasons) = (Vec::new(), Vec::new());
         for index in std::mem::take(&mut self.unreported) {
             let group = self.group_mut(index);

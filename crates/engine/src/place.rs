@@ -280,13 +280,11 @@ impl Scheduler {
         among: Option<&[usize]>,
         from: usize,
     ) -> Option<usize> {
-        match among {
-            Some(places) => places.iter().copied().find(|place| *place >= from),
-            None => {
-                let outlook = (&self.outlook, self.outlook_version);
-                self.indexes.first_from(&self.cluster, outlook, search.shape, search.strategy, from)
-            }
+        if let Some(places) = among {
+            return places.iter().copied().find(|place| *place >= from);
         }
+        let outlook = (&self.outlook, self.outlook_version);
+        self.indexes.first_from(&self.cluster, outlook, search.shape, search.strategy, from)
     }
 
     /// Where round robin goes on: a place in the order and, if its node was the last one used, the

@@ -147,7 +147,7 @@ pub(crate) struct Excess {
 /// All queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Queues {
-    queues: Vec<Option<QueueState>>,
+    states: Vec<Option<QueueState>>,
     by_name: FxHashMap<QueueId, QueueIdx>,
     /// Any queue has a guarantee: without one, shares alone decide.
     guarantees: bool,
@@ -161,7 +161,7 @@ impl Default for Queues {
     fn default() -> Self {
         let root = Queue::new("root");
         let mut queues = Self {
-            queues: Vec::new(),
+            states: Vec::new(),
             by_name: FxHashMap::default(),
             guarantees: false,
             limits: false,
@@ -178,15 +178,15 @@ impl Queues {
     }
 
     pub(crate) fn get(&self, queue: QueueIdx) -> &QueueState {
-        self.queues[queue as usize].as_ref().expect("a queue number in use has a queue")
+        self.states[queue as usize].as_ref().expect("a queue number in use has a queue")
     }
 
     pub(crate) fn get_mut(&mut self, queue: QueueIdx) -> &mut QueueState {
-        self.queues[queue as usize].as_mut().expect("a queue number in use has a queue")
+        self.states[queue as usize].as_mut().expect("a queue number in use has a queue")
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (QueueIdx, &QueueState)> {
-        self.queues
+        self.states
             .iter()
             .enumerate()
             .filter_map(|(index, queue)| Some((index as QueueIdx, queue.as_ref()?)))
@@ -204,7 +204,7 @@ impl Queues {
                     self.insert(spec, Some(parent));
                 }
                 Some(queue) if self.get(queue).parent == Some(parent) => {
-                    self.get_mut(queue).spec = spec
+                    self.get_mut(queue).spec = spec;
                 }
                 Some(_) => return Err("cannot move to another parent; remove it and make it anew"),
             }
@@ -226,7 +226,7 @@ impl Queues {
             return Err("still has workloads");
         }
         let removed =
-            self.queues[queue as usize].take().expect("a queue number in use has a queue");
+            self.states[queue as usize].take().expect("a queue number in use has a queue");
         self.by_name.remove(&removed.spec.id);
         if let Some(parent) = removed.parent {
             self.get_mut(parent).children.retain(|child| *child != queue);
@@ -269,7 +269,7 @@ impl Queues {
 
     /// Counts the past of all queues up to `now`.
     pub(crate) fn accrue(&mut self, now: Time, half_life: Span) {
-        for queue in self.queues.iter_mut().flatten() {
+        for queue in self.states.iter_mut().flatten() {
             queue.own.accrue(now, half_life);
             queue.total.accrue(now, half_life);
         }
@@ -383,8 +383,8 @@ impl Queues {
     /// Remembers which queues are over their limit before a pass begins.
     pub(crate) fn note_excess(&mut self, cluster: &Cluster) {
         if self.limits {
-            for queue in 0..self.queues.len() as QueueIdx {
-                if self.queues[queue as usize].is_some() {
+            for queue in 0..self.states.len() as QueueIdx {
+                if self.states[queue as usize].is_some() {
                     self.get_mut(queue).disturbed = self.is_over(cluster, queue);
                 }
             }
@@ -456,12 +456,12 @@ impl Queues {
     }
 
     fn insert(&mut self, spec: Queue, parent: Option<QueueIdx>) -> QueueIdx {
-        let index = self.queues.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.queues.push(None);
-            self.queues.len() - 1
+        let index = self.states.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.states.push(None);
+            self.states.len() - 1
         });
         self.by_name.insert(spec.id.clone(), index as QueueIdx);
-        self.queues[index] = Some(QueueState {
+        self.states[index] = Some(QueueState {
             spec,
             parent,
             children: Vec::new(),
@@ -481,7 +481,7 @@ impl Queues {
     }
 
     fn survey(&mut self) {
-        let quotas = || self.queues.iter().flatten().map(|queue| &queue.spec);
+        let quotas = || self.states.iter().flatten().map(|queue| &queue.spec);
         let guarantees = quotas().any(|spec| spec.guaranteed != Quota::default());
         let limits = quotas().any(|spec| spec.limit != Quota::default() || !spec.borrow);
         self.guarantees = guarantees;

@@ -331,7 +331,7 @@ impl Scheduler {
         if self.cluster.node(&facts.node.id).is_some() {
             return Err(Rejected::Snapshot(format!("node `{}` is there twice", facts.node.id)));
         }
-        let node = self.cluster.add(Arc::new(facts.node));
+        let node = self.cluster.add(&Arc::new(facts.node));
         let host = self.cluster.host_mut(node);
         host.reach = if facts.lost { Reach::Lost } else { Reach::Up };
         host.cordoned = facts.cordoned;
@@ -407,7 +407,7 @@ impl Scheduler {
             slot.finished = true;
         }
         for seat in seats {
-            self.restore_seat(index, seat)?;
+            self.restore_seat(index, &seat)?;
         }
         self.enter_phase(index, phase, placed_at);
         Ok(())
@@ -446,7 +446,7 @@ impl Scheduler {
         self.jobs.get_mut(index).told = told;
     }
 
-    fn restore_seat(&mut self, job: JobIdx, facts: SeatFacts) -> Result<(), Rejected> {
+    fn restore_seat(&mut self, job: JobIdx, facts: &SeatFacts) -> Result<(), Rejected> {
         let node = self.node_number(&facts.node)?;
         let id = self.jobs.get(job).spec.id.clone();
         let free = self

@@ -95,7 +95,7 @@ impl Job {
 /// All workloads that wait or run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Jobs {
-    jobs: Vec<Option<Job>>,
+    slots: Vec<Option<Job>>,
     by_name: FxHashMap<WorkloadId, JobIdx>,
     vacant: Vec<JobIdx>,
 }
@@ -106,21 +106,21 @@ impl Jobs {
     }
 
     pub(crate) fn get(&self, job: JobIdx) -> &Job {
-        self.jobs[job as usize].as_ref().expect("a workload number in use has a workload")
+        self.slots[job as usize].as_ref().expect("a workload number in use has a workload")
     }
 
     pub(crate) fn get_mut(&mut self, job: JobIdx) -> &mut Job {
-        self.jobs[job as usize].as_mut().expect("a workload number in use has a workload")
+        self.slots[job as usize].as_mut().expect("a workload number in use has a workload")
     }
 
     pub(crate) fn insert(&mut self, job: Job) -> JobIdx {
         let name = job.spec.id.clone();
         let index = if let Some(index) = self.vacant.pop() {
-            self.jobs[index as usize] = Some(job);
+            self.slots[index as usize] = Some(job);
             index
         } else {
-            self.jobs.push(Some(job));
-            self.jobs.len() as JobIdx - 1
+            self.slots.push(Some(job));
+            self.slots.len() as JobIdx - 1
         };
         self.by_name.insert(name, index);
         index
@@ -128,14 +128,14 @@ impl Jobs {
 
     pub(crate) fn remove(&mut self, job: JobIdx) -> Job {
         let removed =
-            self.jobs[job as usize].take().expect("a workload number in use has a workload");
+            self.slots[job as usize].take().expect("a workload number in use has a workload");
         self.by_name.remove(&removed.spec.id);
         self.vacant.push(job);
         removed
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (JobIdx, &Job)> {
-        self.jobs
+        self.slots
             .iter()
             .enumerate()
             .filter_map(|(index, job)| Some((index as JobIdx, job.as_ref()?)))

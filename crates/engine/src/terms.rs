@@ -206,8 +206,8 @@ impl Judgement {
         for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
             let here = domain.is_some_and(|domain| totals.contains_key(&domain));
             match (term.side, term.weight) {
-                (Side::Near, None) if !here && !(first && domain.is_some()) => {
-                    verdict.block(Code::Near)
+                (Side::Near, None) if !(here || first && domain.is_some()) => {
+                    verdict.block(Code::Near);
                 }
                 (Side::Away, None) if here => verdict.block(Code::Away),
                 (Side::Near, Some(weight)) if here => verdict.liking += weight as i32,

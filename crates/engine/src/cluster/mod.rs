@@ -134,8 +134,8 @@ impl Cluster {
     }
 
     /// Adds a node; the caller has checked that its name is new.
-    pub(crate) fn add(&mut self, spec: Arc<Node>) -> NodeIdx {
-        let room = self.empty_room(&spec);
+    pub(crate) fn add(&mut self, spec: &Arc<Node>) -> NodeIdx {
+        let room = self.empty_room(spec);
         let host = Host::new(spec.clone());
         let node = if let Some(node) = self.vacant.pop() {
             self.hosts[node as usize] = Some(host);
@@ -171,13 +171,13 @@ impl Cluster {
     }
 
     /// Replaces a node's description and its room, which the caller books anew.
-    pub(crate) fn redescribe(&mut self, node: NodeIdx, spec: Arc<Node>) {
+    pub(crate) fn redescribe(&mut self, node: NodeIdx, spec: &Arc<Node>) {
         self.count_capacity(node, -1);
         let host = self.host_mut(node);
         let reordered = host.spec.rank != spec.rank;
         let relabelled = host.spec.labels != spec.labels;
         host.spec = spec.clone();
-        self.rooms[node as usize] = self.empty_room(&spec);
+        self.rooms[node as usize] = self.empty_room(spec);
         self.sort_into_kind(node);
         self.apply_state(node);
         self.count_capacity(node, 1);

@@ -1,14 +1,14 @@
 //! A body that plays a history to the engine and keeps the ledger beside it.
 
 use agentaflow_engine::{
-    Decision, Demand, Event, ForeignUse, GpuAsk, GpuHealth, GpuId, MiB, MilliCpu, Node, NodeId,
-    Percent, Plan, Policy, Queue, Rejected, Request, Scheduler, Snapshot, Span, Time, Violation,
-    Workload, WorkloadId, WorkloadState,
+    Decision, Demand, Event, GpuAsk, GpuHealth, GpuId, MilliCpu, Node, NodeId, Percent, Plan,
+    Rejected, Request, Scheduler, Snapshot, Time, Violation, Workload, WorkloadId, WorkloadState,
 };
 
 use crate::cluster::other_labels;
 use crate::history::{History, Step};
 use crate::ledger::Ledger;
+use crate::nonsense::nonsense;
 use crate::request::gate;
 
 /// What the engine was told or asked, in order; enough to play it again.
@@ -264,7 +264,7 @@ impl Body {
                     count: u64::from(*pick),
                 },
             ])),
-            Step::Nonsense(kind, pick) => self.nonsense(*kind, *pick),
+            Step::Nonsense(kind, pick) => nonsense(*kind, *pick, self.workload(*pick, |_| true)),
             other => return self.node_event(other),
         })
     }
@@ -320,75 +320,6 @@ impl Body {
             }
             _ => return None,
         })
-    }
-
-    /// What no body should say.
-    fn nonsense(&self, kind: u8, pick: u8) -> Event {
-        let known = self.workload(pick, |_| true);
-        let huge = Request { cpu: MilliCpu(u64::MAX), ..Request::default() };
-        let vast = Request { cpu: MilliCpu(1 << 46), memory: MiB(1 << 46), ..Request::default() };
-        let ages = Span(u64::MAX);
-        let most = Demand {
-            cpu: MilliCpu(u64::MAX),
-            gpu: GpuAsk::Whole(u32::MAX),
-            models: vec![],
-            count: u64::MAX,
-        };
-        match kind % 16 {
-            0 => Event::Confirmed { workload: known, task: 77 },
-            1 => Event::Submit(Box::new(Workload::new(known.as_str(), Request::default()))),
-            2 => Event::Submit(Box::new(Workload::new("huge", huge))),
-            3 => Event::Submit(Box::new(Workload {
-                tasks: 0,
-                ..Workload::new("none", Request::default())
-            })),
-            4 => Event::Submit(Box::new(Workload {
-                priority: 11,
-                ..Workload::new("vain", Request::default())
-            })),
-            5 => Event::Submit(Box::new(Workload {
-                tasks: 100_000,
-                ..Workload::new(format!("vast{pick}"), vast)
-            })),
-            6 => Event::Queue(Box::new(Queue { parent: "nobody".into(), ..Queue::new("orphan") })),
-            7 => Event::Node(Box::new(Node::new(""))),
-            8 => Event::Devices {
-                workload: known,
-                task: 0,
-                gpus: vec!["g0".into(), "g0".into(), "g9".into()],
-            },
-            9 => Event::Queue(Box::new(Queue { weight: 0, ..Queue::new("weightless") })),
-            10 => Event::Gone { workload: known, task: u32::MAX },
-            11 => Event::Demand(Some(vec![most.clone(), most])),
-            12 => Event::Policy(Box::new(Policy {
-                ageing: ages,
-                half_life: ages,
-                patience: ages,
-                min_runtime: ages,
-                hold: ages,
-                backoff: ages,
-                max_backoff: ages,
-                ..Policy::default()
-            })),
-            13 => Event::Submit(Box::new(Workload {
-                estimate: Some(ages),
-                min_runtime: Some(ages),
-                submitted: Some(Time(u64::MAX)),
-                ..Workload::new(format!("late{pick}"), Request::default())
-            })),
-            14 => Event::Node(Box::new(Node {
-                cpu: MilliCpu(1 << 46),
-                memory: MiB(1 << 46),
-                max_jobs: Some(u32::MAX),
-                rank: u32::MAX,
-                ..Node::new(format!("vast{pick}"))
-            })),
-            _ => Event::Foreign {
-                node: "nowhere".into(),
-                id: "f".into(),
-                uses: Box::new(ForeignUse::default()),
-            },
-        }
     }
 
     /// Questions change nothing, and a waiting workload always gets a reason.

@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use agentaflow_engine::labels::{first_untolerated, node_matches};
-use agentaflow_engine::mig::Geometry;
 use agentaflow_engine::{
-    BudgetId, Chooser, Decision, Event, ForeignGpu, ForeignId, ForeignUse, GpuAsk, GpuHealth,
-    GpuId, GpuPart, Gpus, MigMode, Node, NodeId, OnFault, Part, Placement, Plan, Policy, Queue,
-    QueueId, Scheduler, Time, Topology, Workload, WorkloadId,
+    BudgetId, Decision, Event, ForeignId, ForeignUse, GpuHealth, GpuId, Gpus, Node, NodeId,
+    OnFault, Placement, Plan, Policy, Queue, QueueId, Scheduler, Time, Topology, Workload,
+    WorkloadId,
 };
 
 /// One node as the body knows it.
@@ -116,7 +115,7 @@ impl Ledger {
                 self.seats.remove(&(workload.clone(), *task));
             }
             Event::Devices { workload, task, .. } => {
-                self.reload(engine, |id, number, _| id == workload && number == *task)
+                self.reload(engine, |id, number, _| id == workload && number == *task);
             }
             _ => {}
         }
@@ -248,7 +247,8 @@ impl Ledger {
         self.check_quotas(&workload, placement);
     }
 
-    fn on<'a>(&'a self, node: &'a NodeId) -> impl Iterator<Item = (&'a Workload, &'a Seat)> {
+    /// Our tasks on a node.
+    pub fn on<'a>(&'a self, node: &'a NodeId) -> impl Iterator<Item = (&'a Workload, &'a Seat)> {
         self.seats
             .iter()
             .filter(|(_, seat)| seat.node == *node)
@@ -297,125 +297,6 @@ impl Ledger {
         }
     }
 
-    fn check_devices(&self, workload: &Workload, host: &Host, gpus: &Gpus) {
-        let request = &workload.request;
-        match gpus {
-            Gpus::Count(count) => {
-                assert_eq!(*count, request.gpu_count(), "the number of GPUs is wrong");
-                assert_eq!(
-                    host.spec.chooser,
-                    Chooser::Node,
-                    "only a node that chooses gets a count"
-                );
-                if matches!(request.gpu, GpuAsk::Whole(_)) {
-                    self.check_count(host);
-                }
-            }
-            Gpus::Chosen(parts) => {
-                assert_eq!(
-                    parts.len(),
-                    request.gpu_count() as usize,
-                    "the number of GPUs is wrong"
-                );
-                let named: BTreeSet<_> = parts.iter().map(|part| &part.gpu).collect();
-                let whole = parts.iter().all(|part| part.part == Part::Whole);
-                assert!(!whole || named.len() == parts.len(), "a whole GPU is named twice");
-                for part in parts {
-                    self.check_device(workload, host, part);
-                }
-                let link = |part: &GpuPart| {
-                    host.spec.gpus.iter().find(|gpu| gpu.id == part.gpu).and_then(|g| g.nvlink)
-                };
-                if request.nvlink && parts.len() > 1 && whole {
-                    let links: BTreeSet<_> = parts.iter().map(link).collect();
-                    assert!(links.len() == 1 && !links.contains(&None), "the GPUs are not joined");
-                }
-            }
-        }
-    }
-
-    /// On a node that chooses by itself, the number of taken GPUs is what counts.
-    fn check_count(&self, host: &Host) {
-        let ours: u32 =
-            self.on(&host.spec.id).map(|(workload, _)| workload.request.gpu_count()).sum();
-        let shares = self
-            .on(&host.spec.id)
-            .any(|(workload, _)| !matches!(workload.request.gpu, GpuAsk::Whole(_) | GpuAsk::None));
-        let unnamed: u32 = host.foreign.values().map(|uses| uses.gpu_count).sum();
-        let named: BTreeSet<_> = host.foreign.values().flat_map(|uses| uses.gpus.keys()).collect();
-        // Shares sit together on a GPU, and a named GPU may be one that the node gave to us.
-        if !shares && named.is_empty() {
-            let taken = ours + unnamed.min(host.spec.gpus.len() as u32);
-            assert!(
-                taken as usize <= host.spec.gpus.len(),
-                "{taken} GPUs of {} are taken",
-                host.spec.id
-            );
-        }
-    }
-
-    fn check_device(&self, workload: &Workload, host: &Host, chosen: &GpuPart) {
-        let node = &host.spec;
-        let gpu = node.gpus.iter().find(|gpu| gpu.id == chosen.gpu).expect("the GPU exists");
-        let request = &workload.request;
-        assert_eq!(
-            host.health.get(&gpu.id).copied().unwrap_or_default(),
-            GpuHealth::Healthy,
-            "the GPU is not well"
-        );
-        assert!(gpu.memory >= request.min_gpu_memory, "the GPU is too small");
-        let wanted =
-            request.models.is_empty() || request.models.iter().any(|model| gpu.model.serves(model));
-        assert!(wanted, "another model was asked for");
-        let (mut milli, mut mib, mut users, mut alone) = (0_u64, 0_u64, 0, 0);
-        let mut slots = BTreeSet::new();
-        for (other, seat) in self.on(&node.id) {
-            let Gpus::Chosen(parts) = &seat.gpus else { continue };
-            for part in parts.iter().filter(|part| part.gpu == gpu.id) {
-                let (share, memory) = amounts(part.part, gpu.model.as_str(), gpu.memory.0);
-                (milli, mib, users) = (milli + share, mib + memory, users + 1);
-                alone += u32::from(other.request.exclusive || part.part == Part::Whole);
-                if let Part::Slice { profile, start } = part.part {
-                    let geometry = Geometry::for_gpu(gpu.model.as_str(), gpu.memory.0)
-                        .expect("slices have rules");
-                    let found = geometry
-                        .get(geometry.profile(profile.as_str()).expect("known"))
-                        .expect("known");
-                    assert!(found.starts.contains(&start), "no slice begins there");
-                    for slot in start..start + found.slots {
-                        assert!(
-                            slots.insert(slot),
-                            "two slices share slot {slot} of {} on {}",
-                            gpu.id,
-                            node.id
-                        );
-                    }
-                }
-            }
-        }
-        for uses in host.foreign.values().filter_map(|uses| uses.gpus.get(&gpu.id)) {
-            let (share, memory) = match uses {
-                ForeignGpu::Whole => (1000, gpu.memory.0),
-                ForeignGpu::Share(share) => {
-                    (share.get().into(), gpu.memory.0 * u64::from(share.get()) / 1000)
-                }
-                ForeignGpu::Memory(mib) => (mib.0 * 1000 / gpu.memory.0, mib.0),
-            };
-            (milli, mib, users) = (milli + share, mib + memory, users + 1);
-            alone += u32::from(*uses == ForeignGpu::Whole);
-        }
-        assert!(milli <= 1000, "{milli} thousandths of {} on {} are booked", gpu.id, node.id);
-        assert!(mib <= gpu.memory.0, "{mib} MiB of {} on {} are booked", gpu.id, node.id);
-        let mine = workload.request.gpu_count();
-        assert!(
-            alone == 0 || users == 1 || (alone == mine && users == mine),
-            "{} on {} is not exclusive",
-            gpu.id,
-            node.id
-        );
-        check_kind(request.gpu, chosen.part, gpu);
-    }
-
     fn check_topology(&self, id: &WorkloadId) {
         if let Some(Topology::Same(key)) = &self.workloads[id].topology {
             let seats = self.seats.iter().filter(|((seated, _), _)| seated == id);
@@ -437,43 +318,6 @@ impl Ledger {
             spec.labels.get(key).map(ToString::to_string)
         }
     }
-}
-
-/// Thousandths and memory of a part.
-pub fn amounts(part: Part, model: &str, memory: u64) -> (u64, u64) {
-    match part {
-        Part::Whole => (1000, memory),
-        Part::Share { milli, mib } => (milli.into(), mib.0),
-        Part::Slice { profile, .. } => {
-            let geometry = Geometry::for_gpu(model, memory).expect("slices have rules");
-            let found =
-                geometry.get(geometry.profile(profile.as_str()).expect("known")).expect("known");
-            (u64::from(found.compute) * 1000 / u64::from(geometry.compute_slices), found.memory_mib)
-        }
-    }
-}
-
-/// The part is what was asked for.
-fn check_kind(asked: GpuAsk, part: Part, gpu: &agentaflow_engine::Gpu) {
-    let right = match (asked, part) {
-        (GpuAsk::Whole(_), Part::Whole) => gpu.mig == MigMode::Off,
-        (GpuAsk::Fraction(share), Part::Whole) => share.get() == 1000 && gpu.mig == MigMode::Off,
-        (GpuAsk::Fraction(share), Part::Share { milli, .. }) => {
-            share.get() == milli && gpu.mig == MigMode::Off
-        }
-        (GpuAsk::Memory(asked), Part::Share { mib, .. }) => asked == mib && gpu.mig == MigMode::Off,
-        (GpuAsk::Memory(asked), Part::Whole) => asked >= gpu.memory && gpu.mig == MigMode::Off,
-        (GpuAsk::Mig { profile, .. }, Part::Slice { profile: given, start }) => {
-            let made = match &gpu.mig {
-                MigMode::Off => false,
-                MigMode::Free => true,
-                MigMode::Fixed(layout) => layout.contains(&(profile, start)),
-            };
-            profile == given && made
-        }
-        _ => false,
-    };
-    assert!(right, "{asked:?} got {part:?} of {gpu:?}");
 }
 
 /// Node, labels and taints allow it.

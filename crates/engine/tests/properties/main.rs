@@ -9,10 +9,12 @@
 
 mod body;
 mod cluster;
+mod devices;
 mod foresight;
 mod history;
 mod ledger;
 mod liveness;
+mod nonsense;
 mod preemption;
 mod request;
 mod rights;

@@ -6,7 +6,8 @@ use agentaflow_engine::{
     GpuAsk, GpuPart, Gpus, NodeId, Placement, QueueId, Quota, Time, Workload, WorkloadId,
 };
 
-use crate::ledger::{Ledger, Seat, amounts};
+use crate::devices::amounts;
+use crate::ledger::{Ledger, Seat};
 
 impl Ledger {
     /// No queue on the way up is beyond its limit.

@@ -1,0 +1,74 @@
+//! Events that no body should send.
+
+use agentaflow_engine::{
+    Demand, Event, ForeignUse, GpuAsk, MiB, MilliCpu, Node, Policy, Queue, Request, Span, Time,
+    Workload, WorkloadId,
+};
+
+/// What no body should say.
+pub fn nonsense(kind: u8, pick: u8, known: WorkloadId) -> Event {
+    let huge = Request { cpu: MilliCpu(u64::MAX), ..Request::default() };
+    let vast = Request { cpu: MilliCpu(1 << 46), memory: MiB(1 << 46), ..Request::default() };
+    let ages = Span(u64::MAX);
+    let most = Demand {
+        cpu: MilliCpu(u64::MAX),
+        gpu: GpuAsk::Whole(u32::MAX),
+        models: vec![],
+        count: u64::MAX,
+    };
+    match kind % 16 {
+        0 => Event::Confirmed { workload: known, task: 77 },
+        1 => Event::Submit(Box::new(Workload::new(known.as_str(), Request::default()))),
+        2 => Event::Submit(Box::new(Workload::new("huge", huge))),
+        3 => Event::Submit(Box::new(Workload {
+            tasks: 0,
+            ..Workload::new("none", Request::default())
+        })),
+        4 => Event::Submit(Box::new(Workload {
+            priority: 11,
+            ..Workload::new("vain", Request::default())
+        })),
+        5 => Event::Submit(Box::new(Workload {
+            tasks: 100_000,
+            ..Workload::new(format!("vast{pick}"), vast)
+        })),
+        6 => Event::Queue(Box::new(Queue { parent: "nobody".into(), ..Queue::new("orphan") })),
+        7 => Event::Node(Box::new(Node::new(""))),
+        8 => Event::Devices {
+            workload: known,
+            task: 0,
+            gpus: vec!["g0".into(), "g0".into(), "g9".into()],
+        },
+        9 => Event::Queue(Box::new(Queue { weight: 0, ..Queue::new("weightless") })),
+        10 => Event::Gone { workload: known, task: u32::MAX },
+        11 => Event::Demand(Some(vec![most.clone(), most])),
+        12 => Event::Policy(Box::new(Policy {
+            ageing: ages,
+            half_life: ages,
+            patience: ages,
+            min_runtime: ages,
+            hold: ages,
+            backoff: ages,
+            max_backoff: ages,
+            ..Policy::default()
+        })),
+        13 => Event::Submit(Box::new(Workload {
+            estimate: Some(ages),
+            min_runtime: Some(ages),
+            submitted: Some(Time(u64::MAX)),
+            ..Workload::new(format!("late{pick}"), Request::default())
+        })),
+        14 => Event::Node(Box::new(Node {
+            cpu: MilliCpu(1 << 46),
+            memory: MiB(1 << 46),
+            max_jobs: Some(u32::MAX),
+            rank: u32::MAX,
+            ..Node::new(format!("vast{pick}"))
+        })),
+        _ => Event::Foreign {
+            node: "nowhere".into(),
+            id: "f".into(),
+            uses: Box::new(ForeignUse::default()),
+        },
+    }
+}
