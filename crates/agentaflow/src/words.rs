@@ -191,15 +191,14 @@ fn plain(lack: &Lack, one: bool) -> &'static str {
         Lack::OtherNode => "not the node asked for",
         Lack::Selector => "without the labels asked for",
         Lack::NodeAffinity => "outside the node affinity",
-        Lack::Refused => "refused it a moment ago",
         Lack::NoGpu => "without GPUs",
+        Lack::Unshared => "without GPUs to share",
         Lack::Model => "wrong model",
         Lack::Jobs if one => "runs as many tasks as it may",
         Lack::Jobs => "run as many tasks as they may",
         Lack::Near => "not near the tasks it belongs to",
         Lack::Away => "near tasks it must avoid",
         Lack::Spread => "with enough such tasks already",
-        Lack::Domain => "outside the domain of its gang",
         _ => "unsuitable",
     }
 }

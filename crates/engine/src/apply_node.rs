@@ -8,7 +8,7 @@ use crate::cluster::{Change, NodeIdx, Reach};
 use crate::error::{BadInput, Rejected};
 use crate::name::{ForeignId, GpuId, NodeId};
 use crate::node::{Chooser, ForeignUse, Node};
-use crate::queues::Charge;
+use crate::quota::Charge;
 use crate::request::limit;
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, TaskRef};

@@ -263,8 +263,6 @@ pub enum Lack {
     NodeAffinity,
     /// It has a taint that the request does not tolerate.
     Taint(String),
-    /// It was refused there a moment ago.
-    Refused,
     /// It has no GPU.
     NoGpu,
     /// Its GPUs are of another model.
@@ -285,6 +283,8 @@ pub enum Lack {
         /// The most that one of these nodes has.
         most: u32,
     },
+    /// It chooses devices by itself and only hands out whole ones.
+    Unshared,
     /// Too few free GPUs.
     FreeGpus {
         /// GPUs asked for.
@@ -364,8 +364,6 @@ pub enum Lack {
     Away,
     /// The domain has its share of such tasks already.
     Spread,
-    /// Outside the domain of the rest of its gang.
-    Domain,
 }
 
 /// What a quota counts.

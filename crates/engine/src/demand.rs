@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cluster::Cluster;
 use crate::event::Demand;
+use crate::facts::DemandFacts;
 use crate::frag::{DemandClass, Fgd, NodeShape, Value, ValueOptions};
 use crate::name::GpuModel;
 use crate::request::GpuAsk;
-use crate::snapshot::DemandFacts;
 use crate::strategy::{Outlook, Strategy};
 use crate::workload::Workload;
 

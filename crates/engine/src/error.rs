@@ -101,9 +101,6 @@ pub enum Rejected {
         /// The task.
         task: u32,
     },
-    /// The workload is not waiting.
-    #[error("workload `{0}` is not waiting")]
-    NotWaiting(WorkloadId),
     /// No such node.
     #[error("no node is called `{0}`")]
     UnknownNode(NodeId),

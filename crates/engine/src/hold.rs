@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cluster::NodeIdx;
 use crate::cluster::room::Claim;
-use crate::queues::Charge;
+use crate::quota::Charge;
 use crate::scheduler::Scheduler;
 use crate::task::JobIdx;
 use crate::units::Time;

@@ -38,9 +38,11 @@ mod demand;
 mod error;
 mod event;
 mod explain;
+mod facts;
 mod fault;
 mod forecast;
 pub mod frag;
+mod head;
 mod hold;
 mod index;
 pub mod labels;
@@ -53,12 +55,14 @@ mod place;
 mod policy;
 mod preempt;
 mod queues;
+mod quota;
 mod reason;
 mod request;
 mod reserve;
 mod scheduler;
 mod snapshot;
 mod strategy;
+mod tally;
 mod task;
 mod terms;
 mod tree;
@@ -72,6 +76,9 @@ pub use decision::{
 pub use error::{BadInput, Rejected};
 pub use event::{Demand, Event};
 pub use explain::{Explanation, Nearby};
+pub use facts::{
+    DemandFacts, HoldFacts, NodeFacts, Phase, QueueFacts, SeatFacts, Snapshot, WorkloadFacts,
+};
 pub use forecast::{Eta, WhatIf};
 pub use lint::Violation;
 pub use name::{
@@ -81,7 +88,6 @@ pub use node::{Chooser, ForeignGpu, ForeignUse, Gpu, GpuHealth, MigMode, Node, P
 pub use policy::{Order, Policy, Queue, Quota};
 pub use request::{GpuAsk, MigProfile, Preferred, Request, Side, Spread, TaskAffinity, TokenUse};
 pub use scheduler::{Cursor, Scheduler};
-pub use snapshot::Snapshot;
 pub use strategy::Strategy;
 pub use units::{MiB, MicroDollars, MilliCpu, MilliGpu, Percent, Span, Time};
 pub use view::{GpuView, NodeView, QueueView, TaskView, WorkloadState, WorkloadView};

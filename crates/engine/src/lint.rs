@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::cluster::NodeIdx;
 use crate::cluster::room::{Claim, Room};
 use crate::name::{NodeId, QueueId, WorkloadId};
-use crate::queues::Charge;
+use crate::quota::Charge;
 use crate::scheduler::Scheduler;
 use crate::task::State;
 

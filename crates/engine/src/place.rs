@@ -8,7 +8,7 @@ use crate::cluster::room::{Claim, DeviceClaim, ModelIdx};
 use crate::cluster::shape::{Ask, ShapeIdx};
 use crate::cluster::{NodeIdx, pick};
 use crate::decision::QuotaResource;
-use crate::queues::{Charge, Excess};
+use crate::quota::{Charge, Excess};
 use crate::scheduler::{Cursor, Scheduler};
 use crate::strategy::{Strategy, View};
 use crate::task::JobIdx;

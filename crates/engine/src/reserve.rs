@@ -10,7 +10,7 @@ use crate::cluster::fit::{self, Standing};
 use crate::cluster::room::{Claim, ModelIdx, Room};
 use crate::cluster::shape::{Ask, ShapeIdx};
 use crate::cluster::{NodeIdx, pick};
-use crate::queues::Charge;
+use crate::quota::Charge;
 use crate::scheduler::Scheduler;
 use crate::strategy::{Strategy, View};
 use crate::task::{JobIdx, State};

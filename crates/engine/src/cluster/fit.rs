@@ -8,7 +8,7 @@ use crate::cluster::room::{CPU, Device, JOBS, MEMORY, NO_LINK, Room, STORAGE};
 use crate::cluster::shape::{Ask, ModelVerdict, Shape};
 use crate::labels;
 use crate::name::TokenName;
-use crate::node::Node;
+use crate::node::{Chooser, Node};
 use crate::request::TokenUse;
 
 /// What is in the way, without its numbers: those are looked up when somebody wants to read them.
@@ -21,12 +21,12 @@ pub(crate) enum Code {
     Selector,
     NodeAffinity,
     Taint,
-    Refused,
     NoGpu,
     Model,
     ModelQuota,
     GpuSize,
     GpuCount,
+    Unshared,
     NoMig,
     FreeGpus,
     GpuShare,
@@ -42,7 +42,6 @@ pub(crate) enum Code {
     Near,
     Away,
     Spread,
-    Domain,
 }
 
 /// What a node's description says about a shape.
@@ -76,7 +75,11 @@ pub(crate) fn standing(shape: &Shape, node: &Node, room: &Room) -> Standing {
     }
     liking -=
         SOFT_TAINT * labels::untolerated_preferences(&node.taints, &request.tolerations) as i32;
+    // Two shares of one device would be two devices to a node that counts.
+    let counted =
+        node.chooser == Chooser::Node && matches!(shape.ask, Ask::Share(_) | Ask::Memory(_));
     match device_standing(shape, room) {
+        Ok(_) if counted => Standing::No(Code::Unshared),
         Ok(true) => Standing::Yes(liking + PREFERRED_MODEL),
         Ok(false) => Standing::Yes(liking),
         Err(code) => Standing::No(code),

@@ -16,7 +16,7 @@ use shape::{Shape, ShapeIdx, ShapeKey};
 
 use crate::labels::{Effect, Taint};
 use crate::name::{GpuModel, NodeId, ResourceName};
-use crate::node::Node;
+use crate::node::{Chooser, Node};
 use crate::request::Request;
 
 /// Dense number of a node.
@@ -64,8 +64,9 @@ impl Brief {
     }
 }
 
-/// What nodes of one kind have in common: devices as (model, memory, in MIG mode), and taints.
-type Kind = (Vec<(ModelIdx, i32, bool)>, Vec<Taint>);
+/// What nodes of one kind have in common: devices as (model, memory, in MIG mode), who chooses among
+/// them, and taints.
+type Kind = (Vec<(ModelIdx, i32, bool)>, bool, Vec<Taint>);
 
 /// All nodes.
 #[derive(Clone, Debug, Default)]
@@ -385,8 +386,9 @@ impl Cluster {
     fn sort_into_kind(&mut self, node: NodeIdx) {
         let devices = &self.rooms[node as usize].devices;
         let devices = devices.iter().map(|d| (d.model, d.total, d.geometry.is_some())).collect();
-        let kind: Kind = (devices, self.host(node).spec.taints.clone());
-        self.soft_taints |= kind.1.iter().any(|taint| taint.effect == Effect::PreferNoSchedule);
+        let spec = &self.host(node).spec;
+        let kind: Kind = (devices, spec.chooser == Chooser::Node, spec.taints.clone());
+        self.soft_taints |= kind.2.iter().any(|taint| taint.effect == Effect::PreferNoSchedule);
         let next = self.kinds.len() as u16;
         self.briefs[node as usize].kind = *self.kinds.entry(kind).or_insert(next);
         self.summarise(node);

@@ -127,8 +127,8 @@ fn lack(lack: &Lack) -> String {
         Lack::Selector => "not selected".to_owned(),
         Lack::NodeAffinity => "outside the node affinity".to_owned(),
         Lack::Taint(taint) => format!("tainted {taint}"),
-        Lack::Refused => "refused it".to_owned(),
         Lack::NoGpu => "without GPU".to_owned(),
+        Lack::Unshared => "that hands out whole GPUs only".to_owned(),
         Lack::Model => "of another model".to_owned(),
         Lack::ModelQuota(model) => format!("with {model} beyond quota"),
         Lack::GpuSize { need, largest } => format!("with GPUs too small ({largest}, need {need})"),
@@ -150,7 +150,6 @@ fn lack(lack: &Lack) -> String {
         Lack::Near => "not near what it wants".to_owned(),
         Lack::Away => "with tasks to stay away from".to_owned(),
         Lack::Spread => "in a domain with its share".to_owned(),
-        Lack::Domain => "in another domain".to_owned(),
     }
 }
 

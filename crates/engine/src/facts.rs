@@ -1,0 +1,189 @@
+//! Everything that the engine knows, as plain data: what snapshots are made of.
+
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::decision::{Decision, GpuPart, WaitReason};
+use crate::demand::Kind;
+use crate::event::Demand;
+use crate::name::{BudgetId, ForeignId, GpuId, GpuModel, NodeId, ResourceName, WorkloadId};
+use crate::node::{ForeignUse, GpuHealth, Node};
+use crate::policy::{Policy, Queue};
+use crate::scheduler::Cursor;
+use crate::strategy::Strategy;
+use crate::units::{Percent, Time};
+use crate::workload::Workload;
+
+/// Everything that the engine knows, as plain data.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Snapshot {
+    /// The latest time that was heard of.
+    pub now: Time,
+    /// The settings.
+    pub policy: Policy,
+    /// GPU models and named resources in the order in which they came up: equally good choices are
+    /// made in that order.
+    pub vocabulary: (Vec<GpuModel>, Vec<ResourceName>),
+    /// The queues, parents before children.
+    pub queues: Vec<QueueFacts>,
+    /// The nodes.
+    pub nodes: Vec<NodeFacts>,
+    /// The workloads, oldest first.
+    pub workloads: Vec<WorkloadFacts>,
+    /// Disruption budgets.
+    pub budgets: BTreeMap<BudgetId, u32>,
+    /// Where round robin goes on.
+    pub cursor: Option<Cursor>,
+    /// Room kept for waiting workloads.
+    pub holds: Vec<HoldFacts>,
+    /// Reasons that stand for all workloads like this one.
+    pub set_aside: Vec<(WorkloadId, Arc<WaitReason>)>,
+    /// The demand to expect.
+    pub demand: DemandFacts,
+    /// When to look again.
+    pub timers: BTreeSet<Time>,
+    /// What is still to be said.
+    pub notices: Vec<Decision>,
+    /// Whether set-aside work is worth another try.
+    pub improved: bool,
+}
+
+/// A queue and what it used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueueFacts {
+    /// The queue.
+    pub queue: Queue,
+    /// Past use by itself and with all below it, as exact bit patterns.
+    #[serde(default)]
+    pub past: [[u64; 4]; 2],
+    /// The time up to which that is counted, for both.
+    #[serde(default)]
+    pub as_of: [Time; 2],
+}
+
+/// A node and its condition.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeFacts {
+    /// Its description.
+    pub node: Node,
+    /// It does not answer.
+    #[serde(default)]
+    pub lost: bool,
+    /// It is cordoned.
+    #[serde(default)]
+    pub cordoned: bool,
+    /// It is being emptied.
+    #[serde(default)]
+    pub draining: bool,
+    /// The cloud takes it back.
+    #[serde(default)]
+    pub reclaimed: Option<Time>,
+    /// Health of its GPUs, where not healthy.
+    #[serde(default)]
+    pub health: BTreeMap<GpuId, GpuHealth>,
+    /// Last readings.
+    #[serde(default)]
+    pub utilization: BTreeMap<GpuId, Percent>,
+    /// Use by others, and the GPUs assumed for those that were not named.
+    #[serde(default)]
+    pub foreign: BTreeMap<ForeignId, (ForeignUse, Vec<GpuId>)>,
+}
+
+/// A workload and its state.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkloadFacts {
+    /// As it was handed in, with the time.
+    pub workload: Workload,
+    /// What it is doing.
+    pub phase: Phase,
+    /// When it was placed.
+    #[serde(default)]
+    pub placed_at: Time,
+    /// Its tasks that have a place.
+    #[serde(default)]
+    pub seats: Vec<SeatFacts>,
+    /// Its tasks that are over.
+    #[serde(default)]
+    pub finished: BTreeSet<u32>,
+    /// How often it was refused.
+    #[serde(default)]
+    pub refusals: u32,
+    /// Not to be tried before.
+    #[serde(default)]
+    pub not_before: Time,
+    /// Where it was refused.
+    #[serde(default)]
+    pub avoid: Option<NodeId>,
+    /// The sort of reason that was reported last.
+    #[serde(default)]
+    pub told: Option<String>,
+}
+
+/// What a workload is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// It waits.
+    Waiting,
+    /// It waits for its victims to go.
+    Preempting,
+    /// It is placed.
+    Placed,
+    /// It is being stopped.
+    Stopping,
+}
+
+/// A task's place.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SeatFacts {
+    /// The task.
+    pub task: u32,
+    /// The node.
+    pub node: NodeId,
+    /// The GPUs.
+    pub gpus: Vec<GpuPart>,
+    /// The placement was carried out.
+    #[serde(default)]
+    pub confirmed: bool,
+    /// The task is being stopped.
+    #[serde(default)]
+    pub terminating: bool,
+    /// The GPUs are what it really has.
+    #[serde(default)]
+    pub known: bool,
+}
+
+/// Room kept for a workload.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HoldFacts {
+    /// For whom.
+    pub workload: WorkloadId,
+    /// Who is being stopped; none for a reservation.
+    pub victims: Option<Vec<WorkloadId>>,
+    /// When it lapses, or the expected start.
+    pub until: Option<Time>,
+    /// Where.
+    pub seats: Vec<(NodeId, Vec<GpuPart>)>,
+}
+
+/// The demand to expect.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DemandFacts {
+    /// Pinned by the body.
+    pub pinned: Option<Vec<Demand>>,
+    /// Learned: kind of task and count.
+    pub learned: Vec<(Kind, u64)>,
+    /// What the tables in use were made from; none when they are to be made anew.
+    pub basis: Option<Vec<(Kind, u64)>>,
+    /// Which tables those are: the published measure, and our own.
+    pub tables: [bool; 2],
+    /// Tasks seen, and the number at which the tables are made again.
+    pub seen: [u64; 2],
+    /// Some workload looks ahead.
+    pub wanted: BTreeSet<Strategy>,
+    /// What is handed in is remembered.
+    pub learns: bool,
+}
