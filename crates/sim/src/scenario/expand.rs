@@ -55,6 +55,7 @@ impl Settings {
             order: self.order,
             ageing: span(self.ageing, usual.ageing),
             half_life: span(self.half_life, usual.half_life),
+            work_stays: self.work_stays.unwrap_or(usual.work_stays),
             backfill: self.backfill.unwrap_or(usual.backfill),
             patience: span(self.patience, usual.patience),
             preemption: self.preemption.unwrap_or(usual.preemption),

@@ -60,6 +60,9 @@ pub struct Settings {
     /// Past use counts half as much after this long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub half_life: Option<Length>,
+    /// Work stays once it is placed; `least_fragmented` then plans for how full nodes end up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub work_stays: Option<bool>,
     /// Smaller work may pass a blocked head when that does not delay it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backfill: Option<bool>,
