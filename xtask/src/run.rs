@@ -14,10 +14,7 @@ Usage: cargo xtask run
 Needs nothing but Rust. The first build takes a few minutes, later ones seconds.";
 
 const WHERE_TO_LOOK: &str = "
-Next:
-  target/release/agentaflow --help            all commands
-  target/release/agentaflow simulate --help   your own cluster and workload
-  docs/simulator.md                           what the simulator shows";
+The program is target/release/agentaflow; `cargo install --path crates/agentaflow` puts it on your PATH.";
 
 pub(crate) fn run() -> Result<ExitCode, Failure> {
     // Two steps: the build shows its progress, the demo only itself.

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 
-/// Runs GPU work: decides where, runs it, watches it, explains itself.
+/// A GPU scheduler that decides where work runs and explains itself.
 #[derive(Debug, Parser)]
 #[command(
     name = "agentaflow",

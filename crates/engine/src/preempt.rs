@@ -20,7 +20,8 @@ pub(crate) struct Eviction {
     pub(crate) seats: Vec<(NodeIdx, Claim)>,
 }
 
-/// The price of a set of victims: fewer, lower, younger is cheaper. The node's place in the order
+/// The price of a set of victims: fewer workloads, lower, younger is cheaper. A gang counts as one, for
+/// one person loses its work. The node's place in the order
 /// makes the choice unique.
 type Cost = (usize, u8, u64, Reverse<Time>, u32);
 
@@ -38,9 +39,28 @@ impl Scheduler {
         if candidates.is_empty() {
             return None;
         }
-        let candidates = self.rightful(job, candidates);
         let one = if spec.tasks == 1 { self.evict_on_one_node(job, &candidates) } else { None };
-        one.or_else(|| self.evict_step_by_step(job, &candidates))
+        one.or_else(|| {
+            let useful = self.useful(job, candidates);
+            let rightful = self.rightful(job, &useful);
+            self.evict_step_by_step(job, &rightful)
+        })
+    }
+
+    /// Those candidates whose going would free something where the workload could go, or quota.
+    fn useful(&self, job: JobIdx, mut candidates: Vec<JobIdx>) -> Vec<JobIdx> {
+        let wanting = self.jobs.get(job);
+        let shape = self.cluster.shape(wanting.shape);
+        candidates.retain(|victim| {
+            let victim = self.jobs.get(*victim);
+            let helps = |node: NodeIdx| {
+                let (host, room) = (self.cluster.host(node), self.cluster.room(node));
+                matches!(fit::standing(shape, &host.spec, room), Standing::Yes(_))
+            };
+            let mut seats = victim.seats();
+            victim.queue == wanting.queue || seats.any(|(_, seat)| helps(seat.node))
+        });
+        candidates
     }
 
     /// Who may be stopped for this workload, cheapest first: lowest priority, then youngest.
@@ -94,14 +114,14 @@ impl Scheduler {
 
     /// Those candidates that may all go together: what a queue is guaranteed stays with it, however
     /// many of its workloads are asked for one after the other.
-    fn rightful(&self, job: JobIdx, candidates: Vec<JobIdx>) -> Vec<JobIdx> {
+    fn rightful(&self, job: JobIdx, candidates: &[JobIdx]) -> Vec<JobIdx> {
+        let mut rightful = candidates.to_vec();
         if !self.queues.have_guarantees() {
-            return candidates;
+            return rightful;
         }
         let wanting = self.jobs.get(job);
         let charge = self.nominal_charge(wanting.shape, wanting.spec.tasks);
         let mut queues = self.queues.clone();
-        let mut rightful = candidates;
         rightful.retain(|victim| {
             let right = self.may_stop(&queues, *victim, job, &charge);
             if right {
@@ -133,7 +153,7 @@ impl Scheduler {
         }
         let mut found: Vec<(Cost, Vec<JobIdx>)> = Vec::new();
         for (node, victims) in by_node {
-            if let Some(victims) = self.evict_here(job, node, &victims) {
+            if let Some(victims) = self.evict_rightfully(job, node, &victims) {
                 found.push((self.cost(&victims, node), victims));
             }
         }
@@ -142,6 +162,24 @@ impl Scheduler {
         found.into_iter().take(MOST_TRIALS).find_map(|(_, victims)| {
             let seats = self.seats_without(job, &victims)?;
             Some(Eviction { victims, seats })
+        })
+    }
+
+    /// The victims needed on this node that may all go together. When those that would be taken first
+    /// may not, fewer of them are tried, and each by itself: a queue chooses poorly what it gives back.
+    fn evict_rightfully(
+        &mut self,
+        job: JobIdx,
+        node: NodeIdx,
+        candidates: &[JobIdx],
+    ) -> Option<Vec<JobIdx>> {
+        let victims = self.evict_here(job, node, candidates)?;
+        if self.rightful(job, &victims) == victims {
+            return Some(victims);
+        }
+        let fewer = self.rightful(job, candidates);
+        self.evict_here(job, node, &fewer).or_else(|| {
+            candidates.iter().take(MOST_TRIALS).find_map(|one| self.evict_here(job, node, &[*one]))
         })
     }
 
