@@ -6,8 +6,10 @@ mod failure;
 mod output;
 mod words;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use anyhow::{Context as _, Result};
 use clap::{CommandFactory, Parser};
 
 /// A GPU scheduler that decides where work runs and explains itself.
@@ -24,12 +26,30 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    let ended = match Cli::parse().command {
-        Some(command) => command.run(),
-        None => Cli::command().print_help().map_err(Into::into),
-    };
+    let ended = Cli::try_parse().map_or_else(|said| parsed_otherwise(&said), run);
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => failure::report(&error),
     }
+}
+
+fn run(cli: Cli) -> Result<ExitCode> {
+    match cli.command {
+        Some(command) => command.run()?,
+        None => Cli::command()
+            .print_help()
+            .and_then(|()| io::stdout().flush())
+            .context("cannot write the output")?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Help, the version, or what is wrong with the command line. Help that cannot be printed is a
+/// failure like any other.
+fn parsed_otherwise(said: &clap::Error) -> Result<ExitCode> {
+    let printed = said.print().and_then(|()| io::stdout().flush());
+    if !said.use_stderr() {
+        printed.context("cannot write the output")?;
+    }
+    Ok(u8::try_from(said.exit_code()).map_or(ExitCode::FAILURE, ExitCode::from))
 }

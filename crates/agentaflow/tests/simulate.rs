@@ -159,6 +159,7 @@ fn a_table_fits_eighty_columns_and_a_wide_one_has_everything() {
     for column in ["WAIT P50", "DONE P99", "MAKESPAN", "DROPPED", "PREEMPTED", "DECISIONS/S"] {
         assert!(wide.contains(column), "{wide}");
     }
+    assert!(table.contains("-o wide") && !wide.contains("-o wide"), "{wide}");
 }
 
 #[test]
@@ -274,6 +275,7 @@ fn options_that_contradict_each_other_are_refused_with_advice() {
         ("simulate jobs.csv", "use --trace jobs.csv"),
         ("simulate --synthetic --cluster 8by8", "NODESxGPUS"),
         ("simulate --synthetic --load -1", "the load is -1"),
+        ("simulate --synthetic --seed -1", "invalid value '-1' for '--seed"),
         ("simulate --synthetic --load 0", "the load is 0"),
         ("simulate --demo --curve", "add -o json"),
         ("simulate --demo --until 0", "--until 12"),
@@ -282,5 +284,59 @@ fn options_that_contradict_each_other_are_refused_with_advice() {
         let (code, message) = failure(&folder, line);
         assert_eq!(code, 2, "{line}: {message}");
         assert!(message.contains(advice), "{line}: {message}");
+    }
+}
+
+#[test]
+fn what_was_cut_off_and_what_never_fits_is_said_under_the_table() {
+    let folder = folder("notes");
+    let scenario = "
+nodes: [{ name: n, gpus: 1 }]
+jobs:
+  - { name: huge, count: 3, gpus: 8, duration: 1s }
+  - { name: long, count: 3, every: 1h, gpus: 1, duration: 90m }
+";
+    std::fs::write(folder.join("notes.yaml"), scenario).unwrap();
+    let all = output(&folder, "simulate notes.yaml");
+    assert!(all.contains("`huge-0` and 2 more were never placed: 0/1 nodes fit, even"), "{all}");
+    assert!(!all.contains("Cut off"), "{all}");
+    let cut = output(&folder, "simulate notes.yaml --until 1.2");
+    let line = "Cut off by --until with work left: 1 running, 1 waiting, 1 still to arrive.";
+    assert!(cut.contains(line), "{cut}");
+}
+
+#[test]
+fn an_arrival_that_is_no_pod_is_named_with_its_line() {
+    let folder = folder("stranger");
+    std::fs::write(folder.join("arrivals.txt"), "p1\n\nstranger\n").unwrap();
+    let line =
+        "simulate --experiment fgd --nodes nodes.csv --pods pods.csv --arrivals arrivals.txt";
+    let (code, message) = failure(&folder, line);
+    assert_eq!(code, 1);
+    assert!(message.contains("`arrivals.txt`, line 3, column `name`: `stranger`"), "{message}");
+}
+
+#[test]
+fn a_quoted_header_is_recognised() {
+    let folder = folder("quoted");
+    let quoted = JOBS.replace("job_id,submission_time", "\"job_id\",\"submission_time\"");
+    std::fs::write(folder.join("quoted.csv"), quoted).unwrap();
+    let outcomes = json(&folder, "simulate --trace quoted.csv -s best_fit -o json");
+    assert_eq!(outcomes[0]["finished"], 3);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn help_that_cannot_be_printed_is_a_failure() {
+    for line in ["simulate --help", "--version", ""] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_agentaflow"))
+            .args(line.split_whitespace())
+            .stdout(full)
+            .output()
+            .unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{line}: {message}");
+        assert!(message.contains("cannot write the output"), "{line}: {message}");
     }
 }

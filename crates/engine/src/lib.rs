@@ -84,7 +84,9 @@ pub use lint::Violation;
 pub use name::{
     BudgetId, ForeignId, GpuId, GpuModel, NodeId, QueueId, ResourceName, TokenName, WorkloadId,
 };
-pub use node::{Chooser, ForeignGpu, ForeignUse, Gpu, GpuHealth, MigMode, Node, Price};
+pub use node::{
+    Chooser, ForeignGpu, ForeignUse, Gpu, GpuHealth, MAX_NODE_GPUS, MigMode, Node, Price,
+};
 pub use policy::{Order, Policy, Queue, Quota};
 pub use request::{GpuAsk, MigProfile, Preferred, Request, Side, Spread, TaskAffinity, TokenUse};
 pub use scheduler::{Cursor, Scheduler};

@@ -12,7 +12,7 @@ use crate::units::{MAX_AMOUNT, MAX_GPU_MEMORY, MiB, MicroDollars, MilliCpu, Mill
 use crate::workload::checked_name;
 
 /// The most GPUs of one node.
-pub(crate) const MAX_NODE_GPUS: usize = 64;
+pub const MAX_NODE_GPUS: usize = 64;
 
 /// A machine and what it has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 //! Pods arrive one by one, each is tried once, and none ever leaves; one that fits nowhere is
 //! dropped. What counts is how much of the cluster's GPU is allocated when all have come.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -195,6 +195,8 @@ impl Run {
             wait_seconds: Stats::default(),
             completion_seconds: Stats::default(),
             makespan_seconds: 0.0,
+            dropped_because: Vec::new(),
+            cut_off: None,
             curve: self.curve.finish(at, &self.meter, running, 0),
         }
     }
@@ -305,7 +307,8 @@ fn demand(pods: &[TracePod]) -> Vec<Demand> {
     counts.into_values().rev().map(demand).collect()
 }
 
-/// Workloads in order of arrival; a pod that comes again gets a name of its own.
+/// Workloads in order of arrival; a pod that comes again gets a name of its own, and one that no
+/// other pod has, whatever the pods are called.
 fn named_apart(pods: &[TracePod], order: &[usize]) -> Vec<Workload> {
     // Equal requests are one object, as they are to people who submit from a template.
     let mut known: HashMap<Request, Arc<Request>> = HashMap::new();
@@ -315,12 +318,17 @@ fn named_apart(pods: &[TracePod], order: &[usize]) -> Vec<Workload> {
     };
     let requests: Vec<Arc<Request>> = pods.iter().map(share).collect();
     let mut times = vec![0_u32; pods.len()];
+    let mut taken: HashSet<String> = pods.iter().map(|pod| pod.name.clone()).collect();
     let arrival = |pod: &usize| {
         times[*pod] += 1;
-        let name = match times[*pod] {
-            1 => pods[*pod].name.clone(),
-            time => format!("{}#{time}", pods[*pod].name),
-        };
+        let mut name = pods[*pod].name.clone();
+        if times[*pod] > 1 {
+            name = format!("{}#{}", pods[*pod].name, times[*pod]);
+            while !taken.insert(name.clone()) {
+                times[*pod] += 1;
+                name = format!("{}#{}", pods[*pod].name, times[*pod]);
+            }
+        }
         Workload::new(name, requests[*pod].clone())
     };
     order.iter().map(arrival).collect()

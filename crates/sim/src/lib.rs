@@ -39,5 +39,5 @@ mod tally;
 
 pub use error::SimError;
 pub use load::{Job, Load};
-pub use outcome::{Outcome, Progress, Sample, Stats};
+pub use outcome::{CutOff, Dropped, Outcome, Progress, Sample, Stats};
 pub use replay::{Options, replay};

@@ -1,5 +1,6 @@
 //! What a run found out.
 
+use agentaflow_engine::WaitReason;
 use serde::Serialize;
 
 /// The result of one run: one strategy, one order.
@@ -36,6 +37,12 @@ pub struct Outcome {
     pub completion_seconds: Stats,
     /// From the first arrival to the last end.
     pub makespan_seconds: f64,
+    /// Who was never placed in a replay and why: each reason once, the first few.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dropped_because: Vec<Dropped>,
+    /// What was left when a replay was stopped before its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cut_off: Option<CutOff>,
     /// How the cluster filled and emptied; see [`Outcome::without_curve`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub curve: Vec<Sample>,
@@ -53,6 +60,49 @@ impl Outcome {
     pub fn decisions_per_second(&self) -> f64 {
         if self.seconds > 0.0 { self.decisions as f64 / self.seconds } else { 0.0 }
     }
+}
+
+/// Reasons that an outcome keeps.
+const REASONS: usize = 3;
+
+/// Work that was never placed, for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Dropped {
+    /// The first of it.
+    pub workload: String,
+    /// How many more there are.
+    pub others: u64,
+    /// What the scheduler said last.
+    pub reason: WaitReason,
+}
+
+impl Dropped {
+    /// Puts equal reasons together and keeps the first few.
+    pub(crate) fn summary<'a>(
+        dropped: impl Iterator<Item = (&'a str, &'a WaitReason)>,
+    ) -> Vec<Self> {
+        let mut found: Vec<Self> = Vec::new();
+        for (workload, reason) in dropped {
+            if let Some(known) = found.iter_mut().find(|known| known.reason == *reason) {
+                known.others += 1;
+            } else if found.len() < REASONS {
+                let (workload, reason) = (workload.to_owned(), reason.clone());
+                found.push(Self { workload, others: 0, reason });
+            }
+        }
+        found
+    }
+}
+
+/// Workloads that were left when a replay was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CutOff {
+    /// Ran.
+    pub running: u64,
+    /// Waited, and could have been placed some time.
+    pub waiting: u64,
+    /// Had not been handed in.
+    pub to_come: u64,
 }
 
 /// A distribution in three numbers; zeros when nothing was measured.

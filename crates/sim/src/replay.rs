@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agentaflow_engine::{
@@ -10,7 +11,7 @@ use agentaflow_engine::{
 };
 
 use crate::tally::Tally;
-use crate::{Job, Load, Outcome, Progress, SimError};
+use crate::{CutOff, Dropped, Job, Load, Outcome, Progress, SimError};
 
 /// How to replay a load.
 #[derive(Clone, Debug)]
@@ -97,7 +98,8 @@ struct Run<'a> {
     placed: u32,
     /// Counts starts: the end of an earlier one means nothing.
     starts: u32,
-    never: bool,
+    /// Why it waits, as said last.
+    why: Option<Arc<WaitReason>>,
 }
 
 impl<'a> Replay<'a> {
@@ -216,7 +218,7 @@ impl<'a> Replay<'a> {
                 }
                 Decision::Wait { workload, reason } => {
                     if let Some(job) = self.numbers.get(workload) {
-                        self.runs[*job].never = can_never_start(reason);
+                        self.runs[*job].why = Some(Arc::clone(reason));
                     }
                 }
                 // Nothing breaks in a simulation.
@@ -233,6 +235,7 @@ impl<'a> Replay<'a> {
         let run = &mut self.runs[job];
         self.tally.place(placement, &run.job.workload.request);
         run.placed += 1;
+        run.why = None;
         if run.placed == run.job.workload.tasks {
             run.since = Some(at);
             run.starts += 1;
@@ -318,12 +321,25 @@ impl<'a> Replay<'a> {
         let order = self.policy.order();
         let name =
             Order::ALL.iter().find(|(_, known)| *known == order).map_or("", |(name, _)| name);
-        let unplaced = self.runs.iter().filter(|run| run.starts == 0 && (run.never || !self.cut));
-        let dropped = unplaced.count() as u64;
+        let never = |run: &Run<'_>| run.why.as_deref().is_some_and(can_never_start);
+        let unplaced = |run: &&Run<'_>| run.starts == 0 && (!self.cut || never(run));
+        let unplaced: Vec<&Run<'_>> = self.runs.iter().filter(unplaced).collect();
+        let dropped = unplaced.len() as u64;
+        let reasons = unplaced
+            .iter()
+            .filter_map(|run| Some((run.job.workload.id.as_str(), run.why.as_deref()?)));
+        let (arrived, running) = (self.arrived as u64, self.running.len() as u64);
+        let left = CutOff {
+            running,
+            waiting: arrived.saturating_sub(self.tally.finished() + running + dropped),
+            to_come: self.runs.len() as u64 - arrived,
+        };
         Outcome {
             strategy: self.options.strategy.to_string(),
             order: name.to_owned(),
             dropped,
+            dropped_because: Dropped::summary(reasons),
+            cut_off: self.cut.then_some(left),
             decisions: self.decisions,
             seconds: self.deciding.as_secs_f64(),
             jobs: self.runs.len() as u64,
@@ -334,7 +350,7 @@ impl<'a> Replay<'a> {
 
 impl<'a> Run<'a> {
     fn new(job: &'a Job) -> Self {
-        Self { job, remaining: job.duration, since: None, placed: 0, starts: 0, never: false }
+        Self { job, remaining: job.duration, since: None, placed: 0, starts: 0, why: None }
     }
 }
 
@@ -368,8 +384,10 @@ fn numbers(jobs: &[Job]) -> Result<HashMap<WorkloadId, usize>, SimError> {
 }
 
 fn can_never_start(reason: &WaitReason) -> bool {
-    matches!(
-        reason,
-        WaitReason::NoNodes | WaitReason::NeverFits(_) | WaitReason::Gang { ever: false, .. }
-    )
+    match reason {
+        WaitReason::NoNodes | WaitReason::NeverFits(_) => true,
+        WaitReason::Gang { ever, .. } => !ever,
+        WaitReason::Quota { limit, asked, .. } => asked > limit,
+        _ => false,
+    }
 }

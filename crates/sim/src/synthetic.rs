@@ -74,16 +74,7 @@ impl Synthetic {
 
     fn check(&self) -> Result<(), SimError> {
         let wrong = |name, value: String, help| Err(SimError::Parameter { name, value, help });
-        if !(1..=1_000_000).contains(&self.nodes) {
-            return wrong("the number of nodes", self.nodes.to_string(), "give 1 to 1000000");
-        }
-        if !(1..=64).contains(&self.gpus_per_node) {
-            return wrong(
-                "the number of GPUs of a node",
-                self.gpus_per_node.to_string(),
-                "give 1 to 64",
-            );
-        }
+        crate::load::check_size(self.nodes, self.gpus_per_node)?;
         if self.models.is_empty() || self.models.iter().any(String::is_empty) {
             return wrong("the list of models", "empty".to_owned(), "name at least one GPU model");
         }
@@ -225,7 +216,11 @@ mod tests {
     fn parameters_that_make_no_sense_are_refused() {
         let usual = Synthetic::default;
         let table = [
-            (Synthetic { nodes: 0, ..usual() }, "the number of nodes is 0: give 1 to 1000000"),
+            (Synthetic { nodes: 0, ..usual() }, "the number of nodes is 0: give 1 to 200000"),
+            (
+                Synthetic { nodes: 200_000, ..usual() },
+                "the number of GPUs of all nodes is 1600000: give at most 1000000",
+            ),
             (
                 Synthetic { gpus_per_node: 65, ..usual() },
                 "the number of GPUs of a node is 65: give 1 to 64",

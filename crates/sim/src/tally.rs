@@ -135,6 +135,8 @@ impl Tally {
             wait_seconds: Stats::of(self.waits),
             completion_seconds: Stats::of(self.completions),
             makespan_seconds: makespan / 1000.0,
+            dropped_because: Vec::new(),
+            cut_off: None,
             curve: self.curve.finish(at, &self.meter, self.running, self.waiting),
         }
     }

@@ -306,3 +306,17 @@ fn files_that_do_not_belong_together_are_refused() {
         );
     }
 }
+
+#[test]
+fn a_pod_that_comes_again_gets_a_name_that_no_other_pod_has() {
+    let (nodes, mut pods) = trace();
+    pods.truncate(3);
+    for (pod, name) in pods.iter_mut().zip(["a", "a#2", "a#2#2"]) {
+        name.clone_into(&mut pod.name);
+    }
+    let names = ["a", "a", "a#2", "a#2", "a#2#2", "a", "a#2", "a#2#2"].map(String::from);
+    let experiment =
+        Experiment::new(&nodes, &pods, &Arrivals::Named(names.to_vec()), None).unwrap();
+    let outcome = experiment.run(Strategy::Fgd, &mut |_| {}).unwrap();
+    assert_eq!(outcome.jobs, 8);
+}

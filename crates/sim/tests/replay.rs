@@ -1,8 +1,8 @@
 //! What a replay measures, on loads small enough to work out by hand.
 
-use agentaflow_engine::{Order, Strategy, Time};
+use agentaflow_engine::{Order, Strategy, Time, WaitReason};
 use agentaflow_sim::synthetic::{Synthetic, demo};
-use agentaflow_sim::{Load, Options, Outcome, Stats, replay, scenario};
+use agentaflow_sim::{CutOff, Load, Options, Outcome, Stats, replay, scenario};
 
 fn load(text: &str) -> Load {
     scenario::parse(text, "the test").unwrap()
@@ -75,16 +75,22 @@ jobs:
 fn what_never_fits_is_dropped_and_what_is_cut_off_is_not() {
     let text = "
 nodes: [{ name: n, gpus: 1 }]
+queues: [{ name: q, limit: { gpus: 0.5 } }]
 jobs:
   - { name: huge, gpus: 8, duration: 1s }
+  - { name: over, gpus: 1, queue: q, duration: 1s }
   - { name: long, gpus: 1, duration: 1h }
   - { name: next, gpus: 1, duration: 1h }
 ";
     let outcome = run(&load(text), &checked(Strategy::LeastUtilized));
-    assert_eq!((outcome.finished, outcome.dropped), (2, 1));
+    assert_eq!((outcome.finished, outcome.dropped, outcome.cut_off), (2, 2, None));
+    let because = &outcome.dropped_because;
+    assert_eq!((because.len(), because[0].workload.as_str(), because[0].others), (2, "huge", 0));
+    assert!(matches!(because[0].reason, WaitReason::NeverFits(_)), "{because:?}");
     let cut = Options { until: Some(Time(60_000)), ..checked(Strategy::LeastUtilized) };
     let outcome = run(&load(text), &cut);
-    assert_eq!((outcome.finished, outcome.dropped), (0, 1));
+    assert_eq!((outcome.finished, outcome.dropped), (0, 2));
+    assert_eq!(outcome.cut_off, Some(CutOff { running: 1, waiting: 1, to_come: 0 }));
 }
 
 #[test]
@@ -170,8 +176,10 @@ fn every_strategy_gets_the_demo_done() {
 fn the_same_name_twice_is_refused() {
     let text = "
 nodes: [{ name: n, gpus: 1 }]
-jobs: [{ name: a, duration: 1s }, { name: a, duration: 1s, at: 1h }]
+jobs: [{ name: a, duration: 1s }]
 ";
-    let error = replay(&load(text), &Options::new(Strategy::BestFit), &mut |_| {}).unwrap_err();
+    let mut load = load(text);
+    load.jobs.push(load.jobs[0].clone());
+    let error = replay(&load, &Options::new(Strategy::BestFit), &mut |_| {}).unwrap_err();
     assert_eq!(error.to_string(), "the scheduler refuses workload `a`");
 }

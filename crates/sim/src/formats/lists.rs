@@ -1,8 +1,9 @@
 //! The two small files that pin a packing experiment: who arrives, and who is first among equals.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
+use super::TracePod;
 use crate::SimError;
 
 /// Reads names of pods in order of arrival, one a line; a name may come again.
@@ -13,6 +14,22 @@ pub fn read_arrivals(path: &Path) -> Result<Vec<String>, SimError> {
         return Err(SimError::Empty { path: path.to_owned(), what: "names of pods" });
     }
     Ok(names)
+}
+
+/// Reads names of pods in order of arrival, all of which must be in the pod list.
+pub fn read_arrivals_of(path: &Path, pods: &[TracePod]) -> Result<Vec<String>, SimError> {
+    let text = super::read_text(path)?;
+    let known: HashSet<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
+    match lines(&text).find(|(_, name)| !known.contains(name)) {
+        None => read_arrivals(path),
+        Some((line, name)) => Err(SimError::Value {
+            path: path.to_owned(),
+            line,
+            column: "name",
+            value: name.chars().take(64).collect(),
+            help: "is not in the pod list: do the two files belong together?".to_owned(),
+        }),
+    }
 }
 
 /// Reads machines and their ranks, `name,rank` on each line; a header is allowed.

@@ -20,7 +20,7 @@ use std::path::Path;
 use agentaflow_engine::{Gpu, MiB, MigMode, MilliCpu, Node, Workload};
 
 pub use alibaba::{TraceNode, TracePod, read_alibaba_nodes, read_alibaba_pods};
-pub use lists::{read_arrivals, read_ranks};
+pub use lists::{read_arrivals, read_arrivals_of, read_ranks};
 pub use timed::{TraceJob, read_elasticflow, read_philly};
 
 use crate::{Job, Load, SimError};
@@ -89,7 +89,8 @@ fn recognise(path: &Path, first: &str) -> Option<Format> {
         return Some(Format::Scenario);
     }
     let lower = first.to_lowercase();
-    let columns: Vec<&str> = lower.split(',').map(str::trim).collect();
+    let cells = cells(&lower);
+    let columns: Vec<&str> = cells.iter().collect();
     let has = |names: &[&str]| names.iter().all(|name| columns.contains(name));
     match columns.as_slice() {
         _ if has(&["num_gpu", "gpu_milli"]) => Some(Format::AlibabaPods),
@@ -106,6 +107,16 @@ fn recognise(path: &Path, first: &str) -> Option<Format> {
         [one] if !one.contains(char::is_whitespace) => Some(Format::Arrivals),
         _ => None,
     }
+}
+
+/// The cells of one line, without the quotes and spaces around them.
+fn cells(line: &str) -> csv::StringRecord {
+    let mut reader = csv::ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .trim(csv::Trim::All)
+        .from_reader(line.as_bytes());
+    reader.records().next().and_then(Result::ok).unwrap_or_default()
 }
 
 /// Reads any file that holds jobs with times. `nodes` is the machine list of an Alibaba trace; the
@@ -156,16 +167,7 @@ fn alibaba_load(path: &Path, nodes: &[TraceNode], pods: &[TracePod]) -> Result<L
 impl Uniform {
     /// The machines.
     pub fn machines(&self) -> Result<Vec<Node>, SimError> {
-        let range = |name, value: u32, most, help| {
-            let good = (1..=most).contains(&value);
-            if good {
-                Ok(())
-            } else {
-                Err(SimError::Parameter { name, value: value.to_string(), help })
-            }
-        };
-        range("the number of nodes", self.nodes, 1_000_000, "give 1 to 1000000")?;
-        range("the number of GPUs of a node", self.gpus_per_node, 64, "give 1 to 64")?;
+        crate::load::check_size(self.nodes, self.gpus_per_node)?;
         let gpu = |index: u32| Gpu {
             id: index.to_string().into(),
             model: self.model.as_str().into(),

@@ -223,6 +223,6 @@ fn a_pod_list_without_machines_or_times_cannot_be_replayed() {
     let zero = Uniform { nodes: 0, ..Uniform::default() };
     assert_eq!(
         zero.machines().unwrap_err().to_string(),
-        "the number of nodes is 0: give 1 to 1000000"
+        "the number of nodes is 0: give 1 to 200000"
     );
 }

@@ -20,6 +20,8 @@ fn outcome(strategy: &str, curve: Vec<Sample>) -> Outcome {
         wait_seconds: Stats::default(),
         completion_seconds: Stats::default(),
         makespan_seconds: 100.0,
+        dropped_because: Vec::new(),
+        cut_off: None,
         curve,
     }
 }

@@ -145,10 +145,12 @@ impl Amount for Cores {
 }
 
 impl Amount for GpuCount {
-    const EXPECTED: &'static str = "a number of GPUs such as `2`, or a part of one such as `0.25`";
+    const EXPECTED: &'static str = "a number of GPUs such as `2`, or a part of one such as `0.25`, with at most three decimals";
 
     fn from_number(gpus: f64) -> Option<Self> {
-        scaled(gpus, 1000.0).map(Self)
+        // A fourth decimal would be lost, and with it perhaps the whole request.
+        let exact = (gpus * 1000.0 - (gpus * 1000.0).round()).abs() < 1e-6;
+        scaled(gpus, 1000.0).filter(|_| exact).map(Self)
     }
 
     fn from_text(_: &str) -> Option<Self> {
@@ -327,5 +329,7 @@ mod tests {
         );
         let gpus = |text: &str| serde_json::from_str::<GpuCount>(text).map(|gpus| gpus.0).ok();
         assert_eq!((gpus("2"), gpus("0.25"), gpus("-2")), (Some(2000), Some(250), None));
+        assert_eq!((gpus("0.0004"), gpus("0.3333"), gpus("0.333")), (None, None, Some(333)));
+        assert_eq!((gpus("0"), gpus("64.001")), (Some(0), Some(64_001)));
     }
 }

@@ -7,15 +7,18 @@ use agentaflow_engine::{
     Workload,
 };
 
+use super::check::{self, Seen};
 use super::{Amounts, DurationSpec, Jobs, Nodes, QueueSpec, Scenario, Settings};
 use crate::random::Random;
 use crate::{Job, Load, SimError};
 
-/// More machines or workloads than this from one line are a slip of the pen.
+/// More workloads than this from one line are a slip of the pen.
 const MOST: u32 = 1_000_000;
+/// Nobody means an arrival after this long, a hundred years, in milliseconds.
+const LATEST: f64 = 100.0 * 365.25 * 86_400_000.0;
 
 /// What is wrong with a part, without its name.
-type Wrong = String;
+pub(super) type Wrong = String;
 
 impl Scenario {
     /// Expands counts, draws what is left to chance and checks every part; `origin` names the
@@ -27,20 +30,25 @@ impl Scenario {
             help,
         };
         let mut load = Load { policy: self.policy.policy(), ..Load::default() };
+        let mut seen = Seen::default();
         for nodes in &self.nodes {
-            let expanded = nodes.expand().map_err(|help| wrong("node", &nodes.name, help))?;
+            let expanded =
+                nodes.expand(&mut seen).map_err(|help| wrong("node", &nodes.name, help))?;
             load.nodes.extend(expanded);
         }
         for queue in &self.queues {
+            seen.queue(queue).map_err(|help| wrong("queue", &queue.name, help))?;
             load.queues.push(queue.queue().map_err(|help| wrong("queue", &queue.name, help))?);
         }
         let mut random = Random::new(self.seed);
         for jobs in &self.jobs {
             // A stream of its own, so that another part's numbers stay when this one changes.
             let stream = Random::new(random.next());
-            let expanded = jobs.expand(stream).map_err(|help| wrong("job", &jobs.name, help))?;
+            let expanded =
+                jobs.expand(stream, &mut seen).map_err(|help| wrong("job", &jobs.name, help))?;
             load.jobs.extend(expanded);
         }
+        check::something(&load, origin)?;
         Ok(load)
     }
 }
@@ -66,18 +74,23 @@ impl Settings {
 }
 
 impl Nodes {
-    fn expand(&self) -> Result<Vec<Node>, Wrong> {
-        let count = checked_count(self.count)?;
+    fn expand(&self, seen: &mut Seen) -> Result<Vec<Node>, Wrong> {
+        seen.size(self)?;
         if self.mig_gpus > self.gpus {
             return Err(format!(
                 "`mig_gpus` is {}, more than the {} GPUs it has",
                 self.mig_gpus, self.gpus
             ));
         }
-        let nodes = (0..count).map(|index| self.node(numbered(&self.name, self.count, index)));
-        let nodes: Vec<Node> = nodes.collect();
-        nodes.first().map_or(Ok(()), Node::validate).map_err(|error| error.to_string())?;
-        Ok(nodes)
+        self.node(numbered(&self.name, self.count, 0))
+            .validate()
+            .map_err(|error| error.to_string())?;
+        let node = |index| {
+            let name = numbered(&self.name, self.count, index);
+            seen.node(&name)?;
+            Ok(self.node(name))
+        };
+        (0..self.count.unwrap_or(1)).map(node).collect()
     }
 
     fn node(&self, name: String) -> Node {
@@ -131,7 +144,8 @@ impl Amounts {
 }
 
 impl Jobs {
-    fn expand(&self, mut random: Random) -> Result<Vec<Job>, Wrong> {
+    fn expand(&self, mut random: Random, seen: &mut Seen) -> Result<Vec<Job>, Wrong> {
+        seen.queue_of(self)?;
         let workload = self.workload()?;
         let mut at = self.at.unwrap_or_default().0.0 as f64;
         let every = self.every.unwrap_or_default().0.0 as f64;
@@ -140,9 +154,18 @@ impl Jobs {
             if self.random {
                 at += random.exponential(every);
             }
+            if at > LATEST {
+                return Err(format!(
+                    "number {} would arrive after more than 100 years; check `at`, `every` and \
+                     `count`",
+                    u64::from(index) + 1
+                ));
+            }
             let duration = self.duration.draw(&mut random)?;
             let mut workload = workload.clone();
-            workload.id = numbered(&self.name, self.count, index).into();
+            let name = numbered(&self.name, self.count, index);
+            seen.job(&name)?;
+            workload.id = name.into();
             workload.estimate = match self.estimate {
                 None => Some(duration),
                 Some(estimate) => Some(estimate.0).filter(|estimate| estimate.0 > 0),
@@ -205,11 +228,14 @@ impl DurationSpec {
             Self::Fixed(length) => Ok(length.0),
             Self::Range(range) => {
                 let (least, most) = (range.from.0.0 as f64, range.to.0.0 as f64);
-                if least < 1.0 || least > most {
+                if least > most {
                     return Err(format!(
-                        "a duration from {} to {} is no range; start above zero",
+                        "the duration's `from` of {} is above its `to` of {}; swap them",
                         range.from, range.to
                     ));
+                }
+                if least < 1.0 {
+                    return Err("the duration's `from` is zero; start above zero".to_owned());
                 }
                 Ok(Span(random.log_uniform(least, most).round() as u64))
             }

@@ -13,6 +13,7 @@
 //! ```
 
 mod amount;
+mod check;
 mod expand;
 #[cfg(test)]
 mod tests;

@@ -105,7 +105,7 @@ fn what_makes_no_sense_is_refused_by_name() {
         ),
         (
             "jobs: [{ name: a, duration: { from: 2h, to: 1h } }]",
-            "the scenario: job `a`: a duration from 2h to 1h is no range; start above zero",
+            "the scenario: job `a`: the duration's `from` of 2h is above its `to` of 1h; swap them",
         ),
         (
             "jobs: [{ name: a, duration: 1h, priority: 11 }]",
@@ -121,7 +121,7 @@ fn what_makes_no_sense_is_refused_by_name() {
         ),
         (
             "nodes: [{ name: a, count: 2000000 }]",
-            "the scenario: node `a`: `count` is 2000000; at most 1000000 are accepted",
+            "the scenario: node `a`: with its `count` of 2000000 there are 2000000 nodes; at most 200000 are accepted",
         ),
         (
             "queues: [{ name: a, weight: 0 }]",
@@ -131,4 +131,80 @@ fn what_makes_no_sense_is_refused_by_name() {
     for (text, expected) in table {
         assert_eq!(message(text), expected);
     }
+}
+
+#[test]
+fn a_cluster_too_large_to_be_meant_is_refused_before_it_is_made() {
+    let table = [
+        (
+            "nodes: [{ name: a, gpus: 4000000000 }]",
+            "the scenario: node `a`: `gpus` is 4000000000; a node has at most 64, so describe more \
+             nodes with `count`",
+        ),
+        (
+            "nodes: [{ name: a, count: 100000, gpus: 8 }, { name: b, count: 4000, gpus: 64 }]",
+            "the scenario: node `b`: with its `count` of 4000 and its `gpus` of 64 there are \
+             1056000 GPUs; at most 1000000 are accepted",
+        ),
+    ];
+    for (text, expected) in table {
+        assert_eq!(message(text), expected);
+    }
+    assert!(message("nodes: [{ name: a, count: 1000000, gpus: 64 }]").contains("at most 200000"));
+}
+
+#[test]
+fn names_differ_and_queues_are_there() {
+    let table = [
+        (
+            "nodes: [{ name: n, count: 2 }, { name: n-1 }]",
+            "the scenario: node `n-1`: another node is called `n-1` already; names must differ",
+        ),
+        (
+            "queues: [{ name: q }, { name: q, weight: 2 }]",
+            "the scenario: queue `q`: another queue is called `q` already; names must differ",
+        ),
+        (
+            "queues: [{ name: q, parent: p }, { name: p }]",
+            "the scenario: queue `q`: its parent `p` is not there; list parents first",
+        ),
+        (
+            "jobs: [{ name: j-0, duration: 1s }, { name: j, count: 2, duration: 1s, at: 1h }]",
+            "the scenario: job `j`: another job is called `j-0` already; names must differ",
+        ),
+        (
+            "jobs: [{ name: j, queue: nobody, duration: 1s }]",
+            "the scenario: job `j`: its queue `nobody` is not among the `queues`",
+        ),
+    ];
+    for (text, expected) in table {
+        assert_eq!(message(text), expected);
+    }
+    let root = "nodes: [{ name: n }]\njobs: [{ name: j, queue: root, duration: 1s }]";
+    assert!(parse(root, "root").is_ok());
+}
+
+#[test]
+fn arrivals_in_a_distant_future_are_refused() {
+    for random in [false, true] {
+        let text = format!(
+            "jobs: [{{ name: j, count: 1000000, every: 800000d, random: {random}, duration: 1s }}]"
+        );
+        let message = message(&text);
+        assert!(message.starts_with("the scenario: job `j`: number "), "{message}");
+        assert!(message.ends_with("100 years; check `at`, `every` and `count`"), "{message}");
+    }
+}
+
+#[test]
+fn nothing_and_next_to_nothing_are_refused() {
+    let nodes = "the scenario: `nodes`: there are none; describe at least one machine";
+    assert_eq!(message("{}"), nodes);
+    assert_eq!(message("nodes: [{ name: n, count: 0 }]\njobs: [{ name: j, duration: 1s }]"), nodes);
+    assert_eq!(
+        message("nodes: [{ name: n }]"),
+        "the scenario: `jobs`: there are none; describe at least one job"
+    );
+    let tiny = message("jobs: [{ name: j, gpus: 0.0004, duration: 1s }]");
+    assert!(tiny.contains("with at most three decimals"), "{tiny}");
 }

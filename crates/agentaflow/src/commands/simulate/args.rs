@@ -70,7 +70,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "CSV", help_heading = "Input")]
     pub(super) ranks: Option<PathBuf>,
     /// Seed of a made-up load [default: 42], or of the experiment's arrivals [default: file order]
-    #[arg(long, value_name = "NUMBER", help_heading = "Input")]
+    #[arg(long, value_name = "NUMBER", help_heading = "Input", allow_negative_numbers = true)]
     pub(super) seed: Option<u64>,
     /// With --experiment and --seed: demand that arrives, as a multiple of the capacity [default: 1.3]
     #[arg(long, value_name = "FACTOR", help_heading = "Input", allow_negative_numbers = true)]

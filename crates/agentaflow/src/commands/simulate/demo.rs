@@ -7,7 +7,7 @@ use agentaflow_engine::{GpuAsk, Order, Strategy, Time, Workload};
 use agentaflow_sim::{Load, Outcome, html};
 
 use super::subject::{Prepared, Subject, short_model};
-use super::{show, spark, waiting};
+use super::{notes, show, spark, waiting};
 use crate::output::{self, bold, short_time};
 use crate::words;
 
@@ -21,6 +21,7 @@ pub(super) fn text(subject: &Subject, outcomes: &[Outcome], html: Option<&Path>)
         subject.about,
         show::table(subject, outcomes, Some(output::width().min(100))),
     );
+    text.push_str(&notes::under(outcomes));
     text.push_str(&sparks(outcomes));
     if let Prepared::Replay(load) = &subject.prepared {
         text.push_str(&explained(load, outcomes).unwrap_or_default());

@@ -2,6 +2,7 @@
 
 mod args;
 mod demo;
+mod notes;
 mod progress;
 mod report;
 mod rules;
@@ -55,7 +56,7 @@ fn outcomes(subject: &Subject, kind: Kind, args: &Args) -> Result<Vec<Outcome>> 
     let mut outcomes = Vec::new();
     for order in orders {
         for strategy in &strategies {
-            let mut run = bar.begin(strategy.name(), outcomes.len());
+            let mut run = bar.begin(strategy.name(), outcomes.len(), subject.arrivals());
             let outcome = match &subject.prepared {
                 Prepared::Replay(load) => {
                     replay(load, &options(load, *strategy, order, args), &mut run)

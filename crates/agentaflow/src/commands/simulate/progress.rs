@@ -15,7 +15,7 @@ pub(super) struct Bar {
 impl Bar {
     /// A bar for so many runs. Where stderr is no terminal nothing is ever drawn.
     pub(super) fn new(runs: usize) -> Self {
-        let bar = ProgressBar::new(0);
+        let bar = ProgressBar::new(1);
         if let Ok(style) = ProgressStyle::with_template("{prefix} {bar:30} {percent:>3} % {msg}") {
             bar.set_style(style.progress_chars("█▌░"));
         }
@@ -23,10 +23,13 @@ impl Bar {
     }
 
     /// Announces the next run and returns what it reports to.
-    pub(super) fn begin(&self, strategy: &str, done: usize) -> impl FnMut(Progress) {
+    pub(super) fn begin(&self, strategy: &str, done: usize, total: usize) -> impl FnMut(Progress) {
         let bar = self.bar.clone();
-        bar.set_prefix(format!("[{}/{}] {strategy:<16}", done + 1, self.runs));
+        // Each of these may draw: the numbers first, or the old ones are seen beside the new name.
+        // A length of nothing would count as all of it.
+        bar.set_length(total.max(1) as u64);
         bar.set_position(0);
+        bar.set_prefix(format!("[{}/{}] {strategy:<16}", done + 1, self.runs));
         let mut drawn = 0;
         move |progress: Progress| {
             if progress.done < drawn + STEP && progress.done != progress.total {

@@ -6,6 +6,7 @@ use agentaflow_sim::html::several_orders;
 use agentaflow_sim::{Outcome, Stats};
 use anyhow::{Context as _, Result};
 
+use super::notes;
 use super::subject::{Prepared, Subject};
 use crate::output::{self, Column, Field, Side, grouped, short_time};
 
@@ -27,22 +28,29 @@ pub(super) fn text(
         Prepared::Experiment(_) => EXPERIMENT_NOTE,
     };
     format!(
-        "{}\n{}\n{}{}",
+        "{}\n{}\n{}{}{}",
         output::wrapped(&format!("{}.", subject.about), "", ""),
         table(subject, outcomes, room),
+        notes::under(outcomes),
         output::wrapped(note, "", ""),
-        output::wrapped(&more(html), "", ""),
+        output::wrapped(&more(html, room.is_none()), "", ""),
     )
 }
 
-fn more(html: Option<&Path>) -> String {
-    match html {
-        Some(path) => format!(
-            "The curves are in {}. -o wide shows every column; docs/simulator.md explains.",
-            path.display()
+/// What else there is to see, but for what is seen already.
+fn more(html: Option<&Path>, wide: bool) -> String {
+    match (html.map(Path::display), wide) {
+        (Some(path), true) => {
+            format!("The curves are in {path}; docs/simulator.md explains.")
+        }
+        (Some(path), false) => format!(
+            "The curves are in {path}. -o wide shows every column; docs/simulator.md explains."
         ),
-        None => "-o wide shows every column, --html FILE the curves; docs/simulator.md explains."
-            .to_owned(),
+        (None, true) => "--html FILE shows the curves; docs/simulator.md explains.".to_owned(),
+        (None, false) => {
+            "-o wide shows every column, --html FILE the curves; docs/simulator.md explains."
+                .to_owned()
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use agentaflow_engine::{Node, Span};
 use agentaflow_sim::experiment::{Arrivals, Experiment};
-use agentaflow_sim::formats::{self, Format, TraceNode, Uniform};
+use agentaflow_sim::formats::{self, Format, TraceNode, TracePod, Uniform};
 use agentaflow_sim::synthetic::{self, Synthetic};
 use agentaflow_sim::{Load, SimError, scenario};
 use anyhow::{Error, Result};
@@ -48,6 +48,14 @@ impl Subject {
             }
             (Kind::Experiment, ..) => experiment(args),
             _ => Ok(Self::replay("the demo".to_owned(), synthetic::demo())),
+        }
+    }
+
+    /// How many workloads will arrive.
+    pub(super) fn arrivals(&self) -> usize {
+        match &self.prepared {
+            Prepared::Replay(load) => load.jobs.len(),
+            Prepared::Experiment(experiment) => experiment.arrivals(),
         }
     }
 
@@ -147,7 +155,7 @@ fn experiment(args: &Args) -> Result<Subject> {
         formats::read_alibaba_nodes(nodes).map_err(refused)?,
         formats::read_alibaba_pods(pods).map_err(refused)?,
     );
-    let arrivals = arrivals(args)?;
+    let arrivals = arrivals(args, &pods)?;
     let ranks = args.ranks.as_deref().map(formats::read_ranks).transpose().map_err(refused)?;
     let prepared = Experiment::new(&nodes, &pods, &arrivals, ranks.as_ref()).map_err(refused)?;
     Ok(Subject {
@@ -157,9 +165,9 @@ fn experiment(args: &Args) -> Result<Subject> {
     })
 }
 
-fn arrivals(args: &Args) -> Result<Arrivals> {
+fn arrivals(args: &Args, pods: &[TracePod]) -> Result<Arrivals> {
     Ok(match (&args.arrivals, args.seed) {
-        (Some(path), _) => Arrivals::Named(formats::read_arrivals(path).map_err(refused)?),
+        (Some(path), _) => Arrivals::Named(formats::read_arrivals_of(path, pods).map_err(refused)?),
         (None, Some(seed)) => Arrivals::Seeded { seed, inflate: args.inflate.unwrap_or(INFLATE) },
         (None, None) => Arrivals::FileOrder,
     })
@@ -180,10 +188,12 @@ fn packing(nodes: &[TraceNode], pods: usize, arrivals: &Arrivals) -> String {
         }
     };
     format!(
-        "{} with {}: {} of a trace arrive {how} and never leave",
+        "{} with {}: {} of a trace {} {how} and never {}",
         several(nodes.len() as u64, "node"),
         several(gpus, "GPU"),
         several(pods as u64, "pod"),
+        arrive(pods),
+        if pods == 1 { "leaves" } else { "leave" },
     )
 }
 
@@ -192,11 +202,12 @@ fn about(load: &Load) -> String {
     let first = load.jobs.iter().map(|job| job.at).min().unwrap_or_default();
     let last = load.jobs.iter().map(|job| job.at).max().unwrap_or_default();
     format!(
-        "{} with {}{}: {} arrive over {}",
+        "{} with {}{}: {} {} over {}",
         several(load.nodes.len() as u64, "node"),
         several(gpus as u64, "GPU"),
         models(&load.nodes),
         several(load.jobs.len() as u64, "job"),
+        arrive(load.jobs.len()),
         virtual_time(last.since(first)),
     )
 }
@@ -229,6 +240,10 @@ pub(super) fn short_model(model: &str) -> &str {
             && word.contains(|c: char| c.is_ascii_digit())
     };
     model.split([' ', '-', '_']).find(letter_then_digit).unwrap_or(model)
+}
+
+fn arrive(number: usize) -> &'static str {
+    if number == 1 { "arrives" } else { "arrive" }
 }
 
 fn several(number: u64, noun: &str) -> String {
