@@ -33,6 +33,8 @@ struct Search {
     strategy: Strategy,
     /// Models closed by quotas so far.
     closed: Vec<ModelIdx>,
+    /// The limit that closed the last of them, although there was room.
+    excess: Option<Excess>,
     avoid: Option<NodeIdx>,
     domain: Domain,
 }
@@ -55,6 +57,7 @@ impl Scheduler {
             shape: self.jobs.get(job).shape,
             strategy: self.strategy(self.jobs.get(job)),
             closed: Vec::new(),
+            excess: None,
             avoid: self.jobs.get(job).avoid,
             domain: Domain::Any,
         };
@@ -113,9 +116,10 @@ impl Scheduler {
                     self.unseat(job, task);
                 }
                 self.cursor = cursor;
-                return Err(match obstacle {
-                    Obstacle::NoRoom | Obstacle::Gang(_) => Obstacle::Gang(task),
-                    Obstacle::Quota(excess) => Obstacle::Quota(excess),
+                return Err(match (obstacle, search.excess.take()) {
+                    // Its queue cannot pay for all of it where there is room: nodes would not help.
+                    (Obstacle::Quota(excess), _) | (_, Some(excess)) => Obstacle::Quota(excess),
+                    (Obstacle::NoRoom | Obstacle::Gang(_), None) => Obstacle::Gang(task),
                 });
             }
             if let Domain::Fewest(key, counts) = &mut search.domain {
@@ -161,6 +165,7 @@ impl Scheduler {
                     let Some(model) = model.filter(|_| by_device) else {
                         return Err(Obstacle::Quota(excess));
                     };
+                    search.excess = Some(excess.clone());
                     search.closed.push(model);
                     search.closed.sort_unstable();
                     let request = shape.key.request.clone();
@@ -396,8 +401,13 @@ impl Scheduler {
         let mut base = shape.need.amounts.map(|amount| amount * times);
         let milli = match shape.ask {
             Ask::None => 0,
+            // At least its share of the largest GPU.
+            Ask::Memory(mib) if !shape.exclusive => {
+                let largest = i64::from(self.cluster.largest_gpu().max(mib).max(1));
+                (i64::from(mib) * 1000 / largest).max(1)
+            }
             // How much that is depends on the device.
-            Ask::Memory(_) | Ask::Mig(..) if !shape.exclusive => 1,
+            Ask::Mig(..) if !shape.exclusive => 1,
             Ask::Share(milli) if !shape.exclusive => i64::from(milli),
             Ask::Whole(count) => i64::from(count) * 1000,
             _ => 1000,

@@ -77,6 +77,8 @@ pub(crate) struct Cluster {
     pub(crate) briefs: Vec<Brief>,
     kinds: BTreeMap<Kind, u16>,
     soft_taints: bool,
+    /// By memory of its largest GPU: how many nodes.
+    gpu_sizes: BTreeMap<i32, u32>,
     by_name: FxHashMap<NodeId, NodeIdx>,
     vacant: Vec<NodeIdx>,
     /// Node numbers in order of rank and name, and the way back.
@@ -363,6 +365,11 @@ impl Cluster {
         !self.order_stale
     }
 
+    /// Memory of the largest GPU.
+    pub(crate) fn largest_gpu(&self) -> i32 {
+        self.gpu_sizes.keys().next_back().copied().unwrap_or(0)
+    }
+
     /// How many kinds of nodes there have been.
     pub(crate) fn kinds(&self) -> usize {
         self.kinds.len()
@@ -412,6 +419,12 @@ impl Cluster {
             self.capacity[at] += sign * room.total[at];
         }
         self.capacity[3] += sign * room.devices.len() as i64 * 1000;
+        let largest = room.devices.iter().map(|device| device.total).max().unwrap_or(0);
+        let nodes = self.gpu_sizes.entry(largest).or_default();
+        *nodes = nodes.wrapping_add_signed(sign as i32);
+        if *nodes == 0 {
+            self.gpu_sizes.remove(&largest);
+        }
         self.gpu_memory +=
             sign * room.devices.iter().map(|device| i64::from(device.total)).sum::<i64>();
     }
