@@ -1,9 +1,12 @@
 //! How a command fails: one line that says what, where and what to do, and an exit code.
 //!
-//! 0 is success, 1 is a command that failed, 2 is a command line that cannot be meant.
+//! 0 is success, 1 is a command that failed, 2 is a command line that cannot be meant, 3 is something that is not
+//! there, 4 is something that the caller may not do, 5 is a server that cannot be reached.
 
 use std::io::{self, ErrorKind, IsTerminal};
 use std::process::ExitCode;
+
+use agentaflow_api::client::ClientError;
 
 use crate::output;
 
@@ -27,7 +30,7 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
 /// Says on stderr what went wrong and returns the exit code for it. A reader who went away
 /// (`agentaflow … | head`) is no failure and gets no message.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
-    if error.chain().any(is_broken_pipe) {
+    if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
     let label = if output::colour(io::stderr().is_terminal()) {
@@ -38,9 +41,26 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     eprintln!("{label} {}", sentence(error));
     if error.is::<Usage>() {
         eprintln!("\nFor more information, try '--help'.");
-        return ExitCode::from(2);
     }
-    ExitCode::FAILURE
+    ExitCode::from(code(error))
+}
+
+/// Whether the reader of the output went away.
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(is_broken_pipe)
+}
+
+fn code(error: &anyhow::Error) -> u8 {
+    if error.is::<Usage>() {
+        return 2;
+    }
+    match error.chain().find_map(|cause| cause.downcast_ref::<ClientError>()) {
+        Some(ClientError::Address { .. }) => 2,
+        Some(ClientError::Refused { status: 404, .. }) => 3,
+        Some(ClientError::Refused { status: 401 | 403, .. }) => 4,
+        Some(ClientError::Unreachable { .. }) => 5,
+        _ => 1,
+    }
 }
 
 fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
@@ -53,7 +73,7 @@ fn sentence(error: &anyhow::Error) -> String {
     for cause in error.chain() {
         let part = match cause.downcast_ref::<io::Error>() {
             Some(error) => plain(error),
-            None => cause.to_string(),
+            None => with_advice(cause),
         };
         if text.is_empty() {
             text = part;
@@ -62,6 +82,16 @@ fn sentence(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// What a cause says, with what to do about it where that is known here.
+fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
+    match cause.downcast_ref::<ClientError>() {
+        Some(unreachable @ ClientError::Unreachable { .. }) => {
+            format!("{unreachable}; is it running? `agentaflow up` starts one")
+        }
+        _ => cause.to_string(),
+    }
 }
 
 /// What the system said, without its number.

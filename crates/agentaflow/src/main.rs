@@ -1,10 +1,15 @@
 //! The command line of `agentaflow`: reads arguments, runs one command, turns its end into an exit
 //! code. Everything a command does lives in its own module under `commands`.
 
+mod amount;
 mod commands;
+mod connect;
+mod context;
 mod failure;
+mod job_args;
+mod listing;
+mod logging;
 mod output;
-mod words;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -18,7 +23,7 @@ use clap::{CommandFactory, Parser};
     name = "agentaflow",
     version,
     disable_help_subcommand = true,
-    after_help = "Start here: agentaflow simulate --demo"
+    after_help = "Start here: agentaflow up"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -34,13 +39,11 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {
-    match cli.command {
-        Some(command) => command.run()?,
-        None => Cli::command()
-            .print_help()
-            .and_then(|()| io::stdout().flush())
-            .context("cannot write the output")?,
+    if let Some(command) = cli.command {
+        return command.run();
     }
+    let printed = Cli::command().print_help().and_then(|()| io::stdout().flush());
+    printed.context("cannot write the output")?;
     Ok(ExitCode::SUCCESS)
 }
 

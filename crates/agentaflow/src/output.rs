@@ -50,8 +50,13 @@ pub(crate) struct Field<T> {
 
 /// Writes to stdout at once, so that a full disk or a closed pipe is noticed here.
 pub(crate) fn print(text: &str) -> Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+/// The same for what need not be text.
+pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("cannot write the output")
+    out.write_all(bytes).and_then(|()| out.flush()).context("cannot write the output")
 }
 
 /// Whether a stream gets colours: only a terminal, and not when `NO_COLOR` is set.
@@ -145,7 +150,8 @@ pub(crate) fn csv<T>(fields: &[Field<T>], rows: &[T]) -> String {
     text
 }
 
-fn quoted(value: &str) -> String {
+/// A CSV cell, in quotes where it needs them.
+pub(crate) fn quoted(value: &str) -> String {
     if value.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", value.replace('"', "\"\""))
     } else {

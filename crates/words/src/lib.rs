@@ -12,7 +12,7 @@ use agentaflow_engine::{
 const NAMED: usize = 3;
 
 /// Everything known about a waiting workload: why, its place, when, and what would fit instead.
-pub(crate) fn explanation(explanation: &Explanation, now: Time) -> Vec<String> {
+pub fn explanation(explanation: &Explanation, now: Time) -> Vec<String> {
     let mut lines = Vec::new();
     lines.extend(explanation.reason.as_ref().map(|why| reason(why, now)));
     let place = explanation
@@ -28,7 +28,7 @@ pub(crate) fn explanation(explanation: &Explanation, now: Time) -> Vec<String> {
 }
 
 /// Why a workload waits.
-pub(crate) fn reason(reason: &WaitReason, now: Time) -> String {
+pub fn reason(reason: &WaitReason, now: Time) -> String {
     match reason {
         WaitReason::NoNodes => "there are no nodes".to_owned(),
         WaitReason::NoRoom(tally) => nodes_fit(tally, ""),
@@ -63,12 +63,12 @@ pub(crate) fn reason(reason: &WaitReason, now: Time) -> String {
 }
 
 /// What nodes lack, with how many lack it: `5 lack 4 free GPUs (most free 2)`.
-pub(crate) fn lack(lack: &Lack, nodes: u32) -> String {
+pub fn lack(lack: &Lack, nodes: u32) -> String {
     format!("{nodes} {}", lacking(lack, nodes == 1))
 }
 
 /// A change with which a request would start now.
-pub(crate) fn nearby(nearby: &Nearby) -> String {
+pub fn nearby(nearby: &Nearby) -> String {
     match nearby {
         Nearby::Gpus(gpus) => format!("with {}", count(*gpus, "GPU")),
         Nearby::Share(share) => format!("with {} of one GPU", thousandths(share.get().into())),
@@ -86,7 +86,7 @@ pub(crate) fn nearby(nearby: &Nearby) -> String {
 }
 
 /// When a workload is expected to start.
-pub(crate) fn eta(eta: Eta, now: Time) -> String {
+pub fn eta(eta: Eta, now: Time) -> String {
     match eta {
         Eta::Now => "starts now".to_owned(),
         Eta::At(at) => format!("expected to start {}", moment(at, now)),
@@ -95,7 +95,7 @@ pub(crate) fn eta(eta: Eta, now: Time) -> String {
 }
 
 /// A length of time in its two largest units: `45 s`, `12 min`, `2 h 5 min`, `3 d 4 h`.
-pub(crate) fn span(span: Span) -> String {
+pub fn span(span: Span) -> String {
     const UNITS: [(&str, u64); 4] = [("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)];
     let seconds = span.0.div_ceil(1000);
     let largest = UNITS.iter().position(|(_, size)| seconds >= *size).unwrap_or(UNITS.len() - 1);
@@ -168,8 +168,20 @@ fn lacking(lack: &Lack, one: bool) -> String {
         }
         Lack::Memory { need, most } => of(lacks, *need, "memory", *most),
         Lack::Storage { need, most } => of(lacks, *need, "local storage", *most),
-        Lack::Resource { name, need, most } => format!("{lacks} {need} {name} (most free {most})"),
+        Lack::Resource { name, need, most } => match runtime(name.as_str()) {
+            Some(what) => format!("{} {what}", if one { "does not run" } else { "do not run" }),
+            None => format!("{lacks} {need} {name} (most free {most})"),
+        },
         other => standing(other, one),
+    }
+}
+
+/// What a node cannot do that lacks this: bodies offer ways to run work as resources named `runtime/…`.
+fn runtime(resource: &str) -> Option<&'static str> {
+    match resource.strip_prefix("runtime/")? {
+        "docker" | "plain-docker" => Some("Docker containers"),
+        "process" => Some("plain processes"),
+        _ => Some("this kind of work"),
     }
 }
 
@@ -227,13 +239,13 @@ fn cores(cpu: MilliCpu) -> String {
 }
 
 /// Thousandths as a decimal number without needless zeros: 1500 is `1.5`.
-pub(crate) fn thousandths(value: u64) -> String {
+pub fn thousandths(value: u64) -> String {
     let decimals = format!("{}.{:03}", value / 1000, value % 1000);
     decimals.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// A number and its noun: `1 GPU`, `4 GPUs`.
-pub(crate) fn count(number: u32, noun: &str) -> String {
+pub fn count(number: u32, noun: &str) -> String {
     format!("{number} {}", plural(number, noun))
 }
 
@@ -254,5 +266,4 @@ fn alternatives(names: impl Iterator<Item = String>) -> String {
 }
 
 #[cfg(test)]
-#[path = "words_tests.rs"]
 mod tests;

@@ -1,0 +1,115 @@
+//! What the agent knows about its machine.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use agentaflow_api::node::{Health, Heartbeat, NodeRegistration};
+use agentaflow_api::units::Cores;
+
+use crate::gpus::GpuWatch;
+use crate::settings::AgentSettings;
+
+/// The host's name.
+pub(crate) fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// How the node registers.
+pub(crate) fn registration(
+    settings: &AgentSettings,
+    gpus: &GpuWatch,
+    runtimes: Vec<String>,
+) -> NodeRegistration {
+    let host = gpus.host();
+    let instances = gpus.instances();
+    let hostname = hostname();
+    let (memory, _) = memory_mib();
+    let (storage, _) = storage_gib(&settings.state_dir);
+    let mut node_metadata = Map::new();
+    node_metadata.insert("gpu_source".to_owned(), Value::from(host.source));
+    if let Some(pod) = &settings.pod_name {
+        node_metadata.insert("pod_name".to_owned(), Value::from(pod.clone()));
+    }
+    NodeRegistration {
+        node_name: settings.node_name.clone().unwrap_or_else(|| hostname.clone()),
+        hostname: Some(hostname),
+        region: settings.region.clone(),
+        zone: settings.zone.clone(),
+        gpu_count: Some(instances.len() as u32),
+        gpu_type: instances.first().and_then(|gpu| gpu.gpu_type.clone()),
+        gpu_memory_total: Some(instances.iter().filter_map(|gpu| gpu.gpu_memory).sum()),
+        gpu_driver_version: host.driver,
+        gpu_cuda_version: host.cuda,
+        cpu_cores: Some(cores()),
+        memory_total: Some(memory),
+        storage_total: Some(storage),
+        max_concurrent_jobs: Some(settings.max_concurrent_jobs.unwrap_or(0)),
+        auto_register: Some(true),
+        price_per_gpu_hour: settings.prices.gpu,
+        price_per_cpu_hour: settings.prices.cpu,
+        price_per_memory_gb_hour: settings.prices.memory,
+        node_metadata,
+        gpu_instances: instances,
+        runtimes,
+        simulated: gpus.simulated(),
+        labels: settings.labels.clone(),
+        ..NodeRegistration::default()
+    }
+}
+
+/// A sign of life.
+pub(crate) fn heartbeat(node_id: &str, state: &Path, jobs: usize, gpus: &GpuWatch) -> Heartbeat {
+    let instances = gpus.instances();
+    let sick = !gpus.faults().is_empty();
+    Heartbeat {
+        node_id: Some(Value::from(node_id)),
+        gpu_memory_available: Some(
+            instances.iter().filter_map(|gpu| gpu.gpu_memory_available).sum(),
+        ),
+        cpu_cores_available: None,
+        memory_available: Some(memory_mib().1),
+        storage_available: Some(storage_gib(state).1),
+        current_jobs: Some(jobs as u32),
+        health_status: Some(if sick { Health::Unhealthy } else { Health::Healthy }),
+        gpu_instances: Some(instances),
+    }
+}
+
+fn cores() -> Cores {
+    Cores(std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as u64 * 1000)
+}
+
+/// MiB of memory, and of it free.
+fn memory_mib() -> (u64, u64) {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+            / 1024
+    };
+    (field("MemTotal"), field("MemAvailable"))
+}
+
+/// GiB of the file system of a folder, and of it free.
+fn storage_gib(dir: &Path) -> (u64, u64) {
+    rustix::fs::statvfs(dir).map_or((0, 0), |stat| {
+        let gib = |blocks: u64| blocks.saturating_mul(stat.f_frsize) >> 30;
+        (gib(stat.f_blocks), gib(stat.f_bavail))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_has_memory_and_storage() {
+        let (total, free) = memory_mib();
+        assert!(total > 0 && free > 0 && free <= total);
+        let (total, free) = storage_gib(Path::new("/"));
+        assert!(total > 0 && free <= total);
+        assert!(!hostname().is_empty());
+    }
+}

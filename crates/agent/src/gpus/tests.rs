@@ -1,0 +1,189 @@
+//! The watch as the agent uses it, on a source that says what the test wants.
+
+use agentaflow_gpu::{MigDevice, Simulated, SimulatedSpec};
+
+use super::*;
+
+/// A source whose answers are set by the test.
+#[derive(Default)]
+struct Told {
+    processes: Mutex<Vec<DeviceProcess>>,
+    used: Mutex<u64>,
+    fault: Mutex<Option<String>>,
+    broken: AtomicBool,
+}
+
+const GPU: &str = "GPU-a";
+
+impl GpuSource for Told {
+    fn host(&self) -> Host {
+        Host { source: "nvml", ..Host::default() }
+    }
+
+    fn devices(&self) -> Result<Vec<Device>, GpuError> {
+        let slice =
+            MigDevice { uuid: "MIG-1".into(), profile: "1g.10gb".into(), start: 2, memory: 9_728 };
+        let gpu = |index, uuid: &str, memory, mig| Device {
+            index,
+            uuid: uuid.to_owned(),
+            name: "NVIDIA A100".into(),
+            memory,
+            mig,
+            ..Device::default()
+        };
+        Ok(vec![
+            gpu(0, GPU, 81_920, None),
+            gpu(1, "GPU-b", 81_920, Some(vec![slice])),
+            gpu(2, "GPU-unreadable-2", 0, None),
+        ])
+    }
+
+    fn sample(&self) -> Result<Vec<Sample>, GpuError> {
+        if self.broken.load(Ordering::Relaxed) {
+            return Err(GpuError::Broken("version mismatch".into()));
+        }
+        let used = *self.used.lock().unwrap();
+        Ok(vec![Sample {
+            uuid: GPU.into(),
+            memory_used: Some(used),
+            memory_free: Some(81_000 - used),
+            fault: self.fault.lock().unwrap().clone(),
+            ..Sample::default()
+        }])
+    }
+
+    fn processes(&self) -> Result<Vec<DeviceProcess>, GpuError> {
+        Ok(self.processes.lock().unwrap().clone())
+    }
+}
+
+fn task(job: i64, uuid: &str, memory: u64, pids: &[u32]) -> TaskLoad {
+    let grant = GpuGrant { index: 0, uuid: uuid.to_owned(), milli: 500, memory, shared: true };
+    let key = TaskKey { job, epoch: 1, task: 0 };
+    TaskLoad { key, grants: vec![grant], pids: pids.to_vec() }
+}
+
+async fn watch() -> (Arc<Told>, GpuWatch) {
+    let told = Arc::new(Told::default());
+    let source: Arc<dyn GpuSource> = told.clone();
+    (told, GpuWatch::open(source).await.unwrap())
+}
+
+fn status(watch: &GpuWatch) -> Vec<String> {
+    watch.instances().into_iter().filter_map(|gpu| gpu.status).collect()
+}
+
+#[tokio::test]
+async fn gpus_are_told_with_slices_and_without_those_that_could_never_be_read() {
+    let (_, watch) = watch().await;
+    let gpus = watch.instances();
+    assert_eq!(gpus.len(), 2);
+    assert_eq!(gpus[0].gpu_memory_available, Some(81_000));
+    assert_eq!(gpus[0].gpu_memory_foreign, Some(0));
+    let slice = &gpus[1].mig.as_ref().unwrap()[0];
+    assert_eq!((&*slice.profile, slice.start, &*slice.uuid), ("1g.10gb", 2, "MIG-1"));
+    assert!(!watch.simulated());
+}
+
+#[tokio::test]
+async fn a_gpu_with_a_task_is_busy_and_so_is_the_gpu_of_a_slice() {
+    let (_, watch) = watch().await;
+    assert_eq!(status(&watch), ["available", "available"]);
+    watch.tick(&[task(1, "MIG-1", 100, &[])]).await;
+    assert_eq!(status(&watch), ["available", "busy"]);
+    watch.tick(&[task(1, GPU, 100, &[])]).await;
+    assert_eq!(status(&watch), ["busy", "available"]);
+}
+
+#[tokio::test]
+async fn memory_of_tasks_has_a_peak_and_memory_of_strangers_is_foreign() {
+    let (told, watch) = watch().await;
+    let mut stranger = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let mine = task(1, GPU, 40_000, &[4_000_000]);
+    for (used, strange) in [(1_000, 300), (5_000, 200), (2_000, 100)] {
+        let process = |pid, memory| DeviceProcess { uuid: GPU.into(), pid, memory };
+        *told.processes.lock().unwrap() =
+            vec![process(4_000_000, used), process(stranger.id(), strange)];
+        assert!(watch.tick(std::slice::from_ref(&mine)).await.is_empty());
+    }
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    assert_eq!(watch.peak_memory(mine.key), Some(5_000));
+    assert_eq!(watch.instances()[0].gpu_memory_foreign, Some(100));
+    watch.forget(mine.key);
+    assert_eq!(watch.peak_memory(mine.key), None);
+}
+
+#[tokio::test]
+async fn a_gpu_that_is_lost_is_an_error_and_offers_nothing() {
+    let (told, watch) = watch().await;
+    *told.fault.lock().unwrap() = Some("fell off the bus".into());
+    watch.tick(&[]).await;
+    let gpu = &watch.instances()[0];
+    assert_eq!((gpu.status.as_deref(), gpu.gpu_memory_available), (Some("error"), Some(0)));
+    assert_eq!(watch.faults(), [(GPU.to_owned(), "fell off the bus".to_owned())]);
+}
+
+#[tokio::test]
+async fn a_driver_that_fails_makes_every_gpu_an_error_until_it_works_again() {
+    let (told, watch) = watch().await;
+    told.broken.store(true, Ordering::Relaxed);
+    assert!(watch.tick(&[task(1, GPU, 1, &[])]).await.is_empty());
+    assert_eq!(status(&watch), ["error", "error"]);
+    assert!(watch.faults()[0].1.contains("version mismatch"));
+    told.broken.store(false, Ordering::Relaxed);
+    watch.tick(&[]).await;
+    assert_eq!(status(&watch), ["available", "available"]);
+    told.broken.store(true, Ordering::Relaxed);
+    assert!(GpuWatch::open(told).await.is_err());
+}
+
+#[tokio::test]
+async fn simulated_gpus_feel_the_tasks_that_are_on_them() {
+    let source: Arc<dyn GpuSource> = Arc::new(Simulated::new(&SimulatedSpec::default()).unwrap());
+    let watch = GpuWatch::open(source).await.unwrap();
+    let uuid = watch.instances()[0].gpu_uuid.clone().unwrap();
+    assert!(watch.simulated());
+    assert!(watch.tick(&[task(1, &uuid, 50_000, &[])]).await.is_empty());
+    let gpu = &watch.instances()[0];
+    assert_eq!(gpu.gpu_memory_available, Some(143_771 - 50_000));
+    assert!(gpu.utilization.unwrap() > 30.0);
+    assert_eq!((gpu.status.as_deref(), gpu.gpu_memory_foreign), (Some("busy"), None));
+}
+
+#[tokio::test]
+#[ignore = "needs an NVIDIA GPU and a python3 with torch"]
+async fn on_a_real_gpu_the_task_over_its_share_is_named_and_its_neighbour_is_not() {
+    let watch = GpuWatch::open(agentaflow_gpu::detect().unwrap().into()).await.unwrap();
+    let uuid = watch.instances()[0].gpu_uuid.clone().unwrap();
+    let take = |gib: u32| {
+        let code = format!(
+            "import sys, torch; x = torch.ones({gib} << 30, dtype=torch.uint8, device='cuda'); sys.stdin.read()"
+        );
+        // A shell in between: the process on the GPU is a grandchild. It ends when its input does.
+        let script = format!("python3 -c \"{code}\"; true");
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &script]).stdin(std::process::Stdio::piped()).spawn().unwrap()
+    };
+    let mut children = [take(6), take(2), take(1)];
+    let tasks =
+        [task(1, &uuid, 4_096, &[children[0].id()]), task(2, &uuid, 4_096, &[children[1].id()])];
+    let mut found = Vec::new();
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        found = watch.tick(&tasks).await;
+        let gpu = &watch.instances()[0];
+        println!("{:?} {:?} {found:?}", gpu.gpu_memory_available, gpu.gpu_memory_foreign);
+        if !found.is_empty() && gpu.gpu_memory_foreign > Some(1_024) {
+            break;
+        }
+    }
+    for child in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    println!("{:?} {:?}", watch.peak_memory(tasks[0].key), watch.peak_memory(tasks[1].key));
+    assert_eq!(found.iter().map(|over| over.key).collect::<Vec<_>>(), [tasks[0].key]);
+    assert!(watch.peak_memory(tasks[0].key) > Some(6 << 10));
+    assert!(watch.peak_memory(tasks[1].key) > Some(2 << 10));
+}

@@ -1,0 +1,88 @@
+//! What an earlier guardian left when it was killed itself: its processes are orphans that nobody answers for. They
+//! are killed, and an end is noted for their tasks.
+
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tracing::warn;
+
+use agentaflow_api::link::{StopCause, TaskKey};
+use agentaflow_api::units::Stamp;
+
+use super::cgroup::Root;
+use super::procs;
+use super::record::{self, StartRecord};
+use super::wire::{ExitRecord, TaskState};
+
+/// How long killed processes may take to go.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Kills leftovers, and tells how every task in the folder ended that was ever started.
+pub(super) fn settle(tasks: &Path, groups: Option<&Root>) -> Vec<TaskState> {
+    if let Some(groups) = groups {
+        groups.kill_all();
+    }
+    let keys = record::folders(tasks);
+    let open: Vec<(TaskKey, StartRecord)> = keys
+        .iter()
+        .filter(|key| record::read_exit(&record::folder(tasks, **key)).is_none())
+        .filter_map(|key| Some((*key, record::read_start(&record::folder(tasks, *key))?)))
+        .collect();
+    kill_orphans(tasks, &open);
+    for (key, start) in &open {
+        warn!(%key, "its guardian was killed, and it with it");
+        let exit = orphaned(start);
+        if let Err(error) = record::write_exit(&record::folder(tasks, *key), &exit) {
+            warn!(%key, %error, "cannot note the end of a task");
+        }
+    }
+    keys.iter().filter_map(|key| ended(tasks, *key, &open)).collect()
+}
+
+fn ended(tasks: &Path, key: TaskKey, open: &[(TaskKey, StartRecord)]) -> Option<TaskState> {
+    let orphan = open.iter().find(|(other, _)| *other == key).map(|(_, start)| orphaned(start));
+    let exit = record::read_exit(&record::folder(tasks, key)).or(orphan)?;
+    Some(TaskState { key, started_at: exit.started_at, ended: Some(exit) })
+}
+
+/// The end of a task whose guardian was killed: as if the node had been lost.
+fn orphaned(start: &StartRecord) -> ExitRecord {
+    let kill = Signal::KILL.as_raw();
+    ExitRecord {
+        code: Some(128 + kill),
+        signal: Some(kill),
+        stopped: Some(StopCause::LeaseLost),
+        started_at: start.started_at,
+        ran_ms: (Stamp::now().0 - start.started_at.0).max(0) as u64,
+        ..ExitRecord::default()
+    }
+}
+
+/// Kills until nothing is left that was started from this folder.
+fn kill_orphans(tasks: &Path, open: &[(TaskKey, StartRecord)]) {
+    let begun = Instant::now();
+    let ours = format!("{}/", tasks.display());
+    loop {
+        let mut found: Vec<u32> =
+            procs::all().into_iter().filter(|pid| is_ours(*pid, &ours)).collect();
+        for (_, start) in open {
+            found.extend(start.alive().map(procs::tree).unwrap_or_default());
+        }
+        found.retain(|pid| procs::stat(*pid).is_some_and(|stat| !stat.zombie));
+        if found.is_empty() || begun.elapsed() > PATIENCE {
+            return;
+        }
+        for pid in found {
+            procs::signal(pid, Signal::KILL);
+        }
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// Started as a task of this folder: its environment says so.
+fn is_ours(pid: u32, tasks: &str) -> bool {
+    pid != std::process::id()
+        && procs::variable(pid, super::MARKER).is_some_and(|value| value.starts_with(tasks))
+}

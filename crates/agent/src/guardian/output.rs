@@ -1,0 +1,92 @@
+//! The output of a task, on its way from a pipe to `output.log`.
+//!
+//! A pipe and not the file itself: `> /dev/stderr` in a script would empty a file. The file stays out of the task's
+//! reach, and no longer than its limit.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, PipeWriter, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use tokio::net::unix::pipe::Receiver;
+
+/// Bytes that are moved at a time.
+const CHUNK: usize = 8 << 10;
+
+/// The reading end of a task's output.
+#[derive(Clone, Debug)]
+pub(super) struct Output(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    pipe: Receiver,
+    log: Mutex<Log>,
+}
+
+#[derive(Debug)]
+struct Log {
+    file: File,
+    /// Bytes that may still be written.
+    room: u64,
+}
+
+impl Output {
+    /// Opens the log of a task and a pipe that leads to it. One byte more than the limit is kept: it tells that
+    /// something was cut.
+    pub(super) fn open(
+        dir: &Path,
+        user: Option<(u32, u32)>,
+        limit: u64,
+    ) -> io::Result<(Self, PipeWriter)> {
+        let path = dir.join("output.log");
+        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+        let room = limit.saturating_add(1).saturating_sub(file.metadata()?.len());
+        let (reader, writer) = io::pipe()?;
+        if let Some((uid, gid)) = user {
+            // Programs open `/dev/stdout` anew, and may only if it is theirs.
+            fchown(&writer, Some(uid), Some(gid))?;
+        }
+        let reader = OwnedFd::from(reader);
+        fcntl_setfl(&reader, fcntl_getfl(&reader)? | OFlags::NONBLOCK)?;
+        let inner =
+            Inner { pipe: Receiver::from_owned_fd(reader)?, log: Mutex::new(Log { file, room }) };
+        Ok((Self(Arc::new(inner)), writer))
+    }
+
+    /// Moves output as it comes, until nobody can write any more.
+    pub(super) async fn pump(self) {
+        while self.0.pipe.readable().await.is_ok() {
+            if self.drain() {
+                return;
+            }
+        }
+    }
+
+    /// Moves what is there. Whether nobody can write any more.
+    pub(super) fn drain(&self) -> bool {
+        let mut log = self.0.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chunk = [0; CHUNK];
+        loop {
+            match self.0.pipe.try_read(&mut chunk) {
+                Ok(0) => return true,
+                Ok(count) => log.append(&chunk[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return true,
+            }
+        }
+    }
+}
+
+impl Log {
+    /// Writes what fits. A full disk loses output, but does not hold up the task.
+    fn append(&mut self, bytes: &[u8]) {
+        let fits = bytes.len().min(usize::try_from(self.room).unwrap_or(usize::MAX));
+        if fits > 0 && self.file.write_all(&bytes[..fits]).is_ok() {
+            self.room -= fits as u64;
+        }
+    }
+}

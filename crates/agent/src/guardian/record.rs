@@ -1,0 +1,76 @@
+//! What the guardian keeps in the folder of a task, so that it survives the guardian.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use agentaflow_api::link::TaskKey;
+use agentaflow_api::units::Stamp;
+
+use super::procs;
+use super::wire::ExitRecord;
+
+const STARTED: &str = "start.json";
+const EXITED: &str = "exit.json";
+
+/// Names a process that was started for good: its number, its birth, and the machine's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StartRecord {
+    pub(super) pid: u32,
+    pub(super) born: u64,
+    pub(super) boot: String,
+    pub(super) started_at: Stamp,
+}
+
+impl StartRecord {
+    /// The process, if it is still the same one.
+    pub(super) fn alive(&self) -> Option<u32> {
+        let same = self.boot == procs::boot_id()
+            && procs::stat(self.pid).is_some_and(|stat| stat.born == self.born);
+        same.then_some(self.pid)
+    }
+}
+
+/// The folder of a task.
+pub(crate) fn folder(tasks: &Path, key: TaskKey) -> PathBuf {
+    tasks.join(key.to_string())
+}
+
+/// The tasks that have a folder.
+pub(crate) fn folders(tasks: &Path) -> Vec<TaskKey> {
+    let Ok(entries) = fs::read_dir(tasks) else { return Vec::new() };
+    let mut keys: Vec<TaskKey> =
+        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    keys.sort_unstable();
+    keys
+}
+
+pub(super) fn write_start(dir: &Path, record: &StartRecord) -> io::Result<()> {
+    write(dir, STARTED, record)
+}
+
+pub(super) fn read_start(dir: &Path) -> Option<StartRecord> {
+    read(&dir.join(STARTED))
+}
+
+pub(super) fn write_exit(dir: &Path, record: &ExitRecord) -> io::Result<()> {
+    write(dir, EXITED, record)
+}
+
+pub(super) fn read_exit(dir: &Path) -> Option<ExitRecord> {
+    read(&dir.join(EXITED))
+}
+
+/// Writes beside and renames, so that a reader sees all of it or nothing.
+pub(crate) fn write(dir: &Path, name: &str, value: &impl Serialize) -> io::Result<()> {
+    let beside = dir.join(format!(".{name}"));
+    fs::write(&beside, serde_json::to_vec(value)?)?;
+    fs::rename(&beside, dir.join(name))
+}
+
+pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&fs::read(path).ok()?).ok()
+}

@@ -1,0 +1,63 @@
+//! The guardian's socket, `guardian.sock` in its folder.
+//!
+//! The name of a unix socket holds at most 108 bytes, and folders may be deeper than that: both sides go through
+//! `/proc/self/fd/N`, where N is the folder, opened.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use tokio::net::{UnixListener, UnixStream};
+
+const NAME: &str = "guardian.sock";
+
+/// The right to be the guardian of a folder; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Lock(#[expect(dead_code, reason = "held, not read")] File);
+
+/// Takes the right to be the guardian of a folder; none if there is one already.
+pub(crate) fn lock(dir: &Path) -> io::Result<Option<Lock>> {
+    let file = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(0o600)
+        .open(dir.join("guardian.lock"))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(Lock(file))),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Listens; only for the user whose folder it is.
+pub(crate) fn bind(dir: &Path) -> io::Result<UnixListener> {
+    let path = dir.join(NAME);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let (folder, short) = through_descriptor(dir)?;
+    let listener = UnixListener::bind(short)?;
+    drop(folder);
+    fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Connects to the guardian of a folder.
+pub(crate) async fn connect(dir: &Path) -> io::Result<UnixStream> {
+    let (folder, short) = through_descriptor(dir)?;
+    let stream = UnixStream::connect(short).await;
+    drop(folder);
+    stream
+}
+
+fn through_descriptor(dir: &Path) -> io::Result<(File, PathBuf)> {
+    let flags = (OFlags::PATH | OFlags::DIRECTORY).bits().cast_signed();
+    let folder = OpenOptions::new().read(true).custom_flags(flags).open(dir)?;
+    let short = PathBuf::from(format!("/proc/self/fd/{}/{NAME}", folder.as_raw_fd()));
+    Ok((folder, short))
+}

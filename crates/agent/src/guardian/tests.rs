@@ -1,0 +1,340 @@
+//! The guardian with real processes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use agentaflow_api::link::{StopCause, TaskKey};
+use agentaflow_api::units::Secret;
+
+use super::client::Guardian;
+use super::wire::{Answer, ExitRecord, Order};
+use super::{MARKER, TASKS, procs, record};
+use crate::clock::boot_ms;
+
+const SWITCH: &str = "AGENTAFLOW_TEST_GUARDIAN";
+
+/// Not a test of its own: the tests start this program again as their guardian.
+#[test]
+fn the_guardian_of_other_tests_runs_in_this_program() {
+    if let Some(dir) = std::env::var_os(SWITCH) {
+        super::run(Path::new(&dir)).unwrap();
+    }
+}
+
+/// An agent's folder with a way to start its guardian.
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join(TASKS)).unwrap();
+        let script = dir.path().join("agentaflow");
+        let program = std::env::current_exe().unwrap();
+        let name = "guardian::tests::the_guardian_of_other_tests_runs_in_this_program";
+        let text = format!(
+            "#!/bin/sh\n{SWITCH}=\"$3\" exec {} --exact {name} --nocapture\n",
+            program.display()
+        );
+        fs::write(&script, text).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        Self { dir }
+    }
+
+    /// An agent that finds or starts the guardian.
+    fn agent(&self) -> Guardian {
+        let dir = self.dir.path().to_owned();
+        Guardian::new(dir.clone(), dir.join("agentaflow"))
+    }
+
+    fn task(&self, job: i64) -> PathBuf {
+        record::folder(&self.dir.path().join(TASKS), key(job))
+    }
+
+    fn order(&self, job: i64, script: &str) -> Order {
+        let dir = self.task(job);
+        fs::create_dir_all(&dir).unwrap();
+        let marker = format!("{}/out/output.json", dir.display());
+        let env = [("PATH", "/usr/bin:/bin"), (MARKER, marker.as_str())];
+        Order {
+            key: key(job),
+            argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
+            env: env
+                .map(|(name, value)| (name.to_owned(), Secret::from(value)))
+                .into_iter()
+                .collect::<BTreeMap<_, _>>(),
+            working_dir: dir,
+            user: None,
+            memory: 0,
+            cpu_milli: 0,
+            pids: 0,
+            grace_ms: 200,
+            leased: false,
+            log_limit: 1 << 20,
+        }
+    }
+
+    fn output(&self, job: i64) -> String {
+        fs::read_to_string(self.task(job).join("output.log")).unwrap_or_default()
+    }
+
+    /// The number that a task wrote, once it did.
+    async fn pid_written(&self, job: i64, lines: usize) -> Vec<u32> {
+        for _ in 0..500 {
+            let text = self.output(job);
+            let pids: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+            if pids.len() >= lines && text.ends_with('\n') {
+                return pids;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the task wrote only {:?}", self.output(job));
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let ours = format!("{}/", self.dir.path().display());
+        for pid in procs::all() {
+            let guardian =
+                procs::variable(pid, SWITCH).is_some_and(|dir| format!("{dir}/") == ours);
+            if guardian || procs::variable(pid, MARKER).is_some_and(|path| path.starts_with(&ours))
+            {
+                procs::signal(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+fn key(job: i64) -> TaskKey {
+    TaskKey { job, epoch: 1, task: 0 }
+}
+
+fn is_alive(pid: u32) -> bool {
+    procs::stat(pid).is_some_and(|stat| !stat.zombie)
+}
+
+async fn run(agent: &Guardian, order: Order) -> ExitRecord {
+    let key = order.key;
+    let answer = agent.start(order).await.unwrap();
+    assert!(matches!(answer, Answer::Started { .. }), "{answer:?}");
+    agent.wait(key).await.unwrap()
+}
+
+#[tokio::test]
+async fn exit_codes_signals_and_output_arrive() {
+    let place = Place::new();
+    let agent = place.agent();
+    let exit = run(&agent, place.order(1, "echo out; echo err >&2; exit 3")).await;
+    assert_eq!((exit.code, exit.signal, exit.stopped), (Some(3), None, None));
+    assert_eq!(place.output(1), "out\nerr\n");
+    let exit = run(&agent, place.order(2, "kill -SEGV $$")).await;
+    assert_eq!((exit.code, exit.signal), (Some(139), Some(11)));
+    let kept: ExitRecord = record::read(&place.task(2).join("exit.json")).unwrap();
+    assert_eq!(kept, exit);
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_is_the_jobs_fault() {
+    let place = Place::new();
+    let agent = place.agent();
+    let order = Order { argv: vec!["no-such-program".into()], ..place.order(1, "") };
+    let Answer::Failed { job: true, detail } = agent.start(order).await.unwrap() else { panic!() };
+    assert!(detail.contains("no such program"), "{detail}");
+    let order = Order { working_dir: "/no/such/folder".into(), ..place.order(2, "true") };
+    let Answer::Failed { job: true, detail } = agent.start(order).await.unwrap() else { panic!() };
+    assert!(detail.contains("/no/such/folder"), "{detail}");
+}
+
+#[tokio::test]
+async fn a_task_gets_the_environment_it_was_given_and_nothing_else() {
+    let place = Place::new();
+    let exit = run(&place.agent(), place.order(1, "env | cut -d= -f1 | sort | tr '\\n' ' '")).await;
+    assert_eq!(exit.code, Some(0));
+    let names: Vec<String> = place
+        .output(1)
+        .split(' ')
+        .filter(|name| !matches!(*name, "PWD" | "OLDPWD" | "SHLVL" | "_" | ""))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(names, [MARKER, "PATH"]);
+}
+
+#[tokio::test]
+async fn a_task_that_ignores_term_is_killed_after_the_grace() {
+    let place = Place::new();
+    let agent = place.agent();
+    agent
+        .start(place.order(1, "trap '' TERM; echo $$; while :; do sleep 0.05; done"))
+        .await
+        .unwrap();
+    place.pid_written(1, 1).await;
+    let begun = Instant::now();
+    agent.stop(key(1), StopCause::Cancelled, Duration::from_millis(300));
+    let exit = agent.wait(key(1)).await.unwrap();
+    assert_eq!(
+        (exit.code, exit.signal, exit.stopped),
+        (Some(137), Some(9), Some(StopCause::Cancelled))
+    );
+    assert!(begun.elapsed() >= Duration::from_millis(290), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn what_a_task_left_in_the_background_is_gone_after_its_end() {
+    let place = Place::new();
+    let agent = place.agent();
+    // One in its group, one that made itself a session of its own.
+    let script = "sleep 300 & echo $!; setsid sh -c 'echo $$; exec sleep 300' & sleep 0.2; exit 0";
+    let exit = run(&agent, place.order(1, script)).await;
+    assert_eq!(exit.code, Some(0));
+    let left = place.pid_written(1, 2).await;
+    assert!(left.iter().all(|pid| !is_alive(*pid)), "{left:?} still run");
+}
+
+#[tokio::test]
+async fn the_background_of_one_task_does_not_end_with_another() {
+    let place = Place::new();
+    let agent = place.agent();
+    agent
+        .start(place.order(1, "(setsid sh -c 'echo $$; exec sleep 300' &); sleep 300"))
+        .await
+        .unwrap();
+    let daemon = place.pid_written(1, 1).await[0];
+    run(&agent, place.order(2, "true")).await;
+    assert!(is_alive(daemon));
+    agent.stop(key(1), StopCause::Cancelled, Duration::from_secs(5));
+    agent.wait(key(1)).await.unwrap();
+    assert!(!is_alive(daemon));
+}
+
+#[tokio::test]
+async fn leased_tasks_end_with_the_lease_and_others_do_not() {
+    let place = Place::new();
+    let agent = place.agent();
+    agent.renew(boot_ms() + 300);
+    agent.start(Order { leased: true, ..place.order(1, "sleep 300") }).await.unwrap();
+    agent.start(place.order(2, "echo $$; sleep 300")).await.unwrap();
+    let exit = agent.wait(key(1)).await.unwrap();
+    assert_eq!(exit.stopped, Some(StopCause::LeaseLost));
+    let other = place.pid_written(2, 1).await[0];
+    assert!(is_alive(other));
+}
+
+#[tokio::test]
+async fn tasks_go_on_when_the_agent_is_gone_and_the_next_one_learns_their_end() {
+    let place = Place::new();
+    let first = place.agent();
+    first.start(place.order(1, "echo $$; sleep 0.5; echo done; exit 7")).await.unwrap();
+    place.pid_written(1, 1).await;
+    drop(first);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let second = place.agent();
+    let exit = second.wait(key(1)).await.unwrap();
+    assert_eq!(exit.code, Some(7));
+    assert!(place.output(1).ends_with("done\n"));
+    assert_eq!(second.list().await.unwrap().len(), 1);
+    second.forget(key(1));
+    assert!(second.list().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn what_a_killed_guardian_left_is_killed_by_the_next_one() {
+    let place = Place::new();
+    let agent = place.agent();
+    agent
+        .start(place.order(1, "echo $$; setsid sh -c 'echo $$; exec sleep 300' & sleep 300"))
+        .await
+        .unwrap();
+    let orphans = place.pid_written(1, 2).await;
+    let guardian = procs::all().into_iter().find(|pid| {
+        procs::variable(*pid, SWITCH).is_some_and(|dir| Path::new(&dir) == place.dir.path())
+            && procs::children(*pid).iter().any(|child| orphans.contains(child))
+    });
+    procs::signal(guardian.unwrap(), Signal::KILL);
+    let exit = agent.wait(key(1)).await.unwrap();
+    assert_eq!(exit.stopped, Some(StopCause::LeaseLost));
+    assert!(orphans.iter().all(|pid| !is_alive(*pid)), "{orphans:?} still run");
+}
+
+#[tokio::test]
+async fn output_without_end_does_not_fill_the_disk() {
+    let place = Place::new();
+    let agent = place.agent();
+    let order = Order {
+        log_limit: 1000,
+        ..place.order(1, "while :; do head -c 3000000 /dev/zero; sleep 0.3; done")
+    };
+    agent.start(order).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let length = place.task(1).join("output.log").metadata().unwrap().len();
+    assert_eq!(length, 1001);
+    agent.stop(key(1), StopCause::Cancelled, Duration::ZERO);
+    agent.wait(key(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_bad_message_spoils_nothing_but_itself() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let place = Place::new();
+    let agent = place.agent();
+    run(&agent, place.order(1, "true")).await;
+    let mut stream = super::socket::connect(place.dir.path()).await.unwrap();
+    stream
+        .write_all(b"{\"id\":1,\"ask\":\"fly\"}\nnonsense\n{\"id\":2,\"ask\":\"hello\"}\n")
+        .await
+        .unwrap();
+    let mut text = String::new();
+    while text.lines().count() < 3 || !text.ends_with('\n') {
+        let mut buffer = [0; 4096];
+        let count = stream.read(&mut buffer).await.unwrap();
+        assert!(count > 0, "{text}");
+        text.push_str(&String::from_utf8_lossy(&buffer[..count]));
+    }
+    assert!(text.contains("\"protocol\":1"), "{text}");
+    assert_eq!(run(&agent, place.order(2, "exit 4")).await.code, Some(4));
+}
+
+#[tokio::test]
+async fn a_task_over_its_memory_is_ended_as_such_where_the_machine_can_limit_it() {
+    let Some(root) = super::cgroup::Root::find("test-of-limits") else {
+        println!("skipped: this machine has no unified control groups that we may use");
+        return;
+    };
+    root.remove();
+    let place = Place::new();
+    let agent = place.agent();
+    let order =
+        Order { memory: 32, ..place.order(1, "head -c 300000000 /dev/zero | tail | wc -c") };
+    let exit = run(&agent, order).await;
+    assert!(exit.out_of_memory, "{exit:?}");
+    assert!((16..=32).contains(&exit.memory), "{exit:?}");
+    let exit = run(&agent, Order { memory: 32, ..place.order(2, "true") }).await;
+    assert!(!exit.out_of_memory && exit.code == Some(0), "{exit:?}");
+}
+
+#[tokio::test]
+async fn many_short_tasks_are_quick() {
+    let place = Place::new();
+    let agent = place.agent();
+    run(&agent, place.order(0, "true")).await;
+    let begun = Instant::now();
+    let runs = (1..=300).map(|job| {
+        let order = Order { argv: vec!["true".into()], ..place.order(job, "") };
+        let agent = agent.clone();
+        tokio::spawn(async move { run(&agent, order).await.code })
+    });
+    for run in runs.collect::<Vec<_>>() {
+        assert_eq!(run.await.unwrap(), Some(0));
+    }
+    let rate = 300.0 / begun.elapsed().as_secs_f64();
+    println!("{rate:.0} processes a second");
+    assert!(rate > 100.0, "{rate:.0} processes a second");
+}

@@ -1,0 +1,38 @@
+//! The agent's own port: whether it lives, and whether it can take work.
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::session::Sessions;
+
+/// Answers `/health` and `/ready` until told to stop.
+pub(crate) async fn serve(listener: TcpListener, sessions: Sessions, stop: CancellationToken) {
+    let ready = move || {
+        let sessions = sessions.clone();
+        async move { readiness(&sessions) }
+    };
+    let health = || async { axum::Json(json!({ "status": "healthy" })) };
+    let routes = Router::new().route("/health", get(health)).route("/ready", get(ready));
+    let served = axum::serve(listener, routes).with_graceful_shutdown(stop.cancelled_owned()).await;
+    if let Err(error) = served {
+        warn!(%error, "the agent's own port is closed");
+    }
+}
+
+fn readiness(sessions: &Sessions) -> impl IntoResponse + use<> {
+    if sessions.is_ready() {
+        (StatusCode::OK, axum::Json(json!({ "status": "ready" })))
+    } else {
+        let why = "the agent is not connected to its server";
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            axum::Json(json!({ "status": "not ready", "detail": why })),
+        )
+    }
+}

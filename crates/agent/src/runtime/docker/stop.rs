@@ -1,0 +1,136 @@
+//! Ends containers: asks politely, and after a grace does not ask any more. Remembers why.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use bollard::Docker as Engine;
+use bollard::query_parameters::{KillContainerOptions, StopContainerOptions};
+use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
+
+use agentaflow_api::link::{StopCause, TaskKey};
+use agentaflow_api::units::Stamp;
+
+use super::connect::{agent_label, by_labels, connect};
+use super::{AGENT, GRACE, KEY, LEASED, fault};
+
+/// The file in a task's folder that says why it was stopped.
+const FILE: &str = "stop.json";
+
+/// That, why and when a task was told to stop.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Stopped {
+    pub(super) cause: StopCause,
+    /// A container that was over before was not stopped.
+    pub(super) at: Stamp,
+    grace_ms: u64,
+}
+
+impl Stopped {
+    pub(super) fn now(cause: StopCause, grace: Duration) -> Self {
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        Self { cause, at: Stamp::now(), grace_ms }
+    }
+
+    pub(super) fn grace(self) -> Duration {
+        Duration::from_millis(self.grace_ms)
+    }
+}
+
+/// Writes down why a task is stopped, for an agent that starts anew meanwhile. The first reason counts.
+pub(super) fn remember(folder: &Path, stopped: Stopped) {
+    let write = || -> std::io::Result<()> {
+        let temporary = folder.join("stop.json.new");
+        fs::write(&temporary, serde_json::to_vec(&stopped)?)?;
+        // A link, unlike a rename, does not replace what is there.
+        let linked = fs::hard_link(&temporary, folder.join(FILE));
+        fs::remove_file(&temporary)?;
+        linked
+    };
+    match write() {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
+            tracing::warn!("cannot write `{}`: {error}", folder.join(FILE).display());
+        }
+        _ => {}
+    }
+}
+
+/// Why a task was stopped, as written down.
+pub(super) fn remembered(folder: &Path) -> Option<Stopped> {
+    serde_json::from_slice(&fs::read(folder.join(FILE)).ok()?).ok()
+}
+
+/// Begins to stop a container and returns at once.
+pub(super) fn begin(engine: Engine, id: String, grace: Duration) {
+    tokio::spawn(async move { stop(&engine, &id, grace).await });
+}
+
+/// Stops containers, given by id or name, and returns when none of them runs any more. Unknown ones are fine.
+pub async fn stop_containers(socket: &Path, ids: &[String], grace: Duration) -> Result<(), String> {
+    let engine = connect(socket).await.map_err(|error| error.to_string())?;
+    join_all(ids.iter().map(|id| stop(&engine, id, grace))).await;
+    Ok(())
+}
+
+/// Stops every container of the agent with this folder that must not outlive the lease, each with its own
+/// grace, and returns their tasks when none of them runs any more. `wait` will tell [`StopCause::LeaseLost`].
+pub async fn stop_leased(socket: &Path, state_dir: &Path) -> Result<Vec<TaskKey>, String> {
+    let engine = connect(socket).await.map_err(|error| error.to_string())?;
+    let ours = format!("{AGENT}={}", agent_label(state_dir));
+    let mut options = by_labels(vec![ours, format!("{LEASED}=true")]);
+    // Only those that run.
+    options.all = false;
+    let listed = engine.list_containers(Some(options)).await;
+    let listed = listed.map_err(|error| fault::node(&error).to_string())?;
+    let mut tasks = Vec::new();
+    let mut stops = Vec::new();
+    for container in listed {
+        let labels = container.labels.unwrap_or_default();
+        let label = |name: &str| labels.get(name).map(String::as_str).unwrap_or_default();
+        let (Ok(key), Some(id)) = (label(KEY).parse::<TaskKey>(), container.id) else { continue };
+        let grace = Duration::from_millis(label(GRACE).parse().unwrap_or_default());
+        let folder = state_dir.join("tasks").join(key.to_string());
+        remember(&folder, Stopped::now(StopCause::LeaseLost, grace));
+        tasks.push(key);
+        let engine = engine.clone();
+        stops.push(async move { stop(&engine, &id, grace).await });
+    }
+    join_all(stops).await;
+    Ok(tasks)
+}
+
+/// TERM (or what the image asks for instead), grace, KILL. Returns when the container does not run any more.
+///
+/// The engine is told the grace too, in whole seconds, so that it ends the container even if we are ended first.
+async fn stop(engine: &Engine, id: &str, grace: Duration) {
+    let seconds = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
+    let t = Some(i32::try_from(seconds).unwrap_or(i32::MAX));
+    let polite = engine.stop_container(id, Some(StopContainerOptions { t, signal: None }));
+    let Err(_late) = tokio::time::timeout(grace, polite).await else { return };
+    let kill = KillContainerOptions { signal: "SIGKILL".to_owned() };
+    match engine.kill_container(id, Some(kill)).await {
+        // It is over, or gone.
+        Err(error) if fault::is_conflict(&error) || fault::is_missing(&error) => {}
+        Err(error) => tracing::warn!("cannot kill the container {id}: {error}"),
+        Ok(()) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_reason_for_a_stop_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(remembered(folder.path()).is_none());
+        for cause in [StopCause::TimedOut, StopCause::Cancelled] {
+            remember(folder.path(), Stopped::now(cause, Duration::from_millis(1500)));
+        }
+        let stopped = remembered(folder.path()).unwrap();
+        assert_eq!(stopped.cause, StopCause::TimedOut);
+        assert_eq!(stopped.grace(), Duration::from_millis(1500));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,78 @@
+//! As whom process jobs run.
+
+use std::fs;
+use std::path::PathBuf;
+
+use rustix::process::{getgid, getuid};
+
+/// A user of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobUser {
+    /// The user's number.
+    pub uid: u32,
+    /// The number of the user's group.
+    pub gid: u32,
+    /// The user's home.
+    pub home: PathBuf,
+}
+
+/// The user for jobs of an agent that is root, when the operator names none.
+pub const NOBODY: &str = "nobody";
+
+impl JobUser {
+    /// Who runs process jobs. An agent that is root never runs them as root itself; another one can run them only
+    /// as itself.
+    pub fn choose(name: Option<&str>) -> Result<Option<Self>, String> {
+        let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let is_root = getuid().is_root();
+        if !is_root && name.is_none() {
+            return Ok(None);
+        }
+        let name = name.unwrap_or(NOBODY);
+        let user = find(&passwd, name).ok_or_else(|| {
+            format!("there is no user `{name}` on this machine; name another one for process jobs")
+        })?;
+        if is_root && user.uid == 0 {
+            return Err(
+                "process jobs cannot run as root; name an unprivileged user for them".to_owned()
+            );
+        }
+        if is_root {
+            return Ok(Some(user));
+        }
+        if (user.uid, user.gid) == (getuid().as_raw(), getgid().as_raw()) {
+            return Ok(None);
+        }
+        Err(format!(
+            "only root can run jobs as another user; start the agent as root or as `{name}`"
+        ))
+    }
+}
+
+/// Looks a name up, or takes `uid:gid` as it is.
+fn find(passwd: &str, name: &str) -> Option<JobUser> {
+    let by_name = passwd.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [login, _, uid, gid, _, home, ..] = fields[..] else { return None };
+        (login == name).then_some(())?;
+        Some(JobUser { uid: uid.parse().ok()?, gid: gid.parse().ok()?, home: home.into() })
+    });
+    by_name.or_else(|| {
+        let (uid, gid) = name.split_once(':')?;
+        Some(JobUser { uid: uid.parse().ok()?, gid: gid.parse().ok()?, home: "/".into() })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_found_by_name_or_by_numbers() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\njobs:x:990:991:,,,:/srv/jobs:/bin/false\n";
+        let jobs = JobUser { uid: 990, gid: 991, home: "/srv/jobs".into() };
+        assert_eq!(find(passwd, "jobs"), Some(jobs));
+        assert_eq!(find(passwd, "7:8").map(|user| (user.uid, user.gid)), Some((7, 8)));
+        assert_eq!(find(passwd, "job"), None);
+    }
+}

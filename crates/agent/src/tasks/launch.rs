@@ -1,0 +1,67 @@
+//! Makes an assignment ready to run: its folder, and its whole environment.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use agentaflow_api::job::Runtime as Kind;
+use agentaflow_api::link::Assignment;
+
+use super::{Host, folder};
+use crate::gpus::{Mps, device_env};
+use crate::guardian::{MARKER, record};
+use crate::runtime::Launch;
+use crate::runtime::docker::{DATA_FILE, OUT_FOLDER};
+
+const SIMULATED: &str = "notice: the GPUs of this node are simulated; this job runs without a GPU";
+
+/// Makes the folder of a task, and everything the runtime needs.
+pub(super) fn prepare(host: &Host, assignment: &Assignment) -> io::Result<Launch> {
+    let dir = record::folder(&host.dir, assignment.key);
+    let user = host.user(assignment.runtime);
+    folder::make(&dir, assignment, user)?;
+    let mut env: BTreeMap<String, String> = assignment
+        .env
+        .iter()
+        .map(|(name, value)| (name.clone(), value.expose().to_owned()))
+        .collect();
+    env.entry("API_ENDPOINT".to_owned()).or_insert_with(|| host.server.clone());
+    let (out, data_file) = match assignment.runtime {
+        Kind::Docker => (OUT_FOLDER.to_owned(), DATA_FILE.to_owned()),
+        Kind::Process => {
+            let dir = std::fs::canonicalize(&dir)?;
+            let show = |name: &str| dir.join(name).to_string_lossy().into_owned();
+            (show("out"), show("data.json"))
+        }
+    };
+    env.insert(MARKER.to_owned(), format!("{out}/output.json"));
+    let data = serde_json::to_vec(&assignment.job_data)?;
+    if data.len() > folder::INLINE_DATA {
+        folder::write_data(&dir, &data, user)?;
+        env.insert("JOB_DATA_FILE".to_owned(), data_file);
+    } else {
+        env.insert("JOB_DATA".to_owned(), String::from_utf8_lossy(&data).into_owned());
+    }
+    if assignment.simulated && !assignment.gpus.is_empty() {
+        folder::write_notice(&dir, SIMULATED)?;
+    }
+    let devices = devices(assignment);
+    env.extend(device_env(&assignment.gpus, assignment.simulated, mps(assignment).as_ref()));
+    Ok(Launch { assignment: assignment.clone(), env: env.into_iter().collect(), dir, devices })
+}
+
+/// The devices to hand over, by uuid, each once.
+fn devices(assignment: &Assignment) -> Vec<String> {
+    let mut devices: Vec<String> = Vec::new();
+    for gpu in assignment.gpus.iter().filter(|_| !assignment.simulated) {
+        if !devices.contains(&gpu.uuid) {
+            devices.push(gpu.uuid.clone());
+        }
+    }
+    devices
+}
+
+/// NVIDIA's multi-process service, for processes that share a GPU; containers cannot reach it.
+fn mps(assignment: &Assignment) -> Option<Mps> {
+    let shares = assignment.gpus.iter().any(|gpu| gpu.shared);
+    (shares && assignment.runtime == Kind::Process).then(Mps::find)?
+}

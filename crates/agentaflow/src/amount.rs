@@ -1,0 +1,131 @@
+//! How amounts are written on the command line: `90s`, `8G`, `2.5`, `KEY=VALUE`.
+
+use std::time::Duration;
+
+use agentaflow_api::{Cores, Dollars};
+
+/// Reads a length of time: `300ms`, `90s`, `5m`, `1h30m`, `2d`; a bare number is seconds.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a length of time: write it like 90s, 5m or 1h30m");
+    if let Ok(seconds) = text.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).map_err(|_| wrong());
+    }
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+        let (number, tail) = rest.split_at(digits);
+        let letters = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(letters);
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        let part = number * seconds_in(unit).ok_or_else(wrong)?;
+        let part = Duration::try_from_secs_f64(part).map_err(|_| wrong())?;
+        total = total.checked_add(part).ok_or_else(wrong)?;
+        rest = tail;
+    }
+    if text.is_empty() { Err(wrong()) } else { Ok(total) }
+}
+
+fn seconds_in(unit: &str) -> Option<f64> {
+    Some(match unit {
+        "ms" => 0.001,
+        "s" | "sec" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        "d" => 86_400.0,
+        _ => return None,
+    })
+}
+
+/// A length of time of more than nothing.
+pub(crate) fn some_duration(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("it must be longer than nothing".to_owned()),
+        more => Ok(more),
+    }
+}
+
+/// Reads an amount of memory in MiB: `512`, `512M`, `8G`, `1.5GiB`, `2T`.
+pub(crate) fn mib(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}` is not an amount of memory: write it like 512M or 8G");
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let unit = unit.trim().to_ascii_lowercase();
+    let factor = match unit.trim_end_matches('b').trim_end_matches('i') {
+        "" | "m" => 1.0,
+        "g" => 1024.0,
+        "t" => 1024.0 * 1024.0,
+        _ => return Err(wrong()),
+    };
+    let mib = (number * factor).round();
+    if mib > 1e12 { Err(wrong()) } else { Ok(mib as u64) }
+}
+
+/// Reads a number of cores: `4`, `0.5`.
+pub(crate) fn cores(text: &str) -> Result<Cores, String> {
+    let number: f64 = text.parse().map_err(|_| "write a number of cores, such as 4 or 0.5")?;
+    if !(0.0..=1e6).contains(&number) {
+        return Err("a number of cores lies between 0 and a million".to_owned());
+    }
+    Ok(Cores((number * 1000.0).round() as u64))
+}
+
+/// Reads an amount of money: `2.5` or `$2.50`.
+pub(crate) fn dollars(text: &str) -> Result<Dollars, String> {
+    let number: f64 = text
+        .trim_start_matches('$')
+        .parse()
+        .map_err(|_| "write a number of dollars, such as 2.50")?;
+    if !(0.0..=1e6).contains(&number) {
+        return Err("a price lies between 0 and a million dollars".to_owned());
+    }
+    Ok(Dollars((number * 1e6).round() as i64))
+}
+
+/// Reads `KEY=VALUE`.
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write it as KEY=VALUE".to_owned()),
+    }
+}
+
+/// An amount of memory as people read it: `512 MiB`, `8 GiB`, `1.5 GiB`.
+pub(crate) fn memory(mib: u64) -> String {
+    if mib < 1024 {
+        return format!("{mib} MiB");
+    }
+    let text = format!("{:.1}", mib as f64 / 1024.0);
+    format!("{} GiB", text.trim_end_matches(".0"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_with_units_or_as_seconds() {
+        let written = ["90", "90s", "1m30s", "0.025h", "90000ms"];
+        assert!(written.iter().all(|text| duration(text) == Ok(Duration::from_secs(90))));
+        for wrong in ["", "h", "5x", "-1", "1h-5m", "1e400", "nan"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+        assert!(some_duration("0s").is_err());
+    }
+
+    #[test]
+    fn memory_is_written_in_mib_or_with_a_unit() {
+        assert_eq!(["512", "512M", "0.5G", "0.5GiB"].map(mib), [const { Ok(512) }; 4]);
+        for wrong in ["", "G", "5x", "-1", "1e3G"] {
+            assert!(mib(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!([512, 8192, 1536].map(memory), ["512 MiB", "8 GiB", "1.5 GiB"]);
+    }
+
+    #[test]
+    fn a_pair_has_a_key() {
+        assert_eq!(pair("A=b=c"), Ok(("A".to_owned(), "b=c".to_owned())));
+        assert!(pair("=b").is_err() && pair("A").is_err());
+    }
+}

@@ -1,0 +1,67 @@
+//! `agentaflow context`: which servers are known, and which one is meant.
+
+use anyhow::Result;
+
+use crate::context::{self, Contexts, Target};
+use crate::output;
+
+/// Show or choose the server that commands speak to
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// List the contexts; the current one is marked
+    List,
+    /// Make a context the current one
+    Use {
+        /// Its name
+        name: String,
+    },
+    /// Show which server commands speak to, and why
+    Show,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match &args.what {
+        None | Some(What::List) => list(),
+        Some(What::Use { name }) => choose(name),
+        Some(What::Show) => show(),
+    }
+}
+
+fn list() -> Result<()> {
+    let contexts = Contexts::read(&context::file()?)?;
+    if contexts.known.is_empty() {
+        return output::print("There are no contexts yet; `agentaflow up` makes one.\n");
+    }
+    let line = |(name, target): (&String, &Target)| {
+        let mark = if contexts.current.as_ref() == Some(name) { '*' } else { ' ' };
+        format!("{mark} {name:<16} {}\n", target.server)
+    };
+    output::print(&contexts.known.iter().map(line).collect::<Vec<_>>().concat())
+}
+
+fn choose(name: &str) -> Result<()> {
+    let path = context::file()?;
+    let mut contexts = Contexts::read(&path)?;
+    let server = contexts.named(name)?.server.clone();
+    contexts.current = Some(name.to_owned());
+    contexts.write(&path)?;
+    output::print(&format!("`{name}` is the current context: {server}\n"))
+}
+
+fn show() -> Result<()> {
+    let target = context::target(None)?;
+    let why =
+        match (context::variable("AGENTAFLOW_SERVER"), context::variable("AGENTAFLOW_CONTEXT")) {
+            (Some(_), _) => "AGENTAFLOW_SERVER is set".to_owned(),
+            (None, Some(name)) => format!("AGENTAFLOW_CONTEXT is `{name}`"),
+            (None, None) => format!("the current context of `{}`", context::file()?.display()),
+        };
+    let token = if target.token.is_some() { "with a token" } else { "without a token" };
+    output::print(&format!("{} {token} ({why})\n", target.server))
+}

@@ -1,0 +1,80 @@
+//! `agentaflow explain` and `agentaflow what-if`: why a job waits, and what would happen to one.
+
+use agentaflow_api::explain::Explanation;
+use anyhow::{Context as _, Result};
+
+use crate::connect::{Connect, block_on};
+use crate::job_args::JobArgs;
+use crate::listing::{self, one_line};
+use crate::output::{self, Format};
+
+/// Say why a job waits, when it will start, and what would start now
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Number of the job
+    #[arg(value_name = "ID")]
+    id: i64,
+    /// How to print it: `json` prints everything
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// Say what would happen to a job, without handing it in
+#[derive(Debug, clap::Args)]
+pub(crate) struct WhatIfArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// How to print it: `json` prints everything
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let client = args.connect.client()?;
+    let said = block_on(async { Ok(client.explain(args.id).await?) });
+    show(&said.with_context(|| format!("cannot explain job {}", args.id))?, args.output)
+}
+
+pub(crate) fn what_if(args: &WhatIfArgs) -> Result<()> {
+    let job = args.job.job()?;
+    let client = args.connect.client()?;
+    show(&block_on(async { Ok(client.what_if(&job).await?) })?, args.output)
+}
+
+fn show(said: &Explanation, format: Format) -> Result<()> {
+    output::print(&if format == Format::Json { listing::json(said)? } else { words(said) })
+}
+
+fn words(said: &Explanation) -> String {
+    let mut text = output::wrapped(&one_line(&said.summary), "", "");
+    let mut add = |line: &str| text.push_str(&output::wrapped(&one_line(line), "  ", "    "));
+    if let Some(detail) = said.detail.as_deref().filter(|detail| !said.summary.contains(*detail)) {
+        add(detail);
+    }
+    if let Some(position) = said.position {
+        add(&format!("place {position} of {}", said.waiting));
+    }
+    if !said.eta_text.is_empty() && !said.summary.contains(&said.eta_text) {
+        add(&said.eta_text);
+    }
+    if !said.would_start_now.is_empty() {
+        add(&format!("would start now {}", said.would_start_now.join(", or ")));
+    }
+    for node in &said.closest {
+        add(&format!("{}: {}", node.node_name, node.lacks));
+    }
+    for task in &said.placement {
+        let simulated = if task.simulated { " (SIMULATED)" } else { "" };
+        let gpus = if task.gpus.is_empty() { "no GPU".to_owned() } else { task.gpus.join(", ") };
+        add(&format!("task {} on {}: {gpus}{simulated}", task.task, task.node_name));
+    }
+    if let Some(price) = said.price_per_hour {
+        let all = said.estimated_cost.map(|cost| format!(", {cost} in all")).unwrap_or_default();
+        add(&format!("{price} an hour{all}"));
+    }
+    text
+}

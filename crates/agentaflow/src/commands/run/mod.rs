@@ -1,0 +1,139 @@
+//! `agentaflow run`: hands in a job, shows its output as if it ran here, and ends as it ended.
+
+mod follow;
+mod interrupt;
+mod place;
+
+use std::process::ExitCode;
+
+use agentaflow_api::client::Client;
+use agentaflow_api::job::{Job, JobStatus};
+use anyhow::{Context as _, Result};
+
+use super::OWN_FAILURE;
+use super::submit::hand_in;
+use crate::connect::{Connect, block_on};
+use crate::failure;
+use crate::job_args::JobArgs;
+use crate::listing::one_line;
+use crate::output;
+
+/// What a shell reports for a program whose reader went away.
+const CLOSED_PIPE: u8 = 128 + 13;
+
+const EXAMPLES: &str = "\
+Examples:
+  agentaflow run -- echo hello
+      A command as a plain process on any node that allows it
+  agentaflow run --gpus 1 pytorch/pytorch:latest -- python -c 'import torch; print(torch.cuda.device_count())'
+      A container with one GPU
+  agentaflow run --fraction 0.5 --timeout 1h -d my/model -- python serve.py
+      Half a GPU, an hour at most, in the background
+
+Ctrl-C lets go of the job, which goes on; Ctrl-C again within three seconds stops it. Without a terminal
+SIGINT and SIGTERM stop it.
+
+Exit codes: the job's own; 128 and the number of the signal that ended it; 125 when it could not be run.";
+
+/// Run a job: show its output, end with its exit code
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    job: JobArgs,
+    /// Print the job's number and leave it alone
+    #[arg(short, long)]
+    detach: bool,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// What became of watching a job.
+enum Watched {
+    /// It is over.
+    Ended(Box<Job>),
+    /// It goes on without us.
+    LetGo,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let job = args.job.job()?;
+    let client = args.connect.client()?;
+    block_on(async {
+        // From here on a signal is ours to answer: a job that was handed in must not be forgotten.
+        let mut signals = interrupt::Signals::new()?;
+        let job = hand_in(&client, &job).await.context("cannot hand in the job")?;
+        if args.detach {
+            output::print(&format!("{}\n", job.id))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        match watch(&client, &job, &mut signals).await {
+            Ok(Watched::Ended(job)) => Ok(ended(&job)),
+            Ok(Watched::LetGo) => Ok(ExitCode::from(interrupt::INTERRUPTED)),
+            Err(error) if failure::is_closed_pipe(&error) => {
+                client.cancel(job.id).await.with_context(|| format!("cannot stop job {}", job.id))?;
+                Ok(ExitCode::from(CLOSED_PIPE))
+            }
+            Err(error) => Err(error.context(format!(
+                "lost touch with job {id}, which goes on; `agentaflow logs -f {id}` comes back to it",
+                id = job.id
+            ))),
+        }
+    })
+}
+
+async fn watch(client: &Client, job: &Job, signals: &mut interrupt::Signals) -> Result<Watched> {
+    let output = follow::to_the_end(client, job);
+    let place = place::tell(client, job.id);
+    tokio::pin!(output, place);
+    loop {
+        tokio::select! {
+            // Output first: what a job wrote before it was stopped is shown.
+            biased;
+            job = &mut output => return Ok(Watched::Ended(Box::new(job?))),
+            () = &mut place => {}
+            () = signals.next() => {
+                if signals.answer(client, job.id).await? == interrupt::Answer::LetGo {
+                    return Ok(Watched::LetGo);
+                }
+            }
+        }
+    }
+}
+
+/// The exit code for a job that is over, with a word where the code alone does not tell.
+fn ended(job: &Job) -> ExitCode {
+    let reason = job.end_reason.as_deref().unwrap_or("no reason is known");
+    if job.status != JobStatus::Completed && reason != "Exited" {
+        let message = job.error_message.as_deref().map_or_else(|| reason.to_owned(), one_line);
+        eprintln!("job {} {}: {message}", job.id, job.status.as_str());
+    }
+    ExitCode::from(code(job))
+}
+
+fn code(job: &Job) -> u8 {
+    match (job.status, job.exit_code) {
+        (JobStatus::Completed, _) => 0,
+        // Stopped, and it took that well; for a script it failed all the same.
+        (_, Some(0)) => 1,
+        (_, Some(code)) => (code & 0xff) as u8,
+        (JobStatus::Cancelled, None) => interrupt::INTERRUPTED,
+        (_, None) => OWN_FAILURE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_is_the_jobs_own_and_never_0_for_a_job_that_failed() {
+        let job = |status, exit_code| Job { status, exit_code, ..Job::default() };
+        assert_eq!(code(&job(JobStatus::Completed, Some(0))), 0);
+        assert_eq!(code(&job(JobStatus::Failed, Some(3))), 3);
+        assert_eq!(code(&job(JobStatus::Failed, Some(137))), 137);
+        assert_eq!(code(&job(JobStatus::Cancelled, Some(0))), 1);
+        assert_eq!(code(&job(JobStatus::Cancelled, None)), 130);
+        assert_eq!(code(&job(JobStatus::Failed, None)), OWN_FAILURE);
+    }
+}

@@ -1,0 +1,129 @@
+//! `agentaflow status`: how things stand, at a glance or for one job.
+
+use agentaflow_api::client::Client;
+use agentaflow_api::client::user::JobQuery;
+use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_api::node::{Node, NodeStatus};
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use crate::amount;
+use crate::connect::{Connect, block_on};
+use crate::listing::{self, JOBS, NODES, one_line};
+use crate::output::{self, Format};
+
+/// How many jobs are shown.
+const SHOWN: usize = 10;
+
+/// Show how nodes, GPUs and the queue are, or how one job is
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Number of a job
+    #[arg(value_name = "ID")]
+    id: Option<i64>,
+    /// How to print it: `json` prints everything
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
+    output: Format,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// The whole system.
+#[derive(Debug, Serialize)]
+struct Glance {
+    server: String,
+    nodes: Vec<Node>,
+    running: Vec<Job>,
+    waiting: Vec<Job>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let client = args.connect.client()?;
+    let json = args.output == Format::Json;
+    let text = if let Some(id) = args.id {
+        let job = block_on(async { Ok(client.job(id).await?) });
+        let job = job.with_context(|| format!("cannot show job {id}"))?;
+        if json { listing::json(&job)? } else { about(&job) }
+    } else {
+        let glance = block_on(glance(&client))?;
+        if json { listing::json(&glance)? } else { overview(&glance)? }
+    };
+    output::print(&text)
+}
+
+async fn glance(client: &Client) -> Result<Glance> {
+    let with = |status| JobQuery { status, limit: Some(1000), skip: None };
+    Ok(Glance {
+        server: client.base().to_string(),
+        nodes: client.nodes().await?,
+        running: client.jobs(&with(vec![JobStatus::Running, JobStatus::Scheduled])).await?,
+        waiting: client.jobs(&with(vec![JobStatus::Pending])).await?,
+    })
+}
+
+fn overview(glance: &Glance) -> Result<String> {
+    let active: Vec<_> =
+        glance.nodes.iter().filter(|node| node.status == NodeStatus::Active).collect();
+    let gpus: u32 = active.iter().map(|node| node.spec.gpu_count).sum();
+    let simulated = active.iter().any(|node| node.spec.simulated && node.spec.gpu_count > 0);
+    let free = active.iter().map(|node| node.gpu_memory_available).sum();
+    let notice = if simulated { " (some are SIMULATED: jobs on them get no device)" } else { "" };
+    let mut text = format!(
+        "Server  {}\nNodes   {} of {} active\nGPUs    {gpus}, {} free{notice}\nJobs    {} with a place, {} waiting\n",
+        glance.server.trim_end_matches('/'),
+        active.len(),
+        glance.nodes.len(),
+        amount::memory(free),
+        glance.running.len(),
+        glance.waiting.len(),
+    );
+    let mut add = |table: String| {
+        text.push('\n');
+        text.push_str(&table);
+    };
+    if !glance.nodes.is_empty() {
+        add(listing::listing(&NODES, &glance.nodes, Format::Table, "")?);
+    }
+    let shown: Vec<_> = glance.running.iter().chain(&glance.waiting).take(SHOWN).collect();
+    if !shown.is_empty() {
+        let shown: Vec<Job> = shown.into_iter().cloned().collect();
+        add(listing::listing(&JOBS, &shown, Format::Table, "")?);
+    }
+    Ok(text)
+}
+
+/// Everything people ask about one job, one thing a line.
+fn about(job: &Job) -> String {
+    let mut lines = vec![("Job", format!("{} {}", job.id, listing::job_name(job)))];
+    let mut add = |name, value: Option<String>| {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            lines.push((name, one_line(&value)));
+        }
+    };
+    add("Status", Some(status_words(job)));
+    add("Waits", job.wait_reason.clone().filter(|_| job.status == JobStatus::Pending));
+    add("Error", job.error_message.clone());
+    add("Exit code", job.exit_code.map(|code| code.to_string()));
+    add("Nodes", Some(listing::job_nodes(job)));
+    add("GPUs", job.assigned_gpu_id.clone().map(|gpus| gpus + simulated(job)));
+    add("Submitted", Some(listing::ago(job.created_at)));
+    add("Ran", job.duration_seconds.map(output::short_time));
+    add("Tries", (job.attempt > 1).then(|| job.attempt.to_string()));
+    add("Cost", Some(job.cost.to_string()));
+    add("Output", job.output_data.as_ref().map(ToString::to_string));
+    let line = |(name, value): &(&str, String)| format!("{name:<10} {value}\n");
+    lines.iter().map(line).collect::<Vec<_>>().concat()
+}
+
+fn simulated(job: &Job) -> &'static str {
+    if job.simulated { " (SIMULATED: it gets no device)" } else { "" }
+}
+
+fn status_words(job: &Job) -> String {
+    let word = job.status.as_str();
+    match &job.end_reason {
+        Some(reason) if job.status.is_final() && reason != "Exited" => format!("{word} ({reason})"),
+        _ if job.cancel_requested && !job.status.is_final() => format!("{word}, being stopped"),
+        _ => word.to_owned(),
+    }
+}

@@ -1,0 +1,205 @@
+//! Which server the command line speaks to: contexts in `~/.config/agentaflow/config.toml`.
+//!
+//! A context is a URL and a token. The file is written whole, with mode 0600, and swapped in at once, so
+//! that two commands at the same time cannot leave half a file behind.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use agentaflow_api::Secret;
+use anyhow::{Context as _, Result, anyhow};
+use serde::{Deserialize, Serialize};
+
+use crate::failure::usage;
+
+/// The context that `up` writes.
+pub(crate) const LOCAL: &str = "local";
+
+/// The file as a whole. What newer versions add to it is kept.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Contexts {
+    /// The one that is used when nobody says otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) current: Option<String>,
+    /// All of them, by name.
+    #[serde(rename = "contexts")]
+    pub(crate) known: BTreeMap<String, Target>,
+    #[serde(flatten)]
+    other: BTreeMap<String, toml::Value>,
+}
+
+/// A server and how to be let in.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Target {
+    /// Where it is.
+    pub(crate) server: String,
+    /// The bearer token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<Secret>,
+    #[serde(flatten)]
+    other: BTreeMap<String, toml::Value>,
+}
+
+impl Target {
+    /// A server at this URL.
+    pub(crate) fn new(server: impl Into<String>, token: Option<Secret>) -> Self {
+        Self { server: server.into(), token, other: BTreeMap::new() }
+    }
+}
+
+impl Contexts {
+    /// Reads the file; one that is not there has no contexts.
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Self::default());
+            }
+            Err(error) => return Err(error).with_context(|| cannot("read", path)),
+        };
+        // What toml says quotes the line, which may hold a token: only its place is told.
+        toml::from_str(&text).map_err(|error: toml::de::Error| {
+            let before = error.span().map_or(0, |span| span.start.min(text.len()));
+            let line = text.get(..before).unwrap_or_default().matches('\n').count() + 1;
+            anyhow!(
+                "`{}` is not a list of contexts (line {line}); mend it, or move it away and start again",
+                path.display()
+            )
+        })
+    }
+
+    /// Writes the file, readable by its owner only, all at once.
+    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+        let folder = path.parent().context("the context file has no folder")?;
+        fs::create_dir_all(folder).with_context(|| cannot("make the folder of", path))?;
+        let text = toml::to_string(self).context("cannot write the contexts as TOML")?;
+        let draft = folder.join(format!(".config.toml.{}", std::process::id()));
+        let written = write_private(&draft, &text).and_then(|()| fs::rename(&draft, path));
+        written.with_context(|| {
+            // The draft may never have been made.
+            let _ = fs::remove_file(&draft);
+            cannot("write", path)
+        })
+    }
+
+    /// The context of that name.
+    pub(crate) fn named(&self, name: &str) -> Result<&Target> {
+        self.known.get(name).ok_or_else(|| {
+            let names: Vec<_> = self.known.keys().map(|name| format!("`{name}`")).collect();
+            let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            usage(format!("there is no context `{name}`; there is {known}"))
+        })
+    }
+}
+
+fn cannot(verb: &str, path: &Path) -> String {
+    format!("cannot {verb} the context file `{}`", path.display())
+}
+
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// Where the context file is.
+pub(crate) fn file() -> Result<PathBuf> {
+    Ok(folder("XDG_CONFIG_HOME", ".config")?.join("agentaflow/config.toml"))
+}
+
+/// Where `up` keeps its data when nobody says otherwise.
+pub(crate) fn default_data_dir() -> Result<PathBuf> {
+    Ok(folder("XDG_DATA_HOME", ".local/share")?.join("agentaflow"))
+}
+
+fn folder(variable: &str, below_home: &str) -> Result<PathBuf> {
+    // The XDG specification says that relative paths are to be ignored.
+    let absolute =
+        |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute(variable)
+        .or_else(|| Some(absolute("HOME")?.join(below_home)))
+        .ok_or_else(|| anyhow!("neither {variable} nor HOME says where to look; set one of them"))
+}
+
+/// A variable of the environment that says something.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.trim().is_empty())
+}
+
+/// Which server is meant: `--context`, else `AGENTAFLOW_SERVER` with `AGENTAFLOW_TOKEN`, else
+/// `AGENTAFLOW_CONTEXT`, else the current context.
+pub(crate) fn target(asked: Option<&str>) -> Result<Target> {
+    let path = file();
+    let read =
+        || path.as_ref().map_or_else(|_| Ok(Contexts::default()), |path| Contexts::read(path));
+    if let Some(name) = asked {
+        return Ok(with_token(read()?.named(name)?.clone()));
+    }
+    if let Some(server) = variable("AGENTAFLOW_SERVER") {
+        return Ok(with_token(Target::new(server, None)));
+    }
+    let contexts = read()?;
+    match variable("AGENTAFLOW_CONTEXT").or_else(|| contexts.current.clone()) {
+        Some(name) => Ok(with_token(contexts.named(&name)?.clone())),
+        None => Err(usage(
+            "no server is known yet: `agentaflow up` starts one here, `agentaflow context use NAME` \
+             chooses one of several, and AGENTAFLOW_SERVER with AGENTAFLOW_TOKEN names any other",
+        )),
+    }
+}
+
+fn with_token(mut target: Target) -> Target {
+    if let Some(token) = variable("AGENTAFLOW_TOKEN") {
+        target.token = Some(Secret(token.trim().to_owned()));
+    }
+    target
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn a_written_file_is_private_and_keeps_what_it_does_not_know() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        let text = "theme = \"dark\"\n[contexts.lab]\nserver = \"https://lab\"\ncolour = \"red\"\n";
+        fs::write(&path, text).unwrap();
+        let mut contexts = Contexts::read(&path).unwrap();
+        contexts.known.insert(LOCAL.to_owned(), Target::new("http://x", Some("secret".into())));
+        contexts.write(&path).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        for part in ["theme", "colour", "https://lab", "secret"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_broken_file_is_told_by_its_line_and_without_its_tokens() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        fs::write(&path, "[contexts.lab]\ntoken = \"secret\n").unwrap();
+        let error = Contexts::read(&path).unwrap_err().to_string();
+        assert!(error.contains("(line 2)") && !error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_context_is_answered_with_those_there_are() {
+        let mut contexts = Contexts::default();
+        contexts.known.insert("lab".to_owned(), Target::default());
+        let error = contexts.named("lob").unwrap_err().to_string();
+        assert_eq!(error, "there is no context `lob`; there is `lab`");
+    }
+}

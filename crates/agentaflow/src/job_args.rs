@@ -1,0 +1,142 @@
+//! A job as the command line describes it, for `run`, `submit` and `what-if` alike.
+
+use std::time::Duration;
+
+use agentaflow_api::Cores;
+use agentaflow_api::job::{JobCreate, JobSpec, Runtime};
+use anyhow::Result;
+
+use crate::amount;
+use crate::failure::usage;
+
+/// What to run, and what it needs.
+#[derive(Debug, clap::Args)]
+#[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
+pub(crate) struct JobArgs {
+    /// Image to run; without one the command runs as a plain process of the node
+    #[arg(value_name = "IMAGE")]
+    image: Option<String>,
+    /// What to run, after `--`; the image's own command when absent
+    #[arg(value_name = "COMMAND", last = true)]
+    command: Vec<String>,
+
+    /// Whole GPUs
+    #[arg(long, value_name = "NUMBER", help_heading = "What it needs")]
+    gpus: Option<u32>,
+    /// Memory on each GPU, in MiB or like 8G
+    #[arg(long, value_name = "MEMORY", value_parser = amount::mib, help_heading = "What it needs")]
+    gpu_memory: Option<u64>,
+    /// Only GPUs of this model, such as A100
+    #[arg(long, value_name = "MODEL", help_heading = "What it needs")]
+    gpu_type: Option<String>,
+    /// A share of one GPU, such as 0.5
+    #[arg(long, value_name = "SHARE", help_heading = "What it needs")]
+    fraction: Option<f64>,
+    /// MIG slices of this profile, such as 1g.5gb; --gpus says how many
+    #[arg(long, value_name = "PROFILE", help_heading = "What it needs")]
+    mig: Option<String>,
+    /// CPU cores, such as 4 or 0.5
+    #[arg(long, value_name = "CORES", value_parser = amount::cores, help_heading = "What it needs")]
+    cpu: Option<Cores>,
+    /// Memory, in MiB or like 8G
+    #[arg(long, value_name = "MEMORY", value_parser = amount::mib, help_heading = "What it needs")]
+    memory: Option<u64>,
+    /// Copies that start together; each knows its RANK and WORLD_SIZE
+    #[arg(long, value_name = "NUMBER", help_heading = "What it needs")]
+    replicas: Option<u32>,
+
+    /// Name for people
+    #[arg(long, value_name = "NAME", help_heading = "How to treat it")]
+    name: Option<String>,
+    /// Environment variable; may be given several times
+    #[arg(short, long = "env", value_name = "KEY=VALUE", value_parser = amount::pair, help_heading = "How to treat it")]
+    env: Vec<(String, String)>,
+    /// Stop it after this time, such as 90s or 1h30m
+    #[arg(long, value_name = "TIME", value_parser = amount::some_duration, help_heading = "How to treat it")]
+    timeout: Option<Duration>,
+    /// 0 to 10, higher first [default: 5]
+    #[arg(long, value_name = "NUMBER", help_heading = "How to treat it")]
+    priority: Option<u32>,
+    /// Queue that pays [default: yours]
+    #[arg(long, value_name = "NAME", help_heading = "How to treat it")]
+    queue: Option<String>,
+    /// Start it again so often after a failure
+    #[arg(long, value_name = "NUMBER", help_heading = "How to treat it")]
+    retries: Option<u32>,
+}
+
+impl JobArgs {
+    /// The job as the API takes it.
+    pub(crate) fn job(&self) -> Result<JobCreate> {
+        if self.image.is_none() && self.command.is_empty() {
+            return Err(usage("nothing to run: name an IMAGE, or a command after `--`"));
+        }
+        let (docker_image, docker_tag) = match self.image.as_deref().map(image_and_tag) {
+            Some((image, tag)) => (Some(image), tag),
+            None => (None, None),
+        };
+        let spec = JobSpec {
+            runtime: Some(if self.image.is_some() { Runtime::Docker } else { Runtime::Process }),
+            docker_image,
+            docker_tag,
+            job_name: self.name.clone(),
+            command: (!self.command.is_empty()).then(|| self.command.clone()),
+            env: self.env.iter().cloned().collect(),
+            priority: self.priority,
+            queue: self.queue.clone(),
+            max_retries: self.retries,
+            timeout_seconds: self.timeout.map(|time| time.as_secs_f64().ceil() as u64),
+            ..self.needs()
+        };
+        Ok(JobCreate { spec, ..JobCreate::default() })
+    }
+
+    fn needs(&self) -> JobSpec {
+        JobSpec {
+            gpu_count: self.gpus,
+            gpu_memory_required: self.gpu_memory,
+            gpu_type: self.gpu_type.clone(),
+            gpu_fraction: self.fraction,
+            mig_profile: self.mig.clone(),
+            cpu_cores_required: self.cpu,
+            memory_required: self.memory,
+            replicas: self.replicas,
+            ..JobSpec::default()
+        }
+    }
+}
+
+/// An image without its tag, and the tag. A colon before the last slash belongs to a registry's port; a digest
+/// stays with the image.
+fn image_and_tag(image: &str) -> (String, Option<String>) {
+    let name = image.rfind('/').map_or(0, |slash| slash + 1);
+    match image[name..].split_once(':') {
+        Some((_, tag)) if !image.contains('@') && !tag.is_empty() => {
+            (image[..image.len() - tag.len() - 1].to_owned(), Some(tag.to_owned()))
+        }
+        _ => (image.to_owned(), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_told_from_a_port_and_a_digest() {
+        let cases = [
+            ("busybox", "busybox", None),
+            ("busybox:1.36", "busybox", Some("1.36")),
+            ("registry:5000/lab/train", "registry:5000/lab/train", None),
+            ("registry:5000/lab/train:v2", "registry:5000/lab/train", Some("v2")),
+            ("train@sha256:00ff", "train@sha256:00ff", None),
+        ];
+        for (written, image, tag) in cases {
+            assert_eq!(
+                image_and_tag(written),
+                (image.to_owned(), tag.map(String::from)),
+                "{written}"
+            );
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Lists of jobs, nodes and events as commands print them.
+
+use agentaflow_api::Stamp;
+use agentaflow_api::event::Event;
+use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_api::node::{Node, NodeStatus};
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use crate::amount;
+use crate::output::{self, Column, Format, Side};
+
+/// What is in a list, in the format that was asked for.
+pub(crate) fn listing<T: Serialize>(
+    columns: &[Column<T>],
+    rows: &[T],
+    format: Format,
+    none: &str,
+) -> Result<String> {
+    Ok(match format {
+        Format::Json => json(&rows)?,
+        Format::Csv => csv(columns, rows),
+        _ if rows.is_empty() => format!("{none}\n"),
+        Format::Table => output::table(columns, rows, Some(output::width())),
+        Format::Wide => output::table(columns, rows, None),
+    })
+}
+
+/// Anything as JSON for people and programs.
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<String> {
+    Ok(serde_json::to_string_pretty(value).context("cannot write JSON")? + "\n")
+}
+
+fn csv<T>(columns: &[Column<T>], rows: &[T]) -> String {
+    let line = |cells: Vec<String>| {
+        let cells: Vec<_> = cells.iter().map(|cell| output::quoted(cell)).collect();
+        cells.join(",") + "\n"
+    };
+    let title = |column: &Column<T>| column.title.to_lowercase().replace(' ', "_");
+    let mut text = line(columns.iter().map(title).collect());
+    for row in rows {
+        text.push_str(&line(columns.iter().map(|column| (column.cell)(row)).collect()));
+    }
+    text
+}
+
+const fn left<T>(title: &'static str, rank: u8, cell: fn(&T) -> String) -> Column<T> {
+    Column { title, rank, side: Side::Left, cell }
+}
+
+const fn right<T>(title: &'static str, rank: u8, cell: fn(&T) -> String) -> Column<T> {
+    Column { title, rank, side: Side::Right, cell }
+}
+
+/// The columns of a list of jobs.
+pub(crate) const JOBS: [Column<Job>; 8] = [
+    right("ID", 0, |job| job.id.to_string()),
+    left("NAME", 1, job_name),
+    left("STATUS", 0, |job| job.status.as_str().to_owned()),
+    left("NODE", 2, job_nodes),
+    left("GPUS", 3, job_gpus),
+    right("TIME", 1, |job| job.duration_seconds.map_or_else(String::new, output::short_time)),
+    right("COST", 4, |job| job.cost.to_string()),
+    left("WHY", 5, job_why),
+];
+
+/// The columns of a list of nodes.
+pub(crate) const NODES: [Column<Node>; 8] = [
+    left("NODE", 0, |node| node.node_id.clone()),
+    left("NAME", 1, |node| node.spec.node_name.clone()),
+    left("STATUS", 0, node_status),
+    left("GPUS", 0, node_gpus),
+    right("GPU MEMORY FREE", 2, |node| amount::memory(node.gpu_memory_available)),
+    right("JOBS", 1, |node| node.current_jobs.to_string()),
+    left("RUNTIMES", 3, |node| node.spec.runtimes.join(", ")),
+    right("SEEN", 4, |node| node.last_seen.map_or_else(|| "never".to_owned(), ago)),
+];
+
+/// The columns of a list of events.
+pub(crate) const EVENTS: [Column<Event>; 5] = [
+    left("TIME", 0, |event| event.at.to_string()),
+    left("EVENT", 0, |event| event.kind.clone()),
+    right("JOB", 1, |event| event.job_id.map_or_else(String::new, |id| id.to_string())),
+    left("NODE", 2, |event| event.node_id.clone().unwrap_or_default()),
+    left("MESSAGE", 0, |event| one_line(&event.message)),
+];
+
+/// What people call a job.
+pub(crate) fn job_name(job: &Job) -> String {
+    let named = job.spec.job_name.clone().or_else(|| job.spec.docker_image.clone());
+    let command = || job.spec.command.as_ref().map(|words| words.join(" "));
+    let name = one_line(&named.or_else(command).unwrap_or_default());
+    if name.chars().count() <= 32 {
+        name
+    } else {
+        name.chars().take(31).collect::<String>() + "…"
+    }
+}
+
+/// The names of the nodes that a job is on.
+pub(crate) fn job_nodes(job: &Job) -> String {
+    let mut names: Vec<_> = job.tasks.iter().map(|task| task.node_name.clone()).collect();
+    names.sort();
+    names.dedup();
+    names.join(", ")
+}
+
+/// The GPUs that a job has.
+pub(crate) fn job_gpus(job: &Job) -> String {
+    let count = job.tasks.iter().map(|task| task.gpus.len()).sum::<usize>();
+    match count {
+        0 => "-".to_owned(),
+        count if job.simulated => format!("{count} SIMULATED"),
+        count => count.to_string(),
+    }
+}
+
+fn job_why(job: &Job) -> String {
+    let why = match job.status {
+        JobStatus::Pending => job.wait_reason.as_deref(),
+        JobStatus::Failed | JobStatus::Cancelled => {
+            job.error_message.as_deref().or(job.end_reason.as_deref())
+        }
+        _ => None,
+    };
+    one_line(why.unwrap_or_default())
+}
+
+fn node_status(node: &Node) -> String {
+    let word = match node.status {
+        NodeStatus::Pending => "pending",
+        NodeStatus::Active => "active",
+        NodeStatus::Inactive => "inactive",
+        NodeStatus::Error => "error",
+        NodeStatus::Maintenance => "maintenance",
+    };
+    match (node.draining, node.reachable) {
+        (true, _) => format!("{word}, draining"),
+        (false, false) if node.status == NodeStatus::Active => format!("{word}, takes no work"),
+        _ => word.to_owned(),
+    }
+}
+
+/// The GPUs of a node: `2 × NVIDIA A100 (SIMULATED)`.
+pub(crate) fn node_gpus(node: &Node) -> String {
+    let simulated = if node.spec.simulated { " (SIMULATED)" } else { "" };
+    match (node.spec.gpu_count, &node.spec.gpu_type) {
+        (0, _) => "none".to_owned(),
+        (count, Some(model)) => format!("{count} × {model}{simulated}"),
+        (count, None) => format!("{count}{simulated}"),
+    }
+}
+
+/// How long ago something was.
+pub(crate) fn ago(at: Stamp) -> String {
+    let seconds = (Stamp::now().0 - at.0).max(0) as f64 / 1000.0;
+    format!("{} ago", output::short_time(seconds))
+}
+
+/// Text from elsewhere on one line, without what could move a terminal's cursor.
+pub(crate) fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_cannot_move_the_cursor() {
+        assert_eq!(one_line("a\u{1b}[2Jb\nc"), "a [2Jb c");
+        let mut job = Job::default();
+        job.spec.job_name = Some("x".repeat(40));
+        assert_eq!(job_name(&job).chars().count(), 32);
+    }
+
+    #[test]
+    fn a_list_is_printed_in_every_format() {
+        let job = Job { id: 7, simulated: true, ..Job::default() };
+        let text = listing(&JOBS, std::slice::from_ref(&job), Format::Csv, "").unwrap();
+        assert_eq!(text, "id,name,status,node,gpus,time,cost,why\n7,,pending,,-,,$0.00,\n");
+        assert_eq!(listing(&JOBS, &[], Format::Table, "no jobs").unwrap(), "no jobs\n");
+        assert_eq!(listing(&JOBS, &[], Format::Json, "no jobs").unwrap(), "[]\n");
+    }
+}

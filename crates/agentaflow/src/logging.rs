@@ -1,0 +1,74 @@
+//! What servers and agents say while they run: for people on a terminal, as JSON for machines.
+
+use std::io::{self, IsTerminal as _};
+
+use anyhow::Result;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::time::SystemTime;
+
+use crate::context::variable;
+use crate::failure::usage;
+use crate::output;
+
+/// How much is said, and how.
+#[derive(Debug, clap::Args)]
+#[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
+pub(crate) struct LogArgs {
+    /// How much to say: error, warn, info, debug, trace, or a filter such as `info,agentaflow_server=debug`
+    /// [default: LOG_LEVEL, else info]
+    #[arg(long, value_name = "LEVEL", help_heading = "Messages")]
+    log_level: Option<String>,
+    /// How to say it
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        help_heading = "Messages"
+    )]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+impl LogArgs {
+    /// Begins to say things on stderr.
+    pub(crate) fn start(&self) -> Result<()> {
+        let level = self.log_level.clone().or_else(|| variable("LOG_LEVEL"));
+        let level = level.unwrap_or_else(|| "info".to_owned()).to_lowercase();
+        begin(&level, self.log_format)
+    }
+}
+
+/// For `up`, whose screen is for people: warnings only, unless `LOG_LEVEL` asks for more.
+pub(crate) fn warnings_only() -> Result<()> {
+    begin(
+        &variable("LOG_LEVEL").unwrap_or_else(|| "warn".to_owned()).to_lowercase(),
+        LogFormat::Text,
+    )
+}
+
+fn begin(level: &str, format: LogFormat) -> Result<()> {
+    // The word of other systems for the same thing.
+    let level = if level == "warning" { "warn" } else { level };
+    let filter = EnvFilter::try_new(level).map_err(|_| {
+        usage(format!("`{level}` is not a log level: use error, warn, info, debug or trace"))
+    })?;
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_timer(SystemTime)
+        .with_ansi(output::colour(io::stderr().is_terminal()));
+    // A second subscriber can only come from a test in the same process.
+    let _ = match format {
+        LogFormat::Text => lines.try_init(),
+        LogFormat::Json => lines.json().try_init(),
+    };
+    Ok(())
+}

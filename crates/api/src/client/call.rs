@@ -1,0 +1,181 @@
+//! One call: put together, sent, and its answer read.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use reqwest::{Method, Response};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use url::Url;
+
+use super::stream::{Bytes, Lines};
+use super::{ClientError, shown};
+use crate::error::ErrorBody;
+use crate::units::Secret;
+
+/// How long an ordinary call may take unless it says otherwise.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How much of a refusal is read.
+const REFUSAL_LIMIT: usize = 64 << 10;
+
+/// A call that is being put together.
+#[derive(Debug)]
+pub struct Call {
+    http: reqwest::Client,
+    method: Method,
+    url: Url,
+    token: Option<Secret>,
+    headers: Vec<(&'static str, String)>,
+    body: Option<Vec<u8>>,
+    timeout: Duration,
+}
+
+impl Call {
+    pub(super) fn new(
+        http: reqwest::Client,
+        method: Method,
+        url: Url,
+        token: Option<Secret>,
+    ) -> Self {
+        Self { http, method, url, token, headers: Vec::new(), body: None, timeout: TIMEOUT }
+    }
+
+    /// Where it goes.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// Adds a parameter to the query.
+    #[must_use]
+    pub fn query(mut self, name: &str, value: impl Display) -> Self {
+        self.url.query_pairs_mut().append_pair(name, &value.to_string());
+        self
+    }
+
+    /// Adds a parameter to the query, if there is one.
+    #[must_use]
+    pub fn maybe(self, name: &str, value: Option<impl Display>) -> Self {
+        match value {
+            Some(value) => self.query(name, value),
+            None => self,
+        }
+    }
+
+    /// Adds a header.
+    #[must_use]
+    pub fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    /// Sends this as JSON.
+    #[must_use]
+    pub fn body(mut self, body: &impl Serialize) -> Self {
+        // Our own types always can be written as JSON; should one not, the server refuses the empty body.
+        self.body = Some(serde_json::to_vec(body).unwrap_or_default());
+        self
+    }
+
+    /// How long it may take, until the answer is complete or, for a stream, has begun.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Sends it and reads the answer as JSON.
+    pub async fn json<T: DeserializeOwned>(self) -> Result<T, ClientError> {
+        let url = self.url.clone();
+        let bytes = self.answer().await?;
+        serde_json::from_slice(&bytes).map_err(|error| garbled(&url, &error))
+    }
+
+    /// Sends it and reads the answer as text.
+    pub async fn text(self) -> Result<String, ClientError> {
+        Ok(String::from_utf8_lossy(&self.answer().await?).into_owned())
+    }
+
+    /// Sends it; the answer has nothing to say.
+    pub async fn nothing(self) -> Result<(), ClientError> {
+        self.answer().await.map(drop)
+    }
+
+    /// Sends it and reads the answer line by line as it comes. Ends with an error when nothing, not even a ping,
+    /// came for `idle`.
+    pub async fn lines(self, idle: Option<Duration>) -> Result<Lines, ClientError> {
+        Ok(Lines::new(self.bytes(idle).await?))
+    }
+
+    /// Sends it and reads the answer as it comes. Ends with an error when nothing came for `idle`.
+    pub async fn bytes(self, idle: Option<Duration>) -> Result<Bytes, ClientError> {
+        let (url, timeout) = (self.url.clone(), self.timeout);
+        let begun = tokio::time::timeout(timeout, self.send(None)).await;
+        let response = begun.map_err(|_| ClientError::Unreachable {
+            url: shown(&url),
+            cause: "no answer in time".to_owned(),
+        })??;
+        Ok(Bytes::new(response, &url, idle))
+    }
+
+    async fn answer(self) -> Result<bytes::Bytes, ClientError> {
+        let (url, timeout) = (self.url.clone(), self.timeout);
+        let response = self.send(Some(timeout)).await?;
+        response.bytes().await.map_err(|error| ClientError::unreachable(&url, &error))
+    }
+
+    async fn send(self, timeout: Option<Duration>) -> Result<Response, ClientError> {
+        let url = self.url.clone();
+        let mut request = self.http.request(self.method, self.url);
+        if let Some(timeout) = timeout {
+            request = request.timeout(timeout);
+        }
+        if let Some(bearer) = self.token.as_ref().and_then(bearer) {
+            request = request.header(AUTHORIZATION, bearer);
+        }
+        for (name, value) in self.headers {
+            request = request.header(name, value);
+        }
+        if let Some(body) = self.body {
+            request = request.header(CONTENT_TYPE, "application/json").body(body);
+        }
+        let response =
+            request.send().await.map_err(|error| ClientError::unreachable(&url, &error))?;
+        if response.status().is_success() { Ok(response) } else { Err(refused(response).await) }
+    }
+}
+
+/// An answer that is not the JSON it should be. What stands there may be secret, so only the place is told.
+fn garbled(url: &Url, error: &serde_json::Error) -> ClientError {
+    let (line, column) = (error.line(), error.column());
+    let cause = format!("the JSON is not as expected at line {line}, column {column}");
+    ClientError::Garbled { url: shown(url), cause }
+}
+
+/// The header for a token; none if the token cannot stand in one.
+fn bearer(token: &Secret) -> Option<HeaderValue> {
+    let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose().trim())).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+/// Reads a refusal, or words one where the answer is not ours.
+async fn refused(response: Response) -> ClientError {
+    let status = response.status();
+    let url = response.url().clone();
+    let mut bytes = Bytes::new(response, &url, Some(TIMEOUT));
+    let mut read = Vec::new();
+    while let Ok(Some(piece)) = bytes.next().await {
+        read.extend_from_slice(&piece);
+        if read.len() > REFUSAL_LIMIT {
+            break;
+        }
+    }
+    let body = serde_json::from_slice(&read).unwrap_or_else(|_| ErrorBody {
+        detail: format!("{} answered {status}", shown(&url)),
+        code: "unknown".to_owned(),
+        field: None,
+    });
+    ClientError::Refused { status: status.as_u16(), body }
+}

@@ -1,0 +1,294 @@
+//! A client for the API: JSON calls, streams of lines, streams of bytes.
+//!
+//! One [`Client`] is one server and one token; it is cheap to clone. A call is put together and then sent:
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), agentaflow_api::client::ClientError> {
+//! use agentaflow_api::client::Client;
+//! let client = Client::new("http://127.0.0.1:8000", Some("token".into()))?;
+//! let jobs: Vec<agentaflow_api::job::Job> =
+//!     client.get("/gpu-workers/jobs/").query("limit", 10).json().await?;
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod agent;
+mod call;
+mod stream;
+pub mod user;
+
+use std::error::Error as _;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::sync::Once;
+use std::time::Duration;
+
+use reqwest::Method;
+use thiserror::Error;
+use url::{Host, Url};
+
+use crate::error::ErrorBody;
+use crate::units::Secret;
+
+pub use call::Call;
+pub use stream::{Bytes, Lines};
+
+/// How long a connection may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// One server, as one caller sees it.
+#[derive(Clone, Debug)]
+pub struct Client {
+    http: reqwest::Client,
+    base: Url,
+    token: Option<Secret>,
+}
+
+/// Why a call did not succeed.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// The address of the server cannot be one.
+    #[error(
+        "`{address}` is not the address of a server: {problem}; write it like `http://127.0.0.1:8000`"
+    )]
+    Address {
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The server did not answer, or the connection broke.
+    #[error("cannot reach {url}: {cause}")]
+    Unreachable {
+        /// What was called, without its query.
+        url: String,
+        /// What happened.
+        cause: String,
+    },
+    /// The server said no.
+    #[error("{}", body.detail)]
+    Refused {
+        /// The HTTP status.
+        status: u16,
+        /// What it said.
+        body: ErrorBody,
+    },
+    /// The answer is not what this API says.
+    #[error("{url} answered with something that is not from an agentaflow server: {cause}")]
+    Garbled {
+        /// What was called, without its query.
+        url: String,
+        /// What is wrong with the answer.
+        cause: String,
+    },
+}
+
+impl ClientError {
+    /// The HTTP status, where there was an answer.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Refused { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// The one word that the server gave, where it did.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Refused { body, .. } => Some(&body.code),
+            _ => None,
+        }
+    }
+
+    /// The same call may succeed later without any change: no answer, too many requests, a server in trouble.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Garbled { .. } => true,
+            Self::Refused { status, .. } => *status == 429 || *status >= 500,
+            Self::Address { .. } => false,
+        }
+    }
+
+    /// A connection that failed, in words.
+    fn unreachable(url: &Url, error: &reqwest::Error) -> Self {
+        Self::Unreachable { url: shown(url), cause: cause_of(error) }
+    }
+}
+
+impl Client {
+    /// A client for the server at an address such as `http://127.0.0.1:8000`. A path is kept as a prefix; the
+    /// base path of the worker API at its end is not needed and is taken off.
+    pub fn new(address: &str, token: Option<Secret>) -> Result<Self, ClientError> {
+        let base = parse_base(address)?;
+        let problem = |error: reqwest::Error| ClientError::Address {
+            address: shown(&base),
+            problem: format!("no connection can be set up: {}", cause_of(&error)),
+        };
+        let http = builder(&base).build().map_err(problem)?;
+        Ok(Self { http, base, token })
+    }
+
+    /// The same server, as another caller.
+    #[must_use]
+    pub fn with_token(&self, token: Secret) -> Self {
+        Self { http: self.http.clone(), base: self.base.clone(), token: Some(token) }
+    }
+
+    /// The server's address.
+    pub fn base(&self) -> &Url {
+        &self.base
+    }
+
+    /// Begins a call. The path is the whole path, such as `/gpu-workers/jobs/`; its parts that come from outside
+    /// go through [`segment`].
+    pub fn call(&self, method: Method, path: &str) -> Call {
+        let mut url = self.base.clone();
+        let prefix = url.path().trim_end_matches('/').to_owned();
+        url.set_path(&format!("{prefix}{path}"));
+        Call::new(self.http.clone(), method, url, self.token.clone())
+    }
+
+    /// Begins a `GET`.
+    pub fn get(&self, path: &str) -> Call {
+        self.call(Method::GET, path)
+    }
+
+    /// Begins a `POST`.
+    pub fn post(&self, path: &str) -> Call {
+        self.call(Method::POST, path)
+    }
+
+    /// Begins a `PUT`.
+    pub fn put(&self, path: &str) -> Call {
+        self.call(Method::PUT, path)
+    }
+
+    /// Begins a `DELETE`.
+    pub fn delete(&self, path: &str) -> Call {
+        self.call(Method::DELETE, path)
+    }
+}
+
+/// Text as one part of a path, so that a `/` in a name does not lead elsewhere.
+pub fn segment(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'~') {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// Reads and tidies the address of a server.
+fn parse_base(address: &str) -> Result<Url, ClientError> {
+    let wrong = |problem: String| ClientError::Address { address: hide_password(address), problem };
+    let mut url: Url =
+        address.trim().parse().map_err(|error: url::ParseError| wrong(error.to_string()))?;
+    if !matches!(url.scheme(), "http" | "https") {
+        return Err(wrong("it must begin with `http://` or `https://`".to_owned()));
+    }
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(wrong("a user name or password does not belong in it".to_owned()));
+    }
+    url.set_query(None);
+    url.set_fragment(None);
+    let path = url.path().trim_end_matches('/');
+    let path = path.strip_suffix(crate::BASE).unwrap_or(path).to_owned();
+    url.set_path(&path);
+    Ok(url)
+}
+
+/// An address that may hold a password, fit to be shown.
+fn hide_password(address: &str) -> String {
+    match (address.find("://"), address.rfind('@')) {
+        (Some(scheme), Some(at)) if at > scheme => {
+            format!("{}://***{}", &address[..scheme], &address[at..])
+        }
+        _ => address.to_owned(),
+    }
+}
+
+fn builder(base: &Url) -> reqwest::ClientBuilder {
+    install_crypto();
+    let mut builder = reqwest::Client::builder()
+        .user_agent(concat!("agentaflow/", env!("CARGO_PKG_VERSION")))
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        // A redirect could carry the token to another host.
+        .redirect(reqwest::redirect::Policy::none());
+    if base.scheme() == "http" {
+        // Reading the system's certificates takes time and memory that plain HTTP has no use for.
+        builder = builder.tls_certs_only([]);
+    }
+    if is_loopback(base) {
+        builder = builder.no_proxy();
+    }
+    builder
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(address)) => IpAddr::from(address).is_loopback(),
+        Some(Host::Ipv6(address)) => IpAddr::from(address).is_loopback(),
+        None => false,
+    }
+}
+
+/// Chooses the cryptography of TLS once for the process; whoever chose before wins.
+pub fn install_crypto() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
+}
+
+/// A URL without its query, which may be long or private.
+fn shown(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.to_string().trim_end_matches('/').to_owned()
+}
+
+/// The innermost cause, which is the one that helps: `Connection refused`.
+fn cause_of(error: &reqwest::Error) -> String {
+    if error.is_timeout() {
+        return "no answer in time".to_owned();
+    }
+    let mut cause = error.source();
+    let mut text = None;
+    while let Some(inner) = cause {
+        text = Some(inner.to_string());
+        cause = inner.source();
+    }
+    text.unwrap_or_else(|| "the request failed".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_keeps_its_prefix_and_loses_the_base_path() {
+        let path = |text: &str| {
+            Client::new(text, None).map(|client| client.get("/healthz").url().to_string())
+        };
+        assert_eq!(path("http://a:8000").unwrap(), "http://a:8000/healthz");
+        assert_eq!(path("http://a:8000/gpu-workers/").unwrap(), "http://a:8000/healthz");
+        assert_eq!(path("http://a/x/").unwrap(), "http://a/x/healthz");
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_one_is_refused_without_its_password() {
+        let text = Client::new("http://me:hunter2@a", None).unwrap_err().to_string();
+        assert!(text.contains("does not belong") && !text.contains("hunter2"), "{text}");
+        assert!(Client::new("ftp://a", None).unwrap_err().to_string().contains("must begin with"));
+        assert!(Client::new("a:8000", None).is_err());
+    }
+
+    #[test]
+    fn a_name_cannot_leave_its_part_of_the_path() {
+        assert_eq!(segment("../a b"), "%2E%2E%2Fa%20b");
+    }
+}

@@ -1,0 +1,151 @@
+//! The calls of people: jobs, nodes, events, and why a job waits.
+
+use std::time::Duration;
+
+use super::{Bytes, Client, ClientError, Lines, segment};
+use crate::BASE;
+use crate::event::Event;
+use crate::explain::Explanation;
+use crate::job::{Job, JobCreate, JobStatus};
+use crate::node::{Node, NodeUpdate};
+use crate::queue::Queue;
+
+/// Which part of a job's output is wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogQuery {
+    /// Go on until the job is over.
+    pub follow: bool,
+    /// Only so many lines from the end.
+    pub tail: Option<u64>,
+    /// The task; the first when absent.
+    pub task: Option<u32>,
+    /// Begin at this byte.
+    pub offset: Option<u64>,
+}
+
+/// Which jobs are listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobQuery {
+    /// Only with one of these; empty means all.
+    pub status: Vec<JobStatus>,
+    /// Leave out so many.
+    pub skip: Option<u64>,
+    /// At most so many.
+    pub limit: Option<u64>,
+}
+
+/// Events as they happen.
+#[derive(Debug)]
+pub struct Events {
+    lines: Lines,
+    url: String,
+}
+
+impl Events {
+    /// The next event; none when the server ended the stream.
+    pub async fn next(&mut self) -> Result<Option<Event>, ClientError> {
+        while let Some(line) = self.lines.next().await? {
+            // Names of events, their numbers and pings say nothing that the data does not.
+            let Some(data) = line.strip_prefix(b"data:") else { continue };
+            return serde_json::from_slice(data).map(Some).map_err(|error| ClientError::Garbled {
+                url: self.url.clone(),
+                cause: format!("an event that cannot be read: {error}"),
+            });
+        }
+        Ok(None)
+    }
+}
+
+impl Client {
+    /// Hands in a job. The same key with the same job again returns the job that was made first.
+    pub async fn submit(&self, job: &JobCreate, key: Option<&str>) -> Result<Job, ClientError> {
+        let call = self.post(&format!("{BASE}/jobs/")).body(job);
+        match key {
+            Some(key) => call.header("Idempotency-Key", key).json().await,
+            None => call.json().await,
+        }
+    }
+
+    /// What would happen to a job.
+    pub async fn what_if(&self, job: &JobCreate) -> Result<Explanation, ClientError> {
+        self.post(&format!("{BASE}/jobs/what-if")).body(job).json().await
+    }
+
+    /// A job.
+    pub async fn job(&self, id: i64) -> Result<Job, ClientError> {
+        self.get(&format!("{BASE}/jobs/{id}")).json().await
+    }
+
+    /// Jobs.
+    pub async fn jobs(&self, query: &JobQuery) -> Result<Vec<Job>, ClientError> {
+        let words: Vec<_> = query.status.iter().map(|status| status.as_str()).collect();
+        self.get(&format!("{BASE}/jobs/"))
+            .maybe("status", (!words.is_empty()).then(|| words.join(",")))
+            .maybe("skip", query.skip)
+            .maybe("limit", query.limit)
+            .json()
+            .await
+    }
+
+    /// Stops a job.
+    pub async fn cancel(&self, id: i64) -> Result<Job, ClientError> {
+        self.post(&format!("{BASE}/jobs/{id}/cancel")).json().await
+    }
+
+    /// Why a job waits, and when it will start.
+    pub async fn explain(&self, id: i64) -> Result<Explanation, ClientError> {
+        self.get(&format!("{BASE}/jobs/{id}/explain")).json().await
+    }
+
+    /// The output of a job, as it comes.
+    pub async fn logs(&self, id: i64, query: &LogQuery) -> Result<Bytes, ClientError> {
+        self.get(&format!("{BASE}/jobs/{id}/logs"))
+            .maybe("follow", query.follow.then_some(true))
+            .maybe("tail", query.tail)
+            .maybe("task", query.task)
+            .maybe("offset", query.offset)
+            .bytes(None)
+            .await
+    }
+
+    /// What happened to a job, oldest first, after the event of that number.
+    pub async fn job_events(&self, id: i64, after: i64) -> Result<Vec<Event>, ClientError> {
+        let call = self.get(&format!("{BASE}/jobs/{id}/events"));
+        call.query("after", after).query("limit", 1000).json().await
+    }
+
+    /// What happens from now on, or from after the event of that number; of one job only, if asked.
+    pub async fn events(
+        &self,
+        after: Option<i64>,
+        job: Option<i64>,
+    ) -> Result<Events, ClientError> {
+        let call = self
+            .get("/events")
+            .header("Accept", "text/event-stream")
+            .maybe("after", after)
+            .maybe("job_id", job);
+        let url = call.url().path().to_owned();
+        Ok(Events { lines: call.lines(Some(Duration::from_mins(1))).await?, url })
+    }
+
+    /// The nodes.
+    pub async fn nodes(&self) -> Result<Vec<Node>, ClientError> {
+        self.get(&format!("{BASE}/nodes/")).query("limit", 1000).json().await
+    }
+
+    /// A node, by its `gpu-…` name or its number.
+    pub async fn node(&self, node: &str) -> Result<Node, ClientError> {
+        self.get(&format!("{BASE}/nodes/{}", segment(node))).json().await
+    }
+
+    /// Changes a node.
+    pub async fn update_node(&self, node: &str, update: &NodeUpdate) -> Result<Node, ClientError> {
+        self.put(&format!("{BASE}/nodes/{}", segment(node))).body(update).json().await
+    }
+
+    /// The queues.
+    pub async fn queues(&self) -> Result<Vec<Queue>, ClientError> {
+        self.get("/queues").json().await
+    }
+}

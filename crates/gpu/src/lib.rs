@@ -1,0 +1,21 @@
+//! Finds and samples GPUs: through NVML, through `nvidia-smi` where NVML cannot be loaded, or simulated.
+//!
+//! A driver that is present but fails is an error, never an empty list and never a simulation.
+
+mod command;
+mod detect;
+mod mig;
+mod models;
+mod nvlink;
+mod nvml;
+mod simulated;
+mod smi;
+mod smi_text;
+mod throttle;
+mod types;
+
+pub use detect::{NoGpus, detect};
+pub use nvml::NvmlSource;
+pub use simulated::{DEFAULT_MODEL, MAX_GPUS, Simulated, SimulatedSpec};
+pub use smi::SmiSource;
+pub use types::{Device, DeviceProcess, GpuError, GpuSource, Host, MigDevice, Sample};

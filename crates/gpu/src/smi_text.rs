@@ -1,0 +1,161 @@
+//! What `nvidia-smi` prints, read without trust: what cannot be understood is absent.
+
+use std::collections::BTreeMap;
+
+use crate::types::{Device, DeviceProcess, MigDevice, Sample};
+use crate::{mig, throttle};
+
+/// What every `nvidia-smi` of the last ten years knows.
+pub(crate) const BASIC: &str = "index,uuid,name,memory.total,memory.used,memory.free,pci.bus_id,power.limit,\
+     driver_version,utilization.gpu,temperature.gpu,power.draw,clocks.sm,clocks.mem";
+
+/// What only newer ones know, or knew under this name: asked separately, so that a refusal costs no more.
+pub(crate) const EXTRA: &str =
+    "uuid,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.active,mig.mode.current";
+
+/// The processes.
+pub(crate) const APPS: &str = "gpu_uuid,pid,used_gpu_memory";
+
+/// A GPU with its readings and the driver's version.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Row {
+    pub(crate) device: Device,
+    pub(crate) sample: Sample,
+    pub(crate) driver: Option<String>,
+}
+
+/// The answer to [`BASIC`]. A line that names no GPU is told as an error, with the line.
+pub(crate) fn rows(text: &str) -> Result<Vec<Row>, String> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.map(|line| row(line).ok_or_else(|| unknown(line))).collect()
+}
+
+/// The answer to [`EXTRA`], added to the rows it names.
+pub(crate) fn add_extra(rows: &mut [Row], text: &str) {
+    for line in text.lines() {
+        let fields = fields(line);
+        let Some(row) = rows.iter_mut().find(|row| fields.first() == Some(&&*row.device.uuid))
+        else {
+            continue;
+        };
+        row.sample.ecc_errors = number(&fields, 1);
+        row.sample.throttled = value(&fields, 2).map(bits).map(throttle::words).unwrap_or_default();
+        row.device.mig = (value(&fields, 3) == Some("Enabled")).then(Vec::new);
+    }
+}
+
+/// The answer to [`APPS`]; a process whose memory is not told holds none that we know of.
+pub(crate) fn processes(text: &str) -> Vec<DeviceProcess> {
+    let process = |line: &str| {
+        let fields = fields(line);
+        let uuid = value(&fields, 0)?.to_owned();
+        Some(DeviceProcess {
+            uuid,
+            pid: number(&fields, 1)?,
+            memory: number(&fields, 2).unwrap_or(0),
+        })
+    };
+    text.lines().filter_map(process).collect()
+}
+
+/// The MIG slices in the list that `nvidia-smi -L` prints, by the GPU's identifier.
+pub(crate) fn slices(text: &str) -> BTreeMap<String, Vec<MigDevice>> {
+    let mut found: BTreeMap<String, Vec<MigDevice>> = BTreeMap::new();
+    let mut gpu = None;
+    for line in text.lines() {
+        let Some(uuid) = uuid_of(line) else { continue };
+        if line.starts_with("GPU ") {
+            gpu = Some(uuid);
+        } else if let (Some(gpu), Some(profile)) = (&gpu, mig::profile(line)) {
+            let memory = mig::profile_gib(&profile).unwrap_or(0) << 10;
+            let slice = MigDevice { uuid, profile, start: 0, memory };
+            found.entry(gpu.clone()).or_default().push(slice);
+        }
+    }
+    found
+}
+
+/// The version of CUDA in the head of the table that `nvidia-smi` prints.
+pub(crate) fn cuda(text: &str) -> Option<String> {
+    let (_, after) = text.split_once("CUDA Version:")?;
+    let version = after.split_whitespace().next()?;
+    version.starts_with(|c: char| c.is_ascii_digit()).then(|| version.to_owned())
+}
+
+fn row(line: &str) -> Option<Row> {
+    let fields = fields(line);
+    let uuid = value(&fields, 1).filter(|uuid| uuid.starts_with("GPU-"))?.to_owned();
+    let device = Device {
+        index: number(&fields, 0)?,
+        uuid: uuid.clone(),
+        name: value(&fields, 2)?.to_owned(),
+        memory: number(&fields, 3).unwrap_or(0),
+        pci_bus_id: value(&fields, 6).map(str::to_owned),
+        power_limit: real(&fields, 7),
+        ..Device::default()
+    };
+    let sample = Sample {
+        uuid,
+        memory_used: number(&fields, 4),
+        memory_free: number(&fields, 5),
+        utilization: number(&fields, 9),
+        temperature: number(&fields, 10),
+        power: real(&fields, 11),
+        sm_clock: number(&fields, 12),
+        memory_clock: number(&fields, 13),
+        fault: fault(&fields),
+        ..Sample::default()
+    };
+    Some(Row { device, sample, driver: value(&fields, 8).map(str::to_owned) })
+}
+
+/// A lost GPU has its words in place of readings.
+fn fault(fields: &[&str]) -> Option<String> {
+    let lost = |field: &&&str| {
+        let field = field.to_ascii_lowercase();
+        field.contains("gpu is lost") || field.contains("requires reset")
+    };
+    let words = fields.iter().find(lost)?.trim_matches(['[', ']']);
+    Some(format!(
+        "nvidia-smi says: {words}; restart the machine, or reset the GPU with `nvidia-smi --gpu-reset`"
+    ))
+}
+
+fn fields(line: &str) -> Vec<&str> {
+    line.split(',').map(str::trim).collect()
+}
+
+/// A field that says something: not `[N/A]`, `[Not Supported]`, `[Unknown Error]` or `N/A`.
+fn value<'a>(fields: &[&'a str], at: usize) -> Option<&'a str> {
+    let field = *fields.get(at)?;
+    let told = !field.is_empty() && !field.starts_with('[') && field != "N/A";
+    told.then_some(field)
+}
+
+fn number<T: std::str::FromStr>(fields: &[&str], at: usize) -> Option<T> {
+    value(fields, at)?.parse().ok()
+}
+
+fn real(fields: &[&str], at: usize) -> Option<f64> {
+    number::<f64>(fields, at).filter(|value| value.is_finite() && *value >= 0.0)
+}
+
+/// `0x0000000000000004`.
+fn bits(text: &str) -> u64 {
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap_or(0)
+}
+
+/// What stands in `(UUID: …)`.
+fn uuid_of(line: &str) -> Option<String> {
+    let (_, after) = line.split_once("(UUID: ")?;
+    Some(after.split(')').next()?.to_owned())
+}
+
+fn unknown(line: &str) -> String {
+    let line: String = line.chars().take(200).collect();
+    format!("nvidia-smi printed a line that names no GPU: `{line}`")
+}
+
+#[cfg(test)]
+#[path = "smi_tests.rs"]
+mod tests;

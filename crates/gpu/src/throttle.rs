@@ -1,0 +1,36 @@
+//! Why a GPU runs slower than it could: NVML's bits, which `nvidia-smi` prints too, in words.
+
+/// Bits and words. "Nothing runs" (bit 0) is no reason to tell: an idle GPU is not held back.
+const REASONS: [(u64, &str); 8] = [
+    (0x002, "clock setting"),
+    (0x004, "power cap"),
+    (0x008, "hardware slowdown"),
+    (0x010, "sync boost"),
+    (0x020, "thermal"),
+    (0x040, "thermal (hardware)"),
+    (0x080, "power brake"),
+    (0x100, "display clock setting"),
+];
+
+/// The words for a set of bits; bits that nobody knows yet are left out.
+pub(crate) fn words(bits: u64) -> Vec<String> {
+    REASONS.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, word)| (*word).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_gpu_is_not_throttled_and_unknown_bits_are_left_out() {
+        for (bits, expected) in [
+            (0, vec![]),
+            (0x1, vec![]),
+            (0x4, vec!["power cap"]),
+            (0x68, vec!["hardware slowdown", "thermal", "thermal (hardware)"]),
+            (0x8000_0000_0000_0080, vec!["power brake"]),
+        ] {
+            assert_eq!(words(bits), expected, "{bits:#x}");
+        }
+    }
+}

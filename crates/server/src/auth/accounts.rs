@@ -1,0 +1,204 @@
+//! Users: made, invited, changed, switched off.
+
+use agentaflow_api::account::{Role, User};
+use agentaflow_api::units::{Dollars, Secret, Stamp};
+
+use super::sessions::end_all;
+use super::tokens::{Minted, digest, mint};
+use crate::core::DirectoryWrite;
+use crate::directory::Directory;
+use crate::refusal::Refusal;
+use crate::store::{Change, CredentialKind, CredentialRow, UserRow};
+
+/// How long an invitation counts.
+const INVITE_MS: i64 = 7 * 24 * 3600 * 1000;
+
+/// What changes about a user; what is absent stays.
+#[derive(Clone, Debug, Default)]
+#[allow(missing_docs, reason = "the fields of `UserRow`")]
+pub struct UserPatch {
+    pub email: Option<String>,
+    pub password_hash: Option<String>,
+    pub role: Option<Role>,
+    pub grants: Option<Vec<String>>,
+    pub active: Option<bool>,
+    pub default_queue: Option<String>,
+    /// A negative amount removes the limit.
+    pub spending_limit: Option<i64>,
+    pub prepaid: Option<bool>,
+}
+
+/// Makes a user; without a password an invitation, whose code is in the answer.
+pub fn create_user(user: UserRow) -> Result<DirectoryWrite<(UserRow, Option<Secret>)>, Refusal> {
+    let invite = match &user.password_hash {
+        Some(_) => None,
+        None => Some(mint(CredentialKind::Invite, "invitation")?),
+    };
+    Ok(Box::new(move |directory, ids, now| {
+        free_name(directory, &user.username, None)?;
+        ids.0.user += 1;
+        let user = UserRow { id: ids.0.user, created_at: now, active: true, ..user };
+        let mut changes = vec![Change::User(Box::new(user.clone()))];
+        let code = invite.map(|Minted { secret, row }| {
+            ids.0.credential += 1;
+            changes.push(Change::Credential(Box::new(CredentialRow {
+                id: ids.0.credential,
+                user_id: Some(user.id),
+                created_at: now,
+                expires_at: Some(Stamp(now.0 + INVITE_MS)),
+                ..row
+            })));
+            secret
+        });
+        Ok((changes, (user, code)))
+    }))
+}
+
+/// Signs up: with the code of an invitation, or as a new user where sign-up is open.
+pub fn register(
+    username: Option<String>,
+    email: Option<String>,
+    password_hash: String,
+    invite: Option<&Secret>,
+    open: bool,
+) -> DirectoryWrite<UserRow> {
+    let invite = invite.map(|code| digest(code.expose()));
+    Box::new(move |directory, ids, now| {
+        let Some(code) = invite else {
+            let user = sign_up(directory, username, email, password_hash, open)?;
+            ids.0.user += 1;
+            let user = UserRow { id: ids.0.user, created_at: now, ..user };
+            return Ok((vec![Change::User(Box::new(user.clone()))], user));
+        };
+        let found = directory.credential(&code, now);
+        let found = found.filter(|row| row.kind == CredentialKind::Invite);
+        let invited = found.and_then(|row| directory.users.get(&row.user_id?));
+        let (Some(row), Some(invited)) = (found, invited.filter(|user| user.active)) else {
+            return Err(Refusal::forbidden(
+                "this invitation was used already or has ended; ask an admin for a new one",
+            ));
+        };
+        let username = username.unwrap_or_else(|| invited.username.clone());
+        free_name(directory, &username, Some(invited.id))?;
+        let user = UserRow {
+            username,
+            email: email.or_else(|| invited.email.clone()),
+            password_hash: Some(password_hash),
+            ..invited.clone()
+        };
+        let changes = vec![Change::User(Box::new(user.clone())), Change::CredentialGone(row.id)];
+        Ok((changes, user))
+    })
+}
+
+/// Changes a user. A new password ends all sessions.
+pub fn update_user(id: i64, patch: UserPatch) -> DirectoryWrite<UserRow> {
+    Box::new(move |directory, _, _| {
+        let old = find(directory, id)?;
+        let mut user = old.clone();
+        let mut changes = Vec::new();
+        if patch.password_hash.is_some() || patch.active == Some(false) {
+            user.session_epoch = user.session_epoch.wrapping_add(1);
+            changes = end_all(directory, id);
+        }
+        apply(&mut user, patch);
+        keeps_an_admin(directory, &user)?;
+        changes.push(Change::User(Box::new(user.clone())));
+        Ok((changes, user))
+    })
+}
+
+/// Switches a user off: no login, no key, no session counts any more. Jobs and bills stay.
+pub fn deactivate_user(id: i64) -> DirectoryWrite<UserRow> {
+    update_user(id, UserPatch { active: Some(false), ..UserPatch::default() })
+}
+
+/// A user as the API shows one.
+pub fn show_user(row: &UserRow, (balance, spent): (Dollars, Dollars)) -> User {
+    User {
+        id: row.id,
+        username: row.username.clone(),
+        email: row.email.clone(),
+        role: row.role,
+        grants: row.grants.clone(),
+        active: row.active,
+        default_queue: row.default_queue.clone(),
+        balance,
+        prepaid: row.prepaid,
+        spending_limit: row.spending_limit.map(Dollars),
+        spent_this_month: spent,
+        created_at: row.created_at,
+        invite: None,
+    }
+}
+
+fn sign_up(
+    directory: &Directory,
+    username: Option<String>,
+    email: Option<String>,
+    password_hash: String,
+    open: bool,
+) -> Result<UserRow, Refusal> {
+    if !open {
+        return Err(Refusal::forbidden(
+            "sign-up is closed here: ask an admin for an invitation and send its code as `invite`",
+        ));
+    }
+    let username = username.ok_or_else(|| Refusal::invalid("username", "`username` is missing"))?;
+    free_name(directory, &username, None)?;
+    Ok(UserRow {
+        username,
+        email,
+        active: true,
+        default_queue: "root".to_owned(),
+        password_hash: Some(password_hash),
+        ..UserRow::default()
+    })
+}
+
+fn apply(user: &mut UserRow, patch: UserPatch) {
+    if let Some(email) = patch.email {
+        user.email = (!email.is_empty()).then_some(email);
+    }
+    if let Some(limit) = patch.spending_limit {
+        user.spending_limit = (limit >= 0).then_some(limit);
+    }
+    user.password_hash = patch.password_hash.or(user.password_hash.take());
+    user.role = patch.role.unwrap_or(user.role);
+    user.active = patch.active.unwrap_or(user.active);
+    user.prepaid = patch.prepaid.unwrap_or(user.prepaid);
+    if let Some(grants) = patch.grants {
+        user.grants = grants;
+    }
+    if let Some(queue) = patch.default_queue {
+        user.default_queue = queue;
+    }
+}
+
+fn find(directory: &Directory, id: i64) -> Result<&UserRow, Refusal> {
+    let missing = || Refusal::not_found(format!("there is no user with the number {id}"));
+    directory.users.get(&id).ok_or_else(missing)
+}
+
+fn free_name(directory: &Directory, name: &str, own: Option<i64>) -> Result<(), Refusal> {
+    let taken = directory.user_named(name).is_some_and(|user| Some(user.id) != own);
+    if taken {
+        let detail = format!("the name `{name}` is taken; choose another");
+        return Err(Refusal::conflict("name_taken", detail));
+    }
+    Ok(())
+}
+
+/// Somebody must be able to let others in.
+fn keeps_an_admin(directory: &Directory, changed: &UserRow) -> Result<(), Refusal> {
+    let admin = |user: &UserRow| user.active && user.role == Role::Admin;
+    let was = directory.users.get(&changed.id).is_some_and(admin);
+    let others = directory.users.values().any(|user| user.id != changed.id && admin(user));
+    if !was || admin(changed) || others {
+        return Ok(());
+    }
+    Err(Refusal::conflict(
+        "last_admin",
+        "this is the last active admin; make another user an admin first",
+    ))
+}

@@ -1,0 +1,146 @@
+//! API keys of users and registration tokens of machines.
+
+use agentaflow_api::account::ApiKey;
+use agentaflow_api::units::{Secret, Stamp};
+
+use super::tokens::mint;
+use crate::core::DirectoryWrite;
+use crate::directory::Directory;
+use crate::refusal::Refusal;
+use crate::store::{Change, CredentialKind, CredentialRow};
+
+/// Keys of one kind that one user may have at a time.
+const MOST: usize = 100;
+/// How long a revoked key stays in lists.
+const SHOWN_AFTER: i64 = 30 * 24 * 3600 * 1000;
+const DAY: i64 = 24 * 3600 * 1000;
+
+/// A key to be made.
+#[derive(Clone, Debug)]
+pub struct NewKey {
+    /// An API key or a registration token.
+    pub kind: CredentialKind,
+    /// Whose.
+    pub user: i64,
+    /// What it is called.
+    pub name: String,
+    /// When it ends.
+    pub days: Option<u32>,
+    /// Older keys of the same kind and name of that user are revoked.
+    pub replace: bool,
+}
+
+/// Makes a key; the answer holds it.
+pub fn create_key(new: NewKey) -> Result<DirectoryWrite<ApiKey>, Refusal> {
+    let minted = mint(new.kind, &new.name)?;
+    Ok(Box::new(move |directory, ids, now| {
+        let mut changes = Vec::new();
+        let mut live = 0;
+        for row in of(directory, new.kind, Some(new.user)) {
+            match row.revoked_at {
+                Some(at) if now.0 - at.0 > SHOWN_AFTER => {
+                    changes.push(Change::CredentialGone(row.id));
+                }
+                None if new.replace && row.name == new.name => changes.push(revoke(row, now)),
+                None => live += 1,
+                Some(_) => {}
+            }
+        }
+        if live >= MOST {
+            let detail = format!("there are {MOST} keys already; revoke one that is not needed");
+            return Err(Refusal::conflict("too_many_keys", detail));
+        }
+        ids.0.credential += 1;
+        let row = CredentialRow {
+            id: ids.0.credential,
+            user_id: Some(new.user),
+            created_at: now,
+            expires_at: new.days.map(|days| Stamp(now.0.saturating_add(i64::from(days) * DAY))),
+            ..minted.row
+        };
+        let shown = show_key(&row, Some(minted.secret));
+        changes.push(Change::Credential(Box::new(row)));
+        Ok((changes, shown))
+    }))
+}
+
+/// Makes a key void. `owner` limits it to that user's own.
+pub fn revoke_key(kind: CredentialKind, id: i64, owner: Option<i64>) -> DirectoryWrite<ApiKey> {
+    Box::new(move |directory, _, now| {
+        let row = find(directory, kind, id, owner)?;
+        let row = CredentialRow { revoked_at: row.revoked_at.or(Some(now)), ..row.clone() };
+        let shown = show_key(&row, None);
+        Ok((vec![Change::Credential(Box::new(row))], shown))
+    })
+}
+
+/// Gives a key a new secret; the old one is void at once.
+pub fn rotate_key(
+    kind: CredentialKind,
+    id: i64,
+    owner: Option<i64>,
+) -> Result<DirectoryWrite<ApiKey>, Refusal> {
+    let minted = mint(kind, "")?;
+    Ok(Box::new(move |directory, _, now| {
+        let old = find(directory, kind, id, owner)?;
+        if old.revoked_at.is_some() || old.expires_at.is_some_and(|end| end <= now) {
+            return Err(Refusal::conflict(
+                "key_ended",
+                "this key was revoked or has ended; make a new one",
+            ));
+        }
+        let row = CredentialRow {
+            hash: minted.row.hash,
+            prefix: minted.row.prefix,
+            last_used_at: None,
+            ..old.clone()
+        };
+        let shown = show_key(&row, Some(minted.secret));
+        Ok((vec![Change::Credential(Box::new(row))], shown))
+    }))
+}
+
+/// Keys of this kind, oldest first; of that user or of all.
+pub fn list_keys(directory: &Directory, kind: CredentialKind, user: Option<i64>) -> Vec<ApiKey> {
+    of(directory, kind, user).map(|row| show_key(row, None)).collect()
+}
+
+/// A key as the API shows it.
+pub fn show_key(row: &CredentialRow, key: Option<Secret>) -> ApiKey {
+    ApiKey {
+        id: row.id,
+        name: row.name.clone(),
+        prefix: row.prefix.clone(),
+        created_at: row.created_at,
+        expires_at: row.expires_at,
+        last_used_at: row.last_used_at,
+        revoked: row.revoked_at.is_some(),
+        key,
+    }
+}
+
+fn of(
+    directory: &Directory,
+    kind: CredentialKind,
+    user: Option<i64>,
+) -> impl Iterator<Item = &CredentialRow> {
+    let fits = move |row: &&CredentialRow| {
+        row.kind == kind && user.is_none_or(|user| row.user_id == Some(user))
+    };
+    directory.credentials.values().filter(fits)
+}
+
+fn find(
+    directory: &Directory,
+    kind: CredentialKind,
+    id: i64,
+    owner: Option<i64>,
+) -> Result<&CredentialRow, Refusal> {
+    let row = directory.credentials.get(&id).filter(|row| row.kind == kind);
+    let row = row.filter(|row| owner.is_none_or(|owner| row.user_id == Some(owner)));
+    row.ok_or_else(|| Refusal::not_found(format!("you have no key with the number {id}")))
+}
+
+fn revoke(row: &CredentialRow, now: Stamp) -> Change {
+    Change::Credential(Box::new(CredentialRow { revoked_at: Some(now), ..row.clone() }))
+}

@@ -1,0 +1,177 @@
+//! Nodes as the engine wants them described.
+
+use std::collections::BTreeMap;
+
+use agentaflow_api::node::{GpuInstance, NodeSpec};
+use agentaflow_api::units::Dollars;
+use agentaflow_engine::{
+    Chooser, ForeignGpu, ForeignUse, Gpu, GpuId, MiB, MicroDollars, MigMode, MigProfile, MilliCpu,
+    Node, Price,
+};
+
+use super::state::LiveNode;
+use crate::store::NodeRow;
+
+/// What a node offers as often as anybody asks.
+const PLENTY: u64 = 1 << 30;
+/// Use by others up to this part of a device only makes the device smaller.
+const SMALL_PART: u64 = 10;
+/// Use by others is rounded up to this many MiB, so that every flicker is not news.
+const FOREIGN_STEP: u64 = 64;
+
+/// The engine's name of a GPU: its index.
+pub(crate) fn gpu_id(gpu: &GpuInstance, position: usize) -> GpuId {
+    GpuId::from(gpu.gpu_index.map_or_else(|| position.to_string(), |index| index.to_string()))
+}
+
+/// A node's GPUs one by one: as listed, or, when only sums are known, that many equal ones.
+pub(crate) fn instances(spec: &NodeSpec) -> Vec<GpuInstance> {
+    if !spec.gpu_instances.is_empty() {
+        return spec.gpu_instances.clone();
+    }
+    let each = spec.gpu_memory_total / u64::from(spec.gpu_count.max(1));
+    let one = |index: u32| GpuInstance {
+        gpu_index: Some(index),
+        gpu_type: spec.gpu_type.clone(),
+        gpu_memory: Some(each),
+        ..GpuInstance::default()
+    };
+    (0..spec.gpu_count).map(one).collect()
+}
+
+/// The engine's description of a node and of what others use of it.
+pub(crate) fn describe(node: &LiveNode, booked: &BTreeMap<u32, u64>) -> (Node, ForeignUse) {
+    let foreign = foreign_memory(node, booked);
+    let (mut small, mut large) = (BTreeMap::new(), ForeignUse::default());
+    for (index, gpu) in instances(&node.row.spec).iter().enumerate() {
+        let id = gpu_id(gpu, index);
+        let used = foreign.get(&id).copied().unwrap_or(0).next_multiple_of(FOREIGN_STEP);
+        let memory = gpu.gpu_memory.unwrap_or(0);
+        if used == 0 {
+        } else if used * SMALL_PART <= memory {
+            small.insert(id, used);
+        } else {
+            large.gpus.insert(id, ForeignGpu::Memory(MiB(used.min(memory))));
+        }
+    }
+    let mut runtimes: Vec<&str> = node.row.spec.runtimes.iter().map(String::as_str).collect();
+    if node.is_push() {
+        runtimes = vec!["push"];
+    }
+    (engine_node(&node.row, &runtimes, &small), large)
+}
+
+/// MiB that others hold on each GPU: as the agent says, or as the free memory that it reports implies.
+fn foreign_memory(node: &LiveNode, booked: &BTreeMap<u32, u64>) -> BTreeMap<GpuId, u64> {
+    if node.row.spec.simulated {
+        return BTreeMap::new();
+    }
+    let mut foreign = BTreeMap::new();
+    let all = instances(&node.row.spec);
+    for (position, reading) in node.readings.iter().enumerate() {
+        let id = gpu_id(reading, position);
+        let total = all.iter().enumerate().find(|(at, gpu)| gpu_id(gpu, *at) == id);
+        let total = total.and_then(|(_, gpu)| gpu.gpu_memory).unwrap_or(0);
+        let booked = reading.gpu_index.and_then(|index| booked.get(&index)).copied().unwrap_or(0);
+        let implied = || {
+            let free = reading.gpu_memory_available?;
+            Some(total.saturating_sub(booked).saturating_sub(free))
+        };
+        let used = reading.gpu_memory_foreign.or_else(implied).unwrap_or(0);
+        foreign.insert(id, used);
+    }
+    if foreign.is_empty() {
+        spread_sum(node, booked, &all, &mut foreign);
+    }
+    foreign
+}
+
+/// Only a sum is known: it is taken from the emptiest GPUs first.
+fn spread_sum(
+    node: &LiveNode,
+    booked: &BTreeMap<u32, u64>,
+    all: &[GpuInstance],
+    foreign: &mut BTreeMap<GpuId, u64>,
+) {
+    let Some(free) = node.said_free[0] else { return };
+    let room = |(at, gpu): (usize, &GpuInstance)| {
+        let used = gpu.gpu_index.and_then(|index| booked.get(&index)).copied().unwrap_or(0);
+        (gpu.gpu_memory.unwrap_or(0).saturating_sub(used), gpu_id(gpu, at))
+    };
+    let mut rooms: Vec<(u64, GpuId)> = all.iter().enumerate().map(room).collect();
+    let unbooked: u64 = rooms.iter().map(|(room, _)| room).sum();
+    let mut used = unbooked.saturating_sub(free);
+    rooms.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    for (room, id) in rooms {
+        let here = used.min(room);
+        used -= here;
+        foreign.insert(id, here);
+    }
+}
+
+/// The engine's description of a node.
+pub(crate) fn engine_node(
+    row: &NodeRow,
+    runtimes: &[&str],
+    smaller: &BTreeMap<GpuId, u64>,
+) -> Node {
+    let spec = &row.spec;
+    let mut node = Node::new(row.node_id.as_str());
+    node.rank = u32::try_from(row.id).unwrap_or(u32::MAX);
+    node.cpu = MilliCpu(spec.cpu_cores.0);
+    node.memory = MiB(spec.memory_total);
+    node.storage = MiB(spec.storage_total.saturating_mul(1024));
+    node.max_jobs = (spec.max_concurrent_jobs > 0).then_some(spec.max_concurrent_jobs);
+    node.chooser = Chooser::Engine;
+    node.price = price(spec);
+    let region = spec.region.iter().map(|region| ("region", region.as_str()));
+    let zone = spec.zone.iter().map(|zone| ("zone", zone.as_str()));
+    let given = spec.labels.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+    node.labels =
+        region.chain(zone).chain(given).map(|(key, value)| (key.into(), value.into())).collect();
+    for offered in runtimes.iter().copied().flat_map(offers) {
+        node.resources.insert((*offered).into(), PLENTY);
+    }
+    for (position, gpu) in instances(spec).iter().enumerate() {
+        let id = gpu_id(gpu, position);
+        let less = smaller.get(&id).copied().unwrap_or(0);
+        let model = gpu.gpu_type.as_ref().or(gpu.gpu_name.as_ref()).or(spec.gpu_type.as_ref());
+        node.gpus.push(Gpu {
+            model: model.map_or("GPU", String::as_str).into(),
+            memory: MiB(gpu.gpu_memory.unwrap_or(0).saturating_sub(less)),
+            nvlink: gpu.nvlink_group.and_then(|group| u16::try_from(group).ok()),
+            mig: mig_mode(gpu),
+            id,
+        });
+    }
+    node
+}
+
+fn mig_mode(gpu: &GpuInstance) -> MigMode {
+    let Some(slices) = &gpu.mig else { return MigMode::Off };
+    let known = |slice: &agentaflow_api::node::MigSlice| {
+        Some((MigProfile::new(&slice.profile).ok()?, slice.start))
+    };
+    MigMode::Fixed(slices.iter().filter_map(known).collect())
+}
+
+/// The prices of a node.
+pub(crate) fn price(spec: &NodeSpec) -> Price {
+    let micros = |dollars: Dollars| MicroDollars(dollars.0.max(0) as u64);
+    Price {
+        gpu_hour: micros(spec.price_per_gpu_hour),
+        cpu_hour: micros(spec.price_per_cpu_hour),
+        gib_hour: micros(spec.price_per_memory_gb_hour),
+    }
+}
+
+/// What a runtime offers to jobs; the engine matches these like any other resource. An agent that is pushed to
+/// can only run plain containers.
+fn offers(runtime: &str) -> &'static [&'static str] {
+    match runtime {
+        "docker" => &["runtime/docker", "runtime/plain-docker"],
+        "process" => &["runtime/process"],
+        "push" => &["runtime/plain-docker"],
+        _ => &[],
+    }
+}

@@ -1,0 +1,447 @@
+//! Nodes: how they register, live and get lost, and what the engine is told about them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use agentaflow_api::node::{Health, Heartbeat, NodeRegistration, NodeSpec, NodeStatus, NodeUpdate};
+use agentaflow_api::units::{Dollars, Secret, Stamp};
+use agentaflow_engine::{Event, ForeignId, GpuHealth, GpuId, MicroDollars, NodeId, Percent};
+
+use super::describe::{describe, engine_node, gpu_id};
+use super::handle::NodeRef;
+use super::money;
+use super::state::{LiveNode, State, Told};
+use crate::auth;
+use crate::refusal::Refusal;
+use crate::store::{Change, CredentialKind, NodeRow, SeatState};
+
+/// Whose use it is, to the engine.
+const OTHERS: &str = "other-processes";
+
+impl State {
+    /// The node that a caller means.
+    pub(crate) fn find_node(&self, node: &NodeRef) -> Result<i64, Refusal> {
+        let found = match node {
+            NodeRef::Number(id) => self.nodes.contains_key(id).then_some(*id),
+            NodeRef::Name(name) => {
+                self.nodes.values().find(|node| node.row.node_id == *name).map(|node| node.row.id)
+            }
+        };
+        found.ok_or_else(|| {
+            Refusal::not_found("there is no such node; GET /gpu-workers/nodes lists them")
+        })
+    }
+
+    /// Takes a registration. Returns the node's number and its new key.
+    pub(crate) fn register_node(
+        &mut self,
+        registration: NodeRegistration,
+        peer: IpAddr,
+    ) -> Result<(i64, Secret), Refusal> {
+        let named = |node: &&LiveNode| node.row.spec.node_name == registration.node_name;
+        let by_id = |wanted: &String| self.nodes.values().find(|node| node.row.node_id == *wanted);
+        let known = registration.node_id.as_ref().and_then(by_id);
+        let known = known.or_else(|| self.nodes.values().find(named)).map(|node| node.row.id);
+        let now = Stamp::now();
+        let id = known.unwrap_or(self.ids.0.node + 1);
+        let (spec, price_source) = self.completed(&registration);
+        let probe =
+            NodeRow { id, node_id: "probe".into(), spec: spec.clone(), ..NodeRow::default() };
+        engine_node(&probe, &[], &BTreeMap::new()).validate().map_err(|bad| {
+            let field = if registration.gpu_instances.is_empty() {
+                "gpu_memory_total"
+            } else {
+                "gpu_instances"
+            };
+            Refusal::invalid(field, bad.to_string())
+        })?;
+        let node_id = new_node_id()?;
+        let key = auth::mint(CredentialKind::Node, &spec.node_name)?;
+        let row = match known.and_then(|id| self.nodes.get(&id)) {
+            Some(old) => NodeRow {
+                spec,
+                price_source,
+                peer: Some(peer.to_string()),
+                registered_at: now,
+                updated_at: now,
+                ..old.row.clone()
+            },
+            None => NodeRow {
+                id,
+                node_id,
+                spec,
+                price_source,
+                peer: Some(peer.to_string()),
+                registered_at: now,
+                created_at: now,
+                updated_at: now,
+                ..NodeRow::default()
+            },
+        };
+        self.ids.0.node = self.ids.0.node.max(id);
+        let key = self.new_worker_key(key, id, None);
+        self.batch.changes.push(Change::Node(Box::new(row.clone())));
+        match self.nodes.get_mut(&id) {
+            Some(live) => live.row = row,
+            None => {
+                self.nodes.insert(id, LiveNode::new(row));
+            }
+        }
+        let what = if known.is_some() { "registered again" } else { "registered" };
+        let name = registration.node_name;
+        self.node_event(id, "NodeRegistered", format!("node `{name}` {what}"));
+        self.refresh_node(id);
+        Ok((id, key))
+    }
+
+    /// Puts a new key of a node or agent in force; older ones of the same stop working.
+    pub(crate) fn new_worker_key(
+        &mut self,
+        auth::Minted { secret, mut row }: auth::Minted,
+        node: i64,
+        agent: Option<i64>,
+    ) -> Secret {
+        let same = |old: &&crate::store::CredentialRow| {
+            old.kind == row.kind && old.node_id == Some(node) && old.agent_id == agent
+        };
+        let old: Vec<i64> =
+            self.directory.credentials.values().filter(same).map(|old| old.id).collect();
+        for id in old {
+            self.directory.drop_credential(id);
+            self.batch.changes.push(Change::CredentialGone(id));
+        }
+        self.ids.0.credential += 1;
+        row.id = self.ids.0.credential;
+        (row.node_id, row.agent_id) = (Some(node), agent);
+        self.directory.put_credential(row.clone());
+        self.batch.changes.push(Change::Credential(Box::new(row)));
+        secret
+    }
+
+    /// A registration with everything that was left out filled in, and where the prices come from.
+    fn completed(&self, given: &NodeRegistration) -> (NodeSpec, String) {
+        let given = given.clone();
+        let listed = given.gpu_instances.len() as u32;
+        let memory: u64 = given.gpu_instances.iter().filter_map(|gpu| gpu.gpu_memory).sum();
+        let model = given.gpu_type.clone().or_else(|| {
+            let first = given.gpu_instances.first()?;
+            first.gpu_type.clone().or_else(|| first.gpu_name.clone())
+        });
+        let known = model.as_deref().and_then(money::catalogue);
+        let fallback = self.settings.default_price;
+        let source = match (given.price_per_gpu_hour, known) {
+            (Some(_), _) => "node",
+            (None, Some(_)) => "catalogue",
+            (None, None) => "default",
+        };
+        let dollars = |price: MicroDollars| Dollars(price.0 as i64);
+        let spec = NodeSpec {
+            node_name: given.node_name,
+            hostname: given.hostname,
+            ip_address: given.ip_address,
+            region: given.region,
+            zone: given.zone,
+            cluster_name: given.cluster_name.unwrap_or_else(|| "default".to_owned()),
+            gpu_count: if listed > 0 { listed } else { given.gpu_count.unwrap_or(0) },
+            gpu_type: model,
+            gpu_memory_total: given.gpu_memory_total.unwrap_or(memory),
+            gpu_driver_version: given.gpu_driver_version,
+            gpu_cuda_version: given.gpu_cuda_version,
+            cpu_cores: given.cpu_cores.unwrap_or_default(),
+            memory_total: given.memory_total.unwrap_or(0),
+            storage_total: given.storage_total.unwrap_or(0),
+            max_concurrent_jobs: given.max_concurrent_jobs.unwrap_or(1),
+            auto_register: given.auto_register.unwrap_or(true),
+            price_per_gpu_hour: given
+                .price_per_gpu_hour
+                .unwrap_or(dollars(known.unwrap_or(fallback.gpu_hour))),
+            price_per_cpu_hour: given.price_per_cpu_hour.unwrap_or(dollars(fallback.cpu_hour)),
+            price_per_memory_gb_hour: given
+                .price_per_memory_gb_hour
+                .unwrap_or(dollars(fallback.gib_hour)),
+            k8s_node_name: given.k8s_node_name,
+            k8s_cluster: given.k8s_cluster,
+            k8s_namespace: given.k8s_namespace,
+            k8s_labels: given.k8s_labels,
+            k8s_taints: given.k8s_taints,
+            api_endpoint: given.api_endpoint,
+            ssh_endpoint: given.ssh_endpoint,
+            vnc_endpoint: given.vnc_endpoint,
+            node_metadata: given.node_metadata,
+            gpu_instances: given.gpu_instances,
+            runtimes: given.runtimes,
+            simulated: given.simulated,
+            labels: given.labels,
+        };
+        (spec, source.to_owned())
+    }
+
+    /// An admin's wishes.
+    pub(crate) fn update_node(&mut self, id: i64, update: NodeUpdate) -> Result<(), Refusal> {
+        let Some(node) = self.nodes.get_mut(&id) else { return Ok(()) };
+        let was = (node.row.cordoned, node.row.draining);
+        match update.status {
+            None => {}
+            Some(NodeStatus::Maintenance) => node.row.cordoned = true,
+            Some(NodeStatus::Active) => (node.row.cordoned, node.row.draining) = (false, false),
+            Some(_) => {
+                return Err(Refusal::invalid(
+                    "status",
+                    "only `maintenance` (no new work) and `active` can be set; the others say how a node is",
+                ));
+            }
+        }
+        node.row.draining = update.drain.unwrap_or(node.row.draining);
+        let spec = &mut node.row.spec;
+        spec.max_concurrent_jobs = update.max_concurrent_jobs.unwrap_or(spec.max_concurrent_jobs);
+        if update.price_per_gpu_hour.is_some() {
+            "admin".clone_into(&mut node.row.price_source);
+        }
+        spec.price_per_gpu_hour = update.price_per_gpu_hour.unwrap_or(spec.price_per_gpu_hour);
+        spec.price_per_cpu_hour = update.price_per_cpu_hour.unwrap_or(spec.price_per_cpu_hour);
+        spec.price_per_memory_gb_hour =
+            update.price_per_memory_gb_hour.unwrap_or(spec.price_per_memory_gb_hour);
+        spec.region = update.region.or_else(|| spec.region.take());
+        spec.zone = update.zone.or_else(|| spec.zone.take());
+        spec.labels = update.labels.unwrap_or_else(|| std::mem::take(&mut spec.labels));
+        spec.node_metadata =
+            update.node_metadata.unwrap_or_else(|| std::mem::take(&mut spec.node_metadata));
+        node.row.updated_at = Stamp::now();
+        let (row, name) = (node.row.clone(), node.row.spec.node_name.clone());
+        for (before, after, begun, ended) in [
+            (was.0, row.cordoned, "NodeCordoned", "NodeOpened"),
+            (was.1, row.draining, "NodeDraining", "NodeDrainEnded"),
+        ] {
+            if before != after {
+                let kind = if after { begun } else { ended };
+                self.node_event(id, kind, format!("node `{name}`: {}", words_of(kind)));
+            }
+        }
+        self.batch.changes.push(Change::Node(Box::new(row)));
+        self.refresh_node(id);
+        Ok(())
+    }
+
+    /// Removes a node that has no live jobs.
+    pub(crate) fn delete_node(&mut self, id: i64) -> Result<(), Refusal> {
+        let Some(node) = self.nodes.get(&id) else { return Ok(()) };
+        if !node.jobs.is_empty() {
+            let live = node.jobs.len();
+            return Err(Refusal::conflict(
+                "node_busy",
+                format!(
+                    "the node still has {live} live jobs; drain it first (PUT with `drain: true`)"
+                ),
+            ));
+        }
+        let (name, told) = (node.row.node_id.clone(), node.told.is_some());
+        self.node_event(id, "NodeRemoved", format!("node `{}` was removed", node_name(self, id)));
+        if told {
+            self.tell(Event::NodeRemoved(NodeId::from(name)));
+        }
+        let agents: Vec<i64> = self
+            .agents
+            .values()
+            .filter(|agent| agent.node_id == id)
+            .map(|agent| agent.id)
+            .collect();
+        for agent in agents {
+            self.agents.remove(&agent);
+            self.batch.changes.push(Change::AgentGone(agent));
+        }
+        let keys: Vec<i64> = self
+            .directory
+            .credentials
+            .values()
+            .filter(|key| key.node_id == Some(id))
+            .map(|key| key.id)
+            .collect();
+        for key in keys {
+            self.directory.drop_credential(key);
+            self.batch.changes.push(Change::CredentialGone(key));
+        }
+        self.nodes.remove(&id);
+        self.batch.changes.push(Change::NodeGone(id));
+        Ok(())
+    }
+
+    /// A sign of life. Nothing is written for it.
+    pub(crate) fn heartbeat(&mut self, id: i64, beat: Heartbeat) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        let was_lost = node.lost;
+        (node.beat, node.heard) = (Instant::now(), true);
+        (node.beat_at, node.beat_flushed) = (Some(Stamp::now()), false);
+        node.lost = false;
+        node.said_free = [
+            beat.gpu_memory_available.or(node.said_free[0]),
+            beat.cpu_cores_available.map(|cores| cores.0).or(node.said_free[1]),
+            beat.memory_available.or(node.said_free[2]),
+            beat.storage_available.or(node.said_free[3]),
+        ];
+        node.row.health = beat.health_status.unwrap_or(node.row.health);
+        if let Some(instances) = beat.gpu_instances {
+            node.readings = instances;
+        }
+        if was_lost {
+            // Telling the engine about a node again is how it comes back.
+            node.told = None;
+            let name = node.row.spec.node_name.clone();
+            self.node_event(id, "NodeBack", format!("node `{name}` is back"));
+            self.batch.syncs.insert(id);
+        }
+        self.refresh_node(id);
+        self.tell_readings(id);
+    }
+
+    /// Brings the engine's idea of a node up to date.
+    pub(crate) fn refresh_node(&mut self, id: i64) {
+        let booked = self.booked(id);
+        let Some(node) = self.nodes.get(&id) else { return };
+        if node.told.is_none() && !node.reachable() {
+            return;
+        }
+        let (facts, foreign) = describe(node, &booked);
+        let open = node.reachable()
+            && node.alive()
+            && !node.row.cordoned
+            && !node.evacuating
+            && node.row.health != Health::Unhealthy;
+        let told = Told { node: facts, foreign, cordoned: !open, draining: node.row.draining };
+        let before = node.told.clone();
+        if before.as_ref() == Some(&told) {
+            return;
+        }
+        let name = told.node.id.clone();
+        if before.as_ref().map(|told| &told.node) != Some(&told.node) {
+            self.tell(Event::Node(Box::new(told.node.clone())));
+        }
+        if before.as_ref().map(|told| &told.foreign) != Some(&told.foreign) {
+            let id = ForeignId::from(OTHERS);
+            if !told.foreign.gpus.is_empty() {
+                let uses = Box::new(told.foreign.clone());
+                self.tell(Event::Foreign { node: name.clone(), id, uses });
+            } else if before.as_ref().is_some_and(|told| !told.foreign.gpus.is_empty()) {
+                self.tell(Event::ForeignGone { node: name.clone(), id });
+            }
+        }
+        if before.as_ref().map(|told| told.cordoned) != Some(told.cordoned) {
+            self.tell(Event::Cordon { node: name.clone(), on: told.cordoned });
+        }
+        if before.as_ref().map_or(told.draining, |before| before.draining != told.draining) {
+            self.tell(Event::Drain { node: name, on: told.draining });
+        }
+        if let Some(node) = self.nodes.get_mut(&id) {
+            node.told = Some(told);
+        }
+    }
+
+    /// GPU memory booked on each GPU of a node, in MiB.
+    fn booked(&self, node: i64) -> BTreeMap<u32, u64> {
+        let mut booked = BTreeMap::new();
+        let jobs = self.nodes.get(&node).into_iter().flat_map(|node| &node.jobs);
+        let seats = jobs.filter_map(|job| self.jobs.get(job)).flat_map(|job| &job.state.seats);
+        for seat in seats.filter(|seat| seat.node == node && seat.state != SeatState::Ended) {
+            for grant in &seat.grants {
+                *booked.entry(grant.index).or_default() += grant.memory;
+            }
+        }
+        booked
+    }
+
+    /// Utilisation and health of GPUs.
+    fn tell_readings(&mut self, id: i64) {
+        let Some(node) = self.nodes.get(&id).filter(|node| node.told.is_some()) else { return };
+        let name = NodeId::from(node.row.node_id.as_str());
+        let known: Vec<GpuId> =
+            node.told.iter().flat_map(|told| &told.node.gpus).map(|gpu| gpu.id.clone()).collect();
+        let mut readings = Vec::new();
+        let mut health = Vec::new();
+        for (index, reading) in node.readings.iter().enumerate() {
+            let gpu = gpu_id(reading, index);
+            if !known.contains(&gpu) {
+                continue;
+            }
+            readings.extend(
+                reading
+                    .utilization
+                    .and_then(|busy| Percent::new(busy).ok())
+                    .map(|busy| (gpu.clone(), busy)),
+            );
+            let sick = reading.status.as_deref() == Some("error");
+            if sick != node.sick.contains(gpu.as_str()) {
+                health.push((gpu, sick));
+            }
+        }
+        if !readings.is_empty() {
+            self.tell(Event::Utilization { node: name.clone(), readings });
+        }
+        for (gpu, sick) in health {
+            let (kind, verb) =
+                if sick { ("GpuSick", "does not work") } else { ("GpuWell", "works again") };
+            self.node_event(
+                id,
+                kind,
+                format!("GPU {gpu} of node `{}` {verb}", node_name(self, id)),
+            );
+            if let Some(node) = self.nodes.get_mut(&id) {
+                if sick {
+                    node.sick.insert(gpu.to_string());
+                } else {
+                    node.sick.remove(gpu.as_str());
+                }
+            }
+            let health = if sick { GpuHealth::Sick } else { GpuHealth::Healthy };
+            self.tell(Event::GpuHealth { node: name.clone(), gpu, health });
+        }
+    }
+
+    /// A node's stream was opened or closed, or its push endpoint began or ceased to answer.
+    pub(crate) fn reach(&mut self, id: i64, way: Way) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        match way {
+            Way::Stream(agent) => node.stream = agent,
+            Way::Push(answers) => node.push_answers = answers,
+        }
+        if matches!(way, Way::Stream(Some(_)) | Way::Push(true)) {
+            // Being reached is a sign of life too; leases are renewed by heartbeats alone.
+            node.heard = true;
+            if !node.lost {
+                node.beat = node.beat.max(Instant::now());
+            }
+        }
+        self.refresh_node(id);
+    }
+}
+
+/// How work reaches a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    /// Over the stream of this agent, or no longer.
+    Stream(Option<i64>),
+    /// Its push endpoint answers, or does not.
+    Push(bool),
+}
+
+/// The name of a node, for sentences.
+pub(crate) fn node_name(state: &State, id: i64) -> String {
+    state.nodes.get(&id).map_or_else(|| id.to_string(), |node| node.row.spec.node_name.clone())
+}
+
+fn words_of(kind: &str) -> &'static str {
+    match kind {
+        "NodeCordoned" => "takes no new work",
+        "NodeOpened" => "takes work again",
+        "NodeDraining" => "its jobs are being moved off",
+        _ => "its jobs may stay",
+    }
+}
+
+/// `gpu-` and twelve hexadecimal digits.
+fn new_node_id() -> Result<String, Refusal> {
+    let mut bytes = [0_u8; 6];
+    getrandom::fill(&mut bytes)
+        .map_err(|_| Refusal::unavailable("the system gives no random numbers; try again"))?;
+    let number = bytes.iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+    Ok(format!("gpu-{number:012x}"))
+}

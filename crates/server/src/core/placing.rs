@@ -1,0 +1,428 @@
+//! Carrying out what the engine decides.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use agentaflow_api::job::{JobStatus, OnNodeLost};
+use agentaflow_api::link::{Assignment, GpuGrant, Message, RegistryAuth, StopCause, TaskKey};
+use agentaflow_api::units::{Cores, Secret, Stamp};
+use agentaflow_engine::{
+    Decision, Event, Fault, GpuPart, Gpus, OnFault, Part, Placement, Request, Time, WaitReason,
+    WorkloadId,
+};
+
+use super::describe::{gpu_id, instances, price};
+use super::jobs::{grace_ms, runtime};
+use super::money;
+use super::nodes::node_name;
+use super::state::{About, State, job_of};
+use crate::store::{JobRow, Seat, SeatState};
+
+/// The longest grace when the server stops: it has five seconds in all.
+const EVACUATION_GRACE_MS: u64 = 2_000;
+/// The first port for the tasks of a gang to meet at.
+const MASTER_PORT: i64 = 29_500;
+
+impl State {
+    /// Asks the engine until it has nothing more to say.
+    pub(crate) fn decide(&mut self) {
+        self.dirty = false;
+        // The engine may ask to be asked again at once; more than a few rounds would be a fault in it.
+        for _ in 0..8 {
+            let now = self.clock.now();
+            let plan = self.engine.decide(now);
+            self.wake = plan.wake;
+            let again = plan.wake.is_some_and(|wake| wake <= now);
+            self.carry_out(plan.decisions, now);
+            if !again && !self.dirty {
+                break;
+            }
+            self.dirty = false;
+        }
+    }
+
+    fn carry_out(&mut self, decisions: Vec<Decision>, now: Time) {
+        let mut placed: Vec<(WorkloadId, Vec<Placement>)> = Vec::new();
+        for decision in decisions {
+            match decision {
+                Decision::Place(placement) => match placed.last_mut() {
+                    Some((workload, tasks)) if *workload == placement.workload => {
+                        tasks.push(placement);
+                    }
+                    _ => placed.push((placement.workload.clone(), vec![placement])),
+                },
+                Decision::Preempt { victims, beneficiary, .. } => {
+                    for victim in victims.iter().filter_map(job_of) {
+                        let why = format!(
+                            "stopped to make room for {beneficiary}, which is more important"
+                        );
+                        self.job_event(victim, "Preempted", why);
+                        self.stop_tasks(victim, StopCause::Preempted, None);
+                    }
+                }
+                Decision::Displace { workload, cause, action } => {
+                    self.displace(&workload, &cause, action);
+                }
+                Decision::Wait { workload, reason } => self.waits(&workload, &reason, now),
+            }
+        }
+        for (workload, tasks) in placed {
+            self.place(&workload, &tasks);
+        }
+    }
+
+    /// A job waits, and why is news.
+    fn waits(&mut self, workload: &WorkloadId, reason: &WaitReason, now: Time) {
+        let Some(id) = job_of(workload) else { return };
+        let words = agentaflow_words::reason(reason, now);
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        if job.state.wait_reason.as_ref() == Some(&words) {
+            return;
+        }
+        job.state.wait_reason = Some(words.clone());
+        let user = Some(job.user_id);
+        self.touch(id);
+        let data: Map<String, Value> =
+            [("reason".to_owned(), json!(reason.kind()))].into_iter().collect();
+        self.event("Waiting", words, About { job: Some(id), user, data, ..About::default() });
+    }
+
+    /// A job has places: a new try begins.
+    fn place(&mut self, workload: &WorkloadId, tasks: &[Placement]) {
+        let seats = job_of(workload).and_then(|id| {
+            self.jobs.get(&id)?;
+            let request = self.engine.workload(workload)?.workload.request;
+            let seats: Option<Vec<Seat>> =
+                tasks.iter().map(|task| self.seat(&request, task)).collect();
+            Some((id, seats?))
+        });
+        let Some((id, seats)) = seats else {
+            tracing::error!(%workload, "a placement names a job or node that is not there");
+            self.tell(Event::Requeued(workload.clone()));
+            return;
+        };
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let state = &mut job.state;
+        state.epoch += 1;
+        state.status = JobStatus::Scheduled;
+        state.scheduled_at = Some(Stamp::now());
+        (state.stopping, state.wait_reason, state.end_reason) = (None, None, None);
+        (state.error_message, state.exit_code) = (None, None);
+        state.seats = seats;
+        let (epoch, user) = (state.epoch, job.user_id);
+        let nodes: Vec<(i64, u32)> =
+            state.seats.iter().map(|seat| (seat.node, seat.task)).collect();
+        self.touch(id);
+        self.announce(id, user, epoch);
+        for (node, task) in nodes {
+            if let Some(node) = self.nodes.get_mut(&node) {
+                node.jobs.insert(id);
+            }
+            if let Some(assignment) = self.assignment(id, task) {
+                self.batch.outgoing.push((node, Message::Assign(Box::new(assignment))));
+            }
+        }
+        self.money_moved = true;
+    }
+
+    fn announce(&mut self, id: i64, user: i64, epoch: u32) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let places: Vec<String> = job
+            .state
+            .seats
+            .iter()
+            .map(|seat| {
+                let gpus = money::gpu_names(&seat.grants);
+                let on = node_name(self, seat.node);
+                match gpus.len() {
+                    0 => on,
+                    1 => format!("{on} GPU {}", gpus[0]),
+                    _ => format!("{on} GPUs {}", gpus.join(",")),
+                }
+            })
+            .collect();
+        let first = job.state.seats.first().and_then(|seat| self.nodes.get(&seat.node));
+        let node = first.map(|node| node.row.node_id.clone());
+        let simulated = first.is_some_and(|node| node.row.spec.simulated)
+            && job.state.seats.iter().any(|seat| !seat.grants.is_empty());
+        let data = [("attempt".to_owned(), json!(epoch))].into_iter().collect();
+        let about = About { job: Some(id), user: Some(user), node: node.as_deref(), data };
+        let shown = if places.len() > 8 {
+            format!("{} and {} more", places[..8].join("; "), places.len() - 8)
+        } else {
+            places.join("; ")
+        };
+        self.event("Scheduled", format!("goes to {shown}"), about);
+        if simulated {
+            self.job_event(id, "SimulatedGpu", "its GPUs are simulated: it gets no device");
+        }
+    }
+
+    /// A task's place, with all that its agent and the ledger need to know.
+    pub(crate) fn seat(&self, request: &Request, placement: &Placement) -> Option<Seat> {
+        let node = self.nodes.values().find(|node| node.row.node_id == placement.node.as_str())?;
+        let Gpus::Chosen(parts) = &placement.gpus else { return None };
+        let all = instances(&node.row.spec);
+        let (mut grants, mut gpu_milli) = (Vec::new(), 0);
+        for part in parts {
+            let (position, gpu) = all
+                .iter()
+                .enumerate()
+                .find(|(position, gpu)| gpu_id(gpu, *position) == part.gpu)?;
+            let memory = gpu.gpu_memory.unwrap_or(0);
+            let model =
+                gpu.gpu_type.as_ref().or(gpu.gpu_name.as_ref()).or(node.row.spec.gpu_type.as_ref());
+            let milli = money::share(part.part, request, model.map_or("", String::as_str), memory);
+            gpu_milli += milli;
+            grants.push(grant(gpu, position, part, milli, memory, request.exclusive));
+        }
+        Some(Seat {
+            task: placement.task,
+            node: node.row.id,
+            gpus: parts.clone(),
+            grants,
+            price: price(&node.row.spec),
+            gpu_milli,
+            ..Seat::default()
+        })
+    }
+
+    /// What the agent is told. None if the job or the task is gone.
+    pub(crate) fn assignment(&self, id: i64, task: u32) -> Option<Assignment> {
+        let job = self.jobs.get(&id)?;
+        let seat = job.state.seats.iter().find(|seat| seat.task == task)?;
+        let node = self.nodes.get(&seat.node)?;
+        let spec = &job.spec;
+        let (password, secret_env) = self.secrets_of(job);
+        let mut env: BTreeMap<String, Secret> =
+            spec.env.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+        env.extend(secret_env);
+        env.insert("JOB_ID".to_owned(), id.to_string().into());
+        let tasks = job.state.seats.len();
+        if tasks > 1 {
+            let master = job.state.seats.iter().find(|seat| seat.task == 0)?;
+            let port = MASTER_PORT + id % 1000;
+            env.insert("MASTER_ADDR".to_owned(), self.address(master.node).into());
+            env.insert("MASTER_PORT".to_owned(), port.to_string().into());
+            env.insert("RANK".to_owned(), task.to_string().into());
+            env.insert("WORLD_SIZE".to_owned(), tasks.to_string().into());
+        }
+        let user = self.directory.users.get(&job.user_id).map(|user| user.username.clone());
+        Some(Assignment {
+            key: TaskKey { job: id, epoch: job.state.epoch, task },
+            job_name: spec.job_name.clone(),
+            runtime: runtime(spec),
+            image: image(job),
+            registry_auth: password.map(|password| RegistryAuth {
+                server: spec.docker_registry.clone(),
+                username: spec.docker_username.clone().unwrap_or_default(),
+                password,
+            }),
+            command: spec.command.clone(),
+            working_dir: spec.working_dir.clone(),
+            env,
+            job_data: job_data(job),
+            gpus: seat.grants.clone(),
+            cpu: spec.cpu_cores_required.unwrap_or(Cores(0)),
+            memory: spec.memory_required.unwrap_or(0),
+            shm: spec.shm_size.unwrap_or(0),
+            volumes: spec.volumes.clone(),
+            read_only: spec.read_only,
+            timeout_ms: spec.timeout_seconds.map(|seconds| seconds.saturating_mul(1000)),
+            grace_ms: grace_ms(spec),
+            leased: spec.on_node_lost.unwrap_or_default() == OnNodeLost::Requeue,
+            simulated: node.row.spec.simulated,
+            user: user.unwrap_or_default(),
+        })
+    }
+
+    /// Where the tasks of a gang find a node.
+    fn address(&self, node: i64) -> String {
+        let spec = self.nodes.get(&node).map(|node| &node.row.spec);
+        let address =
+            spec.and_then(|spec| spec.ip_address.clone().or_else(|| spec.hostname.clone()));
+        address.unwrap_or_else(|| "127.0.0.1".to_owned())
+    }
+
+    fn secrets_of(&self, job: &JobRow) -> (Option<Secret>, BTreeMap<String, Secret>) {
+        #[derive(Default, serde::Deserialize)]
+        #[serde(default)]
+        struct Plain {
+            password: Option<Secret>,
+            env: BTreeMap<String, Secret>,
+        }
+        let Some(sealed) = &job.state.sealed else { return Default::default() };
+        let plain: Option<Plain> = match self.secrets.open(&format!("job:{}", job.id), sealed) {
+            Ok(plain) => serde_json::from_slice(&plain).ok(),
+            Err(error) => {
+                tracing::error!(job = job.id, %error, "its secrets cannot be opened; it starts without them");
+                None
+            }
+        };
+        let plain = plain.unwrap_or_default();
+        (plain.password, plain.env)
+    }
+
+    /// Stops everything on a node because the server stops; it waits again and loses no try.
+    pub(crate) fn evacuate(&mut self, id: i64) {
+        let Some(node) = self.nodes.get_mut(&id) else { return };
+        node.evacuating = true;
+        let jobs: Vec<i64> = node.jobs.iter().copied().collect();
+        self.refresh_node(id);
+        for job in jobs {
+            let Some(spec) = self.jobs.get(&job).map(|job| &job.spec) else { continue };
+            let grace = grace_ms(spec).min(EVACUATION_GRACE_MS);
+            self.job_event(
+                job,
+                "Stopping",
+                "the system is being stopped; it goes on after the next start",
+            );
+            self.stop_tasks(job, StopCause::Shutdown, Some(grace));
+        }
+    }
+
+    /// What an agent of the documents is sent.
+    pub(crate) fn push_request(&self, id: i64) -> Option<Value> {
+        let job = self.jobs.get(&id)?;
+        let spec = &job.spec;
+        Some(json!({
+            "job_id": id,
+            "docker_image": spec.docker_image,
+            "docker_tag": spec.docker_tag.as_deref().unwrap_or("latest"),
+            "docker_registry": spec.docker_registry,
+            "job_config": spec.job_config,
+            "input_data": if spec.input_data.is_null() { json!({}) } else { spec.input_data.clone() },
+            "resource_requirements": requirements(job),
+            "timeout": spec.timeout_seconds.unwrap_or(3600),
+        }))
+    }
+
+    /// Seals all secrets anew that an older key sealed. Returns how many.
+    pub(crate) fn reseal(&mut self) -> usize {
+        let mut renewed = Vec::new();
+        for job in self.jobs.values_mut() {
+            let Some(sealed) =
+                job.state.sealed.as_ref().filter(|sealed| !self.secrets.is_current(sealed))
+            else {
+                continue;
+            };
+            match self.secrets.reseal(&format!("job:{}", job.id), sealed) {
+                Ok(sealed) => {
+                    job.state.sealed = Some(sealed);
+                    renewed.push(job.id);
+                }
+                Err(error) => {
+                    tracing::error!(job = job.id, %error, "its secrets cannot be sealed anew");
+                }
+            }
+        }
+        for job in &renewed {
+            self.touch(*job);
+        }
+        renewed.len()
+    }
+
+    /// The ground under a job gave way.
+    fn displace(&mut self, workload: &WorkloadId, fault: &Fault, action: OnFault) {
+        let Some(id) = job_of(workload) else { return };
+        let Some(job) = self.jobs.get(&id) else { return };
+        let live = job.state.seats.iter().any(|seat| seat.state != SeatState::Ended);
+        let (cause, words) = match fault {
+            Fault::NodeLost(node) => {
+                (StopCause::GangBroken, format!("node {node} does not answer"))
+            }
+            Fault::Draining(node) => (StopCause::Drained, format!("node {node} is being emptied")),
+            Fault::SpotReclaim { node, .. } => {
+                (StopCause::Drained, format!("node {node} is taken back"))
+            }
+            Fault::GpuSick { node, gpu } => {
+                (StopCause::GpuSick, format!("GPU {gpu} of node {node} is broken"))
+            }
+            Fault::GangBroken { task } => {
+                (StopCause::GangBroken, format!("task {task} could not start"))
+            }
+        };
+        let lost = matches!(fault, Fault::NodeLost(_));
+        if action == OnFault::Keep && lost {
+            self.job_event(
+                id,
+                "NodeLost",
+                format!("{words}; it waits for the node, as it asked to"),
+            );
+            return;
+        }
+        self.job_event(id, if lost { "NodeLost" } else { "Displaced" }, words);
+        if live {
+            self.stop_tasks(id, cause, None);
+        } else {
+            self.note_waiting(id);
+        }
+    }
+}
+
+fn grant(
+    gpu: &agentaflow_api::node::GpuInstance,
+    position: usize,
+    part: &GpuPart,
+    milli: u64,
+    memory: u64,
+    exclusive: bool,
+) -> GpuGrant {
+    let index = gpu.gpu_index.unwrap_or(position as u32);
+    let uuid = gpu.gpu_uuid.clone().unwrap_or_else(|| index.to_string());
+    let (uuid, memory, shared) = match part.part {
+        Part::Whole => (uuid, memory, false),
+        Part::Share { mib, .. } => (uuid, mib.0, !exclusive),
+        Part::Slice { profile, start } => {
+            let slices = gpu.mig.iter().flatten();
+            let slice = slices.filter(|slice| slice.start == start).find(|slice| {
+                agentaflow_engine::MigProfile::new(&slice.profile)
+                    .is_ok_and(|known| known == profile)
+            });
+            (slice.map_or(uuid, |slice| slice.uuid.clone()), memory * milli / 1000, false)
+        }
+    };
+    GpuGrant { index, uuid, milli: milli as u32, memory, shared }
+}
+
+/// The image with registry and tag. A digest stands instead of a tag.
+pub(crate) fn image(job: &JobRow) -> Option<String> {
+    let image = job.spec.docker_image.as_deref()?;
+    let tag = job.spec.docker_tag.as_deref().unwrap_or("latest");
+    let registry = job.spec.docker_registry.as_deref().map(|registry| {
+        let bare = registry.trim_start_matches("https://").trim_start_matches("http://");
+        format!("{}/", bare.trim_end_matches('/'))
+    });
+    let last = image.rsplit('/').next().unwrap_or(image);
+    let tag =
+        if last.contains(':') || image.contains('@') { String::new() } else { format!(":{tag}") };
+    Some(format!("{}{image}{tag}", registry.unwrap_or_default()))
+}
+
+/// What a job finds in `JOB_DATA`.
+pub(crate) fn job_data(job: &JobRow) -> Map<String, Value> {
+    let spec = &job.spec;
+    let data = json!({
+        "job_id": job.id,
+        "input_data": if spec.input_data.is_null() { json!({}) } else { spec.input_data.clone() },
+        "config": spec.job_config,
+        "resource_requirements": requirements(job),
+    });
+    match data {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+/// What a job asked for, in the words of the documents.
+pub(crate) fn requirements(job: &JobRow) -> Value {
+    let spec = &job.spec;
+    json!({
+        "gpu_memory": spec.gpu_memory_required,
+        "gpu_count": spec.gpu_count,
+        "cpu_cores": spec.cpu_cores_required,
+        "memory": spec.memory_required,
+        "storage": spec.storage_required,
+    })
+}

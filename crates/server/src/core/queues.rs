@@ -1,0 +1,155 @@
+//! Queues, agents and the strategy: small things that people change.
+
+use agentaflow_api::agent::{AgentRegistration, AgentUpdate};
+use agentaflow_api::queue::QueueSpec;
+use agentaflow_api::units::{Secret, Stamp};
+use agentaflow_engine::{Event, QueueId, Strategy};
+
+use super::nodes::{Way, node_name};
+use super::restore::{STRATEGY, engine_queue};
+use super::state::State;
+use crate::auth;
+use crate::refusal::Refusal;
+use crate::store::{AgentRow, Change, CredentialKind, QueueRow};
+
+impl State {
+    /// Makes or changes a queue; true when it is new.
+    pub(crate) fn put_queue(
+        &mut self,
+        spec: QueueSpec,
+        must_be_new: bool,
+    ) -> Result<bool, Refusal> {
+        let name = spec.name.clone();
+        let old = self.queues.get(&name);
+        if name == "root" {
+            return Err(Refusal::invalid(
+                "name",
+                "`root` holds all other queues and cannot be changed",
+            ));
+        }
+        if old.is_some() && must_be_new {
+            return Err(Refusal::conflict(
+                "exists",
+                format!("queue `{name}` exists; PUT changes it"),
+            ));
+        }
+        let parent = spec.parent.as_ref().filter(|parent| *parent != "root");
+        if let Some(parent) = parent.filter(|parent| !self.queues.contains_key(*parent)) {
+            return Err(Refusal::invalid("parent", format!("there is no queue `{parent}`")));
+        }
+        let created_at = old.map_or_else(Stamp::now, |old| old.created_at);
+        let is_new = old.is_none();
+        let now = self.clock.now();
+        self.engine
+            .apply(now, Event::Queue(Box::new(engine_queue(&spec))))
+            .map_err(|rejected| Refusal::invalid("queue", rejected.to_string()))?;
+        let row = QueueRow { spec, created_at, updated_at: Stamp::now() };
+        self.batch.changes.push(Change::Queue(Box::new(row.clone())));
+        self.queues.insert(name, row);
+        self.dirty = true;
+        Ok(is_new)
+    }
+
+    /// Removes a queue that nobody uses.
+    pub(crate) fn delete_queue(&mut self, name: &str) -> Result<(), Refusal> {
+        if !self.queues.contains_key(name) {
+            return Err(Refusal::not_found(format!("there is no queue `{name}`")));
+        }
+        let now = self.clock.now();
+        self.engine.apply(now, Event::QueueRemoved(QueueId::from(name))).map_err(|rejected| {
+            Refusal::conflict(
+                "queue_in_use",
+                format!("queue `{name}` cannot be removed: {rejected}"),
+            )
+        })?;
+        self.queues.remove(name);
+        self.batch.changes.push(Change::QueueGone(name.to_owned()));
+        Ok(())
+    }
+
+    /// Changes how GPUs are chosen from now on.
+    pub(crate) fn set_strategy(&mut self, name: &str) -> Result<(), Refusal> {
+        let strategy: Strategy =
+            name.parse().map_err(|error| Refusal::invalid("strategy", format!("{error}")))?;
+        self.tell(Event::Strategy(strategy));
+        self.batch.changes.push(Change::Meta(STRATEGY, name.to_owned()));
+        Ok(())
+    }
+
+    /// An agent registers: its older key and streams end.
+    pub(crate) fn register_agent(
+        &mut self,
+        given: AgentRegistration,
+    ) -> Result<(i64, Secret), Refusal> {
+        let node = given
+            .node_id
+            .and_then(|id| i64::try_from(id).ok())
+            .filter(|id| self.nodes.contains_key(id));
+        let Some(node) = node else {
+            return Err(Refusal::invalid(
+                "node_id",
+                "there is no such node; register the node first",
+            ));
+        };
+        let key = auth::mint(CredentialKind::Agent, &given.agent_id)?;
+        let old = self.agents.values().find(|agent| agent.agent_id == given.agent_id);
+        let id = old.map_or(self.ids.0.agent + 1, |old| old.id);
+        let now = Stamp::now();
+        let row = AgentRow {
+            id,
+            created_at: old.map_or(now, |old| old.created_at),
+            agent_id: given.agent_id,
+            node_id: node,
+            agent_version: given.agent_version,
+            config: given.config,
+            capabilities: given.capabilities,
+            api_endpoint: given.api_endpoint,
+            websocket_endpoint: given.websocket_endpoint,
+            updated_at: now,
+            started_at: Some(now),
+        };
+        self.ids.0.agent = self.ids.0.agent.max(id);
+        if let Some(endpoint) = row.api_endpoint.clone() {
+            self.take_endpoint(node, endpoint);
+        }
+        let key = self.new_worker_key(key, node, Some(id));
+        self.batch.changes.push(Change::Agent(Box::new(row.clone())));
+        self.agents.insert(id, row);
+        self.set_interval(node);
+        self.reach(node, Way::Stream(None));
+        let name = node_name(self, node);
+        self.node_event(node, "AgentRegistered", format!("the agent of node `{name}` registered"));
+        Ok((id, key))
+    }
+
+    /// An agent of the documents may name its endpoint when it registers, instead of its node.
+    fn take_endpoint(&mut self, node: i64, endpoint: String) {
+        let Some(live) = self.nodes.get_mut(&node) else { return };
+        if live.row.spec.api_endpoint.is_none() {
+            live.row.spec.api_endpoint = Some(endpoint);
+            self.batch.changes.push(Change::Node(Box::new(live.row.clone())));
+        }
+    }
+
+    /// The agent that a caller means, by name or number.
+    pub(crate) fn find_agent(&self, agent: &str) -> Result<i64, Refusal> {
+        let named = self.agents.values().find(|row| row.agent_id == agent).map(|row| row.id);
+        let found = named.or_else(|| agent.parse().ok().filter(|id| self.agents.contains_key(id)));
+        found.ok_or_else(|| {
+            Refusal::not_found("there is no such agent; GET /gpu-workers/agents lists them")
+        })
+    }
+
+    /// Changes an agent.
+    pub(crate) fn update_agent(&mut self, id: i64, update: AgentUpdate) {
+        let Some(agent) = self.agents.get_mut(&id) else { return };
+        agent.agent_version = update.agent_version.or_else(|| agent.agent_version.take());
+        agent.config = update.config.unwrap_or_else(|| std::mem::take(&mut agent.config));
+        agent.capabilities =
+            update.capabilities.unwrap_or_else(|| std::mem::take(&mut agent.capabilities));
+        agent.updated_at = Stamp::now();
+        let (row, node) = (agent.clone(), agent.node_id);
+        self.batch.changes.push(Change::Agent(Box::new(row)));
+        self.set_interval(node);
+    }
+}

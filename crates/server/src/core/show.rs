@@ -1,0 +1,402 @@
+//! How records look from outside, and explanations.
+
+use agentaflow_api::agent::Agent;
+use agentaflow_api::explain::{CloseNode, Explanation, PlannedTask};
+use agentaflow_api::job::{Job, JobStatus, TaskPlace};
+use agentaflow_api::node::{Health, Node, NodeStatus};
+use agentaflow_api::queue::Queue;
+use agentaflow_api::units::{Cores, Dollars, Stamp};
+use agentaflow_engine::{
+    Eta, Lack, Placement, Request, Time, WaitReason, WhatIf, WorkloadState, WorkloadView,
+};
+
+use super::budgets::{accrued, expected_ms};
+use super::money;
+use super::nodes::node_name;
+use super::reports::allocation;
+use super::state::{State, workload_id};
+use crate::store::{AgentRow, JobRow, SeatState};
+
+const HOUR_MS: u64 = 3_600_000;
+
+impl State {
+    /// A node.
+    pub(crate) fn show_node(&self, id: i64) -> Option<Node> {
+        let node = self.nodes.get(&id)?;
+        let row = &node.row;
+        let spec = &row.spec;
+        let (mut gpu, mut cpu, mut memory, mut storage) = (0, 0, 0, 0);
+        for job in node.jobs.iter().filter_map(|job| self.jobs.get(job)) {
+            for seat in job
+                .state
+                .seats
+                .iter()
+                .filter(|seat| seat.node == id && seat.state != SeatState::Ended)
+            {
+                gpu += seat.grants.iter().map(|grant| grant.memory).sum::<u64>();
+                cpu += job.spec.cpu_cores_required.unwrap_or_default().0;
+                memory += job.spec.memory_required.unwrap_or(0);
+                storage += job.spec.storage_required.unwrap_or(0);
+            }
+        }
+        // The smaller of what the node says and what is not booked.
+        let free = |total: u64, booked: u64, said: Option<u64>| {
+            let unbooked = total.saturating_sub(booked);
+            said.map_or(unbooked, |said| said.min(unbooked))
+        };
+        let reported: Vec<u64> =
+            node.readings.iter().filter_map(|reading| reading.gpu_memory_available).collect();
+        let said_gpu =
+            node.said_free[0].or_else(|| (!reported.is_empty()).then(|| reported.iter().sum()));
+        let mut spec = spec.clone();
+        if !node.readings.is_empty() {
+            spec.gpu_instances = self.merged_readings(id);
+        }
+        Some(Node {
+            id,
+            node_id: row.node_id.clone(),
+            gpu_memory_available: free(
+                spec.gpu_memory_total,
+                gpu,
+                said_gpu.filter(|_| !spec.simulated),
+            ),
+            cpu_cores_available: Cores(free(spec.cpu_cores.0, cpu, node.said_free[1])),
+            memory_available: free(spec.memory_total, memory, node.said_free[2]),
+            storage_available: free(spec.storage_total, storage, node.said_free[3]),
+            status: self.status_of(id),
+            health_status: row.health,
+            last_heartbeat: node.beat_at,
+            current_jobs: node.jobs.len() as u32,
+            registered_at: row.registered_at,
+            last_seen: node.beat_at.max(Some(row.registered_at)),
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+            price_source: row.price_source.clone(),
+            cordoned: row.cordoned,
+            draining: row.draining,
+            reachable: node.reachable(),
+            api_key: None,
+            spec,
+        })
+    }
+
+    fn status_of(&self, id: i64) -> NodeStatus {
+        let Some(node) = self.nodes.get(&id) else { return NodeStatus::Inactive };
+        if node.row.cordoned || node.row.draining {
+            NodeStatus::Maintenance
+        } else if node.lost {
+            NodeStatus::Inactive
+        } else if node.alive() {
+            match node.row.health {
+                Health::Unhealthy => NodeStatus::Error,
+                _ => NodeStatus::Active,
+            }
+        } else if node.beat_at.is_none() {
+            NodeStatus::Pending
+        } else {
+            NodeStatus::Inactive
+        }
+    }
+
+    /// A node's GPUs with their last readings.
+    pub(crate) fn merged_readings(&self, id: i64) -> Vec<agentaflow_api::node::GpuInstance> {
+        let Some(node) = self.nodes.get(&id) else { return Vec::new() };
+        let mut all = super::describe::instances(&node.row.spec);
+        for (position, gpu) in all.iter_mut().enumerate() {
+            let wanted = super::describe::gpu_id(gpu, position);
+            let reading = node.readings.iter().enumerate();
+            let Some((_, reading)) = reading
+                .into_iter()
+                .find(|(at, reading)| super::describe::gpu_id(reading, *at) == wanted)
+            else {
+                continue;
+            };
+            let facts = gpu.clone();
+            *gpu = reading.clone();
+            gpu.gpu_index = facts.gpu_index.or(gpu.gpu_index);
+            gpu.gpu_uuid = facts.gpu_uuid.or(gpu.gpu_uuid.take());
+            gpu.gpu_name = facts.gpu_name.or(gpu.gpu_name.take());
+            gpu.gpu_type = facts.gpu_type.or(gpu.gpu_type.take());
+            gpu.gpu_memory = facts.gpu_memory.or(gpu.gpu_memory);
+            gpu.nvlink_group = facts.nvlink_group.or(gpu.nvlink_group);
+            gpu.pci_bus_id = facts.pci_bus_id.or(gpu.pci_bus_id.take());
+            gpu.mig = facts.mig.or(gpu.mig.take());
+        }
+        all
+    }
+
+    /// An agent.
+    pub(crate) fn show_agent(&self, row: &AgentRow) -> Agent {
+        let node = self.nodes.get(&row.node_id);
+        let here = node.is_some_and(|node| node.stream == Some(row.id) || node.push_answers);
+        let row = row.clone();
+        Agent {
+            id: row.id,
+            agent_id: row.agent_id,
+            agent_version: row.agent_version,
+            config: row.config,
+            capabilities: row.capabilities,
+            api_endpoint: row.api_endpoint,
+            websocket_endpoint: row.websocket_endpoint,
+            node_id: row.node_id,
+            status: if here { "active" } else { "inactive" }.to_owned(),
+            health_status: node.map_or(Health::Unknown, |node| node.row.health),
+            last_heartbeat: node.and_then(|node| node.beat_at),
+            created_at: row.created_at,
+            updated_at: row.updated_at,
+            started_at: row.started_at,
+            api_key: None,
+        }
+    }
+
+    /// A job; what it cost so far includes what is not billed yet.
+    pub(crate) fn show_job(&self, row: JobRow) -> Job {
+        let state = row.state.clone();
+        let first = state.seats.first();
+        let gpus: Vec<String> =
+            state.seats.iter().flat_map(|seat| money::gpu_names(&seat.grants)).collect();
+        let running = accrued(&row, Stamp::now());
+        let simulated = first.is_some_and(|seat| {
+            !seat.grants.is_empty()
+                && self.nodes.get(&seat.node).is_some_and(|node| node.row.spec.simulated)
+        });
+        let duration = match (state.completed_at, state.started_at) {
+            (None, Some(from)) => Some(Stamp::now().0.saturating_sub(from.0).max(0) as u64),
+            (Some(_), Some(_)) => Some(state.ran_ms),
+            _ => None,
+        };
+        let tasks = state.seats.iter().map(|seat| TaskPlace {
+            task: seat.task,
+            node_id: self
+                .nodes
+                .get(&seat.node)
+                .map_or_else(String::new, |node| node.row.node_id.clone()),
+            node_name: node_name(self, seat.node),
+            gpus: money::gpu_names(&seat.grants),
+            state: match seat.state {
+                SeatState::Assigned => "scheduled",
+                SeatState::Accepted => "starting",
+                SeatState::Running => "running",
+                SeatState::Ended => "ended",
+            }
+            .to_owned(),
+            exit_code: seat.exit_code,
+        });
+        let tasks = tasks.collect();
+        let placed = state.status != JobStatus::Pending;
+        Job {
+            id: row.id,
+            user_id: row.user_id,
+            status: state.status,
+            output_data: state.output_data,
+            error_message: state.error_message,
+            assigned_node_id: first.filter(|_| placed).map(|seat| seat.node),
+            assigned_gpu_id: (placed && !gpus.is_empty()).then(|| gpus.join(",")),
+            k8s_pod_name: None,
+            k8s_job_name: None,
+            gpu_memory_used: state.usage.gpu_memory,
+            cpu_cores_used: state.usage.cpu_cores,
+            memory_used: state.usage.memory,
+            storage_used: state.usage.storage,
+            scheduled_at: state.scheduled_at,
+            started_at: state.started_at,
+            completed_at: state.completed_at,
+            duration_seconds: duration.map(|ms| ms as f64 / 1000.0),
+            cost: Dollars(state.cost.saturating_add(running)),
+            created_at: row.created_at,
+            updated_at: state.updated_at,
+            exit_code: state.exit_code,
+            end_reason: state.end_reason.filter(|_| state.status.is_final()),
+            attempt: state.epoch,
+            retries_used: state.retries_used,
+            secret_env_names: row.secret_names,
+            cancel_requested: state.cancel_requested,
+            simulated,
+            tasks: if placed { tasks } else { Vec::new() },
+            wait_reason: state.wait_reason.filter(|_| state.status == JobStatus::Pending),
+            spec: row.spec,
+        }
+    }
+
+    /// All queues, the root first.
+    pub(crate) fn show_queues(&self) -> Vec<Queue> {
+        let views = self.engine.queues();
+        let mut shown = Vec::new();
+        for view in views {
+            let name = view.id.as_str().to_owned();
+            let row = self.queues.get(&name).cloned().unwrap_or_default();
+            let mine = |job: &&JobRow| job.queue == name;
+            let pending = self
+                .jobs
+                .values()
+                .filter(mine)
+                .filter(|job| job.state.status == JobStatus::Pending);
+            let pending = pending.count() as u32;
+            let all = self.jobs.values().filter(mine).count() as u32;
+            let mut spec = row.spec;
+            spec.name.clone_from(&name);
+            shown.push(Queue {
+                spec,
+                pending,
+                running: all - pending,
+                gpus_used: Cores(view.used[3].max(0) as u64),
+                cpu_used: Cores(view.used[0].max(0) as u64),
+                memory_used: view.used[1].max(0) as u64,
+                created_at: row.created_at,
+                updated_at: row.updated_at,
+            });
+        }
+        shown.sort_by_key(|queue| (queue.spec.name != "root", queue.spec.name.clone()));
+        shown
+    }
+
+    /// Why a live job waits, or where it is.
+    pub(crate) fn explain(&self, id: i64) -> Option<Explanation> {
+        let job = self.jobs.get(&id)?;
+        let now = self.clock.now();
+        let told = self.engine.explain(now, &workload_id(id))?;
+        let view = self.engine.workload(&workload_id(id))?;
+        let mut explanation = self.waiting(told.reason.as_ref(), told.eta, now);
+        explanation.job_id = Some(id);
+        explanation.status = job.state.status;
+        explanation.position = told.position;
+        explanation.waiting = told.waiting;
+        explanation.would_start_now = told.nearby.iter().map(agentaflow_words::nearby).collect();
+        explanation.closest =
+            told.closest.iter().map(|(node, lack)| self.close_node(node.as_str(), lack)).collect();
+        self.explain_place(&mut explanation, job, &view);
+        Some(explanation)
+    }
+
+    /// The part of an explanation that is about a wait.
+    fn waiting(&self, reason: Option<&WaitReason>, eta: Eta, now: Time) -> Explanation {
+        let detail = reason.map(|reason| agentaflow_words::reason(reason, now));
+        let eta_text = agentaflow_words::eta(eta, now);
+        Explanation {
+            summary: detail
+                .clone()
+                .map_or_else(|| eta_text.clone(), |detail| format!("{detail}; {eta_text}")),
+            reason: reason.map(|reason| reason_word(reason).to_owned()),
+            detail,
+            data: reason.and_then(|reason| serde_json::to_value(reason).ok()),
+            eta: match eta {
+                Eta::Now => Some(Stamp::now()),
+                Eta::At(at) => Some(self.clock.stamp(at)),
+                Eta::Unknown => None,
+            },
+            eta_text,
+            ..Explanation::default()
+        }
+    }
+
+    fn explain_place(&self, explanation: &mut Explanation, job: &JobRow, view: &WorkloadView) {
+        let placed = job.state.status != JobStatus::Pending;
+        let hourly = if placed {
+            let seats = job.state.seats.iter();
+            explanation.placement = job.state.seats.iter().map(|seat| self.planned(seat)).collect();
+            seats.map(|seat| money::cost(allocation(job, seat), seat.price, HOUR_MS)).sum()
+        } else {
+            let asked = money::expected(&view.workload.request, view.workload.tasks);
+            money::cost(asked, self.dearest(), HOUR_MS)
+        };
+        explanation.price_per_hour = Some(Dollars(hourly));
+        let known = job.spec.estimated_duration_seconds.or(job.spec.timeout_seconds);
+        explanation.estimated_cost = known.map(|_| {
+            Dollars((i128::from(hourly) * i128::from(expected_ms(job)) / 3_600_000) as i64)
+        });
+        if placed {
+            let where_to: Vec<String> =
+                explanation.placement.iter().map(|task| task.node_name.clone()).collect();
+            let verb = match (job.state.status, view.state) {
+                (_, WorkloadState::Stopping) => "is being stopped on",
+                (JobStatus::Running, _) => "runs on",
+                _ => "is starting on",
+            };
+            explanation.summary = format!("it {verb} {}", where_to.join(", "));
+            explanation.eta = job.state.started_at;
+            explanation.eta_text = explanation.summary.clone();
+        }
+    }
+
+    fn planned(&self, seat: &crate::store::Seat) -> PlannedTask {
+        let node = self.nodes.get(&seat.node);
+        PlannedTask {
+            task: seat.task,
+            node_id: node.map_or_else(String::new, |node| node.row.node_id.clone()),
+            node_name: node_name(self, seat.node),
+            gpus: money::gpu_names(&seat.grants),
+            simulated: node.is_some_and(|node| node.row.spec.simulated) && !seat.grants.is_empty(),
+        }
+    }
+
+    fn close_node(&self, node_id: &str, lack: &Lack) -> CloseNode {
+        let node = self.nodes.values().find(|node| node.row.node_id == node_id);
+        CloseNode {
+            node_id: node_id.to_owned(),
+            node_name: node.map_or_else(String::new, |node| node.row.spec.node_name.clone()),
+            lacks: agentaflow_words::lack(lack, 1).trim_start_matches("1 ").to_owned(),
+        }
+    }
+
+    /// What would become of a job.
+    pub(crate) fn foresee(
+        &self,
+        job: &JobRow,
+        request: &Request,
+        tasks: u32,
+        seen: &WhatIf,
+    ) -> Explanation {
+        let now = self.clock.now();
+        let mut explanation = self.waiting(seen.reason.as_ref(), seen.eta, now);
+        explanation.waiting = self.engine.waiting() as u32;
+        explanation.would_start_now = seen.nearby.iter().map(agentaflow_words::nearby).collect();
+        let seat = |placement: &Placement| self.seat(request, placement);
+        let seats: Vec<_> = seen.placements.iter().filter_map(seat).collect();
+        explanation.placement = seats.iter().map(|seat| self.planned(seat)).collect();
+        let hourly = if seats.is_empty() {
+            money::cost(money::expected(request, tasks), self.dearest(), HOUR_MS)
+        } else {
+            seats.iter().map(|seat| money::cost(allocation(job, seat), seat.price, HOUR_MS)).sum()
+        };
+        explanation.price_per_hour = Some(Dollars(hourly));
+        let known = job.spec.estimated_duration_seconds.or(job.spec.timeout_seconds);
+        explanation.estimated_cost = known.map(|_| {
+            Dollars((i128::from(hourly) * i128::from(expected_ms(job)) / 3_600_000) as i64)
+        });
+        if seen.eta == Eta::Now {
+            let places: Vec<_> =
+                explanation.placement.iter().map(|task| task.node_name.as_str()).collect();
+            explanation.summary = format!("it would start now on {}", places.join(", "));
+        }
+        explanation
+    }
+}
+
+/// One word for a wait. A runtime that no node has is a reason of its own.
+fn reason_word(reason: &WaitReason) -> &'static str {
+    let tally = match reason {
+        WaitReason::NoRoom(tally) | WaitReason::NeverFits(tally) => tally,
+        WaitReason::Gated(agentaflow_engine::Gate::Budget(_)) => return "BudgetExceeded",
+        other => return other.kind(),
+    };
+    let runtime = |lack: &Lack| matches!(lack, Lack::Resource { name, .. } if name.as_str().starts_with("runtime/"));
+    if !tally.lacks.is_empty() && tally.lacks.iter().all(|(lack, _)| runtime(lack)) {
+        return "NoRuntime";
+    }
+    reason.kind()
+}
+
+/// A job that is over, explained.
+pub(crate) fn explain_over(job: &Job) -> Explanation {
+    let words = job.error_message.clone().unwrap_or_else(|| "it ended well".to_owned());
+    Explanation {
+        job_id: Some(job.id),
+        status: job.status,
+        summary: format!("it is over ({}): {words}", job.status.as_str()),
+        reason: job.end_reason.clone(),
+        detail: job.error_message.clone(),
+        eta: job.started_at,
+        eta_text: "it is over".to_owned(),
+        ..Explanation::default()
+    }
+}

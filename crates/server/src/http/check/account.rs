@@ -1,0 +1,96 @@
+//! Users, passwords and keys.
+
+use agentaflow_api::account::{ApiKeyCreate, Register, UserCreate, UserUpdate};
+use agentaflow_api::units::{Dollars, Secret};
+
+use super::{Checked, at_most, few, lines, name, plain, refuse};
+use crate::auth::PASSWORD_LENGTH;
+use crate::http::limits;
+
+/// Whether a user can be made like that.
+pub fn check_user(user: &UserCreate) -> Checked {
+    username(&user.username)?;
+    email(user.email.as_ref())?;
+    user.password.as_ref().map_or(Ok(()), |new| password("password", new))?;
+    grants(&user.grants)?;
+    queue(user.default_queue.as_ref())?;
+    money("spending_limit", user.spending_limit, false)
+}
+
+/// Whether a change of a user can be meant.
+pub fn check_user_update(update: &UserUpdate) -> Checked {
+    email(update.email.as_ref())?;
+    update.password.as_ref().map_or(Ok(()), |new| password("password", new))?;
+    update.grants.as_ref().map_or(Ok(()), |list| grants(list))?;
+    queue(update.default_queue.as_ref())?;
+    money("spending_limit", update.spending_limit, true)
+}
+
+/// Whether somebody can sign up like that.
+pub fn check_register(register: &Register) -> Checked {
+    register.username.as_ref().map_or(Ok(()), |name| username(name))?;
+    email(register.email.as_ref())?;
+    password("password", &register.password)
+}
+
+/// Whether a key can be made like that.
+pub fn check_key(key: &ApiKeyCreate) -> Checked {
+    plain("name", &key.name, 100)?;
+    if key.name.trim().is_empty() {
+        return refuse("name", "`name` is missing: what the key is for");
+    }
+    at_most("expires_in_days", key.expires_in_days, limits::DAYS)?;
+    if key.expires_in_days == Some(0) {
+        return refuse(
+            "expires_in_days",
+            "`expires_in_days` must be 1 or more; leave it out for no end",
+        );
+    }
+    Ok(())
+}
+
+/// Whether this can be a password.
+pub fn password(field: &str, password: &Secret) -> Checked {
+    lines(field, password.expose(), 4 * PASSWORD_LENGTH.end())?;
+    let (least, most) = (PASSWORD_LENGTH.start(), PASSWORD_LENGTH.end());
+    if PASSWORD_LENGTH.contains(&password.expose().chars().count()) {
+        return Ok(());
+    }
+    refuse(field, format!("a password has {least} to {most} characters"))
+}
+
+fn username(text: &str) -> Checked {
+    name("username", text, 64)
+}
+
+fn email(text: Option<&String>) -> Checked {
+    let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(()) };
+    plain("email", text, 254)?;
+    let fits = text.split_once('@').is_some_and(|(user, host)| {
+        !user.is_empty() && !host.is_empty() && !host.contains('@') && !text.contains(' ')
+    });
+    if fits { Ok(()) } else { refuse("email", "`email` must look like `name@example.com`") }
+}
+
+fn grants(grants: &[String]) -> Checked {
+    few("grants", grants.len(), limits::MEMBERS)?;
+    match grants.iter().find(|grant| *grant != "process") {
+        Some(_) => refuse(
+            "grants",
+            "the only grant there is is `process`: jobs that run as plain processes",
+        ),
+        None => Ok(()),
+    }
+}
+
+fn queue(queue: Option<&String>) -> Checked {
+    queue.map_or(Ok(()), |queue| name("default_queue", queue, limits::NAME))
+}
+
+fn money(field: &str, amount: Option<Dollars>, negative: bool) -> Checked {
+    let fits = |amount: Dollars| negative || amount.0 >= 0;
+    if amount.is_none_or(fits) {
+        return Ok(());
+    }
+    refuse(field, format!("`{field}` must be 0 or more, in dollars"))
+}

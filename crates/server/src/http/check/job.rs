@@ -1,0 +1,373 @@
+//! Jobs: each value alone, then what makes no sense together.
+
+use std::collections::BTreeMap;
+
+use agentaflow_api::job::{JobCreate, JobSpec, JobStatus, JobStatusUpdate, Runtime, Volume};
+
+use super::{Checked, anything, at_most, few, lines, name, object, plain, plain_option, refuse};
+use crate::http::limits;
+use crate::refusal::Refusal;
+
+/// Names of variables that the server sets itself.
+const OWN: [&str; 4] = ["JOB_ID", "JOB_DATA", "JOB_DATA_FILE", "AGENTAFLOW_OUTPUT"];
+
+/// How a job is to be run: as it says, otherwise in a container if it names an image.
+pub fn job_runtime(spec: &JobSpec) -> Runtime {
+    match (spec.runtime, &spec.docker_image) {
+        (Some(runtime), _) => runtime,
+        (None, None) if spec.command.is_some() => Runtime::Process,
+        _ => Runtime::Docker,
+    }
+}
+
+/// Whether a job can be meant.
+pub fn check_job(job: &JobCreate) -> Checked {
+    let spec = &job.spec;
+    texts(spec)?;
+    amounts(spec)?;
+    gpus(spec)?;
+    image(spec)?;
+    if let Some(password) = &job.docker_password {
+        lines("docker_password", password.expose(), limits::TEXT)?;
+        if spec.docker_username.is_none() {
+            return refuse(
+                "docker_username",
+                "`docker_password` needs a `docker_username` to go with it",
+            );
+        }
+    }
+    command(spec)?;
+    environment(job)?;
+    volumes(&spec.volumes)?;
+    together(job)
+}
+
+fn texts(spec: &JobSpec) -> Checked {
+    plain_option("job_name", spec.job_name.as_ref(), limits::NAME)?;
+    plain_option("job_type", spec.job_type.as_ref(), limits::NAME)?;
+    plain_option("docker_username", spec.docker_username.as_ref(), limits::NAME)?;
+    plain_option("gpu_type", spec.gpu_type.as_ref(), limits::NAME)?;
+    if let Some(queue) = &spec.queue {
+        name("queue", queue, limits::NAME)?;
+    }
+    if spec.gpu_type.as_ref().is_some_and(|model| model.trim().is_empty()) {
+        return refuse("gpu_type", "`gpu_type` is empty; leave it out for any model");
+    }
+    object("job_config", &spec.job_config)?;
+    anything("input_data", &spec.input_data)?;
+    spec.endpoint_id.as_ref().map_or(Ok(()), |id| {
+        if id.is_object() || id.is_array() {
+            return refuse("endpoint_id", "`endpoint_id` must be a number or a name");
+        }
+        anything("endpoint_id", id)
+    })
+}
+
+fn amounts(spec: &JobSpec) -> Checked {
+    at_most("gpu_memory_required", spec.gpu_memory_required, limits::SIZE)?;
+    at_most("memory_required", spec.memory_required, limits::SIZE)?;
+    at_most("storage_required", spec.storage_required, limits::SIZE)?;
+    at_most("shm_size", spec.shm_size, limits::SIZE)?;
+    at_most("timeout_seconds", spec.timeout_seconds, limits::SECONDS)?;
+    at_most("estimated_duration_seconds", spec.estimated_duration_seconds, limits::SECONDS)?;
+    at_most("gpu_count", spec.gpu_count, limits::GPUS)?;
+    at_most("replicas", spec.replicas, limits::REPLICAS)?;
+    at_most("priority", spec.priority, 10)?;
+    at_most("max_retries", spec.max_retries, limits::RETRIES)?;
+    at_most("stop_grace_seconds", spec.stop_grace_seconds, limits::GRACE)?;
+    if spec.cpu_cores_required.is_some_and(|cores| cores.0 > limits::CPU_MILLI) {
+        return refuse("cpu_cores_required", "`cpu_cores_required` is more than any machine has");
+    }
+    if spec.replicas == Some(0) {
+        return refuse("replicas", "`replicas` must be 1 or more");
+    }
+    if spec.timeout_seconds == Some(0) {
+        return refuse(
+            "timeout_seconds",
+            "`timeout_seconds` must be 1 or more; leave it out for no limit",
+        );
+    }
+    Ok(())
+}
+
+fn gpus(spec: &JobSpec) -> Checked {
+    if let Some(share) = spec.gpu_fraction {
+        // The engine counts in thousandths of a device.
+        if !(0.001..=0.999).contains(&share) {
+            return refuse(
+                "gpu_fraction",
+                "`gpu_fraction` must be above 0 and below 1, like 0.25; use `gpu_count` for whole GPUs",
+            );
+        }
+        if spec.gpu_count.is_some_and(|count| count > 1) {
+            return refuse(
+                "gpu_fraction",
+                "`gpu_fraction` is a share of one GPU and cannot go with a `gpu_count` above 1",
+            );
+        }
+        if spec.mig_profile.is_some() {
+            return refuse("gpu_fraction", "ask for a `gpu_fraction` or a `mig_profile`, not both");
+        }
+        if spec.exclusive == Some(true) {
+            return refuse(
+                "exclusive",
+                "a job with a `gpu_fraction` shares its GPU; leave `exclusive` out, or ask for a whole GPU",
+            );
+        }
+    }
+    if let Some(profile) = &spec.mig_profile {
+        mig(profile)?;
+    }
+    let none = spec.gpu_count == Some(0);
+    let wants = [
+        ("gpu_memory_required", spec.gpu_memory_required.is_some_and(|mib| mib > 0)),
+        ("gpu_fraction", spec.gpu_fraction.is_some()),
+        ("mig_profile", spec.mig_profile.is_some()),
+        ("exclusive", spec.exclusive == Some(true)),
+    ];
+    match wants.iter().find(|(_, wanted)| none && *wanted) {
+        Some((field, _)) => refuse(
+            field,
+            format!("`gpu_count` is 0, so there is no GPU for `{field}`; leave one of them out"),
+        ),
+        None => Ok(()),
+    }
+}
+
+/// `1g.5gb`, `3g.20gb+me`: slices, memory, and what the driver adds.
+fn mig(profile: &str) -> Checked {
+    let parts = profile.split_once("g.").and_then(|(slices, rest)| {
+        let (memory, more) = rest.split_once("gb")?;
+        let digits = |text: &str, most| {
+            !text.is_empty() && text.len() <= most && text.bytes().all(|b| b.is_ascii_digit())
+        };
+        let more = more.is_empty() || matches!(more, "+me" | "+gfx" | "+me.all" | "-me");
+        (digits(slices, 1) && digits(memory, 4) && more).then_some(())
+    });
+    if parts.is_some() {
+        return Ok(());
+    }
+    refuse("mig_profile", "`mig_profile` must look like `1g.5gb` or `3g.40gb`")
+}
+
+fn image(spec: &JobSpec) -> Checked {
+    if let Some(image) = &spec.docker_image {
+        reference("docker_image", image, "/:@")?;
+        let path = image.split('@').next().unwrap_or_default();
+        if image.matches('@').count() > 1 || path.is_empty() || image.contains("//") {
+            return refuse(
+                "docker_image",
+                "`docker_image` is not an image name; write it like `pytorch/pytorch`",
+            );
+        }
+    }
+    if let Some(tag) = &spec.docker_tag {
+        name("docker_tag", tag, 128)?;
+    }
+    match &spec.docker_registry {
+        Some(registry) if !registry.is_empty() => reference("docker_registry", registry, "/:"),
+        _ => Ok(()),
+    }
+}
+
+fn reference(field: &str, text: &str, marks: &str) -> Checked {
+    plain(field, text, limits::IMAGE)?;
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c) || marks.contains(c);
+    let edges = |c: char| c.is_ascii_alphanumeric();
+    let scheme = text.strip_prefix("https://").or(text.strip_prefix("http://"));
+    let bare = if field == "docker_registry" { scheme.unwrap_or(text) } else { text };
+    let bare = if field == "docker_registry" { bare.trim_end_matches('/') } else { bare };
+    if bare.starts_with(edges) && bare.ends_with(edges) && bare.chars().all(fits) {
+        return Ok(());
+    }
+    let example =
+        if field == "docker_image" { "pytorch/pytorch" } else { "registry.example.com:5000" };
+    refuse(
+        field,
+        format!("`{field}` has characters that do not belong there; write it like `{example}`"),
+    )
+}
+
+fn command(spec: &JobSpec) -> Checked {
+    if let Some(words) = &spec.command {
+        few("command", words.len(), limits::WORDS)?;
+        if words.first().is_none_or(String::is_empty) {
+            return refuse(
+                "command",
+                "`command` is empty; leave it out to run what the image runs",
+            );
+        }
+        let long: usize = words.iter().map(String::len).sum();
+        at_most("command", Some(long), limits::ENV_ALL)?;
+        for (at, word) in words.iter().enumerate() {
+            lines(&format!("command[{at}]"), word, limits::WORD)?;
+        }
+    }
+    match &spec.working_dir {
+        Some(folder) => absolute("working_dir", folder),
+        None => Ok(()),
+    }
+}
+
+fn environment(job: &JobCreate) -> Checked {
+    let secret = job.secret_env.iter().map(|(name, value)| (name, value.expose()));
+    let secret: BTreeMap<_, _> = secret.collect();
+    let open: BTreeMap<_, _> =
+        job.spec.env.iter().map(|(name, value)| (name, value.as_str())).collect();
+    few("env", open.len() + secret.len(), limits::ENV)?;
+    let mut all = 0;
+    for (field, variables) in [("env", &open), ("secret_env", &secret)] {
+        for (variable, value) in variables {
+            variable_name(field, variable)?;
+            lines(&format!("{field}.{variable}"), value, limits::ENV_VALUE)?;
+            all += variable.len() + value.len();
+        }
+    }
+    at_most("env", Some(all), limits::ENV_ALL)?;
+    match secret.keys().find(|name| open.contains_key(*name)) {
+        Some(both) => {
+            refuse("secret_env", format!("`{both}` stands in `env` and in `secret_env`; keep one"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn variable_name(field: &str, variable: &str) -> Checked {
+    let begins = variable.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    let fits = variable.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if !begins || !fits || variable.len() > limits::NAME {
+        return refuse(
+            field,
+            format!(
+                "a name in `{field}` is not a variable's name: letters, digits and `_`, not beginning with a digit"
+            ),
+        );
+    }
+    if OWN.contains(&variable) {
+        return refuse(
+            field,
+            format!("`{variable}` is set by the server itself and cannot be set in `{field}`"),
+        );
+    }
+    Ok(())
+}
+
+fn volumes(volumes: &[Volume]) -> Checked {
+    few("volumes", volumes.len(), limits::VOLUMES)?;
+    for (at, volume) in volumes.iter().enumerate() {
+        absolute(&format!("volumes[{at}].source"), &volume.source)?;
+        absolute(&format!("volumes[{at}].target"), &volume.target)?;
+        if volume.target.trim_matches('/').is_empty() {
+            return refuse(
+                &format!("volumes[{at}].target"),
+                "a volume cannot take the place of the container's root",
+            );
+        }
+        let again = volumes[..at].iter().any(|other| same_path(&other.target, &volume.target));
+        if again {
+            return refuse(&format!("volumes[{at}].target"), "two volumes have the same `target`");
+        }
+    }
+    Ok(())
+}
+
+fn same_path(one: &str, other: &str) -> bool {
+    let parts = |path: &'_ str| {
+        path.split('/')
+            .filter(|part| !part.is_empty() && *part != ".")
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    parts(one) == parts(other)
+}
+
+fn absolute(field: &str, path: &str) -> Checked {
+    plain(field, path, limits::PLACE)?;
+    if !path.starts_with('/') {
+        return refuse(field, format!("`{field}` must be an absolute path, like `/data`"));
+    }
+    if path.split('/').any(|part| part == "..") {
+        return refuse(field, format!("`{field}` must not contain `..`"));
+    }
+    // Docker's own syntax for mounts splits at colons.
+    if path.contains(':') {
+        return refuse(field, format!("`{field}` must not contain `:`"));
+    }
+    Ok(())
+}
+
+/// What cannot go together, whatever each says alone.
+fn together(job: &JobCreate) -> Checked {
+    let spec = &job.spec;
+    if job_runtime(spec) == Runtime::Docker {
+        return match &spec.docker_image {
+            Some(_) => Ok(()),
+            None => refuse(
+                "docker_image",
+                "`docker_image` is missing: the image to run, like `pytorch/pytorch`; or set `runtime` to `process` and give a `command`",
+            ),
+        };
+    }
+    let only_containers = [
+        ("docker_image", spec.docker_image.is_some()),
+        ("docker_registry", spec.docker_registry.is_some()),
+        ("docker_username", spec.docker_username.is_some()),
+        ("docker_password", job.docker_password.is_some()),
+        ("volumes", !spec.volumes.is_empty()),
+        ("read_only", spec.read_only),
+        ("shm_size", spec.shm_size.is_some()),
+    ];
+    if let Some((field, _)) = only_containers.iter().find(|(_, there)| *there) {
+        return refuse(
+            field,
+            format!("`{field}` is for containers and has no meaning with `runtime: process`"),
+        );
+    }
+    if spec.command.is_none() {
+        return refuse("command", "`command` is missing: a process needs something to run");
+    }
+    Ok(())
+}
+
+/// Whether news of a job can be meant.
+pub fn check_status_update(job: i64, update: &JobStatusUpdate) -> Checked {
+    if update.job_id.is_some_and(|id| id as i64 != job) {
+        return refuse("job_id", "`job_id` in the body is another job than the one in the path");
+    }
+    let Some(status) = update.status else {
+        return refuse(
+            "status",
+            "`status` is missing: `running`, `completed`, `failed` or `cancelled`",
+        );
+    };
+    if matches!(status, JobStatus::Pending | JobStatus::Scheduled) {
+        return refuse(
+            "status",
+            "a worker can report `running`, `completed`, `failed` or `cancelled`",
+        );
+    }
+    if let Some(text) = &update.error_message {
+        lines("error_message", text, 64 << 10)?;
+    }
+    if update
+        .duration_seconds
+        .is_some_and(|seconds| !(0.0..=limits::SECONDS as f64).contains(&seconds))
+    {
+        return refuse("duration_seconds", "`duration_seconds` must be a number of 0 or more");
+    }
+    if let Some(usage) = &update.resource_usage {
+        at_most("resource_usage.gpu_memory", usage.gpu_memory, limits::SIZE)?;
+        at_most("resource_usage.memory", usage.memory, limits::SIZE)?;
+        at_most("resource_usage.storage", usage.storage, limits::SIZE)?;
+    }
+    update.output_data.as_ref().map_or(Ok(()), |data| anything("output_data", data))
+}
+
+/// A key that makes a repeated submission safe: 1 to 255 visible characters of ASCII.
+pub fn idempotency_key(value: &[u8]) -> Result<String, Refusal> {
+    let fits = (1..=255).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic);
+    let text = std::str::from_utf8(value).ok().filter(|_| fits);
+    text.map(str::to_owned).ok_or_else(|| {
+        Refusal::malformed("the Idempotency-Key header must be 1 to 255 visible ASCII characters")
+    })
+}

@@ -1,0 +1,118 @@
+//! What values may be. Pure functions: a value in, nothing or a refusal with field and words out.
+//! The core relies on them.
+
+mod account;
+mod job;
+mod node;
+mod queue;
+mod report;
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Map, Value};
+
+use super::limits;
+use crate::refusal::Refusal;
+
+pub use account::{
+    check_key, check_register, check_user, check_user_update, password as check_password,
+};
+pub use job::{check_job, check_status_update, idempotency_key, job_runtime};
+pub use node::{check_agent, check_agent_update, check_heartbeat, check_node, check_node_update};
+pub use queue::check_queue;
+pub use report::mend_report;
+
+type Checked = Result<(), Refusal>;
+
+/// Text on one line: no control characters, not longer than that many bytes.
+pub(crate) fn plain(field: &str, text: &str, most: usize) -> Checked {
+    sized(field, text, most)?;
+    if text.chars().any(char::is_control) {
+        let detail = format!("`{field}` must not contain control characters or line breaks");
+        return Err(Refusal::invalid(field, detail));
+    }
+    Ok(())
+}
+
+/// The same, if it is there.
+fn plain_option(field: &str, text: Option<&String>, most: usize) -> Checked {
+    text.map_or(Ok(()), |text| plain(field, text, most))
+}
+
+/// Text of several lines: no NUL, which no program can be given.
+fn lines(field: &str, text: &str, most: usize) -> Checked {
+    sized(field, text, most)?;
+    if text.contains('\0') {
+        let detail = format!("`{field}` must not contain the character NUL");
+        return Err(Refusal::invalid(field, detail));
+    }
+    Ok(())
+}
+
+fn sized(field: &str, text: &str, most: usize) -> Checked {
+    if text.len() > most {
+        let detail = format!("`{field}` is longer than {most} bytes");
+        return Err(Refusal::invalid(field, detail));
+    }
+    Ok(())
+}
+
+/// A name that stands in paths and lists: letters, digits and `-_.`, beginning with a letter or digit.
+fn name(field: &str, text: &str, most: usize) -> Checked {
+    plain(field, text, most)?;
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if begins && text.chars().all(fits) {
+        return Ok(());
+    }
+    let detail = if text.is_empty() {
+        format!("`{field}` is missing")
+    } else {
+        format!(
+            "`{field}` must begin with a letter or digit and hold only letters, digits, `-`, `_` and `.`"
+        )
+    };
+    Err(Refusal::invalid(field, detail))
+}
+
+fn at_most<T: PartialOrd + std::fmt::Display + Copy>(
+    field: &str,
+    value: Option<T>,
+    most: T,
+) -> Checked {
+    match value {
+        Some(value) if value > most => {
+            Err(Refusal::invalid(field, format!("`{field}` is {value}; at most {most} is allowed")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn few(field: &str, count: usize, most: usize) -> Checked {
+    if count > most {
+        let detail = format!("`{field}` has {count} entries; at most {most} are allowed");
+        return Err(Refusal::invalid(field, detail));
+    }
+    Ok(())
+}
+
+fn refuse(field: &str, detail: impl Into<String>) -> Checked {
+    Err(Refusal::invalid(field, detail))
+}
+
+/// Anything that callers let us keep: without NUL, which PostgreSQL cannot keep.
+fn anything(field: &str, value: &Value) -> Checked {
+    match value {
+        Value::String(text) => lines(field, text, limits::BODY),
+        Value::Array(items) => items.iter().try_for_each(|item| anything(field, item)),
+        Value::Object(map) => object(field, map),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
+    }
+}
+
+fn object(field: &str, map: &Map<String, Value>) -> Checked {
+    map.iter().try_for_each(|(key, value)| {
+        lines(field, key, limits::BODY)?;
+        anything(field, value)
+    })
+}

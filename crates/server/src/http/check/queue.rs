@@ -1,0 +1,46 @@
+//! Queues.
+
+use agentaflow_api::queue::{QueueSpec, QuotaSpec};
+
+use super::{Checked, at_most, few, name, plain, refuse};
+use crate::http::limits;
+
+/// Whether a queue can be like that.
+pub fn check_queue(queue: &QueueSpec) -> Checked {
+    name("name", &queue.name, limits::NAME)?;
+    if let Some(parent) = &queue.parent {
+        name("parent", parent, limits::NAME)?;
+        if *parent == queue.name {
+            return refuse("parent", "a queue cannot be part of itself");
+        }
+    }
+    at_most("weight", queue.weight, 1_000_000)?;
+    if queue.weight == Some(0) {
+        return refuse("weight", "`weight` must be 1 or more");
+    }
+    at_most("max_priority", queue.max_priority, 10)?;
+    quota("guaranteed", &queue.guaranteed)?;
+    quota("limit", &queue.limit)?;
+    few("users", queue.users.len(), limits::MEMBERS)?;
+    queue.users.iter().try_for_each(|user| name("users", user, 64))
+}
+
+fn quota(field: &str, quota: &QuotaSpec) -> Checked {
+    let amounts = [("cpu_cores", quota.cpu_cores), ("gpus", quota.gpus)];
+    for (part, amount) in amounts {
+        if amount.is_some_and(|amount| amount.0 > limits::CPU_MILLI) {
+            let place = format!("{field}.{part}");
+            return refuse(&place, format!("`{place}` is more than any cluster has"));
+        }
+    }
+    at_most(&format!("{field}.memory"), quota.memory, limits::SIZE)?;
+    let models = format!("{field}.gpu_types");
+    few(&models, quota.gpu_types.len(), limits::ENTRIES)?;
+    quota.gpu_types.iter().try_for_each(|(model, amount)| {
+        plain(&models, model, limits::NAME)?;
+        if model.trim().is_empty() {
+            return refuse(&models, "a GPU model's name is empty");
+        }
+        at_most(&models, Some(amount.0), limits::CPU_MILLI)
+    })
+}

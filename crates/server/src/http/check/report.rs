@@ -1,0 +1,95 @@
+//! Reports of agents. They are mended rather than refused: an agent would only send the same again, and what a
+//! job wrote is not its agent's fault.
+
+use serde_json::{Value, json};
+
+use agentaflow_api::link::{Ended, News, Report};
+
+use crate::http::limits;
+
+/// Makes a report one that can be kept: no NUL, nothing endless, no time beyond all sense.
+pub fn mend_report(report: &mut Report) {
+    match &mut report.news {
+        News::Accepted | News::Running { .. } => {}
+        News::Refused { detail } => mend_text(detail),
+        News::Progress { kind, detail } => {
+            mend_text(kind);
+            kind.retain(|c| !c.is_control());
+            kind.truncate(kind.floor_char_boundary(64));
+            mend_text(detail);
+        }
+        News::Ended(ended) => mend_end(ended),
+    }
+}
+
+fn mend_end(ended: &mut Ended) {
+    ended.ran_ms = ended.ran_ms.min(limits::SECONDS * 1000);
+    ended.log_bytes = ended.log_bytes.min(1 << 53);
+    let usage = &mut ended.usage;
+    for amount in [&mut usage.gpu_memory, &mut usage.memory, &mut usage.storage] {
+        *amount = amount.map(|amount| amount.min(limits::SIZE));
+    }
+    if let Some((word, sentence)) = &mut ended.failed_to_start {
+        mend_text(word);
+        mend_text(sentence);
+    }
+    if let Some(output) = &mut ended.output_data {
+        let size = serde_json::to_vec(output).map_or(usize::MAX, |text| text.len());
+        if size > limits::BODY {
+            *output = json!({"dropped": "the output was larger than 1 MiB"});
+        }
+        mend_value(output);
+    }
+}
+
+fn mend_text(text: &mut String) {
+    text.truncate(text.floor_char_boundary(limits::TEXT));
+    if text.contains('\0') {
+        *text = text.replace('\0', "\u{fffd}");
+    }
+}
+
+fn mend_value(value: &mut Value) {
+    match value {
+        Value::String(text) if text.contains('\0') => *text = text.replace('\0', "\u{fffd}"),
+        Value::Array(items) => items.iter_mut().for_each(mend_value),
+        Value::Object(map) => {
+            if map.keys().any(|key| key.contains('\0')) {
+                let entries = std::mem::take(map).into_iter();
+                *map = entries.map(|(key, value)| (key.replace('\0', "\u{fffd}"), value)).collect();
+            }
+            map.values_mut().for_each(mend_value);
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mended(news: &Value) -> Value {
+        let mut report = json!({"job": 1, "epoch": 1, "task": 0});
+        report.as_object_mut().unwrap().extend(news.as_object().unwrap().clone());
+        let mut report: Report = serde_json::from_value(report).unwrap();
+        mend_report(&mut report);
+        serde_json::to_value(report).unwrap()
+    }
+
+    #[test]
+    fn what_a_database_cannot_keep_is_mended() {
+        let end = mended(&json!({"news": "ended", "ran_ms": u64::MAX, "log_bytes": u64::MAX,
+            "output_data": {"a\u{0}": ["b\u{0}"]}, "usage": {"memory": 1_u64 << 53}}));
+        assert_eq!(end["output_data"], json!({"a\u{fffd}": ["b\u{fffd}"]}));
+        assert!(end["ran_ms"].as_u64().unwrap() < 1 << 40);
+        assert_eq!(end["usage"]["memory"], limits::SIZE);
+        let large = json!({"news": "ended", "output_data": "x".repeat(2 << 20)});
+        assert!(mended(&large)["output_data"]["dropped"].is_string());
+        let refused =
+            mended(&json!({"news": "refused", "detail": format!("\u{0}{}", "é".repeat(5000))}));
+        let detail = refused["detail"].as_str().unwrap();
+        assert!(detail.len() <= limits::TEXT + 2 && !detail.contains('\0'));
+        let progress = mended(&json!({"news": "progress", "kind": "Pul\nling", "detail": "x"}));
+        assert_eq!(progress["kind"], "Pulling");
+    }
+}

@@ -1,0 +1,155 @@
+//! The HTTP side: which paths there are, who may use them, and what may be sent.
+//!
+//! A request goes through `who.rs` (who is it?), `read.rs` (is it well-formed?) and `check/` (can it be meant?)
+//! before anything is asked of the core. Handlers are thin.
+
+mod answer;
+mod app;
+pub mod check;
+mod docs;
+mod html;
+mod limits;
+mod openapi;
+mod params;
+mod read;
+mod routes;
+mod start_page;
+mod streams;
+mod who;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::normalize_path::NormalizePath;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::refusal::Refusal;
+use routes::{agents, auth, billing, events, jobs, keys, link, logs, nodes, queues, system, users};
+
+pub use app::{App, Parts, Peer};
+
+/// The OpenAPI document as JSON: pretty, in a stable order, with a line break at its end.
+pub fn openapi_json() -> String {
+    openapi::json().to_owned()
+}
+
+/// Everything the server answers to. A slash at the end of a path is optional.
+pub fn service(app: App) -> NormalizePath<Router> {
+    let (router, _) = described_router().split_for_parts();
+    let router = router
+        .route("/", get(system::start))
+        .route("/docs", get(system::docs_page))
+        .route("/openapi.json", get(system::openapi_json))
+        .fallback(system::nowhere)
+        .method_not_allowed_fallback(system::wrong_method)
+        .with_state(app)
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(from_fn(finish));
+    NormalizePath::trim_trailing_slash(router)
+}
+
+/// The OpenAPI document as the handlers describe it.
+fn described() -> utoipa::openapi::OpenApi {
+    described_router().split_for_parts().1
+}
+
+fn described_router() -> OpenApiRouter<App> {
+    OpenApiRouter::default().merge(worker_routes()).merge(people_routes()).merge(other_routes())
+}
+
+fn worker_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::default()
+        .routes(routes!(nodes::register))
+        .routes(routes!(nodes::list))
+        .routes(routes!(nodes::show, nodes::update, nodes::delete))
+        .routes(routes!(nodes::heartbeat))
+        .routes(routes!(nodes::stats))
+        .routes(routes!(nodes::available))
+        .routes(routes!(agents::register))
+        .routes(routes!(agents::list))
+        .routes(routes!(agents::show, agents::update))
+        .routes(routes!(link::stream))
+        .routes(routes!(link::poll))
+        .routes(routes!(link::report))
+        .routes(routes!(jobs::create, jobs::list))
+        .routes(routes!(jobs::create_on_node))
+        .routes(routes!(jobs::what_if))
+        .routes(routes!(jobs::show))
+        .routes(routes!(jobs::cancel))
+        .routes(routes!(jobs::status))
+        .routes(routes!(jobs::explain))
+        .routes(routes!(logs::logs))
+        .routes(routes!(events::of_job))
+}
+
+fn people_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::default()
+        .routes(routes!(auth::register))
+        .routes(routes!(auth::login))
+        .routes(routes!(auth::refresh))
+        .routes(routes!(auth::logout))
+        .routes(routes!(auth::me, auth::update_me))
+        .routes(routes!(auth::link))
+        .routes(routes!(keys::create, keys::list))
+        .routes(routes!(keys::revoke))
+        .routes(routes!(keys::rotate))
+        .routes(routes!(keys::create_token, keys::list_tokens))
+        .routes(routes!(keys::revoke_token))
+        .routes(routes!(users::create, users::list))
+        .routes(routes!(users::show, users::update, users::delete))
+        .routes(routes!(users::credit))
+}
+
+fn other_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::default()
+        .routes(routes!(events::stream))
+        .routes(routes!(queues::list, queues::create))
+        .routes(routes!(queues::show, queues::put, queues::delete))
+        .routes(routes!(billing::usage))
+        .routes(routes!(billing::ledger))
+        .routes(routes!(system::strategy, system::set_strategy))
+        .routes(routes!(system::rotate_secret_key))
+        .routes(routes!(system::healthz))
+        .routes(routes!(system::readyz))
+        .routes(routes!(system::version))
+}
+
+/// Headers that every answer has: nothing is guessed, framed, or kept by caches.
+async fn finish(request: Request, next: Next) -> Response {
+    // Without the query: the code of a one-time link stands there.
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let mut response = next.run(request).await;
+    tracing::debug!(%method, path, status = response.status().as_u16(), "answered");
+    let headers = response.headers_mut();
+    let always = [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        // Not `no-referrer`: browsers would then hide the origin of our own forms from us.
+        (header::REFERRER_POLICY, "same-origin"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ];
+    for (name, value) in always {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    if !headers.contains_key(header::CACHE_CONTROL) {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    response
+}
+
+/// A bug in a handler: the caller gets an answer, the others go on.
+fn panicked(_: Box<dyn std::any::Any + Send + 'static>) -> Response {
+    tracing::error!("a handler panicked");
+    let body = Refusal {
+        status: StatusCode::INTERNAL_SERVER_ERROR.as_u16(),
+        code: "internal",
+        retry_after: None,
+        ..Refusal::unavailable("the server made a mistake; its log says more")
+    };
+    body.into_response()
+}

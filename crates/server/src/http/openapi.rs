@@ -1,0 +1,132 @@
+//! The OpenAPI document: made from the handlers, completed with what all of them share.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use utoipa::openapi::path::Operation;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{
+    Components, ContentBuilder, InfoBuilder, LicenseBuilder, OpenApi, Ref, ResponseBuilder,
+    tag::TagBuilder,
+};
+use utoipa::{PartialSchema as _, ToSchema as _};
+
+use agentaflow_api::error::ErrorBody;
+
+const ABOUT: &str = "GPU servers register themselves, users hand in jobs, the scheduler places them, agents run \
+    them. Every path also answers with a trailing slash. Every answer that is not a success is \
+    `{\"detail\", \"code\"}` with status 400, 401, 403, 404, 409, 422 or 429 (503 while the server cannot work). \
+    In requests `null` means absent, `24576.0` is an integer, and unknown fields are ignored.";
+
+const TAGS: [(&str, &str); 11] = [
+    ("jobs", "Handed in, looked at, stopped."),
+    ("nodes", "GPU servers."),
+    ("agents", "The programs that work for GPU servers."),
+    ("agent link", "How agents get work and report."),
+    ("events", "What happens, as it happens."),
+    ("queues", "Shares of the cluster."),
+    ("billing", "What was used and what it cost."),
+    ("auth", "Logging in, and keys."),
+    ("users", "People, for admins."),
+    ("registration tokens", "With which machines register, for admins."),
+    ("server", "The server itself."),
+];
+
+const SCHEMES: [(&str, &str); 3] = [
+    (
+        "user",
+        "A user's access token from POST /auth/login, or an API key: POST /auth/api-keys, or the file \
+         `admin-token` of the server's data directory.",
+    ),
+    (
+        "registration",
+        "A registration token: POST /registration-tokens, or the file `registration-token` of the server's data \
+         directory.",
+    ),
+    ("worker", "The `api_key` in the answer to a registration."),
+];
+
+/// The document as JSON, in a stable order.
+pub(crate) fn json() -> &'static str {
+    static JSON: OnceLock<String> = OnceLock::new();
+    JSON.get_or_init(|| {
+        let document = serde_json::to_value(complete(super::described())).unwrap_or_default();
+        let mut text = serde_json::to_string_pretty(&tidied(document)).unwrap_or_default();
+        text.push('\n');
+        text
+    })
+}
+
+/// Sorted, whatever order maps have in this build, and without the defaults that say nothing: `null`, and
+/// whole objects of nulls.
+fn tidied(value: Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = map.into_iter().filter(|(key, value)| {
+                key != "default" || !(value.is_null() || is_object_of_defaults(value))
+            });
+            let sorted: BTreeMap<_, _> = kept.map(|(key, value)| (key, tidied(value))).collect();
+            Value::Object(sorted.into_iter().collect())
+        }
+        Value::Array(items) => items.into_iter().map(tidied).collect(),
+        other => other,
+    }
+}
+
+/// A default value of an object, in contrast to the response of that name.
+fn is_object_of_defaults(value: &Value) -> bool {
+    value.is_object() && value.get("description").is_none()
+}
+
+fn complete(mut api: OpenApi) -> OpenApi {
+    api.info = InfoBuilder::new()
+        .title("agentaflow")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some(ABOUT))
+        .license(Some(LicenseBuilder::new().name(env!("CARGO_PKG_LICENSE")).build()))
+        .build();
+    api.tags = Some(
+        TAGS.iter()
+            .map(|(name, about)| TagBuilder::new().name(*name).description(Some(*about)).build())
+            .collect(),
+    );
+    let components = api.components.get_or_insert_with(Components::new);
+    components.schemas.insert(ErrorBody::name().into_owned(), ErrorBody::schema());
+    for (name, about) in SCHEMES {
+        let mut http = Http::new(HttpAuthScheme::Bearer);
+        http.description = Some(about.to_owned());
+        components.add_security_scheme(name, SecurityScheme::Http(http));
+    }
+    for (path, item) in &mut api.paths.paths {
+        let all = [
+            ("get", &mut item.get),
+            ("put", &mut item.put),
+            ("post", &mut item.post),
+            ("delete", &mut item.delete),
+        ];
+        for (method, operation) in all {
+            if let Some(operation) = operation {
+                operation.operation_id = Some(operation_id(method, path));
+                add_refusal(operation);
+            }
+        }
+    }
+    api
+}
+
+/// `get_gpu_workers_nodes_node_id`: unique, as the names of our functions are not.
+fn operation_id(method: &str, path: &str) -> String {
+    let words = path.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    std::iter::once(method).chain(words).collect::<Vec<_>>().join("_")
+}
+
+fn add_refusal(operation: &mut Operation) {
+    let body = ContentBuilder::new().schema(Some(Ref::from_schema_name(ErrorBody::name()))).build();
+    let response = ResponseBuilder::new()
+        .description("A refusal, in words")
+        .content("application/json", body)
+        .build();
+    operation.responses.responses.insert("default".to_owned(), response.into());
+}

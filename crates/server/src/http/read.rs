@@ -1,0 +1,295 @@
+//! How requests are read: bodies, query strings, paths. Nothing here trusts anything.
+
+use std::collections::BTreeMap;
+
+use axum::body::to_bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use agentaflow_api::units::Stamp;
+
+use super::limits;
+use crate::refusal::Refusal;
+
+/// A body, unread but not too large.
+#[derive(Debug)]
+pub(crate) struct Raw(pub(crate) Bytes);
+
+/// A JSON object.
+#[derive(Debug)]
+pub(crate) struct Sent<T>(pub(crate) T);
+
+/// A JSON object, or nothing at all.
+#[derive(Debug)]
+pub(crate) struct Maybe<T>(pub(crate) T);
+
+impl<S: Send + Sync> FromRequest<S> for Raw {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
+        body(request, limits::BODY).await.map(Self)
+    }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
+        object(&body(request, limits::BODY).await?).map(Self)
+    }
+}
+
+impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for Maybe<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
+        let bytes = body(request, limits::BODY).await?;
+        let empty = bytes.iter().all(u8::is_ascii_whitespace);
+        if empty { Ok(Self(T::default())) } else { object(&bytes).map(Self) }
+    }
+}
+
+/// The body of a request, if it is not larger than that.
+pub(crate) async fn body(request: Request, most: usize) -> Result<Bytes, Refusal> {
+    let declared = request.headers().get("content-length");
+    let declared = declared.and_then(|text| text.to_str().ok()?.parse::<u64>().ok());
+    if declared.is_some_and(|length| length > most as u64) {
+        return Err(too_large(most));
+    }
+    let read = tokio::time::timeout(limits::BODY_TIME, to_bytes(request.into_body(), most)).await;
+    let read =
+        read.map_err(|_| Refusal::malformed("the body did not come in time; send it again"))?;
+    read.map_err(|error| {
+        let why = std::error::Error::source(&error);
+        if why.and_then(|why| why.downcast_ref::<http_body_util::LengthLimitError>()).is_some() {
+            too_large(most)
+        } else {
+            Refusal::malformed("the body ended before it was complete; send it again")
+        }
+    })
+}
+
+/// Reads a JSON object. Text that is no JSON is malformed (400), JSON of another shape is invalid (422).
+pub(crate) fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
+    shape(json_object(bytes)?)
+}
+
+/// Reads any JSON object.
+pub(crate) fn json_object(bytes: &[u8]) -> Result<Value, Refusal> {
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(Refusal::malformed("the body is empty; this call needs a JSON object"));
+    }
+    let text = std::str::from_utf8(bytes)
+        .map_err(|_| Refusal::malformed("the body is not valid UTF-8"))?;
+    let value: Value = serde_json::from_str(text).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        let said = error.to_string();
+        let what = plain_syntax(&said);
+        Refusal::malformed(format!(
+            "the body is not valid JSON: {what} (line {line}, column {column})"
+        ))
+    })?;
+    if value.is_object() {
+        return Ok(value);
+    }
+    Err(Refusal::malformed(format!(
+        "the body must be a JSON object like {{\"name\": …}}; it is {}",
+        kind(&value)
+    )))
+}
+
+/// Reads a value of this shape out of JSON.
+pub(crate) fn shape<T: DeserializeOwned>(value: Value) -> Result<T, Refusal> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        let field = if path == "." || path == "?" { String::new() } else { path };
+        wrong_shape(&field, &error.into_inner().to_string())
+    })
+}
+
+/// The parameters behind the question mark. Unknown ones are ignored, empty ones count as absent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Asked(BTreeMap<String, String>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Asked {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+        Ok(Self::read(parts.uri.query().unwrap_or_default()))
+    }
+}
+
+impl Asked {
+    /// Reads a query string; of a repeated parameter the last counts.
+    pub(crate) fn read(text: &str) -> Self {
+        let pairs = url::form_urlencoded::parse(text.as_bytes());
+        Self(pairs.into_owned().filter(|(_, value)| !value.is_empty()).collect())
+    }
+
+    /// A text, if it is there.
+    pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, Refusal> {
+        let Some(value) = self.0.get(name) else { return Ok(None) };
+        super::check::plain(name, value, limits::QUERY_TEXT)?;
+        Ok(Some(value))
+    }
+
+    /// A whole number, if it is there; `4096.0` is one.
+    pub(crate) fn whole(&self, name: &str) -> Result<Option<u64>, Refusal> {
+        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let float = || {
+            let value: f64 = value.parse().ok()?;
+            let whole = value.fract() == 0.0 && (0.0..9e15).contains(&value);
+            whole.then_some(value as u64)
+        };
+        let number = value.parse().ok().filter(|value: &u64| *value <= 1 << 53).or_else(float);
+        number.map(Some).ok_or_else(|| {
+            Refusal::invalid(name, format!("`{name}` must be a whole number of 0 or more"))
+        })
+    }
+
+    /// A decimal number of 0 or more in thousandths, if it is there.
+    pub(crate) fn milli(&self, name: &str) -> Result<Option<u64>, Refusal> {
+        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let number = value.parse().ok().filter(|value| (0.0..=1e9).contains(value));
+        let number = number.map(|value: f64| (value * 1000.0).round() as u64);
+        number.map(Some).ok_or_else(|| {
+            Refusal::invalid(name, format!("`{name}` must be a number of 0 or more"))
+        })
+    }
+
+    /// A switch; absent is off, and there without a value is on.
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, Refusal> {
+        match self.0.get(name).map(|value| value.to_ascii_lowercase()).as_deref() {
+            None | Some("false" | "0" | "no") => Ok(false),
+            Some("true" | "1" | "yes") => Ok(true),
+            Some(_) => Err(Refusal::invalid(name, format!("`{name}` must be true or false"))),
+        }
+    }
+
+    /// A moment (`2026-11-15T06:43:29Z`) or the beginning of a day in UTC (`2026-11-15`).
+    pub(crate) fn moment(&self, name: &str) -> Result<Option<Stamp>, Refusal> {
+        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let day =
+            || value.parse::<jiff::civil::Date>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();
+        let at = value.parse::<jiff::Timestamp>().ok().or_else(|| Some(day()?.timestamp()));
+        at.map(|at| Some(Stamp(at.as_millisecond()))).ok_or_else(|| {
+            let detail = format!(
+                "`{name}` must be a day like 2026-11-15 or a time like 2026-11-15T06:43:29Z"
+            );
+            Refusal::invalid(name, detail)
+        })
+    }
+
+    /// `skip` and `limit`.
+    pub(crate) fn page(&self) -> Result<(u64, u64), Refusal> {
+        let skip = self.whole("skip")?.unwrap_or(0);
+        let limit = self.whole("limit")?.unwrap_or(limits::PAGE);
+        if (1..=limits::PAGE_MOST).contains(&limit) {
+            return Ok((skip, limit));
+        }
+        Err(Refusal::invalid("limit", format!("`limit` must be 1 to {}", limits::PAGE_MOST)))
+    }
+
+    /// A cursor, if it is there.
+    pub(crate) fn cursor(&self, name: &str) -> Result<Option<i64>, Refusal> {
+        Ok(self.whole(name)?.map(|value| value as i64))
+    }
+}
+
+/// The parts of the path that are not fixed, by name.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Segments(Vec<(String, String)>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Segments {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let raw = axum::extract::RawPathParams::from_request_parts(parts, state).await;
+        let raw = raw.map_err(|_| Refusal::malformed("the path is not valid UTF-8"))?;
+        Ok(Self(raw.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()))
+    }
+}
+
+impl Segments {
+    /// A name in the path.
+    pub(crate) fn name(&self, name: &str) -> Result<&str, Refusal> {
+        let value = self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value);
+        super::check::plain(name, value, limits::NAME)?;
+        Ok(value)
+    }
+
+    /// A number in the path.
+    pub(crate) fn number(&self, name: &str) -> Result<i64, Refusal> {
+        let value = self.name(name)?;
+        value.parse().ok().filter(|number| *number > 0).ok_or_else(|| {
+            Refusal::invalid(name, format!("`{name}` in the path must be a number, like 17"))
+        })
+    }
+}
+
+fn too_large(most: usize) -> Refusal {
+    let mib = most >> 20;
+    Refusal {
+        code: "too_large",
+        ..Refusal::malformed(format!("the body is larger than {mib} MiB"))
+    }
+}
+
+/// What serde says about a shape, in words, and without the value: it may be a secret at the wrong place.
+fn wrong_shape(field: &str, said: &str) -> Refusal {
+    let name = if field.is_empty() { "the body".to_owned() } else { format!("`{field}`") };
+    let detail = if let Some((_, expected)) = said.split_once(", expected ") {
+        let found = said.split([':', ',']).nth(1).unwrap_or_default().trim();
+        format!("{name} must be {}{}", article(expected), found_kind(found))
+    } else if let Some(missing) = said.strip_prefix("missing field ") {
+        format!("{missing} is missing in {name}")
+    } else {
+        format!("{name}: {said}")
+    };
+    Refusal { field: (!field.is_empty()).then(|| field.to_owned()), ..Refusal::invalid("", detail) }
+}
+
+fn article(expected: &str) -> String {
+    match expected {
+        "a string" | "str" | "string" => "a text".to_owned(),
+        "a map" | "a Map" => "an object".to_owned(),
+        "a sequence" => "a list".to_owned(),
+        "a boolean" => "true or false".to_owned(),
+        "f64" | "u64" | "i64" => "a number".to_owned(),
+        "u32" | "u8" | "u16" | "i32" => "a small whole number".to_owned(),
+        other if other.starts_with("struct ") => "an object".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
+fn found_kind(found: &str) -> &'static str {
+    let kinds = [
+        ("string", "; it is a text"),
+        ("integer", "; it is another number"),
+        ("floating", "; it is another number"),
+        ("map", "; it is an object"),
+        ("sequence", "; it is a list"),
+        ("boolean", "; it is true or false"),
+        ("null", "; it is null"),
+        ("unit", "; it is null"),
+    ];
+    kinds.iter().find(|(word, _)| found.starts_with(word)).map_or("", |(_, words)| words)
+}
+
+fn plain_syntax(said: &str) -> &str {
+    said.split(" at line ").next().unwrap_or(said)
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}

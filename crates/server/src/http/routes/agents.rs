@@ -1,0 +1,113 @@
+//! The programs that work for GPU servers.
+
+use axum::Json as Answer;
+use axum::extract::{Request, State};
+
+use agentaflow_api::account::Role;
+use agentaflow_api::agent::{Agent, AgentRegistration, AgentUpdate};
+use agentaflow_api::units::Stamp;
+
+use crate::auth::Known;
+use crate::core::Worker;
+use crate::http::answer::Listed;
+use crate::http::app::App;
+use crate::http::check::{check_agent, check_agent_update};
+use crate::http::limits;
+use crate::http::params::Paging;
+use crate::http::read::{Asked, Segments, Sent, body, object};
+use crate::http::routes::nodes::registration_token;
+use crate::http::who::{Anyone, bearer, holder, peer};
+use crate::refusal::Refusal;
+
+/// Registers an agent, or the one of that name again: the answer holds a new `api_key`, and older streams end.
+#[utoipa::path(post, path = "/gpu-workers/agents/register", tag = "agents", security(("registration" = [])),
+    request_body(content = AgentRegistration, example = json!({"agent_id": "agent-1", "node_id": 1,
+        "agent_version": "1.0.0", "capabilities": {"stream": true}})),
+    responses((status = 200, description = "The agent, with its key", body = Agent)))]
+pub(crate) async fn register(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Answer<Agent>, Refusal> {
+    let address = peer(request.extensions());
+    let own_node =
+        bearer(request.headers())?.and_then(|token| match holder(&app, token, Stamp::now()) {
+            Ok(Known::Worker(Worker::Node(node), _)) => Some(node),
+            _ => None,
+        });
+    if own_node.is_none() {
+        registration_token(&app, request.headers(), None, address)?;
+    }
+    let agent: AgentRegistration = object(&body(request, limits::BODY).await?)?;
+    check_agent(&agent)?;
+    let node = agent.node_id.and_then(|id| i64::try_from(id).ok());
+    if own_node.is_some() && own_node != node {
+        return Err(Refusal::forbidden("this key belongs to another node than `node_id`"));
+    }
+    app.core.register_agent(agent, address).await.map(Answer)
+}
+
+/// Agents, by number.
+#[utoipa::path(get, path = "/gpu-workers/agents", tag = "agents", security(("user" = []), ("worker" = [])),
+    params(Paging), responses((status = 200, description = "Agents", body = [Agent])))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    _: Anyone,
+    query: Asked,
+) -> Result<Listed<Agent>, Refusal> {
+    Ok(Listed::page(app.core.agents(), query.page()?))
+}
+
+/// One agent.
+#[utoipa::path(get, path = "/gpu-workers/agents/{agent_id}", tag = "agents",
+    security(("user" = []), ("worker" = [])),
+    params(("agent_id" = String, Path, description = "Its name or number")),
+    responses((status = 200, description = "The agent", body = Agent)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    _: Anyone,
+    path: Segments,
+) -> Result<Answer<Agent>, Refusal> {
+    app.core.agent(path.name("agent_id")?).map(Answer)
+}
+
+/// Changes an agent. Admins may, and the agent itself.
+#[utoipa::path(put, path = "/gpu-workers/agents/{agent_id}", tag = "agents",
+    security(("user" = []), ("worker" = [])),
+    params(("agent_id" = String, Path, description = "Its name or number")),
+    request_body(content = AgentUpdate, example = json!({"agent_version": "1.0.1"})),
+    responses((status = 200, description = "The agent as it is now", body = Agent)))]
+pub(crate) async fn update(
+    State(app): State<App>,
+    who: Anyone,
+    path: Segments,
+    Sent(update): Sent<AgentUpdate>,
+) -> Result<Answer<Agent>, Refusal> {
+    check_agent_update(&update)?;
+    let name = path.name("agent_id")?;
+    let agent = app.core.agent(name)?;
+    let may = match who {
+        Anyone::User(caller) => caller.user.role == Role::Admin,
+        Anyone::Worker(Worker::Agent { agent: id, .. }) => id == agent.id,
+        Anyone::Worker(Worker::Node(node)) => node == agent.node_id,
+        Anyone::Worker(Worker::Token) => false,
+    };
+    if !may {
+        return Err(Refusal::forbidden("only admins and the agent itself can change an agent"));
+    }
+    app.core.update_agent(name, update).await.map(Answer)
+}
+
+/// The number of the agent in the path, if the key is that agent's own.
+pub(crate) fn own_agent(app: &App, worker: &Worker, path: &Segments) -> Result<i64, Refusal> {
+    let Worker::Agent { agent, .. } = *worker else {
+        return Err(Refusal::forbidden(
+            "this call needs the key of the agent: the `api_key` in the answer to \
+             POST /gpu-workers/agents/register",
+        ));
+    };
+    let name = path.name("agent_id")?;
+    if name.parse() == Ok(agent) || app.core.agent(name)?.id == agent {
+        return Ok(agent);
+    }
+    Err(Refusal::forbidden("this key belongs to another agent than the one in the path"))
+}

@@ -1,0 +1,313 @@
+//! Logging in and out.
+
+use axum::Json as Answer;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+
+use agentaflow_api::account::{Login, Refresh, Register, Tokens, User as Shown, UserUpdate};
+use agentaflow_api::units::Secret;
+
+use crate::auth::{
+    self, ACCESS_SECONDS, Opened, Presented, UserPatch, address_key, check_host, check_origin,
+    end_session, end_session_named, open_session, presented, set_cookie, update_user, use_link,
+};
+use crate::http::app::App;
+use crate::http::check::{check_password, check_register, check_user_update};
+use crate::http::limits;
+use crate::http::read::{Asked, Maybe, Sent, body, object};
+use crate::http::routes::users::shown;
+use crate::http::who::{User, bearer, browser_cookie, peer};
+use crate::refusal::Refusal;
+
+/// Where the refresh cookie is sent.
+const REFRESH_PATH: &str = "/auth";
+/// How long browsers keep the refresh cookie.
+const REFRESH_SECONDS: u64 = 30 * 24 * 3600;
+
+/// Signs up: with the code of an invitation, or where sign-up is open.
+#[utoipa::path(post, path = "/auth/register", tag = "auth",
+    request_body(content = Register, example = json!({"username": "ada", "password": "correct horse battery",
+        "invite": "afi_…"})),
+    responses((status = 201, description = "The user; log in next", body = Shown)))]
+pub(crate) async fn register(
+    State(app): State<App>,
+    request: Request,
+) -> Result<(StatusCode, Answer<Shown>), Refusal> {
+    slow_down(&app, &request)?;
+    let new: Register = object(&body(request, limits::BODY).await?)?;
+    if new.invite.is_none() && !app.settings.open_signup {
+        return Err(Refusal::forbidden(
+            "sign-up is closed here: ask an admin for an invitation and send its code as `invite`",
+        ));
+    }
+    check_register(&new)?;
+    let hash = app.auth.passwords.hash(&new.password).await?;
+    let open = app.settings.open_signup;
+    let write = auth::register(new.username, new.email, hash, new.invite.as_ref(), open);
+    let user = app.core.write(write).await?;
+    Ok((StatusCode::CREATED, Answer(shown(&app, &user))))
+}
+
+/// Logs in: returns tokens, or sets cookies for a browser.
+#[utoipa::path(post, path = "/auth/login", tag = "auth",
+    request_body(content = Login, example = json!({"username": "ada", "password": "correct horse battery"})),
+    responses((status = 200, description = "Tokens; empty ones when cookies were asked for", body = Tokens)))]
+pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+    slow_down(&app, &request)?;
+    let headers = request.headers().clone();
+    let bytes = body(request, limits::BODY).await?;
+    let form = is_form(&headers) && !bytes.trim_ascii_start().starts_with(b"{");
+    let login = if form { login_form(&bytes) } else { object(&bytes)? };
+    if login.cookie {
+        check_origin(&app.site, text(&headers, &header::ORIGIN), text(&headers, &header::HOST))?;
+    }
+    if login.username.is_empty() || login.username.len() > limits::NAME {
+        return Err(Refusal::invalid("username", "`username` is missing or too long"));
+    }
+    app.auth.names.take(login.username.to_lowercase()).map_err(|seconds| {
+        Refusal::too_many("too many logins with this name; keys still work", seconds)
+    })?;
+    let user = verified(&app, &login).await?;
+    let opened = app.core.write(open_session(user, app.auth.jwt.clone())?).await?;
+    Ok(if form {
+        with_cookies(&app, &headers, &opened, to_start())
+    } else if login.cookie {
+        with_cookies(&app, &headers, &opened, Answer(Tokens::default()).into_response())
+    } else {
+        Answer(opened.tokens).into_response()
+    })
+}
+
+/// Uses up a refresh token for new tokens. One that is used twice ends its session.
+#[utoipa::path(post, path = "/auth/refresh", tag = "auth",
+    request_body(content = Refresh, example = json!({"refresh_token": "aff_…"})),
+    responses((status = 200, description = "New tokens", body = Tokens)))]
+pub(crate) async fn refresh(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+    slow_down(&app, &request)?;
+    let headers = request.headers().clone();
+    let asked = optional(request).await?;
+    let by_cookie = asked.refresh_token.is_none();
+    let token = match asked.refresh_token {
+        Some(token) => token,
+        None => refresh_cookie(&app, &headers)?.ok_or_else(|| {
+            Refusal::unauthenticated(
+                "`refresh_token` is missing: the one from the answer to POST /auth/login",
+            )
+        })?,
+    };
+    let opened = app.core.write(auth::refresh(&token, app.auth.jwt.clone())?).await??;
+    Ok(if by_cookie {
+        with_cookies(&app, &headers, &opened, Answer(Tokens::default()).into_response())
+    } else {
+        Answer(opened.tokens).into_response()
+    })
+}
+
+/// Ends the session of the refresh token, the cookie or the access token.
+#[utoipa::path(post, path = "/auth/logout", tag = "auth", security(("user" = [])),
+    request_body(content = Refresh, example = json!({})),
+    responses((status = 204, description = "The session is over")))]
+pub(crate) async fn logout(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+    let headers = request.headers().clone();
+    let token = optional(request).await?.refresh_token;
+    let token = match token {
+        Some(token) => Some(token),
+        None => refresh_cookie(&app, &headers)?,
+    };
+    let claims = bearer(&headers)?.map(|token| presented(&app.auth.jwt, token));
+    match (token, claims) {
+        (Some(token), _) => app.core.write(end_session(&token)).await?,
+        (None, Some(Presented::Session(claims))) => {
+            app.core.write(end_session_named(claims.sid)).await?;
+        }
+        (None, Some(Presented::Key(_))) => {
+            return Err(Refusal::conflict(
+                "not_a_session",
+                "a key has no session to end; revoke it with DELETE /auth/api-keys/{id}",
+            ));
+        }
+        (None, None) => {
+            return Err(Refusal::unauthenticated(
+                "nothing to log out: send the access token in the Authorization header, or `refresh_token`",
+            ));
+        }
+    }
+    let plain = || StatusCode::NO_CONTENT.into_response();
+    let mut response = if is_form(&headers) { to_start() } else { plain() };
+    cookies(&app, &headers, &mut response, "", "");
+    Ok(response)
+}
+
+/// Who one is.
+#[utoipa::path(get, path = "/auth/me", tag = "auth", security(("user" = [])),
+    responses((status = 200, description = "The caller", body = Shown)))]
+pub(crate) async fn me(State(app): State<App>, User(caller): User) -> Answer<Shown> {
+    Answer(shown(&app, &caller.user))
+}
+
+/// Changes one's own mail address or password. A new password ends all sessions.
+#[utoipa::path(put, path = "/auth/me", tag = "auth", security(("user" = [])),
+    request_body(content = UserUpdate, example = json!({"email": "ada@example.com"})),
+    responses((status = 200, description = "The caller as it is now", body = Shown)))]
+pub(crate) async fn update_me(
+    State(app): State<App>,
+    User(caller): User,
+    Sent(update): Sent<UserUpdate>,
+) -> Result<Answer<Shown>, Refusal> {
+    check_user_update(&update)?;
+    let foreign = update.role.is_some()
+        || update.grants.is_some()
+        || update.active.is_some()
+        || update.default_queue.is_some()
+        || update.spending_limit.is_some()
+        || update.prepaid.is_some();
+    if foreign {
+        return Err(Refusal::forbidden(
+            "only `email` and `password` can be changed here; the rest is an admin's, with PUT /users/{id}",
+        ));
+    }
+    let password_hash = match &update.password {
+        Some(password) => {
+            old_password(&app, &caller.user, update.old_password.as_ref()).await?;
+            Some(app.auth.passwords.hash(password).await?)
+        }
+        None => None,
+    };
+    let patch = UserPatch { email: update.email, password_hash, ..UserPatch::default() };
+    let row = app.core.write(update_user(caller.user.id, patch)).await?;
+    Ok(Answer(shown(&app, &row)))
+}
+
+/// Uses up a one-time link: sets the cookies of a browser and sends it to the start page.
+#[utoipa::path(get, path = "/auth/link", tag = "auth",
+    params(("code" = String, Query, description = "The code of the link")),
+    responses((status = 303, description = "To the start page, logged in")))]
+pub(crate) async fn link(
+    State(app): State<App>,
+    query: Asked,
+    request: Request,
+) -> Result<Response, Refusal> {
+    slow_down(&app, &request)?;
+    let headers = request.headers().clone();
+    // A look ahead by a mail scanner or a browser must not use the link up.
+    if request.method() == Method::HEAD {
+        return Ok(StatusCode::OK.into_response());
+    }
+    check_host(&app.site, text(&headers, &header::HOST))?;
+    let code = query.text("code")?.ok_or_else(|| {
+        Refusal::unauthenticated("`code` is missing: open the whole link that the server printed")
+    })?;
+    let opened = app.core.write(use_link(code, app.auth.jwt.clone())?).await?;
+    Ok(with_cookies(&app, &headers, &opened, to_start()))
+}
+
+/// Whether a page's form was sent. Pages of ours have no scripts that could send JSON.
+fn is_form(headers: &HeaderMap) -> bool {
+    let kind = text(headers, &header::CONTENT_TYPE).unwrap_or_default();
+    kind.starts_with("application/x-www-form-urlencoded")
+}
+
+fn login_form(bytes: &[u8]) -> Login {
+    let mut login = Login { cookie: true, ..Login::default() };
+    for (name, value) in url::form_urlencoded::parse(bytes) {
+        match &*name {
+            "username" => login.username = value.into_owned(),
+            "password" => login.password = Secret(value.into_owned()),
+            _ => {}
+        }
+    }
+    login
+}
+
+/// On to the start page.
+fn to_start() -> Response {
+    let to = [(header::LOCATION, HeaderValue::from_static("/"))];
+    (StatusCode::SEE_OTHER, to).into_response()
+}
+
+/// Logins and the like are counted by address: nobody is known yet.
+fn slow_down(app: &App, request: &Request) -> Result<(), Refusal> {
+    let key = address_key(peer(request.extensions()));
+    app.auth.logins.take(key).map_err(|seconds| {
+        Refusal::too_many("too many logins from this address; try again later", seconds)
+    })
+}
+
+async fn optional(request: Request) -> Result<Refresh, Refusal> {
+    use axum::extract::FromRequest as _;
+    let Maybe(refresh) = Maybe::<Refresh>::from_request(request, &()).await?;
+    Ok(refresh)
+}
+
+/// The user's number, if name and password are right. It takes as long for names that do not exist.
+async fn verified(app: &App, login: &Login) -> Result<i64, Refusal> {
+    let found = app.core.directory(|directory| {
+        let user = directory.user_named(&login.username).filter(|user| user.active);
+        user.and_then(|user| Some((user.id, user.password_hash.clone()?)))
+    });
+    let (id, hash) = found.map_or((0, None), |(id, hash)| (id, Some(hash)));
+    let sane = check_password("password", &login.password).is_ok();
+    let password = if sane { login.password.clone() } else { Secret::default() };
+    if app.auth.passwords.verify(&password, hash).await? && sane {
+        return Ok(id);
+    }
+    Err(Refusal::unauthenticated("the name or the password is wrong"))
+}
+
+/// Changing a password takes the old one, so that a borrowed browser or key is not enough.
+async fn old_password(
+    app: &App,
+    user: &crate::store::UserRow,
+    old: Option<&Secret>,
+) -> Result<(), Refusal> {
+    let Some(hash) = user.password_hash.clone() else { return Ok(()) };
+    app.auth
+        .names
+        .take(user.username.to_lowercase())
+        .map_err(|seconds| Refusal::too_many("too many tries; try again later", seconds))?;
+    let right = match old {
+        Some(old) => app.auth.passwords.verify(old, Some(hash)).await?,
+        None => false,
+    };
+    if right {
+        return Ok(());
+    }
+    Err(Refusal::invalid("old_password", "`old_password` is missing or wrong"))
+}
+
+fn refresh_cookie(app: &App, headers: &HeaderMap) -> Result<Option<Secret>, Refusal> {
+    let found = browser_cookie(app, headers, &Method::POST, &app.cookies.refresh)?;
+    Ok(found.map(Secret::from))
+}
+
+fn with_cookies(
+    app: &App,
+    headers: &HeaderMap,
+    opened: &Opened,
+    mut response: Response,
+) -> Response {
+    let tokens = &opened.tokens;
+    let (access, refresh) = (tokens.access_token.expose(), tokens.refresh_token.expose());
+    cookies(app, headers, &mut response, access, refresh);
+    response
+}
+
+fn cookies(app: &App, headers: &HeaderMap, response: &mut Response, access: &str, refresh: &str) {
+    let origin = text(headers, &header::ORIGIN).unwrap_or_default();
+    let proxied = headers.get("x-forwarded-proto").and_then(|value| value.to_str().ok());
+    let secure = proxied == Some("https") || origin.starts_with("https://");
+    let all = [
+        set_cookie(&app.cookies.access, access, "/", ACCESS_SECONDS, secure),
+        set_cookie(&app.cookies.refresh, refresh, REFRESH_PATH, REFRESH_SECONDS, secure),
+    ];
+    for cookie in all {
+        if let Ok(value) = HeaderValue::from_str(&cookie) {
+            response.headers_mut().append(header::SET_COOKIE, value);
+        }
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &header::HeaderName) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}

@@ -1,0 +1,158 @@
+//! What happened: as lists, and as it happens.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::IntoResponse;
+use axum::response::sse::{self, KeepAlive, Sse};
+use futures_util::{Stream, StreamExt as _};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+
+use agentaflow_api::event::Event;
+
+use crate::http::app::App;
+use crate::http::limits;
+use crate::http::params::{EventList, EventStream};
+use crate::http::read::{Asked, Segments};
+use crate::http::routes::jobs::visible_job;
+use crate::http::streams::Counted;
+use crate::http::who::{User, sees_all};
+use crate::refusal::Refusal;
+use crate::store::EventFilter;
+
+/// A sign of life goes out when nothing else did for so long.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Streams end after this, so that who listens is checked again; clients come back by themselves.
+const LONGEST: Duration = Duration::from_hours(1);
+
+/// What happened to a job, oldest first.
+#[utoipa::path(get, path = "/gpu-workers/jobs/{job_id}/events", tag = "jobs", security(("user" = [])),
+    params(("job_id" = i64, Path, description = "Its number"), EventList),
+    responses((status = 200, description = "Events; `seq` of the last is the next `after`", body = [Event])))]
+pub(crate) async fn of_job(
+    State(app): State<App>,
+    User(caller): User,
+    path: Segments,
+    query: Asked,
+) -> Result<Answer<Vec<Event>>, Refusal> {
+    let (_, limit) = query.page()?;
+    let after = query.cursor("after")?.unwrap_or(0);
+    let job = visible_job(&app, &caller, path.number("job_id")?).await?.id;
+    let filter = EventFilter { job: Some(job), after, limit, ..EventFilter::default() };
+    Ok(Answer(app.core.store().events(&filter).await?))
+}
+
+/// What happens, as server-sent events: own jobs; admins and viewers see everything. `id` is the number of the
+/// event, so a client that comes back misses nothing.
+#[utoipa::path(get, path = "/events", tag = "events", security(("user" = [])),
+    params(EventStream, ("Last-Event-ID" = Option<i64>, Header, description = "The last event that was seen")),
+    responses((status = 200, description = "A stream of events", body = Event, content_type = "text/event-stream")))]
+pub(crate) async fn stream(
+    State(app): State<App>,
+    User(caller): User,
+    query: Asked,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Refusal> {
+    let filter = EventFilter {
+        job: query.cursor("job_id")?,
+        user: (!sees_all(&caller)).then_some(caller.user.id),
+        limit: limits::PAGE_MOST,
+        ..EventFilter::default()
+    };
+    let after = match last_event_id(&headers)? {
+        Some(id) => Some(id),
+        None => query.cursor("after")?,
+    };
+    let counted = app.streams.open(caller.user.id)?;
+    let news =
+        follow(app.clone(), counted, filter, after).map(|event| Ok::<_, Infallible>(frame(&event)));
+    let news = news
+        .take_until(app.stopping.clone().cancelled_owned())
+        .take_until(Box::pin(tokio::time::sleep(LONGEST)));
+    Ok(Sse::new(news).keep_alive(KeepAlive::new().interval(KEEP_ALIVE).text("still here")))
+}
+
+struct Follower {
+    app: App,
+    _counted: Counted,
+    filter: EventFilter,
+    live: Receiver<Arc<Event>>,
+    waiting: VecDeque<Arc<Event>>,
+    /// Older events may be in the store that were not read yet.
+    behind: bool,
+}
+
+/// Events after `after` from the store, then live ones; only live ones without it.
+fn follow(
+    app: App,
+    counted: Counted,
+    filter: EventFilter,
+    after: Option<i64>,
+) -> impl Stream<Item = Arc<Event>> {
+    let live = app.core.subscribe();
+    let filter = EventFilter { after: after.unwrap_or(0), ..filter };
+    let follower = Follower {
+        app,
+        _counted: counted,
+        filter,
+        live,
+        waiting: VecDeque::new(),
+        behind: after.is_some(),
+    };
+    futures_util::stream::unfold(follower, |mut follower| async move {
+        follower.next().await.map(|event| (event, follower))
+    })
+}
+
+impl Follower {
+    async fn next(&mut self) -> Option<Arc<Event>> {
+        loop {
+            if let Some(event) = self.waiting.pop_front() {
+                self.filter.after = event.seq;
+                return Some(event);
+            }
+            if self.behind {
+                let events = self.app.core.store().events(&self.filter).await.ok()?;
+                self.behind = events.len() as u64 >= self.filter.limit;
+                self.waiting.extend(events.into_iter().map(Arc::new));
+                continue;
+            }
+            match self.live.recv().await {
+                Ok(event) if self.wants(&event) => self.waiting.push_back(event),
+                Ok(event) => self.filter.after = self.filter.after.max(event.seq),
+                // Too slow for the live channel: what was missed is in the store, after what was seen last.
+                Err(RecvError::Lagged(_)) => self.behind = self.filter.after > 0,
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    fn wants(&self, event: &Event) -> bool {
+        event.seq > self.filter.after
+            && self.filter.job.is_none_or(|job| event.job_id == Some(job))
+            && self.filter.user.is_none_or(|user| event.user_id == Some(user))
+    }
+}
+
+fn frame(event: &Event) -> sse::Event {
+    let plain = || sse::Event::default().id(event.seq.to_string());
+    plain().json_data(event).unwrap_or_else(|_| plain())
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, Refusal> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    let text = value.to_str().unwrap_or("?").trim();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let number = text.parse().ok().filter(|number| *number >= 0);
+    number.map(Some).ok_or_else(|| {
+        Refusal::malformed("the Last-Event-ID header must be the number of an event")
+    })
+}

@@ -1,0 +1,241 @@
+//! Jobs: handed in, looked at, stopped.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+use agentaflow_api::account::Role;
+use agentaflow_api::explain::Explanation;
+use agentaflow_api::job::{Job, JobCreate, JobSpec, JobStatus, JobStatusUpdate, Runtime};
+use agentaflow_api::lenient;
+use agentaflow_api::units::Secret;
+
+use crate::core::{Caller, Idempotency};
+use crate::http::answer::Listed;
+use crate::http::app::App;
+use crate::http::check::{check_job, check_status_update, idempotency_key, job_runtime};
+use crate::http::params::JobList;
+use crate::http::read::{Asked, Raw, Segments, Sent, json_object, shape};
+use crate::http::routes::nodes::node_ref;
+use crate::http::who::{Admin, User, WorkerAuth, Writer, sees_all};
+use crate::refusal::Refusal;
+use crate::store::{JobFilter, JobRow};
+
+/// Hands in a job. With an `Idempotency-Key` header a repeated call returns the job of the first one.
+#[utoipa::path(post, path = "/gpu-workers/jobs", tag = "jobs", security(("user" = [])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repeated call safe for 24 hours")),
+    request_body(content = JobCreate, example = json!({"job_name": "AI Training Job",
+        "docker_image": "pytorch/pytorch", "docker_tag": "latest", "gpu_memory_required": 8192,
+        "cpu_cores_required": 4, "memory_required": 16384, "input_data": {"dataset": "imagenet", "epochs": 100}})),
+    responses((status = 201, description = "The job; it is durable now", body = Job),
+        (status = 200, description = "The job that was handed in before with this key", body = Job)))]
+pub(crate) async fn create(
+    State(app): State<App>,
+    Writer(caller): Writer,
+    headers: HeaderMap,
+    Raw(body): Raw,
+) -> Result<(StatusCode, Answer<Job>), Refusal> {
+    let job = read_job(&body)?;
+    let idempotency = idempotency(&headers, &job, "")?;
+    allowed(&caller, &job)?;
+    Ok(answer(app.core.submit(&caller, job, None, idempotency).await?))
+}
+
+/// Hands in a job for one node.
+#[utoipa::path(post, path = "/gpu-workers/nodes/{node_id}/jobs", tag = "jobs", security(("user" = [])),
+    params(("node_id" = String, Path, description = "`gpu-…` or the number"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes a repeated call safe for 24 hours")),
+    request_body(content = JobCreate, example = json!({"docker_image": "pytorch/pytorch", "gpu_count": 1})),
+    responses((status = 201, description = "The job; it is durable now", body = Job),
+        (status = 200, description = "The job that was handed in before with this key", body = Job)))]
+pub(crate) async fn create_on_node(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    path: Segments,
+    headers: HeaderMap,
+    Raw(body): Raw,
+) -> Result<(StatusCode, Answer<Job>), Refusal> {
+    let node = node_ref(&path)?;
+    let place = app.core.node(&node)?.node_id;
+    let job = read_job(&body)?;
+    let idempotency = idempotency(&headers, &job, &place)?;
+    Ok(answer(app.core.submit(&caller, job, Some(node), idempotency).await?))
+}
+
+/// Jobs, newest first: own ones; admins and viewers see all.
+#[utoipa::path(get, path = "/gpu-workers/jobs", tag = "jobs", security(("user" = [])), params(JobList),
+    responses((status = 200, description = "Jobs; `X-Total-Count` says how many match", body = [Job])))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    User(caller): User,
+    query: Asked,
+) -> Result<Listed<Job>, Refusal> {
+    let filter = job_filter(&caller, &query)?;
+    let store = app.core.store();
+    let total = store.count_jobs(&JobFilter { before: None, ..filter.clone() }).await?;
+    let rows = store.jobs(&filter).await?;
+    Ok(Listed { rows: rows.into_iter().map(|row| app.core.show_job(row)).collect(), total })
+}
+
+/// One job.
+#[utoipa::path(get, path = "/gpu-workers/jobs/{job_id}", tag = "jobs", security(("user" = [])),
+    params(("job_id" = i64, Path, description = "Its number")),
+    responses((status = 200, description = "The job", body = Job)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    User(caller): User,
+    path: Segments,
+) -> Result<Answer<Job>, Refusal> {
+    let row = visible_job(&app, &caller, path.number("job_id")?).await?;
+    Ok(Answer(app.core.show_job(row)))
+}
+
+/// Stops a job: politely, then, after its grace, hard.
+#[utoipa::path(post, path = "/gpu-workers/jobs/{job_id}/cancel", tag = "jobs", security(("user" = [])),
+    params(("job_id" = i64, Path, description = "Its number")),
+    responses((status = 200, description = "The job; it is over when its status says so", body = Job)))]
+pub(crate) async fn cancel(
+    State(app): State<App>,
+    Writer(caller): Writer,
+    path: Segments,
+) -> Result<Answer<Job>, Refusal> {
+    let row = visible_job(&app, &caller, path.number("job_id")?).await?;
+    app.core.cancel(&caller, row.id).await.map(Answer)
+}
+
+/// Takes news of a job from its worker.
+#[utoipa::path(post, path = "/gpu-workers/jobs/{job_id}/status", tag = "jobs", security(("worker" = [])),
+    params(("job_id" = i64, Path, description = "Its number")),
+    request_body(content = JobStatusUpdate, example = json!({"job_id": 17, "status": "completed",
+        "output_data": {"accuracy": 0.93}, "duration_seconds": 12.5})),
+    responses((status = 200, description = "The job as it is now", body = Job)))]
+pub(crate) async fn status(
+    State(app): State<App>,
+    WorkerAuth(worker): WorkerAuth,
+    path: Segments,
+    Sent(update): Sent<JobStatusUpdate>,
+) -> Result<Answer<Job>, Refusal> {
+    let job = path.number("job_id")?;
+    check_status_update(job, &update)?;
+    app.core.job_status(job, update, worker).await.map(Answer)
+}
+
+/// Why a job waits, its place in the queue, and when it will start.
+#[utoipa::path(get, path = "/gpu-workers/jobs/{job_id}/explain", tag = "jobs", security(("user" = [])),
+    params(("job_id" = i64, Path, description = "Its number")),
+    responses((status = 200, description = "The explanation", body = Explanation)))]
+pub(crate) async fn explain(
+    State(app): State<App>,
+    User(caller): User,
+    path: Segments,
+) -> Result<Answer<Explanation>, Refusal> {
+    let row = visible_job(&app, &caller, path.number("job_id")?).await?;
+    app.core.explain(row.id).await.map(Answer)
+}
+
+/// What would happen to a job if it were handed in now. Nothing is.
+#[utoipa::path(post, path = "/gpu-workers/jobs/what-if", tag = "jobs", security(("user" = [])),
+    request_body(content = JobCreate, example = json!({"docker_image": "pytorch/pytorch", "gpu_count": 4})),
+    responses((status = 200, description = "The explanation", body = Explanation)))]
+pub(crate) async fn what_if(
+    State(app): State<App>,
+    User(caller): User,
+    Raw(body): Raw,
+) -> Result<Answer<Explanation>, Refusal> {
+    let job = read_job(&body)?;
+    app.core.what_if(&caller, job).await.map(Answer)
+}
+
+/// A job that the caller may see.
+pub(crate) async fn visible_job(app: &App, caller: &Caller, id: i64) -> Result<JobRow, Refusal> {
+    let row = app.core.store().job(id).await?;
+    let row = row.filter(|row| sees_all(caller) || row.user_id == caller.user.id);
+    row.ok_or_else(|| Refusal::not_found(format!("you have no job with the number {id}")))
+}
+
+/// Reads and checks a job. Its two parts are read one by one, so that a wrong field can be named.
+pub(crate) fn read_job(body: &[u8]) -> Result<JobCreate, Refusal> {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Secrets {
+        docker_password: Option<Secret>,
+        #[serde(deserialize_with = "lenient::or_default")]
+        secret_env: BTreeMap<String, Secret>,
+    }
+    let value = json_object(body)?;
+    let secrets: Secrets = shape(value.clone())?;
+    let mut spec: JobSpec = shape(value)?;
+    // Clients of old send empty texts for what they do not have.
+    for text in [&mut spec.docker_tag, &mut spec.docker_registry, &mut spec.docker_username] {
+        text.take_if(|text| text.is_empty());
+    }
+    let job = JobCreate {
+        spec,
+        docker_password: secrets.docker_password.filter(|password| !password.expose().is_empty()),
+        secret_env: secrets.secret_env,
+    };
+    check_job(&job)?;
+    Ok(job)
+}
+
+/// Whether the caller may run such a job.
+fn allowed(caller: &Caller, job: &JobCreate) -> Result<(), Refusal> {
+    let granted = caller.user.role == Role::Admin
+        || caller.user.grants.iter().any(|grant| grant == Runtime::Process.as_str());
+    if granted || job_runtime(&job.spec) != Runtime::Process {
+        return Ok(());
+    }
+    Err(Refusal::forbidden(
+        "jobs that run as plain processes of a node need the grant `process`, which an admin gives with \
+         PUT /users/{id}; or name a `docker_image` to run in a container",
+    ))
+}
+
+/// The key of the header with a hash of what was asked for: the job, and the node if it names one.
+fn idempotency(
+    headers: &HeaderMap,
+    job: &JobCreate,
+    place: &str,
+) -> Result<Option<Idempotency>, Refusal> {
+    let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
+    let key = idempotency_key(key.as_bytes())?;
+    // The job as it was understood: `null` and absent, `1` and `1.0` are the same body.
+    let mut bytes = serde_json::to_vec(job)
+        .map_err(|_| Refusal::malformed("the job cannot be written as JSON again"))?;
+    bytes.extend_from_slice(place.as_bytes());
+    Ok(Some(Idempotency { key, body: blake3::hash(&bytes).to_hex().to_string() }))
+}
+
+fn answer((job, new): (Job, bool)) -> (StatusCode, Answer<Job>) {
+    (if new { StatusCode::CREATED } else { StatusCode::OK }, Answer(job))
+}
+
+fn job_filter(caller: &Caller, query: &Asked) -> Result<JobFilter, Refusal> {
+    let (skip, limit) = query.page()?;
+    let asked = query.cursor("user_id")?;
+    let user = if sees_all(caller) { asked } else { Some(caller.user.id) };
+    Ok(JobFilter {
+        user,
+        status: statuses(query.text("status")?.unwrap_or_default())?,
+        queue: query.text("queue")?.map(str::to_owned),
+        name: query.text("name")?.map(str::to_owned),
+        before: query.cursor("before")?,
+        skip,
+        limit,
+    })
+}
+
+fn statuses(text: &str) -> Result<Vec<JobStatus>, Refusal> {
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    words
+        .map(|word| {
+            serde_json::from_value(Value::String(word.to_owned())).map_err(|_| {
+                let known: Vec<_> = JobStatus::ALL.iter().map(|status| status.as_str()).collect();
+                Refusal::invalid("status", format!("`status` must be one of {}", known.join(", ")))
+            })
+        })
+        .collect()
+}

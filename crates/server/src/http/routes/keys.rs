@@ -1,0 +1,163 @@
+//! Keys of users and registration tokens of machines.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::StatusCode;
+
+use agentaflow_api::account::{ApiKey, ApiKeyCreate, Role};
+
+use crate::auth::{
+    ADMIN_TOKEN, NewKey, REGISTRATION_TOKEN, create_key, list_keys, revoke_key, rotate_key,
+};
+use crate::core::Caller;
+use crate::http::answer::Listed;
+use crate::http::app::App;
+use crate::http::check::check_key;
+use crate::http::params::Paging;
+use crate::http::read::{Asked, Segments, Sent};
+use crate::http::who::{Admin, User};
+use crate::refusal::Refusal;
+use crate::secrets::write_secret_file;
+use crate::store::CredentialKind;
+
+/// Makes a key for oneself. The answer holds it, once.
+#[utoipa::path(post, path = "/auth/api-keys", tag = "auth", security(("user" = [])),
+    request_body(content = ApiKeyCreate, example = json!({"name": "laptop", "expires_in_days": 90})),
+    responses((status = 201, description = "The key", body = ApiKey)))]
+pub(crate) async fn create(
+    State(app): State<App>,
+    User(caller): User,
+    Sent(new): Sent<ApiKeyCreate>,
+) -> Result<(StatusCode, Answer<ApiKey>), Refusal> {
+    make(&app, &caller, CredentialKind::ApiKey, new).await
+}
+
+/// One's own keys.
+#[utoipa::path(get, path = "/auth/api-keys", tag = "auth", security(("user" = [])), params(Paging),
+    responses((status = 200, description = "Keys, without the keys themselves", body = [ApiKey])))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    User(caller): User,
+    query: Asked,
+) -> Result<Listed<ApiKey>, Refusal> {
+    let page = query.page()?;
+    let own = Some(caller.user.id);
+    let keys = app.core.directory(|directory| list_keys(directory, CredentialKind::ApiKey, own));
+    Ok(Listed::page(keys, page))
+}
+
+/// Makes a key void. Admins may for all.
+#[utoipa::path(delete, path = "/auth/api-keys/{id}", tag = "auth", security(("user" = [])),
+    params(("id" = i64, Path, description = "The number of the key")),
+    responses((status = 200, description = "The key, void", body = ApiKey)))]
+pub(crate) async fn revoke(
+    State(app): State<App>,
+    User(caller): User,
+    path: Segments,
+) -> Result<Answer<ApiKey>, Refusal> {
+    let id = path.number("id")?;
+    app.core.write(revoke_key(CredentialKind::ApiKey, id, owner(&caller))).await.map(Answer)
+}
+
+/// Gives a key a new secret; the old one is void at once. For `admin-token` the file is written too.
+#[utoipa::path(post, path = "/auth/api-keys/{id}/rotate", tag = "auth", security(("user" = [])),
+    params(("id" = i64, Path, description = "The number of the key")),
+    responses((status = 200, description = "The key with its new secret", body = ApiKey)))]
+pub(crate) async fn rotate(
+    State(app): State<App>,
+    User(caller): User,
+    path: Segments,
+) -> Result<Answer<ApiKey>, Refusal> {
+    let id = path.number("id")?;
+    let in_file = is_in_file(&app, id);
+    // An admin who rotated others' keys would hold them: only the server's own is everybody's who is one.
+    let all = in_file && caller.user.role == Role::Admin;
+    let owner = (!all).then_some(caller.user.id);
+    let key = app.core.write(rotate_key(CredentialKind::ApiKey, id, owner)?).await?;
+    if let Some(secret) = key.key.as_ref().filter(|_| in_file) {
+        write_file(&app, ADMIN_TOKEN, secret.expose());
+    }
+    Ok(Answer(key))
+}
+
+/// Makes a token with which machines register. The answer holds it, once.
+#[utoipa::path(post, path = "/registration-tokens", tag = "registration tokens", security(("user" = [])),
+    request_body(content = ApiKeyCreate, example = json!({"name": "rack 7", "expires_in_days": 30})),
+    responses((status = 201, description = "The token", body = ApiKey)))]
+pub(crate) async fn create_token(
+    State(app): State<App>,
+    Admin(caller): Admin,
+    Sent(new): Sent<ApiKeyCreate>,
+) -> Result<(StatusCode, Answer<ApiKey>), Refusal> {
+    make(&app, &caller, CredentialKind::Registration, new).await
+}
+
+/// Registration tokens.
+#[utoipa::path(get, path = "/registration-tokens", tag = "registration tokens", security(("user" = [])),
+    params(Paging), responses((status = 200, description = "Tokens, without the tokens themselves", body = [ApiKey])))]
+pub(crate) async fn list_tokens(
+    State(app): State<App>,
+    _: Admin,
+    query: Asked,
+) -> Result<Listed<ApiKey>, Refusal> {
+    let page = query.page()?;
+    let kind = CredentialKind::Registration;
+    let tokens = app.core.directory(|directory| list_keys(directory, kind, None));
+    Ok(Listed::page(tokens, page))
+}
+
+/// Makes a registration token void. Machines that registered with it stay.
+#[utoipa::path(delete, path = "/registration-tokens/{id}", tag = "registration tokens", security(("user" = [])),
+    params(("id" = i64, Path, description = "The number of the token")),
+    responses((status = 200, description = "The token, void", body = ApiKey)))]
+pub(crate) async fn revoke_token(
+    State(app): State<App>,
+    _: Admin,
+    path: Segments,
+) -> Result<Answer<ApiKey>, Refusal> {
+    let id = path.number("id")?;
+    app.core.write(revoke_key(CredentialKind::Registration, id, None)).await.map(Answer)
+}
+
+async fn make(
+    app: &App,
+    caller: &Caller,
+    kind: CredentialKind,
+    new: ApiKeyCreate,
+) -> Result<(StatusCode, Answer<ApiKey>), Refusal> {
+    check_key(&new)?;
+    if matches!(new.name.as_str(), ADMIN_TOKEN | REGISTRATION_TOKEN) {
+        let detail = "this name belongs to the key in the server's data directory; choose another";
+        return Err(Refusal::conflict("name_taken", detail));
+    }
+    let new = NewKey {
+        kind,
+        user: caller.user.id,
+        name: new.name,
+        days: new.expires_in_days,
+        replace: false,
+    };
+    let key = app.core.write(create_key(new)?).await?;
+    Ok((StatusCode::CREATED, Answer(key)))
+}
+
+/// Admins reach everybody's keys, others their own.
+fn owner(caller: &Caller) -> Option<i64> {
+    (caller.user.role != Role::Admin).then_some(caller.user.id)
+}
+
+/// Whether this is the key in the file `admin-token`. Nobody else can give a key that name.
+fn is_in_file(app: &App, id: i64) -> bool {
+    app.core.directory(|directory| {
+        directory.credentials.get(&id).is_some_and(|row| row.name == ADMIN_TOKEN)
+    })
+}
+
+/// The key is rotated whether or not the file can be written: the caller has it, and the next start mends the file.
+fn write_file(app: &App, name: &str, secret: &str) {
+    let path = app.settings.data_dir.join(name);
+    if let Err(error) = write_secret_file(&path, format!("{secret}\n").as_bytes()) {
+        tracing::error!(error = &error as &dyn std::error::Error, path = %path.display(),
+            "the rotated key could not be written to its file");
+    }
+}

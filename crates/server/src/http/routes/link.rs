@@ -1,0 +1,169 @@
+//! Between server and agents: the stream of work, and the reports that come back.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json as Answer;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+
+use agentaflow_api::link::{Framed, LogPiece, ReportBatch, ReportReply, TaskKey};
+
+use crate::core::StreamItem;
+use crate::http::app::App;
+use crate::http::check::mend_report;
+use crate::http::limits;
+use crate::http::params::{PollPlace, StreamPlace};
+use crate::http::read::{Asked, Segments, body};
+use crate::http::routes::agents::own_agent;
+use crate::http::who::WorkerAuth;
+use crate::logs::LogError;
+use crate::refusal::Refusal;
+
+/// A sign of life goes out when nothing else did for so long.
+const PING: Duration = Duration::from_secs(5);
+/// The longest that one look for news waits.
+const WAIT_MOST: u64 = 60_000;
+
+/// Holds a stream of work open: one JSON object a line, an empty line as a ping.
+#[utoipa::path(get, path = "/gpu-workers/agents/{agent_id}/stream", tag = "agent link",
+    security(("worker" = [])), params(("agent_id" = String, Path, description = "Its name or number"), StreamPlace),
+    responses((status = 200, description = "Messages, one a line", body = Framed, content_type = "application/x-ndjson")))]
+pub(crate) async fn stream(
+    State(app): State<App>,
+    WorkerAuth(worker): WorkerAuth,
+    path: Segments,
+    query: Asked,
+) -> Result<Response, Refusal> {
+    let agent = own_agent(&app, &worker, &path)?;
+    let session = query.text("session")?.map(str::to_owned);
+    let after = query.whole("after")?.unwrap_or(0);
+    let items = app.core.open_stream(agent, session, after).await?;
+    let lines = futures_util::stream::unfold(items, |mut items| async move {
+        let line = match tokio::time::timeout(PING, items.recv()).await {
+            Ok(None) => return None,
+            Ok(Some(StreamItem::Message(message))) => line(&message),
+            Ok(Some(StreamItem::Ping)) | Err(_) => Bytes::from_static(b"\n"),
+        };
+        Some((Ok::<_, Infallible>(line), items))
+    });
+    // The first ping tells the agent that the stream is open, through any proxy that waits for a body.
+    let hello = futures_util::stream::iter([Ok(Bytes::from_static(b"\n"))]);
+    let lines = hello.chain(lines).take_until(app.stopping.clone().cancelled_owned());
+    let kind = HeaderValue::from_static("application/x-ndjson");
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    Ok((headers, Body::from_stream(lines)).into_response())
+}
+
+/// Waits for messages, for networks that cut streams.
+#[utoipa::path(get, path = "/gpu-workers/agents/{agent_id}/poll", tag = "agent link",
+    security(("worker" = [])), params(("agent_id" = String, Path, description = "Its name or number"), PollPlace),
+    responses((status = 200, description = "Messages; an empty list when none came in time", body = [Framed])))]
+pub(crate) async fn poll(
+    State(app): State<App>,
+    WorkerAuth(worker): WorkerAuth,
+    path: Segments,
+    query: Asked,
+) -> Result<Answer<Vec<Arc<Framed>>>, Refusal> {
+    let agent = own_agent(&app, &worker, &path)?;
+    let session = query.text("session")?.map(str::to_owned);
+    let after = query.whole("after")?.unwrap_or(0);
+    let wait = query.whole("wait_ms")?.unwrap_or(25_000).min(WAIT_MOST);
+    tokio::select! {
+        () = app.stopping.cancelled() => Ok(Answer(Vec::new())),
+        news = app.core.poll(agent, session, after, wait) => news.map(Answer),
+    }
+}
+
+/// Takes news of tasks and pieces of their output. Output is written before the news is looked at.
+#[utoipa::path(post, path = "/gpu-workers/agents/{agent_id}/report", tag = "agent link",
+    security(("worker" = [])), params(("agent_id" = String, Path, description = "Its name or number")),
+    request_body = ReportBatch, responses((status = 200, description = "What counts", body = ReportReply)))]
+pub(crate) async fn report(
+    State(app): State<App>,
+    WorkerAuth(worker): WorkerAuth,
+    path: Segments,
+    request: Request,
+) -> Result<Answer<ReportReply>, Refusal> {
+    let agent = own_agent(&app, &worker, &path)?;
+    let batch = read_batch(&body(request, limits::REPORT).await?)?;
+    let ReportBatch { logs, mut reports } = batch;
+    reports.iter_mut().for_each(mend_report);
+    let log_have = write_logs(&app, agent, logs).await?;
+    let reply = app.core.report(agent, ReportBatch { logs: Vec::new(), reports }).await?;
+    Ok(Answer(ReportReply { log_have, ..reply }))
+}
+
+/// Reads a batch at once: it can be large, so no detour is made for better words.
+fn read_batch(bytes: &[u8]) -> Result<ReportBatch, Refusal> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let batch: Result<ReportBatch, _> = serde_path_to_error::deserialize(&mut reader);
+    let batch = batch.map_err(|error| {
+        let field = error.path().to_string();
+        let inner = error.inner();
+        if inner.is_data() {
+            Refusal::invalid(&field, format!("`{field}` does not have the shape of a report"))
+        } else {
+            Refusal::malformed("the body is not valid JSON")
+        }
+    })?;
+    reader
+        .end()
+        .map_err(|_| Refusal::malformed("something follows the JSON object in the body"))?;
+    if batch.logs.len() > limits::REPORTS || batch.reports.len() > limits::REPORTS {
+        let detail = format!("a batch has at most {} reports and pieces of logs", limits::REPORTS);
+        return Err(Refusal::invalid("reports", detail));
+    }
+    Ok(batch)
+}
+
+async fn write_logs(
+    app: &App,
+    agent: i64,
+    pieces: Vec<LogPiece>,
+) -> Result<Vec<(TaskKey, u64)>, Refusal> {
+    let mut have: Vec<(TaskKey, u64)> = Vec::new();
+    for piece in pieces {
+        let Ok(bytes) = STANDARD.decode(piece.data.as_bytes()) else {
+            return Err(Refusal::invalid("logs", "`data` of a piece of a log is not base64"));
+        };
+        let beyond = piece.offset.saturating_add(bytes.len() as u64);
+        let end = if app.core.owns(agent, piece.key) {
+            write_piece(app, &piece, &bytes).await?.unwrap_or(beyond)
+        } else {
+            // Of another agent, or replaced: nobody will ask for it, so it is dropped and the sender goes on.
+            beyond
+        };
+        have.retain(|(key, _)| *key != piece.key);
+        have.push((piece.key, end));
+    }
+    Ok(have)
+}
+
+/// How much of the try is there now; none if a later try has begun.
+async fn write_piece(app: &App, piece: &LogPiece, bytes: &[u8]) -> Result<Option<u64>, Refusal> {
+    match app.logs.append(piece.key, piece.offset, bytes).await {
+        Ok(end) => Ok(Some(end)),
+        Err(LogError::Stale) => Ok(None),
+        Err(error) => {
+            tracing::error!(error = &error as &dyn std::error::Error, "a log could not be written");
+            Err(Refusal::unavailable("the output could not be written; send it again later"))
+        }
+    }
+}
+
+fn line(message: &Framed) -> Bytes {
+    let mut line = serde_json::to_vec(message).unwrap_or_default();
+    line.push(b'\n');
+    Bytes::from(line)
+}

@@ -1,0 +1,147 @@
+//! What jobs write, from any place on, and as they write it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast, watch};
+
+use agentaflow_api::event::Event;
+
+use crate::http::answer::text;
+use crate::http::app::App;
+use crate::http::params::LogPart;
+use crate::http::read::{Asked, Segments};
+use crate::http::routes::jobs::visible_job;
+use crate::http::streams::Counted;
+use crate::http::who::User;
+use crate::logs::LogError;
+use crate::refusal::Refusal;
+
+/// Where the first byte of the answer stands in the log.
+const OFFSET: HeaderName = HeaderName::from_static("x-log-offset");
+/// Bytes sent at once.
+const PIECE: usize = 256 << 10;
+/// A follower that heard nothing looks by itself after so long.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// The output of a job, all tries one after the other. With `follow` it goes on until the job is over and
+/// everything was sent; a stream that was cut goes on with `offset`.
+#[utoipa::path(get, path = "/gpu-workers/jobs/{job_id}/logs", tag = "jobs", security(("user" = [])),
+    params(("job_id" = i64, Path, description = "Its number"), LogPart),
+    responses((status = 200, description = "The output; `X-Log-Offset` says where its first byte stands",
+        body = String, content_type = "text/plain")))]
+pub(crate) async fn logs(
+    State(app): State<App>,
+    User(caller): User,
+    path: Segments,
+    query: Asked,
+) -> Result<Response, Refusal> {
+    let follow = query.flag("follow")?;
+    let (tail, offset) = (query.whole("tail")?, query.whole("offset")?);
+    let task = query.whole("task")?.unwrap_or(0);
+    let row = visible_job(&app, &caller, path.number("job_id")?).await?;
+    let tasks = u64::from(row.spec.replicas.unwrap_or(1).max(1));
+    let task = u32::try_from(task).ok().filter(|task| u64::from(*task) < tasks);
+    let task = task
+        .ok_or_else(|| Refusal::not_found(format!("the job has {tasks} tasks, counted from 0")))?;
+    let from_tail = match tail {
+        Some(lines) => app.logs.tail(row.id, task, lines).await.map_err(|error| failed(&error))?,
+        None => 0,
+    };
+    let start = from_tail.max(offset.unwrap_or(0));
+    let reader = Reader {
+        log: app.logs.subscribe(row.id),
+        events: app.core.subscribe(),
+        job: row.id,
+        task,
+        offset: start,
+        follow,
+        over: row.state.status.is_final(),
+        _counted: app.streams.open(caller.user.id)?,
+        app: app.clone(),
+    };
+    let pieces = reader.pieces().take_until(app.stopping.clone().cancelled_owned());
+    let mut response = text(Body::from_stream(pieces));
+    response.headers_mut().insert(OFFSET, HeaderValue::from(start));
+    Ok(response)
+}
+
+struct Reader {
+    app: App,
+    _counted: Counted,
+    job: i64,
+    task: u32,
+    offset: u64,
+    follow: bool,
+    /// The job is over, so nothing is written any more.
+    over: bool,
+    log: watch::Receiver<u64>,
+    events: broadcast::Receiver<Arc<Event>>,
+}
+
+impl Reader {
+    fn pieces(self) -> impl Stream<Item = Result<Bytes, LogError>> {
+        futures_util::stream::unfold(Some(self), |reader| async move {
+            let mut reader = reader?;
+            match reader.next().await {
+                Ok(Some(piece)) => Some((Ok(piece), Some(reader))),
+                Ok(None) => None,
+                // The connection is cut in the middle, so that the client knows that something is missing.
+                Err(error) => Some((Err(error), None)),
+            }
+        })
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, LogError> {
+        loop {
+            let over = self.over;
+            self.log.borrow_and_update();
+            let piece = self.app.logs.read(self.job, self.task, self.offset, PIECE).await?;
+            if !piece.bytes.is_empty() {
+                self.offset += piece.bytes.len() as u64;
+                return Ok(Some(Bytes::from(piece.bytes)));
+            }
+            // What was over before it was read has been read to its end.
+            if over || !self.follow {
+                return Ok(None);
+            }
+            self.wait().await;
+        }
+    }
+
+    /// Until something was written, or the job changed.
+    async fn wait(&mut self) {
+        let changed = tokio::select! {
+            _ = self.log.changed() => false,
+            () = of_job(&mut self.events, self.job) => true,
+            () = tokio::time::sleep(LOOK) => true,
+        };
+        if changed && let Ok(row) = self.app.core.store().job(self.job).await {
+            self.over = row.is_none_or(|row| row.state.status.is_final());
+        }
+    }
+}
+
+/// Until something happens to this job, or something may have been missed.
+async fn of_job(events: &mut broadcast::Receiver<Arc<Event>>, job: i64) {
+    loop {
+        match events.recv().await {
+            Ok(event) if event.job_id == Some(job) => return,
+            Ok(_) => {}
+            Err(RecvError::Lagged(_)) => return,
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+fn failed(error: &LogError) -> Refusal {
+    tracing::error!(error = error as &dyn std::error::Error, "a log could not be read");
+    Refusal::unavailable("the log cannot be read now; try again")
+}

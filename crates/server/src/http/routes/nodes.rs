@@ -1,0 +1,251 @@
+//! GPU servers.
+
+use axum::Json as Answer;
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use serde_json::Value;
+
+use agentaflow_api::node::{
+    AvailableNodes, Heartbeat, Node, NodeRegistration, NodeStats, NodeStatus, NodeUpdate,
+};
+use agentaflow_api::units::{Cores, Stamp};
+
+use crate::auth::Known;
+use crate::core::{NodeRef, Worker};
+use crate::http::answer::Listed;
+use crate::http::app::App;
+use crate::http::check::{check_heartbeat, check_node, check_node_update};
+use crate::http::limits;
+use crate::http::params::{NodeList, Room};
+use crate::http::read::{Asked, Segments, Sent, body, object};
+use crate::http::who::{
+    Admin, NEEDS_REGISTRATION, User, WorkerAuth, bearer, holder, note_use, peer, stranger,
+};
+use crate::refusal::Refusal;
+
+/// Registers a GPU server, or updates the one of that name. The answer holds its `api_key`, once.
+#[utoipa::path(post, path = "/gpu-workers/nodes/register", tag = "nodes", security(("registration" = [])),
+    request_body(content = NodeRegistration, example = json!({"node_name": "gpu-server-1", "gpu_count": 2,
+        "gpu_type": "RTX 4090", "gpu_memory_total": 49152, "cpu_cores": 16, "memory_total": 32768})),
+    responses((status = 200, description = "The node, with its key", body = Node)))]
+pub(crate) async fn register(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Answer<Node>, Refusal> {
+    let address = peer(request.extensions());
+    let headers = request.headers().clone();
+    // A stranger's body is not read before the header was looked at, unless it may hold the token itself.
+    let early = registration_token(&app, &headers, None, address);
+    let bytes = match &early {
+        Err(refusal) if refusal.status == 403 || refusal.status == 429 => {
+            return Err(refusal.clone());
+        }
+        _ => body(request, limits::BODY).await?,
+    };
+    let node: Result<NodeRegistration, Refusal> = object(&bytes);
+    if let Err(refusal) = early {
+        let token = node.as_ref().ok().and_then(|node| node.registration_token.as_ref());
+        let token = token.ok_or(refusal)?;
+        registration_token(&app, &headers, Some(token.expose()), address)?;
+    }
+    let node = NodeRegistration { registration_token: None, ..node? };
+    check_node(&node)?;
+    app.core.register_node(node, address).await.map(Answer)
+}
+
+/// GPU servers, by number.
+#[utoipa::path(get, path = "/gpu-workers/nodes", tag = "nodes", security(("user" = [])), params(NodeList),
+    responses((status = 200, description = "Nodes; `X-Total-Count` says how many there are", body = [Node])))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    _: User,
+    query: Asked,
+) -> Result<Listed<Node>, Refusal> {
+    let page = query.page()?;
+    let status = query.text("status")?.map(node_status).transpose()?;
+    let mut nodes = app.core.nodes();
+    nodes.retain(|node| status.is_none_or(|status| node.status == status));
+    Ok(Listed::page(nodes, page))
+}
+
+/// One GPU server.
+#[utoipa::path(get, path = "/gpu-workers/nodes/{node_id}", tag = "nodes", security(("user" = [])),
+    params(("node_id" = String, Path, description = "`gpu-…` or the number")),
+    responses((status = 200, description = "The node", body = Node)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    _: User,
+    path: Segments,
+) -> Result<Answer<Node>, Refusal> {
+    app.core.node(&node_ref(&path)?).map(Answer)
+}
+
+/// Changes a GPU server: closes or opens it for work, empties it, sets its prices.
+#[utoipa::path(put, path = "/gpu-workers/nodes/{node_id}", tag = "nodes", security(("user" = [])),
+    params(("node_id" = String, Path, description = "`gpu-…` or the number")),
+    request_body(content = NodeUpdate, example = json!({"status": "maintenance", "drain": true})),
+    responses((status = 200, description = "The node as it is now", body = Node)))]
+pub(crate) async fn update(
+    State(app): State<App>,
+    _: Admin,
+    path: Segments,
+    Sent(update): Sent<NodeUpdate>,
+) -> Result<Answer<Node>, Refusal> {
+    check_node_update(&update)?;
+    app.core.update_node(&node_ref(&path)?, update).await.map(Answer)
+}
+
+/// Removes a GPU server; refused while it has live jobs.
+#[utoipa::path(delete, path = "/gpu-workers/nodes/{node_id}", tag = "nodes", security(("user" = [])),
+    params(("node_id" = String, Path, description = "`gpu-…` or the number")),
+    responses((status = 200, description = "The node as it was", body = Node)))]
+pub(crate) async fn delete(
+    State(app): State<App>,
+    _: Admin,
+    path: Segments,
+) -> Result<Answer<Node>, Refusal> {
+    app.core.delete_node(&node_ref(&path)?).await.map(Answer)
+}
+
+/// Sign of life of a GPU server.
+#[utoipa::path(post, path = "/gpu-workers/nodes/{node_id}/heartbeat", tag = "nodes", security(("worker" = [])),
+    params(("node_id" = String, Path, description = "`gpu-…` or the number")),
+    request_body(content = Heartbeat, example = json!({"gpu_memory_available": 20000, "cpu_cores_available": 14,
+        "current_jobs": 1, "health_status": "healthy"})),
+    responses((status = 200, description = "The node", body = Node)))]
+pub(crate) async fn heartbeat(
+    State(app): State<App>,
+    WorkerAuth(worker): WorkerAuth,
+    path: Segments,
+    Sent(beat): Sent<Heartbeat>,
+) -> Result<Answer<Node>, Refusal> {
+    let node = node_ref(&path)?;
+    check_heartbeat(&beat)?;
+    owns(&app, &worker, &node)?;
+    same_node(&app, &node, beat.node_id.as_ref())?;
+    app.core.heartbeat(&node, beat).await.map(Answer)
+}
+
+/// A GPU server in numbers.
+#[utoipa::path(get, path = "/gpu-workers/nodes/{node_id}/stats", tag = "nodes", security(("user" = [])),
+    params(("node_id" = String, Path, description = "`gpu-…` or the number")),
+    responses((status = 200, description = "Its numbers", body = NodeStats)))]
+pub(crate) async fn stats(
+    State(app): State<App>,
+    _: User,
+    path: Segments,
+) -> Result<Answer<NodeStats>, Refusal> {
+    let node = app.core.node(&node_ref(&path)?)?;
+    let gpus = app.core.node_readings(node.id);
+    let (total, free) = (node.spec.gpu_memory_total, node.gpu_memory_available);
+    let booked = total.saturating_sub(free) as f64 * 100.0 / total.max(1) as f64;
+    Ok(Answer(NodeStats {
+        total_gpu_memory: total,
+        available_gpu_memory: free,
+        total_cpu_cores: node.spec.cpu_cores,
+        available_cpu_cores: node.cpu_cores_available,
+        total_memory: node.spec.memory_total,
+        available_memory: node.memory_available,
+        current_jobs: node.current_jobs,
+        max_concurrent_jobs: node.spec.max_concurrent_jobs,
+        utilization_percentage: (booked * 100.0).round() / 100.0,
+        gpu_utilization: gpus.iter().map(|gpu| gpu.utilization).collect(),
+        temperature: gpus.iter().map(|gpu| gpu.temperature).collect(),
+        power_usage: gpus.iter().map(|gpu| gpu.power_usage).collect(),
+        simulated: node.spec.simulated,
+    }))
+}
+
+/// GPU servers on which a task of this size would fit now.
+#[utoipa::path(get, path = "/gpu-workers/available-nodes", tag = "nodes", security(("user" = [])), params(Room),
+    responses((status = 200, description = "Which, and how many", body = AvailableNodes)))]
+pub(crate) async fn available(
+    State(app): State<App>,
+    _: User,
+    query: Asked,
+) -> Result<Answer<AvailableNodes>, Refusal> {
+    let memory = query.whole("gpu_memory_required")?.unwrap_or(0).min(limits::SIZE);
+    let cpu = query.milli("cpu_cores_required")?.map_or(0, |milli| Cores(milli).0);
+    let nodes = app.core.available(memory, cpu.min(limits::CPU_MILLI)).await?;
+    let available_nodes = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+    Ok(Answer(AvailableNodes { available_nodes, nodes }))
+}
+
+/// The node that the path names.
+pub(crate) fn node_ref(path: &Segments) -> Result<NodeRef, Refusal> {
+    let text = path.name("node_id")?;
+    let number = text.parse().ok().filter(|number: &i64| *number > 0);
+    Ok(number.map_or_else(|| NodeRef::Name(text.to_owned()), NodeRef::Number))
+}
+
+/// Whether this machine may speak for that node. A registration token may for all.
+fn owns(app: &App, worker: &Worker, node: &NodeRef) -> Result<(), Refusal> {
+    let (Worker::Node(own) | Worker::Agent { node: own, .. }) = worker else { return Ok(()) };
+    let asked = match node {
+        NodeRef::Number(number) => *number,
+        NodeRef::Name(_) => app.core.node(node)?.id,
+    };
+    if asked == *own {
+        return Ok(());
+    }
+    Err(Refusal::forbidden("this key belongs to another node than the one in the path"))
+}
+
+/// Whether the node in the body, if there is one, is the one in the path.
+fn same_node(app: &App, node: &NodeRef, said: Option<&Value>) -> Result<(), Refusal> {
+    let said = match said {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string().trim_end_matches(".0").to_owned(),
+    };
+    let direct = match node {
+        NodeRef::Name(name) => *name == said,
+        NodeRef::Number(number) => number.to_string() == said,
+    };
+    if direct {
+        return Ok(());
+    }
+    let found = app.core.node(node)?;
+    if found.node_id == said || found.id.to_string() == said {
+        return Ok(());
+    }
+    Err(Refusal::invalid(
+        "node_id",
+        "`node_id` in the body is another node than the one in the path",
+    ))
+}
+
+/// Whether somebody may register: with a registration token in the header or, for clients that cannot, in the body.
+pub(crate) fn registration_token(
+    app: &App,
+    headers: &HeaderMap,
+    in_body: Option<&str>,
+    address: std::net::IpAddr,
+) -> Result<(), Refusal> {
+    let now = Stamp::now();
+    let missing = || stranger(app, address, Refusal::unauthenticated(NEEDS_REGISTRATION));
+    let token = match in_body {
+        Some(token) => token,
+        None => bearer(headers)?.ok_or_else(missing)?,
+    };
+    match holder(app, token, now) {
+        Ok(Known::Worker(Worker::Token, used)) => {
+            note_use(app, used, now);
+            Ok(())
+        }
+        Ok(_) => {
+            Err(Refusal::forbidden(format!("{NEEDS_REGISTRATION}; another kind of token was sent")))
+        }
+        Err(why) => {
+            let detail = format!("{}. {NEEDS_REGISTRATION}", why.words());
+            Err(stranger(app, address, Refusal::unauthenticated(detail)))
+        }
+    }
+}
+
+fn node_status(text: &str) -> Result<NodeStatus, Refusal> {
+    serde_json::from_value(Value::String(text.to_owned())).map_err(|_| {
+        let detail = "`status` must be `pending`, `active`, `inactive`, `error` or `maintenance`";
+        Refusal::invalid("status", detail)
+    })
+}

@@ -1,0 +1,91 @@
+//! Queues: shares of the cluster.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::StatusCode;
+
+use agentaflow_api::queue::{Queue, QueueSpec};
+
+use crate::http::answer::Listed;
+use crate::http::app::App;
+use crate::http::check::check_queue;
+use crate::http::params::Paging;
+use crate::http::read::{Asked, Segments, Sent};
+use crate::http::who::{Admin, User};
+use crate::refusal::Refusal;
+
+/// Queues, by name.
+#[utoipa::path(get, path = "/queues", tag = "queues", security(("user" = [])), params(Paging),
+    responses((status = 200, description = "Queues with what they use", body = [Queue])))]
+pub(crate) async fn list(
+    State(app): State<App>,
+    _: User,
+    query: Asked,
+) -> Result<Listed<Queue>, Refusal> {
+    Ok(Listed::page(app.core.queues().await?, query.page()?))
+}
+
+/// Makes a queue.
+#[utoipa::path(post, path = "/queues", tag = "queues", security(("user" = [])),
+    request_body(content = QueueSpec, example = json!({"name": "research", "guaranteed": {"gpus": 4},
+        "limit": {"gpus": 8}})),
+    responses((status = 201, description = "The queue", body = Queue)))]
+pub(crate) async fn create(
+    State(app): State<App>,
+    _: Admin,
+    Sent(queue): Sent<QueueSpec>,
+) -> Result<(StatusCode, Answer<Queue>), Refusal> {
+    check_queue(&queue)?;
+    let (queue, _) = app.core.put_queue(queue, true).await?;
+    Ok((StatusCode::CREATED, Answer(queue)))
+}
+
+/// One queue.
+#[utoipa::path(get, path = "/queues/{name}", tag = "queues", security(("user" = [])),
+    params(("name" = String, Path, description = "Its name")),
+    responses((status = 200, description = "The queue", body = Queue)))]
+pub(crate) async fn show(
+    State(app): State<App>,
+    _: User,
+    path: Segments,
+) -> Result<Answer<Queue>, Refusal> {
+    let name = path.name("name")?;
+    let found = app.core.queues().await?.into_iter().find(|queue| queue.spec.name == name);
+    found.map(Answer).ok_or_else(|| Refusal::not_found(format!("there is no queue `{name}`")))
+}
+
+/// Makes or replaces a queue.
+#[utoipa::path(put, path = "/queues/{name}", tag = "queues", security(("user" = [])),
+    params(("name" = String, Path, description = "Its name")),
+    request_body(content = QueueSpec, example = json!({"weight": 200, "limit": {"gpus": 16}})),
+    responses((status = 200, description = "The queue as it is now", body = Queue),
+        (status = 201, description = "The queue, which is new", body = Queue)))]
+pub(crate) async fn put(
+    State(app): State<App>,
+    _: Admin,
+    path: Segments,
+    Sent(queue): Sent<QueueSpec>,
+) -> Result<(StatusCode, Answer<Queue>), Refusal> {
+    let name = path.name("name")?;
+    if !queue.name.is_empty() && queue.name != name {
+        let detail = "`name` in the body is another queue than the one in the path";
+        return Err(Refusal::invalid("name", detail));
+    }
+    let queue = QueueSpec { name: name.to_owned(), ..queue };
+    check_queue(&queue)?;
+    let (queue, new) = app.core.put_queue(queue, false).await?;
+    Ok((if new { StatusCode::CREATED } else { StatusCode::OK }, Answer(queue)))
+}
+
+/// Removes a queue; refused while it has jobs or children.
+#[utoipa::path(delete, path = "/queues/{name}", tag = "queues", security(("user" = [])),
+    params(("name" = String, Path, description = "Its name")),
+    responses((status = 204, description = "It is gone")))]
+pub(crate) async fn delete(
+    State(app): State<App>,
+    _: Admin,
+    path: Segments,
+) -> Result<StatusCode, Refusal> {
+    app.core.delete_queue(path.name("name")?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,168 @@
+//! The server itself: is it well, what is it, what does it offer.
+
+use axum::Json as Answer;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use agentaflow_api::units::Stamp;
+use agentaflow_engine::Strategy;
+
+use crate::auth::{Known, check_host};
+use crate::http::answer::page;
+use crate::http::app::App;
+use crate::http::read::Sent;
+use crate::http::who::{Admin, User, browser_cookie, holder, sees_all};
+use crate::http::{docs, openapi, start_page};
+use crate::refusal::Refusal;
+use crate::store::JobFilter;
+
+/// How the server is.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Alive {
+    /// `ok`.
+    status: &'static str,
+}
+
+/// What the server is.
+#[derive(Debug, Serialize, ToSchema)]
+#[allow(clippy::struct_field_names, reason = "the names are the API's")]
+pub(crate) struct Version {
+    /// Always `agentaflow`.
+    name: &'static str,
+    /// Its version.
+    version: &'static str,
+    /// When it was started.
+    started_at: Stamp,
+    /// What its users should know, such as that GPUs are simulated.
+    notice: Option<String>,
+}
+
+/// How GPUs are chosen for jobs.
+#[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub(crate) struct StrategyChoice {
+    /// Its name, such as `least_utilized`.
+    strategy: String,
+}
+
+/// Whether the server is alive.
+#[utoipa::path(get, path = "/healthz", tag = "server",
+    responses((status = 200, description = "It is", body = Alive)))]
+pub(crate) async fn healthz() -> Answer<Alive> {
+    Answer(Alive { status: "ok" })
+}
+
+/// Whether the server can keep its promises: its database answers.
+#[utoipa::path(get, path = "/readyz", tag = "server",
+    responses((status = 200, description = "It can", body = Alive)))]
+pub(crate) async fn readyz(State(app): State<App>) -> Result<Answer<Alive>, Refusal> {
+    if app.stopping.is_cancelled() {
+        return Err(Refusal::unavailable("the server is being stopped"));
+    }
+    app.core.ready().await?;
+    Ok(Answer(Alive { status: "ok" }))
+}
+
+/// What the server is.
+#[utoipa::path(get, path = "/version", tag = "server",
+    responses((status = 200, description = "Name and version", body = Version)))]
+pub(crate) async fn version(State(app): State<App>) -> Answer<Version> {
+    Answer(Version {
+        name: "agentaflow",
+        version: env!("CARGO_PKG_VERSION"),
+        started_at: app.started,
+        notice: app.settings.notice.clone(),
+    })
+}
+
+/// How GPUs are chosen for jobs.
+#[utoipa::path(get, path = "/strategy", tag = "server", security(("user" = [])),
+    responses((status = 200, description = "The strategy", body = StrategyChoice)))]
+pub(crate) async fn strategy(State(app): State<App>, _: User) -> Answer<StrategyChoice> {
+    Answer(StrategyChoice { strategy: app.core.strategy().to_owned() })
+}
+
+/// Changes how GPUs are chosen for jobs from now on.
+#[utoipa::path(put, path = "/strategy", tag = "server", security(("user" = [])),
+    request_body(content = StrategyChoice, example = json!({"strategy": "best_fit"})),
+    responses((status = 200, description = "The strategy", body = StrategyChoice)))]
+pub(crate) async fn set_strategy(
+    State(app): State<App>,
+    _: Admin,
+    Sent(choice): Sent<StrategyChoice>,
+) -> Result<Answer<StrategyChoice>, Refusal> {
+    let known = Strategy::ALL.iter().find(|(name, _)| *name == choice.strategy);
+    let Some((name, _)) = known else {
+        let names: Vec<_> = Strategy::ALL.iter().map(|(name, _)| format!("`{name}`")).collect();
+        let detail = format!("`strategy` must be one of {}", names.join(", "));
+        return Err(Refusal::invalid("strategy", detail));
+    };
+    app.core.set_strategy(name).await?;
+    Ok(Answer(StrategyChoice { strategy: (*name).to_owned() }))
+}
+
+/// What became of the secrets.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct Resealed {
+    /// Jobs whose secrets were sealed with the new key.
+    resealed: usize,
+}
+
+/// Makes a new key for secrets and seals all that are kept with it; older keys only open from then on.
+#[utoipa::path(post, path = "/secret-key/rotate", tag = "server", security(("user" = [])),
+    responses((status = 200, description = "How many secrets were sealed anew", body = Resealed)))]
+pub(crate) async fn rotate_secret_key(
+    State(app): State<App>,
+    _: Admin,
+) -> Result<Answer<Resealed>, Refusal> {
+    Ok(Answer(Resealed { resealed: app.core.rotate_secret_key().await? }))
+}
+
+/// The OpenAPI document.
+pub(crate) async fn openapi_json() -> Response {
+    let kind = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, kind)], openapi::json()).into_response()
+}
+
+/// The OpenAPI document, readable.
+pub(crate) async fn docs_page() -> Response {
+    page(docs::page().to_owned())
+}
+
+/// The start page.
+pub(crate) async fn start(State(app): State<App>, headers: HeaderMap) -> Result<Response, Refusal> {
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
+    let token = browser_cookie(&app, &headers, &Method::GET, &app.cookies.access)?;
+    let user = token.and_then(|token| match holder(&app, token, Stamp::now()) {
+        Ok(Known::User(user, None)) => Some(user),
+        _ => None,
+    });
+    let Some(user) = user else {
+        // Strangers learn nothing that the address does not tell, whatever name they used.
+        let named = check_host(&app.site, host).is_ok();
+        return Ok(page(start_page::for_strangers(&app.settings, named)));
+    };
+    let caller = crate::core::Caller { user: std::sync::Arc::new(*user), by_cookie: true };
+    let own = (!sees_all(&caller)).then_some(caller.user.id);
+    let filter = JobFilter { user: own, limit: 20, ..JobFilter::default() };
+    let rows = app.core.store().jobs(&filter).await?;
+    let jobs: Vec<_> = rows.into_iter().map(|row| app.core.show_job(row)).collect();
+    Ok(page(start_page::for_user(&app.settings, &caller.user, &app.core.nodes(), &jobs)))
+}
+
+/// A path that leads nowhere.
+pub(crate) async fn nowhere() -> Refusal {
+    Refusal::not_found("there is nothing at this path; GET /docs lists everything there is")
+}
+
+/// A wrong method: the router adds which ones are right.
+pub(crate) async fn wrong_method(method: Method) -> Response {
+    let refusal = Refusal {
+        code: "method_not_allowed",
+        ..Refusal::malformed(format!("{method} does nothing here; the Allow header says what does"))
+    };
+    (StatusCode::BAD_REQUEST, refusal).into_response()
+}

@@ -1,0 +1,200 @@
+//! The files of some jobs, open for writing.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use agentaflow_api::link::TaskKey;
+
+use super::{folder, log_path, sizes};
+
+/// So many files are kept open.
+const OPEN_FILES: usize = 16;
+
+/// Some jobs' open files.
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    logs: BTreeMap<(i64, u32), TaskLog>,
+    /// What a job with open files wrote in all.
+    totals: HashMap<i64, u64>,
+    /// Counts uses, to find the file that was not used for longest.
+    clock: u64,
+}
+
+impl Shard {
+    /// Writes a piece; none if a later try has begun. After a failure the job must be forgotten: only the files
+    /// know how much was written.
+    pub(super) fn append(
+        &mut self,
+        (dir, most): (&Path, u64),
+        key: TaskKey,
+        offset: u64,
+        bytes: &[u8],
+    ) -> io::Result<Option<u64>> {
+        let (log, total) = self.task(dir, key)?;
+        let present = log.tries.last().map_or(0, |last| last.epoch);
+        if key.epoch < present {
+            return Ok(None);
+        }
+        // Beyond the limit everything is taken and dropped, so that nobody sends it again.
+        let dropped = offset.saturating_add(bytes.len() as u64);
+        if *total >= most {
+            return Ok(Some(dropped.max(log.had(key.epoch))));
+        }
+        if key.epoch > present {
+            *total += log.begin_try(key.epoch)?;
+        }
+        let had = log.had(key.epoch);
+        let Some(skip) = had.checked_sub(offset) else { return Ok(Some(had)) };
+        let fresh = bytes.get(usize::try_from(skip).unwrap_or(usize::MAX)..).unwrap_or_default();
+        let room = most.saturating_sub(*total);
+        let fits = &fresh[..fresh.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+        *total += log.write(fits)?;
+        if fits.len() < fresh.len() {
+            *total += log.write(&cut_notice(most))?;
+            return Ok(Some(dropped));
+        }
+        Ok(Some(log.had(key.epoch)))
+    }
+
+    fn task(&mut self, dir: &Path, key: TaskKey) -> io::Result<(&mut TaskLog, &mut u64)> {
+        let name = (key.job, key.task);
+        self.clock += 1;
+        if !self.logs.contains_key(&name) {
+            self.make_room();
+            let log = TaskLog::open(dir, key)?;
+            self.logs.insert(name, log);
+        }
+        let total = match self.totals.entry(key.job) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(sizes(&folder(dir, key.job))?.values().sum()),
+        };
+        let log = self.logs.get_mut(&name).ok_or_else(|| io::Error::other("the log was closed"))?;
+        log.used = self.clock;
+        Ok((log, total))
+    }
+
+    /// How many files are open.
+    #[cfg(test)]
+    pub(super) fn open_files(&self) -> usize {
+        self.logs.len()
+    }
+
+    fn make_room(&mut self) {
+        if self.logs.len() < OPEN_FILES {
+            return;
+        }
+        let oldest = self.logs.iter().min_by_key(|(_, log)| log.used).map(|(name, _)| *name);
+        if let Some((job, task)) = oldest {
+            self.logs.remove(&(job, task));
+            if self.logs.range((job, 0)..=(job, u32::MAX)).next().is_none() {
+                self.totals.remove(&job);
+            }
+        }
+    }
+
+    pub(super) fn forget_job(&mut self, job: i64) {
+        self.logs.retain(|(of, _), _| *of != job);
+        self.totals.remove(&job);
+    }
+}
+
+fn cut_notice(most: u64) -> Vec<u8> {
+    format!("\n--- cut off: the log reached {} MiB ---\n", most / 1024 / 1024).into_bytes()
+}
+
+/// Where a try begins in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Try {
+    epoch: u32,
+    start: u64,
+}
+
+/// A log that is open for writing.
+#[derive(Debug)]
+struct TaskLog {
+    file: File,
+    len: u64,
+    tries: Vec<Try>,
+    tries_path: PathBuf,
+    used: u64,
+}
+
+impl TaskLog {
+    fn open(dir: &Path, key: TaskKey) -> io::Result<Self> {
+        let path = log_path(dir, key.job, key.task);
+        DirBuilder::new().recursive(true).mode(0o700).create(folder(dir, key.job))?;
+        let file =
+            OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&path)?;
+        let len = file.metadata()?.len();
+        let tries_path = path.with_extension("tries");
+        let tries = read_tries(&tries_path)?;
+        let mut log = Self { file, len, tries, tries_path, used: 0 };
+        log.mend()?;
+        Ok(log)
+    }
+
+    /// After a power failure the log may be shorter than it was: what is lost is sent again or gone, but no try
+    /// begins behind the end.
+    fn mend(&mut self) -> io::Result<()> {
+        if self.tries.iter().all(|one| one.start <= self.len) {
+            return Ok(());
+        }
+        for one in &mut self.tries {
+            one.start = one.start.min(self.len);
+        }
+        self.save_tries()
+    }
+
+    /// How many bytes of this try there are.
+    fn had(&self, epoch: u32) -> u64 {
+        let present = self.tries.last().filter(|last| last.epoch == epoch);
+        present.map_or(0, |last| self.len - last.start)
+    }
+
+    /// Begins a try, with a line between it and the last one. Returns how much that took.
+    fn begin_try(&mut self, epoch: u32) -> io::Result<u64> {
+        let mut taken = 0;
+        if self.len > 0 {
+            let mut last = [b'\n'];
+            self.file.read_exact_at(&mut last, self.len - 1)?;
+            let newline = if last == [b'\n'] { "" } else { "\n" };
+            taken = self.write(format!("{newline}--- attempt {epoch} ---\n").as_bytes())?;
+        }
+        self.tries.push(Try { epoch, start: self.len });
+        self.save_tries()?;
+        Ok(taken)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<u64> {
+        self.file.write_all(bytes)?;
+        self.len += bytes.len() as u64;
+        Ok(bytes.len() as u64)
+    }
+
+    fn save_tries(&self) -> io::Result<()> {
+        let new = self.tries_path.with_extension("new");
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        for one in &self.tries {
+            writeln!(file, "{} {}", one.epoch, one.start)?;
+        }
+        std::fs::rename(&new, &self.tries_path)
+    }
+}
+
+/// Where tries begin.
+fn read_tries(path: &Path) -> io::Result<Vec<Try>> {
+    let text = match std::fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        text => text?,
+    };
+    let parse = |line: &str| {
+        let (epoch, start) = line.split_once(' ')?;
+        Some(Try { epoch: epoch.parse().ok()?, start: start.parse().ok()? })
+    };
+    Ok(text.lines().filter_map(parse).collect())
+}

@@ -1,0 +1,377 @@
+//! Secrets at rest: files that only their owner may read, and texts sealed under a key in such a file.
+//!
+//! The key file holds one key a line, a name and 32 bytes in base64. The first seals, all of them open: a new
+//! first line is a new key ([`Keyring::rotate`]), and what was sealed before is still read and can be sealed
+//! again ([`Keyring::reseal`]).
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD_NO_PAD as BASE64;
+use chacha20poly1305::aead::{Aead, Payload};
+use chacha20poly1305::{KeyInit, XChaCha20Poly1305, XNonce};
+use thiserror::Error;
+use zeroize::Zeroizing;
+
+/// Why a secret could not be kept or read. Never says what it is.
+#[derive(Debug, Error)]
+pub enum SecretError {
+    /// A file could not be read or written.
+    #[error("cannot use the secret file {}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others may read the file.
+    #[error(
+        "others may read the secret file {path} (mode {mode:03o}); run `chmod 600 {path}`, \
+         and replace the secret if somebody may have seen it",
+        path = path.display()
+    )]
+    Exposed {
+        /// Which.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// The key file does not hold keys.
+    #[error(
+        "line {line} of the key file {} is not a key; each line is a name and 32 bytes in base64",
+        path.display()
+    )]
+    NotAKey {
+        /// Which.
+        path: PathBuf,
+        /// Where.
+        line: usize,
+    },
+    /// A sealed text names a key that the file does not hold.
+    #[error("the key `{0}` that sealed this is not in the key file")]
+    UnknownKey(String),
+    /// A sealed text was changed, belongs to something else, or is none.
+    #[error("what was sealed cannot be opened: it was changed or belongs to something else")]
+    Broken,
+    /// The system gave no random bytes.
+    #[error("the system gives no random numbers")]
+    NoRandomness,
+}
+
+/// Secret files are small; a larger one is something else.
+const MOST_BYTES: u64 = 64 * 1024;
+
+const VERSION: &str = "v1";
+const NONCE_BYTES: usize = 24;
+
+/// Writes a file that only its owner may read: whole or not at all, and durable. Replaces what is there.
+pub fn write_secret_file(path: &Path, secret: &[u8]) -> Result<(), SecretError> {
+    put(path, secret, |temporary| std::fs::rename(temporary, path)).map_err(at(path))
+}
+
+/// Like [`write_secret_file`], but leaves alone what is there. Says whether it wrote.
+pub fn create_secret_file(path: &Path, secret: &[u8]) -> Result<bool, SecretError> {
+    let linked = put(path, secret, |temporary| {
+        let linked = std::fs::hard_link(temporary, path);
+        std::fs::remove_file(temporary)?;
+        linked
+    });
+    match linked {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(at(path)(error)),
+    }
+}
+
+/// Reads a secret file; none if it is not there. One that others may read is refused. White space around the
+/// secret does not count.
+pub fn read_secret_file(path: &Path) -> Result<Option<Zeroizing<String>>, SecretError> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(at(path)(error)),
+    };
+    let mode = file.metadata().map_err(at(path))?.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(SecretError::Exposed { path: path.to_owned(), mode });
+    }
+    let mut text = Zeroizing::new(String::new());
+    file.take(MOST_BYTES).read_to_string(&mut text).map_err(at(path))?;
+    Ok(Some(Zeroizing::new(text.trim().to_owned())))
+}
+
+fn at(path: &Path) -> impl Fn(io::Error) -> SecretError {
+    let path = path.to_owned();
+    move |source| SecretError::File { path: path.clone(), source }
+}
+
+/// Writes beside the path, then has it moved there.
+fn put(path: &Path, secret: &[u8], place: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+    let temporary = folder.join(format!(".secret-{:016x}", u64::from_le_bytes(random)));
+    let written = write_new(&temporary, secret).and_then(|()| place(&temporary));
+    if written.is_err() {
+        // Whatever is left of it is of no use; that it failed is told already.
+        let _ = std::fs::remove_file(&temporary);
+    }
+    written?;
+    File::open(folder)?.sync_all()
+}
+
+fn write_new(path: &Path, secret: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(secret)?;
+    file.sync_all()
+}
+
+struct Key {
+    name: String,
+    bytes: Zeroizing<[u8; 32]>,
+}
+
+impl Key {
+    fn random() -> Result<Self, SecretError> {
+        let mut name = [0; 4];
+        let mut bytes = Zeroizing::new([0; 32]);
+        fill(&mut name)?;
+        fill(bytes.as_mut())?;
+        Ok(Self { name: format!("{:08x}", u32::from_le_bytes(name)), bytes })
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let (name, text) = line.split_once(' ')?;
+        let bytes = Zeroizing::new(BASE64.decode(text.trim().trim_end_matches('=')).ok()?);
+        let bytes = Zeroizing::new(<[u8; 32]>::try_from(bytes.as_slice()).ok()?);
+        let is_word = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        is_word.then(|| Self { name: name.to_owned(), bytes })
+    }
+
+    fn cipher(&self) -> XChaCha20Poly1305 {
+        XChaCha20Poly1305::new((&*self.bytes).into())
+    }
+}
+
+/// The keys of a key file.
+pub struct Keyring {
+    path: PathBuf,
+    keys: RwLock<Vec<Key>>,
+}
+
+impl fmt::Debug for Keyring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keyring").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+impl Keyring {
+    /// Reads a key file; makes one with one key if there is none.
+    pub fn load(path: &Path) -> Result<Self, SecretError> {
+        let mut keys = read_keys(path)?;
+        if keys.is_none() {
+            create_secret_file(path, text_of(&[Key::random()?]).as_bytes())?;
+            // Read again: another server may have been first.
+            keys = read_keys(path)?;
+        }
+        let keys = keys.unwrap_or_default();
+        if keys.is_empty() {
+            return Err(SecretError::NotAKey { path: path.to_owned(), line: 1 });
+        }
+        Ok(Self { path: path.to_owned(), keys: RwLock::new(keys) })
+    }
+
+    /// Seals a secret for one purpose, such as `job:17`; it opens for no other.
+    pub fn seal(&self, context: &str, plain: &[u8]) -> Result<String, SecretError> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let key = keys.first().ok_or(SecretError::Broken)?;
+        let mut sealed = vec![0; NONCE_BYTES];
+        fill(&mut sealed)?;
+        let bound = bound_to(&key.name, context);
+        let payload = Payload { msg: plain, aad: bound.as_bytes() };
+        let nonce = XNonce::from_slice(&sealed);
+        let text = key.cipher().encrypt(nonce, payload).map_err(|_| SecretError::Broken)?;
+        sealed.extend(text);
+        Ok(format!("{VERSION}.{}.{}", key.name, BASE64.encode(sealed)))
+    }
+
+    /// Opens what was sealed for this purpose with any of the keys.
+    pub fn open(&self, context: &str, sealed: &str) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+        let (name, _) = parts(sealed)?;
+        match self.try_open(context, sealed) {
+            // Another server that shares the file may have added a key.
+            Err(SecretError::UnknownKey(_)) => {
+                let fresh = read_keys(&self.path)?.unwrap_or_default();
+                if !fresh.iter().any(|key| key.name == name) {
+                    return Err(SecretError::UnknownKey(name.to_owned()));
+                }
+                *self.keys.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+                self.try_open(context, sealed)
+            }
+            done => done,
+        }
+    }
+
+    fn try_open(&self, context: &str, sealed: &str) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+        let (name, text) = parts(sealed)?;
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let key = keys.iter().find(|key| key.name == name);
+        let key = key.ok_or_else(|| SecretError::UnknownKey(name.to_owned()))?;
+        let bytes = BASE64.decode(text).map_err(|_| SecretError::Broken)?;
+        let (nonce, text) = bytes.split_at_checked(NONCE_BYTES).ok_or(SecretError::Broken)?;
+        let bound = bound_to(name, context);
+        let payload = Payload { msg: text, aad: bound.as_bytes() };
+        let plain = key.cipher().decrypt(XNonce::from_slice(nonce), payload);
+        plain.map(Zeroizing::new).map_err(|_| SecretError::Broken)
+    }
+
+    /// Adds a new key, which seals from now on.
+    pub fn rotate(&self) -> Result<(), SecretError> {
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let mut fresh = read_keys(&self.path)?.unwrap_or_default();
+        fresh.insert(0, Key::random()?);
+        write_secret_file(&self.path, text_of(&fresh).as_bytes())?;
+        *keys = fresh;
+        Ok(())
+    }
+
+    /// Whether a sealed text was sealed with the present key.
+    pub fn is_current(&self, sealed: &str) -> bool {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        parts(sealed).is_ok_and(|(name, _)| keys.first().is_some_and(|key| key.name == name))
+    }
+
+    /// Seals again with the present key what was sealed with any.
+    pub fn reseal(&self, context: &str, sealed: &str) -> Result<String, SecretError> {
+        self.seal(context, &self.open(context, sealed)?)
+    }
+}
+
+fn fill(bytes: &mut [u8]) -> Result<(), SecretError> {
+    getrandom::fill(bytes).map_err(|_| SecretError::NoRandomness)
+}
+
+/// The name of the key is part of it, so that a sealed text cannot be passed off as another key's.
+fn bound_to(name: &str, context: &str) -> String {
+    format!("{VERSION}.{name}.{context}")
+}
+
+fn parts(sealed: &str) -> Result<(&str, &str), SecretError> {
+    let rest = sealed.strip_prefix(VERSION).and_then(|rest| rest.strip_prefix('.'));
+    rest.and_then(|rest| rest.split_once('.')).ok_or(SecretError::Broken)
+}
+
+fn read_keys(path: &Path) -> Result<Option<Vec<Key>>, SecretError> {
+    let Some(text) = read_secret_file(path)? else { return Ok(None) };
+    let key = |(at, line): (usize, &str)| {
+        Key::parse(line).ok_or(SecretError::NotAKey { path: path.to_owned(), line: at + 1 })
+    };
+    text.lines().enumerate().map(key).collect::<Result<_, _>>().map(Some)
+}
+
+fn text_of(keys: &[Key]) -> Zeroizing<String> {
+    let mut text = Zeroizing::new(String::with_capacity(keys.len() * 64));
+    for key in keys {
+        text.push_str(&key.name);
+        text.push(' ');
+        text.push_str(&Zeroizing::new(BASE64.encode(key.bytes.as_slice())));
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn ring() -> (tempfile::TempDir, Keyring) {
+        let dir = tempfile::tempdir().unwrap();
+        let ring = Keyring::load(&dir.path().join("secret-key")).unwrap();
+        (dir, ring)
+    }
+
+    #[test]
+    fn what_is_sealed_opens_for_the_same_purpose_only() {
+        let (_dir, ring) = ring();
+        let sealed = ring.seal("job:17", b"hunter2").unwrap();
+        assert_eq!(ring.open("job:17", &sealed).unwrap().as_slice(), b"hunter2");
+        assert!(matches!(ring.open("job:18", &sealed), Err(SecretError::Broken)));
+        assert_ne!(sealed, ring.seal("job:17", b"hunter2").unwrap());
+    }
+
+    #[test]
+    fn a_changed_text_does_not_open_and_says_nothing_of_its_contents() {
+        let (_dir, ring) = ring();
+        let sealed = ring.seal("a", b"hunter2").unwrap();
+        for at in 0..sealed.len() {
+            let mut bytes = sealed.clone().into_bytes();
+            bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };
+            let error = ring.open("a", &String::from_utf8(bytes).unwrap()).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("hunter2"));
+        }
+        for text in ["", "v1", "v1.", "v1..", "v1.x.", "v2.x.AAAA", "v1.\u{1F980}.=="] {
+            assert!(ring.open("a", text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn old_keys_still_open_after_a_rotation_and_other_servers_learn_the_new_one() {
+        let (dir, ring) = ring();
+        let other = Keyring::load(&dir.path().join("secret-key")).unwrap();
+        let old = ring.seal("a", b"hunter2").unwrap();
+        ring.rotate().unwrap();
+        assert!(!ring.is_current(&old));
+        let new = ring.reseal("a", &old).unwrap();
+        assert!(ring.is_current(&new));
+        for (ring, sealed) in [(&ring, &old), (&ring, &new), (&other, &new)] {
+            assert_eq!(ring.open("a", sealed).unwrap().as_slice(), b"hunter2");
+        }
+        let stranger = self::ring();
+        let error = stranger.1.open("a", &new).unwrap_err();
+        assert!(error.to_string().contains("is not in the key file"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_refused_with_the_remedy() {
+        let (dir, _ring) = ring();
+        let path = dir.path().join("secret-key");
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        let error = Keyring::load(&path).unwrap_err().to_string();
+        assert!(error.contains("(mode 640); run `chmod 600 "), "{error}");
+    }
+
+    #[test]
+    fn a_key_file_with_anything_else_is_refused_by_line_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret-key");
+        for text in ["", "hello", "a c2hvcnQ", "../x AAAA"] {
+            write_secret_file(&path, text.as_bytes()).unwrap();
+            let error = Keyring::load(&path).unwrap_err().to_string();
+            assert!(error.starts_with("line 1 of the key file "), "{error}");
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+
+    #[test]
+    fn secret_files_are_replaced_whole_or_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin-token");
+        assert!(read_secret_file(&path).unwrap().is_none());
+        assert!(create_secret_file(&path, b"one\n").unwrap());
+        assert!(!create_secret_file(&path, b"two\n").unwrap());
+        assert_eq!(read_secret_file(&path).unwrap().unwrap().as_str(), "one");
+        write_secret_file(&path, b"three\n").unwrap();
+        assert_eq!(read_secret_file(&path).unwrap().unwrap().as_str(), "three");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left behind");
+    }
+}

@@ -1,0 +1,170 @@
+//! Starts and stops a server: the port, the data directory, the store, the core, and what a first start needs.
+
+mod bootstrap;
+mod connections;
+mod port;
+mod words;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use agentaflow_api::units::Secret;
+
+use crate::auth::{Auth, JwtKeys, Site};
+use crate::core::Core;
+use crate::http::{App, service};
+use crate::logs::LogStore;
+use crate::push;
+use crate::refusal::Refusal;
+use crate::secrets::{Keyring, SecretError};
+use crate::settings::Settings;
+use crate::store::{self, StoreError};
+
+/// Why a server could not be started.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// Somebody else has the port. Says who, if that can be found out, and what to do.
+    #[error("{0}")]
+    PortInUse(String),
+    /// The port cannot be had.
+    #[error("cannot listen on {listen}; choose another address with `--listen ADDR:PORT`")]
+    Listen {
+        /// Where.
+        listen: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The data directory cannot be used.
+    #[error("cannot use the data directory {}; choose another with `--data-dir DIR`", path.display())]
+    DataDir {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A file with a secret cannot be used.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// The database cannot be used.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The first admin or a first key could not be made.
+    #[error("cannot make the first users and keys")]
+    Bootstrap(#[source] Refusal),
+}
+
+/// A server that runs.
+#[derive(Debug)]
+pub struct Running {
+    /// Where it listens; with the port that it got if any would do.
+    pub addr: SocketAddr,
+    /// The way to the core.
+    pub core: Core,
+    /// Output of jobs.
+    pub logs: Arc<LogStore>,
+    /// The key in the file `admin-token`.
+    pub admin_token: Secret,
+    /// The token in the file `registration-token`.
+    pub registration_token: Secret,
+    /// Logs a browser in, once.
+    pub browser_link: Secret,
+    /// What its operator should know.
+    pub warnings: Vec<String>,
+    stopping: CancellationToken,
+    server: JoinHandle<()>,
+}
+
+impl Running {
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// How programs on this machine reach it: `http://127.0.0.1:8000`.
+    pub fn url(&self) -> String {
+        local_url(self.addr)
+    }
+
+    /// Returns when the server must not go on: another one took over its database.
+    pub async fn fatal(&self) {
+        self.core.fatal().cancelled().await;
+    }
+
+    /// Stops: no new requests, open streams end, what is under way is finished, the store is let go. Takes a few
+    /// seconds at most.
+    pub async fn stop(self) {
+        self.stopping.cancel();
+        if self.server.await.is_err() {
+            tracing::error!("the server ended in a panic");
+        }
+        self.core.stop().await;
+    }
+}
+
+/// Starts a server. The port comes first: nothing is touched if it is taken.
+pub async fn start(settings: Settings) -> Result<Running, StartError> {
+    let listener = port::bind(settings.listen).await?;
+    let addr = listener
+        .local_addr()
+        .map_err(|source| StartError::Listen { listen: settings.listen, source })?;
+    let settings = Arc::new(settings);
+    let data = settings.data_dir.clone();
+    prepare(&data)?;
+    let store = store::open(&settings).await?;
+    let secrets = Arc::new(Keyring::load(&data.join("secret-key"))?);
+    let jwt = JwtKeys::new(&bootstrap::jwt_key(&data)?);
+    let (core, to_push) = Core::start(settings.clone(), store, secrets).await?;
+    let first = bootstrap::first_keys(&core, &data).await?;
+    let link = bootstrap::browser_code(&core, first.admin).await.map_err(StartError::Bootstrap)?;
+    let logs = Arc::new(LogStore::new(data.join("logs")));
+    let site = Site { listen: addr, public_hosts: settings.public_hosts.clone() };
+    let auth = Auth::new(jwt, settings.rate);
+    let app = App::new(core.clone(), logs.clone(), auth, settings, site);
+    let stopping = app.stopping.clone();
+    tokio::spawn(push::run(core.clone(), to_push, stopping.clone()));
+    let server = tokio::spawn(connections::serve(listener, service(app), stopping.clone()));
+    Ok(Running {
+        addr,
+        core,
+        logs,
+        admin_token: first.admin_token,
+        registration_token: first.registration_token,
+        browser_link: Secret(format!("{}/auth/link?code={}", local_url(addr), link.expose())),
+        warnings: warnings(addr),
+        stopping,
+        server,
+    })
+}
+
+/// Makes the data directory, for its owner only.
+fn prepare(path: &Path) -> Result<(), StartError> {
+    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+    let failed = |source| StartError::DataDir { path: path.to_owned(), source };
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
+    let mut rights = std::fs::metadata(path).map_err(failed)?.permissions();
+    if rights.mode() & 0o077 != 0 {
+        rights.set_mode(0o700);
+        std::fs::set_permissions(path, rights).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn local_url(addr: SocketAddr) -> String {
+    let ip = if addr.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { addr.ip() };
+    format!("http://{}", SocketAddr::new(ip, addr.port()))
+}
+
+fn warnings(addr: SocketAddr) -> Vec<String> {
+    if addr.ip().is_loopback() {
+        return Vec::new();
+    }
+    vec![format!(
+        "{addr} can be reached from other machines: they see the start page and the API, and what is sent, tokens \
+         included, is not encrypted; put a proxy with TLS before it, or listen on 127.0.0.1"
+    )]
+}

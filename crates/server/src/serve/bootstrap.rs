@@ -1,0 +1,127 @@
+//! What a first start makes, and what later starts mend: the first admin and the keys in files.
+
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use zeroize::Zeroizing;
+
+use agentaflow_api::account::Role;
+use agentaflow_api::units::{Secret, Stamp};
+
+use super::StartError;
+use crate::auth::{
+    ADMIN_TOKEN, Known, NewKey, Presented, REGISTRATION_TOKEN, create_key, digest, known, mint,
+};
+use crate::core::{Core, DirectoryWrite, Worker};
+use crate::refusal::Refusal;
+use crate::secrets::{SecretError, create_secret_file, read_secret_file, write_secret_file};
+use crate::store::{Change, CredentialKind, CredentialRow, UserRow};
+
+/// How long a one-time link counts.
+const LINK_MS: i64 = 3600 * 1000;
+
+/// The first admin and the keys in files.
+pub(super) struct First {
+    pub(super) admin: i64,
+    pub(super) admin_token: Secret,
+    pub(super) registration_token: Secret,
+}
+
+/// The key that signs access tokens; made if it is not there.
+pub(super) fn jwt_key(data: &Path) -> Result<Zeroizing<Vec<u8>>, StartError> {
+    let path = data.join("jwt-key");
+    let mut bytes = Zeroizing::new([0_u8; 64]);
+    getrandom::fill(bytes.as_mut_slice()).map_err(|_| SecretError::NoRandomness)?;
+    let fresh = Zeroizing::new(STANDARD_NO_PAD.encode(bytes.as_slice()));
+    create_secret_file(&path, fresh.as_bytes())?;
+    let kept = read_secret_file(&path)?.unwrap_or(fresh);
+    Ok(Zeroizing::new(kept.as_bytes().to_vec()))
+}
+
+/// Makes the first admin and the keys in files, where they are missing or no longer count.
+pub(super) async fn first_keys(core: &Core, data: &Path) -> Result<First, StartError> {
+    let admin = core.write(first_admin()).await.map_err(StartError::Bootstrap)?;
+    let admin_token = key_in_file(core, data, CredentialKind::ApiKey, ADMIN_TOKEN, admin).await?;
+    let kind = CredentialKind::Registration;
+    let registration_token = key_in_file(core, data, kind, REGISTRATION_TOKEN, admin).await?;
+    Ok(First { admin, admin_token, registration_token })
+}
+
+/// The code of a link that logs a browser in as this user, once. Older ones no longer count.
+pub(super) async fn browser_code(core: &Core, user: i64) -> Result<Secret, Refusal> {
+    let minted = mint(CredentialKind::BrowserLink, "browser link")?;
+    let row = minted.row;
+    core.write::<()>(Box::new(move |directory, ids, now| {
+        let links =
+            directory.credentials.values().filter(|row| row.kind == CredentialKind::BrowserLink);
+        let mut changes: Vec<_> = links.map(|row| Change::CredentialGone(row.id)).collect();
+        ids.0.credential += 1;
+        changes.push(Change::Credential(Box::new(CredentialRow {
+            id: ids.0.credential,
+            user_id: Some(user),
+            created_at: now,
+            expires_at: Some(Stamp(now.0 + LINK_MS)),
+            ..row
+        })));
+        Ok((changes, ()))
+    }))
+    .await?;
+    Ok(minted.secret)
+}
+
+/// The admin who owns the keys in files: `admin`, or the first who is one; made if there is none.
+fn first_admin() -> DirectoryWrite<i64> {
+    Box::new(|directory, ids, now| {
+        let admin = |user: &&UserRow| user.active && user.role == Role::Admin;
+        let named = directory.user_named("admin").filter(admin);
+        if let Some(user) = named.or_else(|| directory.users.values().find(admin)) {
+            return Ok((Vec::new(), user.id));
+        }
+        ids.0.user += 1;
+        let taken = directory.user_named("admin").is_some();
+        let username = if taken { format!("admin-{}", ids.0.user) } else { "admin".to_owned() };
+        let user = UserRow {
+            id: ids.0.user,
+            username,
+            role: Role::Admin,
+            active: true,
+            default_queue: "root".to_owned(),
+            created_at: now,
+            ..UserRow::default()
+        };
+        Ok((vec![Change::User(Box::new(user))], ids.0.user))
+    })
+}
+
+/// The key in a file, if it still counts; otherwise a new one, which ends the old one of that name.
+async fn key_in_file(
+    core: &Core,
+    data: &Path,
+    kind: CredentialKind,
+    name: &str,
+    user: i64,
+) -> Result<Secret, StartError> {
+    let path = data.join(name);
+    let kept = read_secret_file(&path)?;
+    if let Some(kept) = kept.filter(|kept| counts(core, kind, kept)) {
+        return Ok(Secret(kept.to_string()));
+    }
+    let new = NewKey { kind, user, name: name.to_owned(), days: None, replace: true };
+    let made = create_key(new).map_err(StartError::Bootstrap)?;
+    let key = core.write(made).await.map_err(StartError::Bootstrap)?.key.unwrap_or_default();
+    write_secret_file(&path, format!("{}\n", key.expose()).as_bytes())?;
+    Ok(key)
+}
+
+fn counts(core: &Core, kind: CredentialKind, secret: &str) -> bool {
+    let token = Presented::Key(digest(secret));
+    let found = core.directory(|directory| known(directory, &token, Stamp::now()));
+    match found {
+        Ok(Known::User(user, Some(_))) => {
+            kind == CredentialKind::ApiKey && user.role == Role::Admin
+        }
+        Ok(Known::Worker(Worker::Token, _)) => kind == CredentialKind::Registration,
+        _ => false,
+    }
+}

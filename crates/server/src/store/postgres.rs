@@ -1,0 +1,263 @@
+//! The store in PostgreSQL, for many machines.
+//!
+//! One server writes. It holds a lock on a connection of its own, which the database lets go of when the server
+//! dies, and carries a number, which every start counts up and every transaction compares: a server that lost
+//! the lock to another without noticing writes nothing.
+
+use std::str::FromStr;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPoolOptions, Postgres};
+use sqlx::{ConnectOptions, Connection, Pool};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+use url::Url;
+
+use super::database::{Backend, Database, Slot, failed};
+use super::driver::{Driver, explain_migration, migrator};
+use super::read::{Cause, Cells};
+use super::sql::{Dialect, Sql};
+use super::{Store, StoreError};
+
+const STEPS: [&str; 1] = [include_str!("../../migrations/postgres/0001_start.sql")];
+
+/// How long to wait for a connection, or for a sign of life on one.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often the lock's connection is looked after.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Opens a PostgreSQL database by its `postgres://…` address.
+pub async fn open_postgres(url: &str) -> Result<Arc<dyn Store>, StoreError> {
+    let name = shown(url);
+    let open = |source: Cause| StoreError::Open { what: name.clone(), source };
+    let options = options(url).map_err(open)?;
+    let guard = Arc::new(Guard { options: options.clone(), state: Mutex::default() });
+    if !guard.take_soon().await.map_err(open)? {
+        return Err(StoreError::InUse(format!(
+            "another agentaflow server uses {name}; stop it or choose another --database"
+        )));
+    }
+    let mut writer = connect(&options).await.map_err(open)?;
+    migrator(&STEPS)
+        .run_direct(None, &mut writer, false)
+        .await
+        .map_err(|error| open(explain_migration(error, &STEPS)))?;
+    let epoch = next_epoch(&mut writer).await.map_err(open)?;
+    let readers = PgPoolOptions::new()
+        .max_connections(8)
+        .acquire_timeout(PATIENCE)
+        .connect_lazy_with(options.clone());
+    tokio::spawn(look_after(Arc::downgrade(&guard)));
+    Ok(Arc::new(Database(Server { options, readers, writer: Slot::new(writer), guard, epoch })))
+}
+
+/// The address without its password and its parameters, which may hold one as well.
+fn shown(url: &str) -> String {
+    let Ok(mut url) = Url::parse(url) else { return "the PostgreSQL database".to_owned() };
+    let hidden = url.set_password(None);
+    url.set_query(None);
+    url.set_fragment(None);
+    if hidden.is_err() { "the PostgreSQL database".to_owned() } else { url.to_string() }
+}
+
+fn options(url: &str) -> Result<PgConnectOptions, Cause> {
+    if !["postgres://", "postgresql://"].iter().any(|scheme| url.starts_with(scheme)) {
+        return Err("the address of a database begins with postgres://".into());
+    }
+    let options = PgConnectOptions::from_str(url)?
+        .application_name("agentaflow")
+        .statement_cache_capacity(256)
+        // What a cut-off connection of ours leaves behind does not stop us for long.
+        .options([("idle_in_transaction_session_timeout", "30s"), ("lock_timeout", "20s")])
+        .disable_statement_logging();
+    Ok(options)
+}
+
+async fn connect(options: &PgConnectOptions) -> Result<PgConnection, Cause> {
+    match timeout(PATIENCE, options.connect()).await {
+        Ok(connected) => Ok(connected?),
+        Err(_) => Err("it does not answer".into()),
+    }
+}
+
+fn plain(text: &str) -> Sql {
+    Sql::new(Dialect::Postgres, text)
+}
+
+async fn next_epoch(connection: &mut PgConnection) -> Result<i64, Cause> {
+    let next = plain("UPDATE leader SET epoch = epoch + 1 WHERE id = 1 RETURNING epoch");
+    one(connection.fetch(next).await?)?.int(0)
+}
+
+fn one<R>(mut rows: Vec<R>) -> Result<R, Cause> {
+    rows.pop().ok_or_else(|| "the database has no answer".into())
+}
+
+/// Holds the lock that lets one server write.
+struct Guard {
+    options: PgConnectOptions,
+    state: Mutex<GuardState>,
+}
+
+#[derive(Default)]
+struct GuardState {
+    connection: Option<PgConnection>,
+    /// The session that has or had the lock: its process in the database and when that began.
+    session: Option<(i64, String)>,
+    /// Another server has the lock: this one is to write no more.
+    lost: bool,
+}
+
+/// Locks belong to a database, so the schema tells two installations in one apart.
+const TRY_LOCK: &str = "SELECT CAST(pg_try_advisory_lock(1095124556, hashtext(coalesce(current_schema(), ''))) \
+                        AS INT)::BIGINT, pg_backend_pid()::BIGINT, \
+                        (SELECT backend_start::TEXT FROM pg_stat_activity WHERE pid = pg_backend_pid())";
+
+impl Guard {
+    /// Takes the lock. False if another has it and keeps it: the database needs a moment to notice that a server was
+    /// killed, and one that is started again at once must not be refused for that.
+    async fn take_soon(&self) -> Result<bool, Cause> {
+        let mut state = self.state.lock().await;
+        for _ in 0..5 {
+            if state.take(&self.options).await? {
+                return Ok(true);
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        Ok(false)
+    }
+
+    /// Makes sure that the lock is held.
+    async fn hold(&self, what: &'static str) -> Result<(), StoreError> {
+        let mut state = self.state.lock().await;
+        if !state.lost && !state.is_alive().await {
+            state.connection = None;
+            state.lost = !state.take(&self.options).await.map_err(failed(what))?;
+        }
+        if state.lost { Err(StoreError::Fenced) } else { Ok(()) }
+    }
+
+    async fn lose(&self) {
+        self.state.lock().await.lost = true;
+    }
+}
+
+impl GuardState {
+    async fn is_alive(&mut self) -> bool {
+        let Some(connection) = &mut self.connection else { return false };
+        matches!(timeout(PATIENCE, connection.fetch(plain("SELECT 1"))).await, Ok(Ok(_)))
+    }
+
+    async fn take(&mut self, options: &PgConnectOptions) -> Result<bool, Cause> {
+        let mut connection = connect(options).await?;
+        if let Some((pid, started)) = &self.session {
+            // Our own former session may live on in the database when only the network failed.
+            let mut end = plain("SELECT pg_terminate_backend(pid) FROM pg_stat_activity");
+            end.and("pid = ").bind(*pid);
+            end.and("backend_start::TEXT = ").bind(started);
+            connection.fetch(end).await?;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let row = one(connection.fetch(plain(TRY_LOCK)).await?)?;
+        let taken = row.int(0)? == 1;
+        if taken {
+            self.session = Some((row.int(1)?, row.text(2)?));
+            self.connection = Some(connection);
+        }
+        Ok(taken)
+    }
+}
+
+/// Notices early when the lock's connection is cut, and takes the lock again.
+async fn look_after(guard: Weak<Guard>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let Some(guard) = guard.upgrade() else { return };
+        // A database that is away is tried again; a lock that is lost stays lost.
+        if let Err(StoreError::Fenced) = guard.hold("keep its lock").await {
+            return;
+        }
+    }
+}
+
+struct Server {
+    options: PgConnectOptions,
+    readers: Pool<Postgres>,
+    writer: Slot<PgConnection>,
+    guard: Arc<Guard>,
+    epoch: i64,
+}
+
+#[async_trait]
+impl Backend for Server {
+    const DIALECT: Dialect = Dialect::Postgres;
+    type Database = Postgres;
+    type Connection = PgConnection;
+
+    fn writer(&self) -> &Slot<PgConnection> {
+        &self.writer
+    }
+
+    fn readers(&self) -> &Pool<Postgres> {
+        &self.readers
+    }
+
+    async fn connect(&self, what: &'static str) -> Result<PgConnection, StoreError> {
+        self.guard.hold(what).await?;
+        connect(&self.options).await.map_err(failed(what))
+    }
+
+    async fn begin(
+        &self,
+        connection: &mut PgConnection,
+        what: &'static str,
+    ) -> Result<(), StoreError> {
+        connection.fetch(plain("BEGIN")).await.map_err(failed(what))?;
+        // The lock on the row also waits for a transaction of ours whose end was never heard of.
+        let look = plain("SELECT epoch FROM leader WHERE id = 1 FOR UPDATE");
+        let row = one(connection.fetch(look).await.map_err(failed(what))?).map_err(failed(what))?;
+        if row.int(0).map_err(failed(what))? == self.epoch {
+            return Ok(());
+        }
+        self.guard.lose().await;
+        Err(StoreError::Fenced)
+    }
+
+    async fn release(&self) {
+        let mut state = self.guard.state.lock().await;
+        state.lost = true;
+        if let Some(mut connection) = state.connection.take() {
+            // Said aloud, because the end of a connection is noticed a moment later. If it fails, that does it.
+            let unlock = connection.fetch(plain("SELECT pg_advisory_unlock_all()"));
+            let _ = timeout(PATIENCE, unlock).await;
+            let _ = timeout(PATIENCE, connection.close()).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_shown_without_secrets() {
+        let url = "postgres://ann:s3cret@db.example:5433/jobs?password=s3cret&sslmode=require";
+        assert_eq!(shown(url), "postgres://ann@db.example:5433/jobs");
+        assert_eq!(shown("s3cret"), "the PostgreSQL database");
+    }
+
+    #[tokio::test]
+    async fn a_database_that_is_not_there_is_an_error_without_its_password() {
+        for scheme in ["postgres", "mysql"] {
+            let url = format!("{scheme}://ann:s3cret@127.0.0.1:1/jobs");
+            let Err(error) = open_postgres(&url).await else { panic!("opened") };
+            let text = format!("{error} {error:?}");
+            let words = format!("cannot open {scheme}://ann@127.0.0.1:1/jobs");
+            assert!(text.starts_with(&words), "{text}");
+            assert!(!text.contains("s3cret"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Questions to the store, and rows turned back into records.
+
+use agentaflow_api::billing::{LedgerEntry, UsageRow};
+use agentaflow_api::event::Event;
+use agentaflow_api::units::{Cores, Dollars, Stamp};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::records::{IdempotencyRow, JobRow, NodeRow};
+use super::sql::{Dialect, Sql, Value, like};
+use super::{EventFilter, JobFilter, LedgerFilter, UsageBy};
+
+/// Why a row could not be read.
+pub(super) type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// A row of an answer, by column number.
+pub(super) trait Cells {
+    /// A number, if there is one.
+    fn maybe_int(&self, column: usize) -> Result<Option<i64>, Cause>;
+    /// A text, if there is one.
+    fn maybe_text(&self, column: usize) -> Result<Option<String>, Cause>;
+
+    /// A number that must be there.
+    fn int(&self, column: usize) -> Result<i64, Cause> {
+        self.maybe_int(column)?.ok_or_else(|| format!("column {column} is empty").into())
+    }
+
+    /// A text that must be there.
+    fn text(&self, column: usize) -> Result<String, Cause> {
+        self.maybe_text(column)?.ok_or_else(|| format!("column {column} is empty").into())
+    }
+
+    /// A record that was written as JSON.
+    fn json<T: DeserializeOwned>(&self, column: usize) -> Result<T, Cause> {
+        Ok(serde_json::from_str(&self.text(column)?)?)
+    }
+}
+
+/// The word that an enumeration is written as.
+pub(super) fn word(value: impl Serialize) -> Result<String, serde_json::Error> {
+    let value = serde_json::to_value(value)?;
+    Ok(value.as_str().unwrap_or_default().to_owned())
+}
+
+const JOB_COLUMNS: &str = "CAST(spec AS TEXT), CAST(state AS TEXT)";
+
+/// A job from [`JOB_COLUMNS`].
+pub(super) fn job_row(row: &impl Cells) -> Result<JobRow, Cause> {
+    let head: JobRow = row.json(0)?;
+    Ok(JobRow { state: row.json(1)?, ..head })
+}
+
+/// One job.
+pub(super) fn job(dialect: Dialect, id: i64) -> Sql {
+    let mut sql = Sql::new(dialect, &format!("SELECT {JOB_COLUMNS} FROM jobs"));
+    sql.and("id = ").bind(id);
+    sql
+}
+
+/// Jobs that are not over, oldest first.
+pub(super) fn live_jobs(dialect: Dialect) -> Sql {
+    let text = format!(
+        "SELECT {JOB_COLUMNS} FROM jobs \
+         WHERE status IN ('pending', 'scheduled', 'running') ORDER BY id"
+    );
+    Sql::new(dialect, &text)
+}
+
+/// Jobs, newest first.
+pub(super) fn jobs(dialect: Dialect, filter: &JobFilter) -> Sql {
+    let mut sql = Sql::new(dialect, &format!("SELECT {JOB_COLUMNS} FROM jobs"));
+    job_conditions(&mut sql, filter);
+    sql.and_maybe("id < ", filter.before);
+    page(&mut sql, filter.skip, filter.limit);
+    sql
+}
+
+/// How many jobs match.
+pub(super) fn count_jobs(dialect: Dialect, filter: &JobFilter) -> Sql {
+    let mut sql = Sql::new(dialect, "SELECT COUNT(*) FROM jobs");
+    job_conditions(&mut sql, filter);
+    sql
+}
+
+fn job_conditions(sql: &mut Sql, filter: &JobFilter) {
+    sql.and_maybe("user_id = ", filter.user);
+    sql.and_maybe("queue = ", filter.queue.as_deref());
+    if !filter.status.is_empty() {
+        let words = filter.status.iter().map(|status| Value::from(status.as_str()));
+        sql.and("status IN ").bind_row(words);
+    }
+    if let Some(name) = filter.name.as_deref() {
+        sql.and("name LIKE ").bind(&like(name)).push(" ESCAPE '\\'");
+    }
+}
+
+fn page(sql: &mut Sql, skip: u64, limit: u64) {
+    sql.push(" ORDER BY id DESC LIMIT ").bind(limit).push(" OFFSET ").bind(skip);
+}
+
+/// Events, oldest first.
+pub(super) fn events(dialect: Dialect, filter: &EventFilter) -> Sql {
+    let mut sql = Sql::new(
+        dialect,
+        "SELECT seq, at, kind, message, job_id, node_id, user_id, CAST(data AS TEXT) FROM events",
+    );
+    sql.and("seq > ").bind(filter.after);
+    sql.and_maybe("job_id = ", filter.job);
+    sql.and_maybe("node_id = ", filter.node.as_deref());
+    sql.and_maybe("user_id = ", filter.user);
+    sql.push(" ORDER BY seq LIMIT ").bind(filter.limit);
+    sql
+}
+
+/// An event from [`events`].
+pub(super) fn event_row(row: &impl Cells) -> Result<Event, Cause> {
+    Ok(Event {
+        seq: row.int(0)?,
+        at: Stamp(row.int(1)?),
+        kind: row.text(2)?,
+        message: row.text(3)?,
+        job_id: row.maybe_int(4)?,
+        node_id: row.maybe_text(5)?,
+        user_id: row.maybe_int(6)?,
+        data: row.json(7)?,
+    })
+}
+
+/// Lines of the ledger, newest first.
+pub(super) fn ledger(dialect: Dialect, filter: &LedgerFilter) -> Sql {
+    let mut sql = Sql::new(
+        dialect,
+        "SELECT id, at, kind, user_id, job_id, attempt, task, queue, node_id, gpu_milli, cpu_milli, \
+         memory, duration_ms, micros, note FROM ledger",
+    );
+    ledger_conditions(&mut sql, filter);
+    sql.and_maybe("id < ", filter.before);
+    page(&mut sql, filter.skip, filter.limit);
+    sql
+}
+
+fn ledger_conditions(sql: &mut Sql, filter: &LedgerFilter) {
+    sql.and_maybe("ledger.user_id = ", filter.user);
+    sql.and_maybe("job_id = ", filter.job);
+    sql.and_maybe("at >= ", filter.from);
+    sql.and_maybe("at < ", filter.to);
+}
+
+/// A line from [`ledger`].
+pub(super) fn ledger_row(row: &impl Cells) -> Result<LedgerEntry, Cause> {
+    let small = |column| -> Result<Option<u32>, Cause> {
+        Ok(row.maybe_int(column)?.map(u32::try_from).transpose()?)
+    };
+    let micros = row.int(13)?;
+    Ok(LedgerEntry {
+        id: row.int(0)?,
+        at: Stamp(row.int(1)?),
+        kind: row.text(2)?,
+        user_id: row.int(3)?,
+        job_id: row.maybe_int(4)?,
+        attempt: small(5)?,
+        task: small(6)?,
+        queue: row.maybe_text(7)?,
+        node_id: row.maybe_text(8)?,
+        gpus: Cores(row.int(9)?.unsigned_abs()),
+        cpu_cores: Cores(row.int(10)?.unsigned_abs()),
+        memory: row.int(11)?.unsigned_abs(),
+        duration_ms: row.int(12)?.unsigned_abs(),
+        micros,
+        amount: Dollars(micros),
+        note: row.maybe_text(14)?,
+    })
+}
+
+/// Lines that are usage: money paid in is not.
+const USAGE_KINDS: &str = "kind IN ('usage', 'correction')";
+
+/// Usage, summed up.
+pub(super) fn usage(dialect: Dialect, by: UsageBy, filter: &LedgerFilter) -> Sql {
+    let key = match by {
+        UsageBy::User => "COALESCE(users.username, 'user ' || ledger.user_id)",
+        UsageBy::Queue => "COALESCE(queue, '')",
+        UsageBy::Node => "COALESCE(node_id, '')",
+        UsageBy::Day => "day",
+    };
+    let [gpu, cpu, memory] = ["gpu_milli", "cpu_milli", "memory"].map(limbs);
+    let mut sql = Sql::new(
+        dialect,
+        &format!(
+            "SELECT {key}, COUNT(DISTINCT job_id), CAST(SUM(micros) AS BIGINT), {gpu}, {cpu}, {memory} FROM ledger"
+        ),
+    );
+    if by == UsageBy::User {
+        sql.push(" LEFT JOIN users ON users.id = ledger.user_id");
+    }
+    sql.and(USAGE_KINDS);
+    ledger_conditions(&mut sql, filter);
+    sql.push(" GROUP BY 1");
+    sql
+}
+
+/// The sum of amount × milliseconds is exact: it is added up in four parts of 16 bits, of which no sum
+/// of real life leaves 64 bits.
+fn limbs(amount: &str) -> String {
+    let part = |of_amount: &str, of_time: &str| {
+        format!("CAST(SUM(({amount} {of_amount}) * (duration_ms {of_time})) AS BIGINT)")
+    };
+    let (high, low) = (">> 16", "& 65535");
+    [part(high, high), part(high, low), part(low, high), part(low, low)].join(", ")
+}
+
+/// A sum from [`usage`].
+pub(super) fn usage_row(row: &impl Cells) -> Result<UsageRow, Cause> {
+    let micros = row.int(2)?;
+    let hours = |first: usize, unit: i128| -> Result<f64, Cause> {
+        let part = |at: usize| row.int(first + at).map(i128::from);
+        let total = (part(0)? << 32) + ((part(1)? + part(2)?) << 16) + part(3)?;
+        let hour = unit * 3_600_000;
+        Ok((total / hour) as f64 + (total % hour) as f64 / hour as f64)
+    };
+    Ok(UsageRow {
+        key: row.text(0)?,
+        jobs: row.int(1)?.unsigned_abs(),
+        gpu_hours: hours(3, 1000)?,
+        cpu_hours: hours(7, 1000)?,
+        memory_gb_hours: hours(11, 1024)?,
+        micros,
+        cost: Dollars(micros),
+    })
+}
+
+/// What each user has left and spent in this month.
+pub(super) fn accounts(dialect: Dialect, month: &str) -> Sql {
+    let mut sql = Sql::new(dialect, "SELECT user_id, CAST(-SUM(micros) AS BIGINT), ");
+    sql.push("CAST(SUM(CASE WHEN substr(day, 1, 7) = ").bind(month);
+    sql.push(&format!(" AND {USAGE_KINDS} THEN micros ELSE 0 END) AS BIGINT)"));
+    sql.push(" FROM ledger GROUP BY user_id ORDER BY user_id");
+    sql
+}
+
+/// How long credentials that are used once are remembered after they expired.
+const REMEMBERED_MS: i64 = 24 * 3600 * 1000;
+
+/// Credentials, without those that were used once and expired long ago.
+pub(super) fn credentials(dialect: Dialect, now: Stamp) -> Sql {
+    let mut sql = Sql::new(dialect, "SELECT CAST(doc AS TEXT) FROM credentials");
+    sql.and("(kind NOT IN ('refresh', 'invite', 'browser_link') OR expires_at IS NULL");
+    sql.push(" OR expires_at >= ").bind(Stamp(now.0.saturating_sub(REMEMBERED_MS)));
+    sql.push(") ORDER BY id");
+    sql
+}
+
+/// Every record of a table that is kept as JSON.
+pub(super) fn documents(dialect: Dialect, table: &str, key: &str) -> Sql {
+    Sql::new(dialect, &format!("SELECT CAST(doc AS TEXT) FROM {table} ORDER BY {key}"))
+}
+
+/// Every node, with the last sign of life, which is newer than the record.
+pub(super) fn nodes(dialect: Dialect) -> Sql {
+    Sql::new(dialect, "SELECT CAST(doc AS TEXT), last_heartbeat FROM nodes ORDER BY id")
+}
+
+/// A node from [`nodes`].
+pub(super) fn node_row(row: &impl Cells) -> Result<NodeRow, Cause> {
+    let node: NodeRow = row.json(0)?;
+    Ok(NodeRow { last_heartbeat: row.maybe_int(1)?.map(Stamp), ..node })
+}
+
+/// The highest numbers ever used, in the order of [`super::LastIds`].
+pub(super) fn last_ids(dialect: Dialect) -> Sql {
+    let highest = |(table, column): (&str, &str)| {
+        format!(
+            "(SELECT MAX(n) FROM (SELECT MAX({column}) AS n FROM {table} UNION ALL \
+             SELECT id FROM gone WHERE name = '{table}') AS all_{table})"
+        )
+    };
+    let tables = [
+        ("users", "id"),
+        ("credentials", "id"),
+        ("nodes", "id"),
+        ("agents", "id"),
+        ("jobs", "id"),
+        ("events", "seq"),
+        ("ledger", "id"),
+    ];
+    Sql::new(dialect, &format!("SELECT {}", tables.map(highest).join(", ")))
+}
+
+/// All small facts.
+pub(super) fn meta(dialect: Dialect) -> Sql {
+    Sql::new(dialect, "SELECT name, value FROM meta")
+}
+
+/// What was answered to a key.
+pub(super) fn idempotency(dialect: Dialect, user: i64, key: &str) -> Sql {
+    let mut sql = Sql::new(dialect, "SELECT user_id, key, body, job_id, at FROM idempotency");
+    sql.and("user_id = ").bind(user);
+    sql.and("key = ").bind(key);
+    sql
+}
+
+/// An answer from [`idempotency`].
+pub(super) fn idempotency_row(row: &impl Cells) -> Result<IdempotencyRow, Cause> {
+    Ok(IdempotencyRow {
+        user_id: row.int(0)?,
+        key: row.text(1)?,
+        body: row.text(2)?,
+        job_id: row.int(3)?,
+        at: Stamp(row.int(4)?),
+    })
+}

@@ -1,0 +1,287 @@
+//! A statement with its values, as both databases understand it but for the placeholders.
+
+use std::fmt::Write;
+
+use agentaflow_api::units::Stamp;
+use serde::Serialize;
+
+/// Which database a statement is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    Sqlite,
+    Postgres,
+}
+
+/// A value of a statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    Int(Option<i64>),
+    Text(Option<String>),
+    /// JSON, which PostgreSQL wants to be told.
+    Json(String),
+}
+
+impl Value {
+    /// A record as JSON.
+    pub(super) fn json(record: &impl Serialize) -> Result<Self, serde_json::Error> {
+        let text = serde_json::to_string(record)?;
+        let opened = text.bytes().filter(|byte| matches!(byte, b'{' | b'[')).count();
+        if opened <= MOST_DEEP && !text.contains("\\u0000") {
+            return Ok(Self::Json(text));
+        }
+        let mut value = serde_json::to_value(record)?;
+        tidy(&mut value, MOST_DEEP);
+        Ok(Self::Json(value.to_string()))
+    }
+}
+
+/// JSON is written no deeper than this, because it is read no deeper than 128.
+const MOST_DEEP: usize = 120;
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Int(Some(number))
+    }
+}
+
+impl From<Option<i64>> for Value {
+    fn from(number: Option<i64>) -> Self {
+        Self::Int(number)
+    }
+}
+
+impl From<Option<u32>> for Value {
+    fn from(number: Option<u32>) -> Self {
+        Self::Int(number.map(i64::from))
+    }
+}
+
+impl From<u64> for Value {
+    fn from(number: u64) -> Self {
+        Self::Int(Some(i64::try_from(number).unwrap_or(i64::MAX)))
+    }
+}
+
+impl From<Stamp> for Value {
+    fn from(at: Stamp) -> Self {
+        Self::Int(Some(at.0))
+    }
+}
+
+impl From<Option<Stamp>> for Value {
+    fn from(at: Option<Stamp>) -> Self {
+        Self::Int(at.map(|at| at.0))
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(Some(without_nul(text)))
+    }
+}
+
+impl From<&String> for Value {
+    fn from(text: &String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
+impl From<Option<&str>> for Value {
+    fn from(text: Option<&str>) -> Self {
+        Self::Text(text.map(without_nul))
+    }
+}
+
+/// PostgreSQL cannot keep the character 0 in a text, so neither database does.
+fn without_nul(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+/// Replaces what could not be read again: the character 0, and what lies too deep, which becomes a text.
+fn tidy(value: &mut serde_json::Value, deep: usize) {
+    use serde_json::Value::{Array, Object, String};
+    match value {
+        String(text) => *text = without_nul(text),
+        Array(_) | Object(_) if deep == 0 => *value = String(without_nul(&value.to_string())),
+        Array(list) => list.iter_mut().for_each(|value| tidy(value, deep - 1)),
+        Object(map) => {
+            let entries = std::mem::take(map).into_iter();
+            *map = entries
+                .map(|(name, mut value)| {
+                    tidy(&mut value, deep - 1);
+                    (without_nul(&name), value)
+                })
+                .collect();
+        }
+        _ => {}
+    }
+}
+
+/// A statement under construction.
+#[derive(Clone, Debug)]
+pub(super) struct Sql {
+    dialect: Dialect,
+    /// Its text, with placeholders.
+    pub(super) text: String,
+    /// What stands for the placeholders.
+    pub(super) values: Vec<Value>,
+    /// How many rows it must return; any other number undoes the transaction.
+    pub(super) expect: Option<usize>,
+    has_condition: bool,
+}
+
+impl Sql {
+    /// Begins a statement.
+    pub(super) fn new(dialect: Dialect, text: &str) -> Self {
+        Self {
+            dialect,
+            text: text.to_owned(),
+            values: Vec::new(),
+            expect: None,
+            has_condition: false,
+        }
+    }
+
+    /// Goes on.
+    pub(super) fn push(&mut self, text: &str) -> &mut Self {
+        self.text.push_str(text);
+        self
+    }
+
+    /// Goes on with a value.
+    pub(super) fn bind(&mut self, value: impl Into<Value>) -> &mut Self {
+        let value = value.into();
+        let is_json = matches!(value, Value::Json(_));
+        self.values.push(value);
+        match (self.dialect, is_json) {
+            (Dialect::Sqlite, _) => self.text.push('?'),
+            (Dialect::Postgres, false) => self.number("$", ""),
+            (Dialect::Postgres, true) => self.number("CAST($", " AS JSONB)"),
+        }
+        self
+    }
+
+    fn number(&mut self, before: &str, after: &str) {
+        // Writing to a string does not fail.
+        let _ = write!(self.text, "{before}{}{after}", self.values.len());
+    }
+
+    /// Goes on with values in parentheses.
+    pub(super) fn bind_row(&mut self, values: impl IntoIterator<Item = Value>) -> &mut Self {
+        for (at, value) in values.into_iter().enumerate() {
+            self.push(if at == 0 { "(" } else { ", " }).bind(value);
+        }
+        self.push(")")
+    }
+
+    /// Begins a condition: all of them must hold. The rest of it follows.
+    pub(super) fn and(&mut self, text: &str) -> &mut Self {
+        let word = if self.has_condition { " AND " } else { " WHERE " };
+        self.has_condition = true;
+        self.push(word).push(text)
+    }
+
+    /// A condition on one value, if there is one.
+    pub(super) fn and_maybe(&mut self, text: &str, value: Option<impl Into<Value>>) -> &mut Self {
+        if let Some(value) = value {
+            self.and(text).bind(value);
+        }
+        self
+    }
+}
+
+/// The most rows of one statement: even of the widest table far below the values that databases take.
+const MOST_ROWS: usize = 64;
+
+/// Statements of many rows each: `head`, the rows, `tail`. The numbers of rows are powers of two, so that a
+/// few prepared statements serve all.
+pub(super) fn in_rows<T>(
+    dialect: Dialect,
+    (head, tail): (&str, &str),
+    rows: &[T],
+    values: impl Fn(&T) -> Result<Vec<Value>, serde_json::Error>,
+) -> Result<Vec<Sql>, serde_json::Error> {
+    let mut statements = Vec::new();
+    let mut rest = rows;
+    while !rest.is_empty() {
+        let count = MOST_ROWS.min(1 << rest.len().ilog2());
+        let (now, later) = rest.split_at(count);
+        rest = later;
+        let mut sql = Sql::new(dialect, head);
+        for (at, row) in now.iter().enumerate() {
+            if at > 0 {
+                sql.push(", ");
+            }
+            sql.bind_row(values(row)?);
+        }
+        sql.push(tail);
+        statements.push(sql);
+    }
+    Ok(statements)
+}
+
+/// A search pattern for `LIKE … ESCAPE '\'` that finds this text anywhere.
+pub(super) fn like(text: &str) -> String {
+    let mut pattern = String::from("%");
+    for letter in text.to_lowercase().chars() {
+        if matches!(letter, '%' | '_' | '\\') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern.push('%');
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_follow_the_dialect() {
+        for (dialect, text) in [
+            (Dialect::Sqlite, "INSERT INTO t VALUES (?, ?)"),
+            (Dialect::Postgres, "INSERT INTO t VALUES ($1, CAST($2 AS JSONB))"),
+        ] {
+            let mut sql = Sql::new(dialect, "INSERT INTO t VALUES ");
+            sql.bind_row([Value::from(1_i64), Value::json(&"x").unwrap()]);
+            assert_eq!(sql.text, text);
+        }
+    }
+
+    #[test]
+    fn many_rows_become_a_few_statements_of_known_sizes() {
+        let rows: Vec<i64> = (0..203).collect();
+        let made =
+            in_rows(Dialect::Sqlite, ("", ""), &rows, |row| Ok(vec![(*row).into()])).unwrap();
+        let sizes: Vec<usize> = made.iter().map(|sql| sql.values.len()).collect();
+        assert_eq!(sizes, [64, 64, 64, 8, 2, 1]);
+        assert_eq!(made[2].values[63], Value::Int(Some(191)));
+    }
+
+    #[test]
+    fn a_nul_is_replaced_wherever_it_hides() {
+        let record = serde_json::json!({"a\0": ["b\0", "\\u0000"]});
+        let Value::Json(text) = Value::json(&record).unwrap() else { panic!("not JSON") };
+        let back: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(back, serde_json::json!({"a\u{fffd}": ["b\u{fffd}", "\\u0000"]}));
+        assert_eq!(Value::from("x\0y"), Value::Text(Some("x\u{fffd}y".into())));
+    }
+
+    #[test]
+    fn json_is_never_written_deeper_than_it_can_be_read() {
+        let deep = |levels| {
+            (0..levels).fold(serde_json::json!("x"), |inner, _| serde_json::json!([inner]))
+        };
+        for levels in [1, MOST_DEEP, MOST_DEEP + 1, 500] {
+            let Value::Json(text) = Value::json(&deep(levels)).unwrap() else { panic!("not JSON") };
+            let back: serde_json::Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(back == deep(levels), levels <= MOST_DEEP, "{levels}");
+        }
+    }
+
+    #[test]
+    fn a_search_takes_every_letter_as_it_is() {
+        assert_eq!(like("50%_A\\"), "%50\\%\\_a\\\\%");
+    }
+}

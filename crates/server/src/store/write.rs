@@ -1,0 +1,292 @@
+//! Changes, turned into statements.
+//!
+//! Tables do not refer to each other, so changes of different tables may change places within a transaction:
+//! what is written often (jobs, events, the ledger) is gathered into statements of many rows.
+
+use std::collections::BTreeMap;
+
+use agentaflow_api::billing::LedgerEntry;
+use agentaflow_api::event::Event;
+use agentaflow_api::job::JobSpec;
+use agentaflow_api::units::Stamp;
+use serde::Serialize;
+
+use super::records::{
+    AgentRow, CredentialRow, IdempotencyRow, JobRow, JobState, NodeRow, QueueRow, UserRow,
+};
+use super::sql::{Dialect, Sql, Value, in_rows};
+use super::{Change, read};
+
+type Made<T> = Result<T, serde_json::Error>;
+
+/// The statements that carry out these changes, all of them in one transaction.
+pub(super) fn statements(dialect: Dialect, changes: &[Change]) -> Made<Vec<Sql>> {
+    let mut batch = Batch::new(dialect);
+    for change in changes {
+        batch.take(change)?;
+    }
+    batch.finish()
+}
+
+/// What of a job never changes.
+#[derive(Serialize)]
+struct JobHead<'a> {
+    id: i64,
+    user_id: i64,
+    queue: &'a str,
+    spec: &'a JobSpec,
+    pinned: Option<&'a str>,
+    secret_names: &'a [String],
+    created_at: Stamp,
+}
+
+struct Batch<'a> {
+    dialect: Dialect,
+    rare: Vec<Sql>,
+    new_jobs: Vec<&'a JobRow>,
+    /// The last state of each job that is named.
+    states: BTreeMap<i64, &'a JobState>,
+    events: Vec<&'a Event>,
+    ledger: Vec<&'a LedgerEntry>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(dialect: Dialect) -> Self {
+        Self {
+            dialect,
+            rare: Vec::new(),
+            new_jobs: Vec::new(),
+            states: BTreeMap::new(),
+            events: Vec::new(),
+            ledger: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, change: &'a Change) -> Made<()> {
+        match change {
+            Change::NewJob(job) => self.new_jobs.push(job),
+            Change::Job(id, state) => {
+                self.states.insert(*id, state);
+            }
+            Change::Event(event) => self.events.push(event),
+            Change::Ledger(entry) => self.ledger.push(entry),
+            Change::User(user) => self.user(user)?,
+            Change::Credential(credential) => self.credential(credential)?,
+            Change::CredentialGone(id) => self.gone("credentials", *id),
+            Change::Node(node) => self.node(node)?,
+            Change::NodeGone(id) => self.gone("nodes", *id),
+            Change::Heartbeats(beats) => self.heartbeats(beats)?,
+            Change::Agent(agent) => self.agent(agent)?,
+            Change::AgentGone(id) => self.gone("agents", *id),
+            Change::Queue(queue) => self.queue(queue)?,
+            Change::QueueGone(name) => self.remove("queues", "name = ", name),
+            Change::Idempotency(row) => self.idempotency(row),
+            Change::IdempotencyBefore(at) => self.remove("idempotency", "at < ", *at),
+            Change::Meta(name, value) => {
+                self.put("meta", "name", &["value"], [Value::from(*name), value.into()]);
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Made<Vec<Sql>> {
+        let mut all = std::mem::take(&mut self.rare);
+        all.extend(self.insert_jobs()?);
+        all.extend(self.update_jobs()?);
+        all.extend(self.insert_events()?);
+        all.extend(self.insert_ledger()?);
+        Ok(all)
+    }
+
+    /// A record, new or changed. `key` names one column or several.
+    fn put(
+        &mut self,
+        table: &str,
+        key: &str,
+        columns: &[&str],
+        values: impl IntoIterator<Item = Value>,
+    ) {
+        let names = columns.join(", ");
+        let mut sql =
+            Sql::new(self.dialect, &format!("INSERT INTO {table} ({key}, {names}) VALUES "));
+        sql.bind_row(values).push(&format!(" ON CONFLICT ({key}) DO UPDATE SET "));
+        for (at, column) in columns.iter().enumerate() {
+            sql.push(if at == 0 { "" } else { ", " })
+                .push(&format!("{column} = excluded.{column}"));
+        }
+        self.rare.push(sql);
+    }
+
+    fn remove(&mut self, table: &str, condition: &str, value: impl Into<Value>) {
+        let mut sql = Sql::new(self.dialect, &format!("DELETE FROM {table}"));
+        sql.and(condition).bind(value);
+        self.rare.push(sql);
+    }
+
+    /// Removes a record and remembers that its number was used.
+    fn gone(&mut self, table: &str, id: i64) {
+        self.remove(table, "id = ", id);
+        let mut sql = Sql::new(self.dialect, "INSERT INTO gone (name, id) VALUES ");
+        sql.bind_row([Value::from(table), id.into()])
+            .push(" ON CONFLICT (name) DO UPDATE SET id = excluded.id WHERE gone.id < excluded.id");
+        self.rare.push(sql);
+    }
+
+    fn user(&mut self, user: &UserRow) -> Made<()> {
+        let key = user.username.to_lowercase();
+        let values = [user.id.into(), (&user.username).into(), (&key).into(), Value::json(user)?];
+        self.put("users", "id", &["username", "name_key", "doc"], values);
+        Ok(())
+    }
+
+    fn credential(&mut self, row: &CredentialRow) -> Made<()> {
+        let values = [
+            row.id.into(),
+            read::word(row.kind)?.as_str().into(),
+            (&row.hash).into(),
+            row.expires_at.into(),
+            Value::json(row)?,
+        ];
+        self.put("credentials", "id", &["kind", "hash", "expires_at", "doc"], values);
+        Ok(())
+    }
+
+    fn node(&mut self, row: &NodeRow) -> Made<()> {
+        let values = [
+            row.id.into(),
+            (&row.node_id).into(),
+            (&row.spec.node_name).into(),
+            row.last_heartbeat.into(),
+            Value::json(row)?,
+        ];
+        self.put("nodes", "id", &["node_id", "name", "last_heartbeat", "doc"], values);
+        Ok(())
+    }
+
+    fn heartbeats(&mut self, beats: &[(i64, Stamp)]) -> Made<()> {
+        let last: BTreeMap<i64, Stamp> = beats.iter().copied().collect();
+        let rows: Vec<(i64, Stamp)> = last.into_iter().collect();
+        let around = (
+            "UPDATE nodes SET last_heartbeat = v.column2 FROM (VALUES ",
+            ") AS v WHERE nodes.id = v.column1",
+        );
+        self.rare.extend(in_rows(self.dialect, around, &rows, |(id, at)| {
+            Ok(vec![(*id).into(), (*at).into()])
+        })?);
+        Ok(())
+    }
+
+    fn agent(&mut self, row: &AgentRow) -> Made<()> {
+        let values = [row.id.into(), (&row.agent_id).into(), Value::json(row)?];
+        self.put("agents", "id", &["agent_id", "doc"], values);
+        Ok(())
+    }
+
+    fn queue(&mut self, row: &QueueRow) -> Made<()> {
+        self.put("queues", "name", &["doc"], [(&row.spec.name).into(), Value::json(row)?]);
+        Ok(())
+    }
+
+    fn idempotency(&mut self, row: &IdempotencyRow) {
+        let values = [
+            row.user_id.into(),
+            (&row.key).into(),
+            (&row.body).into(),
+            row.job_id.into(),
+            row.at.into(),
+        ];
+        self.put("idempotency", "user_id, key", &["body", "job_id", "at"], values);
+    }
+
+    fn insert_jobs(&mut self) -> Made<Vec<Sql>> {
+        let jobs: Vec<(&JobRow, &JobState)> = std::mem::take(&mut self.new_jobs)
+            .into_iter()
+            .map(|job| (job, self.states.remove(&job.id).unwrap_or(&job.state)))
+            .collect();
+        let head =
+            "INSERT INTO jobs (id, user_id, queue, status, name, created_at, spec, state) VALUES ";
+        in_rows(self.dialect, (head, ""), &jobs, |(job, state)| {
+            Ok(vec![
+                job.id.into(),
+                job.user_id.into(),
+                (&job.queue).into(),
+                state.status.as_str().into(),
+                job.spec.job_name.as_deref().unwrap_or_default().to_lowercase().as_str().into(),
+                job.created_at.into(),
+                Value::json(&job_head(job))?,
+                Value::json(state)?,
+            ])
+        })
+    }
+
+    fn update_jobs(&self) -> Made<Vec<Sql>> {
+        let states: Vec<(i64, &JobState)> =
+            self.states.iter().map(|(id, state)| (*id, *state)).collect();
+        let around = (
+            "UPDATE jobs SET status = v.column2, state = v.column3 FROM (VALUES ",
+            ") AS v WHERE jobs.id = v.column1 RETURNING jobs.id",
+        );
+        let mut made = in_rows(self.dialect, around, &states, |(id, state)| {
+            Ok(vec![(*id).into(), state.status.as_str().into(), Value::json(state)?])
+        })?;
+        // A job that is not there cannot change: better to fail than to lose it.
+        for sql in &mut made {
+            sql.expect = Some(sql.values.len() / 3);
+        }
+        Ok(made)
+    }
+
+    fn insert_events(&self) -> Made<Vec<Sql>> {
+        let head =
+            "INSERT INTO events (seq, at, kind, message, job_id, node_id, user_id, data) VALUES ";
+        in_rows(self.dialect, (head, ""), &self.events, |event| {
+            Ok(vec![
+                event.seq.into(),
+                event.at.into(),
+                (&event.kind).into(),
+                (&event.message).into(),
+                event.job_id.into(),
+                event.node_id.as_deref().into(),
+                event.user_id.into(),
+                Value::json(&event.data)?,
+            ])
+        })
+    }
+
+    fn insert_ledger(&self) -> Made<Vec<Sql>> {
+        let head = "INSERT INTO ledger (id, at, day, kind, user_id, job_id, attempt, task, queue, node_id, \
+                    gpu_milli, cpu_milli, memory, duration_ms, micros, note) VALUES ";
+        in_rows(self.dialect, (head, ""), &self.ledger, |entry| {
+            Ok(vec![
+                entry.id.into(),
+                entry.at.into(),
+                entry.at.day().as_str().into(),
+                (&entry.kind).into(),
+                entry.user_id.into(),
+                entry.job_id.into(),
+                entry.attempt.into(),
+                entry.task.into(),
+                entry.queue.as_deref().into(),
+                entry.node_id.as_deref().into(),
+                entry.gpus.0.into(),
+                entry.cpu_cores.0.into(),
+                entry.memory.into(),
+                entry.duration_ms.into(),
+                entry.micros.into(),
+                entry.note.as_deref().into(),
+            ])
+        })
+    }
+}
+
+fn job_head(job: &JobRow) -> JobHead<'_> {
+    JobHead {
+        id: job.id,
+        user_id: job.user_id,
+        queue: &job.queue,
+        spec: &job.spec,
+        pinned: job.pinned.as_deref(),
+        secret_names: &job.secret_names,
+        created_at: job.created_at,
+    }
+}
