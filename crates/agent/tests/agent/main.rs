@@ -1,0 +1,207 @@
+//! A whole agent with real processes, against a server that speaks the protocol.
+
+mod lives;
+mod server;
+mod trouble;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use agentaflow_agent::{AgentError, AgentSettings};
+use agentaflow_api::job::Runtime;
+use agentaflow_api::link::{Assignment, Message, TaskKey};
+use agentaflow_api::units::{Cores, Secret};
+use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
+
+use server::Server;
+
+const SWITCH: &str = "AGENTAFLOW_TEST_GUARDIAN";
+const AGENT: &str = "AGENTAFLOW_TEST_AGENT";
+const AGENT_SERVER: &str = "AGENTAFLOW_TEST_SERVER";
+
+/// Not a test of its own: the agents of the tests start this program again as their guardian.
+#[test]
+fn the_guardian_of_other_tests_runs_in_this_program() {
+    if let Some(dir) = std::env::var_os(SWITCH) {
+        agentaflow_agent::guardian::run(Path::new(&dir)).unwrap();
+    }
+}
+
+/// Not a test of its own: a test that kills agents starts this program again as its agent.
+#[test]
+fn the_agent_of_other_tests_runs_in_this_program() {
+    if let (Some(dir), Ok(server)) = (std::env::var_os(AGENT), std::env::var(AGENT_SERVER)) {
+        let settings = settings(Path::new(&dir), &server);
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(agentaflow_agent::run(settings, CancellationToken::new())).unwrap();
+    }
+}
+
+fn settings(dir: &Path, server: &str) -> AgentSettings {
+    AgentSettings {
+        registration_token: Some("token".into()),
+        node_name: Some("worker".into()),
+        allow_process: true,
+        heartbeat_interval: Duration::from_millis(300),
+        guardian: dir.join("agentaflow"),
+        ..AgentSettings::new(server, dir.join("agent"), Arc::new(NoGpus))
+    }
+}
+
+/// A machine without GPUs.
+struct NoGpus;
+
+impl GpuSource for NoGpus {
+    fn host(&self) -> Host {
+        Host { source: "none", ..Host::default() }
+    }
+
+    fn devices(&self) -> Result<Vec<Device>, GpuError> {
+        Ok(Vec::new())
+    }
+
+    fn sample(&self) -> Result<Vec<Sample>, GpuError> {
+        Ok(Vec::new())
+    }
+
+    fn processes(&self) -> Result<Vec<DeviceProcess>, GpuError> {
+        Ok(Vec::new())
+    }
+}
+
+/// A folder of an agent, and a server for it.
+struct World {
+    dir: TempDir,
+    server: Server,
+}
+
+/// An agent at work.
+struct Agent {
+    stop: CancellationToken,
+    running: JoinHandle<Result<(), AgentError>>,
+}
+
+impl Agent {
+    async fn stop(self) {
+        self.stop.cancel();
+        self.running.await.unwrap().unwrap();
+    }
+}
+
+impl World {
+    async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        let script = dir.path().join("agentaflow");
+        let program = std::env::current_exe().unwrap();
+        let name = "the_guardian_of_other_tests_runs_in_this_program";
+        let text = format!(
+            "#!/bin/sh\n{SWITCH}=\"$3\" exec {} --exact {name} --nocapture\n",
+            program.display()
+        );
+        fs::write(&script, text).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        Self { dir, server: Server::start().await }
+    }
+
+    fn settings(&self) -> AgentSettings {
+        settings(self.dir.path(), &self.server.url)
+    }
+
+    /// An agent in a process of its own.
+    fn agent_process(&self) -> std::process::Child {
+        self.open_settings();
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_agent_of_other_tests_runs_in_this_program", "--nocapture"])
+            .env(AGENT, self.dir.path())
+            .env(AGENT_SERVER, &self.server.url)
+            .spawn()
+            .unwrap()
+    }
+
+    fn agent_with(settings: AgentSettings) -> Agent {
+        let stop = CancellationToken::new();
+        let running = tokio::spawn(agentaflow_agent::run(settings, stop.clone()));
+        Agent { stop, running }
+    }
+
+    /// Settings with a folder that lets the jobs' user through.
+    fn open_settings(&self) -> AgentSettings {
+        let dir = self.dir.path().join("agent");
+        fs::create_dir_all(&dir).unwrap();
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o711)).unwrap();
+        self.settings()
+    }
+
+    fn agent(&self) -> Agent {
+        Self::agent_with(self.open_settings())
+    }
+
+    fn assign(&self, assignment: Assignment) -> TaskKey {
+        let key = assignment.key;
+        self.server.say(Message::Assign(Box::new(assignment)));
+        key
+    }
+
+    fn folder_is_gone(&self, key: TaskKey) -> bool {
+        !self.dir.path().join("agent/tasks").join(key.to_string()).exists()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let ours = self.dir.path().display().to_string();
+        let Ok(entries) = fs::read_dir("/proc") else { return };
+        for pid in
+            entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        {
+            let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let marked = environ.split(|byte| *byte == 0).any(|entry| {
+                let entry = String::from_utf8_lossy(entry);
+                (entry.starts_with(SWITCH) || entry.starts_with("AGENTAFLOW_OUTPUT"))
+                    && entry.contains(&ours)
+            });
+            if let (true, Some(pid)) = (marked, rustix::process::Pid::from_raw(pid)) {
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            }
+        }
+    }
+}
+
+fn shell(job: i64, script: &str) -> Assignment {
+    Assignment {
+        key: TaskKey { job, epoch: 1, task: 0 },
+        job_name: None,
+        runtime: Runtime::Process,
+        image: None,
+        registry_auth: None,
+        command: Some(["sh", "-c", script].map(str::to_owned).to_vec()),
+        working_dir: None,
+        env: BTreeMap::from([("SECRET".to_owned(), Secret::from("hidden"))]),
+        job_data: Map::from_iter([("input_data".to_owned(), json!({"lr": 0.1}))]),
+        gpus: Vec::new(),
+        cpu: Cores(0),
+        memory: 0,
+        shm: 0,
+        volumes: Vec::new(),
+        read_only: false,
+        timeout_ms: None,
+        grace_ms: 500,
+        leased: false,
+        simulated: false,
+        user: "someone".to_owned(),
+    }
+}
+
+fn data_of(bytes: usize) -> Map<String, Value> {
+    Map::from_iter([("input_data".to_owned(), Value::from("x".repeat(bytes)))])
+}

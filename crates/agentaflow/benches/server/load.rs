@@ -1,0 +1,148 @@
+//! Many jobs, many clients, many agents.
+
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::Row;
+use crate::http::Connection;
+use crate::system::{System, cpu_seconds, percentile};
+
+const JOBS: usize = 1000;
+const AGENTS: usize = 1000;
+
+/// 1,000 jobs of `true` through `up`, until all are completed.
+pub(crate) fn thousand_jobs() -> Vec<Row> {
+    let system = System::up(&[]);
+    let since = Instant::now();
+    let job = json!({"runtime": "process", "command": ["true"]});
+    submit(&system, 16, JOBS, &job);
+    let handed_in = since.elapsed();
+    let mut line = system.connect();
+    while any_with(&mut line, "pending,scheduled,running") {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let took = since.elapsed().as_secs_f64();
+    let failed = any_with(&mut line, "failed");
+    assert!(!failed, "some jobs failed");
+    vec![Row::new(
+        "1,000 jobs of `true` through `up`, process runtime, 16 connections, end to end",
+        format!(
+            "{:.0} jobs/s ({took:.2} s, handed in after {:.2} s)",
+            JOBS as f64 / took,
+            handed_in.as_secs_f64()
+        ),
+    )]
+}
+
+fn any_with(line: &mut Connection, status: &str) -> bool {
+    let path = format!("/gpu-workers/jobs/?status={status}&limit=1");
+    let jobs = line.call("GET", &path, None).unwrap().ok();
+    jobs.as_array().is_some_and(|jobs| !jobs.is_empty())
+}
+
+/// Submission alone: no node could ever run these.
+pub(crate) fn submissions() -> Vec<Row> {
+    // All clients are one account here, and no limit on it is what is measured.
+    let system = System::start("server", &["--rate", "1000000"]);
+    let job = json!({"docker_image": "busybox", "cpu_cores_required": 1});
+    let since = Instant::now();
+    let mut latencies = submit(&system, 50, 5000, &job);
+    let rate = latencies.len() as f64 / since.elapsed().as_secs_f64();
+    let [half, most] = [50, 99].map(|part| percentile(&mut latencies, part).as_secs_f64() * 1e3);
+    vec![Row::new(
+        "submissions by 50 concurrent clients, each durable when answered",
+        format!("{rate:.0}/s, p50 {half:.1} ms, p99 {most:.1} ms"),
+    )]
+}
+
+/// Hands in so many jobs over so many connections; how long each call took.
+fn submit(system: &System, connections: usize, jobs: usize, job: &Value) -> Vec<Duration> {
+    let all = Mutex::new(Vec::with_capacity(jobs));
+    thread::scope(|scope| {
+        for _ in 0..connections {
+            scope.spawn(|| {
+                let mut line = system.connect();
+                let mut own = Vec::new();
+                for _ in 0..jobs / connections {
+                    own.push(submit_one(&mut line, job));
+                }
+                all.lock().unwrap().extend(own);
+            });
+        }
+    });
+    // What is left when the division has a rest.
+    let mut line = system.connect();
+    for _ in 0..jobs % connections {
+        submit_one(&mut line, job);
+    }
+    all.into_inner().unwrap()
+}
+
+fn submit_one(line: &mut Connection, job: &Value) -> Duration {
+    let since = Instant::now();
+    let answer = line.call("POST", "/gpu-workers/jobs/", Some(job)).unwrap();
+    assert_eq!(answer.status, 201, "{}", answer.body);
+    since.elapsed()
+}
+
+/// 1,000 nodes that give a sign of life every second, for ten seconds.
+pub(crate) fn heartbeats() -> Vec<Row> {
+    let system = System::start("server", &[]);
+    let token = system.token("registration-token");
+    let names: Vec<(String, String)> =
+        (0..AGENTS).map(|number| register(&system, &token, number)).collect();
+    let (seconds, connections) = (10, 8);
+    let (before, since) = (cpu_seconds(system.pid()), Instant::now());
+    let late = Mutex::new(0_usize);
+    thread::scope(|scope| {
+        for part in names.chunks(AGENTS.div_ceil(connections)) {
+            let (late, system) = (&late, &system);
+            scope.spawn(move || {
+                let mut lines: Vec<_> = part
+                    .iter()
+                    .map(|(_, key)| Connection::open(system.port, Some(key)).unwrap())
+                    .collect();
+                for round in 0..seconds {
+                    let due = since + Duration::from_secs(round);
+                    thread::sleep(due.saturating_duration_since(Instant::now()));
+                    for (line, (node, _)) in lines.iter_mut().zip(part) {
+                        beat(line, node);
+                    }
+                    if due.elapsed() > Duration::from_secs(1) {
+                        *late.lock().unwrap() += 1;
+                    }
+                }
+            });
+        }
+    });
+    let elapsed = since.elapsed().as_secs_f64().max(seconds as f64);
+    let cpu = (cpu_seconds(system.pid()) - before) / elapsed;
+    vec![Row::new(
+        "1,000 simulated agents with a heartbeat every second: CPU of the server",
+        format!("{cpu:.2} CPU seconds a second ({} late rounds)", late.into_inner().unwrap()),
+    )]
+}
+
+fn register(system: &System, token: &str, number: usize) -> (String, String) {
+    let node = json!({"node_name": format!("node-{number}"), "gpu_count": 8, "gpu_type": "NVIDIA A100",
+                      "gpu_memory_total": 8 * 40960, "cpu_cores": 64, "memory_total": 512 << 10});
+    let mut line = Connection::open(system.port, Some(token)).unwrap();
+    let node = line.call("POST", "/gpu-workers/nodes/register", Some(&node)).unwrap().ok();
+    let text = |field: &str| node[field].as_str().unwrap().to_owned();
+    (text("node_id"), text("api_key"))
+}
+
+fn beat(line: &mut Connection, node: &str) {
+    let gpu = |index: usize| {
+        json!({"gpu_index": index, "gpu_uuid": format!("GPU-{node}-{index}"), "gpu_memory": 40960,
+               "gpu_memory_available": 40000, "utilization": 40.5, "temperature": 61, "power_usage": 250.0})
+    };
+    let body = json!({"node_id": node, "gpu_memory_available": 8 * 40000, "health_status": "healthy",
+                      "gpu_instances": (0..8).map(gpu).collect::<Vec<_>>()});
+    let answer =
+        line.call("POST", &format!("/gpu-workers/nodes/{node}/heartbeat"), Some(&body)).unwrap();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}

@@ -1,0 +1,58 @@
+//! How fast the standalone body is, as a Markdown table: `cargo xtask bench-server`.
+//!
+//! Everything is measured from outside, on the release program that users run. Nothing is compared with a
+//! limit: other machines have other numbers.
+
+#[path = "../../tests/standalone/http.rs"]
+mod http;
+#[path = "../../tests/standalone/image.rs"]
+mod image;
+mod latency;
+mod load;
+mod memory;
+mod system;
+
+use std::process::ExitCode;
+
+/// One line of the table.
+pub(crate) struct Row {
+    /// What was measured.
+    pub(crate) what: String,
+    /// What came out.
+    pub(crate) result: String,
+}
+
+impl Row {
+    pub(crate) fn new(what: impl Into<String>, result: impl Into<String>) -> Self {
+        Self { what: what.into(), result: result.into() }
+    }
+}
+
+/// A measurement, by the name under which it can be asked for.
+type Measurement = (&'static str, fn() -> Vec<Row>);
+
+const MEASUREMENTS: [Measurement; 6] = [
+    ("jobs", load::thousand_jobs),
+    ("submit", load::submissions),
+    ("heartbeats", load::heartbeats),
+    ("memory", memory::idle),
+    ("start", latency::process_start),
+    ("container", latency::container_start),
+];
+
+fn main() -> ExitCode {
+    if std::env::var_os("AGENTAFLOW_BENCH_SERVER").is_none() {
+        println!("`cargo xtask bench-server` measures the standalone body");
+        return ExitCode::SUCCESS;
+    }
+    let wanted: Vec<_> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    println!("| what | result |\n|---|---|");
+    for (name, measure) in MEASUREMENTS {
+        if wanted.is_empty() || wanted.iter().any(|word| name.contains(word)) {
+            for row in measure() {
+                println!("| {} | {} |", row.what, row.result);
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,88 @@
+//! Containers on a real engine, named by `AGENTAFLOW_TEST_DOCKER` (the path of its socket).
+
+use serde_json::{Value, json};
+
+use crate::harness::{Cluster, SOON, eventually};
+use crate::image::{IMAGE, make_image};
+
+fn socket() -> String {
+    std::env::var("AGENTAFLOW_TEST_DOCKER")
+        .expect("AGENTAFLOW_TEST_DOCKER names the engine's socket")
+}
+
+fn cluster() -> Cluster {
+    make_image(&socket());
+    let mut cluster = Cluster::server(&[]);
+    cluster.agent("box", &["--runtime", "docker", "--docker-socket", &socket()]);
+    cluster.wait_for_nodes(1);
+    cluster
+}
+
+fn submit(cluster: &Cluster, script: &str, more: &Value) -> i64 {
+    let mut job = json!({"docker_image": IMAGE, "command": ["/bin/sh", "-c", script]});
+    job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    cluster.post("/gpu-workers/jobs/", &job).ok()["id"].as_i64().unwrap()
+}
+
+#[test]
+#[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
+fn docker_runs_a_container_and_returns_its_output_and_code() {
+    let cluster = cluster();
+    let ran = cluster.run(&["run", IMAGE, "--", "sh", "-c", "echo hello from $JOB_ID; exit 5"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(5), "hello from 1\n"), "{}", ran.err);
+}
+
+#[test]
+#[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
+fn docker_stops_a_cancelled_container_and_one_that_runs_too_long() {
+    let cluster = cluster();
+    let script = "trap 'echo bye; exit 0' TERM; echo on; while :; do sleep 0.1; done";
+    let id = submit(&cluster, script, &json!({}));
+    eventually("it runs", SOON, || cluster.logs(id).contains("on").then_some(()));
+    cluster.post(&format!("/gpu-workers/jobs/{id}/cancel"), &json!({})).ok();
+    cluster.wait_for_status(id, "cancelled");
+    assert_eq!(cluster.logs(id), "on\nbye\n");
+    let id = submit(&cluster, "sleep 60", &json!({"timeout_seconds": 1, "stop_grace_seconds": 1}));
+    assert_eq!(cluster.wait_for_status(id, "failed")["end_reason"], "TimedOut");
+}
+
+#[test]
+#[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
+fn docker_containers_outlive_a_killed_agent_and_are_adopted() {
+    let mut cluster = cluster();
+    let id = submit(&cluster, "echo begun; sleep 4; echo done", &json!({}));
+    eventually("it runs", SOON, || cluster.logs(id).contains("begun").then_some(()));
+    cluster.agents.get_mut("box").unwrap().kill();
+    cluster.restart_agent("box");
+    let job = cluster.wait_for_status(id, "completed");
+    assert_eq!(job["attempt"], 1, "{job:#}");
+    assert_eq!(cluster.logs(id), "begun\ndone\n");
+}
+
+#[test]
+#[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
+fn docker_tells_memory_that_ran_out_and_an_image_that_is_not_there() {
+    let cluster = cluster();
+    // It keeps what it has read until a line ends, which never happens.
+    let hungry = "exec tail /dev/zero";
+    let id = submit(&cluster, hungry, &json!({"memory_required": 64}));
+    let job = cluster.wait_for_status(id, "failed");
+    assert_eq!(job["end_reason"], "OutOfMemory", "{job:#}");
+    let missing = json!({"docker_image": "127.0.0.1:1/no/such", "docker_tag": "image"});
+    let id = cluster.post("/gpu-workers/jobs/", &missing).ok()["id"].as_i64().unwrap();
+    let job = cluster.wait_for_status(id, "failed");
+    assert_eq!(job["end_reason"], "ImagePull", "{job:#}");
+}
+
+#[test]
+#[ignore = "needs a Docker engine: AGENTAFLOW_TEST_DOCKER"]
+fn docker_result_files_and_folders_reach_the_container() {
+    let cluster = cluster();
+    let id = submit(&cluster, "echo '{\"answer\": 42}' > $AGENTAFLOW_OUTPUT", &json!({}));
+    assert_eq!(cluster.wait_for_status(id, "completed")["output_data"]["answer"], 42);
+    let volume = json!({"volumes": [{"source": "/etc", "target": "/host"}]});
+    let id = submit(&cluster, "true", &volume);
+    let job = cluster
+        .wait_for(id, "refused", |job| job["status"] == "failed" || job["status"] == "pending");
+    assert_ne!(job["status"], "completed", "a folder that nobody allowed was mounted");
+}

@@ -1,0 +1,406 @@
+//! Starts the real program on free ports with folders of its own, and ends everything that it started.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::http::{Answer, Connection};
+use crate::procs::{kill_all, processes};
+
+/// The program under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");
+
+/// How often agents give a sign of life in tests: short, so that losses are noticed soon.
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(300);
+
+/// How long anything that should happen soon may take on a busy machine.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// A program that was started.
+pub(crate) struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    fn start(mut command: Command, log: &Path) -> Self {
+        let file = fs::File::options().create(true).append(true).open(log).unwrap();
+        command.stdin(Stdio::null()).stdout(file.try_clone().unwrap()).stderr(file);
+        Self { child: command.spawn().unwrap(), log: log.to_owned() }
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// What it said so far.
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        // It may be gone already.
+        let _ = kill_process(self.pid(), signal);
+    }
+
+    /// `kill -9`, and until it is gone.
+    pub(crate) fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.child.wait().unwrap();
+    }
+
+    pub(crate) fn wait(&mut self, within: Duration) -> ExitStatus {
+        eventually("the program ends", within, || self.child.try_wait().unwrap())
+    }
+
+    /// SIGTERM; how long it took to end, and how it ended.
+    pub(crate) fn terminate(&mut self) -> (ExitStatus, Duration) {
+        let since = Instant::now();
+        self.signal(Signal::TERM);
+        (self.wait(SOON), since.elapsed())
+    }
+}
+
+/// A server with its agents, or `up`, and everything they write.
+pub(crate) struct Cluster {
+    home: TempDir,
+    pub(crate) port: u16,
+    arguments: Vec<String>,
+    pub(crate) server: Process,
+    pub(crate) agents: BTreeMap<String, Process>,
+    agent_arguments: BTreeMap<String, Vec<String>>,
+}
+
+impl Cluster {
+    /// `agentaflow server`, ready.
+    pub(crate) fn server(extra: &[&str]) -> Self {
+        Self::start("server", extra)
+    }
+
+    /// `agentaflow up` with simulated GPUs, ready.
+    pub(crate) fn up(extra: &[&str]) -> Self {
+        let mut all = vec!["--sim-gpus", "2", "--heartbeat", "300ms"];
+        all.extend(extra);
+        let cluster = Self::start("up", &all);
+        cluster.wait_for_nodes(1);
+        cluster
+    }
+
+    fn start(command: &str, extra: &[&str]) -> Self {
+        let home = tempfile::Builder::new().prefix("agentaflow-").tempdir().unwrap();
+        // Jobs run as another user when the tests run as root, and write into `shared`.
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir(home.path().join("shared")).unwrap();
+        fs::set_permissions(home.path().join("shared"), fs::Permissions::from_mode(0o777)).unwrap();
+        let port = free_port();
+        let data = home.path().join("data");
+        let mut arguments = vec![command.to_owned()];
+        arguments.extend(["--listen".to_owned(), format!("127.0.0.1:{port}")]);
+        arguments.extend(["--data-dir".to_owned(), data.display().to_string()]);
+        arguments.extend(extra.iter().map(ToString::to_string));
+        let server = begin(home.path(), &arguments, "server");
+        let mut cluster = Self {
+            home,
+            port,
+            arguments,
+            server,
+            agents: BTreeMap::new(),
+            agent_arguments: BTreeMap::new(),
+        };
+        cluster.wait_until_ready();
+        cluster
+    }
+
+    /// Starts a killed or ended server again, on the same port and folder.
+    pub(crate) fn restart_server(&mut self) {
+        self.server = begin(self.home.path(), &self.arguments, "server");
+        self.wait_until_ready();
+    }
+
+    fn wait_until_ready(&mut self) {
+        let since = Instant::now();
+        while self.try_call("GET", "/readyz", None, None).is_none_or(|answer| answer.status != 200)
+        {
+            let ended = self.server.child.try_wait().unwrap();
+            assert!(ended.is_none(), "the server ended: {}", self.server.said());
+            assert!(since.elapsed() < SOON, "the server is not ready: {}", self.server.said());
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Starts an agent that runs processes, with two simulated GPUs.
+    pub(crate) fn agent(&mut self, name: &str, extra: &[&str]) {
+        let server = format!("http://127.0.0.1:{}", self.port);
+        self.agent_at(name, &server, extra);
+    }
+
+    /// The same, reaching the server by another way.
+    pub(crate) fn agent_at(&mut self, name: &str, server: &str, extra: &[&str]) {
+        let state = self.state_dir(name).display().to_string();
+        let token = self.path("data/registration-token").display().to_string();
+        let interval = format!("{}ms", HEARTBEAT.as_millis());
+        let mut arguments: Vec<String> = [
+            "agent",
+            "--server",
+            server,
+            "--token-file",
+            &token,
+            "--name",
+            name,
+            "--state-dir",
+            &state,
+            "--heartbeat",
+            &interval,
+            "--health-listen",
+            "127.0.0.1:0",
+            "--sim-gpus",
+            "2",
+            "--stop-grace",
+            "1s",
+        ]
+        .map(String::from)
+        .into();
+        if !extra.contains(&"--runtime") {
+            arguments.extend(["--runtime", "process", "--allow-process"].map(String::from));
+        }
+        arguments.extend(extra.iter().map(ToString::to_string));
+        self.agent_arguments.insert(name.to_owned(), arguments);
+        self.restart_agent(name);
+    }
+
+    /// Starts a killed agent again.
+    pub(crate) fn restart_agent(&mut self, name: &str) {
+        let agent = begin(self.home.path(), &self.agent_arguments[name], name);
+        self.agents.insert(name.to_owned(), agent);
+    }
+
+    /// Waits until so many nodes take work.
+    pub(crate) fn wait_for_nodes(&self, count: usize) {
+        let ready = |node: &&Value| node["status"] == "active" && node["reachable"] == true;
+        eventually("the nodes take work", SOON, || {
+            let nodes = self.get("/gpu-workers/nodes/").ok();
+            (nodes.as_array().unwrap().iter().filter(ready).count() >= count).then_some(())
+        });
+    }
+
+    /// A path below the cluster's own folder.
+    pub(crate) fn path(&self, below: &str) -> PathBuf {
+        self.home.path().join(below)
+    }
+
+    /// A folder into which jobs may write.
+    pub(crate) fn shared(&self, file: &str) -> String {
+        self.path("shared").join(file).display().to_string()
+    }
+
+    fn state_dir(&self, agent: &str) -> PathBuf {
+        self.path(&format!("agent-{agent}"))
+    }
+
+    /// The guardian of an agent.
+    pub(crate) fn guardian(&self, agent: &str) -> Option<Pid> {
+        let dir = self.state_dir(agent).display().to_string();
+        processes(|command, _| command.contains("\0guardian\0") && command.contains(&dir))
+            .first()
+            .copied()
+    }
+
+    /// Ends everything of an agent at once, as if its machine had lost power.
+    pub(crate) fn lose_machine(&mut self, agent: &str) {
+        let dir = self.state_dir(agent).display().to_string();
+        self.agents.get_mut(agent).unwrap().kill();
+        // The guardian must not see its tasks die, or it would write down how they ended.
+        kill_all(|command, _| command.contains("\0guardian\0") && command.contains(&dir));
+        kill_all(|_, environment| environment.contains(&dir));
+    }
+
+    /// The admin's token.
+    pub(crate) fn token(&self) -> String {
+        fs::read_to_string(self.path("data/admin-token")).unwrap_or_default().trim().to_owned()
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        self.call("GET", path, None)
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Answer {
+        self.call("POST", path, Some(body))
+    }
+
+    pub(crate) fn put(&self, path: &str, body: &Value) -> Answer {
+        self.call("PUT", path, Some(body))
+    }
+
+    /// A call as the admin.
+    #[track_caller]
+    pub(crate) fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        let answer = self.try_call(method, path, body, Some(&self.token()));
+        answer.unwrap_or_else(|| panic!("no answer to {method} {path}"))
+    }
+
+    /// A call that may find no server.
+    pub(crate) fn try_call(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        token: Option<&str>,
+    ) -> Option<Answer> {
+        Connection::open(self.port, token).ok()?.call(method, path, body).ok()
+    }
+
+    /// The command line, as the user whom `up` or this harness set up.
+    pub(crate) fn cli(&self, arguments: &[&str]) -> Command {
+        let mut command = program(self.home.path());
+        command.args(arguments);
+        if self.arguments[0] != "up" {
+            command.env("AGENTAFLOW_SERVER", format!("http://127.0.0.1:{}", self.port));
+            command.env("AGENTAFLOW_TOKEN", self.token());
+        }
+        command
+    }
+
+    /// Runs the command line to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
+        Ran::from(self.cli(arguments).stdin(Stdio::null()).output().unwrap())
+    }
+
+    /// Hands in a process job for the shell, with more fields if wanted; its number.
+    #[track_caller]
+    pub(crate) fn submit(&self, script: &str, more: Value) -> i64 {
+        let answer = self.post("/gpu-workers/jobs/", &shell_job(script, more));
+        answer.ok()["id"].as_i64().unwrap()
+    }
+
+    pub(crate) fn job(&self, id: i64) -> Value {
+        self.get(&format!("/gpu-workers/jobs/{id}")).ok()
+    }
+
+    /// Waits until the job is as wanted; a server that is away is waited for, too.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, id: i64, wanted: &str, test: impl Fn(&Value) -> bool) -> Value {
+        let token = self.token();
+        let path = format!("/gpu-workers/jobs/{id}");
+        let mut last = Value::Null;
+        let since = Instant::now();
+        loop {
+            if let Some(answer) = self.try_call("GET", &path, None, Some(&token)) {
+                last = answer.json();
+            }
+            if test(&last) {
+                return last;
+            }
+            assert!(since.elapsed() < SOON, "job {id} is not {wanted}: {last:#}");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_for_status(&self, id: i64, status: &str) -> Value {
+        self.wait_for(id, status, |job| job["status"] == status)
+    }
+
+    /// The output of a job.
+    pub(crate) fn logs(&self, id: i64) -> String {
+        self.get(&format!("/gpu-workers/jobs/{id}/logs")).body
+    }
+
+    /// The kinds of a job's events, in order.
+    pub(crate) fn events(&self, id: i64) -> Vec<String> {
+        let events = self.get(&format!("/gpu-workers/jobs/{id}/events")).ok();
+        let events = events.as_array().unwrap().iter();
+        events.map(|event| event["kind"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.server.kill();
+        self.agents.values_mut().for_each(Process::kill);
+        let home = self.home.path().display().to_string();
+        for _ in 0..3 {
+            kill_all(|command, environment| command.contains(&home) || environment.contains(&home));
+        }
+        if std::thread::panicking() {
+            for (name, process) in [("server", &self.server)]
+                .into_iter()
+                .chain(self.agents.iter().map(|(name, process)| (name.as_str(), process)))
+            {
+                eprintln!("---- {name} said:\n{}", process.said());
+            }
+        }
+    }
+}
+
+/// How a command of the command line ended.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+/// The program with settings of its own.
+pub(crate) fn program(home: &Path) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.env("HOME", home).env("XDG_CONFIG_HOME", home.join("config"));
+    for name in [
+        "AGENTAFLOW_SERVER",
+        "AGENTAFLOW_TOKEN",
+        "AGENTAFLOW_CONTEXT",
+        "XDG_DATA_HOME",
+        "LOG_LEVEL",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn begin(home: &Path, arguments: &[String], name: &str) -> Process {
+    let mut command = program(home);
+    command.args(arguments).env("LOG_LEVEL", "info");
+    Process::start(command, &home.join(format!("{name}.log")))
+}
+
+/// A process job for the shell.
+pub(crate) fn shell_job(script: &str, more: Value) -> Value {
+    let mut job = json!({"runtime": "process", "command": ["/bin/sh", "-c", script]});
+    if let (Value::Object(job), Value::Object(more)) = (&mut job, more) {
+        job.extend(more);
+    }
+    job
+}
+
+/// A port that nobody listens on.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Asks again until there is an answer.
+#[track_caller]
+pub(crate) fn eventually<T>(what: &str, within: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+    let since = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(since.elapsed() < within, "not within {within:?}: {what}");
+        sleep(Duration::from_millis(20));
+    }
+}

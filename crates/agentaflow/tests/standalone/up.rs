@@ -1,0 +1,192 @@
+//! `agentaflow up` and the one-liners that work right after it.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::harness::{Cluster, Ran, eventually, free_port, program};
+
+fn mode(path: &Path) -> u32 {
+    path.metadata().unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn within_two_seconds_a_command_prints_its_output_and_ends_with_its_code() {
+    let since = Instant::now();
+    let cluster = Cluster::up(&[]);
+    let ran = cluster.run(&["run", "--", "sh", "-c", "echo hi; exit 3"]);
+    let took = since.elapsed();
+    assert_eq!((ran.code, ran.out.as_str()), (Some(3), "hi\n"), "{}", ran.err);
+    // A debug build on a machine that runs other tests is given some more.
+    assert!(took < Duration::from_secs(4), "took {took:?}");
+}
+
+#[test]
+fn secrets_are_files_of_their_owner_only_and_the_context_is_written() {
+    let cluster = Cluster::up(&[]);
+    let data = cluster.path("data");
+    assert_eq!(mode(&data), 0o700);
+    for secret in ["admin-token", "registration-token", "secret-key", "jwt-key"] {
+        assert_eq!(mode(&data.join(secret)), 0o600, "{secret}");
+    }
+    let context = cluster.path("config/agentaflow/config.toml");
+    assert_eq!(mode(&context), 0o600);
+    let text = fs::read_to_string(context).unwrap();
+    assert!(text.contains(&format!("http://127.0.0.1:{}", cluster.port)), "no URL");
+    assert!(text.contains(&cluster.token()), "no token");
+    let shown = cluster.run(&["context", "list"]);
+    assert!(shown.out.starts_with("* local"), "{}", shown.out);
+    assert!(!shown.out.contains(&cluster.token()), "a token is shown");
+}
+
+#[test]
+fn the_screen_says_where_it_is_what_is_simulated_and_what_to_try() {
+    let cluster = Cluster::up(&[]);
+    let said = cluster.server.said();
+    for part in ["http://127.0.0.1:", "SIMULATED", "admin-token", "agentaflow run -- echo hello"] {
+        assert!(said.contains(part), "`{part}` is not in:\n{said}");
+    }
+    assert!(!said.contains(&cluster.token()), "the token is on the screen");
+    let nodes = cluster.get("/gpu-workers/nodes/").ok();
+    assert_eq!((&nodes[0]["simulated"], &nodes[0]["gpu_count"]), (&json!(true), &json!(2)));
+}
+
+#[test]
+fn a_job_on_simulated_gpus_gets_no_device_and_a_notice() {
+    let cluster = Cluster::up(&[]);
+    let ran =
+        cluster.run(&["run", "--gpus", "1", "--", "sh", "-c", "echo \"[$CUDA_VISIBLE_DEVICES]\""]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(ran.out.to_lowercase().contains("simulated"), "{}", ran.out);
+    assert!(ran.out.ends_with("[]\n"), "{}", ran.out);
+}
+
+#[test]
+fn a_clean_stop_takes_less_than_five_seconds_and_costs_a_job_no_retry() {
+    let mut cluster = Cluster::up(&[]);
+    let started = cluster.shared("started");
+    // It takes TERM badly: stopping has to be hard in the end, and still within the time.
+    let script = format!("trap '' TERM; echo x >> {started}; while :; do sleep 0.1; done");
+    let id = cluster.submit(&script, json!({}));
+    cluster.wait_for_status(id, "running");
+    eventually("it began", Duration::from_secs(5), || Path::new(&started).exists().then_some(()));
+    let (status, took) = cluster.server.terminate();
+    assert!(status.success(), "{status}: {}", cluster.server.said());
+    assert!(took < Duration::from_secs(5), "took {took:?}");
+    cluster.restart_server();
+    cluster.wait_for_status(id, "running");
+    eventually("it began again", Duration::from_secs(5), || {
+        (fs::read_to_string(&started).unwrap() == "x\nx\n").then_some(())
+    });
+    assert_eq!(cluster.job(id)["retries_used"], 0);
+}
+
+#[test]
+fn a_busy_port_is_named_with_the_fix() {
+    let cluster = Cluster::up(&[]);
+    let other = tempfile::tempdir().unwrap();
+    let listen = format!("127.0.0.1:{}", cluster.port);
+    let data = other.path().join("data").display().to_string();
+    let ran = Ran::from(
+        program(other.path())
+            .args(["up", "--listen", &listen, "--data-dir", &data])
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(ran.code, Some(1), "{}", ran.err);
+    let port = cluster.port.to_string();
+    for part in [port.as_str(), "127.0.0.1", "in use by `agentaflow`", "--listen"] {
+        assert!(ran.err.contains(part), "{}", ran.err);
+    }
+}
+
+#[test]
+fn a_second_server_on_the_same_folder_is_refused_in_words() {
+    let cluster = Cluster::up(&[]);
+    let listen = format!("127.0.0.1:{}", free_port());
+    let data = cluster.path("data").display().to_string();
+    let ran = Ran::from(
+        program(&cluster.path(""))
+            .args(["server", "--listen", &listen, "--data-dir", &data])
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(ran.code, Some(1), "{}", ran.err);
+    assert!(
+        ran.err.contains("another agentaflow server") && ran.err.contains(&data),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn the_job_is_stopped_by_a_signal_to_run_without_a_terminal() {
+    let cluster = Cluster::up(&[]);
+    let mut child = cluster
+        .cli(&["run", "--", "sh", "-c", "echo on; sleep 60"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 3];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(128 + 15), "{}", ran.err);
+    assert_eq!(cluster.job(1)["status"], "cancelled");
+}
+
+#[test]
+fn every_command_for_people_answers_in_words_and_in_json() {
+    let cluster = Cluster::up(&[]);
+    let submitted = cluster.run(&["submit", "--name", "greeting", "--", "echo", "hello"]);
+    let id = submitted.out.trim().to_owned();
+    cluster.wait_for_status(id.parse().unwrap(), "completed");
+    let out = |arguments: &[&str]| {
+        let ran = cluster.run(arguments);
+        assert_eq!(ran.code, Some(0), "{arguments:?}: {}", ran.err);
+        ran.out
+    };
+    assert_eq!(out(&["logs", &id]), "hello\n");
+    assert_eq!(out(&["logs", &id, "-f", "--tail", "1"]), "hello\n");
+    assert!(out(&["jobs"]).contains("greeting"));
+    assert!(out(&["status"]).contains("SIMULATED"));
+    assert!(out(&["status", &id]).contains("completed"));
+    assert!(out(&["events", &id]).contains("Submitted"));
+    assert!(out(&["explain", &id]).contains("completed"));
+    assert!(out(&["what-if", "--gpus", "64", "--", "true"]).contains("64"));
+    for list in
+        [&["jobs", "-o", "json"][..], &["nodes", "-o", "json"], &["events", &id, "-o", "json"]]
+    {
+        assert!(serde_json::from_str::<Vec<serde_json::Value>>(&out(list)).is_ok(), "{list:?}");
+    }
+}
+
+#[test]
+fn failures_have_codes_of_their_own() {
+    let cluster = Cluster::up(&[]);
+    let missing = cluster.run(&["status", "999"]);
+    assert_eq!(missing.code, Some(3), "{}", missing.err);
+    let refused =
+        Ran::from(cluster.cli(&["jobs"]).env("AGENTAFLOW_TOKEN", "wrong").output().unwrap());
+    assert_eq!(refused.code, Some(4), "{}", refused.err);
+    assert_eq!(cluster.run(&["run"]).code, Some(2));
+    let nobody = format!("http://127.0.0.1:{}", free_port());
+    let away =
+        Ran::from(cluster.cli(&["jobs"]).env("AGENTAFLOW_SERVER", &nobody).output().unwrap());
+    assert_eq!(away.code, Some(5), "{}", away.err);
+    assert!(away.err.contains("is it running? `agentaflow up` starts one"), "{}", away.err);
+    let run = Ran::from(
+        cluster.cli(&["run", "--", "true"]).env("AGENTAFLOW_SERVER", &nobody).output().unwrap(),
+    );
+    assert_eq!(run.code, Some(125), "{}", run.err);
+    let cannot = cluster.run(&["run", "--", "/no/such/program"]);
+    assert_eq!(cannot.code, Some(125), "{}", cannot.err);
+}

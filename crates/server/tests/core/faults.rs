@@ -1,0 +1,109 @@
+//! A store that fails: nothing is promised that is not kept.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+
+use agentaflow_api::billing::{LedgerEntry, UsageRow};
+use agentaflow_api::event::Event;
+use agentaflow_api::job::JobStatus;
+use agentaflow_server::store::{
+    Change, EventFilter, IdempotencyRow, JobFilter, JobRow, LedgerFilter, Loaded, Store,
+    StoreError, UsageBy,
+};
+
+use crate::rig::{Rig, ended, running, spec};
+
+/// Refuses to write while told to, like a full disk.
+struct Full {
+    inner: Arc<dyn Store>,
+    full: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Store for Full {
+    async fn commit(&self, changes: &[Change]) -> Result<(), StoreError> {
+        if self.full.load(Ordering::SeqCst) {
+            return Err(StoreError::Failed { what: "commit", source: "the disk is full".into() });
+        }
+        self.inner.commit(changes).await
+    }
+    async fn load(&self, month: &str) -> Result<Loaded, StoreError> {
+        self.inner.load(month).await
+    }
+    async fn job(&self, id: i64) -> Result<Option<JobRow>, StoreError> {
+        self.inner.job(id).await
+    }
+    async fn jobs(&self, filter: &JobFilter) -> Result<Vec<JobRow>, StoreError> {
+        self.inner.jobs(filter).await
+    }
+    async fn count_jobs(&self, filter: &JobFilter) -> Result<u64, StoreError> {
+        self.inner.count_jobs(filter).await
+    }
+    async fn events(&self, filter: &EventFilter) -> Result<Vec<Event>, StoreError> {
+        self.inner.events(filter).await
+    }
+    async fn ledger(&self, filter: &LedgerFilter) -> Result<Vec<LedgerEntry>, StoreError> {
+        self.inner.ledger(filter).await
+    }
+    async fn usage(&self, by: UsageBy, filter: &LedgerFilter) -> Result<Vec<UsageRow>, StoreError> {
+        self.inner.usage(by, filter).await
+    }
+    async fn idempotency(
+        &self,
+        user: i64,
+        key: &str,
+    ) -> Result<Option<IdempotencyRow>, StoreError> {
+        self.inner.idempotency(user, key).await
+    }
+    async fn ping(&self) -> Result<(), StoreError> {
+        self.inner.ping().await
+    }
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+#[tokio::test]
+async fn on_a_full_disk_nothing_is_promised_and_nothing_is_lost() {
+    let full = Arc::new(AtomicBool::new(false));
+    let flag = full.clone();
+    let rig = Rig::with(|_| {}, move |inner| Arc::new(Full { inner, full: flag })).await;
+    let mut worker = rig.worker("a", 1).await;
+    let id = rig.submit(spec(1)).await;
+    let key = worker.assignment().await.key;
+    worker.report(key, running()).await;
+
+    full.store(true, Ordering::SeqCst);
+    assert_eq!(rig.try_submit(spec(1)).await.unwrap_err().status, 503);
+    let jobs = rig.core.store().jobs(&JobFilter { limit: 10, ..Default::default() }).await.unwrap();
+    assert_eq!(jobs.len(), 1, "the refused job is nowhere");
+
+    full.store(false, Ordering::SeqCst);
+    for _ in 0..100 {
+        if rig.core.ready().await.is_ok() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(rig.job(id).await.status, JobStatus::Running);
+    assert!(worker.report(key, ended(0, 5)).await, "the running job was not forgotten");
+    assert_eq!(rig.job(id).await.status, JobStatus::Completed);
+    let next = rig.submit(spec(1)).await;
+    assert_eq!(next, id + 1, "numbers go on where the store is");
+    let (mut seen, mut sync) = (false, 0);
+    while !seen {
+        match worker.next().await {
+            agentaflow_api::link::Message::Assign(assignment) => seen = assignment.key.job == next,
+            agentaflow_api::link::Message::Sync { assignments, .. } => {
+                sync += 1;
+                seen = assignments.iter().any(|assignment| assignment.key.job == next);
+            }
+            agentaflow_api::link::Message::Stop(stop) => {
+                panic!("nothing is to be stopped: {stop:?}")
+            }
+        }
+    }
+    assert!(sync >= 1, "after the fault the agent was told everything");
+}

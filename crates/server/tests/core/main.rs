@@ -1,0 +1,7 @@
+//! The core on a real store, with agents that are played by the test.
+
+mod faults;
+mod jobs;
+mod money;
+mod nodes;
+mod rig;

@@ -1,0 +1,123 @@
+//! Money: what is billed, who may spend.
+
+use agentaflow_api::job::{JobSpec, JobStatus};
+use agentaflow_api::link::StopCause;
+use agentaflow_api::units::Dollars;
+use agentaflow_engine::Span;
+use agentaflow_server::store::LedgerFilter;
+
+use crate::rig::{Rig, ended, running, spec, stopped};
+
+/// Here a GPU costs $3.60 an hour: a thousandth of a dollar a second.
+const SECOND: i64 = 1_000;
+
+#[tokio::test]
+async fn a_job_costs_what_it_was_allocated_for_as_long_as_it_ran() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 2).await;
+    let id = rig.submit(spec(2)).await;
+    let key = worker.assignment().await.key;
+    worker.report(key, running()).await;
+    worker.report(key, ended(1, 1_500)).await;
+    let job = rig.job(id).await;
+    assert_eq!(
+        job.cost,
+        Dollars(2 * 3 * SECOND / 2),
+        "failed jobs are paid for as far as they ran"
+    );
+    let ledger =
+        rig.core.store().ledger(&LedgerFilter { limit: 10, ..Default::default() }).await.unwrap();
+    assert_eq!(ledger.iter().map(|line| line.micros).sum::<i64>(), job.cost.0);
+    assert_eq!(rig.core.account(rig.ana.user.id).0, Dollars(-job.cost.0));
+}
+
+#[tokio::test]
+async fn nobody_is_billed_for_longer_than_the_server_saw_the_job() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 1).await;
+    let id = rig.submit(spec(1)).await;
+    let key = worker.assignment().await.key;
+    worker.report(key, ended(0, 3_600_000)).await;
+    assert!(rig.job(id).await.cost.0 < 5 * SECOND);
+}
+
+#[tokio::test]
+async fn a_share_of_a_gpu_costs_its_share() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 1).await;
+    let share = |spec: JobSpec| JobSpec { gpu_count: None, ..spec };
+    let half = rig.submit(share(JobSpec { gpu_fraction: Some(0.5), ..spec(0) })).await;
+    let key = worker.assignment().await.key;
+    worker.report(key, ended(0, 1_000)).await;
+    assert_eq!(rig.job(half).await.cost, Dollars(SECOND / 2));
+    let memory = rig.submit(share(JobSpec { gpu_memory_required: Some(10_240), ..spec(0) })).await;
+    let key = worker.assignment().await.key;
+    worker.report(key, ended(0, 1_000)).await;
+    assert_eq!(rig.job(memory).await.cost, Dollars(SECOND / 4));
+}
+
+#[tokio::test]
+async fn a_job_that_would_break_the_limit_waits_and_says_so() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 2).await;
+    // An hour of one GPU, but not of two.
+    rig.limit(Some(5_000_000), false).await;
+    let first = rig.submit(spec(1)).await;
+    let second = rig.submit(spec(1)).await;
+    assert_eq!(worker.assignment().await.key.job, first);
+    let explained = rig.core.explain(second).await.unwrap();
+    assert_eq!(explained.reason.as_deref(), Some("BudgetExceeded"));
+    // A shorter one would fit.
+    let third = rig.submit(JobSpec { timeout_seconds: Some(60), ..spec(1) }).await;
+    assert_eq!(worker.assignment().await.key.job, third);
+    rig.limit(None, false).await;
+    rig.until(second, |job| job.wait_reason.as_deref().is_some_and(|why| why.contains("GPU")))
+        .await;
+}
+
+#[tokio::test]
+async fn who_pays_in_advance_needs_credit() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 1).await;
+    rig.limit(None, true).await;
+    let id = rig.submit(spec(1)).await;
+    assert!(rig.job(id).await.status == JobStatus::Pending);
+    rig.core.credit(rig.ana.user.id, Dollars(10_000_000), Some("paid".into())).await.unwrap();
+    assert_eq!(worker.assignment().await.key.job, id);
+    assert_eq!(rig.core.account(rig.ana.user.id).0, Dollars(10_000_000));
+}
+
+#[tokio::test]
+async fn a_running_job_that_crosses_the_limit_is_warned_then_stopped() {
+    let rig = Rig::with(|settings| settings.budget_grace = Span(1_500), |store| store).await;
+    let mut worker = rig.worker("a", 1).await;
+    let id = rig.submit(spec(1)).await;
+    let key = worker.assignment().await.key;
+    worker.report(key, running()).await;
+    rig.limit(Some(SECOND / 10), false).await;
+    let stop = worker
+        .beating(async {
+            tokio::time::timeout(std::time::Duration::from_secs(8), async {
+                while !rig.kinds(id).await.contains(&"BudgetExceeded".to_owned()) {
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+            })
+            .await
+        })
+        .await;
+    stop.expect("it was not stopped");
+    let kinds = rig.kinds(id).await;
+    let at = |kind: &str| kinds.iter().position(|known| known == kind);
+    assert!(
+        at("BudgetWarning") < at("BudgetExceeded") && at("BudgetWarning").is_some(),
+        "{kinds:?}"
+    );
+    let stop = worker.stop().await;
+    assert_eq!(stop.cause, StopCause::BudgetExceeded);
+    worker.report(key, stopped(stop.cause, 2_000)).await;
+    let job = rig.job(id).await;
+    assert_eq!(
+        (job.status, job.end_reason.as_deref()),
+        (JobStatus::Failed, Some("BudgetExceeded"))
+    );
+}

@@ -1,0 +1,157 @@
+//! The life of nodes.
+
+use agentaflow_api::job::{JobSpec, JobStatus, OnNodeLost};
+use agentaflow_api::link::{Message, StopCause};
+use agentaflow_api::node::{GpuInstance, Heartbeat, NodeStatus, NodeUpdate};
+use agentaflow_server::core::NodeRef;
+
+use crate::rig::{Rig, ended, registration, running, spec, stopped};
+
+#[tokio::test]
+async fn a_lost_agent_cannot_finish_a_job_given_to_another() {
+    let rig = Rig::new().await;
+    let mut first = rig.worker("a", 1).await;
+    let id = rig.submit(spec(1)).await;
+    let old = first.assignment().await.key;
+    first.report(old, running()).await;
+    let mut second = rig.worker("b", 1).await;
+    // The first is silent for three intervals.
+    let new = second.beating(async { rig.until(id, |job| job.attempt == 2).await }).await;
+    assert_eq!(new.assigned_node_id, Some(second.node));
+    let key = second.assignment().await.key;
+    assert!(!first.report(old, ended(0, 5)).await, "late news counts for nothing");
+    assert_eq!(rig.job(id).await.status, JobStatus::Scheduled);
+    assert!(second.report(key, ended(0, 5)).await);
+    assert_eq!(rig.job(id).await.status, JobStatus::Completed);
+    // The first comes back, is active again, and is told that it should have nothing.
+    first.beat().await;
+    let told = loop {
+        if let Message::Sync { assignments, .. } = first.next().await {
+            break assignments;
+        }
+    };
+    assert!(told.is_empty());
+    assert_eq!(rig.core.node(&NodeRef::Number(first.node)).unwrap().status, NodeStatus::Active);
+}
+
+#[tokio::test]
+async fn losses_end_when_the_retries_are_used_up() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 1).await;
+    let id = rig.submit(JobSpec { max_retries: Some(0), ..spec(1) }).await;
+    let key = worker.assignment().await.key;
+    worker.report(key, running()).await;
+    let job = rig.until(id, |job| job.status.is_final()).await;
+    assert_eq!((job.status, job.end_reason.as_deref()), (JobStatus::Failed, Some("NodeLost")));
+}
+
+#[tokio::test]
+async fn a_job_that_waits_for_its_node_is_not_given_to_another() {
+    let rig = Rig::new().await;
+    let mut first = rig.worker("a", 1).await;
+    let id = rig.submit(JobSpec { on_node_lost: Some(OnNodeLost::Wait), ..spec(1) }).await;
+    let assignment = first.assignment().await;
+    assert!(!assignment.leased);
+    first.report(assignment.key, running()).await;
+    let second = rig.worker("b", 1).await;
+    second
+        .beating(async {
+            for _ in 0..100 {
+                let node = rig.core.node(&NodeRef::Number(first.node)).unwrap();
+                if node.status == NodeStatus::Inactive {
+                    break;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        })
+        .await;
+    let job = rig.job(id).await;
+    assert_eq!((job.status, job.attempt), (JobStatus::Running, 1));
+    first.beat().await;
+    assert!(first.report(assignment.key, ended(0, 5)).await);
+    assert_eq!(rig.job(id).await.status, JobStatus::Completed);
+}
+
+#[tokio::test]
+async fn a_drained_node_gives_its_jobs_back_without_using_a_retry() {
+    let rig = Rig::new().await;
+    let mut first = rig.worker("a", 1).await;
+    let id = rig.submit(spec(1)).await;
+    let key = first.assignment().await.key;
+    first.report(key, running()).await;
+    let mut second = rig.worker("b", 1).await;
+    let drain = NodeUpdate { drain: Some(true), ..NodeUpdate::default() };
+    rig.core.update_node(&NodeRef::Number(first.node), drain).await.unwrap();
+    let stop = first.stop().await;
+    assert_eq!(stop.cause, StopCause::Drained);
+    first.report(key, stopped(StopCause::Drained, 5)).await;
+    let again = second.assignment().await;
+    assert_eq!((again.key.job, again.key.epoch), (id, 2));
+    let job = rig.job(id).await;
+    assert_eq!((job.retries_used, job.assigned_node_id), (0, Some(second.node)));
+}
+
+#[tokio::test]
+async fn a_node_registered_by_hand_is_shown_and_never_swallows_a_job() {
+    let rig = Rig::new().await;
+    let node = rig
+        .core
+        .register_node(registration("by-hand", 4), "127.0.0.1".parse().unwrap())
+        .await
+        .unwrap();
+    assert_eq!(node.status, NodeStatus::Pending);
+    rig.core.heartbeat(&NodeRef::Name(node.node_id), Heartbeat::default()).await.unwrap();
+    let id = rig.submit(spec(1)).await;
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(rig.job(id).await.status, JobStatus::Pending);
+    assert!(rig.core.available(0, 0).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_node_with_live_jobs_cannot_be_deleted() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 1).await;
+    rig.submit(spec(1)).await;
+    let key = worker.assignment().await.key;
+    let node = NodeRef::Number(worker.node);
+    assert_eq!(rig.core.delete_node(&node).await.unwrap_err().status, 409);
+    worker.report(key, ended(0, 1)).await;
+    rig.core.delete_node(&node).await.unwrap();
+    assert!(rig.core.nodes().is_empty());
+}
+
+#[tokio::test]
+async fn memory_of_foreign_processes_is_not_given_out() {
+    let rig = Rig::new().await;
+    let worker = rig.worker("a", 1).await;
+    let gpu = GpuInstance {
+        gpu_index: Some(0),
+        gpu_memory_available: Some(10_000),
+        gpu_memory_foreign: Some(30_000),
+        ..GpuInstance::default()
+    };
+    let beat = Heartbeat { gpu_instances: Some(vec![gpu]), ..Heartbeat::default() };
+    rig.core.heartbeat(&NodeRef::Number(worker.node), beat).await.unwrap();
+    assert_eq!(rig.core.available(12_000, 0).await.unwrap().len(), 0);
+    assert_eq!(rig.core.available(8_000, 0).await.unwrap().len(), 1);
+    let share = |mib| JobSpec { gpu_count: None, gpu_memory_required: Some(mib), ..spec(0) };
+    let large = rig.submit(share(12_000)).await;
+    let small = rig.submit(share(8_000)).await;
+    rig.until(small, |job| job.status == JobStatus::Scheduled).await;
+    assert_eq!(rig.job(large).await.status, JobStatus::Pending);
+}
+
+#[tokio::test]
+async fn registering_again_rotates_the_key_and_ends_the_older_stream() {
+    let rig = Rig::new().await;
+    let mut first = rig.worker("a", 1).await;
+    let _second = rig.worker("a", 1).await;
+    let end = tokio::time::timeout(std::time::Duration::from_secs(2), first.stream.recv()).await;
+    assert!(end.unwrap().is_none());
+    assert_eq!(rig.core.nodes().len(), 1);
+    assert_eq!(
+        rig.core.directory(|directory| directory.credentials.len()),
+        2,
+        "one of the node, one of the agent"
+    );
+}

@@ -1,0 +1,66 @@
+//! What every store must do, checked on each of the databases.
+//!
+//! PostgreSQL is named by `AGENTAFLOW_TEST_POSTGRES`, an address whose user may make databases; each check
+//! makes its own.
+
+mod durable;
+mod lists;
+mod make;
+mod money;
+mod owner;
+mod place;
+mod records;
+
+use place::Place;
+
+/// Every check, once on each database.
+macro_rules! checks {
+    ($($module:ident::$check:ident,)*) => {
+        mod sqlite {
+            $(
+                #[tokio::test]
+                async fn $check() {
+                    super::$module::$check(&super::Place::sqlite()).await;
+                }
+            )*
+        }
+
+        mod postgres {
+            $(
+                #[tokio::test]
+                #[ignore = "needs a PostgreSQL server; `cargo xtask test` starts one"]
+                async fn $check() {
+                    super::$module::$check(&super::Place::postgres().await).await;
+                }
+            )*
+        }
+    };
+}
+
+checks! {
+    records::an_empty_store_has_nothing_in_it,
+    records::every_record_comes_back_as_it_was_written,
+    records::a_record_written_again_is_changed,
+    records::what_is_removed_is_gone_and_its_number_is_not_used_again,
+    records::heartbeats_change_nothing_else,
+    records::a_name_that_is_taken_is_refused_and_nothing_is_left_behind,
+    records::a_transaction_is_all_or_nothing,
+    records::a_job_that_is_not_there_cannot_change,
+    records::jobs_that_are_over_are_not_loaded,
+    records::credentials_that_expired_long_ago_are_not_loaded,
+    records::a_key_finds_its_answer_until_it_is_forgotten,
+    records::strings_of_any_kind_come_back,
+    lists::jobs_are_listed_newest_first_in_pages,
+    lists::jobs_are_found_by_owner_state_queue_and_name,
+    lists::searches_take_every_letter_as_it_is,
+    lists::events_are_listed_oldest_first_from_a_cursor,
+    lists::the_ledger_is_listed_newest_first,
+    lists::a_large_transaction_keeps_its_order,
+    money::usage_is_summed_up_by_user_queue_node_and_day,
+    money::sums_are_exact_beyond_64_bits,
+    money::accounts_know_their_balance_and_this_month,
+    owner::a_second_server_is_refused_in_words,
+    owner::everything_is_there_after_opening_again,
+    owner::a_closed_store_fails_and_does_not_hang,
+    owner::readers_do_not_wait_for_the_writer,
+}

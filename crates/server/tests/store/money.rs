@@ -1,0 +1,105 @@
+//! Sums of money and use.
+
+use agentaflow_api::billing::{LedgerEntry, UsageRow};
+use agentaflow_api::units::{Cores, Stamp};
+use agentaflow_server::store::{Change, LedgerFilter, UsageBy};
+
+use crate::make::{self, paid};
+use crate::place::Place;
+
+/// The last millisecond of October 2026 in UTC.
+const OCTOBER: Stamp = Stamp(1_793_491_199_999);
+
+fn line(id: i64, at: Stamp, user: i64, queue: Option<&str>, micros: i64) -> LedgerEntry {
+    LedgerEntry { at, queue: queue.map(str::to_owned), ..make::ledger(id, user, micros) }
+}
+
+/// Two lines of October, two of November, a credit and a correction.
+fn lines() -> Vec<Change> {
+    let november = Stamp(OCTOBER.0 + 1);
+    let same_job = LedgerEntry { job_id: Some(1), ..line(2, OCTOBER, 1, Some("Zeta"), 20) };
+    let credit = LedgerEntry { kind: "credit".to_owned(), ..line(5, november, 1, None, -1000) };
+    let correction = LedgerEntry {
+        kind: "correction".to_owned(),
+        job_id: None,
+        node_id: None,
+        duration_ms: 0,
+        ..line(6, november, 1, None, -5)
+    };
+    let all = [
+        line(1, OCTOBER, 1, Some("alpha"), 10),
+        same_job,
+        line(3, november, 1, Some("alpha"), 40),
+        line(4, november, 7, Some("alpha"), 80),
+        credit,
+        correction,
+    ];
+    let users = [Change::User(Box::new(make::user(1, "ann")))];
+    users.into_iter().chain(all.into_iter().map(paid)).collect()
+}
+
+fn short(rows: &[UsageRow]) -> Vec<(&str, u64, i64)> {
+    rows.iter().map(|row| (row.key.as_str(), row.jobs, row.micros)).collect()
+}
+
+pub(crate) async fn usage_is_summed_up_by_user_queue_node_and_day(place: &Place) {
+    let store = place.open().await;
+    store.commit(&lines()).await.unwrap();
+    let all = LedgerFilter::default();
+    let by_user = store.usage(UsageBy::User, &all).await.unwrap();
+    assert_eq!(short(&by_user), [("ann", 2, 65), ("user 7", 1, 80)]);
+    assert_eq!((by_user[0].gpu_hours, by_user[0].cpu_hours), (7.5, 12.0));
+    assert_eq!((by_user[0].memory_gb_hours, by_user[0].cost.0), (6.0, 65));
+    let by_queue = store.usage(UsageBy::Queue, &all).await.unwrap();
+    assert_eq!(short(&by_queue), [("", 0, -5), ("Zeta", 1, 20), ("alpha", 3, 130)]);
+    let by_node = store.usage(UsageBy::Node, &all).await.unwrap();
+    assert_eq!(short(&by_node), [("", 0, -5), ("gpu-000000000002", 3, 150)]);
+    let by_day = store.usage(UsageBy::Day, &all).await.unwrap();
+    assert_eq!(short(&by_day), [("2026-10-31", 1, 30), ("2026-11-01", 2, 115)]);
+    let october = LedgerFilter { to: Some(Stamp(OCTOBER.0 + 1)), ..all.clone() };
+    assert_eq!(short(&store.usage(UsageBy::User, &october).await.unwrap()), [("ann", 1, 30)]);
+    let november = LedgerFilter { from: Some(Stamp(OCTOBER.0 + 1)), user: Some(7), ..all };
+    assert_eq!(short(&store.usage(UsageBy::Queue, &november).await.unwrap()), [("alpha", 1, 80)]);
+}
+
+pub(crate) async fn sums_are_exact_beyond_64_bits(place: &Place) {
+    let store = place.open().await;
+    // Ten years of a million GPUs, cores and 4 TiB each, again and again, and one thousandth for a millisecond.
+    let ten_years = 10 * 365 * 24 * 3_600_000;
+    let huge = |id| LedgerEntry {
+        gpus: Cores(1_000_000_000),
+        cpu_cores: Cores(1_000_000_000),
+        memory: 1 << 32,
+        duration_ms: ten_years,
+        ..make::ledger(id, 1, i64::MAX / 500)
+    };
+    let tiny = LedgerEntry {
+        gpus: Cores(1),
+        cpu_cores: Cores(1),
+        memory: 1,
+        duration_ms: 1,
+        ..make::ledger(1000, 1, 1)
+    };
+    let mut changes: Vec<Change> = (1..=300).map(|id| paid(huge(id))).collect();
+    changes.push(paid(tiny));
+    store.commit(&changes).await.unwrap();
+    let row = store.usage(UsageBy::Queue, &LedgerFilter::default()).await.unwrap().remove(0);
+    assert_eq!(row.jobs, 301);
+    assert_eq!(row.micros, 300 * (i64::MAX / 500) + 1);
+    let hours = 300.0 * 10.0 * 365.0 * 24.0;
+    assert!((row.gpu_hours - hours * 1e6).abs() < 1e-3, "{}", row.gpu_hours);
+    assert!((row.cpu_hours - hours * 1e6).abs() < 1e-3, "{}", row.cpu_hours);
+    assert!((row.memory_gb_hours - hours * 4_194_304.0).abs() < 1e-3, "{}", row.memory_gb_hours);
+}
+
+pub(crate) async fn accounts_know_their_balance_and_this_month(place: &Place) {
+    let store = place.open().await;
+    store.commit(&lines()).await.unwrap();
+    for (month, accounts) in [
+        ("2026-10", [(1, 935, 30), (7, -80, 0)]),
+        ("2026-11", [(1, 935, 35), (7, -80, 80)]),
+        ("2026-12", [(1, 935, 0), (7, -80, 0)]),
+    ] {
+        assert_eq!(store.load(month).await.unwrap().accounts, accounts, "{month}");
+    }
+}
