@@ -1,15 +1,19 @@
 //! The chores of this repository: `cargo xtask <command>`.
 
 mod bench;
+mod bench_server;
 mod links;
+mod openapi;
 mod process;
 mod repo;
 mod report;
 mod run;
+mod services;
 mod suggest;
 mod test;
 mod test_output;
 mod tools;
+mod with_services;
 mod words;
 
 use std::io::Write;
@@ -21,14 +25,18 @@ Chores of this repository.
 Usage: cargo xtask <command>
 
 Commands:
-  run    Build the program and show it at work on a small demo cluster
-  test   Check everything: format, lints, licences, tests, docs, links, speed
-  bench  Measure the speed of the engine
-  help   Show this text
+  run       Build the program and start everything on this machine
+  test      Check everything: format, lints, licences, tests, docs, links, speed
+  services  Start the services that some tests need, and hold them
+  openapi   Write the description of the API from the code
+  bench     Measure the speed of the engine
+  bench-server
+            Measure the standalone body: jobs a second, latencies, memory
+  help      Show this text
 
 `cargo xtask <command> --help` says more about one command.";
 
-const COMMANDS: [&str; 4] = ["run", "test", "bench", "help"];
+const COMMANDS: [&str; 7] = ["run", "test", "services", "openapi", "bench", "bench-server", "help"];
 
 /// How a command ends when it did not end well.
 enum Failure {
@@ -63,14 +71,22 @@ fn dispatch(arguments: &[String]) -> Result<ExitCode, Failure> {
     let Some((command, rest)) = arguments.split_first() else {
         return Err(Failure::Usage(format!("no command given\n\n{HELP}")));
     };
-    let wants_help = rest.iter().any(|a| a == "--help" || a == "-h");
+    // What stands after `--` is for somebody else.
+    let mut ours = rest.iter().take_while(|argument| *argument != "--");
+    let wants_help = ours.any(|argument| argument == "--help" || argument == "-h");
     match command.as_str() {
         "run" if wants_help => Ok(say(run::HELP)),
         "test" if wants_help => Ok(say(test::HELP)),
+        "services" if wants_help => Ok(say(services::HELP)),
+        "openapi" if wants_help => Ok(say(openapi::HELP)),
         "bench" if wants_help => Ok(say(bench::HELP)),
-        "run" => no_arguments("run", rest).and_then(|()| run::run()),
+        "bench-server" if wants_help => Ok(say(bench_server::HELP)),
+        "run" => run::run(rest),
         "test" => test::run(rest),
+        "services" => no_arguments("services", rest).and_then(|()| services::run()),
+        "openapi" => openapi::run(rest),
         "bench" => bench::run(rest),
+        "bench-server" => bench_server::run(rest),
         "help" | "--help" | "-h" => Ok(say(HELP)),
         unknown => Err(Failure::Usage(format!(
             "unknown command `{unknown}`{}; `cargo xtask help` lists them",

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::report::Report;
-use crate::{Failure, links, process, repo, suggest, test_output, tools, words};
+use crate::{Failure, links, openapi, process, repo, suggest, tools, with_services, words};
 
 pub(crate) const HELP: &str = "\
 Check everything, installing what is missing, and count the results.
@@ -21,7 +21,8 @@ Options:
 All phases run even when one fails. The last line counts what passed, failed and
 was skipped; the lines before it name each failure and each skip with its reason.
 Ends with 0 when nothing failed, with 1 otherwise. Without a terminal only failed
-phases show their output. Installed tools are kept in ~/.cache/agentaflow/tools.";
+phases show their output. Installed tools are kept in ~/.cache/agentaflow/tools.
+Tests that need a PostgreSQL or a Docker engine get one, where it can be started.";
 
 /// One kind of check.
 struct Phase {
@@ -31,7 +32,7 @@ struct Phase {
     check: fn() -> Result<Report>,
 }
 
-const PHASES: [Phase; 8] = [
+const PHASES: [Phase; 9] = [
     Phase { name: "fmt", about: "the code is formatted", check: fmt },
     Phase { name: "clippy", about: "no lint complains", check: clippy },
     Phase {
@@ -42,7 +43,12 @@ const PHASES: [Phase; 8] = [
     Phase {
         name: "tests",
         about: "unit, property, integration and end-to-end tests",
-        check: tests,
+        check: with_services::tests,
+    },
+    Phase {
+        name: "openapi",
+        about: "the committed description of the API is what the code says",
+        check: openapi::check,
     },
     Phase { name: "doc", about: "the API documentation builds without warnings", check: doc },
     Phase {
@@ -171,15 +177,6 @@ fn is_reachable(git_url: &str) -> bool {
         // Without this git would ask for a password where a proxy refuses it.
         .env("GIT_TERMINAL_PROMPT", "0");
     process::succeeds_within(&mut command, Duration::from_secs(10))
-}
-
-fn tests() -> Result<Report> {
-    let finished = process::run(&mut repo::cargo(&["test", "--workspace", "--no-fail-fast"]))?;
-    let report = test_output::read(&finished.output, finished.succeeded());
-    if report.is_failure() {
-        finished.show_output();
-    }
-    Ok(report)
 }
 
 fn doc() -> Result<Report> {

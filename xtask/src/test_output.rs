@@ -1,5 +1,7 @@
 //! Reads what `cargo test` prints: totals from the result lines, names from the lines of tests.
 
+use std::collections::BTreeSet;
+
 use crate::report::Report;
 
 /// Turns the output of `cargo test --no-fail-fast` into a report.
@@ -32,6 +34,23 @@ pub(crate) fn read(output: &str, succeeded: bool) -> Report {
     report
 }
 
+/// The names of all tests that were run, as a report names them.
+pub(crate) fn names_of_run(output: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let mut running: Option<String> = None;
+    for line in output.lines() {
+        let line = without_colour(line);
+        if let Some(program) = started(&line) {
+            running = Some(program);
+        } else if let Some((test, outcome)) = test_line(&line)
+            && !outcome.starts_with("ignored")
+        {
+            names.insert(full_name(running.as_deref(), test));
+        }
+    }
+    names
+}
+
 /// `Running tests/scripts.rs (target/…)` and `Doc-tests agentaflow_engine` announce a program.
 fn started(line: &str) -> Option<String> {
     let line = line.trim_start();
@@ -59,14 +78,18 @@ fn test_line(line: &str) -> Option<(&str, &str)> {
 }
 
 fn record(report: &mut Report, program: Option<&str>, test: &str, outcome: &str) {
-    let test = test.trim_end_matches(" - should panic");
-    let name = program.map_or_else(|| test.to_owned(), |program| format!("{program} {test}"));
+    let name = full_name(program, test);
     if outcome == "FAILED" {
         report.fail(name, "see the output above");
     } else if let Some(reason) = outcome.strip_prefix("ignored") {
         let reason = reason.trim_start_matches(", ");
         report.skip(name, if reason.is_empty() { "ignored, no reason given" } else { reason });
     }
+}
+
+fn full_name(program: Option<&str>, test: &str) -> String {
+    let test = test.trim_end_matches(" - should panic");
+    program.map_or_else(|| test.to_owned(), |program| format!("{program} {test}"))
 }
 
 /// Removes `ESC [ … letter` sequences.
@@ -128,6 +151,20 @@ test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
             [
                 "demo (src/lib.rs) needs_a_gpu: no GPU here",
                 "doc-tests demo src/lib.rs - (line 9): ignored, no reason given",
+            ]
+        );
+    }
+
+    #[test]
+    fn tests_that_were_run_are_named_whether_they_passed_or_not() {
+        let names = names_of_run(MIXED);
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert_eq!(
+            names,
+            [
+                "demo (src/lib.rs) a_gang_is_whole",
+                "demo (src/lib.rs) quota_is_kept",
+                "doc-tests demo src/lib.rs - run (line 3) - compile",
             ]
         );
     }

@@ -9,7 +9,14 @@ use anyhow::{Context, Result, bail};
 use crate::{process, repo};
 
 /// Programs the checks call and the Debian packages that hold them.
-const DEBIAN_PACKAGES: [(&str, &str); 1] = [("git", "git")];
+const DEBIAN_PACKAGES: [(&str, &str); 3] =
+    [("curl", "curl"), ("dockerd", "docker.io"), ("git", "git")];
+
+/// Where Debian puts the programs of a PostgreSQL server, and the package that holds them.
+const POSTGRES: (&str, &str) = ("/usr/lib/postgresql/15/bin", "postgresql-15");
+
+/// Runs in an image without any library.
+const BUSYBOX: (&str, &str) = ("/bin/busybox", "busybox-static");
 
 /// Changing this installs the new version beside the old one.
 const CARGO_DENY: &str = "0.20.2";
@@ -34,13 +41,44 @@ pub(crate) fn ensure_program(program: &str) -> Result<()> {
     }
     let known = DEBIAN_PACKAGES.iter().find(|(name, _)| *name == program);
     let (_, package) = known.with_context(|| format!("no package is known for `{program}`"))?;
+    install_package(&format!("`{program}`"), package)
+}
+
+/// Makes sure that there is a PostgreSQL server; gives the folder of its programs.
+pub(crate) fn ensure_postgres() -> Result<PathBuf> {
+    let (folder, package) = POSTGRES;
+    let has_all = |at: &PathBuf| {
+        ["initdb", "pg_isready", "postgres"].iter().all(|name| is_executable(&at.join(name)))
+    };
+    let usual = || Some(PathBuf::from(folder)).filter(has_all);
+    let elsewhere = || Some(on_path("postgres")?.parent()?.to_owned()).filter(has_all);
+    if let Some(programs) = usual().or_else(elsewhere) {
+        return Ok(programs);
+    }
+    install_package("PostgreSQL", package)?;
+    usual().with_context(|| format!("`{package}` is installed, but `{folder}` is not there"))
+}
+
+/// Makes sure that there is a busybox that needs no library.
+pub(crate) fn ensure_static_busybox() -> Result<()> {
+    let (program, package) = BUSYBOX;
+    let is_there = is_executable(Path::new(program));
+    if is_there && !answers(Command::new("ldd").arg(program)) {
+        return Ok(());
+    }
+    install_package("a busybox that needs no library", package)
+}
+
+/// Installs a Debian package where that is possible; elsewhere the error says what to install.
+fn install_package(what: &str, package: &str) -> Result<()> {
     let missing =
-        format!("`{program}` is missing; `sudo apt-get install {package}` installs it on Debian");
+        format!("{what} is missing; `sudo apt-get install {package}` installs it on Debian");
     if !is_root() || on_path("apt-get").is_none() {
         bail!(missing);
     }
     println!("   installing the Debian package {package}");
-    apt_get(&["update"]).and_then(|()| apt_get(&["install", "-y", package])).context(missing)
+    let install = ["install", "-y", "--no-install-recommends", package];
+    apt_get(&["update"]).and_then(|()| apt_get(&install)).context(missing)
 }
 
 /// The path of cargo-deny: the one on `PATH`, or our own, built once into the cache.
@@ -95,7 +133,7 @@ fn is_executable(file: &Path) -> bool {
     file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output();
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")
 }

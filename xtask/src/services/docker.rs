@@ -1,0 +1,38 @@
+//! A Docker engine of our own, beside any other on the machine.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use super::daemon::Daemon;
+use super::{Started, folder};
+use crate::{process, tools};
+
+pub(super) fn start() -> Result<Started> {
+    if !tools::is_root() {
+        bail!(
+            "only root can start one; AGENTAFLOW_TEST_DOCKER may name the socket of an engine to test on"
+        );
+    }
+    tools::ensure_program("dockerd")?;
+    tools::ensure_static_busybox()?;
+    tools::ensure_program("curl")?;
+    let folder = folder("docker")?;
+    let socket = folder.join("docker.sock");
+    let mut dockerd = Command::new("dockerd");
+    dockerd.arg("--host").arg(format!("unix://{}", socket.display()));
+    dockerd.arg("--data-root").arg(folder.join("data"));
+    dockerd.arg("--exec-root").arg(folder.join("exec"));
+    dockerd.arg("--pidfile").arg(folder.join("docker.pid"));
+    // Works without systemd, and without the right to protect itself from the lack of memory.
+    dockerd.args(["--exec-opt", "native.cgroupdriver=cgroupfs", "--oom-score-adjust=0"]);
+    let place = socket.display().to_string();
+    let answers = || {
+        let mut ping = Command::new("curl");
+        ping.args(["--fail", "--unix-socket", &place, "http://localhost/_ping"]);
+        process::succeeds_within(&mut ping, Duration::from_secs(2))
+    };
+    let daemon = Daemon::start(&dockerd, "TERM", folder)?.until(answers)?;
+    Ok(Started { place, _daemon: Some(daemon) })
+}

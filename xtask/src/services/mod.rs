@@ -1,0 +1,161 @@
+//! The real services that tests need: a PostgreSQL and a Docker engine, each in a folder of its own that is gone
+//! afterwards. `cargo xtask test` starts them by itself, `cargo xtask services` for work by hand.
+
+mod daemon;
+mod docker;
+mod postgres;
+
+use std::env;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::Failure;
+use daemon::Daemon;
+
+pub(crate) const HELP: &str = "\
+Start the services that some tests need, and hold them until Ctrl-C.
+
+Usage: cargo xtask services
+
+Prints the variables that name them. Paste these into another terminal, and there run
+  cargo test --workspace -- --ignored postgres_ docker_
+or one of these tests by its name. A variable that is set already is taken as it is,
+and that service is not started. Docker needs root.";
+
+/// A kind of service: how its tests are told from others, and how it is started.
+#[derive(Debug)]
+pub(crate) struct Kind {
+    name: &'static str,
+    /// The names of its tests begin like this.
+    pub(crate) prefix: &'static str,
+    /// Tells its tests where it is.
+    variable: &'static str,
+    start: fn() -> Result<Started>,
+}
+
+const KINDS: [Kind; 2] = [
+    Kind {
+        name: "PostgreSQL",
+        prefix: "postgres_",
+        variable: "AGENTAFLOW_TEST_POSTGRES",
+        start: postgres::start,
+    },
+    Kind {
+        name: "Docker engine",
+        prefix: "docker_",
+        variable: "AGENTAFLOW_TEST_DOCKER",
+        start: docker::start,
+    },
+];
+
+/// A running service and what its variable says. It is stopped when this is dropped.
+pub(crate) struct Started {
+    place: String,
+    /// None: somebody else's.
+    _daemon: Option<Daemon>,
+}
+
+/// A service, or why there is none.
+pub(crate) struct Service {
+    pub(crate) kind: &'static Kind,
+    started: Result<Started>,
+}
+
+impl Service {
+    /// The variable for its tests, when it runs.
+    pub(crate) fn variable(&self) -> Option<(&'static str, &str)> {
+        let started = self.started.as_ref().ok()?;
+        Some((self.kind.variable, &started.place))
+    }
+
+    /// One that could not be started.
+    #[cfg(test)]
+    pub(crate) fn broken(prefix: &str, reason: &'static str) -> Self {
+        let kind = KINDS.iter().find(|kind| kind.prefix == prefix).expect("a known prefix");
+        Self { kind, started: Err(anyhow::anyhow!(reason)) }
+    }
+
+    /// Why it does not run.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let error = self.started.as_ref().err()?;
+        Some(format!("no {} could be started: {error:#}", self.kind.name))
+    }
+}
+
+/// The kinds of service that one of these tests needs. A test may carry the path of its module in front.
+pub(crate) fn needed_by(tests: &[&str]) -> Vec<&'static Kind> {
+    let is_needed = |kind: &&Kind| tests.iter().any(|test| belongs(test, kind));
+    KINDS.iter().filter(is_needed).collect()
+}
+
+/// True when the test needs this kind of service.
+pub(crate) fn belongs(test: &str, kind: &Kind) -> bool {
+    let name = test.rsplit([' ', ':']).next().unwrap_or(test);
+    name.starts_with(kind.prefix)
+}
+
+/// Starts a service, unless its variable names one already.
+pub(crate) fn start(kind: &'static Kind) -> Service {
+    let given = env::var(kind.variable).ok().filter(|place| !place.is_empty());
+    let started = match given {
+        Some(place) => Ok(Started { place, _daemon: None }),
+        None => (kind.start)(),
+    };
+    Service { kind, started }
+}
+
+/// `cargo xtask services`.
+pub(crate) fn run() -> Result<ExitCode, Failure> {
+    let services: Vec<Service> = KINDS.iter().map(start).collect();
+    for problem in services.iter().filter_map(Service::problem) {
+        eprintln!("warning: {problem}");
+    }
+    let mut any = false;
+    for (name, place) in services.iter().filter_map(Service::variable) {
+        println!("export {name}={place}");
+        any = true;
+    }
+    if !any {
+        return Ok(ExitCode::FAILURE);
+    }
+    println!("# Ctrl-C stops them.");
+    // Ctrl-C ends us, and that ends them: see `daemon.rs`.
+    loop {
+        thread::sleep(Duration::from_hours(1));
+    }
+}
+
+/// A fresh folder for one service; removed when the service is stopped.
+fn folder(name: &str) -> Result<PathBuf> {
+    let base = env::temp_dir();
+    let folder = base.join(format!("agentaflow-{name}-{}", std::process::id()));
+    std::fs::create_dir(&folder)
+        .with_context(|| format!("cannot create the folder `{}`", folder.display()))?;
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_is_told_by_the_beginning_of_its_name() {
+        let prefixes = |tests: &[&str]| -> Vec<&str> {
+            needed_by(tests).iter().map(|kind| kind.prefix).collect()
+        };
+        assert_eq!(prefixes(&["store (src/lib.rs) tests::postgres_keeps_jobs"]), ["postgres_"]);
+        assert_eq!(prefixes(&["docker (tests/docker.rs) docker_runs", "a_docker_x"]), ["docker_"]);
+        assert!(prefixes(&["docker (tests/docker.rs) it_runs_in_docker_"]).is_empty());
+    }
+
+    #[test]
+    fn a_service_that_does_not_run_has_a_reason_instead_of_a_place() {
+        let service = Service::broken("docker_", "not root");
+        assert!(service.variable().is_none());
+        assert_eq!(service.problem().unwrap(), "no Docker engine could be started: not root");
+    }
+}
