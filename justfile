@@ -4,9 +4,9 @@
 default:
     @just --list --unsorted
 
-# Build the program and show it at work on a small demo cluster
-run:
-    cargo xtask run
+# Build the program and start it: API, scheduler and one worker
+run *ARGS:
+    cargo xtask run {{ ARGS }}
 
 # Check everything; `just test --only clippy` checks one thing
 test *ARGS:
@@ -15,6 +15,14 @@ test *ARGS:
 # Measure the speed of the engine
 bench *FILTER:
     cargo xtask bench {{ FILTER }}
+
+# Measure the server: jobs a second, latency, memory
+bench-server:
+    cargo xtask bench-server
+
+# Start a PostgreSQL and a Docker engine for tests, until Ctrl-C
+services:
+    cargo xtask services
 
 # Format the code
 fmt:
