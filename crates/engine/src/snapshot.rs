@@ -51,6 +51,17 @@ impl Scheduler {
         }
     }
 
+    /// Only what no record of a body holds: past use of queues and where round robin goes on. Cheap, however
+    /// much runs; a body that builds its snapshots from its own records adds this.
+    pub fn memory(&self) -> Snapshot {
+        Snapshot {
+            now: self.now,
+            queues: self.queue_facts(),
+            cursor: self.cursor.clone(),
+            ..Snapshot::default()
+        }
+    }
+
     /// Goes on from a snapshot: nothing in it is decided anew.
     pub fn restore(snapshot: Snapshot) -> Result<Self, Rejected> {
         let mut scheduler = Self::new(snapshot.policy);

@@ -60,15 +60,29 @@ fn probe_all(core: &Core, client: &reqwest::Client) {
         let (core, client) = (core.clone(), client.clone());
         tokio::spawn(async move {
             let allowed = allowed(&endpoint, peer.as_deref(), &core.settings().push_allow);
-            let answers = match allowed {
-                Ok(base) => answers(&client, &base).await,
+            let answers = match &allowed {
+                Ok(base) => answers(&client, base).await,
                 Err(why) => {
                     tracing::warn!(node, %why, "a push endpoint is not called");
                     false
                 }
             };
             core.push_answers(node, answers);
+            if let (true, Ok(base)) = (answers, allowed) {
+                catch_up(&core, &client, node, &base).await;
+            }
         });
+    }
+}
+
+/// Says again what was not answered for: a call that failed, or that a killed server did not make.
+async fn catch_up(core: &Core, client: &reqwest::Client, node: i64, base: &Url) {
+    let (tasks, stops) = core.push_due(node);
+    for key in tasks {
+        start(core, client, node, base, key).await;
+    }
+    for stop in stops {
+        halt(core, client, node, base, &stop).await;
     }
 }
 
@@ -89,27 +103,23 @@ fn deliver(core: &Core, client: &reqwest::Client, node: i64, message: Message) {
         match message {
             Message::Assign(assignment) => start(&core, &client, node, &base, assignment.key).await,
             Message::Stop(stop) => halt(&core, &client, node, &base, &stop).await,
-            Message::Sync { assignments, stops } => {
-                // After a restart of the server what was sent may or may not have arrived: agents of the
-                // documents answer 200 to a job that they have.
-                for assignment in assignments {
-                    start(&core, &client, node, &base, assignment.key).await;
-                }
-                for stop in stops {
-                    halt(&core, &client, node, &base, &stop).await;
-                }
-            }
+            // The regular look says what was missed.
+            Message::Sync { .. } => {}
         }
     });
 }
 
-/// Hands a job over: 200 is taken, anything else is not.
+/// Hands a job over: 200 is taken, another answer is not. No answer may be either: the job is taken back before
+/// it is given to another.
 async fn start(core: &Core, client: &reqwest::Client, node: i64, base: &Url, key: TaskKey) {
     let (Some(body), Some(url)) = (core.push_request(key.job), below(base, "jobs/")) else {
         return;
     };
     let news = match client.post(url).json(&body).send().await {
-        Ok(response) if response.status().is_success() => News::Accepted,
+        // 409: it has it already.
+        Ok(response) if response.status().is_success() || response.status().as_u16() == 409 => {
+            News::Accepted
+        }
         Ok(response) => News::Refused {
             detail: match response.status().as_u16() {
                 429 => "its agent says that it is full".to_owned(),
@@ -117,10 +127,13 @@ async fn start(core: &Core, client: &reqwest::Client, node: i64, base: &Url, key
                 other => format!("its agent answered {other}"),
             },
         },
-        Err(error) if error.is_timeout() => {
-            News::Refused { detail: "its agent did not answer in time".to_owned() }
+        Err(error) if error.is_connect() => {
+            News::Refused { detail: "its agent cannot be reached".to_owned() }
         }
-        Err(_) => News::Refused { detail: "its agent cannot be reached".to_owned() },
+        Err(_) if delete(client, base, key.job).await => {
+            News::Refused { detail: "its agent did not answer".to_owned() }
+        }
+        Err(_) => return,
     };
     if let Err(error) = core.push_news(node, Report { key, news }).await {
         tracing::warn!(%error, "news of a push agent was not taken");
@@ -129,18 +142,20 @@ async fn start(core: &Core, client: &reqwest::Client, node: i64, base: &Url, key
 
 /// Stops a job. One that the agent does not know any more is over.
 async fn halt(core: &Core, client: &reqwest::Client, node: i64, base: &Url, stop: &Stop) {
-    let Some(url) = below(base, &format!("jobs/{}", stop.key.job)) else { return };
-    let gone = match client.delete(url).send().await {
-        Ok(response) => response.status().is_success() || response.status().as_u16() == 404,
-        Err(_) => false,
-    };
-    if gone {
+    if delete(client, base, stop.key.job).await {
         let ended = Ended { stopped: Some(stop.cause), ..Ended::default() };
         let report = Report { key: stop.key, news: News::Ended(Box::new(ended)) };
         if let Err(error) = core.push_news(node, report).await {
             tracing::warn!(%error, "news of a push agent was not taken");
         }
     }
+}
+
+/// Tells an agent to stop a job; true when it is gone or unknown there.
+async fn delete(client: &reqwest::Client, base: &Url, job: i64) -> bool {
+    let Some(url) = below(base, &format!("jobs/{job}")) else { return false };
+    let answer = client.delete(url).send().await;
+    answer.is_ok_and(|answer| answer.status().is_success() || answer.status().as_u16() == 404)
 }
 
 /// The endpoint as a URL, if it may be called.

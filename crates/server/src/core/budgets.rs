@@ -1,5 +1,7 @@
 //! Who may still spend: jobs that would break a limit wait, running ones that cross it are warned, then stopped.
 
+use rustc_hash::FxHashMap;
+
 use agentaflow_api::account::Role;
 use agentaflow_api::billing::LedgerEntry;
 use agentaflow_api::job::JobStatus;
@@ -42,8 +44,13 @@ impl State {
             return;
         }
         let dearest = self.dearest();
+        let mut by_user: FxHashMap<i64, Vec<i64>> = FxHashMap::default();
+        for job in self.jobs.values() {
+            by_user.entry(job.user_id).or_default().push(job.id);
+        }
         for user in &limited {
-            self.gate_jobs_of(user, dearest);
+            let jobs = by_user.remove(&user.id).unwrap_or_default();
+            self.gate_jobs_of(user, &jobs, dearest);
         }
         // Whoever is no longer limited is let through.
         let free: Vec<i64> = self
@@ -59,13 +66,13 @@ impl State {
         }
     }
 
-    fn gate_jobs_of(&mut self, user: &UserRow, dearest: Price) {
+    fn gate_jobs_of(&mut self, user: &UserRow, jobs: &[i64], dearest: Price) {
         let Some(mut left) = self.account(user.id).left(user.spending_limit, user.prepaid) else {
             return;
         };
         let now = Stamp::now();
         let mut gates = Vec::new();
-        let jobs: Vec<&JobRow> = self.jobs.values().filter(|job| job.user_id == user.id).collect();
+        let jobs: Vec<&JobRow> = jobs.iter().filter_map(|job| self.jobs.get(job)).collect();
         for job in jobs.iter().filter(|job| job.state.status != JobStatus::Pending) {
             left = left.saturating_sub(committed(job, now));
         }
@@ -157,8 +164,7 @@ impl State {
             }
             (true, Some(since)) => {
                 let over = now.0.saturating_sub(since.0) >= grace.0 as i64;
-                if over && job.state.stopping.is_none_or(|cause| cause != StopCause::BudgetExceeded)
-                {
+                if over && job.state.stopping.is_none_or(super::jobs::moves) {
                     self.job_event(
                         id,
                         "BudgetExceeded",

@@ -8,12 +8,11 @@ use tokio::sync::mpsc;
 
 use agentaflow_api::agent::{Agent, AgentRegistration, AgentUpdate};
 use agentaflow_api::job::{Job, JobStatus, JobStatusUpdate};
-use agentaflow_api::link::{Framed, Report, ReportBatch, ReportReply, TaskKey};
+use agentaflow_api::link::{Framed, Report, ReportBatch, ReportReply, Stop, TaskKey};
 
 use super::handle::{Core, StreamItem, Worker};
 use super::nodes::Way;
 use super::reports::illegal;
-use super::state::LiveNode;
 use crate::refusal::Refusal;
 use crate::store::JobRow;
 
@@ -24,14 +23,19 @@ impl Core {
         agent: AgentRegistration,
         _peer: IpAddr,
     ) -> Result<Agent, Refusal> {
-        let (agent, key) = self
+        let (agent, key, left) = self
             .act(|state| {
+                let before = state.agents.values().find(|row| row.agent_id == agent.agent_id);
+                let left = before.map(|row| row.node_id);
                 let (id, key) = state.register_agent(agent)?;
                 let agent = state.agents.get(&id).map(|row| state.show_agent(row));
-                Ok((agent.unwrap_or_default(), key))
+                Ok((agent.unwrap_or_default(), key, left))
             })
             .await?;
         self.inner.hub.close(agent.node_id);
+        if let Some(left) = left.filter(|left| *left != agent.node_id) {
+            self.inner.hub.close(left);
+        }
         Ok(Agent { api_key: Some(key), ..agent })
     }
 
@@ -107,7 +111,9 @@ impl Core {
             }
             Worker::Token => {
                 let state = self.inner.lock();
-                let push = |id: i64| state.nodes.get(&id).is_some_and(LiveNode::is_push);
+                let push = |id: i64| {
+                    state.nodes.get(&id).is_none_or(|node| node.row.spec.api_endpoint.is_some())
+                };
                 if seats.iter().any(|seat| push(seat.node)) {
                     return Ok(None);
                 }
@@ -199,9 +205,14 @@ impl Core {
             match self.inner.hub.poll(node, session.as_deref(), after) {
                 Some(messages) if !messages.is_empty() => return Ok(messages),
                 Some(_) => self.inner.lock().reach(node, Way::Stream(Some(agent))),
-                None if synced => return Ok(self.inner.hub.kept(node)),
+                None if synced => {
+                    if let Some(everything) = self.inner.hub.since_sync(node) {
+                        return Ok(everything);
+                    }
+                }
                 None => {
                     synced = true;
+                    self.inner.hub.forget(node);
                     self.act(|state| {
                         state.reach(node, Way::Stream(Some(agent)));
                         state.batch.syncs.insert(node);
@@ -230,6 +241,11 @@ impl Core {
     pub(crate) fn push_answers(&self, node: i64, answers: bool) {
         self.inner.lock().reach(node, Way::Push(answers));
         self.inner.wake.notify_one();
+    }
+
+    /// What an agent that is called should have heard by now: tasks that it did not answer for, and stops.
+    pub(crate) fn push_due(&self, node: i64) -> (Vec<TaskKey>, Vec<Stop>) {
+        self.inner.lock().push_due(node)
     }
 
     /// News that the server itself has of a task on a push node.

@@ -9,6 +9,9 @@ use agentaflow_engine::NodeId;
 use super::handle::{Core, NodeRef};
 use crate::refusal::Refusal;
 
+/// A transaction that takes longer has probably lost its database.
+const LONGEST_WRITE: Duration = Duration::from_secs(10);
+
 impl Core {
     /// Nodes, by number.
     pub fn nodes(&self) -> Vec<Node> {
@@ -101,6 +104,10 @@ impl Core {
                 return Err(Refusal::unavailable(why));
             }
             let id = state.find_node(node)?;
+            // Cut off from the database, another server may already be giving our work away.
+            if state.writing.is_some_and(|since| since.elapsed() > LONGEST_WRITE) {
+                return Err(Refusal::unavailable("the database has not answered for a while"));
+            }
             state.heartbeat(id, beat);
             state.show_node(id).unwrap_or_default()
         };

@@ -117,12 +117,15 @@ impl Inner {
         if state.batch.is_empty() {
             return None;
         }
-        let syncs: Vec<i64> = std::mem::take(&mut state.batch.syncs).into_iter().collect();
+        let mut syncs: Vec<i64> = std::mem::take(&mut state.batch.syncs).into_iter().collect();
+        // Agents that are called are told what they miss by the one who calls them.
+        syncs.retain(|node| state.nodes.get(node).is_some_and(|node| !node.is_push()));
         let mut batch = std::mem::take(&mut state.batch);
         // Who is told everything needs nothing else.
         batch.outgoing.retain(|(node, _)| !syncs.contains(node));
         batch.outgoing.extend(syncs.into_iter().map(|node| (node, sync(&state, node))));
         let changes = changes(&state, &mut batch);
+        state.writing = (!changes.is_empty()).then(Instant::now);
         Some(Written { batch, changes })
     }
 
@@ -136,6 +139,7 @@ impl Inner {
         };
         if due(&mut chores.tick, TICK) {
             state.find_lost_nodes();
+            state.stop_overdue_pushes();
             for node in self.hub.stopped_polling() {
                 state.reach(node, Way::Stream(None));
             }
@@ -179,9 +183,10 @@ impl Inner {
 
     /// It is durable: tell everybody.
     fn publish(&self, batch: Batch) {
-        let state = (!batch.outgoing.is_empty()).then(|| self.lock());
+        let mut state = self.lock();
+        state.writing = None;
         for (node, message) in batch.outgoing {
-            let live = state.as_ref().and_then(|state| state.nodes.get(&node));
+            let live = state.nodes.get(&node);
             if live.is_some_and(super::state::LiveNode::is_push) {
                 let _ = self.pushes.send((node, message));
             } else {
@@ -204,11 +209,16 @@ impl Inner {
             "the server cannot write to its database now; try again in a moment",
         );
         let fenced = matches!(error, StoreError::Fenced);
-        self.lock().closed = Some(if fenced {
-            "another server has taken over the database"
-        } else {
-            "the server cannot write to its database now; try again in a moment"
-        });
+        {
+            // What came after stands on what was not written.
+            let mut state = self.lock();
+            state.closed = Some(if fenced {
+                "another server has taken over the database"
+            } else {
+                "the server cannot write to its database now; try again in a moment"
+            });
+            fail(std::mem::take(&mut state.batch), &refusal);
+        }
         fail(batch, &refusal);
         if fenced {
             self.fatal.cancel();
@@ -219,7 +229,6 @@ impl Inner {
             match self.store.load(&Stamp::now().month()).await {
                 Ok(loaded) => {
                     let mut state = self.lock();
-                    fail(std::mem::take(&mut state.batch), &refusal);
                     let mut fresh = State::load(
                         self.settings.clone(),
                         self.secrets.clone(),

@@ -54,11 +54,7 @@ pub(crate) fn describe(node: &LiveNode, booked: &BTreeMap<u32, u64>) -> (Node, F
             large.gpus.insert(id, ForeignGpu::Memory(MiB(used.min(memory))));
         }
     }
-    let mut runtimes: Vec<&str> = node.row.spec.runtimes.iter().map(String::as_str).collect();
-    if node.is_push() {
-        runtimes = vec!["push"];
-    }
-    (engine_node(&node.row, &runtimes, &small), large)
+    (engine_node(&node.row, &node.runtimes(), &small), large)
 }
 
 /// MiB that others hold on each GPU: as the agent says, or as the free memory that it reports implies.

@@ -5,7 +5,7 @@ use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::{Event, WorkloadState};
 
-use super::jobs::DEFAULT_LOSSES;
+use super::jobs::{DEFAULT_LOSSES, weight};
 use super::state::{State, workload_id};
 use crate::store::SeatState;
 
@@ -96,7 +96,13 @@ impl State {
     /// Back to waiting, as old as it was, in the engine too.
     fn wait_again(&mut self, id: i64) {
         let workload = workload_id(id);
-        let Some(view) = self.engine.workload(&workload) else { return };
+        let Some(view) = self.engine.workload(&workload) else {
+            // It was left out when the engine was restored.
+            if let Some(anew) = self.jobs.get(&id).and_then(|job| super::jobs::workload(job).ok()) {
+                self.tell(Event::Submit(Box::new(anew)));
+            }
+            return self.note_waiting(id);
+        };
         match view.state {
             WorkloadState::Waiting => {}
             WorkloadState::Stopping => {
@@ -119,6 +125,7 @@ impl State {
         state.status = JobStatus::Pending;
         (state.stopping, state.end_reason, state.error_message) = (None, None, None);
         (state.exit_code, state.scheduled_at, state.started_at) = (None, None, None);
+        state.failed_at = None;
         self.touch(id);
         self.job_event(id, "Requeued", "it waits for a place again");
     }
@@ -153,6 +160,10 @@ impl State {
             _ => Event::Finished(workload_id(id)),
         });
         if let Some(job) = self.jobs.remove(&id) {
+            if let Some(held) = self.held.get_mut(&job.user_id) {
+                (held.0, held.1) =
+                    (held.0.saturating_sub(1), held.1.saturating_sub(weight(&job.spec)));
+            }
             for seat in &job.state.seats {
                 if let Some(node) = self.nodes.get_mut(&seat.node) {
                     node.jobs.remove(&id);
@@ -208,13 +219,19 @@ impl State {
             self.end_seat(key, ran, None, true);
         }
         self.touch(id);
+        self.forgive(id, heard);
         let Some(job) = self.jobs.get(&id) else { return };
         let live = job.state.seats.iter().any(|seat| seat.state != SeatState::Ended);
         let wanted = !job.state.cancel_requested && job.state.end_reason.is_none();
         if !wanted && !live {
             return self.conclude(id);
         }
-        if wanted && !self.count_loss(id) {
+        if wanted && self.count_loss(id) {
+            if !live {
+                // The engine knows, or hears of it with the node.
+                self.note_waiting(id);
+            }
+        } else if wanted {
             if live {
                 if let Some(job) = self.jobs.get_mut(&id) {
                     job.state.end_reason = Some("NodeLost".to_owned());
@@ -226,6 +243,30 @@ impl State {
                 self.finish(id, JobStatus::Failed, "NodeLost", Some(words));
             }
         }
-        // Otherwise the engine says `Displace` when it hears of the node.
+    }
+
+    /// When a node of a gang dies, its comrades fail first, for lack of an answer: that is the node's fault.
+    fn forgive(&mut self, id: i64, heard: Option<Stamp>) {
+        let Some(job) = self.jobs.get_mut(&id) else { return };
+        let state = &mut job.state;
+        let own = matches!(state.end_reason.as_deref(), Some("Exited" | "Signalled"));
+        if own && state.seats.len() > 1 && state.failed_at > heard {
+            (state.end_reason, state.error_message, state.failed_at) = (None, None, None);
+            state.exit_code = None;
+        }
+    }
+
+    /// Tasks on nodes that are lost already cannot be stopped any more: they are given up.
+    pub(crate) fn give_up_lost_tasks(&mut self, id: i64) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let nodes: std::collections::BTreeSet<i64> =
+            job.state.seats.iter().map(|seat| seat.node).collect();
+        for node in nodes {
+            let lost = self.nodes.get(&node).is_none_or(|node| node.lost);
+            if lost {
+                let heard = self.nodes.get(&node).and_then(|node| node.beat_at);
+                self.lose_tasks(id, node, heard);
+            }
+        }
     }
 }

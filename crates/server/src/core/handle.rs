@@ -127,7 +127,8 @@ impl Core {
                 return Err(Refusal::unavailable(why));
             }
             let answer = change(&mut state)?;
-            let ticket = state.batch.has_changes().then(|| {
+            // What was changed before may still be on its way to the disk: nobody is told of it earlier.
+            let ticket = (state.batch.has_changes() || state.writing.is_some()).then(|| {
                 let (sender, receiver) = oneshot::channel();
                 state.batch.tickets.push(sender);
                 receiver

@@ -100,7 +100,7 @@ impl Hub {
     pub(crate) fn closed(&self, node: i64, generation: u64) -> bool {
         let mut boxes = self.lock();
         let Some(outbox) = boxes.get_mut(&node) else { return false };
-        let current = outbox.stream.as_ref().is_some_and(|stream| stream.generation == generation);
+        let current = outbox.stream.as_ref().is_none_or(|stream| stream.generation == generation);
         if current {
             outbox.stream = None;
         }
@@ -120,12 +120,19 @@ impl Hub {
         self.missed(outbox, session, after)
     }
 
-    /// Everything that is kept: what an agent gets after it was told everything.
-    pub(crate) fn kept(&self, node: i64) -> Vec<Arc<Framed>> {
-        self.lock()
-            .get(&node)
-            .map(|outbox| outbox.kept.iter().cloned().collect())
-            .unwrap_or_default()
+    /// Forgets what a node did not fetch: it is to be told everything.
+    pub(crate) fn forget(&self, node: i64) {
+        if let Some(outbox) = self.lock().get_mut(&node) {
+            outbox.kept.clear();
+        }
+    }
+
+    /// Everything, and what came after it; none while everything was not told yet.
+    pub(crate) fn since_sync(&self, node: i64) -> Option<Vec<Arc<Framed>>> {
+        let boxes = self.lock();
+        let kept = &boxes.get(&node)?.kept;
+        let told = matches!(kept.front()?.message, Message::Sync { .. });
+        told.then(|| kept.iter().cloned().collect())
     }
 
     /// Waits for anything to be sent to anybody.

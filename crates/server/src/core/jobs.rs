@@ -15,6 +15,10 @@ use super::state::{DEFAULT_GRACE, State, workload_id};
 use crate::refusal::Refusal;
 use crate::store::{Change, IdempotencyRow, JobRow, JobState, SeatState};
 
+/// Jobs of one account that are not over.
+const MOST_LIVE_JOBS: u32 = 100_000;
+/// And what they may hold together, in bytes of JSON.
+const MOST_LIVE_BYTES: usize = 256 << 20;
 /// Losses of nodes that a job survives when it does not say.
 pub(crate) const DEFAULT_LOSSES: u32 = 3;
 
@@ -30,12 +34,16 @@ impl State {
         if let Some(known) = self.known_key(by.user.id, idempotency)? {
             return Ok((known, false));
         }
+        let weight = weight(&job.spec);
+        self.check_room_for(by.user.id, weight)?;
         let (row, workload) = self.new_job(by, job, pin)?;
         let now = self.clock.now();
         self.engine.apply(now, Event::Submit(Box::new(workload))).map_err(|rejected| {
             self.ids.0.job -= 1;
             Refusal::invalid("job", rejected.to_string())
         })?;
+        let held = self.held.entry(by.user.id).or_default();
+        (held.0, held.1) = (held.0 + 1, held.1 + weight);
         let id = row.id;
         let name = row.spec.job_name.clone().unwrap_or_else(|| format!("job {id}"));
         self.batch.new_jobs.insert(id);
@@ -98,18 +106,39 @@ impl State {
         }
     }
 
+    /// Nobody may fill the server's memory with jobs that are not over.
+    fn check_room_for(&self, user: i64, more: usize) -> Result<(), Refusal> {
+        let (jobs, bytes) = self.held.get(&user).copied().unwrap_or_default();
+        if jobs < MOST_LIVE_JOBS && bytes + more <= MOST_LIVE_BYTES {
+            return Ok(());
+        }
+        Err(Refusal::too_many(
+            format!(
+                "you have {jobs} jobs that are not over, which is as much as one account may have"
+            ),
+            10,
+        ))
+    }
+
     /// The queue that pays, if this user may use it.
     pub(crate) fn queue_for(&self, by: &Caller, asked: Option<&str>) -> Result<String, Refusal> {
         let name = asked.unwrap_or(&by.user.default_queue);
         let name = if name.is_empty() { "root" } else { name };
+        let admin = by.user.role == agentaflow_api::account::Role::Admin;
         if name == "root" {
-            return Ok(name.to_owned());
+            let own = matches!(by.user.default_queue.as_str(), "" | "root");
+            return match own || admin {
+                true => Ok(name.to_owned()),
+                false => Err(Refusal::forbidden(
+                    "queue `root` is not open to you; leave `queue` out for your own",
+                )),
+            };
         }
         let queue = self.queues.get(name).ok_or_else(|| {
             Refusal::invalid("queue", format!("there is no queue `{name}`; GET /queues lists them"))
         })?;
         let open = queue.spec.users.is_empty() || queue.spec.users.contains(&by.user.username);
-        if !open && by.user.role != agentaflow_api::account::Role::Admin {
+        if !open && !admin {
             return Err(Refusal::forbidden(format!("queue `{name}` is not open to you")));
         }
         Ok(name.to_owned())
@@ -159,6 +188,7 @@ impl State {
             );
         } else {
             self.stop_tasks(id, StopCause::Cancelled, None);
+            self.give_up_lost_tasks(id);
         }
         Ok(())
     }
@@ -220,6 +250,11 @@ pub(crate) fn runtime(spec: &JobSpec) -> Runtime {
     } else {
         Runtime::Process
     })
+}
+
+/// What a job holds in memory, about.
+pub(crate) fn weight(spec: &JobSpec) -> usize {
+    serde_json::to_vec(spec).map_or(0, |json| json.len())
 }
 
 /// The same key with another body.

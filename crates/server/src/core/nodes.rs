@@ -45,7 +45,16 @@ impl State {
         let known = known.or_else(|| self.nodes.values().find(named)).map(|node| node.row.id);
         let now = Stamp::now();
         let id = known.unwrap_or(self.ids.0.node + 1);
-        let (spec, price_source) = self.completed(&registration);
+        if self.nodes.values().any(|node| named(&node) && Some(node.row.id) != known) {
+            let words =
+                "another node has this name; leave out `node_id`, or choose another `node_name`";
+            return Err(Refusal::conflict("name_taken", words));
+        }
+        let (mut spec, mut price_source) = self.completed(&registration);
+        if let Some(old) = known.and_then(|id| self.nodes.get(&id)) {
+            // What an admin set stays set.
+            old.row.overrides.apply(&mut spec, &mut price_source);
+        }
         let probe =
             NodeRow { id, node_id: "probe".into(), spec: spec.clone(), ..NodeRow::default() };
         engine_node(&probe, &[], &BTreeMap::new()).validate().map_err(|bad| {
@@ -102,8 +111,10 @@ impl State {
         node: i64,
         agent: Option<i64>,
     ) -> Secret {
+        // An agent that moved to another node leaves no key behind.
         let same = |old: &&crate::store::CredentialRow| {
-            old.kind == row.kind && old.node_id == Some(node) && old.agent_id == agent
+            let owner = agent.is_some() || old.node_id == Some(node);
+            old.kind == row.kind && old.agent_id == agent && owner
         };
         let old: Vec<i64> =
             self.directory.credentials.values().filter(same).map(|old| old.id).collect();
@@ -193,20 +204,9 @@ impl State {
             }
         }
         node.row.draining = update.drain.unwrap_or(node.row.draining);
-        let spec = &mut node.row.spec;
-        spec.max_concurrent_jobs = update.max_concurrent_jobs.unwrap_or(spec.max_concurrent_jobs);
-        if update.price_per_gpu_hour.is_some() {
-            "admin".clone_into(&mut node.row.price_source);
-        }
-        spec.price_per_gpu_hour = update.price_per_gpu_hour.unwrap_or(spec.price_per_gpu_hour);
-        spec.price_per_cpu_hour = update.price_per_cpu_hour.unwrap_or(spec.price_per_cpu_hour);
-        spec.price_per_memory_gb_hour =
-            update.price_per_memory_gb_hour.unwrap_or(spec.price_per_memory_gb_hour);
-        spec.region = update.region.or_else(|| spec.region.take());
-        spec.zone = update.zone.or_else(|| spec.zone.take());
-        spec.labels = update.labels.unwrap_or_else(|| std::mem::take(&mut spec.labels));
-        spec.node_metadata =
-            update.node_metadata.unwrap_or_else(|| std::mem::take(&mut spec.node_metadata));
+        node.row.overrides.merge(update);
+        let overrides = node.row.overrides.clone();
+        overrides.apply(&mut node.row.spec, &mut node.row.price_source);
         node.row.updated_at = Stamp::now();
         let (row, name) = (node.row.clone(), node.row.spec.node_name.clone());
         for (before, after, begun, ended) in [
@@ -285,7 +285,7 @@ impl State {
         }
         if was_lost {
             // Telling the engine about a node again is how it comes back.
-            node.told = None;
+            node.retell = true;
             let name = node.row.spec.node_name.clone();
             self.node_event(id, "NodeBack", format!("node `{name}` is back"));
             self.batch.syncs.insert(id);
@@ -308,12 +308,12 @@ impl State {
             && !node.evacuating
             && node.row.health != Health::Unhealthy;
         let told = Told { node: facts, foreign, cordoned: !open, draining: node.row.draining };
-        let before = node.told.clone();
-        if before.as_ref() == Some(&told) {
+        let (before, again) = (node.told.clone(), node.retell);
+        if before.as_ref() == Some(&told) && !again {
             return;
         }
         let name = told.node.id.clone();
-        if before.as_ref().map(|told| &told.node) != Some(&told.node) {
+        if again || before.as_ref().map(|told| &told.node) != Some(&told.node) {
             self.tell(Event::Node(Box::new(told.node.clone())));
         }
         if before.as_ref().map(|told| &told.foreign) != Some(&told.foreign) {
@@ -325,14 +325,14 @@ impl State {
                 self.tell(Event::ForeignGone { node: name.clone(), id });
             }
         }
-        if before.as_ref().map(|told| told.cordoned) != Some(told.cordoned) {
+        if again || before.as_ref().map(|told| told.cordoned) != Some(told.cordoned) {
             self.tell(Event::Cordon { node: name.clone(), on: told.cordoned });
         }
         if before.as_ref().map_or(told.draining, |before| before.draining != told.draining) {
             self.tell(Event::Drain { node: name, on: told.draining });
         }
         if let Some(node) = self.nodes.get_mut(&id) {
-            node.told = Some(told);
+            (node.told, node.retell) = (Some(told), false);
         }
     }
 

@@ -12,6 +12,9 @@ use crate::auth;
 use crate::refusal::Refusal;
 use crate::store::{AgentRow, Change, CredentialKind, QueueRow};
 
+/// The setting of an agent that says how often it gives a sign of life, in milliseconds.
+pub(crate) const INTERVAL: &str = "heartbeat_interval_ms";
+
 impl State {
     /// Makes or changes a queue; true when it is new.
     pub(crate) fn put_queue(
@@ -91,6 +94,7 @@ impl State {
                 "there is no such node; register the node first",
             ));
         };
+        self.check_identity(&given.agent_id, node)?;
         let key = auth::mint(CredentialKind::Agent, &given.agent_id)?;
         let old = self.agents.values().find(|agent| agent.agent_id == given.agent_id);
         let id = old.map_or(self.ids.0.agent + 1, |old| old.id);
@@ -112,6 +116,7 @@ impl State {
         if let Some(endpoint) = row.api_endpoint.clone() {
             self.take_endpoint(node, endpoint);
         }
+        self.retire_agents(node, id);
         let key = self.new_worker_key(key, node, Some(id));
         self.batch.changes.push(Change::Agent(Box::new(row.clone())));
         self.agents.insert(id, row);
@@ -120,6 +125,46 @@ impl State {
         let name = node_name(self, node);
         self.node_event(node, "AgentRegistered", format!("the agent of node `{name}` registered"));
         Ok((id, key))
+    }
+
+    /// One node, one agent: a second identity would be told to start what the first still runs. A new one is taken
+    /// when the old one has been silent for so long that its guardian has stopped everything.
+    fn check_identity(&self, agent: &str, node: i64) -> Result<(), Refusal> {
+        let alive = |id: i64| {
+            let live = self.nodes.get(&id);
+            live.filter(|live| !live.is_push() && live.beat.elapsed() <= self.patience(live))
+        };
+        let moved = self.agents.values().find(|row| row.agent_id == agent && row.node_id != node);
+        if moved.and_then(|row| alive(row.node_id)).is_some_and(|live| live.heard) {
+            let words = "an agent of this name works for another node that is alive";
+            return Err(Refusal::conflict("agent_taken", words));
+        }
+        let other = self.agents.values().any(|row| row.node_id == node && row.agent_id != agent);
+        if other && alive(node).is_some_and(|live| !live.jobs.is_empty()) {
+            let words = "another agent of this node still has jobs; stop it, or wait until it has been silent for \
+                         three heartbeats and the time that its jobs may take to stop";
+            return Err(Refusal::conflict("node_taken", words));
+        }
+        Ok(())
+    }
+
+    /// Agents that no longer work for a node are forgotten, with their keys.
+    fn retire_agents(&mut self, node: i64, keep: i64) {
+        let gone = |row: &&AgentRow| row.node_id == node && row.id != keep;
+        let agents: Vec<i64> = self.agents.values().filter(gone).map(|row| row.id).collect();
+        let mine = |key: &&crate::store::CredentialRow| {
+            key.agent_id.is_some_and(|id| agents.contains(&id))
+        };
+        let keys: Vec<i64> =
+            self.directory.credentials.values().filter(mine).map(|key| key.id).collect();
+        for key in keys {
+            self.directory.drop_credential(key);
+            self.batch.changes.push(Change::CredentialGone(key));
+        }
+        for agent in agents {
+            self.agents.remove(&agent);
+            self.batch.changes.push(Change::AgentGone(agent));
+        }
     }
 
     /// An agent of the documents may name its endpoint when it registers, instead of its node.
@@ -144,7 +189,11 @@ impl State {
     pub(crate) fn update_agent(&mut self, id: i64, update: AgentUpdate) {
         let Some(agent) = self.agents.get_mut(&id) else { return };
         agent.agent_version = update.agent_version.or_else(|| agent.agent_version.take());
+        // The interval is what the agent keeps, and only it knows: it is said at registration.
+        let interval = agent.config.get(INTERVAL).cloned();
         agent.config = update.config.unwrap_or_else(|| std::mem::take(&mut agent.config));
+        agent.config.remove(INTERVAL);
+        agent.config.extend(interval.map(|interval| (INTERVAL.to_owned(), interval)));
         agent.capabilities =
             update.capabilities.unwrap_or_else(|| std::mem::take(&mut agent.capabilities));
         agent.updated_at = Stamp::now();

@@ -101,7 +101,17 @@ impl State {
         let Some(job) = self.jobs.get(&key.job) else { return };
         let observed =
             job.state.scheduled_at.map_or(0, |at| Stamp::now().0.saturating_sub(at.0).max(0));
-        let ran_ms = ended.ran_ms.min(observed as u64 + CLOCK_SLACK_MS);
+        // Who does not know how long it ran is believed to have run since it said so.
+        let unknown = ended.ran_ms == 0 && ended.exit_code.is_none();
+        let seen = job
+            .state
+            .seats
+            .iter()
+            .find(|seat| seat.task == key.task)
+            .and_then(|seat| seat.started_at);
+        let since = seen.map_or(0, |at| Stamp::now().0.saturating_sub(at.0).max(0) as u64);
+        let said = if unknown { since } else { ended.ran_ms };
+        let ran_ms = said.min(observed as u64 + CLOCK_SLACK_MS);
         let ran = ended.exit_code.is_some() || ran_ms > 0;
         self.end_seat(key, ran_ms, ended.exit_code, ended.stopped.is_some());
         let Some(job) = self.jobs.get_mut(&key.job) else { return };
@@ -129,6 +139,7 @@ impl State {
                 // The first failure is the reason; the others follow from it.
                 if state.end_reason.is_none() {
                     state.end_reason = Some(word.to_owned());
+                    state.failed_at = Some(Stamp::now());
                     state.error_message = Some(detail);
                     state.exit_code = ended.exit_code;
                 }

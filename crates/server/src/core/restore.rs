@@ -1,5 +1,6 @@
 //! From the store to memory: what is running is a fact and never decided anew, what waits keeps its age.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -14,8 +15,9 @@ use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 
 use super::batch::Batch;
 use super::clock::Clock;
+use super::describe::engine_node;
 use super::handle::Ids;
-use super::jobs::workload;
+use super::jobs::{weight, workload};
 use super::money::Account;
 use super::state::{LiveNode, State, Told};
 use crate::directory::Directory;
@@ -52,12 +54,15 @@ impl State {
             dirty: true,
             money_moved: true,
             wake: None,
+            writing: None,
+            held: FxHashMap::default(),
             closed: None,
             settings,
             secrets,
         };
         state.keep_alive(before);
         state.seat_jobs();
+        state.weigh_jobs();
         let strategy = loaded.meta.get(STRATEGY);
         let strategy = strategy.and_then(|name| name.parse().ok());
         let mut policy = state.settings.policy.clone();
@@ -72,16 +77,27 @@ impl State {
         for (id, node) in &mut self.nodes {
             let Some(old) = before.and_then(|before| before.nodes.get(id)) else { continue };
             let row = std::mem::take(&mut node.row);
+            // Whether it is lost and which GPUs are sick is found out again: the engine starts anew.
             *node = LiveNode {
                 row,
-                jobs: std::collections::BTreeSet::new(),
+                jobs: BTreeSet::new(),
+                sick: BTreeSet::new(),
                 told: None,
+                lost: false,
                 ..old.clone()
             };
         }
         let nodes: Vec<i64> = self.nodes.keys().copied().collect();
         for node in nodes {
             self.set_interval(node);
+        }
+    }
+
+    /// Counts what each user holds.
+    fn weigh_jobs(&mut self) {
+        for job in self.jobs.values() {
+            let held = self.held.entry(job.user_id).or_default();
+            (held.0, held.1) = (held.0 + 1, held.1 + weight(&job.spec));
         }
     }
 
@@ -98,8 +114,8 @@ impl State {
         }
     }
 
-    /// The engine as it was, from facts. If facts contradict each other (which only a damaged store makes
-    /// them do), jobs are dropped from the engine one by one rather than none being served.
+    /// The engine as it was, from facts. Facts that contradict each other cost the jobs that they are about, never
+    /// the others.
     fn restored(&mut self, policy: Policy, memory: Option<&String>) -> Scheduler {
         let now = self.clock.now();
         let memory: Snapshot =
@@ -113,7 +129,7 @@ impl State {
                 Err(error) => tracing::error!(job = job.id, %error, "a stored job cannot be read"),
             }
         }
-        let snapshot = Snapshot {
+        let mut snapshot = Snapshot {
             now,
             policy: policy.clone(),
             queues,
@@ -122,23 +138,26 @@ impl State {
             cursor: memory.cursor,
             ..Snapshot::default()
         };
-        Scheduler::restore(snapshot).unwrap_or_else(|rejected| {
-            tracing::error!(%rejected, "the scheduler could not be restored from the store; it starts empty");
-            Scheduler::new(policy)
-        })
+        let workloads = std::mem::take(&mut snapshot.workloads);
+        let Ok(empty) = Scheduler::restore(snapshot.clone()) else {
+            tracing::error!(
+                "the nodes and queues in the store contradict each other; they are told anew"
+            );
+            self.nodes.values_mut().for_each(|node| node.told = None);
+            return Scheduler::new(policy);
+        };
+        add_what_fits(&snapshot, &mut Vec::new(), workloads).unwrap_or(empty)
     }
 
     /// Nodes that have, or had, an agent. They are closed until work can reach them again.
     fn node_facts(&mut self) -> Vec<NodeFacts> {
-        let with_agents: std::collections::BTreeSet<i64> =
-            self.agents.values().map(|agent| agent.node_id).collect();
+        let with_agents: BTreeSet<i64> = self.agents.values().map(|agent| agent.node_id).collect();
         let mut facts = Vec::new();
         for (id, node) in &mut self.nodes {
             if !with_agents.contains(id) && node.jobs.is_empty() && !node.reachable() {
                 continue;
             }
-            let (description, _) =
-                super::describe::describe(node, &std::collections::BTreeMap::new());
+            let description = engine_node(&node.row, &node.runtimes(), &BTreeMap::new());
             node.told = Some(Told {
                 node: description.clone(),
                 foreign: agentaflow_engine::ForeignUse::default(),
@@ -151,9 +170,9 @@ impl State {
                 cordoned: true,
                 draining: node.row.draining,
                 reclaimed: None,
-                health: std::collections::BTreeMap::new(),
-                utilization: std::collections::BTreeMap::new(),
-                foreign: std::collections::BTreeMap::new(),
+                health: BTreeMap::new(),
+                utilization: BTreeMap::new(),
+                foreign: BTreeMap::new(),
             });
         }
         facts
@@ -161,14 +180,35 @@ impl State {
 
     /// What the engine remembers and no record holds.
     pub(crate) fn engine_memory(&self) -> String {
-        let all = self.engine.snapshot();
-        let kept = Snapshot {
-            queues: all.queues,
-            cursor: all.cursor,
-            now: all.now,
-            ..Snapshot::default()
-        };
-        serde_json::to_string(&kept).unwrap_or_default()
+        serde_json::to_string(&self.engine.memory()).unwrap_or_default()
+    }
+}
+
+/// Restores as many of these workloads as possible on top of those that are known to fit: all at once if it
+/// works, which is the rule; otherwise by halves, until the ones at fault stand alone.
+fn add_what_fits(
+    base: &Snapshot,
+    good: &mut Vec<WorkloadFacts>,
+    more: Vec<WorkloadFacts>,
+) -> Option<Scheduler> {
+    let workloads: Vec<WorkloadFacts> = good.iter().chain(&more).cloned().collect();
+    match Scheduler::restore(Snapshot { workloads, ..base.clone() }) {
+        Ok(engine) => {
+            good.extend(more);
+            Some(engine)
+        }
+        Err(rejected) if more.len() < 2 => {
+            let id = more.first().map(|facts| facts.workload.id.to_string());
+            tracing::error!(?id, %rejected, "a job in the store contradicts the rest; it is planned again when it ends");
+            None
+        }
+        Err(_) => {
+            let mut first = more;
+            let second = first.split_off(first.len() / 2);
+            let one = add_what_fits(base, good, first);
+            let two = add_what_fits(base, good, second);
+            two.or(one)
+        }
     }
 }
 
@@ -194,7 +234,7 @@ fn facts(job: &JobRow, mut workload: agentaflow_engine::Workload, state: &State)
             Some(SeatFacts {
                 task: seat.task,
                 node: name(seat.node)?,
-                gpus: seat.gpus.clone(),
+                gpus: known_parts(state, seat),
                 confirmed: seat.state != SeatState::Assigned,
                 terminating: job_state.stopping.is_some(),
                 known: false,
@@ -210,7 +250,7 @@ fn facts(job: &JobRow, mut workload: agentaflow_engine::Workload, state: &State)
             (false, None) => Phase::Placed,
         },
         placed_at: job_state.scheduled_at.map_or(Time(0), |at| Time(at.0.max(0) as u64)),
-        finished: if seats.is_empty() { std::collections::BTreeSet::new() } else { finished },
+        finished: if seats.is_empty() { BTreeSet::new() } else { finished },
         seats,
         refusals: 0,
         not_before: Time(0),
@@ -218,6 +258,15 @@ fn facts(job: &JobRow, mut workload: agentaflow_engine::Workload, state: &State)
         told: None,
         workload,
     }
+}
+
+/// The devices of a seat that its node still has: one that fell off the bus must not stop everything.
+fn known_parts(state: &State, seat: &crate::store::Seat) -> Vec<agentaflow_engine::GpuPart> {
+    let told = state.nodes.get(&seat.node).and_then(|node| node.told.as_ref());
+    let has = |part: &&agentaflow_engine::GpuPart| {
+        told.is_some_and(|told| told.node.gpus.iter().any(|gpu| gpu.id == part.gpu))
+    };
+    seat.gpus.iter().filter(has).cloned().collect()
 }
 
 /// The queues, parents first, with the use that the engine remembered of them.

@@ -53,6 +53,10 @@ pub(crate) struct State {
     pub(crate) money_moved: bool,
     /// When the engine wants to be asked again.
     pub(crate) wake: Option<agentaflow_engine::Time>,
+    /// A transaction is being written, since then: what memory says is not all durable yet.
+    pub(crate) writing: Option<Instant>,
+    /// Live jobs of each user, and the bytes that they hold.
+    pub(crate) held: FxHashMap<i64, (u32, usize)>,
     /// Set when memory and store may differ, or the server stops: nothing is taken.
     pub(crate) closed: Option<&'static str>,
 }
@@ -84,6 +88,8 @@ pub(crate) struct LiveNode {
     pub(crate) readings: Vec<GpuInstance>,
     /// What its last heartbeat said is free: GPU memory, CPU thousandths, memory, storage.
     pub(crate) said_free: [Option<u64>; 4],
+    /// The engine is to be told everything again: it was told that the node is lost.
+    pub(crate) retell: bool,
     /// Sick GPUs, by engine name.
     pub(crate) sick: BTreeSet<String>,
     /// What the engine was told last.
@@ -115,6 +121,7 @@ impl LiveNode {
             jobs: BTreeSet::new(),
             readings: Vec::new(),
             said_free: [None; 4],
+            retell: false,
             sick: BTreeSet::new(),
             told: None,
         }
@@ -128,6 +135,14 @@ impl LiveNode {
     /// It was heard of within three intervals.
     pub(crate) fn alive(&self) -> bool {
         self.heard && self.beat.elapsed() < self.interval * MISSED_INTERVALS
+    }
+
+    /// How it can run work.
+    pub(crate) fn runtimes(&self) -> Vec<&str> {
+        if self.is_push() {
+            return vec!["push"];
+        }
+        self.row.spec.runtimes.iter().map(String::as_str).collect()
     }
 
     /// Its agent is pushed to, in the way of the documents.

@@ -28,7 +28,7 @@ use crate::settings::Settings;
 
 pub use postgres::open_postgres;
 pub use records::{
-    AgentRow, CredentialKind, CredentialRow, IdempotencyRow, JobRow, JobState, NodeRow, QueueRow,
+    AgentRow, CredentialKind, CredentialRow, IdempotencyRow, JobRow, JobState, NodeOverrides, NodeRow, QueueRow,
     Seat, SeatState, UserRow,
 };
 pub use sqlite::open_sqlite;

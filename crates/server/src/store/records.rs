@@ -1,14 +1,16 @@
 //! The records of the store.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use agentaflow_api::account::Role;
 use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage};
 use agentaflow_api::link::{GpuGrant, StopCause};
-use agentaflow_api::node::{Health, NodeSpec};
+use agentaflow_api::node::{Health, NodeSpec, NodeUpdate};
 use agentaflow_api::queue::QueueSpec;
-use agentaflow_api::units::Stamp;
+use agentaflow_api::units::{Dollars, Stamp};
 use agentaflow_engine::{GpuPart, Price};
 
 /// A user.
@@ -112,6 +114,8 @@ pub struct NodeRow {
     pub health: Health,
     /// When it was last heard of, as far as that was written down.
     pub last_heartbeat: Option<Stamp>,
+    /// What an admin set; it outlasts registrations.
+    pub overrides: NodeOverrides,
     /// The address it registered from.
     pub peer: Option<String>,
     /// When it registered last.
@@ -120,6 +124,54 @@ pub struct NodeRow {
     pub created_at: Stamp,
     /// When its description changed last.
     pub updated_at: Stamp,
+}
+
+/// What an admin set about a node; absent fields are the node's own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+#[allow(missing_docs, reason = "the names are those of the node's description")]
+pub struct NodeOverrides {
+    pub max_concurrent_jobs: Option<u32>,
+    pub price_per_gpu_hour: Option<Dollars>,
+    pub price_per_cpu_hour: Option<Dollars>,
+    pub price_per_memory_gb_hour: Option<Dollars>,
+    pub region: Option<String>,
+    pub zone: Option<String>,
+    pub labels: Option<BTreeMap<String, String>>,
+    pub node_metadata: Option<Map<String, Value>>,
+}
+
+impl NodeOverrides {
+    /// Takes over what an update sets.
+    pub fn merge(&mut self, update: NodeUpdate) {
+        self.max_concurrent_jobs = update.max_concurrent_jobs.or(self.max_concurrent_jobs);
+        self.price_per_gpu_hour = update.price_per_gpu_hour.or(self.price_per_gpu_hour);
+        self.price_per_cpu_hour = update.price_per_cpu_hour.or(self.price_per_cpu_hour);
+        self.price_per_memory_gb_hour =
+            update.price_per_memory_gb_hour.or(self.price_per_memory_gb_hour);
+        self.region = update.region.or_else(|| self.region.take());
+        self.zone = update.zone.or_else(|| self.zone.take());
+        self.labels = update.labels.or_else(|| self.labels.take());
+        self.node_metadata = update.node_metadata.or_else(|| self.node_metadata.take());
+    }
+
+    /// Puts what is set into a description.
+    pub fn apply(&self, spec: &mut NodeSpec, price_source: &mut String) {
+        let set = self.clone();
+        if set.price_per_gpu_hour.is_some() {
+            "admin".clone_into(price_source);
+        }
+        spec.max_concurrent_jobs = set.max_concurrent_jobs.unwrap_or(spec.max_concurrent_jobs);
+        spec.price_per_gpu_hour = set.price_per_gpu_hour.unwrap_or(spec.price_per_gpu_hour);
+        spec.price_per_cpu_hour = set.price_per_cpu_hour.unwrap_or(spec.price_per_cpu_hour);
+        spec.price_per_memory_gb_hour =
+            set.price_per_memory_gb_hour.unwrap_or(spec.price_per_memory_gb_hour);
+        spec.region = set.region.or_else(|| spec.region.take());
+        spec.zone = set.zone.or_else(|| spec.zone.take());
+        spec.labels = set.labels.unwrap_or_else(|| std::mem::take(&mut spec.labels));
+        spec.node_metadata =
+            set.node_metadata.unwrap_or_else(|| std::mem::take(&mut spec.node_metadata));
+    }
 }
 
 /// An agent.
@@ -198,6 +250,8 @@ pub struct JobState {
     pub error_message: Option<String>,
     /// Why it ended, in one word.
     pub end_reason: Option<String>,
+    /// When its first task failed.
+    pub failed_at: Option<Stamp>,
     /// Its exit code.
     pub exit_code: Option<i32>,
     /// What it used.

@@ -15,15 +15,17 @@ use agentaflow_server::store::{
 
 use crate::rig::{Rig, ended, running, spec};
 
-/// Refuses to write while told to, like a full disk.
+/// Refuses to write while told to, like a full disk, and waits while somebody holds the pause.
 struct Full {
     inner: Arc<dyn Store>,
     full: Arc<AtomicBool>,
+    pause: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[async_trait]
 impl Store for Full {
     async fn commit(&self, changes: &[Change]) -> Result<(), StoreError> {
+        drop(self.pause.lock().await);
         if self.full.load(Ordering::SeqCst) {
             return Err(StoreError::Failed { what: "commit", source: "the disk is full".into() });
         }
@@ -69,7 +71,8 @@ impl Store for Full {
 async fn on_a_full_disk_nothing_is_promised_and_nothing_is_lost() {
     let full = Arc::new(AtomicBool::new(false));
     let flag = full.clone();
-    let rig = Rig::with(|_| {}, move |inner| Arc::new(Full { inner, full: flag })).await;
+    let pause = Arc::default();
+    let rig = Rig::with(|_| {}, move |inner| Arc::new(Full { inner, full: flag, pause })).await;
     let mut worker = rig.worker("a", 1).await;
     let id = rig.submit(spec(1)).await;
     let key = worker.assignment().await.key;
@@ -106,4 +109,73 @@ async fn on_a_full_disk_nothing_is_promised_and_nothing_is_lost() {
         }
     }
     assert!(sync >= 1, "after the fault the agent was told everything");
+}
+
+#[tokio::test]
+async fn an_end_that_is_said_twice_is_acknowledged_only_when_it_is_durable() {
+    let (full, pause) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Mutex::new(())));
+    let (flag, gate) = (full.clone(), pause.clone());
+    let rig =
+        Rig::with(|_| {}, move |inner| Arc::new(Full { inner, full: flag, pause: gate })).await;
+    let mut worker = rig.worker("a", 1).await;
+    let id = rig.submit(spec(1)).await;
+    let key = worker.assignment().await.key;
+    worker.report(key, running()).await;
+
+    let held = pause.lock().await;
+    let said = |news| {
+        let batch = agentaflow_api::link::ReportBatch {
+            reports: vec![agentaflow_api::link::Report { key, news }],
+            logs: Vec::new(),
+        };
+        let (core, agent) = (rig.core.clone(), worker.agent);
+        tokio::spawn(async move { core.report(agent, batch).await })
+    };
+    let first = said(ended(0, 5));
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    let second = said(ended(0, 5));
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    assert!(!first.is_finished() && !second.is_finished(), "nothing is durable yet");
+    full.store(true, Ordering::SeqCst);
+    drop(held);
+    assert_eq!(first.await.unwrap().unwrap_err().status, 503);
+    assert_eq!(second.await.unwrap().unwrap_err().status, 503);
+
+    full.store(false, Ordering::SeqCst);
+    for _ in 0..100 {
+        if rig.core.ready().await.is_ok() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(rig.job(id).await.status, JobStatus::Running);
+    assert!(worker.report(key, ended(0, 5)).await);
+    assert_eq!(rig.job(id).await.status, JobStatus::Completed);
+}
+
+#[tokio::test]
+async fn a_gpu_that_vanished_costs_its_job_and_not_the_others() {
+    let mut rig = Rig::new().await;
+    let mut worker = rig.worker("a", 2).await;
+    let ids = [rig.submit(spec(1)).await, rig.submit(spec(1)).await];
+    let mut keys = Vec::new();
+    for _ in ids {
+        let assignment = worker.assignment().await;
+        worker.report(assignment.key, running()).await;
+        keys.push(assignment.key);
+    }
+    let waits = rig.submit(spec(1)).await;
+    // One GPU falls off the bus, and the server restarts at once.
+    rig.core.register_node(crate::rig::registration("a", 1), crate::rig::HERE).await.unwrap();
+    rig.restart().await;
+    let agent = rig.core.agents()[0].id;
+    let _stream = rig.core.open_stream(agent, None, 0).await.unwrap();
+    for key in keys {
+        let batch = agentaflow_api::link::ReportBatch {
+            reports: vec![agentaflow_api::link::Report { key, news: ended(0, 5) }],
+            logs: Vec::new(),
+        };
+        assert!(rig.core.report(agent, batch).await.unwrap().accepted[0]);
+    }
+    rig.until(waits, |job| job.status == JobStatus::Scheduled).await;
 }

@@ -155,3 +155,105 @@ async fn registering_again_rotates_the_key_and_ends_the_older_stream() {
         "one of the node, one of the agent"
     );
 }
+
+#[tokio::test]
+async fn a_job_that_waits_for_a_dead_node_can_be_cancelled() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 1).await;
+    let id = rig.submit(JobSpec { on_node_lost: Some(OnNodeLost::Wait), ..spec(1) }).await;
+    let key = worker.assignment().await.key;
+    worker.report(key, running()).await;
+    let node = NodeRef::Number(worker.node);
+    for _ in 0..200 {
+        if rig.kinds(id).await.contains(&"NodeLost".to_owned()) {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert_eq!(rig.job(id).await.status, JobStatus::Running);
+    rig.core.cancel(&rig.ana, id).await.unwrap();
+    assert_eq!(rig.job(id).await.status, JobStatus::Cancelled);
+    rig.core.delete_node(&node).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_node_that_dies_while_it_is_drained_gives_its_jobs_to_others() {
+    let rig = Rig::new().await;
+    let mut first = rig.worker("a", 1).await;
+    let id = rig.submit(spec(1)).await;
+    let key = first.assignment().await.key;
+    first.report(key, running()).await;
+    let mut second = rig.worker("b", 1).await;
+    let drain = NodeUpdate { drain: Some(true), ..NodeUpdate::default() };
+    rig.core.update_node(&NodeRef::Number(first.node), drain).await.unwrap();
+    assert_eq!(first.stop().await.cause, StopCause::Drained);
+    let again = second.beating(async { rig.until(id, |job| job.attempt == 2).await }).await;
+    assert_eq!(again.assigned_node_id, Some(second.node));
+    assert_eq!(second.assignment().await.key.epoch, 2);
+}
+
+#[tokio::test]
+async fn comrades_that_fail_because_a_node_died_do_not_fail_the_gang() {
+    let rig = Rig::new().await;
+    let mut first = rig.worker("a", 1).await;
+    let mut second = rig.worker("b", 1).await;
+    let id = rig.submit(JobSpec { replicas: Some(2), ..spec(1) }).await;
+    let (one, two) = (first.assignment().await.key, second.assignment().await.key);
+    first.report(one, running()).await;
+    second.report(two, running()).await;
+    first.beat().await;
+    second.beat().await;
+    // The first dies; the second notices before the server does.
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    assert!(second.report(two, ended(1, 5)).await);
+    let job =
+        second.beating(async { rig.until(id, |job| job.status == JobStatus::Pending).await }).await;
+    assert_eq!((job.retries_used, job.end_reason), (0, None));
+}
+
+#[tokio::test]
+async fn a_second_agent_is_not_told_to_start_what_the_first_still_runs() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 1).await;
+    rig.submit(spec(1)).await;
+    let key = worker.assignment().await.key;
+    worker.report(key, running()).await;
+    let agent = |name: &str, node: i64| agentaflow_api::agent::AgentRegistration {
+        agent_id: name.into(),
+        node_id: Some(node as u64),
+        ..Default::default()
+    };
+    let refused = rig.core.register_agent(agent("other", worker.node), crate::rig::HERE).await;
+    assert_eq!(refused.unwrap_err().code, "node_taken");
+    // Nor may another node take an agent's name, and with it its stream.
+    let thief = rig.core.register_node(registration("b", 1), crate::rig::HERE).await.unwrap();
+    let refused = rig.core.register_agent(agent("agent-a", thief.id), crate::rig::HERE).await;
+    assert_eq!(refused.unwrap_err().code, "agent_taken");
+    worker.report(key, ended(0, 1)).await;
+    rig.core.register_agent(agent("other", worker.node), crate::rig::HERE).await.unwrap();
+    assert_eq!(rig.core.agents().len(), 1, "the first is forgotten, with its key");
+}
+
+#[tokio::test]
+async fn what_an_admin_set_outlasts_a_registration() {
+    let rig = Rig::new().await;
+    let worker = rig.worker("a", 1).await;
+    let price = agentaflow_api::units::Dollars(9_000_000);
+    let update = NodeUpdate { price_per_gpu_hour: Some(price), ..NodeUpdate::default() };
+    rig.core.update_node(&NodeRef::Number(worker.node), update).await.unwrap();
+    let node = rig.core.register_node(registration("a", 1), crate::rig::HERE).await.unwrap();
+    assert_eq!((node.spec.price_per_gpu_hour, node.price_source.as_str()), (price, "admin"));
+}
+
+#[tokio::test]
+async fn an_agent_that_polls_gets_its_work_too() {
+    let rig = Rig::new().await;
+    let worker = rig.worker("a", 1).await;
+    drop(worker.stream);
+    let first = rig.core.poll(worker.agent, None, 0, 1_000).await.unwrap();
+    assert!(matches!(first[0].message, Message::Sync { .. }));
+    let id = rig.submit(spec(1)).await;
+    let (session, after) = (Some(first[0].session.clone()), first.last().unwrap().seq);
+    let next = rig.core.poll(worker.agent, session, after, 5_000).await.unwrap();
+    assert!(matches!(&next[0].message, Message::Assign(assignment) if assignment.key.job == id));
+}

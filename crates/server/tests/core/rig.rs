@@ -23,7 +23,7 @@ use agentaflow_server::store::{Change, Store, UserRow, open_sqlite};
 
 /// The interval of the agents here; a node is lost after three.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
-const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+pub(crate) const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 pub(crate) struct Rig {
     pub(crate) core: Core,

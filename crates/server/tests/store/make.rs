@@ -12,7 +12,7 @@ use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 use agentaflow_api::units::{Cores, Dollars, Stamp};
 use agentaflow_engine::{MicroDollars, Price};
 use agentaflow_server::store::{
-    AgentRow, Change, CredentialKind, CredentialRow, IdempotencyRow, JobRow, JobState, NodeRow,
+    AgentRow, Change, CredentialKind, CredentialRow, IdempotencyRow, JobRow, JobState, NodeOverrides, NodeRow,
     QueueRow, Seat, SeatState, UserRow,
 };
 use serde_json::{Map, Value, json};
@@ -64,6 +64,7 @@ pub(crate) fn node(id: i64, name: &str) -> NodeRow {
         draining: true,
         health: Health::Healthy,
         last_heartbeat: Some(NOW),
+        overrides: NodeOverrides { region: Some("eu".to_owned()), ..NodeOverrides::default() },
         peer: Some("10.0.0.7".to_owned()),
         registered_at: NOW,
         created_at: NOW,
@@ -121,6 +122,7 @@ pub(crate) fn state(status: JobStatus) -> JobState {
         output_data: Some(json!({"loss": 0.25})),
         error_message: Some("it's \"broken\"".to_owned()),
         end_reason: Some("Exited".to_owned()),
+        failed_at: Some(NOW),
         exit_code: Some(-7),
         usage: ResourceUsage { gpu_memory: Some(7), ..ResourceUsage::default() },
         scheduled_at: Some(NOW),
