@@ -136,33 +136,64 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
+/// What the environment says about servers.
+#[derive(Default)]
+struct Environment {
+    server: Option<String>,
+    token: Option<Secret>,
+    context: Option<String>,
+}
+
+impl Environment {
+    fn read() -> Self {
+        Self {
+            server: variable("AGENTAFLOW_SERVER"),
+            token: variable("AGENTAFLOW_TOKEN").map(|token| Secret(token.trim().to_owned())),
+            context: variable("AGENTAFLOW_CONTEXT"),
+        }
+    }
+
+    /// The token is for the server that the environment names. Without one it is for a context that has no token
+    /// of its own. It must reach nobody else.
+    fn lend_token(&self, mut target: Target) -> Target {
+        let plain = |url: &str| url.trim().trim_end_matches('/').to_owned();
+        let meant =
+            self.server.as_ref().is_none_or(|server| plain(server) == plain(&target.server));
+        if target.token.is_none() && meant {
+            target.token.clone_from(&self.token);
+        }
+        target
+    }
+}
+
 /// Which server is meant: `--context`, else `AGENTAFLOW_SERVER` with `AGENTAFLOW_TOKEN`, else
 /// `AGENTAFLOW_CONTEXT`, else the current context.
 pub(crate) fn target(asked: Option<&str>) -> Result<Target> {
     let path = file();
     let read =
         || path.as_ref().map_or_else(|_| Ok(Contexts::default()), |path| Contexts::read(path));
+    choose(asked, &Environment::read(), read)
+}
+
+fn choose(
+    asked: Option<&str>,
+    environment: &Environment,
+    read: impl FnOnce() -> Result<Contexts>,
+) -> Result<Target> {
     if let Some(name) = asked {
-        return Ok(with_token(read()?.named(name)?.clone()));
+        return Ok(environment.lend_token(read()?.named(name)?.clone()));
     }
-    if let Some(server) = variable("AGENTAFLOW_SERVER") {
-        return Ok(with_token(Target::new(server, None)));
+    if let Some(server) = &environment.server {
+        return Ok(environment.lend_token(Target::new(server, None)));
     }
     let contexts = read()?;
-    match variable("AGENTAFLOW_CONTEXT").or_else(|| contexts.current.clone()) {
-        Some(name) => Ok(with_token(contexts.named(&name)?.clone())),
+    match environment.context.as_ref().or(contexts.current.as_ref()) {
+        Some(name) => Ok(environment.lend_token(contexts.named(name)?.clone())),
         None => Err(usage(
             "no server is known yet: `agentaflow up` starts one here, `agentaflow context use NAME` \
              chooses one of several, and AGENTAFLOW_SERVER with AGENTAFLOW_TOKEN names any other",
         )),
     }
-}
-
-fn with_token(mut target: Target) -> Target {
-    if let Some(token) = variable("AGENTAFLOW_TOKEN") {
-        target.token = Some(Secret(token.trim().to_owned()));
-    }
-    target
 }
 
 #[cfg(test)]
@@ -201,5 +232,40 @@ mod tests {
         contexts.known.insert("lab".to_owned(), Target::default());
         let error = contexts.named("lob").unwrap_err().to_string();
         assert_eq!(error, "there is no context `lob`; there is `lab`");
+    }
+
+    #[test]
+    fn the_token_of_the_environment_reaches_the_server_it_is_meant_for_and_no_other() {
+        let contexts = || {
+            let mut contexts = Contexts::default();
+            let known = [("own", Some("own-token".into())), ("bare", None)];
+            for (name, token) in known {
+                contexts
+                    .known
+                    .insert(name.to_owned(), Target::new(format!("http://{name}"), token));
+            }
+            contexts.current = Some("own".to_owned());
+            Ok(contexts)
+        };
+        let cases = [
+            (None, None, None, "http://own", Some("own-token")),
+            (Some("own"), None, None, "http://own", Some("own-token")),
+            (Some("bare"), None, None, "http://bare", Some("lent")),
+            (None, None, Some("bare"), "http://bare", Some("lent")),
+            (None, Some("http://else"), None, "http://else", Some("lent")),
+            (Some("bare"), Some("http://else"), None, "http://bare", None),
+            (Some("bare"), Some("http://bare/"), None, "http://bare", Some("lent")),
+            (Some("own"), Some("http://else"), None, "http://own", Some("own-token")),
+        ];
+        for (asked, server, context, url, token) in cases {
+            let environment = Environment {
+                server: server.map(str::to_owned),
+                token: Some("lent".into()),
+                context: context.map(str::to_owned),
+            };
+            let target = choose(asked, &environment, contexts).unwrap();
+            let sent = target.token.as_ref().map(Secret::expose);
+            assert_eq!((target.server.as_str(), sent), (url, token));
+        }
     }
 }

@@ -102,13 +102,20 @@ pub(crate) fn wrapped(sentence: &str, first: &str, rest: &str) -> String {
     text + &line + "\n"
 }
 
+/// The least that is shown of a text that closes a table before its column is left out.
+const CUT_TO: usize = 20;
+
 /// The rows as a table with a bold heading. Columns are left out, highest rank first, until it is
-/// at most `room` wide; without a limit all are shown.
+/// at most `room` wide; without a limit all are shown. A text that would be left out is cut instead where some of
+/// it fits.
 pub(crate) fn table<T>(columns: &[Column<T>], rows: &[T], room: Option<usize>) -> String {
     let mut rank = columns.iter().map(|column| column.rank).max().unwrap_or(0);
     loop {
         let shown: Vec<_> = columns.iter().filter(|column| column.rank <= rank).collect();
-        let lines = lines(&shown, rows);
+        let mut lines = lines(&shown, rows);
+        if let (Some(room), true) = (room, rank > 0) {
+            cut(&mut lines, &shown, rows, rank, room);
+        }
         let widest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
         if rank == 0 || room.is_none_or(|room| widest <= room) {
             let mut text = lines.join("\n");
@@ -118,6 +125,22 @@ pub(crate) fn table<T>(columns: &[Column<T>], rows: &[T], room: Option<usize>) -
             return text;
         }
         rank -= 1;
+    }
+}
+
+/// Cuts the closing column, if it is a text, the next to be left out, and the rest leaves it some room.
+fn cut<T>(lines: &mut [String], shown: &[&Column<T>], rows: &[T], rank: u8, room: usize) {
+    let Some((last, rest)) = shown.split_last() else { return };
+    if last.rank != rank || !matches!(last.side, Side::Left) {
+        return;
+    }
+    let before = self::lines(rest, rows);
+    let before = before.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+    if before + CUT_TO > room {
+        return;
+    }
+    for line in lines.iter_mut().filter(|line| line.chars().count() > room) {
+        *line = line.chars().take(room - 1).collect::<String>() + "…";
     }
 }
 
@@ -192,6 +215,30 @@ mod tests {
         Column { title: "NAME", rank: 0, side: Side::Left, cell: |row| row.0.to_owned() },
         Column { title: "COUNT", rank: 1, side: Side::Right, cell: |row| row.1.to_string() },
     ];
+
+    #[test]
+    fn a_text_that_closes_a_table_is_cut_before_it_is_left_out() {
+        let columns = [
+            Column {
+                title: "COUNT",
+                rank: 0,
+                side: Side::Right,
+                cell: |row: &(&str, u32)| row.1.to_string(),
+            },
+            Column {
+                title: "WHY",
+                rank: 1,
+                side: Side::Left,
+                cell: |row: &(&str, u32)| row.0.to_owned(),
+            },
+        ];
+        let rows = [("there is no node with that many free GPUs", 7)];
+        assert_eq!(
+            table(&columns, &rows, Some(30)),
+            "COUNT  WHY\n    7  there is no node with …\n"
+        );
+        assert_eq!(table(&columns, &rows, Some(20)), "COUNT\n    7\n");
+    }
 
     #[test]
     fn a_narrow_table_leaves_out_what_matters_least() {

@@ -124,6 +124,7 @@ pub enum StopCause {
 
 /// Everything an agent needs in order to run one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[expect(clippy::struct_excessive_bools, reason = "each says something of its own")]
 pub struct Assignment {
     /// Which.
     #[serde(flatten)]
@@ -168,6 +169,10 @@ pub struct Assignment {
     pub simulated: bool,
     /// Whose job it is.
     pub user: String,
+    /// The server believes that it runs already: an agent that does not have it says that it is over instead of
+    /// starting it a second time.
+    #[serde(default)]
+    pub running: bool,
 }
 
 /// How to log in to a registry.

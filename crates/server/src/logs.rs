@@ -2,8 +2,10 @@
 //!
 //! `DIR/<job>/<task>.log` is the text, `DIR/<job>/<task>.tries` says where each try begins in it. Agents send
 //! pieces with the offset within their try, and may send them twice: what is there already is skipped, what
-//! would leave a gap is not written, and the answer says how much there is.
+//! would leave a gap is not written, and the answer says how much there is. When the disk is nearly full, what
+//! comes is taken and dropped with a line that says so.
 
+mod disk;
 mod shard;
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +19,8 @@ use agentaflow_api::link::TaskKey;
 use thiserror::Error;
 use tokio::sync::watch;
 
-use shard::Shard;
+use disk::Disk;
+use shard::{Room, Shard};
 
 /// Why a log could not be written or read.
 #[derive(Debug, Error)]
@@ -58,6 +61,7 @@ const SHARDS: usize = 8;
 pub struct LogStore {
     dir: PathBuf,
     most: u64,
+    disk: Arc<Disk>,
     shards: Vec<Arc<tokio::sync::Mutex<Shard>>>,
     followers: Mutex<HashMap<i64, watch::Sender<u64>>>,
 }
@@ -68,6 +72,7 @@ impl LogStore {
         Self {
             dir: dir.into(),
             most: MOST_PER_JOB,
+            disk: Arc::default(),
             shards: (0..SHARDS).map(|_| Arc::default()).collect(),
             followers: Mutex::default(),
         }
@@ -77,8 +82,10 @@ impl LogStore {
     /// a sender goes on from there.
     pub async fn append(&self, key: TaskKey, offset: u64, bytes: &[u8]) -> Result<u64, LogError> {
         let (dir, most, bytes) = (self.dir.clone(), self.most, bytes.to_vec());
+        let disk = self.disk.clone();
         let append = move |shard: &mut Shard| {
-            let done = shard.append((&dir, most), key, offset, &bytes);
+            let room = Room { most, disk: !disk.is_nearly_full(&dir) };
+            let done = shard.append(&dir, room, key, offset, &bytes);
             done.inspect_err(|_| shard.forget_job(key.job))
         };
         let had = self.in_shard(key.job, append).await?;

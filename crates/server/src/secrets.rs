@@ -4,6 +4,7 @@
 //! first line is a new key ([`Keyring::rotate`]), and what was sealed before is still read and can be sealed
 //! again ([`Keyring::reseal`]).
 
+use std::collections::HashSet;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -41,6 +42,37 @@ pub enum SecretError {
         /// Its mode.
         mode: u32,
     },
+    /// The file belongs to somebody else, who can read and change it.
+    #[error(
+        "the secret file {path} belongs to the user with the number {owner}, not to the one that runs this \
+         ({us}); run `chown {us} {path}`, and replace the secret if somebody may have seen it",
+        path = path.display()
+    )]
+    NotOurs {
+        /// Which.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who runs this.
+        us: u32,
+    },
+    /// The file is too large for a secret.
+    #[error("the secret file {} is larger than {} KiB, so it is something else", path.display(), MOST_BYTES >> 10)]
+    TooLarge {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The key file has no room for another key.
+    #[error(
+        "the key file {} holds {keys} keys that are still in use and has no room for another; the present key stays",
+        path.display()
+    )]
+    Full {
+        /// Which.
+        path: PathBuf,
+        /// How many it holds.
+        keys: usize,
+    },
     /// The key file does not hold keys.
     #[error(
         "line {line} of the key file {} is not a key; each line is a name and 32 bytes in base64",
@@ -64,7 +96,9 @@ pub enum SecretError {
 }
 
 /// Secret files are small; a larger one is something else.
-const MOST_BYTES: u64 = 64 * 1024;
+const MOST_BYTES: u64 = 256 * 1024;
+/// A key file gets no new keys beyond this size, so that it can always be read.
+const MOST_KEY_BYTES: usize = 64 * 1024;
 
 const VERSION: &str = "v1";
 const NONCE_BYTES: usize = 24;
@@ -88,21 +122,34 @@ pub fn create_secret_file(path: &Path, secret: &[u8]) -> Result<bool, SecretErro
     }
 }
 
-/// Reads a secret file; none if it is not there. One that others may read is refused. White space around the
-/// secret does not count.
+/// Reads a secret file; none if it is not there. One that others may read or that belongs to somebody else is
+/// refused. White space around the secret does not count.
 pub fn read_secret_file(path: &Path) -> Result<Option<Zeroizing<String>>, SecretError> {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(at(path)(error)),
     };
-    let mode = file.metadata().map_err(at(path))?.mode() & 0o777;
+    let found = file.metadata().map_err(at(path))?;
+    ours(path, found.uid(), rustix::process::geteuid().as_raw())?;
+    let mode = found.mode() & 0o777;
     if mode & 0o077 != 0 {
         return Err(SecretError::Exposed { path: path.to_owned(), mode });
     }
-    let mut text = Zeroizing::new(String::new());
+    if found.len() > MOST_BYTES {
+        return Err(SecretError::TooLarge { path: path.to_owned() });
+    }
+    // All of it at once: a text that grows leaves copies of itself behind.
+    let mut text = Zeroizing::new(String::with_capacity(found.len() as usize + 1));
     file.take(MOST_BYTES).read_to_string(&mut text).map_err(at(path))?;
     Ok(Some(Zeroizing::new(text.trim().to_owned())))
+}
+
+fn ours(path: &Path, owner: u32, us: u32) -> Result<(), SecretError> {
+    if owner == us {
+        return Ok(());
+    }
+    Err(SecretError::NotOurs { path: path.to_owned(), owner, us })
 }
 
 fn at(path: &Path) -> impl Fn(io::Error) -> SecretError {
@@ -236,9 +283,35 @@ impl Keyring {
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         let mut fresh = read_keys(&self.path)?.unwrap_or_default();
         fresh.insert(0, Key::random()?);
-        write_secret_file(&self.path, text_of(&fresh).as_bytes())?;
+        let text = text_of(&fresh);
+        if text.len() > MOST_KEY_BYTES {
+            return Err(SecretError::Full { path: self.path.clone(), keys: fresh.len() - 1 });
+        }
+        write_secret_file(&self.path, text.as_bytes())?;
         *keys = fresh;
         Ok(())
+    }
+
+    /// Forgets the keys that nothing is sealed with any more; the present one stays. What is still in use is given
+    /// by sealed texts or by the names of their keys. Returns how many were forgotten.
+    pub fn forget_unused<'a>(
+        &self,
+        in_use: impl Iterator<Item = &'a str>,
+    ) -> Result<usize, SecretError> {
+        let name = |text: &'a str| parts(text).map_or(text, |(name, _)| name);
+        let in_use: HashSet<&str> = in_use.map(name).collect();
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        let mut fresh = read_keys(&self.path)?.unwrap_or_default();
+        let before = fresh.len();
+        let mut first = true;
+        fresh.retain(|key| std::mem::take(&mut first) || in_use.contains(key.name.as_str()));
+        if fresh.len() < before {
+            write_secret_file(&self.path, text_of(&fresh).as_bytes())?;
+            let forgotten = before - fresh.len();
+            *keys = fresh;
+            return Ok(forgotten);
+        }
+        Ok(0)
     }
 
     /// Whether a sealed text was sealed with the present key.
@@ -287,91 +360,4 @@ fn text_of(keys: &[Key]) -> Zeroizing<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs::Permissions;
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-
-    fn ring() -> (tempfile::TempDir, Keyring) {
-        let dir = tempfile::tempdir().unwrap();
-        let ring = Keyring::load(&dir.path().join("secret-key")).unwrap();
-        (dir, ring)
-    }
-
-    #[test]
-    fn what_is_sealed_opens_for_the_same_purpose_only() {
-        let (_dir, ring) = ring();
-        let sealed = ring.seal("job:17", b"hunter2").unwrap();
-        assert_eq!(ring.open("job:17", &sealed).unwrap().as_slice(), b"hunter2");
-        assert!(matches!(ring.open("job:18", &sealed), Err(SecretError::Broken)));
-        assert_ne!(sealed, ring.seal("job:17", b"hunter2").unwrap());
-    }
-
-    #[test]
-    fn a_changed_text_does_not_open_and_says_nothing_of_its_contents() {
-        let (_dir, ring) = ring();
-        let sealed = ring.seal("a", b"hunter2").unwrap();
-        for at in 0..sealed.len() {
-            let mut bytes = sealed.clone().into_bytes();
-            bytes[at] = if bytes[at] == b'A' { b'B' } else { b'A' };
-            let error = ring.open("a", &String::from_utf8(bytes).unwrap()).unwrap_err();
-            assert!(!format!("{error} {error:?}").contains("hunter2"));
-        }
-        for text in ["", "v1", "v1.", "v1..", "v1.x.", "v2.x.AAAA", "v1.\u{1F980}.=="] {
-            assert!(ring.open("a", text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn old_keys_still_open_after_a_rotation_and_other_servers_learn_the_new_one() {
-        let (dir, ring) = ring();
-        let other = Keyring::load(&dir.path().join("secret-key")).unwrap();
-        let old = ring.seal("a", b"hunter2").unwrap();
-        ring.rotate().unwrap();
-        assert!(!ring.is_current(&old));
-        let new = ring.reseal("a", &old).unwrap();
-        assert!(ring.is_current(&new));
-        for (ring, sealed) in [(&ring, &old), (&ring, &new), (&other, &new)] {
-            assert_eq!(ring.open("a", sealed).unwrap().as_slice(), b"hunter2");
-        }
-        let stranger = self::ring();
-        let error = stranger.1.open("a", &new).unwrap_err();
-        assert!(error.to_string().contains("is not in the key file"), "{error}");
-    }
-
-    #[test]
-    fn a_file_that_others_may_read_is_refused_with_the_remedy() {
-        let (dir, _ring) = ring();
-        let path = dir.path().join("secret-key");
-        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-        let error = Keyring::load(&path).unwrap_err().to_string();
-        assert!(error.contains("(mode 640); run `chmod 600 "), "{error}");
-    }
-
-    #[test]
-    fn a_key_file_with_anything_else_is_refused_by_line_and_left_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("secret-key");
-        for text in ["", "hello", "a c2hvcnQ", "../x AAAA"] {
-            write_secret_file(&path, text.as_bytes()).unwrap();
-            let error = Keyring::load(&path).unwrap_err().to_string();
-            assert!(error.starts_with("line 1 of the key file "), "{error}");
-            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
-        }
-    }
-
-    #[test]
-    fn secret_files_are_replaced_whole_or_kept() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("admin-token");
-        assert!(read_secret_file(&path).unwrap().is_none());
-        assert!(create_secret_file(&path, b"one\n").unwrap());
-        assert!(!create_secret_file(&path, b"two\n").unwrap());
-        assert_eq!(read_secret_file(&path).unwrap().unwrap().as_str(), "one");
-        write_secret_file(&path, b"three\n").unwrap();
-        assert_eq!(read_secret_file(&path).unwrap().unwrap().as_str(), "three");
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left behind");
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! Starts and stops a server: the port, the data directory, the store, the core, and what a first start needs.
 
+mod addresses;
 mod bootstrap;
 mod connections;
 mod port;
@@ -46,6 +47,20 @@ pub enum StartError {
         path: PathBuf,
         /// Why.
         source: std::io::Error,
+    },
+    /// The data directory belongs to somebody else, who could read and replace what is in it.
+    #[error(
+        "the data directory {path} belongs to the user with the number {owner}, not to the one that runs this \
+         ({us}); run `chown -R {us} {path}`, or choose another with `--data-dir DIR`",
+        path = path.display()
+    )]
+    NotOurs {
+        /// Which.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+        /// Who runs this.
+        us: u32,
     },
     /// A file with a secret cannot be used.
     #[error(transparent)]
@@ -143,10 +158,15 @@ pub async fn start(settings: Settings) -> Result<Running, StartError> {
 
 /// Makes the data directory, for its owner only.
 fn prepare(path: &Path) -> Result<(), StartError> {
-    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+    use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
     let failed = |source| StartError::DataDir { path: path.to_owned(), source };
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
-    let mut rights = std::fs::metadata(path).map_err(failed)?.permissions();
+    let found = std::fs::metadata(path).map_err(failed)?;
+    let us = rustix::process::geteuid().as_raw();
+    if found.uid() != us {
+        return Err(StartError::NotOurs { path: path.to_owned(), owner: found.uid(), us });
+    }
+    let mut rights = found.permissions();
     if rights.mode() & 0o077 != 0 {
         rights.set_mode(0o700);
         std::fs::set_permissions(path, rights).map_err(failed)?;
@@ -167,4 +187,27 @@ fn warnings(addr: SocketAddr) -> Vec<String> {
         "{addr} can be reached from other machines: they see the start page and the API, and what is sent, tokens \
          included, is not encrypted; put a proxy with TLS before it, or listen on 127.0.0.1"
     )]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_directory_of_somebody_else_is_refused_with_the_remedy_and_left_alone() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        prepare(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        prepare(&path).unwrap();
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        // Only root can give a folder away; others cannot get here either.
+        if std::os::unix::fs::chown(&path, Some(4711), None).is_ok() {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let words = prepare(&path).unwrap_err().to_string();
+            assert!(words.contains("the user with the number 4711"), "{words}");
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o755);
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use agentaflow_api::client::user::LogQuery;
 use anyhow::{Context as _, Result};
 
+use super::run::follow::on_and_on;
 use crate::connect::{Connect, block_on};
 use crate::output;
 
@@ -32,6 +33,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let begun = client.logs(args.id, &query).await;
         let mut bytes =
             begun.with_context(|| format!("cannot read the output of job {}", args.id))?;
+        if args.follow {
+            return on_and_on(&client, args.id, args.task, bytes, output::print_bytes).await;
+        }
         while let Some(piece) = bytes.next().await? {
             output::print_bytes(&piece)?;
         }

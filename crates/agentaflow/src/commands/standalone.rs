@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 use std::process::exit;
 
+use agentaflow_agent::runtime::user::JobUser;
 use agentaflow_engine::Strategy;
 use agentaflow_gpu::{GpuError, GpuSource, NoGpus, Simulated, SimulatedSpec};
 use anyhow::{Context as _, Result};
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::amount;
@@ -77,6 +79,14 @@ pub(crate) fn data_dir(named: Option<&PathBuf>) -> Result<PathBuf> {
     std::path::absolute(&path).with_context(|| format!("cannot find `{}`", path.display()))
 }
 
+/// Refuses early a user whom processes cannot run as.
+pub(crate) fn check_process_user(allowed: bool, user: Option<&str>) -> Result<()> {
+    if allowed && user.is_some() {
+        JobUser::choose(user).map_err(|problem| usage(format!("--process-user: {problem}")))?;
+    }
+    Ok(())
+}
+
 /// Waits for SIGINT or SIGTERM. A second one ends the program at once.
 pub(crate) async fn asked_to_stop() -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
@@ -95,13 +105,45 @@ pub(crate) async fn asked_to_stop() -> Result<()> {
     Ok(())
 }
 
-/// A runtime with so many threads.
+/// A runtime with so many threads; with one, everything is done by the thread that waits for it, which saves memory.
 pub(crate) fn runtime(threads: usize) -> Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
+    raise_file_limit();
+    let mut builder = match threads {
+        1 => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    builder
         .worker_threads(threads)
         .max_blocking_threads(16)
         .thread_stack_size(1 << 20)
         .enable_all()
         .build()
         .context("cannot start threads")
+}
+
+/// Every caller, task and follower of a log needs an open file, and the usual limit is a thousand.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // Where it cannot be raised, the usual limit has to do.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_may_open_as_many_files_as_the_machine_allows() {
+        runtime(1).unwrap();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
+    }
+
+    #[test]
+    fn a_user_whom_processes_cannot_run_as_is_refused_early() {
+        assert!(check_process_user(true, None).is_ok());
+        assert!(check_process_user(false, Some("no such user")).is_ok());
+        let problem = check_process_user(true, Some("no such user")).unwrap_err().to_string();
+        assert!(problem.contains("--process-user"), "{problem}");
+    }
 }

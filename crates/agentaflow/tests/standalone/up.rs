@@ -4,13 +4,14 @@ use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::harness::{Cluster, Ran, eventually, free_port, program};
+use crate::harness::{Cluster, PROGRAM, Ran, SOON, eventually, free_port, program};
 
 fn mode(path: &Path) -> u32 {
     path.metadata().unwrap().permissions().mode() & 0o777
@@ -65,6 +66,66 @@ fn a_job_on_simulated_gpus_gets_no_device_and_a_notice() {
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     assert!(ran.out.to_lowercase().contains("simulated"), "{}", ran.out);
     assert!(ran.out.ends_with("[]\n"), "{}", ran.out);
+}
+
+/// The program as somebody who is not root: as ourselves, or as nobody when the tests run as root.
+fn unprivileged(home: &Path, copy: &Path) -> Command {
+    let plain = program(home);
+    if !rustix::process::geteuid().is_root() {
+        return plain;
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(copy);
+    for (name, value) in plain.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command
+}
+
+#[test]
+fn whoever_is_not_root_can_start_it_and_jobs_run_as_them() {
+    let home = tempfile::Builder::new().prefix("agentaflow-").tempdir().unwrap();
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    // The build folder may be closed to others.
+    let copy = home.path().join("agentaflow");
+    fs::hard_link(PROGRAM, &copy).or_else(|_| fs::copy(PROGRAM, &copy).map(drop)).unwrap();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let data = home.path().join("data").display().to_string();
+    let start = ["up", "--sim-gpus", "2", "--heartbeat", "300ms", "--listen", &listen];
+    let log = fs::File::create(home.path().join("log")).unwrap();
+    let mut up = unprivileged(home.path(), &copy)
+        .args(start)
+        .args(["--data-dir", &data])
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let run = |arguments: &[&str]| {
+        let mut command = unprivileged(home.path(), &copy);
+        Ran::from(command.args(arguments).stdin(Stdio::null()).output().unwrap())
+    };
+    let since = Instant::now();
+    let mut ran = run(&["run", "--", "id", "-u"]);
+    while ran.code != Some(0) && since.elapsed() < SOON && up.try_wait().unwrap().is_none() {
+        sleep(Duration::from_millis(50));
+        ran = run(&["run", "--", "id", "-u"]);
+    }
+    let refused = run(&["up", "--process-user", "daemon", "--data-dir", &format!("{data}-2")]);
+    // It may have ended by itself, which is what is looked at below.
+    let _ = kill_process(Pid::from_child(&up), Signal::TERM);
+    let status = up.wait().unwrap();
+    let said = fs::read_to_string(home.path().join("log")).unwrap();
+    let user = rustix::process::geteuid();
+    let user = if user.is_root() { 65534 } else { user.as_raw() };
+    assert_eq!(ran.out, format!("{user}\n"), "{}\n{said}", ran.err);
+    assert!(status.success(), "{status}: {said}");
+    assert!(said.contains("processes of yours"), "{said}");
+    assert_eq!(refused.code, Some(2), "{}", refused.err);
+    assert!(refused.err.contains("only root can run jobs as another user"), "{}", refused.err);
 }
 
 #[test]
@@ -174,8 +235,13 @@ fn failures_have_codes_of_their_own() {
     let cluster = Cluster::up(&[]);
     let missing = cluster.run(&["status", "999"]);
     assert_eq!(missing.code, Some(3), "{}", missing.err);
-    let refused =
-        Ran::from(cluster.cli(&["jobs"]).env("AGENTAFLOW_TOKEN", "wrong").output().unwrap());
+    let here = format!("http://127.0.0.1:{}", cluster.port);
+    let wrong = |command: &mut Command| {
+        Ran::from(command.env("AGENTAFLOW_TOKEN", "wrong").output().unwrap())
+    };
+    // A token of the environment goes to the server that the environment names, and to no context of its own token.
+    assert_eq!(wrong(&mut cluster.cli(&["jobs"])).code, Some(0));
+    let refused = wrong(cluster.cli(&["jobs"]).env("AGENTAFLOW_SERVER", &here));
     assert_eq!(refused.code, Some(4), "{}", refused.err);
     assert_eq!(cluster.run(&["run"]).code, Some(2));
     let nobody = format!("http://127.0.0.1:{}", free_port());

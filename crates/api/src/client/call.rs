@@ -92,6 +92,21 @@ impl Call {
         serde_json::from_slice(&bytes).map_err(|error| garbled(&url, &error))
     }
 
+    /// The same, with what a header of the answer says.
+    pub async fn json_and<T: DeserializeOwned>(
+        self,
+        header: &str,
+    ) -> Result<(T, Option<String>), ClientError> {
+        let (url, timeout) = (self.url.clone(), self.timeout);
+        let response = self.send(Some(timeout)).await?;
+        let value = response.headers().get(header).and_then(|value| value.to_str().ok());
+        let value = value.map(str::to_owned);
+        let bytes =
+            response.bytes().await.map_err(|error| ClientError::unreachable(&url, &error))?;
+        let read = serde_json::from_slice(&bytes).map_err(|error| garbled(&url, &error))?;
+        Ok((read, value))
+    }
+
     /// Sends it and reads the answer as text.
     pub async fn text(self) -> Result<String, ClientError> {
         Ok(String::from_utf8_lossy(&self.answer().await?).into_owned())

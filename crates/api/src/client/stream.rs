@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use reqwest::Response;
+use reqwest::header::HeaderMap;
 use url::Url;
 
 use super::{ClientError, shown};
@@ -16,12 +17,19 @@ const LINE_LIMIT: usize = 64 << 20;
 pub struct Bytes {
     inner: BoxStream<'static, Result<bytes::Bytes, reqwest::Error>>,
     url: Url,
+    headers: HeaderMap,
     idle: Option<Duration>,
 }
 
 impl Bytes {
     pub(super) fn new(response: Response, url: &Url, idle: Option<Duration>) -> Self {
-        Self { inner: response.bytes_stream().boxed(), url: url.clone(), idle }
+        let headers = response.headers().clone();
+        Self { inner: response.bytes_stream().boxed(), url: url.clone(), headers, idle }
+    }
+
+    /// What a header of the answer says.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
     }
 
     /// The next piece; none at the end. Nothing is lost when the future is dropped.

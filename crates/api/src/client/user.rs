@@ -76,15 +76,29 @@ impl Client {
         self.get(&format!("{BASE}/jobs/{id}")).json().await
     }
 
-    /// Jobs.
+    /// Jobs, newest first. Where jobs are so large that the server ends a page early, the next ones are fetched.
     pub async fn jobs(&self, query: &JobQuery) -> Result<Vec<Job>, ClientError> {
         let words: Vec<_> = query.status.iter().map(|status| status.as_str()).collect();
-        self.get(&format!("{BASE}/jobs/"))
-            .maybe("status", (!words.is_empty()).then(|| words.join(",")))
-            .maybe("skip", query.skip)
-            .maybe("limit", query.limit)
-            .json()
-            .await
+        let words = (!words.is_empty()).then(|| words.join(","));
+        let mut jobs: Vec<Job> = Vec::new();
+        let (mut skip, mut before) = (query.skip, None);
+        loop {
+            let left = query.limit.map(|limit| limit.saturating_sub(jobs.len() as u64));
+            let call = self
+                .get(&format!("{BASE}/jobs/"))
+                .maybe("status", words.clone())
+                .maybe("skip", skip)
+                .maybe("before", before)
+                .maybe("limit", left);
+            let (page, next) = call.json_and::<Vec<Job>>("x-next-before").await?;
+            let got = page.len();
+            jobs.extend(page);
+            let enough = query.limit.is_none_or(|limit| jobs.len() as u64 >= limit);
+            match next {
+                Some(next) if got > 0 && !enough => (skip, before) = (None, Some(next)),
+                _ => return Ok(jobs),
+            }
+        }
     }
 
     /// Stops a job.

@@ -35,7 +35,7 @@ pub fn create_user(user: UserRow) -> Result<DirectoryWrite<(UserRow, Option<Secr
         None => Some(mint(CredentialKind::Invite, "invitation")?),
     };
     Ok(Box::new(move |directory, ids, now| {
-        free_name(directory, &user.username, None)?;
+        free_name(directory, &user.username)?;
         ids.0.user += 1;
         let user = UserRow { id: ids.0.user, created_at: now, active: true, ..user };
         let mut changes = vec![Change::User(Box::new(user.clone()))];
@@ -73,25 +73,24 @@ pub fn register(
         let found = directory.credential(&code, now);
         let found = found.filter(|row| row.kind == CredentialKind::Invite);
         let invited = found.and_then(|row| directory.users.get(&row.user_id?));
-        let (Some(row), Some(invited)) = (found, invited.filter(|user| user.active)) else {
+        let Some(invited) = invited.filter(|user| user.active) else {
             return Err(Refusal::forbidden(
                 "this invitation was used already or has ended; ask an admin for a new one",
             ));
         };
-        let username = username.unwrap_or_else(|| invited.username.clone());
-        free_name(directory, &username, Some(invited.id))?;
+        invited_name(username.as_deref(), &invited.username)?;
         let user = UserRow {
-            username,
             email: email.or_else(|| invited.email.clone()),
             password_hash: Some(password_hash),
             ..invited.clone()
         };
-        let changes = vec![Change::User(Box::new(user.clone())), Change::CredentialGone(row.id)];
+        let mut changes = end_invites(directory, user.id);
+        changes.push(Change::User(Box::new(user.clone())));
         Ok((changes, user))
     })
 }
 
-/// Changes a user. A new password ends all sessions.
+/// Changes a user. A new password ends all sessions and the invitation.
 pub fn update_user(id: i64, patch: UserPatch) -> DirectoryWrite<UserRow> {
     Box::new(move |directory, _, _| {
         let old = find(directory, id)?;
@@ -100,6 +99,10 @@ pub fn update_user(id: i64, patch: UserPatch) -> DirectoryWrite<UserRow> {
         if patch.password_hash.is_some() || patch.active == Some(false) {
             user.session_epoch = user.session_epoch.wrapping_add(1);
             changes = end_all(directory, id);
+        }
+        // Who has the code of an invitation must not set a password after somebody did.
+        if patch.password_hash.is_some() {
+            changes.extend(end_invites(directory, id));
         }
         apply(&mut user, patch);
         keeps_an_admin(directory, &user)?;
@@ -145,7 +148,7 @@ fn sign_up(
         ));
     }
     let username = username.ok_or_else(|| Refusal::invalid("username", "`username` is missing"))?;
-    free_name(directory, &username, None)?;
+    free_name(directory, &username)?;
     Ok(UserRow {
         username,
         email,
@@ -180,9 +183,26 @@ fn find(directory: &Directory, id: i64) -> Result<&UserRow, Refusal> {
     directory.users.get(&id).ok_or_else(missing)
 }
 
-fn free_name(directory: &Directory, name: &str, own: Option<i64>) -> Result<(), Refusal> {
-    let taken = directory.user_named(name).is_some_and(|user| Some(user.id) != own);
-    if taken {
+/// Queues and grants name people, so an invitation is for the name that the admin chose and no other.
+fn invited_name(asked: Option<&str>, invited: &str) -> Result<(), Refusal> {
+    if asked.is_none_or(|asked| asked.to_lowercase() == invited.to_lowercase()) {
+        return Ok(());
+    }
+    let detail = format!(
+        "this invitation is for the name `{invited}`; leave `username` out, or ask an admin for another invitation"
+    );
+    Err(Refusal::invalid("username", detail))
+}
+
+fn end_invites(directory: &Directory, user: i64) -> Vec<Change> {
+    let of_user =
+        |row: &&CredentialRow| row.kind == CredentialKind::Invite && row.user_id == Some(user);
+    let invites = directory.credentials.values().filter(of_user);
+    invites.map(|row| Change::CredentialGone(row.id)).collect()
+}
+
+fn free_name(directory: &Directory, name: &str) -> Result<(), Refusal> {
+    if directory.user_named(name).is_some() {
         let detail = format!("the name `{name}` is taken; choose another");
         return Err(Refusal::conflict("name_taken", detail));
     }

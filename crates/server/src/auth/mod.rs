@@ -53,6 +53,8 @@ pub struct Auth {
     pub names: Limiter<String>,
     /// Calls by account.
     pub accounts: Limiter<i64>,
+    /// Questions by account that the scheduler must plan for.
+    pub plans: Limiter<i64>,
     touched: Mutex<FxHashMap<i64, Stamp>>,
 }
 
@@ -66,6 +68,7 @@ impl Auth {
             logins: Limiter::new(1.0 / 3.0, 20.0),
             names: Limiter::new(0.2, 50.0),
             accounts: Limiter::new(f64::from(rate.0), f64::from(rate.1)),
+            plans: Limiter::new(20.0, 40.0),
             touched: Mutex::default(),
         }
     }

@@ -167,7 +167,7 @@ fn a_link_logs_in_once() {
 }
 
 #[test]
-fn an_invitation_makes_one_account_with_the_chosen_password() {
+fn an_invitation_makes_one_account_with_the_invited_name_and_the_chosen_password() {
     let mut directory = directory();
     let invited = UserRow { username: "eve".to_owned(), ..UserRow::default() };
     let (_, code) = run(&mut directory, create_user(invited).unwrap(), NOW).unwrap();
@@ -175,11 +175,29 @@ fn an_invitation_makes_one_account_with_the_chosen_password() {
     let sign_up = |name: Option<&str>| {
         register(name.map(str::to_owned), None, "hash".to_owned(), Some(&code), false)
     };
-    let taken = run(&mut directory, sign_up(Some("ADA")), NOW).unwrap_err();
-    assert_eq!((taken.status, taken.code), (409, "name_taken"));
-    let user = run(&mut directory, sign_up(None), NOW).unwrap();
+    for other in ["ADA", "mallory"] {
+        let refusal = run(&mut directory, sign_up(Some(other)), NOW).unwrap_err();
+        assert_eq!((refusal.status, refusal.field.as_deref()), (422, Some("username")));
+        assert!(refusal.detail.contains("for the name `eve`"), "{refusal}");
+    }
+    let user = run(&mut directory, sign_up(Some("EVE")), NOW).unwrap();
     assert_eq!((user.username.as_str(), user.password_hash.as_deref()), ("eve", Some("hash")));
     assert_eq!(run(&mut directory, sign_up(None), NOW).unwrap_err().status, 403);
+}
+
+#[test]
+fn an_invitation_ends_when_a_password_is_set_otherwise() {
+    let mut directory = directory();
+    let invited = UserRow { username: "eve".to_owned(), ..UserRow::default() };
+    let (user, code) = run(&mut directory, create_user(invited).unwrap(), NOW).unwrap();
+    let mail = UserPatch { email: Some("eve@example.com".to_owned()), ..UserPatch::default() };
+    run(&mut directory, update_user(user.id, mail), NOW).unwrap();
+    assert!(directory.credentials.values().any(|row| row.kind == CredentialKind::Invite));
+    let patch = UserPatch { password_hash: Some("new".to_owned()), ..UserPatch::default() };
+    run(&mut directory, update_user(user.id, patch), NOW).unwrap();
+    let late = register(None, None, "hash".to_owned(), code.as_ref(), false);
+    assert_eq!(run(&mut directory, late, NOW).unwrap_err().status, 403);
+    assert_eq!(directory.users[&user.id].password_hash.as_deref(), Some("new"));
 }
 
 #[test]

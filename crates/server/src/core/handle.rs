@@ -16,7 +16,7 @@ use super::hub::Hub;
 use super::state::State;
 use crate::directory::Directory;
 use crate::refusal::Refusal;
-use crate::secrets::Keyring;
+use crate::secrets::{Keyring, SecretError};
 use crate::settings::Settings;
 use crate::store::{Change, Store, StoreError, UserRow};
 
@@ -245,10 +245,22 @@ impl Core {
     /// Makes a new key for secrets and seals all that are kept with it. Returns how many were sealed anew.
     pub async fn rotate_secret_key(&self) -> Result<usize, Refusal> {
         self.inner.secrets.rotate().map_err(|error| {
+            if let SecretError::Full { .. } = error {
+                return Refusal::conflict("key_file_full", error.to_string());
+            }
             tracing::error!(%error, "the secret key could not be changed");
             Refusal::unavailable("the new key could not be written; the old one stays in force")
         })?;
-        self.act(|state| Ok(state.reseal())).await
+        let renewed = self.act(|state| Ok(state.reseal())).await?;
+        // That is durable now: older keys that nothing is sealed with can go.
+        let sealed: Vec<String> = {
+            let state = self.inner.lock();
+            state.jobs.values().filter_map(|job| job.state.sealed.clone()).collect()
+        };
+        if let Err(error) = self.inner.secrets.forget_unused(sealed.iter().map(String::as_str)) {
+            tracing::warn!(%error, "old secret keys could not be forgotten; they do no harm");
+        }
+        Ok(renewed)
     }
 
     /// Changes the cluster's strategy.

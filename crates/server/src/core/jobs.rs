@@ -127,12 +127,11 @@ impl State {
         let admin = by.user.role == agentaflow_api::account::Role::Admin;
         if name == "root" {
             let own = matches!(by.user.default_queue.as_str(), "" | "root");
-            return match own || admin {
-                true => Ok(name.to_owned()),
-                false => Err(Refusal::forbidden(
-                    "queue `root` is not open to you; leave `queue` out for your own",
-                )),
-            };
+            if own || admin {
+                return Ok(name.to_owned());
+            }
+            let words = "queue `root` is not open to you; leave `queue` out for your own";
+            return Err(Refusal::forbidden(words));
         }
         let queue = self.queues.get(name).ok_or_else(|| {
             Refusal::invalid("queue", format!("there is no queue `{name}`; GET /queues lists them"))

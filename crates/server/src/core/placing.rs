@@ -238,7 +238,7 @@ impl State {
             leased: spec.on_node_lost.unwrap_or_default() == OnNodeLost::Requeue,
             simulated: node.row.spec.simulated,
             user: user.unwrap_or_default(),
-            running: false,
+            running: seat.state == SeatState::Running,
         })
     }
 

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use agentaflow_api::units::Stamp;
 
+use super::pages::Pages;
 use super::streams::Streams;
 use crate::auth::{Auth, CookieNames, Site, cookie_names};
 use crate::core::Core;
@@ -43,6 +44,8 @@ pub struct Parts {
     pub started: Stamp,
     /// Streams that each account holds open.
     pub(crate) streams: Streams,
+    /// Bounds what lists of jobs take.
+    pub(crate) pages: Pages,
 }
 
 impl Deref for App {
@@ -79,6 +82,7 @@ impl App {
             stopping: CancellationToken::new(),
             started: Stamp::now(),
             streams: Streams::default(),
+            pages: Pages::default(),
         }))
     }
 }

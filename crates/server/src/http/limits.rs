@@ -2,6 +2,14 @@
 
 /// Bytes of a body.
 pub(crate) const BODY: usize = 1 << 20;
+/// Bytes of a body of a login and the like, which strangers send.
+pub(crate) const LOGIN: usize = 16 << 10;
+/// Bytes of a registration whose token, if it has one, is in the body.
+pub(crate) const STRANGER: usize = 64 << 10;
+/// Levels of lists and objects in each other.
+pub(crate) const DEPTH: usize = 64;
+/// Bytes of a page of jobs after which it ends.
+pub(crate) const PAGE_BYTES: usize = 16 << 20;
 /// Bytes of an agent's report, which carries logs.
 pub(crate) const REPORT: usize = 8 << 20;
 /// How long a body may take to come in.

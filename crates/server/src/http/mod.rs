@@ -10,6 +10,7 @@ mod docs;
 mod html;
 mod limits;
 mod openapi;
+mod pages;
 mod params;
 mod read;
 mod routes;

@@ -61,7 +61,7 @@ pub(crate) struct Room {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct LogPart {
-    /// Go on until the job is over and everything was sent.
+    /// Go on until the job is over and everything was sent, for an hour at most.
     follow: Option<bool>,
     /// Only the last so many lines.
     tail: Option<u64>,

@@ -22,10 +22,6 @@ pub(crate) struct Raw(pub(crate) Bytes);
 #[derive(Debug)]
 pub(crate) struct Sent<T>(pub(crate) T);
 
-/// A JSON object, or nothing at all.
-#[derive(Debug)]
-pub(crate) struct Maybe<T>(pub(crate) T);
-
 impl<S: Send + Sync> FromRequest<S> for Raw {
     type Rejection = Refusal;
 
@@ -39,16 +35,6 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
         object(&body(request, limits::BODY).await?).map(Self)
-    }
-}
-
-impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for Maybe<T> {
-    type Rejection = Refusal;
-
-    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
-        let bytes = body(request, limits::BODY).await?;
-        let empty = bytes.iter().all(u8::is_ascii_whitespace);
-        if empty { Ok(Self(T::default())) } else { object(&bytes).map(Self) }
     }
 }
 
@@ -77,6 +63,12 @@ pub(crate) fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
     shape(json_object(bytes)?)
 }
 
+/// The same, where nothing at all will do.
+pub(crate) fn object_or_nothing<T: DeserializeOwned + Default>(bytes: &[u8]) -> Result<T, Refusal> {
+    let empty = bytes.iter().all(u8::is_ascii_whitespace);
+    if empty { Ok(T::default()) } else { object(bytes) }
+}
+
 /// Reads any JSON object.
 pub(crate) fn json_object(bytes: &[u8]) -> Result<Value, Refusal> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
@@ -87,18 +79,40 @@ pub(crate) fn json_object(bytes: &[u8]) -> Result<Value, Refusal> {
     let value: Value = serde_json::from_str(text).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let said = error.to_string();
+        if said.starts_with("recursion limit") {
+            return too_deep(None);
+        }
         let what = plain_syntax(&said);
         Refusal::malformed(format!(
             "the body is not valid JSON: {what} (line {line}, column {column})"
         ))
     })?;
-    if value.is_object() {
-        return Ok(value);
+    if let Value::Object(fields) = &value {
+        let deep = fields.iter().find(|(_, value)| deeper_than(value, limits::DEPTH - 1));
+        return deep.map_or(Ok(()), |(field, _)| Err(too_deep(Some(field)))).map(|()| value);
     }
     Err(Refusal::malformed(format!(
         "the body must be a JSON object like {{\"name\": …}}; it is {}",
         kind(&value)
     )))
+}
+
+/// Whether lists and objects are in each other more often than that. The reader itself stops at twice as many.
+pub(crate) fn deeper_than(value: &Value, most: usize) -> bool {
+    let inner = |value| deeper_than(value, most - 1);
+    match value {
+        Value::Array(items) => most == 0 || items.iter().any(inner),
+        Value::Object(map) => most == 0 || map.values().any(inner),
+        _ => false,
+    }
+}
+
+fn too_deep(field: Option<&String>) -> Refusal {
+    // A name that nobody chose with care is not repeated at any length.
+    let field = field.filter(|name| name.len() <= limits::NAME).cloned();
+    let what = field.as_ref().map_or_else(|| "the body".to_owned(), |name| format!("`{name}`"));
+    let detail = format!("{what} nests lists and objects deeper than {} levels", limits::DEPTH);
+    Refusal { field, ..Refusal::invalid("", detail) }
 }
 
 /// Reads a value of this shape out of JSON.
@@ -231,11 +245,9 @@ impl Segments {
 }
 
 fn too_large(most: usize) -> Refusal {
-    let mib = most >> 20;
-    Refusal {
-        code: "too_large",
-        ..Refusal::malformed(format!("the body is larger than {mib} MiB"))
-    }
+    let size =
+        if most < 1 << 20 { format!("{} KiB", most >> 10) } else { format!("{} MiB", most >> 20) };
+    Refusal { code: "too_large", ..Refusal::malformed(format!("the body is larger than {size}")) }
 }
 
 /// What serde says about a shape, in words, and without the value: it may be a secret at the wrong place.

@@ -14,6 +14,15 @@ use super::{folder, log_path, sizes};
 /// So many files are kept open.
 const OPEN_FILES: usize = 16;
 
+/// What there is room for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// Bytes that a job may write.
+    pub(super) most: u64,
+    /// The disk has room.
+    pub(super) disk: bool,
+}
+
 /// Some jobs' open files.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
@@ -29,7 +38,8 @@ impl Shard {
     /// know how much was written.
     pub(super) fn append(
         &mut self,
-        (dir, most): (&Path, u64),
+        dir: &Path,
+        Room { most, disk }: Room,
         key: TaskKey,
         offset: u64,
         bytes: &[u8],
@@ -49,6 +59,10 @@ impl Shard {
         }
         let had = log.had(key.epoch);
         let Some(skip) = had.checked_sub(offset) else { return Ok(Some(had)) };
+        if !disk {
+            *total += log.leave_out(dropped)?;
+            return Ok(Some(log.had(key.epoch)));
+        }
         let fresh = bytes.get(usize::try_from(skip).unwrap_or(usize::MAX)..).unwrap_or_default();
         let room = most.saturating_sub(*total);
         let fits = &fresh[..fresh.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
@@ -106,11 +120,15 @@ fn cut_notice(most: u64) -> Vec<u8> {
     format!("\n--- cut off: the log reached {} MiB ---\n", most / 1024 / 1024).into_bytes()
 }
 
-/// Where a try begins in the log.
+const FULL_NOTICE: &[u8] = b"\n--- left out: the disk of the server is nearly full ---\n";
+
+/// Where a try begins in the log, or goes on after something was left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Try {
     epoch: u32,
     start: u64,
+    /// How much of the try came before.
+    before: u64,
 }
 
 /// A log that is open for writing.
@@ -120,6 +138,9 @@ struct TaskLog {
     len: u64,
     tries: Vec<Try>,
     tries_path: PathBuf,
+    /// More was left out since the tries were saved; whoever asks after a restart is told an older state, and sends
+    /// that again.
+    unsaved: bool,
     used: u64,
 }
 
@@ -132,7 +153,7 @@ impl TaskLog {
         let len = file.metadata()?.len();
         let tries_path = path.with_extension("tries");
         let tries = read_tries(&tries_path)?;
-        let mut log = Self { file, len, tries, tries_path, used: 0 };
+        let mut log = Self { file, len, tries, tries_path, unsaved: false, used: 0 };
         log.mend()?;
         Ok(log)
     }
@@ -152,7 +173,27 @@ impl TaskLog {
     /// How many bytes of this try there are.
     fn had(&self, epoch: u32) -> u64 {
         let present = self.tries.last().filter(|last| last.epoch == epoch);
-        present.map_or(0, |last| self.len - last.start)
+        present.map_or(0, |last| last.before + (self.len - last.start))
+    }
+
+    /// Leaves out everything up to this byte of the present try. The log says so once, until something is written
+    /// again. Returns how much that took.
+    fn leave_out(&mut self, up_to: u64) -> io::Result<u64> {
+        let Some(last) = self.tries.last().copied() else { return Ok(0) };
+        if up_to <= self.had(last.epoch) {
+            return Ok(0);
+        }
+        let goes_on = last.before > 0 && last.start == self.len;
+        let taken = if goes_on { 0 } else { self.write(FULL_NOTICE)? };
+        let start = self.len;
+        if let Some(present) = self.tries.last_mut() {
+            *present = Try { start, before: up_to, ..last };
+        }
+        self.unsaved = true;
+        if !goes_on {
+            self.save_tries()?;
+        }
+        Ok(taken)
     }
 
     /// Begins a try, with a line between it and the last one. Returns how much that took.
@@ -164,25 +205,30 @@ impl TaskLog {
             let newline = if last == [b'\n'] { "" } else { "\n" };
             taken = self.write(format!("{newline}--- attempt {epoch} ---\n").as_bytes())?;
         }
-        self.tries.push(Try { epoch, start: self.len });
+        self.tries.push(Try { epoch, start: self.len, before: 0 });
         self.save_tries()?;
         Ok(taken)
     }
 
     fn write(&mut self, bytes: &[u8]) -> io::Result<u64> {
+        if self.unsaved {
+            self.save_tries()?;
+        }
         self.file.write_all(bytes)?;
         self.len += bytes.len() as u64;
         Ok(bytes.len() as u64)
     }
 
-    fn save_tries(&self) -> io::Result<()> {
+    fn save_tries(&mut self) -> io::Result<()> {
         let new = self.tries_path.with_extension("new");
         let mut file =
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         for one in &self.tries {
-            writeln!(file, "{} {}", one.epoch, one.start)?;
+            writeln!(file, "{} {} {}", one.epoch, one.start, one.before)?;
         }
-        std::fs::rename(&new, &self.tries_path)
+        std::fs::rename(&new, &self.tries_path)?;
+        self.unsaved = false;
+        Ok(())
     }
 }
 
@@ -193,8 +239,11 @@ fn read_tries(path: &Path) -> io::Result<Vec<Try>> {
         text => text?,
     };
     let parse = |line: &str| {
-        let (epoch, start) = line.split_once(' ')?;
-        Some(Try { epoch: epoch.parse().ok()?, start: start.parse().ok()? })
+        let mut numbers = line.split(' ');
+        let epoch = numbers.next()?.parse().ok()?;
+        let start = numbers.next()?.parse().ok()?;
+        let before = numbers.next().map_or(Ok(0), str::parse).ok()?;
+        Some(Try { epoch, start, before })
     };
     Ok(text.lines().filter_map(parse).collect())
 }

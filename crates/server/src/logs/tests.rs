@@ -54,6 +54,32 @@ async fn a_log_that_is_too_long_is_cut_off_and_never_sent_again() {
 }
 
 #[tokio::test]
+async fn on_a_disk_that_is_nearly_full_output_is_left_out_with_one_line_until_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = || LogStore {
+        disk: Arc::new(Disk::new(|_| Some((0, 1 << 40)))),
+        ..LogStore::new(dir.path())
+    };
+    let free = || LogStore { disk: Arc::new(Disk::new(|_| Some((1 << 39, 1 << 40)))), ..full() };
+    assert_eq!(free().append(key(1, 1, 0), 0, b"one\n").await.unwrap(), 4);
+    let logs = full();
+    assert_eq!(logs.append(key(1, 1, 0), 4, b"two\n").await.unwrap(), 8);
+    assert_eq!(logs.append(key(1, 1, 0), 8, b"three\n").await.unwrap(), 14);
+    assert_eq!(logs.append(key(1, 1, 0), 8, b"three\n").await.unwrap(), 14);
+    assert_eq!(logs.append(key(1, 1, 0), 99, b"gap\n").await.unwrap(), 14);
+    let notice = "\n--- left out: the disk of the server is nearly full ---\n";
+    assert_eq!(text(&logs, 1, 0).await, format!("one\n{notice}"));
+    let logs = LogStore { disk: free().disk, ..logs };
+    for _ in 0..2 {
+        assert_eq!(logs.append(key(1, 1, 0), 14, b"four\n").await.unwrap(), 19);
+    }
+    assert_eq!(free().append(key(1, 1, 0), 19, b"five\n").await.unwrap(), 24);
+    assert_eq!(text(&logs, 1, 0).await, format!("one\n{notice}four\nfive\n"));
+    assert_eq!(full().append(key(2, 1, 0), 0, b"never\n").await.unwrap(), 6);
+    assert_eq!(text(&logs, 2, 0).await, notice);
+}
+
+#[tokio::test]
 async fn the_last_lines_are_found_from_the_end() {
     let (_dir, logs) = store();
     let long: String = (0..20_000)

@@ -1,6 +1,7 @@
 //! Connections: taken, served, and ended in time when the server stops.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -14,11 +15,19 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 use tower_http::normalize_path::NormalizePath;
 
-use super::words::InWords;
+use super::addresses::{Addresses, FromAddress};
+use super::words::{CROWDED, InWords};
 use crate::http::Peer;
 
-/// Connections at the same time; more wait to be taken. Below the usual limit of open files.
+/// Connections at the same time; more wait to be taken.
 const MOST: usize = 10_000;
+/// Files that are kept free for everything else.
+const OTHER_FILES: usize = 384;
+/// Connections from one address at the same time, if there are places enough. Many agents may share the address
+/// of a proxy, with two or three connections each.
+const PER_ADDRESS: usize = 1024;
+/// How long a new connection may take to ask for something.
+const FIRST_HEAD: Duration = Duration::from_secs(10);
 /// How long a request's head may take, which is also how long a connection may be idle. Longer than clients of
 /// ours keep theirs, so that it is they who close.
 const HEAD: Duration = Duration::from_secs(95);
@@ -33,13 +42,15 @@ type Site = NormalizePath<Router>;
 
 /// Serves until told to stop, then lets requests finish for a moment.
 pub(super) async fn serve(listener: TcpListener, site: Site, stopping: CancellationToken) {
-    let places = Arc::new(Semaphore::new(MOST));
+    let total = places(open_files());
+    let free = Arc::new(Semaphore::new(total));
+    let addresses = Addresses::new((total / 4).min(PER_ADDRESS));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             () = stopping.cancelled() => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
-            taken = take(&listener, &places) => {
+            taken = take(&listener, &free, &addresses) => {
                 let Some((stream, place)) = taken else { continue };
                 connections.spawn(connection(stream, place, site.clone(), stopping.clone()));
             }
@@ -52,31 +63,50 @@ pub(super) async fn serve(listener: TcpListener, site: Site, stopping: Cancellat
     }
 }
 
+/// How many files this process may have open.
+fn open_files() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
+/// How many connections that allows; the rest of the files is for the database, logs and calls to agents.
+fn places(files: Option<u64>) -> usize {
+    let files = files.map_or(usize::MAX, |files| usize::try_from(files).unwrap_or(usize::MAX));
+    files.saturating_sub(OTHER_FILES).max(files / 2).clamp(1, MOST)
+}
+
+/// A connection's place, and its place among those from the same address.
+type Place = (OwnedSemaphorePermit, Option<FromAddress>);
+
 async fn take(
     listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> Option<(TcpStream, OwnedSemaphorePermit)> {
-    let place = places.clone().acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, _)) => Some((stream, place)),
+    free: &Arc<Semaphore>,
+    addresses: &Addresses,
+) -> Option<(TcpStream, Place)> {
+    let place = free.clone().acquire_owned().await.ok()?;
+    let (stream, peer) = match listener.accept().await {
+        Ok(taken) => taken,
         Err(error) => {
             // Out of files, for example: waiting a little is all that helps.
             tracing::warn!(%error, "a connection could not be taken");
             tokio::time::sleep(Duration::from_millis(50)).await;
-            None
+            return None;
         }
+    };
+    if let Ok(counted) = addresses.open(peer.ip()) {
+        return Some((stream, (place, counted)));
     }
+    // As much as goes out at once; nobody waits for such a peer.
+    let _ = stream.try_write(CROWDED);
+    None
 }
 
-async fn connection(
-    stream: TcpStream,
-    _place: OwnedSemaphorePermit,
-    site: Site,
-    stopping: CancellationToken,
-) {
+async fn connection(stream: TcpStream, _place: Place, site: Site, stopping: CancellationToken) {
     let Ok(peer) = stream.peer_addr() else { return };
     tune(&stream);
+    let begun = Arc::new(AtomicBool::new(false));
+    let first = begun.clone();
     let service = hyper::service::service_fn(move |mut request: hyper::Request<_>| {
+        first.store(true, Ordering::Relaxed);
         request.extensions_mut().insert(Peer(peer.ip()));
         site.clone().oneshot(request.map(Body::new))
     });
@@ -84,11 +114,20 @@ async fn connection(
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(HEAD_SIZE);
     let connection = builder.serve_connection(InWords::new(TokioIo::new(stream)), service);
     tokio::pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stopping.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let patience = tokio::time::sleep(FIRST_HEAD);
+    tokio::pin!(patience);
+    let ended = loop {
+        tokio::select! {
+            ended = connection.as_mut() => break ended,
+            () = patience.as_mut(), if !patience.is_elapsed() => {
+                if !begun.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+            () = stopping.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                break connection.await;
+            }
         }
     };
     if let Err(error) = ended {
@@ -102,4 +141,23 @@ fn tune(stream: &TcpStream) {
     let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, SILENCE_MS);
     let _ = rustix::net::sockopt::set_socket_keepalive(stream, true);
     let _ = rustix::net::sockopt::set_tcp_keepidle(stream, Duration::from_secs(30));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_fewer_places_than_files_however_few_files_there_are() {
+        for (files, expected) in [
+            (Some(1024), 640),
+            (Some(256), 128),
+            (Some(0), 1),
+            (Some(1 << 20), MOST),
+            (Some(u64::MAX), MOST),
+            (None, MOST),
+        ] {
+            assert_eq!(places(files), expected, "{files:?}");
+        }
+    }
 }

@@ -112,13 +112,18 @@ const MALFORMED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncont
 const TOO_LONG: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-type: application/json\r\n\
     content-length: 84\r\n\r\n{\"detail\":\"the path or the headers of the request are too long\",\"code\":\"too_large\"}\n";
 
+/// For a peer that holds too many connections already.
+pub(super) const CROWDED: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\nconnection: close\r\nretry-after: 10\r\n\
+    content-type: application/json\r\ncontent-length: 92\r\n\r\n\
+    {\"detail\":\"this address holds too many connections; close some\",\"code\":\"too_many_requests\"}\n";
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_lengths_that_are_told_are_right() {
-        for words in [MALFORMED, TOO_LONG] {
+        for words in [MALFORMED, TOO_LONG, CROWDED] {
             let text = std::str::from_utf8(words).unwrap();
             let (head, body) = text.split_once("\r\n\r\n").unwrap();
             assert!(head.ends_with(&format!("content-length: {}", body.len())), "{}", body.len());

@@ -16,14 +16,14 @@ use agentaflow_server::store::{
 use crate::rig::{Rig, ended, running, spec};
 
 /// Refuses to write while told to, like a full disk, and waits while somebody holds the pause.
-struct Full {
+struct Faulty {
     inner: Arc<dyn Store>,
     full: Arc<AtomicBool>,
     pause: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[async_trait]
-impl Store for Full {
+impl Store for Faulty {
     async fn commit(&self, changes: &[Change]) -> Result<(), StoreError> {
         drop(self.pause.lock().await);
         if self.full.load(Ordering::SeqCst) {
@@ -72,7 +72,7 @@ async fn on_a_full_disk_nothing_is_promised_and_nothing_is_lost() {
     let full = Arc::new(AtomicBool::new(false));
     let flag = full.clone();
     let pause = Arc::default();
-    let rig = Rig::with(|_| {}, move |inner| Arc::new(Full { inner, full: flag, pause })).await;
+    let rig = Rig::with(|_| {}, move |inner| Arc::new(Faulty { inner, full: flag, pause })).await;
     let mut worker = rig.worker("a", 1).await;
     let id = rig.submit(spec(1)).await;
     let key = worker.assignment().await.key;
@@ -116,7 +116,7 @@ async fn an_end_that_is_said_twice_is_acknowledged_only_when_it_is_durable() {
     let (full, pause) = (Arc::new(AtomicBool::new(false)), Arc::new(tokio::sync::Mutex::new(())));
     let (flag, gate) = (full.clone(), pause.clone());
     let rig =
-        Rig::with(|_| {}, move |inner| Arc::new(Full { inner, full: flag, pause: gate })).await;
+        Rig::with(|_| {}, move |inner| Arc::new(Faulty { inner, full: flag, pause: gate })).await;
     let mut worker = rig.worker("a", 1).await;
     let id = rig.submit(spec(1)).await;
     let key = worker.assignment().await.key;

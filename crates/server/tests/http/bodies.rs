@@ -23,7 +23,7 @@ async fn what_is_not_a_json_object_is_refused_in_words() {
         (b"{\"gpu_count\": 1e999}", 400),
         (b"{\"gpu_count\": NaN}", 400),
         (b"\xef\xbb\xbf{}", 400),
-        (deep.as_bytes(), 400),
+        (deep.as_bytes(), 422),
         (b"{}", 422),
         (b"{\"docker_image\": \"x\", \"gpu_count\": -1}", 422),
     ];

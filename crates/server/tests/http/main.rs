@@ -6,6 +6,7 @@ mod browser;
 mod contract;
 mod hostile;
 mod jobs;
+mod limits;
 mod sessions;
 mod shots;
 mod site;

@@ -14,6 +14,7 @@ use anyhow::{Context as _, Result, anyhow};
 
 use super::Args;
 use crate::amount;
+use crate::commands::standalone::check_process_user;
 use crate::context::{default_data_dir, variable};
 use crate::failure::usage;
 
@@ -23,6 +24,13 @@ pub(super) fn settings(args: &Args) -> Result<AgentSettings> {
         server.ok_or_else(|| usage("no server is named: add --server URL, or set API_ENDPOINT"))?;
     let name = args.name.clone().or_else(|| variable("NODE_NAME"));
     let (docker, allow_process) = runtimes(args)?;
+    check_process_user(allow_process, args.process_user.as_deref())?;
+    if allow_process && !rustix::process::geteuid().is_root() {
+        tracing::warn!(
+            "jobs that are processes run as the same user as the agent and can read its keys; allow this only to \
+             people who may"
+        );
+    }
     let state_dir = state_dir(args)?;
     Ok(AgentSettings {
         registration_token: token(args)?,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use agentaflow_api::client::user::LogQuery;
-use agentaflow_api::client::{Client, ClientError};
+use agentaflow_api::client::{Bytes, Client, ClientError};
 use agentaflow_api::job::Job;
 use anyhow::Result;
 use futures_util::future::try_join_all;
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// the task's number.
 pub(super) async fn to_the_end(client: &Client, job: &Job) -> Result<Job> {
     let tasks = job.spec.replicas.unwrap_or(1).max(1);
-    try_join_all((0..tasks).map(|task| show(client, job.id, task, tasks > 1))).await?;
+    try_join_all((0..tasks).map(|task| task_to_the_end(client, job.id, task, tasks > 1))).await?;
     // The last bytes may come a moment before the news that it is over.
     loop {
         let job = patient(|| client.job(job.id)).await?;
@@ -32,32 +32,51 @@ pub(super) async fn to_the_end(client: &Client, job: &Job) -> Result<Job> {
     }
 }
 
-async fn show(client: &Client, id: i64, task: u32, gang: bool) -> Result<()> {
-    let mut shown = 0;
-    let mut lines = gang.then(|| Prefixed::new(task));
+async fn task_to_the_end(client: &Client, id: i64, task: u32, gang: bool) -> Result<()> {
+    let query = LogQuery { follow: true, task: Some(task), ..LogQuery::default() };
+    let begun = patient(|| client.logs(id, &query)).await?;
+    if !gang {
+        return on_and_on(client, id, Some(task), begun, output::print_bytes).await;
+    }
+    let mut lines = Prefixed::new(task);
+    let show = |piece: &[u8]| output::print_bytes(&lines.take(piece));
+    on_and_on(client, id, Some(task), begun, show).await?;
+    output::print_bytes(&lines.rest())
+}
+
+/// Shows what has begun to come and all that follows until the job is over, however often the stream ends before:
+/// servers are restarted, and they end every stream after a while.
+pub(in crate::commands) async fn on_and_on(
+    client: &Client,
+    id: i64,
+    task: Option<u32>,
+    mut bytes: Bytes,
+    mut show: impl FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let mut shown = bytes.header("x-log-offset").and_then(|at| at.parse().ok()).unwrap_or(0);
+    let mut over = false;
     loop {
-        let query =
-            LogQuery { follow: true, task: Some(task), offset: Some(shown), ..LogQuery::default() };
-        let mut bytes = patient(|| client.logs(id, &query)).await?;
         let broken = loop {
             match bytes.next().await {
                 Ok(Some(piece)) => {
                     shown += piece.len() as u64;
-                    match &mut lines {
-                        Some(lines) => output::print_bytes(&lines.take(&piece))?,
-                        None => output::print_bytes(&piece)?,
-                    }
+                    show(&piece)?;
                 }
                 Ok(None) => break false,
                 Err(error) if error.is_passing() => break true,
                 Err(error) => return Err(error.into()),
             }
         };
-        // A server that is being stopped ends the stream in good order, too: only a job that is over ends it.
-        if !broken && patient(|| client.job(id)).await?.status.is_final() {
-            return lines.map_or(Ok(()), |mut lines| output::print_bytes(&lines.rest()));
+        if over && !broken {
+            return Ok(());
         }
-        sleep(PAUSE / 5).await;
+        // Only a stream of a job that was over before it began has everything: others may have been ended early.
+        over = over || (!broken && patient(|| client.job(id)).await?.status.is_final());
+        if !over {
+            sleep(PAUSE / 5).await;
+        }
+        let query = LogQuery { follow: !over, task, offset: Some(shown), tail: None };
+        bytes = patient(|| client.logs(id, &query)).await?;
     }
 }
 
@@ -107,7 +126,64 @@ impl Prefixed {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::TcpListener;
+
+    use agentaflow_api::job::JobStatus;
+
     use super::*;
+
+    /// Answers one request after the other as written down, and returns what was asked for.
+    fn server(
+        answers: Vec<(&'static str, String)>,
+    ) -> (String, std::thread::JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let serve = move || {
+            let answer = |(header, body): &(&str, String)| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut head = BufReader::new(stream.try_clone().unwrap()).lines();
+                let asked = head.next().unwrap().unwrap();
+                while !head.next().unwrap().unwrap().is_empty() {}
+                let length = body.len();
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\nconnection: close\r\n{header}content-length: {length}\r\n\r\n"
+                );
+                stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
+                asked.split_whitespace().nth(1).unwrap().rsplit('/').next().unwrap().to_owned()
+            };
+            answers.iter().map(answer).collect()
+        };
+        (url, std::thread::spawn(serve))
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_ends_before_the_job_goes_on_where_it_ended_and_nothing_is_missed() {
+        let job = |status| {
+            let job = Job { id: 7, status, ..Job::default() };
+            ("", serde_json::to_string(&job).unwrap())
+        };
+        let (url, asked) = server(vec![
+            ("x-log-offset: 5\r\n", "one\n".to_owned()),
+            job(JobStatus::Running),
+            ("x-log-offset: 9\r\n", "two\n".to_owned()),
+            job(JobStatus::Completed),
+            ("x-log-offset: 13\r\n", "three\n".to_owned()),
+        ]);
+        let client = Client::new(&url, None).unwrap();
+        let query = LogQuery { follow: true, tail: Some(1), ..LogQuery::default() };
+        let begun = client.logs(7, &query).await.unwrap();
+        let mut text = Vec::new();
+        let show = |piece: &[u8]| {
+            text.extend_from_slice(piece);
+            Ok(())
+        };
+        on_and_on(&client, 7, None, begun, show).await.unwrap();
+        assert_eq!(String::from_utf8(text).unwrap(), "one\ntwo\nthree\n");
+        let expected =
+            ["logs?follow=true&tail=1", "7", "logs?follow=true&offset=9", "7", "logs?offset=13"];
+        assert_eq!(asked.join().unwrap(), expected);
+    }
 
     #[test]
     fn lines_of_a_gang_stay_whole_and_say_whose_they_are() {

@@ -1,6 +1,6 @@
 //! `agentaflow run`: hands in a job, shows its output as if it ran here, and ends as it ended.
 
-mod follow;
+pub(super) mod follow;
 mod interrupt;
 mod place;
 

@@ -67,9 +67,9 @@ pub(crate) struct Args {
     #[arg(long)]
     open: bool,
 
-    /// As whom processes run when this is started by root: a name, or uid:gid
-    #[arg(long, value_name = "USER", default_value = "nobody", help_heading = "Jobs")]
-    process_user: String,
+    /// As whom processes run when this is started by root: a name, or uid:gid [default: nobody]
+    #[arg(long, value_name = "USER", help_heading = "Jobs")]
+    process_user: Option<String>,
     /// Folder that containers may see, with all in it; may be given several times
     #[arg(long, value_name = "DIR", help_heading = "Jobs")]
     allow_mount: Vec<PathBuf>,
@@ -91,6 +91,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     logging::warnings_only()?;
+    standalone::check_process_user(!args.no_process, args.process_user.as_deref())?;
     let gpus = Gpus::find(&args.sim)?;
     standalone::runtime(2)?.block_on(serve(args, gpus))
 }
@@ -151,7 +152,7 @@ impl Worker {
             node_name: Some(name.clone()),
             docker,
             allow_process: !args.no_process,
-            job_user: Some(args.process_user.clone()),
+            job_user: args.process_user.clone(),
             heartbeat_interval: args.heartbeat,
             stop_grace: STOP_GRACE,
             ..AgentSettings::new(server.url(), state, gpus.source())

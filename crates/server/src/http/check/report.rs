@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use agentaflow_api::link::{Ended, News, Report};
 
 use crate::http::limits;
+use crate::http::read::deeper_than;
 
 /// Makes a report one that can be kept: no NUL, nothing endless, no time beyond all sense.
 pub fn mend_report(report: &mut Report) {
@@ -37,6 +38,8 @@ fn mend_end(ended: &mut Ended) {
         let size = serde_json::to_vec(output).map_or(usize::MAX, |text| text.len());
         if size > limits::BODY {
             *output = json!({"dropped": "the output was larger than 1 MiB"});
+        } else if deeper_than(output, limits::DEPTH) {
+            *output = json!({"dropped": "the output was nested deeper than 64 levels"});
         }
         mend_value(output);
     }

@@ -15,7 +15,7 @@ use crate::auth::{
 use crate::http::app::App;
 use crate::http::check::{check_password, check_register, check_user_update};
 use crate::http::limits;
-use crate::http::read::{Asked, Maybe, Sent, body, object};
+use crate::http::read::{Asked, Sent, body, object, object_or_nothing};
 use crate::http::routes::users::shown;
 use crate::http::who::{User, bearer, browser_cookie, peer};
 use crate::refusal::Refusal;
@@ -35,7 +35,7 @@ pub(crate) async fn register(
     request: Request,
 ) -> Result<(StatusCode, Answer<Shown>), Refusal> {
     slow_down(&app, &request)?;
-    let new: Register = object(&body(request, limits::BODY).await?)?;
+    let new: Register = object(&body(request, limits::LOGIN).await?)?;
     if new.invite.is_none() && !app.settings.open_signup {
         return Err(Refusal::forbidden(
             "sign-up is closed here: ask an admin for an invitation and send its code as `invite`",
@@ -56,7 +56,7 @@ pub(crate) async fn register(
 pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
     slow_down(&app, &request)?;
     let headers = request.headers().clone();
-    let bytes = body(request, limits::BODY).await?;
+    let bytes = body(request, limits::LOGIN).await?;
     let form = is_form(&headers) && !bytes.trim_ascii_start().starts_with(b"{");
     let login = if form { login_form(&bytes) } else { object(&bytes)? };
     if login.cookie {
@@ -109,6 +109,7 @@ pub(crate) async fn refresh(State(app): State<App>, request: Request) -> Result<
     request_body(content = Refresh, example = json!({})),
     responses((status = 204, description = "The session is over")))]
 pub(crate) async fn logout(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+    slow_down(&app, &request)?;
     let headers = request.headers().clone();
     let token = optional(request).await?.refresh_token;
     let token = match token {
@@ -230,14 +231,12 @@ fn to_start() -> Response {
 fn slow_down(app: &App, request: &Request) -> Result<(), Refusal> {
     let key = address_key(peer(request.extensions()));
     app.auth.logins.take(key).map_err(|seconds| {
-        Refusal::too_many("too many logins from this address; try again later", seconds)
+        Refusal::too_many("too many logins or logouts from this address; try again later", seconds)
     })
 }
 
 async fn optional(request: Request) -> Result<Refresh, Refusal> {
-    use axum::extract::FromRequest as _;
-    let Maybe(refresh) = Maybe::<Refresh>::from_request(request, &()).await?;
-    Ok(refresh)
+    object_or_nothing(&body(request, limits::LOGIN).await?)
 }
 
 /// The user's number, if name and password are right. It takes as long for names that do not exist.

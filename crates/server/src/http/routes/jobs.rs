@@ -14,9 +14,9 @@ use agentaflow_api::lenient;
 use agentaflow_api::units::Secret;
 
 use crate::core::{Caller, Idempotency};
-use crate::http::answer::Listed;
 use crate::http::app::App;
 use crate::http::check::{check_job, check_status_update, idempotency_key, job_runtime};
+use crate::http::pages::JobPage;
 use crate::http::params::JobList;
 use crate::http::read::{Asked, Raw, Segments, Sent, json_object, shape};
 use crate::http::routes::nodes::node_ref;
@@ -67,17 +67,15 @@ pub(crate) async fn create_on_node(
 
 /// Jobs, newest first: own ones; admins and viewers see all.
 #[utoipa::path(get, path = "/gpu-workers/jobs", tag = "jobs", security(("user" = [])), params(JobList),
-    responses((status = 200, description = "Jobs; `X-Total-Count` says how many match", body = [Job])))]
+    responses((status = 200, description = "Jobs; `X-Total-Count` says how many match. A page ends early at about \
+        16 MiB. `X-Next-Before`, if it is there, is the `before` of the next page; without it this was the last",
+        body = [Job])))]
 pub(crate) async fn list(
     State(app): State<App>,
     User(caller): User,
     query: Asked,
-) -> Result<Listed<Job>, Refusal> {
-    let filter = job_filter(&caller, &query)?;
-    let store = app.core.store();
-    let total = store.count_jobs(&JobFilter { before: None, ..filter.clone() }).await?;
-    let rows = store.jobs(&filter).await?;
-    Ok(Listed { rows: rows.into_iter().map(|row| app.core.show_job(row)).collect(), total })
+) -> Result<JobPage, Refusal> {
+    app.pages.jobs(&app.core, job_filter(&caller, &query)?).await
 }
 
 /// One job.
@@ -132,6 +130,7 @@ pub(crate) async fn explain(
     User(caller): User,
     path: Segments,
 ) -> Result<Answer<Explanation>, Refusal> {
+    plan_at_ease(&app, &caller)?;
     let row = visible_job(&app, &caller, path.number("job_id")?).await?;
     app.core.explain(row.id).await.map(Answer)
 }
@@ -145,8 +144,16 @@ pub(crate) async fn what_if(
     User(caller): User,
     Raw(body): Raw,
 ) -> Result<Answer<Explanation>, Refusal> {
+    plan_at_ease(&app, &caller)?;
     let job = read_job(&body)?;
     app.core.what_if(&caller, job).await.map(Answer)
+}
+
+/// Plans are made while everybody else waits, so an account may ask for few of them.
+fn plan_at_ease(app: &App, caller: &Caller) -> Result<(), Refusal> {
+    app.auth.plans.take(caller.user.id).map_err(|seconds| {
+        Refusal::too_many("too many questions of what would happen; slow down a little", seconds)
+    })
 }
 
 /// A job that the caller may see.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{broadcast, watch};
+use tokio::time::Instant;
 
 use agentaflow_api::event::Event;
 
@@ -30,9 +31,11 @@ const OFFSET: HeaderName = HeaderName::from_static("x-log-offset");
 const PIECE: usize = 256 << 10;
 /// A follower that heard nothing looks by itself after so long.
 const LOOK: Duration = Duration::from_secs(2);
+/// Followers are sent away after this, so that who reads is checked again; clients come back with `offset`.
+const LONGEST: Duration = Duration::from_hours(1);
 
 /// The output of a job, all tries one after the other. With `follow` it goes on until the job is over and
-/// everything was sent; a stream that was cut goes on with `offset`.
+/// everything was sent, but ends after an hour; a stream that ended early goes on with `offset`.
 #[utoipa::path(get, path = "/gpu-workers/jobs/{job_id}/logs", tag = "jobs", security(("user" = [])),
     params(("job_id" = i64, Path, description = "Its number"), LogPart),
     responses((status = 200, description = "The output; `X-Log-Offset` says where its first byte stands",
@@ -64,6 +67,7 @@ pub(crate) async fn logs(
         offset: start,
         follow,
         over: row.state.status.is_final(),
+        until: Instant::now() + LONGEST,
         _counted: app.streams.open(caller.user.id)?,
         app: app.clone(),
     };
@@ -82,6 +86,8 @@ struct Reader {
     follow: bool,
     /// The job is over, so nothing is written any more.
     over: bool,
+    /// When a follower is sent away.
+    until: Instant,
     log: watch::Receiver<u64>,
     events: broadcast::Receiver<Arc<Event>>,
 }
@@ -101,6 +107,9 @@ impl Reader {
 
     async fn next(&mut self) -> Result<Option<Bytes>, LogError> {
         loop {
+            if self.follow && Instant::now() >= self.until {
+                return Ok(None);
+            }
             let over = self.over;
             self.log.borrow_and_update();
             let piece = self.app.logs.read(self.job, self.task, self.offset, PIECE).await?;
@@ -121,7 +130,7 @@ impl Reader {
         let changed = tokio::select! {
             _ = self.log.changed() => false,
             () = of_job(&mut self.events, self.job) => true,
-            () = tokio::time::sleep(LOOK) => true,
+            () = tokio::time::sleep_until(self.until.min(Instant::now() + LOOK)) => true,
         };
         if changed && let Ok(row) = self.app.core.store().job(self.job).await {
             self.over = row.is_none_or(|row| row.state.status.is_final());
@@ -144,4 +153,45 @@ async fn of_job(events: &mut broadcast::Receiver<Arc<Event>>, job: i64) {
 fn failed(error: &LogError) -> Refusal {
     tracing::error!(error = error as &dyn std::error::Error, "a log could not be read");
     Refusal::unavailable("the log cannot be read now; try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{Auth, JwtKeys, Site};
+    use crate::core::Caller;
+    use crate::http::routes::jobs::read_job;
+    use crate::serve;
+    use crate::settings::Settings;
+
+    #[tokio::test]
+    async fn a_follower_is_sent_away_in_good_order_while_the_job_goes_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings::new("127.0.0.1:0".parse().unwrap(), folder.path().join("data"));
+        let running = serve::start(settings.clone()).await.unwrap();
+        let site = Site { listen: running.addr, public_hosts: Vec::new() };
+        let auth = Auth::new(JwtKeys::new(&[7; 64]), (1, 1));
+        let app =
+            App::new(running.core.clone(), running.logs.clone(), auth, Arc::new(settings), site);
+        let admin = app.core.directory(|directory| directory.users[&1].clone());
+        let caller = Caller { user: Arc::new(admin), by_cookie: false };
+        let job = read_job(br#"{"docker_image": "x"}"#).unwrap();
+        let (job, _) = app.core.submit(&caller, job, None, None).await.unwrap();
+        let reader = Reader {
+            log: app.logs.subscribe(job.id),
+            events: app.core.subscribe(),
+            job: job.id,
+            task: 0,
+            offset: 0,
+            follow: true,
+            over: false,
+            until: Instant::now() + Duration::from_millis(100),
+            _counted: app.streams.open(1).unwrap(),
+            app: app.clone(),
+        };
+        let all = reader.pieces().collect::<Vec<_>>();
+        let all = tokio::time::timeout(Duration::from_secs(2), all).await.unwrap();
+        assert!(all.is_empty());
+        running.stop().await;
+    }
 }

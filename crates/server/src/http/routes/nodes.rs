@@ -40,7 +40,8 @@ pub(crate) async fn register(
         Err(refusal) if refusal.status == 403 || refusal.status == 429 => {
             return Err(refusal.clone());
         }
-        _ => body(request, limits::BODY).await?,
+        Err(_) => body(request, limits::STRANGER).await?,
+        Ok(()) => body(request, limits::BODY).await?,
     };
     let node: Result<NodeRegistration, Refusal> = object(&bytes);
     if let Err(refusal) = early {

@@ -1,0 +1,101 @@
+//! How much room the disk has. Logs share it with the database, which must always be able to write.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A twentieth of the disk is left alone, but no more than this.
+const KEPT_FREE: u64 = 1 << 30;
+/// The disk is not asked more often than this.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Bytes: free for us, and in all.
+type Room = (u64, u64);
+
+/// Knows whether the disk is nearly full.
+#[derive(Debug)]
+pub(super) struct Disk {
+    look: fn(&Path) -> Option<Room>,
+    seen: Mutex<Option<(Instant, bool)>>,
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self::new(room)
+    }
+}
+
+impl Disk {
+    /// A disk that is looked at like that.
+    pub(super) fn new(look: fn(&Path) -> Option<Room>) -> Self {
+        Self { look, seen: Mutex::default() }
+    }
+
+    /// Whether logs must not grow now. Says so in the server's log when that changes.
+    pub(super) fn is_nearly_full(&self, dir: &Path) -> bool {
+        self.check(dir, Instant::now())
+    }
+
+    fn check(&self, dir: &Path, now: Instant) -> bool {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match *seen {
+            Some((at, full)) if now.saturating_duration_since(at) < EVERY => return full,
+            Some((_, full)) => full,
+            None => false,
+        };
+        // A disk that says nothing is written to as ever.
+        let full = (self.look)(dir).is_some_and(|(free, all)| free < KEPT_FREE.min(all / 20));
+        *seen = Some((now, full));
+        match (before, full) {
+            (false, true) => tracing::warn!(
+                dir = %dir.display(),
+                "the disk is nearly full: what jobs write is dropped, so that the database can go on; free some room"
+            ),
+            (true, false) => tracing::info!("the disk has room again: what jobs write is kept"),
+            _ => {}
+        }
+        full
+    }
+}
+
+/// The room on the disk of this directory, or of the first above it that is there.
+fn room(dir: &Path) -> Option<Room> {
+    let found = dir.ancestors().find_map(|dir| rustix::fs::statvfs(dir).ok())?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    Some((bytes(found.f_bavail), bytes(found.f_blocks)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn the_disk_is_asked_once_a_second_and_a_twentieth_or_a_gibibyte_is_left_alone() {
+        static FREE: AtomicU64 = AtomicU64::new(u64::MAX);
+        static ALL: AtomicU64 = AtomicU64::new(10 << 30);
+        let disk = Disk::new(|_| Some((FREE.load(Ordering::Relaxed), ALL.load(Ordering::Relaxed))));
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let cases: [(u32, u64, u64, bool); 6] = [
+            (0, 600 << 20, 10 << 30, false),
+            (0, 400 << 20, 10 << 30, false),
+            (1, 400 << 20, 10 << 30, true),
+            (1, 600 << 20, 10 << 30, true),
+            (2, 1 << 30, 1 << 40, false),
+            (3, (1 << 30) - 1, 1 << 40, true),
+        ];
+        for (at, free, all, full) in cases {
+            FREE.store(free, Ordering::Relaxed);
+            ALL.store(all, Ordering::Relaxed);
+            assert_eq!(disk.check(Path::new("/"), start + second * at), full, "{free} of {all}");
+        }
+    }
+
+    #[test]
+    fn a_real_disk_has_a_size_even_before_the_folder_is_there() {
+        let (free, all) = room(Path::new("/tmp/nothing/of/this/kind")).unwrap();
+        assert!(all > 0 && free <= all);
+        assert!(!Disk::new(|_| None).is_nearly_full(Path::new("/")));
+    }
+}

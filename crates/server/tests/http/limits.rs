@@ -1,0 +1,155 @@
+//! How much one caller can take: of memory, of time, of connections.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt as _;
+
+use crate::site::{Site, send};
+
+fn ids(list: &Value) -> Vec<i64> {
+    list.as_array().unwrap().iter().map(|job| job["id"].as_i64().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn a_list_of_large_jobs_comes_in_pages_and_nothing_is_left_out() {
+    let site = Site::new().await;
+    let large = "x".repeat(1 << 19);
+    for _ in 0..70 {
+        let job = json!({"docker_image": "x", "input_data": large});
+        site.post(site.admin(), "/gpu-workers/jobs", job).await.expect(201);
+    }
+    let mut seen = Vec::new();
+    let mut path = "/gpu-workers/jobs?limit=1000".to_owned();
+    loop {
+        let page = site.get(site.admin(), &path).await;
+        assert!(page.text.len() < 18 << 20, "{}", page.text.len());
+        assert_eq!(page.headers["x-total-count"], "70");
+        let next = page.headers.get("x-next-before").map(|id| id.to_str().unwrap().to_owned());
+        seen.extend(ids(&page.expect(200)));
+        let Some(next) = next else { break };
+        path = format!("/gpu-workers/jobs?limit=1000&before={next}");
+    }
+    assert_eq!(seen, (1..=70).rev().collect::<Vec<_>>());
+    let page = site.get(site.admin(), "/gpu-workers/jobs?limit=5&skip=2").await;
+    assert_eq!(page.headers["x-next-before"], "64");
+    assert_eq!(ids(&page.expect(200)), [68, 67, 66, 65, 64]);
+    let last = site.get(site.admin(), "/gpu-workers/jobs?limit=5&before=3").await;
+    assert!(!last.headers.contains_key("x-next-before"));
+    assert_eq!(ids(&last.expect(200)), [2, 1]);
+}
+
+#[tokio::test]
+async fn large_lists_that_nobody_reads_do_not_pile_up() {
+    let site = Site::new().await;
+    let large = "x".repeat(900 << 10);
+    for _ in 0..16 {
+        let job = json!({"docker_image": "x", "input_data": large});
+        site.post(site.admin(), "/gpu-workers/jobs", job).await.expect(201);
+    }
+    let list = || site.request("GET", "/gpu-workers/jobs?limit=1000").bearer_auth(site.admin());
+    let mut unread = Vec::new();
+    for _ in 0..16 {
+        let begun = list().send().await.unwrap();
+        assert_eq!(begun.status(), 200);
+        unread.push(begun);
+    }
+    let refused = send(list()).await;
+    assert!(refused.headers.contains_key("retry-after"));
+    refused.refused(429);
+    site.get(site.admin(), "/gpu-workers/jobs?limit=1").await.expect(200);
+    drop(unread);
+    let mut again = send(list()).await.status;
+    for _ in 0..100 {
+        if again == 200 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        again = send(list()).await.status;
+    }
+    assert_eq!(again, 200);
+}
+
+#[tokio::test]
+async fn strangers_may_send_little() {
+    let site = Site::new().await;
+    let text = |size: usize| "x".repeat(size);
+    for path in ["/auth/login", "/auth/register", "/auth/refresh", "/auth/logout"] {
+        let body = json!({"username": "ada", "password": text(17 << 10)});
+        let refusal = site.post("", path, body).await.refused(400);
+        assert_eq!(refusal["detail"], "the body is larger than 16 KiB", "{path}");
+    }
+    let node = |size| {
+        json!({"node_name": "n", "gpu_count": 1, "gpu_type": "x", "gpu_memory_total": 1024,
+            "cpu_cores": 1, "memory_total": 1024, "node_metadata": {"text": text(size)},
+            "registration_token": site.registration()})
+    };
+    let register = "/gpu-workers/nodes/register";
+    let refusal = site.post("", register, node(65 << 10)).await.refused(400);
+    assert_eq!(refusal["detail"], "the body is larger than 64 KiB");
+    site.post("", register, node(60 << 10)).await.expect(200);
+    site.post(site.registration(), register, node(65 << 10)).await.expect(200);
+}
+
+#[tokio::test]
+async fn logging_out_is_slowed_down_like_logging_in() {
+    let site = Site::new().await;
+    let mut statuses = Vec::new();
+    for _ in 0..30 {
+        let body = json!({"refresh_token": "nonsense"});
+        statuses.push(site.post("", "/auth/logout", body).await.status);
+    }
+    assert!(statuses.starts_with(&[204]) && statuses.contains(&429), "{statuses:?}");
+}
+
+#[tokio::test]
+async fn questions_of_what_would_happen_are_limited_by_account() {
+    let site = Site::with(|settings| settings.rate = (10_000, 10_000)).await;
+    let ada = site.user("ada", "user").await;
+    let ask = |token: String| {
+        let job = json!({"docker_image": "x"});
+        let request = site.request("POST", "/gpu-workers/jobs/what-if").bearer_auth(token);
+        send(request.json(&job))
+    };
+    let asked = futures_util::future::join_all((0..200).map(|_| ask(ada.clone()))).await;
+    let slowed = asked.iter().filter(|reply| reply.status == 429).count();
+    assert!(slowed > 50 && asked.iter().any(|reply| reply.status == 200), "{slowed}");
+    ask(site.admin().to_owned()).await.expect(200);
+    let job = site.post(&ada, "/gpu-workers/jobs", json!({"docker_image": "x"})).await.expect(201);
+    let path = format!("/gpu-workers/jobs/{}/explain", job["id"]);
+    let explained = futures_util::future::join_all((0..200).map(|_| site.get(&ada, &path))).await;
+    assert!(explained.iter().any(|reply| reply.status == 429));
+}
+
+#[tokio::test]
+async fn what_nests_too_deep_is_refused_by_its_field_and_the_deepest_that_may_comes_back() {
+    let site = Site::new().await;
+    let nested = |levels: usize| {
+        let text = format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        serde_json::from_str::<Value>(&text).unwrap()
+    };
+    let job = |levels| json!({"docker_image": "x", "input_data": nested(levels)});
+    let kept = site.post(site.admin(), "/gpu-workers/jobs", job(63)).await.expect(201);
+    let shown = site.get(site.admin(), &format!("/gpu-workers/jobs/{}", kept["id"])).await;
+    assert_eq!(shown.expect(200)["input_data"], nested(63));
+    for levels in [64, 100] {
+        let refusal = site.post(site.admin(), "/gpu-workers/jobs", job(levels)).await.refused(422);
+        assert_eq!(refusal["field"], "input_data");
+        let words = refusal["detail"].as_str().unwrap();
+        assert!(words.ends_with("nests lists and objects deeper than 64 levels"), "{words}");
+    }
+    let endless = format!("{{\"x\": {}", "{\"a\":".repeat(10_000));
+    let request = site.request("POST", "/gpu-workers/jobs").bearer_auth(site.admin());
+    let refusal = send(request.body(endless)).await.refused(422);
+    assert!(refusal["detail"].as_str().unwrap().starts_with("the body nests"), "{refusal}");
+}
+
+#[tokio::test]
+async fn a_connection_that_asks_for_nothing_is_closed_after_ten_seconds() {
+    let site = Site::new().await;
+    let mut silent = tokio::net::TcpStream::connect(site.running.addr).await.unwrap();
+    let mut read = [0; 16];
+    let ended = tokio::time::timeout(Duration::from_secs(14), silent.read(&mut read)).await;
+    assert!(matches!(ended, Ok(Ok(0))), "{ended:?}");
+    site.get(site.admin(), "/auth/me").await.expect(200);
+}
