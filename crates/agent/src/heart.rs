@@ -22,7 +22,7 @@ const GPU_LOOK: Duration = Duration::from_secs(1);
 /// How often it is looked whether there are GPUs by now.
 const IDLE_LOOK: Duration = Duration::from_mins(1);
 
-/// How often the lease is looked at.
+/// How often the lease is looked at, at least.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// How long an answer may take, at least and at most: there must be time for another attempt within the lease.
@@ -83,12 +83,12 @@ impl Heart {
 
 /// Stops leased tasks when the lease is lost. The guardian does the same for processes, should this agent hang.
 pub(crate) async fn watch_lease(lease: Lease, tasks: Tasks) {
-    let mut look = interval(LOOK);
+    let mut look = interval(LOOK.min(lease.pace()));
     look.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         look.tick().await;
-        if lease.is_lost() {
-            tasks.lose_lease();
+        if let Some(until) = lease.lost() {
+            tasks.lose_lease(until);
         }
     }
 }

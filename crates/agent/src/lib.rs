@@ -10,6 +10,7 @@
 
 mod backoff;
 mod clock;
+mod engine;
 mod facts;
 pub mod gpus;
 pub mod guardian;

@@ -1,6 +1,6 @@
 //! Registers the node and the agent, and does so again whenever the server no longer knows them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -28,7 +28,8 @@ pub(crate) struct Registrar {
     pub(crate) settings: Arc<AgentSettings>,
     pub(crate) client: Client,
     pub(crate) agent_id: String,
-    pub(crate) runtimes: Vec<String>,
+    /// How tasks can be run here; a way may be added later.
+    pub(crate) runtimes: Arc<Mutex<Vec<String>>>,
     pub(crate) sessions: Sessions,
     pub(crate) lease: Lease,
     pub(crate) gpus: Arc<GpuWatch>,
@@ -47,7 +48,7 @@ impl Registrar {
                     if current.wait_for(Option::is_none).await.is_err() {
                         return;
                     }
-                    warn!("the server no longer knows this agent; registering again");
+                    warn!("this registration holds no longer; registering again");
                     backoff.pause().await;
                 }
                 Err(error) if matches!(error.status(), Some(400..=499)) && !error.is_passing() => {
@@ -79,7 +80,8 @@ impl Registrar {
     async fn register_with(&self, token: &Secret) -> Result<Session, ClientError> {
         let client = self.client.with_token(token.clone());
         let sent = clock::boot_ms();
-        let node = facts::registration(&self.settings, &self.gpus, self.runtimes.clone());
+        let runtimes = self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let node = facts::registration(&self.settings, &self.gpus, runtimes);
         let node = client.register_node(&node).await?;
         let agent = client.register_agent(&self.agent(node.id)).await?;
         let api_key = agent.api_key.ok_or_else(|| ClientError::Garbled {

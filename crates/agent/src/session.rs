@@ -56,6 +56,13 @@ impl Sessions {
         });
     }
 
+    /// Ends the present session, or the next one if there is none: the server has to be told something new about us.
+    pub(crate) async fn renew(&self) {
+        // Fails only when nobody registers any more.
+        let _ = self.subscribe().wait_for(Option::is_some).await;
+        self.current.send_replace(None);
+    }
+
     /// Whether messages of the server reach the agent now.
     pub(crate) fn set_connected(&self, connected: bool) {
         self.connected.store(connected, Ordering::Relaxed);

@@ -27,7 +27,8 @@ pub struct AgentSettings {
     pub state_dir: PathBuf,
     /// The GPUs.
     pub gpus: Arc<dyn GpuSource>,
-    /// How to use Docker; `None` does not use it. The folder in it is replaced by the agent's.
+    /// How to use Docker; `None` does not use it. The folder and the limit of the output in it are replaced by the
+    /// agent's.
     pub docker: Option<DockerSettings>,
     /// Process jobs may run on this host.
     pub allow_process: bool,

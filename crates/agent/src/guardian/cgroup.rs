@@ -4,14 +4,20 @@
 //! strays do the work, without limits.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+use tracing::warn;
 
 use agentaflow_api::link::TaskKey;
 
 /// The group under which every task gets its own.
 #[derive(Clone, Debug)]
-pub(super) struct Root(PathBuf);
+pub(super) struct Root {
+    dir: PathBuf,
+    /// The group that the guardian itself is in, if it can go back to it.
+    home: Option<PathBuf>,
+}
 
 /// The group of one task; removed when dropped.
 #[derive(Debug)]
@@ -22,11 +28,28 @@ impl Root {
     pub(super) fn find(name: &str) -> Option<Self> {
         let mount = unified_mount(&fs::read_to_string("/proc/self/mountinfo").ok()?)?;
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let below_own = mount.join(own_group(&groups)?.trim_start_matches('/'));
-        [below_own, mount].iter().find_map(|parent| Self::below(parent, name))
+        let own = mount.join(own_group(&groups)?.trim_start_matches('/'));
+        let dir = [&own, &mount].into_iter().find_map(|parent| Self::below(parent, name))?;
+        // To go where it is already shows whether it could come back from elsewhere.
+        let home = enter(&own).is_ok().then_some(own);
+        Some(Self { dir, home })
     }
 
-    fn below(parent: &Path, name: &str) -> Option<Self> {
+    /// Runs this inside the group of a task, so that a process that it starts is never outside. Where the guardian
+    /// may not go there, the process has to be taken in afterwards.
+    pub(super) fn inside<T>(&self, group: &Group, start: impl FnOnce() -> T) -> T {
+        let Some(home) = self.home.as_ref().filter(|_| enter(&group.0).is_ok()) else {
+            return start();
+        };
+        let started = start();
+        if let Err(error) = enter(home) {
+            // It would be killed with the task otherwise; see `Group::kill`.
+            warn!(%error, "cannot leave the control group of a task");
+        }
+        started
+    }
+
+    fn below(parent: &Path, name: &str) -> Option<PathBuf> {
         enable(parent);
         let shared = parent.join("agentaflow");
         make(&shared).ok()?;
@@ -36,7 +59,7 @@ impl Root {
         enable(&root);
         let controllers = fs::read_to_string(root.join("cgroup.subtree_control")).ok()?;
         if controllers.split_whitespace().any(|controller| controller == "memory") {
-            return Some(Self(root));
+            return Some(root);
         }
         let _ = fs::remove_dir(&root);
         let _ = fs::remove_dir(&shared);
@@ -45,7 +68,7 @@ impl Root {
 
     /// Kills everything in every group, and removes the groups as far as they are empty already.
     pub(super) fn kill_all(&self) {
-        let Ok(entries) = fs::read_dir(&self.0) else { return };
+        let Ok(entries) = fs::read_dir(&self.dir) else { return };
         for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
             Group(entry.path()).kill();
         }
@@ -53,8 +76,8 @@ impl Root {
 
     /// Removes it, as far as nobody else needs it.
     pub(super) fn remove(&self) {
-        if fs::remove_dir(&self.0).is_ok()
-            && let Some(shared) = self.0.parent()
+        if fs::remove_dir(&self.dir).is_ok()
+            && let Some(shared) = self.dir.parent()
         {
             let _ = fs::remove_dir(shared);
         }
@@ -68,7 +91,7 @@ impl Root {
         cpu_milli: u64,
         pids: u64,
     ) -> io::Result<Group> {
-        let group = Group(self.0.join(key.to_string()));
+        let group = Group(self.dir.join(key.to_string()));
         make(&group.0)?;
         if memory > 0 {
             group.set("memory.max", &(memory << 20).to_string())?;
@@ -100,8 +123,9 @@ impl Group {
 
     /// Kills everything in it.
     pub(super) fn kill(&self) {
-        if self.set("cgroup.kill", "1").is_err() {
-            for pid in self.pids() {
+        let (pids, own) = (self.pids(), std::process::id());
+        if pids.contains(&own) || self.set("cgroup.kill", "1").is_err() {
+            for pid in pids.into_iter().filter(|pid| *pid != own) {
                 super::procs::signal(pid, rustix::process::Signal::KILL);
             }
         }
@@ -139,6 +163,11 @@ impl Drop for Group {
     }
 }
 
+/// Moves this process into a group.
+fn enter(group: &Path) -> io::Result<()> {
+    fs::OpenOptions::new().write(true).open(group.join("cgroup.procs"))?.write_all(b"0")
+}
+
 fn make(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -174,5 +203,25 @@ mod tests {
                     32 24 0:28 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
         assert_eq!(unified_mount(text), Some(PathBuf::from("/sys/fs/cgroup/unified")));
         assert_eq!(own_group("4:cpu:/a\n0::/user.slice/b\n"), Some("/user.slice/b"));
+    }
+
+    #[test]
+    fn the_guardian_is_in_the_group_of_a_task_only_while_it_starts_it() {
+        let place = tempfile::tempdir().unwrap();
+        let (home, dir) = (place.path().join("home"), place.path().join("root"));
+        let said = |group: &Path| fs::read_to_string(group.join("cgroup.procs")).unwrap();
+        for group in [&home, &dir.join("task")] {
+            fs::create_dir_all(group).unwrap();
+            fs::write(group.join("cgroup.procs"), "").unwrap();
+        }
+        let group = Group(dir.join("task"));
+        let root = Root { dir, home: Some(home.clone()) };
+        let seen = root.inside(&group, || (said(&group.0), said(&home)));
+        assert_eq!(seen, ("0".to_owned(), String::new()));
+        assert_eq!(said(&home), "0");
+        // Without a way back it stays where it is.
+        fs::write(group.0.join("cgroup.procs"), "").unwrap();
+        let stuck = Root { home: None, ..root };
+        assert_eq!(stuck.inside(&group, || said(&group.0)), "");
     }
 }

@@ -1,6 +1,7 @@
 //! The agent's side of the guardian: finds it or starts it, and keeps in touch.
 
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use agentaflow_api::link::{StopCause, TaskKey};
 use super::book::Book;
 use super::socket;
 use super::wire::{Answer, Ask, ExitRecord, Order, PROTOCOL, Request, Say, TaskState};
+use crate::clock::millis;
 
 /// How long a guardian may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -41,12 +43,18 @@ pub(crate) struct Guardian {
 
 impl Guardian {
     /// Keeps in touch with the guardian of a folder from now on, and starts one whenever there is none.
-    pub(crate) fn new(dir: PathBuf, program: PathBuf) -> Self {
+    pub(crate) fn new(dir: PathBuf, program: PathBuf, interval: Duration) -> Self {
         let (post, inbox) = mpsc::unbounded_channel();
         let book = Arc::new(Book::default());
         let until = Arc::new(AtomicU64::new(0));
-        let link =
-            Link { dir, program, book: Arc::clone(&book), until: Arc::clone(&until), next: 0 };
+        let link = Link {
+            dir,
+            program,
+            interval_ms: millis(interval),
+            book: Arc::clone(&book),
+            until: Arc::clone(&until),
+            next: 0,
+        };
         tokio::spawn(link.run(inbox));
         Self { post, book, until }
     }
@@ -110,10 +118,21 @@ impl Guardian {
         self.tell(Ask::Renew { until_ms });
     }
 
-    /// The task is a container of the engine behind this socket; stop it when the lease runs out.
-    pub(crate) fn protect(&self, key: TaskKey, engine: PathBuf) {
+    /// The task is a container of the engine behind this socket; stop it when the lease runs out. Returns when the
+    /// guardian has it; otherwise the next one will be told.
+    pub(crate) fn protect(
+        &self,
+        key: TaskKey,
+        engine: PathBuf,
+    ) -> impl Future<Output = Result<(), GuardianAway>> + use<> {
         self.book.protect(key, engine.clone());
-        self.tell(Ask::Protect { key, engine });
+        let answer = self.ask(Ask::Protect { key, engine });
+        async move {
+            match answer.await? {
+                Answer::Done => Ok(()),
+                _ => Err(GuardianAway),
+            }
+        }
     }
 
     /// It is not needed any more: it may go as soon as nothing is left to guard.
@@ -126,11 +145,15 @@ impl Guardian {
         let _ = self.post.send((ask, None));
     }
 
-    async fn ask(&self, ask: Ask) -> Result<Answer, GuardianAway> {
+    /// Asks at once; the answer may be waited for.
+    fn ask(&self, ask: Ask) -> impl Future<Output = Result<Answer, GuardianAway>> + use<> {
         let (reply, answer) = oneshot::channel();
-        self.post.send((ask, Some(reply))).map_err(|_| GuardianAway)?;
-        let answer = tokio::time::timeout(PATIENCE, answer).await;
-        answer.map_err(|_| GuardianAway)?.map_err(|_| GuardianAway)
+        // Where nobody takes it, there is no answer either.
+        let _ = self.post.send((ask, Some(reply)));
+        async move {
+            let answer = tokio::time::timeout(PATIENCE, answer).await;
+            answer.map_err(|_| GuardianAway)?.map_err(|_| GuardianAway)
+        }
     }
 }
 
@@ -141,6 +164,7 @@ pub(crate) struct GuardianAway;
 struct Link {
     dir: PathBuf,
     program: PathBuf,
+    interval_ms: u64,
     book: Arc<Book>,
     until: Arc<AtomicU64>,
     next: u64,
@@ -199,13 +223,18 @@ impl Link {
         let mut batch = Vec::new();
         let mut next = Some(first);
         while let Some((ask, reply)) = next {
+            next = inbox.try_recv().ok();
+            // Whoever wanted this started has given up, and does not look after it.
+            let given_up = reply.as_ref().is_some_and(oneshot::Sender::is_closed);
+            if given_up && matches!(ask, Ask::Start(_)) {
+                continue;
+            }
             self.next += 1;
             serde_json::to_writer(&mut batch, &Request { id: self.next, ask })?;
             batch.push(b'\n');
             if let Some(reply) = reply {
                 wire.owed.insert(self.next, reply);
             }
-            next = inbox.try_recv().ok();
         }
         wire.writing.write_all(&batch).await
     }
@@ -238,7 +267,7 @@ impl Link {
     }
 
     async fn greet(&mut self, wire: &mut Wire) -> io::Result<()> {
-        match self.exchange(wire, Ask::Hello).await? {
+        match self.exchange(wire, Ask::Hello { interval_ms: self.interval_ms }).await? {
             Answer::Hello { protocol: PROTOCOL, .. } => {}
             _ => {
                 return Err(io::Error::other(
@@ -291,8 +320,11 @@ impl Link {
 
 /// The guardian as a command: without the agent's environment, which holds its token.
 fn command(program: &Path, dir: &Path) -> io::Result<tokio::process::Command> {
-    let log =
-        std::fs::OpenOptions::new().create(true).append(true).open(dir.join("guardian.log"))?;
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(dir.join("guardian.log"))?;
     let mut command = tokio::process::Command::new(program);
     command
         .args(["guardian", "--dir"])

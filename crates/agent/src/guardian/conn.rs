@@ -79,7 +79,10 @@ impl Conns {
 
 fn carry_out(ask: Ask, keeper: &mut Keeper) -> Answer {
     match ask {
-        Ask::Hello => return Answer::Hello { protocol: PROTOCOL, pid: std::process::id() },
+        Ask::Hello { interval_ms } => {
+            keeper.set_interval(interval_ms);
+            return Answer::Hello { protocol: PROTOCOL, pid: std::process::id() };
+        }
         Ask::Start(order) => return keeper.start(&order),
         Ask::List | Ask::Watch => return Answer::Tasks { tasks: keeper.list() },
         Ask::Used { key } => {

@@ -1,11 +1,13 @@
 //! What the guardian has in its care, and what it does about it. No sockets here.
 
+mod lease;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
-use tracing::{info, warn};
+use tracing::warn;
 
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
@@ -16,10 +18,11 @@ use super::running::Running;
 use super::spawn::spawn;
 use super::wire::{Answer, ExitRecord, Order, TaskState};
 use super::{leftovers, procs};
-use crate::clock::boot_ms;
+use crate::clock::{boot_ms, until};
+pub(super) use lease::Overdue;
 
-/// How long a lease holds that nobody has set yet.
-const FIRST_LEASE_MS: u64 = 60_000;
+/// The usual time between two signs of life, for an agent that does not say its own.
+const INTERVAL_MS: u64 = 30_000;
 
 /// An end that the agent may not know yet.
 #[derive(Debug)]
@@ -35,7 +38,10 @@ pub(super) struct Keeper {
     running: BTreeMap<TaskKey, Running>,
     ended: BTreeMap<TaskKey, Ended>,
     containers: BTreeMap<TaskKey, PathBuf>,
+    /// Those of them that are being stopped.
+    stopping: BTreeSet<TaskKey>,
     lease_until_ms: Option<u64>,
+    interval_ms: u64,
     groups: Option<Root>,
     boot: String,
     oom_kills: u64,
@@ -53,7 +59,9 @@ impl Keeper {
             running: BTreeMap::new(),
             ended,
             containers: BTreeMap::new(),
+            stopping: BTreeSet::new(),
             lease_until_ms: None,
+            interval_ms: INTERVAL_MS,
             groups,
             boot: procs::boot_id(),
             oom_kills: procs::oom_kills(),
@@ -72,8 +80,10 @@ impl Keeper {
             let detail = format!("the folder of task {} is gone", order.key);
             return Answer::Failed { job: false, detail };
         }
-        if order.leased && self.lease_until_ms.is_none() {
-            self.lease_until_ms = Some(boot_ms() + FIRST_LEASE_MS);
+        if order.leased && boot_ms() >= self.lease() {
+            // The server may have given it to another by now.
+            let detail = "the lease has run out: this node has lost touch with the server";
+            return Answer::Failed { job: false, detail: detail.to_owned() };
         }
         match self.launch(order, dir) {
             Ok(running) => {
@@ -90,11 +100,14 @@ impl Keeper {
             let group = root.group(order.key, order.memory, order.cpu_milli, order.pids);
             group.inspect_err(|error| warn!(key = %order.key, %error, "no control group")).ok()
         });
-        let (pid, output) = spawn(order, &dir)?;
+        let (pid, output) = match self.groups.as_ref().zip(group.as_ref()) {
+            Some((root, group)) => root.inside(group, || spawn(order, &dir))?,
+            None => spawn(order, &dir)?,
+        };
         tokio::spawn(output.clone().pump());
         let (since, started_at) = (Instant::now(), Stamp::now());
         if let Some(group) = &group {
-            // What it forked in the meantime is taken in as well.
+            // Where it was not started inside: what it forked in the meantime is taken in as well.
             for pid in std::iter::once(pid).chain(procs::children(pid)) {
                 let _ = group.add(pid);
             }
@@ -131,7 +144,11 @@ impl Keeper {
     /// Stops a task; an unknown one is fine.
     pub(super) fn stop(&mut self, key: TaskKey, cause: StopCause, grace: Duration) {
         let strays = self.strays_of(key);
-        if let Some(running) = self.running.get_mut(&key) {
+        let before = self.oom_kills;
+        if let Some(running) = self.running.get_mut(&key)
+            // One that has come to its end by itself was not stopped.
+            && !running.look(|| procs::oom_kills() > before)
+        {
             running.stop(cause, grace, &strays);
         }
     }
@@ -143,17 +160,6 @@ impl Keeper {
         for (key, grace) in all {
             self.stop(key, cause, grace);
         }
-    }
-
-    /// The lease holds until then; it never shrinks.
-    pub(super) fn renew(&mut self, until_ms: u64) {
-        self.lease_until_ms = self.lease_until_ms.max(Some(until_ms));
-    }
-
-    /// Takes a container into its care.
-    pub(super) fn protect(&mut self, key: TaskKey, engine: PathBuf) {
-        self.lease_until_ms.get_or_insert_with(|| boot_ms() + FIRST_LEASE_MS);
-        self.containers.insert(key, engine);
     }
 
     /// Everything it has.
@@ -180,6 +186,7 @@ impl Keeper {
     pub(super) fn forget(&mut self, key: TaskKey) {
         self.ended.remove(&key);
         self.containers.remove(&key);
+        self.stopping.remove(&key);
     }
 
     /// Leaves nothing behind but files.
@@ -235,20 +242,18 @@ impl Keeper {
         Some(state)
     }
 
-    /// Once a second: what tasks use, what could not be written, and the lease. Returns the engines whose leased
-    /// containers are to be stopped.
-    pub(super) fn tick(&mut self) -> Vec<PathBuf> {
+    /// Once a second: what tasks use, and what could not be written.
+    pub(super) fn tick(&mut self) {
         let strays = self.strays();
         for running in self.running.values_mut().filter(|running| running.ended.is_none()) {
             let own: Vec<u32> = strays.iter().copied().filter(|pid| running.owns(*pid)).collect();
             running.sample(&own);
         }
-        if self.running.is_empty() {
-            // Nobody is left whom they could belong to.
-            for pid in strays {
-                procs::signal(pid, Signal::KILL);
-            }
-        } else {
+        // What no task answers for got away from one that is over.
+        for pid in strays.iter().filter(|pid| !self.running.values().any(|task| task.owns(**pid))) {
+            procs::signal(*pid, Signal::KILL);
+        }
+        if !self.running.is_empty() {
             self.oom_kills = procs::oom_kills();
         }
         for ended in self.ended.values_mut().filter(|ended| !ended.written) {
@@ -256,12 +261,11 @@ impl Keeper {
                 ended.written = write_exit(&record::folder(&self.tasks, ended.state.key), record);
             }
         }
-        self.check_lease()
     }
 
     /// Kills what had its grace.
     pub(super) fn kill_due(&mut self) {
-        let now = Instant::now();
+        let now = boot_ms();
         let due: Vec<TaskKey> = self
             .running
             .values()
@@ -272,38 +276,19 @@ impl Keeper {
             let strays = self.strays_of(key);
             if let Some(running) = self.running.get_mut(&key) {
                 running.signal(Signal::KILL, &strays);
-                running.kill_at = Some(now + Duration::from_secs(1));
+                running.kill_at = Some(now + 1000);
             }
         }
     }
 
-    /// When the next kill is due.
-    pub(super) fn next_kill(&self) -> Option<Instant> {
-        self.running.values().filter_map(|running| running.kill_at).min()
+    /// How long it is until the next kill is due.
+    pub(super) fn next_kill(&self) -> Option<Duration> {
+        self.running.values().filter_map(|running| running.kill_at).min().map(until)
     }
 
     /// Something is dead and not yet swept up.
     pub(super) fn is_sweeping(&self) -> bool {
         self.running.values().any(|running| running.ended.is_some())
-    }
-
-    fn check_lease(&mut self) -> Vec<PathBuf> {
-        if self.lease_until_ms.is_none_or(|until| boot_ms() < until) {
-            return Vec::new();
-        }
-        let lost: Vec<_> = self
-            .running
-            .values()
-            .filter(|running| running.leased && running.stopped.is_none())
-            .map(|running| (running.key, running.grace))
-            .collect();
-        for (key, grace) in lost {
-            info!(%key, "the lease ran out: stopping");
-            self.stop(key, StopCause::LeaseLost, grace);
-        }
-        let engines: BTreeSet<PathBuf> =
-            std::mem::take(&mut self.containers).into_values().collect();
-        engines.into_iter().collect()
     }
 
     fn state(&self, key: TaskKey) -> Option<TaskState> {

@@ -19,6 +19,7 @@ mod spawn;
 mod tests;
 pub(crate) mod wire;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -28,18 +29,22 @@ use std::time::{Duration, Instant};
 use rustix::process::{
     Resource, Rlimit, getpid, getrlimit, set_child_subreaper, setrlimit, setsid,
 };
+use rustix::thread::set_no_new_privs;
 use thiserror::Error;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 use tracing::{debug, info, warn};
 
-use agentaflow_api::link::StopCause;
+use agentaflow_api::link::{StopCause, TaskKey};
 
+use crate::backoff::Backoff;
+use crate::clock::boot_ms;
 use crate::runtime::docker::stop_leased;
 use cgroup::Root;
 use conn::Conns;
-use keeper::Keeper;
+use keeper::{Keeper, Overdue};
 use wire::Say;
 
 /// The variable by which a process says which task it comes from.
@@ -100,6 +105,11 @@ async fn guard(dir: &Path) -> Result<(), GuardianError> {
     let signals =
         Signals::new().map_err(|source| GuardianError::System { what: "catch signals", source })?;
     raise_file_limit();
+    // Tasks inherit it: programs that make their caller root, such as sudo, are of no use to them.
+    set_no_new_privs(true).map_err(|error| GuardianError::System {
+        what: "give up privileges",
+        source: error.into(),
+    })?;
     set_child_subreaper(Some(getpid()))
         .map_err(|error| GuardianError::System { what: "adopt orphans", source: error.into() })?;
     let tasks = fs::canonicalize(dir.join(TASKS)).map_err(folder)?;
@@ -110,14 +120,16 @@ async fn guard(dir: &Path) -> Result<(), GuardianError> {
     let keeper = Keeper::new(tasks, groups);
     let listener = socket::bind(dir).map_err(folder)?;
     let dir = dir.to_owned();
+    let (stopped, released) = mpsc::unbounded_channel();
     let guardian = Guardian {
         dir,
         keeper,
+        stopped,
         conns: Conns::default(),
         alone_since: Instant::now(),
         ending: false,
     };
-    guardian.serve(&listener, signals).await;
+    guardian.serve(&listener, signals, released).await;
     Ok(())
 }
 
@@ -150,16 +162,27 @@ impl Signals {
 struct Guardian {
     dir: PathBuf,
     keeper: Keeper,
+    /// Containers that were stopped.
+    stopped: UnboundedSender<BTreeSet<TaskKey>>,
     conns: Conns,
     alone_since: Instant,
     ending: bool,
 }
 
 impl Guardian {
-    async fn serve(mut self, listener: &UnixListener, mut signals: Signals) {
+    async fn serve(
+        mut self,
+        listener: &UnixListener,
+        mut signals: Signals,
+        mut released: UnboundedReceiver<BTreeSet<TaskKey>>,
+    ) {
         let (requests, mut inbox) = mpsc::channel(256);
-        let mut tick = tokio::time::interval(TICK);
+        let mut tick = interval(TICK);
+        let mut look = every(self.keeper.pace());
         while !self.is_over() {
+            if look.period() != self.keeper.pace() {
+                look = every(self.keeper.pace());
+            }
             let soon = self.next_look();
             tokio::select! {
                 Ok((stream, _)) = listener.accept() => self.conns.open(stream, requests.clone()),
@@ -169,6 +192,8 @@ impl Guardian {
                     self.keeper.kill_due();
                     self.reap();
                 }
+                _ = look.tick() => self.look(),
+                Some(keys) = released.recv() => self.keeper.release(&keys),
                 _ = tick.tick() => self.tick(),
                 _ = signals.term.recv() => {
                     info!("told to end: stopping every task");
@@ -187,8 +212,7 @@ impl Guardian {
         if self.keeper.is_sweeping() {
             return SWEEP_TICK;
         }
-        let now = Instant::now();
-        self.keeper.next_kill().map_or(TICK, |at| at.saturating_duration_since(now))
+        self.keeper.next_kill().map_or(TICK, |left| left.min(TICK))
     }
 
     fn reap(&mut self) {
@@ -197,10 +221,17 @@ impl Guardian {
         }
     }
 
-    fn tick(&mut self) {
-        for engine in self.keeper.tick() {
-            tokio::spawn(stop_containers(engine, self.dir.clone()));
+    /// Looks at the lease, and at what has to die; also while requests come without a pause.
+    fn look(&mut self) {
+        for overdue in self.keeper.check_lease() {
+            tokio::spawn(stop_containers(overdue, self.dir.clone(), self.stopped.clone()));
         }
+        self.keeper.kill_due();
+        self.reap();
+    }
+
+    fn tick(&mut self) {
+        self.keeper.tick();
         self.reap();
         if self.conns.any() || !self.keeper.is_idle() {
             self.alone_since = Instant::now();
@@ -214,14 +245,30 @@ impl Guardian {
     }
 }
 
-/// Stops the leased containers of an engine, until they are stopped.
-async fn stop_containers(engine: PathBuf, dir: PathBuf) {
+/// Beats evenly, and does not catch up after a pause.
+fn every(time: Duration) -> Interval {
+    let mut interval = interval(time);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    interval
+}
+
+/// Stops containers that have outlived their lease: for ever, until they are stopped.
+async fn stop_containers(
+    overdue: Overdue,
+    dir: PathBuf,
+    stopped: UnboundedSender<BTreeSet<TaskKey>>,
+) {
+    let Overdue { engine, keys, since_ms } = overdue;
     info!("the lease ran out: stopping leased containers");
-    for pause in [1, 5, 15, 30, 60] {
-        match stop_leased(&engine, &dir).await {
-            Ok(_) => return,
+    let mut backoff = Backoff::default();
+    loop {
+        let late = Duration::from_millis(boot_ms().saturating_sub(since_ms));
+        match stop_leased(&engine, &dir, &keys, late).await {
+            Ok(()) => break,
             Err(error) => warn!(%error, "containers cannot be stopped yet; trying again"),
         }
-        tokio::time::sleep(Duration::from_secs(pause)).await;
+        backoff.pause().await;
     }
+    // Nobody listens when the guardian is going.
+    let _ = stopped.send(keys);
 }

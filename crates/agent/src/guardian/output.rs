@@ -8,13 +8,20 @@ use std::io::{self, PipeWriter, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use tokio::net::unix::pipe::Receiver;
 
 /// Bytes that are moved at a time.
 const CHUNK: usize = 8 << 10;
+
+/// Chunks that are moved before others get their turn: a task may write faster than we read.
+const ROUNDS: usize = 32;
+
+/// How long the rest of the output may take after the end: a pipe holds a MiB at most.
+const FINISH_LIMIT: Duration = Duration::from_millis(200);
 
 /// The reading end of a task's output.
 #[derive(Clone, Debug)]
@@ -59,26 +66,52 @@ impl Output {
     /// Moves output as it comes, until nobody can write any more.
     pub(super) async fn pump(self) {
         while self.0.pipe.readable().await.is_ok() {
-            if self.drain() {
-                return;
+            match self.drain() {
+                Pipe::Closed => return,
+                Pipe::Empty => {}
+                Pipe::More => tokio::task::yield_now().await,
             }
         }
     }
 
-    /// Moves what is there. Whether nobody can write any more.
-    pub(super) fn drain(&self) -> bool {
-        let mut log = self.0.log.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Moves what is left after the end of a task. Whoever got away and still writes is not waited for, and nothing
+    /// of theirs is kept.
+    pub(super) fn finish(&self) {
+        let begun = Instant::now();
+        while self.drain() == Pipe::More && begun.elapsed() < FINISH_LIMIT {}
+        self.log().room = 0;
+    }
+
+    /// Moves what is there, but not more than a few chunks: everything else has to wait for this.
+    fn drain(&self) -> Pipe {
+        let mut log = self.log();
         let mut chunk = [0; CHUNK];
-        loop {
+        for _ in 0..ROUNDS {
             match self.0.pipe.try_read(&mut chunk) {
-                Ok(0) => return true,
+                Ok(0) => return Pipe::Closed,
                 Ok(count) => log.append(&chunk[..count]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Pipe::Empty,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return true,
+                Err(_) => return Pipe::Closed,
             }
         }
+        Pipe::More
     }
+
+    fn log(&self) -> MutexGuard<'_, Log> {
+        self.0.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How a pipe stands after a look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pipe {
+    /// There may be more.
+    More,
+    /// There is no more now.
+    Empty,
+    /// Nobody can write any more.
+    Closed,
 }
 
 impl Log {

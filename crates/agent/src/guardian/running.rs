@@ -16,6 +16,7 @@ use super::cgroup::Group;
 use super::output::Output;
 use super::procs;
 use super::wire::{ExitRecord, TaskState};
+use crate::clock::{boot_ms, millis};
 
 /// After this long without success, processes that cannot be killed (a dead network disk) no longer hold up the end.
 const SWEEP_LIMIT: Duration = Duration::from_secs(30);
@@ -32,7 +33,8 @@ pub(super) struct Running {
     pub(super) leased: bool,
     pub(super) output: Output,
     pub(super) stopped: Option<StopCause>,
-    pub(super) kill_at: Option<Instant>,
+    /// When it is killed, by the boot-time clock.
+    pub(super) kill_at: Option<u64>,
     pub(super) group: Option<Group>,
     /// Says in the environment of a process that it belongs to this task.
     pub(super) marker: String,
@@ -53,7 +55,7 @@ impl Running {
     /// TERM now, KILL later. The first cause counts; an earlier KILL too.
     pub(super) fn stop(&mut self, cause: StopCause, grace: Duration, strays: &[u32]) {
         self.stopped.get_or_insert(cause);
-        let at = Instant::now() + grace;
+        let at = boot_ms().saturating_add(millis(grace));
         self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
         self.signal(Signal::TERM, strays);
     }
@@ -130,7 +132,7 @@ impl Running {
 
     /// The whole end, once nothing is left.
     pub(super) fn finish(&self) -> Option<ExitRecord> {
-        self.output.drain();
+        self.output.finish();
         let mut record = self.ended.as_ref()?.0.clone();
         let (cpu, peak) = self.group.as_ref().map_or((0, 0), Group::used);
         record.cpu_ms = record.cpu_ms.max(cpu);

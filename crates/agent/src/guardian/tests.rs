@@ -1,5 +1,7 @@
 //! The guardian with real processes.
 
+mod lease;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,7 +17,6 @@ use agentaflow_api::units::Secret;
 use super::client::Guardian;
 use super::wire::{Answer, ExitRecord, Order};
 use super::{MARKER, TASKS, procs, record};
-use crate::clock::boot_ms;
 
 const SWITCH: &str = "AGENTAFLOW_TEST_GUARDIAN";
 
@@ -50,8 +51,23 @@ impl Place {
 
     /// An agent that finds or starts the guardian.
     fn agent(&self) -> Guardian {
+        self.agent_with(Duration::from_secs(10))
+    }
+
+    /// The same, with signs of life so often.
+    fn agent_with(&self, interval: Duration) -> Guardian {
         let dir = self.dir.path().to_owned();
-        Guardian::new(dir.clone(), dir.join("agentaflow"))
+        Guardian::new(dir.clone(), dir.join("agentaflow"), interval)
+    }
+
+    /// The process of the guardian, not one of its tasks.
+    fn guardian(&self) -> u32 {
+        let ours = |pid: &u32| {
+            procs::variable(*pid, MARKER).is_none()
+                && procs::variable(*pid, SWITCH)
+                    .is_some_and(|dir| Path::new(&dir) == self.dir.path())
+        };
+        procs::all().into_iter().find(ours).unwrap()
     }
 
     fn task(&self, job: i64) -> PathBuf {
@@ -216,19 +232,6 @@ async fn the_background_of_one_task_does_not_end_with_another() {
 }
 
 #[tokio::test]
-async fn leased_tasks_end_with_the_lease_and_others_do_not() {
-    let place = Place::new();
-    let agent = place.agent();
-    agent.renew(boot_ms() + 300);
-    agent.start(Order { leased: true, ..place.order(1, "sleep 300") }).await.unwrap();
-    agent.start(place.order(2, "echo $$; sleep 300")).await.unwrap();
-    let exit = agent.wait(key(1)).await.unwrap();
-    assert_eq!(exit.stopped, Some(StopCause::LeaseLost));
-    let other = place.pid_written(2, 1).await[0];
-    assert!(is_alive(other));
-}
-
-#[tokio::test]
 async fn tasks_go_on_when_the_agent_is_gone_and_the_next_one_learns_their_end() {
     let place = Place::new();
     let first = place.agent();
@@ -278,6 +281,54 @@ async fn output_without_end_does_not_fill_the_disk() {
     assert_eq!(length, 1001);
     agent.stop(key(1), StopCause::Cancelled, Duration::ZERO);
     agent.wait(key(1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_task_that_writes_without_a_pause_holds_up_nothing() {
+    let place = Place::new();
+    let agent = place.agent();
+    for job in 1..=3 {
+        let script = "trap '' TERM; echo on; yes & yes & yes";
+        agent.start(Order { log_limit: 1000, ..place.order(job, script) }).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let begun = Instant::now();
+    // Others are looked after meanwhile.
+    assert_eq!(run(&agent, place.order(4, "exit 5")).await.code, Some(5));
+    for job in 1..=3 {
+        agent.stop(key(job), StopCause::TimedOut, Duration::from_millis(100));
+    }
+    for job in 1..=3 {
+        let exit = agent.wait(key(job)).await.unwrap();
+        assert_eq!(exit.stopped, Some(StopCause::TimedOut));
+        assert_eq!(place.task(job).join("output.log").metadata().unwrap().len(), 1001);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_task_cannot_become_more_than_it_is() {
+    let place = Place::new();
+    let agent = place.agent();
+    run(&agent, place.order(1, "grep NoNewPrivs /proc/self/status | tr -d '\\t'")).await;
+    assert_eq!(place.output(1), "NoNewPrivs:1\n");
+}
+
+#[tokio::test]
+async fn what_got_away_from_a_task_is_killed_even_while_others_run() {
+    let place = Place::new();
+    let agent = place.agent();
+    agent.start(place.order(2, "sleep 300")).await.unwrap();
+    // A session and an environment of its own, and its parents are gone before anybody looks.
+    let script = "(setsid env -i /bin/sh -c 'echo $$; exec /bin/sleep 300' &); sleep 0.2";
+    run(&agent, place.order(1, script)).await;
+    let away = place.pid_written(1, 1).await[0];
+    let begun = Instant::now();
+    while is_alive(away) {
+        assert!(begun.elapsed() < Duration::from_secs(5), "{away} still runs");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(agent.list().await.unwrap().iter().filter(|task| task.ended.is_none()).count(), 1);
 }
 
 #[tokio::test]

@@ -27,8 +27,11 @@ pub(crate) struct Request {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub(crate) enum Ask {
-    /// Which protocol do you speak?
-    Hello,
+    /// Which protocol do you speak? A lease is two intervals long; an older agent does not say how long one is.
+    Hello {
+        #[serde(default)]
+        interval_ms: u64,
+    },
     /// Start a process.
     Start(Box<Order>),
     /// TERM now, KILL after the grace.

@@ -3,6 +3,7 @@
 mod outbox;
 mod tail;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -68,22 +69,18 @@ fn is_poison(error: &ClientError) -> bool {
     matches!(error.status(), Some(400 | 409 | 413 | 422))
 }
 
-/// Something in the batch is not acceptable: go on one by one, and give up what is refused alone. Returns how many
+/// Something in the batch is not acceptable: go on one by one, and leave out what is refused alone. Returns how many
 /// reports to send next.
 fn poisoned(outbox: &Outbox, batch: ReportBatch, error: &ClientError, most: usize) -> usize {
     if most > 1 {
         outbox.put_back(batch);
         return 1;
     }
-    let keys: Vec<_> = batch
-        .reports
-        .iter()
-        .map(|report| report.key)
-        .chain(batch.logs.iter().map(|piece| piece.key))
-        .collect();
+    let keys = batch.reports.iter().map(|report| report.key);
+    let keys: BTreeSet<_> = keys.chain(batch.logs.iter().map(|piece| piece.key)).collect();
     for key in keys {
         warn!(%key, %error, "the server does not take news of this task");
-        outbox.drop_task(key);
     }
+    outbox.refused(batch);
     1
 }

@@ -1,14 +1,17 @@
 //! What is to be told to the server. One report is on its way at a time; all that accumulates meanwhile goes with the
 //! next.
 
-use std::collections::{BTreeMap, VecDeque};
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use agentaflow_api::link::{News, Report, ReportBatch, ReportReply, TaskKey};
+use agentaflow_api::link::{Ended, News, Report, ReportBatch, ReportReply, StopCause, TaskKey};
 
 use super::tail::Tail;
 
@@ -24,6 +27,9 @@ const ROOM: usize = 1 << 20;
 /// Reports in one batch.
 const MOST_REPORTS: usize = 1000;
 
+/// An end that is refused although there is nothing left in it is told again after this long.
+const HELD: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 30_000 });
+
 /// News that ends a task, and who waits for the server's answer to it.
 #[derive(Debug)]
 struct Last {
@@ -32,6 +38,16 @@ struct Last {
     /// Its length in a report, about.
     size: usize,
     answer: Option<oneshot::Sender<bool>>,
+    /// How often the server has refused it.
+    refused: u32,
+    /// Not told again before this.
+    held: Option<Instant>,
+}
+
+impl Last {
+    fn is_due(&self) -> bool {
+        self.held.is_none_or(|held| held <= Instant::now())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -89,7 +105,10 @@ impl Outbox {
                 .early
                 .retain(|report| report.key != key || matches!(report.news, News::Progress { .. }));
             let size = size_of(&news);
-            boxes.last.insert(key, Last { news, tail, size, answer: Some(answer) });
+            boxes.last.insert(
+                key,
+                Last { news, tail, size, answer: Some(answer), refused: 0, held: None },
+            );
         }
         self.last.notify_one();
         answered.await.unwrap_or(false)
@@ -112,9 +131,11 @@ impl Outbox {
     /// Waits until there is something worth a report.
     pub(crate) async fn ready(&self) {
         loop {
-            let (early, last, logs) = {
+            let (early, last, looks) = {
                 let boxes = self.boxes();
-                (!boxes.early.is_empty(), !boxes.last.is_empty(), !boxes.tails.is_empty())
+                let last = boxes.last.values().any(Last::is_due);
+                let looks = !boxes.tails.is_empty() || !boxes.last.is_empty();
+                (!boxes.early.is_empty(), last, looks)
             };
             if last {
                 return;
@@ -129,7 +150,7 @@ impl Outbox {
                     () = self.last.notified() => {}
                 }
             };
-            if !logs {
+            if !looks {
                 news.await;
             } else if timeout(LOG_INTERVAL, news).await.is_err() && self.has_output() {
                 return;
@@ -145,8 +166,10 @@ impl Outbox {
         let mut room = ROOM;
         let early = boxes.early.len().min(most);
         batch.reports.extend(boxes.early.drain(..early));
-        for (key, last) in &boxes.last {
-            if batch.reports.len() >= most || room == 0 {
+        for (key, last) in boxes.last.iter().filter(|(_, last)| last.is_due()) {
+            // One by one means one task at a time.
+            let full = batch.reports.len() >= most || most == 1 && !batch.logs.is_empty();
+            if full || room == 0 {
                 break;
             }
             if last.tail.as_ref().is_none_or(|tail| drain(tail, &mut batch, &mut room)) {
@@ -155,7 +178,8 @@ impl Outbox {
             }
         }
         for tail in boxes.tails.values().filter(|tail| !tail.is_complete()) {
-            if room == 0 || most == 1 {
+            let alone = batch.reports.is_empty() && batch.logs.is_empty();
+            if room == 0 || most == 1 && !alone {
                 break;
             }
             tail.rewind();
@@ -176,6 +200,24 @@ impl Outbox {
             if !is_last(&report.news) && !outdated {
                 boxes.early.push_front(report);
             }
+        }
+    }
+
+    /// The server will never take this as it is, and nothing else was with it. Output and news on the way are given
+    /// up; an end never is: it is told with less in it, and at last again and again.
+    pub(crate) fn refused(&self, batch: ReportBatch) {
+        let mut boxes = self.boxes();
+        let mut ends: BTreeSet<TaskKey> = BTreeSet::new();
+        for piece in batch.logs {
+            if boxes.last.contains_key(&piece.key) {
+                ends.insert(piece.key);
+            } else {
+                boxes.tails.remove(&piece.key);
+            }
+        }
+        ends.extend(batch.reports.iter().filter(|it| is_last(&it.news)).map(|report| report.key));
+        for key in ends {
+            boxes.lighten(key);
         }
     }
 
@@ -208,6 +250,31 @@ impl Outbox {
 }
 
 impl Boxes {
+    /// An end was refused: what is in it that may be the reason is left out.
+    fn lighten(&mut self, key: TaskKey) {
+        let Some(last) = self.last.get_mut(&key) else { return };
+        last.refused += 1;
+        let detail = match (&mut last.news, last.refused) {
+            (News::Ended(ended), 1) => {
+                ended.output_data = None;
+                "the server refused how this task ended, so that is told without its result"
+            }
+            (_, 1 | 2) => {
+                let stopped = Some(StopCause::LeaseLost);
+                last.news = News::Ended(Box::new(Ended { stopped, ..Ended::default() }));
+                last.tail = None;
+                "the server refused how this task ended, so only that it is over is told"
+            }
+            _ => {
+                last.held = Some(Instant::now() + HELD);
+                return;
+            }
+        };
+        last.size = 0;
+        let news = News::Progress { kind: "Warning".to_owned(), detail: detail.to_owned() };
+        self.early.push_back(Report { key, news });
+    }
+
     fn answer(&mut self, key: TaskKey, accepted: bool) {
         if let Some(answer) = self.last.remove(&key).and_then(|last| last.answer) {
             // Nobody waits any more when the task was forgotten meanwhile.
@@ -241,75 +308,4 @@ fn size_of(news: &News) -> usize {
 
 fn is_last(news: &News) -> bool {
     matches!(news, News::Ended(_) | News::Refused { .. })
-}
-
-#[cfg(test)]
-mod tests {
-    use agentaflow_api::link::Ended;
-    use agentaflow_api::units::Stamp;
-
-    use super::*;
-
-    fn key(job: i64) -> TaskKey {
-        TaskKey { job, epoch: 1, task: 0 }
-    }
-
-    fn words(batch: &ReportBatch) -> Vec<String> {
-        let word = |news: &News| match news {
-            News::Accepted => "accepted".to_owned(),
-            News::Running { .. } => "running".to_owned(),
-            News::Progress { kind, .. } => kind.clone(),
-            News::Refused { .. } => "refused".to_owned(),
-            News::Ended(_) => "ended".to_owned(),
-        };
-        batch
-            .reports
-            .iter()
-            .map(|report| format!("{} {}", report.key.job, word(&report.news)))
-            .collect()
-    }
-
-    fn ended() -> News {
-        News::Ended(Box::default())
-    }
-
-    #[tokio::test]
-    async fn the_end_of_a_short_task_says_it_all_but_keeps_its_warnings() {
-        let outbox = Outbox::default();
-        outbox.tell(key(1), News::Accepted);
-        outbox.tell(key(1), News::Running { started_at: Stamp(0) });
-        outbox.tell(key(1), News::Progress { kind: "Warning".into(), detail: String::new() });
-        outbox.tell(key(2), News::Accepted);
-        let finish = outbox.finish(key(1), ended());
-        let told = async {
-            let batch = outbox.compose(100);
-            assert_eq!(words(&batch), ["1 Warning", "2 accepted", "1 ended"]);
-            // It does not get through; the next one has the same.
-            outbox.put_back(batch);
-            let batch = outbox.compose(100);
-            assert_eq!(words(&batch), ["1 Warning", "2 accepted", "1 ended"]);
-            let reply = ReportReply { accepted: vec![true, false, true], log_have: Vec::new() };
-            assert_eq!(outbox.settle(&batch, &reply).stale, [key(2)]);
-        };
-        let (accepted, ()) = tokio::join!(finish, told);
-        assert!(accepted && outbox.is_empty());
-    }
-
-    #[tokio::test]
-    async fn large_results_do_not_all_go_into_one_report() {
-        let outbox = std::sync::Arc::new(Outbox::default());
-        let output_data = Some(serde_json::Value::from("x".repeat(250_000)));
-        for job in 0..20 {
-            let outbox = std::sync::Arc::clone(&outbox);
-            let news = News::Ended(Box::new(Ended {
-                output_data: output_data.clone(),
-                ..Ended::default()
-            }));
-            tokio::spawn(async move { outbox.finish(key(job), news).await });
-        }
-        while outbox.boxes().last.len() < 20 {
-            tokio::task::yield_now().await;
-        }
-        assert_eq!(outbox.compose(100).reports.len(), 5);
-    }
 }

@@ -25,6 +25,9 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 /// The default folder of a process, in the folder of its task. It belongs to the job's user; the task's does not.
 pub(crate) const WORK: &str = "work";
 
+/// How often a guardian is asked again whether a task is gone.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
+
 /// Runs tasks as processes.
 #[derive(Debug)]
 pub struct Process {
@@ -70,6 +73,26 @@ impl Process {
         })
     }
 
+    /// The guardian may have started it, and only the answer was lost: another node must not get it before it is
+    /// certain that it does not run here. Returns when the guardian says so.
+    pub(crate) async fn withdraw(&self, key: TaskKey) {
+        loop {
+            self.guardian.stop(key, StopCause::Replaced, Duration::ZERO);
+            // What is asked comes after what was sent, so this answer knows of it.
+            match self.guardian.list().await {
+                Ok(tasks) => match tasks.iter().find(|task| task.key == key) {
+                    None => return,
+                    Some(task) if task.ended.is_some() => self.guardian.forget(key),
+                    Some(_) => {}
+                },
+                Err(_) => {
+                    tracing::warn!(%key, "it is not certain that this task does not run; asking again");
+                }
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
+    }
+
     /// The job's own variables over a minimum; nothing of the agent's environment, which may hold secrets.
     fn environment(&self, launch: &Launch, work: &std::path::Path) -> BTreeMap<String, Secret> {
         let home = match &self.user {
@@ -95,7 +118,14 @@ impl Runtime for Process {
     }
 
     async fn start(&self, launch: &Launch, _progress: Progress<'_>) -> Result<Stamp, StartError> {
-        match self.guardian.start(self.order(launch)?).await.map_err(away)? {
+        let answer = match self.guardian.start(self.order(launch)?).await {
+            Ok(answer) => answer,
+            Err(lost) => {
+                self.withdraw(launch.assignment.key).await;
+                return Err(away(lost));
+            }
+        };
+        match answer {
             Answer::Started { at } => Ok(at),
             Answer::Failed { job: true, detail } => {
                 Err(StartError::Job { word: "StartFailed", detail })
@@ -152,6 +182,7 @@ fn exit(record: &ExitRecord) -> Exit {
     }
 }
 
-fn away(_: GuardianAway) -> StartError {
+/// The guardian does not answer, in words.
+pub(crate) fn away(_: GuardianAway) -> StartError {
     StartError::Node("the guardian of this node does not answer; its log is `guardian.log` in the agent's folder".to_owned())
 }

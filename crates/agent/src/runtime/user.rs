@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use rustix::process::{getgid, getuid};
+use rustix::process::{getegid, geteuid};
 
 /// A user of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl JobUser {
     /// as itself.
     pub fn choose(name: Option<&str>) -> Result<Option<Self>, String> {
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-        let is_root = getuid().is_root();
+        let is_root = geteuid().is_root();
         if !is_root && name.is_none() {
             return Ok(None);
         }
@@ -40,7 +40,7 @@ impl JobUser {
         if is_root {
             return Ok(Some(user));
         }
-        if (user.uid, user.gid) == (getuid().as_raw(), getgid().as_raw()) {
+        if (user.uid, user.gid) == (geteuid().as_raw(), getegid().as_raw()) {
             return Ok(None);
         }
         Err(format!(

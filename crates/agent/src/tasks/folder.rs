@@ -3,24 +3,28 @@
 //! The folder itself belongs to the agent, so that a job cannot put another file in the place of its log or of
 //! `assignment.json`. Inside it `out/` and `work/` belong to the job's user.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::OFlags;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use agentaflow_api::link::Assignment;
 
-use crate::guardian::TASKS;
+use super::trash::Trash;
 use crate::guardian::record::read;
-use crate::identity::{random_name, write_private};
+use crate::identity::write_private;
 use crate::runtime::process::WORK;
 use crate::runtime::user::JobUser;
 
 /// `JOB_DATA` above this goes into a file: programs cannot be started with more than 128 KiB in one variable.
 pub(super) const INLINE_DATA: usize = 96 << 10;
+
+/// So many lists and objects of a result may be nested in each other: parsers, the server's too, have a limit.
+const DEEPEST: usize = 64;
 
 /// The most that a job may give back as its result.
 const OUTPUT_LIMIT: u64 = 256 << 10;
@@ -28,70 +32,21 @@ const OUTPUT_LIMIT: u64 = 256 << 10;
 const ASSIGNMENT: &str = "assignment.json";
 const RESULT: &str = "output.json";
 
-/// Where tasks have their folders when the agent's own folder is closed to the user whom they run as.
-const OPEN_ROOT: &str = "/var/lib/agentaflow-tasks";
-
-/// Makes the folder in which tasks have theirs. It is `tasks` in the agent's folder; where the job's user cannot get
-/// there, that is a link to a folder where they can.
-pub(crate) fn prepare_root(state: &Path, user: Option<&JobUser>) -> io::Result<PathBuf> {
-    let tasks = state.join(TASKS);
-    if !tasks.exists() {
-        // A link that leads nowhere: somebody has tidied up too much.
-        let _ = fs::remove_file(&tasks);
-        match user {
-            Some(_) if !is_open(state)? => link_to_open_folder(&tasks)?,
-            _ => DirBuilder::new().mode(0o700).create(&tasks)?,
-        }
-    }
-    if user.is_some() {
-        fs::set_permissions(&tasks, Permissions::from_mode(0o711))?;
-        if !is_open(&fs::canonicalize(&tasks)?)? {
-            let detail = format!("other users cannot get to `{}`", tasks.display());
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, detail));
-        }
-    }
-    Ok(tasks)
-}
-
-/// Everybody may pass through this folder and all above it.
-fn is_open(dir: &Path) -> io::Result<bool> {
-    for dir in dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()) {
-        if fs::metadata(dir)?.permissions().mode() & 0o001 == 0 {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-fn link_to_open_folder(tasks: &Path) -> io::Result<()> {
-    let own = Path::new(OPEN_ROOT).join(random_name()?);
-    DirBuilder::new().recursive(true).mode(0o711).create(&own)?;
-    for dir in [Path::new(OPEN_ROOT), &own] {
-        // The mask of the process may have taken away what is needed.
-        fs::set_permissions(dir, Permissions::from_mode(0o711))?;
-    }
-    std::os::unix::fs::symlink(own, tasks)
-}
-
-/// Removes a linked folder that is empty, so that nothing stays elsewhere when the agent's own folder is deleted.
-pub(crate) fn tidy_root(tasks: &Path) {
-    if let Ok(own) = fs::read_link(tasks)
-        && fs::remove_dir(own).is_ok()
-    {
-        let _ = fs::remove_file(tasks);
-    }
-}
-
 /// Makes the folder of a task, with nothing of an earlier attempt in it.
-pub(super) fn make(dir: &Path, assignment: &Assignment, user: Option<&JobUser>) -> io::Result<()> {
+pub(super) fn make(
+    dir: &Path,
+    assignment: &Assignment,
+    user: Option<&JobUser>,
+    trash: &Trash,
+) -> io::Result<()> {
     if let Err(error) = DirBuilder::new().mode(0o700).create(dir) {
         if error.kind() != io::ErrorKind::AlreadyExists {
             return Err(error);
         }
-        fs::remove_dir_all(dir)?;
+        trash.throw(dir)?;
         DirBuilder::new().mode(0o700).create(dir)?;
     }
-    write_private(dir, ASSIGNMENT, &serde_json::to_vec(assignment)?)?;
+    write_private(dir, ASSIGNMENT, &serde_json::to_vec(&without_secrets(assignment))?)?;
     for name in ["out", WORK] {
         let path = dir.join(name);
         DirBuilder::new().mode(0o700).create(&path)?;
@@ -103,6 +58,17 @@ pub(super) fn make(dir: &Path, assignment: &Assignment, user: Option<&JobUser>) 
         fs::set_permissions(dir, Permissions::from_mode(0o711))?;
     }
     Ok(())
+}
+
+/// What the next agent needs to adopt the task, and nothing that is secret: a started task has its variables, its
+/// data and its image already.
+fn without_secrets(assignment: &Assignment) -> Assignment {
+    Assignment {
+        env: BTreeMap::new(),
+        job_data: Map::new(),
+        registry_auth: None,
+        ..assignment.clone()
+    }
 }
 
 /// Writes the job's data beside it.
@@ -150,13 +116,29 @@ pub(super) fn result(dir: &Path) -> Result<Option<Value>, String> {
     if bytes.trim_ascii().is_empty() {
         return Ok(None);
     }
-    serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+    let value = serde_json::from_slice(&bytes).map_err(|error| {
         format!(
             "the result `{RESULT}` is not JSON (line {}, column {}) and was ignored",
             error.line(),
             error.column()
         )
-    })
+    })?;
+    if is_deeper(&value, DEEPEST) {
+        return Err(format!(
+            "the result `{RESULT}` is nested more than {DEEPEST} levels deep and was ignored"
+        ));
+    }
+    Ok(Some(value))
+}
+
+/// More levels than this are nested in each other. The parser has refused what is too deep to be looked at.
+fn is_deeper(value: &Value, levels: usize) -> bool {
+    let inside = |value: &Value| levels == 0 || is_deeper(value, levels - 1);
+    match value {
+        Value::Array(items) => levels == 0 || items.iter().any(inside),
+        Value::Object(fields) => levels == 0 || fields.values().any(inside),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -171,11 +153,44 @@ mod tests {
     }
 
     #[test]
+    fn nothing_secret_is_written_down_and_a_task_can_still_be_adopted() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("1-1-0");
+        let given = serde_json::json!({
+            "job": 1, "epoch": 1, "task": 0, "runtime": "docker", "image": "busybox",
+            "env": {"TOKEN": "hidden-in-env"},
+            "registry_auth": {"username": "ada", "password": "hidden-password"},
+            "job_data": {"input_data": "hidden-in-data"}, "gpus": [], "cpu": 0, "memory": 0,
+            "shm": 0, "volumes": [], "read_only": false, "timeout_ms": 77, "grace_ms": 1000,
+            "leased": true, "simulated": false, "user": "ada",
+        });
+        let given: Assignment = serde_json::from_value(given).unwrap();
+        // What an earlier attempt left is not in the way.
+        fs::create_dir_all(dir.join("out/old")).unwrap();
+        make(&dir, &given, None, &Trash::open()).unwrap();
+        assert!(!dir.join("out/old").exists());
+        let text = fs::read_to_string(dir.join(ASSIGNMENT)).unwrap();
+        assert!(!text.contains("hidden"), "{text}");
+        let found = assignment(&dir).unwrap();
+        assert_eq!((found.key, found.timeout_ms, found.leased), (given.key, Some(77), true));
+    }
+
+    #[test]
     fn a_result_must_be_json_and_small() {
         assert_eq!(written(b"{\"loss\": 0.5}").unwrap().unwrap()["loss"], 0.5);
         assert_eq!(written(b" \n").unwrap(), None);
         assert!(written(b"{oops").unwrap_err().contains("not JSON"));
         assert!(written(&vec![b' '; 300 << 10]).unwrap_err().contains("larger than 256 KiB"));
+    }
+
+    #[test]
+    fn a_result_must_not_be_nested_too_deep() {
+        let nested = |levels: usize| written(&[vec![b'['; levels], vec![b']'; levels]].concat());
+        assert!(nested(64).unwrap().is_some());
+        assert!(nested(65).unwrap_err().contains("more than 64 levels"));
+        assert!(nested(127).unwrap_err().contains("more than 64 levels"));
+        assert!(nested(100_000).unwrap_err().contains("not JSON"));
+        assert!(written(b"{\"a\": [1, {\"b\": null}]}").unwrap().is_some());
     }
 
     #[test]

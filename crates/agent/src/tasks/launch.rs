@@ -18,7 +18,7 @@ const SIMULATED: &str = "notice: the GPUs of this node are simulated; this job r
 pub(super) fn prepare(host: &Host, assignment: &Assignment) -> io::Result<Launch> {
     let dir = record::folder(&host.dir, assignment.key);
     let user = host.user(assignment.runtime);
-    folder::make(&dir, assignment, user)?;
+    folder::make(&dir, assignment, user, &host.trash)?;
     let mut env: BTreeMap<String, String> = assignment
         .env
         .iter()

@@ -11,9 +11,11 @@ use agentaflow_api::link::{Ended, News, StopCause};
 use agentaflow_api::units::{Cores, Stamp};
 
 use super::{Birth, Host, Order, Task, folder, launch};
+use crate::guardian::client::GuardianAway;
 use crate::guardian::record;
 use crate::report::Tail;
-use crate::runtime::{Exit, StartError, Used};
+use crate::runtime::process::away;
+use crate::runtime::{Exit, Launch, Progress, StartError, Used};
 
 /// How long a start that was interrupted may take to come to its end.
 const INTERRUPT_LIMIT: Duration = Duration::from_secs(30);
@@ -37,11 +39,7 @@ pub(super) async fn live(host: &Host, task: &Task, birth: Birth) {
     {
         guardian.forget(task.key);
     }
-    if let Err(error) = std::fs::remove_dir_all(&dir)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        warn!(key = %task.key, %error, "cannot remove the folder of a task");
-    }
+    host.throw(&dir);
 }
 
 async fn run(host: &Host, task: &Task, birth: Birth) -> News {
@@ -67,20 +65,23 @@ async fn run(host: &Host, task: &Task, birth: Birth) -> News {
         let _ = task.started.set(started_at);
         host.outbox.tell(task.key, News::Running { started_at });
     }
-    protect(host, task);
+    if matches!(birth, Birth::Adopted(_)) {
+        // Told at once; nobody has to wait for the answer, since it runs already.
+        drop(protect(host, task));
+    }
     host.outbox.follow(tail.clone());
     let exit = until_end(task, &mut orders, ran).await;
     conclude(host, task, exit, &tail).await
 }
 
 /// A container that must not outlive the lease is put into the guardian's care.
-fn protect(host: &Host, task: &Task) {
-    if task.assignment.leased
-        && task.assignment.runtime == Kind::Docker
-        && let (Some(guardian), Some(engine)) = (&host.guardian, &host.engine)
-    {
-        guardian.protect(task.key, engine.clone());
-    }
+fn protect(
+    host: &Host,
+    task: &Task,
+) -> Option<impl Future<Output = Result<(), GuardianAway>> + use<>> {
+    let container = task.assignment.leased && task.assignment.runtime == Kind::Docker;
+    let guardian = host.guardian.as_ref().filter(|_| container)?;
+    Some(guardian.protect(task.key, host.engine.clone()?))
 }
 
 async fn start(
@@ -98,9 +99,26 @@ async fn start(
     tokio::select! {
         // A process starts in no time; only a container's image can take long enough to be interrupted.
         biased;
-        started = task.runtime.start(&launch, &progress) => started.map_err(|error| failed(task, error)),
+        started = begin(host, task, &launch, &progress) => started.map_err(|error| failed(task, error)),
         order = ordered(orders) => Err(interrupt(task, order).await),
     }
+}
+
+/// Starts a task, unless nobody would stop it when the lease runs out, or it has run out already.
+async fn begin(
+    host: &Host,
+    task: &Task,
+    launch: &Launch,
+    progress: Progress<'_>,
+) -> Result<Stamp, StartError> {
+    if let Some(protected) = protect(host, task) {
+        protected.await.map_err(away)?;
+    }
+    if task.assignment.leased && host.lease.lost().is_some() {
+        let detail = "the lease has run out: this node has lost touch with the server";
+        return Err(StartError::Node(detail.to_owned()));
+    }
+    task.runtime.start(launch, progress).await
 }
 
 /// Waits for an order to stop.
@@ -131,9 +149,16 @@ fn failed(task: &Task, error: StartError) -> News {
 
 /// Stops a task that was being started, and sees that nothing is left of it.
 async fn interrupt(task: &Task, order: Order) -> News {
-    task.runtime.stop(task.key, order.cause, order.grace).await;
-    let exit = timeout(INTERRUPT_LIMIT.max(order.grace * 2), task.runtime.wait(task.key)).await;
-    let exit = exit.ok().and_then(Result::ok).unwrap_or_default();
+    let limit = INTERRUPT_LIMIT.max(order.grace.saturating_mul(2));
+    let exit = loop {
+        // Again each time: it may have begun to run only now.
+        task.runtime.stop(task.key, order.cause, order.grace).await;
+        match timeout(limit, task.runtime.wait(task.key)).await {
+            Ok(Ok(exit)) => break exit,
+            _ if is_gone(task).await => break Exit::default(),
+            _ => sleep(ASK_AGAIN).await,
+        }
+    };
     News::Ended(Box::new(Ended {
         exit_code: exit.code,
         signal: exit.signal,
@@ -176,6 +201,11 @@ async fn until_end(
     }
 }
 
+/// The runtime says that it has nothing of this task.
+async fn is_gone(task: &Task) -> bool {
+    task.runtime.list().await.is_ok_and(|all| all.iter().all(|found| found.key != task.key))
+}
+
 /// Waits for the end through trouble with the runtime.
 async fn until_known_end(task: &Task) -> Exit {
     loop {
@@ -183,12 +213,7 @@ async fn until_known_end(task: &Task) -> Exit {
             Ok(exit) => return exit,
             Err(error) => error,
         };
-        let gone = task
-            .runtime
-            .list()
-            .await
-            .is_ok_and(|all| all.iter().all(|found| found.key != task.key));
-        if gone {
+        if is_gone(task).await {
             warn!(key = %task.key, %error, "nothing is left of this task");
             return Exit { stopped: Some(StopCause::LeaseLost), ..Exit::default() };
         }

@@ -1,11 +1,14 @@
 //! The tasks of this node: what the server wants, and what is there.
 
+mod adopt;
 mod folder;
 mod launch;
 mod life;
+mod root;
+mod trash;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -18,14 +21,17 @@ use agentaflow_api::job::Runtime as Kind;
 use agentaflow_api::link::{Assignment, Ended, Message, News, Stop, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
+use crate::clock;
 use crate::gpus::GpuWatch;
 use crate::guardian::client::Guardian;
-use crate::guardian::record;
+use crate::lease::Lease;
 use crate::report::Outbox;
+use crate::runtime::Runtime;
 use crate::runtime::user::JobUser;
-use crate::runtime::{Found, Runtime};
 
-pub(crate) use folder::{prepare_root, tidy_root};
+pub(crate) use adopt::left_containers;
+pub(crate) use root::{prepare_root, remove_orphans, tidy_root};
+pub(crate) use trash::Trash;
 
 /// So many tasks are remembered after their end, so that a message that comes twice does not run them twice.
 const REMEMBERED: usize = 50_000;
@@ -36,12 +42,17 @@ pub(crate) struct Host {
     pub(crate) dir: PathBuf,
     pub(crate) runtimes: Vec<Arc<dyn Runtime>>,
     pub(crate) guardian: Option<Guardian>,
+    pub(crate) lease: Lease,
+    /// A Docker engine that was found only later.
+    pub(crate) late_docker: OnceLock<Arc<dyn Runtime>>,
     /// The socket of the container engine.
     pub(crate) engine: Option<PathBuf>,
     pub(crate) job_user: Option<JobUser>,
     pub(crate) log_limit: u64,
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) gpus: Arc<GpuWatch>,
+    /// Where the folders of tasks go that are over.
+    pub(crate) trash: Arc<Trash>,
     /// `API_ENDPOINT` of jobs.
     pub(crate) server: String,
     /// The agent is going: its tasks stay, but it looks after them no longer.
@@ -125,7 +136,7 @@ impl Tasks {
     pub(crate) fn obey(&self, message: Message) {
         match message {
             Message::Assign(assignment) => self.assign(*assignment),
-            Message::Stop(stop) => self.stop(&stop),
+            Message::Stop(stop) => self.stop(&stop, false),
             Message::Sync { assignments, stops } => self.sync(assignments, &stops),
         }
     }
@@ -135,15 +146,17 @@ impl Tasks {
         self.table().live.values().cloned().collect()
     }
 
-    /// Stops every task that must not outlive the lease.
-    pub(crate) fn lose_lease(&self) {
+    /// Stops every task that must not outlive the lease, which ran out at this moment of the boot-time clock.
+    pub(crate) fn lose_lease(&self, end_ms: u64) {
         for task in self
             .live()
             .iter()
             .filter(|task| task.assignment.leased && task.order.borrow().is_none())
         {
             info!(key = %task.key, "the lease ran out: stopping");
-            task.stop(StopCause::LeaseLost, Duration::from_millis(task.assignment.grace_ms));
+            // The grace counts from the lease's end, however late that is seen: the server counts from there too.
+            let grace = clock::until(end_ms.saturating_add(task.assignment.grace_ms));
+            task.stop(StopCause::LeaseLost, grace);
         }
     }
 
@@ -169,69 +182,6 @@ impl Tasks {
         }
     }
 
-    /// Takes over the tasks of an earlier agent.
-    pub(crate) async fn adopt(&self) {
-        let mut unknown: BTreeSet<TaskKey> = record::folders(&self.host.dir).into_iter().collect();
-        for runtime in &self.host.runtimes {
-            let found = runtime.list().await;
-            if let Err(error) = &found {
-                warn!(runtime = runtime.kind().as_str(), %error, "cannot see which tasks there are");
-            }
-            self.adopt_found(runtime, found.as_deref().unwrap_or_default(), &mut unknown);
-            if found.is_err() {
-                self.adopt_unseen(runtime, &mut unknown);
-            }
-        }
-        for key in unknown {
-            info!(%key, "was never started: forgetting it");
-            let _ = std::fs::remove_dir_all(record::folder(&self.host.dir, key));
-        }
-    }
-
-    fn adopt_found(
-        &self,
-        runtime: &Arc<dyn Runtime>,
-        found: &[Found],
-        unknown: &mut BTreeSet<TaskKey>,
-    ) {
-        for found in found {
-            unknown.remove(&found.key);
-            let assignment = folder::assignment(&record::folder(&self.host.dir, found.key));
-            match assignment.filter(|assignment| assignment.key == found.key) {
-                Some(assignment) => {
-                    let birth = Birth::Adopted(found.started_at);
-                    self.spawn(Task::new(assignment, Arc::clone(runtime)), birth);
-                }
-                None => self.bury(Arc::clone(runtime), found.key),
-            }
-        }
-    }
-
-    /// The runtime does not answer now; its tasks may still be there.
-    fn adopt_unseen(&self, runtime: &Arc<dyn Runtime>, unknown: &mut BTreeSet<TaskKey>) {
-        unknown.retain(|key| {
-            let assignment = folder::assignment(&record::folder(&self.host.dir, *key));
-            let Some(assignment) = assignment.filter(|found| found.runtime == runtime.kind())
-            else {
-                return true;
-            };
-            self.spawn(Task::new(assignment, Arc::clone(runtime)), Birth::Adopted(None));
-            false
-        });
-    }
-
-    /// Kills a task of which nothing is known.
-    fn bury(&self, runtime: Arc<dyn Runtime>, key: TaskKey) {
-        warn!(%key, "nothing is known of this task: killing it");
-        let dir = record::folder(&self.host.dir, key);
-        self.look_after(async move {
-            runtime.stop(key, StopCause::Replaced, Duration::ZERO).await;
-            let _ = runtime.wait(key).await;
-            runtime.remove(key).await;
-            let _ = std::fs::remove_dir_all(dir);
-        });
-    }
-
     fn assign(&self, assignment: Assignment) {
         let key = assignment.key;
         let runtime = self.host.runtime(assignment.runtime);
@@ -246,7 +196,8 @@ impl Tasks {
         }
     }
 
-    fn stop(&self, stop: &Stop) {
+    /// Stops a task. `again`: the server does not know that it is over, so that is told once more.
+    fn stop(&self, stop: &Stop, again: bool) {
         let (task, done) = {
             let table = self.table();
             (table.live.get(&stop.key).cloned(), table.done.contains(&stop.key))
@@ -254,10 +205,7 @@ impl Tasks {
         match task {
             Some(task) => task.stop(stop.cause, Duration::from_millis(stop.grace_ms)),
             // It never came here, and now it never will.
-            None if !done => {
-                let ended = Ended { stopped: Some(stop.cause), ..Ended::default() };
-                self.answer(stop.key, News::Ended(Box::new(ended)));
-            }
+            None if again || !done => self.over(stop.key, stop.cause),
             None => {}
         }
     }
@@ -273,13 +221,32 @@ impl Tasks {
             .collect();
         self.forget_stale(&extra);
         for stop in stops {
-            self.stop(stop);
+            self.stop(stop, true);
         }
         for assignment in
             assignments.into_iter().filter(|assignment| !stopping.contains(&assignment.key))
         {
-            self.assign(assignment);
+            let key = assignment.key;
+            let (live, done) = {
+                let table = self.table();
+                (table.live.contains_key(&key), table.done.contains(&key))
+            };
+            if live {
+                continue;
+            }
+            if done || assignment.running {
+                warn!(%key, "the server counts on a task that is not here any more: telling it so");
+                self.over(key, StopCause::LeaseLost);
+            } else {
+                self.assign(assignment);
+            }
         }
+    }
+
+    /// Tells that a task is over of which nothing is here.
+    fn over(&self, key: TaskKey, cause: StopCause) {
+        let ended = Ended { stopped: Some(cause), ..Ended::default() };
+        self.answer(key, News::Ended(Box::new(ended)));
     }
 
     /// Begins the life of a task.
@@ -328,7 +295,15 @@ impl Tasks {
 
 impl Host {
     fn runtime(&self, kind: Kind) -> Option<Arc<dyn Runtime>> {
-        self.runtimes.iter().find(|runtime| runtime.kind() == kind).cloned()
+        let mut all = self.runtimes.iter().chain(self.late_docker.get());
+        all.find(|runtime| runtime.kind() == kind).cloned()
+    }
+
+    /// Removes the folder of a task that is over.
+    fn throw(&self, dir: &Path) {
+        if let Err(error) = self.trash.throw(dir) {
+            warn!(folder = %dir.display(), %error, "cannot remove the folder of a task");
+        }
     }
 
     /// The user whom a task of this kind runs as.

@@ -1,5 +1,6 @@
 //! A whole agent with real processes, against a server that speaks the protocol.
 
+mod engine;
 mod lives;
 mod server;
 mod trouble;
@@ -199,6 +200,7 @@ fn shell(job: i64, script: &str) -> Assignment {
         leased: false,
         simulated: false,
         user: "someone".to_owned(),
+        running: false,
     }
 }
 

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 
-use agentaflow_api::link::StopCause;
+use agentaflow_agent::runtime::docker::DockerSettings;
+use agentaflow_api::job::Runtime;
+use agentaflow_api::link::{Assignment, Message, StopCause};
 
-use crate::{World, shell};
+use crate::{World, engine, shell};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tasks_go_on_without_the_agent_and_the_next_one_adopts_them() {
@@ -113,6 +115,120 @@ async fn a_task_that_a_sync_does_not_name_is_killed_and_one_that_it_names_is_sta
     assert_eq!(world.server.ended(named).await.exit_code, Some(0));
     assert!(world.server.memory().ended(extra).is_none());
     agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sync_that_names_what_is_over_or_lost_is_answered_and_starts_nothing() {
+    let world = World::new().await;
+    let agent = world.agent();
+    let over = world.assign(shell(1, "echo once; exit 4"));
+    world.server.ended(over).await;
+    world.server.until("a clean folder", |_| world.folder_is_gone(over).then_some(())).await;
+    let lost = Assignment { running: true, ..shell(2, "echo never") };
+    let (again, lost_key) = (shell(1, "echo once; exit 4"), lost.key);
+    let fresh = shell(3, "echo fresh");
+    let fresh_key = fresh.key;
+    let assignments = vec![again, lost, fresh];
+    world.server.memory().reports.clear();
+    world.server.say(Message::Sync { assignments, stops: Vec::new() });
+    for key in [over, lost_key] {
+        let ended = world.server.ended(key).await;
+        assert_eq!((ended.exit_code, ended.stopped), (None, Some(StopCause::LeaseLost)));
+    }
+    assert_eq!(world.server.ended(fresh_key).await.exit_code, Some(0));
+    assert_eq!(
+        (world.server.log(over).as_str(), world.server.log(lost_key).as_str()),
+        ("once\n", "")
+    );
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_agent_in_the_same_folder_is_refused_in_words() {
+    let world = World::new().await;
+    let agent = world.agent();
+    world.server.until("a stream", |memory| (memory.streams > 0).then_some(())).await;
+    let second = World::agent_with(world.open_settings());
+    let error = second.running.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("another agent uses"), "{error}");
+    agent.stop().await;
+    let agent = world.agent();
+    let key = world.assign(shell(1, "true"));
+    assert_eq!(world.server.ended(key).await.exit_code, Some(0));
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_that_is_too_seldom_is_refused_in_words() {
+    let world = World::new().await;
+    let mut settings = world.open_settings();
+    settings.heartbeat_interval = Duration::from_secs(601);
+    let error = World::agent_with(settings).running.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("601 seconds") && error.contains("at most 600"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_with_containers_of_an_earlier_one_waits_for_docker_before_it_registers() {
+    let world = World::new().await;
+    let mut settings = world.open_settings();
+    let mut left = shell(1, "true");
+    left.runtime = Runtime::Docker;
+    let folder = settings.state_dir.join("tasks/1-1-0");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("assignment.json"), serde_json::to_vec(&left).unwrap()).unwrap();
+    let error = World::agent_with(settings.clone()).running.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("run in containers"), "{error}");
+    let mut docker = DockerSettings::new(settings.state_dir.clone());
+    docker.socket = world.dir.path().join("docker.sock");
+    settings.docker = Some(docker);
+    let agent = World::agent_with(settings);
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(world.server.memory().registrations, 0);
+    assert!(folder.exists());
+    // It can be stopped while it waits.
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn docker_that_comes_later_is_told_to_the_server() {
+    let world = World::new().await;
+    let mut settings = world.open_settings();
+    let mut docker = DockerSettings::new(settings.state_dir.clone());
+    docker.socket = world.dir.path().join("docker.sock");
+    let socket = docker.socket.clone();
+    settings.docker = Some(docker);
+    let agent = World::agent_with(settings);
+    let told =
+        |memory: &crate::server::Memory| memory.node.as_ref().map(|node| node.runtimes.clone());
+    assert_eq!(world.server.until("a registration", told).await, ["process"]);
+    let (engine, _) = engine::start(&socket);
+    let both = |memory: &crate::server::Memory| told(memory).filter(|runtimes| runtimes.len() > 1);
+    assert_eq!(world.server.until("both", both).await, ["process", "docker"]);
+    let key = world.assign(shell(1, "echo still here"));
+    assert_eq!(world.server.ended(key).await.exit_code, Some(0));
+    engine.abort();
+    agent.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_is_in_the_guardians_care_before_it_starts_and_until_it_is_stopped() {
+    let world = World::new().await;
+    let mut settings = world.open_settings();
+    let mut docker = DockerSettings::new(settings.state_dir.clone());
+    docker.socket = world.dir.path().join("docker.sock");
+    let (engine, calls) = engine::start(&docker.socket);
+    settings.docker = Some(docker);
+    let agent = World::agent_with(settings);
+    let mut assignment = shell(1, "true");
+    (assignment.runtime, assignment.image) = (Runtime::Docker, Some("busybox:1".to_owned()));
+    assignment.leased = true;
+    world.assign(assignment);
+    // The engine does not answer to this one: the container may run or not.
+    world.server.until("a container", |_| (calls.creates() > 0).then_some(())).await;
+    agent.stop().await;
+    // Nobody renews the lease any more. The engine refuses at first, and is asked again.
+    world.server.until("another attempt", |_| (calls.leased() > 1).then_some(())).await;
+    engine.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,7 @@
 
 mod bench;
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -63,6 +64,17 @@ async fn docker_output_that_comes_faster_than_the_engine_tells_it_is_complete() 
     expected.push_str(&"x".repeat(100_000));
     let text = output(&launch);
     assert!(text == expected, "{} bytes instead of {}", text.len(), expected.len());
+}
+
+#[tokio::test]
+#[ignore = "needs a Docker engine; `cargo xtask test` starts one"]
+async fn docker_output_without_end_does_not_fill_the_disk() {
+    let bench = Bench::with(|settings| settings.log_limit = 100_000).await;
+    let launch = bench.launch("seq 1 300000");
+    assert_eq!(bench.run(&launch).await.code, Some(0));
+    let text = output(&launch);
+    assert_eq!(text.len(), 100_001);
+    assert!(text.starts_with("1\n2\n3\n") && text.contains("\n10000\n"));
 }
 
 #[tokio::test]
@@ -345,8 +357,11 @@ async fn docker_when_the_lease_is_lost_leased_containers_end_and_others_stay() {
         bench.start(launch).await;
         until(|| output(launch).contains("up")).await;
     }
-    let stopped = stop_leased(&socket(), bench.state.path()).await.unwrap();
-    assert_eq!(stopped, [leased.assignment.key]);
+    let keys = BTreeSet::from([leased.assignment.key, free.assignment.key]);
+    let late = Duration::ZERO;
+    stop_leased(&socket(), bench.state.path(), &BTreeSet::new(), late).await.unwrap();
+    assert!(bench.docker.list().await.unwrap().iter().all(|found| !found.ended));
+    stop_leased(&socket(), bench.state.path(), &keys, late).await.unwrap();
     let exit = bench.docker.wait(leased.assignment.key).await.unwrap();
     assert_eq!(exit.stopped, Some(StopCause::LeaseLost));
     let key = free.assignment.key;

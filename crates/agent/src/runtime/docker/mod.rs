@@ -26,6 +26,8 @@ mod output;
 mod pull;
 mod settings;
 mod stop;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::collections::HashMap;
@@ -47,6 +49,7 @@ use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
 use super::{Exit, Found, Launch, Progress, Runtime, StartError, Used};
+use crate::lease::Lease;
 use connect::{agent_label, by_labels, connect};
 use fault::Secrets;
 use stop::Stopped;
@@ -73,6 +76,8 @@ pub struct Docker {
     settings: DockerSettings,
     /// Tells our containers from those of other agents on the same engine.
     agent: String,
+    /// Without one, containers may be started at any time.
+    lease: Option<Lease>,
     tasks: Mutex<HashMap<TaskKey, Task>>,
 }
 
@@ -95,7 +100,17 @@ impl Docker {
         }
         let engine = connect(&settings.socket).await?;
         let agent = agent_label(&settings.state_dir);
-        Ok(Some(Self { engine, settings, agent, tasks: Mutex::default() }))
+        Ok(Some(Self { engine, settings, agent, lease: None, tasks: Mutex::default() }))
+    }
+
+    /// Starts leased containers only while this lease holds.
+    pub(crate) fn heeding(self, lease: Lease) -> Self {
+        Self { lease: Some(lease), ..self }
+    }
+
+    /// The lease ran out, so the task may be somebody else's already.
+    fn is_too_late(&self, launch: &Launch) -> bool {
+        launch.assignment.leased && self.lease.as_ref().is_some_and(|lease| lease.lost().is_some())
     }
 
     /// The engine's version, for the node's facts.
@@ -142,7 +157,8 @@ impl Docker {
         let mut tasks = self.tasks();
         let task = tasks.entry(key).or_default();
         let stopped = Arc::clone(&task.stopped);
-        let begin = || Watcher::start(self.engine.clone(), id, self.folder(key), stopped);
+        let limit = self.settings.log_limit;
+        let begin = || Watcher::start(self.engine.clone(), id, self.folder(key), limit, stopped);
         task.watcher.get_or_insert_with(begin).clone()
     }
 
@@ -159,9 +175,20 @@ impl Docker {
         pull::ensure(&self.engine, self.settings.pull, launch, &image, progress, &secrets).await?;
         let id = self.create(key, body).await.map_err(|error| fault::start(&error, &secrets))?;
         self.tasks().entry(key).or_default().container = Some(id.clone());
+        // The guardian stops what runs when the lease ends, but does not see what was made and not started yet.
+        if self.is_too_late(launch) {
+            return Err(StartError::Node(
+                "the lease ran out before the container was started".to_owned(),
+            ));
+        }
         let started = self.engine.start_container(&id, None).await;
         started.map_err(|error| fault::start(&error, &secrets))?;
-        self.running(key, id).await.map_err(|error| fault::node(&error))
+        let began = self.running(key, id).await.map_err(|error| fault::node(&error))?;
+        if self.is_too_late(launch) {
+            let grace = Duration::from_millis(launch.assignment.grace_ms);
+            self.stop(key, StopCause::LeaseLost, grace).await;
+        }
+        Ok(began)
     }
 
     /// Takes over a container from before a crash. One that was made but never started is thrown away.
@@ -265,7 +292,11 @@ impl Runtime for Docker {
             task.starting = false;
         }
         if started.is_err() {
+            let made = self.tasks().get(&key).is_some_and(|task| task.container.is_some());
             self.remove(key).await;
+            if made {
+                self.withdraw(key).await;
+            }
         }
         started
     }
@@ -354,27 +385,4 @@ impl Runtime for Docker {
 
 fn status(found: &ContainerInspectResponse) -> State {
     found.state.as_ref().and_then(|state| state.status).unwrap_or(State::EMPTY)
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    /// A task with a password.
-    pub(super) fn launch() -> Launch {
-        let assignment = json!({
-            "job": 1, "epoch": 1, "task": 0, "runtime": "docker", "image": "busybox", "env": {},
-            "registry_auth": {"username": "ada", "password": "hunter2222"},
-            "job_data": {}, "gpus": [], "cpu": 0, "memory": 0, "shm": 0, "volumes": [],
-            "read_only": false, "grace_ms": 1000, "leased": true, "simulated": false, "user": "ada",
-        });
-        Launch {
-            assignment: serde_json::from_value(assignment).unwrap(),
-            env: Vec::new(),
-            dir: PathBuf::from("/nowhere"),
-            devices: Vec::new(),
-        }
-    }
 }

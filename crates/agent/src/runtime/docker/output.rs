@@ -5,6 +5,9 @@
 //! gone, the times that it keeps with each line tell where to go on. A small file, `output.json`, remembers where
 //! the container's output begins in `output.log` (the agent may have written a notice before), the time of its
 //! first line, and, at most a second old, the time of the last one copied.
+//!
+//! `output.log` grows to its limit and one byte more, which tells that something was cut. What comes after that is
+//! read and counted, but not kept.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -31,25 +34,30 @@ const GAP: &[u8] =
     b"[agentaflow: output is missing here; it came while nobody was there to copy it]\n";
 
 /// Copies what there is and what comes, until the container is over.
-pub(super) async fn follow(engine: &Engine, id: &str, folder: &Path) -> Result<(), String> {
-    copy(engine, id, folder, true, 0).await
+pub(super) async fn follow(source: &Source<'_>) -> Result<(), String> {
+    copy(source, true, 0).await
 }
 
 /// Copies what `follow` missed: the engine stops telling soon after the end, however much is left to tell.
-pub(super) async fn complete(engine: &Engine, id: &str, folder: &Path) -> Result<(), String> {
-    let large = Place::read(folder).filter(|place| place.bytes > READ_AGAIN);
-    copy(engine, id, folder, false, large.map_or(0, |place| place.second())).await
+pub(super) async fn complete(source: &Source<'_>) -> Result<(), String> {
+    let large = Place::read(source.folder).filter(|place| place.bytes > READ_AGAIN);
+    copy(source, false, large.map_or(0, |place| place.second())).await
 }
 
-async fn copy(
-    engine: &Engine,
-    id: &str,
-    folder: &Path,
-    follow: bool,
-    since: i32,
-) -> Result<(), String> {
+/// Whose output goes where.
+pub(super) struct Source<'a> {
+    pub(super) engine: &'a Engine,
+    /// The container.
+    pub(super) id: &'a str,
+    /// The task's folder.
+    pub(super) folder: &'a Path,
+    /// Bytes of `output.log` that are kept.
+    pub(super) limit: u64,
+}
+
+async fn copy(source: &Source<'_>, follow: bool, since: i32) -> Result<(), String> {
     let told = |error: io::Error| format!("cannot write `output.log`: {error}");
-    let mut copy = Copy::open(folder).map_err(told)?;
+    let mut copy = Copy::open(source.folder, source.limit).map_err(told)?;
     let options = LogsOptions {
         follow,
         stdout: true,
@@ -60,7 +68,7 @@ async fn copy(
         ..LogsOptions::default()
     };
     // Many lines at once when they come fast: a write for each would be slower than the engine.
-    let mut lines = engine.logs(id, Some(options)).ready_chunks(AT_ONCE);
+    let mut lines = source.engine.logs(source.id, Some(options)).ready_chunks(AT_ONCE);
     let mut ended = Ok(());
     while let Some(some) = lines.next().await {
         // No pause between taking and writing: when this is dropped, nothing is half done.
@@ -128,17 +136,21 @@ struct Copy {
     buffer: Vec<u8>,
     /// Of the file when this reading began.
     length: u64,
+    /// Bytes that may still be taken.
+    room: u64,
     place: Option<Place>,
     next: Next,
     saved: Instant,
 }
 
 impl Copy {
-    fn open(folder: &Path) -> io::Result<Self> {
+    fn open(folder: &Path, limit: u64) -> io::Result<Self> {
         let file = File::options().append(true).create(true).open(folder.join("output.log"))?;
+        let length = file.metadata()?.len();
         Ok(Self {
             folder: folder.to_owned(),
-            length: file.metadata()?.len(),
+            length,
+            room: limit.saturating_add(1).saturating_sub(length),
             file,
             buffer: Vec::new(),
             place: Place::read(folder),
@@ -159,7 +171,7 @@ impl Copy {
         if let Next::Skip(left) = &mut self.next {
             let known = (*left).min(text.len() as u64);
             *left -= known;
-            self.buffer.extend_from_slice(&text[known as usize..]);
+            self.keep(&text[known as usize..]);
             self.went_on(time, text.len());
         }
         Ok(())
@@ -198,12 +210,19 @@ impl Copy {
         }
         if time > place.last.as_str() {
             // Our place is gone, and what came after it: nothing to skip.
-            self.buffer.extend_from_slice(GAP);
             let bytes = self.length + GAP.len() as u64;
             self.place = Some(Place { bytes, ..place.clone() });
+            self.keep(GAP);
             return Ok(Next::Skip(0));
         }
         Ok(Next::After { last: place.last.clone(), ties: place.ties, seen: false })
+    }
+
+    /// Takes as much as there is room for.
+    fn keep(&mut self, bytes: &[u8]) {
+        let fits = bytes.len().min(usize::try_from(self.room).unwrap_or(usize::MAX));
+        self.buffer.extend_from_slice(&bytes[..fits]);
+        self.room -= fits as u64;
     }
 
     fn went_on(&mut self, time: &str, bytes: usize) {
@@ -250,7 +269,11 @@ mod tests {
     }
 
     fn read(folder: &Path, lines: impl IntoIterator<Item = usize>) -> Copy {
-        let mut copy = Copy::open(folder).unwrap();
+        read_within(folder, lines, 1 << 20)
+    }
+
+    fn read_within(folder: &Path, lines: impl IntoIterator<Item = usize>, limit: u64) -> Copy {
+        let mut copy = Copy::open(folder, limit).unwrap();
         for index in lines {
             copy.take(&line(index)).unwrap();
         }
@@ -298,13 +321,30 @@ mod tests {
         };
         for cut in 2..=lines.len() {
             let folder = tempfile::tempdir().unwrap();
-            let mut copy = Copy::open(folder.path()).unwrap();
+            let mut copy = Copy::open(folder.path(), 1 << 20).unwrap();
             lines[..cut].iter().for_each(|line| send(&mut copy, line));
             copy.save().unwrap();
             // The first line is gone from the engine.
-            let mut copy = Copy::open(folder.path()).unwrap();
+            let mut copy = Copy::open(folder.path(), 1 << 20).unwrap();
             lines[1..].iter().for_each(|line| send(&mut copy, line));
             assert_eq!(log(folder.path()), "first\nx\nabc\nlate\nend\n", "{cut}");
+        }
+    }
+
+    #[test]
+    fn output_beyond_the_limit_is_counted_but_not_kept_however_often_it_is_read() {
+        let all = LINES.concat();
+        for limit in 0..=all.len() + 1 {
+            let folder = tempfile::tempdir().unwrap();
+            let kept = &all[..all.len().min(limit + 1)];
+            // Killed without saving, killed after saving, and from the middle when the beginning is gone.
+            read_within(folder.path(), 0..4, limit as u64);
+            read_within(folder.path(), 0..3, limit as u64).save().unwrap();
+            read_within(folder.path(), 1..5, limit as u64).save().unwrap();
+            read_within(folder.path(), 0..5, limit as u64).save().unwrap();
+            assert_eq!(log(folder.path()), kept, "{limit}");
+            let place = Place::read(folder.path()).unwrap();
+            assert_eq!(place.bytes, all.len() as u64, "{limit}");
         }
     }
 

@@ -13,6 +13,8 @@ pub struct DockerSettings {
     pub allowed_mounts: Vec<PathBuf>,
     /// How many processes a container may have.
     pub pids_limit: i64,
+    /// Bytes of output that are kept of a task.
+    pub log_limit: u64,
     /// When to fetch images.
     pub pull: Pull,
     /// A runtime of the engine for containers with GPUs, such as `nvidia`. It finds the devices in
@@ -28,6 +30,7 @@ impl DockerSettings {
             state_dir,
             allowed_mounts: Vec::new(),
             pids_limit: 4096,
+            log_limit: 64 << 20,
             pull: Pull::default(),
             gpu_runtime: None,
         }

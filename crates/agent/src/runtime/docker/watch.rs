@@ -1,6 +1,6 @@
 //! Follows a container to its end: first its output, then how it ended.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use agentaflow_api::units::Stamp;
 
 use super::super::{Exit, Used};
+use super::output::Source;
 use super::stop::{self, Stopped};
 use super::{fault, output, status};
 
@@ -36,11 +37,13 @@ impl Watcher {
         engine: Engine,
         id: String,
         folder: PathBuf,
+        log_limit: u64,
         stopped: Arc<OnceLock<Stopped>>,
     ) -> Self {
         let (sender, end) = watch::channel(None);
         let task = tokio::spawn(async move {
-            let exit = follow(&engine, &id, &folder, &stopped).await;
+            let source = Source { engine: &engine, id: &id, folder: &folder, limit: log_limit };
+            let exit = follow(&source, &stopped).await;
             // Nobody may want to know any more.
             let _ = sender.send(Some(exit));
         });
@@ -55,15 +58,11 @@ impl Watcher {
     }
 }
 
-async fn follow(
-    engine: &Engine,
-    id: &str,
-    folder: &Path,
-    stopped: &OnceLock<Stopped>,
-) -> Result<Exit, String> {
+async fn follow(source: &Source<'_>, stopped: &OnceLock<Stopped>) -> Result<Exit, String> {
+    let Source { engine, id, folder, .. } = *source;
     let mut pause = FIRST_PAUSE;
     let found = loop {
-        if let Err(error) = output::follow(engine, id, folder).await {
+        if let Err(error) = output::follow(source).await {
             tracing::warn!("the output of the container {id} does not come: {error}");
         }
         match engine.inspect_container(id, None).await {
@@ -76,7 +75,7 @@ async fn follow(
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
     };
-    if let Err(error) = output::complete(engine, id, folder).await {
+    if let Err(error) = output::complete(source).await {
         tracing::warn!("the end of the output of the container {id} is missing: {error}");
     }
     let found = with_late_news(engine, id, found).await;
