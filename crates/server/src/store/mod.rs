@@ -28,8 +28,8 @@ use crate::settings::Settings;
 
 pub use postgres::open_postgres;
 pub use records::{
-    AgentRow, CredentialKind, CredentialRow, IdempotencyRow, JobRow, JobState, NodeOverrides, NodeRow, QueueRow,
-    Seat, SeatState, UserRow,
+    AgentRow, CredentialKind, CredentialRow, IdempotencyRow, JobRow, JobState, NodeOverrides,
+    NodeRow, QueueRow, Seat, SeatState, UserRow,
 };
 pub use sqlite::open_sqlite;
 

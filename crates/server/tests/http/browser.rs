@@ -9,7 +9,7 @@ use crate::site::{Site, send};
 async fn log_in(site: &Site) -> String {
     let link = site.running.browser_link.expose();
     let reply = send(site.client.get(link)).await;
-    assert_eq!((reply.status, reply.headers["location"].to_str().unwrap()), (303, "/"));
+    assert!(reply.status == 200 && reply.text.contains("0;url=/"), "{}", reply.text);
     let set = reply.headers.get_all("set-cookie").iter().map(|value| value.to_str().unwrap());
     let set: Vec<_> = set.collect();
     assert!(

@@ -12,8 +12,8 @@ use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 use agentaflow_api::units::{Cores, Dollars, Stamp};
 use agentaflow_engine::{MicroDollars, Price};
 use agentaflow_server::store::{
-    AgentRow, Change, CredentialKind, CredentialRow, IdempotencyRow, JobRow, JobState, NodeOverrides, NodeRow,
-    QueueRow, Seat, SeatState, UserRow,
+    AgentRow, Change, CredentialKind, CredentialRow, IdempotencyRow, JobRow, JobState,
+    NodeOverrides, NodeRow, QueueRow, Seat, SeatState, UserRow,
 };
 use serde_json::{Map, Value, json};
 

@@ -81,7 +81,8 @@ fn runtimes(args: &Args) -> Result<(bool, bool)> {
                 args.docker_socket.display()
             )));
         }
-        return Ok((docker, args.allow_process));
+        // One that is not there yet is looked for again.
+        return Ok((true, args.allow_process));
     }
     let process = args.runtime.contains(&Runtime::Process);
     if process && !args.allow_process {

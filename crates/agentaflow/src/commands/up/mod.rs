@@ -141,16 +141,14 @@ impl Worker {
     fn start(args: &Args, server: &Running, data_dir: &Path, gpus: &Gpus) -> Self {
         let name = gpus::node_name();
         let state = data_dir.join("agent");
-        let docker = args.docker_socket.exists().then(|| {
-            let mut docker = DockerSettings::new(state.clone());
-            docker.socket.clone_from(&args.docker_socket);
-            docker.allowed_mounts.clone_from(&args.allow_mount);
-            docker
-        });
+        let mut docker = DockerSettings::new(state.clone());
+        docker.socket.clone_from(&args.docker_socket);
+        docker.allowed_mounts.clone_from(&args.allow_mount);
         let settings = AgentSettings {
             registration_token: Some(server.registration_token.clone()),
             node_name: Some(name.clone()),
-            docker,
+            // One that is not there yet is looked for again.
+            docker: Some(docker),
             allow_process: !args.no_process,
             job_user: args.process_user.clone(),
             heartbeat_interval: args.heartbeat,

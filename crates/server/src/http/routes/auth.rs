@@ -12,6 +12,7 @@ use crate::auth::{
     self, ACCESS_SECONDS, Opened, Presented, UserPatch, address_key, check_host, check_origin,
     end_session, end_session_named, open_session, presented, set_cookie, update_user, use_link,
 };
+use crate::http::answer::page;
 use crate::http::app::App;
 use crate::http::check::{check_password, check_register, check_user_update};
 use crate::http::limits;
@@ -183,7 +184,7 @@ pub(crate) async fn update_me(
 /// Uses up a one-time link: sets the cookies of a browser and sends it to the start page.
 #[utoipa::path(get, path = "/auth/link", tag = "auth",
     params(("code" = String, Query, description = "The code of the link")),
-    responses((status = 303, description = "To the start page, logged in")))]
+    responses((status = 200, description = "A page that leads to the start page, logged in")))]
 pub(crate) async fn link(
     State(app): State<App>,
     query: Asked,
@@ -200,7 +201,10 @@ pub(crate) async fn link(
         Refusal::unauthenticated("`code` is missing: open the whole link that the server printed")
     })?;
     let opened = app.core.write(use_link(code, app.auth.jwt.clone())?).await?;
-    Ok(with_cookies(&app, &headers, &opened, to_start()))
+    // Not a redirect: when the link was opened from another page, browsers would not send strict cookies along.
+    let onward = "<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=\"0;url=/\"><title>agentaflow</title>\
+                  <a href=/>agentaflow</a>";
+    Ok(with_cookies(&app, &headers, &opened, page(onward.to_owned())))
 }
 
 /// Whether a page's form was sent. Pages of ours have no scripts that could send JSON.
