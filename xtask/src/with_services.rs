@@ -1,6 +1,6 @@
 //! The `tests` phase: all tests, and then those that need a service, with the service.
 //!
-//! A test that needs one is ignored, with a reason, and its name begins with the service's: `postgres_…`,
+//! A test that needs one is ignored, with a reason, and its name or its module's begins with the service's: `postgres_…`,
 //! `docker_…`.
 
 use anyhow::Result;

@@ -30,7 +30,7 @@ and that service is not started. Docker needs root.";
 #[derive(Debug)]
 pub(crate) struct Kind {
     name: &'static str,
-    /// The names of its tests begin like this.
+    /// The names of its tests, or of their modules, begin like this.
     pub(crate) prefix: &'static str,
     /// Tells its tests where it is.
     variable: &'static str,
@@ -92,10 +92,9 @@ pub(crate) fn needed_by(tests: &[&str]) -> Vec<&'static Kind> {
     KINDS.iter().filter(is_needed).collect()
 }
 
-/// True when the test needs this kind of service.
+/// True when the test needs this kind of service: its name, or that of a module around it, says so.
 pub(crate) fn belongs(test: &str, kind: &Kind) -> bool {
-    let name = test.rsplit([' ', ':']).next().unwrap_or(test);
-    name.starts_with(kind.prefix)
+    test.split([' ', ':']).any(|part| part.starts_with(kind.prefix))
 }
 
 /// Starts a service, unless its variable names one already.
@@ -148,6 +147,7 @@ mod tests {
             needed_by(tests).iter().map(|kind| kind.prefix).collect()
         };
         assert_eq!(prefixes(&["store (src/lib.rs) tests::postgres_keeps_jobs"]), ["postgres_"]);
+        assert_eq!(prefixes(&["store (src/lib.rs) postgres_store::keeps_jobs"]), ["postgres_"]);
         assert_eq!(prefixes(&["docker (tests/docker.rs) docker_runs", "a_docker_x"]), ["docker_"]);
         assert!(prefixes(&["docker (tests/docker.rs) it_runs_in_docker_"]).is_empty());
     }

@@ -1,7 +1,7 @@
 //! The core: everything that changes, behind one lock, and one committer that makes it durable.
 //!
-//! Whoever wants to change something takes the lock, changes the memory ([`state::State`]), and waits for the
-//! *ticket* of the batch ([`batch::Batch`]) that the change went into. The committer asks the engine what
+//! Whoever wants to change something takes the lock, changes the memory (`State`), and waits for the
+//! *ticket* of the batch (`Batch`) that the change went into. The committer asks the engine what
 //! follows, writes the batch in one transaction, and only then answers tickets, sends messages to agents and
 //! publishes events. While it writes, the next batch fills: that is the group commit.
 //!

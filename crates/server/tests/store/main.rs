@@ -25,7 +25,7 @@ macro_rules! checks {
             )*
         }
 
-        mod postgres {
+        mod postgres_store {
             $(
                 #[tokio::test]
                 #[ignore = "needs a PostgreSQL server; `cargo xtask test` starts one"]
