@@ -14,7 +14,7 @@ use agentaflow_api::Secret;
 use anyhow::{Context as _, Result, anyhow};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::usage;
+use crate::failure::{NoServer, usage};
 
 /// The context that `up` writes.
 pub(crate) const LOCAL: &str = "local";
@@ -189,10 +189,7 @@ fn choose(
     let contexts = read()?;
     match environment.context.as_ref().or(contexts.current.as_ref()) {
         Some(name) => Ok(environment.lend_token(contexts.named(name)?.clone())),
-        None => Err(usage(
-            "no server is known yet: `agentaflow up` starts one here, `agentaflow context use NAME` \
-             chooses one of several, and AGENTAFLOW_SERVER with AGENTAFLOW_TOKEN names any other",
-        )),
+        None => Err(NoServer.into()),
     }
 }
 

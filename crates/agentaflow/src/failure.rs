@@ -22,6 +22,21 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// Nobody said which server is meant; for scripts that is the same as one that cannot be reached.
+#[derive(Debug)]
+pub(crate) struct NoServer;
+
+impl std::fmt::Display for NoServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(
+            "no server is known yet: `agentaflow up` starts one here, `agentaflow context use NAME` \
+             chooses one of several, and AGENTAFLOW_SERVER with AGENTAFLOW_TOKEN names any other",
+        )
+    }
+}
+
+impl std::error::Error for NoServer {}
+
 /// A [`Usage`] as the error that commands return.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
@@ -53,6 +68,9 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
 fn code(error: &anyhow::Error) -> u8 {
     if error.is::<Usage>() {
         return 2;
+    }
+    if error.is::<NoServer>() {
+        return 5;
     }
     match error.chain().find_map(|cause| cause.downcast_ref::<ClientError>()) {
         Some(ClientError::Address { .. }) => 2,
@@ -118,6 +136,11 @@ mod tests {
     fn a_system_error_is_told_without_its_number() {
         let error = std::fs::read("/nowhere/at/all").context("cannot read `x.csv`").unwrap_err();
         assert_eq!(sentence(&error), "cannot read `x.csv`: there is no such file or folder");
+    }
+
+    #[test]
+    fn a_server_that_nobody_named_is_one_that_cannot_be_reached() {
+        assert_eq!(code(&NoServer.into()), 5);
     }
 
     #[test]
