@@ -42,6 +42,9 @@ pub(crate) struct Target {
     /// The bearer token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<Secret>,
+    /// Where the token is kept up to date; what is there counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token_file: Option<PathBuf>,
     #[serde(flatten)]
     other: BTreeMap<String, toml::Value>,
 }
@@ -49,7 +52,15 @@ pub(crate) struct Target {
 impl Target {
     /// A server at this URL.
     pub(crate) fn new(server: impl Into<String>, token: Option<Secret>) -> Self {
-        Self { server: server.into(), token, other: BTreeMap::new() }
+        Self { server: server.into(), token, token_file: None, other: BTreeMap::new() }
+    }
+
+    /// The same with the token that its file holds now, if it can be read.
+    fn refreshed(mut self) -> Self {
+        let text = self.token_file.as_ref().and_then(|path| fs::read_to_string(path).ok());
+        let token = text.map(|text| text.trim().to_owned()).filter(|token| !token.is_empty());
+        self.token = token.map(Secret).or(self.token);
+        self
     }
 }
 
@@ -172,7 +183,7 @@ pub(crate) fn target(asked: Option<&str>) -> Result<Target> {
     let path = file();
     let read =
         || path.as_ref().map_or_else(|_| Ok(Contexts::default()), |path| Contexts::read(path));
-    choose(asked, &Environment::read(), read)
+    choose(asked, &Environment::read(), read).map(Target::refreshed)
 }
 
 fn choose(

@@ -66,14 +66,14 @@ pub(crate) const JOBS: [Column<Job>; 8] = [
 
 /// The columns of a list of nodes.
 pub(crate) const NODES: [Column<Node>; 8] = [
-    left("NODE", 0, |node| node.node_id.clone()),
-    left("NAME", 1, |node| node.spec.node_name.clone()),
+    left("NAME", 0, |node| node.spec.node_name.clone()),
+    left("NODE", 2, |node| node.node_id.clone()),
     left("STATUS", 0, node_status),
     left("GPUS", 0, node_gpus),
-    right("GPU MEMORY FREE", 2, |node| amount::memory(node.gpu_memory_available)),
+    right("GPU MEMORY FREE", 3, |node| amount::memory(node.gpu_memory_available)),
     right("JOBS", 1, |node| node.current_jobs.to_string()),
-    left("RUNTIMES", 3, |node| node.spec.runtimes.join(", ")),
-    right("SEEN", 4, |node| node.last_seen.map_or_else(|| "never".to_owned(), ago)),
+    left("RUNTIMES", 4, |node| node.spec.runtimes.join(", ")),
+    right("SEEN", 5, |node| node.last_seen.map_or_else(|| "never".to_owned(), ago)),
 ];
 
 /// The columns of a list of events.

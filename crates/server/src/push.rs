@@ -5,7 +5,7 @@
 //! to name one, so the server only calls the address that the registration came from, or one that its operator
 //! allows: otherwise anybody with a registration token could make it call anywhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -21,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Endpoints are asked whether they are there this often.
 const PROBE: Duration = Duration::from_secs(5);
 
+/// Endpoints that may not be called and are remembered as told of.
+const MOST_TOLD: usize = 10_000;
+
 /// Calls push agents until the server stops.
 pub async fn run(
     core: Core,
@@ -32,10 +35,11 @@ pub async fn run(
         return;
     };
     let mut probes = tokio::time::interval(PROBE);
+    let mut told = BTreeSet::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return,
-            _ = probes.tick() => probe_all(&core, &client),
+            _ = probes.tick() => probe_all(&core, &client, &mut told),
             message = messages.recv() => {
                 let Some((node, message)) = message else { return };
                 deliver(&core, &client, node, message);
@@ -54,21 +58,25 @@ fn client() -> Result<reqwest::Client, reqwest::Error> {
         .build()
 }
 
-/// Asks every push endpoint whether it is there.
-fn probe_all(core: &Core, client: &reqwest::Client) {
+/// Asks every push endpoint whether it is there. One that may not be called is told of once.
+fn probe_all(core: &Core, client: &reqwest::Client, told: &mut BTreeSet<(i64, String)>) {
     for (node, endpoint, peer) in core.push_nodes() {
+        let base = match allowed(&endpoint, peer.as_deref(), &core.settings().push_allow) {
+            Ok(base) => base,
+            Err(why) => {
+                if told.len() < MOST_TOLD && told.insert((node, endpoint)) {
+                    tracing::warn!(node, %why, "a push endpoint is not called");
+                    core.push_refused(node, &why);
+                }
+                core.push_answers(node, false);
+                continue;
+            }
+        };
         let (core, client) = (core.clone(), client.clone());
         tokio::spawn(async move {
-            let allowed = allowed(&endpoint, peer.as_deref(), &core.settings().push_allow);
-            let answers = match &allowed {
-                Ok(base) => answers(&client, base).await,
-                Err(why) => {
-                    tracing::warn!(node, %why, "a push endpoint is not called");
-                    false
-                }
-            };
+            let answers = answers(&client, &base).await;
             core.push_answers(node, answers);
-            if let (true, Ok(base)) = (answers, allowed) {
+            if answers {
                 catch_up(&core, &client, node, &base).await;
             }
         });

@@ -128,7 +128,7 @@ fn gang(needs: u32, fits: u32, ever: bool, tally: &Tally) -> String {
 
 fn gate(gate: &Gate) -> String {
     match gate {
-        Gate::Budget(budget) => format!("the budget `{budget}` is used up"),
+        Gate::Budget(budget) => format!("the budget does not cover it: {budget}"),
         Gate::Incomplete { have, need } => format!("{have} of {need} parts of the gang are there"),
         Gate::Paused(why) => format!("paused: {why}"),
     }

@@ -85,9 +85,9 @@ impl State {
                 left -= cost;
             }
             let why = format!(
-                "of {} has {} left, and the job is expected to cost up to {}",
+                "{} has {} left, and it is expected to cost up to {}",
                 user.username,
-                Dollars(left.max(0)),
+                Dollars(left),
                 Dollars(cost)
             );
             gates.push((job.id, (!fits).then_some(why)));

@@ -243,6 +243,12 @@ impl Core {
         self.inner.wake.notify_one();
     }
 
+    /// A push endpoint may not be called, and why.
+    pub(crate) fn push_refused(&self, node: i64, why: &str) {
+        self.inner.lock().node_event(node, "PushRefused", format!("it gets no work: {why}"));
+        self.inner.wake.notify_one();
+    }
+
     /// What an agent that is called should have heard by now: tasks that it did not answer for, and stops.
     pub(crate) fn push_due(&self, node: i64) -> (Vec<TaskKey>, Vec<Stop>) {
         self.inner.lock().push_due(node)

@@ -40,7 +40,8 @@ impl State {
         let now = self.clock.now();
         self.engine.apply(now, Event::Submit(Box::new(workload))).map_err(|rejected| {
             self.ids.0.job -= 1;
-            Refusal::invalid("job", rejected.to_string())
+            let about_queue = matches!(rejected, agentaflow_engine::Rejected::Queue { .. });
+            Refusal::invalid(if about_queue { "priority" } else { "job" }, rejected.to_string())
         })?;
         let held = self.held.entry(by.user.id).or_default();
         (held.0, held.1) = (held.0 + 1, held.1 + weight);

@@ -55,6 +55,10 @@ impl State {
 
     /// Removes a queue that nobody uses.
     pub(crate) fn delete_queue(&mut self, name: &str) -> Result<(), Refusal> {
+        if name == "root" {
+            let words = "`root` holds all other queues and cannot be removed";
+            return Err(Refusal::conflict("queue_in_use", words));
+        }
         if !self.queues.contains_key(name) {
             return Err(Refusal::not_found(format!("there is no queue `{name}`")));
         }
@@ -170,8 +174,9 @@ impl State {
     /// An agent of the documents may name its endpoint when it registers, instead of its node.
     fn take_endpoint(&mut self, node: i64, endpoint: String) {
         let Some(live) = self.nodes.get_mut(&node) else { return };
-        if live.row.spec.api_endpoint.is_none() {
+        if live.row.spec.api_endpoint.as_ref() != Some(&endpoint) {
             live.row.spec.api_endpoint = Some(endpoint);
+            live.push_answers = false;
             self.batch.changes.push(Change::Node(Box::new(live.row.clone())));
         }
     }

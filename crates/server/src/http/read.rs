@@ -6,6 +6,7 @@ use axum::body::to_bytes;
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use bytes::Bytes;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -18,9 +19,60 @@ use crate::refusal::Refusal;
 #[derive(Debug)]
 pub(crate) struct Raw(pub(crate) Bytes);
 
-/// A JSON object.
+/// A JSON object. Fields that nobody knows are ignored, as clients of the worker API rely on.
 #[derive(Debug)]
 pub(crate) struct Sent<T>(pub(crate) T);
+
+/// A JSON object of which every field must be known: a limit that is mistyped must not be no limit.
+#[derive(Debug)]
+pub(crate) struct Exact<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Serialize + Default> FromRequest<S> for Exact<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
+        let value = json_object(&body(request, limits::BODY).await?)?;
+        let known = serde_json::to_value(T::default()).unwrap_or_default();
+        only_known("", &value, &known)?;
+        shape(value).map(Self)
+    }
+}
+
+/// What answers carry besides what can be set: who sends back what it got is not mistaken.
+const READ_ONLY: [&str; 11] = [
+    "id",
+    "username",
+    "balance",
+    "spent_this_month",
+    "pending",
+    "running",
+    "gpus_used",
+    "cpu_used",
+    "memory_used",
+    "created_at",
+    "updated_at",
+];
+
+/// Refuses fields that are not in `known`. What is an open map there is open here.
+fn only_known(place: &str, given: &Value, known: &Value) -> Result<(), Refusal> {
+    let (Value::Object(given), Value::Object(known)) = (given, known) else { return Ok(()) };
+    if known.is_empty() {
+        return Ok(());
+    }
+    for (name, value) in given {
+        let field = if place.is_empty() { name.clone() } else { format!("{place}.{name}") };
+        if place.is_empty() && READ_ONLY.contains(&name.as_str()) {
+            continue;
+        }
+        let Some(inner) = known.get(name) else {
+            let names: Vec<&str> = known.keys().map(String::as_str).collect();
+            let detail = format!("there is no field `{field}` here; known: {}", names.join(", "));
+            return Err(Refusal::invalid(field, detail));
+        };
+        only_known(&field, value, inner)?;
+    }
+    Ok(())
+}
 
 impl<S: Send + Sync> FromRequest<S> for Raw {
     type Rejection = Refusal;
@@ -178,7 +230,8 @@ impl Asked {
     pub(crate) fn flag(&self, name: &str) -> Result<bool, Refusal> {
         match self.0.get(name).map(|value| value.to_ascii_lowercase()).as_deref() {
             None | Some("false" | "0" | "no") => Ok(false),
-            Some("true" | "1" | "yes") => Ok(true),
+            // `?follow` alone means it.
+            Some("" | "true" | "1" | "yes") => Ok(true),
             Some(_) => Err(Refusal::invalid(name, format!("`{name}` must be true or false"))),
         }
     }

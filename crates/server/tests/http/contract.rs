@@ -178,6 +178,18 @@ async fn queues_are_made_changed_and_removed_by_admins() {
 }
 
 #[tokio::test]
+async fn a_mistyped_limit_is_refused_and_what_was_shown_can_be_sent_back() {
+    let site = Site::new().await;
+    let wrong = json!({"name": "o", "limit": {"gpuz": 1}});
+    let refused = site.post(site.admin(), "/queues", wrong).await.refused(422);
+    assert_eq!(refused["field"], "limit.gpuz");
+    let right = json!({"name": "o", "limit": {"gpus": 1, "gpu_types": {"A100": 1}}});
+    let shown = site.post(site.admin(), "/queues", right).await.expect(201);
+    site.call(site.admin(), "PUT", "/queues/o", shown).await.expect(200);
+    site.call(site.admin(), "DELETE", "/queues/root", Value::Null).await.refused(409);
+}
+
+#[tokio::test]
 async fn the_strategy_is_shown_and_set() {
     let site = Site::new().await;
     assert_eq!(site.get(site.admin(), "/strategy").await.expect(200)["strategy"], "least_utilized");

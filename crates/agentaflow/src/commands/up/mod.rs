@@ -101,7 +101,7 @@ async fn serve(args: &Args, gpus: Gpus) -> Result<()> {
     let data_dir = settings.data_dir.clone();
     let server = serve::start(settings).await?;
     let mut worker = Worker::start(args, &server, &data_dir, &gpus);
-    let current = write_context(&server)?;
+    let current = write_context(&server, &data_dir)?;
     screen::show(&screen::Facts {
         args,
         server: &server,
@@ -162,10 +162,12 @@ impl Worker {
 }
 
 /// Makes the command line find this server; whether it does so without being told.
-fn write_context(server: &Running) -> Result<bool> {
+fn write_context(server: &Running, data_dir: &Path) -> Result<bool> {
     let path = context::file()?;
     let mut contexts = Contexts::read(&path)?;
-    let target = Target::new(server.url(), Some(server.admin_token.clone()));
+    let mut target = Target::new(server.url(), Some(server.admin_token.clone()));
+    // Whoever rotates the token need not start this anew.
+    target.token_file = std::path::absolute(data_dir.join("admin-token")).ok();
     contexts.known.insert(LOCAL.to_owned(), target);
     let current = contexts.current.get_or_insert_with(|| LOCAL.to_owned()) == LOCAL;
     contexts.write(&path)?;

@@ -96,7 +96,7 @@ fn gpus(spec: &JobSpec) -> Checked {
         if !(0.001..=0.999).contains(&share) {
             return refuse(
                 "gpu_fraction",
-                "`gpu_fraction` must be above 0 and below 1, like 0.25; use `gpu_count` for whole GPUs",
+                "`gpu_fraction` must be at least 0.001 and below 1, like 0.25; use `gpu_count` for whole GPUs",
             );
         }
         if spec.gpu_count.is_some_and(|count| count > 1) {

@@ -16,7 +16,7 @@ use crate::http::answer::page;
 use crate::http::app::App;
 use crate::http::check::{check_password, check_register, check_user_update};
 use crate::http::limits;
-use crate::http::read::{Asked, Sent, body, object, object_or_nothing};
+use crate::http::read::{Asked, Exact, body, object, object_or_nothing};
 use crate::http::routes::users::shown;
 use crate::http::who::{User, bearer, browser_cookie, peer};
 use crate::refusal::Refusal;
@@ -155,7 +155,7 @@ pub(crate) async fn me(State(app): State<App>, User(caller): User) -> Answer<Sho
 pub(crate) async fn update_me(
     State(app): State<App>,
     User(caller): User,
-    Sent(update): Sent<UserUpdate>,
+    Exact(update): Exact<UserUpdate>,
 ) -> Result<Answer<Shown>, Refusal> {
     check_user_update(&update)?;
     let foreign = update.role.is_some()

@@ -14,7 +14,7 @@ use crate::http::answer::Listed;
 use crate::http::app::App;
 use crate::http::check::check_key;
 use crate::http::params::Paging;
-use crate::http::read::{Asked, Segments, Sent};
+use crate::http::read::{Asked, Exact, Segments};
 use crate::http::who::{Admin, User};
 use crate::refusal::Refusal;
 use crate::secrets::write_secret_file;
@@ -27,7 +27,7 @@ use crate::store::CredentialKind;
 pub(crate) async fn create(
     State(app): State<App>,
     User(caller): User,
-    Sent(new): Sent<ApiKeyCreate>,
+    Exact(new): Exact<ApiKeyCreate>,
 ) -> Result<(StatusCode, Answer<ApiKey>), Refusal> {
     make(&app, &caller, CredentialKind::ApiKey, new).await
 }
@@ -87,7 +87,7 @@ pub(crate) async fn rotate(
 pub(crate) async fn create_token(
     State(app): State<App>,
     Admin(caller): Admin,
-    Sent(new): Sent<ApiKeyCreate>,
+    Exact(new): Exact<ApiKeyCreate>,
 ) -> Result<(StatusCode, Answer<ApiKey>), Refusal> {
     make(&app, &caller, CredentialKind::Registration, new).await
 }

@@ -10,7 +10,7 @@ use crate::http::answer::Listed;
 use crate::http::app::App;
 use crate::http::check::check_queue;
 use crate::http::params::Paging;
-use crate::http::read::{Asked, Segments, Sent};
+use crate::http::read::{Asked, Exact, Segments};
 use crate::http::who::{Admin, User};
 use crate::refusal::Refusal;
 
@@ -33,7 +33,7 @@ pub(crate) async fn list(
 pub(crate) async fn create(
     State(app): State<App>,
     _: Admin,
-    Sent(queue): Sent<QueueSpec>,
+    Exact(queue): Exact<QueueSpec>,
 ) -> Result<(StatusCode, Answer<Queue>), Refusal> {
     check_queue(&queue)?;
     let (queue, _) = app.core.put_queue(queue, true).await?;
@@ -64,7 +64,7 @@ pub(crate) async fn put(
     State(app): State<App>,
     _: Admin,
     path: Segments,
-    Sent(queue): Sent<QueueSpec>,
+    Exact(queue): Exact<QueueSpec>,
 ) -> Result<(StatusCode, Answer<Queue>), Refusal> {
     let name = path.name("name")?;
     if !queue.name.is_empty() && queue.name != name {

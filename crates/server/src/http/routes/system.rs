@@ -13,7 +13,7 @@ use agentaflow_engine::Strategy;
 use crate::auth::{Known, check_host};
 use crate::http::answer::page;
 use crate::http::app::App;
-use crate::http::read::Sent;
+use crate::http::read::Exact;
 use crate::http::who::{Admin, User, browser_cookie, holder, sees_all};
 use crate::http::{docs, openapi, start_page};
 use crate::refusal::Refusal;
@@ -92,7 +92,7 @@ pub(crate) async fn strategy(State(app): State<App>, _: User) -> Answer<Strategy
 pub(crate) async fn set_strategy(
     State(app): State<App>,
     _: Admin,
-    Sent(choice): Sent<StrategyChoice>,
+    Exact(choice): Exact<StrategyChoice>,
 ) -> Result<Answer<StrategyChoice>, Refusal> {
     let known = Strategy::ALL.iter().find(|(name, _)| *name == choice.strategy);
     let Some((name, _)) = known else {

@@ -13,7 +13,7 @@ use crate::http::app::App;
 use crate::http::check::{check_user, check_user_update, plain};
 use crate::http::limits;
 use crate::http::params::Paging;
-use crate::http::read::{Asked, Segments, Sent};
+use crate::http::read::{Asked, Exact, Segments};
 use crate::http::who::Admin;
 use crate::refusal::Refusal;
 use crate::store::UserRow;
@@ -25,7 +25,7 @@ use crate::store::UserRow;
 pub(crate) async fn create(
     State(app): State<App>,
     _: Admin,
-    Sent(new): Sent<UserCreate>,
+    Exact(new): Exact<UserCreate>,
 ) -> Result<(StatusCode, Answer<Shown>), Refusal> {
     check_user(&new)?;
     let queue = new.default_queue.unwrap_or_else(|| "root".to_owned());
@@ -85,7 +85,7 @@ pub(crate) async fn update(
     State(app): State<App>,
     _: Admin,
     path: Segments,
-    Sent(update): Sent<UserUpdate>,
+    Exact(update): Exact<UserUpdate>,
 ) -> Result<Answer<Shown>, Refusal> {
     let id = path.number("id")?;
     check_user_update(&update)?;
@@ -134,7 +134,7 @@ pub(crate) async fn credit(
     State(app): State<App>,
     _: Admin,
     path: Segments,
-    Sent(credit): Sent<Credit>,
+    Exact(credit): Exact<Credit>,
 ) -> Result<Answer<Shown>, Refusal> {
     let id = path.number("id")?;
     if credit.amount.0 == 0 || credit.amount.0.unsigned_abs() > limits::CREDIT {
