@@ -30,7 +30,7 @@ pub(crate) fn container_start() -> Vec<Row> {
         return vec![Row::new("from submission to the start of a container", skipped)];
     };
     make_image(&socket);
-    let mut system = System::start("server", &[]);
+    let mut system = System::start("server", &["--rate", "100000"]);
     system.agent(&["--runtime", "docker", "--docker-socket", &socket]);
     let job = json!({"docker_image": IMAGE, "command": ["true"]});
     let time =
