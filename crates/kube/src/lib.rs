@@ -1,1 +1,8 @@
-//! The Kubernetes body.
+//! The Kubernetes body: CRDs, a second scheduler, a node monitor and an admission webhook.
+//!
+//! Pure parts translate and keep account (`translate`, `world`, `workload`); the edge watches and writes
+//! (`scheduler`, `monitor`, `webhook`). Decisions are the engine's alone.
+
+pub mod crd;
+pub mod names;
+pub mod slim;

@@ -1,0 +1,12 @@
+//! Our kinds, as Rust types from which the manifests in `deploy/crds` are made.
+
+mod node;
+mod queue;
+mod workload;
+
+pub use node::{GpuDevice, GpuNode, GpuNodePhase, GpuNodeSpec, GpuNodeStatus, GpuStatus};
+pub use queue::{GpuQueue, GpuQueueSpec, GpuQueueStatus, QueueAmounts};
+pub use workload::{
+    GpuRequirements, GpuWorkload, GpuWorkloadSpec, GpuWorkloadStatus, PodTemplate, TopologyMode,
+    WorkloadPhase, WorkloadTopology,
+};

@@ -1,0 +1,212 @@
+//! `GPUWorkload`: a gang of pods that need GPUs.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What a GPU workload needs and the pods that do it.
+#[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[kube(
+    group = "agentaflow.io",
+    version = "v1",
+    kind = "GPUWorkload",
+    root = "GpuWorkload",
+    plural = "gpuworkloads",
+    singular = "gpuworkload",
+    shortname = "gw",
+    category = "all",
+    category = "agentaflow",
+    namespaced,
+    status = "GpuWorkloadStatus"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuWorkloadSpec {
+    /// 0 to 10, higher first.
+    #[serde(default = "five")]
+    pub priority: u8,
+    /// MiB of memory that each GPU must have.
+    pub gpu_memory_required: u64,
+    /// How long it is expected to run: `4h`, `90m`, `1h30m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub estimated_duration: Option<String>,
+    /// How GPUs are chosen; the cluster's strategy when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduling_strategy: Option<String>,
+    /// More about the GPUs.
+    #[serde(default)]
+    pub gpu_requirements: GpuRequirements,
+    /// The queue that pays for it; the queue of its namespace when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<String>,
+    /// How many pods start together, all or none.
+    #[serde(default = "one")]
+    pub gang_size: u32,
+    /// How the pods of a gang lie to each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<WorkloadTopology>,
+    /// May be stopped for work of higher priority.
+    #[serde(default = "yes")]
+    pub preemptible: bool,
+    /// How often a failed pod is made again.
+    #[serde(default)]
+    pub retries: u32,
+    /// The pods: a core/v1 `PodTemplateSpec`, kept as written.
+    pub pod_template: PodTemplate,
+}
+
+/// A core/v1 `PodTemplateSpec` as it was written, kept as text: typed round trips would drop fields that are newer
+/// than we are, and parsed JSON takes ten times the memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodTemplate(Box<str>);
+
+impl PodTemplate {
+    /// The template from JSON.
+    pub fn new(value: &serde_json::Value) -> Self {
+        Self(value.to_string().into())
+    }
+
+    /// The template as JSON.
+    pub fn value(&self) -> serde_json::Value {
+        serde_json::from_str(&self.0).unwrap_or_default()
+    }
+}
+
+impl Serialize for PodTemplate {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.value().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for PodTemplate {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        serde_json::Value::deserialize(deserializer).map(|value| Self::new(&value))
+    }
+}
+
+impl JsonSchema for PodTemplate {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "PodTemplate".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": true,
+        })
+    }
+}
+
+/// More about the GPUs of one pod.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GpuRequirements {
+    /// MiB that each GPU must have.
+    #[serde(rename = "minGPUMemory", skip_serializing_if = "Option::is_none")]
+    pub min_gpu_memory: Option<u64>,
+    /// A model that is preferred where possible, such as `NVIDIA A100`.
+    #[serde(rename = "preferredGPUType", skip_serializing_if = "Option::is_none")]
+    pub preferred_gpu_type: Option<String>,
+    /// How many GPUs each pod gets.
+    pub gpu_count: u32,
+    /// No other workload on those GPUs.
+    pub exclusive_access: bool,
+    /// MIG slices of this profile instead of whole GPUs, such as `1g.5gb`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mig_profile: Option<String>,
+}
+
+/// How the pods of a gang lie to each other.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadTopology {
+    /// Together or apart.
+    pub mode: TopologyMode,
+    /// The node label whose values are the domains.
+    #[serde(default = "hostname")]
+    pub key: String,
+}
+
+/// Together or apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum TopologyMode {
+    /// All pods in one domain.
+    Same,
+    /// Over as many domains as possible.
+    Spread,
+}
+
+/// What became of it.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GpuWorkloadStatus {
+    /// Where it stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<WorkloadPhase>,
+    /// The node, or the nodes with commas between them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub assigned_node: Option<String>,
+    /// The GPUs: `node/gpu-id`, with commas between them.
+    #[serde(rename = "assignedGPU", skip_serializing_if = "Option::is_none")]
+    pub assigned_gpu: Option<String>,
+    /// When the first pod began to run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Time>,
+    /// When it was over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<Time>,
+    /// One sentence about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// `Schedulable`, `Assigned`, `Ready`.
+    pub conditions: Vec<Condition>,
+    /// Retries used so far.
+    pub retries: u32,
+    /// The generation that this status speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+}
+
+/// Where a workload stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+pub enum WorkloadPhase {
+    /// It waits.
+    #[default]
+    Pending,
+    /// It has its places.
+    Scheduled,
+    /// It runs.
+    Running,
+    /// It ended well.
+    Succeeded,
+    /// It did not.
+    Failed,
+}
+
+impl Default for GpuRequirements {
+    fn default() -> Self {
+        Self {
+            min_gpu_memory: None,
+            preferred_gpu_type: None,
+            gpu_count: 1,
+            exclusive_access: true,
+            mig_profile: None,
+        }
+    }
+}
+
+fn five() -> u8 {
+    5
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn hostname() -> String {
+    "kubernetes.io/hostname".to_owned()
+}

@@ -1,0 +1,95 @@
+//! Every name that other programs, manifests or dashboards rely on.
+
+/// The name that pods give to be placed by us.
+pub const SCHEDULER_NAME: &str = "agentaflow";
+/// The API group of our kinds.
+pub const GROUP: &str = "agentaflow.io";
+/// The version of our kinds.
+pub const VERSION: &str = "v1";
+/// Who writes, as the API server records it.
+pub const FIELD_MANAGER: &str = "agentaflow";
+/// The namespace of the product.
+pub const NAMESPACE: &str = "agentaflow";
+
+/// Node label: the node has GPUs that we look after.
+pub const NODE_ENABLED: &str = "agentaflow.gpu/enabled";
+/// Node label: at least one GPU can be used.
+pub const NODE_SCHEDULABLE: &str = "agentaflow.gpu/schedulable";
+/// Node label: how many GPUs.
+pub const NODE_COUNT: &str = "agentaflow.gpu/count";
+/// Node label: `low`, `medium` or `high`.
+pub const NODE_TIER: &str = "agentaflow.gpu/utilization-tier";
+/// Node annotation: devices as JSON.
+pub const NODE_DEVICES: &str = "agentaflow.gpu/devices";
+/// Node annotation: status and metrics as JSON.
+pub const NODE_STATUS: &str = "agentaflow.gpu/status";
+/// Node annotation: when the status was written.
+pub const NODE_LAST_UPDATE: &str = "agentaflow.gpu/last-update";
+
+/// What our own labels and annotations on pods begin with.
+pub const PREFIX: &str = "agentaflow.gpu/";
+/// Pod label: the `GPUWorkload` that it belongs to.
+pub const POD_WORKLOAD: &str = "agentaflow.gpu/workload";
+/// Pod label: we look after it.
+pub const POD_MANAGED: &str = "agentaflow.gpu/managed";
+/// Pod label: the number of the task in its workload.
+pub const POD_TASK: &str = "agentaflow.gpu/task";
+/// Pod label: which attempt of the task this is, from 0.
+pub const POD_ATTEMPT: &str = "agentaflow.gpu/attempt";
+/// Pod annotation, written with the binding: the GPUs, `node/gpu-id`, comma-separated.
+pub const POD_ASSIGNED_GPU: &str = "agentaflow.gpu/assigned-gpu";
+/// Pod annotation, written with the binding: the node.
+pub const POD_ASSIGNED_NODE: &str = "agentaflow.gpu/assigned-node";
+/// Pod annotation, written by the monitor: the GPUs that the kubelet gave it, comma-separated.
+pub const POD_DEVICES: &str = "agentaflow.gpu/allocated-devices";
+/// Annotation read on pods and their owners: a strategy's name.
+pub const STRATEGY: &str = "agentaflow.gpu/scheduling-strategy";
+/// Annotation read on pods and their owners: 0 to 10.
+pub const PRIORITY: &str = "agentaflow.gpu/priority";
+/// Annotation read on pods and their owners: the queue.
+pub const QUEUE: &str = "agentaflow.gpu/queue";
+/// Annotation read on pods and their owners: `"false"` keeps it from being stopped for others.
+pub const PREEMPTIBLE: &str = "agentaflow.gpu/preemptible";
+/// Annotation read on pods and their owners: how long it is expected to run, such as `1h30m`.
+pub const DURATION: &str = "agentaflow.gpu/estimated-duration";
+/// Annotation read on pods and their owners: MiB that each GPU must have.
+pub const GPU_MEMORY: &str = "agentaflow.gpu/min-gpu-memory";
+/// Namespace label: GPU pods in it are ours.
+pub const NAMESPACE_OPT_IN: &str = "agentaflow.gpu/scheduling";
+/// The value of [`NAMESPACE_OPT_IN`].
+pub const NAMESPACE_OPT_IN_VALUE: &str = "enabled";
+/// Label of Kueue's, read where Kueue is absent.
+pub const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
+/// Label of the scheduler plugins' pod groups.
+pub const POD_GROUP: &str = "scheduling.x-k8s.io/pod-group";
+
+/// The finalizer of a `GPUWorkload`.
+pub const FINALIZER: &str = "agentaflow.io/cleanup";
+
+/// The resource that counts whole GPUs, or time slices of them.
+pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
+/// What resources that count MIG slices begin with.
+pub const MIG_PREFIX: &str = "nvidia.com/mig-";
+/// The engine's resource that only nodes have whose GPUs are handed out whole.
+pub const EXCLUSIVE_RESOURCE: &str = "agentaflow.gpu/exclusive";
+/// The engine's resource that counts pods.
+pub const PODS_RESOURCE: &str = "pods";
+/// The label by which the engine's terms see a task's namespace; no label of a pod can be named so.
+pub const NAMESPACE_KEY: &str = "namespace!";
+
+/// Node label of NVIDIA's: the model.
+pub const NVIDIA_PRODUCT: &str = "nvidia.com/gpu.product";
+/// Node label of NVIDIA's: MiB of each GPU.
+pub const NVIDIA_MEMORY: &str = "nvidia.com/gpu.memory";
+/// Node label of NVIDIA's: how many devices.
+pub const NVIDIA_COUNT: &str = "nvidia.com/gpu.count";
+/// Node label of NVIDIA's: time slices of each device.
+pub const NVIDIA_REPLICAS: &str = "nvidia.com/gpu.replicas";
+
+/// The class of a priority from 0 to 10.
+pub fn priority_class(priority: u8) -> String {
+    format!("agentaflow-{}", priority.min(10))
+}
+
+/// One step of priority, in the values of priority classes.
+pub const PRIORITY_STEP: i32 = 100_000;

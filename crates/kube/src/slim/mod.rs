@@ -1,0 +1,69 @@
+//! What we watch, cut down to what we read.
+//!
+//! A pod as the API server tells it takes several kilobytes, most of them managed fields, environment and
+//! probes. These types drop what nobody here asks for while it is being read, so that a large cluster fits
+//! into little memory. A field that is absent, null or unknown never fails a watch.
+
+mod group;
+mod meta;
+mod node;
+mod owner;
+mod pod;
+mod rules;
+mod storage;
+mod workload;
+
+pub use group::{NativePodGroup, PodGroup, PodGroupSpec};
+pub use node::{Node, NodeCondition, NodeSpec, NodeStatus};
+pub use owner::Owner;
+pub use pod::{
+    Container, ContainerState, ContainerStatus, InlineCsi, Pod, PodCondition, PodSpec, PodStatus,
+    SchedulingGroup, Terminated, Volume, Waiting,
+};
+pub use rules::{
+    ConfigMap, DisruptionBudget, DisruptionBudgetSpec, DisruptionBudgetStatus, Namespace,
+    PriorityClass,
+};
+pub use storage::{
+    Csi, CsiDriver, CsiNode, CsiNodeSpec, PersistentVolume, PersistentVolumeClaim,
+    PersistentVolumeClaimSpec, PersistentVolumeSpec, Phase, StorageClass,
+};
+pub use workload::{Decoded, Queue, Workload};
+
+/// Makes a type known to the client as this kind.
+macro_rules! resource {
+    ($type:ty, $group:literal, $version:literal, $kind:literal, $plural:literal, $scope:ident) => {
+        impl kube::Resource for $type {
+            type DynamicType = ();
+            type Scope = k8s_openapi::$scope;
+
+            fn kind((): &()) -> std::borrow::Cow<'_, str> {
+                $kind.into()
+            }
+
+            fn group((): &()) -> std::borrow::Cow<'_, str> {
+                $group.into()
+            }
+
+            fn version((): &()) -> std::borrow::Cow<'_, str> {
+                $version.into()
+            }
+
+            fn plural((): &()) -> std::borrow::Cow<'_, str> {
+                $plural.into()
+            }
+
+            fn meta(&self) -> &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                &self.metadata
+            }
+
+            fn meta_mut(
+                &mut self,
+            ) -> &mut k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+
+pub(crate) use resource;

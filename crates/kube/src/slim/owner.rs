@@ -1,0 +1,13 @@
+//! Owners of pods, of whatever kind: their annotations and owners.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+
+/// An owner of pods: only its metadata is read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Owner {
+    /// Metadata without managed fields.
+    #[serde(deserialize_with = "super::meta::slim")]
+    pub metadata: ObjectMeta,
+}

@@ -1,0 +1,89 @@
+//! Namespaces, priority classes, disruption budgets and settings.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// A namespace: its labels.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Namespace {
+    /// Metadata without managed fields.
+    #[serde(deserialize_with = "super::meta::slim")]
+    pub metadata: ObjectMeta,
+}
+
+super::resource!(Namespace, "", "v1", "Namespace", "namespaces", ClusterResourceScope);
+
+/// A priority class.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PriorityClass {
+    /// Metadata without managed fields.
+    #[serde(deserialize_with = "super::meta::slim")]
+    pub metadata: ObjectMeta,
+    /// Its value.
+    pub value: i32,
+    /// Pods without a class get it.
+    pub global_default: Option<bool>,
+}
+
+super::resource!(
+    PriorityClass,
+    "scheduling.k8s.io",
+    "v1",
+    "PriorityClass",
+    "priorityclasses",
+    ClusterResourceScope
+);
+
+/// How many pods of a group may be stopped at a time.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct DisruptionBudget {
+    /// Metadata without managed fields.
+    #[serde(deserialize_with = "super::meta::slim")]
+    pub metadata: ObjectMeta,
+    /// Whom it protects.
+    pub spec: DisruptionBudgetSpec,
+    /// How many may go now.
+    pub status: DisruptionBudgetStatus,
+}
+
+super::resource!(
+    DisruptionBudget,
+    "policy",
+    "v1",
+    "PodDisruptionBudget",
+    "poddisruptionbudgets",
+    NamespaceResourceScope
+);
+
+/// Whom a budget protects.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct DisruptionBudgetSpec {
+    /// Pods of its namespace; none picks nobody, an empty one everybody.
+    pub selector: Option<LabelSelector>,
+}
+
+/// How many pods may be stopped now.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DisruptionBudgetStatus {
+    /// How many.
+    pub disruptions_allowed: i32,
+}
+
+/// Settings.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ConfigMap {
+    /// Metadata without managed fields.
+    #[serde(deserialize_with = "super::meta::slim")]
+    pub metadata: ObjectMeta,
+    /// Keys and values.
+    pub data: Option<BTreeMap<String, String>>,
+}
+
+super::resource!(ConfigMap, "", "v1", "ConfigMap", "configmaps", NamespaceResourceScope);

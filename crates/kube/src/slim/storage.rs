@@ -1,0 +1,165 @@
+//! Claims, volumes and what storage asks of nodes.
+
+use k8s_openapi::api::core::v1::{
+    ObjectReference, TopologySelectorTerm, VolumeNodeAffinity, VolumeResourceRequirements,
+};
+use k8s_openapi::api::storage::v1::VolumeNodeResources;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// A claim.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PersistentVolumeClaim {
+    /// Metadata without managed fields.
+    #[serde(deserialize_with = "super::meta::slim")]
+    pub metadata: ObjectMeta,
+    /// What is claimed.
+    pub spec: PersistentVolumeClaimSpec,
+    /// How it is.
+    pub status: Phase,
+}
+
+super::resource!(
+    PersistentVolumeClaim,
+    "",
+    "v1",
+    "PersistentVolumeClaim",
+    "persistentvolumeclaims",
+    NamespaceResourceScope
+);
+
+/// What is claimed.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PersistentVolumeClaimSpec {
+    /// The volume that it is bound to.
+    pub volume_name: Option<String>,
+    /// Its class; an empty name means none.
+    pub storage_class_name: Option<String>,
+    /// How it may be mounted.
+    pub access_modes: Option<Vec<String>>,
+    /// How much.
+    pub resources: Option<VolumeResourceRequirements>,
+    /// Which volumes may serve it.
+    pub selector: Option<LabelSelector>,
+    /// `Filesystem` or `Block`.
+    pub volume_mode: Option<String>,
+}
+
+/// Only the phase of a status.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Phase {
+    /// Its name.
+    pub phase: Option<String>,
+}
+
+/// A volume.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PersistentVolume {
+    /// Metadata without managed fields.
+    #[serde(deserialize_with = "super::meta::slim")]
+    pub metadata: ObjectMeta,
+    /// What it is.
+    pub spec: PersistentVolumeSpec,
+    /// How it is.
+    pub status: Phase,
+}
+
+super::resource!(
+    PersistentVolume,
+    "",
+    "v1",
+    "PersistentVolume",
+    "persistentvolumes",
+    ClusterResourceScope
+);
+
+/// What a volume is.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PersistentVolumeSpec {
+    /// Size.
+    pub capacity: Option<BTreeMap<String, Quantity>>,
+    /// How it may be mounted.
+    pub access_modes: Option<Vec<String>>,
+    /// Its class.
+    pub storage_class_name: Option<String>,
+    /// The claim that has it.
+    pub claim_ref: Option<ObjectReference>,
+    /// Nodes that can reach it.
+    pub node_affinity: Option<VolumeNodeAffinity>,
+    /// `Filesystem` or `Block`.
+    pub volume_mode: Option<String>,
+    /// The CSI driver that serves it.
+    pub csi: Option<Csi>,
+}
+
+/// The CSI driver of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Csi {
+    /// The driver.
+    pub driver: String,
+    /// The volume as the driver calls it.
+    pub volume_handle: String,
+}
+
+/// A storage class.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StorageClass {
+    /// Metadata without managed fields.
+    #[serde(deserialize_with = "super::meta::slim")]
+    pub metadata: ObjectMeta,
+    /// Who makes volumes; `kubernetes.io/no-provisioner` means nobody.
+    pub provisioner: String,
+    /// `Immediate` or `WaitForFirstConsumer`.
+    pub volume_binding_mode: Option<String>,
+    /// Where volumes can be made.
+    pub allowed_topologies: Option<Vec<TopologySelectorTerm>>,
+}
+
+super::resource!(
+    StorageClass,
+    "storage.k8s.io",
+    "v1",
+    "StorageClass",
+    "storageclasses",
+    ClusterResourceScope
+);
+
+/// The CSI drivers of a node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct CsiNode {
+    /// Metadata without managed fields; the name is the node's.
+    #[serde(deserialize_with = "super::meta::slim")]
+    pub metadata: ObjectMeta,
+    /// The drivers.
+    pub spec: CsiNodeSpec,
+}
+
+super::resource!(CsiNode, "storage.k8s.io", "v1", "CSINode", "csinodes", ClusterResourceScope);
+
+/// The drivers of a node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct CsiNodeSpec {
+    /// The drivers.
+    pub drivers: Vec<CsiDriver>,
+}
+
+/// A driver on a node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CsiDriver {
+    /// Its name.
+    pub name: String,
+    /// How many volumes it can attach.
+    pub allocatable: Option<VolumeNodeResources>,
+}
