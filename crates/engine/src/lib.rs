@@ -28,6 +28,7 @@
 //!
 //! Where to look first: `decide.rs` is one pass from beginning to end.
 
+mod adopt;
 mod apply;
 mod apply_node;
 mod cluster;
@@ -70,6 +71,7 @@ mod units;
 mod view;
 mod workload;
 
+pub use adopt::{Adopted, AdoptedSeat};
 pub use decision::{
     Decision, Fault, GpuPart, Gpus, Lack, Part, Placement, Plan, QuotaResource, Tally, WaitReason,
 };

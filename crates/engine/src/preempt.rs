@@ -268,12 +268,8 @@ impl Scheduler {
         for (victim, task, seat) in taken {
             let node = seat.node;
             self.give_way(node);
-            self.seat(victim, task, node, seat.claim.clone());
-            self.jobs.get_mut(victim).tasks[task as usize].seat = Some(seat);
             // If that is too much, it was before, and by nobody's fault here.
-            if self.cluster.room(node).overcommitted() {
-                self.cluster.host_mut(node).disturbed = true;
-            }
+            self.seat_as_found(victim, task, seat);
             self.top_up(node);
         }
         placed.then_some(seats)
