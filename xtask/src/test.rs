@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::report::Report;
-use crate::{Failure, links, openapi, process, repo, suggest, tools, with_services, words};
+use crate::{Failure, crds, links, openapi, process, repo, suggest, tools, with_services, words};
 
 pub(crate) const HELP: &str = "\
 Check everything, installing what is missing, and count the results.
@@ -32,7 +32,7 @@ struct Phase {
     check: fn() -> Result<Report>,
 }
 
-const PHASES: [Phase; 9] = [
+const PHASES: [Phase; 10] = [
     Phase { name: "fmt", about: "the code is formatted", check: fmt },
     Phase { name: "clippy", about: "no lint complains", check: clippy },
     Phase {
@@ -49,6 +49,11 @@ const PHASES: [Phase; 9] = [
         name: "openapi",
         about: "the committed description of the API is what the code says",
         check: openapi::check,
+    },
+    Phase {
+        name: "crds",
+        about: "the committed definitions of the Kubernetes kinds are what the code says",
+        check: crds::check,
     },
     Phase { name: "doc", about: "the API documentation builds without warnings", check: doc },
     Phase {
