@@ -7,6 +7,6 @@ mod workload;
 pub use node::{GpuDevice, GpuNode, GpuNodePhase, GpuNodeSpec, GpuNodeStatus, GpuStatus};
 pub use queue::{GpuQueue, GpuQueueSpec, GpuQueueStatus, QueueAmounts};
 pub use workload::{
-    GpuRequirements, GpuWorkload, GpuWorkloadSpec, GpuWorkloadStatus, PodTemplate, TopologyMode,
-    WorkloadPhase, WorkloadTopology,
+    BackOff, GpuRequirements, GpuWorkload, GpuWorkloadSpec, GpuWorkloadStatus, PodTemplate,
+    TopologyMode, WorkloadPhase, WorkloadTopology,
 };
