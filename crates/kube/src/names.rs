@@ -36,6 +36,8 @@ pub const POD_MANAGED: &str = "agentaflow.gpu/managed";
 pub const POD_TASK: &str = "agentaflow.gpu/task";
 /// Pod label: which attempt of the task this is, from 0.
 pub const POD_ATTEMPT: &str = "agentaflow.gpu/attempt";
+/// Pod annotation: how many of its workload's retries were spent when it was made.
+pub const POD_RETRIES: &str = "agentaflow.gpu/retries";
 /// Pod annotation, written with the binding: the GPUs, `node/gpu-id`, comma-separated.
 pub const POD_ASSIGNED_GPU: &str = "agentaflow.gpu/assigned-gpu";
 /// Pod annotation, written with the binding: the node.
