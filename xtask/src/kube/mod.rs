@@ -17,6 +17,9 @@ use crate::{Failure, suggest};
 use options::Options;
 use plane::Plane;
 
+pub(crate) use binaries::ensure as ensure_binaries;
+pub(crate) use plane::kubeconfig_in;
+
 pub(crate) const HELP: &str = "\
 A real Kubernetes control plane on this machine, with nodes that KWOK plays.
 

@@ -67,7 +67,7 @@ impl Layout<'_> {
         option(&mut command, "endpoint-reconciler-type", "none");
         option(&mut command, "client-ca-file", files(&self.certificates(), "ca").0.display());
         option(&mut command, "authorization-mode", "Node,RBAC");
-        option(&mut command, "enable-admission-plugins", "NodeRestriction");
+        option(&mut command, "enable-admission-plugins", "NodeRestriction,PodNodeSelector");
         option(&mut command, "allow-privileged", true);
         option(&mut command, "service-cluster-ip-range", SERVICE_ADDRESSES);
         option(&mut command, "service-account-issuer", "https://kubernetes.default.svc");
