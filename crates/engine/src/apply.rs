@@ -129,6 +129,7 @@ impl Scheduler {
                 self.stoppable.remove(&job);
                 Ok(())
             }
+            Event::Nominated { workload, nodes } => self.nominate(&workload, &nodes),
             Event::Gone { workload, task } => {
                 self.seated(&workload, task).map(|job| self.task_gone(job, task))
             }

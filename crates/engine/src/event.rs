@@ -136,6 +136,13 @@ pub enum Event {
         /// The task.
         task: u32,
     },
+    /// Others were being stopped on these nodes for a waiting workload when the body last stopped.
+    Nominated {
+        /// The workload.
+        workload: WorkloadId,
+        /// The nodes.
+        nodes: Vec<NodeId>,
+    },
     /// A queue was made or changed.
     Queue(Box<Queue>),
     /// A queue was removed.

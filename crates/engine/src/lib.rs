@@ -51,6 +51,7 @@ mod lint;
 pub mod mig;
 mod name;
 mod node;
+mod nominate;
 mod pending;
 mod place;
 mod policy;

@@ -247,7 +247,11 @@ impl Scheduler {
 
     /// Places for all tasks once these victims are gone: they are taken away, the workload is placed
     /// as it will be, and everything is put back.
-    fn seats_without(&mut self, job: JobIdx, victims: &[JobIdx]) -> Option<Vec<(NodeIdx, Claim)>> {
+    pub(crate) fn seats_without(
+        &mut self,
+        job: JobIdx,
+        victims: &[JobIdx],
+    ) -> Option<Vec<(NodeIdx, Claim)>> {
         let mut taken = Vec::new();
         for victim in victims {
             for (task, seat) in self.jobs.get(*victim).seats() {

@@ -5,5 +5,8 @@
 
 pub mod crd;
 pub mod names;
+pub mod scheduler;
 pub mod slim;
+pub mod translate;
 pub mod workload;
+pub mod world;

@@ -75,11 +75,7 @@ async fn read(server: &Server, bind: &Bind) -> Result<Option<BindResult>, Failur
 }
 
 /// Has the claims of a pod bound for its node, and waits for them.
-pub(crate) async fn claims(
-    server: &Server,
-    reign: &Reign,
-    bind: &Bind,
-) -> Result<(), BindResult> {
+pub(crate) async fn claims(server: &Server, reign: &Reign, bind: &Bind) -> Result<(), BindResult> {
     if bind.claims.is_empty() {
         return Ok(());
     }
@@ -113,7 +109,8 @@ pub(crate) async fn claims(
             Ok(Some(result)) => return Err(result),
         }
         if Instant::now() > deadline {
-            let why = format!("claim `{claim}` was not bound within {} minutes", CLAIMS.as_secs() / 60);
+            let why =
+                format!("claim `{claim}` was not bound within {} minutes", CLAIMS.as_secs() / 60);
             return Err(BindResult::Refused(why));
         }
         tokio::time::sleep(Duration::from_millis(500)).await;

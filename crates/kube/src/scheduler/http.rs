@@ -1,7 +1,7 @@
 //! Health, metrics, and answers to "why does it wait?".
 
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -62,7 +62,11 @@ impl Health {
 }
 
 /// Serves health and explanations.
-pub(crate) async fn serve_health(address: SocketAddr, health: Health, stop: CancellationToken) -> std::io::Result<()> {
+pub(crate) async fn serve_health(
+    address: SocketAddr,
+    health: Health,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
     let router = Router::new()
         .route("/healthz", get(healthz))
         .route("/livez", get(healthz))
@@ -73,15 +77,26 @@ pub(crate) async fn serve_health(address: SocketAddr, health: Health, stop: Canc
 }
 
 /// Serves metrics.
-pub(crate) async fn serve_metrics(address: SocketAddr, health: Health, stop: CancellationToken) -> std::io::Result<()> {
+pub(crate) async fn serve_metrics(
+    address: SocketAddr,
+    health: Health,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
     let router = Router::new().route("/metrics", get(metrics)).with_state(health);
     serve(address, router, stop, "metrics").await
 }
 
-async fn serve(address: SocketAddr, router: Router, stop: CancellationToken, what: &'static str) -> std::io::Result<()> {
+async fn serve(
+    address: SocketAddr,
+    router: Router,
+    stop: CancellationToken,
+    what: &'static str,
+) -> std::io::Result<()> {
     let listener = tokio::net::TcpListener::bind(address).await?;
     tracing::info!(address = %listener.local_addr()?, "serving {what}");
-    axum::serve(listener, router).with_graceful_shutdown(async move { stop.cancelled().await }).await
+    axum::serve(listener, router)
+        .with_graceful_shutdown(async move { stop.cancelled().await })
+        .await
 }
 
 async fn healthz(State(health): State<Health>) -> Response {
@@ -99,11 +114,14 @@ async fn readyz(State(health): State<Health>) -> Response {
 }
 
 async fn metrics(State(health): State<Health>) -> Response {
-    let kind = [(axum::http::header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
     (kind, health.metrics.text()).into_response()
 }
 
-async fn explain(State(health): State<Health>, Path((namespace, name)): Path<(String, String)>) -> Response {
+async fn explain(
+    State(health): State<Health>,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Response {
     let (answer, answered) = oneshot::channel();
     let question = Question { key: Key::new(&namespace, &name), answer };
     let asked = health.questions.send(question);

@@ -110,7 +110,9 @@ impl Lease {
                         said = true;
                     }
                 }
-                Err(error) => tracing::warn!(%error, lease = self.name, "cannot read or take the lease"),
+                Err(error) => {
+                    tracing::warn!(%error, lease = self.name, "cannot read or take the lease")
+                }
             }
             tokio::select! {
                 () = tokio::time::sleep(RETRY) => {}
@@ -159,7 +161,8 @@ impl Lease {
             Ok(lease) => lease,
             Err(Failure::NotFound(_)) => {
                 let body = self.body("", self.spec(0, None));
-                let path = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace);
+                let path =
+                    format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace);
                 return match self.server.post::<LeaseObject>(&path, &body).await {
                     Ok(_) => Ok(true),
                     Err(Failure::Conflict(_)) => Ok(false),
@@ -224,7 +227,9 @@ impl Lease {
 
     fn spec(&self, transitions: i32, acquired: Option<String>) -> Spec {
         let now = jiff::Timestamp::now();
-        let now = jiff::fmt::temporal::DateTimePrinter::new().precision(Some(6)).timestamp_to_string(&now);
+        let now = jiff::fmt::temporal::DateTimePrinter::new()
+            .precision(Some(6))
+            .timestamp_to_string(&now);
         Spec {
             holder_identity: Some(self.identity.clone()),
             lease_duration_seconds: Some(LENGTH.as_secs() as i32),

@@ -105,24 +105,83 @@ impl Metrics {
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
         };
         let pending: u64 = census.pending.values().sum();
-        simple("agentaflow_gpu_total", "untyped", "GPUs that are looked after.", census.gpus as f64);
-        simple("agentaflow_gpu_available", "gauge", "GPUs that could be given out now.", census.free as f64);
-        simple("agentaflow_gpu_utilization", "gauge", "Mean utilisation of the GPUs in percent.", census.utilization);
+        simple(
+            "agentaflow_gpu_total",
+            "untyped",
+            "GPUs that are looked after.",
+            census.gpus as f64,
+        );
+        simple(
+            "agentaflow_gpu_available",
+            "gauge",
+            "GPUs that could be given out now.",
+            census.free as f64,
+        );
+        simple(
+            "agentaflow_gpu_utilization",
+            "gauge",
+            "Mean utilisation of the GPUs in percent.",
+            census.utilization,
+        );
         simple("agentaflow_nodes", "gauge", "Nodes that are looked after.", census.nodes as f64);
         simple("agentaflow_workloads_pending", "gauge", "Workloads that wait.", pending as f64);
-        simple("agentaflow_workloads_running", "gauge", "Workloads that are placed.", census.running as f64);
-        simple("agentaflow_leader", "gauge", "Whether this replica leads.", self.leading.load(Ordering::Relaxed) as f64);
-        simple("agentaflow_events_dropped_total", "counter", "Events that were not written because too many waited.", self.dropped_events.get() as f64);
-        simple("agentaflow_engine_rejections_total", "counter", "Changes that the engine did not take.", self.rejected_events.get() as f64);
-        labelled(&mut text, "agentaflow_workloads_pending_by_reason", "gauge", "Workloads that wait, by reason.", "reason", census.pending.iter().map(|(reason, count)| (*reason, *count as f64)));
-        labelled(&mut text, "agentaflow_queue_gpus_used", "gauge", "GPUs in use, by queue.", "queue", census.queues.iter().map(|(queue, milli)| (queue.as_str(), *milli as f64 / 1000.0)));
+        simple(
+            "agentaflow_workloads_running",
+            "gauge",
+            "Workloads that are placed.",
+            census.running as f64,
+        );
+        simple(
+            "agentaflow_leader",
+            "gauge",
+            "Whether this replica leads.",
+            self.leading.load(Ordering::Relaxed) as f64,
+        );
+        simple(
+            "agentaflow_events_dropped_total",
+            "counter",
+            "Events that were not written because too many waited.",
+            self.dropped_events.get() as f64,
+        );
+        simple(
+            "agentaflow_engine_rejections_total",
+            "counter",
+            "Changes that the engine did not take.",
+            self.rejected_events.get() as f64,
+        );
+        labelled(
+            &mut text,
+            "agentaflow_workloads_pending_by_reason",
+            "gauge",
+            "Workloads that wait, by reason.",
+            "reason",
+            census.pending.iter().map(|(reason, count)| (*reason, *count as f64)),
+        );
+        labelled(
+            &mut text,
+            "agentaflow_queue_gpus_used",
+            "gauge",
+            "GPUs in use, by queue.",
+            "queue",
+            census.queues.iter().map(|(queue, milli)| (queue.as_str(), *milli as f64 / 1000.0)),
+        );
         let bindings = [("bound", &self.bound), ("refused", &self.refused), ("gone", &self.gone)];
-        labelled(&mut text, "agentaflow_bindings_total", "counter", "Bindings, by what came of them.", "result", bindings.into_iter().map(|(result, counter)| (result, counter.get() as f64)));
+        labelled(
+            &mut text,
+            "agentaflow_bindings_total",
+            "counter",
+            "Bindings, by what came of them.",
+            "result",
+            bindings.into_iter().map(|(result, counter)| (result, counter.get() as f64)),
+        );
         let help = "One pass of the engine, in seconds.";
         self.passes.write("agentaflow_scheduling_duration", help, &mut text);
         self.passes.write("agentaflow_scheduling_duration_seconds", help, &mut text);
         let version = env!("CARGO_PKG_VERSION");
-        let _ = writeln!(text, "# HELP agentaflow_build_info The program.\n# TYPE agentaflow_build_info gauge\nagentaflow_build_info{{version=\"{version}\"}} 1");
+        let _ = writeln!(
+            text,
+            "# HELP agentaflow_build_info The program.\n# TYPE agentaflow_build_info gauge\nagentaflow_build_info{{version=\"{version}\"}} 1"
+        );
         text
     }
 }

@@ -107,7 +107,11 @@ pub async fn run(
     if lost { Err(SchedulerError::Lost) } else { Ok(()) }
 }
 
-fn serve(options: &Options, health: &Health, stop: &CancellationToken) -> Result<(), SchedulerError> {
+fn serve(
+    options: &Options,
+    health: &Health,
+    stop: &CancellationToken,
+) -> Result<(), SchedulerError> {
     // A port that is taken is told at once, not when somebody asks.
     let check = |address: SocketAddr| {
         std::net::TcpListener::bind(address)
@@ -140,11 +144,8 @@ struct Leader {
 impl Leader {
     fn new(options: Options, client: Client, server: Server, reign: Reign, health: Health) -> Self {
         let (sender, outcomes) = mpsc::unbounded_channel();
-        let memory = Memory::new(
-            server.clone(),
-            &options.namespace,
-            &format!("{}-memory", options.lease),
-        );
+        let memory =
+            Memory::new(server.clone(), &options.namespace, &format!("{}-memory", options.lease));
         let metrics = health.metrics.clone();
         let hands = Hands::new(server, reign.clone(), &options.identity, sender, metrics);
         let missing = watch::REQUIRED.into_iter().collect();
@@ -199,7 +200,8 @@ impl Leader {
         };
         watching.cancel();
         self.hands.finish(GOODBYE).await;
-        if !lost && self.missing.is_empty()
+        if !lost
+            && self.missing.is_empty()
             && let Err(error) = self.memory.write(&self.reign, &world.memory()).await
         {
             tracing::warn!(%error, "past use could not be written down");
@@ -290,7 +292,8 @@ impl Leader {
         }
         self.hands.give(step.acts);
         let until = step.wake.map(|wake| Duration::from_millis(wake.0.saturating_sub(now().0)));
-        until.map_or(self.options.interval, |until| until.min(self.options.interval))
+        until
+            .map_or(self.options.interval, |until| until.min(self.options.interval))
             .max(Duration::from_millis(1))
     }
 }

@@ -86,5 +86,8 @@ async fn plural(server: &Server, base: &str, kind: &str) -> Option<String> {
     }
     let list: Resources = server.get(base).await.ok()?;
     let served = list.resources.into_iter();
-    served.into_iter().find(|served| served.kind == kind && !served.name.contains('/')).map(|served| served.name)
+    served
+        .into_iter()
+        .find(|served| served.kind == kind && !served.name.contains('/'))
+        .map(|served| served.name)
 }

@@ -67,9 +67,8 @@ pub(crate) fn watch_all(
     spawn.watch("persistentvolumes", Object::Volume, |key| {
         with_key(slim::PersistentVolume::default(), key)
     });
-    spawn.watch("storageclasses", Object::Class, |key| {
-        with_key(slim::StorageClass::default(), key)
-    });
+    spawn
+        .watch("storageclasses", Object::Class, |key| with_key(slim::StorageClass::default(), key));
     spawn.watch("csinodes", Object::CsiNode, |key| with_key(slim::CsiNode::default(), key));
     spawn.watch("namespaces", Object::Namespace, |key| with_key(slim::Namespace::default(), key));
     spawn.watch("poddisruptionbudgets", Object::Budget, |key| {
@@ -93,13 +92,8 @@ impl Spawn {
         self.follow(Api::<K>::all(self.client.clone()), kind, wrap, ghost);
     }
 
-    fn follow<K>(
-        &self,
-        api: Api<K>,
-        kind: &'static str,
-        wrap: fn(K) -> Object,
-        ghost: fn(Key) -> K,
-    ) where
+    fn follow<K>(&self, api: Api<K>, kind: &'static str, wrap: fn(K) -> Object, ghost: fn(Key) -> K)
+    where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         tokio::spawn(follow(api, kind, wrap, ghost, self.feeds.clone(), self.stop.clone()));
@@ -145,14 +139,17 @@ impl Spawn {
         tokio::spawn(async move {
             let (mut plugins, mut native) = (false, false);
             while !(plugins && native) && !stop.is_cancelled() {
-                if !plugins && serves(&client, "/apis/scheduling.x-k8s.io/v1alpha1", "podgroups").await {
+                if !plugins
+                    && serves(&client, "/apis/scheduling.x-k8s.io/v1alpha1", "podgroups").await
+                {
                     plugins = true;
                     let api = Api::<slim::PodGroup>::all(client.clone());
                     let ghost = |key| with_key(slim::PodGroup::default(), key);
                     let (feeds, stop) = (feeds.clone(), stop.clone());
                     tokio::spawn(follow(api, "podgroups", Object::PodGroup, ghost, feeds, stop));
                 }
-                if !native && serves(&client, "/apis/scheduling.k8s.io/v1alpha2", "podgroups").await {
+                if !native && serves(&client, "/apis/scheduling.k8s.io/v1alpha2", "podgroups").await
+                {
                     native = true;
                     let api = Api::<slim::NativePodGroup>::all(client.clone());
                     let ghost = |key| with_key(slim::NativePodGroup::default(), key);
@@ -189,7 +186,8 @@ async fn follow<K>(
 ) where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let mut stream = watcher(api, watcher::Config::default().page_size(500)).default_backoff().boxed();
+    let mut stream =
+        watcher(api, watcher::Config::default().page_size(500)).default_backoff().boxed();
     let mut known: HashSet<Key> = HashSet::new();
     let mut listing: HashSet<Key> = HashSet::new();
     while let Some(event) = next(&mut stream, &stop, kind).await {

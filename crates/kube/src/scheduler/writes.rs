@@ -21,13 +21,19 @@ pub(crate) async fn create(
     name: String,
     body: &Value,
 ) -> Outcome {
-    let path = format!("/api/v1/namespaces/{}/pods?fieldManager={}", workload.namespace, names::FIELD_MANAGER);
+    let path = format!(
+        "/api/v1/namespaces/{}/pods?fieldManager={}",
+        workload.namespace,
+        names::FIELD_MANAGER
+    );
     let made = persist(reign, || server.post::<Ignored>(&path, body)).await;
     let refused = match made {
         Ok(_) => None,
-        Err(Failure::Conflict(message)) => foreign_namesake(server, &workload, &name, body)
-            .await
-            .then(|| format!("a pod `{name}` that is not this workload's is in the way: {message}")),
+        Err(Failure::Conflict(message)) => {
+            foreign_namesake(server, &workload, &name, body).await.then(|| {
+                format!("a pod `{name}` that is not this workload's is in the way: {message}")
+            })
+        }
         Err(error) => Some(error.to_string()),
     };
     Outcome::Created { workload, name, refused }

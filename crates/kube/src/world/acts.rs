@@ -6,7 +6,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::crd::{GpuQueueStatus, GpuWorkloadStatus};
-use crate::translate::ClaimHow;
 
 /// The name of a namespaced object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -236,13 +235,4 @@ pub enum BindResult {
     Gone,
     /// It could not be bound.
     Refused(String),
-}
-
-impl From<&ClaimHow> for Option<ClaimAct> {
-    fn from(how: &ClaimHow) -> Self {
-        match how {
-            ClaimHow::Provision => Some(ClaimAct::Provision),
-            ClaimHow::Static => None,
-        }
-    }
 }

@@ -10,7 +10,6 @@ use super::pods::{Place, Seat, is_finished, is_leaving, moment};
 use super::{Key, World};
 use crate::slim::Pod;
 use crate::translate::{self, Surroundings};
-use crate::workload;
 
 /// A pod of a gang that is on a node.
 struct Found {
@@ -32,12 +31,8 @@ impl World {
                 (belonging.id, belonging.kind, belonging.need) = (alone(key), Kind::Pod, 1);
                 belonging.traits.topology = None;
             }
-            let found = Found {
-                key: key.clone(),
-                pod: Arc::new(pod.clone()),
-                node: node.clone(),
-                request,
-            };
+            let found =
+                Found { key: key.clone(), pod: Arc::new(pod.clone()), node: node.clone(), request };
             self.adopt(&belonging, vec![found])
         });
         if !adopted {
@@ -58,9 +53,8 @@ impl World {
             let node: Arc<str> = pod.spec.node_name.as_deref()?.into();
             let known = self.nodes.get(&node).is_some_and(super::NodeEntry::is_known);
             let (belonging, request) = self.request_of_bound(key, pod)?;
-            (known && belonging.need > 1).then(|| {
-                (belonging, Found { key: key.clone(), pod: pod.clone(), node, request })
-            })
+            (known && belonging.need > 1)
+                .then(|| (belonging, Found { key: key.clone(), pod: pod.clone(), node, request }))
         });
         for (belonging, found) in bound {
             let gang = gangs.entry(belonging.id.clone());
@@ -89,12 +83,13 @@ impl World {
             }
         }
         found.sort_by_key(|member| kinds.iter().position(|kind| *kind == member.request));
-        let mut asked: Vec<Arc<Request>> = found.iter().map(|member| member.request.clone()).collect();
+        let mut asked: Vec<Arc<Request>> =
+            found.iter().map(|member| member.request.clone()).collect();
         let missing = (found.len() as u32)..belonging.need;
         asked.resize(belonging.need.max(1) as usize, kinds[0].clone());
         let first = asked[0].clone();
         let mut engine = belonging.traits.workload(belonging.id.clone(), 1, first);
-        workload::roles(&mut engine, &asked);
+        super::groups::roles(&mut engine, &asked);
         engine.budgets = self.budgets_of(&found[0].key);
         let seats = (0..).zip(&found).map(|(task, member)| self.seat_of(task, member)).collect();
         let started = found.iter().filter_map(|member| member.pod.status.start_time.as_ref());
@@ -104,7 +99,8 @@ impl World {
         if !self.tell(Event::Adopt(Box::new(adopted))) {
             return false;
         }
-        let mut group = Group::new(belonging.kind.clone(), belonging.need, belonging.traits.clone());
+        let mut group =
+            Group::new(belonging.kind.clone(), belonging.need, belonging.traits.clone());
         group.take_over();
         for (task, member) in (0..).zip(found) {
             group.members.insert(task, member.key.clone());
@@ -120,7 +116,7 @@ impl World {
     }
 
     fn seat_of(&self, task: u32, member: &Found) -> AdoptedSeat {
-        let devices = workload::devices(&member.pod);
+        let devices = super::pods::devices(&member.pod);
         let known = !devices.is_empty() && self.knows_devices(&member.pod, &devices);
         AdoptedSeat {
             task,

@@ -2,13 +2,13 @@
 
 use agentaflow_engine::{Decision, Event, Gpus, Placement, WaitReason, WorkloadId};
 use agentaflow_words as words;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::World;
 use super::acts::{Act, Bind, ClaimAct, Key, PodRef};
 use super::pods::{Place, Seat, is_leaving};
 use super::show::Reason;
-use super::World;
 use crate::names;
 use crate::translate::ClaimHow;
 
@@ -72,17 +72,16 @@ impl World {
         let entry = self.pods.get(key)?;
         let pod = entry.pod.as_ref()?;
         let mut claims = Vec::new();
+        let mut taken = BTreeSet::new();
         for claim in &entry.claims {
             let name = Key::new(&claim.namespace, &claim.name);
             let act = match claim.how {
                 ClaimHow::Provision => ClaimAct::Provision,
                 ClaimHow::Static => {
                     let labels = self.nodes.get(node)?.labels()?;
-                    let volume = self.volumes.volume_for(
-                        (&claim.namespace, &claim.name),
-                        node,
-                        labels,
-                    )?;
+                    let name = (claim.namespace.as_str(), claim.name.as_str());
+                    let volume = self.volumes.volume_for(name, (node, labels), &taken)?;
+                    taken.insert(volume.clone());
                     ClaimAct::Volume(volume)
                 }
             };

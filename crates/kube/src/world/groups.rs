@@ -86,9 +86,10 @@ impl World {
                 because("Unsupported", format!("{field}: {why}"))
             }
             Obstacle::NotYet { why } => because("WaitingForVolume", why),
-            Obstacle::Gated(gates) => {
-                because("SchedulingGated", format!("held by scheduling gates: {}", gates.join(", ")))
-            }
+            Obstacle::Gated(gates) => because(
+                "SchedulingGated",
+                format!("held by scheduling gates: {}", gates.join(", ")),
+            ),
         })?;
         if let Kind::Workload(owner) = &belonging.kind
             && let Some(spec) = self.spec_of(owner)
@@ -97,7 +98,7 @@ impl World {
         }
         if let Some(memory) = self.least_memory(pod) {
             let least = &mut asked.request.min_gpu_memory;
-            *least = (*least).max(agentaflow_engine::MiB(memory));
+            *least = (*least).max(memory);
         }
         // Numbers of tasks and attempts are ours: no term of anybody asks about them.
         asked.request.labels.remove(names::POD_TASK);
@@ -148,7 +149,8 @@ impl World {
 
     fn enter(&mut self, key: &Key, belonging: Belonging) {
         let Belonging { id, kind, need, traits } = belonging;
-        let group = self.groups.entry(id.clone()).or_insert_with(|| Group::new(kind, need, traits.clone()));
+        let group =
+            self.groups.entry(id.clone()).or_insert_with(|| Group::new(kind, need, traits.clone()));
         (group.need, group.traits) = (need, traits);
         let free = (0..=group.members.len() as u32).find(|task| !group.members.contains_key(task));
         let task = free.unwrap_or_default();
@@ -213,7 +215,7 @@ impl World {
         group.asked.clone_from(&asked);
         group.gated = false;
         let mut workload = group.traits.workload(id.clone(), 1, asked[0].clone());
-        workload::roles(&mut workload, &asked);
+        roles(&mut workload, &asked);
         let first = group.members.values().next().cloned();
         if known {
             self.tell(Event::Cancelled(id.clone()));
@@ -309,7 +311,8 @@ impl World {
         let (gang, was_breaking) = (group.need > 1, group.breaking);
         group.breaking |= gang;
         group.placed = false;
-        let others: Vec<Key> = group.members.values().filter(|other| *other != key).cloned().collect();
+        let others: Vec<Key> =
+            group.members.values().filter(|other| *other != key).cloned().collect();
         self.set_seat(key, Seat::Waiting);
         let (workload, task) = (id.clone(), task);
         self.tell(if was_breaking {
@@ -395,4 +398,9 @@ impl Group {
             nominated: false,
         }
     }
+}
+
+/// Makes a workload of one task a gang of tasks that ask for these things, equal ones side by side.
+pub(super) fn roles(workload: &mut agentaflow_engine::Workload, asked: &[Arc<Request>]) {
+    workload.tasks = asked.len() as u32;
 }

@@ -1,6 +1,8 @@
 //! Which workload a pod belongs to, and what people said about it.
 
-use agentaflow_engine::{Gate, OnFault, QueueId, Request, Span, Strategy, Time, Topology, Workload, WorkloadId};
+use agentaflow_engine::{
+    Gate, MiB, OnFault, QueueId, Request, Span, Strategy, Time, Topology, Workload, WorkloadId,
+};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -113,8 +115,9 @@ impl World {
     ) -> Result<(), Aside> {
         traits.priority = spec.priority.min(10);
         traits.preemptible = spec.preemptible;
-        traits.strategy = workload::strategy(spec).or(traits.strategy);
-        traits.estimate = workload::estimate(spec).or(traits.estimate);
+        workload::check(spec).map_err(|error| because("InvalidSpec", error.to_string()))?;
+        traits.strategy = workload::strategy(spec).ok().flatten().or(traits.strategy);
+        traits.estimate = workload::estimate(spec).ok().flatten().or(traits.estimate);
         traits.topology = workload::topology(spec);
         if let Some(queue) = &spec.queue {
             traits.queue = self.queue(Some(queue), &key.namespace)?;
@@ -124,62 +127,58 @@ impl World {
     }
 
     /// What annotations say about a pod.
-    fn traits(&self, pod: &Pod, annotations: &Annotations<'_>) -> Result<Traits, Aside> {
+    fn traits(&self, pod: &Pod, annotations: &Annotations) -> Result<Traits, Aside> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let label = |name: &str| pod.metadata.labels.as_ref().and_then(|labels| labels.get(name));
         let kueue = label(names::KUEUE_QUEUE).filter(|_| !self.settings.kueue);
-        let named = annotations.get(names::QUEUE).or_else(|| label(names::QUEUE).map(String::as_str));
+        let named = annotations.get(names::QUEUE).or_else(|| label(names::QUEUE));
         let queue = match (named, kueue) {
             (Some(name), _) => self.queue(Some(name), namespace)?,
             // Kueue's local queues are not ours: the name counts only where we have a queue of that name.
-            (None, Some(name)) if self.queues.contains(name) => self.queue(Some(name), namespace)?,
+            (None, Some(name)) if self.queues.contains(name) => {
+                self.queue(Some(name), namespace)?
+            }
             (None, _) => self.queue(None, namespace)?,
         };
-        let strategy = match annotations.get(names::STRATEGY) {
-            Some(name) => Some(super::settings::strategy(name.trim()).map_err(|error| {
+        let strategy = annotations.get(names::STRATEGY).map(|name| {
+            super::settings::strategy(name.trim()).map_err(|error| {
                 because("InvalidAnnotation", format!("annotation {}: {error}", names::STRATEGY))
-            })?),
-            None => None,
-        };
-        let estimate = match annotations.get(names::DURATION) {
-            Some(text) => Some(translate::duration(text).map_err(|error| {
+            })
+        });
+        let estimate = annotations.get(names::DURATION).map(|text| {
+            translate::duration(text.trim()).map_err(|error| {
                 because("InvalidAnnotation", format!("annotation {}: {error}", names::DURATION))
-            })?),
-            None => None,
-        };
-        let priority = translate::priority(pod, annotations.get(names::PRIORITY))
-            .map_err(|error| because("InvalidAnnotation", error))?;
+            })
+        });
         let created = pod.metadata.creation_timestamp.as_ref();
+        let priority = translate::priority(pod, annotations);
         Ok(Traits {
             priority: priority.min(self.queues.highest_priority(&queue)),
             queue,
-            strategy,
-            estimate,
-            preemptible: annotations.get(names::PREEMPTIBLE).map(str::trim) != Some("false"),
+            strategy: strategy.transpose()?,
+            estimate: estimate.transpose()?,
+            preemptible: translate::preemptible(annotations),
             may_preempt: pod.spec.preemption_policy.as_deref() != Some("Never"),
             topology: None,
             submitted: created.map_or(self.now, |time| moment(time.0)),
         })
     }
 
-    /// A pod's own annotations, then its owners'.
-    fn annotations<'a>(&'a self, pod: &'a Pod) -> Annotations<'a> {
+    /// A pod's own annotations of ours, then its owners'.
+    fn annotations(&self, pod: &Pod) -> Annotations {
         let owner = controller(pod).and_then(|owner| self.owners.get(owner.uid.as_str()));
-        Annotations {
-            own: pod.metadata.annotations.as_ref(),
-            owner: owner.and_then(|known| known.as_deref()),
-        }
+        let owner = owner.and_then(|known| known.as_deref()).into_iter().flatten();
+        let own = pod.metadata.annotations.iter().flatten();
+        let own = own.filter(|(name, _)| name.starts_with(names::PREFIX));
+        owner.chain(own).map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
     /// What owners say that the pod itself does not: written onto the pod with its binding.
     pub(super) fn inherited(&self, pod: &Pod) -> BTreeMap<String, String> {
-        let annotations = self.annotations(pod);
-        let own = |name: &str| annotations.own.is_some_and(|own| own.contains_key(name));
-        let owner = annotations.owner.into_iter().flatten();
-        owner
-            .filter(|(name, _)| !own(name))
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect()
+        let own = pod.metadata.annotations.as_ref();
+        let mut all = self.annotations(pod);
+        all.retain(|name, _| !own.is_some_and(|own| own.contains_key(name)));
+        all
     }
 
     /// The owner that must be asked before this pod can be judged, if any.
@@ -196,8 +195,8 @@ impl World {
     }
 
     /// The least memory that each GPU must have, as an annotation says.
-    pub(super) fn least_memory(&self, pod: &Pod) -> Option<u64> {
-        self.annotations(pod).get(names::GPU_MEMORY)?.trim().parse().ok()
+    pub(super) fn least_memory(&self, pod: &Pod) -> Option<MiB> {
+        translate::min_gpu_memory(&self.annotations(pod))
     }
 
     /// The spec of the `GPUWorkload` that a pod belongs to.
@@ -206,18 +205,8 @@ impl World {
     }
 }
 
-/// A pod's annotations and its owners'.
-struct Annotations<'a> {
-    own: Option<&'a BTreeMap<String, String>>,
-    owner: Option<&'a BTreeMap<String, String>>,
-}
-
-impl<'a> Annotations<'a> {
-    fn get(&self, name: &str) -> Option<&'a str> {
-        let own = self.own.and_then(|own| own.get(name));
-        own.or_else(|| self.owner?.get(name)).map(String::as_str)
-    }
-}
+/// Annotations of ours.
+type Annotations = BTreeMap<String, String>;
 
 /// The controller of a pod, other than a `GPUWorkload`, which we watch.
 fn controller(
@@ -234,7 +223,8 @@ pub(super) fn alone(key: &Key) -> WorkloadId {
 
 /// The group that a pod names.
 fn group_of(pod: &Pod) -> Option<&str> {
-    let native = pod.spec.scheduling_group.as_ref().and_then(|group| group.pod_group_name.as_deref());
+    let native =
+        pod.spec.scheduling_group.as_ref().and_then(|group| group.pod_group_name.as_deref());
     let label = || pod.metadata.labels.as_ref()?.get(names::POD_GROUP).map(String::as_str);
     native.or_else(label).filter(|name| !name.is_empty())
 }

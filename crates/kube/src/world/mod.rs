@@ -8,9 +8,9 @@
 //! Where to look first: `pods.rs` is the life of a pod, `groups.rs` that of a workload.
 
 mod acts;
+mod adopt;
 mod budgets;
 mod decisions;
-mod adopt;
 mod groups;
 mod identity;
 mod nodes;
@@ -20,12 +20,7 @@ mod settings;
 mod show;
 mod workloads;
 
-#[cfg(test)]
-mod tests;
-
-pub use acts::{
-    About, Act, Bind, BindResult, ClaimAct, Key, Note, Outcome, Owner, PodRef,
-};
+pub use acts::{About, Act, Bind, BindResult, ClaimAct, Key, Note, Outcome, Owner, PodRef};
 pub use settings::{Settings, SettingsError};
 pub use show::{Answer, Census};
 
@@ -208,9 +203,9 @@ impl World {
                 let (namespace, name) = names_of(&claim.metadata);
                 world.volumes.remove_claim(namespace, name)
             }),
-            Object::Volume(volume) => self.look_again(|world| {
-                world.volumes.remove_volume(names_of(&volume.metadata).1)
-            }),
+            Object::Volume(volume) => {
+                self.look_again(|world| world.volumes.remove_volume(names_of(&volume.metadata).1))
+            }
             Object::Class(class) => {
                 self.look_again(|world| world.volumes.remove_class(names_of(&class.metadata).1));
             }
@@ -318,9 +313,7 @@ impl World {
 }
 
 /// Namespace and name, empty where absent.
-fn names_of(
-    meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
-) -> (&str, &str) {
+fn names_of(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> (&str, &str) {
     (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
 }
 

@@ -91,7 +91,7 @@ impl World {
 
     pub(super) fn see_csi_node(&mut self, csi: CsiNode) {
         let name: Arc<str> = names_of(&csi.metadata).1.into();
-        let changed = self.volumes.set_csi_node(csi.clone());
+        let changed = self.volumes.set_csi_node(&csi);
         self.nodes.entry(name.clone()).or_default().csi = Some(csi);
         if self.begun {
             self.tell_node(&name);
@@ -137,6 +137,10 @@ impl World {
             .as_ref()
             .filter(|node| self.is_looked_after(node))
             .map(|node| translate::node(node, entry.devices.as_ref(), entry.csi.as_ref()));
+        let view = view.map(|mut view| {
+            self.volumes.lift_limits(&mut view.node);
+            view
+        });
         let Some(view) = view else {
             self.drop_node(name);
             return;
@@ -170,8 +174,7 @@ impl World {
             if !view.node.gpus.iter().any(|known| known.id == *gpu) {
                 continue;
             }
-            let health =
-                if bad.contains(gpu) { GpuHealth::Cordoned } else { GpuHealth::Healthy };
+            let health = if bad.contains(gpu) { GpuHealth::Cordoned } else { GpuHealth::Healthy };
             self.tell(Event::GpuHealth { node: node.clone(), gpu: gpu.clone(), health });
         }
         if readings && !view.readings.is_empty() {

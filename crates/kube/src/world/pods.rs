@@ -203,7 +203,7 @@ impl World {
             self.tell(Event::Terminating { workload: workload.clone(), task });
             return;
         }
-        let devices = crate::workload::devices(pod);
+        let devices = devices(pod);
         if devices.is_empty() || !self.knows_devices(pod, &devices) {
             return;
         }
@@ -335,8 +335,7 @@ impl World {
         message: String,
     ) {
         if let Some(entry) = self.pods.get(key) {
-            let about =
-                super::About { kind: "Pod", key: key.clone(), uid: entry.uid.clone() };
+            let about = super::About { kind: "Pod", key: key.clone(), uid: entry.uid.clone() };
             self.acts.push(Act::Note(Note { about, warning, reason, message }));
         }
     }
@@ -348,11 +347,7 @@ impl World {
             Place::Member { seat: Seat::Waiting, .. } => !entry.depends.is_empty(),
             _ => false,
         };
-        self.pods
-            .iter()
-            .filter(|(_, entry)| depends(entry))
-            .map(|(key, _)| key.clone())
-            .collect()
+        self.pods.iter().filter(|(_, entry)| depends(entry)).map(|(key, _)| key.clone()).collect()
     }
 
     pub(super) fn is_ours(&self, pod: &Pod) -> bool {
@@ -411,12 +406,7 @@ fn node_of(pod: &Pod) -> Option<&str> {
 /// Whether nothing changed that we read: most updates of a pod are its own conditions.
 fn is_same_to_us(old: &Pod, new: &Pod) -> bool {
     let facts = |pod: &Pod| -> (bool, bool, Option<String>, Option<BTreeMap<String, String>>) {
-        (
-            is_finished(pod),
-            is_leaving(pod),
-            pod.spec.node_name.clone(),
-            pod.metadata.labels.clone(),
-        )
+        (is_finished(pod), is_leaving(pod), pod.spec.node_name.clone(), pod.metadata.labels.clone())
     };
     pending_unbound(old)
         && pending_unbound(new)
@@ -430,4 +420,20 @@ fn is_same_to_us(old: &Pod, new: &Pod) -> bool {
 /// Only of pods that wait is the status ours alone; what runs is worth a look at every change.
 fn pending_unbound(pod: &Pod) -> bool {
     pod.spec.node_name.is_none() && !is_finished(pod)
+}
+
+/// The GPUs that the kubelet gave a pod, as its own status or the monitor of its node tells; empty when unknown.
+pub(super) fn devices(pod: &Pod) -> Vec<String> {
+    let statuses = pod.status.container_statuses.iter().flatten();
+    let resources = statuses.flat_map(|status| status.allocated_resources_status.iter().flatten());
+    let ids = resources
+        .filter(|resource| resource.name == names::GPU_RESOURCE)
+        .flat_map(|resource| resource.resources.iter().flatten())
+        .map(|health| health.resource_id.as_str());
+    let mut ids: Vec<&str> = ids.collect();
+    if ids.is_empty() {
+        let told = pod.metadata.annotations.as_ref().and_then(|all| all.get(names::POD_DEVICES));
+        ids = told.map(|told| told.split(',').map(str::trim).collect()).unwrap_or_default();
+    }
+    ids.into_iter().filter(|id| !id.is_empty()).map(str::to_owned).collect()
 }

@@ -45,7 +45,9 @@ impl Queues {
 
     fn names_namespace(&self, name: &str, namespace: &str) -> bool {
         let spec = self.specs.get(name);
-        spec.is_some_and(|spec| spec.namespaces.iter().any(|known| known == namespace || known == ALL))
+        spec.is_some_and(|spec| {
+            spec.namespaces.iter().any(|known| known == namespace || known == ALL)
+        })
     }
 
     /// The queue of a namespace that names none: the only one that names it, else the only one for all.
@@ -146,7 +148,9 @@ impl World {
     pub(super) fn queue(&self, named: Option<&str>, namespace: &str) -> Result<QueueId, Aside> {
         let Some(name) = named else {
             let name = self.queues.default_of(namespace);
-            return Ok(name.map_or_else(|| QueueId::from(ROOT), |name| QueueId::from(name.as_ref())));
+            return Ok(
+                name.map_or_else(|| QueueId::from(ROOT), |name| QueueId::from(name.as_ref()))
+            );
         };
         if !self.queues.contains(name) {
             return Err(because("QueueMissing", format!("there is no GPUQueue `{name}`")));

@@ -22,7 +22,9 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     /// A selector that cannot be read.
-    #[error("cannot read the node selector `{0}`: write `key=value`, `key!=value`, `key` or `!key`, with commas between them")]
+    #[error(
+        "cannot read the node selector `{0}`: write `key=value`, `key!=value`, `key` or `!key`, with commas between them"
+    )]
     Selector(String),
     /// A strategy that does not exist.
     #[error("there is no strategy `{0}`: use one of {list}", list = strategies())]

@@ -88,7 +88,7 @@ impl World {
 
     fn explain_workload(&mut self, id: &WorkloadId) -> Option<Answer> {
         let view = self.engine.workload(id)?;
-        let explanation = self.engine.explain(id);
+        let explanation = self.engine.explain(self.now, id);
         let waits = view.state == WorkloadState::Waiting;
         let reason = explanation.as_ref().and_then(|explanation| explanation.reason.as_ref());
         let lines = explanation.as_ref().filter(|_| waits);
@@ -114,11 +114,9 @@ impl World {
             }
             _ => None,
         };
-        let (word, message) = self
-            .pods
-            .get(key)
-            .and_then(own)
-            .or_else(|| self.pods_of_workload(key).into_iter().find_map(|pod| own(self.pods.get(&pod)?)))?;
+        let (word, message) = self.pods.get(key).and_then(own).or_else(|| {
+            self.pods_of_workload(key).into_iter().find_map(|pod| own(self.pods.get(&pod)?))
+        })?;
         Some(Answer {
             workload: key.to_string(),
             state: "Aside".to_owned(),

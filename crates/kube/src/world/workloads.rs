@@ -131,20 +131,12 @@ impl World {
     fn reconcile_one(&mut self, key: &Key) {
         let outlook = self.outlook(key);
         let Some(entry) = self.workloads.get_mut(key) else { return };
-        let pods: Vec<Arc<Pod>> = entry
-            .pods
-            .iter()
-            .filter_map(|pod| self.pods.get(pod)?.pod.clone())
-            .collect();
+        let pods: Vec<Arc<Pod>> =
+            entry.pods.iter().filter_map(|pod| self.pods.get(pod)?.pod.clone()).collect();
         let pods: Vec<&Pod> = pods.iter().map(AsRef::as_ref).collect();
         let now = timestamp(self.now);
-        let result = workload::reconcile(
-            &entry.object,
-            &pods,
-            &outlook,
-            &self.settings.scheduler_name,
-            now,
-        );
+        let result =
+            workload::reconcile(&entry.object, &pods, &outlook, &self.settings.scheduler_name, now);
         let uid: Arc<str> = entry.object.metadata.uid.as_deref().unwrap_or_default().into();
         let patience = Time(self.now.0 + PATIENCE);
         entry.creating.retain(|_, until| *until > self.now);
@@ -157,10 +149,8 @@ impl World {
             self.acts.push(Act::Create { workload, name, body: Box::new(new.body) });
         }
         for gone in result.delete {
-            let pod = PodRef {
-                key: Key::new(&key.namespace, &gone.name),
-                uid: gone.uid.as_str().into(),
-            };
+            let pod =
+                PodRef { key: Key::new(&key.namespace, &gone.name), uid: gone.uid.as_str().into() };
             self.acts.push(Act::Delete { pod, grace: gone.grace });
         }
         if let Some(status) = result.status {
@@ -211,21 +201,20 @@ impl World {
         };
         outlook.reason = aside.or_else(|| {
             let reason = group.reason.as_ref()?;
-            Some(Waiting {
-                word: reason.word.to_owned(),
-                message: reason.message.to_string(),
-            })
+            Some(Waiting { word: reason.word.to_owned(), message: reason.message.to_string() })
         });
         for (task, member) in &group.members {
             let place = self.pods.get(member).map(|entry| &entry.place);
-            if let Some(Place::Member { seat: Seat::Binding { node, .. } | Seat::Bound(node), .. }) =
-                place
+            if let Some(Place::Member {
+                seat: Seat::Binding { node, .. } | Seat::Bound(node),
+                ..
+            }) = place
             {
-                let gpus = self.engine.assumed(&id, *task).iter().map(ToString::to_string);
+                let gpus = self.engine.assumed(&id, *task);
                 outlook.planned.push(Planned {
                     task: *task,
                     node: node.to_string(),
-                    gpus: gpus.collect(),
+                    gpus: gpus.iter().map(ToString::to_string).collect(),
                 });
             }
         }
