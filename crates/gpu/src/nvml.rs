@@ -144,7 +144,7 @@ impl GpuSource for NvmlSource {
         self.uuids()?
             .into_iter()
             .map(|(index, uuid)| {
-                let xid = self.errors.get().and_then(|watch| watch.last(&uuid));
+                let xid = self.errors.get().and_then(|watch| watch.take(&uuid));
                 let read = self.nvml.device_by_index(index).and_then(|gpu| sample(&gpu, &uuid));
                 read.map(|sample| Sample { xid, ..sample }).or_else(|error| {
                     let words = words(&error);

@@ -65,8 +65,8 @@ pub struct Sample {
     pub throttled: Vec<String>,
     /// It does not answer, or says that it is broken; in words.
     pub fault: Option<String>,
-    /// The driver's number (XID) of the last error that speaks against the device; only where somebody watches
-    /// for errors, see [`GpuSource::watch_errors`].
+    /// The driver's number (XID) of the last error since the sample before that speaks against the device, told
+    /// once; only where somebody watches for errors, see [`GpuSource::watch_errors`].
     #[serde(default)]
     pub xid: Option<u64>,
 }

@@ -38,9 +38,9 @@ impl XidWatch {
         watch
     }
 
-    /// The last error that speaks against this GPU.
-    pub(crate) fn last(&self, uuid: &str) -> Option<u64> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).get(uuid).copied()
+    /// The last error that speaks against this GPU since this was asked before.
+    pub(crate) fn take(&self, uuid: &str) -> Option<u64> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).remove(uuid)
     }
 }
 
@@ -120,6 +120,6 @@ mod tests {
     #[test]
     fn a_machine_whose_driver_cannot_be_watched_reports_no_errors() {
         let watch = XidWatch::start(|| Err(NvmlError::LibraryNotFound));
-        assert_eq!(watch.last("GPU-a"), None);
+        assert_eq!(watch.take("GPU-a"), None);
     }
 }

@@ -4,5 +4,6 @@
 //! (`scheduler`, `monitor`, `webhook`). Decisions are the engine's alone.
 
 pub mod crd;
+pub mod monitor;
 pub mod names;
 pub mod slim;
