@@ -1,4 +1,4 @@
-//! The conditions of a GPUNode: `Ready`, `Healthy`, `Schedulable`. Pure.
+//! The conditions of a `GPUNode`: `Ready`, `Healthy`, `Schedulable`. Pure.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};

@@ -15,7 +15,7 @@ use crate::crd::{GpuNodeSpec, GpuNodeStatus, GpuStatus};
 use crate::{names, slim};
 
 /// The longest time between two writes.
-pub const REFRESH: Duration = Duration::from_secs(60);
+pub const REFRESH: Duration = Duration::from_mins(1);
 
 /// Percent of utilisation that are news.
 const UTILIZATION_STEP: f64 = 5.0;
@@ -29,9 +29,9 @@ const POWER_STEP: f64 = 25.0;
 /// What was written before, and when.
 #[derive(Clone, Debug, Default)]
 pub struct Written {
-    /// The GPUNode's spec.
+    /// The `GPUNode`'s spec.
     pub spec: Option<GpuNodeSpec>,
-    /// The GPUNode's status.
+    /// The `GPUNode`'s status.
     pub status: Option<(GpuNodeStatus, Timestamp)>,
     /// The line in the node's annotation.
     pub line: Option<(StatusLine, Timestamp)>,
@@ -40,9 +40,9 @@ pub struct Written {
 /// What has to be written now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Writes {
-    /// The GPUNode's spec.
+    /// The `GPUNode`'s spec.
     pub spec: bool,
-    /// The GPUNode's status.
+    /// The `GPUNode`'s status.
     pub status: bool,
     /// The status annotation is part of the node's patch.
     pub line: bool,

@@ -1,6 +1,6 @@
 //! Metrics in Prometheus' text format.
 //!
-//! The library writes OpenMetrics, which names counters and untyped metrics otherwise; tools that only know the older
+//! The library writes `OpenMetrics`, which names counters and untyped metrics otherwise; tools that only know the older
 //! format would stumble over that.
 
 use std::collections::BTreeSet;
@@ -32,7 +32,9 @@ fn prometheus(open: &str) -> String {
             (Some("#"), Some(word), Some(name), Some(rest)) => {
                 let total = if counters.contains(name) { "_total" } else { "" };
                 let rest = if word == "TYPE" && rest == "unknown" { "untyped" } else { rest };
-                text.push_str(&format!("# {word} {name}{total} {rest}"));
+                for part in ["# ", word, " ", name, total, " ", rest] {
+                    text.push_str(part);
+                }
             }
             _ => text.push_str(line),
         }

@@ -14,7 +14,7 @@ use super::usage;
 pub type Opener = Arc<dyn Fn() -> Result<Box<dyn GpuSource>, GpuError> + Send + Sync>;
 
 /// What devices are is asked this often; how they are, each turn. Listing MIG slices starts a program.
-const LIST_AGAIN: Duration = Duration::from_secs(60);
+const LIST_AGAIN: Duration = Duration::from_mins(1);
 
 /// What was seen of the GPUs.
 #[derive(Clone, Debug, Default)]

@@ -58,6 +58,10 @@ impl Collector for Metrics {
     }
 }
 
+/// Reads a value off a device.
+type Reading = fn(&GpuDevice, &GpuStatus) -> f64;
+
+/// Labels and a value, for each.
 type Series<'a> = Vec<(Vec<(&'static str, &'a str)>, f64)>;
 
 fn node(now: &Snapshot, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
@@ -109,7 +113,7 @@ fn node(now: &Snapshot, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error
 }
 
 fn devices(now: &Snapshot, encoder: &mut DescriptorEncoder<'_>) -> Result<(), Error> {
-    let readings: [(&str, &str, fn(&GpuDevice, &GpuStatus) -> f64); 7] = [
+    let readings: [(&str, &str, Reading); 7] = [
         ("agentaflow_gpu_utilization", "Percent of time in which some kernel ran", |_, status| {
             status.utilization
         }),
@@ -204,7 +208,7 @@ fn write(
         let mut one = metric.encode_family(&labels)?;
         match kind {
             MetricType::Counter => {
-                one.encode_counter::<NoLabelSet, _, u64>(&(*value as u64), None)?
+                one.encode_counter::<NoLabelSet, _, u64>(&(*value as u64), None)?;
             }
             _ => one.encode_gauge(value)?,
         }

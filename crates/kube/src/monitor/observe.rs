@@ -1,4 +1,4 @@
-//! What is made of what was seen: the GPUNode, the labels and annotations of the node, and Events. Pure.
+//! What is made of what was seen: the `GPUNode`, the labels and annotations of the node, and Events. Pure.
 
 use std::collections::BTreeMap;
 
@@ -53,9 +53,9 @@ pub struct Happening {
 /// What there is to publish.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// The GPUNode's spec.
+    /// The `GPUNode`'s spec.
     pub spec: GpuNodeSpec,
-    /// The GPUNode's status.
+    /// The `GPUNode`'s status.
     pub status: GpuNodeStatus,
     /// Labels of the node.
     pub labels: BTreeMap<&'static str, String>,

@@ -45,9 +45,9 @@ fn with(mut gpu: (Device, Sample), change: impl FnOnce(&mut Sample)) -> (Device,
 }
 
 /// Turns one after the other, a quarter of a minute apart; the last report.
-fn after(turns: Vec<Seen>) -> Report {
+fn after(turns: &[Seen]) -> Report {
     let mut report = Report::default();
-    for (turn, seen) in (0..).zip(&turns) {
+    for (turn, seen) in (0..).zip(turns) {
         report = observe(&report.memory, seen, at(turn * 15));
     }
     report
@@ -63,7 +63,7 @@ fn condition<'a>(report: &'a Report, kind: &str) -> &'a Condition {
 
 #[test]
 fn a_healthy_node_is_published_as_documented() {
-    let report = after(vec![seen(vec![gpu(0), gpu(1)])]);
+    let report = after(&[seen(vec![gpu(0), gpu(1)])]);
     assert_eq!(report.spec.node_name, "n1");
     let device = &report.spec.gpu_devices[1];
     assert_eq!((&*device.id, &*device.name, device.memory_total), ("GPU-1", "NVIDIA A100", 40_960));
@@ -112,7 +112,7 @@ fn the_tier_follows_the_mean_exactly() {
     ] {
         let busy =
             |(index, percent): (u32, &u32)| with(gpu(index), |s| s.utilization = Some(*percent));
-        let report = after(vec![seen((0..).zip(&percents).map(busy).collect())]);
+        let report = after(&[seen((0..).zip(&percents).map(busy).collect())]);
         assert_eq!(report.labels[names::NODE_TIER], expected, "{percents:?}");
     }
 }
@@ -120,29 +120,29 @@ fn the_tier_follows_the_mean_exactly() {
 #[test]
 fn a_node_above_its_goal_says_so() {
     let busy = |percent| seen(vec![with(gpu(0), |sample| sample.utilization = Some(percent))]);
-    assert!(!after(vec![busy(80)]).line.above_goal);
-    assert!(after(vec![busy(81)]).line.above_goal);
+    assert!(!after(&[busy(80)]).line.above_goal);
+    assert!(after(&[busy(81)]).line.above_goal);
 }
 
 #[test]
 fn a_sick_gpu_is_taken_out_and_comes_back_when_healthy() {
     let hot = || seen(vec![with(gpu(0), |sample| sample.temperature = Some(96)), gpu(1)]);
     let cool = || seen(vec![gpu(0), gpu(1)]);
-    let report = after(vec![cool(), hot()]);
+    let report = after(&[cool(), hot()]);
     assert_eq!(reasons(&report), ["GPUOverheated"]);
     assert!(!report.status.gpu_status[0].available && report.status.gpu_status[1].available);
     assert_eq!(report.labels[names::NODE_SCHEDULABLE], "true");
     assert_eq!(condition(&report, "Healthy").reason, "GPUUnhealthy");
-    let report = after(vec![cool(), hot(), cool(), cool()]);
+    let report = after(&[cool(), hot(), cool(), cool()]);
     assert!(report.events.is_empty() && !report.status.gpu_status[0].available);
-    let report = after(vec![cool(), hot(), cool(), cool(), cool()]);
+    let report = after(&[cool(), hot(), cool(), cool(), cool()]);
     assert_eq!(reasons(&report), ["GPURecovered"]);
     assert!(report.status.gpu_status[0].available);
 }
 
 #[test]
 fn a_node_whose_gpus_are_all_sick_takes_no_work() {
-    let report = after(vec![seen(vec![with(gpu(0), |sample| sample.ecc_errors = Some(1))])]);
+    let report = after(&[seen(vec![with(gpu(0), |sample| sample.ecc_errors = Some(1))])]);
     assert_eq!(reasons(&report), ["GPUEccError"]);
     assert_eq!(report.status.phase, Some(GpuNodePhase::Unavailable));
     assert_eq!(report.labels[names::NODE_SCHEDULABLE], "false");
@@ -151,7 +151,7 @@ fn a_node_whose_gpus_are_all_sick_takes_no_work() {
 
 #[test]
 fn a_lost_gpu_stays_in_the_list_until_the_machine_was_restarted() {
-    let lost = after(vec![seen(vec![gpu(0), gpu(1)]), seen(vec![gpu(1)])]);
+    let lost = after(&[seen(vec![gpu(0), gpu(1)]), seen(vec![gpu(1)])]);
     assert_eq!(reasons(&lost), ["GPULost"]);
     assert_eq!(lost.spec.gpu_devices.len(), 2);
     assert!(!lost.status.gpu_status[0].available);
@@ -165,19 +165,19 @@ fn a_lost_gpu_stays_in_the_list_until_the_machine_was_restarted() {
 #[test]
 fn a_driver_that_fails_makes_the_node_unavailable_and_never_empty() {
     let broken = || Seen { gpus: Err("version mismatch".into()), ..seen(vec![]) };
-    let report = after(vec![seen(vec![gpu(0), gpu(1)]), broken()]);
+    let report = after(&[seen(vec![gpu(0), gpu(1)]), broken()]);
     assert_eq!(reasons(&report), ["GPUDriverFailed"]);
     assert_eq!(report.spec.gpu_devices.len(), 2);
     assert_eq!(report.status.phase, Some(GpuNodePhase::Unavailable));
     assert!(report.status.gpu_status.iter().all(|status| !status.available));
     assert_eq!(report.line.message.as_deref(), Some("version mismatch"));
     assert_eq!(condition(&report, "Ready").message, "version mismatch");
-    let again = after(vec![seen(vec![gpu(0), gpu(1)]), broken(), broken()]);
+    let again = after(&[seen(vec![gpu(0), gpu(1)]), broken(), broken()]);
     assert!(again.events.is_empty());
     let well = || seen(vec![gpu(0), gpu(1)]);
-    let back = after(vec![well(), broken(), well()]);
+    let back = after(&[well(), broken(), well()]);
     assert_eq!(reasons(&back), ["GPUDriverRecovered"]);
-    let back = after(vec![well(), broken(), well(), well(), well()]);
+    let back = after(&[well(), broken(), well(), well(), well()]);
     assert_eq!(back.status.phase, Some(GpuNodePhase::Active));
     assert!(back.events.is_empty());
 }
@@ -190,13 +190,13 @@ fn maintenance_closes_the_node_and_its_end_forgives_old_errors() {
     };
     let sick = || seen(vec![with(gpu(0), |sample| sample.xid = Some(79))]);
     for (why, reason) in [(Closed::Maintenance, "Maintenance"), (Closed::Cordoned, "Cordoned")] {
-        let report = after(vec![sick(), closed(Some(why))]);
+        let report = after(&[sick(), closed(Some(why))]);
         assert_eq!(report.status.phase, Some(GpuNodePhase::Maintenance));
         assert_eq!(report.labels[names::NODE_SCHEDULABLE], "false");
         assert_eq!(condition(&report, "Schedulable").reason, reason);
         assert!(!report.status.gpu_status[0].available);
     }
-    let report = after(vec![sick(), closed(Some(Closed::Maintenance)), closed(None)]);
+    let report = after(&[sick(), closed(Some(Closed::Maintenance)), closed(None)]);
     assert_eq!(reasons(&report), ["GPURecovered"]);
     assert_eq!(report.status.phase, Some(GpuNodePhase::Active));
 }
@@ -204,7 +204,7 @@ fn maintenance_closes_the_node_and_its_end_forgives_old_errors() {
 #[test]
 fn the_time_of_a_condition_is_when_it_changed() {
     let hot = || seen(vec![with(gpu(0), |sample| sample.temperature = Some(99))]);
-    let report = after(vec![seen(vec![gpu(0)]), hot(), hot()]);
+    let report = after(&[seen(vec![gpu(0)]), hot(), hot()]);
     assert_eq!(condition(&report, "Ready").last_transition_time, Time(at(0)));
     assert_eq!(condition(&report, "Healthy").last_transition_time, Time(at(15)));
 }
@@ -216,7 +216,7 @@ fn the_pods_of_a_device_are_named() {
     let allocations = [given("a", "GPU-0::0"), given("b", "GPU-0::1")];
     let devices: Vec<Device> = vec![gpu(0).0, gpu(1).0];
     let holders = Holders::of(&allocations, &devices, 2);
-    let report = after(vec![Seen { holders, ..seen(vec![gpu(0), gpu(1)]) }]);
+    let report = after(&[Seen { holders, ..seen(vec![gpu(0), gpu(1)]) }]);
     assert_eq!(report.status.gpu_status[0].current_workload.as_deref(), Some("ml/a,ml/b"));
     assert_eq!(report.status.gpu_status[1].current_workload, None);
 }
@@ -224,7 +224,7 @@ fn the_pods_of_a_device_are_named() {
 #[test]
 fn a_monitor_that_is_restarted_remembers_what_is_sick_and_what_is_lost() {
     let sick = seen(vec![with(gpu(0), |sample| sample.xid = Some(79)), gpu(1), gpu(2)]);
-    let before = after(vec![sick, seen(vec![gpu(0), gpu(1)])]);
+    let before = after(&[sick, seen(vec![gpu(0), gpu(1)])]);
     let mut published = GpuNode::new("n1", before.spec.clone());
     published.status = Some(before.status.clone());
     let memory = restore(Some(&published), Some(&before.annotations[names::NODE_STATUS]));
@@ -250,7 +250,7 @@ fn nonsense_in_what_was_published_is_no_memory() {
 
 #[test]
 fn a_driver_without_end_is_cut_short() {
-    let report = after(vec![Seen { gpus: Err("ä".repeat(5_000)), ..seen(vec![]) }]);
+    let report = after(&[Seen { gpus: Err("ä".repeat(5_000)), ..seen(vec![]) }]);
     assert!(report.events[0].note.chars().count() < 700);
     assert!(report.annotations[names::NODE_STATUS].len() < 4_000);
 }

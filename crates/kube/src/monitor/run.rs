@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Settings {
     /// The node that this machine is.
     pub node: String,
-    /// Where GPUNodes live.
+    /// Where `GPUNodes` live.
     pub namespace: String,
     /// How often to look.
     pub interval: Duration,
