@@ -4,6 +4,7 @@
 //! (`scheduler`, `monitor`, `webhook`). Decisions are the engine's alone.
 
 pub mod crd;
+pub mod monitor;
 pub mod names;
 pub mod scheduler;
 pub mod slim;

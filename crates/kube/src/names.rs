@@ -25,6 +25,8 @@ pub const NODE_DEVICES: &str = "agentaflow.gpu/devices";
 pub const NODE_STATUS: &str = "agentaflow.gpu/status";
 /// Node annotation: when the status was written.
 pub const NODE_LAST_UPDATE: &str = "agentaflow.gpu/last-update";
+/// Node label or annotation, set by people: `true` while they work on its GPUs.
+pub const NODE_MAINTENANCE: &str = "agentaflow.gpu/maintenance";
 
 /// What our own labels and annotations on pods begin with.
 pub const PREFIX: &str = "agentaflow.gpu/";
