@@ -7,10 +7,12 @@ mod events;
 mod explain;
 mod guardian;
 mod jobs;
+mod kubernetes;
 mod logs;
 mod nodes;
 mod openapi;
 mod run;
+mod scheduler;
 mod server;
 mod simulate;
 mod standalone;
@@ -45,6 +47,7 @@ pub(crate) enum Command {
     Context(context::Args),
     Server(Box<server::Args>),
     Agent(Box<agent::Args>),
+    Scheduler(Box<scheduler::Args>),
     Simulate(Box<simulate::Args>),
     #[command(hide = true)]
     Guardian(guardian::Args),
@@ -71,6 +74,7 @@ impl Command {
             Self::Context(args) => context::run(&args),
             Self::Server(args) => server::run(&args),
             Self::Agent(args) => agent::run(&args),
+            Self::Scheduler(args) => scheduler::run(&args),
             Self::Simulate(args) => simulate::run(&args),
             Self::Guardian(args) => guardian::run(&args),
             Self::Openapi(args) => openapi::run(&args),

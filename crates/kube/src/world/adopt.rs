@@ -99,8 +99,7 @@ impl World {
         if !self.tell(Event::Adopt(Box::new(adopted))) {
             return false;
         }
-        let mut group =
-            Group::new(belonging.kind.clone(), belonging.need, belonging.traits.clone());
+        let mut group = Group::new(belonging.need, belonging.traits.clone());
         group.take_over();
         for (task, member) in (0..).zip(found) {
             group.members.insert(task, member.key.clone());

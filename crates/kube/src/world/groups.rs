@@ -17,7 +17,6 @@ use crate::workload;
 /// A workload of the engine and its pods.
 #[derive(Debug)]
 pub(super) struct Group {
-    pub(super) kind: Kind,
     need: u32,
     traits: Traits,
     /// Pods by task; those that are over have left.
@@ -148,9 +147,9 @@ impl World {
     }
 
     fn enter(&mut self, key: &Key, belonging: Belonging) {
-        let Belonging { id, kind, need, traits } = belonging;
+        let Belonging { id, need, traits, .. } = belonging;
         let group =
-            self.groups.entry(id.clone()).or_insert_with(|| Group::new(kind, need, traits.clone()));
+            self.groups.entry(id.clone()).or_insert_with(|| Group::new(need, traits.clone()));
         (group.need, group.traits) = (need, traits);
         let free = (0..=group.members.len() as u32).find(|task| !group.members.contains_key(task));
         let task = free.unwrap_or_default();
@@ -382,9 +381,8 @@ impl Group {
         (self.known, self.placed) = (true, true);
     }
 
-    pub(super) fn new(kind: Kind, need: u32, traits: Traits) -> Self {
+    pub(super) fn new(need: u32, traits: Traits) -> Self {
         Self {
-            kind,
             need,
             traits,
             members: BTreeMap::new(),

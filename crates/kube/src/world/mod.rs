@@ -21,7 +21,7 @@ mod show;
 mod workloads;
 
 pub use acts::{About, Act, Bind, BindResult, ClaimAct, Key, Note, Outcome, Owner, PodRef};
-pub use settings::{Settings, SettingsError};
+pub use settings::{Settings, SettingsError, node_selector, percent, strategy};
 pub use show::{Answer, Census};
 
 use agentaflow_engine::{Event, Rejected, Scheduler, Snapshot, Time, WorkloadId};

@@ -38,11 +38,6 @@ impl Queues {
         self.told.get(queue.as_str()).map_or(10, |queue| queue.max_priority)
     }
 
-    /// The queues by name.
-    pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.specs.keys()
-    }
-
     fn names_namespace(&self, name: &str, namespace: &str) -> bool {
         let spec = self.specs.get(name);
         spec.is_some_and(|spec| {

@@ -1,0 +1,50 @@
+//! What the commands for Kubernetes share: the client, the namespace, where to listen.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use agentaflow_kube::names;
+use anyhow::{Context as _, Result};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+use crate::context::variable;
+
+/// A client of the cluster that is meant.
+pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<kube::Client> {
+    // Only an error when there is one already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let config = match kubeconfig {
+        Some(file) => {
+            let read = Kubeconfig::read_from(file)
+                .with_context(|| format!("cannot read the kubeconfig `{}`", file.display()))?;
+            kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+                .await
+                .with_context(|| format!("cannot use the kubeconfig `{}`", file.display()))?
+        }
+        None => kube::Config::infer().await.context(
+            "no cluster is known: run it in a pod, set KUBECONFIG, or give --kubeconfig",
+        )?,
+    };
+    kube::Client::try_from(config).context("cannot make a client of the cluster")
+}
+
+/// The namespace of the product.
+pub(crate) fn namespace(given: Option<&str>) -> String {
+    let named = given.map(str::to_owned).or_else(|| variable("KUBERNETES_NAMESPACE"));
+    named.unwrap_or_else(|| names::NAMESPACE.to_owned())
+}
+
+/// Where to listen, if anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listen(pub(crate) Option<SocketAddr>);
+
+/// Reads an address, or `none`.
+pub(crate) fn listen(text: &str) -> Result<Listen, String> {
+    match text {
+        "none" | "off" => Ok(Listen(None)),
+        address => address
+            .parse()
+            .map(|address| Listen(Some(address)))
+            .map_err(|_| "write it like 0.0.0.0:8080, or `none`".to_owned()),
+    }
+}
