@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::daemon::Daemon;
 use super::{Started, folder, given};
@@ -26,7 +26,7 @@ done
 pub(super) fn start() -> Result<Started> {
     let binaries = match kube::ensure_binaries() {
         Ok(binaries) => binaries,
-        Err(error) => return of_somebody_else(error),
+        Err(error) => return of_somebody_else(&error),
     };
     let folder = folder("kube")?;
     let dir = folder.join("plane");
@@ -41,11 +41,11 @@ pub(super) fn start() -> Result<Started> {
 
 /// Without Go: the cluster of KUBECONFIG, if it is on this machine. Our tests make kinds and webhooks, which is nothing
 /// to do to a cluster that others rely on; whoever wants that says so with our own variable.
-fn of_somebody_else(error: anyhow::Error) -> Result<Started> {
+fn of_somebody_else(error: &anyhow::Error) -> Result<Started> {
     let kubeconfig = given("KUBECONFIG")
         .filter(|file| fs::read_to_string(file).is_ok_and(|text| is_on_this_machine(&text)));
     let advice = "AGENTAFLOW_TEST_KUBE may name the kubeconfig of a cluster to test on";
-    let kubeconfig = kubeconfig.ok_or_else(|| error.context(advice))?;
+    let Some(kubeconfig) = kubeconfig else { bail!("{error:#}; {advice}") };
     println!("   the tests of Kubernetes use the cluster of {kubeconfig}");
     Ok(Started::elsewhere(kubeconfig))
 }
