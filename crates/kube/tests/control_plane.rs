@@ -2,12 +2,14 @@
 
 mod support;
 
+use std::process::Command;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
-use kube::api::ListParams;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
-use support::{Binder, NodePlan, PodPlan, Program, Proxy, Share, wait_for};
+use support::{Binder, Cluster, NodePlan, PodPlan, Program, Proxy, Share, wait_for};
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
@@ -60,7 +62,7 @@ async fn kube_pods_of_a_share_use_only_its_nodes_whoever_makes_them() {
         let nodes = pods.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.as_ref());
         let nodes: Vec<&String> = nodes.collect();
         assert!(nodes.iter().all(|node| **node == own), "{nodes:?}");
-        let done = |pod: &&k8s_openapi::api::core::v1::Pod| {
+        let done = |pod: &&Pod| {
             pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Succeeded")
         };
         let done = pods.iter().filter(done).count();
@@ -97,33 +99,44 @@ async fn kube_an_account_may_do_only_what_its_role_allows() {
     );
     share.apply(&manifests).await;
     let kubeconfig = share.kubeconfig_of("reader").await;
-    let client = support::Cluster::client_of(&kubeconfig).await;
-    let nodes: kube::Api<Node> = kube::Api::all(client);
+    let client = Cluster::client_of(&kubeconfig).await;
+    let nodes: Api<Node> = Api::all(client);
     wait_for("the role in force", async || nodes.list(&ListParams::default()).await).await;
-    let refused = nodes.delete("any", &kube::api::DeleteParams::default()).await.unwrap_err();
+    let refused = nodes.delete("any", &DeleteParams::default()).await.unwrap_err();
     assert!(refused.to_string().contains("forbidden"), "{refused}");
 }
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
-async fn kube_a_pulled_cable_ends_a_watch_and_a_plugged_one_lets_it_begin_again() {
+async fn kube_a_pulled_cable_cuts_a_client_off_until_it_is_plugged_in_again() {
     let share = Share::new().await;
-    let Some(programs) = &share.cluster.programs else { return };
     let proxy = Proxy::start(&share.cluster.kubeconfig).await;
     let kubeconfig = proxy.write_kubeconfig(share.file("proxy.kubeconfig"));
-    let mut kubectl = std::process::Command::new(programs.join("kubectl"));
-    kubectl.arg("--kubeconfig").arg(kubeconfig);
-    kubectl.args(["get", "nodes", "--watch", "--selector", &share.node_selector()]);
-    let mut watch = Program::start(kubectl, &share.file("kubectl.log"));
-    let first = share.node("first", &NodePlan::plain()).await;
-    watch.says(&first).await;
+    let nodes: Api<Node> = Api::all(Cluster::client_of(&kubeconfig).await);
+    let own = ListParams::default().labels(&share.node_selector());
+    assert!(nodes.list(&own).await.unwrap().items.is_empty());
     proxy.unplug();
-    wait_for("kubectl ends", async || if watch.runs() { Err("it runs") } else { Ok(()) }).await;
+    assert!(nodes.list(&own).await.is_err());
     proxy.plug();
-    let second = share.node("second", &NodePlan::plain()).await;
-    watch.restart();
-    watch.says(&second).await;
-    watch.kill();
+    share.node("a", &NodePlan::plain()).await;
+    assert_eq!(nodes.list(&own).await.unwrap().items.len(), 1);
+}
+
+#[tokio::test]
+async fn a_killed_program_begins_again_and_its_log_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sh = Command::new("sh");
+    sh.args(["-c", "trap 'echo bye; exit 3' TERM; echo life $$; while :; do sleep 0.05; done"]);
+    let mut program = Program::start(sh, &folder.path().join("log"));
+    let first = program.pid();
+    program.says(&format!("life {first}")).await;
+    program.kill();
+    assert!(!program.runs());
+    program.restart();
+    let second = program.pid();
+    program.says(&format!("life {second}")).await;
+    assert_eq!(program.terminate().code(), Some(3));
+    assert_eq!(program.log(), format!("life {first}\nlife {second}\nbye\n"));
 }
 
 #[tokio::test]

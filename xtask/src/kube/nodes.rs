@@ -19,8 +19,9 @@ const WORKERS: usize = 4;
 
 const ZONES: [&str; 3] = ["a", "b", "c"];
 
-/// How long new nodes may take to be ready.
+/// How long new nodes may take to be ready: all of them, and each of them.
 const PATIENCE: Duration = Duration::from_mins(3);
+const PATIENCE_EACH: Duration = Duration::from_millis(200);
 
 /// Makes the nodes that are missing and waits until they are ready; gives their number.
 pub(super) fn ensure(kubectl: &(impl Fn() -> Command + Sync), options: &Options) -> Result<usize> {
@@ -38,9 +39,9 @@ pub(super) fn ensure(kubectl: &(impl Fn() -> Command + Sync), options: &Options)
             calls.into_iter().try_for_each(|call| call.join().expect("it does not panic"))
         })?;
     }
-    let started = Instant::now();
+    let (started, patience) = (Instant::now(), PATIENCE + PATIENCE_EACH * options.nodes);
     while !missing.is_empty() && nodes(kubectl)?.iter().any(|node| !is_usable(node)) {
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > patience {
             bail!("some nodes are not ready: {}", summary(kubectl)?);
         }
         thread::sleep(Duration::from_millis(300));

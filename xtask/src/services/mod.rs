@@ -36,8 +36,6 @@ pub(crate) struct Kind {
     /// Tells its tests where it is.
     variable: &'static str,
     start: fn() -> Result<Started>,
-    /// Another variable that may name one of somebody else, for when ours cannot be started.
-    fallback: Option<&'static str>,
 }
 
 const KINDS: [Kind; 3] = [
@@ -46,21 +44,18 @@ const KINDS: [Kind; 3] = [
         prefix: "postgres_",
         variable: "AGENTAFLOW_TEST_POSTGRES",
         start: postgres::start,
-        fallback: None,
     },
     Kind {
         name: "Docker engine",
         prefix: "docker_",
         variable: "AGENTAFLOW_TEST_DOCKER",
         start: docker::start,
-        fallback: None,
     },
     Kind {
         name: "Kubernetes control plane",
         prefix: "kube_",
         variable: "AGENTAFLOW_TEST_KUBE",
         start: kubernetes::start,
-        fallback: Some("KUBECONFIG"),
     },
 ];
 
@@ -120,11 +115,7 @@ pub(crate) fn belongs(test: &str, kind: &Kind) -> bool {
 pub(crate) fn start(kind: &'static Kind) -> Service {
     let started = match given(kind.variable) {
         Some(place) => Ok(Started::elsewhere(place)),
-        None => (kind.start)().or_else(|error| {
-            let place = kind.fallback.and_then(given).ok_or(error)?;
-            println!("   no {} of our own: the one of {place} is used", kind.name);
-            Ok(Started::elsewhere(place))
-        }),
+        None => (kind.start)(),
     };
     Service { kind, started }
 }

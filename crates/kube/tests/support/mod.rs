@@ -21,6 +21,7 @@ mod nodes;
 mod pods;
 mod program;
 mod proxy;
+mod scheduler;
 mod share;
 mod wait;
 
@@ -29,5 +30,6 @@ pub(crate) use nodes::NodePlan;
 pub(crate) use pods::{Binder, PodPlan, state};
 pub(crate) use program::Program;
 pub(crate) use proxy::Proxy;
+pub(crate) use scheduler::Scheduler;
 pub(crate) use share::{Cluster, OWNER, Share, free_port, repository};
 pub(crate) use wait::{SOON, wait_for, wait_within};

@@ -1,0 +1,67 @@
+//! Our scheduler, as a program of its own, for the pods and nodes of one share.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::http::get;
+use super::program::Program;
+use super::share::{Share, free_port};
+use super::wait::wait_for;
+
+/// A running `agentaflow scheduler`. It is killed at the end of the test.
+pub(crate) struct Scheduler {
+    pub(crate) program: Program,
+    /// Health and explanations.
+    pub(crate) http: u16,
+    pub(crate) metrics: u16,
+}
+
+impl Scheduler {
+    /// Starts it with all rights and waits until it is ready. `executable` is `env!("CARGO_BIN_EXE_agentaflow")`.
+    pub(crate) async fn start(executable: &str, share: &Share, extra: &[&str]) -> Self {
+        share.apply_file("deploy/crds").await;
+        let mut scheduler =
+            Self::launch(executable, share, &share.cluster.kubeconfig, "scheduler", extra);
+        scheduler.ready().await;
+        scheduler
+    }
+
+    /// Starts it with a kubeconfig of your choice, such as that of an account or of a proxy, and does not wait. `name`
+    /// names its log; several may run for one share, and then one of them leads.
+    pub(crate) fn launch(
+        executable: &str,
+        share: &Share,
+        kubeconfig: &Path,
+        name: &str,
+        extra: &[&str],
+    ) -> Self {
+        let (http, metrics) = (free_port(), free_port());
+        let mut command = Command::new(executable);
+        command.arg("scheduler").arg("--kubeconfig").arg(kubeconfig);
+        command.args(["--namespace", &share.namespace]);
+        command.args(["--scheduler-name", &share.scheduler_name()]);
+        command.args(["--node-selector", &share.node_selector()]);
+        command.args(["--lease-name", &share.scheduler_name()]);
+        command.args(["--http", &format!("127.0.0.1:{http}")]);
+        command.args(["--metrics", &format!("127.0.0.1:{metrics}")]);
+        command.args(["--webhook", "off"]).args(extra);
+        let program = Program::start(command, &share.file(&format!("{name}.log")));
+        Self { program, http, metrics }
+    }
+
+    /// Waits until it says that it is ready.
+    pub(crate) async fn ready(&mut self) {
+        wait_for("the scheduler is ready", async || {
+            assert!(self.program.runs(), "it ended:\n{}", self.program.log());
+            let answer = get(self.http, "/readyz").ok_or("no answer".to_owned())?;
+            if answer.status == 200 { Ok(()) } else { Err(answer.body) }
+        })
+        .await;
+    }
+
+    /// Ended without a chance to tidy up, and started again.
+    pub(crate) async fn crash_and_restart(&mut self) {
+        self.program.restart();
+        self.ready().await;
+    }
+}
