@@ -185,6 +185,7 @@ impl Scheduler {
         self.serial += 1;
         let job = Job {
             shape,
+            facet: None,
             queue,
             state: State::Waiting,
             tasks: SmallVec::from_elem(Slot::default(), workload.tasks as usize),
@@ -197,7 +198,9 @@ impl Scheduler {
             told: None,
             spec: workload,
         };
-        self.jobs.insert(job)
+        let index = self.jobs.insert(job);
+        self.regroup();
+        index
     }
 
     fn watch_terms(&mut self, workload: &Workload) {
@@ -313,6 +316,7 @@ impl Scheduler {
         self.queues.get_mut(gone.queue).members -= 1;
         if !gone.spec.request.affinity.is_empty() || !gone.spec.request.spread.is_empty() {
             self.terms.unwatch(&gone.spec.request);
+            self.regroup();
         }
         gone
     }

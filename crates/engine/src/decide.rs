@@ -142,7 +142,9 @@ impl Scheduler {
         let (shape, strategy) = (self.jobs.get(job).shape, self.strategy(self.jobs.get(job)));
         for (task, (node, claim)) in planned.into_iter().enumerate() {
             let barred = !self.terms.ignore(&spec.request)
-                && self.judge(shape, strategy, &[]).verdicts[node as usize].lack.is_some();
+                && self.judge(&spec.request, shape, strategy, &[]).verdicts[node as usize]
+                    .lack
+                    .is_some();
             if barred {
                 for task in 0..task {
                     self.unseat(job, task as u32);

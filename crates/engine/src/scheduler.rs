@@ -150,6 +150,7 @@ impl Scheduler {
         GroupKey {
             queue: job.queue,
             shape: job.shape,
+            facet: job.facet.clone(),
             tasks: job.spec.tasks,
             topology: job.spec.topology.clone(),
             strategy: job.spec.strategy,
@@ -183,11 +184,35 @@ impl Scheduler {
 
     /// Puts a waiting workload into its group.
     pub(crate) fn enqueue(&mut self, job: JobIdx) {
+        self.jobs.get_mut(job).facet = self.terms.facet(&self.jobs.get(job).spec.request.labels);
         let (key, rank) = (self.group_key(job), self.rank(job));
         let group = self.pending.insert(key, rank, job, &mut self.queues);
         // Equal work waits because of a hold, but this one is short enough to use it.
         if self.is_gone_in_time(job) {
             self.pending.unblock(group, &mut self.queues);
+        }
+    }
+
+    /// Somebody asks about labels that nobody asked about before, or nobody does any more: what waits
+    /// and has them is grouped anew.
+    pub(crate) fn regroup(&mut self) {
+        let keys = self.terms.take_changed_keys();
+        if keys.is_empty() {
+            return;
+        }
+        let waiting = self.pending.groups().flat_map(|(_, group)| &group.members);
+        let mut waiting: Vec<_> = waiting.map(|((_, serial), job)| (*serial, *job)).collect();
+        waiting.retain(|(_, job)| {
+            let labels = &self.jobs.get(*job).spec.request.labels;
+            keys.iter().any(|key| labels.contains_key(key))
+        });
+        waiting.sort_unstable();
+        for (_, job) in waiting {
+            let (from, rank) = (self.group_key(job), self.rank(job));
+            let facet = self.terms.facet(&self.jobs.get(job).spec.request.labels);
+            self.jobs.get_mut(job).facet = facet;
+            let to = self.group_key(job);
+            self.pending.regroup(&from, to, rank, job, &mut self.queues);
         }
     }
 

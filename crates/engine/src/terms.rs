@@ -5,6 +5,7 @@
 
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::cluster::fit::Code;
 use crate::cluster::{Cluster, Domains, NodeIdx};
@@ -24,6 +25,10 @@ pub(crate) struct Terms {
     owners: BTreeMap<TaskAffinity, Counts>,
     /// Holders of tokens that the whole cluster must agree on.
     tokens: FxHashMap<TokenName, Counts>,
+    /// Labels that any of these ask about, and how often.
+    keys: BTreeMap<Arc<str>, u32>,
+    /// Labels that somebody began or ceased to ask about.
+    changed_keys: Vec<Arc<str>>,
 }
 
 /// A task as terms see it.
@@ -60,6 +65,38 @@ impl Terms {
         self.selectors.keys().any(|selector| selector.matches(labels))
     }
 
+    /// The part of a task's labels that anybody's terms ask about: two tasks for which it is the same
+    /// are the same to all terms.
+    pub(crate) fn facet(&self, labels: &Labels) -> Option<Arc<Labels>> {
+        if self.keys.is_empty() || labels.is_empty() {
+            return None;
+        }
+        let asked = labels.iter().filter(|(key, _)| self.keys.contains_key(*key));
+        let facet: Labels = asked.map(|(key, value)| (key.clone(), value.clone())).collect();
+        (!facet.is_empty()).then(|| Arc::new(facet))
+    }
+
+    /// The labels that somebody began or ceased to ask about since this was last asked.
+    pub(crate) fn take_changed_keys(&mut self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.changed_keys)
+    }
+
+    /// Somebody begins (`sign` 1) or ceases (`sign` -1) to ask about labels.
+    fn ask(&mut self, selector: &Selector, sign: i32) {
+        for key in selector.keys() {
+            let asked = self.keys.entry(key.clone()).or_default();
+            let before = *asked;
+            *asked = asked.wrapping_add_signed(sign);
+            let vanished = *asked == 0;
+            if vanished {
+                self.keys.remove(key);
+            }
+            if vanished || before == 0 {
+                self.changed_keys.push(key.clone());
+            }
+        }
+    }
+
     /// Begins to count for the terms of a request; `existing` are all tasks there are.
     pub(crate) fn watch<'a>(
         &mut self,
@@ -67,16 +104,18 @@ impl Terms {
         existing: impl Fn() -> Box<dyn Iterator<Item = (NodeIdx, &'a Labels)> + 'a>,
     ) {
         for selector in selectors(request) {
-            let entry = self.selectors.entry(selector.clone()).or_insert_with(|| {
-                let mut counts = Counts::default();
-                for (node, labels) in existing() {
-                    if selector.matches(labels) {
-                        *counts.entry(node).or_default() += 1;
-                    }
+            if let Some(entry) = self.selectors.get_mut(selector) {
+                entry.0 += 1;
+                continue;
+            }
+            let mut counts = Counts::default();
+            for (node, labels) in existing() {
+                if selector.matches(labels) {
+                    *counts.entry(node).or_default() += 1;
                 }
-                (0, counts)
-            });
-            entry.0 += 1;
+            }
+            self.selectors.insert(selector.clone(), (1, counts));
+            self.ask(selector, 1);
         }
     }
 
@@ -87,6 +126,7 @@ impl Terms {
                 entry.0 -= 1;
                 if entry.0 == 0 {
                     self.selectors.remove(selector);
+                    self.ask(selector, -1);
                 }
             }
         }
@@ -100,10 +140,15 @@ impl Terms {
             }
         }
         for term in task.affinity {
-            let owners = self.owners.entry(term.clone()).or_default();
+            if !self.owners.contains_key(term) {
+                self.owners.insert(term.clone(), Counts::default());
+                self.ask(&term.selector, 1);
+            }
+            let Some(owners) = self.owners.get_mut(term) else { continue };
             count(owners, node, sign);
             if owners.is_empty() {
                 self.owners.remove(term);
+                self.ask(&term.selector, -1);
             }
         }
         for (token, usage) in task.tokens {
