@@ -8,6 +8,7 @@ mod explain;
 mod guardian;
 mod jobs;
 mod logs;
+mod monitor;
 mod nodes;
 mod openapi;
 mod run;
@@ -45,6 +46,7 @@ pub(crate) enum Command {
     Context(context::Args),
     Server(Box<server::Args>),
     Agent(Box<agent::Args>),
+    Monitor(Box<monitor::Args>),
     Simulate(Box<simulate::Args>),
     #[command(hide = true)]
     Guardian(guardian::Args),
@@ -71,6 +73,7 @@ impl Command {
             Self::Context(args) => context::run(&args),
             Self::Server(args) => server::run(&args),
             Self::Agent(args) => agent::run(&args),
+            Self::Monitor(args) => monitor::run(&args),
             Self::Simulate(args) => simulate::run(&args),
             Self::Guardian(args) => guardian::run(&args),
             Self::Openapi(args) => openapi::run(&args),
