@@ -110,7 +110,7 @@ impl Stage {
         let namespaces = Api::all(self.client.clone());
         namespaces.create(&PostParams::default(), &namespace).await.unwrap();
         let mut node: Node = serde_json::from_value(object("Node")).unwrap();
-        node.labels_mut().insert("kept".into(), "as it was".into());
+        node.labels_mut().insert("kept".into(), "as-it-was".into());
         self.nodes().create(&PostParams::default(), &node).await.unwrap();
         wait_for("GPUNodes served", async || self.gpu_nodes().list(&ListParams::default()).await)
             .await;
@@ -219,7 +219,7 @@ async fn kube_the_gpus_of_a_node_appear_and_a_sick_one_goes_and_comes_back() {
     .await;
     assert_eq!(stage.label(names::NODE_SCHEDULABLE).await.as_deref(), Some("true"));
     assert_eq!(stage.label(names::NODE_TIER).await.as_deref(), Some("low"));
-    assert_eq!(stage.label("kept").await.as_deref(), Some("as it was"));
+    assert_eq!(stage.label("kept").await.as_deref(), Some("as-it-was"));
 
     stage.gpus.set(|script| script.samples[1].temperature = Some(96));
     stage.published("a GPU out", |node| gpu(node, 0).available && !gpu(node, 1).available).await;
