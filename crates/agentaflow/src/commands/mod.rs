@@ -9,6 +9,7 @@ mod guardian;
 mod jobs;
 mod kubernetes;
 mod logs;
+mod monitor;
 mod nodes;
 mod openapi;
 mod run;
@@ -48,6 +49,7 @@ pub(crate) enum Command {
     Server(Box<server::Args>),
     Agent(Box<agent::Args>),
     Scheduler(Box<scheduler::Args>),
+    Monitor(Box<monitor::Args>),
     Simulate(Box<simulate::Args>),
     #[command(hide = true)]
     Guardian(guardian::Args),
@@ -75,6 +77,7 @@ impl Command {
             Self::Server(args) => server::run(&args),
             Self::Agent(args) => agent::run(&args),
             Self::Scheduler(args) => scheduler::run(&args),
+            Self::Monitor(args) => monitor::run(&args),
             Self::Simulate(args) => simulate::run(&args),
             Self::Guardian(args) => guardian::run(&args),
             Self::Openapi(args) => openapi::run(&args),

@@ -50,17 +50,17 @@ pub struct Writes {
     pub node: Option<Value>,
 }
 
-/// Decides what to write; `interval` is when this will be asked again.
+/// Decides what to write; what was written so long ago is written again.
 pub fn diff(
     written: &Written,
     node: &slim::Node,
     report: &Report,
     now: Timestamp,
-    interval: Duration,
+    again_after: Duration,
 ) -> Writes {
     let due = |then: Timestamp| {
-        let passed = Duration::try_from(now.duration_since(then)).unwrap_or(REFRESH);
-        passed + interval >= REFRESH
+        // A clock that was set back says nothing about how long ago that was.
+        !Duration::try_from(now.duration_since(then)).is_ok_and(|passed| passed < again_after)
     };
     let status = match &written.status {
         Some((old, then)) => is_news(old, &report.status) || due(*then),

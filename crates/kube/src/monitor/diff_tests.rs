@@ -3,7 +3,8 @@ use crate::crd::GpuNodePhase;
 use crate::monitor::line::DeviceLine;
 use std::collections::BTreeMap;
 
-const INTERVAL: Duration = Duration::from_secs(15);
+/// A minute, less the interval until the next look.
+const AGAIN: Duration = Duration::from_secs(45);
 
 fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + seconds).unwrap()
@@ -58,7 +59,7 @@ fn written() -> Written {
 fn check(seconds: i64, change: impl FnOnce(&mut Report), expected: (bool, bool, bool)) {
     let mut report = report();
     change(&mut report);
-    let writes = diff(&written(), &node(), &report, at(seconds), INTERVAL);
+    let writes = diff(&written(), &node(), &report, at(seconds), AGAIN);
     assert_eq!((writes.spec, writes.status, writes.line), expected);
 }
 
@@ -103,24 +104,24 @@ fn what_changes_the_use_of_a_gpu_is_written_at_once() {
 #[test]
 fn readings_alone_do_not_wake_those_who_watch_nodes() {
     check(15, |report| report.line.utilization = 99.0, (false, false, false));
-    let writes = diff(&written(), &node(), &report(), at(15), INTERVAL);
+    let writes = diff(&written(), &node(), &report(), at(15), AGAIN);
     assert_eq!(writes.node, None);
 }
 
 #[test]
 fn the_patch_of_a_node_holds_nothing_but_what_differs() {
-    let writes = diff(&written(), &node(), &report(), at(45), INTERVAL);
+    let writes = diff(&written(), &node(), &report(), at(45), AGAIN);
     let expected = json!({"metadata": {"annotations": {names::NODE_STATUS: "{}", names::NODE_LAST_UPDATE: "now"}}});
     assert_eq!(writes.node, Some(expected));
     let mut stripped = node();
     stripped.metadata.labels = None;
-    let writes = diff(&written(), &stripped, &report(), at(15), INTERVAL);
+    let writes = diff(&written(), &stripped, &report(), at(15), AGAIN);
     assert_eq!(writes.node, Some(json!({"metadata": {"labels": {names::NODE_COUNT: "1"}}})));
 }
 
 #[test]
 fn a_monitor_that_starts_writes_everything() {
-    let writes = diff(&Written::default(), &slim::Node::default(), &report(), at(0), INTERVAL);
+    let writes = diff(&Written::default(), &slim::Node::default(), &report(), at(0), AGAIN);
     assert!(writes.spec && writes.status && writes.line);
     let patch = writes.node.unwrap();
     assert_eq!(patch["metadata"]["labels"], json!({names::NODE_COUNT: "1"}));

@@ -6,7 +6,7 @@
 //! * Out, it comes back after [`HEALTHY_SAMPLES`] healthy samples in a row.
 //! * Memory errors count since the driver was loaded, so they end with a reset, which clears the counter. An XID is
 //!   told once and nothing takes it back, so it is kept until the machine was restarted or people say that they
-//!   have looked after it: the end of a maintenance.
+//!   have looked after it: the end of a maintenance, or of a cordon.
 
 use agentaflow_gpu::Sample;
 use serde::{Deserialize, Serialize};

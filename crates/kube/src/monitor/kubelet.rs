@@ -181,4 +181,4 @@ pub(super) struct AllocatableResponse {
 
 #[cfg(test)]
 #[path = "kubelet_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -14,8 +14,8 @@ use super::*;
 
 /// A kubelet that answers what it is told to, over a real socket.
 #[derive(Clone, Default)]
-struct FakeKubelet {
-    list: Arc<Mutex<ListResponse>>,
+pub(in crate::monitor) struct FakeKubelet {
+    pub(in crate::monitor) list: Arc<Mutex<ListResponse>>,
     allocatable: Arc<Mutex<Option<AllocatableResponse>>>,
     broken: Arc<AtomicBool>,
 }
@@ -67,7 +67,10 @@ impl<T: Clone + Send + 'static> UnaryService<Empty> for Answer<T> {
     }
 }
 
-fn serve(kubelet: FakeKubelet, socket: &Path) -> tokio::task::JoinHandle<()> {
+pub(in crate::monitor) fn serve(
+    kubelet: FakeKubelet,
+    socket: &Path,
+) -> tokio::task::JoinHandle<()> {
     let listener = tokio::net::UnixListener::bind(socket).unwrap();
     let incoming = futures_util::stream::unfold(listener, |listener| async move {
         let stream = listener.accept().await.map(|(stream, _)| stream);
@@ -79,14 +82,14 @@ fn serve(kubelet: FakeKubelet, socket: &Path) -> tokio::task::JoinHandle<()> {
     })
 }
 
-fn devices(resource: &str, ids: &[&str]) -> ContainerDevices {
+pub(in crate::monitor) fn devices(resource: &str, ids: &[&str]) -> ContainerDevices {
     ContainerDevices {
         resource: resource.into(),
         ids: ids.iter().map(|id| (*id).to_owned()).collect(),
     }
 }
 
-fn pod(name: &str, containers: Vec<Vec<ContainerDevices>>) -> PodResources {
+pub(in crate::monitor) fn pod(name: &str, containers: Vec<Vec<ContainerDevices>>) -> PodResources {
     let container = |devices| ContainerResources { name: "main".into(), devices };
     let containers = containers.into_iter().map(container).collect();
     PodResources { name: name.into(), namespace: "ml".into(), containers }

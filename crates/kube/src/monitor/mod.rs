@@ -69,3 +69,6 @@ pub enum MonitorError {
     #[error("{0}")]
     Gpus(String),
 }
+
+#[cfg(test)]
+mod kube_tests;

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::diff::{Written, diff};
 use super::observe::{Happening, Report};
+use super::run::Settings;
 use super::seen::Holders;
 use super::serve::Pulse;
 use super::{FIELD_MANAGER, MonitorError, watch};
@@ -27,7 +28,7 @@ const MOST_EVENTS: usize = 100;
 pub(super) struct Publisher {
     client: Client,
     namespace: String,
-    interval: Duration,
+    again_after: Duration,
     patience: Duration,
     pulse: Arc<Pulse>,
     written: Written,
@@ -37,18 +38,16 @@ pub(super) struct Publisher {
 }
 
 impl Publisher {
-    pub(super) fn new(
-        client: Client,
-        namespace: String,
-        interval: Duration,
-        pulse: Arc<Pulse>,
-    ) -> Self {
+    pub(super) fn new(client: Client, settings: &Settings, pulse: Arc<Pulse>) -> Self {
+        let Settings { interval, refresh, namespace, .. } = settings.clone();
+        // The next chance is an interval away.
+        let again_after = refresh.saturating_sub(interval);
         // A call that hangs must not look like a loop that hangs.
         let patience = (interval * 2).clamp(Duration::from_secs(1), Duration::from_secs(10));
         Self {
             client,
             namespace,
-            interval,
+            again_after,
             patience,
             pulse,
             written: Written::default(),
@@ -83,7 +82,7 @@ impl Publisher {
         report: &Report,
         now: Timestamp,
     ) -> Result<(), MonitorError> {
-        let writes = diff(&self.written, node, report, now, self.interval);
+        let writes = diff(&self.written, node, report, now, self.again_after);
         if writes.spec {
             self.write_spec(node, report).await?;
         }

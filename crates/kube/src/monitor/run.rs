@@ -40,6 +40,8 @@ pub struct Settings {
     pub namespace: String,
     /// How often to look.
     pub interval: Duration,
+    /// The longest time between two writes of the status; [`super::REFRESH`] but for tests.
+    pub refresh: Duration,
     /// Percent of utilisation to aim at.
     pub goal: u32,
     /// Finds the GPUs.
@@ -156,12 +158,11 @@ impl Monitor {
             registry.register_collector(Box::new(Arc::clone(&metrics)));
             tokio::spawn(serve::metrics(listener, Arc::new(registry), stop.clone()));
         }
-        let (namespace, interval) = (settings.namespace.clone(), settings.interval);
         Ok(Self {
             eyes: Eyes::new(Arc::clone(&settings.gpus), settings.proc.clone()),
             kubelet: Kubelet::new(&settings.pod_resources),
             watch: Watch::start(&client, &settings.node, stop),
-            publisher: Publisher::new(client, namespace, interval, Arc::clone(&pulse)),
+            publisher: Publisher::new(client, &settings, Arc::clone(&pulse)),
             settings,
             pulse,
             metrics,
