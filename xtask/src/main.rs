@@ -3,6 +3,7 @@
 mod bench;
 mod bench_server;
 mod crds;
+mod kube;
 mod links;
 mod openapi;
 mod process;
@@ -29,6 +30,7 @@ Commands:
   run       Build the program and start everything on this machine
   test      Check everything: format, lints, licences, tests, docs, links, speed
   services  Start the services that some tests need, and hold them
+  kube      Start a Kubernetes control plane on this machine, with nodes that have GPUs
   openapi   Write the description of the API from the code
   crds      Write the definitions of the Kubernetes kinds from the code
   bench     Measure the speed of the engine
@@ -38,8 +40,8 @@ Commands:
 
 `cargo xtask <command> --help` says more about one command.";
 
-const COMMANDS: [&str; 8] =
-    ["run", "test", "services", "openapi", "crds", "bench", "bench-server", "help"];
+const COMMANDS: [&str; 9] =
+    ["run", "test", "services", "kube", "openapi", "crds", "bench", "bench-server", "help"];
 
 /// How a command ends when it did not end well.
 enum Failure {
@@ -81,6 +83,7 @@ fn dispatch(arguments: &[String]) -> Result<ExitCode, Failure> {
         "run" if wants_help => Ok(say(run::HELP)),
         "test" if wants_help => Ok(say(test::HELP)),
         "services" if wants_help => Ok(say(services::HELP)),
+        "kube" if wants_help => Ok(say(kube::HELP)),
         "openapi" if wants_help => Ok(say(openapi::HELP)),
         "crds" if wants_help => Ok(say(crds::HELP)),
         "bench" if wants_help => Ok(say(bench::HELP)),
@@ -88,6 +91,7 @@ fn dispatch(arguments: &[String]) -> Result<ExitCode, Failure> {
         "run" => run::run(rest),
         "test" => test::run(rest),
         "services" => no_arguments("services", rest).and_then(|()| services::run()),
+        "kube" => kube::run(rest),
         "openapi" => openapi::run(rest),
         "crds" => crds::run(rest),
         "bench" => bench::run(rest),

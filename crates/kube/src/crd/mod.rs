@@ -11,6 +11,6 @@ pub use node::{GpuDevice, GpuNode, GpuNodePhase, GpuNodeSpec, GpuNodeStatus, Gpu
 pub use queue::{GpuQueue, GpuQueueSpec, GpuQueueStatus, QueueAmounts};
 pub use schema::definitions;
 pub use workload::{
-    GpuRequirements, GpuWorkload, GpuWorkloadSpec, GpuWorkloadStatus, PodTemplate, TopologyMode,
-    WorkloadPhase, WorkloadTopology,
+    BackOff, GpuRequirements, GpuWorkload, GpuWorkloadSpec, GpuWorkloadStatus, PodTemplate,
+    TopologyMode, WorkloadPhase, WorkloadTopology,
 };

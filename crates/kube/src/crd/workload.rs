@@ -232,9 +232,26 @@ pub struct GpuWorkloadStatus {
     pub conditions: Vec<Condition>,
     /// Retries used so far.
     pub retries: u32,
+    /// When pods may be made next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub back_off: Option<BackOff>,
+    /// The tasks that ended well, such as `0,2-5`: they are not done again, even when their pods are gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completed_tasks: Option<String>,
     /// The generation that this status speaks of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+}
+
+/// When pods may be made next: what loses its pods again and again is made ever more slowly.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BackOff {
+    /// No pods are made before.
+    pub until: Time,
+    /// How often pods were made in a row.
+    #[serde(default)]
+    pub count: u32,
 }
 
 /// Where a workload stands.
