@@ -9,5 +9,6 @@ pub mod names;
 pub mod scheduler;
 pub mod slim;
 pub mod translate;
+pub mod webhook;
 pub mod workload;
 pub mod world;

@@ -1,0 +1,273 @@
+//! The certificate that the API server knows us by.
+//!
+//! All replicas serve the same one, from a Secret: whoever comes first makes it, whoever sees it near its end makes
+//! the next. The next one's authority is trusted beside the old one's, so that replicas may change over at their own
+//! pace.
+
+use std::io;
+
+use base64::Engine as _;
+use jiff::{SignedDuration, Timestamp, ToSpan, tz::TimeZone};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, ObjectMeta, PostParams};
+use kube::{Client, ResourceExt};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::{Certificates, Options, SECRET};
+
+/// How long a certificate of ours is good for, in days.
+const VALID: i32 = 365;
+/// It is replaced when less than this is left.
+const MARGIN: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// Annotation of the Secret: when the certificate ends.
+const EXPIRES: &str = "agentaflow.io/expires";
+/// Annotation of the Secret: the names that the certificate is for.
+const NAMES: &str = "agentaflow.io/names";
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CertificateError {
+    #[error("cannot read or write the Secret `{SECRET}`")]
+    Secret(#[source] Box<kube::Error>),
+    #[error("cannot make a certificate")]
+    Make(#[from] rcgen::Error),
+    #[error("cannot read `{path}`")]
+    File { path: String, source: io::Error },
+    #[error("the certificate or its key is not PEM")]
+    Pem(#[from] rustls::pki_types::pem::Error),
+    #[error("the certificate cannot be used")]
+    Tls(#[from] rustls::Error),
+}
+
+/// A certificate with its key, as PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    /// What the API server is told to trust.
+    authority: Option<Vec<u8>>,
+}
+
+impl Identity {
+    /// The trusted authorities as a webhook configuration has them.
+    pub(super) fn bundle(&self) -> Option<String> {
+        let authority = self.authority.as_ref()?;
+        Some(base64::engine::general_purpose::STANDARD.encode(authority))
+    }
+
+    /// What a server needs.
+    pub(super) fn server(&self) -> Result<Arc<ServerConfig>, CertificateError> {
+        let chain: Vec<_> =
+            CertificateDer::pem_slice_iter(&self.certificate).collect::<Result<_, _>>()?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_single_cert(chain, key)?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+/// The certificate to serve now.
+pub(super) async fn current(
+    options: &Options,
+    client: &Client,
+) -> Result<Identity, CertificateError> {
+    match &options.certificates {
+        Certificates::SelfMade => shared(options, client).await,
+        Certificates::Files { certificate, key, authority } => {
+            let read = async |path: &std::path::Path| {
+                tokio::fs::read(path).await.map_err(|source| CertificateError::File {
+                    path: path.display().to_string(),
+                    source,
+                })
+            };
+            let authority = match authority {
+                Some(path) => Some(read(path).await?),
+                None => None,
+            };
+            Ok(Identity { certificate: read(certificate).await?, key: read(key).await?, authority })
+        }
+    }
+}
+
+/// Reads the Secret; makes it or renews it where needed. Of several replicas one succeeds, the others read again.
+async fn shared(options: &Options, client: &Client) -> Result<Identity, CertificateError> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &options.namespace);
+    let failed = |error| CertificateError::Secret(Box::new(error));
+    let parameters = PostParams::default();
+    loop {
+        let found = secrets.get_opt(SECRET).await.map_err(failed)?;
+        let now = Timestamp::now();
+        let names = wanted(options, found.as_ref());
+        if let Some(found) = found.as_ref().filter(|found| is_good(found, &names, now))
+            && let Some(identity) = identity(found)
+        {
+            return Ok(identity);
+        }
+        let next = make(&names, found.as_ref(), now)?;
+        let written = match &found {
+            Some(_) => secrets.replace(SECRET, &parameters, &next).await,
+            None => secrets.create(&parameters, &next).await,
+        };
+        match written {
+            Ok(_) => tracing::info!("made a certificate for admission"),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Err(error) => return Err(failed(error)),
+        }
+    }
+}
+
+/// The names that the API server may call us by, with those that other replicas asked for.
+fn wanted(options: &Options, found: Option<&Secret>) -> BTreeSet<String> {
+    let Options { namespace, service, url, .. } = options;
+    let mut names: BTreeSet<_> =
+        [format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")]
+            .into();
+    let host = url.as_ref().and_then(|url| url.parse::<axum::http::Uri>().ok());
+    let host = host.as_ref().and_then(axum::http::Uri::host);
+    names.extend(host.map(|host| host.trim_matches(['[', ']']).to_owned()));
+    names.extend(found.into_iter().flat_map(names_of));
+    names
+}
+
+fn names_of(secret: &Secret) -> Vec<String> {
+    let names = secret.annotations().get(NAMES).map(String::as_str).unwrap_or_default();
+    names.split(',').filter(|name| !name.is_empty()).map(ToOwned::to_owned).collect()
+}
+
+fn is_good(secret: &Secret, names: &BTreeSet<String>, now: Timestamp) -> bool {
+    let expires = secret.annotations().get(EXPIRES).and_then(|text| text.parse::<Timestamp>().ok());
+    let has: BTreeSet<_> = names_of(secret).into_iter().collect();
+    has == *names && expires.is_some_and(|expires| expires.duration_since(now) > MARGIN)
+}
+
+fn identity(secret: &Secret) -> Option<Identity> {
+    let data = secret.data.as_ref()?;
+    let get = |key: &str| data.get(key).map(|bytes| bytes.0.clone());
+    let identity = Identity {
+        certificate: get("tls.crt")?,
+        key: get("tls.key")?,
+        authority: Some(get("ca.crt")?),
+    };
+    // One that somebody broke is made anew.
+    identity.server().is_ok().then_some(identity)
+}
+
+/// A Secret with a new authority and a certificate of it. The authority's key is thrown away: nobody needs it again.
+fn make(
+    names: &BTreeSet<String>,
+    found: Option<&Secret>,
+    now: Timestamp,
+) -> Result<Secret, CertificateError> {
+    let today = now.to_zoned(TimeZone::UTC).date();
+    let (start, end) = (today.saturating_sub(1.day()), today.saturating_add(VALID.days()));
+    let day = |date: jiff::civil::Date| {
+        rcgen::date_time_ymd(date.year().into(), date.month() as u8, date.day() as u8)
+    };
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    authority.distinguished_name.push(DnType::CommonName, format!("agentaflow admission {now}"));
+    (authority.not_before, authority.not_after) = (day(start), day(end));
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
+    let key = KeyPair::generate()?;
+    let mut leaf = CertificateParams::new(names.iter().cloned().collect::<Vec<_>>())?;
+    leaf.distinguished_name.push(DnType::CommonName, "agentaflow admission");
+    (leaf.not_before, leaf.not_after) = (day(start), day(end));
+    let leaf = leaf.signed_by(&key, &authority)?;
+
+    let mut trusted = authority.pem();
+    trusted.extend(found.and_then(newest_authority));
+    let data = [
+        ("ca.crt".to_owned(), ByteString(trusted.into_bytes())),
+        ("tls.crt".to_owned(), ByteString(leaf.pem().into_bytes())),
+        ("tls.key".to_owned(), ByteString(key.serialize_pem().into_bytes())),
+    ];
+    let names: Vec<_> = names.iter().cloned().collect();
+    let expires = end.to_zoned(TimeZone::UTC).map_or(now, |end| end.timestamp());
+    let annotations =
+        [(EXPIRES.to_owned(), expires.to_string()), (NAMES.to_owned(), names.join(","))];
+    Ok(Secret {
+        metadata: ObjectMeta {
+            name: Some(SECRET.to_owned()),
+            annotations: Some(BTreeMap::from(annotations)),
+            resource_version: found.and_then(ResourceExt::resource_version),
+            ..ObjectMeta::default()
+        },
+        type_: Some("kubernetes.io/tls".to_owned()),
+        data: Some(BTreeMap::from(data)),
+        ..Secret::default()
+    })
+}
+
+/// The authority of the certificate that others may still serve.
+fn newest_authority(secret: &Secret) -> Option<String> {
+    const END: &str = "-----END CERTIFICATE-----\n";
+    let trusted = String::from_utf8(secret.data.as_ref()?.get("ca.crt")?.0.clone()).ok()?;
+    let end = trusted.find(END)? + END.len();
+    Some(trusted[..end].to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> BTreeSet<String> {
+        wanted(
+            &Options { url: Some("https://127.0.0.1:9443".to_owned()), ..Options::default() },
+            None,
+        )
+    }
+
+    #[test]
+    fn a_certificate_is_for_the_service_and_for_the_address_that_is_given() {
+        let names: Vec<_> = names().into_iter().collect();
+        let service = "agentaflow-scheduler-service.agentaflow.svc";
+        assert_eq!(names, ["127.0.0.1", service, &format!("{service}.cluster.local")]);
+    }
+
+    #[test]
+    fn a_certificate_is_used_until_a_month_before_its_end() {
+        let now: Timestamp = "2026-02-03T10:00:00Z".parse().unwrap();
+        let secret = make(&names(), None, now).unwrap();
+        assert!(identity(&secret).is_some());
+        for (days, good) in [(0, true), (330, true), (340, false), (400, false)] {
+            let later = now + SignedDuration::from_hours(24 * days);
+            assert_eq!(is_good(&secret, &names(), later), good, "after {days} days");
+        }
+        let mut more = names();
+        more.insert("other".to_owned());
+        assert!(!is_good(&secret, &more, now));
+    }
+
+    #[test]
+    fn the_next_certificate_is_trusted_beside_the_one_before_and_no_other() {
+        let now = Timestamp::now();
+        let first = make(&names(), None, now).unwrap();
+        let second = make(&names(), Some(&first), now).unwrap();
+        let third = make(&names(), Some(&second), now).unwrap();
+        let trusted = |secret: &Secret| {
+            let bytes = &secret.data.as_ref().unwrap()["ca.crt"].0;
+            CertificateDer::pem_slice_iter(bytes).collect::<Result<Vec<_>, _>>().unwrap()
+        };
+        let (first, second, third) = (trusted(&first), trusted(&second), trusted(&third));
+        assert_eq!((first.len(), second.len(), third.len()), (1, 2, 2));
+        assert_eq!(second[1], first[0]);
+        assert_eq!(third[1], second[0]);
+    }
+
+    #[test]
+    fn a_secret_that_somebody_broke_is_not_served() {
+        let mut secret = make(&names(), None, Timestamp::now()).unwrap();
+        secret.data.as_mut().unwrap().insert("tls.key".to_owned(), ByteString(b"x".to_vec()));
+        assert!(identity(&secret).is_none());
+    }
+}

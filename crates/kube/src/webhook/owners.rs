@@ -1,0 +1,139 @@
+//! Reading the owners of a pod: only their metadata, briefly remembered, and never waited for long.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::api::{Api, DynamicObject};
+use kube::core::{ApiResource, GroupVersionKind, PartialObjectMeta};
+use kube::discovery::Scope;
+use kube::{Client, discovery};
+use serde_json::{Value, json};
+
+use super::pods::{Annotations, own_annotations, owner_of};
+
+/// A pod's owner, that one's owner and so on: so many are asked.
+const LEVELS: usize = 3;
+/// Admission as a whole may take five seconds; a pod must never fail because an owner could not be read.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// A burst of pods has the same owners; a change of an owner's annotations is seen soon enough.
+const FRESH: Duration = Duration::from_secs(10);
+/// The most owners that are remembered.
+const REMEMBERED: usize = 4096;
+
+/// The owners of pods.
+pub(super) struct Owners {
+    client: Client,
+    seen: Mutex<HashMap<Key, Seen>>,
+    kinds: Mutex<HashMap<GroupVersionKind, (ApiResource, bool)>>,
+}
+
+/// Namespace and UID: a reference to another object of the same name is another owner.
+type Key = (String, String);
+
+struct Seen {
+    at: Instant,
+    owner: Owner,
+}
+
+#[derive(Clone, Default)]
+struct Owner {
+    annotations: Annotations,
+    /// The owner with only the reference to its own owner.
+    above: Option<Value>,
+}
+
+impl Owners {
+    pub(super) fn new(client: Client) -> Self {
+        Self { client, seen: Mutex::default(), kinds: Mutex::default() }
+    }
+
+    /// Our annotations on the pod's owners, nearest first; what cannot be read in time has none.
+    pub(super) async fn of(&self, namespace: &str, pod: &Value) -> Vec<Annotations> {
+        let mut found = Vec::new();
+        let climb = async {
+            let mut reference = owner_of(pod).cloned();
+            for _ in 0..LEVELS {
+                let Some(owner) = reference.take() else { break };
+                let owner = self.owner(namespace, &owner).await;
+                found.push(owner.annotations);
+                reference = owner.above;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, climb).await.is_err() {
+            tracing::debug!(namespace, "the owners of a pod could not be read in time");
+        }
+        found
+    }
+
+    async fn owner(&self, namespace: &str, reference: &Value) -> Owner {
+        let uid = reference["uid"].as_str().unwrap_or_default();
+        let key = (namespace.to_owned(), uid.to_owned());
+        if let Some(owner) = self.remembered(&key) {
+            return owner;
+        }
+        let owner = match self.read(namespace, reference).await {
+            Ok(owner) => owner,
+            // Kinds that we may not read, and owners that are gone, have nothing to say.
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Owner::default(),
+            Err(error) => {
+                tracing::debug!(namespace, %error, "an owner of a pod could not be read");
+                return Owner::default();
+            }
+        };
+        self.remember(key, owner.clone());
+        owner
+    }
+
+    async fn read(&self, namespace: &str, reference: &Value) -> Result<Owner, kube::Error> {
+        let text = |field: &str| reference[field].as_str().unwrap_or_default();
+        let (group, version) =
+            text("apiVersion").rsplit_once('/').unwrap_or(("", text("apiVersion")));
+        let kind = GroupVersionKind::gvk(group, version, text("kind"));
+        let (resource, namespaced) = self.kind(kind).await?;
+        let api: Api<DynamicObject> = if namespaced {
+            Api::namespaced_with(self.client.clone(), namespace, &resource)
+        } else {
+            Api::all_with(self.client.clone(), &resource)
+        };
+        let found: PartialObjectMeta<DynamicObject> = api.get_metadata(text("name")).await?;
+        if found.metadata.uid.as_deref() != Some(text("uid")) {
+            return Ok(Owner::default());
+        }
+        let object = json!({"metadata": {
+            "annotations": found.metadata.annotations,
+            "ownerReferences": found.metadata.owner_references,
+        }});
+        Ok(Owner { annotations: own_annotations(&object), above: owner_of(&object).cloned() })
+    }
+
+    /// How objects of a kind are addressed, and whether they live in namespaces.
+    async fn kind(&self, kind: GroupVersionKind) -> Result<(ApiResource, bool), kube::Error> {
+        let known = self.kinds.lock().unwrap_or_else(PoisonError::into_inner).get(&kind).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let (resource, capabilities) = discovery::pinned_kind(&self.client, &kind).await?;
+        let found = (resource, capabilities.scope == Scope::Namespaced);
+        let mut kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        if kinds.len() < REMEMBERED {
+            kinds.insert(kind, found.clone());
+        }
+        Ok(found)
+    }
+
+    fn remembered(&self, key: &Key) -> Option<Owner> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.get(key).filter(|seen| seen.at.elapsed() < FRESH).map(|seen| seen.owner.clone())
+    }
+
+    fn remember(&self, key: Key, owner: Owner) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() >= REMEMBERED {
+            seen.retain(|_, seen| seen.at.elapsed() < FRESH);
+        }
+        if seen.len() < REMEMBERED {
+            seen.insert(key, Seen { at: Instant::now(), owner });
+        }
+    }
+}

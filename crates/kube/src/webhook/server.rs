@@ -1,0 +1,215 @@
+//! The HTTPS server that the API server talks to.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use axum_server::Handle;
+use axum_server::tls_rustls::RustlsConfig;
+use bytes::Bytes;
+use kube::Client;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::certificates::{self, Identity};
+use super::owners::Owners;
+use super::pods::{self, Rules};
+use super::review::{Request, Review, Verdict};
+use super::{Options, WebhookError, configuration, queues, workloads};
+
+/// A question holds an object twice at most, and the API server takes no object above three megabytes.
+const LARGEST_QUESTION: usize = 16 << 20;
+/// How often the certificate is looked at again.
+const CERTIFICATE_INTERVAL: Duration = Duration::from_mins(1);
+/// How long to wait before the cluster is asked again after it did not answer.
+const RETRY: Duration = Duration::from_secs(2);
+/// How long open questions may take once we are told to stop.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
+pub(super) async fn serve(
+    options: Options,
+    client: Client,
+    stop: CancellationToken,
+) -> Result<(), WebhookError> {
+    let address = options.listen;
+    let listen = |source| WebhookError::Listen { address, source };
+    let listener = TcpListener::bind(address).map_err(listen)?;
+    listener.set_nonblocking(true).map_err(listen)?;
+    let (identity, tls) = tokio::select! {
+        first = first_identity(&options, &client) => first,
+        () = stop.cancelled() => return Ok(()),
+    };
+    let handle = Handle::new();
+    let server = axum_server::from_tcp_rustls(listener, tls.clone()).map_err(listen)?;
+    let router = router(Arc::new(Desk {
+        owners: Owners::new(client.clone()),
+        client: client.clone(),
+        options: options.clone(),
+    }));
+    let server = server.handle(handle.clone()).serve(router.into_make_service());
+    tokio::pin!(server);
+    let ended = |source| WebhookError::Serve { address, source };
+    tokio::select! {
+        result = &mut server => return result.map_err(ended),
+        () = keep_identity(&options, &client, identity, &tls) => {}
+        () = stop.cancelled() => {}
+    }
+    handle.graceful_shutdown(Some(LAST_ANSWERS));
+    server.await.map_err(ended)
+}
+
+/// What the answers need.
+struct Desk {
+    client: Client,
+    owners: Owners,
+    options: Options,
+}
+
+fn router(desk: Arc<Desk>) -> Router {
+    Router::new()
+        .route(
+            "/mutate-pods",
+            post(async |State(desk): State<Arc<Desk>>, body: Bytes| {
+                answer(&body, async |request| desk.pod(request, false).await).await
+            }),
+        )
+        .route(
+            "/mutate-pods/opted-in",
+            post(async |State(desk): State<Arc<Desk>>, body: Bytes| {
+                answer(&body, async |request| desk.pod(request, true).await).await
+            }),
+        )
+        .route(
+            "/validate-workloads",
+            post(async |State(desk): State<Arc<Desk>>, body: Bytes| {
+                let scheduler = &desk.options.scheduler_name;
+                answer(&body, async |request| {
+                    workloads::validate(&desk.client, scheduler, request).await
+                })
+                .await
+            }),
+        )
+        .route(
+            "/validate-queues",
+            post(async |State(desk): State<Arc<Desk>>, body: Bytes| {
+                answer(&body, async |request| desk.queue(request).await).await
+            }),
+        )
+        .route("/healthz", get(async || "ok"))
+        .layer(DefaultBodyLimit::max(LARGEST_QUESTION))
+        .with_state(desk)
+}
+
+async fn answer(
+    body: &[u8],
+    decide: impl AsyncFnOnce(&Request) -> Verdict,
+) -> Result<Json<Value>, (StatusCode, String)> {
+    let review: Review = serde_json::from_slice(body).map_err(|error| {
+        (StatusCode::BAD_REQUEST, format!("this is not an AdmissionReview: {error}"))
+    })?;
+    let verdict = decide(&review.request).await;
+    if !verdict.problems.is_empty() {
+        tracing::debug!(
+            namespace = review.request.namespace,
+            user = review.request.user_info.username,
+            problems = verdict.problems.join("; "),
+            "refused"
+        );
+    }
+    Ok(Json(verdict.answer(&review.request.uid)))
+}
+
+impl Desk {
+    async fn pod(&self, request: &Request, opted_in: bool) -> Verdict {
+        let rules = Rules {
+            scheduler: &self.options.scheduler_name,
+            home: &self.options.namespace,
+            opted_in,
+        };
+        if !pods::may_take(rules, request) {
+            return Verdict::default();
+        }
+        let owners = self.owners.of(&request.namespace, &request.object).await;
+        pods::take(rules, &request.object, &owners)
+    }
+
+    async fn queue(&self, request: &Request) -> Verdict {
+        if !request.changes_spec() {
+            return Verdict::default();
+        }
+        let spec = match serde_json::from_value(request.object["spec"].clone()) {
+            Ok(spec) => spec,
+            Err(error) => return Verdict::refuse(format!("the queue cannot be read: {error}")),
+        };
+        let name = request.object["metadata"]["name"].as_str().unwrap_or_default();
+        match workloads::all_queues(&self.client).await {
+            Ok(others) => queues::check(name, &spec, &others),
+            Err(error) => {
+                tracing::warn!(%error, "admission could not read the queues");
+                queues::check(name, &spec, &queues::Queues::new())
+            }
+        }
+    }
+}
+
+/// The first certificate, waited for.
+async fn first_identity(options: &Options, client: &Client) -> (Identity, RustlsConfig) {
+    loop {
+        let found = certificates::current(options, client).await;
+        match found.and_then(|identity| Ok((identity.server()?, identity))) {
+            Ok((server, identity)) => {
+                return (identity, RustlsConfig::from_config(server));
+            }
+            Err(error) => {
+                let error = chain(&error);
+                tracing::warn!(error, "admission has no certificate yet");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+/// Keeps the certificate fresh and the API server's trust in it, for ever.
+async fn keep_identity(options: &Options, client: &Client, first: Identity, tls: &RustlsConfig) {
+    let mut shown = first;
+    loop {
+        let found = certificates::current(options, client).await;
+        let trusted = match found.and_then(|identity| Ok((identity.server()?, identity))) {
+            Ok((server, identity)) => {
+                // Trusted first, then shown.
+                let trusted = trust(options, client, &identity).await;
+                if trusted && identity != shown {
+                    tls.reload_from_config(server);
+                    tracing::info!("admission serves a new certificate");
+                    shown = identity;
+                }
+                trusted
+            }
+            Err(error) => {
+                tracing::warn!(error = chain(&error), "cannot look at the certificate");
+                false
+            }
+        };
+        tokio::time::sleep(if trusted { CERTIFICATE_INTERVAL } else { RETRY }).await;
+    }
+}
+
+async fn trust(options: &Options, client: &Client, identity: &Identity) -> bool {
+    let Some(bundle) = identity.bundle() else { return true };
+    match configuration::install(options, client, &bundle).await {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(%error, "cannot write the webhook configurations `{}`", super::CONFIGURATION);
+            false
+        }
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
