@@ -6,3 +6,4 @@
 pub mod crd;
 pub mod names;
 pub mod slim;
+pub mod translate;

@@ -164,6 +164,10 @@ pub struct ContainerStatus {
     pub ready: bool,
     /// What it does.
     pub state: Option<ContainerState>,
+    /// What it has now, which differs from what it asks for while it is being resized.
+    pub resources: Option<ResourceRequirements>,
+    /// What the kubelet has set aside for it.
+    pub allocated_resources: Option<BTreeMap<String, Quantity>>,
     /// The devices that the kubelet gave it.
     pub allocated_resources_status: Option<Vec<ResourceStatus>>,
 }

@@ -47,6 +47,8 @@ pub struct PersistentVolumeClaimSpec {
     pub selector: Option<LabelSelector>,
     /// `Filesystem` or `Block`.
     pub volume_mode: Option<String>,
+    /// Its class of attributes, which a volume must share.
+    pub volume_attributes_class_name: Option<String>,
 }
 
 /// Only the phase of a status.
@@ -95,6 +97,8 @@ pub struct PersistentVolumeSpec {
     pub node_affinity: Option<VolumeNodeAffinity>,
     /// `Filesystem` or `Block`.
     pub volume_mode: Option<String>,
+    /// Its class of attributes, which a volume must share.
+    pub volume_attributes_class_name: Option<String>,
     /// The CSI driver that serves it.
     pub csi: Option<Csi>,
 }

@@ -1,0 +1,166 @@
+//! What annotations and priority classes say.
+
+use agentaflow_engine::{MiB, Span};
+use std::collections::BTreeMap;
+
+use super::selector::short;
+use crate::names;
+use crate::slim::Pod;
+
+/// The priority of work about which nobody said anything.
+const MIDDLE: u8 = 5;
+
+/// The highest priority.
+const HIGHEST: u8 = 10;
+
+/// The priority of a pod from 0 to 10: its annotation's (`annotations` are its own with those of its owners), else
+/// its priority class's, else the middle. A word that is no such number counts as absent.
+pub fn priority(pod: &Pod, annotations: &BTreeMap<String, String>) -> u8 {
+    let asked = annotations.get(names::PRIORITY).and_then(|text| text.trim().parse::<u8>().ok());
+    let class = pod.spec.priority_class_name.as_deref().filter(|name| !name.is_empty());
+    let value = class.and(pod.spec.priority);
+    asked.filter(|priority| *priority <= HIGHEST).or(value.map(of_value)).unwrap_or(MIDDLE)
+}
+
+/// The priority that the value of a priority class means.
+pub fn of_value(value: i32) -> u8 {
+    (value / names::PRIORITY_STEP).clamp(0, i32::from(HIGHEST)) as u8
+}
+
+/// Whether these annotations let a pod be stopped for others.
+pub fn preemptible(annotations: &BTreeMap<String, String>) -> bool {
+    annotations.get(names::PREEMPTIBLE).is_none_or(|text| text.trim() != "false")
+}
+
+/// How long the annotations expect a pod to run; none where they do not say it in a way that can be read.
+pub fn estimate(annotations: &BTreeMap<String, String>) -> Option<Span> {
+    duration(annotations.get(names::DURATION)?.trim()).ok()
+}
+
+/// The memory that each GPU must have according to the annotations.
+pub fn min_gpu_memory(annotations: &BTreeMap<String, String>) -> Option<MiB> {
+    annotations.get(names::GPU_MEMORY)?.trim().parse().ok().map(MiB)
+}
+
+/// A duration as Go writes it, such as `1h30m`, `90m` or `1.5h`; less than a millisecond counts as one.
+pub fn duration(text: &str) -> Result<Span, String> {
+    let refusal = || format!("`{}` is not a duration such as 1h30m", short(text));
+    let mut rest = text.strip_prefix('+').unwrap_or(text);
+    if rest == "0" {
+        return Ok(Span(0));
+    }
+    if rest.is_empty() {
+        return Err(refusal());
+    }
+    let mut nanoseconds: u128 = 0;
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| c != '.' && !c.is_ascii_digit()).ok_or_else(refusal)?;
+        let (number, tail) = rest.split_at(end);
+        let unit_end = tail.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(unit_end);
+        let part = part(number, unit).ok_or_else(refusal)?;
+        nanoseconds = nanoseconds.checked_add(part).ok_or_else(refusal)?;
+        rest = tail;
+    }
+    // Go's durations end here, and so do ours.
+    if nanoseconds > i64::MAX as u128 {
+        return Err(refusal());
+    }
+    Ok(Span(nanoseconds.div_ceil(1_000_000) as u64))
+}
+
+/// Nanoseconds of a number and its unit.
+fn part(number: &str, unit: &str) -> Option<u128> {
+    let unit: u128 = match unit {
+        "ns" => 1,
+        "us" | "µs" | "μs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return None,
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.len() + fraction.len() == 0 || fraction.contains('.') {
+        return None;
+    }
+    let whole: u128 = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()?.into() };
+    let mut nanoseconds = whole * unit;
+    let mut worth = unit;
+    for digit in fraction.bytes() {
+        worth /= 10;
+        nanoseconds += u128::from(digit - b'0') * worth;
+    }
+    Some(nanoseconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_read_as_go_reads_it() {
+        let table: [(&str, Option<u64>); 20] = [
+            ("4h", Some(14_400_000)),
+            ("90m", Some(5_400_000)),
+            ("1h30m", Some(5_400_000)),
+            ("1.5h", Some(5_400_000)),
+            (".5s", Some(500)),
+            ("1.s", Some(1000)),
+            ("+1s", Some(1000)),
+            ("1m1ms1us", Some(60_002)),
+            ("3µs", Some(1)),
+            ("0", Some(0)),
+            ("0s", Some(0)),
+            ("", None),
+            ("5", None),
+            ("-1h", None),
+            ("h", None),
+            ("1d", None),
+            ("1h 30m", None),
+            ("1.2.3s", None),
+            ("99999999999999999999h", None),
+            ("2562048h", None),
+        ];
+        for (text, expected) in table {
+            assert_eq!(duration(text).ok(), expected.map(Span), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_priority_comes_from_the_annotation_then_the_class_then_the_middle() {
+        let table = [
+            (Some("7"), Some("high"), 300_000, 7),
+            (Some(" 0 "), None, 0, 0),
+            (Some("11"), Some("high"), 300_000, 3),
+            (Some("many"), None, 0, 5),
+            (None, Some("high"), 1_000_000_000, 10),
+            (None, Some("low"), -5, 0),
+            (None, Some("agentaflow-9"), 900_000, 9),
+            (None, Some(""), 900_000, 5),
+            (None, None, 900_000, 5),
+        ];
+        for (annotation, class, value, expected) in table {
+            let mut pod = Pod::default();
+            pod.spec.priority_class_name = class.map(str::to_owned);
+            pod.spec.priority = Some(value);
+            let said = annotation.map(|text| (names::PRIORITY.to_owned(), text.to_owned()));
+            assert_eq!(
+                priority(&pod, &said.into_iter().collect()),
+                expected,
+                "{annotation:?} {class:?} {value}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_annotations_are_read_where_they_make_sense() {
+        let said = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        assert!(preemptible(&BTreeMap::new()));
+        assert!(!preemptible(&said(names::PREEMPTIBLE, "false")));
+        assert_eq!(estimate(&said(names::DURATION, "2h")), Some(Span(7_200_000)));
+        assert_eq!(estimate(&said(names::DURATION, "soon")), None);
+        assert_eq!(min_gpu_memory(&said(names::GPU_MEMORY, "40960")), Some(MiB(40_960)));
+        assert_eq!(min_gpu_memory(&said(names::GPU_MEMORY, "-1")), None);
+    }
+}

@@ -1,0 +1,45 @@
+//! The namespaces of the cluster and their labels.
+
+use agentaflow_engine::labels::Labels;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::selector::{labels, selector};
+use crate::slim::Namespace;
+
+/// The namespaces of the cluster and their labels.
+#[derive(Clone, Debug, Default)]
+pub struct Namespaces {
+    labels: BTreeMap<Arc<str>, Labels>,
+}
+
+impl Namespaces {
+    /// A namespace is there, or has other labels; whether that is news.
+    pub fn set(&mut self, namespace: &Namespace) -> bool {
+        let Some(name) = namespace.metadata.name.as_deref() else { return false };
+        let labels = labels(namespace.metadata.labels.as_ref());
+        if self.labels.get(name) == Some(&labels) {
+            return false;
+        }
+        self.labels.insert(name.into(), labels);
+        true
+    }
+
+    /// A namespace is gone; whether it was known.
+    pub fn remove(&mut self, name: &str) -> bool {
+        self.labels.remove(name).is_some()
+    }
+
+    /// The names of those that the selector picks, in order; none when the selector cannot be read.
+    pub fn matching(&self, wanted: &LabelSelector) -> Vec<Arc<str>> {
+        let Ok(wanted) = selector(wanted) else { return Vec::new() };
+        let picked = self.labels.iter().filter(|(_, labels)| wanted.matches(labels));
+        picked.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The labels of one.
+    pub fn labels(&self, name: &str) -> Option<&Labels> {
+        self.labels.get(name)
+    }
+}

@@ -1,0 +1,171 @@
+//! Nodes and their GPUs.
+
+use agentaflow_engine::{
+    Chooser, Gpu, GpuHealth, GpuId, GpuModel, MAX_NODE_GPUS, MiB, MigMode, Percent,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::quantity::LARGEST;
+use super::resources::offers;
+use super::selector::labels;
+use super::taints::taints;
+use super::volumes::{attachments, limits};
+use crate::crd::{GpuDevice, GpuNode, GpuNodePhase, GpuStatus};
+use crate::names;
+use crate::slim::{CsiNode, Node};
+
+/// The largest memory of one GPU that the engine accepts, in MiB.
+const LARGEST_GPU: u64 = 1 << 21;
+
+/// The longest name that the engine accepts.
+const LONGEST_NAME: usize = 253;
+
+/// What the device plugin adds to the model of a GPU that it slices by time.
+const SHARED_SUFFIX: &str = "-SHARED";
+
+/// A node as the engine is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeView {
+    /// The node.
+    pub node: agentaflow_engine::Node,
+    /// How each of its GPUs is.
+    pub health: Vec<(GpuId, GpuHealth)>,
+    /// How busy its GPUs are, as far as that is known.
+    pub readings: Vec<(GpuId, Percent)>,
+    /// How many pods share one device by turns; 1 when each has its own.
+    pub shared_units: u32,
+}
+
+/// A node, with what its monitor and its CSI drivers say. Call [`Volumes::lift_limits`](super::Volumes::lift_limits)
+/// on the result where other nodes have limits that this one lacks.
+pub fn node(node: &Node, devices: Option<&GpuNode>, csi: Option<&CsiNode>) -> NodeView {
+    let offers = offers(node.status.allocatable.as_ref());
+    let mut made = agentaflow_engine::Node::new(node.metadata.name.as_deref().unwrap_or_default());
+    made.labels = labels(node.metadata.labels.as_ref());
+    made.taints = taints(node);
+    made.cpu.0 = offers.cpu.0.min(LARGEST);
+    made.memory.0 = offers.memory.0.min(LARGEST);
+    made.storage.0 = offers.storage.0.min(LARGEST);
+    made.chooser = Chooser::Node;
+    made.resources = offers.resources;
+    for (driver, limit) in csi.map(limits).unwrap_or_default() {
+        made.resources.insert(attachments(&driver), limit);
+    }
+    let units = units(node, offers.gpus, devices);
+    if units.shared == 1 && !units.gpus.is_empty() {
+        made.resources.insert(names::EXCLUSIVE_RESOURCE.into(), units.gpus.len() as u64);
+    }
+    made.resources.values_mut().for_each(|amount| *amount = (*amount).min(LARGEST));
+    made.gpus = units.gpus;
+    NodeView {
+        node: made,
+        health: units.health,
+        readings: units.readings,
+        shared_units: units.shared,
+    }
+}
+
+/// The GPUs of a node, or the slices of time of them that the device plugin hands out.
+#[derive(Default)]
+struct Units {
+    gpus: Vec<Gpu>,
+    health: Vec<(GpuId, GpuHealth)>,
+    readings: Vec<(GpuId, Percent)>,
+    shared: u32,
+}
+
+fn units(node: &Node, allocatable: u64, devices: Option<&GpuNode>) -> Units {
+    let label = |key| node.metadata.labels.as_ref().and_then(|labels| labels.get(key));
+    let replicas = label(names::NVIDIA_REPLICAS).and_then(|text| text.parse::<u32>().ok());
+    let shared = replicas.unwrap_or(1).max(1);
+    let registered =
+        node.status.allocatable.as_ref().is_some_and(|a| a.contains_key(names::GPU_RESOURCE));
+    let mut units = devices
+        .filter(|_| registered)
+        .and_then(|devices| monitored(devices, allocatable, shared))
+        .unwrap_or_else(|| labelled(label, allocatable, shared));
+    units.shared = shared;
+    // The engine keeps account of so many at most; what is beyond stays unused.
+    units.gpus.truncate(MAX_NODE_GPUS);
+    let kept: BTreeSet<&GpuId> = units.gpus.iter().map(|gpu| &gpu.id).collect();
+    units.health.retain(|(id, _)| kept.contains(id));
+    units.readings.retain(|(id, _)| kept.contains(id));
+    units
+}
+
+/// Units as the monitor names their devices; none when it names fewer than there are, or names that cannot be used.
+///
+/// A device that the kubelet no longer hands out stays in the account, so that those who have it keep it: it is sick
+/// when the monitor says so, else closed, the last ones first.
+fn monitored(devices: &GpuNode, allocatable: u64, shared: u32) -> Option<Units> {
+    let listed = &devices.spec.gpu_devices;
+    let ids: BTreeSet<&str> = listed.iter().map(|device| device.id.as_str()).collect();
+    let named = |device: &GpuDevice| is_name(&device.id) && is_name(&device.name);
+    let count = (listed.len() as u64).saturating_mul(shared.into());
+    if count < allocatable || count > MAX_NODE_GPUS as u64 * 16 || ids.len() < listed.len() {
+        return None;
+    }
+    if !listed.iter().all(named) {
+        return None;
+    }
+    let statuses =
+        devices.status.as_ref().map(|status| status.gpu_status.as_slice()).unwrap_or_default();
+    let statuses: BTreeMap<&str, &GpuStatus> =
+        statuses.iter().map(|gpu| (gpu.id.as_str(), gpu)).collect();
+    let phase = devices.status.as_ref().and_then(|status| status.phase);
+    let mut usable = allocatable;
+    let mut units = Units::default();
+    for device in listed {
+        let status = statuses.get(device.id.as_str()).copied();
+        let sick = status.is_some_and(|status| !status.available);
+        for unit in 0..shared {
+            let id = unit_id(device, unit, shared);
+            let health = match () {
+                () if sick => GpuHealth::Sick,
+                () if usable == 0 || phase == Some(GpuNodePhase::Maintenance) => {
+                    GpuHealth::Cordoned
+                }
+                () => GpuHealth::Healthy,
+            };
+            usable = usable.saturating_sub(u64::from(!sick));
+            units.gpus.push(gpu(id.clone(), &device.name, device.memory_total, shared));
+            units.health.push((id.clone(), health));
+            let reading = status.and_then(|status| Percent::new(status.utilization).ok());
+            units.readings.extend(reading.map(|reading| (id, reading)));
+        }
+    }
+    Some(units)
+}
+
+/// Units as the labels of NVIDIA's feature discovery describe them; nameless where there are none. With MIG's single
+/// strategy the labels describe the slices, which the device plugin counts as GPUs.
+fn labelled<'a>(
+    label: impl Fn(&'static str) -> Option<&'a String>,
+    allocatable: u64,
+    shared: u32,
+) -> Units {
+    let model = label(names::NVIDIA_PRODUCT).map(String::as_str).filter(|model| is_name(model));
+    let model = model.map_or("unknown", |model| model.strip_suffix(SHARED_SUFFIX).unwrap_or(model));
+    let memory = label(names::NVIDIA_MEMORY).and_then(|text| text.parse().ok()).unwrap_or(0);
+    let count = allocatable.min(MAX_NODE_GPUS as u64);
+    let gpus = (0..count).map(|number| gpu(number.to_string().into(), model, memory, shared));
+    let gpus: Vec<Gpu> = gpus.collect();
+    let health = gpus.iter().map(|gpu| (gpu.id.clone(), GpuHealth::Healthy)).collect();
+    Units { gpus, health, ..Units::default() }
+}
+
+/// The device plugin tells the slices of a device apart in the same way.
+fn unit_id(device: &GpuDevice, unit: u32, shared: u32) -> GpuId {
+    if shared == 1 { device.id.as_str().into() } else { format!("{}::{unit}", device.id).into() }
+}
+
+/// One unit with its share of the memory. A GPU about which nothing is known has so little that nobody who asks for
+/// memory gets it.
+fn gpu(id: GpuId, model: &str, memory: u64, shared: u32) -> Gpu {
+    let memory = MiB((memory / u64::from(shared)).clamp(1, LARGEST_GPU));
+    Gpu { id, model: GpuModel::from(model), memory, nvlink: None, mig: MigMode::Off }
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.len() < LONGEST_NAME - 12
+}

@@ -1,0 +1,226 @@
+//! What a pod takes of its node, in amounts.
+
+use agentaflow_engine::{MiB, MilliCpu, ResourceName};
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use std::collections::BTreeMap;
+
+use super::quantity::{Amount, Amounts, Quantities, amounts};
+use crate::names;
+use crate::slim::{Container, ContainerStatus, Pod};
+
+const CPU: &str = "cpu";
+const MEMORY: &str = "memory";
+const STORAGE: &str = "ephemeral-storage";
+const HUGE_PAGES: &str = "hugepages-";
+
+/// What a pod takes of its node; what it does not take is absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Needs {
+    /// CPU.
+    pub(super) cpu: MilliCpu,
+    /// Memory.
+    pub(super) memory: MiB,
+    /// Local storage.
+    pub(super) storage: MiB,
+    /// Whole GPUs, or time slices of them.
+    pub(super) gpus: u64,
+    /// Everything else, with the pod itself as one of `pods`.
+    pub(super) resources: BTreeMap<ResourceName, u64>,
+}
+
+/// What a pod needs; an amount that cannot be read is refused.
+pub(super) fn needs(pod: &Pod) -> Result<Needs, String> {
+    total(pod, amounts).map(Needs::of)
+}
+
+/// What a pod takes, as far as that can be read.
+pub(super) fn takes(pod: &Pod) -> Needs {
+    Needs::of(readable_total(pod))
+}
+
+/// Whole GPUs, or time slices of them, that a pod asks for; nothing when that cannot be read.
+pub fn gpu_need(pod: &Pod) -> u32 {
+    u32::try_from(takes(pod).gpus).unwrap_or(u32::MAX)
+}
+
+/// Everything of NVIDIA's that a pod asks for, such as `nvidia.com/gpu` and `nvidia.com/mig-1g.5gb`.
+pub fn gpu_resources(pod: &Pod) -> BTreeMap<String, u64> {
+    let all = readable_total(pod);
+    let ours = |name: &str| name == names::GPU_RESOURCE || name.starts_with("nvidia.com/");
+    let some = all.into_iter().filter(|(name, amount)| ours(name) && *amount > Amount::default());
+    some.map(|(name, amount)| (name, amount.units_up())).collect()
+}
+
+impl Needs {
+    fn of(total: Amounts) -> Self {
+        let mut needs = Self::default();
+        needs.resources.insert(names::PODS_RESOURCE.into(), 1);
+        for (name, amount) in total {
+            match name.as_str() {
+                CPU => needs.cpu = MilliCpu(amount.milli_up()),
+                MEMORY => needs.memory = MiB(amount.mib_up()),
+                STORAGE => needs.storage = MiB(amount.mib_up()),
+                names::GPU_RESOURCE => needs.gpus = amount.units_up(),
+                names::PODS_RESOURCE => {}
+                _ if amount == Amount::default() => {}
+                _ => {
+                    needs.resources.insert(name.into(), amount.units_up());
+                }
+            }
+        }
+        needs
+    }
+}
+
+/// What a node has of each resource, rounded down; what cannot be read is not there.
+pub(super) fn offers(allocatable: Option<&Quantities>) -> Needs {
+    let all = allocatable.map(readable).unwrap_or_default();
+    let mut offers = Needs::default();
+    for (name, amount) in all {
+        match name.as_str() {
+            CPU => offers.cpu = MilliCpu(amount.milli_down()),
+            MEMORY => offers.memory = MiB(amount.mib_down()),
+            STORAGE => offers.storage = MiB(amount.mib_down()),
+            names::GPU_RESOURCE => offers.gpus = amount.units_down(),
+            _ => {
+                offers.resources.insert(name.into(), amount.units_down());
+            }
+        }
+    }
+    offers
+}
+
+type Read = fn(&Quantities) -> Result<Amounts, String>;
+
+/// Those quantities that can be read.
+fn readable(list: &Quantities) -> Amounts {
+    let read = list.iter().filter_map(|(name, quantity)| {
+        Amount::parse(&quantity.0).ok().map(|amount| (name.clone(), amount))
+    });
+    read.collect()
+}
+
+fn readable_total(pod: &Pod) -> Amounts {
+    total(pod, |list| Ok(readable(list))).unwrap_or_default()
+}
+
+/// The most that runs at a time: all containers with the sidecars, or one init container with the sidecars
+/// started before it; what the pod states as a whole instead; and its overhead.
+fn total(pod: &Pod, read: Read) -> Result<Amounts, String> {
+    let mut total = containers(pod, read)?;
+    if let Some(whole) = &pod.spec.resources {
+        for (name, amount) in whole_pod(whole, &total, read)? {
+            total.insert(name, amount);
+        }
+    }
+    if let Some(overhead) = &pod.spec.overhead {
+        add(&mut total, &read(overhead)?);
+    }
+    Ok(total)
+}
+
+fn containers(pod: &Pod, read: Read) -> Result<Amounts, String> {
+    let infeasible = is_resize_infeasible(pod);
+    let of = |container: &Container, statuses: &Option<Vec<ContainerStatus>>| {
+        let status = statuses.iter().flatten().find(|status| status.name == container.name);
+        effective(container, status, infeasible, read)
+    };
+    let mut sum = Amounts::new();
+    for container in &pod.spec.containers {
+        add(&mut sum, &of(container, &pod.status.container_statuses)?);
+    }
+    let mut sidecars = Amounts::new();
+    let mut most = Amounts::new();
+    for container in pod.spec.init_containers.iter().flatten() {
+        if is_sidecar(container) {
+            let own = of(container, &pod.status.init_container_statuses)?;
+            add(&mut sum, &own);
+            add(&mut sidecars, &own);
+            raise(&mut most, &sidecars);
+        } else {
+            let mut own = effective(container, None, infeasible, read)?;
+            add(&mut own, &sidecars);
+            raise(&mut most, &own);
+        }
+    }
+    raise(&mut sum, &most);
+    Ok(sum)
+}
+
+/// An init container that keeps running beside the others.
+pub(super) fn is_sidecar(container: &Container) -> bool {
+    container.restart_policy.as_deref() == Some("Always")
+}
+
+/// What a container asks for; one that is being resized counts with the most of what it asks for, has, and was
+/// promised.
+fn effective(
+    container: &Container,
+    status: Option<&ContainerStatus>,
+    infeasible: bool,
+    read: Read,
+) -> Result<Amounts, String> {
+    let asked =
+        container.resources.as_ref().map(|r| requests(r, read)).transpose()?.unwrap_or_default();
+    let Some((status, has)) = status.and_then(|status| Some((status, status.resources.as_ref()?)))
+    else {
+        return Ok(asked);
+    };
+    let mut most = if infeasible { Amounts::new() } else { asked };
+    if let Some(has) = &has.requests {
+        raise(&mut most, &readable(has));
+    }
+    if let Some(promised) = &status.allocated_resources {
+        raise(&mut most, &readable(promised));
+    }
+    Ok(most)
+}
+
+/// Requests, with limits where there is no request, as the API server fills them in.
+fn requests(resources: &ResourceRequirements, read: Read) -> Result<Amounts, String> {
+    let mut all = resources.limits.as_ref().map(read).transpose()?.unwrap_or_default();
+    if let Some(requests) = &resources.requests {
+        all.extend(read(requests)?);
+    }
+    Ok(all)
+}
+
+/// What a pod states as a whole, for the resources where that is possible.
+fn whole_pod(
+    resources: &ResourceRequirements,
+    containers: &Amounts,
+    read: Read,
+) -> Result<Amounts, String> {
+    let requests = resources.requests.as_ref().map(read).transpose()?.unwrap_or_default();
+    let limits = resources.limits.as_ref().map(read).transpose()?.unwrap_or_default();
+    let mut whole = requests;
+    for (name, limit) in limits {
+        // The API server prefers the sum of the containers, except for pages, which cannot be promised twice.
+        let known = name.starts_with(HUGE_PAGES) || !containers.contains_key(&name);
+        if known {
+            whole.entry(name).or_insert(limit);
+        }
+    }
+    whole.retain(|name, _| matches!(name.as_str(), CPU | MEMORY) || name.starts_with(HUGE_PAGES));
+    Ok(whole)
+}
+
+fn is_resize_infeasible(pod: &Pod) -> bool {
+    let conditions = pod.status.conditions.iter().flatten();
+    let pending = conditions.into_iter().find(|condition| condition.kind == "PodResizePending");
+    pending.is_some_and(|condition| condition.reason.as_deref() == Some("Infeasible"))
+}
+
+fn add(sum: &mut Amounts, more: &Amounts) {
+    for (name, amount) in more {
+        let entry = sum.entry(name.clone()).or_default();
+        *entry = entry.plus(*amount);
+    }
+}
+
+fn raise(most: &mut Amounts, other: &Amounts) {
+    for (name, amount) in other {
+        let entry = most.entry(name.clone()).or_default();
+        *entry = (*entry).max(*amount);
+    }
+}

@@ -1,0 +1,268 @@
+//! Terms between pods: near, away, spread.
+
+use agentaflow_engine::labels::{Expr, Labels, Op, Selector};
+use agentaflow_engine::{Side, Spread, TaskAffinity};
+use k8s_openapi::api::core::v1::{PodAffinityTerm, TopologySpreadConstraint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::selector::{labels, selector, short};
+use super::{Namespaces, Obstacle};
+use crate::names;
+use crate::slim::Pod;
+
+/// The engine's own word for "each node by itself", which no term of Kubernetes may mean by accident.
+const EACH_NODE: &str = "node";
+
+/// The labels by which terms see a pod: its own, and its namespace.
+pub(super) fn task_labels(pod: &Pod) -> Labels {
+    let mut labels = labels(pod.metadata.labels.as_ref());
+    labels.insert(names::NAMESPACE_KEY.into(), namespace(pod).into());
+    labels
+}
+
+/// The namespace of a pod.
+pub(super) fn namespace(pod: &Pod) -> &str {
+    pod.metadata.namespace.as_deref().unwrap_or_default()
+}
+
+/// All terms of a pod's affinity and anti-affinity.
+pub(super) fn affinity(pod: &Pod, namespaces: &Namespaces) -> Result<Vec<TaskAffinity>, Obstacle> {
+    let mut terms = required_near(pod, namespaces)?;
+    terms.extend(required_away(pod, namespaces)?);
+    let affinity = pod.spec.affinity.as_ref();
+    let near = affinity.and_then(|affinity| affinity.pod_affinity.as_ref());
+    let away = affinity.and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+    let near =
+        near.and_then(|near| near.preferred_during_scheduling_ignored_during_execution.as_ref());
+    let away =
+        away.and_then(|away| away.preferred_during_scheduling_ignored_during_execution.as_ref());
+    let near =
+        near.into_iter().flatten().map(|term| (Side::Near, "spec.affinity.podAffinity", term));
+    let away =
+        away.into_iter().flatten().map(|term| (Side::Away, "spec.affinity.podAntiAffinity", term));
+    for (side, field, preferred) in near.chain(away) {
+        let Some(weight) = weight(preferred.weight, field)? else { continue };
+        let (selector, key) = term(pod, &preferred.pod_affinity_term, namespaces, field)?;
+        terms.push(TaskAffinity { side, selector, key, weight: Some(weight) });
+    }
+    Ok(terms)
+}
+
+/// The terms that keep others away from a pod wherever it is; those that cannot be read are left out.
+pub(super) fn keeps_away(pod: &Pod, namespaces: &Namespaces) -> Vec<TaskAffinity> {
+    let terms = away_terms(pod).filter_map(|wanted| away(pod, wanted, namespaces).ok());
+    terms.collect()
+}
+
+/// Whether any term of the pod picks namespaces by their labels.
+pub(super) fn asks_for_namespaces(pod: &Pod) -> bool {
+    let Some(affinity) = &pod.spec.affinity else { return false };
+    let near = affinity.pod_affinity.iter().flat_map(|near| {
+        let preferred = near.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+        let required = near.required_during_scheduling_ignored_during_execution.iter().flatten();
+        required.chain(preferred.map(|term| &term.pod_affinity_term))
+    });
+    let away = affinity.pod_anti_affinity.iter().flat_map(|away| {
+        let preferred = away.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+        let required = away.required_during_scheduling_ignored_during_execution.iter().flatten();
+        required.chain(preferred.map(|term| &term.pod_affinity_term))
+    });
+    near.chain(away)
+        .any(|term| term.namespace_selector.as_ref().is_some_and(|wanted| !is_empty(wanted)))
+}
+
+/// The spread constraints of a pod; only pods of its own namespace count.
+pub(super) fn spread(pod: &Pod) -> Result<Vec<Spread>, Obstacle> {
+    pod.spec
+        .topology_spread_constraints
+        .iter()
+        .flatten()
+        .map(|wanted| constraint(pod, wanted))
+        .collect()
+}
+
+/// A weight from 1 to 100; a weight of nothing is no term at all.
+pub(super) fn weight(weight: i32, field: &'static str) -> Result<Option<u32>, Obstacle> {
+    match u32::try_from(weight) {
+        Ok(0) => Ok(None),
+        Ok(weight @ 1..=100) => Ok(Some(weight)),
+        _ => Err(Obstacle::unsupported(
+            field,
+            format!("a weight of {weight} is not between 1 and 100"),
+        )),
+    }
+}
+
+/// A pod that counts must match every required term at once, so that all terms get one selector, as in
+/// kube-scheduler; each keeps its own topology.
+fn required_near(pod: &Pod, namespaces: &Namespaces) -> Result<Vec<TaskAffinity>, Obstacle> {
+    let near = pod.spec.affinity.as_ref().and_then(|affinity| affinity.pod_affinity.as_ref());
+    let near =
+        near.and_then(|near| near.required_during_scheduling_ignored_during_execution.as_ref());
+    let mut merged = Selector::default();
+    let mut keys = BTreeSet::new();
+    for wanted in near.into_iter().flatten() {
+        let (selector, key) = term(pod, wanted, namespaces, "spec.affinity.podAffinity")?;
+        merge(&mut merged, selector);
+        keys.insert(key);
+    }
+    let near = |key| TaskAffinity { side: Side::Near, selector: merged.clone(), key, weight: None };
+    Ok(keys.into_iter().map(near).collect())
+}
+
+fn required_away(pod: &Pod, namespaces: &Namespaces) -> Result<Vec<TaskAffinity>, Obstacle> {
+    away_terms(pod).map(|wanted| away(pod, wanted, namespaces)).collect()
+}
+
+fn away_terms(pod: &Pod) -> impl Iterator<Item = &PodAffinityTerm> {
+    let away = pod.spec.affinity.as_ref().and_then(|affinity| affinity.pod_anti_affinity.as_ref());
+    let away =
+        away.and_then(|away| away.required_during_scheduling_ignored_during_execution.as_ref());
+    away.into_iter().flatten()
+}
+
+fn away(
+    pod: &Pod,
+    wanted: &PodAffinityTerm,
+    namespaces: &Namespaces,
+) -> Result<TaskAffinity, Obstacle> {
+    let (selector, key) = term(pod, wanted, namespaces, "spec.affinity.podAntiAffinity")?;
+    Ok(TaskAffinity { side: Side::Away, selector, key, weight: None })
+}
+
+/// The pods that a term means, and its topology.
+fn term(
+    pod: &Pod,
+    term: &PodAffinityTerm,
+    namespaces: &Namespaces,
+    field: &'static str,
+) -> Result<(Selector, String), Obstacle> {
+    let key = topology(&term.topology_key, field)?;
+    let mut picked = picked(term.label_selector.as_ref(), field)?;
+    if term.label_selector.is_some() {
+        add_own_values(&mut picked, pod, term.match_label_keys.as_deref(), Op::In);
+        add_own_values(&mut picked, pod, term.mismatch_label_keys.as_deref(), Op::NotIn);
+    }
+    match meant_namespaces(pod, term, namespaces) {
+        None => {}
+        Some(names) if names.is_empty() => picked = Selector::nothing(),
+        Some(names) => add(&mut picked, Expr::new(names::NAMESPACE_KEY, Op::In, names)),
+    }
+    Ok((picked, key))
+}
+
+/// The namespaces of a term; none means all of them.
+fn meant_namespaces(
+    pod: &Pod,
+    term: &PodAffinityTerm,
+    namespaces: &Namespaces,
+) -> Option<BTreeSet<Arc<str>>> {
+    let mut names: BTreeSet<Arc<str>> =
+        term.namespaces.iter().flatten().map(|name| name.as_str().into()).collect();
+    match &term.namespace_selector {
+        None if names.is_empty() => {
+            names.insert(namespace(pod).into());
+        }
+        None => {}
+        Some(wanted) if is_empty(wanted) => return None,
+        Some(wanted) => names.extend(namespaces.matching(wanted)),
+    }
+    Some(names)
+}
+
+fn is_empty(selector: &LabelSelector) -> bool {
+    selector.match_labels.as_ref().is_none_or(std::collections::BTreeMap::is_empty)
+        && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
+}
+
+/// A selector that is not there picks nothing, unlike an empty one.
+fn picked(wanted: Option<&LabelSelector>, field: &'static str) -> Result<Selector, Obstacle> {
+    let Some(wanted) = wanted else { return Ok(Selector::nothing()) };
+    selector(wanted).map_err(|why| Obstacle::unsupported(field, why))
+}
+
+/// The API server has added these conditions already, in most cases: adding them once more changes nothing.
+fn add_own_values(selector: &mut Selector, pod: &Pod, keys: Option<&[String]>, op: Op) {
+    for key in keys.into_iter().flatten() {
+        let value = pod.metadata.labels.as_ref().and_then(|labels| labels.get(key));
+        if let Some(value) = value {
+            add(selector, Expr::new(key.as_str(), op, [value.as_str()]));
+        }
+    }
+}
+
+fn add(selector: &mut Selector, expr: Expr) {
+    if !selector.exprs.contains(&expr) {
+        selector.exprs.push(expr);
+    }
+}
+
+fn merge(all: &mut Selector, other: Selector) {
+    for (key, value) in other.match_labels {
+        match all.match_labels.get(&key) {
+            Some(known) if *known != value => add(all, Expr::new(key, Op::In, [value])),
+            _ => {
+                all.match_labels.insert(key, value);
+            }
+        }
+    }
+    other.exprs.into_iter().for_each(|expr| add(all, expr));
+}
+
+fn topology(key: &str, field: &'static str) -> Result<String, Obstacle> {
+    if key.is_empty() || key == EACH_NODE {
+        let why = format!(
+            "`{key}` cannot be used as a topology key; `kubernetes.io/hostname` means each node"
+        );
+        return Err(Obstacle::unsupported(field, why));
+    }
+    Ok(key.to_owned())
+}
+
+fn constraint(pod: &Pod, wanted: &TopologySpreadConstraint) -> Result<Spread, Obstacle> {
+    const FIELD: &str = "spec.topologySpreadConstraints";
+    let refuse = |why: String| Obstacle::unsupported(FIELD, why);
+    let mut selector = picked(wanted.label_selector.as_ref(), FIELD)?;
+    if wanted.label_selector.is_some() {
+        add_own_values(&mut selector, pod, wanted.match_label_keys.as_deref(), Op::In);
+    }
+    selector.match_labels.insert(names::NAMESPACE_KEY.into(), namespace(pod).into());
+    let required = match wanted.when_unsatisfiable.as_str() {
+        "DoNotSchedule" => true,
+        "ScheduleAnyway" => false,
+        other => {
+            return Err(refuse(format!(
+                "`{}` is not what to do without an even spread",
+                short(other)
+            )));
+        }
+    };
+    let max_skew = u32::try_from(wanted.max_skew).ok().filter(|skew| *skew > 0);
+    let max_skew =
+        max_skew.ok_or_else(|| refuse(format!("a skew of {} is impossible", wanted.max_skew)))?;
+    let ignore_node_affinity = policy(wanted.node_affinity_policy.as_deref(), true) == Some(false);
+    let honor_taints = policy(wanted.node_taints_policy.as_deref(), false) == Some(true);
+    // The engine counts the nodes that affinity lets through, whatever their taints, which is the default.
+    if ignore_node_affinity || honor_taints {
+        return Err(refuse("only the default policies on affinity and taints are possible".into()));
+    }
+    Ok(Spread {
+        selector,
+        key: topology(&wanted.topology_key, FIELD)?,
+        max_skew,
+        required,
+        min_domains: wanted.min_domains.and_then(|least| u32::try_from(least).ok()).unwrap_or(0),
+    })
+}
+
+/// Whether to honor something; an unknown word is none.
+fn policy(word: Option<&str>, default: bool) -> Option<bool> {
+    match word {
+        None | Some("") => Some(default),
+        Some("Honor") => Some(true),
+        Some("Ignore") => Some(false),
+        Some(_) => None,
+    }
+}

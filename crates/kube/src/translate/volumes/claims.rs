@@ -1,0 +1,198 @@
+//! What the claims of a pod ask of its node.
+
+use agentaflow_engine::labels::{NameExpr, NameOp, NodeTerm};
+use agentaflow_engine::{ResourceName, TokenName, TokenUse};
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::Obstacle;
+use super::super::places::{Places, TooMany};
+use super::super::terms::namespace;
+use super::{Volumes, matching};
+use crate::slim::{PersistentVolumeClaim, Pod, StorageClass};
+
+/// The access mode of volumes that one pod may use at a time.
+const ONE_POD: &str = "ReadWriteOncePod";
+
+/// A claim that waits for a node to be chosen, and must have its volume before the pod is bound.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClaimToBind {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Where the volume comes from.
+    pub how: ClaimHow,
+}
+
+/// Where the volume of a claim comes from once the node is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClaimHow {
+    /// A volume that is there already ([`Volumes::volume_for`]) is preferred; where none matches, a provisioner makes
+    /// one as soon as the claim carries the annotation [`SELECTED_NODE`](super::SELECTED_NODE).
+    Provision,
+    /// Only a volume that is there already: nobody makes one.
+    Static,
+}
+
+/// What the claims of a pod ask of its node.
+#[derive(Debug)]
+pub(in super::super) struct PodClaims {
+    /// Where all its volumes are, or can be.
+    pub(in super::super) places: Places,
+    /// Claims that wait for the node.
+    pub(in super::super) binds: Vec<ClaimToBind>,
+    /// Claims that one pod may use at a time.
+    pub(in super::super) tokens: BTreeMap<TokenName, TokenUse>,
+    /// Volumes to be attached, by driver.
+    pub(in super::super) attached: BTreeMap<ResourceName, u64>,
+}
+
+/// The claims that a pod uses; the second part says whether the claim is made for this pod.
+pub(in super::super) fn claim_names(pod: &Pod) -> BTreeSet<(String, bool)> {
+    let owner = pod.metadata.name.as_deref().unwrap_or_default();
+    let name = |volume: &crate::slim::Volume| match &volume.persistent_volume_claim {
+        Some(source) => Some((source.claim_name.clone(), false)),
+        None => volume.ephemeral.map(|_| (format!("{owner}-{}", volume.name), true)),
+    };
+    pod.spec.volumes.iter().flatten().filter_map(name).collect()
+}
+
+/// What the claims of a pod that is to be placed ask for.
+pub(in super::super) fn of_pod(pod: &Pod, volumes: &Volumes) -> Result<PodClaims, Obstacle> {
+    let mut places = Places::ANYWHERE;
+    let mut binds = Vec::new();
+    let mut found = Vec::new();
+    for (name, own) in claim_names(pod) {
+        let claim = usable(pod, volumes, &name, own)?;
+        let (reachable, how) = reach(volumes, claim, &name)?;
+        places = places.and(reachable).map_err(|TooMany| {
+            let why = "its volumes are in too many different places".to_owned();
+            Obstacle::Unsupported { field: "spec.volumes", why }
+        })?;
+        let bind =
+            |how| ClaimToBind { namespace: namespace(pod).to_owned(), name: name.clone(), how };
+        binds.extend(how.map(bind));
+        found.push(claim);
+    }
+    let (tokens, attached) = held(&found, volumes);
+    Ok(PodClaims { places, binds, tokens, attached })
+}
+
+/// What a pod that has its node holds of its claims; what is not known is not counted.
+pub(in super::super) fn taken_by(
+    pod: &Pod,
+    volumes: &Volumes,
+) -> (BTreeMap<TokenName, TokenUse>, BTreeMap<ResourceName, u64>) {
+    let names = claim_names(pod);
+    let known = names.iter().filter_map(|(name, _)| volumes.claim(namespace(pod), name));
+    held(&known.collect::<Vec<_>>(), volumes)
+}
+
+/// The claim, when the pod may use it.
+fn usable<'a>(
+    pod: &Pod,
+    volumes: &'a Volumes,
+    name: &str,
+    own: bool,
+) -> Result<&'a PersistentVolumeClaim, Obstacle> {
+    let not_yet = |why: &str| Obstacle::NotYet { why: format!("claim `{name}` {why}") };
+    let claim = volumes.claim(namespace(pod), name).ok_or_else(|| not_yet("does not exist"))?;
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Err(not_yet("is being deleted"));
+    }
+    if claim.status.phase.as_deref() == Some("Lost") {
+        return Err(not_yet("has lost its volume"));
+    }
+    if own && !is_owned(claim, pod) {
+        return Err(not_yet("was not made for this pod, though its name is taken for it"));
+    }
+    Ok(claim)
+}
+
+fn is_owned(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
+    let owners = claim.metadata.owner_references.iter().flatten();
+    let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+    pod.metadata.uid.is_some()
+        && controllers.any(|owner| Some(owner.uid.as_str()) == pod.metadata.uid.as_deref())
+}
+
+/// The nodes on which a claim can be used, and what is left to do for that.
+fn reach(
+    volumes: &Volumes,
+    claim: &PersistentVolumeClaim,
+    name: &str,
+) -> Result<(Places, Option<ClaimHow>), Obstacle> {
+    let not_yet = |why: String| Obstacle::NotYet { why: format!("claim `{name}` {why}") };
+    if let Some(volume) = super::bound_volume(claim) {
+        if !super::is_bound(claim) {
+            return Err(not_yet(format!("waits for its volume `{volume}`")));
+        }
+        let found = volumes.volume(volume);
+        let found = found
+            .ok_or_else(|| not_yet(format!("has the volume `{volume}`, which does not exist")))?;
+        let reachable = matching::reachable(found)
+            .map_err(|why| not_yet(format!("cannot be placed: {why}")))?;
+        let both = reachable.and(matching::in_zone(found));
+        let both = both.map_err(|TooMany| not_yet("has a volume in too many places".to_owned()))?;
+        return Ok((both, None));
+    }
+    let class =
+        volumes.class(super::class_of_claim(claim)).filter(|class| waits_for_consumer(class));
+    let class = class.ok_or_else(|| not_yet("waits for its volume to be bound".to_owned()))?;
+    let how = if matching::provisions(class) { ClaimHow::Provision } else { ClaimHow::Static };
+    let places = to_be_bound(volumes, claim, class);
+    if places == Places::NOWHERE {
+        return Err(not_yet("waits for a volume: none matches, and nobody makes one".to_owned()));
+    }
+    Ok((places, Some(how)))
+}
+
+/// Where an unbound claim could get its volume.
+fn to_be_bound(volumes: &Volumes, claim: &PersistentVolumeClaim, class: &StorageClass) -> Places {
+    if let Some(node) = super::selected_node(claim) {
+        // A volume is being made there; whoever makes it removes the annotation when it cannot.
+        let names = vec![NameExpr::new(NameOp::In, [node])];
+        return Places::any_of(vec![NodeTerm { exprs: Vec::new(), names }]);
+    }
+    let reachable = |volume| matching::reachable(volume).unwrap_or(Places::NOWHERE);
+    let there = matching::candidates(volumes, claim).into_iter().map(reachable);
+    Places::union(there.chain([matching::provisionable(class)]))
+}
+
+fn waits_for_consumer(class: &StorageClass) -> bool {
+    class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
+}
+
+fn held(
+    claims: &[&PersistentVolumeClaim],
+    volumes: &Volumes,
+) -> (BTreeMap<TokenName, TokenUse>, BTreeMap<ResourceName, u64>) {
+    let mut tokens = BTreeMap::new();
+    let mut attached: BTreeMap<ResourceName, u64> = BTreeMap::new();
+    let mut seen = BTreeSet::new();
+    for claim in claims {
+        let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
+        let name = claim.metadata.name.as_deref().unwrap_or_default();
+        if claim.spec.access_modes.iter().flatten().any(|mode| mode == ONE_POD) {
+            tokens.insert(format!("claim/{namespace}/{name}").into(), TokenUse::OneTask);
+        }
+        let Some((driver, handle)) = driver(claim, volumes) else { continue };
+        if volumes.is_limited(driver) && seen.insert((driver, handle)) {
+            *attached.entry(super::attachments(driver)).or_default() += 1;
+        }
+    }
+    (tokens, attached)
+}
+
+/// The driver of a claim and what tells its volume from others; of an unbound claim, the driver that will make it.
+fn driver<'a>(
+    claim: &'a PersistentVolumeClaim,
+    volumes: &'a Volumes,
+) -> Option<(&'a str, &'a str)> {
+    if let Some(volume) = super::bound_volume(claim).and_then(|name| volumes.volume(name)) {
+        let csi = volume.spec.csi.as_ref()?;
+        return Some((&csi.driver, &csi.volume_handle));
+    }
+    let class = volumes.class(super::class_of_claim(claim))?;
+    Some((&class.provisioner, claim.metadata.name.as_deref()?))
+}

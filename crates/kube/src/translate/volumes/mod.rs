@@ -1,0 +1,251 @@
+//! What is known of storage: claims, volumes, classes, and how many volumes each node can attach.
+
+mod claims;
+mod matching;
+
+pub use claims::{ClaimHow, ClaimToBind};
+pub(super) use claims::{claim_names, of_pod, taken_by};
+
+use agentaflow_engine::labels::Labels;
+use agentaflow_engine::{Node, ResourceName};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::slim::{CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass};
+
+/// The annotation by which a scheduler tells a provisioner where to make a volume.
+pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// The annotation that says that the binding of a claim is complete.
+const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+/// The annotation by which claims and volumes named their class before there was a field.
+const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+/// As good as no limit.
+const UNLIMITED: u64 = u32::MAX as u64;
+
+/// Claims, volumes, classes, and the limits of nodes, as they are watched.
+///
+/// Every change says whether it can matter to anybody; most updates of these objects do not.
+#[derive(Clone, Debug, Default)]
+pub struct Volumes {
+    /// By namespace and name.
+    claims: BTreeMap<String, BTreeMap<String, PersistentVolumeClaim>>,
+    by_name: BTreeMap<String, PersistentVolume>,
+    /// The names of the volumes of a class.
+    by_class: BTreeMap<String, BTreeSet<String>>,
+    classes: BTreeMap<String, StorageClass>,
+    /// By node and driver.
+    limits: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+impl Volumes {
+    /// A claim is there, or was changed.
+    pub fn set_claim(&mut self, claim: PersistentVolumeClaim) -> bool {
+        let (Some(namespace), Some(name)) = (&claim.metadata.namespace, &claim.metadata.name)
+        else {
+            return false;
+        };
+        let known = self.claims.entry(namespace.clone()).or_default();
+        let relevant = known.get(name).is_none_or(|old| !is_same_claim(old, &claim));
+        known.insert(name.clone(), claim);
+        relevant
+    }
+
+    /// A claim is gone.
+    pub fn remove_claim(&mut self, namespace: &str, name: &str) -> bool {
+        let Some(claims) = self.claims.get_mut(namespace) else { return false };
+        let known = claims.remove(name).is_some();
+        if claims.is_empty() {
+            self.claims.remove(namespace);
+        }
+        known
+    }
+
+    /// A volume is there, or was changed.
+    pub fn set_volume(&mut self, volume: PersistentVolume) -> bool {
+        let Some(name) = volume.metadata.name.clone() else { return false };
+        let relevant = self.by_name.get(&name).is_none_or(|old| !is_same_volume(old, &volume));
+        self.forget_class(&name);
+        self.by_class.entry(class_of_volume(&volume).to_owned()).or_default().insert(name.clone());
+        self.by_name.insert(name, volume);
+        relevant
+    }
+
+    /// A volume is gone.
+    pub fn remove_volume(&mut self, name: &str) -> bool {
+        self.forget_class(name);
+        self.by_name.remove(name).is_some()
+    }
+
+    /// A class is there, or was changed.
+    pub fn set_class(&mut self, class: StorageClass) -> bool {
+        let Some(name) = class.metadata.name.clone() else { return false };
+        let relevant = self.classes.get(&name).is_none_or(|old| {
+            old.provisioner != class.provisioner
+                || old.volume_binding_mode != class.volume_binding_mode
+                || old.allowed_topologies != class.allowed_topologies
+        });
+        self.classes.insert(name, class);
+        relevant
+    }
+
+    /// A class is gone.
+    pub fn remove_class(&mut self, name: &str) -> bool {
+        self.classes.remove(name).is_some()
+    }
+
+    /// The CSI drivers of a node are there, or were changed. When this changes [`limited_drivers`](Self::limited_drivers),
+    /// every node and every pod with claims reads differently.
+    pub fn set_csi_node(&mut self, node: &CsiNode) -> bool {
+        let Some(name) = node.metadata.name.clone() else { return false };
+        let limits = limits(node);
+        if limits.is_empty() {
+            return self.limits.remove(&name).is_some();
+        }
+        self.limits.insert(name, limits.clone()) != Some(limits)
+    }
+
+    /// The CSI drivers of a node are gone.
+    pub fn remove_csi_node(&mut self, node: &str) -> bool {
+        self.limits.remove(node).is_some()
+    }
+
+    /// The drivers that some node limits.
+    pub fn limited_drivers(&self) -> BTreeSet<&str> {
+        self.limits.values().flat_map(BTreeMap::keys).map(String::as_str).collect()
+    }
+
+    /// Gives a node, as [`node`](super::node) made it, room for any number of volumes of those drivers that only
+    /// other nodes limit. Without it the engine would take the lack of a limit for a lack of room.
+    pub fn lift_limits(&self, node: &mut Node) {
+        for driver in self.limited_drivers() {
+            node.resources.entry(attachments(driver)).or_insert(UNLIMITED);
+        }
+    }
+
+    /// The claim, when it is known.
+    pub fn claim(&self, namespace: &str, name: &str) -> Option<&PersistentVolumeClaim> {
+        self.claims.get(namespace)?.get(name)
+    }
+
+    /// The volume, when it is known.
+    pub fn volume(&self, name: &str) -> Option<&PersistentVolume> {
+        self.by_name.get(name)
+    }
+
+    /// Whether a claim has its volume.
+    pub fn is_bound(&self, namespace: &str, name: &str) -> bool {
+        self.claim(namespace, name).is_some_and(is_bound)
+    }
+
+    /// The volume that serves a claim on a node, of those that are there and that nobody has: the one that was made
+    /// for it, or the smallest that matches, none of those in `taken`. None also for a claim whose volume is being
+    /// made.
+    pub fn volume_for(
+        &self,
+        (namespace, name): (&str, &str),
+        (node, labels): (&str, &Labels),
+        taken: &BTreeSet<String>,
+    ) -> Option<String> {
+        let claim = self.claim(namespace, name).filter(|claim| selected_node(claim).is_none())?;
+        let mut candidates = matching::candidates(self, claim);
+        candidates.retain(|volume| {
+            matching::reachable(volume).is_ok_and(|places| places.contain(node, labels))
+                && volume.metadata.name.as_ref().is_some_and(|name| !taken.contains(name))
+        });
+        let size =
+            |volume: &&PersistentVolume| (matching::size(volume), volume.metadata.name.clone());
+        candidates.into_iter().min_by_key(size)?.metadata.name.clone()
+    }
+
+    fn class(&self, name: &str) -> Option<&StorageClass> {
+        self.classes.get(name)
+    }
+
+    fn of_class(&self, class: &str) -> impl Iterator<Item = &PersistentVolume> {
+        self.by_class.get(class).into_iter().flatten().filter_map(|name| self.by_name.get(name))
+    }
+
+    fn is_limited(&self, driver: &str) -> bool {
+        self.limits.values().any(|drivers| drivers.contains_key(driver))
+    }
+
+    fn forget_class(&mut self, name: &str) {
+        let Some(class) = self.by_name.get(name).map(|volume| class_of_volume(volume).to_owned())
+        else {
+            return;
+        };
+        if let Some(names) = self.by_class.get_mut(&class) {
+            names.remove(name);
+            if names.is_empty() {
+                self.by_class.remove(&class);
+            }
+        }
+    }
+}
+
+/// The engine's resource that counts the volumes of a driver on a node.
+pub(super) fn attachments(driver: &str) -> ResourceName {
+    format!("volumes/{driver}").into()
+}
+
+/// How many volumes of each driver a node can attach, where that is limited.
+pub(super) fn limits(node: &CsiNode) -> BTreeMap<String, u64> {
+    let limit = |driver: &crate::slim::CsiDriver| {
+        let count = driver.allocatable.as_ref()?.count?;
+        Some((driver.name.clone(), u64::try_from(count).unwrap_or(0)))
+    };
+    node.spec.drivers.iter().filter_map(limit).collect()
+}
+
+/// The class of a claim; an empty name means none.
+pub(super) fn class_of_claim(claim: &PersistentVolumeClaim) -> &str {
+    class_of(&claim.metadata, claim.spec.storage_class_name.as_deref())
+}
+
+/// The class of a volume; an empty name means none.
+pub(super) fn class_of_volume(volume: &PersistentVolume) -> &str {
+    class_of(&volume.metadata, volume.spec.storage_class_name.as_deref())
+}
+
+fn class_of<'a>(metadata: &'a ObjectMeta, field: Option<&'a str>) -> &'a str {
+    annotation(metadata, OLD_CLASS).or(field).unwrap_or_default()
+}
+
+/// Whether the binding of a claim is complete: a volume by name alone may be a wish.
+pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    bound_volume(claim).is_some() && annotation(&claim.metadata, BIND_COMPLETED).is_some()
+}
+
+fn bound_volume(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.volume_name.as_deref().filter(|name| !name.is_empty())
+}
+
+fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
+    annotation(&claim.metadata, SELECTED_NODE)
+}
+
+fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn is_same_claim(one: &PersistentVolumeClaim, two: &PersistentVolumeClaim) -> bool {
+    let notes = |claim: &PersistentVolumeClaim| {
+        [SELECTED_NODE, BIND_COMPLETED, OLD_CLASS]
+            .map(|key| annotation(&claim.metadata, key).map(str::to_owned))
+    };
+    one.spec == two.spec
+        && one.status == two.status
+        && one.metadata.uid == two.metadata.uid
+        && one.metadata.owner_references == two.metadata.owner_references
+        && one.metadata.deletion_timestamp.is_some() == two.metadata.deletion_timestamp.is_some()
+        && notes(one) == notes(two)
+}
+
+fn is_same_volume(one: &PersistentVolume, two: &PersistentVolume) -> bool {
+    let old_class = |volume| class_of_volume(volume).to_owned();
+    one.spec == two.spec
+        && one.status == two.status
+        && one.metadata.labels == two.metadata.labels
+        && one.metadata.deletion_timestamp.is_some() == two.metadata.deletion_timestamp.is_some()
+        && old_class(one) == old_class(two)
+}
