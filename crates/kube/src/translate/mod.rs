@@ -7,6 +7,7 @@
 //! [`Node`]: agentaflow_engine::Node
 
 mod annotations;
+mod disks;
 mod namespaces;
 mod node;
 mod places;
@@ -118,6 +119,7 @@ pub fn pod(pod: &Pod, around: &Surroundings<'_>) -> Result<Asked, Obstacle> {
         spread: terms::spread(pod)?,
         ..Request::default()
     };
+    request.tokens.extend(disks::tokens(pod));
     request.tokens.extend(claims.tokens);
     request.resources.extend(claims.attached);
     request.validate().map_err(|error| Obstacle::unsupported("spec", error.to_string()))?;
@@ -139,6 +141,7 @@ pub fn foreign(pod: &Pod, around: &Surroundings<'_>) -> ForeignUse {
         ..ForeignUse::default()
     };
     let (tokens, attached) = volumes::taken_by(pod, around.volumes);
+    uses.tokens.extend(disks::tokens(pod));
     uses.tokens.extend(tokens);
     uses.resources.extend(attached);
     uses.cpu.0 = uses.cpu.0.min(LARGEST);

@@ -18,9 +18,9 @@ fn view(labels: Value, gpus: Value, devices: Option<Value>) -> NodeView {
     view
 }
 
-fn monitor(devices: Value, status: Value) -> Option<Value> {
-    Some(json!({"apiVersion": "agentaflow.io/v1", "kind": "GPUNode", "metadata": {"name": "n1"},
-        "spec": {"nodeName": "n1", "gpuDevices": devices}, "status": {"gpuStatus": status}}))
+fn monitor(devices: Value, status: Value) -> Value {
+    json!({"apiVersion": "agentaflow.io/v1", "kind": "GPUNode", "metadata": {"name": "n1"},
+        "spec": {"nodeName": "n1", "gpuDevices": devices}, "status": {"gpuStatus": status}})
 }
 
 fn device(id: &str) -> Value {
@@ -39,7 +39,7 @@ fn told(view: &NodeView) -> Vec<String> {
 #[test]
 fn gpus_come_from_the_monitor_then_from_labels_then_nameless() {
     let labels = || json!({"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360"});
-    let two = || monitor(json!([device("u1"), device("u2")]), json!([]));
+    let two = || Some(monitor(json!([device("u1"), device("u2")]), json!([])));
     let table: [(Value, Value, Option<Value>, &[&str]); 9] = [
         (json!({}), json!("1"), None, &["0 unknown 1 Healthy"]),
         (labels(), json!("2"), None, &["0 Tesla-T4 15360 Healthy", "1 Tesla-T4 15360 Healthy"]),
@@ -66,21 +66,24 @@ fn gpus_come_from_the_monitor_then_from_labels_then_nameless() {
         (
             json!({}),
             json!("1"),
-            monitor(json!([device("u1"), device("u2")]), json!([{"id": "u1", "available": false}])),
+            Some(monitor(
+                json!([device("u1"), device("u2")]),
+                json!([{"id": "u1", "available": false}]),
+            )),
             &["u1 NVIDIA A100-SXM4-40GB 40960 Sick", "u2 NVIDIA A100-SXM4-40GB 40960 Healthy"],
         ),
         // Names that cannot be told apart are of no use.
         (
             json!({}),
             json!("2"),
-            monitor(json!([device("u1"), device("u1")]), json!([])),
+            Some(monitor(json!([device("u1"), device("u1")]), json!([]))),
             &["0 unknown 1 Healthy", "1 unknown 1 Healthy"],
         ),
         // MIG's single strategy: slices are counted as GPUs.
         (
             json!({"nvidia.com/gpu.product": "A100-SXM4-40GB-MIG-1g.5gb", "nvidia.com/gpu.memory": "4864"}),
             json!("2"),
-            monitor(json!([device("u1")]), json!([])),
+            Some(monitor(json!([device("u1")]), json!([]))),
             &[
                 "0 A100-SXM4-40GB-MIG-1g.5gb 4864 Healthy",
                 "1 A100-SXM4-40GB-MIG-1g.5gb 4864 Healthy",
@@ -101,8 +104,8 @@ fn gpus_come_from_the_monitor_then_from_labels_then_nameless() {
 #[test]
 fn devices_without_a_device_plugin_are_not_counted() {
     let object = read(json!({"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "1"}}}));
-    let devices = monitor(json!([device("u1")]), json!([])).map(read);
-    assert!(node(&object, devices.as_ref(), None).node.gpus.is_empty());
+    let devices = read(monitor(json!([device("u1")]), json!([])));
+    assert!(node(&object, Some(&devices), None).node.gpus.is_empty());
 }
 
 #[test]
@@ -118,7 +121,8 @@ fn time_slices_are_gpus_with_a_part_of_the_memory() {
 
     let status = json!([{"id": "u1", "available": true, "utilization": 42.4},
         {"id": "u2", "available": false, "utilization": 900.0}]);
-    let named = view(labels(), json!("8"), monitor(json!([device("u1"), device("u2")]), status));
+    let named =
+        view(labels(), json!("8"), Some(monitor(json!([device("u1"), device("u2")]), status)));
     assert_eq!(told(&named)[1], "u1::1 NVIDIA A100-SXM4-40GB 10240 Healthy");
     assert_eq!(told(&named)[4], "u2::0 NVIDIA A100-SXM4-40GB 10240 Sick");
     let readings: Vec<_> =
@@ -128,8 +132,7 @@ fn time_slices_are_gpus_with_a_part_of_the_memory() {
 
 #[test]
 fn a_node_in_maintenance_takes_nothing_new_and_keeps_what_runs() {
-    let mut devices =
-        monitor(json!([device("u1")]), json!([{"id": "u1", "available": true}])).unwrap();
+    let mut devices = monitor(json!([device("u1")]), json!([{"id": "u1", "available": true}]));
     devices["status"]["phase"] = "Maintenance".into();
     assert_eq!(
         view(json!({}), json!("1"), Some(devices)).health,
@@ -140,7 +143,7 @@ fn a_node_in_maintenance_takes_nothing_new_and_keeps_what_runs() {
 #[test]
 fn more_gpus_than_the_engine_counts_are_left_out() {
     let many: Vec<Value> = (0..100).map(|n| device(&format!("u{n}"))).collect();
-    for devices in [None, monitor(json!(many), json!([]))] {
+    for devices in [None, Some(monitor(json!(many), json!([])))] {
         let view = view(json!({}), json!("100"), devices);
         assert_eq!((view.node.gpus.len(), view.health.len()), (64, 64));
     }

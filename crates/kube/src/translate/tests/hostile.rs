@@ -27,7 +27,7 @@ fn number() -> impl Strategy<Value = i32> {
 
 fn operator() -> impl Strategy<Value = String> {
     let known = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Equal", ""];
-    prop_oneof![proptest::sample::select(&known[..]).prop_map(str::to_owned), text()]
+    prop_oneof![proptest::sample::select(known.to_vec()).prop_map(str::to_owned), text()]
 }
 
 prop_compose! {

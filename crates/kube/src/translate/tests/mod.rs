@@ -1,5 +1,7 @@
 //! Tables of pods, clusters and where the pods may go, answered by a real engine.
 
+#![allow(clippy::needless_pass_by_value, reason = "tables are made of JSON literals")]
+
 mod between;
 mod gpus;
 mod hostile;

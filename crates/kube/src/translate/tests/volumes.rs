@@ -350,7 +350,7 @@ fn a_node_attaches_no_more_volumes_than_its_driver_can() {
     let inline = pod(json!({"volumes": [{"name": "i", "csi": {"driver": "csi.example"}}]}));
     let full = busy.with_pod("a", json!({}), using(["c2"])["spec"].clone());
     check(&full, inline, "a b old plain");
-    assert_eq!(full.volumes.limited_drivers(), ["csi.example"].into());
+    assert_eq!(full.volumes.limited_drivers().collect::<Vec<_>>(), ["csi.example"]);
 }
 
 #[test]
@@ -397,8 +397,10 @@ fn only_news_that_matter_count_as_changes() {
     assert!(volumes.set_csi_node(&csi(json!(5))));
     assert!(!volumes.set_csi_node(&csi(json!(5))));
     assert!(volumes.set_csi_node(&csi(json!(-1))));
+    assert_eq!(volumes.limited_drivers().count(), 1);
     assert!(volumes.remove_csi_node("n1"));
     assert!(!volumes.remove_csi_node("n1"));
+    assert_eq!(volumes.limited_drivers().count(), 0);
 }
 
 #[test]
@@ -417,4 +419,32 @@ fn volumes_in_too_many_different_places_are_refused() {
         .with_volume("v1", json!({}), terms("rack"))
         .with_volume("v2", json!({}), terms("row"));
     check(&cluster, using(["c1", "c2"]), "unsupported spec.volumes");
+}
+
+#[test]
+fn a_disk_that_is_written_is_mounted_once_on_a_node() {
+    let iscsi = |iqn: &str, read_only: bool| json!({"iscsi": {"iqn": iqn, "lun": 1, "readOnly": read_only}});
+    let gce = |name: &str, read_only: bool| json!({"gcePersistentDisk": {"pdName": name, "readOnly": read_only}});
+    let aws =
+        |read_only: bool| json!({"awsElasticBlockStore": {"volumeID": "d", "readOnly": read_only}});
+    let rbd = |monitors: Value, image: &str| json!({"rbd": {"monitors": monitors, "image": image}});
+    let table = [
+        (iscsi("d", false), iscsi("d", false), "no: Token"),
+        (iscsi("d", true), iscsi("d", false), "no: Token"),
+        (iscsi("d", false), iscsi("d", true), "no: Token"),
+        (iscsi("d", true), iscsi("d", true), "n1"),
+        (iscsi("d", false), iscsi("e", false), "n1"),
+        (gce("d", false), gce("d", true), "no: Token"),
+        (gce("d", true), gce("d", true), "n1"),
+        (gce("d", false), iscsi("d", false), "n1"),
+        (aws(true), aws(true), "no: Token"),
+        (rbd(json!(["m1", "m2"]), "i"), rbd(json!(["m2", "m3"]), "i"), "no: Token"),
+        (rbd(json!(["m1"]), "i"), rbd(json!(["m2"]), "i"), "n1"),
+        (rbd(json!(["m1"]), "i"), rbd(json!(["m1"]), "j"), "n1"),
+    ];
+    for (theirs, ours, expected) in table {
+        let spec = |volume: Value| json!({"volumes": [volume]});
+        let cluster = nodes([("n1", json!({}))]).with_pod("n1", json!({}), spec(theirs));
+        check(&cluster, pod(spec(ours)), expected);
+    }
 }
