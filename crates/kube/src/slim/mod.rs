@@ -17,8 +17,8 @@ pub use group::{NativePodGroup, PodGroup, PodGroupSpec};
 pub use node::{Node, NodeCondition, NodeSpec, NodeStatus};
 pub use owner::Owner;
 pub use pod::{
-    Container, ContainerState, ContainerStatus, InlineCsi, Pod, PodCondition, PodSpec, PodStatus,
-    SchedulingGroup, Terminated, Volume, Waiting,
+    Container, ContainerState, ContainerStatus, InlineCsi, InlineDisk, Pod, PodCondition, PodSpec,
+    PodStatus, SchedulingGroup, Terminated, Volume, Waiting,
 };
 pub use rules::{
     ConfigMap, DisruptionBudget, DisruptionBudgetSpec, DisruptionBudgetStatus, Namespace,

@@ -99,6 +99,35 @@ pub struct Volume {
     pub ephemeral: Option<serde::de::IgnoredAny>,
     /// A volume of a CSI driver that lives and dies with the pod.
     pub csi: Option<InlineCsi>,
+    /// A disk that may not be mounted twice on a node.
+    pub iscsi: Option<InlineDisk>,
+    /// A disk that may not be mounted twice on a node.
+    pub rbd: Option<InlineDisk>,
+    /// A disk that may not be mounted twice on a node.
+    pub gce_persistent_disk: Option<InlineDisk>,
+    /// A disk that may not be mounted twice on a node.
+    pub aws_elastic_block_store: Option<InlineDisk>,
+}
+
+/// A disk that a pod names without a claim: what tells it from others, whatever its kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InlineDisk {
+    /// It is only read.
+    pub read_only: Option<bool>,
+    /// The name of an iSCSI target.
+    pub iqn: Option<String>,
+    /// The monitors of a Ceph cluster.
+    pub monitors: Option<Vec<String>>,
+    /// The pool of a Ceph image.
+    pub pool: Option<String>,
+    /// A Ceph image.
+    pub image: Option<String>,
+    /// A disk of Google's.
+    pub pd_name: Option<String>,
+    /// A disk of Amazon's.
+    #[serde(rename = "volumeID")]
+    pub volume_id: Option<String>,
 }
 
 /// A volume of a CSI driver that lives and dies with the pod.

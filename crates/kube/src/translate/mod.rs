@@ -8,6 +8,7 @@
 
 mod amounts;
 mod annotations;
+mod disks;
 mod namespaces;
 mod node;
 mod places;
@@ -127,6 +128,7 @@ pub fn pod(pod: &Pod, around: &Surroundings<'_>) -> Result<Asked, Obstacle> {
         spread: terms::spread(pod)?,
         ..Request::default()
     };
+    request.tokens.extend(disks::tokens(pod));
     request.tokens.extend(claims.tokens);
     request.resources.extend(claims.attached);
     request.validate().map_err(|error| Obstacle::unsupported("spec", error.to_string()))?;
@@ -148,6 +150,7 @@ pub fn foreign(pod: &Pod, around: &Surroundings<'_>) -> ForeignUse {
         ..ForeignUse::default()
     };
     let (tokens, attached) = volumes::taken_by(pod, around.volumes);
+    uses.tokens.extend(disks::tokens(pod));
     uses.tokens.extend(tokens);
     uses.resources.extend(attached);
     uses.cpu.0 = uses.cpu.0.min(LARGEST);

@@ -35,6 +35,8 @@ pub struct Volumes {
     classes: BTreeMap<String, StorageClass>,
     /// By node and driver.
     limits: BTreeMap<String, BTreeMap<String, u64>>,
+    /// How many nodes limit a driver.
+    limited: BTreeMap<String, usize>,
 }
 
 impl Volumes {
@@ -98,20 +100,34 @@ impl Volumes {
     pub fn set_csi_node(&mut self, node: &CsiNode) -> bool {
         let Some(name) = node.metadata.name.clone() else { return false };
         let limits = limits(node);
-        if limits.is_empty() {
-            return self.limits.remove(&name).is_some();
+        if self.limits.get(&name).unwrap_or(&BTreeMap::new()) == &limits {
+            return false;
         }
-        self.limits.insert(name, limits.clone()) != Some(limits)
+        self.remove_csi_node(&name);
+        for driver in limits.keys() {
+            *self.limited.entry(driver.clone()).or_default() += 1;
+        }
+        self.limits.insert(name, limits);
+        true
     }
 
     /// The CSI drivers of a node are gone.
     pub fn remove_csi_node(&mut self, node: &str) -> bool {
-        self.limits.remove(node).is_some()
+        let Some(limits) = self.limits.remove(node) else { return false };
+        for driver in limits.keys() {
+            if let Some(nodes) = self.limited.get_mut(driver) {
+                *nodes -= 1;
+                if *nodes == 0 {
+                    self.limited.remove(driver);
+                }
+            }
+        }
+        !limits.is_empty()
     }
 
     /// The drivers that some node limits.
-    pub fn limited_drivers(&self) -> BTreeSet<&str> {
-        self.limits.values().flat_map(BTreeMap::keys).map(String::as_str).collect()
+    pub fn limited_drivers(&self) -> impl Iterator<Item = &str> {
+        self.limited.keys().map(String::as_str)
     }
 
     /// Gives a node, as [`node`](super::node) made it, room for any number of volumes of those drivers that only
@@ -166,7 +182,7 @@ impl Volumes {
     }
 
     fn is_limited(&self, driver: &str) -> bool {
-        self.limits.values().any(|drivers| drivers.contains_key(driver))
+        self.limited.contains_key(driver)
     }
 
     fn forget_class(&mut self, name: &str) {

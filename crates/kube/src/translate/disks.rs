@@ -1,0 +1,45 @@
+//! Disks that pods name without a claim, as tokens: one that is written may be mounted once on a node.
+
+use agentaflow_engine::{TokenName, TokenUse};
+use std::collections::BTreeMap;
+
+use crate::slim::{InlineDisk, Pod, Volume};
+
+/// The disks of a pod.
+pub(super) fn tokens(pod: &Pod) -> BTreeMap<TokenName, TokenUse> {
+    let mut tokens = BTreeMap::new();
+    for volume in pod.spec.volumes.iter().flatten() {
+        for (name, usage) in disks(volume) {
+            // Whoever writes it once, writes it.
+            let known = tokens.entry(TokenName::from(name)).or_insert(usage);
+            *known = (*known).min(usage);
+        }
+    }
+    tokens
+}
+
+fn disks(volume: &Volume) -> Vec<(String, TokenUse)> {
+    let usage = |disk: &InlineDisk| match disk.read_only {
+        Some(true) => TokenUse::Shared,
+        _ => TokenUse::Exclusive,
+    };
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let mut disks = Vec::new();
+    if let Some(disk) = &volume.iscsi {
+        disks.push((format!("disk/iscsi/{}", text(&disk.iqn)), usage(disk)));
+    }
+    if let Some(disk) = &volume.gce_persistent_disk {
+        disks.push((format!("disk/gce/{}", text(&disk.pd_name)), usage(disk)));
+    }
+    if let Some(disk) = &volume.aws_elastic_block_store {
+        disks.push((format!("disk/aws/{}", text(&disk.volume_id)), TokenUse::Exclusive));
+    }
+    if let Some(disk) = &volume.rbd {
+        let pool = disk.pool.as_deref().unwrap_or("rbd");
+        // Clusters that share a monitor are one cluster.
+        for monitor in disk.monitors.iter().flatten() {
+            disks.push((format!("disk/rbd/{monitor}/{pool}/{}", text(&disk.image)), usage(disk)));
+        }
+    }
+    disks
+}
