@@ -58,10 +58,11 @@ pub fn pod(
         Value::Object(template) => template,
         _ => return Err(shape("podTemplate", "an object with `spec.containers`")),
     };
-    let annotations = object(&mut template, "metadata", "podTemplate.metadata")?
-        .get("annotations")
-        .cloned()
-        .unwrap_or_default();
+    let metadata = object(&mut template, "metadata", "podTemplate.metadata")?;
+    let annotations = metadata.get("annotations").cloned().unwrap_or_default();
+    if !annotations.is_null() && !annotations.is_object() {
+        return Err(shape("podTemplate.metadata.annotations", "an object"));
+    }
     let body = object(&mut template, "spec", "podTemplate.spec")?;
     let gpus = gpu_limit::fill(body, &annotations, &spec.gpu_requirements)?;
     if gpus.whole {
