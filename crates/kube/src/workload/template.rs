@@ -54,9 +54,8 @@ pub fn pod(
     attempt: u32,
     scheduler_name: &str,
 ) -> Result<Value, BadTemplate> {
-    let mut template = match spec.pod_template.value() {
-        Value::Object(template) => template,
-        _ => return Err(shape("podTemplate", "an object with `spec.containers`")),
+    let Value::Object(mut template) = spec.pod_template.value() else {
+        return Err(shape("podTemplate", "an object with `spec.containers`"));
     };
     let metadata = object(&mut template, "metadata", "podTemplate.metadata")?;
     let annotations = metadata.get("annotations").cloned().unwrap_or_default();

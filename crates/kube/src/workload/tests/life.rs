@@ -179,7 +179,7 @@ fn what_cannot_be_read_gets_a_condition_and_no_pods() {
         ),
     ];
     for (spec, reason, part) in table {
-        let mut cluster = Cluster::raw(spec);
+        let mut cluster = Cluster::raw(&spec);
         cluster.settle();
         assert_eq!(cluster.says("Schedulable"), format!("False/{reason}"));
         assert!(cluster.message().contains(part), "{}", cluster.message());
@@ -191,7 +191,7 @@ fn what_cannot_be_read_gets_a_condition_and_no_pods() {
 
 #[test]
 fn a_mended_workload_starts_and_one_that_breaks_later_goes_on() {
-    let mut cluster = Cluster::raw(json!({ "gpuMemoryRequired": 1, "podTemplate": {} }));
+    let mut cluster = Cluster::raw(&json!({ "gpuMemoryRequired": 1, "podTemplate": {} }));
     cluster.settle();
     cluster.workload.spec = Cluster::new(json!({})).workload.spec;
     cluster.workload.metadata.generation = Some(2);
@@ -200,7 +200,7 @@ fn a_mended_workload_starts_and_one_that_breaks_later_goes_on() {
     assert_eq!(cluster.says("Schedulable"), "Unknown/Pending");
     cluster.run("train-0");
     cluster.settle();
-    cluster.workload.spec = Cluster::raw(json!({})).workload.spec;
+    cluster.workload.spec = Cluster::raw(&json!({})).workload.spec;
     cluster.workload.metadata.generation = Some(3);
     cluster.settle();
     assert_eq!(cluster.phase(), Some(Running));
@@ -262,7 +262,7 @@ fn deletion_needs_no_spec_that_can_be_read_and_takes_finished_pods_too() {
     cluster.settle();
     cluster.succeed("train-0");
     cluster.settle();
-    cluster.workload.spec = Cluster::raw(json!({})).workload.spec;
+    cluster.workload.spec = Cluster::raw(&json!({})).workload.spec;
     cluster.workload.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(cluster.now));
     cluster.step();
@@ -276,9 +276,9 @@ fn a_finished_workload_stays_finished_whatever_happens_to_its_pods() {
         let mut cluster = Cluster::new(json!({}));
         cluster.settle();
         if good {
-            cluster.succeed("train-0")
+            cluster.succeed("train-0");
         } else {
-            cluster.crash("train-0")
+            cluster.crash("train-0");
         }
         cluster.settle();
         let phase = cluster.phase();

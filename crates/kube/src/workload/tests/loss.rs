@@ -8,7 +8,9 @@ use crate::crd::WorkloadPhase::{Failed, Pending, Running, Succeeded};
 fn running(more: Value, names: &[&str]) -> Cluster {
     let mut cluster = Cluster::new(more);
     cluster.settle();
-    names.iter().for_each(|name| cluster.run(name));
+    for name in names {
+        cluster.run(name);
+    }
     cluster.settle();
     assert_eq!(cluster.phase(), Some(Running));
     cluster
@@ -35,8 +37,8 @@ fn a_failed_pod_is_made_again_with_growing_waits_until_the_retries_are_spent() {
         cluster.settle();
         assert_eq!(cluster.phase(), Some(Running));
     }
-    waits.iter_mut().for_each(|wait| *wait -= *wait % 10);
-    assert_eq!(waits, [10, 20, 40, 80, 160, 300, 300]);
+    let tens: Vec<i64> = waits.iter().map(|wait| wait - wait % 10).collect();
+    assert_eq!(tens, [10, 20, 40, 80, 160, 300, 300]);
     cluster.crash("train-0-r7");
     cluster.settle();
     assert_eq!(cluster.phase(), Some(Failed));
@@ -81,7 +83,9 @@ fn a_failed_member_restarts_the_whole_gang() {
     }
     assert_eq!(cluster.workload.status.retries, 1, "the others' ends are consequences");
     assert_eq!(cluster.names(), ["train-0-r1", "train-1", "train-1-r1", "train-2-r1"]);
-    ["train-0-r1", "train-1-r1", "train-2-r1"].iter().for_each(|name| cluster.run(name));
+    for name in ["train-0-r1", "train-1-r1", "train-2-r1"] {
+        cluster.run(name);
+    }
     cluster.settle();
     assert_eq!(cluster.phase(), Some(Running));
 }

@@ -46,11 +46,11 @@ fn spec_json(more: Value) -> Value {
 impl Cluster {
     /// A new workload with these fields of its spec.
     pub(super) fn new(more: Value) -> Self {
-        Self::raw(spec_json(more))
+        Self::raw(&spec_json(more))
     }
 
     /// A new workload with just this spec, right or wrong.
-    pub(super) fn raw(spec: Value) -> Self {
+    pub(super) fn raw(spec: &Value) -> Self {
         let workload = serde_json::from_value(json!({
             "metadata": { "name": "train", "namespace": "ml", "uid": "w-1", "generation": 1 },
             "spec": spec,

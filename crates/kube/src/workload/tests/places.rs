@@ -21,22 +21,23 @@ fn allocate(cluster: &mut Cluster, name: &str, resource: &str, ids: &[&str]) {
     cluster.pod(name).status = serde_json::from_value(status).expect("a status");
 }
 
-fn assigned(cluster: &mut Cluster) -> (String, Option<String>, Option<String>) {
+fn assigned(cluster: &mut Cluster) -> (String, String, String) {
     cluster.settle();
     let status = &cluster.workload.status;
-    (cluster.says("Assigned"), status.assigned_node.clone(), status.assigned_gpu.clone())
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    (cluster.says("Assigned"), text(&status.assigned_node), text(&status.assigned_gpu))
 }
 
-fn some(text: &str) -> Option<String> {
-    Some(text.to_owned())
+fn place(text: &str) -> String {
+    text.to_owned()
 }
 
 #[test]
 fn the_plan_comes_first_and_the_kubelets_choice_replaces_it() {
     let mut cluster = Cluster::new(json!({ "gpuRequirements": { "gpuCount": 2 } }));
-    assert_eq!(assigned(&mut cluster), ("False/Waiting".to_owned(), None, None));
+    assert_eq!(assigned(&mut cluster), ("False/Waiting".to_owned(), place(""), place("")));
     cluster.plan(0, "node-a", &["GPU-0", "GPU-1"]);
-    let plan = ("True/Planned".to_owned(), some("node-a"), some("node-a/GPU-0,node-a/GPU-1"));
+    let plan = ("True/Planned".to_owned(), place("node-a"), place("node-a/GPU-0,node-a/GPU-1"));
     assert_eq!(assigned(&mut cluster), plan);
     assert_eq!(cluster.says("Schedulable"), "True/Scheduled");
     cluster.outlook.planned.clear();
@@ -44,7 +45,7 @@ fn the_plan_comes_first_and_the_kubelets_choice_replaces_it() {
     annotate(&mut cluster, "train-0", names::POD_ASSIGNED_GPU, "node-a/GPU-0,node-a/GPU-1");
     assert_eq!(assigned(&mut cluster), plan);
     allocate(&mut cluster, "train-0", "nvidia.com/gpu", &["GPU-2", "GPU-3"]);
-    let real = ("True/Confirmed".to_owned(), some("node-a"), some("node-a/GPU-2,node-a/GPU-3"));
+    let real = ("True/Confirmed".to_owned(), place("node-a"), place("node-a/GPU-2,node-a/GPU-3"));
     assert_eq!(assigned(&mut cluster), real);
     cluster.succeed("train-0");
     cluster.pod("train-0").status.container_statuses = None;
@@ -57,17 +58,17 @@ fn time_slices_name_their_device_once_and_the_monitors_word_counts() {
     cluster.settle();
     cluster.bind("train-0", "node-a");
     allocate(&mut cluster, "train-0", "nvidia.com/gpu", &["GPU-2::1", "GPU-2::0"]);
-    assert_eq!(assigned(&mut cluster).2, some("node-a/GPU-2"));
+    assert_eq!(assigned(&mut cluster).2, place("node-a/GPU-2"));
 
     let mut cluster = Cluster::new(json!({}));
     cluster.settle();
     cluster.bind("train-0", "node-a");
     annotate(&mut cluster, "train-0", names::POD_ASSIGNED_GPU, "0");
-    assert_eq!(assigned(&mut cluster).2, some("node-a/0"));
+    assert_eq!(assigned(&mut cluster).2, place("node-a/0"));
     annotate(&mut cluster, "train-0", names::POD_DEVICES, "GPU-7::3, ");
     assert_eq!(
         assigned(&mut cluster),
-        ("True/Confirmed".to_owned(), some("node-a"), some("node-a/GPU-7"))
+        ("True/Confirmed".to_owned(), place("node-a"), place("node-a/GPU-7"))
     );
 }
 
@@ -80,12 +81,12 @@ fn a_gang_is_confirmed_when_every_member_is() {
     allocate(&mut cluster, "train-0", "nvidia.com/mig-1g.5gb", &["MIG-1"]);
     assert_eq!(
         assigned(&mut cluster),
-        ("True/Planned".to_owned(), some("node-a"), some("node-a/MIG-1"))
+        ("True/Planned".to_owned(), place("node-a"), place("node-a/MIG-1"))
     );
     allocate(&mut cluster, "train-1", "nvidia.com/mig-1g.5gb", &["MIG-2"]);
     assert_eq!(
         assigned(&mut cluster),
-        ("True/Confirmed".to_owned(), some("node-a"), some("node-a/MIG-1,node-a/MIG-2"))
+        ("True/Confirmed".to_owned(), place("node-a"), place("node-a/MIG-1,node-a/MIG-2"))
     );
 }
 
@@ -94,5 +95,5 @@ fn work_without_gpus_is_confirmed_by_its_node() {
     let mut cluster = Cluster::new(json!({ "gpuRequirements": { "gpuCount": 0 } }));
     cluster.settle();
     cluster.bind("train-0", "node-a");
-    assert_eq!(assigned(&mut cluster), ("True/Confirmed".to_owned(), some("node-a"), None));
+    assert_eq!(assigned(&mut cluster), ("True/Confirmed".to_owned(), place("node-a"), place("")));
 }

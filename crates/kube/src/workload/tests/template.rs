@@ -276,7 +276,7 @@ fn the_engine_hears_of_memory_model_and_exclusive_access() {
     let mut request = Request { gpu: GpuAsk::Whole(2), ..Request::default() };
     ask(&spec(json!({ "gpuRequirements": gpu })), &mut request);
     assert_eq!(request.min_gpu_memory, MiB(9000));
-    assert_eq!(request.preferred_model.as_ref().map(|model| model.as_str()), Some("NVIDIA A100"));
+    assert_eq!(request.preferred_model, Some("NVIDIA A100".into()));
     assert_eq!(request.resources.get("agentaflow.gpu/exclusive"), Some(&2));
     assert_eq!(request.validate(), Ok(()));
 
