@@ -45,30 +45,31 @@ impl Look<'_> {
             let message = format!("The API server refuses its pods: {why}");
             Obstacle::Trouble(condition::POD_REJECTED, message)
         });
-        if let Some(why) = rejected {
-            making.notes.extend(self.trouble(condition::POD_REJECTED, why));
-        }
-        if let Some(back_off) = status.back_off.as_ref().filter(|_| !self.mended()) {
-            let until = back_off.until.0;
-            if self.now < until {
-                // Right after pods were made they may simply not be seen yet.
-                let told = back_off.count != 1 && making.obstacle.is_none();
-                if told {
-                    making.obstacle = Some(Obstacle::Delay(back_off.until.clone()));
+        if let Some(wait) = self.too_early(status) {
+            making.wake = earliest(making.wake, Some(wait.until.0));
+            // Right after pods were made they may simply not be seen yet.
+            if wait.count != 1 && making.obstacle.is_none() {
+                making.obstacle = Some(Obstacle::Delay(wait.until.clone()));
+            }
+        } else {
+            match self.pods_for(spec, roster, &missing) {
+                Ok(create) => self.made(create, &missing, roster, status, &mut making),
+                Err(bad) => {
+                    let trouble = Obstacle::Trouble(condition::INVALID_TEMPLATE, bad.to_string());
+                    making.obstacle = Some(trouble);
                 }
-                making.wake = earliest(making.wake, Some(until));
-                return making;
             }
         }
-        match self.pods_for(spec, roster, &missing) {
-            Ok(create) => self.made(create, &missing, roster, status, &mut making),
-            Err(bad) => {
-                let reason = condition::INVALID_TEMPLATE;
-                making.notes.extend(self.trouble(reason, &bad.to_string()));
-                making.obstacle = Some(Obstacle::Trouble(reason, bad.to_string()));
-            }
+        if let Some(Obstacle::Trouble(reason, message)) = &making.obstacle {
+            making.notes.extend(self.trouble(reason, message));
         }
         making
+    }
+
+    /// The wait that is not over yet.
+    fn too_early<'s>(&self, status: &'s GpuWorkloadStatus) -> Option<&'s BackOff> {
+        let wait = status.back_off.as_ref()?;
+        (self.now < wait.until.0 && !self.mended()).then_some(wait)
     }
 
     fn pods_for(

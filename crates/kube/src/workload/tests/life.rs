@@ -237,6 +237,22 @@ fn a_refused_pod_is_told_and_tried_again_ever_more_slowly() {
 }
 
 #[test]
+fn a_broken_template_is_told_once_even_after_a_refused_pod() {
+    let mut cluster = Cluster::new(json!({}));
+    cluster.step();
+    cluster.vanish("train-0");
+    cluster.outlook.rejected = Some("exceeded quota".to_owned());
+    cluster.settle();
+    cluster.workload.spec =
+        Cluster::raw(&json!({ "gpuMemoryRequired": 1, "podTemplate": {} })).workload.spec;
+    cluster.workload.metadata.generation = Some(2);
+    cluster.pass(10);
+    cluster.settle();
+    assert_eq!(cluster.says("Schedulable"), "False/InvalidTemplate");
+    assert_eq!(cluster.told, ["Created", "PodRejected", "InvalidTemplate"]);
+}
+
+#[test]
 fn deletion_stops_every_pod_and_then_lets_go() {
     let mut cluster = Cluster::new(json!({ "gangSize": 2 }));
     cluster.settle();
