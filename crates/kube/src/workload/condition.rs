@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::member::Member;
+use super::member::{self, Member};
 use super::roster::Seat;
 use super::seat::Assignment;
 use super::verdict::{clip, stuck};
@@ -168,7 +168,7 @@ pub(super) fn ready(seats: &[Seat<'_>], retrying: bool) -> News {
 
 /// Every task has a node or is done.
 pub(super) fn placed(seats: &[Seat<'_>]) -> bool {
-    all(seats, |member| member.bound())
+    all(seats, |member: &Member<'_>| member::node(member.pod).is_some())
 }
 
 /// Every task runs or is done.

@@ -91,7 +91,7 @@ pub(super) fn rescheduling(roster: &Roster<'_>, missing: &[u32]) -> Option<Note>
     let first = *missing.first()?;
     let who = subject(first, roster.seats.len());
     let how = match roster.seats.get(first as usize) {
-        Some(Seat::Empty(Some(lost))) => format!("its pod {} {}", lost.name(), story(lost.pod)),
+        Some(Seat::Empty(Some(lost))) => format!("its pod {}: {}", lost.name(), story(lost.pod)),
         _ => "its pod is gone".to_owned(),
     };
     let others = match missing.len() {
@@ -110,15 +110,15 @@ pub(super) fn progress(
 ) -> Vec<Note> {
     use WorkloadPhase::{Running, Scheduled};
     let normal = |reason, message: String| Note { kind: NoteKind::Normal, reason, message };
-    let mut notes = Vec::new();
+    let mut all = Vec::new();
     if matches!(new, Scheduled | Running) && !matches!(old, Some(Scheduled | Running)) {
         let nodes = super::verdict::clip(nodes.unwrap_or("its nodes"), 500);
-        notes.push(normal("Scheduled", format!("Placed on {nodes}.")));
+        all.push(normal("Scheduled", format!("Placed on {nodes}.")));
     }
     if new == Running && old != Some(Running) {
-        notes.push(normal("Started", "Every task runs.".to_owned()));
+        all.push(normal("Started", "Every task runs.".to_owned()));
     }
-    notes
+    all
 }
 
 fn subject(task: u32, tasks: usize) -> String {

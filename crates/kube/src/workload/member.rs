@@ -91,9 +91,8 @@ fn state(pod: &Pod, now: Timestamp) -> State {
     match (phase(pod), deleted) {
         ("Succeeded", _) => State::Done,
         // What was told to stop ends with a signal: that is not a failure of its own.
-        ("Failed", Some(_)) => State::Lost,
         ("Failed", None) if verdict::own_fault(pod) => State::Broken,
-        ("Failed", None) => State::Lost,
+        ("Failed", _) => State::Lost,
         (_, None) => State::Live,
         (_, Some(time)) => {
             // The time of deletion is when the grace period ends.

@@ -13,6 +13,7 @@ mod ask;
 mod condition;
 mod gpu_limit;
 mod lifecycle;
+mod making;
 mod member;
 mod name;
 mod reconcile;

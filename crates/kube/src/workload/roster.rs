@@ -50,7 +50,9 @@ impl<'a> Roster<'a> {
         let tasks = spec.gang_size;
         let (mut members, surplus) = sort(pods, tasks, now);
         let most = spec.retries.max(status.retries);
-        members.iter_mut().for_each(|member| member.round = member.round.min(most));
+        for member in &mut members {
+            member.round = member.round.min(most);
+        }
         let newest = members.iter().map(|member| member.round).max().unwrap_or(0);
         let round = newest.max(status.retries);
         let completed = completed_in(round, status);
@@ -128,7 +130,8 @@ impl<'a> Roster<'a> {
         let mut all: Vec<DeletePod> =
             live.filter_map(|pod| delete(pod, "WorkloadFinished")).collect();
         for member in &self.members {
-            let old = member.round < self.spent && !(self.is_cause(member) && !succeeded);
+            let told = !succeeded && self.is_cause(member);
+            let old = member.round < self.spent && !told;
             let why = match member.state {
                 State::Live => "WorkloadFinished",
                 State::Done if !old => continue,

@@ -54,14 +54,14 @@ pub fn pod(
     attempt: u32,
     scheduler_name: &str,
 ) -> Result<Value, BadTemplate> {
-    let mut template = match spec.pod_template.value() {
-        Value::Object(template) => template,
-        _ => return Err(shape("podTemplate", "an object with `spec.containers`")),
+    let Value::Object(mut template) = spec.pod_template.value() else {
+        return Err(shape("podTemplate", "an object with `spec.containers`"));
     };
-    let annotations = object(&mut template, "metadata", "podTemplate.metadata")?
-        .get("annotations")
-        .cloned()
-        .unwrap_or_default();
+    let metadata = object(&mut template, "metadata", "podTemplate.metadata")?;
+    let annotations = metadata.get("annotations").cloned().unwrap_or_default();
+    if !annotations.is_null() && !annotations.is_object() {
+        return Err(shape("podTemplate.metadata.annotations", "an object"));
+    }
     let body = object(&mut template, "spec", "podTemplate.spec")?;
     let gpus = gpu_limit::fill(body, &annotations, &spec.gpu_requirements)?;
     if gpus.whole {

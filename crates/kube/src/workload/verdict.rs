@@ -63,7 +63,7 @@ pub(super) fn story(pod: &Pod) -> String {
     match failed {
         _ if reason == "DeadlineExceeded" => "ran longer than its activeDeadlineSeconds".to_owned(),
         Some((status, end)) => format!("container `{}` {}", status.name, ending(end)),
-        None if reason.is_empty() => "failed".to_owned(),
+        None if reason.is_empty() => "ended without saying why".to_owned(),
         None if message.is_empty() => format!("ended with {reason}"),
         None => clip(&format!("ended with {reason}: {message}"), 500),
     }
