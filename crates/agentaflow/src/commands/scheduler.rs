@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use agentaflow_kube::scheduler::{self, Options};
+use agentaflow_kube::webhook::{self, Certificates};
 use agentaflow_kube::world::{Settings, SettingsError, node_selector, percent, strategy};
 use anyhow::{Context as _, Result};
 use tokio_util::sync::CancellationToken;
@@ -71,6 +72,23 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:9090", value_parser = kubernetes::listen, help_heading = "Listening")]
     metrics: kubernetes::Listen,
 
+    /// Where admission answers the API server; `off` for nowhere
+    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:9443", value_parser = kubernetes::listen, help_heading = "Admission")]
+    webhook: kubernetes::Listen,
+    /// How an API server outside of the cluster's network reaches it, such as https://10.0.0.5:9443; the webhook
+    /// configurations are then made here
+    #[arg(long, value_name = "URL", help_heading = "Admission")]
+    webhook_url: Option<String>,
+    /// PEM file of the certificate that somebody else keeps up to date [default: one of our own making]
+    #[arg(long, value_name = "FILE", requires = "webhook_key", help_heading = "Admission")]
+    webhook_cert: Option<PathBuf>,
+    /// PEM file of its key
+    #[arg(long, value_name = "FILE", requires = "webhook_cert", help_heading = "Admission")]
+    webhook_key: Option<PathBuf>,
+    /// PEM file of what the API server is told to trust
+    #[arg(long, value_name = "FILE", requires = "webhook_cert", help_heading = "Admission")]
+    webhook_ca: Option<PathBuf>,
+
     #[command(flatten)]
     log: LogArgs,
 }
@@ -81,16 +99,47 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let stop = CancellationToken::new();
     standalone::runtime(2)?.block_on(async {
         let client = kubernetes::client(args.kubeconfig.as_deref()).await?;
+        let namespace = options.namespace.clone();
+        let admission = admission(args, namespace, client.clone(), stop.clone());
         let scheduler = scheduler::run(options, client, stop.clone());
-        tokio::pin!(scheduler);
+        tokio::pin!(admission, scheduler);
         tokio::select! {
             ended = &mut scheduler => return Ok(ended?),
+            ended = &mut admission => return ended,
             asked = asked_to_stop() => asked?,
         }
         tracing::info!("stopping; another replica takes over");
         stop.cancel();
         Ok(scheduler.await?)
     })
+}
+
+/// Answers the API server's questions until `stop`, if it is to answer any.
+async fn admission(
+    args: &Args,
+    namespace: String,
+    client: kube::Client,
+    stop: CancellationToken,
+) -> Result<()> {
+    let Some(listen) = args.webhook.0 else {
+        stop.cancelled().await;
+        return Ok(());
+    };
+    let files = args.webhook_cert.clone().zip(args.webhook_key.clone());
+    let certificates = files.map_or(Certificates::SelfMade, |(certificate, key)| {
+        Certificates::Files { certificate, key, authority: args.webhook_ca.clone() }
+    });
+    let settings = webhook::Options {
+        listen,
+        namespace,
+        certificates,
+        url: args.webhook_url.clone(),
+        scheduler_name: args.scheduler_name.clone(),
+        ..webhook::Options::default()
+    };
+    webhook::serve(settings, client, stop.clone()).await?;
+    stop.cancelled().await;
+    Ok(())
 }
 
 fn options(args: &Args) -> Result<Options> {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::acts::{About, Act, Key, Note, PodRef};
 use super::pods::{Place, Seat, moment, workload_owner};
 use super::{World, key_of};
+use crate::names;
 use crate::slim::{Pod, Workload};
 use crate::workload::{self, Finalizer, NoteKind, Outlook, Planned, Waiting};
 
@@ -32,6 +33,9 @@ pub(super) struct WorkloadEntry {
 impl World {
     pub(super) fn see_workload(&mut self, workload: Workload) {
         let key = key_of(&workload.metadata);
+        if !self.is_for_us(&workload) {
+            return;
+        }
         let uid = workload.metadata.uid.clone();
         let old = self.workloads.remove(&key);
         let (same, mut entry) = match old {
@@ -55,6 +59,15 @@ impl World {
         }
         self.workloads.insert(key.clone(), entry);
         self.dirty.insert(key);
+    }
+
+    /// Whether we look after this workload: its template names us, or nobody and we are the one by default.
+    fn is_for_us(&self, workload: &Workload) -> bool {
+        let template = workload.spec.0.as_ref().map(|spec| spec.pod_template.value());
+        let named = template.ok().and_then(|template| {
+            Some(template.pointer("/spec/schedulerName")?.as_str()?.to_owned())
+        });
+        named.as_deref().unwrap_or(names::SCHEDULER_NAME) == self.settings.scheduler_name
     }
 
     pub(super) fn lose_workload(&mut self, workload: &Workload) {
