@@ -24,6 +24,10 @@ bench-server:
 services:
     cargo xtask services
 
+# A Kubernetes control plane here; `just kube up --nodes 10`, `just kube down`
+kube *ARGS:
+    cargo xtask kube {{ ARGS }}
+
 # Format the code
 fmt:
     cargo fmt --all

@@ -2,6 +2,8 @@
 
 mod bench;
 mod bench_server;
+mod crds;
+mod kube;
 mod links;
 mod openapi;
 mod process;
@@ -28,7 +30,9 @@ Commands:
   run       Build the program and start everything on this machine
   test      Check everything: format, lints, licences, tests, docs, links, speed
   services  Start the services that some tests need, and hold them
+  kube      Start a Kubernetes control plane on this machine, with nodes that have GPUs
   openapi   Write the description of the API from the code
+  crds      Write the definitions of the Kubernetes kinds from the code
   bench     Measure the speed of the engine
   bench-server
             Measure the standalone body: jobs a second, latencies, memory
@@ -36,7 +40,8 @@ Commands:
 
 `cargo xtask <command> --help` says more about one command.";
 
-const COMMANDS: [&str; 7] = ["run", "test", "services", "openapi", "bench", "bench-server", "help"];
+const COMMANDS: [&str; 9] =
+    ["run", "test", "services", "kube", "openapi", "crds", "bench", "bench-server", "help"];
 
 /// How a command ends when it did not end well.
 enum Failure {
@@ -78,13 +83,17 @@ fn dispatch(arguments: &[String]) -> Result<ExitCode, Failure> {
         "run" if wants_help => Ok(say(run::HELP)),
         "test" if wants_help => Ok(say(test::HELP)),
         "services" if wants_help => Ok(say(services::HELP)),
+        "kube" if wants_help => Ok(say(kube::HELP)),
         "openapi" if wants_help => Ok(say(openapi::HELP)),
+        "crds" if wants_help => Ok(say(crds::HELP)),
         "bench" if wants_help => Ok(say(bench::HELP)),
         "bench-server" if wants_help => Ok(say(bench_server::HELP)),
         "run" => run::run(rest),
         "test" => test::run(rest),
         "services" => no_arguments("services", rest).and_then(|()| services::run()),
+        "kube" => kube::run(rest),
         "openapi" => openapi::run(rest),
+        "crds" => crds::run(rest),
         "bench" => bench::run(rest),
         "bench-server" => bench_server::run(rest),
         "help" | "--help" | "-h" => Ok(say(HELP)),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::report::Report;
-use crate::{Failure, links, openapi, process, repo, suggest, tools, with_services, words};
+use crate::{Failure, crds, links, openapi, process, repo, suggest, tools, with_services, words};
 
 pub(crate) const HELP: &str = "\
 Check everything, installing what is missing, and count the results.
@@ -22,7 +22,8 @@ All phases run even when one fails. The last line counts what passed, failed and
 was skipped; the lines before it name each failure and each skip with its reason.
 Ends with 0 when nothing failed, with 1 otherwise. Without a terminal only failed
 phases show their output. Installed tools are kept in ~/.cache/agentaflow/tools.
-Tests that need a PostgreSQL or a Docker engine get one, where it can be started.";
+Tests that need a PostgreSQL, a Docker engine or a Kubernetes control plane get one, where
+it can be started.";
 
 /// One kind of check.
 struct Phase {
@@ -32,7 +33,7 @@ struct Phase {
     check: fn() -> Result<Report>,
 }
 
-const PHASES: [Phase; 9] = [
+const PHASES: [Phase; 10] = [
     Phase { name: "fmt", about: "the code is formatted", check: fmt },
     Phase { name: "clippy", about: "no lint complains", check: clippy },
     Phase {
@@ -49,6 +50,11 @@ const PHASES: [Phase; 9] = [
         name: "openapi",
         about: "the committed description of the API is what the code says",
         check: openapi::check,
+    },
+    Phase {
+        name: "crds",
+        about: "the committed definitions of the Kubernetes kinds are what the code says",
+        check: crds::check,
     },
     Phase { name: "doc", about: "the API documentation builds without warnings", check: doc },
     Phase {

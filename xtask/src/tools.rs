@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use crate::{process, repo};
 
 /// Programs the checks call and the Debian packages that hold them.
-const DEBIAN_PACKAGES: [(&str, &str); 3] =
-    [("curl", "curl"), ("dockerd", "docker.io"), ("git", "git")];
+const DEBIAN_PACKAGES: [(&str, &str); 4] =
+    [("curl", "curl"), ("dockerd", "docker.io"), ("git", "git"), ("openssl", "openssl")];
 
 /// Where Debian puts the programs of a PostgreSQL server, and the package that holds them.
 const POSTGRES: (&str, &str) = ("/usr/lib/postgresql/15/bin", "postgresql-15");
@@ -86,7 +86,7 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
     if let Some(found) = on_path("cargo-deny") {
         return Ok(found);
     }
-    let home = cache()?.join(format!("cargo-deny-{CARGO_DENY}"));
+    let home = cache("tools")?.join(format!("cargo-deny-{CARGO_DENY}"));
     let program = home.join("bin/cargo-deny");
     if program.is_file() {
         return Ok(program);
@@ -115,12 +115,19 @@ fn install(command: &mut Command) -> Result<()> {
     bail!("`{}` failed", process::display(command))
 }
 
-/// Where installed tools are kept between runs and checkouts.
-fn cache() -> Result<PathBuf> {
+/// Where things of this kind are kept between runs and checkouts.
+pub(crate) fn cache(kind: &str) -> Result<PathBuf> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
-    let base = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
-    let base = base.context("neither XDG_CACHE_HOME nor HOME says where to keep tools")?;
-    Ok(base.join("agentaflow/tools"))
+    let usual = || absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    let base = absolute("AGENTAFLOW_CACHE").or_else(|| Some(usual()?.join("agentaflow")));
+    let base =
+        base.context("none of AGENTAFLOW_CACHE, XDG_CACHE_HOME and HOME says where to keep tools")?;
+    Ok(base.join(kind))
+}
+
+/// True when the program can be called by its name.
+pub(crate) fn is_on_path(program: &str) -> bool {
+    on_path(program).is_some()
 }
 
 fn on_path(program: &str) -> Option<PathBuf> {

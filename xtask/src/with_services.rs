@@ -1,7 +1,7 @@
 //! The `tests` phase: all tests, and then those that need a service, with the service.
 //!
 //! A test that needs one is ignored, with a reason, and its name or its module's begins with the service's: `postgres_…`,
-//! `docker_…`.
+//! `docker_…`, `kube_…`.
 
 use anyhow::Result;
 
@@ -19,7 +19,7 @@ pub(crate) fn tests() -> Result<Report> {
     let kinds = services::needed_by(&skipped);
     let services: Vec<Service> = kinds.into_iter().map(services::start).collect();
     explain_skips(&mut report, &services);
-    if services.iter().any(|service| service.variable().is_some()) {
+    if services.iter().any(Service::runs) {
         run_ignored(&mut report, &services)?;
     }
     Ok(report)
@@ -41,10 +41,8 @@ fn run_ignored(report: &mut Report, services: &[Service]) -> Result<()> {
     let mut command = repo::cargo(&["test", "--workspace", "--no-fail-fast"]);
     // No doc-tests: they would be chosen by the names of their files.
     command.args(["--lib", "--bins", "--tests", "--", "--ignored"]);
-    for service in services {
-        if let Some((name, place)) = service.variable() {
-            command.env(name, place).arg(service.kind.prefix);
-        }
+    for service in services.iter().filter(|service| service.runs()) {
+        command.arg(service.kind.prefix).envs(service.variables());
     }
     let finished = process::run(&mut command)?;
     let second = test_output::read(&finished.output, finished.succeeded());

@@ -79,6 +79,7 @@ impl Scheduler {
     fn apply_to_workload(&mut self, event: Event) -> Result<(), Rejected> {
         match event {
             Event::Submit(workload) => self.submit(workload).map(|_| ()),
+            Event::Adopt(adopted) => self.adopt(*adopted),
             Event::Gate { workload, gate } => {
                 let job = self.job_number(&workload)?;
                 self.set_gate(job, gate);
@@ -128,6 +129,7 @@ impl Scheduler {
                 self.stoppable.remove(&job);
                 Ok(())
             }
+            Event::Nominated { workload, nodes } => self.nominate(&workload, &nodes),
             Event::Gone { workload, task } => {
                 self.seated(&workload, task).map(|job| self.task_gone(job, task))
             }
@@ -151,15 +153,31 @@ impl Scheduler {
         Ok(self.admit(workload))
     }
 
-    /// Takes in a workload that is known to be right.
-    pub(crate) fn admit(&mut self, workload: Box<Workload>) -> JobIdx {
-        let workload: Arc<Workload> = workload.into();
-        let queue = self.queues.find(&workload.queue).unwrap_or(crate::queues::ROOT);
+    /// Lets a workload that is known to be right wait for its turn, or for its gate to open.
+    fn admit(&mut self, workload: Box<Workload>) -> JobIdx {
+        self.learn_from(&workload);
+        let index = self.take_in(workload);
+        if self.jobs.get(index).spec.gate.is_some() {
+            self.tell_later(index);
+        } else {
+            self.enqueue(index);
+        }
+        index
+    }
+
+    /// Remembers what kind of work is handed in here.
+    pub(crate) fn learn_from(&mut self, workload: &Workload) {
         if self.expectation.learns {
-            let milli = self.typical_milli(&workload);
-            self.expectation.learn(&workload, milli);
+            let milli = self.typical_milli(workload);
+            self.expectation.learn(workload, milli);
         }
         self.expectation.wanted.extend(workload.strategy.filter(|strategy| strategy.looks_ahead()));
+    }
+
+    /// Takes in a workload that is known to be right; what becomes of it is the caller's business.
+    pub(crate) fn take_in(&mut self, workload: Box<Workload>) -> JobIdx {
+        let workload: Arc<Workload> = workload.into();
+        let queue = self.queues.find(&workload.queue).unwrap_or(crate::queues::ROOT);
         let shape = self.cluster.intern(&workload.request, Vec::new());
         self.cluster.use_shape(shape);
         self.watch_terms(&workload);
@@ -179,14 +197,7 @@ impl Scheduler {
             told: None,
             spec: workload,
         };
-        let gated = job.spec.gate.is_some();
-        let index = self.jobs.insert(job);
-        if gated {
-            self.tell_later(index);
-        } else {
-            self.enqueue(index);
-        }
-        index
+        self.jobs.insert(job)
     }
 
     fn watch_terms(&mut self, workload: &Workload) {
@@ -270,6 +281,17 @@ impl Scheduler {
 
     /// A workload is over, however far it had come.
     fn finish(&mut self, job: JobIdx) {
+        self.withdraw(job);
+        self.drop_hold(job);
+        for task in 0..self.jobs.get(job).spec.tasks {
+            self.improved |= self.unseat(job, task).is_some();
+        }
+        self.holds.victim_gone(job);
+        self.forget(job);
+    }
+
+    /// Takes a workload out of whatever it waits in or runs in.
+    pub(crate) fn withdraw(&mut self, job: JobIdx) {
         match self.jobs.get(job).state {
             State::Waiting => {
                 let not_before = self.jobs.get(job).not_before;
@@ -282,17 +304,17 @@ impl Scheduler {
             State::Placed => self.unmark_placed(job),
             State::Preempting | State::Stopping => {}
         }
-        self.drop_hold(job);
-        for task in 0..self.jobs.get(job).spec.tasks {
-            self.improved |= self.unseat(job, task).is_some();
-        }
-        self.holds.victim_gone(job);
+    }
+
+    /// The opposite of [`take_in`](Self::take_in), for one that has no place any more.
+    pub(crate) fn forget(&mut self, job: JobIdx) -> Job {
         let gone = self.jobs.remove(job);
         self.cluster.unuse_shape(gone.shape);
         self.queues.get_mut(gone.queue).members -= 1;
         if !gone.spec.request.affinity.is_empty() || !gone.spec.request.spread.is_empty() {
             self.terms.unwatch(&gone.spec.request);
         }
+        gone
     }
 
     fn finish_task(&mut self, job: JobIdx, task: u32) {

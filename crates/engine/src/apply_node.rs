@@ -139,19 +139,21 @@ impl Scheduler {
         self.forget_foreign(number, &id);
         // Somebody may have waited for its company.
         self.improved |= self.terms.ask_about(&uses.labels);
+        let named: Vec<usize> =
+            uses.gpus.keys().filter_map(|gpu| self.cluster.host(number).device(gpu)).collect();
         self.restore_foreign(number, id, uses, &[]);
+        self.clear_devices(number, None, &named, Vec::new());
         self.top_up(number);
-        // A reservation here may wait for what will now stay: it is made anew.
-        if let Some(job) = self.holds.reserved {
-            let here = self
-                .holds
-                .get(job)
-                .is_some_and(|hold| hold.planned.iter().any(|(node, _)| *node == number));
-            if here {
-                self.drop_hold(job);
-            }
-        }
+        self.replan_reservation_on(number);
         Ok(())
+    }
+
+    /// A reservation on a node may wait for what will now stay there: it is made anew.
+    pub(crate) fn replan_reservation_on(&mut self, node: NodeIdx) {
+        let planned = |job| self.holds.get(job).is_some_and(|hold| hold.is_on(node));
+        if let Some(job) = self.holds.reserved.filter(|job| planned(*job)) {
+            self.drop_hold(job);
+        }
     }
 
     /// Books foreign use; `assumed` names GPUs for those that it does not name itself.
@@ -223,22 +225,72 @@ impl Scheduler {
         }
         let given_up: Vec<usize> =
             seat.claim.devices.iter().map(|part| usize::from(part.device)).collect();
-        let mut spare: Vec<usize> =
-            given_up.into_iter().filter(|device| !wanted.contains(device)).collect();
         self.reseat(job, task, &wanted, true);
-        if self.cluster.host(node).spec.chooser == Chooser::Node {
-            let mut guests: Vec<TaskRef> = self.cluster.host(node).tasks.clone();
-            guests.sort_unstable_by_key(|guest| (self.jobs.get(guest.job).serial, guest.task));
-            for guest in guests.into_iter().filter(|guest| *guest != (TaskRef { job, task })) {
-                self.make_way(guest, &wanted, &mut spare);
-            }
-        }
+        self.clear_devices(node, Some(TaskRef { job, task }), &wanted, given_up);
         if self.cluster.room(node).overcommitted() {
             self.cluster.host_mut(node).disturbed = true;
         }
         self.settle(node);
         self.improved = true;
         Ok(())
+    }
+
+    /// These devices turn out to be taken. On a node that chooses by itself, whoever else was only
+    /// thought to be on them is thought to be on others: first on those that were given up.
+    pub(crate) fn clear_devices(
+        &mut self,
+        node: NodeIdx,
+        by: Option<TaskRef>,
+        taken: &[usize],
+        given_up: Vec<usize>,
+    ) {
+        if self.cluster.host(node).spec.chooser == Chooser::Engine || taken.is_empty() {
+            return;
+        }
+        self.give_way(node);
+        let unused = self.cluster.room(node).devices.iter().enumerate().rev();
+        let unused =
+            unused.filter(|(index, device)| device.users == 0 && !given_up.contains(index));
+        let mut spare: Vec<usize> = unused.map(|(index, _)| index).collect();
+        spare.extend(given_up);
+        spare.retain(|device| !taken.contains(device));
+        let mut guests: Vec<TaskRef> = self.cluster.host(node).tasks.clone();
+        guests.sort_unstable_by_key(|guest| (self.jobs.get(guest.job).serial, guest.task));
+        for guest in guests.into_iter().filter(|guest| Some(*guest) != by) {
+            self.make_way(guest, taken, &mut spare);
+        }
+        self.move_foreign(node, taken);
+        if !self.cluster.room(node).overcommitted() {
+            self.cluster.host_mut(node).disturbed = false;
+        }
+    }
+
+    /// Foreign use whose GPUs nobody has named is thought to be on other GPUs than these.
+    fn move_foreign(&mut self, node: NodeIdx, taken: &[usize]) {
+        let host = self.cluster.host(node);
+        let is_taken = |part: &DeviceClaim| taken.contains(&usize::from(part.device));
+        let gpu = |part: &DeviceClaim| host.spec.gpus[usize::from(part.device)].id.clone();
+        let assumed = |uses: &ForeignUse, claim: &Claim| -> Vec<DeviceClaim> {
+            let parts = claim.devices.iter().copied();
+            parts.filter(|part| !uses.gpus.contains_key(&gpu(part))).collect()
+        };
+        let mut moving: Vec<(ForeignId, Vec<GpuId>)> = Vec::new();
+        for (id, (uses, claim)) in &host.foreign {
+            let parts = assumed(uses, claim);
+            if parts.iter().any(is_taken) {
+                let stay = parts.iter().filter(|part| !is_taken(part)).map(gpu).collect();
+                moving.push((id.clone(), stay));
+            }
+        }
+        for (id, stay) in moving {
+            let Some((uses, claim)) = self.cluster.host_mut(node).foreign.remove(&id) else {
+                continue;
+            };
+            self.cluster.release(node, &claim);
+            let claim = self.cluster.foreign_claim(node, &uses, &stay);
+            self.cluster.book(node, &claim);
+            self.cluster.host_mut(node).foreign.insert(id, (uses, claim));
+        }
     }
 
     /// Moves a task whose devices are only assumed off these devices.

@@ -101,6 +101,14 @@ pub enum Rejected {
         /// The task.
         task: u32,
     },
+    /// A task of a workload that has places already is neither placed nor over, or is named twice.
+    #[error("task {task} of workload `{workload}` needs one place, or to be over")]
+    Incomplete {
+        /// The workload.
+        workload: WorkloadId,
+        /// The task.
+        task: u32,
+    },
     /// No such node.
     #[error("no node is called `{0}`")]
     UnknownNode(NodeId),

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::adopt::Adopted;
 use crate::error::BadInput;
 use crate::name::{BudgetId, ForeignId, GpuId, GpuModel, NodeId, QueueId, WorkloadId};
 use crate::node::{ForeignUse, GpuHealth, Node};
@@ -76,6 +77,8 @@ pub enum Event {
     },
     /// A workload was handed in.
     Submit(Box<Workload>),
+    /// A workload was found that has places already. They are facts, whether or not there is room.
+    Adopt(Box<Adopted>),
     /// A workload may not be placed yet, or may be now.
     Gate {
         /// The workload.
@@ -132,6 +135,13 @@ pub enum Event {
         workload: WorkloadId,
         /// The task.
         task: u32,
+    },
+    /// Others were being stopped on these nodes for a waiting workload when the body last stopped.
+    Nominated {
+        /// The workload.
+        workload: WorkloadId,
+        /// The nodes.
+        nodes: Vec<NodeId>,
     },
     /// A queue was made or changed.
     Queue(Box<Queue>),

@@ -99,6 +99,29 @@ impl Scheduler {
         }
     }
 
+    /// What was found on ground that has given way already goes the way of what was there before.
+    pub(crate) fn displace_if_due(&mut self, job: JobIdx) {
+        let fault = self.jobs.get(job).seats().find_map(|(_, seat)| {
+            let host = self.cluster.host(seat.node);
+            let node = host.spec.id.clone();
+            let gpus =
+                seat.claim.devices.iter().map(|part| &host.spec.gpus[usize::from(part.device)]);
+            let sick = |gpu: &&crate::node::Gpu| host.health.get(&gpu.id) == Some(&GpuHealth::Sick);
+            if host.reach == Reach::Lost {
+                Some(Fault::NodeLost(node))
+            } else if host.draining {
+                Some(Fault::Draining(node))
+            } else if let Some(at) = host.reclaimed {
+                Some(Fault::SpotReclaim { node, at })
+            } else {
+                gpus.clone().find(sick).map(|gpu| Fault::GpuSick { node, gpu: gpu.id.clone() })
+            }
+        });
+        if let Some(fault) = fault {
+            self.displace(job, &fault);
+        }
+    }
+
     /// Writes a node's condition into its room; more room is good news.
     pub(crate) fn refresh_state(&mut self, node: NodeIdx) {
         self.cluster.apply_state(node);

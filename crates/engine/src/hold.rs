@@ -78,6 +78,11 @@ impl Holds {
 }
 
 impl Hold {
+    /// Whether it plans with this node.
+    pub(crate) fn is_on(&self, node: NodeIdx) -> bool {
+        self.planned.iter().any(|(on, _)| *on == node)
+    }
+
     pub(crate) fn booked(&self) -> &[(NodeIdx, Claim)] {
         &self.booked
     }
@@ -137,8 +142,7 @@ impl Scheduler {
             return;
         }
         self.give_way(node);
-        let mut jobs =
-            self.holders(|hold| !hold.lifted && hold.planned.iter().any(|(on, _)| *on == node));
+        let mut jobs = self.holders(|hold| !hold.lifted && hold.is_on(node));
         jobs.sort_by_key(|job| self.holds.reserved == Some(*job));
         for job in jobs {
             let Some(hold) = self.holds.holds.get_mut(&job) else { continue };
@@ -161,7 +165,7 @@ impl Scheduler {
 
     /// Ends all holds that plan with a node which is no longer what it was.
     pub(crate) fn drop_holds_on(&mut self, node: NodeIdx) {
-        for job in self.holders(|hold| hold.planned.iter().any(|(on, _)| *on == node)) {
+        for job in self.holders(|hold| hold.is_on(node)) {
             self.end_hold(job);
         }
     }

@@ -28,6 +28,7 @@
 //!
 //! Where to look first: `decide.rs` is one pass from beginning to end.
 
+mod adopt;
 mod apply;
 mod apply_node;
 mod cluster;
@@ -50,6 +51,7 @@ mod lint;
 pub mod mig;
 mod name;
 mod node;
+mod nominate;
 mod pending;
 mod place;
 mod policy;
@@ -70,6 +72,7 @@ mod units;
 mod view;
 mod workload;
 
+pub use adopt::{Adopted, AdoptedSeat};
 pub use decision::{
     Decision, Fault, GpuPart, Gpus, Lack, Part, Placement, Plan, QuotaResource, Tally, WaitReason,
 };

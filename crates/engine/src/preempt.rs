@@ -247,7 +247,11 @@ impl Scheduler {
 
     /// Places for all tasks once these victims are gone: they are taken away, the workload is placed
     /// as it will be, and everything is put back.
-    fn seats_without(&mut self, job: JobIdx, victims: &[JobIdx]) -> Option<Vec<(NodeIdx, Claim)>> {
+    pub(crate) fn seats_without(
+        &mut self,
+        job: JobIdx,
+        victims: &[JobIdx],
+    ) -> Option<Vec<(NodeIdx, Claim)>> {
         let mut taken = Vec::new();
         for victim in victims {
             for (task, seat) in self.jobs.get(*victim).seats() {
@@ -268,12 +272,8 @@ impl Scheduler {
         for (victim, task, seat) in taken {
             let node = seat.node;
             self.give_way(node);
-            self.seat(victim, task, node, seat.claim.clone());
-            self.jobs.get_mut(victim).tasks[task as usize].seat = Some(seat);
             // If that is too much, it was before, and by nobody's fault here.
-            if self.cluster.room(node).overcommitted() {
-                self.cluster.host_mut(node).disturbed = true;
-            }
+            self.seat_as_found(victim, task, seat);
             self.top_up(node);
         }
         placed.then_some(seats)

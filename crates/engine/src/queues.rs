@@ -337,6 +337,15 @@ impl Queues {
         }
     }
 
+    /// What was found running may be more than a queue and those above it allow: that is a fact.
+    pub(crate) fn forgive_excess(&mut self, cluster: &Cluster, queue: QueueIdx) {
+        if self.limits {
+            for queue in self.path(queue).collect::<Vec<_>>() {
+                self.get_mut(queue).disturbed |= self.is_over(cluster, queue);
+            }
+        }
+    }
+
     /// A group in this queue became ready (`change` 1) or no longer is (`change` -1).
     pub(crate) fn mark_ready(&mut self, queue: QueueIdx, change: i32) {
         let state = self.get_mut(queue);

@@ -220,11 +220,8 @@ impl Scheduler {
             .find(&workload.queue)
             .ok_or_else(|| Rejected::UnknownQueue(workload.queue.clone()))?;
         let avoid = facts.avoid.as_ref().and_then(|node| self.cluster.node(node));
-        let index = self.admit(Box::new(workload));
-        if self.jobs.get(index).spec.gate.is_none() {
-            self.dequeue(index);
-        }
-        self.notices.clear();
+        self.learn_from(&workload);
+        let index = self.take_in(Box::new(workload));
         let job = self.jobs.get_mut(index);
         job.refusals = facts.refusals;
         job.not_before = facts.not_before;
@@ -244,7 +241,7 @@ impl Scheduler {
         Ok(())
     }
 
-    fn enter_phase(&mut self, index: JobIdx, phase: Phase, placed_at: Time) {
+    pub(crate) fn enter_phase(&mut self, index: JobIdx, phase: Phase, placed_at: Time) {
         let told = self.jobs.get(index).told;
         match phase {
             Phase::Placed | Phase::Stopping => {
@@ -290,16 +287,19 @@ impl Scheduler {
             return Err(contradiction("task of", &id));
         }
         let claim = self.claim_of(job, node, &facts.gpus, true)?;
-        self.seat(job, facts.task, node, claim);
+        let SeatFacts { confirmed, terminating, known, .. } = *facts;
+        self.seat_as_found(job, facts.task, Seat { node, claim, confirmed, terminating, known });
+        Ok(())
+    }
+
+    /// Books a task where it is, whether or not there is room: that is a fact.
+    pub(crate) fn seat_as_found(&mut self, job: JobIdx, task: u32, seat: Seat) {
+        let node = seat.node;
+        self.seat(job, task, node, seat.claim.clone());
+        self.jobs.get_mut(job).tasks[task as usize].seat = Some(seat);
         if self.cluster.room(node).overcommitted() {
             self.cluster.host_mut(node).disturbed = true;
         }
-        if let Some(seat) = self.jobs.get_mut(job).tasks[facts.task as usize].seat.as_mut() {
-            seat.confirmed = facts.confirmed;
-            seat.terminating = facts.terminating;
-            seat.known = facts.known;
-        }
-        Ok(())
     }
 
     /// The claim of a task of this workload on these devices; a task that runs has its slices, one

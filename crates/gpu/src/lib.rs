@@ -13,9 +13,10 @@ mod smi;
 mod smi_text;
 mod throttle;
 mod types;
+mod xid;
 
 pub use detect::{NoGpus, detect};
 pub use nvml::NvmlSource;
 pub use simulated::{DEFAULT_MODEL, MAX_GPUS, Simulated, SimulatedSpec};
 pub use smi::SmiSource;
-pub use types::{Device, DeviceProcess, GpuError, GpuSource, Host, MigDevice, Sample};
+pub use types::{Device, DeviceProcess, GpuError, GpuSource, Host, MigDevice, ProcessLoad, Sample};

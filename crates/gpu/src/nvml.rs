@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError, TemperatureSensor};
@@ -11,7 +11,10 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::structs::device::FieldId;
 
-use crate::types::{Device, DeviceProcess, GpuError, GpuSource, Host, MigDevice, Sample};
+use crate::types::{
+    Device, DeviceProcess, GpuError, GpuSource, Host, MigDevice, ProcessLoad, Sample,
+};
+use crate::xid::XidWatch;
 use crate::{command, mig, nvlink, throttle};
 
 /// Names of the library: by the linker's own search, then where containers, WSL and driver operators put it.
@@ -36,6 +39,10 @@ pub struct NvmlSource {
     host: Host,
     /// What was last known of each GPU, so that one that falls off the bus keeps its name.
     known: Mutex<BTreeMap<u32, Device>>,
+    /// Errors that the driver reported, once somebody watches.
+    errors: OnceLock<XidWatch>,
+    /// Until when the loads of processes were read, by index, in the driver's microseconds.
+    loads_until: Mutex<BTreeMap<u32, u64>>,
 }
 
 impl std::fmt::Debug for NvmlSource {
@@ -60,7 +67,13 @@ impl NvmlSource {
             cuda: nvml.sys_cuda_driver_version().ok().map(cuda_version),
             source: "nvml",
         };
-        let source = Self { nvml, host, known: Mutex::default() };
+        let source = Self {
+            nvml,
+            host,
+            known: Mutex::default(),
+            errors: OnceLock::new(),
+            loads_until: Mutex::default(),
+        };
         source.probe()?;
         Ok(source)
     }
@@ -131,13 +144,14 @@ impl GpuSource for NvmlSource {
         self.uuids()?
             .into_iter()
             .map(|(index, uuid)| {
+                let xid = self.errors.get().and_then(|watch| watch.take(&uuid));
                 let read = self.nvml.device_by_index(index).and_then(|gpu| sample(&gpu, &uuid));
-                read.or_else(|error| {
+                read.map(|sample| Sample { xid, ..sample }).or_else(|error| {
                     let words = words(&error);
                     if is_driver(&error) {
                         return Err(GpuError::Broken(words));
                     }
-                    Ok(Sample { fault: Some(words), uuid, ..Sample::default() })
+                    Ok(Sample { fault: Some(words), uuid, xid, ..Sample::default() })
                 })
             })
             .collect()
@@ -161,6 +175,41 @@ impl GpuSource for NvmlSource {
         let process = |((uuid, pid), memory)| DeviceProcess { uuid, pid, memory };
         Ok(held.into_iter().map(process).collect())
     }
+
+    fn process_loads(&self) -> Vec<ProcessLoad> {
+        let mut until = self.loads_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loads = Vec::new();
+        for (index, uuid) in self.uuids().unwrap_or_default() {
+            let Ok(gpu) = self.nvml.device_by_index(index) else { continue };
+            let since = until.get(&index).copied();
+            // Not supported, or nothing new: nothing to tell.
+            let Ok(samples) = gpu.process_utilization_stats(since) else { continue };
+            if let Some(last) = samples.iter().map(|sample| sample.timestamp).max() {
+                until.insert(index, last);
+            }
+            let means = means(samples.iter().map(|sample| (sample.pid, sample.sm_util)));
+            loads.extend(means.into_iter().map(|(pid, utilization)| ProcessLoad {
+                uuid: uuid.clone(),
+                pid,
+                utilization,
+            }));
+        }
+        loads
+    }
+
+    fn watch_errors(&self) {
+        self.errors.get_or_init(|| XidWatch::start(load_library));
+    }
+}
+
+/// The mean of what was sampled of each process.
+fn means(samples: impl Iterator<Item = (u32, u32)>) -> BTreeMap<u32, u32> {
+    let mut sums: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+    for (pid, percent) in samples {
+        let sum = sums.entry(pid).or_default();
+        *sum = (sum.0 + u64::from(percent.min(100)), sum.1 + 1);
+    }
+    sums.into_iter().map(|(pid, (sum, count))| (pid, (sum / count.max(1)) as u32)).collect()
 }
 
 fn load_library() -> Result<Nvml, NvmlError> {
@@ -270,6 +319,7 @@ fn sample(gpu: &Handle<'_>, uuid: &str) -> Result<Sample, NvmlError> {
             .map(|reasons| throttle::words(reasons.bits()))
             .unwrap_or_default(),
         fault: fault(gpu),
+        xid: None,
     })
 }
 
@@ -374,6 +424,12 @@ mod tests {
         for (number, text) in [(13000, "13.0"), (12020, "12.2"), (11080, "11.8")] {
             assert_eq!(cuda_version(number), text);
         }
+    }
+
+    #[test]
+    fn the_load_of_a_process_is_the_mean_of_its_samples() {
+        let samples = [(7, 10), (8, 90), (7, 30), (8, 4_000_000_000)];
+        assert_eq!(means(samples.into_iter()), BTreeMap::from([(7, 20), (8, 95)]));
     }
 
     #[test]

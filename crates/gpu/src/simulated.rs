@@ -5,6 +5,7 @@
 //! last change. It does not matter how often somebody looks.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -45,6 +46,30 @@ pub struct SimulatedSpec {
 impl Default for SimulatedSpec {
     fn default() -> Self {
         Self { count: 1, model: DEFAULT_MODEL.to_owned(), memory: None, seed: 1 }
+    }
+}
+
+impl FromStr for SimulatedSpec {
+    type Err = GpuError;
+
+    /// Reads `8xA100`, `A100` or `8`.
+    fn from_str(text: &str) -> Result<Self, GpuError> {
+        let wrong = || {
+            let words = format!(
+                "`{text}` says nothing about simulated GPUs: write their number and model, such as 8xA100"
+            );
+            GpuError::Simulation(words)
+        };
+        let (count, model) = match text.split_once('x') {
+            Some((count, model)) if count.trim().parse::<u32>().is_ok() => (count, model),
+            _ if text.trim().parse::<u32>().is_ok() => (text, DEFAULT_MODEL),
+            _ => ("1", text),
+        };
+        let count = count.trim().parse().map_err(|_| wrong())?;
+        if model.trim().is_empty() {
+            return Err(wrong());
+        }
+        Ok(Self { count, model: model.trim().to_owned(), ..Self::default() })
     }
 }
 
@@ -133,6 +158,7 @@ impl Simulated {
             ecc_errors: Some(0),
             throttled: if capped { vec!["power cap".into()] } else { Vec::new() },
             fault: None,
+            xid: None,
         }
     }
 

@@ -130,3 +130,22 @@ fn a_clock_that_goes_back_does_no_harm() {
     gpus.pretend_at(&[load(&gpus, 0, 500, 1_000)], 30.0);
     assert_eq!(gpus.sample_at(-5.0)[0].memory_used, Some(1_000));
 }
+
+#[test]
+fn simulated_gpus_can_be_named_in_one_word() {
+    for (text, count, model) in [
+        ("8xA100", 8, "A100"),
+        (" 2 x NVIDIA H100 ", 2, "NVIDIA H100"),
+        ("4", 4, DEFAULT_MODEL),
+        ("L40S", 1, "L40S"),
+        ("RTX 4090", 1, "RTX 4090"),
+    ] {
+        let spec: SimulatedSpec = text.parse().unwrap();
+        assert_eq!((spec.count, &*spec.model), (count, model), "{text}");
+        Simulated::new(&spec).unwrap();
+    }
+    for text in ["", "8x", "99999999999xA100"] {
+        let told = text.parse::<SimulatedSpec>().and_then(|spec| Simulated::new(&spec));
+        assert!(matches!(told, Err(GpuError::Simulation(_))), "{text}");
+    }
+}

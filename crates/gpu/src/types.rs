@@ -65,6 +65,10 @@ pub struct Sample {
     pub throttled: Vec<String>,
     /// It does not answer, or says that it is broken; in words.
     pub fault: Option<String>,
+    /// The driver's number (XID) of the last error since the sample before that speaks against the device, told
+    /// once; only where somebody watches for errors, see [`GpuSource::watch_errors`].
+    #[serde(default)]
+    pub xid: Option<u64>,
 }
 
 /// Memory that a process holds on a GPU.
@@ -76,6 +80,17 @@ pub struct DeviceProcess {
     pub pid: u32,
     /// MiB.
     pub memory: u64,
+}
+
+/// How busy a process keeps a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessLoad {
+    /// The GPU.
+    pub uuid: String,
+    /// The process, as the host counts.
+    pub pid: u32,
+    /// Percent of the time since the last look.
+    pub utilization: u32,
 }
 
 /// What the host has in common for all its GPUs.
@@ -113,6 +128,13 @@ pub trait GpuSource: Send + Sync {
     fn sample(&self) -> Result<Vec<Sample>, GpuError>;
     /// Processes on them.
     fn processes(&self) -> Result<Vec<DeviceProcess>, GpuError>;
+    /// How busy each process keeps them; empty where the driver does not tell.
+    fn process_loads(&self) -> Vec<ProcessLoad> {
+        Vec::new()
+    }
+    /// Begins to watch for errors that the driver reports once and never again ([`Sample::xid`]). Costs a thread,
+    /// so only those ask who act on it. Without effect where the driver cannot be watched.
+    fn watch_errors(&self) {}
     /// Tells a simulated GPU what load it has: (uuid, thousandths of the device, MiB) for each task. Real ones
     /// know by themselves.
     fn pretend(&self, _load: &[(String, u32, u64)]) {}

@@ -4,6 +4,10 @@
 //! (`scheduler`, `monitor`, `webhook`). Decisions are the engine's alone.
 
 pub mod crd;
+pub mod monitor;
 pub mod names;
+pub mod scheduler;
 pub mod slim;
 pub mod translate;
+pub mod workload;
+pub mod world;

@@ -25,6 +25,8 @@ pub const NODE_DEVICES: &str = "agentaflow.gpu/devices";
 pub const NODE_STATUS: &str = "agentaflow.gpu/status";
 /// Node annotation: when the status was written.
 pub const NODE_LAST_UPDATE: &str = "agentaflow.gpu/last-update";
+/// Node label or annotation, set by people: `true` while they work on its GPUs.
+pub const NODE_MAINTENANCE: &str = "agentaflow.gpu/maintenance";
 
 /// What our own labels and annotations on pods begin with.
 pub const PREFIX: &str = "agentaflow.gpu/";
@@ -36,6 +38,8 @@ pub const POD_MANAGED: &str = "agentaflow.gpu/managed";
 pub const POD_TASK: &str = "agentaflow.gpu/task";
 /// Pod label: which attempt of the task this is, from 0.
 pub const POD_ATTEMPT: &str = "agentaflow.gpu/attempt";
+/// Pod annotation: how many of its workload's retries were spent when it was made.
+pub const POD_RETRIES: &str = "agentaflow.gpu/retries";
 /// Pod annotation, written with the binding: the GPUs, `node/gpu-id`, comma-separated.
 pub const POD_ASSIGNED_GPU: &str = "agentaflow.gpu/assigned-gpu";
 /// Pod annotation, written with the binding: the node.

@@ -36,7 +36,7 @@ rm -rf "$folder"
 "#;
 
 /// How long a service may take until it can be used.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// A program in the background; stopped, with its folder removed, when this is dropped.
 #[derive(Debug)]

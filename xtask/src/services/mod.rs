@@ -1,8 +1,9 @@
-//! The real services that tests need: a PostgreSQL and a Docker engine, each in a folder of its own that is gone
-//! afterwards. `cargo xtask test` starts them by itself, `cargo xtask services` for work by hand.
+//! The real services that tests need: a PostgreSQL, a Docker engine and a Kubernetes control plane, each in a folder
+//! of its own that is gone afterwards. `cargo xtask test` starts them by itself, `cargo xtask services` for work by hand.
 
 mod daemon;
 mod docker;
+mod kubernetes;
 mod postgres;
 
 use std::env;
@@ -22,9 +23,9 @@ Start the services that some tests need, and hold them until Ctrl-C.
 Usage: cargo xtask services
 
 Prints the variables that name them. Paste these into another terminal, and there run
-  cargo test --workspace -- --ignored postgres_ docker_
+  cargo test --workspace -- --ignored postgres_ docker_ kube_
 or one of these tests by its name. A variable that is set already is taken as it is,
-and that service is not started. Docker needs root.";
+and that service is not started. Docker needs root, Kubernetes needs Go.";
 
 /// A kind of service: how its tests are told from others, and how it is started.
 #[derive(Debug)]
@@ -35,26 +36,39 @@ pub(crate) struct Kind {
     /// Tells its tests where it is.
     variable: &'static str,
     start: fn() -> Result<Started>,
+    /// Another variable that may name one of somebody else, for when ours cannot be started.
+    fallback: Option<&'static str>,
 }
 
-const KINDS: [Kind; 2] = [
+const KINDS: [Kind; 3] = [
     Kind {
         name: "PostgreSQL",
         prefix: "postgres_",
         variable: "AGENTAFLOW_TEST_POSTGRES",
         start: postgres::start,
+        fallback: None,
     },
     Kind {
         name: "Docker engine",
         prefix: "docker_",
         variable: "AGENTAFLOW_TEST_DOCKER",
         start: docker::start,
+        fallback: None,
+    },
+    Kind {
+        name: "Kubernetes control plane",
+        prefix: "kube_",
+        variable: "AGENTAFLOW_TEST_KUBE",
+        start: kubernetes::start,
+        fallback: Some("KUBECONFIG"),
     },
 ];
 
 /// A running service and what its variable says. It is stopped when this is dropped.
 pub(crate) struct Started {
     place: String,
+    /// More variables for its tests.
+    others: Vec<(&'static str, String)>,
     /// None: somebody else's.
     _daemon: Option<Daemon>,
 }
@@ -66,10 +80,15 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// The variable for its tests, when it runs.
-    pub(crate) fn variable(&self) -> Option<(&'static str, &str)> {
-        let started = self.started.as_ref().ok()?;
-        Some((self.kind.variable, &started.place))
+    pub(crate) fn runs(&self) -> bool {
+        self.started.is_ok()
+    }
+
+    /// The variables for its tests; none when it does not run.
+    pub(crate) fn variables(&self) -> Vec<(&'static str, &str)> {
+        let Ok(started) = &self.started else { return Vec::new() };
+        let others = started.others.iter().map(|(name, value)| (*name, value.as_str()));
+        std::iter::once((self.kind.variable, started.place.as_str())).chain(others).collect()
     }
 
     /// One that could not be started.
@@ -99,12 +118,26 @@ pub(crate) fn belongs(test: &str, kind: &Kind) -> bool {
 
 /// Starts a service, unless its variable names one already.
 pub(crate) fn start(kind: &'static Kind) -> Service {
-    let given = env::var(kind.variable).ok().filter(|place| !place.is_empty());
-    let started = match given {
-        Some(place) => Ok(Started { place, _daemon: None }),
-        None => (kind.start)(),
+    let started = match given(kind.variable) {
+        Some(place) => Ok(Started::elsewhere(place)),
+        None => (kind.start)().or_else(|error| {
+            let place = kind.fallback.and_then(given).ok_or(error)?;
+            println!("   no {} of our own: the one of {place} is used", kind.name);
+            Ok(Started::elsewhere(place))
+        }),
     };
     Service { kind, started }
+}
+
+impl Started {
+    /// Somebody else's.
+    fn elsewhere(place: String) -> Self {
+        Self { place, others: Vec::new(), _daemon: None }
+    }
+}
+
+fn given(variable: &str) -> Option<String> {
+    env::var(variable).ok().filter(|place| !place.is_empty())
 }
 
 /// `cargo xtask services`.
@@ -114,7 +147,7 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
         eprintln!("warning: {problem}");
     }
     let mut any = false;
-    for (name, place) in services.iter().filter_map(Service::variable) {
+    for (name, place) in services.iter().flat_map(Service::variables) {
         println!("export {name}={place}");
         any = true;
     }
@@ -149,13 +182,14 @@ mod tests {
         assert_eq!(prefixes(&["store (src/lib.rs) tests::postgres_keeps_jobs"]), ["postgres_"]);
         assert_eq!(prefixes(&["store (src/lib.rs) postgres_store::keeps_jobs"]), ["postgres_"]);
         assert_eq!(prefixes(&["docker (tests/docker.rs) docker_runs", "a_docker_x"]), ["docker_"]);
+        assert_eq!(prefixes(&["kube (tests/scheduler.rs) kube_binding::binds"]), ["kube_"]);
         assert!(prefixes(&["docker (tests/docker.rs) it_runs_in_docker_"]).is_empty());
     }
 
     #[test]
     fn a_service_that_does_not_run_has_a_reason_instead_of_a_place() {
         let service = Service::broken("docker_", "not root");
-        assert!(service.variable().is_none());
+        assert!(service.variables().is_empty());
         assert_eq!(service.problem().unwrap(), "no Docker engine could be started: not root");
     }
 }

@@ -1,8 +1,9 @@
 //! A body that plays a history to the engine and keeps the ledger beside it.
 
 use agentaflow_engine::{
-    Decision, Demand, Event, GpuAsk, GpuHealth, GpuId, MilliCpu, Node, NodeId, Percent, Plan,
-    Rejected, Request, Scheduler, Snapshot, Time, Violation, Workload, WorkloadId, WorkloadState,
+    Adopted, AdoptedSeat, Decision, Demand, Event, GpuAsk, GpuHealth, GpuId, MilliCpu, Node,
+    NodeId, Percent, Plan, Rejected, Request, Scheduler, Snapshot, Time, Violation, Workload,
+    WorkloadId, WorkloadState,
 };
 
 use crate::cluster::other_labels;
@@ -167,6 +168,40 @@ impl Body {
         self.tell(Event::Submit(Box::new(workload))).map(|()| id)
     }
 
+    /// Somebody else has placed a workload: a new one, or one that waits. Which nodes and GPUs, which of
+    /// its tasks are over and whether all of that can be is left to chance.
+    fn adopt(&mut self, workload: &Workload, [node, gpu, kind]: [u8; 3]) {
+        let mut workload = workload.clone();
+        workload.id = format!("w{}", self.handed_in).into();
+        self.handed_in += 1;
+        if !self.ledger.queues.contains_key(&workload.queue) {
+            workload.queue = "root".into();
+        }
+        let waiting = self.workload(gpu, |state| state == WorkloadState::Waiting);
+        if let Some(waiting) = self.ledger.workloads.get(&waiting) {
+            let few = kind % 3 == 0 && waiting.tasks <= 8;
+            workload = if few { waiting.clone() } else { workload };
+        }
+        let finished =
+            (0..workload.tasks).filter(|task| workload.tasks > 1 && gpu >> (task % 8) & 1 == 1);
+        let finished: std::collections::BTreeSet<u32> = finished.collect();
+        let seat = |task: u32| {
+            let node = self.node(node.wrapping_add(task as u8));
+            let count = workload.request.gpu_count() as u8;
+            let gpus = (0..count).map(|at| self.gpu(&node, gpu.wrapping_add(at)));
+            AdoptedSeat {
+                task,
+                devices: (kind & 8 == 0).then(|| gpus.collect()),
+                node,
+                confirmed: kind & 16 == 0,
+                terminating: kind & 96 == 0,
+            }
+        };
+        let seats = (0..workload.tasks).filter(|task| !finished.contains(task)).map(seat).collect();
+        let placed_at = Time(self.now.0.saturating_sub(u64::from(node) * 1000));
+        self.tell(Event::Adopt(Box::new(Adopted { workload, seats, finished, placed_at }))).ok();
+    }
+
     /// Lets one thing happen. Whether the engine accepts it is its own business.
     pub fn step(&mut self, step: &Step) {
         match step {
@@ -177,6 +212,7 @@ impl Body {
             Step::Submit(workload) => {
                 self.submit(workload).ok();
             }
+            Step::Adopt(workload, picks) => self.adopt(workload, *picks),
             Step::ConfirmAll => self.confirm_all(),
             Step::AllGone => self.all_gone(),
             Step::Restore => {

@@ -12,6 +12,7 @@ pub enum Step {
     Decide,
     Pass(u32),
     Submit(Box<Workload>),
+    Adopt(Box<Workload>, [u8; 3]),
     Confirm(u8),
     ConfirmAll,
     Refuse(u8),
@@ -71,6 +72,8 @@ fn step() -> impl Strategy<Value = Step> {
         10 => Just(Step::Decide),
         5 => (0..900_u32).prop_map(Step::Pass),
         12 => request::workload().prop_map(|workload| Step::Submit(Box::new(workload))),
+        3 => (request::workload(), any::<[u8; 3]>())
+            .prop_map(|(workload, picks)| Step::Adopt(Box::new(workload), picks)),
         4 => Just(Step::ConfirmAll),
         3 => n().prop_map(Step::Confirm),
         2 => n().prop_map(Step::Refuse),

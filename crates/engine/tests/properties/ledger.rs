@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use agentaflow_engine::labels::{first_untolerated, node_matches};
 use agentaflow_engine::{
-    BudgetId, Decision, Event, ForeignId, ForeignUse, GpuHealth, GpuId, Gpus, Node, NodeId,
-    OnFault, Placement, Plan, Policy, Queue, QueueId, Scheduler, Time, Topology, Workload,
+    Adopted, BudgetId, Decision, Event, ForeignId, ForeignUse, GpuHealth, GpuId, Gpus, Node,
+    NodeId, OnFault, Placement, Plan, Policy, Queue, QueueId, Scheduler, Time, Topology, Workload,
     WorkloadId,
 };
 
@@ -97,6 +97,7 @@ impl Ledger {
             Event::Submit(workload) => {
                 self.workloads.insert(workload.id.clone(), (**workload).clone());
             }
+            Event::Adopt(adopted) => self.note_adopted(adopted, engine),
             Event::Gate { workload, gate } => {
                 self.workloads.get_mut(workload).expect("a known workload").gate.clone_from(gate);
             }
@@ -119,6 +120,24 @@ impl Ledger {
             }
             _ => {}
         }
+    }
+
+    fn note_adopted(&mut self, adopted: &Adopted, engine: &Scheduler) {
+        let id = &adopted.workload.id;
+        self.workloads.insert(id.clone(), adopted.workload.clone());
+        for seat in &adopted.seats {
+            let seat_here =
+                Seat { node: seat.node.clone(), gpus: Gpus::Count(0), since: adopted.placed_at };
+            self.seats.insert((id.clone(), seat.task), seat_here);
+        }
+        let mut lost: Vec<NodeId> = adopted.seats.iter().map(|seat| seat.node.clone()).collect();
+        lost.retain(|node| self.nodes[node].lost);
+        for node in &lost {
+            self.forget_on(node, |workload| {
+                workload.id == *id && workload.on_fault == OnFault::Requeue
+            });
+        }
+        self.reload(engine, |adopted, _, _| adopted == id);
     }
 
     fn note_node(&mut self, node: &Node, engine: &Scheduler) {

@@ -1,6 +1,11 @@
 //! Nothing bad ever happens.
 
-use agentaflow_engine::{Event, Scheduler, Snapshot, Time, WorkloadState};
+use std::collections::BTreeSet;
+
+use agentaflow_engine::{
+    Adopted, AdoptedSeat, Event, Scheduler, SeatFacts, Snapshot, Time, WorkloadFacts,
+    WorkloadState, WorkloadView,
+};
 use proptest::prelude::*;
 
 use crate::body::{Body, Input, replay};
@@ -11,6 +16,50 @@ fn restored(engine: &Scheduler) -> Scheduler {
     let text = serde_json::to_string(&engine.snapshot()).expect("a snapshot is plain data");
     let read: Snapshot = serde_json::from_str(&text).expect("a snapshot can be read");
     Scheduler::restore(read).expect("a snapshot of ours is right")
+}
+
+/// A body that starts with nothing but what it sees: nodes, foreign use, queues, and places in any order.
+fn adopted(engine: &Scheduler, order: u64) -> Scheduler {
+    let facts = engine.snapshot();
+    let mut fresh = Scheduler::new(facts.policy);
+    for queue in facts.queues {
+        fresh.apply(facts.now, Event::Queue(Box::new(queue.queue))).expect("a good queue");
+    }
+    for host in facts.nodes {
+        let id = host.node.id.clone();
+        fresh.apply(facts.now, Event::Node(Box::new(host.node))).expect("a good node");
+        for (foreign, (uses, _)) in host.foreign {
+            let event = Event::Foreign { node: id.clone(), id: foreign, uses: Box::new(uses) };
+            fresh.apply(facts.now, event).expect("good foreign use");
+        }
+    }
+    let mut placed: Vec<_> =
+        facts.workloads.into_iter().filter(|facts| !facts.seats.is_empty()).collect();
+    placed.sort_by_key(|facts| {
+        facts.workload.id.as_str().bytes().fold(order, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3).rotate_left(17)
+        })
+    });
+    for WorkloadFacts { workload, seats, placed_at, .. } in placed {
+        let seated: BTreeSet<u32> = seats.iter().map(|seat| seat.task).collect();
+        let count = workload.request.gpu_count() as usize;
+        let seat = |seat: SeatFacts| AdoptedSeat {
+            task: seat.task,
+            node: seat.node,
+            devices: Some(seat.gpus.into_iter().map(|part| part.gpu).collect())
+                .filter(|gpus: &Vec<_>| seat.known && gpus.len() == count),
+            confirmed: seat.confirmed,
+            terminating: seat.terminating,
+        };
+        let adopted = Adopted {
+            finished: (0..workload.tasks).filter(|task| !seated.contains(task)).collect(),
+            seats: seats.into_iter().map(seat).collect(),
+            workload,
+            placed_at,
+        };
+        fresh.apply(facts.now, Event::Adopt(Box::new(adopted))).expect("a place that was seen");
+    }
+    fresh
 }
 
 proptest! {
@@ -51,6 +100,30 @@ proptest! {
             }
         }
         prop_assert_eq!(never.snapshot(), after.snapshot());
+    }
+
+    #[test]
+    fn found_places_make_the_same_books_in_whatever_order_they_are_found(
+        history in history(1..70), order in any::<u64>(),
+    ) {
+        let body = Body::play(&history);
+        let fresh = adopted(&body.engine, order);
+        prop_assert_eq!(fresh.lint(), Vec::new());
+        for (there, here) in body.engine.nodes().iter().zip(fresh.nodes()) {
+            prop_assert_eq!((there.cpu_free, there.memory_free, there.tasks), (here.cpu_free, here.memory_free, here.tasks));
+        }
+        for (there, here) in body.engine.queues().iter().zip(fresh.queues()) {
+            prop_assert_eq!(&there.used[..3], &here.used[..3]);
+        }
+        for view in body.engine.workloads() {
+            let Some(found) = fresh.workload(&view.workload.id) else {
+                prop_assert!(view.tasks.is_empty(), "{} is lost", view.workload.id);
+                continue;
+            };
+            let nodes = |view: &WorkloadView| view.tasks.iter().map(|task| (task.task, task.node.clone())).collect::<Vec<_>>();
+            prop_assert_eq!(nodes(&view), nodes(&found));
+            prop_assert_eq!(view.submitted, found.submitted);
+        }
     }
 
     #[test]

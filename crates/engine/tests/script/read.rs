@@ -2,9 +2,9 @@
 
 use agentaflow_engine::labels::{NodeTerm, Selector};
 use agentaflow_engine::{
-    Chooser, ForeignGpu, ForeignUse, Gate, Gpu, GpuAsk, MiB, MicroDollars, MigMode, MigProfile,
-    MilliCpu, MilliGpu, Node, OnFault, Order, Percent, Policy, Preferred, Price, Queue, Quota,
-    Request, Side, Spread, TaskAffinity, Time, TokenUse, Topology, Workload,
+    Adopted, AdoptedSeat, Chooser, ForeignGpu, ForeignUse, Gate, Gpu, GpuAsk, MiB, MicroDollars,
+    MigMode, MigProfile, MilliCpu, MilliGpu, Node, OnFault, Order, Percent, Policy, Preferred,
+    Price, Queue, Quota, Request, Side, Spread, TaskAffinity, Time, TokenUse, Topology, Workload,
 };
 
 use super::words::{Words, expression};
@@ -102,6 +102,33 @@ pub(crate) fn workload(mut words: Words) -> Answer<Workload> {
     workload.request = request(&mut words)?.into();
     words.end(1);
     Ok(workload)
+}
+
+/// `adopt train seat=0:a:0,1 seat=1:b over=2 placed=10m confirmed stopping=1` and what `submit` takes: task 0
+/// is on these GPUs of a, task 1 somewhere on b, task 2 is over.
+pub(crate) fn adopted(mut words: Words) -> Answer<Adopted> {
+    let (seats, confirmed) = (words.take_all("seat"), words.flag("confirmed"));
+    let over = words.take("over").unwrap_or_default();
+    let stopping = words.take("stopping").unwrap_or_default();
+    let tasks = |words: &Words, text: &str| -> Vec<u32> {
+        list(text).map(|task| words.number(task) as u32).collect()
+    };
+    let (finished, stopping) = (tasks(&words, &over), tasks(&words, &stopping));
+    let seat = |text: &String| {
+        let mut parts = text.split(':');
+        let task = words.number(parts.next().unwrap_or_default()) as u32;
+        AdoptedSeat {
+            task,
+            node: parts.next().unwrap_or_default().into(),
+            devices: parts.next().map(|gpus| list(gpus).map(Into::into).collect()),
+            confirmed,
+            terminating: stopping.contains(&task),
+        }
+    };
+    let seats = seats.iter().map(seat).collect();
+    let placed_at = words.take_span("placed").map_or(Time(0), |span| Time(span.0));
+    let finished = finished.into_iter().collect();
+    Ok(Adopted { workload: workload(words)?, seats, finished, placed_at })
 }
 
 /// `paused:why`, `budget:whose`, `incomplete:1/4`

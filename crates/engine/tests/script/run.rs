@@ -88,6 +88,7 @@ impl World {
                 allowed: words.number(words.plain(1)) as u32,
             },
             "submit" => Event::Submit(Box::new(read::workload(words)?)),
+            "adopt" => Event::Adopt(Box::new(read::adopted(words)?)),
             "gate" => Event::Gate {
                 workload: words.plain(0).into(),
                 gate: Some(words.plain(1)).filter(|word| *word != "open").map(read::gate),

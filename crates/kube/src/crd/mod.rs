@@ -2,11 +2,15 @@
 
 mod node;
 mod queue;
+mod schema;
+#[cfg(test)]
+mod tests;
 mod workload;
 
 pub use node::{GpuDevice, GpuNode, GpuNodePhase, GpuNodeSpec, GpuNodeStatus, GpuStatus};
 pub use queue::{GpuQueue, GpuQueueSpec, GpuQueueStatus, QueueAmounts};
+pub use schema::definitions;
 pub use workload::{
-    GpuRequirements, GpuWorkload, GpuWorkloadSpec, GpuWorkloadStatus, PodTemplate, TopologyMode,
-    WorkloadPhase, WorkloadTopology,
+    BackOff, GpuRequirements, GpuWorkload, GpuWorkloadSpec, GpuWorkloadStatus, PodTemplate,
+    TopologyMode, WorkloadPhase, WorkloadTopology,
 };

@@ -5,6 +5,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::schema::{FIXED, conditions, rules};
+
 /// The GPUs of a node.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
@@ -17,14 +19,26 @@ use serde::{Deserialize, Serialize};
     shortname = "gn",
     category = "agentaflow",
     namespaced,
-    status = "GpuNodeStatus"
+    status = "GpuNodeStatus",
+    doc = "The GPUs of a node, as the monitor that runs there sees them.",
+    selectable = ".spec.nodeName",
+    printcolumn = r#"{"name":"Node", "type":"string", "jsonPath":".spec.nodeName"}"#,
+    printcolumn = r#"{"name":"Phase", "type":"string", "jsonPath":".status.phase"}"#,
+    printcolumn = r#"{"name":"Model", "type":"string", "jsonPath":".spec.gpuDevices[0].name"}"#,
+    printcolumn = r#"{"name":"Driver", "type":"string", "jsonPath":".spec.gpuDevices[0].driverVersion", "priority":1}"#,
+    printcolumn = r#"{"name":"Healthy", "type":"string", "jsonPath":".status.conditions[?(@.type==\"Healthy\")].status"}"#,
+    printcolumn = r#"{"name":"Updated", "type":"date", "jsonPath":".status.lastUpdated"}"#,
+    printcolumn = r#"{"name":"Age", "type":"date", "jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct GpuNodeSpec {
     /// The node.
+    #[schemars(length(min = 1, max = 253))]
+    #[schemars(extend("x-kubernetes-validations" = rules(&[FIXED])))]
     pub node_name: String,
     /// Its devices.
     #[serde(default)]
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
     pub gpu_devices: Vec<GpuDevice>,
 }
 
@@ -36,7 +50,7 @@ pub struct GpuDevice {
     pub id: String,
     /// Its model.
     pub name: String,
-    /// MiB.
+    /// Its memory in MiB.
     pub memory_total: u64,
     /// Where it sits.
     #[serde(rename = "pciBusID", default)]
@@ -54,11 +68,13 @@ pub struct GpuNodeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<GpuNodePhase>,
     /// Each device.
+    #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
     pub gpu_status: Vec<GpuStatus>,
     /// When this was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_updated: Option<Time>,
     /// `Ready`, `Healthy`, `Schedulable`.
+    #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
 }
 

@@ -2,9 +2,11 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
+
+use super::schema::{conditions, rules};
 
 /// A share of the cluster for some namespaces.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -17,24 +19,41 @@ use std::collections::BTreeMap;
     singular = "gpuqueue",
     shortname = "gq",
     category = "agentaflow",
-    status = "GpuQueueStatus"
+    status = "GpuQueueStatus",
+    doc = "A share of the cluster's GPUs for some namespaces.",
+    printcolumn = r#"{"name":"Parent", "type":"string", "jsonPath":".spec.parent"}"#,
+    printcolumn = r#"{"name":"Weight", "type":"integer", "jsonPath":".spec.weight"}"#,
+    printcolumn = r#"{"name":"Guaranteed", "type":"integer", "jsonPath":".spec.guaranteed.gpus"}"#,
+    printcolumn = r#"{"name":"Limit", "type":"integer", "jsonPath":".spec.limit.gpus"}"#,
+    printcolumn = r#"{"name":"Running", "type":"integer", "jsonPath":".status.running"}"#,
+    printcolumn = r#"{"name":"Pending", "type":"integer", "jsonPath":".status.pending"}"#,
+    printcolumn = r#"{"name":"MilliGPUs", "type":"integer", "jsonPath":".status.usedMilliGpus", "priority":1}"#,
+    printcolumn = r#"{"name":"Age", "type":"date", "jsonPath":".metadata.creationTimestamp"}"#
 )]
+#[schemars(extend("x-kubernetes-validations" = rules(&[(
+    "!has(self.guaranteed.gpus) || !has(self.limit.gpus) || self.guaranteed.gpus <= self.limit.gpus",
+    "guaranteed.gpus is more than limit.gpus: raise the limit or lower what is guaranteed",
+)])))]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuQueueSpec {
     /// The namespaces that may use it; `*` means all. A namespace that only one queue names uses it by default.
+    #[schemars(schema_with = "namespaces")]
     pub namespaces: Vec<String>,
     /// The queue that it is part of.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253))]
     pub parent: Option<String>,
     /// Its weight among its siblings when capacity is short.
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub weight: u32,
     /// What it gets back from borrowers whenever it needs it.
     pub guaranteed: QueueAmounts,
-    /// What it never exceeds.
+    /// What it never exceeds; what is not named here is not limited.
     pub limit: QueueAmounts,
     /// May use more than guaranteed while others do not need it.
     pub borrow: bool,
     /// Its workloads have at most this priority.
+    #[schemars(range(min = 0, max = 10))]
     pub max_priority: u8,
 }
 
@@ -62,11 +81,13 @@ pub struct QueueAmounts {
     /// GPUs by model.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, u32>,
-    /// CPU, as a quantity.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// CPU, as a quantity: `64` or `500m`.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "text_or_number")]
+    #[schemars(schema_with = "quantity")]
     pub cpu: Option<String>,
-    /// Memory, as a quantity.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// Memory, as a quantity: `512Gi`.
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "text_or_number")]
+    #[schemars(schema_with = "quantity")]
     pub memory: Option<String>,
     /// Other resources, such as `nvidia.com/mig-1g.5gb`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -87,8 +108,50 @@ pub struct GpuQueueStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub past_gpu_hours: Option<f64>,
     /// `Ready`.
+    #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
     /// The generation that this status speaks of.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
+}
+
+fn namespaces(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 1000,
+        "x-kubernetes-list-type": "set",
+        "items": {
+            "type": "string",
+            "maxLength": 63,
+            "x-kubernetes-validations": rules(&[(
+                "self.matches('^([*]|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$')",
+                "namespaces must hold names of namespaces, or `*` for all",
+            )]),
+        },
+    })
+}
+
+fn quantity(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "x-kubernetes-int-or-string": true,
+        "maxLength": 32,
+        "x-kubernetes-validations": rules(&[(
+            "type(self) == int ? self >= 0 : isQuantity(self) && !quantity(self).isLessThan(quantity('0'))",
+            "must be a quantity such as 64, 500m or 512Gi",
+        )]),
+    })
+}
+
+/// A quantity may be written as a number; it is text all the same.
+fn text_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Text(String),
+        Number(serde_json::Number),
+    }
+    Ok(Option::<Written>::deserialize(deserializer)?.map(|written| match written {
+        Written::Text(text) => text,
+        Written::Number(number) => number.to_string(),
+    }))
 }

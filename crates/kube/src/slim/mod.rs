@@ -28,7 +28,7 @@ pub use storage::{
     Csi, CsiDriver, CsiNode, CsiNodeSpec, PersistentVolume, PersistentVolumeClaim,
     PersistentVolumeClaimSpec, PersistentVolumeSpec, Phase, StorageClass,
 };
-pub use workload::{Decoded, Queue, Workload};
+pub use workload::{Decoded, GpuNode, Queue, Workload};
 
 /// Makes a type known to the client as this kind.
 macro_rules! resource {

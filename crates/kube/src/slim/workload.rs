@@ -4,7 +4,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-use crate::crd::{GpuQueueSpec, GpuQueueStatus, GpuWorkloadSpec, GpuWorkloadStatus};
+use crate::crd::{
+    GpuNodeSpec, GpuNodeStatus, GpuQueueSpec, GpuQueueStatus, GpuWorkloadSpec, GpuWorkloadStatus,
+};
 
 /// What could be read of a part of an object, or why it could not.
 #[derive(Clone, Debug)]
@@ -69,4 +71,28 @@ fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
 ) -> Result<T, D::Error> {
     let value = serde_json::Value::deserialize(deserializer)?;
     Ok(T::deserialize(value).unwrap_or_default())
+}
+
+/// A `GPUNode`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct GpuNode {
+    /// Metadata without managed fields; the name is the node's.
+    #[serde(deserialize_with = "super::meta::slim")]
+    pub metadata: ObjectMeta,
+    /// The devices, or why they cannot be read.
+    pub spec: Decoded<GpuNodeSpec>,
+    /// How they are.
+    #[serde(deserialize_with = "lenient")]
+    pub status: GpuNodeStatus,
+}
+
+super::resource!(GpuNode, "agentaflow.io", "v1", "GPUNode", "gpunodes", NamespaceResourceScope);
+
+impl GpuNode {
+    /// As people write it; none when it cannot be read.
+    pub fn readable(self) -> Option<crate::crd::GpuNode> {
+        let spec = *self.spec.0.ok()?;
+        Some(crate::crd::GpuNode { metadata: self.metadata, spec, status: Some(self.status) })
+    }
 }

@@ -6,6 +6,7 @@
 //!
 //! [`Node`]: agentaflow_engine::Node
 
+mod amounts;
 mod annotations;
 mod disks;
 mod namespaces;
@@ -21,6 +22,7 @@ mod terms;
 mod tests;
 mod volumes;
 
+pub use amounts::{mebibytes, milli_cpu};
 pub use annotations::{duration, estimate, min_gpu_memory, of_value, preemptible, priority};
 pub use namespaces::Namespaces;
 pub use node::{NodeView, node};
@@ -67,6 +69,13 @@ pub struct Depends {
     pub classes: BTreeSet<String>,
     /// Whether namespaces were picked by their labels.
     pub namespaces: bool,
+}
+
+impl Depends {
+    /// Whether nothing was looked up: no change elsewhere makes another request of the pod.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Why a pod cannot be asked about.

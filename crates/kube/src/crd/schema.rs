@@ -1,0 +1,87 @@
+//! From the Rust types to definitions that an API server accepts without a warning.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use schemars::{Schema, SchemaGenerator, json_schema};
+use serde_json::{Value, json};
+
+use super::{GpuNode, GpuQueue, GpuWorkload};
+
+/// The definitions of our kinds as they are installed, ordered by name.
+pub fn definitions() -> Vec<Value> {
+    vec![tidy(&GpuNode::crd()), tidy(&GpuQueue::crd()), tidy(&GpuWorkload::crd())]
+}
+
+/// Rules in CEL, each with what the person who breaks it is told.
+pub(super) fn rules(rules: &[(&str, &str)]) -> Value {
+    rules.iter().map(|(rule, message)| json!({"rule": rule, "message": message})).collect()
+}
+
+/// The rule of a field whose change would mean other pods than those that exist.
+pub(super) const FIXED: (&str, &str) =
+    ("self == oldSelf", "cannot be changed: delete the object and create it with the new value");
+
+/// Standard conditions, merged by type so that two writers do not overwrite each other.
+pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "required": ["type", "status", "lastTransitionTime", "reason", "message"],
+            "properties": {
+                "type": {"type": "string", "description": "What it speaks of."},
+                "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+                "reason": {"type": "string", "description": "Why, in one word."},
+                "message": {"type": "string", "description": "Why, in a sentence."},
+                "lastTransitionTime": {"type": "string", "format": "date-time"},
+                "observedGeneration": {"type": "integer", "format": "int64"},
+            },
+        },
+    })
+}
+
+fn tidy(definition: &CustomResourceDefinition) -> Value {
+    // The types hold nothing that could fail to become JSON.
+    let mut value = serde_json::to_value(definition).unwrap_or_default();
+    let versions = value.pointer_mut("/spec/versions").and_then(Value::as_array_mut);
+    for version in versions.into_iter().flatten() {
+        if let Some(schema) = version.pointer_mut("/schema/openAPIV3Schema") {
+            tidy_schema(schema);
+        }
+    }
+    value
+}
+
+/// Removes what schemas derived from Rust say too much: widths that Kubernetes does not know (it warns about each),
+/// numbers such as `10.0`, and `nullable`, for absence is enough and rules need not ask for both.
+fn tidy_schema(schema: &mut Value) {
+    let Some(schema) = schema.as_object_mut() else { return };
+    schema.remove("nullable");
+    schema.remove("title");
+    for bound in ["minimum", "maximum", "default"] {
+        schema.get_mut(bound).into_iter().for_each(whole);
+    }
+    if let Some(format @ Value::String(_)) = schema.get_mut("format") {
+        match format.as_str() {
+            Some("uint8" | "uint16" | "uint32") => *format = "int32".into(),
+            Some("uint64") => *format = "int64".into(),
+            _ => {}
+        }
+    }
+    for key in ["items", "additionalProperties"] {
+        schema.get_mut(key).into_iter().for_each(tidy_schema);
+    }
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    properties.into_iter().flat_map(|properties| properties.values_mut()).for_each(tidy_schema);
+}
+
+/// A number without a fraction is written without one.
+fn whole(value: &mut Value) {
+    if let Some(number) =
+        value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < 1e15)
+    {
+        *value = json!(number as i64);
+    }
+}

@@ -1,0 +1,300 @@
+//! Writes what there is to write. Every write can be repeated: what was not confirmed is written again.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use super::diff::{Written, diff};
+use super::observe::{Happening, Report};
+use super::seen::Holders;
+use super::serve::Pulse;
+use super::{FIELD_MANAGER, MonitorError, watch};
+use crate::crd::GpuNode;
+use crate::{names, slim};
+
+/// Events that wait for an API server that is away; older ones are dropped first.
+const MOST_EVENTS: usize = 100;
+
+/// Writes to the API server.
+pub(super) struct Publisher {
+    client: Client,
+    namespace: String,
+    interval: Duration,
+    patience: Duration,
+    pulse: Arc<Pulse>,
+    written: Written,
+    generation: Option<i64>,
+    events: VecDeque<(Happening, Timestamp, u64)>,
+    told: u64,
+}
+
+impl Publisher {
+    pub(super) fn new(
+        client: Client,
+        namespace: String,
+        interval: Duration,
+        pulse: Arc<Pulse>,
+    ) -> Self {
+        // A call that hangs must not look like a loop that hangs.
+        let patience = (interval * 2).clamp(Duration::from_secs(1), Duration::from_secs(10));
+        Self {
+            client,
+            namespace,
+            interval,
+            patience,
+            pulse,
+            written: Written::default(),
+            generation: None,
+            events: VecDeque::new(),
+            told: 0,
+        }
+    }
+
+    /// What an earlier monitor published.
+    pub(super) async fn read(&self, node: &str) -> Result<Option<GpuNode>, MonitorError> {
+        let api = self.gpu_nodes();
+        self.call("read the GPUNode", api.get_opt(node)).await
+    }
+
+    /// Happenings to tell with the next write.
+    pub(super) fn tell(&mut self, events: Vec<Happening>, now: Timestamp) {
+        for event in events {
+            tracing::info!(reason = event.reason, "{}", event.note);
+            self.events.push_back((event, now, self.told));
+            self.told += 1;
+        }
+        while self.events.len() > MOST_EVENTS {
+            self.events.pop_front();
+        }
+    }
+
+    /// Writes what differs from what was written.
+    pub(super) async fn publish(
+        &mut self,
+        node: &slim::Node,
+        report: &Report,
+        now: Timestamp,
+    ) -> Result<(), MonitorError> {
+        let writes = diff(&self.written, node, report, now, self.interval);
+        if writes.spec {
+            self.write_spec(node, report).await?;
+        }
+        if writes.status {
+            self.write_status(report, now).await?;
+        }
+        if let Some(patch) = &writes.node {
+            let api: Api<slim::Node> = Api::all(self.client.clone());
+            self.patch(&api, &report.spec.node_name, patch, "label the node").await?;
+        }
+        if writes.line {
+            self.written.line = Some((report.line.clone(), now));
+        }
+        self.write_events(node).await
+    }
+
+    /// Writes on pods which devices the kubelet gave them.
+    pub(super) async fn annotate(
+        &self,
+        pods: &[Arc<slim::Pod>],
+        holders: &Holders,
+    ) -> Result<(), MonitorError> {
+        for pod in pods {
+            let Some(patch) = pod_patch(pod, holders) else { continue };
+            let name = watch::name(pod);
+            let api: Api<slim::Pod> = Api::namespaced(self.client.clone(), &name.namespace);
+            let what = format!("note the devices of pod `{name}`");
+            match self.patch(&api, &name.name, &patch, &what).await {
+                // It is gone, or another one has its name by now.
+                Err(MonitorError::Api { source, .. }) if is_code(&source, &[404, 409]) => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    fn gpu_nodes(&self) -> Api<GpuNode> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    async fn write_spec(&mut self, node: &slim::Node, report: &Report) -> Result<(), MonitorError> {
+        let name = &report.spec.node_name;
+        let object = json!({
+            "apiVersion": "agentaflow.io/v1",
+            "kind": "GPUNode",
+            "metadata": {
+                "name": name,
+                // It goes with its node.
+                "ownerReferences": [{
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "name": name,
+                    "uid": node.metadata.uid,
+                }],
+            },
+            "spec": report.spec,
+        });
+        let (api, patch) = (self.gpu_nodes(), Patch::Apply(object));
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        let written = self.call("write the GPUNode", api.patch(name, &params, &patch)).await?;
+        self.generation = written.metadata.generation;
+        self.written.spec = Some(report.spec.clone());
+        Ok(())
+    }
+
+    async fn write_status(&mut self, report: &Report, now: Timestamp) -> Result<(), MonitorError> {
+        let name = &report.spec.node_name;
+        let mut status = report.status.clone();
+        for condition in &mut status.conditions {
+            condition.observed_generation = self.generation;
+        }
+        let object = json!({
+            "apiVersion": "agentaflow.io/v1",
+            "kind": "GPUNode",
+            "metadata": { "name": name },
+            "status": status,
+        });
+        let (api, patch) = (self.gpu_nodes(), Patch::Apply(object));
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        let written =
+            self.call("write the GPUNode's status", api.patch_status(name, &params, &patch)).await;
+        if let Err(MonitorError::Api { source, .. }) = &written
+            && is_code(source, &[404])
+        {
+            // Somebody deleted it: make it again.
+            self.written.spec = None;
+        }
+        written?;
+        self.written.status = Some((report.status.clone(), now));
+        Ok(())
+    }
+
+    async fn write_events(&mut self, node: &slim::Node) -> Result<(), MonitorError> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
+        while let Some((happening, at, number)) = self.events.front() {
+            let event = event(node, happening, *at, *number);
+            match self.call("tell an event", api.create(&PostParams::default(), &event)).await {
+                Err(MonitorError::Api { source, .. }) if is_code(&source, &[409]) => {}
+                other => {
+                    other?;
+                }
+            }
+            self.events.pop_front();
+        }
+        Ok(())
+    }
+
+    async fn patch<K>(
+        &self,
+        api: &Api<K>,
+        name: &str,
+        patch: &Value,
+        what: &str,
+    ) -> Result<(), MonitorError>
+    where
+        K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+    {
+        let params =
+            PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+        self.call(what, api.patch(name, &params, &Patch::Merge(patch))).await.map(|_| ())
+    }
+
+    async fn call<T>(
+        &self,
+        what: &str,
+        call: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, MonitorError> {
+        let answer = tokio::time::timeout(self.patience, call).await;
+        self.pulse.beat();
+        match answer {
+            Ok(answer) => answer.map_err(|source| MonitorError::Api {
+                what: what.into(),
+                source: Box::new(source),
+            }),
+            Err(_) => Err(MonitorError::Slow(what.into())),
+        }
+    }
+}
+
+/// The patch that tells a pod's devices, if they are known and not told yet. The UID keeps it from a namesake.
+fn pod_patch(pod: &slim::Pod, holders: &Holders) -> Option<Value> {
+    let devices = holders.pods.get(&watch::name(pod))?;
+    let devices = devices.keys().map(String::as_str).collect::<Vec<_>>().join(",");
+    let told = pod.metadata.annotations.as_ref().and_then(|all| all.get(names::POD_DEVICES));
+    if told == Some(&devices) {
+        return None;
+    }
+    Some(
+        json!({"metadata": {"uid": pod.metadata.uid, "annotations": {names::POD_DEVICES: devices}}}),
+    )
+}
+
+/// An Event about the node. Its name is made of when it happened, so that a repeated write is the same one.
+fn event(node: &slim::Node, happening: &Happening, at: Timestamp, number: u64) -> Event {
+    let name = node.metadata.name.clone().unwrap_or_default();
+    let unique = format!("{:x}.{number:x}", at.as_second());
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{name}.{}.{unique}", happening.reason.to_lowercase())),
+            namespace: Some("default".into()),
+            ..ObjectMeta::default()
+        },
+        involved_object: ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Node".into()),
+            uid: node.metadata.uid.clone(),
+            name: Some(name.clone()),
+            ..ObjectReference::default()
+        },
+        type_: Some(if happening.warning { "Warning" } else { "Normal" }.into()),
+        reason: Some(happening.reason.into()),
+        message: Some(happening.note.clone()),
+        count: Some(1),
+        first_timestamp: Some(Time(at)),
+        last_timestamp: Some(Time(at)),
+        source: Some(EventSource {
+            component: Some(FIELD_MANAGER.into()),
+            host: Some(name.clone()),
+        }),
+        reporting_component: Some(FIELD_MANAGER.into()),
+        reporting_instance: Some(name),
+        ..Event::default()
+    }
+}
+
+fn is_code(error: &kube::Error, codes: &[u16]) -> bool {
+    matches!(error, kube::Error::Api(status) if codes.contains(&status.code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::monitor::seen::PodName;
+
+    fn pod(told: Option<&str>) -> slim::Pod {
+        let annotations = told.map(|told| json!({names::POD_DEVICES: told}));
+        let metadata =
+            json!({"name": "train", "namespace": "ml", "uid": "1", "annotations": annotations});
+        serde_json::from_value(json!({ "metadata": metadata })).unwrap()
+    }
+
+    #[test]
+    fn a_pod_is_told_its_devices_once() {
+        let mut holders = Holders::default();
+        assert_eq!(pod_patch(&pod(None), &holders), None);
+        let name = PodName { namespace: "ml".into(), name: "train".into() };
+        let devices = ["GPU-b", "GPU-a"].map(|id| (id.to_owned(), 1_000));
+        holders.pods.insert(name, devices.into());
+        let patch = pod_patch(&pod(Some("GPU-a")), &holders).unwrap();
+        assert_eq!(patch["metadata"]["annotations"][names::POD_DEVICES], "GPU-a,GPU-b");
+        assert_eq!(patch["metadata"]["uid"], "1");
+        assert_eq!(pod_patch(&pod(Some("GPU-a,GPU-b")), &holders), None);
+    }
+}

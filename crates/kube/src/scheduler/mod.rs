@@ -1,0 +1,308 @@
+//! The scheduler as a program: watches in, writes out, one leader.
+//!
+//! One task holds the world and turns: changes and outcomes in, a pass of the engine, acts out. Everything that takes
+//! time happens elsewhere (`watch`, `hands`). `run` is the whole life of a replica.
+
+mod api;
+mod bind;
+mod events;
+mod hands;
+mod http;
+mod lease;
+mod memory;
+mod metrics;
+mod owners;
+mod watch;
+mod writes;
+
+use agentaflow_engine::{Snapshot, Time};
+use kube::Client;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::world::{Change, Outcome, Settings, World};
+use api::{Failure, Server};
+use hands::Hands;
+use http::{Health, Question};
+use lease::{Lease, Reign};
+use memory::Memory;
+use metrics::Metrics;
+use watch::Feed;
+
+/// How often past use is written down.
+const MEMORY: Duration = Duration::from_secs(20);
+/// How often metrics are counted anew.
+const CENSUS: Duration = Duration::from_millis(500);
+/// How much is taken in before the engine is asked.
+const BATCH: usize = 4096;
+/// How long unfinished writes may take when we stop.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// How a replica is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The namespace of the product: lease, settings, memory, `GPUNode` objects.
+    pub namespace: String,
+    /// What the engine is told.
+    pub settings: Settings,
+    /// The lease by which one of several leads.
+    pub lease: String,
+    /// The `ConfigMap` with settings that people change at run time.
+    pub config: String,
+    /// Who we are among the replicas.
+    pub identity: String,
+    /// Where health is served.
+    pub health: Option<SocketAddr>,
+    /// Where metrics are served.
+    pub metrics: Option<SocketAddr>,
+    /// The longest time between two passes.
+    pub interval: Duration,
+}
+
+/// Why a replica ends.
+#[derive(Debug, thiserror::Error)]
+pub enum SchedulerError {
+    /// A port is taken, or may not be opened.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another leads now.
+    #[error("the lease was lost: another replica leads")]
+    Lost,
+}
+
+/// Runs a replica until `stop`: waits to lead, leads, and hands over.
+pub async fn run(
+    options: Options,
+    client: Client,
+    stop: CancellationToken,
+) -> Result<(), SchedulerError> {
+    let metrics = Arc::new(Metrics::default());
+    let (health, questions) = Health::new(metrics.clone());
+    serve(&options, &health, &stop)?;
+    let server = Server::new(client.clone());
+    let lease = Lease::new(server.clone(), &options.namespace, &options.lease, &options.identity);
+    // A follower is ready: it is there to take over.
+    health.set_ready();
+    let Some(reign) = lease.acquire(&stop).await else { return Ok(()) };
+    metrics.set_leading(true);
+    let done = CancellationToken::new();
+    let keeper = {
+        let (lease, reign, done) = (lease.clone(), reign.clone(), done.clone());
+        tokio::spawn(async move { lease.keep(&reign, &done).await })
+    };
+    let leader = Leader::new(options, client, server, reign.clone(), health);
+    let lost = leader.lead(questions, &stop).await;
+    done.cancel();
+    let _ = keeper.await;
+    metrics.set_leading(false);
+    if lost { Err(SchedulerError::Lost) } else { Ok(()) }
+}
+
+fn serve(
+    options: &Options,
+    health: &Health,
+    stop: &CancellationToken,
+) -> Result<(), SchedulerError> {
+    // A port that is taken is told at once, not when somebody asks.
+    let check = |address: SocketAddr| {
+        std::net::TcpListener::bind(address)
+            .map(drop)
+            .map_err(|source| SchedulerError::Listen { address, source })
+    };
+    if let Some(address) = options.health {
+        check(address)?;
+        tokio::spawn(http::serve_health(address, health.clone(), stop.clone()));
+    }
+    if let Some(address) = options.metrics {
+        check(address)?;
+        tokio::spawn(http::serve_metrics(address, health.clone(), stop.clone()));
+    }
+    Ok(())
+}
+
+/// A replica that leads.
+struct Leader {
+    options: Options,
+    client: Client,
+    reign: Reign,
+    health: Health,
+    hands: Hands,
+    outcomes: mpsc::UnboundedReceiver<Outcome>,
+    memory: Memory,
+    missing: BTreeSet<&'static str>,
+}
+
+impl Leader {
+    fn new(options: Options, client: Client, server: Server, reign: Reign, health: Health) -> Self {
+        let (sender, outcomes) = mpsc::unbounded_channel();
+        let memory =
+            Memory::new(server.clone(), &options.namespace, &format!("{}-memory", options.lease));
+        let metrics = health.metrics.clone();
+        let hands = Hands::new(server, reign.clone(), &options.identity, sender, metrics);
+        let missing = watch::REQUIRED.into_iter().collect();
+        Self { options, client, reign, health, hands, outcomes, memory, missing }
+    }
+
+    /// Leads until `stop`, or until the lease is lost, which it says.
+    async fn lead(
+        mut self,
+        mut questions: mpsc::Receiver<Question>,
+        stop: &CancellationToken,
+    ) -> bool {
+        let remembered = self.remember(stop).await;
+        let mut world = World::new(self.options.settings.clone(), remembered);
+        let (feeder, mut feeds) = mpsc::channel(BATCH);
+        let watching = CancellationToken::new();
+        let (namespace, config) = (&self.options.namespace, &self.options.config);
+        watch::watch_all(&self.client, namespace, config, &feeder, &watching);
+        drop(feeder);
+        let mut changes = Vec::with_capacity(BATCH);
+        let mut wake = Instant::now() + self.options.interval;
+        let (mut counted, mut written) = (Instant::now(), Instant::now());
+        let lost = loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break false,
+                () = self.reign.over.cancelled() => break true,
+                count = feeds.recv_many(&mut changes, BATCH) => if count == 0 { break true },
+                Some(outcome) = self.outcomes.recv() => self.take_outcomes(&mut world, outcome),
+                Some(question) = questions.recv() => {
+                    let _ = question.answer.send(world.explain(&question.key));
+                    continue;
+                }
+                () = tokio::time::sleep_until(wake.into()) => {}
+            }
+            self.health.turn();
+            for feed in changes.drain(..) {
+                self.take_in(&mut world, feed);
+            }
+            while let Ok(outcome) = self.outcomes.try_recv() {
+                world.done(now(), outcome);
+            }
+            wake = Instant::now() + self.turn(&mut world);
+            if counted.elapsed() >= CENSUS {
+                self.health.metrics.set_census(world.census());
+                counted = Instant::now();
+            }
+            if written.elapsed() >= MEMORY && self.missing.is_empty() {
+                written = Instant::now();
+                self.write_memory(world.memory());
+            }
+        };
+        watching.cancel();
+        self.hands.finish(GOODBYE).await;
+        if !lost
+            && self.missing.is_empty()
+            && let Err(error) = self.memory.write(&self.reign, &world.memory()).await
+        {
+            tracing::warn!(%error, "past use could not be written down");
+        }
+        lost
+    }
+
+    /// What the last leader left; asked for until there is an answer.
+    async fn remember(&self, stop: &CancellationToken) -> Option<Snapshot> {
+        while !stop.is_cancelled() && self.reign.holds() {
+            match self.memory.read().await {
+                Ok(found) => return found,
+                Err(Failure::Refused { message, .. }) => {
+                    tracing::warn!(message, "past use may not be read; fair shares begin anew");
+                    return None;
+                }
+                Err(error) => tracing::warn!(%error, "past use cannot be read yet"),
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        None
+    }
+
+    fn write_memory(&self, snapshot: Snapshot) {
+        let (memory, reign) = (self.memory.clone(), self.reign.clone());
+        tokio::spawn(async move {
+            if let Err(error) = memory.write(&reign, &snapshot).await {
+                tracing::warn!(%error, "past use could not be written down");
+            }
+        });
+    }
+
+    fn take_outcomes(&mut self, world: &mut World, first: Outcome) {
+        world.done(now(), first);
+        while let Ok(outcome) = self.outcomes.try_recv() {
+            world.done(now(), outcome);
+        }
+    }
+
+    fn take_in(&mut self, world: &mut World, feed: Feed) {
+        match feed {
+            Feed::Change(change) => {
+                debug_change(&change);
+                world.apply(now(), change);
+            }
+            Feed::Config(map) => self.configure(world, map.and_then(|map| map.data)),
+            Feed::Listed(kind) => {
+                if self.missing.remove(kind) && self.missing.is_empty() {
+                    let began = Instant::now();
+                    world.begin(now());
+                    tracing::info!(took = ?began.elapsed(), "everything is listed; deciding");
+                }
+            }
+        }
+    }
+
+    /// Settings that people change at run time; what cannot be right changes nothing.
+    fn configure(
+        &self,
+        world: &mut World,
+        data: Option<std::collections::BTreeMap<String, String>>,
+    ) {
+        let settings = self.options.settings.clone();
+        match settings.with_config(&data.unwrap_or_default()) {
+            Ok(settings) => {
+                tracing::info!(strategy = %settings.policy.strategy, "settings");
+                world.set_settings(settings);
+            }
+            Err(error) => {
+                tracing::warn!(%error, config = self.options.config, "settings not changed");
+            }
+        }
+    }
+
+    /// One pass; says how long to wait for the next.
+    fn turn(&self, world: &mut World) -> Duration {
+        let began = Instant::now();
+        let step = world.step(now());
+        if self.missing.is_empty() {
+            self.health.metrics.pass(began.elapsed());
+        }
+        for (event, why) in world.take_rejected() {
+            self.health.metrics.rejected_events.inc();
+            tracing::warn!(?event, %why, "the engine did not take a change");
+        }
+        for act in &step.acts {
+            tracing::debug!(?act, "decided");
+        }
+        self.hands.give(step.acts);
+        let until = step.wake.map(|wake| Duration::from_millis(wake.0.saturating_sub(now().0)));
+        until
+            .map_or(self.options.interval, |until| until.min(self.options.interval))
+            .max(Duration::from_millis(1))
+    }
+}
+
+fn debug_change(change: &Change) {
+    tracing::trace!(?change, "seen");
+}
+
+/// The time as the engine counts it.
+fn now() -> Time {
+    Time(jiff::Timestamp::now().as_millisecond().max(0) as u64)
+}

@@ -1,0 +1,268 @@
+//! Watches: the cluster as a stream of changes.
+//!
+//! The client's watcher lists once, follows, and lists again when the API server has forgotten where we were (410) or
+//! went away, with growing pauses. A second list does not say what is gone, so each feed remembers names.
+
+use futures_util::StreamExt;
+use kube::api::Api;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use std::collections::HashSet;
+use std::fmt::Debug;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::slim;
+use crate::world::{Change, Key, Object};
+
+/// What a feed says.
+#[derive(Debug)]
+pub(crate) enum Feed {
+    /// Something changed.
+    Change(Change),
+    /// A kind has been listed whole for the first time.
+    Listed(&'static str),
+    /// The settings that people change at run time.
+    Config(Option<slim::ConfigMap>),
+}
+
+/// Everything that must be listed before anything is decided.
+pub(crate) const REQUIRED: [&str; 12] = [
+    "pods",
+    "nodes",
+    "gpunodes",
+    "gpuworkloads",
+    "gpuqueues",
+    "persistentvolumeclaims",
+    "persistentvolumes",
+    "storageclasses",
+    "csinodes",
+    "namespaces",
+    "poddisruptionbudgets",
+    "configmaps",
+];
+
+/// Watches what is always there, and what this cluster serves beside.
+pub(crate) fn watch_all(
+    client: &Client,
+    namespace: &str,
+    config: &str,
+    feeds: &mpsc::Sender<Feed>,
+    stop: &CancellationToken,
+) {
+    let spawn = Spawn { client: client.clone(), feeds: feeds.clone(), stop: stop.clone() };
+    spawn.watch("pods", Object::Pod, |key| with_key(slim::Pod::default(), key));
+    spawn.watch("nodes", Object::Node, |key| with_key(slim::Node::default(), key));
+    // Only the product's own namespace: elsewhere anybody could pretend to be the monitor of a node.
+    let devices = Api::<slim::GpuNode>::namespaced(client.clone(), namespace);
+    spawn.follow(devices, "gpunodes", Object::GpuNode, |key| {
+        with_key(slim::GpuNode::default(), key)
+    });
+    spawn.watch("gpuworkloads", Object::Workload, |key| with_key(slim::Workload::default(), key));
+    spawn.watch("gpuqueues", Object::Queue, |key| with_key(slim::Queue::default(), key));
+    spawn.watch("persistentvolumeclaims", Object::Claim, |key| {
+        with_key(slim::PersistentVolumeClaim::default(), key)
+    });
+    spawn.watch("persistentvolumes", Object::Volume, |key| {
+        with_key(slim::PersistentVolume::default(), key)
+    });
+    spawn
+        .watch("storageclasses", Object::Class, |key| with_key(slim::StorageClass::default(), key));
+    spawn.watch("csinodes", Object::CsiNode, |key| with_key(slim::CsiNode::default(), key));
+    spawn.watch("namespaces", Object::Namespace, |key| with_key(slim::Namespace::default(), key));
+    spawn.watch("poddisruptionbudgets", Object::Budget, |key| {
+        with_key(slim::DisruptionBudget::default(), key)
+    });
+    spawn.config(namespace, config);
+    spawn.optional();
+}
+
+struct Spawn {
+    client: Client,
+    feeds: mpsc::Sender<Feed>,
+    stop: CancellationToken,
+}
+
+impl Spawn {
+    fn watch<K>(&self, kind: &'static str, wrap: fn(K) -> Object, ghost: fn(Key) -> K)
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        self.follow(Api::<K>::all(self.client.clone()), kind, wrap, ghost);
+    }
+
+    fn follow<K>(&self, api: Api<K>, kind: &'static str, wrap: fn(K) -> Object, ghost: fn(Key) -> K)
+    where
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    {
+        tokio::spawn(follow(api, kind, wrap, ghost, self.feeds.clone(), self.stop.clone()));
+    }
+
+    /// One object by its name: the settings.
+    fn config(&self, namespace: &str, name: &str) {
+        let api = Api::<slim::ConfigMap>::namespaced(self.client.clone(), namespace);
+        let settings = watcher::Config::default().fields(&format!("metadata.name={name}"));
+        let (feeds, stop) = (self.feeds.clone(), self.stop.clone());
+        tokio::spawn(async move {
+            let mut stream = watcher(api, settings).default_backoff().boxed();
+            let mut found = false;
+            while let Some(event) = next(&mut stream, &stop, "configmaps").await {
+                let said = match event {
+                    watcher::Event::Init => {
+                        found = false;
+                        continue;
+                    }
+                    watcher::Event::Apply(map) | watcher::Event::InitApply(map) => {
+                        found = true;
+                        Feed::Config(Some(map))
+                    }
+                    watcher::Event::InitDone if found => Feed::Listed("configmaps"),
+                    watcher::Event::InitDone => {
+                        if feeds.send(Feed::Config(None)).await.is_err() {
+                            return;
+                        }
+                        Feed::Listed("configmaps")
+                    }
+                    watcher::Event::Delete(_) => Feed::Config(None),
+                };
+                if feeds.send(said).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+
+    /// Pod groups, when this cluster serves them; it may begin to at any time.
+    fn optional(&self) {
+        let (client, feeds, stop) = (self.client.clone(), self.feeds.clone(), self.stop.clone());
+        tokio::spawn(async move {
+            let (mut plugins, mut native) = (false, false);
+            while !(plugins && native) && !stop.is_cancelled() {
+                if !plugins
+                    && serves(&client, "/apis/scheduling.x-k8s.io/v1alpha1", "podgroups").await
+                {
+                    plugins = true;
+                    let api = Api::<slim::PodGroup>::all(client.clone());
+                    let ghost = |key| with_key(slim::PodGroup::default(), key);
+                    let (feeds, stop) = (feeds.clone(), stop.clone());
+                    tokio::spawn(follow(api, "podgroups", Object::PodGroup, ghost, feeds, stop));
+                }
+                if !native && serves(&client, "/apis/scheduling.k8s.io/v1alpha2", "podgroups").await
+                {
+                    native = true;
+                    let api = Api::<slim::NativePodGroup>::all(client.clone());
+                    let ghost = |key| with_key(slim::NativePodGroup::default(), key);
+                    let (feeds, stop) = (feeds.clone(), stop.clone());
+                    let wrap = Object::NativeGroup;
+                    tokio::spawn(follow(api, "native podgroups", wrap, ghost, feeds, stop));
+                }
+                tokio::select! {
+                    () = tokio::time::sleep(std::time::Duration::from_secs(30)) => {}
+                    () = stop.cancelled() => {}
+                }
+            }
+        });
+    }
+}
+
+/// Whether the API server serves a kind.
+pub(crate) async fn serves(client: &Client, group: &str, plural: &str) -> bool {
+    let Ok(request) = http::Request::get(group).body(Vec::new()) else { return false };
+    let answer = client.request::<serde_json::Value>(request).await;
+    let kinds = answer.ok().and_then(|list| list.get("resources").cloned());
+    let kinds = kinds.as_ref().and_then(serde_json::Value::as_array);
+    kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind["name"] == plural))
+}
+
+/// Follows one kind until the receiver is gone.
+async fn follow<K>(
+    api: Api<K>,
+    kind: &'static str,
+    wrap: fn(K) -> Object,
+    ghost: fn(Key) -> K,
+    feeds: mpsc::Sender<Feed>,
+    stop: CancellationToken,
+) where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let mut stream =
+        watcher(api, watcher::Config::default().page_size(500)).default_backoff().boxed();
+    let mut known: HashSet<Key> = HashSet::new();
+    let mut listing: HashSet<Key> = HashSet::new();
+    while let Some(event) = next(&mut stream, &stop, kind).await {
+        let mut said = Vec::with_capacity(1);
+        match event {
+            watcher::Event::Init => listing.clear(),
+            watcher::Event::InitApply(object) => {
+                listing.insert(key(&object));
+                said.push(Feed::Change(Change::Applied(Box::new(wrap(object)))));
+            }
+            watcher::Event::InitDone => {
+                for gone in known.difference(&listing) {
+                    let object = wrap(ghost(gone.clone()));
+                    said.push(Feed::Change(Change::Deleted(Box::new(object))));
+                }
+                known = std::mem::take(&mut listing);
+                said.push(Feed::Listed(kind));
+            }
+            watcher::Event::Apply(object) => {
+                known.insert(key(&object));
+                said.push(Feed::Change(Change::Applied(Box::new(wrap(object)))));
+            }
+            watcher::Event::Delete(object) => {
+                known.remove(&key(&object));
+                said.push(Feed::Change(Change::Deleted(Box::new(wrap(object)))));
+            }
+        }
+        for feed in said {
+            if feeds.send(feed).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// The next event; errors are said and waited out by the stream's own backoff.
+async fn next<K: Send>(
+    stream: &mut futures_util::stream::BoxStream<'_, watcher::Result<watcher::Event<K>>>,
+    stop: &CancellationToken,
+    kind: &'static str,
+) -> Option<watcher::Event<K>> {
+    loop {
+        let event = tokio::select! {
+            event = stream.next() => event?,
+            () = stop.cancelled() => return None,
+        };
+        match event {
+            Ok(event) => return Some(event),
+            Err(error) => tracing::warn!(kind, error = %words(&error), "watch interrupted"),
+        }
+    }
+}
+
+/// What is wrong with a watch, with the remedy where we know it.
+fn words(error: &watcher::Error) -> String {
+    let text = error.to_string();
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404 => {
+            format!("{text}; are the CRDs of deploy/crds installed?")
+        }
+        watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 403 => {
+            format!("{text}; is the ClusterRole of deploy/kubernetes bound?")
+        }
+        _ => text,
+    }
+}
+
+fn key<K: Resource<DynamicType = ()>>(object: &K) -> Key {
+    Key::new(object.meta().namespace.as_deref().unwrap_or_default(), &object.name_any())
+}
+
+/// An object of which only the name is known: it is gone.
+fn with_key<K: Resource<DynamicType = ()>>(mut object: K, key: Key) -> K {
+    let meta = object.meta_mut();
+    meta.name = Some(key.name.to_string());
+    meta.namespace = Some(key.namespace.to_string()).filter(|namespace| !namespace.is_empty());
+    object
+}

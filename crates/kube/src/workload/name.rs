@@ -1,0 +1,74 @@
+//! Names of pods and values of labels, cut where Kubernetes has no room for them.
+
+/// What fits into a label and a host name; longer pod names are legal but lose their end in both.
+const MAX: usize = 63;
+
+/// The pod of a task: `<workload>-<task>`, and `<workload>-<task>-r<attempt>` for later attempts. Where that is
+/// too long the workload's name is cut and gets a hash, so that two long names never share a pod.
+pub fn pod_name(workload: &str, task: u32, attempt: u32) -> String {
+    let suffix = match attempt {
+        0 => format!("-{task}"),
+        attempt => format!("-{task}-r{attempt}"),
+    };
+    let mut name = cut(workload, MAX - suffix.len());
+    name.push_str(&suffix);
+    name
+}
+
+/// The value of the label that names the workload: its name, or its beginning and a hash when it is longer than a
+/// label may be. Pods of such a workload are found for certain by their owner reference.
+pub fn label_value(workload: &str) -> String {
+    cut(workload, MAX)
+}
+
+fn cut(name: &str, room: usize) -> String {
+    if name.len() <= room {
+        return name.to_owned();
+    }
+    let hash = format!("-{:08x}", fingerprint(name));
+    let mut end = room - hash.len();
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    let start = name[..end].trim_end_matches(['-', '.', '_']);
+    format!("{start}{hash}")
+}
+
+/// FNV-1a, folded to 32 bits: the same in every release, which the names of living pods depend on.
+fn fingerprint(text: &str) -> u32 {
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    (hash ^ (hash >> 32)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_named_after_their_workload_task_and_attempt() {
+        assert_eq!(pod_name("train", 0, 0), "train-0");
+        assert_eq!(pod_name("train", 63, 2), "train-63-r2");
+        assert_eq!(label_value("train"), "train");
+    }
+
+    #[test]
+    fn long_names_are_cut_and_stay_apart() {
+        let long = "a".repeat(62) + ".b";
+        let twin = "a".repeat(62) + ".c";
+        for name in [pod_name(&long, u32::MAX, u32::MAX), pod_name(&long, 0, 0), label_value(&long)]
+        {
+            assert!(name.len() <= 63, "{name}");
+        }
+        assert_ne!(pod_name(&long, 0, 0), pod_name(&twin, 0, 0));
+        assert_ne!(label_value(&long), label_value(&twin));
+        assert_eq!(pod_name("x".repeat(58).as_str(), 7, 0).len(), 60);
+        let dots = format!("{}{}", "a".repeat(40), ".".repeat(30));
+        assert!(!label_value(&dots).contains('.'), "no part of a name ends with a dot");
+        assert!(
+            pod_name(&"ü".repeat(60), 0, 0).len() <= 63,
+            "even names that cannot be do not panic"
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! The pod of a task: the template as it was written, and only what is absent filled in.
+
+use serde_json::{Map, Value, json};
+
+use super::{affinity, gpu_limit, name};
+use crate::crd::GpuWorkloadSpec;
+use crate::names;
+
+/// Whose pod it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    /// The workload's name.
+    pub name: &'a str,
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its UID; while it has none, at admission, the pod gets no owner.
+    pub uid: Option<&'a str>,
+}
+
+/// A template that no pod can be made from.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadTemplate {
+    /// A part of it is not what Kubernetes has there.
+    #[error("spec.{path} must be {expected}")]
+    Shape {
+        /// Which part.
+        path: String,
+        /// What belongs there.
+        expected: &'static str,
+    },
+    /// It asks for another number of GPUs than the workload.
+    #[error(
+        "spec.podTemplate asks for {asked} in its limits, but spec.gpuRequirements.{field} is {wanted}: \
+         write the same in both, or leave the limit out and it is added"
+    )]
+    Contradiction {
+        /// What the template asks for, such as `nvidia.com/gpu: 2`.
+        asked: String,
+        /// The field that says otherwise.
+        field: &'static str,
+        /// What it says.
+        wanted: String,
+    },
+}
+
+/// The pod of a task as it is sent to the API server.
+///
+/// Every field of the template survives, also those that are newer than we are. What the API server itself sets
+/// (a UID, a version) is left out, and the name, namespace and owner are ours.
+pub fn pod(
+    workload: Identity<'_>,
+    spec: &GpuWorkloadSpec,
+    task: u32,
+    attempt: u32,
+    scheduler_name: &str,
+) -> Result<Value, BadTemplate> {
+    let mut template = match spec.pod_template.value() {
+        Value::Object(template) => template,
+        _ => return Err(shape("podTemplate", "an object with `spec.containers`")),
+    };
+    let annotations = object(&mut template, "metadata", "podTemplate.metadata")?
+        .get("annotations")
+        .cloned()
+        .unwrap_or_default();
+    let body = object(&mut template, "spec", "podTemplate.spec")?;
+    let gpus = gpu_limit::fill(body, &annotations, &spec.gpu_requirements)?;
+    if gpus.whole {
+        affinity::require_memory(body, memory(spec))?;
+    }
+    fill(body, "restartPolicy", || "Never".into());
+    fill(body, "schedulerName", || scheduler_name.into());
+    if absent(body, "priority") {
+        fill(body, "priorityClassName", || names::priority_class(spec.priority).into());
+    }
+    identify(&mut template, workload, task, attempt)?;
+    Ok(Value::Object(template))
+}
+
+/// MiB that each GPU must have.
+pub(super) fn memory(spec: &GpuWorkloadSpec) -> u64 {
+    spec.gpu_memory_required.max(spec.gpu_requirements.min_gpu_memory.unwrap_or(0))
+}
+
+/// The object at `key`, made when absent.
+pub(super) fn object<'a>(
+    parent: &'a mut Map<String, Value>,
+    key: &str,
+    path: &str,
+) -> Result<&'a mut Map<String, Value>, BadTemplate> {
+    let value = parent.entry(key).or_insert(Value::Null);
+    if value.is_null() {
+        *value = json!({});
+    }
+    value.as_object_mut().ok_or_else(|| shape(path, "an object"))
+}
+
+pub(super) fn shape(path: &str, expected: &'static str) -> BadTemplate {
+    BadTemplate::Shape { path: path.to_owned(), expected }
+}
+
+/// Fields of metadata that are the API server's, or ours, to set.
+const NOT_THEIRS: [&str; 10] = [
+    "name",
+    "generateName",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "managedFields",
+    "ownerReferences",
+];
+
+fn identify(
+    template: &mut Map<String, Value>,
+    workload: Identity<'_>,
+    task: u32,
+    attempt: u32,
+) -> Result<(), BadTemplate> {
+    template.insert("apiVersion".into(), "v1".into());
+    template.insert("kind".into(), "Pod".into());
+    template.remove("status");
+    let metadata = object(template, "metadata", "podTemplate.metadata")?;
+    metadata.retain(|key, _| !NOT_THEIRS.contains(&key.as_str()));
+    metadata.insert("name".into(), name::pod_name(workload.name, task, attempt).into());
+    metadata.insert("namespace".into(), workload.namespace.into());
+    if let Some(uid) = workload.uid.filter(|uid| !uid.is_empty()) {
+        metadata.insert("ownerReferences".into(), json!([owner(workload.name, uid)]));
+    }
+    let labels = object(metadata, "labels", "podTemplate.metadata.labels")?;
+    labels.insert(names::POD_WORKLOAD.into(), name::label_value(workload.name).into());
+    labels.insert(names::POD_MANAGED.into(), "true".into());
+    labels.insert(names::POD_TASK.into(), task.to_string().into());
+    labels.insert(names::POD_ATTEMPT.into(), attempt.to_string().into());
+    Ok(())
+}
+
+fn owner(name: &str, uid: &str) -> Value {
+    json!({
+        "apiVersion": format!("{}/{}", names::GROUP, names::VERSION),
+        "kind": "GPUWorkload",
+        "name": name,
+        "uid": uid,
+        "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
+fn fill(body: &mut Map<String, Value>, key: &str, value: impl FnOnce() -> Value) {
+    if absent(body, key) {
+        body.insert(key.into(), value());
+    }
+}
+
+/// Kubernetes takes an empty text for an absent one.
+fn absent(body: &Map<String, Value>, key: &str) -> bool {
+    body.get(key).is_none_or(|value| value.is_null() || value == "")
+}

@@ -1,0 +1,163 @@
+//! Work that is bound already: found when we begin, or bound by somebody who led before. It is a fact.
+
+use agentaflow_engine::{Adopted, AdoptedSeat, Event, GpuId, NodeId, Request, WorkloadId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::groups::Group;
+use super::identity::{Belonging, Kind, alone};
+use super::pods::{Place, Seat, is_finished, is_leaving, moment};
+use super::{Key, World};
+use crate::slim::Pod;
+use crate::translate::{self, Surroundings};
+
+/// A pod of a gang that is on a node.
+struct Found {
+    key: Key,
+    pod: Arc<Pod>,
+    node: Arc<str>,
+    request: Arc<Request>,
+}
+
+impl World {
+    /// A pod of ours is on a node where the engine does not have it.
+    pub(super) fn find_bound(&mut self, key: &Key, pod: &Pod, node: &Arc<str>) {
+        if !self.begun {
+            return;
+        }
+        let adopted = self.request_of_bound(key, pod).is_some_and(|(mut belonging, request)| {
+            if belonging.need > 1 || self.groups.contains_key(&belonging.id) {
+                // Its gang waits or runs without it: it is by itself now.
+                (belonging.id, belonging.kind, belonging.need) = (alone(key), Kind::Pod, 1);
+                belonging.traits.topology = None;
+            }
+            let found =
+                Found { key: key.clone(), pod: Arc::new(pod.clone()), node: node.clone(), request };
+            self.adopt(&belonging, vec![found])
+        });
+        if !adopted {
+            let around = Surroundings { volumes: &self.volumes, namespaces: &self.namespaces };
+            let uses = translate::foreign(pod, &around);
+            if let Some(entry) = self.pods.get_mut(key) {
+                entry.uses = Some(Box::new(uses));
+            }
+            self.make_foreign(key, node);
+        }
+    }
+
+    /// Gangs of which something runs are taken over whole.
+    pub(super) fn adopt_gangs(&mut self) {
+        let mut gangs: BTreeMap<WorkloadId, (Belonging, Vec<Found>)> = BTreeMap::new();
+        let bound = self.pods.iter().filter_map(|(key, entry)| {
+            let pod = entry.pod.as_ref().filter(|pod| !is_finished(pod))?;
+            let node: Arc<str> = pod.spec.node_name.as_deref()?.into();
+            let known = self.nodes.get(&node).is_some_and(super::NodeEntry::is_known);
+            let (belonging, request) = self.request_of_bound(key, pod)?;
+            (known && belonging.need > 1)
+                .then(|| (belonging, Found { key: key.clone(), pod: pod.clone(), node, request }))
+        });
+        for (belonging, found) in bound {
+            let gang = gangs.entry(belonging.id.clone());
+            gang.or_insert_with(|| (belonging, Vec::new())).1.push(found);
+        }
+        for (belonging, mut found) in gangs.into_values() {
+            found.sort_by(|a, b| a.key.cmp(&b.key));
+            // More than the gang needs are by themselves; `settle` finds them.
+            found.truncate(belonging.need as usize);
+            self.adopt(&belonging, found);
+        }
+    }
+
+    /// What a bound pod asks for, as if it were to be placed; none when that cannot be told.
+    fn request_of_bound(&self, key: &Key, pod: &Pod) -> Option<(Belonging, Arc<Request>)> {
+        let belonging = self.belonging(key, pod).ok()?;
+        let request = self.ask(pod, &belonging).ok()?.request;
+        Some((belonging, Arc::new(request)))
+    }
+
+    fn adopt(&mut self, belonging: &Belonging, mut found: Vec<Found>) -> bool {
+        let mut kinds: Vec<Arc<Request>> = Vec::new();
+        for member in &found {
+            if !kinds.contains(&member.request) {
+                kinds.push(member.request.clone());
+            }
+        }
+        found.sort_by_key(|member| kinds.iter().position(|kind| *kind == member.request));
+        let mut asked: Vec<Arc<Request>> =
+            found.iter().map(|member| member.request.clone()).collect();
+        let missing = (found.len() as u32)..belonging.need;
+        asked.resize(belonging.need.max(1) as usize, kinds[0].clone());
+        let first = asked[0].clone();
+        let mut engine = belonging.traits.workload(belonging.id.clone(), 1, first);
+        super::groups::roles(&mut engine, &asked);
+        engine.budgets = self.budgets_of(&found[0].key);
+        let seats = (0..).zip(&found).map(|(task, member)| self.seat_of(task, member)).collect();
+        let started = found.iter().filter_map(|member| member.pod.status.start_time.as_ref());
+        let placed_at = started.map(|time| moment(time.0)).min().unwrap_or(self.now);
+        let finished: BTreeSet<u32> = missing.collect();
+        let adopted = Adopted { workload: engine, seats, finished, placed_at };
+        if !self.tell(Event::Adopt(Box::new(adopted))) {
+            return false;
+        }
+        let mut group =
+            Group::new(belonging.kind.clone(), belonging.need, belonging.traits.clone());
+        group.take_over();
+        for (task, member) in (0..).zip(found) {
+            group.members.insert(task, member.key.clone());
+            if let Some(entry) = self.pods.get_mut(&member.key) {
+                entry.asked = Some(member.request);
+                entry.place =
+                    Place::Member { workload: belonging.id.clone(), task, seat: Seat::Waiting };
+            }
+            self.set_seat(&member.key, Seat::Bound(member.node));
+        }
+        self.groups.insert(belonging.id.clone(), group);
+        true
+    }
+
+    fn seat_of(&self, task: u32, member: &Found) -> AdoptedSeat {
+        let devices = super::pods::devices(&member.pod);
+        let known = !devices.is_empty() && self.knows_devices(&member.pod, &devices);
+        AdoptedSeat {
+            task,
+            node: NodeId::from(member.node.as_ref()),
+            devices: known.then(|| devices.iter().map(|id| GpuId::from(id.as_str())).collect()),
+            confirmed: true,
+            terminating: is_leaving(&member.pod),
+        }
+    }
+
+    /// Whether the engine knows the GPUs of a pod's node by these names.
+    pub(super) fn knows_devices(&self, pod: &Pod, devices: &[String]) -> bool {
+        let node = pod.spec.node_name.as_deref().and_then(|node| self.nodes.get(node));
+        node.is_some_and(|node| devices.iter().all(|id| node.has_gpu(id)))
+    }
+
+    /// Nominations of pods that wait are room kept for them: the engine is told, and what it does not take is
+    /// withdrawn.
+    pub(super) fn rebuild_holds(&mut self) {
+        let mut nominated: BTreeMap<WorkloadId, Vec<(u32, NodeId)>> = BTreeMap::new();
+        for entry in self.pods.values() {
+            if let (Some(node), Place::Member { workload, task, seat: Seat::Waiting }) =
+                (&entry.nominated, &entry.place)
+            {
+                let seats = nominated.entry(workload.clone()).or_default();
+                seats.push((*task, NodeId::from(node.as_ref())));
+            }
+        }
+        for (id, mut seats) in nominated {
+            seats.sort();
+            let nodes: Vec<NodeId> = seats.into_iter().map(|(_, node)| node).collect();
+            let event = Event::Nominated { workload: id.clone(), nodes };
+            let held = self.engine.apply(self.now, event).is_ok();
+            let Some(group) = self.groups.get_mut(&id) else { continue };
+            group.nominated = held;
+            if !held {
+                let members: Vec<Key> = group.members.values().cloned().collect();
+                for key in members {
+                    self.withdraw_nomination(&key);
+                }
+            }
+        }
+    }
+}

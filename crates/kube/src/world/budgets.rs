@@ -1,0 +1,63 @@
+//! Disruption budgets: how many pods of a group may be stopped at a time.
+
+use agentaflow_engine::labels::Labels;
+use agentaflow_engine::{BudgetId, Event};
+use std::sync::Arc;
+
+use super::{Key, World, key_of};
+use crate::slim::DisruptionBudget;
+use crate::translate;
+
+impl World {
+    pub(super) fn see_budget(&mut self, budget: DisruptionBudget) {
+        let key = key_of(&budget.metadata);
+        let allowed = allowed(&budget);
+        let before = self.budgets.insert(key.clone(), budget).map(|old| self::allowed(&old));
+        if self.begun && before != Some(allowed) {
+            self.tell(Event::Budget { id: BudgetId::from(key.to_string()), allowed });
+        }
+    }
+
+    pub(super) fn lose_budget(&mut self, budget: &DisruptionBudget) {
+        let key = key_of(&budget.metadata);
+        if self.budgets.remove(&key).is_some() && self.begun {
+            self.tell(Event::BudgetRemoved(BudgetId::from(key.to_string())));
+        }
+    }
+
+    pub(super) fn tell_budgets(&mut self) {
+        let all: Vec<(Key, u32)> =
+            self.budgets.iter().map(|(key, budget)| (key.clone(), allowed(budget))).collect();
+        for (key, allowed) in all {
+            self.tell(Event::Budget { id: BudgetId::from(key.to_string()), allowed });
+        }
+    }
+
+    /// The budgets that stopping this pod draws on.
+    pub(super) fn budgets_of(&self, key: &Key) -> Vec<BudgetId> {
+        let Some(pod) = self.pods.get(key).and_then(|entry| entry.pod.as_ref()) else {
+            return Vec::new();
+        };
+        let labels: Labels = pod
+            .metadata
+            .labels
+            .iter()
+            .flatten()
+            .map(|(key, value)| (Arc::from(key.as_str()), Arc::from(value.as_str())))
+            .collect();
+        let protects = |budget: &DisruptionBudget| {
+            let selector = budget.spec.selector.as_ref();
+            selector.is_some_and(|selector| {
+                translate::selector(selector).is_ok_and(|selector| selector.matches(&labels))
+            })
+        };
+        let mine = self.budgets.iter().filter(|(budget, _)| budget.namespace == key.namespace);
+        mine.filter(|(_, budget)| protects(budget))
+            .map(|(budget, _)| BudgetId::from(budget.to_string()))
+            .collect()
+    }
+}
+
+fn allowed(budget: &DisruptionBudget) -> u32 {
+    budget.status.disruptions_allowed.max(0) as u32
+}

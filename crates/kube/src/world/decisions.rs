@@ -1,0 +1,201 @@
+//! Carrying out what the engine decided.
+
+use agentaflow_engine::{Decision, Event, Gpus, Placement, WaitReason, WorkloadId};
+use agentaflow_words as words;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::World;
+use super::acts::{Act, Bind, ClaimAct, Key, PodRef};
+use super::pods::{Place, Seat, is_leaving};
+use super::show::Reason;
+use crate::names;
+use crate::translate::ClaimHow;
+
+impl World {
+    pub(super) fn carry_out(&mut self, decisions: Vec<Decision>) {
+        for decision in decisions {
+            match decision {
+                Decision::Place(placement) => self.place(placement),
+                Decision::Preempt { victims, beneficiary, .. } => {
+                    self.preempt(&victims, &beneficiary);
+                }
+                // Gangs that break are taken care of where the binding fails; a pod whose node or GPU fails is
+                // Kubernetes' business.
+                Decision::Displace { .. } => {}
+                Decision::Wait { workload, reason } => self.wait(&workload, &reason),
+            }
+        }
+    }
+
+    fn place(&mut self, placement: Placement) {
+        let Placement { workload, task, node, gpus } = placement;
+        let node: Arc<str> = node.as_str().into();
+        let Some(group) = self.groups.get_mut(&workload) else {
+            self.tell(Event::Refused { workload, task });
+            return;
+        };
+        let Some(key) = group.members.get(&task).cloned() else {
+            self.tell(Event::Refused { workload, task });
+            return;
+        };
+        (group.placed, group.reason) = (true, None);
+        let nominated = std::mem::take(&mut group.nominated);
+        self.plan += 1;
+        let plan = self.plan;
+        match self.bind(&key, &workload, task, &node, &gpus, plan) {
+            Some(bind) => {
+                self.set_seat(&key, Seat::Binding { node, plan });
+                self.acts.push(Act::Bind(Box::new(bind)));
+                if nominated {
+                    self.withdraw_nomination(&key);
+                }
+            }
+            None => {
+                self.set_seat(&key, Seat::Binding { node: node.clone(), plan });
+                self.refuse(&key, &workload, task, &node, "no volume for its claim there");
+            }
+        }
+        self.touch_workload_of(&key);
+    }
+
+    /// What is written when a pod is bound; none when a claim has no volume on that node after all.
+    fn bind(
+        &self,
+        key: &Key,
+        workload: &WorkloadId,
+        task: u32,
+        node: &Arc<str>,
+        gpus: &Gpus,
+        plan: u64,
+    ) -> Option<Bind> {
+        let entry = self.pods.get(key)?;
+        let pod = entry.pod.as_ref()?;
+        let mut claims = Vec::new();
+        let mut taken = BTreeSet::new();
+        for claim in &entry.claims {
+            let name = Key::new(&claim.namespace, &claim.name);
+            let act = match claim.how {
+                ClaimHow::Provision => ClaimAct::Provision,
+                ClaimHow::Static => {
+                    let labels = self.nodes.get(node)?.labels()?;
+                    let name = (claim.namespace.as_str(), claim.name.as_str());
+                    let volume = self.volumes.volume_for(name, (node, labels), &taken)?;
+                    taken.insert(volume.clone());
+                    ClaimAct::Volume(volume)
+                }
+            };
+            claims.push((name, act));
+        }
+        let assigned = self.assigned(workload, task, node, gpus);
+        let mut annotations = self.inherited(pod);
+        annotations.insert(names::POD_ASSIGNED_NODE.to_owned(), node.to_string());
+        if !assigned.is_empty() {
+            annotations.insert(names::POD_ASSIGNED_GPU.to_owned(), assigned.join(","));
+        }
+        let labels = BTreeMap::from([(names::POD_MANAGED.to_owned(), "true".to_owned())]);
+        let (pod, node) = (entry.reference(key), node.clone());
+        Some(Bind { pod, node, annotations, labels, claims, plan })
+    }
+
+    /// The GPUs of a placement, `node/gpu-id`: what the engine assumes where the kubelet chooses.
+    fn assigned(
+        &self,
+        workload: &WorkloadId,
+        task: u32,
+        node: &Arc<str>,
+        gpus: &Gpus,
+    ) -> Vec<String> {
+        let ids = match gpus {
+            Gpus::Chosen(parts) => parts.iter().map(|part| part.gpu.clone()).collect(),
+            Gpus::Count(_) => self.engine.assumed(workload, task),
+        };
+        ids.iter().map(|gpu| format!("{node}/{gpu}")).collect()
+    }
+
+    fn preempt(&mut self, victims: &[WorkloadId], beneficiary: &WorkloadId) {
+        for victim in victims {
+            let Some(group) = self.groups.get_mut(victim) else {
+                // Nothing of it is left: it only has to be forgotten.
+                self.tell(Event::Cancelled(victim.clone()));
+                continue;
+            };
+            group.stopping = true;
+            let members: Vec<Key> = group.members.values().cloned().collect();
+            for key in members {
+                self.evict(&key, victim, beneficiary);
+            }
+        }
+        self.nominate(beneficiary);
+    }
+
+    fn evict(&mut self, key: &Key, victim: &WorkloadId, beneficiary: &WorkloadId) {
+        let Some(entry) = self.pods.get(key) else { return };
+        let Place::Member { seat, task, .. } = entry.place.clone() else { return };
+        let leaving = entry.pod.as_ref().is_some_and(|pod| is_leaving(pod));
+        if let Seat::Waiting = seat {
+            self.tell(Event::Gone { workload: victim.clone(), task });
+            return;
+        }
+        if !leaving {
+            let why = format!("stopped for `{beneficiary}`, which has a higher priority");
+            self.acts.push(Act::Evict { pod: entry.reference(key), why: why.clone() });
+            self.note_pod(key, true, "Preempted", why);
+        }
+    }
+
+    /// Says on the pods of a workload where others are being stopped for them.
+    fn nominate(&mut self, beneficiary: &WorkloadId) {
+        let nodes = self.engine.held(beneficiary);
+        let Some(group) = self.groups.get_mut(beneficiary) else { return };
+        group.nominated = true;
+        let members: Vec<Key> = group.members.values().cloned().collect();
+        for (key, node) in members.iter().zip(nodes) {
+            let node: Arc<str> = node.as_str().into();
+            let Some(entry) = self.pods.get(key) else { continue };
+            if entry.nominated.as_ref() != Some(&node) {
+                let pod = entry.reference(key);
+                self.acts.push(Act::Nominate { pod, node: Some(node) });
+            }
+        }
+    }
+
+    pub(super) fn withdraw_nomination(&mut self, key: &Key) {
+        let Some(entry) = self.pods.get_mut(key) else { return };
+        if entry.nominated.take().is_some() {
+            let pod = entry.reference(key);
+            self.acts.push(Act::Nominate { pod, node: None });
+        }
+    }
+
+    /// A workload waits for a new sort of reason: its pods say so.
+    fn wait(&mut self, id: &WorkloadId, reason: &Arc<WaitReason>) {
+        let told = Reason {
+            word: reason.kind(),
+            message: words::reason(reason, self.now).into(),
+            cured_by_nodes: reason.cured_by_nodes(),
+        };
+        let Some(group) = self.groups.get_mut(id) else { return };
+        let preempting = matches!(**reason, WaitReason::Preempting { .. });
+        let stale = group.nominated && !preempting;
+        group.nominated &= preempting;
+        group.reason = Some(told.clone());
+        let members: Vec<Key> = group.members.values().cloned().collect();
+        for key in members {
+            if stale {
+                self.withdraw_nomination(&key);
+            }
+            if let Some(entry) = self.pods.get(&key) {
+                let pod = entry.reference(&key);
+                let (reason, message) = (told.condition(), told.message.clone());
+                self.acts.push(Act::Explain { pod, reason, message });
+            }
+            self.touch_workload_of(&key);
+        }
+    }
+
+    /// An eviction was refused for good: the pod stays, and whoever waited for it looks for others.
+    pub(super) fn eviction_failed(&mut self, pod: &PodRef, why: String) {
+        self.note_pod(&pod.key, true, "EvictionFailed", why);
+    }
+}

@@ -1,0 +1,245 @@
+//! Which workload a pod belongs to, and what people said about it.
+
+use agentaflow_engine::{
+    Gate, MiB, OnFault, QueueId, Request, Span, Strategy, Time, Topology, Workload, WorkloadId,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::pods::{Aside, moment, workload_owner};
+use super::{Key, World, key_of};
+use crate::crd::GpuWorkloadSpec;
+use crate::names;
+use crate::slim::Pod;
+use crate::translate;
+use crate::workload;
+
+/// What a pod belongs to.
+#[derive(Clone, Debug)]
+pub(super) struct Belonging {
+    pub(super) id: WorkloadId,
+    pub(super) kind: Kind,
+    /// How many pods start together.
+    pub(super) need: u32,
+    pub(super) traits: Traits,
+}
+
+/// What makes pods one workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A pod by itself.
+    Pod,
+    /// A `GPUWorkload`.
+    Workload(Key),
+    /// A pod group.
+    Group,
+}
+
+/// What people said about a workload beside its pods.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Traits {
+    pub(super) queue: QueueId,
+    pub(super) priority: u8,
+    pub(super) strategy: Option<Strategy>,
+    pub(super) estimate: Option<Span>,
+    pub(super) preemptible: bool,
+    pub(super) may_preempt: bool,
+    pub(super) topology: Option<Topology>,
+    pub(super) submitted: Time,
+}
+
+impl Traits {
+    /// The workload that the engine is told of.
+    pub(super) fn workload(&self, id: WorkloadId, tasks: u32, request: Arc<Request>) -> Workload {
+        Workload {
+            queue: self.queue.clone(),
+            tasks,
+            topology: self.topology.clone(),
+            priority: self.priority,
+            submitted: Some(self.submitted),
+            estimate: self.estimate,
+            strategy: self.strategy,
+            preemptible: self.preemptible,
+            may_preempt: self.may_preempt,
+            // A pod cannot be moved: what happens to it when its node or GPU fails is Kubernetes' business.
+            on_fault: OnFault::Keep,
+            ..Workload::new(id, request)
+        }
+    }
+}
+
+impl World {
+    /// Which workload a pod belongs to; or why that cannot be told yet.
+    pub(super) fn belonging(&self, key: &Key, pod: &Pod) -> Result<Belonging, Aside> {
+        if let Some(owner) = workload_owner(pod) {
+            return self.of_workload(key, pod, &owner);
+        }
+        let annotations = self.annotations(pod);
+        let traits = self.traits(pod, &annotations)?;
+        if let Some(group) = group_of(pod) {
+            let group = Key::new(&key.namespace, group);
+            let need = *self.pod_groups.get(&group).ok_or_else(|| {
+                because("PodGroupMissing", format!("there is no pod group `{group}`"))
+            })?;
+            if need > 1 {
+                let id = format!("{}/group/{}", group.namespace, group.name);
+                return Ok(Belonging { id: id.into(), kind: Kind::Group, need, traits });
+            }
+        }
+        Ok(Belonging { id: alone(key), kind: Kind::Pod, need: 1, traits })
+    }
+
+    fn of_workload(&self, key: &Key, pod: &Pod, owner: &Key) -> Result<Belonging, Aside> {
+        let entry = self.workloads.get(owner).ok_or_else(|| {
+            because("WorkloadMissing", format!("its GPUWorkload `{owner}` is not known yet"))
+        })?;
+        let spec = entry.object.spec.0.as_ref().map_err(|why| {
+            because("InvalidSpec", format!("its GPUWorkload cannot be read: {why}"))
+        })?;
+        let mut traits = self.traits(pod, &self.annotations(pod))?;
+        self.add_spec(&mut traits, spec, key)?;
+        if let Some(created) = &entry.object.metadata.creation_timestamp {
+            traits.submitted = moment(created.0);
+        }
+        let id = format!("{}/{}", owner.namespace, owner.name);
+        let kind = Kind::Workload(owner.clone());
+        Ok(Belonging { id: id.into(), kind, need: spec.gang_size.max(1), traits })
+    }
+
+    /// What a `GPUWorkload` says beside its pods.
+    fn add_spec(
+        &self,
+        traits: &mut Traits,
+        spec: &GpuWorkloadSpec,
+        key: &Key,
+    ) -> Result<(), Aside> {
+        traits.priority = spec.priority.min(10);
+        traits.preemptible = spec.preemptible;
+        workload::check(spec).map_err(|error| because("InvalidSpec", error.to_string()))?;
+        traits.strategy = workload::strategy(spec).ok().flatten().or(traits.strategy);
+        traits.estimate = workload::estimate(spec).ok().flatten().or(traits.estimate);
+        traits.topology = workload::topology(spec);
+        if let Some(queue) = &spec.queue {
+            traits.queue = self.queue(Some(queue), &key.namespace)?;
+        }
+        traits.priority = traits.priority.min(self.queues.highest_priority(&traits.queue));
+        Ok(())
+    }
+
+    /// What annotations say about a pod.
+    fn traits(&self, pod: &Pod, annotations: &Annotations) -> Result<Traits, Aside> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let label = |name: &str| pod.metadata.labels.as_ref().and_then(|labels| labels.get(name));
+        let kueue = label(names::KUEUE_QUEUE).filter(|_| !self.settings.kueue);
+        let named = annotations.get(names::QUEUE).or_else(|| label(names::QUEUE));
+        let queue = match (named, kueue) {
+            (Some(name), _) => self.queue(Some(name), namespace)?,
+            // Kueue's local queues are not ours: the name counts only where we have a queue of that name.
+            (None, Some(name)) if self.queues.contains(name) => {
+                self.queue(Some(name), namespace)?
+            }
+            (None, _) => self.queue(None, namespace)?,
+        };
+        let strategy = annotations.get(names::STRATEGY).map(|name| {
+            super::settings::strategy(name.trim()).map_err(|error| {
+                because("InvalidAnnotation", format!("annotation {}: {error}", names::STRATEGY))
+            })
+        });
+        let estimate = annotations.get(names::DURATION).map(|text| {
+            translate::duration(text.trim()).map_err(|error| {
+                because("InvalidAnnotation", format!("annotation {}: {error}", names::DURATION))
+            })
+        });
+        let created = pod.metadata.creation_timestamp.as_ref();
+        let priority = translate::priority(pod, annotations);
+        Ok(Traits {
+            priority: priority.min(self.queues.highest_priority(&queue)),
+            queue,
+            strategy: strategy.transpose()?,
+            estimate: estimate.transpose()?,
+            preemptible: translate::preemptible(annotations),
+            may_preempt: pod.spec.preemption_policy.as_deref() != Some("Never"),
+            topology: None,
+            submitted: created.map_or(self.now, |time| moment(time.0)),
+        })
+    }
+
+    /// A pod's own annotations of ours, then its owners'.
+    fn annotations(&self, pod: &Pod) -> Annotations {
+        let owner = controller(pod).and_then(|owner| self.owners.get(owner.uid.as_str()));
+        let owner = owner.and_then(|known| known.as_deref()).into_iter().flatten();
+        let own = pod.metadata.annotations.iter().flatten();
+        let own = own.filter(|(name, _)| name.starts_with(names::PREFIX));
+        owner.chain(own).map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    /// What owners say that the pod itself does not: written onto the pod with its binding.
+    pub(super) fn inherited(&self, pod: &Pod) -> BTreeMap<String, String> {
+        let own = pod.metadata.annotations.as_ref();
+        let mut all = self.annotations(pod);
+        all.retain(|name, _| !own.is_some_and(|own| own.contains_key(name)));
+        all
+    }
+
+    /// The owner that must be asked before this pod can be judged, if any.
+    pub(super) fn owner_to_ask(&self, pod: &Pod) -> Option<super::Owner> {
+        let owner = controller(pod)?;
+        let known = self.owners.get(owner.uid.as_str()).is_some_and(Option::is_some);
+        (!known).then(|| super::Owner {
+            api_version: owner.api_version.clone(),
+            kind: owner.kind.clone(),
+            namespace: pod.metadata.namespace.as_deref().unwrap_or_default().into(),
+            name: owner.name.clone(),
+            uid: owner.uid.as_str().into(),
+        })
+    }
+
+    /// The least memory that each GPU must have, as an annotation says.
+    pub(super) fn least_memory(&self, pod: &Pod) -> Option<MiB> {
+        translate::min_gpu_memory(&self.annotations(pod))
+    }
+
+    /// The spec of the `GPUWorkload` that a pod belongs to.
+    pub(super) fn spec_of(&self, owner: &Key) -> Option<&GpuWorkloadSpec> {
+        self.workloads.get(owner)?.object.spec.0.as_deref().ok()
+    }
+}
+
+/// Annotations of ours.
+type Annotations = BTreeMap<String, String>;
+
+/// The controller of a pod, other than a `GPUWorkload`, which we watch.
+fn controller(
+    pod: &Pod,
+) -> Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference> {
+    let owners = pod.metadata.owner_references.iter().flatten();
+    owners.into_iter().find(|owner| owner.controller == Some(true) && owner.kind != "GPUWorkload")
+}
+
+/// The id of a pod that stands alone.
+pub(super) fn alone(key: &Key) -> WorkloadId {
+    format!("{}/pod/{}", key.namespace, key.name).into()
+}
+
+/// The group that a pod names.
+fn group_of(pod: &Pod) -> Option<&str> {
+    let native =
+        pod.spec.scheduling_group.as_ref().and_then(|group| group.pod_group_name.as_deref());
+    let label = || pod.metadata.labels.as_ref()?.get(names::POD_GROUP).map(String::as_str);
+    native.or_else(label).filter(|name| !name.is_empty())
+}
+
+/// A reason to set a pod aside.
+pub(super) fn because(word: &'static str, message: impl Into<Arc<str>>) -> Aside {
+    Aside::Because(word, message.into())
+}
+
+/// A gang that is not complete.
+pub(super) fn incomplete(have: usize, need: u32) -> Gate {
+    Gate::Incomplete { have: have as u32, need }
+}
+
+/// The key of the group that a pod names, for pods that wait for their group to exist.
+pub(super) fn names_group(pod: &Pod, group: &Key) -> bool {
+    group_of(pod) == Some(&*group.name) && key_of(&pod.metadata).namespace == group.namespace
+}

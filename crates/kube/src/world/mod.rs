@@ -1,0 +1,324 @@
+//! What we know of the cluster, and the engine that decides: changes in, acts out. No I/O, no clock.
+//!
+//! The API server is the truth. Every change is recorded first; what it means to the engine follows from the
+//! recorded objects, so that a fresh start ([`World::begin`]) and a later change take the same way. A pod of ours is
+//! a *member* of a workload of the engine: alone, of a `GPUWorkload`, or of a pod group. Pods of others, and ours
+//! that the engine cannot know, are use by others.
+//!
+//! Where to look first: `pods.rs` is the life of a pod, `groups.rs` that of a workload.
+
+mod acts;
+mod adopt;
+mod budgets;
+mod decisions;
+mod groups;
+mod identity;
+mod nodes;
+mod pods;
+mod queues;
+mod settings;
+mod show;
+mod workloads;
+
+pub use acts::{About, Act, Bind, BindResult, ClaimAct, Key, Note, Outcome, Owner, PodRef};
+pub use settings::{Settings, SettingsError};
+pub use show::{Answer, Census};
+
+use agentaflow_engine::{Event, Rejected, Scheduler, Snapshot, Time, WorkloadId};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::slim::{
+    CsiNode, DisruptionBudget, GpuNode, Namespace, NativePodGroup, Node, PersistentVolume,
+    PersistentVolumeClaim, Pod, PodGroup, PriorityClass, Queue, StorageClass, Workload,
+};
+use crate::translate::{Namespaces, Volumes};
+
+use groups::Group;
+use nodes::NodeEntry;
+use pods::PodEntry;
+use queues::Queues;
+use workloads::WorkloadEntry;
+
+/// Something changed in the cluster.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// An object is there, new or changed.
+    Applied(Box<Object>),
+    /// An object is gone.
+    Deleted(Box<Object>),
+}
+
+/// What is watched.
+#[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // Always boxed, in `Change`.
+pub enum Object {
+    /// A pod.
+    Pod(Pod),
+    /// A node.
+    Node(Node),
+    /// A node's GPUs.
+    GpuNode(GpuNode),
+    /// A workload.
+    Workload(Workload),
+    /// A queue.
+    Queue(Queue),
+    /// A claim.
+    Claim(PersistentVolumeClaim),
+    /// A volume.
+    Volume(PersistentVolume),
+    /// A storage class.
+    Class(StorageClass),
+    /// The storage drivers of a node.
+    CsiNode(CsiNode),
+    /// A namespace.
+    Namespace(Namespace),
+    /// A priority class.
+    Priority(PriorityClass),
+    /// A disruption budget.
+    Budget(DisruptionBudget),
+    /// A pod group of the scheduler plugins.
+    PodGroup(PodGroup),
+    /// A pod group of Kubernetes itself.
+    NativeGroup(NativePodGroup),
+}
+
+/// What is to be done now, and when to ask again.
+#[derive(Clone, Debug, Default)]
+pub struct Step {
+    /// What to do, in order.
+    pub acts: Vec<Act>,
+    /// When to ask again even if nothing happens.
+    pub wake: Option<Time>,
+}
+
+/// What we know of the cluster, and the engine that decides.
+#[derive(Debug)]
+pub struct World {
+    settings: Settings,
+    engine: Scheduler,
+    now: Time,
+    /// Everything has been listed once; before that changes are only recorded.
+    begun: bool,
+    pods: FxHashMap<Key, PodEntry>,
+    groups: BTreeMap<WorkloadId, Group>,
+    nodes: BTreeMap<Arc<str>, NodeEntry>,
+    workloads: BTreeMap<Key, WorkloadEntry>,
+    /// Least number of pods of groups, by namespace and name.
+    pod_groups: BTreeMap<Key, u32>,
+    queues: Queues,
+    volumes: Volumes,
+    namespaces: Namespaces,
+    budgets: BTreeMap<Key, DisruptionBudget>,
+    /// What owners of pods say, by uid; none while we ask.
+    owners: FxHashMap<Arc<str>, Option<Arc<BTreeMap<String, String>>>>,
+    /// When workloads are to be looked at although nothing happened.
+    wakes: BTreeSet<(Time, Key)>,
+    /// Workloads whose objects are to be looked at.
+    dirty: BTreeSet<Key>,
+    /// Pods that wait for something that may have changed.
+    stuck: BTreeSet<Key>,
+    acts: Vec<Act>,
+    plan: u64,
+    /// Events that the engine did not take, for the log.
+    rejected: Vec<(Event, Rejected)>,
+}
+
+impl World {
+    /// An empty world. `memory` is what the last one left: past use and the round-robin cursor.
+    pub fn new(settings: Settings, memory: Option<Snapshot>) -> Self {
+        let mut snapshot = memory.unwrap_or_default();
+        snapshot.policy = settings.policy.clone();
+        snapshot.queues.retain(|facts| facts.queue.validate().is_ok());
+        let engine = Scheduler::restore(snapshot)
+            .unwrap_or_else(|_| Scheduler::new(settings.policy.clone()));
+        Self {
+            settings,
+            engine,
+            now: Time(0),
+            begun: false,
+            pods: FxHashMap::default(),
+            groups: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            workloads: BTreeMap::new(),
+            pod_groups: BTreeMap::new(),
+            queues: Queues::default(),
+            volumes: Volumes::default(),
+            namespaces: Namespaces::default(),
+            budgets: BTreeMap::new(),
+            owners: FxHashMap::default(),
+            wakes: BTreeSet::new(),
+            dirty: BTreeSet::new(),
+            stuck: BTreeSet::new(),
+            acts: Vec::new(),
+            plan: 0,
+            rejected: Vec::new(),
+        }
+    }
+
+    /// Records a change, and tells the engine what it means.
+    pub fn apply(&mut self, now: Time, change: Change) {
+        self.now = self.now.max(now);
+        match change {
+            Change::Applied(object) => self.see(*object),
+            Change::Deleted(object) => self.lose(*object),
+        }
+    }
+
+    fn see(&mut self, object: Object) {
+        match object {
+            Object::Pod(pod) => self.see_pod(pod),
+            Object::Node(node) => self.see_node(node),
+            Object::GpuNode(devices) => self.see_devices(devices),
+            Object::Workload(workload) => self.see_workload(workload),
+            Object::Queue(queue) => self.see_queue(&queue),
+            Object::Claim(claim) => self.look_again(|world| world.volumes.set_claim(claim)),
+            Object::Volume(volume) => self.look_again(|world| world.volumes.set_volume(volume)),
+            Object::Class(class) => self.look_again(|world| world.volumes.set_class(class)),
+            Object::CsiNode(node) => self.see_csi_node(node),
+            Object::Namespace(space) => self.look_again(|world| world.namespaces.set(&space)),
+            // Pods carry the value of their class; classes themselves are not asked.
+            Object::Priority(_) => {}
+            Object::Budget(budget) => self.see_budget(budget),
+            Object::PodGroup(group) => {
+                let need = group.spec.min_member.unwrap_or(1);
+                self.see_pod_group(&group.metadata, need);
+            }
+            Object::NativeGroup(group) => {
+                let need = group.min_count().unwrap_or(1);
+                self.see_pod_group(&group.metadata, need);
+            }
+        }
+    }
+
+    fn lose(&mut self, object: Object) {
+        match object {
+            Object::Pod(pod) => self.lose_pod(&pod),
+            Object::Node(node) => self.lose_node(&node),
+            Object::GpuNode(devices) => self.lose_devices(&devices),
+            Object::Workload(workload) => self.lose_workload(&workload),
+            Object::Queue(queue) => self.lose_queue(&queue),
+            Object::Claim(claim) => self.look_again(|world| {
+                let (namespace, name) = names_of(&claim.metadata);
+                world.volumes.remove_claim(namespace, name)
+            }),
+            Object::Volume(volume) => {
+                self.look_again(|world| world.volumes.remove_volume(names_of(&volume.metadata).1))
+            }
+            Object::Class(class) => {
+                self.look_again(|world| world.volumes.remove_class(names_of(&class.metadata).1));
+            }
+            Object::CsiNode(node) => self.lose_csi_node(&node),
+            Object::Namespace(space) => {
+                self.look_again(|world| world.namespaces.remove(names_of(&space.metadata).1));
+            }
+            Object::Priority(_) => {}
+            Object::Budget(budget) => self.lose_budget(&budget),
+            Object::PodGroup(group) => self.lose_pod_group(&group.metadata),
+            Object::NativeGroup(group) => self.lose_pod_group(&group.metadata),
+        }
+    }
+
+    /// A change after which pods that wait for something may be worth another look.
+    fn look_again(&mut self, change: impl FnOnce(&mut Self) -> bool) {
+        if change(self) && self.begun {
+            self.stuck.extend(self.dependants());
+        }
+    }
+
+    /// Everything has been listed: tells the engine all of it, running work as facts.
+    pub fn begin(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        self.begun = true;
+        self.apply_queues();
+        let nodes: Vec<Arc<str>> = self.nodes.keys().cloned().collect();
+        for node in &nodes {
+            self.tell_node(node);
+        }
+        self.tell_budgets();
+        let mut keys: Vec<(bool, Time, Key)> = self
+            .pods
+            .iter()
+            .map(|(key, entry)| (!entry.is_on_node(), entry.created, key.clone()))
+            .collect();
+        keys.sort();
+        self.adopt_gangs();
+        for (_, _, key) in keys {
+            self.settle(&key);
+        }
+        self.rebuild_holds();
+        self.dirty.extend(self.workloads.keys().cloned());
+    }
+
+    /// What is to be done now.
+    pub fn step(&mut self, now: Time) -> Step {
+        if !self.begun {
+            return Step::default();
+        }
+        self.now = self.now.max(now);
+        for key in std::mem::take(&mut self.stuck) {
+            self.settle(&key);
+        }
+        let plan = self.engine.decide(self.now);
+        let wake = plan.wake;
+        self.carry_out(plan.decisions);
+        let looked = self.reconcile();
+        Step {
+            acts: std::mem::take(&mut self.acts),
+            wake: [wake, looked].into_iter().flatten().min(),
+        }
+    }
+
+    /// What came of an act.
+    pub fn done(&mut self, now: Time, outcome: Outcome) {
+        self.now = self.now.max(now);
+        match outcome {
+            Outcome::Bind { pod, plan, result } => self.bound(&pod, plan, result),
+            Outcome::Owner { uid, annotations } => self.see_owner(uid, annotations),
+            Outcome::Created { workload, name, refused } => {
+                self.pod_created(&workload, &name, refused);
+            }
+            Outcome::EvictionFailed { pod, why } => self.eviction_failed(&pod, why),
+        }
+    }
+
+    /// What must outlive us and no object of the cluster tells.
+    pub fn memory(&self) -> Snapshot {
+        self.engine.memory()
+    }
+
+    /// Other settings; nothing that waits is lost by it.
+    pub fn set_settings(&mut self, settings: Settings) {
+        let policy = settings.policy.clone();
+        self.settings = settings;
+        self.tell(Event::Policy(Box::new(policy)));
+    }
+
+    /// Events that the engine did not take since the last call: a mistake of ours, for the log.
+    pub fn take_rejected(&mut self) -> Vec<(Event, Rejected)> {
+        std::mem::take(&mut self.rejected)
+    }
+
+    /// Tells the engine; what it does not take is remembered and says so.
+    fn tell(&mut self, event: Event) -> bool {
+        match self.engine.apply(self.now, event.clone()) {
+            Ok(()) => true,
+            Err(why) => {
+                self.rejected.push((event, why));
+                false
+            }
+        }
+    }
+}
+
+/// Namespace and name, empty where absent.
+fn names_of(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> (&str, &str) {
+    (meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+}
+
+/// The name of a namespaced object.
+fn key_of(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> Key {
+    let (namespace, name) = names_of(meta);
+    Key::new(namespace, name)
+}

@@ -1,0 +1,245 @@
+//! Nodes, their GPUs, and what others use of them.
+
+use agentaflow_engine::labels::Labels;
+use agentaflow_engine::{Event, ForeignId, GpuHealth, GpuId, NodeId};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Key, World, names_of};
+use crate::crd::GpuNode;
+use crate::slim::{self, CsiNode, Node};
+use crate::translate::{self, NodeView};
+
+/// What is recorded about a node.
+#[derive(Debug, Default)]
+pub(super) struct NodeEntry {
+    node: Option<Node>,
+    devices: Option<GpuNode>,
+    csi: Option<CsiNode>,
+    /// What the engine was told last.
+    told: Option<NodeView>,
+    /// Pods of others that use it.
+    pub(super) foreign: BTreeSet<Key>,
+    /// Pods of ours that the engine has there.
+    pub(super) ours: BTreeSet<Key>,
+}
+
+impl NodeEntry {
+    /// Whether the engine knows the node.
+    pub(super) fn is_known(&self) -> bool {
+        self.told.is_some()
+    }
+
+    /// Whether the node exists in the cluster.
+    pub(super) fn exists(&self) -> bool {
+        self.node.is_some()
+    }
+
+    /// Whether the engine knows a GPU of the node by this name.
+    pub(super) fn has_gpu(&self, id: &str) -> bool {
+        let told = self.told.as_ref();
+        told.is_some_and(|told| told.node.gpus.iter().any(|gpu| gpu.id.as_str() == id))
+    }
+
+    /// The labels that the engine knows.
+    pub(super) fn labels(&self) -> Option<&Labels> {
+        self.told.as_ref().map(|told| &told.node.labels)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.node.is_none()
+            && self.devices.is_none()
+            && self.csi.is_none()
+            && self.foreign.is_empty()
+            && self.ours.is_empty()
+    }
+}
+
+impl World {
+    pub(super) fn see_node(&mut self, node: Node) {
+        let name: Arc<str> = names_of(&node.metadata).1.into();
+        let entry = self.nodes.entry(name.clone()).or_default();
+        let is_new = entry.node.is_none();
+        entry.node = Some(node);
+        if self.begun {
+            self.tell_node(&name);
+            if is_new {
+                self.stuck.extend(self.dependants());
+            }
+        }
+    }
+
+    pub(super) fn see_devices(&mut self, devices: slim::GpuNode) {
+        let name: Arc<str> = names_of(&devices.metadata).1.into();
+        // One that cannot be read says nothing: the labels of the node are all we have then.
+        self.nodes.entry(name.clone()).or_default().devices = devices.readable();
+        if self.begun {
+            self.tell_node(&name);
+        }
+    }
+
+    pub(super) fn lose_devices(&mut self, devices: &slim::GpuNode) {
+        let name: Arc<str> = names_of(&devices.metadata).1.into();
+        if let Some(entry) = self.nodes.get_mut(&name) {
+            entry.devices = None;
+        }
+        if self.begun {
+            self.tell_node(&name);
+        }
+        self.forget_node(&name);
+    }
+
+    pub(super) fn see_csi_node(&mut self, csi: CsiNode) {
+        let name: Arc<str> = names_of(&csi.metadata).1.into();
+        let changed = self.volumes.set_csi_node(&csi);
+        self.nodes.entry(name.clone()).or_default().csi = Some(csi);
+        if self.begun {
+            self.tell_node(&name);
+        }
+        self.look_again(|_| changed);
+    }
+
+    pub(super) fn lose_csi_node(&mut self, csi: &CsiNode) {
+        let name: Arc<str> = names_of(&csi.metadata).1.into();
+        let changed = self.volumes.remove_csi_node(&name);
+        if let Some(entry) = self.nodes.get_mut(&name) {
+            entry.csi = None;
+        }
+        if self.begun {
+            self.tell_node(&name);
+        }
+        self.look_again(|_| changed);
+        self.forget_node(&name);
+    }
+
+    /// A node is gone from the cluster: so is everything that was on it.
+    pub(super) fn lose_node(&mut self, node: &Node) {
+        let name: Arc<str> = names_of(&node.metadata).1.into();
+        let Some(entry) = self.nodes.get_mut(&name) else { return };
+        entry.node = None;
+        if self.begun {
+            self.drop_node(&name);
+        }
+        self.forget_node(&name);
+    }
+
+    fn forget_node(&mut self, name: &Arc<str>) {
+        if self.nodes.get(name).is_some_and(NodeEntry::is_empty) {
+            self.nodes.remove(name);
+        }
+    }
+
+    /// Tells the engine how a node is now.
+    pub(super) fn tell_node(&mut self, name: &Arc<str>) {
+        let Some(entry) = self.nodes.get(name) else { return };
+        let view = entry
+            .node
+            .as_ref()
+            .filter(|node| self.is_looked_after(node))
+            .map(|node| translate::node(node, entry.devices.as_ref(), entry.csi.as_ref()));
+        let view = view.map(|mut view| {
+            self.volumes.lift_limits(&mut view.node);
+            view
+        });
+        let Some(view) = view else {
+            self.drop_node(name);
+            return;
+        };
+        let told = entry.told.as_ref();
+        let is_new = told.is_none();
+        if told.is_none_or(|told| told.node != view.node)
+            && !self.tell(Event::Node(Box::new(view.node.clone())))
+        {
+            return;
+        }
+        self.tell_health(name, &view);
+        let Some(entry) = self.nodes.get_mut(name) else { return };
+        entry.told = Some(view);
+        if is_new {
+            let pods: Vec<Key> = entry.foreign.iter().cloned().collect();
+            for pod in pods {
+                self.tell_foreign(&pod, name);
+            }
+        }
+    }
+
+    /// A GPU that cannot be used takes nothing new; what runs there is left to its own fate, as the kubelet does.
+    fn tell_health(&mut self, name: &Arc<str>, view: &NodeView) {
+        let node = NodeId::from(name.as_ref());
+        let bad = unhealthy(view);
+        let told = self.nodes.get(name).and_then(|entry| entry.told.as_ref());
+        let before = told.map(unhealthy).unwrap_or_default();
+        let readings = told.is_none_or(|told| told.readings != view.readings);
+        for gpu in bad.symmetric_difference(&before) {
+            if !view.node.gpus.iter().any(|known| known.id == *gpu) {
+                continue;
+            }
+            let health = if bad.contains(gpu) { GpuHealth::Cordoned } else { GpuHealth::Healthy };
+            self.tell(Event::GpuHealth { node: node.clone(), gpu: gpu.clone(), health });
+        }
+        if readings && !view.readings.is_empty() {
+            self.tell(Event::Utilization { node, readings: view.readings.clone() });
+        }
+    }
+
+    /// The engine is not to know this node any more. Pods of ours on it end; the engine must not place them anew,
+    /// because a pod is bound once in its life.
+    fn drop_node(&mut self, name: &Arc<str>) {
+        let Some(entry) = self.nodes.get_mut(name) else { return };
+        if entry.told.take().is_none() {
+            return;
+        }
+        let vanished = entry.node.is_none();
+        let ours: Vec<Key> = entry.ours.iter().cloned().collect();
+        for key in ours {
+            self.lose_ground(&key, name, vanished);
+        }
+        self.tell(Event::NodeRemoved(NodeId::from(name.as_ref())));
+    }
+
+    /// Whether this node is one that we look after.
+    fn is_looked_after(&self, node: &Node) -> bool {
+        let Some(selector) = &self.settings.node_selector else { return true };
+        let labels: Labels = node
+            .metadata
+            .labels
+            .iter()
+            .flatten()
+            .map(|(key, value)| (Arc::from(key.as_str()), Arc::from(value.as_str())))
+            .collect();
+        selector.matches(names_of(&node.metadata).1, &labels)
+    }
+
+    /// Tells the engine what a pod takes that it does not decide about.
+    pub(super) fn tell_foreign(&mut self, key: &Key, node: &Arc<str>) {
+        let entry = self.nodes.entry(node.clone()).or_default();
+        entry.foreign.insert(key.clone());
+        if !entry.is_known() {
+            return;
+        }
+        let Some(uses) = self.pods.get(key).and_then(|pod| pod.uses.clone()) else { return };
+        self.tell(Event::Foreign {
+            node: NodeId::from(node.as_ref()),
+            id: ForeignId::from(key.to_string()),
+            uses,
+        });
+    }
+
+    /// A pod of others is gone from a node.
+    pub(super) fn end_foreign(&mut self, key: &Key, node: &Arc<str>) {
+        let Some(entry) = self.nodes.get_mut(node) else { return };
+        if entry.foreign.remove(key) && entry.is_known() {
+            self.tell(Event::ForeignGone {
+                node: NodeId::from(node.as_ref()),
+                id: ForeignId::from(key.to_string()),
+            });
+        }
+        self.forget_node(node);
+    }
+}
+
+/// The GPUs of a node that cannot be used.
+fn unhealthy(view: &NodeView) -> BTreeSet<GpuId> {
+    let bad = view.health.iter().filter(|(_, health)| *health != GpuHealth::Healthy);
+    bad.map(|(gpu, _)| gpu.clone()).collect()
+}

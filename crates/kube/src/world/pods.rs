@@ -1,0 +1,439 @@
+//! The life of a pod: seen, joined to a workload, placed, bound, over.
+
+use agentaflow_engine::{Event, ForeignUse, GpuId, Request, Time, WorkloadId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::acts::{Act, BindResult, Key, PodRef};
+use super::{Note, World, key_of};
+use crate::names;
+use crate::slim::Pod;
+use crate::translate::{self, ClaimToBind, Depends, Surroundings};
+
+/// What is recorded about a pod.
+#[derive(Debug)]
+pub(super) struct PodEntry {
+    pub(super) uid: Arc<str>,
+    pub(super) created: Time,
+    /// The pod itself; only of ours.
+    pub(super) pod: Option<Arc<Pod>>,
+    /// What it takes of its node; only of pods that the engine does not decide about.
+    pub(super) uses: Option<Box<ForeignUse>>,
+    pub(super) place: Place,
+    /// What it asks for; only of members.
+    pub(super) asked: Option<Arc<Request>>,
+    /// Claims to bind with it.
+    pub(super) claims: Vec<ClaimToBind>,
+    /// What else its request was made from.
+    pub(super) depends: Depends,
+    /// The node that it is nominated for, as the API server has it.
+    pub(super) nominated: Option<Arc<str>>,
+}
+
+/// Where a pod stands.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) enum Place {
+    /// It concerns nobody: over, or of others and not on a node.
+    #[default]
+    Nowhere,
+    /// The engine is told what it uses of this node.
+    Foreign(Arc<str>),
+    /// It is part of a workload that the engine knows.
+    Member { workload: WorkloadId, task: u32, seat: Seat },
+    /// It is ours, and cannot be handed to the engine.
+    Aside(Aside),
+}
+
+/// Where a member stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Seat {
+    /// It waits.
+    Waiting,
+    /// It is being bound to this node.
+    Binding { node: Arc<str>, plan: u64 },
+    /// It is bound to this node.
+    Bound(Arc<str>),
+}
+
+/// Why a pod of ours cannot be handed to the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Aside {
+    /// Its owner is being asked.
+    LookingUp,
+    /// Not now: one word and one sentence.
+    Because(&'static str, Arc<str>),
+}
+
+impl PodEntry {
+    pub(super) fn is_on_node(&self) -> bool {
+        self.pod.as_ref().is_none_or(|pod| pod.spec.node_name.is_some())
+    }
+
+    pub(super) fn reference(&self, key: &Key) -> PodRef {
+        PodRef { key: key.clone(), uid: self.uid.clone() }
+    }
+}
+
+impl World {
+    pub(super) fn see_pod(&mut self, pod: Pod) {
+        let key = key_of(&pod.metadata);
+        let uid: Arc<str> = pod.metadata.uid.as_deref().unwrap_or_default().into();
+        if self.pods.get(&key).is_some_and(|old| old.uid != uid) {
+            self.forget_pod(&key);
+        }
+        let ours = self.is_ours(&pod);
+        let finished = is_finished(&pod);
+        let owner = ours.then(|| workload_owner(&pod)).flatten();
+        if !self.pods.contains_key(&key) && !ours && (finished || node_of(&pod).is_none()) {
+            return;
+        }
+        let entry = self.pods.entry(key.clone()).or_insert_with(|| PodEntry::new(&pod, uid));
+        entry.nominated = pod.status.nominated_node_name.as_deref().map(Arc::from);
+        let same = entry.pod.as_deref().is_some_and(|old| is_same_to_us(old, &pod));
+        if ours {
+            entry.pod = Some(Arc::new(pod));
+        } else {
+            let around = Surroundings { volumes: &self.volumes, namespaces: &self.namespaces };
+            let uses = translate::foreign(&pod, &around);
+            let unchanged = entry.uses.as_deref() == Some(&uses);
+            entry.uses = Some(Box::new(uses));
+            entry.pod = None;
+            self.settle_foreign(&key, &pod, unchanged);
+            return;
+        }
+        if let Some(workload) = owner {
+            self.own_pod(&workload, &key);
+        }
+        if self.begun && !same {
+            self.settle(&key);
+        }
+    }
+
+    pub(super) fn lose_pod(&mut self, pod: &Pod) {
+        self.forget_pod(&key_of(&pod.metadata));
+    }
+
+    fn forget_pod(&mut self, key: &Key) {
+        self.leave(key);
+        self.stuck.remove(key);
+        if let Some(entry) = self.pods.remove(key)
+            && let Some(workload) = entry.pod.as_deref().and_then(workload_owner)
+        {
+            self.disown_pod(&workload, key);
+        }
+    }
+
+    fn settle_foreign(&mut self, key: &Key, pod: &Pod, unchanged: bool) {
+        let wanted = if is_finished(pod) { None } else { node_of(pod) };
+        let wanted: Option<Arc<str>> = wanted.map(Arc::from);
+        let place = self.pods.get(key).map(|entry| entry.place.clone()).unwrap_or_default();
+        if place == wanted.clone().map_or(Place::Nowhere, Place::Foreign) && unchanged {
+            return;
+        }
+        if let Some(node) = wanted {
+            if place != Place::Foreign(node.clone()) {
+                self.leave(key);
+            }
+            self.make_foreign(key, &node);
+        } else {
+            self.leave(key);
+            self.pods.remove(key);
+        }
+    }
+
+    /// Makes what the engine knows of a pod of ours agree with the pod.
+    pub(super) fn settle(&mut self, key: &Key) {
+        let Some(entry) = self.pods.get(key) else { return };
+        let Some(pod) = entry.pod.clone() else {
+            // A pod of others that was recorded before everything was known.
+            if let Place::Foreign(node) = entry.place.clone() {
+                self.tell_foreign(key, &node);
+            }
+            return;
+        };
+        if is_finished(&pod) || (pod.spec.node_name.is_none() && is_leaving(&pod)) {
+            self.leave(key);
+        } else if let Some(node) = &pod.spec.node_name {
+            self.settle_on_node(key, &pod, &Arc::from(node.as_str()));
+        } else {
+            self.join(key, &pod);
+        }
+        if let Some(workload) = workload_owner(&pod) {
+            self.dirty.insert(workload);
+        }
+    }
+
+    /// A pod of ours is bound.
+    fn settle_on_node(&mut self, key: &Key, pod: &Pod, node: &Arc<str>) {
+        let place = self.pods.get(key).map(|entry| entry.place.clone()).unwrap_or_default();
+        match place {
+            Place::Member { workload, task, seat: Seat::Bound(at) } if at == *node => {
+                self.tell_state(&workload, task, pod);
+            }
+            Place::Member { workload, task, seat: Seat::Binding { node: at, .. } }
+                if at == *node =>
+            {
+                self.confirm(key, &workload, task, node);
+                self.tell_state(&workload, task, pod);
+            }
+            Place::Foreign(at) if at == *node => {}
+            _ => {
+                self.leave(key);
+                self.find_bound(key, pod, node);
+            }
+        }
+        if self.begun && !self.nodes.get(node).is_some_and(super::NodeEntry::exists) {
+            self.lose_ground(key, node, true);
+        }
+    }
+
+    /// A binding of ours is carried out.
+    fn confirm(&mut self, key: &Key, workload: &WorkloadId, task: u32, node: &Arc<str>) {
+        self.tell(Event::Confirmed { workload: workload.clone(), task });
+        self.set_seat(key, Seat::Bound(node.clone()));
+        if self.groups.get(workload).is_some_and(|group| group.breaking) {
+            self.delete_pod(key, None);
+        }
+        self.touch_workload_of(key);
+    }
+
+    /// Devices and the beginning of the end of a pod that runs.
+    fn tell_state(&mut self, workload: &WorkloadId, task: u32, pod: &Pod) {
+        if is_leaving(pod) {
+            self.tell(Event::Terminating { workload: workload.clone(), task });
+            return;
+        }
+        let devices = devices(pod);
+        if devices.is_empty() || !self.knows_devices(pod, &devices) {
+            return;
+        }
+        let gpus: Vec<GpuId> = devices.iter().map(|id| GpuId::from(id.as_str())).collect();
+        let known = self.engine.workload(workload).is_some_and(|view| {
+            view.tasks.iter().any(|seat| {
+                seat.task == task
+                    && matches!(&seat.gpus, agentaflow_engine::Gpus::Chosen(parts)
+                        if parts.iter().map(|part| &part.gpu).eq(gpus.iter()))
+            })
+        });
+        if !known {
+            self.tell(Event::Devices { workload: workload.clone(), task, gpus });
+        }
+    }
+
+    /// The answer to a binding.
+    pub(super) fn bound(&mut self, pod: &PodRef, plan: u64, result: BindResult) {
+        let Some(entry) = self.pods.get(&pod.key).filter(|entry| entry.uid == pod.uid) else {
+            return;
+        };
+        let Place::Member { workload, task, seat: Seat::Binding { node, plan: current } } =
+            entry.place.clone()
+        else {
+            return;
+        };
+        if current != plan {
+            return;
+        }
+        match result {
+            BindResult::Bound => self.confirm(&pod.key, &workload, task, &node),
+            BindResult::Elsewhere(other) => {
+                self.leave(&pod.key);
+                let object = self.pods.get(&pod.key).and_then(|entry| entry.pod.clone());
+                if let Some(object) = object {
+                    self.find_bound(&pod.key, &object, &other);
+                }
+            }
+            BindResult::Gone => self.leave(&pod.key),
+            BindResult::Refused(why) => self.refuse(&pod.key, &workload, task, &node, &why),
+        }
+    }
+
+    /// Takes a pod out of whatever the engine knows of it.
+    pub(super) fn leave(&mut self, key: &Key) {
+        let Some(entry) = self.pods.get_mut(key) else { return };
+        match std::mem::take(&mut entry.place) {
+            Place::Nowhere | Place::Aside(_) => {}
+            Place::Foreign(node) => self.end_foreign(key, &node),
+            Place::Member { workload, task, seat } => {
+                self.leave_group(key, &workload, task, &seat);
+                if let Seat::Binding { node, .. } | Seat::Bound(node) = &seat
+                    && let Some(node) = self.nodes.get_mut(node)
+                {
+                    node.ours.remove(key);
+                }
+            }
+        }
+    }
+
+    /// The node of a pod of ours is gone. A pod is bound once in its life, so that this one is over.
+    pub(super) fn lose_ground(&mut self, key: &Key, node: &Arc<str>, vanished: bool) {
+        self.leave(key);
+        let Some(entry) = self.pods.get(key) else { return };
+        if vanished && entry.pod.as_ref().is_some_and(|pod| !is_finished(pod)) {
+            let pod = entry.reference(key);
+            self.acts.push(Act::DeleteOrphan { pod, node: node.clone() });
+            self.note_pod(key, true, "NodeVanished", format!("node {node} is gone"));
+        }
+    }
+
+    pub(super) fn set_seat(&mut self, key: &Key, new: Seat) {
+        let node = match &new {
+            Seat::Waiting => None,
+            Seat::Binding { node, .. } | Seat::Bound(node) => Some(node.clone()),
+        };
+        if let Some(PodEntry { place: Place::Member { seat, .. }, .. }) = self.pods.get_mut(key) {
+            if let Seat::Binding { node, .. } | Seat::Bound(node) = &*seat
+                && let Some(entry) = self.nodes.get_mut(node)
+            {
+                entry.ours.remove(key);
+            }
+            *seat = new;
+        }
+        if let Some(node) = node {
+            self.nodes.entry(node).or_default().ours.insert(key.clone());
+        }
+    }
+
+    /// A pod that takes something of a node without the engine deciding about it.
+    pub(super) fn make_foreign(&mut self, key: &Key, node: &Arc<str>) {
+        if let Some(entry) = self.pods.get_mut(key) {
+            entry.place = Place::Foreign(node.clone());
+        }
+        let entry = self.nodes.entry(node.clone()).or_default();
+        entry.foreign.insert(key.clone());
+        if self.begun {
+            self.tell_foreign(key, node);
+        }
+    }
+
+    /// Sets a pod aside and says why.
+    pub(super) fn set_aside(&mut self, key: &Key, aside: Aside) {
+        let Some(entry) = self.pods.get_mut(key) else { return };
+        let place = Place::Aside(aside.clone());
+        if entry.place == place {
+            return;
+        }
+        entry.place = place;
+        if let Aside::Because(reason, message) = aside {
+            let pod = entry.reference(key);
+            self.acts.push(Act::Explain { pod, reason, message });
+        }
+    }
+
+    /// Asks for a pod's deletion.
+    pub(super) fn delete_pod(&mut self, key: &Key, grace: Option<u32>) {
+        if let Some(entry) = self.pods.get(key) {
+            self.acts.push(Act::Delete { pod: entry.reference(key), grace });
+        }
+    }
+
+    /// Tells people about a pod.
+    pub(super) fn note_pod(
+        &mut self,
+        key: &Key,
+        warning: bool,
+        reason: &'static str,
+        message: String,
+    ) {
+        if let Some(entry) = self.pods.get(key) {
+            let about = super::About { kind: "Pod", key: key.clone(), uid: entry.uid.clone() };
+            self.acts.push(Act::Note(Note { about, warning, reason, message }));
+        }
+    }
+
+    /// Pods of ours whose request depends on other objects, or that are set aside.
+    pub(super) fn dependants(&self) -> Vec<Key> {
+        let depends = |entry: &PodEntry| match &entry.place {
+            Place::Aside(Aside::Because(..)) => true,
+            Place::Member { seat: Seat::Waiting, .. } => !entry.depends.is_empty(),
+            _ => false,
+        };
+        self.pods.iter().filter(|(_, entry)| depends(entry)).map(|(key, _)| key.clone()).collect()
+    }
+
+    pub(super) fn is_ours(&self, pod: &Pod) -> bool {
+        pod.spec.scheduler_name.as_deref() == Some(self.settings.scheduler_name.as_str())
+    }
+}
+
+impl PodEntry {
+    fn new(pod: &Pod, uid: Arc<str>) -> Self {
+        let created = pod.metadata.creation_timestamp.as_ref();
+        Self {
+            uid,
+            created: created.map_or(Time(0), |time| moment(time.0)),
+            pod: None,
+            uses: None,
+            place: Place::Nowhere,
+            asked: None,
+            claims: Vec::new(),
+            depends: Depends::default(),
+            nominated: None,
+        }
+    }
+}
+
+/// A time of Kubernetes as the engine counts it.
+pub(super) fn moment(time: jiff::Timestamp) -> Time {
+    Time(time.as_millisecond().max(0) as u64)
+}
+
+/// The `GPUWorkload` that controls a pod.
+pub(super) fn workload_owner(pod: &Pod) -> Option<Key> {
+    let owner = pod.metadata.owner_references.iter().flatten().find(|owner| {
+        owner.kind == "GPUWorkload"
+            && owner.api_version.split('/').next() == Some(names::GROUP)
+            && owner.controller == Some(true)
+    })?;
+    Some(Key::new(pod.metadata.namespace.as_deref().unwrap_or_default(), &owner.name))
+}
+
+/// Whether a pod is over.
+pub(super) fn is_finished(pod: &Pod) -> bool {
+    matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed"))
+}
+
+/// Whether a pod is being deleted.
+pub(super) fn is_leaving(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+/// The node that a pod is on, or that others are being stopped on for it.
+fn node_of(pod: &Pod) -> Option<&str> {
+    let nominated = pod.status.nominated_node_name.as_deref().filter(|name| !name.is_empty());
+    pod.spec.node_name.as_deref().or(nominated)
+}
+
+/// Whether nothing changed that we read: most updates of a pod are its own conditions.
+fn is_same_to_us(old: &Pod, new: &Pod) -> bool {
+    let facts = |pod: &Pod| -> (bool, bool, Option<String>, Option<BTreeMap<String, String>>) {
+        (is_finished(pod), is_leaving(pod), pod.spec.node_name.clone(), pod.metadata.labels.clone())
+    };
+    pending_unbound(old)
+        && pending_unbound(new)
+        && facts(old) == facts(new)
+        && old.metadata.annotations == new.metadata.annotations
+        && old.metadata.generation == new.metadata.generation
+        && new.metadata.generation.is_some()
+        && old.spec.scheduling_gates == new.spec.scheduling_gates
+}
+
+/// Only of pods that wait is the status ours alone; what runs is worth a look at every change.
+fn pending_unbound(pod: &Pod) -> bool {
+    pod.spec.node_name.is_none() && !is_finished(pod)
+}
+
+/// The GPUs that the kubelet gave a pod, as its own status or the monitor of its node tells; empty when unknown.
+pub(super) fn devices(pod: &Pod) -> Vec<String> {
+    let statuses = pod.status.container_statuses.iter().flatten();
+    let resources = statuses.flat_map(|status| status.allocated_resources_status.iter().flatten());
+    let ids = resources
+        .filter(|resource| resource.name == names::GPU_RESOURCE)
+        .flat_map(|resource| resource.resources.iter().flatten())
+        .map(|health| health.resource_id.as_str());
+    let mut ids: Vec<&str> = ids.collect();
+    if ids.is_empty() {
+        let told = pod.metadata.annotations.as_ref().and_then(|all| all.get(names::POD_DEVICES));
+        ids = told.map(|told| told.split(',').map(str::trim).collect()).unwrap_or_default();
+    }
+    ids.into_iter().filter(|id| !id.is_empty()).map(str::to_owned).collect()
+}

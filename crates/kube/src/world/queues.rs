@@ -1,0 +1,203 @@
+//! Queues: shares of the cluster for some namespaces.
+
+use agentaflow_engine::{Event, Queue as EngineQueue, QueueId, Quota};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::identity::because;
+use super::pods::Aside;
+use super::{World, names_of};
+use crate::crd::{GpuQueueSpec, QueueAmounts};
+use crate::slim::Queue;
+use crate::translate;
+
+/// The queue above all.
+const ROOT: &str = "root";
+
+/// Every namespace.
+const ALL: &str = "*";
+
+/// The queues as people wrote them, and what the engine was told.
+#[derive(Debug, Default)]
+pub(super) struct Queues {
+    specs: BTreeMap<Arc<str>, GpuQueueSpec>,
+    told: BTreeMap<Arc<str>, EngineQueue>,
+    /// Gone, but work of theirs is still there.
+    leaving: BTreeSet<Arc<str>>,
+    /// What is wrong with a queue.
+    pub(super) faults: BTreeMap<Arc<str>, String>,
+}
+
+impl Queues {
+    pub(super) fn contains(&self, name: &str) -> bool {
+        self.specs.contains_key(name)
+    }
+
+    /// The highest priority in a queue, those above it included.
+    pub(super) fn highest_priority(&self, queue: &QueueId) -> u8 {
+        self.told.get(queue.as_str()).map_or(10, |queue| queue.max_priority)
+    }
+
+    /// The queues by name.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.specs.keys()
+    }
+
+    fn names_namespace(&self, name: &str, namespace: &str) -> bool {
+        let spec = self.specs.get(name);
+        spec.is_some_and(|spec| {
+            spec.namespaces.iter().any(|known| known == namespace || known == ALL)
+        })
+    }
+
+    /// The queue of a namespace that names none: the only one that names it, else the only one for all.
+    fn default_of(&self, namespace: &str) -> Option<Arc<str>> {
+        let naming = |wanted: &str| {
+            let mut found = self.specs.iter().filter(|(name, spec)| {
+                self.told.contains_key(*name) && spec.namespaces.iter().any(|known| known == wanted)
+            });
+            found.next().filter(|_| found.next().is_none()).map(|(name, _)| name.clone())
+        };
+        naming(namespace).or_else(|| naming(ALL))
+    }
+}
+
+impl World {
+    pub(super) fn see_queue(&mut self, queue: &Queue) {
+        let name: Arc<str> = names_of(&queue.metadata).1.into();
+        match &queue.spec.0 {
+            Ok(spec) => {
+                self.queues.faults.remove(&name);
+                self.queues.leaving.remove(&name);
+                if self.queues.specs.get(&name) == Some(spec) {
+                    return;
+                }
+                self.queues.specs.insert(name, (**spec).clone());
+            }
+            Err(why) => {
+                // What was last understood stays in force.
+                self.queues.faults.insert(name, format!("cannot be read: {why}"));
+                return;
+            }
+        }
+        if self.begun {
+            self.apply_queues();
+            self.requeue_pods();
+        }
+    }
+
+    pub(super) fn lose_queue(&mut self, queue: &Queue) {
+        let name: Arc<str> = names_of(&queue.metadata).1.into();
+        self.queues.specs.remove(&name);
+        self.queues.faults.remove(&name);
+        if self.queues.told.contains_key(&name) {
+            self.queues.leaving.insert(name);
+        }
+        if self.begun {
+            self.requeue_pods();
+            self.apply_queues();
+        }
+    }
+
+    /// Tells the engine every queue whose parent it knows, again and again until nothing more is possible.
+    pub(super) fn apply_queues(&mut self) {
+        loop {
+            let ready = self.queues.specs.iter().find(|(name, spec)| {
+                let parent = spec.parent.as_deref().unwrap_or(ROOT);
+                let known = parent == ROOT || self.queues.told.contains_key(parent);
+                let wanted = engine_queue(name, spec);
+                known
+                    && !self.queues.faults.contains_key(*name)
+                    && wanted.as_ref().ok() != self.queues.told.get(*name)
+            });
+            let Some((name, spec)) = ready else { break };
+            let name = name.clone();
+            let told = engine_queue(&name, spec).and_then(|queue| {
+                let event = Event::Queue(Box::new(queue.clone()));
+                self.engine.apply(self.now, event).map_err(|why| why.to_string())?;
+                Ok(queue)
+            });
+            match told {
+                Ok(queue) => {
+                    self.queues.told.insert(name, queue);
+                }
+                Err(why) => {
+                    self.queues.faults.insert(name, why);
+                }
+            }
+        }
+        for name in self.queues.leaving.clone() {
+            let event = Event::QueueRemoved(QueueId::from(name.as_ref()));
+            if self.engine.apply(self.now, event).is_ok() {
+                self.queues.leaving.remove(&name);
+                self.queues.told.remove(&name);
+            }
+        }
+    }
+
+    /// Pods that wait may belong to another queue now.
+    fn requeue_pods(&mut self) {
+        let waiting = self.pods.iter().filter(|(_, entry)| {
+            entry.pod.as_ref().is_some_and(|pod| pod.spec.node_name.is_none())
+        });
+        let waiting: Vec<_> = waiting.map(|(key, _)| key.clone()).collect();
+        self.stuck.extend(waiting);
+    }
+
+    /// The queue of a workload; or why it may not have the one it names.
+    pub(super) fn queue(&self, named: Option<&str>, namespace: &str) -> Result<QueueId, Aside> {
+        let Some(name) = named else {
+            let name = self.queues.default_of(namespace);
+            return Ok(
+                name.map_or_else(|| QueueId::from(ROOT), |name| QueueId::from(name.as_ref()))
+            );
+        };
+        if !self.queues.contains(name) {
+            return Err(because("QueueMissing", format!("there is no GPUQueue `{name}`")));
+        }
+        if !self.queues.names_namespace(name, namespace) {
+            let message = format!(
+                "GPUQueue `{name}` is not for namespace `{namespace}`: add it to spec.namespaces, or name another queue"
+            );
+            return Err(because("QueueForbidden", message));
+        }
+        if !self.queues.told.contains_key(name) {
+            let why = self.queues.faults.get(name).map_or("its parent is missing", String::as_str);
+            return Err(because("QueueInvalid", format!("GPUQueue `{name}`: {why}")));
+        }
+        Ok(QueueId::from(name))
+    }
+}
+
+/// A queue as the engine wants it.
+fn engine_queue(name: &str, spec: &GpuQueueSpec) -> Result<EngineQueue, String> {
+    if name == ROOT {
+        return Err("the name `root` is the queue above all; choose another".to_owned());
+    }
+    Ok(EngineQueue {
+        parent: QueueId::from(spec.parent.as_deref().unwrap_or(ROOT)),
+        weight: spec.weight,
+        guaranteed: quota(&spec.guaranteed)?,
+        limit: quota(&spec.limit)?,
+        borrow: spec.borrow,
+        max_priority: spec.max_priority.min(10),
+        ..EngineQueue::new(name)
+    })
+}
+
+fn quota(amounts: &QueueAmounts) -> Result<Quota, String> {
+    let read = |text: &Option<String>, read: fn(&str) -> Result<u64, String>| {
+        text.as_deref().map(read).transpose()
+    };
+    let milli = |gpus: u32| u64::from(gpus) * 1000;
+    let models = amounts.models.iter();
+    let resources = amounts.resources.iter();
+    Ok(Quota {
+        cpu: read(&amounts.cpu, translate::milli_cpu)?,
+        memory: read(&amounts.memory, translate::mebibytes)?,
+        storage: None,
+        gpu: amounts.gpus.map(milli),
+        models: models.map(|(model, gpus)| (model.as_str().into(), milli(*gpus))).collect(),
+        resources: resources.map(|(name, amount)| (name.as_str().into(), *amount)).collect(),
+    })
+}

@@ -1,0 +1,241 @@
+//! `GPUWorkload` objects: their pods are made and their status is kept here, placing them is the engine's business.
+
+use agentaflow_engine::{Time, WorkloadId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::acts::{About, Act, Key, Note, PodRef};
+use super::pods::{Place, Seat, moment, workload_owner};
+use super::{World, key_of};
+use crate::slim::{Pod, Workload};
+use crate::workload::{self, Finalizer, NoteKind, Outlook, Planned, Waiting};
+
+/// How long a pod that was made may take to show up before it is made again, in milliseconds.
+const PATIENCE: u64 = 30_000;
+
+/// What is recorded about a `GPUWorkload`.
+#[derive(Debug)]
+pub(super) struct WorkloadEntry {
+    pub(super) object: Workload,
+    /// All its pods, those that are over included.
+    pods: BTreeSet<Key>,
+    /// Pods that were asked for and not seen yet, and until when we wait for them.
+    creating: BTreeMap<String, Time>,
+    /// Why the API server refused the last pod.
+    rejected: Option<String>,
+    /// When to look again.
+    wake: Option<Time>,
+    /// A status was written since we began.
+    spoken: bool,
+}
+
+impl World {
+    pub(super) fn see_workload(&mut self, workload: Workload) {
+        let key = key_of(&workload.metadata);
+        let uid = workload.metadata.uid.clone();
+        let old = self.workloads.remove(&key);
+        let (same, mut entry) = match old {
+            Some(entry) if entry.object.metadata.uid == uid => (true, entry),
+            _ => (false, WorkloadEntry::new(Workload::default())),
+        };
+        let spec_changed = !same
+            || entry.object.metadata.generation != workload.metadata.generation
+            || entry.object.spec.0.is_ok() != workload.spec.0.is_ok();
+        // We alone write the status: our last word stands, however late the API server tells it back.
+        let status = std::mem::take(&mut entry.object.status);
+        entry.object = workload;
+        if entry.spoken {
+            entry.object.status = status;
+        }
+        if !same {
+            entry.pods = self.pods_owned_by(&key);
+        }
+        if spec_changed && self.begun {
+            self.stuck.extend(entry.pods.iter().cloned());
+        }
+        self.workloads.insert(key.clone(), entry);
+        self.dirty.insert(key);
+    }
+
+    pub(super) fn lose_workload(&mut self, workload: &Workload) {
+        let key = key_of(&workload.metadata);
+        if let Some(entry) = self.workloads.remove(&key)
+            && let Some(at) = entry.wake
+        {
+            self.wakes.remove(&(at, key.clone()));
+        }
+        self.dirty.remove(&key);
+    }
+
+    fn pods_owned_by(&self, workload: &Key) -> BTreeSet<Key> {
+        let owned = |pod: &Pod| workload_owner(pod).as_ref() == Some(workload);
+        let pods = self.pods.iter().filter(|(_, entry)| entry.pod.as_deref().is_some_and(owned));
+        pods.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// The pods of a workload.
+    pub(super) fn pods_of_workload(&self, workload: &Key) -> Vec<Key> {
+        let entry = self.workloads.get(workload);
+        entry.map(|entry| entry.pods.iter().cloned().collect()).unwrap_or_default()
+    }
+
+    /// A pod of a workload was seen.
+    pub(super) fn own_pod(&mut self, workload: &Key, pod: &Key) {
+        if let Some(entry) = self.workloads.get_mut(workload) {
+            entry.pods.insert(pod.clone());
+            entry.creating.remove(&*pod.name);
+        }
+        self.dirty.insert(workload.clone());
+    }
+
+    /// A pod of a workload is gone.
+    pub(super) fn disown_pod(&mut self, workload: &Key, pod: &Key) {
+        if let Some(entry) = self.workloads.get_mut(workload) {
+            entry.pods.remove(pod);
+        }
+        self.dirty.insert(workload.clone());
+    }
+
+    /// Something about a pod changed that its workload's status shows.
+    pub(super) fn touch_workload_of(&mut self, key: &Key) {
+        let pod = self.pods.get(key).and_then(|entry| entry.pod.as_deref());
+        if let Some(workload) = pod.and_then(workload_owner) {
+            self.dirty.insert(workload);
+        }
+    }
+
+    /// The API server answered to a new pod.
+    pub(super) fn pod_created(&mut self, workload: &Key, name: &str, refused: Option<String>) {
+        let Some(entry) = self.workloads.get_mut(workload) else { return };
+        if refused.is_some() {
+            entry.creating.remove(name);
+            entry.rejected = refused;
+            self.dirty.insert(workload.clone());
+        } else {
+            entry.rejected = None;
+        }
+    }
+
+    /// Looks at every workload that changed or whose time has come; says when to look again.
+    pub(super) fn reconcile(&mut self) -> Option<Time> {
+        while let Some((at, key)) = self.wakes.first().cloned().filter(|(at, _)| *at <= self.now) {
+            self.wakes.remove(&(at, key.clone()));
+            self.dirty.insert(key);
+        }
+        for key in std::mem::take(&mut self.dirty) {
+            self.reconcile_one(&key);
+        }
+        self.wakes.first().map(|(at, _)| *at)
+    }
+
+    fn reconcile_one(&mut self, key: &Key) {
+        let outlook = self.outlook(key);
+        let Some(entry) = self.workloads.get_mut(key) else { return };
+        let pods: Vec<Arc<Pod>> =
+            entry.pods.iter().filter_map(|pod| self.pods.get(pod)?.pod.clone()).collect();
+        let pods: Vec<&Pod> = pods.iter().map(AsRef::as_ref).collect();
+        let now = timestamp(self.now);
+        let result =
+            workload::reconcile(&entry.object, &pods, &outlook, &self.settings.scheduler_name, now);
+        let uid: Arc<str> = entry.object.metadata.uid.as_deref().unwrap_or_default().into();
+        let patience = Time(self.now.0 + PATIENCE);
+        entry.creating.retain(|_, until| *until > self.now);
+        for new in result.create {
+            if entry.creating.contains_key(&new.name) {
+                continue;
+            }
+            entry.creating.insert(new.name.clone(), patience);
+            let (workload, name) = (key.clone(), new.name);
+            self.acts.push(Act::Create { workload, name, body: Box::new(new.body) });
+        }
+        for gone in result.delete {
+            let pod =
+                PodRef { key: Key::new(&key.namespace, &gone.name), uid: gone.uid.as_str().into() };
+            self.acts.push(Act::Delete { pod, grace: gone.grace });
+        }
+        if let Some(status) = result.status {
+            entry.object.status = status.clone();
+            entry.spoken = true;
+            let (workload, uid) = (key.clone(), uid.clone());
+            self.acts.push(Act::Status { workload, uid, status: Box::new(status) });
+        }
+        if result.finalizer != Finalizer::Keep {
+            let present = entry.object.metadata.finalizers.clone().unwrap_or_default();
+            let add = result.finalizer == Finalizer::Add;
+            let (workload, uid) = (key.clone(), uid.clone());
+            self.acts.push(Act::Finalizer { workload, uid, add, present });
+        }
+        for note in result.notes {
+            let about = About { kind: "GPUWorkload", key: key.clone(), uid: uid.clone() };
+            let warning = note.kind == NoteKind::Warning;
+            let (reason, message) = (note.reason, note.message);
+            self.acts.push(Act::Note(Note { about, warning, reason, message }));
+        }
+        let creating = entry.creating.values().copied().min();
+        let wake = [result.wake.map(moment), creating].into_iter().flatten().min();
+        if let Some(old) = std::mem::replace(&mut entry.wake, wake) {
+            self.wakes.remove(&(old, key.clone()));
+        }
+        if let Some(at) = wake {
+            self.wakes.insert((at, key.clone()));
+        }
+    }
+
+    /// What the scheduler thinks of a workload.
+    fn outlook(&self, key: &Key) -> Outlook {
+        let id = WorkloadId::from(key.to_string());
+        let rejected = self.workloads.get(key).and_then(|entry| entry.rejected.clone());
+        let mut outlook = Outlook { rejected, ..Outlook::default() };
+        let entry = self.workloads.get(key);
+        let aside = entry.into_iter().flat_map(|entry| &entry.pods).find_map(|pod| {
+            match &self.pods.get(pod)?.place {
+                Place::Aside(super::pods::Aside::Because(word, message)) => {
+                    Some(Waiting { word: (*word).to_owned(), message: message.to_string() })
+                }
+                _ => None,
+            }
+        });
+        let Some(group) = self.groups.get(&id) else {
+            outlook.reason = aside;
+            return outlook;
+        };
+        outlook.reason = aside.or_else(|| {
+            let reason = group.reason.as_ref()?;
+            Some(Waiting { word: reason.word.to_owned(), message: reason.message.to_string() })
+        });
+        for (task, member) in &group.members {
+            let place = self.pods.get(member).map(|entry| &entry.place);
+            if let Some(Place::Member {
+                seat: Seat::Binding { node, .. } | Seat::Bound(node),
+                ..
+            }) = place
+            {
+                let gpus = self.engine.assumed(&id, *task);
+                outlook.planned.push(Planned {
+                    task: *task,
+                    node: node.to_string(),
+                    gpus: gpus.iter().map(ToString::to_string).collect(),
+                });
+            }
+        }
+        outlook
+    }
+}
+
+impl WorkloadEntry {
+    fn new(object: Workload) -> Self {
+        Self {
+            object,
+            pods: BTreeSet::new(),
+            creating: BTreeMap::new(),
+            rejected: None,
+            wake: None,
+            spoken: false,
+        }
+    }
+}
+
+/// The engine's time as Kubernetes writes it.
+pub(super) fn timestamp(time: Time) -> jiff::Timestamp {
+    jiff::Timestamp::from_millisecond(time.0 as i64).unwrap_or_default()
+}

@@ -1,0 +1,81 @@
+//! The end of a share: a failed test tells what there was, and everything goes away.
+
+use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
+use kube::api::{DeleteParams, ListParams};
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, Client};
+
+use super::pods;
+use super::share::{Cluster, Share};
+
+/// Runs aside: the end of a test may come inside of its runtime, which must not be blocked.
+pub(super) fn clean(share: &Share) {
+    let failed = std::thread::panicking();
+    let keeps = std::env::var_os("AGENTAFLOW_TEST_KEEP").is_some();
+    let kubeconfig = share.cluster.kubeconfig.clone();
+    let (namespace, selector) = (share.namespace.clone(), share.node_selector());
+    let applied = share.applied.lock().map(|applied| applied.clone()).unwrap_or_default();
+    let work = async move {
+        let client = Cluster::client_of(&kubeconfig).await;
+        if failed {
+            tell(&client, &namespace).await;
+        }
+        if keeps {
+            eprintln!("kept: namespace {namespace} and what has the label {selector}");
+        } else {
+            remove(&client, &selector, &applied).await;
+        }
+    };
+    let aside = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(work);
+    });
+    // What went wrong has been told there; the test has its own verdict.
+    let _ = aside.join();
+}
+
+/// What a person would look at first.
+async fn tell(client: &Client, namespace: &str) {
+    let all = ListParams::default();
+    if let Ok(list) = Api::<Pod>::namespaced(client.clone(), namespace).list(&all).await {
+        eprintln!("pods of {namespace}:");
+        list.items.iter().for_each(|pod| eprintln!("  {}", pods::state(pod)));
+    }
+    if let Ok(list) = Api::<Event>::namespaced(client.clone(), namespace).list(&all).await {
+        eprintln!("events of {namespace}:");
+        for event in list.items {
+            let about = event.involved_object.name.unwrap_or_default();
+            let reason = event.reason.unwrap_or_default();
+            eprintln!("  {about}: {reason} {}", event.message.unwrap_or_default());
+        }
+    }
+}
+
+/// Best effort: what fails here does not change what the test found out.
+async fn remove(client: &Client, selector: &str, applied: &[(ApiResource, String)]) {
+    let own = ListParams::default().labels(selector);
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    // Namespaces cannot be deleted by selector.
+    for namespace in namespaces.list(&own).await.map(|list| list.items).unwrap_or_default() {
+        let name = namespace.metadata.name.unwrap_or_default();
+        let _ = namespaces.delete(&name, &DeleteParams::default()).await;
+    }
+    for (resource, name) in applied.iter().rev() {
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);
+        let _ = api.delete(name, &DeleteParams::default()).await;
+    }
+    // At once: nobody would say any more that the pods on these nodes have ended.
+    let pods: Api<Pod> = Api::all(client.clone());
+    let nodes: Api<Node> = Api::all(client.clone());
+    for node in nodes.list(&own).await.map(|list| list.items).unwrap_or_default() {
+        let name = node.metadata.name.unwrap_or_default();
+        let there = ListParams::default().fields(&format!("spec.nodeName={name}"));
+        for pod in pods.list(&there).await.map(|list| list.items).unwrap_or_default() {
+            let namespace = pod.metadata.namespace.unwrap_or_default();
+            let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+            let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+            let _ = api.delete(&pod.metadata.name.unwrap_or_default(), &now).await;
+        }
+        let _ = nodes.delete(&name, &DeleteParams::default()).await;
+    }
+}

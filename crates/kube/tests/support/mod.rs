@@ -1,0 +1,33 @@
+//! A real control plane for tests: each test has its own share of it, so that all can run at once.
+//!
+//! A share is a namespace and nodes of its own. Every node carries the label [`OWNER`] with the share's id, and the
+//! namespace makes every pod in it ask for that label, whoever creates the pod. A scheduler under test is started
+//! with [`Share::scheduler_name`] and [`Share::node_selector`], and so sees nothing of other tests either.
+//!
+//! ```ignore
+//! let share = Share::new().await;
+//! share.node("a", &NodePlan::gpus(8)).await;
+//! share.create_pod(&PodPlan::new("train").gpus(2)).await;
+//! let node = share.bound("train").await;
+//! ```
+
+// Each program of tests uses a part of this.
+#![allow(dead_code, unused_imports)]
+
+mod apply;
+mod clean;
+mod http;
+mod nodes;
+mod pods;
+mod program;
+mod proxy;
+mod share;
+mod wait;
+
+pub(crate) use http::{Answer, get};
+pub(crate) use nodes::NodePlan;
+pub(crate) use pods::{Binder, PodPlan, state};
+pub(crate) use program::Program;
+pub(crate) use proxy::Proxy;
+pub(crate) use share::{Cluster, OWNER, Share, free_port, repository};
+pub(crate) use wait::{SOON, wait_for, wait_within};

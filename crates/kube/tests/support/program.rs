@@ -1,0 +1,99 @@
+//! A program under test: started, killed, started again, with its log at hand.
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use super::wait::{SOON, wait_for};
+
+/// A child process whose output goes to a file. A test that fails shows the end of it.
+pub(crate) struct Program {
+    command: Command,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Program {
+    /// Starts the command; both of its outputs go to `log`.
+    pub(crate) fn start(mut command: Command, log: &Path) -> Self {
+        command.stdin(Stdio::null());
+        let child = spawn(&mut command, log);
+        Self { command, child, log: log.to_owned() }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// All that it has written, over all of its lives.
+    pub(crate) fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// Waits until it has written these words.
+    pub(crate) async fn says(&mut self, words: &str) {
+        wait_for(&format!("the program says `{words}`"), async || {
+            let log = self.log();
+            log.contains(words).then_some(()).ok_or(log)
+        })
+        .await;
+    }
+
+    pub(crate) fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// `kill -9`: it has no chance to tidy up.
+    pub(crate) fn kill(&mut self) {
+        // It may have ended by itself; the test will find out why.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Asks it to end and waits until it has.
+    #[track_caller]
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        self.signal("TERM");
+        let asked = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().expect("a child of ours") {
+                return status;
+            }
+            assert!(asked.elapsed() < SOON, "it does not end after SIGTERM:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Sends a signal: `STOP` and `CONT` hold it up, as a long pause does.
+    pub(crate) fn signal(&self, signal: &str) {
+        let pid = self.pid().to_string();
+        let sent = Command::new("kill").args(["-s", signal, "--", &pid]).status();
+        assert!(sent.expect("`kill` can be started").success(), "SIG{signal} was not sent");
+    }
+
+    /// Kills it, if it runs, and starts it once more as it was started first.
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.child = spawn(&mut self.command, &self.log);
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let last = lines[lines.len().saturating_sub(60)..].join("\n");
+            eprintln!("the end of {}:\n{last}", self.log.display());
+        }
+    }
+}
+
+fn spawn(command: &mut Command, log: &Path) -> Child {
+    let file = OpenOptions::new().create(true).append(true).open(log).expect("a log");
+    command.stdout(file.try_clone().expect("a log")).stderr(file);
+    let spawned = command.spawn();
+    spawned.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
+}

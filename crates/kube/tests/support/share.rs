@@ -1,0 +1,187 @@
+//! The control plane, and one test's share of it.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use kube::api::PostParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::DynamicObject;
+use kube::{Api, Client, Config};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::wait::wait_for;
+use super::{clean, http};
+
+/// The label of everything that belongs to one test.
+pub(crate) const OWNER: &str = "agentaflow.io/test";
+
+/// The control plane that `AGENTAFLOW_TEST_KUBE` names.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    pub(crate) client: Client,
+    /// For an administrator.
+    pub(crate) kubeconfig: PathBuf,
+    /// Where `kubectl` and the other programs lie, if they were built.
+    pub(crate) programs: Option<PathBuf>,
+}
+
+impl Cluster {
+    pub(crate) async fn from_env() -> Self {
+        let kubeconfig = std::env::var_os("AGENTAFLOW_TEST_KUBE").map(PathBuf::from);
+        let kubeconfig =
+            kubeconfig.expect("AGENTAFLOW_TEST_KUBE names the kubeconfig of a control plane");
+        let client = Self::client_of(&kubeconfig).await;
+        let programs = std::env::var_os("AGENTAFLOW_TEST_KUBE_BIN").map(PathBuf::from);
+        Self { client, kubeconfig, programs }
+    }
+
+    /// A client that acts as a kubeconfig says. Its connections belong to the runtime that makes it.
+    pub(crate) async fn client_of(kubeconfig: &Path) -> Client {
+        let read = Kubeconfig::read_from(kubeconfig).expect("the kubeconfig can be read");
+        let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+        let config = config.expect("the kubeconfig is whole");
+        Client::try_from(config).expect("the certificates can be used")
+    }
+}
+
+/// A namespace, and nodes that only its pods use. All of it goes away at the end of the test; before that, a test
+/// that failed tells what there was. `AGENTAFLOW_TEST_KEEP=1` leaves everything for a look.
+pub(crate) struct Share {
+    pub(crate) cluster: Cluster,
+    pub(crate) id: String,
+    pub(crate) namespace: String,
+    pub(super) folder: TempDir,
+    /// What was applied outside of the namespace.
+    pub(super) applied: Mutex<Vec<(kube::core::ApiResource, String)>>,
+}
+
+impl Share {
+    pub(crate) async fn new() -> Self {
+        let cluster = Cluster::from_env().await;
+        let id = unique_id();
+        let namespace = format!("test-{id}");
+        let folder = tempfile::tempdir().expect("a folder for logs");
+        let share = Self { cluster, id, namespace, folder, applied: Mutex::default() };
+        share.create_namespace(&share.namespace, json!({})).await;
+        share
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.cluster.client.clone()
+    }
+
+    /// The objects of a kind in the share's namespace.
+    pub(crate) fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::namespaced(self.client(), &self.namespace)
+    }
+
+    /// The objects of a kind that lie in no namespace.
+    pub(crate) fn cluster_api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<Scope = k8s_openapi::ClusterResourceScope>,
+        K::DynamicType: Default,
+    {
+        Api::all(self.client())
+    }
+
+    /// For pods that the scheduler under test shall place.
+    pub(crate) fn scheduler_name(&self) -> String {
+        format!("agentaflow-{}", self.id)
+    }
+
+    /// Selects the share's nodes.
+    pub(crate) fn node_selector(&self) -> String {
+        format!("{OWNER}={}", self.id)
+    }
+
+    /// A place for a file, which goes away with the share.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Makes one more namespace, whose pods use the same nodes. It goes away with the share.
+    pub(crate) async fn create_namespace(&self, name: &str, labels: Value) {
+        let mut namespace = json!({
+            "metadata": {
+                "name": name,
+                "labels": labels,
+                "annotations": {"scheduler.alpha.kubernetes.io/node-selector": self.node_selector()},
+            },
+        });
+        namespace["metadata"]["labels"][OWNER] = json!(self.id);
+        let namespace: Namespace = serde_json::from_value(namespace).expect("a namespace");
+        self.cluster_api()
+            .create(&PostParams::default(), &namespace)
+            .await
+            .expect("a new namespace");
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client(), name);
+        // Without it no pod can be made.
+        wait_for("the account of a new namespace", async || accounts.get("default").await).await;
+    }
+
+    /// Writes a kubeconfig that acts as a service account of the share, with no more than its rights.
+    pub(crate) async fn kubeconfig_of(&self, account: &str) -> PathBuf {
+        let path = format!("/api/v1/namespaces/{}/serviceaccounts/{account}/token", self.namespace);
+        let wish = json!({
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 3600},
+        });
+        let answer = self.request("POST", &path, Some(&wish)).await;
+        assert_eq!(answer.status, 201, "no token for `{account}`: {}", answer.body);
+        let own =
+            Kubeconfig::read_from(&self.cluster.kubeconfig).expect("the kubeconfig can be read");
+        let mut config = serde_json::to_value(own).expect("a kubeconfig");
+        for user in config["users"].as_array_mut().expect("users") {
+            user["user"] = json!({"token": answer.json()["status"]["token"]});
+        }
+        let file = self.file(&format!("{account}.kubeconfig"));
+        std::fs::write(&file, config.to_string()).expect("a kubeconfig of its own");
+        file
+    }
+
+    /// Any request to the API server, as the administrator; an answer that is an error is an answer too.
+    pub(crate) async fn request(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> http::Answer {
+        http::request(&self.cluster.client, method, path, body).await
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        clean::clean(self);
+    }
+}
+
+/// The root of the repository.
+pub(crate) fn repository() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors().nth(2).expect("crates lie two levels below the root").to_owned()
+}
+
+/// A port on the loopback that nobody uses now.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("an address").port()
+}
+
+/// Short, and different in every test of every run.
+fn unique_id() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{:x}-{:x}-{count}", since.as_secs() & 0xff_ffff, std::process::id())
+}

@@ -1,0 +1,133 @@
+//! The programs of a control plane: built once with Go, from the versions in `tests/kube`, and kept.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{process, repo, tools};
+
+/// A program, the folder of the Go module that names its version, and its package there.
+struct Program {
+    name: &'static str,
+    module: &'static str,
+    package: &'static str,
+}
+
+const PROGRAMS: [Program; 6] = [
+    Program { name: "etcd", module: "control-plane", package: "go.etcd.io/etcd/server/v3" },
+    Program {
+        name: "kube-apiserver",
+        module: "control-plane",
+        package: "k8s.io/kubernetes/cmd/kube-apiserver",
+    },
+    Program {
+        name: "kube-controller-manager",
+        module: "control-plane",
+        package: "k8s.io/kubernetes/cmd/kube-controller-manager",
+    },
+    Program {
+        name: "kube-scheduler",
+        module: "control-plane",
+        package: "k8s.io/kubernetes/cmd/kube-scheduler",
+    },
+    Program { name: "kubectl", module: "control-plane", package: "k8s.io/kubernetes/cmd/kubectl" },
+    Program { name: "kwok", module: "kwok", package: "sigs.k8s.io/kwok/cmd/kwok" },
+];
+
+/// Where the programs lie.
+#[derive(Debug)]
+pub(crate) struct Binaries {
+    pub(crate) folder: PathBuf,
+    /// Of Kubernetes: `v1.36.4`.
+    pub(crate) version: String,
+}
+
+/// Makes sure that every program is there and of the version that `tests/kube` asks for.
+pub(crate) fn ensure() -> Result<Binaries> {
+    let version = version_in(&go_mod("control-plane")?, "k8s.io/kubernetes")?;
+    let folder = tools::cache("kube")?.join(&version);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make `{}`", folder.display()))?;
+    for program in &PROGRAMS {
+        program.ensure(&folder, &version)?;
+    }
+    Ok(Binaries { folder, version })
+}
+
+impl Program {
+    fn ensure(&self, folder: &Path, version: &str) -> Result<()> {
+        let wanted = go_mod(self.module)?;
+        let stamp = folder.join(format!("{}.go.mod", self.name));
+        let program = folder.join(self.name);
+        if program.is_file() && fs::read_to_string(&stamp).is_ok_and(|built| built == wanted) {
+            return Ok(());
+        }
+        if !tools::is_on_path("go") {
+            bail!("`{}` must be built, and Go is missing; https://go.dev/dl has it", self.name);
+        }
+        println!("   building {} with Go, once", self.name);
+        let started = Instant::now();
+        // Whoever looks meanwhile sees the old one or the new one, never half of it.
+        let unfinished = folder.join(format!("{}.{}.new", self.name, std::process::id()));
+        let finished = process::run(&mut self.build(&unfinished, version))?;
+        if !finished.succeeded() {
+            finished.show_output();
+            let _ = fs::remove_file(&unfinished);
+            bail!("Go could not build {}", self.name);
+        }
+        fs::rename(&unfinished, &program)?;
+        fs::write(stamp, wanted)?;
+        println!("   built {} in {} s", self.name, started.elapsed().as_secs());
+        Ok(())
+    }
+
+    fn build(&self, output: &Path, version: &str) -> Command {
+        let mut go = Command::new("go");
+        go.current_dir(module(self.module)).env("CGO_ENABLED", "0");
+        let mut flags = "-s -w".to_owned();
+        if self.module == "control-plane" {
+            flags.push_str(" -X k8s.io/component-base/version.gitVersion=");
+            flags.push_str(version);
+        }
+        go.args(["build", "-trimpath", "-ldflags", &flags, "-o"]).arg(output).arg(self.package);
+        go
+    }
+}
+
+fn module(name: &str) -> PathBuf {
+    repo::root().join("tests/kube").join(name)
+}
+
+fn go_mod(name: &str) -> Result<String> {
+    let file = module(name).join("go.mod");
+    fs::read_to_string(&file).with_context(|| format!("cannot read `{}`", file.display()))
+}
+
+/// The version of a package that a `go.mod` requires.
+fn version_in(go_mod: &str, package: &str) -> Result<String> {
+    let mut requirements = go_mod.lines().map(|line| line.trim().trim_start_matches("require "));
+    let version = requirements.find_map(|line| line.strip_prefix(package)?.strip_prefix(' '));
+    let version = version.and_then(|rest| rest.split_whitespace().next());
+    version.map(str::to_owned).with_context(|| format!("no go.mod requires `{package}`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_read_from_the_module() {
+        let text = "require (\n\tk8s.io/kubernetes-x v1.0.0\n\tk8s.io/kubernetes v1.36.4 // why\n)";
+        assert_eq!(version_in(text, "k8s.io/kubernetes").unwrap(), "v1.36.4");
+        assert_eq!(version_in("require a.io/b v2.0.0", "a.io/b").unwrap(), "v2.0.0");
+        assert!(version_in(text, "k8s.io/api").is_err());
+    }
+
+    #[test]
+    fn our_own_modules_name_their_versions() {
+        let own = version_in(&go_mod("control-plane").unwrap(), "k8s.io/kubernetes").unwrap();
+        assert!(own.starts_with("v1."), "{own}");
+    }
+}

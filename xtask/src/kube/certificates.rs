@@ -1,0 +1,94 @@
+//! The certificates of one control plane: an authority, one for the servers, one for each client.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::tools;
+
+/// Who a client is to the API server.
+pub(super) struct Identity {
+    /// Names the files.
+    pub(super) name: &'static str,
+    user: &'static str,
+    group: Option<&'static str>,
+}
+
+/// The clients of the API server. The server's own roles know the names of its controllers.
+pub(super) const CLIENTS: [Identity; 4] = [
+    Identity { name: "admin", user: "agentaflow-admin", group: Some("system:masters") },
+    Identity { name: "controller-manager", user: "system:kube-controller-manager", group: None },
+    Identity { name: "scheduler", user: "system:kube-scheduler", group: None },
+    Identity { name: "kwok", user: "kwok", group: Some("system:masters") },
+];
+
+/// Files of a pair of certificate and key, without their endings.
+pub(super) fn files(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
+    (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")))
+}
+
+/// Makes all certificates, and the key that signs the tokens of service accounts.
+pub(super) fn make(folder: &Path) -> Result<()> {
+    tools::ensure_program("openssl")?;
+    fs::create_dir_all(folder)?;
+    fs::set_permissions(folder, Permissions::from_mode(0o700))?;
+    authority(folder)?;
+    let names = "subjectAltName=IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc\n\
+                 extendedKeyUsage=serverAuth\n";
+    signed(folder, "server", "/CN=kube-apiserver", names)?;
+    for client in &CLIENTS {
+        let group = client.group.map(|group| format!("/O={group}")).unwrap_or_default();
+        let subject = format!("{group}/CN={}", client.user);
+        signed(folder, client.name, &subject, "extendedKeyUsage=clientAuth\n")?;
+    }
+    key(&folder.join("service-accounts.key"))
+}
+
+fn authority(folder: &Path) -> Result<()> {
+    let (certificate, private) = files(folder, "ca");
+    key(&private)?;
+    let mut request = openssl("req");
+    request.args(["-x509", "-new", "-days", "365", "-subj", "/CN=agentaflow-test-ca", "-key"]);
+    run(request.arg(private).arg("-out").arg(certificate))
+}
+
+fn signed(folder: &Path, name: &str, subject: &str, extensions: &str) -> Result<()> {
+    let (certificate, private) = files(folder, name);
+    let (authority, authority_key) = files(folder, "ca");
+    let asked = folder.join(format!("{name}.csr"));
+    let wanted = folder.join(format!("{name}.ext"));
+    fs::write(&wanted, extensions)?;
+    key(&private)?;
+    let mut request = openssl("req");
+    request.args(["-new", "-subj", subject, "-key"]).arg(private);
+    run(request.arg("-out").arg(&asked))?;
+    let mut sign = openssl("x509");
+    sign.args(["-req", "-days", "365", "-CAcreateserial"]);
+    sign.arg("-in").arg(&asked).arg("-extfile").arg(&wanted);
+    sign.arg("-CA").arg(authority).arg("-CAkey").arg(authority_key);
+    run(sign.arg("-out").arg(certificate))?;
+    fs::remove_file(asked)?;
+    Ok(fs::remove_file(wanted)?)
+}
+
+fn key(file: &Path) -> Result<()> {
+    let mut command = openssl("ecparam");
+    run(command.args(["-name", "prime256v1", "-genkey", "-noout", "-out"]).arg(file))
+}
+
+fn openssl(command: &str) -> Command {
+    let mut openssl = Command::new("openssl");
+    openssl.arg(command);
+    openssl
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let output = command.stdin(Stdio::null()).output().context("cannot start `openssl`")?;
+    if !output.status.success() {
+        bail!("`openssl` made no certificate: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! The command lines of the parts of a control plane.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::certificates::files;
+use super::options::Options;
+use crate::repo;
+
+/// Addresses of services and pods; nothing is ever sent there.
+const SERVICE_ADDRESSES: &str = "10.96.0.0/16";
+
+/// For the address that the server tells others; from a block that is kept for documents, as nobody uses it.
+const ADVERTISED: &str = "192.0.2.1";
+
+/// Where everything is: what the command lines are made of.
+pub(super) struct Layout<'a> {
+    pub(super) programs: &'a Path,
+    pub(super) dir: &'a Path,
+    pub(super) ports: Ports,
+    pub(super) options: &'a Options,
+}
+
+/// Ports on the loopback.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ports {
+    pub(super) etcd: u16,
+    pub(super) etcd_peers: u16,
+    pub(super) server: u16,
+    pub(super) controllers: u16,
+    pub(super) scheduler: u16,
+    pub(super) kwok: u16,
+}
+
+impl Layout<'_> {
+    pub(super) fn certificates(&self) -> PathBuf {
+        self.dir.join("certificates")
+    }
+
+    pub(super) fn kubeconfig(&self, client: &str) -> PathBuf {
+        self.dir.join(format!("{client}.kubeconfig"))
+    }
+
+    pub(super) fn etcd(&self) -> Command {
+        let clients = format!("http://127.0.0.1:{}", self.ports.etcd);
+        let peers = format!("http://127.0.0.1:{}", self.ports.etcd_peers);
+        let mut command = self.program("etcd");
+        option(&mut command, "data-dir", self.dir.join("etcd").display());
+        option(&mut command, "listen-client-urls", &clients);
+        option(&mut command, "advertise-client-urls", &clients);
+        option(&mut command, "listen-peer-urls", &peers);
+        option(&mut command, "initial-advertise-peer-urls", &peers);
+        option(&mut command, "initial-cluster", format!("default={peers}"));
+        option(&mut command, "quota-backend-bytes", 8_u64 << 30);
+        option(&mut command, "log-level", "warn");
+        // Its data need not survive the machine.
+        command.arg("--unsafe-no-fsync");
+        command
+    }
+
+    pub(super) fn server(&self) -> Command {
+        let accounts = self.certificates().join("service-accounts.key");
+        let mut command = self.program("kube-apiserver");
+        option(&mut command, "etcd-servers", format!("http://127.0.0.1:{}", self.ports.etcd));
+        self.serve(&mut command, self.ports.server);
+        option(&mut command, "advertise-address", ADVERTISED);
+        option(&mut command, "endpoint-reconciler-type", "none");
+        option(&mut command, "client-ca-file", files(&self.certificates(), "ca").0.display());
+        option(&mut command, "authorization-mode", "Node,RBAC");
+        option(&mut command, "enable-admission-plugins", "NodeRestriction,PodNodeSelector");
+        option(&mut command, "allow-privileged", true);
+        option(&mut command, "service-cluster-ip-range", SERVICE_ADDRESSES);
+        option(&mut command, "service-account-issuer", "https://kubernetes.default.svc");
+        option(&mut command, "service-account-key-file", accounts.display());
+        option(&mut command, "service-account-signing-key-file", accounts.display());
+        command
+    }
+
+    pub(super) fn controllers(&self) -> Command {
+        let (authority, authority_key) = files(&self.certificates(), "ca");
+        let accounts = self.certificates().join("service-accounts.key");
+        let mut command = self.program("kube-controller-manager");
+        self.control(&mut command, "controller-manager", self.ports.controllers);
+        option(&mut command, "root-ca-file", authority.display());
+        option(&mut command, "cluster-signing-cert-file", authority.display());
+        option(&mut command, "cluster-signing-key-file", authority_key.display());
+        option(&mut command, "service-account-private-key-file", accounts.display());
+        option(&mut command, "use-service-account-credentials", true);
+        option(&mut command, "node-monitor-period", "1s");
+        option(&mut command, "node-monitor-grace-period", format!("{}s", self.options.grace()));
+        command
+    }
+
+    pub(super) fn scheduler(&self) -> Command {
+        let mut command = self.program("kube-scheduler");
+        self.control(&mut command, "scheduler", self.ports.scheduler);
+        command
+    }
+
+    pub(super) fn kwok(&self) -> Command {
+        let mut command = self.program("kwok");
+        option(&mut command, "kubeconfig", self.kubeconfig("kwok").display());
+        option(&mut command, "manage-all-nodes", false);
+        option(&mut command, "manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake");
+        // The server itself tells KWOK that a node is out of its hands, so it falls silent at once.
+        option(&mut command, "manage-nodes-with-label-selector", "kwok.agentaflow.io/dark!=true");
+        // A quarter of it is the time between two signs of life.
+        option(&mut command, "node-lease-duration-seconds", self.options.grace());
+        option(&mut command, "node-ip", "127.0.0.1");
+        option(&mut command, "server-address", format!("127.0.0.1:{}", self.ports.kwok));
+        for stage in STAGES {
+            let file = repo::root().join("tests/kube/stages").join(stage);
+            option(&mut command, "config", file.display());
+        }
+        // Otherwise it reads settings from the home folder.
+        command.env("KWOK_WORKDIR", self.dir.join("kwok"));
+        command
+    }
+
+    fn program(&self, name: &str) -> Command {
+        Command::new(self.programs.join(name))
+    }
+
+    /// How a part with an HTTPS port of its own is told about it.
+    fn serve(&self, command: &mut Command, port: u16) {
+        let (certificate, key) = files(&self.certificates(), "server");
+        option(command, "bind-address", "127.0.0.1");
+        option(command, "secure-port", port);
+        option(command, "tls-cert-file", certificate.display());
+        option(command, "tls-private-key-file", key.display());
+    }
+
+    /// What the controllers and the scheduler have in common.
+    fn control(&self, command: &mut Command, client: &str, port: u16) {
+        let kubeconfig = self.kubeconfig(client);
+        self.serve(command, port);
+        for name in ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"] {
+            option(command, name, kubeconfig.display());
+        }
+        option(command, "leader-elect", false);
+        option(command, "kube-api-qps", self.options.qps);
+        option(command, "kube-api-burst", self.options.qps.saturating_mul(2));
+    }
+}
+
+/// What becomes of nodes and pods, in `tests/kube/stages`.
+const STAGES: [&str; 6] = [
+    "node-ready.yaml",
+    "pod-run.yaml",
+    "pod-complete.yaml",
+    "pod-fail.yaml",
+    "pod-stop.yaml",
+    "pod-delete.yaml",
+];
+
+fn option(command: &mut Command, name: &str, value: impl std::fmt::Display) {
+    command.arg(format!("--{name}={value}"));
+}
