@@ -83,6 +83,9 @@ fn main() {
         let best = (0..3).map(|_| reasons()).min_by(|a, b| a.measured.total_cmp(&b.measured));
         ranges.extend(best);
     }
+    if wanted("labels") {
+        ranges.extend(labels());
+    }
     if wanted("storm") {
         ranges.push(storm());
     }
@@ -167,6 +170,62 @@ fn reasons() -> Range {
         unit: "ms",
         limit: Limit::AtMost(20.0),
         why: "a reason within the blink of an eye, however long the queue",
+    }
+}
+
+/// Work of which no two pieces carry the same labels, as in Kubernetes: it costs what equal work costs,
+/// to tell why it waits and to place it.
+fn labels() -> [Range; 2] {
+    let best = |of: &dyn Fn() -> f64| (0..3).map(|_| of()).fold(f64::MAX, f64::min);
+    let told = best(&|| {
+        let mut scheduler = cluster(1000, Strategy::LeastUtilized);
+        submit_labelled(&mut scheduler, "fill", 8000, false);
+        scheduler.decide(Time(0));
+        submit_labelled(&mut scheduler, "wait", 10_000, true);
+        let begin = Instant::now();
+        let plan = scheduler.decide(Time(1));
+        assert_eq!(plan.decisions.len(), 10_000, "everybody is told");
+        begin.elapsed().as_secs_f64() * 1000.0
+    });
+    let placed = |differ: bool| {
+        let mut scheduler = cluster(1000, Strategy::LeastUtilized);
+        let begin = Instant::now();
+        submit_labelled(&mut scheduler, "place", 5000, differ);
+        let plan = scheduler.decide(Time(0));
+        assert_eq!(plan.decisions.len(), 5000, "everybody is placed");
+        begin.elapsed().as_secs_f64()
+    };
+    let ratio = best(&|| placed(true)) / best(&|| placed(false));
+    [
+        Range {
+            what: "10,000 waiting workloads of different labels told why".to_owned(),
+            measured: told,
+            unit: "ms",
+            limit: Limit::AtMost(20.0),
+            why: "labels that nobody asks about make no difference",
+        },
+        Range {
+            what: "5,000 placements of different labels over equal ones".to_owned(),
+            measured: ratio,
+            unit: "x",
+            limit: Limit::AtMost(1.5),
+            why: "labels that nobody asks about make no difference",
+        },
+    ]
+}
+
+/// Hands in workloads of one GPU; each with a label of its own, or all with the same.
+fn submit_labelled(scheduler: &mut Scheduler, name: &str, count: usize, differ: bool) {
+    for index in 0..count {
+        let own = format!("{}", if differ { index } else { 0 });
+        let request = Request {
+            gpu: GpuAsk::Whole(1),
+            cpu: MilliCpu(1000),
+            labels: [("index".into(), own.as_str().into())].into(),
+            ..Request::default()
+        };
+        let workload = Workload::new(format!("{name}-{index}"), request);
+        scheduler.apply(Time(0), Event::Submit(Box::new(workload))).expect("valid");
     }
 }
 

@@ -65,12 +65,11 @@ impl Scheduler {
     pub(crate) fn adopt(&mut self, adopted: Adopted) -> Result<(), Rejected> {
         let waiting = self.adoptable(&adopted.workload)?;
         let found = self.found_seats(&adopted)?;
-        let index = match waiting {
-            Some(index) => self.take_in_again(index, adopted.workload),
-            None => {
-                self.learn_from(&adopted.workload);
-                self.take_in(Box::new(adopted.workload))
-            }
+        let index = if let Some(index) = waiting {
+            self.take_in_again(index, adopted.workload)
+        } else {
+            self.learn_from(&adopted.workload);
+            self.take_in(Box::new(adopted.workload))
         };
         for task in adopted.finished {
             self.jobs.get_mut(index).tasks[task as usize].finished = true;
@@ -79,7 +78,9 @@ impl Scheduler {
             self.adopt_seat(index, task, node, devices.as_deref());
             if let Some(new) = self.jobs.get_mut(index).tasks[task as usize].seat.as_mut() {
                 new.confirmed = seat.confirmed;
-                new.terminating = seat.terminating;
+            }
+            if seat.terminating {
+                self.begin_to_stop(index, task);
             }
         }
         self.enter_phase(index, Phase::Placed, adopted.placed_at.min(self.now));

@@ -123,9 +123,7 @@ impl Scheduler {
             }
             Event::Terminating { workload, task } => {
                 let job = self.seated(&workload, task)?;
-                if let Some(seat) = self.jobs.get_mut(job).tasks[task as usize].seat.as_mut() {
-                    seat.terminating = true;
-                }
+                self.begin_to_stop(job, task);
                 self.stoppable.remove(&job);
                 Ok(())
             }
@@ -185,6 +183,7 @@ impl Scheduler {
         self.serial += 1;
         let job = Job {
             shape,
+            facet: None,
             queue,
             state: State::Waiting,
             tasks: SmallVec::from_elem(Slot::default(), workload.tasks as usize),
@@ -197,7 +196,9 @@ impl Scheduler {
             told: None,
             spec: workload,
         };
-        self.jobs.insert(job)
+        let index = self.jobs.insert(job);
+        self.regroup();
+        index
     }
 
     fn watch_terms(&mut self, workload: &Workload) {
@@ -207,7 +208,8 @@ impl Scheduler {
         let (jobs, cluster) = (&self.jobs, &self.cluster);
         self.terms.watch(&workload.request, || {
             let ours = jobs.iter().flat_map(|(_, job)| {
-                job.seats().map(move |(_, seat)| (seat.node, &job.spec.request.labels))
+                let labels = &job.spec.request.labels;
+                job.seats().map(move |(_, seat)| (seat.node, labels, seat.terminating))
             });
             let hosts = cluster
                 .hosts
@@ -215,7 +217,8 @@ impl Scheduler {
                 .enumerate()
                 .filter_map(|(node, host)| Some((node, host.as_ref()?)));
             let foreign = hosts.flat_map(|(node, host)| {
-                host.foreign.values().map(move |(uses, _)| (node as NodeIdx, &uses.labels))
+                let uses = host.foreign.values().map(|(uses, _)| uses);
+                uses.map(move |uses| (node as NodeIdx, &uses.labels, uses.terminating))
             });
             Box::new(ours.chain(foreign))
         });
@@ -313,6 +316,7 @@ impl Scheduler {
         self.queues.get_mut(gone.queue).members -= 1;
         if !gone.spec.request.affinity.is_empty() || !gone.spec.request.spread.is_empty() {
             self.terms.unwatch(&gone.spec.request);
+            self.regroup();
         }
         gone
     }

@@ -166,6 +166,7 @@ impl Scheduler {
     ) {
         let claim = self.cluster.foreign_claim(node, &uses, assumed);
         self.terms.moved(node, subject(&uses), 1);
+        self.regroup();
         self.cluster.book(node, &claim);
         self.cluster.host_mut(node).foreign.insert(id, (uses, claim));
         if self.cluster.room(node).overcommitted() {
@@ -188,6 +189,7 @@ impl Scheduler {
         };
         self.cluster.release(node, &claim);
         self.terms.moved(node, subject(&uses), -1);
+        self.regroup();
         self.settle(node);
         self.improved = true;
         true
@@ -368,5 +370,6 @@ fn moved(
 }
 
 fn subject(uses: &ForeignUse) -> Subject<'_> {
-    Subject { labels: &uses.labels, affinity: &uses.keeps_away, tokens: &uses.tokens }
+    let ForeignUse { labels, keeps_away: affinity, tokens, terminating: going, .. } = uses;
+    Subject { labels, affinity, tokens, going: *going }
 }

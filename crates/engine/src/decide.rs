@@ -125,13 +125,10 @@ impl Scheduler {
         let mut rooms = std::collections::BTreeMap::new();
         for (node, claim) in planned {
             let room = rooms.entry(*node).or_insert_with(|| self.cluster.room(*node).clone());
-            if room.overcommitted() || fit::lack(shape, room).is_some() || !room.has_slices(claim) {
+            if fit::lack(shape, room).is_some() || !room.has(claim) {
                 return false;
             }
             room.book(claim);
-            if room.overcommitted() {
-                return false;
-            }
         }
         self.can_pay(job, planned)
     }
@@ -142,7 +139,9 @@ impl Scheduler {
         let (shape, strategy) = (self.jobs.get(job).shape, self.strategy(self.jobs.get(job)));
         for (task, (node, claim)) in planned.into_iter().enumerate() {
             let barred = !self.terms.ignore(&spec.request)
-                && self.judge(shape, strategy, &[]).verdicts[node as usize].lack.is_some();
+                && self.judge(&spec.request, shape, strategy, &[]).verdicts[node as usize]
+                    .lack
+                    .is_some();
             if barred {
                 for task in 0..task {
                     self.unseat(job, task as u32);

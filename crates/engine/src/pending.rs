@@ -11,6 +11,7 @@ use std::sync::Arc;
 use crate::cluster::NodeIdx;
 use crate::cluster::shape::ShapeIdx;
 use crate::decision::WaitReason;
+use crate::labels::Labels;
 use crate::queues::{QueueIdx, Queues};
 use crate::strategy::Strategy;
 use crate::task::JobIdx;
@@ -27,6 +28,8 @@ pub(crate) type Rank = (i64, u64);
 pub(crate) struct GroupKey {
     pub(crate) queue: QueueIdx,
     pub(crate) shape: ShapeIdx,
+    /// Their own labels, as far as anybody's terms ask about them.
+    pub(crate) facet: Option<Arc<Labels>>,
     pub(crate) tasks: u32,
     pub(crate) topology: Option<Topology>,
     pub(crate) strategy: Option<Strategy>,
@@ -126,6 +129,30 @@ impl Pending {
         if next.is_none() {
             self.close(index);
         }
+    }
+
+    /// Puts a member into another group. One that could be tried still can be, and one that could not
+    /// does not make others wait for what it waits for.
+    pub(crate) fn regroup(
+        &mut self,
+        from: &GroupKey,
+        to: GroupKey,
+        rank: Rank,
+        job: JobIdx,
+        queues: &mut Queues,
+    ) {
+        let reason = self.find(from).and_then(|group| self.group(group).blocked.clone());
+        self.remove(from, rank, queues);
+        let Some(reason) = reason else {
+            let index = self.insert(to, rank, job, queues);
+            self.unblock(index, queues);
+            return;
+        };
+        if self.find(&to).is_none() {
+            let index = self.open(to.clone());
+            self.block(index, reason, queues);
+        }
+        self.insert(to, rank, job, queues);
     }
 
     /// The group to try next in this queue.
@@ -243,5 +270,64 @@ impl Pending {
         if change != 0 {
             queues.mark_ready(queue, change);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Event, GpuAsk, Request, Scheduler, Side, TaskAffinity, Time, Workload};
+    use crate::{ForeignUse, Node, labels::Selector};
+
+    fn submit(scheduler: &mut Scheduler, name: &str, app: &str, affinity: Vec<TaskAffinity>) {
+        let request = Request {
+            gpu: GpuAsk::Whole(1),
+            labels: [("index".into(), name.into()), ("app".into(), app.into())].into(),
+            affinity,
+            ..Request::default()
+        };
+        let event = Event::Submit(Box::new(Workload::new(name, request)));
+        scheduler.apply(Time(0), event).expect("valid");
+    }
+
+    fn away() -> TaskAffinity {
+        let selector =
+            Selector { match_labels: [("app".into(), "a".into())].into(), ..Selector::default() };
+        TaskAffinity { side: Side::Away, selector, key: "node".into(), weight: None }
+    }
+
+    /// Groups of what waits, and shapes there are.
+    fn groups(scheduler: &Scheduler) -> (usize, usize) {
+        let shapes = (0..100).filter(|shape| scheduler.cluster.has_shape(*shape)).count();
+        assert_eq!(scheduler.lint(), Vec::new());
+        (scheduler.pending.groups().count(), shapes)
+    }
+
+    #[test]
+    fn labels_tell_waiting_work_apart_only_while_somebody_asks_about_them() {
+        let mut scheduler = Scheduler::default();
+        for index in 0..50 {
+            let app = ["a", "b"][index % 2];
+            submit(&mut scheduler, &format!("w{index}"), app, Vec::new());
+        }
+        assert_eq!(groups(&scheduler), (1, 1), "nobody asks");
+        scheduler.decide(Time(0));
+        submit(&mut scheduler, "shy", "c", vec![away()]);
+        assert_eq!(groups(&scheduler), (3, 2), "one asks for the app");
+        let blocked = scheduler.pending.groups().filter(|(_, group)| group.blocked.is_some());
+        assert_eq!(blocked.count(), 2, "what could not start cannot start now");
+        scheduler.apply(Time(0), Event::Cancelled("shy".into())).expect("it is known");
+        assert_eq!(groups(&scheduler).0, 1, "nobody asks any more");
+        let plan = scheduler.decide(Time(0));
+        assert_eq!(plan.decisions, Vec::new(), "and nobody is told again");
+
+        let mut node = Node::new("n");
+        node.resources.insert("x".into(), 1);
+        scheduler.apply(Time(0), Event::Node(Box::new(node))).expect("valid");
+        let uses = Box::new(ForeignUse { keeps_away: vec![away()], ..ForeignUse::default() });
+        let foreign = Event::Foreign { node: "n".into(), id: "f".into(), uses };
+        scheduler.apply(Time(0), foreign).expect("valid");
+        assert_eq!(groups(&scheduler).0, 2, "somebody else asks");
+        scheduler.apply(Time(0), Event::NodeRemoved("n".into())).expect("it is known");
+        assert_eq!(groups(&scheduler).0, 1, "and is gone");
     }
 }

@@ -8,7 +8,9 @@ use crate::cluster::room::{Claim, DeviceClaim, ModelIdx};
 use crate::cluster::shape::{Ask, ShapeIdx};
 use crate::cluster::{NodeIdx, pick};
 use crate::decision::QuotaResource;
+use crate::labels;
 use crate::quota::{Charge, Excess};
+use crate::request::{Request, Spread};
 use crate::scheduler::{Cursor, Scheduler};
 use crate::strategy::{Strategy, View};
 use crate::task::JobIdx;
@@ -29,6 +31,8 @@ pub(crate) enum Obstacle {
 /// What is being looked for.
 #[derive(Clone, Debug)]
 struct Search {
+    /// What the task asks for, with its own labels.
+    request: Arc<Request>,
     shape: ShapeIdx,
     strategy: Strategy,
     /// Models closed by quotas so far.
@@ -54,6 +58,7 @@ impl Scheduler {
     pub(crate) fn place(&mut self, job: JobIdx) -> Result<(), Obstacle> {
         let spec = self.jobs.get(job).spec.clone();
         let mut search = Search {
+            request: spec.request.clone(),
             shape: self.jobs.get(job).shape,
             strategy: self.strategy(self.jobs.get(job)),
             closed: Vec::new(),
@@ -168,8 +173,7 @@ impl Scheduler {
                     search.excess = Some(excess.clone());
                     search.closed.push(model);
                     search.closed.sort_unstable();
-                    let request = shape.key.request.clone();
-                    search.shape = self.cluster.intern(&request, search.closed.clone());
+                    search.shape = self.cluster.intern(&search.request, search.closed.clone());
                     if !self.any_standing(search) {
                         return Err(Obstacle::Quota(excess));
                     }
@@ -180,9 +184,9 @@ impl Scheduler {
 
     /// The best node and the devices there.
     fn find(&mut self, search: &Search) -> Option<(NodeIdx, Claim)> {
-        let request = self.cluster.shape(search.shape).key.request.clone();
+        let request = &search.request;
         let plain = matches!(search.domain, Domain::Any) && search.avoid.is_none();
-        if plain && self.terms.ignore(&request) {
+        if plain && self.terms.ignore(request) {
             let prefers = request.preferred_model.is_some() || !request.preferred_nodes.is_empty();
             if search.strategy == Strategy::RoundRobin && prefers {
                 return self.find_among(search, None, None);
@@ -195,8 +199,8 @@ impl Scheduler {
             let view = self.view(node, search.shape);
             return pick::claim(search.strategy, &view, None).map(|claim| (node, claim));
         }
-        let judgement =
-            (!self.terms.ignore(&request)).then(|| self.judge(search.shape, search.strategy, &[]));
+        let judgement = (!self.terms.ignore(request))
+            .then(|| self.judge(request, search.shape, search.strategy, &[]));
         let found = self.find_among(search, judgement.as_ref(), search.avoid);
         // A node that refused is better than none.
         if found.is_none() && search.avoid.is_some() {
@@ -330,14 +334,14 @@ impl Scheduler {
         }
     }
 
-    /// What terms between tasks say about every node for this shape.
+    /// What terms between tasks say about every node for a task of this shape.
     pub(crate) fn judge(
         &mut self,
+        request: &Request,
         shape: ShapeIdx,
         strategy: Strategy,
-        without: &[(NodeIdx, &crate::request::Request)],
+        without: &[(NodeIdx, &Request)],
     ) -> Judgement {
-        let request = self.cluster.shape(shape).key.request.clone();
         let outlook = (&self.outlook, self.outlook_version);
         let mut index = self.indexes.get(&self.cluster, outlook, shape, strategy);
         let mut eligible = vec![false; self.cluster.hosts.len()];
@@ -348,7 +352,20 @@ impl Scheduler {
             );
             eligible[*node as usize] = !barred;
         }
-        self.terms.judge(&mut self.cluster, &request, |node| eligible[node as usize], without)
+        let mut tainted = vec![false; eligible.len()];
+        if request.spread.iter().any(|spread| spread.honor_taints) {
+            for node in &self.cluster.order {
+                let taints = &self.cluster.host(*node).spec.taints;
+                tainted[*node as usize] =
+                    labels::first_untolerated(taints, &request.tolerations).is_some();
+            }
+        }
+        let counts = |node: NodeIdx, spread: &Spread| {
+            let node = node as usize;
+            (eligible[node] || spread.ignore_node_affinity)
+                && !(tainted[node] && spread.honor_taints)
+        };
+        self.terms.judge(&mut self.cluster, request, counts, without)
     }
 
     /// How many tasks of the shape fit now, counted up to `enough`.

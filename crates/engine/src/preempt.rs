@@ -301,7 +301,8 @@ impl Scheduler {
         let without: Vec<(NodeIdx, &Request)> =
             seats.iter().map(|(node, spec)| (*node, &*spec.request)).collect();
         let strategy = self.strategy(self.jobs.get(job));
-        let judgement = self.judge(self.jobs.get(job).shape, strategy, &without);
+        let shape = self.jobs.get(job).shape;
+        let judgement = self.judge(&spec.request, shape, strategy, &without);
         Some(judgement.verdicts.iter().map(|verdict| verdict.lack.is_some()).collect())
     }
 

@@ -33,7 +33,8 @@ impl Scheduler {
         if let Some(excess) = beyond.filter(|_| !self.stands_anywhere(shape)) {
             return self.quota_reason(&excess);
         }
-        let tally = self.tally(shape, strategy);
+        let spec = self.jobs.get(job).spec.clone();
+        let tally = self.tally(&spec.request, shape, strategy);
         match obstacle {
             Obstacle::Gang(fits) => {
                 let needs = self.jobs.get(job).spec.tasks;

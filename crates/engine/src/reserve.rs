@@ -147,8 +147,9 @@ impl Scheduler {
     ) -> Vec<Option<u32>> {
         let spec = self.jobs.get(job).spec.clone();
         let topology = spec.topology.as_ref().filter(|_| spec.tasks > 1);
-        let request = self.cluster.shape(shape).key.request.clone();
-        let judgement = (!self.terms.ignore(&request)).then(|| self.judge(shape, strategy, &[]));
+        let request = &spec.request;
+        let judgement =
+            (!self.terms.ignore(request)).then(|| self.judge(request, shape, strategy, &[]));
         let mut domain = match topology {
             Some(Topology::Same(key)) => self.cluster.domains(key).of.clone(),
             Some(Topology::Spread(key)) => {

@@ -150,6 +150,7 @@ impl Scheduler {
         GroupKey {
             queue: job.queue,
             shape: job.shape,
+            facet: job.facet.clone(),
             tasks: job.spec.tasks,
             topology: job.spec.topology.clone(),
             strategy: job.spec.strategy,
@@ -183,11 +184,35 @@ impl Scheduler {
 
     /// Puts a waiting workload into its group.
     pub(crate) fn enqueue(&mut self, job: JobIdx) {
+        self.jobs.get_mut(job).facet = self.terms.facet(&self.jobs.get(job).spec.request.labels);
         let (key, rank) = (self.group_key(job), self.rank(job));
         let group = self.pending.insert(key, rank, job, &mut self.queues);
         // Equal work waits because of a hold, but this one is short enough to use it.
         if self.is_gone_in_time(job) {
             self.pending.unblock(group, &mut self.queues);
+        }
+    }
+
+    /// Somebody asks about labels that nobody asked about before, or nobody does any more: what waits
+    /// and has them is grouped anew.
+    pub(crate) fn regroup(&mut self) {
+        let keys = self.terms.take_changed_keys();
+        if keys.is_empty() {
+            return;
+        }
+        let waiting = self.pending.groups().flat_map(|(_, group)| &group.members);
+        let mut waiting: Vec<_> = waiting.map(|((_, serial), job)| (*serial, *job)).collect();
+        waiting.retain(|(_, job)| {
+            let labels = &self.jobs.get(*job).spec.request.labels;
+            keys.iter().any(|key| labels.contains_key(key))
+        });
+        waiting.sort_unstable();
+        for (_, job) in waiting {
+            let (from, rank) = (self.group_key(job), self.rank(job));
+            let facet = self.terms.facet(&self.jobs.get(job).spec.request.labels);
+            self.jobs.get_mut(job).facet = facet;
+            let to = self.group_key(job);
+            self.pending.regroup(&from, to, rank, job, &mut self.queues);
         }
     }
 
@@ -202,7 +227,7 @@ impl Scheduler {
         let queue = self.jobs.get(job).queue;
         self.cluster.book(node, &claim);
         self.cluster.host_mut(node).tasks.push(TaskRef { job, task });
-        self.terms.moved(node, Subject::of(&spec.request), 1);
+        self.terms.moved(node, Subject::of(&spec.request, false), 1);
         self.queues.charge(queue, &Charge::of(&claim), 1, self.now, self.policy.half_life);
         let known = self.cluster.host(node).spec.chooser == crate::node::Chooser::Engine;
         let seat = Seat { node, claim, confirmed: false, terminating: false, known };
@@ -219,10 +244,21 @@ impl Scheduler {
         if let Some(at) = host.tasks.iter().position(|on| *on == TaskRef { job, task }) {
             host.tasks.swap_remove(at);
         }
-        self.terms.moved(seat.node, Subject::of(&spec.request), -1);
+        self.terms.moved(seat.node, Subject::of(&spec.request, seat.terminating), -1);
         self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, self.policy.half_life);
         self.settle(seat.node);
         Some(seat.node)
+    }
+
+    /// A task is being stopped; it holds what it has until it is gone.
+    pub(crate) fn begin_to_stop(&mut self, job: JobIdx, task: u32) {
+        let spec = self.jobs.get(job).spec.clone();
+        let seat = self.jobs.get_mut(job).tasks[task as usize].seat.as_mut();
+        let Some(seat) = seat.filter(|seat| !seat.terminating) else { return };
+        seat.terminating = true;
+        self.terms.begins_to_go(seat.node, &spec.request.labels);
+        // Somebody may have too many such tasks around.
+        self.improved |= self.terms.ask_about(&spec.request.labels);
     }
 
     /// A node got room: holds on it take their part before anybody else can.

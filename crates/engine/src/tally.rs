@@ -9,7 +9,7 @@ use crate::cluster::{NodeIdx, Reach};
 use crate::decision::{Lack, Tally};
 use crate::labels;
 use crate::name::TokenName;
-use crate::request::{MigProfile, TokenUse};
+use crate::request::{MigProfile, Request, TokenUse};
 use crate::scheduler::Scheduler;
 use crate::strategy::Strategy;
 use crate::terms::Judgement;
@@ -18,11 +18,15 @@ use crate::units::{MiB, MilliCpu};
 const CODES: usize = Code::Spread as usize + 1;
 
 impl Scheduler {
-    /// What each node lacks for a shape.
-    pub(crate) fn tally(&mut self, shape: ShapeIdx, strategy: Strategy) -> Tally {
-        let request = self.cluster.shape(shape).key.request.clone();
-        if !self.terms.ignore(&request) {
-            let judgement = self.judge(shape, strategy, &[]);
+    /// What each node lacks for a task of this shape.
+    pub(crate) fn tally(
+        &mut self,
+        request: &Request,
+        shape: ShapeIdx,
+        strategy: Strategy,
+    ) -> Tally {
+        if !self.terms.ignore(request) {
+            let judgement = self.judge(request, shape, strategy, &[]);
             return self.tally_one_by_one(shape, Some(&judgement));
         }
         if self.cluster.shape(shape).has_node_terms {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::cluster::NodeIdx;
 use crate::cluster::room::Claim;
 use crate::cluster::shape::ShapeIdx;
+use crate::labels::Labels;
 use crate::name::WorkloadId;
 use crate::queues::QueueIdx;
 use crate::units::{Span, Time};
@@ -27,6 +28,8 @@ pub(crate) struct TaskRef {
 pub(crate) struct Job {
     pub(crate) spec: Arc<Workload>,
     pub(crate) shape: ShapeIdx,
+    /// Its labels, as far as anybody asked about them when it was put into its queue.
+    pub(crate) facet: Option<Arc<Labels>>,
     pub(crate) queue: QueueIdx,
     pub(crate) state: State,
     pub(crate) tasks: SmallVec<[Slot; 1]>,

@@ -256,7 +256,8 @@ impl Cluster {
         }
         need.named.sort_unstable();
         self.shapes_made += 1;
-        let mut shape = Shape::new(key.clone(), need, &self.models);
+        let mut shape = Shape::new(key, need, &self.models);
+        let key = shape.key.clone();
         shape.stamp = self.shapes_made;
         let index = self
             .shapes

@@ -1,20 +1,78 @@
 //! Request shapes: each distinct request is looked at once, however many workloads share it.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::cluster::room::{CPU, JOBS, MEMORY, ModelIdx, Need, STORAGE};
+use crate::labels::Labels;
 use crate::name::GpuModel;
 use crate::request::{GpuAsk, MigProfile, Request};
 
 /// Dense number of a shape.
 pub(crate) type ShapeIdx = u32;
 
-/// What distinguishes shapes: the request, and GPU models that are closed to it for the moment.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// What distinguishes shapes: the request, and GPU models that are closed to it for the moment. The
+/// task's own labels do not: no node asks about them, and in some clusters no two tasks have the same.
+#[derive(Clone, Debug)]
 pub(crate) struct ShapeKey {
     pub(crate) request: Arc<Request>,
     /// Models that the queue may not use more of.
     pub(crate) closed: Vec<ModelIdx>,
+}
+
+impl ShapeKey {
+    /// Everything that counts.
+    fn parts(&self) -> impl PartialEq + Hash {
+        let Request {
+            gpu,
+            exclusive,
+            min_gpu_memory,
+            models,
+            preferred_model,
+            nvlink,
+            cpu,
+            memory,
+            storage,
+            resources,
+            tokens,
+            node,
+            node_selector,
+            required_nodes,
+            preferred_nodes,
+            tolerations,
+            labels: _,
+            affinity,
+            spread,
+        } = &*self.request;
+        let devices = (gpu, exclusive, min_gpu_memory, models, preferred_model, nvlink);
+        let amounts = (cpu, memory, storage, resources, tokens);
+        let nodes = (node, node_selector, required_nodes, preferred_nodes, tolerations);
+        (devices, amounts, nodes, affinity, spread, &self.closed)
+    }
+
+    /// The same without labels, for a shape that others will share.
+    fn unlabelled(mut self) -> Self {
+        if !self.request.labels.is_empty() {
+            let request = Request { labels: Labels::new(), ..(*self.request).clone() };
+            self.request = Arc::new(request);
+        }
+        self
+    }
+}
+
+impl PartialEq for ShapeKey {
+    fn eq(&self, other: &Self) -> bool {
+        let same = Arc::ptr_eq(&self.request, &other.request) && self.closed == other.closed;
+        same || self.parts() == other.parts()
+    }
+}
+
+impl Eq for ShapeKey {}
+
+impl Hash for ShapeKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
 }
 
 /// A request, prepared for fast answers.
@@ -58,6 +116,7 @@ pub(crate) enum ModelVerdict {
 
 impl Shape {
     pub(crate) fn new(key: ShapeKey, need: Need, models: &[GpuModel]) -> Self {
+        let key = key.unlabelled();
         let request = &key.request;
         let ask = match request.gpu {
             GpuAsk::None => Ask::None,

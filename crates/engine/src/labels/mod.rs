@@ -141,6 +141,11 @@ impl Selector {
         self.match_labels.is_empty() && self.exprs.is_empty()
     }
 
+    /// The labels that it asks about, some perhaps twice.
+    pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.match_labels.keys().chain(self.exprs.iter().map(|expr| &expr.key))
+    }
+
     /// Whether a task with these labels is picked.
     pub fn matches(&self, labels: &Labels) -> bool {
         carries(labels, &self.match_labels) && self.exprs.iter().all(|expr| expr.matches(labels))
