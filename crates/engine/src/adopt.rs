@@ -78,7 +78,9 @@ impl Scheduler {
             self.adopt_seat(index, task, node, devices.as_deref());
             if let Some(new) = self.jobs.get_mut(index).tasks[task as usize].seat.as_mut() {
                 new.confirmed = seat.confirmed;
-                new.terminating = seat.terminating;
+            }
+            if seat.terminating {
+                self.begin_to_stop(index, task);
             }
         }
         self.enter_phase(index, Phase::Placed, adopted.placed_at.min(self.now));

@@ -123,9 +123,7 @@ impl Scheduler {
             }
             Event::Terminating { workload, task } => {
                 let job = self.seated(&workload, task)?;
-                if let Some(seat) = self.jobs.get_mut(job).tasks[task as usize].seat.as_mut() {
-                    seat.terminating = true;
-                }
+                self.begin_to_stop(job, task);
                 self.stoppable.remove(&job);
                 Ok(())
             }
@@ -210,7 +208,8 @@ impl Scheduler {
         let (jobs, cluster) = (&self.jobs, &self.cluster);
         self.terms.watch(&workload.request, || {
             let ours = jobs.iter().flat_map(|(_, job)| {
-                job.seats().map(move |(_, seat)| (seat.node, &job.spec.request.labels))
+                let labels = &job.spec.request.labels;
+                job.seats().map(move |(_, seat)| (seat.node, labels, seat.terminating))
             });
             let hosts = cluster
                 .hosts
@@ -218,7 +217,8 @@ impl Scheduler {
                 .enumerate()
                 .filter_map(|(node, host)| Some((node, host.as_ref()?)));
             let foreign = hosts.flat_map(|(node, host)| {
-                host.foreign.values().map(move |(uses, _)| (node as NodeIdx, &uses.labels))
+                let uses = host.foreign.values().map(|(uses, _)| uses);
+                uses.map(move |uses| (node as NodeIdx, &uses.labels, uses.terminating))
             });
             Box::new(ours.chain(foreign))
         });

@@ -370,5 +370,6 @@ fn moved(
 }
 
 fn subject(uses: &ForeignUse) -> Subject<'_> {
-    Subject { labels: &uses.labels, affinity: &uses.keeps_away, tokens: &uses.tokens }
+    let ForeignUse { labels, keeps_away: affinity, tokens, terminating: going, .. } = uses;
+    Subject { labels, affinity, tokens, going: *going }
 }

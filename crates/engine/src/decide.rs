@@ -125,13 +125,10 @@ impl Scheduler {
         let mut rooms = std::collections::BTreeMap::new();
         for (node, claim) in planned {
             let room = rooms.entry(*node).or_insert_with(|| self.cluster.room(*node).clone());
-            if room.overcommitted() || fit::lack(shape, room).is_some() || !room.has_slices(claim) {
+            if fit::lack(shape, room).is_some() || !room.has(claim) {
                 return false;
             }
             room.book(claim);
-            if room.overcommitted() {
-                return false;
-            }
         }
         self.can_pay(job, planned)
     }

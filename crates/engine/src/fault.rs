@@ -184,10 +184,9 @@ impl Scheduler {
     /// From now on its tasks are on their way out; they hold what they have until they are gone.
     pub(crate) fn stop(&mut self, job: JobIdx) {
         self.unmark_placed(job);
-        let job = self.jobs.get_mut(job);
-        job.state = State::Stopping;
-        for seat in job.tasks.iter_mut().filter_map(|slot| slot.seat.as_mut()) {
-            seat.terminating = true;
+        self.jobs.get_mut(job).state = State::Stopping;
+        for task in 0..self.jobs.get(job).spec.tasks {
+            self.begin_to_stop(job, task);
         }
     }
 

@@ -145,6 +145,8 @@ pub struct ForeignUse {
     pub labels: Labels,
     /// Its own required terms that keep others away: selector and topology key.
     pub keeps_away: Vec<crate::request::TaskAffinity>,
+    /// It is being stopped: it still holds what it has, but nobody is spread because of it.
+    pub terminating: bool,
 }
 
 /// What somebody else uses of one GPU.

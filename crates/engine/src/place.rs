@@ -8,8 +8,9 @@ use crate::cluster::room::{Claim, DeviceClaim, ModelIdx};
 use crate::cluster::shape::{Ask, ShapeIdx};
 use crate::cluster::{NodeIdx, pick};
 use crate::decision::QuotaResource;
+use crate::labels;
 use crate::quota::{Charge, Excess};
-use crate::request::Request;
+use crate::request::{Request, Spread};
 use crate::scheduler::{Cursor, Scheduler};
 use crate::strategy::{Strategy, View};
 use crate::task::JobIdx;
@@ -351,7 +352,20 @@ impl Scheduler {
             );
             eligible[*node as usize] = !barred;
         }
-        self.terms.judge(&mut self.cluster, request, |node| eligible[node as usize], without)
+        let mut tainted = vec![false; eligible.len()];
+        if request.spread.iter().any(|spread| spread.honor_taints) {
+            for node in &self.cluster.order {
+                let taints = &self.cluster.host(*node).spec.taints;
+                tainted[*node as usize] =
+                    labels::first_untolerated(taints, &request.tolerations).is_some();
+            }
+        }
+        let counts = |node: NodeIdx, spread: &Spread| {
+            let node = node as usize;
+            (eligible[node] || spread.ignore_node_affinity)
+                && !(tainted[node] && spread.honor_taints)
+        };
+        self.terms.judge(&mut self.cluster, request, counts, without)
     }
 
     /// How many tasks of the shape fit now, counted up to `enough`.

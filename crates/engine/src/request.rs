@@ -152,13 +152,15 @@ pub struct TaskAffinity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Side {
-    /// In a domain where such a task is.
+    /// In a domain where such a task is. If there is none in any domain of the required terms with the
+    /// same selector, a task that the selector means may be the first.
     Near,
     /// In a domain where no such task is.
     Away,
 }
 
-/// Keep the counts of matching tasks in the domains of a topology within `max_skew`.
+/// Keep the counts of matching tasks in the domains of a topology within `max_skew`. A node counts if it
+/// has a value of every key that the task is to be spread over. Tasks that are being stopped do not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spread {
@@ -174,6 +176,12 @@ pub struct Spread {
     /// With fewer eligible domains than this the emptiest counts as zero.
     #[serde(default)]
     pub min_domains: u32,
+    /// Nodes count even where the task's own node selector and affinity do not let it go.
+    #[serde(default)]
+    pub ignore_node_affinity: bool,
+    /// Nodes with taints that the task does not tolerate do not count.
+    #[serde(default)]
+    pub honor_taints: bool,
 }
 
 fn yes() -> bool {

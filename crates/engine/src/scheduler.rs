@@ -227,7 +227,7 @@ impl Scheduler {
         let queue = self.jobs.get(job).queue;
         self.cluster.book(node, &claim);
         self.cluster.host_mut(node).tasks.push(TaskRef { job, task });
-        self.terms.moved(node, Subject::of(&spec.request), 1);
+        self.terms.moved(node, Subject::of(&spec.request, false), 1);
         self.queues.charge(queue, &Charge::of(&claim), 1, self.now, self.policy.half_life);
         let known = self.cluster.host(node).spec.chooser == crate::node::Chooser::Engine;
         let seat = Seat { node, claim, confirmed: false, terminating: false, known };
@@ -244,10 +244,21 @@ impl Scheduler {
         if let Some(at) = host.tasks.iter().position(|on| *on == TaskRef { job, task }) {
             host.tasks.swap_remove(at);
         }
-        self.terms.moved(seat.node, Subject::of(&spec.request), -1);
+        self.terms.moved(seat.node, Subject::of(&spec.request, seat.terminating), -1);
         self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, self.policy.half_life);
         self.settle(seat.node);
         Some(seat.node)
+    }
+
+    /// A task is being stopped; it holds what it has until it is gone.
+    pub(crate) fn begin_to_stop(&mut self, job: JobIdx, task: u32) {
+        let spec = self.jobs.get(job).spec.clone();
+        let seat = self.jobs.get_mut(job).tasks[task as usize].seat.as_mut();
+        let Some(seat) = seat.filter(|seat| !seat.terminating) else { return };
+        seat.terminating = true;
+        self.terms.begins_to_go(seat.node, &spec.request.labels);
+        // Somebody may have too many such tasks around.
+        self.improved |= self.terms.ask_about(&spec.request.labels);
     }
 
     /// A node got room: holds on it take their part before anybody else can.

@@ -294,9 +294,13 @@ impl Scheduler {
 
     /// Books a task where it is, whether or not there is room: that is a fact.
     pub(crate) fn seat_as_found(&mut self, job: JobIdx, task: u32, seat: Seat) {
-        let node = seat.node;
+        let (node, terminating) = (seat.node, seat.terminating);
         self.seat(job, task, node, seat.claim.clone());
-        self.jobs.get_mut(job).tasks[task as usize].seat = Some(seat);
+        let staying = Seat { terminating: false, ..seat };
+        self.jobs.get_mut(job).tasks[task as usize].seat = Some(staying);
+        if terminating {
+            self.begin_to_stop(job, task);
+        }
         if self.cluster.room(node).overcommitted() {
             self.cluster.host_mut(node).disturbed = true;
         }

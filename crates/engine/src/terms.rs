@@ -19,8 +19,8 @@ type Counts = FxHashMap<NodeIdx, u32>;
 /// Where tasks are that somebody's terms ask about, and whose terms ask.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Terms {
-    /// For each selector in use: how many terms use it, and matching tasks by node.
-    selectors: BTreeMap<Selector, (u32, Counts)>,
+    /// For each selector in use: how many terms use it, and whom it means.
+    selectors: BTreeMap<Selector, Meant>,
     /// For each term of a running task: by node, how many tasks have it.
     owners: BTreeMap<TaskAffinity, Counts>,
     /// Holders of tokens that the whole cluster must agree on.
@@ -31,17 +31,39 @@ pub(crate) struct Terms {
     changed_keys: Vec<Arc<str>>,
 }
 
+/// Whom a selector means.
+#[derive(Clone, Debug, Default)]
+struct Meant {
+    terms: u32,
+    /// All such tasks.
+    tasks: Counts,
+    /// Those of them that are being stopped.
+    going: Counts,
+}
+
+impl Meant {
+    fn moved(&mut self, node: NodeIdx, going: bool, sign: i32) {
+        count(&mut self.tasks, node, sign);
+        if going {
+            count(&mut self.going, node, sign);
+        }
+    }
+}
+
 /// A task as terms see it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     pub(crate) labels: &'a Labels,
     pub(crate) affinity: &'a [TaskAffinity],
     pub(crate) tokens: &'a BTreeMap<TokenName, TokenUse>,
+    /// It is being stopped.
+    pub(crate) going: bool,
 }
 
 impl<'a> Subject<'a> {
-    pub(crate) fn of(request: &'a Request) -> Self {
-        Self { labels: &request.labels, affinity: &request.affinity, tokens: &request.tokens }
+    pub(crate) fn of(request: &'a Request, going: bool) -> Self {
+        let Request { labels, affinity, tokens, .. } = request;
+        Self { labels, affinity, tokens, going }
     }
 }
 
@@ -101,20 +123,20 @@ impl Terms {
     pub(crate) fn watch<'a>(
         &mut self,
         request: &Request,
-        existing: impl Fn() -> Box<dyn Iterator<Item = (NodeIdx, &'a Labels)> + 'a>,
+        existing: impl Fn() -> Box<dyn Iterator<Item = (NodeIdx, &'a Labels, bool)> + 'a>,
     ) {
         for selector in selectors(request) {
-            if let Some(entry) = self.selectors.get_mut(selector) {
-                entry.0 += 1;
+            if let Some(meant) = self.selectors.get_mut(selector) {
+                meant.terms += 1;
                 continue;
             }
-            let mut counts = Counts::default();
-            for (node, labels) in existing() {
+            let mut meant = Meant { terms: 1, ..Meant::default() };
+            for (node, labels, going) in existing() {
                 if selector.matches(labels) {
-                    *counts.entry(node).or_default() += 1;
+                    meant.moved(node, going, 1);
                 }
             }
-            self.selectors.insert(selector.clone(), (1, counts));
+            self.selectors.insert(selector.clone(), meant);
             self.ask(selector, 1);
         }
     }
@@ -122,9 +144,9 @@ impl Terms {
     /// Stops counting for the terms of a request.
     pub(crate) fn unwatch(&mut self, request: &Request) {
         for selector in selectors(request) {
-            if let Some(entry) = self.selectors.get_mut(selector) {
-                entry.0 -= 1;
-                if entry.0 == 0 {
+            if let Some(meant) = self.selectors.get_mut(selector) {
+                meant.terms -= 1;
+                if meant.terms == 0 {
                     self.selectors.remove(selector);
                     self.ask(selector, -1);
                 }
@@ -134,9 +156,9 @@ impl Terms {
 
     /// A task came to (`sign` 1) or left (`sign` -1) a node.
     pub(crate) fn moved(&mut self, node: NodeIdx, task: Subject<'_>, sign: i32) {
-        for (selector, (_, counts)) in &mut self.selectors {
+        for (selector, meant) in &mut self.selectors {
             if selector.matches(task.labels) {
-                count(counts, node, sign);
+                meant.moved(node, task.going, sign);
             }
         }
         for term in task.affinity {
@@ -162,25 +184,36 @@ impl Terms {
         }
     }
 
-    /// What the terms say about each node for one more task of this request. `without` are tasks
-    /// to be thought away (victims of a preemption).
+    /// A task that was there begins to be stopped.
+    pub(crate) fn begins_to_go(&mut self, node: NodeIdx, labels: &Labels) {
+        for (selector, meant) in &mut self.selectors {
+            if selector.matches(labels) {
+                count(&mut meant.going, node, 1);
+            }
+        }
+    }
+
+    /// What the terms say about each node for one more task of this request. `counts` says whether a
+    /// node counts for a spread, `without` are tasks to be thought away (victims of a preemption).
     pub(crate) fn judge(
         &self,
         cluster: &mut Cluster,
         request: &Request,
-        eligible: impl Fn(NodeIdx) -> bool,
+        counts: impl Fn(NodeIdx, &Spread) -> bool,
         without: &[(NodeIdx, &Request)],
     ) -> Judgement {
         let mut judgement = Judgement { verdicts: vec![Verdict::default(); cluster.hosts.len()] };
         for term in &request.affinity {
-            let counts = self.matching(&term.selector, without);
-            let domains = cluster.domains(&term.key);
-            judgement.affinity(term, domains, &counts, term.selector.matches(&request.labels));
+            let tasks = self.tasks(&term.selector, without);
+            let first = is_first(cluster, request, term, &tasks);
+            judgement.affinity(term, cluster.domains(&term.key), &tasks, first);
         }
         for spread in &request.spread {
-            let counts = self.matching(&spread.selector, without);
+            let tasks = self.staying(&spread.selector, without);
+            let outside = outside(cluster, request, spread);
+            let counts = |node: NodeIdx| !outside[node as usize] && counts(node, spread);
             let domains = cluster.domains(&spread.key);
-            judgement.spread(spread, domains, &counts, &eligible, &request.labels);
+            judgement.spread(spread, domains, &tasks, &counts, &request.labels);
         }
         for (term, owners) in &self.owners {
             if term.selector.matches(&request.labels) {
@@ -197,9 +230,10 @@ impl Terms {
         judgement
     }
 
-    fn matching(&self, selector: &Selector, without: &[(NodeIdx, &Request)]) -> Counts {
+    /// The tasks that a selector means.
+    fn tasks(&self, selector: &Selector, without: &[(NodeIdx, &Request)]) -> Counts {
         let mut counts =
-            self.selectors.get(selector).map(|entry| entry.1.clone()).unwrap_or_default();
+            self.selectors.get(selector).map(|meant| meant.tasks.clone()).unwrap_or_default();
         for (node, request) in without {
             if selector.matches(&request.labels) {
                 count(&mut counts, *node, -1);
@@ -207,6 +241,42 @@ impl Terms {
         }
         counts
     }
+
+    /// The same without those that are being stopped.
+    fn staying(&self, selector: &Selector, without: &[(NodeIdx, &Request)]) -> Counts {
+        let mut counts = self.tasks(selector, without);
+        for (node, going) in self.selectors.get(selector).iter().flat_map(|meant| &meant.going) {
+            for _ in 0..*going {
+                count(&mut counts, *node, -1);
+            }
+        }
+        counts
+    }
+}
+
+/// Whether a task that wants to be near others may start anywhere, because it is itself one of those and
+/// there are none yet where any of its terms looks for them.
+fn is_first(cluster: &mut Cluster, request: &Request, term: &TaskAffinity, tasks: &Counts) -> bool {
+    let alike = |other: &&TaskAffinity| {
+        other.side == Side::Near && other.weight.is_none() && other.selector == term.selector
+    };
+    term.selector.matches(&request.labels)
+        && request.affinity.iter().filter(alike).all(|other| {
+            let domains = cluster.domains(&other.key);
+            tasks.keys().all(|node| domains.of[*node as usize].is_none())
+        })
+}
+
+/// By node number, whether a value of some key is missing that the task is to be spread over, by force
+/// or by preference as this spread is.
+fn outside(cluster: &mut Cluster, request: &Request, spread: &Spread) -> Vec<bool> {
+    let mut outside = vec![false; cluster.hosts.len()];
+    for other in request.spread.iter().filter(|other| other.required == spread.required) {
+        for (outside, domain) in outside.iter_mut().zip(&cluster.domains(&other.key).of) {
+            *outside |= domain.is_none();
+        }
+    }
+    outside
 }
 
 fn owners_left(term: &TaskAffinity, owners: &Counts, without: &[(NodeIdx, &Request)]) -> Counts {
@@ -244,10 +314,8 @@ pub(crate) struct Verdict {
 }
 
 impl Judgement {
-    fn affinity(&mut self, term: &TaskAffinity, domains: &Domains, counts: &Counts, own: bool) {
-        let totals = by_domain(domains, counts);
-        // The first of a group that wants to be together may start anywhere.
-        let first = own && totals.is_empty();
+    fn affinity(&mut self, term: &TaskAffinity, domains: &Domains, tasks: &Counts, first: bool) {
+        let totals = by_domain(domains, tasks);
         for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
             let here = domain.is_some_and(|domain| totals.contains_key(&domain));
             match (term.side, term.weight) {
@@ -281,15 +349,15 @@ impl Judgement {
         &mut self,
         spread: &Spread,
         domains: &Domains,
-        counts: &Counts,
-        eligible: &impl Fn(NodeIdx) -> bool,
+        tasks: &Counts,
+        counts: &impl Fn(NodeIdx) -> bool,
         own: &Labels,
     ) {
         let mut totals: BTreeMap<u32, u32> = BTreeMap::new();
         for (node, domain) in domains.of.iter().enumerate() {
-            if let Some(domain) = domain.filter(|_| eligible(node as NodeIdx)) {
+            if let Some(domain) = domain.filter(|_| counts(node as NodeIdx)) {
                 *totals.entry(domain).or_default() +=
-                    counts.get(&(node as NodeIdx)).copied().unwrap_or(0);
+                    tasks.get(&(node as NodeIdx)).copied().unwrap_or(0);
             }
         }
         let emptiest =

@@ -389,5 +389,13 @@ fn near(expr: Expr, weight: Option<u32>) -> TaskAffinity {
 
 fn skew(max_skew: u32) -> Spread {
     let selector = Selector::default();
-    Spread { selector, key: "node".into(), max_skew, required: true, min_domains: 0 }
+    Spread {
+        selector,
+        key: "node".into(),
+        max_skew,
+        required: true,
+        min_domains: 0,
+        ignore_node_affinity: false,
+        honor_taints: false,
+    }
 }

@@ -197,6 +197,24 @@ impl Room {
         })
     }
 
+    /// Whether all that a claim names is left. What it does not name does not matter, even where it is
+    /// over-committed.
+    pub(crate) fn has(&self, claim: &Claim) -> bool {
+        let need = &claim.need;
+        let plain = need.amounts.iter().zip(self.free);
+        let mut room = self.clone();
+        plain.into_iter().all(|(need, free)| *need == 0 || *need <= free)
+            && need.named.iter().all(|(at, amount)| *amount == 0 || *amount <= self.named(*at))
+            && self.has_slices(claim)
+            && claim.devices.iter().all(|part| {
+                let device = &mut room.devices[usize::from(part.device)];
+                let alone = device.exclusive == 0 && !(part.exclusive && device.users > 0);
+                // Slices of one claim may share a device, and so count one after the other.
+                (device.milli, device.mib) = (device.milli - part.milli, device.mib - part.mib);
+                alone && device.milli >= 0 && device.mib >= 0
+            })
+    }
+
     /// Whether something is used beyond what there is.
     pub(crate) fn overcommitted(&self) -> bool {
         self.free.iter().any(|left| *left < 0)

@@ -106,8 +106,9 @@ pub fn foreign() -> impl Strategy<Value = ForeignUse> {
     let gpus =
         prop::collection::btree_map((0..4_u8).prop_map(|g| format!("g{g}").into()), gpu, 0..3);
     let away = prop::option::weighted(0.1, selector());
-    (0..40_u64, 0..80_u64, gpus, 0..3_u32, labels(), away, 0..6_u8).prop_map(
-        |(cpu, memory, gpus, gpu_count, labels, away, extra)| ForeignUse {
+    (0..40_u64, 0..80_u64, gpus, 0..3_u32, labels(), away, 0..6_u8, any::<bool>()).prop_map(
+        |(cpu, memory, gpus, gpu_count, labels, away, extra, terminating)| ForeignUse {
+            terminating,
             cpu: MilliCpu(cpu * 1000),
             memory: MiB(memory * 1024),
             gpus,

@@ -29,6 +29,8 @@ pub struct Seat {
     pub node: NodeId,
     pub gpus: Gpus,
     pub since: Time,
+    /// It is being stopped.
+    pub going: bool,
 }
 
 /// The second set of books.
@@ -115,6 +117,10 @@ impl Ledger {
             Event::Refused { workload, task } | Event::Gone { workload, task } => {
                 self.seats.remove(&(workload.clone(), *task));
             }
+            Event::Terminating { workload, task } => {
+                let seat = self.seats.get_mut(&(workload.clone(), *task));
+                seat.expect("only a task with a place is stopped").going = true;
+            }
             Event::Devices { workload, task, .. } => {
                 self.reload(engine, |id, number, _| id == workload && number == *task);
             }
@@ -126,8 +132,12 @@ impl Ledger {
         let id = &adopted.workload.id;
         self.workloads.insert(id.clone(), adopted.workload.clone());
         for seat in &adopted.seats {
-            let seat_here =
-                Seat { node: seat.node.clone(), gpus: Gpus::Count(0), since: adopted.placed_at };
+            let seat_here = Seat {
+                node: seat.node.clone(),
+                gpus: Gpus::Count(0),
+                since: adopted.placed_at,
+                going: seat.terminating,
+            };
             self.seats.insert((id.clone(), seat.task), seat_here);
         }
         let mut lost: Vec<NodeId> = adopted.seats.iter().map(|seat| seat.node.clone()).collect();
@@ -259,7 +269,12 @@ impl Ledger {
         assert!(open, "{} is placed on the closed node {}", workload.id, host.spec.id);
         check_node(&workload, &host.spec);
         crate::terms::check(self, &workload, &placement.node);
-        let seat = Seat { node: placement.node.clone(), gpus: placement.gpus.clone(), since: now };
+        let seat = Seat {
+            node: placement.node.clone(),
+            gpus: placement.gpus.clone(),
+            since: now,
+            going: false,
+        };
         self.seats.insert((workload.id.clone(), placement.task), seat);
         self.check_amounts(&workload, &host);
         self.check_devices(&workload, &host, &placement.gpus);

@@ -58,13 +58,15 @@ fn affinity() -> impl Strategy<Value = TaskAffinity> {
 }
 
 fn spread() -> impl Strategy<Value = Spread> {
-    (selector(), domain(), 1..3_u32, any::<bool>(), 0..3_u32).prop_map(
-        |(selector, key, max_skew, required, least)| Spread {
+    (selector(), domain(), 1..3_u32, any::<bool>(), 0..3_u32, any::<(bool, bool)>()).prop_map(
+        |(selector, key, max_skew, required, least, (ignore, honor))| Spread {
             selector,
             key,
             max_skew,
             required,
             min_domains: least,
+            ignore_node_affinity: ignore,
+            honor_taints: honor,
         },
     )
 }
@@ -99,7 +101,11 @@ pub fn request() -> impl Strategy<Value = Request> {
         Just(TokenUse::OneTask)
     ];
     let nodes = (seldom(0.1, term()), seldom(0.1, term()), seldom(0.04, 0..4_u8), 0..3_u8);
-    let terms = (labels(), seldom(0.12, affinity()), seldom(0.1, spread()), seldom(0.12, usage));
+    let affinities = prop_oneof![15 => Just(0..=0), 1 => Just(1..=1), 1 => Just(1..=2)]
+        .prop_flat_map(|count| prop::collection::vec(affinity(), count));
+    let spreads = prop_oneof![17 => Just(0..=0), 1 => Just(1..=1), 1 => Just(1..=2)]
+        .prop_flat_map(|count| prop::collection::vec(spread(), count));
+    let terms = (labels(), affinities, spreads, seldom(0.12, usage));
     (device, amounts, nodes, terms).prop_map(|(device, amounts, nodes, terms)| {
         let (gpu, exclusive, large, model, preferred, nvlink) = device;
         let one_of = |model: Option<usize>| model.map(|model| MODELS[model].0.into());
@@ -128,8 +134,8 @@ pub fn request() -> impl Strategy<Value = Request> {
                 .into_iter()
                 .collect(),
             labels: terms.0,
-            affinity: terms.1.into_iter().collect(),
-            spread: terms.2.into_iter().collect(),
+            affinity: terms.1,
+            spread: terms.2,
         }
     })
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use agentaflow_engine::labels::{Labels, node_matches};
+use agentaflow_engine::labels::{Labels, first_untolerated, node_matches};
 use agentaflow_engine::{NodeId, Side, Spread, TaskAffinity, TokenName, TokenUse, Workload};
 
 use crate::ledger::Ledger;
@@ -36,6 +36,7 @@ struct Task<'a> {
     labels: &'a Labels,
     terms: &'a [TaskAffinity],
     tokens: &'a BTreeMap<TokenName, TokenUse>,
+    going: bool,
 }
 
 fn tasks(ledger: &Ledger) -> Vec<Task<'_>> {
@@ -46,6 +47,7 @@ fn tasks(ledger: &Ledger) -> Vec<Task<'_>> {
             labels: &request.labels,
             terms: &request.affinity,
             tokens: &request.tokens,
+            going: seat.going || ledger.stopping.contains(id),
         }
     });
     let foreign = ledger.nodes.iter().flat_map(|(node, host)| {
@@ -54,6 +56,7 @@ fn tasks(ledger: &Ledger) -> Vec<Task<'_>> {
             labels: &uses.labels,
             terms: &uses.keeps_away,
             tokens: &uses.tokens,
+            going: uses.terminating,
         })
     });
     ours.chain(foreign).collect()
@@ -76,7 +79,15 @@ fn check_affinity(
     match term.side {
         Side::Away => assert!(!here, "{} is near what it wants to be away from", workload.id),
         Side::Near => {
-            let anywhere = meant().any(|task| ledger.domain(task.node, &term.key).is_some());
+            let alike = |other: &&TaskAffinity| {
+                other.side == Side::Near
+                    && other.weight.is_none()
+                    && other.selector == term.selector
+            };
+            let anywhere =
+                workload.request.affinity.iter().filter(alike).any(|other| {
+                    meant().any(|task| ledger.domain(task.node, &other.key).is_some())
+                });
             let first = term.selector.matches(&workload.request.labels) && !anywhere;
             let has_domain = ledger.domain(node, &term.key).is_some();
             assert!(
@@ -99,11 +110,17 @@ fn check_spread(
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     for (id, host) in &ledger.nodes {
         let named = request.node.as_ref().is_none_or(|wanted| wanted == id);
-        let eligible =
+        let selected =
             named && node_matches(&request.required_nodes, id.as_str(), &host.spec.labels);
+        let tolerated = first_untolerated(&host.spec.taints, &request.tolerations).is_none();
+        let mut others = request.spread.iter().filter(|other| other.required == spread.required);
+        let eligible = (selected || spread.ignore_node_affinity)
+            && (tolerated || !spread.honor_taints)
+            && others.all(|other| ledger.domain(id, &other.key).is_some());
         if let Some(domain) = ledger.domain(id, &spread.key).filter(|_| eligible) {
-            let matching =
-                |task: &&Task<'_>| task.node == id && spread.selector.matches(task.labels);
+            let matching = |task: &&Task<'_>| {
+                task.node == id && spread.selector.matches(task.labels) && !task.going
+            };
             *counts.entry(domain).or_default() += tasks.iter().filter(matching).count() as u32;
         }
     }

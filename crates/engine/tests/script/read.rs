@@ -233,7 +233,7 @@ pub(crate) fn affinity(words: &mut Words) -> Vec<TaskAffinity> {
 }
 
 /// `skew=1:zone:app=web` must, `soft-skew=…` would like to; `skew=1:zone:app=web:3` with at least
-/// three domains.
+/// three domains; `ignore-affinity` and `honor-taints` behind that say which nodes count.
 fn skews(words: &mut Words) -> Vec<Spread> {
     let mut found = Vec::new();
     for (name, required) in [("skew", true), ("soft-skew", false)] {
@@ -242,8 +242,18 @@ fn skews(words: &mut Words) -> Vec<Spread> {
             let max_skew = words.number(parts.next().unwrap_or_default()) as u32;
             let key = parts.next().unwrap_or_default().to_owned();
             let selector = selector(parts.next().unwrap_or_default());
-            let min_domains = parts.next().map_or(0, |domains| words.number(domains) as u32);
-            found.push(Spread { selector, key, max_skew, required, min_domains });
+            let rest: Vec<&str> = parts.collect();
+            let least = rest.iter().find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
+            let min_domains = least.map_or(0, |domains| words.number(domains) as u32);
+            found.push(Spread {
+                selector,
+                key,
+                max_skew,
+                required,
+                min_domains,
+                ignore_node_affinity: rest.contains(&"ignore-affinity"),
+                honor_taints: rest.contains(&"honor-taints"),
+            });
         }
     }
     found
@@ -352,6 +362,7 @@ pub(crate) fn foreign(mut words: Words) -> Answer<ForeignUse> {
         };
         uses.gpus.insert(gpu.into(), usage);
     }
+    uses.terminating = words.flag("stopping");
     uses.labels = words.labels("labels");
     uses.keeps_away = affinity(&mut words);
     uses.tokens =

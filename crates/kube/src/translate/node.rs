@@ -23,6 +23,9 @@ const LONGEST_NAME: usize = 253;
 /// What the device plugin adds to the model of a GPU that it slices by time.
 const SHARED_SUFFIX: &str = "-SHARED";
 
+/// What the product of a GPU contains whose slices are counted as GPUs, the single strategy of MIG.
+const SLICED: &str = "-MIG-";
+
 /// A node as the engine is told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeView {
@@ -80,8 +83,10 @@ fn units(node: &Node, allocatable: u64, devices: Option<&GpuNode>) -> Units {
     let shared = replicas.unwrap_or(1).max(1);
     let registered =
         node.status.allocatable.as_ref().is_some_and(|a| a.contains_key(names::GPU_RESOURCE));
+    let sliced = label(names::NVIDIA_PRODUCT).is_some_and(|product| product.contains(SLICED));
+    // The monitor names devices, not their slices.
     let mut units = devices
-        .filter(|_| registered)
+        .filter(|_| registered && !sliced)
         .and_then(|devices| monitored(devices, allocatable, shared))
         .unwrap_or_else(|| labelled(label, allocatable, shared));
     units.shared = shared;
@@ -138,7 +143,7 @@ fn monitored(devices: &GpuNode, allocatable: u64, shared: u32) -> Option<Units> 
 }
 
 /// Units as the labels of NVIDIA's feature discovery describe them; nameless where there are none. With MIG's single
-/// strategy the labels describe the slices, which the device plugin counts as GPUs.
+/// strategy the labels describe the slices.
 fn labelled<'a>(
     label: impl Fn(&'static str) -> Option<&'a String>,
     allocatable: u64,

@@ -7,6 +7,9 @@ use std::sync::Arc;
 /// The most alternatives that are handed to the engine.
 pub(super) const MAX_TERMS: usize = 256;
 
+/// The most pairs of alternatives that are looked at, however few of them can match.
+const MAX_PAIRS: usize = MAX_TERMS * MAX_TERMS;
+
 /// Nodes: anywhere, or those that one of the terms matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Places(Option<Vec<NodeTerm>>);
@@ -44,6 +47,9 @@ impl Places {
             (None, places) | (places, None) => return Ok(Self(places)),
             (Some(one), Some(two)) => (one, two),
         };
+        if one.len().saturating_mul(two.len()) > MAX_PAIRS {
+            return Err(TooMany);
+        }
         let mut both = Vec::new();
         for left in &one {
             for right in &two {
@@ -172,5 +178,20 @@ mod tests {
         };
         assert_eq!(many("a").and(many("b")), Err(TooMany));
         assert!(many("a").and(many("a")).is_ok());
+        let lots = || {
+            Places::any_of(
+                (0..1000)
+                    .map(|n| {
+                        let exprs = vec![
+                            Expr::new("a", Op::In, [n.to_string()]),
+                            Expr::new("b", Op::Exists, [""; 0]),
+                        ];
+                        NodeTerm { exprs, names: vec![] }
+                    })
+                    .collect(),
+            )
+        };
+        assert_eq!(lots().and(lots()), Err(TooMany), "a million pairs are not worth a look");
+        assert_eq!(lots().into_terms(), Err(TooMany));
     }
 }

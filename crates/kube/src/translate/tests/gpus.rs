@@ -83,7 +83,7 @@ fn gpus_come_from_the_monitor_then_from_labels_then_nameless() {
         (
             json!({"nvidia.com/gpu.product": "A100-SXM4-40GB-MIG-1g.5gb", "nvidia.com/gpu.memory": "4864"}),
             json!("2"),
-            Some(monitor(json!([device("u1")]), json!([]))),
+            Some(monitor(json!([device("u1"), device("u2")]), json!([]))),
             &[
                 "0 A100-SXM4-40GB-MIG-1g.5gb 4864 Healthy",
                 "1 A100-SXM4-40GB-MIG-1g.5gb 4864 Healthy",

@@ -4,6 +4,7 @@
 
 mod between;
 mod gpus;
+mod holding;
 mod hostile;
 mod nodes;
 mod ports;

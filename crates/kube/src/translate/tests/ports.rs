@@ -57,3 +57,14 @@ fn ports_count_for_host_networks_and_sidecars_but_not_for_init_containers() {
         check(&cluster, pod(spec), expected);
     }
 }
+
+#[test]
+fn a_port_on_all_addresses_stays_so_beside_one_address() {
+    let everywhere = json!({"containerPort": 1, "hostPort": 80});
+    let at = |address: &str| json!({"containerPort": 1, "hostPort": 80, "hostIP": address});
+    for ports in [json!([everywhere, at("10.0.0.1")]), json!([at("10.0.0.1"), everywhere])] {
+        let both = json!({"containers": [{"name": "c", "ports": ports}]});
+        let cluster = nodes([("n1", json!({}))]).with_pod("n1", json!({}), both);
+        check(&cluster, pod(json!({"containers": [{"name": "c", "ports": [at("10.0.0.2")]}]})), "no: Token");
+    }
+}
