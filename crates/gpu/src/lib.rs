@@ -19,4 +19,6 @@ pub use detect::{NoGpus, detect};
 pub use nvml::NvmlSource;
 pub use simulated::{DEFAULT_MODEL, MAX_GPUS, Simulated, SimulatedSpec};
 pub use smi::SmiSource;
-pub use types::{Device, DeviceProcess, GpuError, GpuSource, Host, MigDevice, ProcessLoad, Sample};
+pub use types::{
+    Device, DeviceProcess, GpuError, GpuSource, Host, MigDevice, ProcessLoad, Sample, is_unreadable,
+};

@@ -12,7 +12,7 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::structs::device::FieldId;
 
 use crate::types::{
-    Device, DeviceProcess, GpuError, GpuSource, Host, MigDevice, ProcessLoad, Sample,
+    Device, DeviceProcess, GpuError, GpuSource, Host, MigDevice, ProcessLoad, Sample, UNREADABLE,
 };
 use crate::xid::XidWatch;
 use crate::{command, mig, nvlink, throttle};
@@ -244,7 +244,7 @@ fn facts(gpu: &Handle<'_>, index: u32) -> Result<(Device, Vec<String>), NvmlErro
 /// A GPU that is there but was never readable.
 fn unreadable(index: u32) -> Device {
     let name = "unreadable NVIDIA GPU".to_owned();
-    Device { index, uuid: format!("GPU-unreadable-{index}"), name, ..Device::default() }
+    Device { index, uuid: format!("{UNREADABLE}{index}"), name, ..Device::default() }
 }
 
 fn link_ends(gpu: &Handle<'_>) -> Vec<String> {

@@ -26,6 +26,14 @@ pub struct Device {
     pub simulated: bool,
 }
 
+/// What the identifiers of GPUs begin with that are there but cannot tell their own; their number follows.
+pub(crate) const UNREADABLE: &str = "GPU-unreadable-";
+
+/// Whether an identifier stands in for that of a GPU that cannot tell its own.
+pub fn is_unreadable(uuid: &str) -> bool {
+    uuid.starts_with(UNREADABLE)
+}
+
 /// A MIG slice that exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigDevice {

@@ -28,6 +28,8 @@ struct Scripted(Arc<Mutex<Script>>);
 struct Script {
     broken: Option<String>,
     samples: Vec<Sample>,
+    /// How often it was looked at.
+    looks: u32,
 }
 
 impl Scripted {
@@ -59,6 +61,7 @@ impl GpuSource for Scripted {
     }
 
     fn sample(&self) -> Result<Vec<Sample>, GpuError> {
+        self.set(|script| script.looks += 1);
         self.read(Sample::clone)
     }
 
@@ -309,6 +312,63 @@ async fn kube_a_pod_learns_which_devices_the_kubelet_gave_it() {
         .await;
     let _ = pods.delete("train", &DeleteParams::default().grace_period(0)).await;
     server.abort();
+    stage.clear().await;
+}
+
+/// A cable to the API server that can be pulled: connections end, and new ones are refused.
+async fn cable(kubeconfig: &Path) -> (Client, tokio::sync::watch::Sender<bool>) {
+    let file = kube::config::Kubeconfig::read_from(kubeconfig).unwrap();
+    let options = kube::config::KubeConfigOptions::default();
+    let mut config = kube::Config::from_custom_kubeconfig(file, &options).await.unwrap();
+    let server = config.cluster_url.authority().unwrap().to_string();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    config.cluster_url = format!("https://{address}").parse().unwrap();
+    let (plug, plugged) = tokio::sync::watch::channel(true);
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let (server, mut plugged) = (server.clone(), plugged.clone());
+            tokio::spawn(async move {
+                let Ok(mut far) = tokio::net::TcpStream::connect(server).await else { return };
+                tokio::select! {
+                    _ = plugged.wait_for(|plugged| !plugged) => {}
+                    _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                }
+            });
+        }
+    });
+    (Client::try_from(config).unwrap(), plug)
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn kube_what_happened_while_the_api_server_was_away_is_told_when_it_is_back() {
+    let stage = Stage::set("away").await;
+    let kubeconfig = std::env::var_os("AGENTAFLOW_TEST_KUBE").map(PathBuf::from).unwrap();
+    let (client, plug) = cable(&kubeconfig).await;
+    let monitor = tokio::spawn(run(client, stage.settings(), stage.stop.clone()));
+    stage.published("the GPUNode", |node| gpu(node, 1).available).await;
+    plug.send_replace(false);
+    stage.gpus.set(|script| {
+        script.samples[0].temperature = Some(99);
+        script.looks = 0;
+    });
+    let before = stage.gpu_nodes().get(&stage.name).await.unwrap();
+    wait_for("some turns without an answer", async || {
+        let looks = stage.gpus.0.lock().unwrap().looks;
+        if looks > 3 { Ok(()) } else { Err(looks) }
+    })
+    .await;
+    assert!(!monitor.is_finished());
+    let away = stage.gpu_nodes().get(&stage.name).await.unwrap();
+    assert_eq!(away.resource_version(), before.resource_version(), "the cable was pulled");
+    stage.gpus.set(|script| script.samples[0].temperature = Some(40));
+    plug.send_replace(true);
+    stage.told("GPUOverheated").await;
+    stage.told("GPURecovered").await;
+    stage.published("all well", |node| gpu(node, 0).available).await;
+    stage.stop.cancel();
+    monitor.await.unwrap().unwrap();
     stage.clear().await;
 }
 

@@ -158,19 +158,31 @@ fn look(
     events: &mut Vec<Happening>,
 ) -> Vec<Known> {
     let mut devices = Vec::new();
+    let mut silent = 0;
     for known in &memory.devices {
         let found = gpus.devices.iter().find(|(device, _)| device.uuid == known.device.id);
+        if found.is_none() && agentaflow_gpu::is_unreadable(&known.device.id) {
+            // It has a name by now.
+            continue;
+        }
         if found.is_none() && fresh {
             let note = format!("{} is no longer in the machine", name(&known.device));
             events.push(Happening { warning: true, reason: "GPURemoved", note });
             continue;
         }
+        silent += usize::from(found.is_none());
         devices.push(step(known, found, seen, gpus, fresh, events));
     }
     for found @ (device, _) in &gpus.devices {
-        if !memory.devices.iter().any(|known| known.device.id == device.uuid) {
-            devices.push(step(&Known::default(), Some(found), seen, gpus, fresh, events));
+        if memory.devices.iter().any(|known| known.device.id == device.uuid) {
+            continue;
         }
+        // A device that cannot tell its name is one of those that are missed.
+        if silent > 0 && agentaflow_gpu::is_unreadable(&device.uuid) {
+            silent -= 1;
+            continue;
+        }
+        devices.push(step(&Known::default(), Some(found), seen, gpus, fresh, events));
     }
     devices
 }
@@ -309,10 +321,15 @@ fn line(devices: &[Known], seen: &Seen) -> StatusLine {
     }
 }
 
-/// Percent of utilisation over all devices.
+/// Percent of utilisation over all devices that answer.
 fn mean(devices: &[Known]) -> f64 {
-    let sum: f64 = devices.iter().map(|known| known.reading.utilization).sum();
-    if devices.is_empty() { 0.0 } else { sum / devices.len() as f64 }
+    let silent = |known: &&Known| {
+        let cause = known.health.trouble.as_ref().map(|trouble| trouble.cause);
+        matches!(cause, Some(Cause::Lost | Cause::Driver))
+    };
+    let answer = || devices.iter().filter(|known| !silent(known));
+    let sum: f64 = answer().map(|known| known.reading.utilization).sum();
+    sum / answer().count().max(1) as f64
 }
 
 fn device_line(known: &Known) -> DeviceLine {

@@ -163,6 +163,31 @@ fn a_lost_gpu_stays_in_the_list_until_the_machine_was_restarted() {
 }
 
 #[test]
+fn a_lost_gpu_does_not_make_the_others_look_idle() {
+    let busy = |index| with(gpu(index), |sample| sample.utilization = Some(80));
+    let report = after(&[seen(vec![busy(0), busy(1)]), seen(vec![busy(0)])]);
+    assert_eq!(report.labels[names::NODE_TIER], "high");
+}
+
+#[test]
+fn a_gpu_that_cannot_tell_its_name_is_the_one_that_is_missed() {
+    let nameless = || {
+        let (device, _) = gpu(1);
+        let uuid = "GPU-unreadable-1".to_owned();
+        let sample = Sample { uuid: uuid.clone(), fault: Some("lost".into()), ..Sample::default() };
+        (Device { uuid, memory: 0, ..device }, sample)
+    };
+    let ids = |report: &Report| -> Vec<String> {
+        report.spec.gpu_devices.iter().map(|device| device.id.clone()).collect()
+    };
+    let both = || seen(vec![gpu(0), gpu(1)]);
+    let half = || seen(vec![gpu(0), nameless()]);
+    assert_eq!(ids(&after(&[both(), half(), half()])), ["GPU-0", "GPU-1"]);
+    assert_eq!(ids(&after(&[half()])), ["GPU-0", "GPU-unreadable-1"]);
+    assert_eq!(ids(&after(&[half(), both()])), ["GPU-0", "GPU-1"]);
+}
+
+#[test]
 fn a_driver_that_fails_makes_the_node_unavailable_and_never_empty() {
     let broken = || Seen { gpus: Err("version mismatch".into()), ..seen(vec![]) };
     let report = after(&[seen(vec![gpu(0), gpu(1)]), broken()]);

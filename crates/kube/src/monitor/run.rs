@@ -97,7 +97,8 @@ pub async fn run(
             () = tokio::time::sleep_until(retry.unwrap_or(next).min(next)) => {}
         }
         let interval = monitor.settings.interval;
-        let looked = if Instant::now() < next { Ok(()) } else { monitor.look().await };
+        let due = Instant::now() >= next;
+        let looked = if due { monitor.look().await } else { Ok(()) };
         let seen = looked.is_ok();
         let done = match looked {
             Ok(()) => monitor.publish().await,
@@ -105,7 +106,7 @@ pub async fn run(
         };
         monitor.pulse.beat();
         let now = Instant::now();
-        if seen && now >= next {
+        if due {
             next = (next + interval).max(now);
         }
         (retry, wait) = match done {
@@ -197,10 +198,11 @@ impl Monitor {
         let facts = NodeFacts::read(&node);
         let sight = self.eyes.look().await;
         self.pulse.beat();
-        if matches!(sight, Err(GpuError::NoDriver))
-            && !facts.claims_gpus
-            && memory.devices.is_empty()
-        {
+        let without = match &sight {
+            Ok(sight) => sight.gpus.devices.is_empty(),
+            Err(error) => matches!(error, GpuError::NoDriver),
+        };
+        if without && !facts.claims_gpus && memory.devices.is_empty() {
             self.complain_once("this node has no GPUs; nothing is published until that changes");
             self.memory = Some(memory);
             self.report = None;

@@ -7,6 +7,15 @@ use agentaflow_gpu::{Device, Sample};
 use crate::names;
 use crate::slim;
 
+/// Labels by which feature discovery, clouds, people and we ourselves say that a node has GPUs.
+const SIGNS: [&str; 5] = [
+    "accelerator",
+    "cloud.google.com/gke-accelerator",
+    "k8s.amazonaws.com/accelerator",
+    "karpenter.k8s.aws/instance-gpu-count",
+    names::NODE_ENABLED,
+];
+
 /// Everything that one turn saw.
 #[derive(Clone, Debug)]
 pub struct Seen {
@@ -72,14 +81,18 @@ impl NodeFacts {
         let offers = allocatable
             .filter(|(name, _)| name.starts_with("nvidia.com/"))
             .any(|(_, amount)| amount.0 != "0");
-        let named = labels.iter().flatten().any(|(key, _)| key.starts_with("nvidia.com/gpu"));
+        let named = labels.iter().flatten().any(|(key, _)| is_sign(key));
         Self {
             name: node.metadata.name.clone().unwrap_or_default(),
             closed,
             replicas: replicas.unwrap_or(1).clamp(1, 1_000),
-            claims_gpus: offers || named || label(names::NODE_ENABLED).is_some(),
+            claims_gpus: offers || named,
         }
     }
+}
+
+fn is_sign(label: &str) -> bool {
+    label.starts_with("nvidia.com/gpu") || SIGNS.contains(&label)
 }
 
 /// A pod.
@@ -228,6 +241,9 @@ mod tests {
         let sliced =
             read(serde_json::json!({"metadata": {"labels": {names::NVIDIA_REPLICAS: "4"}}}));
         assert_eq!((sliced.replicas, sliced.claims_gpus), (4, true));
+        let cloud =
+            read(serde_json::json!({"metadata": {"labels": {"accelerator": "nvidia-tesla-v100"}}}));
+        assert!(cloud.claims_gpus);
         let odd = read(serde_json::json!({"metadata": {"labels": {names::NVIDIA_REPLICAS: "-1"}}}));
         assert_eq!(odd.replicas, 1);
     }
