@@ -147,6 +147,7 @@ pub fn foreign(pod: &Pod, around: &Surroundings<'_>) -> ForeignUse {
         gpu_count: takes.gpus.min(MAX_NODE_GPUS as u64) as u32,
         labels: terms::task_labels(pod),
         keeps_away: terms::keeps_away(pod, around.namespaces),
+        terminating: pod.metadata.deletion_timestamp.is_some(),
         ..ForeignUse::default()
     };
     let (tokens, attached) = volumes::taken_by(pod, around.volumes);

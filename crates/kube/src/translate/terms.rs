@@ -242,27 +242,22 @@ fn constraint(pod: &Pod, wanted: &TopologySpreadConstraint) -> Result<Spread, Ob
     let max_skew = u32::try_from(wanted.max_skew).ok().filter(|skew| *skew > 0);
     let max_skew =
         max_skew.ok_or_else(|| refuse(format!("a skew of {} is impossible", wanted.max_skew)))?;
-    let ignore_node_affinity = policy(wanted.node_affinity_policy.as_deref(), true) == Some(false);
-    let honor_taints = policy(wanted.node_taints_policy.as_deref(), false) == Some(true);
-    // The engine counts the nodes that affinity lets through, whatever their taints, which is the default.
-    if ignore_node_affinity || honor_taints {
-        return Err(refuse("only the default policies on affinity and taints are possible".into()));
-    }
     Ok(Spread {
         selector,
         key: topology(&wanted.topology_key, FIELD)?,
         max_skew,
         required,
         min_domains: wanted.min_domains.and_then(|least| u32::try_from(least).ok()).unwrap_or(0),
+        ignore_node_affinity: !honors(wanted.node_affinity_policy.as_deref(), true),
+        honor_taints: honors(wanted.node_taints_policy.as_deref(), false),
     })
 }
 
-/// Whether to honor something; an unknown word is none.
-fn policy(word: Option<&str>, default: bool) -> Option<bool> {
-    match word {
-        None | Some("") => Some(default),
-        Some("Honor") => Some(true),
-        Some("Ignore") => Some(false),
-        Some(_) => None,
+/// Whether something counts; a word that Kubernetes does not have means the default.
+fn honors(policy: Option<&str>, default: bool) -> bool {
+    match policy {
+        Some("Honor") => true,
+        Some("Ignore") => false,
+        _ => default,
     }
 }

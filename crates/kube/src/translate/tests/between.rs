@@ -228,4 +228,26 @@ fn pods_are_spread_over_domains() {
     }
     let elsewhere = zones().with_pod("a1", web(), json!({})).in_namespace("other");
     check_lands(&elsewhere, pod(web(), spread(json!({}))), "a1");
+    check_lands(&cluster.leaving(), pod(web(), spread(json!({}))), "a1");
+}
+
+#[test]
+fn policies_say_which_nodes_count_in_a_spread() {
+    let taint = json!({"taints": [{"key": "closed", "effect": "NoSchedule"}]});
+    let cluster = nodes([("a1", json!({"zone": "a"}))])
+        .with_node(json!({"metadata": {"name": "b1", "labels": {"zone": "b"}}, "spec": taint}))
+        .with_pod("a1", json!({"app": "web"}), json!({}));
+    let only_a = |more| with(spread(more), json!({"nodeSelector": {"zone": "a"}}));
+    let table = [
+        (spread(json!({})), "no: Spread Taint"),
+        (spread(json!({"nodeTaintsPolicy": "Ignore"})), "no: Spread Taint"),
+        (spread(json!({"nodeTaintsPolicy": "Honor"})), "a1"),
+        (only_a(json!({})), "a1"),
+        (only_a(json!({"nodeAffinityPolicy": "Honor"})), "a1"),
+        (only_a(json!({"nodeAffinityPolicy": "Ignore"})), "no: Selector Spread"),
+        (only_a(json!({"nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"})), "a1"),
+    ];
+    for (spec, expected) in table {
+        check_lands(&cluster, pod(json!({"app": "web"}), spec), expected);
+    }
 }

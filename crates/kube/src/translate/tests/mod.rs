@@ -78,6 +78,13 @@ impl Cluster {
         self
     }
 
+    /// Has the last pod deleted, though it still runs.
+    pub(super) fn leaving(mut self) -> Self {
+        let pod = self.pods.last_mut().unwrap();
+        pod.metadata.deletion_timestamp = Some(read(json!("2026-01-01T00:00:00Z")));
+        self
+    }
+
     pub(super) fn with_namespace(mut self, name: &str, labels: Value) -> Self {
         self.namespaces.set(&read(json!({"metadata": {"name": name, "labels": labels}})));
         self

@@ -65,6 +65,10 @@ fn a_port_on_all_addresses_stays_so_beside_one_address() {
     for ports in [json!([everywhere, at("10.0.0.1")]), json!([at("10.0.0.1"), everywhere])] {
         let both = json!({"containers": [{"name": "c", "ports": ports}]});
         let cluster = nodes([("n1", json!({}))]).with_pod("n1", json!({}), both);
-        check(&cluster, pod(json!({"containers": [{"name": "c", "ports": [at("10.0.0.2")]}]})), "no: Token");
+        check(
+            &cluster,
+            pod(json!({"containers": [{"name": "c", "ports": [at("10.0.0.2")]}]})),
+            "no: Token",
+        );
     }
 }
