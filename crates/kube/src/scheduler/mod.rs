@@ -12,6 +12,7 @@ mod lease;
 mod memory;
 mod metrics;
 mod owners;
+mod priorities;
 mod watch;
 mod writes;
 
@@ -99,6 +100,7 @@ pub async fn run(
         let (lease, reign, done) = (lease.clone(), reign.clone(), done.clone());
         tokio::spawn(async move { lease.keep(&reign, &done).await })
     };
+    priorities::ensure(&server).await;
     let leader = Leader::new(options, client, server, reign.clone(), health);
     let lost = leader.lead(questions, &stop).await;
     done.cancel();

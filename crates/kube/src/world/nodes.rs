@@ -93,9 +93,7 @@ impl World {
         let name: Arc<str> = names_of(&csi.metadata).1.into();
         let changed = self.volumes.set_csi_node(&csi);
         self.nodes.entry(name.clone()).or_default().csi = Some(csi);
-        if self.begun {
-            self.tell_node(&name);
-        }
+        self.tell_nodes(&name, changed);
         self.look_again(|_| changed);
     }
 
@@ -105,11 +103,20 @@ impl World {
         if let Some(entry) = self.nodes.get_mut(&name) {
             entry.csi = None;
         }
-        if self.begun {
-            self.tell_node(&name);
-        }
+        self.tell_nodes(&name, changed);
         self.look_again(|_| changed);
         self.forget_node(&name);
+    }
+
+    /// Which drivers are limited somewhere changes what every node is told, else only this one.
+    fn tell_nodes(&mut self, name: &Arc<str>, all: bool) {
+        if !self.begun {
+            return;
+        }
+        let names = if all { self.nodes.keys().cloned().collect() } else { vec![name.clone()] };
+        for name in names {
+            self.tell_node(&name);
+        }
     }
 
     /// A node is gone from the cluster: so is everything that was on it.

@@ -191,6 +191,7 @@ impl World {
     fn confirm(&mut self, key: &Key, workload: &WorkloadId, task: u32, node: &Arc<str>) {
         self.tell(Event::Confirmed { workload: workload.clone(), task });
         self.set_seat(key, Seat::Bound(node.clone()));
+        self.note_pod(key, false, "Scheduled", format!("bound to node {node}"));
         if self.groups.get(workload).is_some_and(|group| group.breaking) {
             self.delete_pod(key, None);
         }
