@@ -87,7 +87,8 @@ impl Scheduler {
         self.queues.forgive_excess(&self.cluster, self.jobs.get(index).queue);
         // Somebody may have waited for its company.
         let spec = self.jobs.get(index).spec.clone();
-        self.improved |= self.terms.ask_about(&spec.request.labels);
+        let mut roles = spec.each_role();
+        self.improved |= roles.any(|(_, request)| self.terms.ask_about(&request.labels));
         self.displace_if_due(index);
         Ok(())
     }
@@ -110,7 +111,7 @@ impl Scheduler {
     /// Looks up all that is named, so that a refusal changes nothing.
     fn found_seats(&self, adopted: &Adopted) -> Result<Vec<Found>, Rejected> {
         let Adopted { workload, seats, finished, .. } = adopted;
-        let (id, tasks) = (&workload.id, workload.tasks);
+        let (id, tasks) = (&workload.id, workload.task_count());
         let mut open = vec![true; tasks as usize];
         for task in finished.iter().copied().chain(seats.iter().map(|seat| seat.task)) {
             let slot = open.get_mut(task as usize).ok_or_else(|| Rejected::UnknownTask {
@@ -134,7 +135,8 @@ impl Scheduler {
     fn found_seat(&self, workload: &Workload, seat: &AdoptedSeat) -> Result<Found, Rejected> {
         let node = self.node_number(&seat.node)?;
         let Some(gpus) = &seat.devices else { return Ok((seat.task, node, None)) };
-        let asked = workload.request.gpu_count() as usize;
+        let request = workload.request_of(seat.task);
+        let asked = request.gpu_count() as usize;
         if gpus.len() != asked {
             return Err(Rejected::DeviceCount {
                 workload: workload.id.clone(),
@@ -143,7 +145,7 @@ impl Scheduler {
                 given: gpus.len(),
             });
         }
-        let slices = matches!(workload.request.gpu, crate::request::GpuAsk::Mig { .. });
+        let slices = matches!(request.gpu, crate::request::GpuAsk::Mig { .. });
         let mut devices = Vec::new();
         for gpu in gpus {
             let device = self.gpu_number(node, gpu)?;
@@ -169,7 +171,7 @@ impl Scheduler {
 
     fn adopt_seat(&mut self, job: JobIdx, task: u32, node: NodeIdx, devices: Option<&[usize]>) {
         self.give_way(node);
-        let shape = self.cluster.shape(self.jobs.get(job).shape);
+        let shape = self.cluster.shape(self.jobs.get(job).shape_of(task));
         let room = self.cluster.room(node);
         let claim = found_claim(shape, room, devices);
         let known = devices.is_some() || self.cluster.host(node).spec.chooser == Chooser::Engine;

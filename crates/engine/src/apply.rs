@@ -8,11 +8,11 @@ use crate::error::Rejected;
 use crate::event::{Demand, Event};
 use crate::name::{NodeId, WorkloadId};
 use crate::policy::Queue;
-use crate::request::GpuAsk;
+use crate::request::{GpuAsk, Request};
 use crate::scheduler::Scheduler;
-use crate::task::{Job, JobIdx, Slot, State};
+use crate::task::{Job, JobIdx, Part, Slot, State};
 use crate::units::Time;
-use crate::workload::{Gate, Workload};
+use crate::workload::{Gate, Role, Workload};
 
 impl Scheduler {
     /// Tells the engine what happened, and when. Times never run backwards inside: an event from
@@ -166,8 +166,7 @@ impl Scheduler {
     /// Remembers what kind of work is handed in here.
     pub(crate) fn learn_from(&mut self, workload: &Workload) {
         if self.expectation.learns {
-            let milli = self.typical_milli(workload);
-            self.expectation.learn(workload, milli);
+            self.learn_tasks(workload);
         }
         self.expectation.wanted.extend(workload.strategy.filter(|strategy| strategy.looks_ahead()));
     }
@@ -178,15 +177,20 @@ impl Scheduler {
         let queue = self.queues.find(&workload.queue).unwrap_or(crate::queues::ROOT);
         let shape = self.cluster.intern(&workload.request, Vec::new());
         self.cluster.use_shape(shape);
+        let more: Option<Arc<[Part]>> = (!workload.roles.is_empty()).then(|| {
+            let roles = workload.roles.iter();
+            roles.map(|role| self.part_of(role)).collect()
+        });
         self.watch_terms(&workload);
         self.queues.get_mut(queue).members += 1;
         self.serial += 1;
         let job = Job {
             shape,
             facet: None,
+            more,
             queue,
             state: State::Waiting,
-            tasks: SmallVec::from_elem(Slot::default(), workload.tasks as usize),
+            tasks: SmallVec::from_elem(Slot::default(), workload.task_count() as usize),
             submitted: workload.submitted.unwrap_or(self.now),
             serial: self.serial,
             placed_at: Time(0),
@@ -201,15 +205,24 @@ impl Scheduler {
         index
     }
 
+    fn part_of(&mut self, role: &Role) -> Part {
+        let shape = self.cluster.intern(&role.request, Vec::new());
+        self.cluster.use_shape(shape);
+        Part { tasks: role.tasks, shape, facet: None }
+    }
+
     fn watch_terms(&mut self, workload: &Workload) {
-        if workload.request.affinity.is_empty() && workload.request.spread.is_empty() {
-            return;
+        for (_, request) in workload.each_role().filter(|(_, request)| has_terms(request)) {
+            self.watch_terms_of(request);
         }
+    }
+
+    fn watch_terms_of(&mut self, request: &Request) {
         let (jobs, cluster) = (&self.jobs, &self.cluster);
-        self.terms.watch(&workload.request, || {
+        self.terms.watch(request, || {
             let ours = jobs.iter().flat_map(|(_, job)| {
-                let labels = &job.spec.request.labels;
-                job.seats().map(move |(_, seat)| (seat.node, labels, seat.terminating))
+                let labels = |task| &job.spec.request_of(task).labels;
+                job.seats().map(move |(task, seat)| (seat.node, labels(task), seat.terminating))
             });
             let hosts = cluster
                 .hosts
@@ -231,14 +244,20 @@ impl Scheduler {
             self.jobs.iter().map(|(_, job)| (job.serial, job.spec.clone())).collect();
         known.sort_unstable_by_key(|(serial, _)| *serial);
         for (_, workload) in known {
-            let milli = self.typical_milli(&workload);
-            self.expectation.learn(&workload, milli);
+            self.learn_tasks(&workload);
         }
     }
 
-    /// Thousandths of a GPU that each GPU of the workload means here.
-    fn typical_milli(&self, workload: &Workload) -> u32 {
-        match workload.request.gpu {
+    fn learn_tasks(&mut self, workload: &Workload) {
+        for (tasks, request) in workload.each_role() {
+            let milli = self.typical_milli(request);
+            self.expectation.learn(request, tasks, milli);
+        }
+    }
+
+    /// Thousandths of a GPU that each GPU of the request means here.
+    fn typical_milli(&self, request: &Request) -> u32 {
+        match request.gpu {
             GpuAsk::None | GpuAsk::Mig { .. } => 0,
             GpuAsk::Whole(_) => 1000,
             GpuAsk::Fraction(share) => share.get(),
@@ -286,7 +305,7 @@ impl Scheduler {
     fn finish(&mut self, job: JobIdx) {
         self.withdraw(job);
         self.drop_hold(job);
-        for task in 0..self.jobs.get(job).spec.tasks {
+        for task in 0..self.jobs.get(job).count() {
             self.improved |= self.unseat(job, task).is_some();
         }
         self.holds.victim_gone(job);
@@ -312,12 +331,14 @@ impl Scheduler {
     /// The opposite of [`take_in`](Self::take_in), for one that has no place any more.
     pub(crate) fn forget(&mut self, job: JobIdx) -> Job {
         let gone = self.jobs.remove(job);
-        self.cluster.unuse_shape(gone.shape);
-        self.queues.get_mut(gone.queue).members -= 1;
-        if !gone.spec.request.affinity.is_empty() || !gone.spec.request.spread.is_empty() {
-            self.terms.unwatch(&gone.spec.request);
-            self.regroup();
+        for (shape, _) in gone.shapes() {
+            self.cluster.unuse_shape(shape);
         }
+        self.queues.get_mut(gone.queue).members -= 1;
+        for (_, request) in gone.spec.each_role().filter(|(_, request)| has_terms(request)) {
+            self.terms.unwatch(request);
+        }
+        self.regroup();
         gone
     }
 
@@ -337,7 +358,7 @@ impl Scheduler {
         if self.jobs.get(job).state == State::Placed {
             self.stop(job);
         }
-        for task in 0..self.jobs.get(job).spec.tasks {
+        for task in 0..self.jobs.get(job).count() {
             self.unseat(job, task);
         }
         self.wait_again_when_gone(job);
@@ -377,7 +398,7 @@ impl Scheduler {
         let slot = job.tasks.get(task as usize).ok_or_else(|| Rejected::UnknownTask {
             workload: workload.clone(),
             task,
-            tasks: job.spec.tasks,
+            tasks: job.count(),
         })?;
         let placed = slot.seat.is_some();
         if placed {
@@ -386,4 +407,8 @@ impl Scheduler {
             Err(Rejected::NotPlaced { workload: workload.clone(), task })
         }
     }
+}
+
+fn has_terms(request: &Request) -> bool {
+    !request.affinity.is_empty() || !request.spread.is_empty()
 }

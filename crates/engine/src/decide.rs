@@ -8,6 +8,7 @@ use crate::cluster::room::{Claim, DeviceClaim};
 use crate::decision::{Decision, GpuPart, Gpus, Part, Placement, Plan, WaitReason};
 use crate::head::MOST_HEIRS;
 use crate::hold::Purpose;
+use crate::labels::Labels;
 use crate::node::Chooser;
 use crate::pending::{GroupIdx, GroupKey};
 use crate::place::Obstacle;
@@ -121,9 +122,9 @@ impl Scheduler {
 
     /// Whether what was planned can be booked as it stands and paid for.
     pub(crate) fn seats_are_free(&mut self, job: JobIdx, planned: &[(u32, Claim)]) -> bool {
-        let shape = self.cluster.shape(self.jobs.get(job).shape);
         let mut rooms = std::collections::BTreeMap::new();
-        for (node, claim) in planned {
+        for (task, (node, claim)) in planned.iter().enumerate() {
+            let shape = self.cluster.shape(self.jobs.get(job).shape_of(task as u32));
             let room = rooms.entry(*node).or_insert_with(|| self.cluster.room(*node).clone());
             if fit::lack(shape, room).is_some() || !room.has(claim) {
                 return false;
@@ -136,12 +137,12 @@ impl Scheduler {
     /// Books what was planned, unless terms between tasks have come to forbid it.
     pub(crate) fn seat_as_planned(&mut self, job: JobIdx, planned: Vec<(u32, Claim)>) -> bool {
         let spec = self.jobs.get(job).spec.clone();
-        let (shape, strategy) = (self.jobs.get(job).shape, self.strategy(self.jobs.get(job)));
+        let strategy = self.strategy(self.jobs.get(job));
         for (task, (node, claim)) in planned.into_iter().enumerate() {
-            let barred = !self.terms.ignore(&spec.request)
-                && self.judge(&spec.request, shape, strategy, &[]).verdicts[node as usize]
-                    .lack
-                    .is_some();
+            let shape = self.jobs.get(job).shape_of(task as u32);
+            let request = spec.request_of(task as u32);
+            let barred = !self.terms.ignore(request)
+                && self.judge(request, shape, strategy, &[]).verdicts[node as usize].lack.is_some();
             if barred {
                 for task in 0..task {
                     self.unseat(job, task as u32);
@@ -193,7 +194,7 @@ impl Scheduler {
             self.drop_hold(job);
         }
         let mut held = None;
-        if matches!(obstacle, Obstacle::NoRoom | Obstacle::Gang(_)) {
+        if matches!(obstacle, Obstacle::NoRoom | Obstacle::Gang { .. }) {
             if pass.head.is_none() && !pass.partial {
                 if self.takes_over_reservation(job) {
                     self.start(job, pass);
@@ -289,7 +290,7 @@ impl Scheduler {
         let spec = self.jobs.get(victim).spec.clone();
         for budget in &spec.budgets {
             if let Some(allowed) = self.budgets.get_mut(budget) {
-                *allowed = allowed.saturating_sub(spec.tasks);
+                *allowed = allowed.saturating_sub(spec.task_count());
             }
         }
     }
@@ -306,17 +307,25 @@ impl Scheduler {
     /// Groups that wait to be near such a task, or to be spread with it, are worth another try.
     fn wake_company(&mut self, job: JobIdx) {
         let spec = self.jobs.get(job).spec.clone();
-        let labels = &spec.request.labels;
+        for (_, request) in spec.each_role() {
+            self.wake_company_of(&request.labels);
+        }
+    }
+
+    fn wake_company_of(&mut self, labels: &Labels) {
         if !self.terms.ask_about(labels) {
             return;
         }
+        let near = |term: &TaskAffinity| term.side == Side::Near && term.selector.matches(labels);
+        let spread = |term: &Spread| term.selector.matches(labels);
         for group in self.pending.set_aside() {
-            let shape = self.pending.group(group).key.shape;
-            let request = &self.cluster.shape(shape).key.request;
-            let near =
-                |term: &TaskAffinity| term.side == Side::Near && term.selector.matches(labels);
-            let spread = |term: &Spread| term.selector.matches(labels);
-            if request.affinity.iter().any(near) || request.spread.iter().any(spread) {
+            let key = &self.pending.group(group).key;
+            let more = key.more.iter().flat_map(|more| more.iter()).map(|part| part.shape);
+            let waits = std::iter::once(key.shape).chain(more).any(|shape| {
+                let request = &self.cluster.shape(shape).key.request;
+                request.affinity.iter().any(near) || request.spread.iter().any(spread)
+            });
+            if waits {
                 self.pending.unblock(group, &mut self.queues);
             }
         }

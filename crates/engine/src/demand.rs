@@ -7,9 +7,8 @@ use crate::event::Demand;
 use crate::facts::DemandFacts;
 use crate::frag::{DemandClass, Fgd, NodeShape, Value, ValueOptions};
 use crate::name::GpuModel;
-use crate::request::GpuAsk;
+use crate::request::{GpuAsk, Request};
 use crate::strategy::{Outlook, Strategy};
-use crate::workload::Workload;
 
 /// Kinds of tasks that are remembered; rarer ones make room for new ones.
 const MOST_KINDS: usize = 256;
@@ -41,17 +40,16 @@ pub(crate) struct Expectation {
 pub(crate) type Kind = (u64, u32, u32, Vec<GpuModel>);
 
 impl Expectation {
-    /// Remembers a workload that was handed in. CPU is rounded up to half cores: kinds, not sizes.
-    pub(crate) fn learn(&mut self, workload: &Workload, milli: u32) {
-        let request = &workload.request;
+    /// Remembers tasks that were handed in. CPU is rounded up to half cores: kinds, not sizes.
+    pub(crate) fn learn(&mut self, request: &Request, tasks: u32, milli: u32) {
         let gpus = if milli == 0 { 0 } else { request.gpu_count() };
         let cpu = request.cpu.0.div_ceil(500) * 500;
         let kind = (cpu, milli, gpus, request.models.clone());
         if self.learned.len() >= MOST_KINDS && !self.learned.contains_key(&kind) {
             self.forget();
         }
-        *self.learned.entry(kind).or_default() += u64::from(workload.tasks);
-        self.seen += u64::from(workload.tasks);
+        *self.learned.entry(kind).or_default() += u64::from(tasks);
+        self.seen += u64::from(tasks);
         let total: u64 = self.learned.values().sum();
         if total > MEMORY {
             self.forget();

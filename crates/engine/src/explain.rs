@@ -119,7 +119,7 @@ impl Scheduler {
             }),
             // It would start in the next pass.
             Ok(()) => {
-                for task in 0..self.jobs.get(job).spec.tasks {
+                for task in 0..self.jobs.get(job).count() {
                     self.unseat(job, task);
                 }
                 // Unless the order alone keeps it back.
@@ -140,8 +140,7 @@ impl Scheduler {
             if next == job {
                 return Some(position);
             }
-            let (shape, tasks) = (self.jobs.get(next).shape, self.jobs.get(next).spec.tasks);
-            let charge = self.nominal_charge(shape, tasks);
+            let charge = self.charge_of(next);
             let queue = self.jobs.get(next).queue;
             self.dequeue(next);
             self.queues.charge(queue, &charge, 1, self.now, self.policy.half_life);
@@ -152,6 +151,10 @@ impl Scheduler {
     /// Changes to the request with which it would start now, the mildest kind first.
     fn nearby(&mut self, job: JobIdx) -> Vec<Nearby> {
         let spec = self.jobs.get(job).spec.clone();
+        if !spec.roles.is_empty() {
+            // One change among several requests would say little.
+            return Vec::new();
+        }
         let request: &Request = &spec.request;
         let tasks = spec.tasks;
         let mut found = Vec::new();
@@ -258,7 +261,7 @@ impl Scheduler {
     /// The nodes that lack the least: nothing of what only their description could change, and most
     /// GPU left.
     fn closest(&self, job: JobIdx) -> Vec<(NodeId, Lack)> {
-        let shape = self.jobs.get(job).shape;
+        let shape = self.jobs.get(job).shape_of(self.hardest_first(job)[0].tasks[0]);
         let mut nodes: Vec<(i32, u32, u32)> = Vec::new();
         for node in &self.cluster.order {
             let room = self.cluster.room(*node);

@@ -185,7 +185,7 @@ impl Scheduler {
     pub(crate) fn stop(&mut self, job: JobIdx) {
         self.unmark_placed(job);
         self.jobs.get_mut(job).state = State::Stopping;
-        for task in 0..self.jobs.get(job).spec.tasks {
+        for task in 0..self.jobs.get(job).count() {
             self.begin_to_stop(job, task);
         }
     }

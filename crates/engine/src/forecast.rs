@@ -149,7 +149,7 @@ impl Scheduler {
         let stopping =
             self.jobs.find(id).filter(|job| self.jobs.get(*job).state == State::Stopping);
         let Some(job) = stopping else { return };
-        for task in 0..self.jobs.get(job).spec.tasks {
+        for task in 0..self.jobs.get(job).count() {
             self.improved |= self.unseat(job, task).is_some();
         }
         self.wait_again_when_gone(job);

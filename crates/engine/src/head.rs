@@ -87,7 +87,7 @@ impl Scheduler {
         let cursor = self.cursor.clone();
         let fits = self.place(job).is_ok();
         if fits {
-            for task in 0..self.jobs.get(job).spec.tasks {
+            for task in 0..self.jobs.get(job).count() {
                 self.unseat(job, task);
             }
         }

@@ -14,7 +14,7 @@ use crate::decision::WaitReason;
 use crate::labels::Labels;
 use crate::queues::{QueueIdx, Queues};
 use crate::strategy::Strategy;
-use crate::task::JobIdx;
+use crate::task::{JobIdx, Part};
 use crate::workload::Topology;
 
 /// Dense number of a group.
@@ -31,6 +31,7 @@ pub(crate) struct GroupKey {
     /// Their own labels, as far as anybody's terms ask about them.
     pub(crate) facet: Option<Arc<Labels>>,
     pub(crate) tasks: u32,
+    pub(crate) more: Option<Arc<[Part]>>,
     pub(crate) topology: Option<Topology>,
     pub(crate) strategy: Option<Strategy>,
     pub(crate) priority: u8,

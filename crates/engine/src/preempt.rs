@@ -39,7 +39,8 @@ impl Scheduler {
         if candidates.is_empty() {
             return None;
         }
-        let one = if spec.tasks == 1 { self.evict_on_one_node(job, &candidates) } else { None };
+        let one =
+            if spec.task_count() == 1 { self.evict_on_one_node(job, &candidates) } else { None };
         one.or_else(|| {
             let useful = self.useful(job, candidates);
             let rightful = self.rightful(job, &useful);
@@ -50,12 +51,14 @@ impl Scheduler {
     /// Those candidates whose going would free something where the workload could go, or quota.
     fn useful(&self, job: JobIdx, mut candidates: Vec<JobIdx>) -> Vec<JobIdx> {
         let wanting = self.jobs.get(job);
-        let shape = self.cluster.shape(wanting.shape);
         candidates.retain(|victim| {
             let victim = self.jobs.get(*victim);
             let helps = |node: NodeIdx| {
                 let (host, room) = (self.cluster.host(node), self.cluster.room(node));
-                matches!(fit::standing(shape, &host.spec, room), Standing::Yes(_))
+                wanting.shapes().any(|(shape, _)| {
+                    let standing = fit::standing(self.cluster.shape(shape), &host.spec, room);
+                    matches!(standing, Standing::Yes(_))
+                })
             };
             let mut seats = victim.seats();
             victim.queue == wanting.queue || seats.any(|(_, seat)| helps(seat.node))
@@ -65,8 +68,7 @@ impl Scheduler {
 
     /// Who may be stopped for this workload, cheapest first: lowest priority, then youngest.
     fn candidates(&mut self, job: JobIdx) -> Vec<JobIdx> {
-        let wanting = self.jobs.get(job);
-        let charge = self.nominal_charge(wanting.shape, wanting.spec.tasks);
+        let charge = self.charge_of(job);
         let mut found = Vec::new();
         let mut later: Option<Time> = None;
         for victim in &self.stoppable {
@@ -108,7 +110,7 @@ impl Scheduler {
         right
             && victim.state == State::Placed
             && victim.spec.budgets.iter().all(|budget| {
-                self.budgets.get(budget).is_none_or(|allowed| *allowed >= victim.spec.tasks)
+                self.budgets.get(budget).is_none_or(|allowed| *allowed >= victim.count())
             })
     }
 
@@ -119,8 +121,7 @@ impl Scheduler {
         if !self.queues.have_guarantees() {
             return rightful;
         }
-        let wanting = self.jobs.get(job);
-        let charge = self.nominal_charge(wanting.shape, wanting.spec.tasks);
+        let charge = self.charge_of(job);
         let mut queues = self.queues.clone();
         rightful.retain(|victim| {
             let right = self.may_stop(&queues, *victim, job, &charge);
@@ -266,7 +267,7 @@ impl Scheduler {
         self.cursor = cursor;
         let seats =
             self.jobs.get(job).seats().map(|(_, seat)| (seat.node, seat.claim.clone())).collect();
-        for task in 0..self.jobs.get(job).spec.tasks {
+        for task in 0..self.jobs.get(job).count() {
             self.unseat(job, task);
         }
         for (victim, task, seat) in taken {
@@ -296,10 +297,11 @@ impl Scheduler {
         }
         let specs: Vec<_> = victims.iter().map(|victim| self.jobs.get(*victim)).collect();
         let seats =
-            specs.iter().flat_map(|v| v.seats().map(|(_, seat)| (seat.node, v.spec.clone())));
+            specs.iter().flat_map(|v| v.seats().map(|(task, seat)| (seat.node, task, &v.spec)));
+        let seats = seats.map(|(node, task, spec)| (node, spec.request_of(task).clone()));
         let seats: Vec<_> = seats.collect();
         let without: Vec<(NodeIdx, &Request)> =
-            seats.iter().map(|(node, spec)| (*node, &*spec.request)).collect();
+            seats.iter().map(|(node, request)| (*node, &**request)).collect();
         let strategy = self.strategy(self.jobs.get(job));
         let shape = self.jobs.get(job).shape;
         let judgement = self.judge(&spec.request, shape, strategy, &without);
@@ -318,7 +320,7 @@ impl Scheduler {
         for victim in victims {
             let spec = &self.jobs.get(*victim).spec;
             for budget in &spec.budgets {
-                *drawn.entry(budget).or_default() += spec.tasks;
+                *drawn.entry(budget).or_default() += spec.task_count();
             }
         }
         drawn

@@ -26,18 +26,19 @@ impl Scheduler {
         }
         let strategy = self.strategy(self.jobs.get(job));
         let ever = self.ever_fits(job);
-        if !ever && !matches!(obstacle, Obstacle::Gang(_)) {
+        if !ever && !matches!(obstacle, Obstacle::Gang { .. }) {
             return WaitReason::NeverFits(self.tally_when_empty(self.jobs.get(job).shape));
         }
-        let (shape, beyond) = self.shape_within_quota(job);
+        let task = if let Obstacle::Gang { task, .. } = obstacle { *task } else { 0 };
+        let (shape, beyond) = self.shape_within_quota(job, task);
         if let Some(excess) = beyond.filter(|_| !self.stands_anywhere(shape)) {
             return self.quota_reason(&excess);
         }
         let spec = self.jobs.get(job).spec.clone();
-        let tally = self.tally(&spec.request, shape, strategy);
+        let tally = self.tally(spec.request_of(task), shape, strategy);
         match obstacle {
-            Obstacle::Gang(fits) => {
-                let needs = self.jobs.get(job).spec.tasks;
+            Obstacle::Gang { fits, .. } => {
+                let needs = self.jobs.get(job).count();
                 WaitReason::Gang { needs, fits: *fits, ever, tally }
             }
             _ => WaitReason::NoRoom(tally),
@@ -64,10 +65,10 @@ impl Scheduler {
         })
     }
 
-    /// The workload's shape without the models that its queue may not use more of, and one of the
-    /// limits that close them.
-    fn shape_within_quota(&mut self, job: JobIdx) -> (ShapeIdx, Option<Excess>) {
-        let (queue, shape) = (self.jobs.get(job).queue, self.jobs.get(job).shape);
+    /// A task's shape without the models that its queue may not use more of, and one of the limits
+    /// that close them.
+    fn shape_within_quota(&mut self, job: JobIdx, task: u32) -> (ShapeIdx, Option<Excess>) {
+        let (queue, shape) = (self.jobs.get(job).queue, self.jobs.get(job).shape_of(task));
         let one = self.nominal_charge(shape, 1);
         let milli = one.base[GPU].max(1);
         let beyond = |model: ModelIdx| {
@@ -99,6 +100,9 @@ impl Scheduler {
 
     /// The same for the workload in another shape, such as one without models that cost too much.
     pub(crate) fn ever_fits_as(&self, job: JobIdx, shape: ShapeIdx) -> bool {
+        if self.jobs.get(job).more.is_some() {
+            return self.ever_fit_together(job);
+        }
         let spec = self.jobs.get(job).spec.clone();
         let shape = self.cluster.shape(shape);
         let mut wanted = spec.tasks;

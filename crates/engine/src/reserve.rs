@@ -11,14 +11,15 @@ use crate::cluster::room::{Claim, ModelIdx, Room};
 use crate::cluster::shape::{Ask, ShapeIdx};
 use crate::cluster::{NodeIdx, pick};
 use crate::quota::Charge;
+use crate::request::Request;
 use crate::scheduler::Scheduler;
 use crate::strategy::{Strategy, View};
 use crate::task::{JobIdx, State};
 use crate::units::Time;
-use crate::workload::Topology;
+use crate::workload::{Topology, Workload};
 
 /// Ends looked at before giving up: enough for any schedule that a person would believe.
-const MOST_STEPS: usize = 20_000;
+pub(crate) const MOST_STEPS: usize = 20_000;
 
 /// A start and the places for it.
 #[derive(Clone, Debug)]
@@ -43,6 +44,9 @@ struct Future<'a> {
 impl Scheduler {
     /// When and where a waiting workload could start if nothing else came.
     pub(crate) fn foresee(&mut self, job: JobIdx) -> Option<Start> {
+        if self.jobs.get(job).more.is_some() {
+            return self.foresee_together(job);
+        }
         let (shape, tasks) = (self.affordable_shape(job), self.jobs.get(job).spec.tasks);
         let strategy = self.strategy(self.jobs.get(job));
         let young = self.now.since(self.jobs.get(job).submitted) < self.policy.patience;
@@ -50,7 +54,8 @@ impl Scheduler {
             // No end is known and none is guessed yet: there is nothing to look forward to.
             return None;
         }
-        let domain = self.domains_open_to(job, shape, strategy);
+        let spec = self.jobs.get(job).spec.clone();
+        let domain = self.domains_open_to(&spec, &spec.request, shape, strategy);
         let this: &Self = self;
         let mut future = Future {
             scheduler: this,
@@ -138,16 +143,15 @@ impl Scheduler {
         None
     }
 
-    /// By node number, the domain that it counts for, or none where the workload may not go.
-    fn domains_open_to(
+    /// By node number, the domain that it counts for, or none where tasks of this request may not go.
+    pub(crate) fn domains_open_to(
         &mut self,
-        job: JobIdx,
+        spec: &Workload,
+        request: &Request,
         shape: ShapeIdx,
         strategy: Strategy,
     ) -> Vec<Option<u32>> {
-        let spec = self.jobs.get(job).spec.clone();
-        let topology = spec.topology.as_ref().filter(|_| spec.tasks > 1);
-        let request = &spec.request;
+        let topology = spec.topology.as_ref().filter(|_| spec.task_count() > 1);
         let judgement =
             (!self.terms.ignore(request)).then(|| self.judge(request, shape, strategy, &[]));
         let mut domain = match topology {

@@ -1,6 +1,7 @@
 //! The scheduler: all state in one place.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::cluster::Cluster;
 use crate::cluster::room::Claim;
@@ -13,8 +14,9 @@ use crate::pending::{GroupKey, Pending, Rank};
 use crate::policy::{Order, Policy};
 use crate::queues::Queues;
 use crate::quota::Charge;
+use crate::request::Request;
 use crate::strategy::{Outlook, Strategy};
-use crate::task::{Job, JobIdx, Jobs, Seat, State, TaskRef};
+use crate::task::{Job, JobIdx, Jobs, Part, Seat, State, TaskRef};
 use crate::terms::{Subject, Terms};
 use crate::units::Time;
 
@@ -152,6 +154,7 @@ impl Scheduler {
             shape: job.shape,
             facet: job.facet.clone(),
             tasks: job.spec.tasks,
+            more: job.more.clone(),
             topology: job.spec.topology.clone(),
             strategy: job.spec.strategy,
             priority: job.spec.priority,
@@ -174,9 +177,10 @@ impl Scheduler {
             Order::Fifo => age,
             Order::Shortest => estimate,
             Order::LeastService => {
-                let gpus =
-                    i64::from(job.spec.request.gpu_count().max(1)) * i64::from(job.spec.tasks);
-                estimate.saturating_mul(gpus)
+                let gpus = |(tasks, request): (u32, &Arc<Request>)| {
+                    i64::from(request.gpu_count().max(1)) * i64::from(tasks)
+                };
+                estimate.saturating_mul(job.spec.each_role().map(gpus).sum())
             }
         };
         (rank, job.serial)
@@ -184,7 +188,7 @@ impl Scheduler {
 
     /// Puts a waiting workload into its group.
     pub(crate) fn enqueue(&mut self, job: JobIdx) {
-        self.jobs.get_mut(job).facet = self.terms.facet(&self.jobs.get(job).spec.request.labels);
+        self.look_at_labels(job);
         let (key, rank) = (self.group_key(job), self.rank(job));
         let group = self.pending.insert(key, rank, job, &mut self.queues);
         // Equal work waits because of a hold, but this one is short enough to use it.
@@ -203,16 +207,29 @@ impl Scheduler {
         let waiting = self.pending.groups().flat_map(|(_, group)| &group.members);
         let mut waiting: Vec<_> = waiting.map(|((_, serial), job)| (*serial, *job)).collect();
         waiting.retain(|(_, job)| {
-            let labels = &self.jobs.get(*job).spec.request.labels;
-            keys.iter().any(|key| labels.contains_key(key))
+            let mut roles = self.jobs.get(*job).spec.each_role();
+            roles.any(|(_, request)| keys.iter().any(|key| request.labels.contains_key(key)))
         });
         waiting.sort_unstable();
         for (_, job) in waiting {
             let (from, rank) = (self.group_key(job), self.rank(job));
-            let facet = self.terms.facet(&self.jobs.get(job).spec.request.labels);
-            self.jobs.get_mut(job).facet = facet;
+            self.look_at_labels(job);
             let to = self.group_key(job);
             self.pending.regroup(&from, to, rank, job, &mut self.queues);
+        }
+    }
+
+    /// Notes which of its labels somebody asks about.
+    fn look_at_labels(&mut self, job: JobIdx) {
+        let spec = self.jobs.get(job).spec.clone();
+        let job = self.jobs.get_mut(job);
+        job.facet = self.terms.facet(&spec.request.labels);
+        if let Some(more) = &mut job.more {
+            let parts = more.iter().zip(&spec.roles).map(|(part, role)| Part {
+                facet: self.terms.facet(&role.request.labels),
+                ..part.clone()
+            });
+            *more = parts.collect();
         }
     }
 
@@ -227,7 +244,7 @@ impl Scheduler {
         let queue = self.jobs.get(job).queue;
         self.cluster.book(node, &claim);
         self.cluster.host_mut(node).tasks.push(TaskRef { job, task });
-        self.terms.moved(node, Subject::of(&spec.request, false), 1);
+        self.terms.moved(node, Subject::of(spec.request_of(task), false), 1);
         self.queues.charge(queue, &Charge::of(&claim), 1, self.now, self.policy.half_life);
         let known = self.cluster.host(node).spec.chooser == crate::node::Chooser::Engine;
         let seat = Seat { node, claim, confirmed: false, terminating: false, known };
@@ -244,7 +261,7 @@ impl Scheduler {
         if let Some(at) = host.tasks.iter().position(|on| *on == TaskRef { job, task }) {
             host.tasks.swap_remove(at);
         }
-        self.terms.moved(seat.node, Subject::of(&spec.request, seat.terminating), -1);
+        self.terms.moved(seat.node, Subject::of(spec.request_of(task), seat.terminating), -1);
         self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, self.policy.half_life);
         self.settle(seat.node);
         Some(seat.node)
@@ -256,9 +273,10 @@ impl Scheduler {
         let seat = self.jobs.get_mut(job).tasks[task as usize].seat.as_mut();
         let Some(seat) = seat.filter(|seat| !seat.terminating) else { return };
         seat.terminating = true;
-        self.terms.begins_to_go(seat.node, &spec.request.labels);
+        let labels = &spec.request_of(task).labels;
+        self.terms.begins_to_go(seat.node, labels);
         // Somebody may have too many such tasks around.
-        self.improved |= self.terms.ask_about(&spec.request.labels);
+        self.improved |= self.terms.ask_about(labels);
     }
 
     /// A node got room: holds on it take their part before anybody else can.

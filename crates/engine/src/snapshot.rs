@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 use crate::cluster::room::{Claim, DeviceClaim};
+use crate::cluster::shape::ShapeIdx;
 use crate::cluster::{NodeIdx, Reach};
 use crate::decision::{GpuPart, Part, WaitReason};
 use crate::error::Rejected;
@@ -286,7 +287,8 @@ impl Scheduler {
         if !free {
             return Err(contradiction("task of", &id));
         }
-        let claim = self.claim_of(job, node, &facts.gpus, true)?;
+        let shape = self.jobs.get(job).shape_of(facts.task);
+        let claim = self.claim_of(shape, node, &facts.gpus, true)?;
         let SeatFacts { confirmed, terminating, known, .. } = *facts;
         self.seat_as_found(job, facts.task, Seat { node, claim, confirmed, terminating, known });
         Ok(())
@@ -306,16 +308,16 @@ impl Scheduler {
         }
     }
 
-    /// The claim of a task of this workload on these devices; a task that runs has its slices, one
+    /// The claim of a task of this shape on these devices; a task that runs has its slices, one
     /// that is held for may still wait for them.
     fn claim_of(
         &self,
-        job: JobIdx,
+        shape: ShapeIdx,
         node: NodeIdx,
         gpus: &[GpuPart],
         runs: bool,
     ) -> Result<Claim, Rejected> {
-        let shape = self.cluster.shape(self.jobs.get(job).shape);
+        let shape = self.cluster.shape(shape);
         let mut devices: SmallVec<[DeviceClaim; 1]> = SmallVec::new();
         for GpuPart { gpu, part } in gpus {
             let index = self.gpu_number(node, gpu)?;
@@ -377,9 +379,10 @@ impl Scheduler {
     fn restore_hold(&mut self, facts: &HoldFacts) -> Result<(), Rejected> {
         let job = self.job_number(&facts.workload)?;
         let mut seats = Vec::new();
-        for (node, gpus) in &facts.seats {
+        for (task, (node, gpus)) in facts.seats.iter().enumerate() {
             let node = self.node_number(node)?;
-            seats.push((node, self.claim_of(job, node, gpus, false)?));
+            let shape = self.jobs.get(job).shape_of(task as u32);
+            seats.push((node, self.claim_of(shape, node, gpus, false)?));
         }
         let purpose = match &facts.victims {
             None => Purpose::Reservation { start: facts.until },

@@ -30,6 +30,8 @@ pub(crate) struct Job {
     pub(crate) shape: ShapeIdx,
     /// Its labels, as far as anybody asked about them when it was put into its queue.
     pub(crate) facet: Option<Arc<Labels>>,
+    /// The same for tasks that ask for something else than the first ones.
+    pub(crate) more: Option<Arc<[Part]>>,
     pub(crate) queue: QueueIdx,
     pub(crate) state: State,
     pub(crate) tasks: SmallVec<[Slot; 1]>,
@@ -44,6 +46,14 @@ pub(crate) struct Job {
     pub(crate) avoid: Option<NodeIdx>,
     /// The sort of wait reason that was reported last.
     pub(crate) told: Option<&'static str>,
+}
+
+/// Tasks of a gang that ask for the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Part {
+    pub(crate) tasks: u32,
+    pub(crate) shape: ShapeIdx,
+    pub(crate) facet: Option<Arc<Labels>>,
 }
 
 /// What a workload is doing.
@@ -82,6 +92,33 @@ impl Job {
     pub(crate) fn end(&self) -> Option<Time> {
         let placed = matches!(self.state, State::Placed | State::Stopping);
         self.spec.estimate.filter(|_| placed).map(|estimate| self.placed_at.after(estimate))
+    }
+
+    /// How many tasks it has.
+    pub(crate) fn count(&self) -> u32 {
+        self.tasks.len() as u32
+    }
+
+    /// The shape of a task.
+    pub(crate) fn shape_of(&self, task: u32) -> ShapeIdx {
+        let Some(more) = &self.more else { return self.shape };
+        let mut behind = self.spec.tasks;
+        let mut last = self.shape;
+        for part in more.iter() {
+            if task < behind {
+                break;
+            }
+            behind += part.tasks;
+            last = part.shape;
+        }
+        last
+    }
+
+    /// Shapes and how many tasks have them, in order.
+    pub(crate) fn shapes(&self) -> impl Iterator<Item = (ShapeIdx, u32)> {
+        let more = self.more.iter().flat_map(|more| more.iter());
+        std::iter::once((self.shape, self.spec.tasks))
+            .chain(more.map(|part| (part.shape, part.tasks)))
     }
 
     pub(crate) fn seats(&self) -> impl Iterator<Item = (u32, &Seat)> {

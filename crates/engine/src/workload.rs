@@ -12,10 +12,13 @@ use crate::units::{Span, Time};
 /// The most tasks of one gang.
 pub(crate) const MAX_TASKS: u32 = 100_000;
 
+/// The most roles of one gang.
+const MAX_ROLES: u64 = 4096;
+
 /// The highest priority.
 pub(crate) const MAX_PRIORITY: u8 = 10;
 
-/// A gang of one or more tasks of the same shape, placed whole or not at all.
+/// A gang of one or more tasks, placed whole or not at all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
@@ -29,6 +32,9 @@ pub struct Workload {
     pub tasks: u32,
     /// What each task asks for; shared, because most workloads ask for what others ask for.
     pub request: Arc<Request>,
+    /// More tasks of the same gang that ask for something else, numbered on behind the first ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub roles: Vec<Role>,
     /// How the tasks lie to each other.
     #[serde(default)]
     pub topology: Option<Topology>,
@@ -62,6 +68,17 @@ pub struct Workload {
     /// Not to be placed yet, and why.
     #[serde(default)]
     pub gate: Option<Gate>,
+}
+
+/// Tasks of a gang that ask for the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Role {
+    /// How many.
+    #[serde(default = "one")]
+    pub tasks: u32,
+    /// What each of them asks for.
+    pub request: Arc<Request>,
 }
 
 /// How the tasks of a gang lie to each other.
@@ -110,6 +127,7 @@ impl Workload {
             queue: root(),
             tasks: 1,
             request: request.into(),
+            roles: Vec::new(),
             topology: None,
             priority: middle(),
             submitted: None,
@@ -124,13 +142,40 @@ impl Workload {
         }
     }
 
+    /// How many tasks there are in all roles.
+    pub fn task_count(&self) -> u32 {
+        self.roles.iter().fold(self.tasks, |sum, role| sum.saturating_add(role.tasks))
+    }
+
+    /// What a task asks for, by its number; tasks that do not exist ask for what the last ones do.
+    pub fn request_of(&self, task: u32) -> &Arc<Request> {
+        let mut behind = self.tasks;
+        let mut last = &self.request;
+        for role in &self.roles {
+            if task < behind {
+                break;
+            }
+            behind = behind.saturating_add(role.tasks);
+            last = &role.request;
+        }
+        last
+    }
+
+    /// The tasks that ask for the same, and what, in order.
+    pub fn each_role(&self) -> impl Iterator<Item = (u32, &Arc<Request>)> {
+        let more = self.roles.iter().map(|role| (role.tasks, &role.request));
+        std::iter::once((self.tasks, &self.request)).chain(more)
+    }
+
     /// Refuses values that cannot be right; see [`BadInput`].
     pub fn validate(&self) -> Result<(), BadInput> {
         checked_name("the workload's name", self.id.as_str())?;
-        if self.tasks == 0 {
+        if self.tasks == 0 || self.roles.iter().any(|role| role.tasks == 0) {
             return Err(BadInput::Zero("the number of tasks"));
         }
-        limit("the number of tasks", self.tasks.into(), MAX_TASKS.into())?;
+        limit("the number of tasks", self.task_count().into(), MAX_TASKS.into())?;
+        limit("the number of roles", self.roles.len() as u64, MAX_ROLES)?;
+        self.roles.iter().try_for_each(|role| role.request.validate())?;
         if self.priority > MAX_PRIORITY {
             return Err(BadInput::Priority(self.priority));
         }

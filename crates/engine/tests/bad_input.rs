@@ -7,7 +7,7 @@ use agentaflow_engine::labels::{Effect, Expr, NodeTerm, Op, Selector, Taint, Tol
 use agentaflow_engine::{
     BadInput, Decision, Demand, Event, ForeignGpu, ForeignUse, Gpu, GpuAsk, GpuHealth, MiB,
     MigMode, MigProfile, MilliCpu, MilliGpu, Node, Percent, Preferred, Queue, Quota, Rejected,
-    Request, Scheduler, Side, Spread, Strategy, TaskAffinity, Time, WaitReason, Workload,
+    Request, Role, Scheduler, Side, Spread, Strategy, TaskAffinity, Time, WaitReason, Workload,
 };
 
 const HUGE: u64 = 1 << 63;
@@ -99,6 +99,28 @@ fn workloads_that_cannot_be_are_refused() {
         "too many tasks",
         |w| w.tasks = u32::MAX,
         |bad| matches!(bad, BadInput::TooLarge { .. }),
+    );
+    let role = |tasks: u32| Role { tasks, request: Request::default().into() };
+    check_workload(
+        "a role without tasks",
+        |w| w.roles = vec![role(0)],
+        |bad| *bad == BadInput::Zero("the number of tasks"),
+    );
+    check_workload(
+        "too many tasks in all roles",
+        |w| w.roles = vec![role(u32::MAX), role(u32::MAX)],
+        |bad| matches!(bad, BadInput::TooLarge { .. }),
+    );
+    check_workload(
+        "too many roles",
+        |w| w.roles = vec![role(1); 4097],
+        |bad| matches!(bad, BadInput::TooLarge { .. }),
+    );
+    let bad = Request { gpu: GpuAsk::Whole(0), ..Request::default() };
+    check_workload(
+        "a role that asks for what cannot be",
+        |w| w.roles = vec![Role { tasks: 1, request: bad.clone().into() }],
+        |bad| *bad == BadInput::Zero("the number of GPUs"),
     );
     check_workload("priority 11", |w| w.priority = 11, |bad| *bad == BadInput::Priority(11));
     check_workload("priority 255", |w| w.priority = 255, |bad| *bad == BadInput::Priority(255));

@@ -179,15 +179,15 @@ impl Body {
         }
         let waiting = self.workload(gpu, |state| state == WorkloadState::Waiting);
         if let Some(waiting) = self.ledger.workloads.get(&waiting) {
-            let few = kind % 3 == 0 && waiting.tasks <= 8;
+            let few = kind % 3 == 0 && waiting.task_count() <= 8;
             workload = if few { waiting.clone() } else { workload };
         }
-        let finished =
-            (0..workload.tasks).filter(|task| workload.tasks > 1 && gpu >> (task % 8) & 1 == 1);
+        let finished = (0..workload.task_count())
+            .filter(|task| workload.task_count() > 1 && gpu >> (task % 8) & 1 == 1);
         let finished: std::collections::BTreeSet<u32> = finished.collect();
         let seat = |task: u32| {
             let node = self.node(node.wrapping_add(task as u8));
-            let count = workload.request.gpu_count() as u8;
+            let count = workload.request_of(task).gpu_count() as u8;
             let gpus = (0..count).map(|at| self.gpu(&node, gpu.wrapping_add(at)));
             AdoptedSeat {
                 task,
@@ -197,7 +197,8 @@ impl Body {
                 terminating: kind % 5 == 0,
             }
         };
-        let seats = (0..workload.tasks).filter(|task| !finished.contains(task)).map(seat).collect();
+        let seats =
+            (0..workload.task_count()).filter(|task| !finished.contains(task)).map(seat).collect();
         let placed_at = Time(self.now.0.saturating_sub(u64::from(node) * 1000));
         self.tell(Event::Adopt(Box::new(Adopted { workload, seats, finished, placed_at }))).ok();
     }
@@ -267,7 +268,7 @@ impl Body {
                 let (workload, task) = task(pick);
                 let seat = self.ledger.seats.get(&(workload.clone(), task))?;
                 let gpus = &self.ledger.nodes[&seat.node].spec.gpus;
-                let count = self.ledger.workloads[&workload].request.gpu_count() as usize;
+                let count = self.ledger.workloads[&workload].request_of(task).gpu_count() as usize;
                 let chosen = (0..count).filter_map(|at| choose(gpus, gpu.wrapping_add(at as u8)));
                 Event::Devices { workload, task, gpus: chosen.map(|gpu| gpu.id).collect() }
             }

@@ -29,6 +29,8 @@ pub struct Seat {
     pub node: NodeId,
     pub gpus: Gpus,
     pub since: Time,
+    /// Its workload, as if it were the only task.
+    pub of: Workload,
     /// It is being stopped.
     pub going: bool,
 }
@@ -136,6 +138,7 @@ impl Ledger {
                 node: seat.node.clone(),
                 gpus: Gpus::Count(0),
                 since: adopted.placed_at,
+                of: as_task(&adopted.workload, seat.task),
                 going: seat.terminating,
             };
             self.seats.insert((id.clone(), seat.task), seat_here);
@@ -248,9 +251,9 @@ impl Ledger {
             }
         }
         for (id, tasks) in gangs {
-            let whole: BTreeSet<u32> = (0..self.workloads[&id].tasks).collect();
+            let whole: BTreeSet<u32> = (0..self.workloads[&id].task_count()).collect();
             assert_eq!(tasks, whole, "the gang {id} is not whole");
-            if self.workloads[&id].tasks > 1 {
+            if self.workloads[&id].task_count() > 1 {
                 self.check_topology(&id);
             }
         }
@@ -258,11 +261,9 @@ impl Ledger {
     }
 
     fn place(&mut self, now: Time, placement: &Placement) {
-        let workload = self
-            .workloads
-            .get(&placement.workload)
-            .expect("only known workloads are placed")
-            .clone();
+        let workload =
+            self.workloads.get(&placement.workload).expect("only known workloads are placed");
+        let workload = as_task(workload, placement.task);
         assert!(workload.gate.is_none(), "{} is placed through its gate", workload.id);
         let host = self.nodes.get(&placement.node).expect("only known nodes are used").clone();
         let open = !(host.lost || host.cordoned || host.draining || host.reclaimed);
@@ -273,6 +274,7 @@ impl Ledger {
             node: placement.node.clone(),
             gpus: placement.gpus.clone(),
             since: now,
+            of: workload.clone(),
             going: false,
         };
         self.seats.insert((workload.id.clone(), placement.task), seat);
@@ -283,10 +285,7 @@ impl Ledger {
 
     /// Our tasks on a node.
     pub fn on<'a>(&'a self, node: &'a NodeId) -> impl Iterator<Item = (&'a Workload, &'a Seat)> {
-        self.seats
-            .iter()
-            .filter(|(_, seat)| seat.node == *node)
-            .map(|((id, _), seat)| (&self.workloads[id], seat))
+        self.seats.iter().filter(|(_, seat)| seat.node == *node).map(|(_, seat)| (&seat.of, seat))
     }
 
     fn check_amounts(&self, workload: &Workload, host: &Host) {
@@ -352,6 +351,11 @@ impl Ledger {
             spec.labels.get(key).map(ToString::to_string)
         }
     }
+}
+
+/// A workload, as if one of its tasks were all there is.
+fn as_task(workload: &Workload, task: u32) -> Workload {
+    Workload { request: workload.request_of(task).clone(), ..workload.clone() }
 }
 
 /// Node, labels and taints allow it.

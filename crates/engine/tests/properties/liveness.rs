@@ -1,6 +1,7 @@
 //! Something good eventually happens: whoever can ever start does start.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use agentaflow_engine::{
     Event, GpuAsk, MilliCpu, MilliGpu, Order, Policy, Queue, Quota, Request, Span, Time,
@@ -51,7 +52,8 @@ fn can_ever_start(body: &Body, id: &WorkloadId) -> bool {
 /// the engine to find out when there is room, and not for this test.
 fn can_be_judged(workload: &Workload, history: &History) -> bool {
     let limited = history.queues.iter().any(|queue| queue.limit != Quota::default());
-    !(limited && matches!(workload.request.gpu, GpuAsk::Memory(_)))
+    let by_memory = |(_, request): (u32, &Arc<Request>)| matches!(request.gpu, GpuAsk::Memory(_));
+    !(limited && workload.each_role().any(by_memory))
 }
 
 fn play(history: &History, work: &[Workload], kinds: &[u8]) -> Result<(), TestCaseError> {

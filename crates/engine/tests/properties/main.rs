@@ -21,6 +21,8 @@ mod rights;
 mod safety;
 mod terms;
 
+use std::sync::Arc;
+
 use agentaflow_engine::{Request, Workload};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
@@ -37,13 +39,16 @@ fn cases(usual: u32) -> Config {
 
 /// Workloads that wait for nothing but room: without terms between tasks.
 fn plain(of: impl Strategy<Value = Workload>) -> impl Strategy<Value = Workload> {
-    of.prop_map(|workload| {
-        let request = Request {
-            affinity: Vec::new(),
-            spread: Vec::new(),
-            tokens: std::collections::BTreeMap::new(),
-            ..(*workload.request).clone()
-        };
-        Workload { request: request.into(), ..workload }
+    of.prop_map(|mut workload| {
+        let requests = workload.roles.iter_mut().map(|role| &mut role.request);
+        for request in requests.chain([&mut workload.request]) {
+            *request = Arc::new(Request {
+                affinity: Vec::new(),
+                spread: Vec::new(),
+                tokens: std::collections::BTreeMap::new(),
+                ..(**request).clone()
+            });
+        }
+        workload
     })
 }

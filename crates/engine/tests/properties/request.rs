@@ -2,8 +2,8 @@
 
 use agentaflow_engine::labels::{Expr, Labels, NodeTerm, Op, Selector, Toleration, TolerationOp};
 use agentaflow_engine::{
-    Gate, GpuAsk, MiB, MigProfile, MilliCpu, MilliGpu, OnFault, Preferred, Request, Side, Span,
-    Spread, TaskAffinity, TokenUse, Topology, Workload,
+    Gate, GpuAsk, MiB, MigProfile, MilliCpu, MilliGpu, OnFault, Preferred, Request, Role, Side,
+    Span, Spread, TaskAffinity, TokenUse, Topology, Workload,
 };
 use proptest::prelude::*;
 
@@ -140,6 +140,19 @@ pub fn request() -> impl Strategy<Value = Request> {
     })
 }
 
+/// What the tasks of a gang ask for, sometimes different things. Such a gang is free of terms: in what
+/// order its tasks found their places, and so which of them came first, is the engine's business.
+fn requests() -> impl Strategy<Value = (Request, Vec<Role>)> {
+    let role = (1..3_u32, request());
+    let roles = prop::collection::vec(role, 1..3);
+    (request(), seldom(0.12, roles)).prop_map(|(first, roles)| {
+        let Some(roles) = roles else { return (first, Vec::new()) };
+        let free = |request: Request| Request { affinity: vec![], spread: vec![], ..request };
+        let role = |(tasks, request)| Role { tasks, request: free(request).into() };
+        (free(first), roles.into_iter().map(role).collect())
+    })
+}
+
 /// A workload; its name and queue are given when it is handed in.
 pub fn workload() -> impl Strategy<Value = Workload> {
     let gang =
@@ -147,7 +160,8 @@ pub fn workload() -> impl Strategy<Value = Workload> {
     let rights = (0..11_u8, any::<bool>(), 0..5_u8, seldom(0.2, 0..3_u64), seldom(0.3, 0..2_u8));
     let other =
         (seldom(0.6, 1..20_u64), seldom(0.3, choice()), 0..5_u8, seldom(0.06, 0..3_u8), 0..6_u8);
-    (request(), gang, rights, other).prop_map(|(request, gang, rights, other)| Workload {
+    (requests(), gang, rights, other).prop_map(|((request, roles), gang, rights, other)| Workload {
+        roles,
         queue: if other.4 == 5 { "root".into() } else { format!("q{}", other.4).into() },
         tasks: gang.0,
         topology: gang

@@ -30,7 +30,7 @@ impl Ledger {
 
     fn check_quota(&self, workload: &Workload, placement: &Placement, id: &QueueId, limit: &Quota) {
         let seats = || {
-            let seats = self.seats.iter().map(|((id, _), seat)| (&self.workloads[id], seat));
+            let seats = self.seats.values().map(|seat| (&seat.of, seat));
             seats.filter(|(workload, _)| self.is_below(&workload.queue, id))
         };
         let within = |asked: u64, limit: Option<u64>, used: u64| {
@@ -133,7 +133,7 @@ impl Ledger {
             self.check_guarantees(&victim, &wanting, &named);
             for budget in &victim.budgets {
                 if let Some(allowed) = self.budgets.get_mut(budget) {
-                    let left = allowed.checked_sub(victim.tasks);
+                    let left = allowed.checked_sub(victim.task_count());
                     *allowed = left.expect("a budget is kept");
                 }
             }
@@ -155,7 +155,7 @@ impl Ledger {
             let quota = &queue.guaranteed;
             let seats = || {
                 let seats = self.seats.iter().filter(|((seated, _), _)| !earlier(seated));
-                let seats = seats.map(|((seated, _), seat)| (&self.workloads[seated], seat));
+                let seats = seats.map(|(_, seat)| (&seat.of, seat));
                 seats.filter(|(workload, _)| self.is_below(&workload.queue, &id))
             };
             let over = |limit: Option<u64>, of: &dyn Fn(&Workload, &Seat) -> u64| {

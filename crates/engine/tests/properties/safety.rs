@@ -44,18 +44,19 @@ fn adopted(engine: &Scheduler, order: u64) -> Scheduler {
     });
     for WorkloadFacts { workload, seats, placed_at, .. } in placed {
         let seated: BTreeSet<u32> = seats.iter().map(|seat| seat.task).collect();
-        let count = workload.request.gpu_count() as usize;
+        let count = |task| workload.request_of(task).gpu_count() as usize;
         let seat = |seat: SeatFacts| AdoptedSeat {
             task: seat.task,
             node: seat.node,
             devices: Some(seat.gpus.into_iter().map(|part| part.gpu).collect())
-                .filter(|gpus: &Vec<_>| seat.known && gpus.len() == count),
+                .filter(|gpus: &Vec<_>| seat.known && gpus.len() == count(seat.task)),
             confirmed: seat.confirmed,
             terminating: seat.terminating,
         };
+        let seats = seats.into_iter().map(seat).collect();
         let adopted = Adopted {
-            finished: (0..workload.tasks).filter(|task| !seated.contains(task)).collect(),
-            seats: seats.into_iter().map(seat).collect(),
+            finished: (0..workload.task_count()).filter(|task| !seated.contains(task)).collect(),
+            seats,
             workload,
             placed_at,
         };

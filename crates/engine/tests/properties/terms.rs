@@ -41,7 +41,7 @@ struct Task<'a> {
 
 fn tasks(ledger: &Ledger) -> Vec<Task<'_>> {
     let ours = ledger.seats.iter().map(|((id, _), seat)| {
-        let request = &ledger.workloads[id].request;
+        let request = &seat.of.request;
         Task {
             node: &seat.node,
             labels: &request.labels,

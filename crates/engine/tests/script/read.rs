@@ -4,7 +4,8 @@ use agentaflow_engine::labels::{NodeTerm, Selector};
 use agentaflow_engine::{
     Adopted, AdoptedSeat, Chooser, ForeignGpu, ForeignUse, Gate, Gpu, GpuAsk, MiB, MicroDollars,
     MigMode, MigProfile, MilliCpu, MilliGpu, Node, OnFault, Order, Percent, Policy, Preferred,
-    Price, Queue, Quota, Request, Side, Spread, TaskAffinity, Time, TokenUse, Topology, Workload,
+    Price, Queue, Quota, Request, Role, Side, Spread, TaskAffinity, Time, TokenUse, Topology,
+    Workload,
 };
 
 use super::words::{Words, expression};
@@ -77,7 +78,8 @@ fn mig_mode(words: &mut Words) -> Answer<MigMode> {
     Ok(MigMode::Fixed(slices))
 }
 
-/// `submit train gpus=2 cpu=4 tasks=4 same=rack estimate=1h prio=7 queue=q strategy=pack …`
+/// `submit train gpus=2 cpu=4 tasks=4 same=rack estimate=1h prio=7 queue=q strategy=pack …`, and behind
+/// each `and` more tasks of the same gang that ask for something else.
 pub(crate) fn workload(mut words: Words) -> Answer<Workload> {
     let mut workload = Workload::new(words.plain(0), Request::default());
     workload.tasks = words.take_number("tasks").unwrap_or(1) as u32;
@@ -100,6 +102,12 @@ pub(crate) fn workload(mut words: Words) -> Answer<Workload> {
     workload.budgets = list(&budgets).map(Into::into).collect();
     workload.gate = words.take("gate").map(|gate| self::gate(&gate));
     workload.request = request(&mut words)?.into();
+    for mut role in words.take_more() {
+        let tasks = role.take_number("tasks").unwrap_or(1) as u32;
+        let request = request(&mut role)?.into();
+        role.end(0);
+        workload.roles.push(Role { tasks, request });
+    }
     words.end(1);
     Ok(workload)
 }

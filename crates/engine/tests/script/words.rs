@@ -16,11 +16,16 @@ pub(crate) struct Words {
     plain: Vec<String>,
     options: BTreeMap<String, Vec<String>>,
     sections: BTreeMap<String, Vec<String>>,
+    /// What stands behind each `and`.
+    more: Vec<Words>,
 }
 
 impl Words {
     pub(crate) fn new(place: &str, line: &str) -> Self {
         let mut words = Self { place: place.to_owned(), ..Self::default() };
+        let mut parts = line.split(" and ");
+        let line = parts.next().unwrap_or_default();
+        words.more = parts.map(|part| Self::new(place, part)).collect();
         let mut section: Option<String> = None;
         for word in line.split_whitespace() {
             if SECTIONS.contains(&word) {
@@ -57,6 +62,11 @@ impl Words {
         let before = self.plain.len();
         self.plain.retain(|word| word != name);
         self.plain.len() < before
+    }
+
+    /// Takes out what stands behind each `and`.
+    pub(crate) fn take_more(&mut self) -> Vec<Self> {
+        std::mem::take(&mut self.more)
     }
 
     /// Takes out an option.
@@ -150,7 +160,7 @@ impl Words {
         let left =
             self.options.keys().chain(self.sections.keys()).chain(self.plain.iter().skip(plain));
         let left: Vec<_> = left.collect();
-        if !left.is_empty() {
+        if !left.is_empty() || !self.more.is_empty() {
             self.mistake(&format!("not understood: {left:?}"));
         }
     }
