@@ -1,6 +1,6 @@
 //! The life of a workload: gathering its pods, handed to the engine whole, placed, over.
 
-use agentaflow_engine::{Event, Request, WorkloadId};
+use agentaflow_engine::{Event, Request, Role, WorkloadId};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -400,5 +400,16 @@ impl Group {
 
 /// Makes a workload of one task a gang of tasks that ask for these things, equal ones side by side.
 pub(super) fn roles(workload: &mut agentaflow_engine::Workload, asked: &[Arc<Request>]) {
-    workload.tasks = asked.len() as u32;
+    let mut roles: Vec<Role> = Vec::new();
+    for request in asked {
+        match roles.last_mut() {
+            Some(last) if last.request == *request => last.tasks += 1,
+            _ => roles.push(Role { tasks: 1, request: request.clone() }),
+        }
+    }
+    if !roles.is_empty() {
+        let first = roles.remove(0);
+        (workload.tasks, workload.request) = (first.tasks, first.request);
+    }
+    workload.roles = roles;
 }
