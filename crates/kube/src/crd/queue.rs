@@ -104,9 +104,8 @@ pub struct GpuQueueStatus {
     pub pending: u32,
     /// Workloads that run.
     pub running: u32,
-    /// Past use in GPU hours, halved every half-life: what fair share goes by.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub past_gpu_hours: Option<f64>,
+    /// GPUs in use over the past, in thousandths, recent times counting more: what fair share goes by.
+    pub past_milli_gpus: u64,
     /// `Ready`.
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,

@@ -18,7 +18,7 @@ use crate::workload;
 #[derive(Debug)]
 pub(super) struct Group {
     need: u32,
-    traits: Traits,
+    pub(super) traits: Traits,
     /// Pods by task; those that are over have left.
     pub(super) members: BTreeMap<u32, Key>,
     /// What the engine was told that the tasks ask for; empty while the gang is not complete.

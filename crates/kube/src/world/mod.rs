@@ -15,6 +15,7 @@ mod groups;
 mod identity;
 mod nodes;
 mod pods;
+mod queue_status;
 mod queues;
 mod settings;
 mod show;
@@ -264,6 +265,7 @@ impl World {
         let wake = plan.wake;
         self.carry_out(plan.decisions);
         let looked = self.reconcile();
+        self.show_queues();
         Step {
             acts: std::mem::take(&mut self.acts),
             wake: [wake, looked].into_iter().flatten().min(),

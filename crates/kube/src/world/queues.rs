@@ -1,13 +1,13 @@
 //! Queues: shares of the cluster for some namespaces.
 
-use agentaflow_engine::{Event, Queue as EngineQueue, QueueId, Quota};
+use agentaflow_engine::{Event, Queue as EngineQueue, QueueId, Quota, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::identity::because;
 use super::pods::Aside;
 use super::{World, names_of};
-use crate::crd::{GpuQueueSpec, QueueAmounts};
+use crate::crd::{GpuQueueSpec, GpuQueueStatus, QueueAmounts};
 use crate::slim::Queue;
 use crate::translate;
 
@@ -26,6 +26,10 @@ pub(super) struct Queues {
     leaving: BTreeSet<Arc<str>>,
     /// What is wrong with a queue.
     pub(super) faults: BTreeMap<Arc<str>, String>,
+    /// Statuses as they were written last, and when all were last looked at.
+    pub(super) shown: (BTreeMap<Arc<str>, GpuQueueStatus>, Time),
+    /// The generation of each queue.
+    pub(super) generations: BTreeMap<Arc<str>, i64>,
 }
 
 impl Queues {
@@ -60,6 +64,11 @@ impl Queues {
 impl World {
     pub(super) fn see_queue(&mut self, queue: &Queue) {
         let name: Arc<str> = names_of(&queue.metadata).1.into();
+        let generation = queue.metadata.generation.unwrap_or(0);
+        self.queues.generations.insert(name.clone(), generation);
+        if !self.queues.shown.0.contains_key(&name) {
+            self.queues.shown.0.insert(name.clone(), queue.status.clone());
+        }
         match &queue.spec.0 {
             Ok(spec) => {
                 self.queues.faults.remove(&name);
@@ -85,6 +94,8 @@ impl World {
         let name: Arc<str> = names_of(&queue.metadata).1.into();
         self.queues.specs.remove(&name);
         self.queues.faults.remove(&name);
+        self.queues.shown.0.remove(&name);
+        self.queues.generations.remove(&name);
         if self.queues.told.contains_key(&name) {
             self.queues.leaving.insert(name);
         }
