@@ -1,10 +1,17 @@
-//! Prints the definitions of our kinds as YAML, one document each; `cargo xtask crds` keeps them in `deploy/crds`.
+//! Prints what is kept in `deploy` as YAML, one document each: the definitions of our kinds, which
+//! `cargo xtask crds` keeps up to date, or with the argument `webhooks` the webhook configurations.
+
+use agentaflow_kube::{crd, webhook};
 
 fn main() {
-    for definition in agentaflow_kube::crd::definitions() {
-        match serde_saphyr::to_string(&definition) {
+    let documents = match std::env::args().nth(1).as_deref() {
+        Some("webhooks") => webhook::configurations(&webhook::Options::default()).to_vec(),
+        _ => crd::definitions(),
+    };
+    for document in documents {
+        match serde_saphyr::to_string(&document) {
             Ok(yaml) => print!("---\n{yaml}"),
-            Err(error) => panic!("a definition is not YAML: {error}"),
+            Err(error) => panic!("this cannot be written as YAML: {error}"),
         }
     }
 }

@@ -12,6 +12,9 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+/// A name of its own, so that schedulers of other tests keep theirs.
+const CONFIGURATION: &str = "agentaflow-webhook-test";
+
 /// What a test does with the cluster.
 struct Cluster {
     client: Client,
@@ -41,6 +44,11 @@ impl Cluster {
         for definition in crd::definitions() {
             apply(&client, &definition).await.unwrap();
         }
+        let class = json!({
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": {"name": "agentaflow-5"}, "value": 500_000,
+        });
+        apply(&client, &class).await.unwrap();
         for name in ["agentaflow", "webhook-plain"] {
             apply(
                 &client,
@@ -155,13 +163,24 @@ fn says(result: Result<Value, String>, words: &[&str]) {
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
 async fn kube_admission_names_fields_and_remedies_and_gives_pods_their_scheduler() {
-    let cluster = Cluster::start().await;
-    pods_get_our_name_where_asked(&cluster).await;
-    owners_are_read(&cluster).await;
-    bad_workloads_are_refused(&cluster).await;
-    strangers_cannot_borrow_our_rights(&cluster).await;
-    bad_queues_are_refused(&cluster).await;
-    changes_that_are_not_of_the_spec_always_pass(&cluster).await;
+    let client = client(None).await;
+    let ended = tokio::spawn(async {
+        let cluster = Cluster::start().await;
+        pods_get_our_name_where_asked(&cluster).await;
+        owners_are_read(&cluster).await;
+        bad_workloads_are_refused(&cluster).await;
+        strangers_cannot_borrow_our_rights(&cluster).await;
+        bad_queues_are_refused(&cluster).await;
+        changes_that_are_not_of_the_spec_always_pass(&cluster).await;
+    })
+    .await;
+    // Without its webhook the configuration would stop everybody's workloads.
+    for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
+        let object = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind});
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(&object));
+        let _ = api.delete(CONFIGURATION, &DeleteParams::default()).await;
+    }
+    ended.unwrap();
 }
 
 async fn pods_get_our_name_where_asked(cluster: &Cluster) {

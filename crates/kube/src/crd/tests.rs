@@ -2,13 +2,13 @@
 
 use std::str::FromStr;
 
-use agentaflow_engine::{MigProfile, Strategy};
+use agentaflow_engine::Strategy;
 use serde_json::{Value, json};
 
-use super::{GpuQueueSpec, GpuRequirements, GpuWorkload, GpuWorkloadSpec, definitions};
+use super::{GpuQueueSpec, GpuWorkload, GpuWorkloadSpec, definitions};
 
 /// Document 003's workload.
-pub(crate) fn documented() -> Value {
+fn documented() -> Value {
     json!({
         "apiVersion": "agentaflow.io/v1",
         "kind": "GPUWorkload",
@@ -121,21 +121,6 @@ fn same_defaults(schema: &Value, spec: &Value) {
         if let Some(default) = property.get("default") {
             assert_eq!(&spec[name], default, "{name}");
         }
-    }
-}
-
-#[test]
-fn a_mig_profile_becomes_the_resource_of_the_device_plugin() {
-    for (profile, resource) in [
-        (None, "nvidia.com/gpu"),
-        (Some("1g.5gb"), "nvidia.com/mig-1g.5gb"),
-        (Some("1g.10gb+me"), "nvidia.com/mig-1g.10gb.me"),
-        (Some("1g.10gb.me"), "nvidia.com/mig-1g.10gb.me"),
-    ] {
-        let mig_profile = profile.map(ToOwned::to_owned);
-        let requirements = GpuRequirements { mig_profile, ..GpuRequirements::default() };
-        assert_eq!(requirements.resource(), resource);
-        assert!(profile.is_none_or(|profile| MigProfile::new(profile).is_ok()));
     }
 }
 

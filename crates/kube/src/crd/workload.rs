@@ -6,7 +6,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::schema::{FIXED, conditions, rules};
-use crate::names;
 
 /// GPU work: how much it needs and the pods that do it.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
@@ -167,21 +166,10 @@ pub struct GpuRequirements {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
-        "self.matches('^[1-7]g[.][1-9][0-9]{0,2}gb([+.]me)?$')",
-        "migProfile must be the name of a MIG profile without prefix, such as 1g.5gb or 3g.20gb",
+        "self.matches('^[1-7]g[.][1-9][0-9]{0,2}gb([.]me)?$')",
+        "migProfile must be the name of a MIG profile without prefix, such as 1g.5gb or 1g.10gb.me",
     )])))]
     pub mig_profile: Option<String>,
-}
-
-impl GpuRequirements {
-    /// The resource that a container must have a limit of.
-    pub fn resource(&self) -> String {
-        match &self.mig_profile {
-            // The device plugin writes `+me` so, because a resource's name cannot have a plus.
-            Some(profile) => format!("{}{}", names::MIG_PREFIX, profile.replace('+', ".")),
-            None => names::GPU_RESOURCE.to_owned(),
-        }
-    }
 }
 
 /// How the pods of a gang lie to each other.

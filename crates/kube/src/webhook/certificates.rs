@@ -132,8 +132,8 @@ fn wanted(options: &Options, found: Option<&Secret>) -> BTreeSet<String> {
     let mut names: BTreeSet<_> =
         [format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")]
             .into();
-    let host = url.as_ref().and_then(|url| url.parse::<axum::http::Uri>().ok());
-    let host = host.as_ref().and_then(axum::http::Uri::host);
+    let host = url.as_ref().and_then(|url| url.parse::<http::Uri>().ok());
+    let host = host.as_ref().and_then(http::Uri::host);
     names.extend(host.map(|host| host.trim_matches(['[', ']']).to_owned()));
     names.extend(found.into_iter().flat_map(names_of));
     names

@@ -5,11 +5,17 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
-use super::{CONFIGURATION, Options};
+use super::Options;
 use crate::names;
 
 /// Who writes the configurations, as the API server records it.
 const MANAGER: &str = "agentaflow-webhook";
+/// The label that every namespace has its name in.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+/// The two kinds of configurations.
+pub(super) const KINDS: [&str; 2] =
+    ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
 
 /// Tells the API server which certificate to trust; with an address of our own also what to ask us.
 pub(super) async fn install(
@@ -18,13 +24,14 @@ pub(super) async fn install(
     bundle: &str,
 ) -> Result<(), kube::Error> {
     let parameters = PatchParams::apply(MANAGER).force();
-    for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
+    for kind in KINDS {
         let version = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
         let api: Api<DynamicObject> =
             Api::all_with(client.clone(), &ApiResource::from_gvk(&version));
         let whole = configuration(kind, options);
         let patch = if options.url.is_some() { whole } else { only_trust(&whole) };
-        api.patch(CONFIGURATION, &parameters, &Patch::Apply(&trusting(patch, bundle))).await?;
+        api.patch(&options.configuration, &parameters, &Patch::Apply(&trusting(patch, bundle)))
+            .await?;
     }
     Ok(())
 }
@@ -42,7 +49,7 @@ pub(super) fn configuration(kind: &str, options: &Options) -> Value {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": kind,
         "metadata": {
-            "name": CONFIGURATION,
+            "name": options.configuration,
             "labels": {"app.kubernetes.io/part-of": "agentaflow"},
         },
         "webhooks": webhooks,
@@ -57,7 +64,7 @@ fn only_trust(whole: &Value) -> Value {
     json!({
         "apiVersion": whole["apiVersion"],
         "kind": whole["kind"],
-        "metadata": {"name": CONFIGURATION},
+        "metadata": {"name": whole["metadata"]["name"]},
         "webhooks": webhooks,
     })
 }
@@ -86,10 +93,13 @@ fn pods(options: &Options, opted_in: bool) -> Value {
             "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"],
             "scope": "Namespaced",
         }],
-        "namespaceSelector": {"matchExpressions": [
-            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system"]},
-            {"key": names::NAMESPACE_OPT_IN, "operator": operator, "values": [names::NAMESPACE_OPT_IN_VALUE]},
-        ]},
+        "namespaceSelector": namespaces(options, &[
+            json!({"key": NAMESPACE_NAME, "operator": "NotIn", "values": ["kube-system"]}),
+            json!({
+                "key": names::NAMESPACE_OPT_IN, "operator": operator,
+                "values": [names::NAMESPACE_OPT_IN_VALUE],
+            }),
+        ]),
         "matchConditions": conditions(options, opted_in),
         "failurePolicy": "Ignore",
         "matchPolicy": "Equivalent",
@@ -149,6 +159,7 @@ fn validating(options: &Options, name: &str, resource: &str, scope: &str, failur
             "apiGroups": [names::GROUP], "apiVersions": [names::VERSION], "resources": [resource],
             "operations": ["CREATE", "UPDATE"], "scope": scope,
         }],
+        "namespaceSelector": namespaces(options, &[]),
         "matchConditions": [{
             "name": "changes-the-spec",
             "expression": "request.operation == 'CREATE' || object.spec != oldObject.spec",
@@ -161,11 +172,52 @@ fn validating(options: &Options, name: &str, resource: &str, scope: &str, failur
     })
 }
 
+fn namespaces(options: &Options, more: &[Value]) -> Value {
+    let mut terms = more.to_vec();
+    if !options.namespaces.is_empty() {
+        terms.push(json!({"key": NAMESPACE_NAME, "operator": "In", "values": options.namespaces}));
+    }
+    if terms.is_empty() { json!({}) } else { json!({"matchExpressions": terms}) }
+}
+
 fn client(options: &Options, path: &str) -> Value {
     match &options.url {
         Some(url) => json!({"url": format!("{}{path}", url.trim_end_matches('/'))}),
         None => json!({"service": {
             "namespace": options.namespace, "name": options.service, "path": path, "port": super::PORT,
         }}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::{Options, configurations};
+
+    #[test]
+    fn the_manifest_is_what_the_code_says() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/kubernetes/30-webhooks.yaml");
+        let text = std::fs::read_to_string(file).unwrap();
+        let documents: Vec<Value> = text
+            .split("\n---\n")
+            .map(|document| serde_saphyr::from_str(document).unwrap())
+            .collect();
+        assert_eq!(
+            documents,
+            configurations(&Options::default()),
+            "`cargo run -p agentaflow-kube --example crds -- webhooks` prints it anew"
+        );
+    }
+
+    #[test]
+    fn pods_are_never_refused_when_we_are_away_but_workloads_are() {
+        let [pods, ours] = configurations(&Options::default());
+        let policies = |value: &Value| -> Vec<String> {
+            let webhooks = value["webhooks"].as_array().unwrap().iter();
+            webhooks.map(|webhook| webhook["failurePolicy"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(policies(&pods), ["Ignore", "Ignore"]);
+        assert_eq!(policies(&ours), ["Fail", "Ignore"]);
     }
 }

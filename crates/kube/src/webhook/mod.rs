@@ -40,6 +40,10 @@ pub struct Options {
     pub url: Option<String>,
     /// The scheduler that pods are given to.
     pub scheduler_name: String,
+    /// The name of both webhook configurations.
+    pub configuration: String,
+    /// With an address of our own: only pods and workloads of these namespaces; empty means all.
+    pub namespaces: Vec<String>,
 }
 
 impl Default for Options {
@@ -51,6 +55,8 @@ impl Default for Options {
             certificates: Certificates::SelfMade,
             url: None,
             scheduler_name: names::SCHEDULER_NAME.to_owned(),
+            configuration: CONFIGURATION.to_owned(),
+            namespaces: Vec::new(),
         }
     }
 }
@@ -102,11 +108,17 @@ pub async fn serve(
     server::serve(options, client, stop).await
 }
 
+/// The webhook configurations that [`serve`] expects, as `deploy/kubernetes` has them: without the certificate to
+/// trust, which it adds.
+pub fn configurations(options: &Options) -> [serde_json::Value; 2] {
+    configuration::KINDS.map(|kind| configuration::configuration(kind, options))
+}
+
 /// The port of admission.
 pub const PORT: u16 = 9443;
 /// The service of the scheduler.
 pub const SERVICE: &str = "agentaflow-scheduler-service";
 /// The Secret that the replicas share.
 pub const SECRET: &str = "agentaflow-webhook-certs";
-/// The name of both webhook configurations.
+/// The usual name of both webhook configurations.
 pub const CONFIGURATION: &str = "agentaflow";

@@ -91,3 +91,66 @@ fn encode(value: &Value) -> String {
     use base64::Engine as _;
     base64::engine::general_purpose::STANDARD.encode(value.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+
+    use super::*;
+
+    fn review(request: &Value) -> Request {
+        let text = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request,
+        });
+        let review: Review = serde_json::from_str(&text.to_string()).unwrap();
+        review.request
+    }
+
+    #[test]
+    fn a_question_is_read_as_the_api_server_writes_it() {
+        let request = review(&json!({
+            "uid": "0c9a", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "namespace": "team",
+            "operation": "CREATE", "object": {"metadata": {}}, "oldObject": null, "dryRun": false,
+            "userInfo": {"username": "alice", "groups": ["dev"], "extra": {"a": ["b"]}},
+        }));
+        assert_eq!((request.uid.as_str(), request.namespace.as_str()), ("0c9a", "team"));
+        assert_eq!(request.user_info.username.as_deref(), Some("alice"));
+        assert!(request.changes_spec());
+    }
+
+    #[test]
+    fn changes_beside_the_spec_and_of_what_is_being_deleted_are_nobodys_business() {
+        let object = |priority: u8, metadata: Value| json!({"metadata": metadata, "spec": {"priority": priority}});
+        for (new, changes) in [
+            (object(5, json!({"finalizers": []})), false),
+            (object(6, json!({})), true),
+            (object(6, json!({"deletionTimestamp": "2026-01-01T00:00:00Z"})), false),
+        ] {
+            let old = object(5, json!({}));
+            let request = review(&json!({
+                "uid": "u", "operation": "UPDATE", "object": new, "oldObject": old, "userInfo": {},
+            }));
+            assert_eq!(request.changes_spec(), changes, "{new}");
+        }
+    }
+
+    #[test]
+    fn an_answer_carries_the_patch_or_the_refusal() {
+        let patch =
+            vec![json!({"op": "add", "path": "/spec/schedulerName", "value": "agentaflow"})];
+        let allowed = Verdict { patch: patch.clone(), ..Verdict::default() }.answer("u");
+        assert_eq!(allowed["response"]["uid"], "u");
+        assert_eq!(allowed["response"]["patchType"], "JSONPatch");
+        let sent = allowed["response"]["patch"].as_str().unwrap();
+        let sent = base64::engine::general_purpose::STANDARD.decode(sent).unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&sent).unwrap(), Value::from(patch));
+
+        let mut refused = Verdict::refuse("one");
+        refused.add(Verdict::refuse("two"));
+        let refused = refused.answer("u");
+        assert_eq!(refused["response"]["allowed"], false);
+        assert_eq!(refused["response"]["status"]["message"], "one; two");
+        assert_eq!(refused["response"]["status"]["code"], 422);
+        assert_eq!(Verdict::forbid("no").answer("u")["response"]["status"]["code"], 403);
+    }
+}

@@ -203,7 +203,7 @@ async fn trust(options: &Options, client: &Client, identity: &Identity) -> bool 
     match configuration::install(options, client, &bundle).await {
         Ok(()) => true,
         Err(error) => {
-            tracing::warn!(%error, "cannot write the webhook configurations `{}`", super::CONFIGURATION);
+            tracing::warn!(%error, "cannot write the webhook configurations `{}`", options.configuration);
             false
         }
     }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::queues::{Queues, serves};
 use super::review::{Request, Verdict};
 use super::template;
-use crate::crd::{GpuQueue, GpuWorkload, GpuWorkloadSpec};
+use crate::crd::{GpuQueue, GpuQueueSpec, GpuWorkload, GpuWorkloadSpec};
 
 /// Looks at a workload that is created or whose spec changes.
 pub(super) async fn validate(client: &Client, scheduler: &str, request: &Request) -> Verdict {
@@ -28,8 +28,7 @@ pub(super) async fn validate(client: &Client, scheduler: &str, request: &Request
     if !refused.problems.is_empty() {
         return refused;
     }
-    let name = workload.metadata.name.clone().unwrap_or_default();
-    let mut verdict = template::check(&name, &workload.spec);
+    let mut verdict = template::check(&workload.spec);
     match all_queues(client).await {
         Ok(queues) => verdict.add(queue(&workload.spec, &request.namespace, &queues)),
         Err(error) => verdict.add(unchecked("the queues", &error)),
@@ -110,9 +109,9 @@ fn queue(spec: &GpuWorkloadSpec, namespace: &str, queues: &Queues) -> Verdict {
                 ));
             }
         },
-        None => match (open().next(), open().nth(1)) {
-            (Some(only), None) => only,
-            _ => return Verdict::default(),
+        None => match of_namespace(namespace, queues) {
+            Some(found) => found,
+            None => return Verdict::default(),
         },
     };
     if spec.priority <= queue.max_priority {
@@ -124,6 +123,16 @@ fn queue(spec: &GpuWorkloadSpec, namespace: &str, queues: &Queues) -> Verdict {
     ))
 }
 
+/// The queue of a workload that names none: the only one that names the namespace, else the only one for all.
+fn of_namespace<'a>(namespace: &str, queues: &'a Queues) -> Option<(&'a String, &'a GpuQueueSpec)> {
+    let only = |name: &str| {
+        let mut named =
+            queues.iter().filter(|(_, queue)| queue.namespaces.iter().any(|own| own == name));
+        named.next().filter(|_| named.next().is_none())
+    };
+    only(namespace).or_else(|| only("*"))
+}
+
 /// Shows the API server the pod that would be made.
 async fn dry_run(
     client: &Client,
@@ -131,8 +140,12 @@ async fn dry_run(
     namespace: &str,
     workload: &GpuWorkload,
 ) -> Verdict {
-    let pod = template::pod(workload, scheduler);
-    let body = pod.to_string().into_bytes();
+    let name = workload.metadata.name.as_ref().or(workload.metadata.generate_name.as_ref());
+    let name = name.map_or("workload", String::as_str);
+    let body = match template::pod(name, namespace, &workload.spec, scheduler) {
+        Ok(pod) => pod.to_string().into_bytes(),
+        Err(refusal) => return refusal,
+    };
     let parameters = PostParams { dry_run: true, ..PostParams::default() };
     let path = Pod::url_path(&(), Some(namespace));
     let request = match kube::core::Request::new(path).create(&parameters, body) {
@@ -149,13 +162,13 @@ async fn dry_run(
 }
 
 /// Fields that the API server does not know would be dropped in silence.
-fn strict(request: axum::http::Request<Vec<u8>>) -> axum::http::Request<Vec<u8>> {
+fn strict(request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
     let (mut parts, body) = request.into_parts();
     let with = format!("{}&fieldValidation=Strict", parts.uri);
     if let Ok(uri) = with.parse() {
         parts.uri = uri;
     }
-    axum::http::Request::from_parts(parts, body)
+    http::Request::from_parts(parts, body)
 }
 
 /// The API server's words about the pod, as words about the workload.
