@@ -1,6 +1,7 @@
 //! The command line of `agentaflow`: reads arguments, runs one command, turns its end into an exit
 //! code. Everything a command does lives in its own module under `commands`.
 
+mod alias;
 mod amount;
 mod commands;
 mod connect;
@@ -31,7 +32,9 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    let ended = Cli::try_parse().map_or_else(|said| parsed_otherwise(&said), run);
+    let ended = alias::arguments(std::env::args_os().collect()).map_err(failure::usage).and_then(
+        |arguments| Cli::try_parse_from(arguments).map_or_else(|said| parsed_otherwise(&said), run),
+    );
     match ended {
         Ok(code) => code,
         Err(error) => failure::report(&error),
