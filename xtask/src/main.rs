@@ -1,6 +1,7 @@
 //! The chores of this repository: `cargo xtask <command>`.
 
 mod bench;
+mod bench_kube;
 mod bench_server;
 mod crds;
 mod kube;
@@ -40,8 +41,18 @@ Commands:
 
 `cargo xtask <command> --help` says more about one command.";
 
-const COMMANDS: [&str; 9] =
-    ["run", "test", "services", "kube", "openapi", "crds", "bench", "bench-server", "help"];
+const COMMANDS: [&str; 10] = [
+    "run",
+    "test",
+    "services",
+    "kube",
+    "openapi",
+    "crds",
+    "bench",
+    "bench-server",
+    "bench-kube",
+    "help",
+];
 
 /// How a command ends when it did not end well.
 enum Failure {
@@ -88,6 +99,7 @@ fn dispatch(arguments: &[String]) -> Result<ExitCode, Failure> {
         "crds" if wants_help => Ok(say(crds::HELP)),
         "bench" if wants_help => Ok(say(bench::HELP)),
         "bench-server" if wants_help => Ok(say(bench_server::HELP)),
+        "bench-kube" if wants_help => Ok(say(bench_kube::HELP)),
         "run" => run::run(rest),
         "test" => test::run(rest),
         "services" => no_arguments("services", rest).and_then(|()| services::run()),
@@ -96,6 +108,7 @@ fn dispatch(arguments: &[String]) -> Result<ExitCode, Failure> {
         "crds" => crds::run(rest),
         "bench" => bench::run(rest),
         "bench-server" => bench_server::run(rest),
+        "bench-kube" => bench_kube::run(rest),
         "help" | "--help" | "-h" => Ok(say(HELP)),
         unknown => Err(Failure::Usage(format!(
             "unknown command `{unknown}`{}; `cargo xtask help` lists them",

@@ -8,10 +8,10 @@ mod parts;
 mod plane;
 mod running;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::{Failure, suggest};
 use options::Options;
@@ -132,6 +132,12 @@ fn down(dir: &Path) -> Result<ExitCode> {
     let ended = plane::remove(dir)?;
     println!("{ended} parts stopped, `{}` removed", dir.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// The kubeconfig of the control plane in this folder, and the folder of its programs.
+pub(crate) fn places(dir: &Path) -> Result<(PathBuf, PathBuf)> {
+    let plane = Plane::open(dir)?.context("the control plane does not run")?;
+    Ok((plane.kubeconfig(), plane.programs().to_owned()))
 }
 
 fn nothing(dir: &Path) -> ExitCode {

@@ -1,0 +1,93 @@
+//! How fast the scheduler binds pods on a real control plane, beside kube-scheduler and beside binding calls with no
+//! thinking at all, in the same run: `cargo xtask bench-kube`.
+//!
+//! Nothing is compared with a limit: other machines have other numbers, and only ratios of one run mean anything.
+
+mod cluster;
+mod contenders;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use cluster::Cluster;
+use contenders::{Contender, Scheduler};
+
+/// Pods that every contender binds.
+const PODS: usize = 5_000;
+/// Pods for kube-scheduler as it is configured by default, which is held back to 50 calls a second.
+const THROTTLED: usize = 1_000;
+/// Pods that wait when the time to a reason is measured.
+const WAITING: usize = 10_000;
+
+fn main() -> ExitCode {
+    let Some(kubeconfig) = std::env::var_os("AGENTAFLOW_BENCH_KUBE") else {
+        println!("`cargo xtask bench-kube` measures the scheduler on Kubernetes");
+        return ExitCode::SUCCESS;
+    };
+    let runtime = tokio::runtime::Runtime::new().expect("threads can be started");
+    runtime.block_on(async {
+        let cluster = Cluster::connect(kubeconfig.as_ref()).await;
+        let (nodes, gpus) = cluster.size().await;
+        println!("{nodes} nodes, {gpus} GPUs, {PODS} pods of one GPU\n\n| what | result |\n|---|---|");
+        binding(&cluster).await;
+        waiting(&cluster).await;
+    });
+    ExitCode::SUCCESS
+}
+
+/// Pods a second, for each contender on the same nodes.
+async fn binding(cluster: &Cluster) {
+    let plain = {
+        let name = "bench-plain";
+        cluster.create_pods(name, PODS, 1).await;
+        let began = Instant::now();
+        cluster.bind_plainly(name).await;
+        let rate = rate(PODS, began.elapsed());
+        cluster.delete_pods(name).await;
+        rate
+    };
+    println!("| binding calls with no thinking | {plain:.0}/s |");
+    let mut ours = 0.0;
+    for contender in [Contender::Ours, Contender::KubeScheduler, Contender::KubeSchedulerAsIs] {
+        let pods = if contender == Contender::KubeSchedulerAsIs { THROTTLED } else { PODS };
+        let name = contender.scheduler_name();
+        cluster.create_pods(name, pods, 1).await;
+        let mut scheduler = Scheduler::start(contender, cluster);
+        let bound = cluster.bound(name, pods).await;
+        let rate = rate(pods, bound);
+        println!("| {contender} | {rate:.0}/s, {:.0} % of plain calls |", 100.0 * rate / plain);
+        match contender {
+            Contender::Ours => {
+                ours = rate;
+                println!("| its resident memory at most | {} MiB |", scheduler.peak_memory());
+            }
+            other => println!("| ours is faster than {other} | {:.1} times |", ours / rate),
+        }
+        scheduler.end();
+        cluster.delete_pods(name).await;
+    }
+}
+
+/// The time until the reason of a pod is known while very many wait.
+async fn waiting(cluster: &Cluster) {
+    let name = Contender::Ours.scheduler_name();
+    // More GPUs than any node has: they wait for ever.
+    cluster.create_pods(name, WAITING, 64).await;
+    let mut scheduler = Scheduler::start(Contender::Ours, cluster);
+    let began = Instant::now();
+    scheduler.wait_for_reasons(WAITING, Duration::from_secs(120)).await;
+    println!("| start to a reason for each of {WAITING} waiting pods, listing included | {:.2} s |", began.elapsed().as_secs_f64());
+    let began = Instant::now();
+    cluster.create_pod(name, "late", 64).await;
+    scheduler.wait_for_explanation("late").await;
+    println!("| a new pod's reason in /explain, {WAITING} waiting | {} ms |", began.elapsed().as_millis());
+    scheduler.wait_for_reasons(WAITING + 1, Duration::from_secs(10)).await;
+    println!("| and in /metrics | {} ms |", began.elapsed().as_millis());
+    println!("| resident memory with {WAITING} waiting, at most | {} MiB |", scheduler.peak_memory());
+    scheduler.end();
+    cluster.delete_pods(name).await;
+}
+
+fn rate(pods: usize, took: Duration) -> f64 {
+    pods as f64 / took.as_secs_f64()
+}
