@@ -5,7 +5,7 @@
 //! waits, and neither room is kept nor anybody stopped for what would not be found then either.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::cluster::fit::{self, Standing};
@@ -172,7 +172,8 @@ impl Scheduler {
         domain: u32,
     ) -> Option<Vec<(NodeIdx, Claim)>> {
         let strategy = self.strategy(self.jobs.get(job));
-        let mut rooms = rooms.to_vec();
+        // Only where something is booked is a room of its own needed.
+        let mut booked: BTreeMap<NodeIdx, Room> = BTreeMap::new();
         let mut seats = vec![None; self.jobs.get(job).count() as usize];
         for (batch, open) in batches {
             let shape = self.cluster.shape(batch.shape);
@@ -180,12 +181,12 @@ impl Scheduler {
             let mut nodes = self.cluster.order.iter().copied().peekable();
             for task in &batch.tasks {
                 let fits = |node: NodeIdx| {
-                    open[node as usize] == Some(domain)
-                        && fit::lack(shape, &rooms[node as usize]).is_none()
+                    let room = booked.get(&node).unwrap_or(&rooms[node as usize]);
+                    open[node as usize] == Some(domain) && fit::lack(shape, room).is_none()
                 };
                 while nodes.next_if(|node| !fits(*node)).is_some() {}
                 let node = *nodes.peek()?;
-                let room = &mut rooms[node as usize];
+                let room = booked.entry(node).or_insert_with(|| rooms[node as usize].clone());
                 let view = View { room, shape, outlook: &self.outlook };
                 let claim = pick::claim(strategy, &view, None)?;
                 room.book(&claim);

@@ -72,7 +72,10 @@ impl Terms {
     pub(crate) fn ignore(&self, request: &Request) -> bool {
         request.affinity.is_empty()
             && request.spread.is_empty()
-            && !request.tokens.values().any(|usage| is_cluster_wide(*usage))
+            && !request
+                .tokens
+                .iter()
+                .any(|(token, usage)| is_cluster_wide(*usage) && self.is_held(token))
             && (self.owners.is_empty()
                 || !self.owners.keys().any(|term| term.selector.matches(&request.labels)))
     }

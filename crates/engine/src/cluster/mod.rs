@@ -94,6 +94,7 @@ pub(crate) struct Cluster {
     pub(crate) models: Vec<GpuModel>,
     pub(crate) resources: Vec<ResourceName>,
     shapes: Vec<Option<Shape>>,
+    vacant_shapes: Vec<ShapeIdx>,
     shape_by_key: FxHashMap<ShapeKey, ShapeIdx>,
     idle_shapes: usize,
     /// Shapes made so far; tells a number's shapes apart.
@@ -259,19 +260,14 @@ impl Cluster {
         let mut shape = Shape::new(key, need, &self.models);
         let key = shape.key.clone();
         shape.stamp = self.shapes_made;
-        let index = self
-            .shapes
-            .iter()
-            .position(Option::is_none)
-            .filter(|_| self.shapes.len() > IDLE_SHAPES);
-        let index = index.unwrap_or_else(|| {
+        let index = self.vacant_shapes.pop().unwrap_or_else(|| {
             self.shapes.push(None);
-            self.shapes.len() - 1
+            self.shapes.len() as ShapeIdx - 1
         });
-        self.shapes[index] = Some(shape);
-        self.shape_by_key.insert(key, index as ShapeIdx);
+        self.shapes[index as usize] = Some(shape);
+        self.shape_by_key.insert(key, index);
         self.idle_shapes += 1;
-        index as ShapeIdx
+        index
     }
 
     pub(crate) fn shape(&self, shape: ShapeIdx) -> &Shape {
@@ -406,9 +402,10 @@ impl Cluster {
         if self.idle_shapes < IDLE_SHAPES {
             return;
         }
-        for shape in &mut self.shapes {
+        for (index, shape) in self.shapes.iter_mut().enumerate() {
             if let Some(idle) = shape.take_if(|shape| shape.users == 0) {
                 self.shape_by_key.remove(&idle.key);
+                self.vacant_shapes.push(index as ShapeIdx);
             }
         }
         self.idle_shapes = 0;
