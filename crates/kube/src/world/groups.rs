@@ -18,12 +18,12 @@ use crate::workload;
 #[derive(Debug)]
 pub(super) struct Group {
     need: u32,
-    traits: Traits,
+    pub(super) traits: Traits,
     /// Pods by task; those that are over have left.
     pub(super) members: BTreeMap<u32, Key>,
     /// What the engine was told that the tasks ask for; empty while the gang is not complete.
     asked: Vec<Arc<Request>>,
-    known: bool,
+    pub(super) known: bool,
     gated: bool,
     /// The engine has placed it.
     pub(super) placed: bool,

@@ -15,6 +15,7 @@ mod groups;
 mod identity;
 mod nodes;
 mod pods;
+mod queue_status;
 mod queues;
 mod settings;
 mod show;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::identity::because;
 use super::pods::Aside;
+use super::queue_status::Shown;
 use super::{World, names_of};
 use crate::crd::{GpuQueueSpec, QueueAmounts};
 use crate::slim::Queue;
@@ -26,11 +27,17 @@ pub(super) struct Queues {
     leaving: BTreeSet<Arc<str>>,
     /// What is wrong with a queue.
     pub(super) faults: BTreeMap<Arc<str>, String>,
+    /// What is told on the queues themselves.
+    pub(super) shown: BTreeMap<Arc<str>, Shown>,
 }
 
 impl Queues {
     pub(super) fn contains(&self, name: &str) -> bool {
         self.specs.contains_key(name)
+    }
+
+    pub(super) fn is_in_force(&self, name: &str) -> bool {
+        self.told.contains_key(name)
     }
 
     /// The highest priority in a queue, those above it included.
@@ -60,6 +67,7 @@ impl Queues {
 impl World {
     pub(super) fn see_queue(&mut self, queue: &Queue) {
         let name: Arc<str> = names_of(&queue.metadata).1.into();
+        self.queues.show(queue);
         match &queue.spec.0 {
             Ok(spec) => {
                 self.queues.faults.remove(&name);
@@ -85,6 +93,7 @@ impl World {
         let name: Arc<str> = names_of(&queue.metadata).1.into();
         self.queues.specs.remove(&name);
         self.queues.faults.remove(&name);
+        self.queues.shown.remove(&name);
         if self.queues.told.contains_key(&name) {
             self.queues.leaving.insert(name);
         }
