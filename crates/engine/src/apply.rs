@@ -128,6 +128,12 @@ impl Scheduler {
                 Ok(())
             }
             Event::Nominated { workload, nodes } => self.nominate(&workload, &nodes),
+            Event::Protected { workload, budgets } => {
+                let job = self.job_number(&workload)?;
+                Arc::make_mut(&mut self.jobs.get_mut(job).spec).budgets = budgets;
+                self.improved = true;
+                Ok(())
+            }
             Event::Gone { workload, task } => {
                 self.seated(&workload, task).map(|job| self.task_gone(job, task))
             }

@@ -160,6 +160,13 @@ pub enum Event {
     },
     /// A disruption budget was removed.
     BudgetRemoved(BudgetId),
+    /// Stopping a workload draws on other budgets than before.
+    Protected {
+        /// The workload.
+        workload: WorkloadId,
+        /// All budgets that it draws on now.
+        budgets: Vec<BudgetId>,
+    },
     /// The demand to expect, for strategies that look ahead; none: learn it from what is handed in.
     Demand(Option<Vec<Demand>>),
 }

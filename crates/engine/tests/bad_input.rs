@@ -231,6 +231,7 @@ fn names_that_nobody_knows_are_refused() {
     check(Event::Requeued(nobody()), unknown_workload);
     check(Event::Confirmed { workload: nobody(), task: 0 }, unknown_workload);
     check(Event::Gate { workload: nobody(), gate: None }, unknown_workload);
+    check(Event::Protected { workload: nobody(), budgets: Vec::new() }, unknown_workload);
     check(Event::ForeignGone { node: "a".into(), id: "pod".into() }, |r| {
         matches!(r, Rejected::UnknownForeign { .. })
     });

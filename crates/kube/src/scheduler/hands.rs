@@ -244,10 +244,10 @@ impl Shared {
                 }
             }
             Word::Queue(queue, status) => {
-                let _ = Self::again(
-                    writes::queue_status(&self.server, &queue, &status).await,
-                    "queue status",
-                );
+                let said = writes::queue_status(&self.server, &queue, &status).await;
+                if Self::again(said, "queue status") {
+                    self.words().queues.entry(queue).or_insert(status);
+                }
             }
             Word::Condition(pod, reason, message) => {
                 let said = writes::condition(&self.server, &pod, reason, &message).await;

@@ -193,6 +193,7 @@ impl Leader {
             wake = Instant::now() + self.turn(&mut world);
             if counted.elapsed() >= CENSUS {
                 self.health.metrics.set_census(world.census());
+                self.hands.give(world.queue_statuses());
                 counted = Instant::now();
             }
             if written.elapsed() >= MEMORY && self.missing.is_empty() {

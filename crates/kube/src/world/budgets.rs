@@ -11,10 +11,16 @@ use crate::translate;
 impl World {
     pub(super) fn see_budget(&mut self, budget: DisruptionBudget) {
         let key = key_of(&budget.metadata);
-        let allowed = allowed(&budget);
-        let before = self.budgets.insert(key.clone(), budget).map(|old| self::allowed(&old));
-        if self.begun && before != Some(allowed) {
+        let (allowed, spec) = (allowed(&budget), budget.spec.clone());
+        let before = self.budgets.insert(key.clone(), budget);
+        if !self.begun {
+            return;
+        }
+        if before.as_ref().map(self::allowed) != Some(allowed) {
             self.tell(Event::Budget { id: BudgetId::from(key.to_string()), allowed });
+        }
+        if before.map(|before| before.spec) != Some(spec) {
+            self.tell_protected(&key.namespace);
         }
     }
 
@@ -22,6 +28,19 @@ impl World {
         let key = key_of(&budget.metadata);
         if self.budgets.remove(&key).is_some() && self.begun {
             self.tell(Event::BudgetRemoved(BudgetId::from(key.to_string())));
+            self.tell_protected(&key.namespace);
+        }
+    }
+
+    /// Budgets come and go while pods run: every workload of a namespace learns which ones are its own now.
+    fn tell_protected(&mut self, namespace: &str) {
+        let known = self.groups.iter().filter(|(_, group)| group.known);
+        let first = known.filter_map(|(id, group)| Some((id, group.members.values().next()?)));
+        let first = first.filter(|(_, member)| *member.namespace == *namespace);
+        let first: Vec<_> = first.map(|(id, member)| (id.clone(), member.clone())).collect();
+        for (workload, member) in first {
+            let budgets = self.budgets_of(&member);
+            self.tell(Event::Protected { workload, budgets });
         }
     }
 

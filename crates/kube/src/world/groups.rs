@@ -23,7 +23,7 @@ pub(super) struct Group {
     pub(super) members: BTreeMap<u32, Key>,
     /// What the engine was told that the tasks ask for; empty while the gang is not complete.
     asked: Vec<Arc<Request>>,
-    known: bool,
+    pub(super) known: bool,
     gated: bool,
     /// The engine has placed it.
     pub(super) placed: bool,

@@ -265,7 +265,6 @@ impl World {
         let wake = plan.wake;
         self.carry_out(plan.decisions);
         let looked = self.reconcile();
-        self.show_queues();
         Step {
             acts: std::mem::take(&mut self.acts),
             wake: [wake, looked].into_iter().flatten().min(),

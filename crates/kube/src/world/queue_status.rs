@@ -1,82 +1,121 @@
-//! What queues show: how much they use, how many wait.
+//! What queues use and whether they are in force, told on the queues themselves.
 
-use agentaflow_engine::Time;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time as Moment};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::World;
 use super::acts::Act;
+use super::queues::Queues;
 use super::workloads::timestamp;
+use super::{World, names_of};
 use crate::crd::GpuQueueStatus;
+use crate::names;
+use crate::slim::Queue;
 
-/// How often queues are looked at, in milliseconds: their numbers change with every pod.
-const PAUSE: u64 = 5_000;
-/// The place of GPUs among the resources that queues are charged for.
-const GPUS: usize = 3;
+/// A queue as people see it.
+#[derive(Debug, Default)]
+pub(super) struct Shown {
+    generation: Option<i64>,
+    /// What the API server has, or will have when our last word is written.
+    status: GpuQueueStatus,
+    /// Work of it is ours, or was when we last spoke.
+    ours: bool,
+}
 
 impl World {
-    /// Writes the statuses of queues that changed.
-    pub(super) fn show_queues(&mut self) {
-        if self.queues.generations.is_empty() || self.now.0 < self.queues.shown.1.0 + PAUSE {
-            return;
+    /// The status of every queue that is not as it was last told.
+    pub fn queue_statuses(&mut self) -> Vec<Act> {
+        if !self.begun {
+            return Vec::new();
         }
-        self.queues.shown.1 = self.now;
-        let mut counts: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
-        for group in self.groups.values() {
-            let (pending, running) = counts.entry(group.traits.queue.as_str()).or_default();
-            *(if group.placed { running } else { pending }) += 1;
-        }
-        let memory = self.engine.memory();
-        let past: BTreeMap<&str, f64> = memory
-            .queues
-            .iter()
-            .map(|facts| (facts.queue.id.as_str(), f64::from_bits(facts.past[1][GPUS])))
-            .collect();
-        let used: BTreeMap<String, i64> = self
+        let used: BTreeMap<Arc<str>, u64> = self
             .engine
             .queues()
             .into_iter()
-            .map(|view| (view.id.to_string(), view.used[GPUS]))
+            .map(|queue| (queue.id.as_str().into(), queue.used[3].max(0) as u64))
             .collect();
+        let past: BTreeMap<Arc<str>, u64> = self
+            .engine
+            .memory()
+            .queues
+            .iter()
+            .map(|facts| (facts.queue.id.as_str().into(), f64::from_bits(facts.past[1][3]) as u64))
+            .collect();
+        let counts = self.count_by_queue();
+        let now = timestamp(self.now);
+        let at = Time(jiff::Timestamp::from_second(now.as_second()).unwrap_or(now));
         let mut acts = Vec::new();
-        for (name, generation) in &self.queues.generations {
-            let old = self.queues.shown.0.get(name).cloned().unwrap_or_default();
-            let (pending, running) = counts.get(&**name).copied().unwrap_or_default();
-            let status = GpuQueueStatus {
-                used_milli_gpus: used.get(&**name).copied().unwrap_or_default().max(0) as u64,
-                pending,
-                running,
-                past_milli_gpus: past.get(&**name).copied().unwrap_or_default().max(0.0) as u64,
-                conditions: vec![self.condition(name, *generation, &old)],
-                observed_generation: Some(*generation),
-            };
-            if status != old {
-                acts.push((name.clone(), status));
+        let mut shown = std::mem::take(&mut self.queues.shown);
+        for (queue, entry) in &mut shown {
+            let (running, pending) = counts.get(queue).copied().unwrap_or_default();
+            let used_milli_gpus = used.get(queue).copied().unwrap_or_default();
+            let busy = running > 0 || pending > 0 || used_milli_gpus > 0;
+            let mut status = entry.status.clone();
+            status.observed_generation = entry.generation;
+            // Where another scheduler has work in the queue, its word stands.
+            if busy || entry.ours || self.settings.scheduler_name == names::SCHEDULER_NAME {
+                (status.running, status.pending) = (running, pending);
+                status.used_milli_gpus = used_milli_gpus;
+                status.past_milli_gpus = past.get(queue).copied().unwrap_or_default();
+            }
+            entry.ours = busy;
+            settle(&mut status.conditions, self.queues.readiness(queue), entry.generation, &at);
+            if status != entry.status {
+                entry.status = status.clone();
+                acts.push(Act::QueueStatus { queue: queue.clone(), status: Box::new(status) });
             }
         }
-        for (queue, status) in acts {
-            self.queues.shown.0.insert(queue.clone(), status.clone());
-            self.acts.push(Act::QueueStatus { queue, status: Box::new(status) });
-        }
+        self.queues.shown = shown;
+        acts
     }
 
-    fn condition(&self, name: &Arc<str>, generation: i64, old: &GpuQueueStatus) -> Condition {
-        let fault = self.queues.faults.get(name);
-        let (status, reason, message) = match fault {
-            Some(fault) => ("False", "Invalid", fault.clone()),
-            None => ("True", "Accepted", "its share is in force".to_owned()),
-        };
-        let same =
-            old.conditions.iter().find(|known| known.type_ == "Ready" && known.status == status);
-        let now = Moment(timestamp(Time(self.now.0 / 1000 * 1000)));
-        Condition {
-            type_: "Ready".to_owned(),
-            status: status.to_owned(),
-            reason: reason.to_owned(),
-            message,
-            last_transition_time: same.map_or(now, |known| known.last_transition_time.clone()),
-            observed_generation: Some(generation),
+    /// Workloads that run and that wait, by queue.
+    fn count_by_queue(&self) -> BTreeMap<Arc<str>, (u32, u32)> {
+        let mut counts: BTreeMap<Arc<str>, (u32, u32)> = BTreeMap::new();
+        for group in self.groups.values() {
+            let count = counts.entry(group.traits.queue.as_str().into()).or_default();
+            if group.placed {
+                count.0 += 1;
+            } else {
+                count.1 += 1;
+            }
+        }
+        counts
+    }
+}
+
+impl Queues {
+    /// A queue was seen.
+    pub(super) fn show(&mut self, queue: &Queue) {
+        let entry = self.shown.entry(names_of(&queue.metadata).1.into()).or_default();
+        (entry.generation, entry.status) = (queue.metadata.generation, queue.status.clone());
+    }
+
+    /// Status, reason and sentence of the condition `Ready`.
+    fn readiness(&self, queue: &str) -> (&'static str, &'static str, String) {
+        match self.faults.get(queue) {
+            Some(why) => ("False", "Invalid", why.clone()),
+            None if self.is_in_force(queue) => ("True", "InForce", "It is in force.".to_owned()),
+            None => ("False", "ParentMissing", "The queue above it is not in force.".to_owned()),
         }
     }
+}
+
+fn settle(
+    conditions: &mut Vec<Condition>,
+    (status, reason, message): (&str, &str, String),
+    observed_generation: Option<i64>,
+    at: &Time,
+) {
+    let old = conditions.iter().position(|condition| condition.type_ == "Ready");
+    let old = old.map(|index| conditions.remove(index));
+    let since = old.filter(|old| old.status == status).map(|old| old.last_transition_time);
+    conditions.push(Condition {
+        type_: "Ready".to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        observed_generation,
+        last_transition_time: since.unwrap_or_else(|| at.clone()),
+    });
 }

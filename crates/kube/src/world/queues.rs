@@ -1,13 +1,14 @@
 //! Queues: shares of the cluster for some namespaces.
 
-use agentaflow_engine::{Event, Queue as EngineQueue, QueueId, Quota, Time};
+use agentaflow_engine::{Event, Queue as EngineQueue, QueueId, Quota};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::identity::because;
 use super::pods::Aside;
+use super::queue_status::Shown;
 use super::{World, names_of};
-use crate::crd::{GpuQueueSpec, GpuQueueStatus, QueueAmounts};
+use crate::crd::{GpuQueueSpec, QueueAmounts};
 use crate::slim::Queue;
 use crate::translate;
 
@@ -26,15 +27,17 @@ pub(super) struct Queues {
     leaving: BTreeSet<Arc<str>>,
     /// What is wrong with a queue.
     pub(super) faults: BTreeMap<Arc<str>, String>,
-    /// Statuses as they were written last, and when all were last looked at.
-    pub(super) shown: (BTreeMap<Arc<str>, GpuQueueStatus>, Time),
-    /// The generation of each queue.
-    pub(super) generations: BTreeMap<Arc<str>, i64>,
+    /// What is told on the queues themselves.
+    pub(super) shown: BTreeMap<Arc<str>, Shown>,
 }
 
 impl Queues {
     pub(super) fn contains(&self, name: &str) -> bool {
         self.specs.contains_key(name)
+    }
+
+    pub(super) fn is_in_force(&self, name: &str) -> bool {
+        self.told.contains_key(name)
     }
 
     /// The highest priority in a queue, those above it included.
@@ -64,11 +67,7 @@ impl Queues {
 impl World {
     pub(super) fn see_queue(&mut self, queue: &Queue) {
         let name: Arc<str> = names_of(&queue.metadata).1.into();
-        let generation = queue.metadata.generation.unwrap_or(0);
-        self.queues.generations.insert(name.clone(), generation);
-        if !self.queues.shown.0.contains_key(&name) {
-            self.queues.shown.0.insert(name.clone(), queue.status.clone());
-        }
+        self.queues.show(queue);
         match &queue.spec.0 {
             Ok(spec) => {
                 self.queues.faults.remove(&name);
@@ -94,8 +93,7 @@ impl World {
         let name: Arc<str> = names_of(&queue.metadata).1.into();
         self.queues.specs.remove(&name);
         self.queues.faults.remove(&name);
-        self.queues.shown.0.remove(&name);
-        self.queues.generations.remove(&name);
+        self.queues.shown.remove(&name);
         if self.queues.told.contains_key(&name) {
             self.queues.leaving.insert(name);
         }

@@ -1,9 +1,10 @@
 //! The end of a share: a failed test tells what there was, and everything goes away.
 
 use k8s_openapi::api::core::v1::{Event, Namespace, Node, Pod};
-use kube::api::{DeleteParams, ListParams};
-use kube::core::{ApiResource, DynamicObject};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
+use serde_json::json;
 
 use super::pods;
 use super::share::{Cluster, Share};
@@ -51,6 +52,20 @@ async fn tell(client: &Client, namespace: &str) {
     }
 }
 
+/// The scheduler that would clean up after its workloads is gone.
+async fn release(client: &Client, namespace: &str) {
+    let kind = GroupVersionKind::gvk("agentaflow.io", "v1", "GPUWorkload");
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&kind));
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    for workload in
+        api.list(&ListParams::default()).await.map(|list| list.items).unwrap_or_default()
+    {
+        let name = workload.metadata.name.unwrap_or_default();
+        let _ = api.patch(&name, &PatchParams::default(), &free).await;
+    }
+}
+
 /// Best effort: what fails here does not change what the test found out.
 async fn remove(client: &Client, selector: &str, applied: &[(ApiResource, String)]) {
     let own = ListParams::default().labels(selector);
@@ -59,6 +74,7 @@ async fn remove(client: &Client, selector: &str, applied: &[(ApiResource, String
     for namespace in namespaces.list(&own).await.map(|list| list.items).unwrap_or_default() {
         let name = namespace.metadata.name.unwrap_or_default();
         let _ = namespaces.delete(&name, &DeleteParams::default()).await;
+        release(client, &name).await;
     }
     for (resource, name) in applied.iter().rev() {
         let api: Api<DynamicObject> = Api::all_with(client.clone(), resource);

@@ -17,7 +17,8 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Starts it with all rights and waits until it is ready. `executable` is `env!("CARGO_BIN_EXE_agentaflow")`.
+    /// Starts it with all rights and waits until it is ready. `executable` is `env!("CARGO_BIN_EXE_agentaflow")`; what
+    /// `extra` says counts more than what is said here.
     pub(crate) async fn start(executable: &str, share: &Share, extra: &[&str]) -> Self {
         share.apply_file("deploy/crds").await;
         let mut scheduler =
@@ -39,12 +40,15 @@ impl Scheduler {
         let mut command = Command::new(executable);
         command.arg("scheduler").arg("--kubeconfig").arg(kubeconfig);
         command.args(["--namespace", &share.namespace]);
-        command.args(["--scheduler-name", &share.scheduler_name()]);
         command.args(["--node-selector", &share.node_selector()]);
         command.args(["--lease-name", &share.scheduler_name()]);
         command.args(["--http", &format!("127.0.0.1:{http}")]);
         command.args(["--metrics", &format!("127.0.0.1:{metrics}")]);
-        command.args(["--webhook", "off"]).args(extra);
+        let own = [("--scheduler-name", share.scheduler_name()), ("--webhook", "off".to_owned())];
+        for (option, value) in own.iter().filter(|(option, _)| !extra.contains(option)) {
+            command.args([*option, value]);
+        }
+        command.args(extra);
         let program = Program::start(command, &share.file(&format!("{name}.log")));
         Self { program, http, metrics }
     }

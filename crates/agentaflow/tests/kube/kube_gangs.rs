@@ -1,0 +1,218 @@
+//! Pods that start together or not at all.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::PROGRAM;
+use crate::plans::{WorkloadPlan, in_phase, placed_by_us, pod_waits, waits_because};
+use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_gang_of_64_starts_whole_or_not_at_all() {
+    let share = Share::new().await;
+    share.nodes(8, &NodePlan::gpus(8)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let ours = share.scheduler_name();
+    let firm = PodPlan::new("blocker")
+        .gpus(1)
+        .scheduler(&ours)
+        .annotation("agentaflow.gpu/preemptible", "false");
+    share.create_pod(&firm).await;
+    placed_by_us(&share, "blocker").await;
+    WorkloadPlan::new(&share, "gang", &PodPlan::new("")).spec("gangSize", 64).create(&share).await;
+    let words = waits_because(&share, "gang", "GangIncomplete").await;
+    assert!(words.contains("63 of 64 tasks fit now"), "{words}");
+    let words = pod_waits(&share, "gang-63", "Unschedulable").await;
+    assert!(words.contains("63 of 64 tasks fit now"), "{words}");
+    let gang = "agentaflow.gpu/workload=gang";
+    assert_eq!(bound(&share.pods(gang).await).values().sum::<usize>(), 0);
+    share.delete_pod("blocker").await;
+    let nodes = wait_for("all 64 pods bound", async || {
+        let pods = share.pods(gang).await;
+        let nodes = bound(&pods);
+        let count: usize = nodes.values().sum();
+        assert!(pods.iter().all(is_ours), "somebody else bound a pod");
+        (count == 64).then_some(nodes).ok_or_else(|| format!("{count} are"))
+    })
+    .await;
+    assert_eq!(nodes.values().copied().collect::<Vec<usize>>(), [8; 8]);
+    in_phase(&share, "gang", "Running").await;
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn pods_of_a_pod_group_wait_for_each_other_even_when_they_differ() {
+    let share = Share::new().await;
+    let node = share.node("a", &NodePlan::gpus(2)).await;
+    share.apply_object(pod_group_kind()).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let member = |name: &str| {
+        let pod = PodPlan::new(name).scheduler(&share.scheduler_name());
+        pod.label("scheduling.x-k8s.io/pod-group", "mpi")
+    };
+    share.create_pod(&member("launcher").asks("cpu", "1")).await;
+    let words = pod_waits(&share, "launcher", "PodGroupMissing").await;
+    assert!(words.contains("mpi"), "{words}");
+    share.apply_object(pod_group("mpi", 3)).await;
+    share.create_pod(&member("worker-0").gpus(1)).await;
+    let words = pod_waits(&share, "worker-0", "Gated").await;
+    assert!(words.contains("2 of 3"), "{words}");
+    share.create_pod(&member("worker-1").gpus(1)).await;
+    for pod in ["launcher", "worker-0", "worker-1"] {
+        assert_eq!(placed_by_us(&share, pod).await, node);
+        share.in_phase(pod, "Running").await;
+    }
+    // A member that is replaced while the others run does not wait for a whole new gang.
+    share.delete_pod("worker-1").await;
+    share.gone("worker-1").await;
+    share.create_pod(&member("worker-2").gpus(1)).await;
+    assert_eq!(placed_by_us(&share, "worker-2").await, node);
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_pod_group_without_room_for_all_starts_none_of_them() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(2)).await;
+    share.apply_object(pod_group_kind()).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.apply_object(pod_group("trio", 3)).await;
+    for i in 0..3 {
+        let pod = PodPlan::new(&format!("trio-{i}")).gpus(1).scheduler(&share.scheduler_name());
+        share.create_pod(&pod.label("scheduling.x-k8s.io/pod-group", "trio")).await;
+    }
+    let words = pod_waits(&share, "trio-0", "Unschedulable").await;
+    assert!(words.contains("2 of 3 tasks"), "{words}");
+    assert!(bound(&share.pods("").await).is_empty());
+    share.node("b", &NodePlan::gpus(1)).await;
+    for i in 0..3 {
+        placed_by_us(&share, &format!("trio-{i}")).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_gang_of_which_one_pod_cannot_be_bound_is_taken_back_and_tried_again() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(4)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    forbid_binding(&share, "gang-2").await;
+    WorkloadPlan::new(&share, "gang", &PodPlan::new("")).spec("gangSize", 3).create(&share).await;
+    wait_for("the failed binding told", async || {
+        let events = share.events("gang-2").await;
+        let told = events.iter().any(|event| {
+            event.reason.as_deref() == Some("FailedBinding")
+                && event.message.as_deref().unwrap_or_default().contains("not this one")
+        });
+        told.then_some(()).ok_or("no event")
+    })
+    .await;
+    // Those that were bound are gone, whatever they are called now.
+    share.gone("gang-0").await;
+    share.gone("gang-1").await;
+    let policy = format!("never-{}", share.id);
+    for kind in ["validatingadmissionpolicybindings", "validatingadmissionpolicies"] {
+        let path = format!("/apis/admissionregistration.k8s.io/v1/{kind}/{policy}");
+        share.request("DELETE", &path, None).await;
+    }
+    in_phase(&share, "gang", "Running").await;
+    let pods = share.pods("agentaflow.gpu/workload=gang").await;
+    assert_eq!(bound(&pods).values().sum::<usize>(), 3);
+    assert!(pods.iter().all(is_ours));
+}
+
+/// How many pods are on each node.
+fn bound(pods: &[Pod]) -> BTreeMap<String, usize> {
+    let mut nodes = BTreeMap::new();
+    for node in pods.iter().filter_map(|pod| pod.spec.as_ref()?.node_name.clone()) {
+        *nodes.entry(node).or_default() += 1;
+    }
+    nodes
+}
+
+/// Not bound, or by us.
+fn is_ours(pod: &Pod) -> bool {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref());
+    let annotations = pod.metadata.annotations.as_ref();
+    node.is_none() || annotations.and_then(|all| all.get("agentaflow.gpu/assigned-node")) == node
+}
+
+/// The kind of the scheduler plugins, as far as it matters.
+fn pod_group_kind() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "podgroups.scheduling.x-k8s.io"},
+        "spec": {
+            "group": "scheduling.x-k8s.io",
+            "names": {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"},
+            "scope": "Namespaced",
+            "versions": [{
+                "name": "v1alpha1",
+                "served": true,
+                "storage": true,
+                "schema": {"openAPIV3Schema": {
+                    "type": "object",
+                    "x-kubernetes-preserve-unknown-fields": true,
+                }},
+            }],
+        },
+    })
+}
+
+fn pod_group(name: &str, least: u32) -> Value {
+    json!({
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": name},
+        "spec": {"minMember": least},
+    })
+}
+
+/// From now on nobody can bind the pod of this name in the share's namespace.
+async fn forbid_binding(share: &Share, pod: &str) {
+    let name = format!("never-{}", share.id);
+    let here = json!({"matchLabels": {"kubernetes.io/metadata.name": share.namespace}});
+    share
+        .apply_object(json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": name},
+            "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": {"namespaceSelector": here, "resourceRules": [{
+                    "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"],
+                    "resources": ["pods/binding"],
+                }]},
+                "validations": [{
+                    "expression": format!("request.name != '{pod}'"),
+                    "message": "not this one",
+                }],
+            },
+        }))
+        .await;
+    share
+        .apply_object(json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": ["Deny"]},
+        }))
+        .await;
+    // It takes a while until the API server goes by it: a binding that would fail anyway shows when.
+    let path = format!("/api/v1/namespaces/{}/pods/{pod}/binding?dryRun=All", share.namespace);
+    let binding = json!({
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": pod},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "nowhere"},
+    });
+    wait_for("the policy in force", async || {
+        let answer = share.request("POST", &path, Some(&binding)).await;
+        answer.body.contains("not this one").then_some(()).ok_or(answer.body)
+    })
+    .await;
+}

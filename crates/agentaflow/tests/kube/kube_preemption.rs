@@ -1,0 +1,239 @@
+//! Stopping pods of low priority for work of high priority.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use crate::PROGRAM;
+use crate::plans::{
+    WorkloadPlan, delete_workload, in_phase, placed_by_us, wait_workload, waits_because,
+};
+use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
+
+/// A pod of low priority that our scheduler is to place on this node.
+fn low(share: &Share, name: &str, node: &str, gpus: u32) -> PodPlan {
+    PodPlan::new(name)
+        .gpus(gpus)
+        .scheduler(&share.scheduler_name())
+        .annotation("agentaflow.gpu/priority", "1")
+        .spec("nodeSelector", json!({"kubernetes.io/hostname": node}))
+}
+
+fn high(share: &Share, gpus: u32) -> WorkloadPlan {
+    WorkloadPlan::new(share, "urgent", &PodPlan::new("")).gpus(gpus).spec("priority", 9)
+}
+
+async fn place(share: &Share, pods: &[PodPlan]) {
+    for pod in pods {
+        share.create_pod(pod).await;
+    }
+    for pod in pods {
+        let name = pod.pod().metadata.name.expect("a name");
+        placed_by_us(share, &name).await;
+        share.in_phase(&name, "Running").await;
+    }
+}
+
+async fn uids(share: &Share) -> Vec<(String, bool)> {
+    let pods = share.pods("").await;
+    let facts = |pod: Pod| {
+        (pod.metadata.name.unwrap_or_default(), pod.metadata.deletion_timestamp.is_some())
+    };
+    pods.into_iter().map(facts).collect()
+}
+
+fn nominated(pod: &Pod) -> Option<String> {
+    pod.status.as_ref()?.nominated_node_name.clone()
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn the_fewest_pods_are_evicted_for_work_of_higher_priority() {
+    let share = Share::new().await;
+    let a = share.node("a", &NodePlan::gpus(4)).await;
+    let b = share.node("b", &NodePlan::gpus(4)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let mut pods: Vec<PodPlan> =
+        (0..4).map(|i| low(&share, &format!("small-{i}"), &a, 1)).collect();
+    pods.push(low(&share, "large-0", &b, 2).stop_after("2s"));
+    pods.push(low(&share, "large-1", &b, 2).stop_after("2s"));
+    place(&share, &pods).await;
+    high(&share, 4).create(&share).await;
+    let words = waits_because(&share, "urgent", "Preempting").await;
+    assert!(words.contains("large-0") && words.contains("large-1"), "{words}");
+    share.wait_pod("urgent-0", "nominated", |pod| (nominated(pod)? == b).then_some(())).await;
+    for victim in ["large-0", "large-1"] {
+        // The eviction API leaves this mark; a plain deletion does not.
+        let is_evicted = |pod: &Pod| {
+            let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+            let mark = conditions.iter().find(|one| one.type_ == "DisruptionTarget")?;
+            (mark.reason.as_deref() == Some("EvictionByEvictionAPI")).then_some(())
+        };
+        share.wait_pod(victim, "evicted", is_evicted).await;
+    }
+    assert_eq!(placed_by_us(&share, "urgent-0").await, b);
+    in_phase(&share, "urgent", "Running").await;
+    assert_eq!(nominated(&share.pod("urgent-0").await.unwrap()), None);
+    let left = uids(&share).await;
+    let stay = (0..4).map(|i| (format!("small-{i}"), false));
+    let expected: Vec<(String, bool)> = stay.chain([("urgent-0".to_owned(), false)]).collect();
+    assert_eq!(left, expected);
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn pods_that_a_disruption_budget_guards_are_left_and_others_are_stopped() {
+    let share = Share::new().await;
+    let a = share.node("a", &NodePlan::gpus(2)).await;
+    let b = share.node("b", &NodePlan::gpus(2)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    // One victim would do on `a`, but nobody may take it.
+    let guarded = low(&share, "guarded", &a, 2).label("app", "guarded");
+    place(&share, &[guarded, low(&share, "x", &b, 1), low(&share, "y", &b, 1)]).await;
+    // The budget comes when the pods run already.
+    share.apply_object(budget("guard", "guarded", 1)).await;
+    wait_budget(&share, "guard").await;
+    high(&share, 2).create(&share).await;
+    assert_eq!(placed_by_us(&share, "urgent-0").await, b);
+    let left = uids(&share).await;
+    assert_eq!(left, [("guarded".to_owned(), false), ("urgent-0".to_owned(), false)]);
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn work_waits_while_a_disruption_budget_forbids_every_victim() {
+    let share = Share::new().await;
+    let a = share.node("a", &NodePlan::gpus(2)).await;
+    let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.apply_object(budget("guard", "guarded", 1)).await;
+    place(&share, &[low(&share, "guarded", &a, 2).label("app", "guarded")]).await;
+    wait_budget(&share, "guard").await;
+    high(&share, 2).create(&share).await;
+    waits_because(&share, "urgent", "NoRoom").await;
+    // Nor does a fresh start forget the budget.
+    scheduler.crash_and_restart().await;
+    WorkloadPlan::new(&share, "later", &PodPlan::new(""))
+        .gpus(2)
+        .spec("priority", 8)
+        .create(&share)
+        .await;
+    waits_because(&share, "later", "NoRoom").await;
+    assert!(share.pod("guarded").await.unwrap().metadata.deletion_timestamp.is_none());
+    let path = format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets/guard", share.namespace);
+    share.request("DELETE", &path, None).await;
+    assert_eq!(placed_by_us(&share, "urgent-0").await, a);
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn only_pods_that_we_placed_and_that_may_be_stopped_are_stopped() {
+    let share = Share::new().await;
+    let a = share.node("a", &NodePlan::gpus(1)).await;
+    let b = share.node("b", &NodePlan::gpus(1)).await;
+    let c = share.node("c", &NodePlan::gpus(1)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let theirs = PodPlan::new("theirs").gpus(1).spec("nodeSelector", host(&a));
+    share.create_pod(&theirs).await;
+    assert_eq!(share.bound(&"theirs").await, a);
+    assert_eq!(share.bound_by("theirs").await.assigned_node, None);
+    let firm = low(&share, "firm", &b, 1).annotation("agentaflow.gpu/preemptible", "false");
+    place(&share, &[firm]).await;
+    let pods = PodPlan::new("").spec("nodeSelector", host(&c));
+    let keep = WorkloadPlan::new(&share, "keep", &pods);
+    keep.spec("priority", 0).spec("preemptible", false).create(&share).await;
+    placed_by_us(&share, "keep-0").await;
+    in_phase(&share, "keep", "Running").await;
+    high(&share, 1).create(&share).await;
+    waits_because(&share, "urgent", "NoRoom").await;
+    // A second look, after another change, comes to the same.
+    WorkloadPlan::new(&share, "other", &PodPlan::new("")).spec("priority", 10).create(&share).await;
+    waits_because(&share, "other", "NoRoom").await;
+    let left = uids(&share).await;
+    let names = ["firm", "keep-0", "other-0", "theirs", "urgent-0"];
+    let expected: Vec<(String, bool)> =
+        names.iter().map(|name| ((*name).to_owned(), false)).collect();
+    assert_eq!(left, expected);
+    delete_workload(&share, "other").await;
+    delete_workload(&share, "keep").await;
+    assert_eq!(placed_by_us(&share, "urgent-0").await, c);
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_scheduler_that_dies_amid_a_preemption_stops_nobody_else() {
+    let share = Share::new().await;
+    let nodes = share.nodes(3, &NodePlan::gpus(2)).await;
+    let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let victim = |i: usize| low(&share, &format!("low-{i}"), &nodes[i], 2).stop_after("8s");
+    place(&share, &[victim(0), victim(1), victim(2)]).await;
+    high(&share, 2).create(&share).await;
+    let node = share.wait_pod("urgent-0", "nominated", nominated).await;
+    let stopped = wait_for("a victim", async || {
+        let stopped: Vec<String> = uids(&share)
+            .await
+            .into_iter()
+            .filter(|(_, going)| *going)
+            .map(|(name, _)| name)
+            .collect();
+        if stopped.is_empty() { Err("none") } else { Ok(stopped) }
+    })
+    .await;
+    assert_eq!(stopped.len(), 1, "{stopped:?}");
+    scheduler.crash_and_restart().await;
+    waits_because(&share, "urgent", "Preempting").await;
+    assert_eq!(placed_by_us(&share, "urgent-0").await, node);
+    let left = uids(&share).await;
+    assert_eq!(
+        left.iter().filter(|(name, going)| name.starts_with("low") && !going).count(),
+        2,
+        "{left:?}"
+    );
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_nomination_that_nothing_stands_behind_is_taken_back() {
+    let share = Share::new().await;
+    let node = share.node("a", &NodePlan::gpus(1)).await;
+    let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let firm = low(&share, "firm", &node, 1).annotation("agentaflow.gpu/preemptible", "false");
+    place(&share, &[firm]).await;
+    high(&share, 1).create(&share).await;
+    waits_because(&share, "urgent", "NoRoom").await;
+    scheduler.program.kill();
+    let path = format!("/api/v1/namespaces/{}/pods/urgent-0/status", share.namespace);
+    let stale = json!({"status": {"nominatedNodeName": node}});
+    let answer = share.request("PATCH", &path, Some(&stale)).await;
+    assert_eq!(answer.json()["status"]["nominatedNodeName"], node);
+    scheduler.crash_and_restart().await;
+    share
+        .wait_pod("urgent-0", "nominated no more", |pod| nominated(pod).is_none().then_some(()))
+        .await;
+    wait_workload(&share, "urgent", "pending", |object| {
+        (object["status"]["phase"] == "Pending").then_some(())
+    })
+    .await;
+}
+
+fn host(node: &str) -> Value {
+    json!({"kubernetes.io/hostname": node})
+}
+
+fn budget(name: &str, app: &str, least: u32) -> Value {
+    json!({
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name},
+        "spec": {"minAvailable": least, "selector": {"matchLabels": {"app": app}}},
+    })
+}
+
+/// Until the control plane has counted the pods of a budget.
+async fn wait_budget(share: &Share, name: &str) {
+    let path =
+        format!("/apis/policy/v1/namespaces/{}/poddisruptionbudgets/{name}", share.namespace);
+    wait_for("the budget counted", async || {
+        let status = share.request("GET", &path, None).await.json()["status"].clone();
+        (status["currentHealthy"] == 1).then_some(()).ok_or_else(|| status.to_string())
+    })
+    .await;
+}

@@ -1,0 +1,122 @@
+//! Queues: shares of the cluster for some namespaces.
+
+use serde_json::{Value, json};
+
+use crate::PROGRAM;
+use crate::plans::{
+    WorkloadPlan, delete_workload, in_phase, placed_by_us, pod_waits, waits_because,
+};
+use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
+
+/// A queue of this share's, so that its name is nobody else's.
+fn queue(share: &Share, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "agentaflow.io/v1",
+        "kind": "GPUQueue",
+        "metadata": {"name": format!("{name}-{}", share.id)},
+        "spec": spec,
+    })
+}
+
+fn pod(share: &Share, name: &str) -> PodPlan {
+    PodPlan::new(name).gpus(1).scheduler(&share.scheduler_name())
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_namespace_at_the_limit_of_its_queue_waits_although_gpus_are_free() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(8)).await;
+    share.apply_file("deploy/crds").await;
+    let limits = json!({"namespaces": [share.namespace], "limit": {"gpus": 4}});
+    share.apply_object(queue(&share, "team", limits)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    for i in 0..4 {
+        share.create_pod(&pod(&share, &format!("first-{i}"))).await;
+        placed_by_us(&share, &format!("first-{i}")).await;
+    }
+    share.create_pod(&pod(&share, "fifth")).await;
+    // Not `Unschedulable`: more nodes would be of no use.
+    let words = pod_waits(&share, "fifth", "QuotaExceeded").await;
+    assert!(words.contains("may use 4 GPUs: 4 GPUs in use, 1 GPU asked"), "{words}");
+    share.delete_pod("first-0").await;
+    placed_by_us(&share, "fifth").await;
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_queue_that_is_not_for_a_namespace_or_not_there_is_refused_with_words() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(8)).await;
+    share.apply_file("deploy/crds").await;
+    share.apply_object(queue(&share, "others", json!({"namespaces": ["elsewhere"]}))).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let others = format!("others-{}", share.id);
+    share.create_pod(&pod(&share, "a").annotation("agentaflow.gpu/queue", &others)).await;
+    share.create_pod(&pod(&share, "b").annotation("agentaflow.gpu/queue", "nowhere")).await;
+    let plan = WorkloadPlan::new(&share, "c", &PodPlan::new(""));
+    plan.spec("queue", others.as_str()).create(&share).await;
+    let words = pod_waits(&share, "a", "QueueForbidden").await;
+    assert!(words.contains("add it to spec.namespaces"), "{words}");
+    let words = pod_waits(&share, "b", "QueueMissing").await;
+    assert!(words.contains("`nowhere`"), "{words}");
+    waits_because(&share, "c", "QueueForbidden").await;
+    // What was said is cured by saying otherwise.
+    let spec = json!({"namespaces": ["elsewhere", share.namespace]});
+    share.apply_object(queue(&share, "others", spec)).await;
+    placed_by_us(&share, "a").await;
+    placed_by_us(&share, "c-0").await;
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_queue_caps_the_priority_of_its_work() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(1)).await;
+    share.apply_file("deploy/crds").await;
+    let spec = json!({"namespaces": [share.namespace], "maxPriority": 3});
+    share.apply_object(queue(&share, "humble", spec)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.create_pod(&pod(&share, "runs").annotation("agentaflow.gpu/priority", "3")).await;
+    placed_by_us(&share, "runs").await;
+    share.create_pod(&pod(&share, "boasts").annotation("agentaflow.gpu/priority", "10")).await;
+    pod_waits(&share, "boasts", "Unschedulable").await;
+    assert!(share.pod("runs").await.unwrap().metadata.deletion_timestamp.is_none());
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn what_a_queue_is_guaranteed_comes_back_from_those_who_borrowed_it() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(4)).await;
+    share.apply_file("deploy/crds").await;
+    for name in ["owner", "borrower"] {
+        let spec = json!({"namespaces": [share.namespace], "guaranteed": {"gpus": 2}});
+        share.apply_object(queue(&share, name, spec)).await;
+    }
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let plan = |name: &str, queue: &str| {
+        let plan = WorkloadPlan::new(&share, name, &PodPlan::new(""));
+        plan.spec("queue", format!("{queue}-{}", share.id))
+    };
+    for i in 0..4 {
+        plan(&format!("borrows-{i}"), "borrower").create(&share).await;
+        in_phase(&share, &format!("borrows-{i}"), "Running").await;
+    }
+    // The same priority, and yet what is guaranteed comes back; but no more than that.
+    plan("own-0", "owner").create(&share).await;
+    plan("own-1", "owner").create(&share).await;
+    in_phase(&share, "own-0", "Running").await;
+    in_phase(&share, "own-1", "Running").await;
+    plan("own-2", "owner").create(&share).await;
+    waits_because(&share, "own-2", "NoRoom").await;
+    wait_for("the queues to tell what they use", async || {
+        let path = format!("/apis/agentaflow.io/v1/gpuqueues/owner-{}", share.id);
+        let status = share.request("GET", &path, None).await.json()["status"].clone();
+        let is_so =
+            status["usedMilliGpus"] == 2000 && status["running"] == 2 && status["pending"] == 1;
+        is_so.then_some(()).ok_or_else(|| status.to_string())
+    })
+    .await;
+    delete_workload(&share, "own-2").await;
+}

@@ -1,0 +1,140 @@
+//! Claims, and the volumes that serve them.
+
+use serde_json::{Value, json};
+
+use crate::PROGRAM;
+use crate::plans::{placed_by_us, pod_waits};
+use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
+
+/// A pod with one GPU and one claim.
+fn pod(share: &Share, name: &str, claim: &str) -> PodPlan {
+    PodPlan::new(name)
+        .gpus(1)
+        .scheduler(&share.scheduler_name())
+        .spec("volumes", json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]))
+}
+
+fn claim(name: &str, class: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": class,
+        },
+    })
+}
+
+/// A volume that can be reached where a node's label has this value.
+fn volume(name: &str, class: &str, key: &str, value: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": {"storage": "1Gi"},
+            "storageClassName": class,
+            "persistentVolumeReclaimPolicy": "Retain",
+            "local": {"path": "/data"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": key, "operator": "In", "values": [value]},
+            ]}]}},
+        },
+    })
+}
+
+/// A class whose volumes are bound when a pod needs them.
+async fn late_class(share: &Share, name: &str, provisioner: &str) -> String {
+    let name = format!("{name}-{}", share.id);
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": name},
+        "provisioner": provisioner,
+        "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    share.apply_object(class).await;
+    name
+}
+
+async fn read_claim(share: &Share, name: &str) -> Value {
+    let path = format!("/api/v1/namespaces/{}/persistentvolumeclaims/{name}", share.namespace);
+    share.request("GET", &path, None).await.json()
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_bound_volume_decides_the_zone_and_a_missing_claim_is_told() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(8).zone("north")).await;
+    let south = share.node("b", &NodePlan::gpus(1).zone("south")).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.create_pod(&pod(&share, "train", "data")).await;
+    let words = pod_waits(&share, "train", "WaitingForVolume").await;
+    assert!(words.contains("`data`"), "{words}");
+    let mut made = volume(&format!("pv-{}", share.id), "", "topology.kubernetes.io/zone", "south");
+    made["spec"]["claimRef"] = json!({"namespace": share.namespace, "name": "data"});
+    share.apply_object(made).await;
+    share.apply_object(claim("data", "")).await;
+    assert_eq!(placed_by_us(&share, "train").await, south);
+    // The zone is full now: another zone will not do, however much is free there.
+    share.create_pod(&pod(&share, "again", "data")).await;
+    let words = pod_waits(&share, "again", "Unschedulable").await;
+    assert!(words.contains("outside the node affinity"), "{words}");
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_claim_that_waits_for_its_pod_gets_the_local_volume_of_the_pods_node() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(8)).await;
+    let b = share.node("b", &NodePlan::gpus(1)).await;
+    let class = late_class(&share, "local", "kubernetes.io/no-provisioner").await;
+    let name = format!("pv-{}", share.id);
+    share.apply_object(volume(&name, &class, "kubernetes.io/hostname", &b)).await;
+    share.apply_object(claim("data", &class)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.create_pod(&pod(&share, "train", "data")).await;
+    assert_eq!(placed_by_us(&share, "train").await, b);
+    let path = format!("/api/v1/persistentvolumes/{name}");
+    let made = share.request("GET", &path, None).await.json();
+    assert_eq!(made["spec"]["claimRef"]["name"], "data");
+    let claim = read_claim(&share, "data").await;
+    assert_eq!(
+        (&claim["spec"]["volumeName"], &claim["status"]["phase"]),
+        (&json!(name), &json!("Bound"))
+    );
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_provisioner_is_told_the_node_and_waited_for() {
+    let share = Share::new().await;
+    let node = share.node("a", &NodePlan::gpus(1)).await;
+    let class = late_class(&share, "made", "example.com/provisioner").await;
+    share.apply_object(claim("data", &class)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.create_pod(&pod(&share, "train", "data")).await;
+    wait_for("the claim names the node", async || {
+        let claim = read_claim(&share, "data").await;
+        let annotations = &claim["metadata"]["annotations"];
+        let told = annotations["volume.kubernetes.io/selected-node"] == node;
+        told.then_some(()).ok_or_else(|| annotations.to_string())
+    })
+    .await;
+    let before = share.pod("train").await.unwrap();
+    assert_eq!(before.spec.unwrap().node_name, None, "bound before its volume was there");
+    // What a provisioner does.
+    let name = format!("pv-{}", share.id);
+    let mut made = volume(&name, &class, "kubernetes.io/hostname", &node);
+    let uid = read_claim(&share, "data").await["metadata"]["uid"].clone();
+    made["spec"]["claimRef"] = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "namespace": share.namespace, "name": "data", "uid": uid,
+    });
+    share.apply_object(made).await;
+    assert_eq!(placed_by_us(&share, "train").await, node);
+}

@@ -1,0 +1,83 @@
+//! What is said about pods that wait, and about every decision.
+
+use serde_json::json;
+
+use crate::PROGRAM;
+use crate::plans::{WorkloadPlan, in_phase, placed_by_us, pod_waits};
+use crate::support::{NodePlan, PodPlan, Scheduler, Share, get, wait_for};
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn pods_that_cannot_be_placed_as_they_are_say_why_and_stay_unbound() {
+    let share = Share::new().await;
+    let node = share.node("a", &NodePlan::gpus(8)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let pod = |name: &str| PodPlan::new(name).gpus(1).scheduler(&share.scheduler_name());
+    let claims = json!([{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]);
+    let gates = json!([{"name": "example.com/wait"}]);
+    share.create_pod(&pod("claims").spec("resourceClaims", claims)).await;
+    share.create_pod(&pod("gated").spec("schedulingGates", gates)).await;
+    share.create_pod(&pod("odd").annotation("agentaflow.gpu/scheduling-strategy", "magic")).await;
+    share.create_pod(&pod("vast").gpus(64)).await;
+    // Kueue is not here, and no queue of ours has this name.
+    share.create_pod(&pod("kueue").label("kueue.x-k8s.io/queue-name", "research")).await;
+    assert_eq!(placed_by_us(&share, "kueue").await, node);
+    for (name, reason, words) in [
+        ("claims", "Unsupported", "spec.resourceClaims"),
+        ("gated", "SchedulingGated", "example.com/wait"),
+        ("odd", "InvalidAnnotation", "`magic`"),
+        ("vast", "Unschedulable", "even when empty"),
+    ] {
+        // The API server itself speaks of gates; whoever spoke last, the pod says that it is held by them.
+        let said = pod_waits(&share, name, reason).await;
+        let gated = name == "gated" && said.contains("gate");
+        assert!(said.contains(words) || gated, "{name}: {said}");
+        assert_eq!(share.pod(name).await.unwrap().spec.unwrap().node_name, None);
+    }
+    let path = format!("/api/v1/namespaces/{}/pods/gated", share.namespace);
+    let answer =
+        share.request("PATCH", &path, Some(&json!({"spec": {"schedulingGates": []}}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert_eq!(placed_by_us(&share, "gated").await, node);
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn explanations_are_answered_and_decisions_are_logged() {
+    let share = Share::new().await;
+    let node = share.node("a", &NodePlan::gpus(2)).await;
+    let mut scheduler = Scheduler::start(PROGRAM, &share, &["--log-level", "debug"]).await;
+    WorkloadPlan::new(&share, "runs", &PodPlan::new("")).create(&share).await;
+    in_phase(&share, "runs", "Running").await;
+    WorkloadPlan::new(&share, "waits", &PodPlan::new("")).gpus(2).create(&share).await;
+    let claims = json!([{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]);
+    let aside =
+        PodPlan::new("aside").scheduler(&share.scheduler_name()).spec("resourceClaims", claims);
+    share.create_pod(&aside).await;
+    for (name, state, reason, words) in [
+        ("runs", "Running", json!(null), ""),
+        ("waits", "Waiting", json!("NoRoom"), "lacks 2 free GPUs (most free 1)"),
+        ("waits-0", "Waiting", json!("NoRoom"), "would start now with 1 GPU"),
+        ("aside", "Aside", json!("Unsupported"), "dynamic resource allocation"),
+    ] {
+        let path = format!("/explain/{}/{name}", share.namespace);
+        wait_for(&format!("{name} explained"), async || {
+            let answer = get(scheduler.http, &path).ok_or("no answer")?;
+            if answer.status != 200 {
+                return Err(answer.body);
+            }
+            let told = answer.json();
+            let lines = told["lines"].to_string();
+            let is_so = told["state"] == state && told["reason"] == reason && lines.contains(words);
+            is_so.then_some(()).ok_or(answer.body)
+        })
+        .await;
+    }
+    let nobody = get(scheduler.http, &format!("/explain/{}/nobody", share.namespace)).unwrap();
+    assert_eq!(nobody.status, 404);
+    scheduler.program.says("decided").await;
+    let log = scheduler.program.log();
+    let bound = log.lines().find(|line| line.contains("decided") && line.contains("Bind("));
+    let bound = bound.unwrap_or_else(|| panic!("{log}"));
+    assert!(bound.contains("runs-0") && bound.contains(&node), "{bound}");
+}

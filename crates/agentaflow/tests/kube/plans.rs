@@ -1,0 +1,126 @@
+//! `GPUWorkload` objects: how they shall look, and what became of them; and who placed pods.
+
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard};
+
+use crate::support::{PodPlan, Share, wait_for};
+
+/// A workload of one pod with one GPU, placed by the share's own scheduler.
+#[derive(Debug, Clone)]
+pub(crate) struct WorkloadPlan(Value);
+
+impl WorkloadPlan {
+    /// The pods are made from `pods`, whose name does not matter.
+    pub(crate) fn new(share: &Share, name: &str, pods: &PodPlan) -> Self {
+        let template = pods.clone().scheduler(&share.scheduler_name()).template();
+        Self(json!({
+            "apiVersion": "agentaflow.io/v1",
+            "kind": "GPUWorkload",
+            "metadata": {"name": name, "namespace": share.namespace},
+            "spec": {
+                "gpuMemoryRequired": 0,
+                "gpuRequirements": {"gpuCount": 1},
+                "podTemplate": template,
+            },
+        }))
+    }
+
+    pub(crate) fn gpus(mut self, count: u32) -> Self {
+        self.0["spec"]["gpuRequirements"]["gpuCount"] = json!(count);
+        self
+    }
+
+    /// Any field of the spec.
+    pub(crate) fn spec(mut self, field: &str, value: impl Into<Value>) -> Self {
+        self.0["spec"][field] = value.into();
+        self
+    }
+
+    pub(crate) async fn create(&self, share: &Share) {
+        share.apply_object(self.0.clone()).await;
+    }
+}
+
+/// A workload of the share's namespace as the API server has it.
+pub(crate) async fn workload(share: &Share, name: &str) -> Option<Value> {
+    let answer = share.request("GET", &path(share, name), None).await;
+    (answer.status == 200).then(|| answer.json())
+}
+
+/// Waits until `find` finds what it looks for in a workload.
+pub(crate) async fn wait_workload<T>(
+    share: &Share,
+    name: &str,
+    what: &str,
+    find: impl Fn(&Value) -> Option<T>,
+) -> T {
+    wait_for(&format!("workload {name} {what}"), async || {
+        let object = workload(share, name).await.ok_or("there is no such workload")?;
+        find(&object).ok_or_else(|| object["status"].to_string())
+    })
+    .await
+}
+
+/// Waits until a workload is in a phase; gives its status.
+pub(crate) async fn in_phase(share: &Share, name: &str, phase: &str) -> Value {
+    wait_workload(share, name, phase, |object| {
+        (object["status"]["phase"] == phase).then(|| object["status"].clone())
+    })
+    .await
+}
+
+/// Waits until a workload waits for a reason; gives the sentence.
+pub(crate) async fn waits_because(share: &Share, name: &str, reason: &str) -> String {
+    wait_workload(share, name, reason, |object| {
+        let told = condition(&object["status"], "Schedulable");
+        let is_so = told["status"] == "False" && told["reason"] == reason;
+        is_so.then(|| told["message"].as_str().unwrap_or_default().to_owned())
+    })
+    .await
+}
+
+/// A condition of a status; null when it is not there.
+pub(crate) fn condition(status: &Value, kind: &str) -> Value {
+    let mut conditions = status["conditions"].as_array().into_iter().flatten();
+    conditions.find(|condition| condition["type"] == kind).cloned().unwrap_or_default()
+}
+
+pub(crate) async fn delete_workload(share: &Share, name: &str) {
+    let answer = share.request("DELETE", &path(share, name), None).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+/// Waits until a pod is bound, and sees that our scheduler did it; gives the node.
+#[track_caller]
+pub(crate) fn placed_by_us(share: &Share, pod: &str) -> impl Future<Output = String> {
+    let place = std::panic::Location::caller();
+    async move {
+        let node = share.bound(pod).await;
+        let binder = share.bound_by(pod).await;
+        assert_eq!(binder.assigned_node, Some(node.clone()), "{place}: {pod}: {binder:?}");
+        assert_eq!(binder.reporter.as_deref(), Some("agentaflow"), "{place}: {pod}");
+        node
+    }
+}
+
+/// Waits until a pod says why it is not placed: the reason of its condition, then the sentence.
+pub(crate) async fn pod_waits(share: &Share, pod: &str, reason: &str) -> String {
+    share
+        .wait_pod(pod, reason, |pod| {
+            let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+            let told = conditions.iter().find(|condition| condition.type_ == "PodScheduled")?;
+            let is_so = told.status == "False" && told.reason.as_deref() == Some(reason);
+            is_so.then(|| told.message.clone().unwrap_or_default())
+        })
+        .await
+}
+
+/// For tests that run a scheduler under the product's own name, or admission: one at a time.
+pub(crate) async fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::const_new(());
+    ALONE.lock().await
+}
+
+fn path(share: &Share, name: &str) -> String {
+    format!("/apis/agentaflow.io/v1/namespaces/{}/gpuworkloads/{name}", share.namespace)
+}
