@@ -56,11 +56,12 @@ impl World {
             if busy || entry.ours || self.settings.scheduler_name == names::SCHEDULER_NAME {
                 (status.running, status.pending) = (running, pending);
                 status.used_milli_gpus = used_milli_gpus;
-                status.past_milli_gpus = past.get(queue).copied().unwrap_or_default();
             }
             entry.ours = busy;
             settle(&mut status.conditions, self.queues.readiness(queue), entry.generation, &at);
             if status != entry.status {
+                // It moves all the time, and is no reason to write by itself.
+                status.past_milli_gpus = past.get(queue).copied().unwrap_or_default();
                 entry.status = status.clone();
                 acts.push(Act::QueueStatus { queue: queue.clone(), status: Box::new(status) });
             }
