@@ -61,9 +61,8 @@ impl Sight {
 
     /// The pods that are on a node and not being deleted.
     pub(crate) fn settled(&self) -> impl Iterator<Item = &Pod> {
-        let settled = |pod: &&Pod| {
-            pod.spec.node_name.is_some() && pod.metadata.deletion_timestamp.is_none()
-        };
+        let settled =
+            |pod: &&Pod| pod.spec.node_name.is_some() && pod.metadata.deletion_timestamp.is_none();
         self.pods.iter().filter(settled)
     }
 

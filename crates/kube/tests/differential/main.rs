@@ -16,7 +16,7 @@ mod pods;
 mod support;
 mod volumes;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agentaflow_kube::slim::Pod;
 use dice::Dice;
@@ -26,12 +26,10 @@ use kube::api::{DeleteParams, PostParams};
 use nodes::Keys;
 use pods::Field;
 use serde_json::{Value, json};
-use support::{Share, wait_for};
+use support::{SOON, Share};
 
 /// Nodes of the cluster.
 const NODES: usize = 10;
-/// Pods that may be there before some are deleted.
-const CROWD: usize = 45;
 /// What is told of a change of a node may overtake what is told of a pod: a disagreement must last.
 const TRIES: u32 = 3;
 
@@ -123,8 +121,6 @@ impl Hunt {
         pod["metadata"]["labels"][key] = value;
         let mut trouble = None;
         for _ in 0..TRIES {
-            let sight = Sight::take(&self.share).await;
-            self.thin_out(&sight).await;
             let Some((created, verdict)) = self.ask_kube_scheduler(&namespace, &mut pod).await
             else {
                 self.tally.invalid += 1;
@@ -132,6 +128,9 @@ impl Hunt {
             };
             let sight = Sight::take(&self.share).await.without(&created);
             trouble = disagreement(&sight, &created, &verdict);
+            if turn % 12 == 11 {
+                self.thin_out(&sight).await;
+            }
             let name = created.metadata.name.as_deref().unwrap_or_default();
             let settled = trouble.is_none();
             match &verdict {
@@ -161,14 +160,10 @@ impl Hunt {
         }
     }
 
-    /// Deletes some pods when there are many: most at once, some that then take their time to end.
+    /// Deletes some pods: most at once, some that then take their time to end.
     async fn thin_out(&mut self, sight: &Sight) {
-        let settled: Vec<&Pod> = sight.settled().collect();
-        if settled.len() < CROWD {
-            return;
-        }
-        for pod in settled {
-            if !self.dice.chance(30) {
+        for pod in sight.settled() {
+            if !self.dice.chance(40) {
                 continue;
             }
             let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -209,11 +204,15 @@ impl Hunt {
             Err(error) => panic!("{error}: {pod}"),
         }
         let api: Api<Pod> = Api::namespaced(self.share.client(), namespace);
-        let told = wait_for("a word of kube-scheduler", async || {
-            let pod = api.get(&name).await.map_err(|error| error.to_string())?;
-            verdict(&pod).map(|verdict| (pod, verdict)).ok_or_else(|| "nothing yet".to_owned())
-        });
-        Some(told.await)
+        let began = Instant::now();
+        loop {
+            let pod = api.get(&name).await.expect("the pod");
+            if let Some(verdict) = verdict(&pod) {
+                return Some((pod, verdict));
+            }
+            assert!(began.elapsed() < SOON, "kube-scheduler says nothing about {pod:?}");
+            tokio::time::sleep(Duration::from_millis(4)).await;
+        }
     }
 }
 

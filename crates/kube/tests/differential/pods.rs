@@ -99,11 +99,11 @@ fn resources(dice: &mut Dice) -> Value {
     };
     if dice.chance(75) {
         let how = dice.below(3);
-        put("cpu", format!("{}m", dice.between(1, 16) * 250), how);
+        put("cpu", format!("{}m", dice.between(1, 10) * 250), how);
     }
     if dice.chance(60) {
         let how = dice.below(3);
-        put("memory", format!("{}Mi", dice.between(1, 32) * 256), how);
+        put("memory", format!("{}Mi", dice.between(1, 20) * 256), how);
     }
     if dice.chance(20) {
         let how = dice.below(3);
@@ -213,7 +213,7 @@ fn node_term(dice: &mut Dice, field: &Field) -> Value {
 fn node_expression(dice: &mut Dice, field: &Field) -> Value {
     let operator = dice.pick(&["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]);
     if ["Gt", "Lt"].contains(&operator) {
-        let values = [dice.pick(&["-5", "0", "4", "7"])];
+        let values = [dice.pick(&["0", "4", "7"])];
         return json!({"key": "size", "operator": operator, "values": values});
     }
     let zone = field.keys.zone.as_str();

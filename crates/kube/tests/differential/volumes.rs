@@ -89,7 +89,8 @@ async fn volume(
         "persistentVolumeReclaimPolicy": "Retain",
     });
     if let Some((key, values)) = place {
-        let terms = json!([{"matchExpressions": [{"key": key, "operator": "In", "values": values}]}]);
+        let terms =
+            json!([{"matchExpressions": [{"key": key, "operator": "In", "values": values}]}]);
         spec["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": terms}});
     }
     if let Some(claim) = claim {
