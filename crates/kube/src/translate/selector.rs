@@ -63,7 +63,19 @@ fn node_expr(requirement: &NodeSelectorRequirement) -> Result<Expr, String> {
         "Lt" => Op::Lt,
         other => return Err(format!("`{}` is not an operator of node affinity", short(other))),
     };
+    // The API server lets these pass; kube-scheduler gives up on the whole pod.
+    let wrong = requirement.values.iter().flatten().find(|value| !is_label_value(value));
+    if let Some(wrong) = wrong {
+        return Err(format!("`{}` cannot be the value of a label", short(wrong)));
+    }
     Ok(expr(&requirement.key, op, requirement.values.as_deref()))
+}
+
+fn is_label_value(text: &str) -> bool {
+    let inner = |c: u8| c.is_ascii_alphanumeric() || b"-_.".contains(&c);
+    let end = |c: Option<&u8>| c.is_none_or(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    text.len() <= 63 && bytes.iter().all(|c| inner(*c)) && end(bytes.first()) && end(bytes.last())
 }
 
 fn name_expr(requirement: &NodeSelectorRequirement) -> Result<NameExpr, String> {

@@ -228,6 +228,10 @@ fn constraint(pod: &Pod, wanted: &TopologySpreadConstraint) -> Result<Spread, Ob
     if wanted.label_selector.is_some() {
         add_own_values(&mut selector, pod, wanted.match_label_keys.as_deref(), Op::In);
     }
+    // A selector that asks for nothing counts nobody, as in kube-scheduler: only the topology matters then.
+    if selector.is_empty() {
+        selector = Selector::nothing();
+    }
     selector.match_labels.insert(names::NAMESPACE_KEY.into(), namespace(pod).into());
     let required = match wanted.when_unsatisfiable.as_str() {
         "DoNotSchedule" => true,

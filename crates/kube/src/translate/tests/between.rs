@@ -210,6 +210,8 @@ fn pods_are_spread_over_domains() {
             "no: Selector Spread",
         ),
         (web(), spread(json!({"labelSelector": null})), "a1"),
+        // kube-scheduler counts nobody where the selector asks for nothing.
+        (web(), spread(json!({"labelSelector": {}})), "a1"),
         (
             json!({"app": "web", "version": "2"}),
             spread(json!({"matchLabelKeys": ["version"]})),

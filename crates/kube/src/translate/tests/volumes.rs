@@ -289,6 +289,26 @@ fn the_smallest_volume_on_the_node_is_taken() {
 }
 
 #[test]
+fn two_claims_go_where_each_finds_a_volume_of_its_own() {
+    let cluster = zones()
+        .with_claim("data", json!({}), asking("local", "10Gi"))
+        .with_claim("log", json!({}), asking("local", "1Gi"))
+        .with_volume("a-0", json!({}), local("a", "20Gi"))
+        .with_volume("b-0", json!({}), local("b", "20Gi"))
+        .with_volume("b-1", json!({}), local("b", "2Gi"))
+        .with_volume("old-0", json!({}), local("old", "2Gi"))
+        .with_volume("old-1", json!({}), local("old", "2Gi"));
+    check(&cluster, using(["data"]), "a b");
+    check(&cluster, using(["data", "log"]), "b");
+    let mut many = cluster;
+    for number in 0..100 {
+        let host = format!("h{number}");
+        many = many.with_volume(&format!("{host}-0"), json!({}), local(&host, "20Gi"));
+    }
+    check(&many, using(["data", "log"]), "b");
+}
+
+#[test]
 fn thousands_of_local_volumes_are_one_question() {
     let mut cluster = zones().with_claim("c", json!({}), asking("local", "2Gi"));
     for number in 0..2000 {

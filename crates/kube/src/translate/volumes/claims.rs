@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::Obstacle;
 use super::super::places::{Places, TooMany};
 use super::super::terms::namespace;
-use super::{Volumes, matching};
+use super::{Volumes, matching, together};
 use crate::slim::{PersistentVolumeClaim, Pod, StorageClass};
 
 /// The access mode of volumes that one pod may use at a time.
@@ -62,17 +62,23 @@ pub(in super::super) fn of_pod(pod: &Pod, volumes: &Volumes) -> Result<PodClaims
     let mut places = Places::ANYWHERE;
     let mut binds = Vec::new();
     let mut found = Vec::new();
+    let mut to_match = Vec::new();
+    let too_many = |TooMany| {
+        let why = "its volumes are in too many different places".to_owned();
+        Obstacle::Unsupported { field: "spec.volumes", why }
+    };
     for (name, own) in claim_names(pod) {
         let claim = usable(pod, volumes, &name, own)?;
         let (reachable, how) = reach(volumes, claim, &name)?;
-        places = places.and(reachable).map_err(|TooMany| {
-            let why = "its volumes are in too many different places".to_owned();
-            Obstacle::Unsupported { field: "spec.volumes", why }
-        })?;
+        places = places.and(reachable).map_err(too_many)?;
+        to_match.extend(how.filter(|how| *how == ClaimHow::Static).map(|_| claim));
         let bind =
             |how| ClaimToBind { namespace: namespace(pod).to_owned(), name: name.clone(), how };
         binds.extend(how.map(bind));
         found.push(claim);
+    }
+    if to_match.len() > 1 {
+        places = places.and(together::places(volumes, &to_match)).map_err(too_many)?;
     }
     let (tokens, attached) = held(&found, volumes);
     Ok(PodClaims { places, binds, tokens, attached })

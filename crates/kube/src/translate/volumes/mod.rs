@@ -2,6 +2,7 @@
 
 mod claims;
 mod matching;
+mod together;
 
 pub use claims::{ClaimHow, ClaimToBind};
 pub(super) use claims::{claim_names, of_pod, taken_by};
