@@ -64,6 +64,8 @@ pub const NAMESPACE_OPT_IN: &str = "agentaflow.gpu/scheduling";
 pub const NAMESPACE_OPT_IN_VALUE: &str = "enabled";
 /// Label of Kueue's, read where Kueue is absent.
 pub const KUEUE_QUEUE: &str = "kueue.x-k8s.io/queue-name";
+/// The API group of Kueue.
+pub const KUEUE_GROUP: &str = "kueue.x-k8s.io";
 /// Label of the scheduler plugins' pod groups.
 pub const POD_GROUP: &str = "scheduling.x-k8s.io/pod-group";
 

@@ -69,6 +69,9 @@ impl Layout<'_> {
         option(&mut command, "authorization-mode", "Node,RBAC");
         option(&mut command, "enable-admission-plugins", "NodeRestriction,PodNodeSelector");
         option(&mut command, "allow-privileged", true);
+        // Pod groups of Kubernetes itself are an alpha kind.
+        option(&mut command, "feature-gates", "GenericWorkload=true");
+        option(&mut command, "runtime-config", "scheduling.k8s.io/v1alpha2=true");
         option(&mut command, "service-cluster-ip-range", SERVICE_ADDRESSES);
         option(&mut command, "service-account-issuer", "https://kubernetes.default.svc");
         option(&mut command, "service-account-key-file", accounts.display());

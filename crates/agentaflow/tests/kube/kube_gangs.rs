@@ -95,6 +95,41 @@ async fn a_pod_group_without_room_for_all_starts_none_of_them() {
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
+async fn a_pod_group_of_kubernetes_itself_starts_whole_where_it_is_served() {
+    let share = Share::new().await;
+    let served = share.request("GET", "/apis/scheduling.k8s.io/v1alpha2", None).await;
+    if served.status == 404 {
+        eprintln!("not shown: this control plane serves no scheduling.k8s.io/v1alpha2");
+        return;
+    }
+    share.node("a", &NodePlan::gpus(2)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share
+        .apply_object(json!({
+            "apiVersion": "scheduling.k8s.io/v1alpha2",
+            "kind": "PodGroup",
+            "metadata": {"name": "pair"},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}},
+        }))
+        .await;
+    let member = |name: &str| {
+        let pod = PodPlan::new(name).gpus(1).scheduler(&share.scheduler_name());
+        pod.spec("schedulingGroup", json!({"podGroupName": "pair"}))
+    };
+    // The client's own type does not know the field yet.
+    for name in ["pair-0", "pair-1"] {
+        share.apply_object(member(name).object()).await;
+        if name == "pair-0" {
+            let words = pod_waits(&share, name, "Gated").await;
+            assert!(words.contains("1 of 2"), "{words}");
+        }
+    }
+    placed_by_us(&share, "pair-0").await;
+    placed_by_us(&share, "pair-1").await;
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
 async fn a_gang_of_which_one_pod_cannot_be_bound_is_taken_back_and_tried_again() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(4)).await;

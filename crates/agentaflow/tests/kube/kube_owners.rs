@@ -64,10 +64,8 @@ async fn a_pytorch_job_says_how_its_pods_are_placed() {
     };
     for (name, strategy) in [("good", "priority"), ("odd", "fastest")] {
         let owner = share.apply_object(job(name, strategy)).await;
-        let pod =
-            PodPlan::new(&format!("{name}-master-0")).gpus(1).scheduler(&share.scheduler_name());
-        let mut pod = serde_json::to_value(pod.pod()).unwrap();
-        (pod["apiVersion"], pod["kind"]) = (json!("v1"), json!("Pod"));
+        let pod = PodPlan::new(&format!("{name}-master-0")).gpus(1);
+        let mut pod = pod.scheduler(&share.scheduler_name()).object();
         pod["metadata"]["ownerReferences"] = json!([{
             "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "controller": true,
             "name": name, "uid": owner.metadata.uid,

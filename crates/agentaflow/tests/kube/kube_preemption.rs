@@ -33,12 +33,26 @@ async fn place(share: &Share, pods: &[PodPlan]) {
     }
 }
 
-async fn uids(share: &Share) -> Vec<(String, bool)> {
+async fn pods_and_whether_they_go(share: &Share) -> Vec<(String, bool)> {
     let pods = share.pods("").await;
     let facts = |pod: Pod| {
         (pod.metadata.name.unwrap_or_default(), pod.metadata.deletion_timestamp.is_some())
     };
     pods.into_iter().map(facts).collect()
+}
+
+/// Waits until these pods are there and no others, and sees that none of them is being stopped.
+async fn only(share: &Share, names: &[&str]) {
+    wait_for("only some pods left", async || {
+        let left = pods_and_whether_they_go(share).await;
+        assert!(
+            !left.iter().any(|(name, goes)| *goes && names.contains(&name.as_str())),
+            "{left:?}"
+        );
+        let is_so = left.iter().map(|(name, _)| name.as_str()).eq(names.iter().copied());
+        is_so.then_some(()).ok_or_else(|| format!("{left:?}"))
+    })
+    .await;
 }
 
 fn nominated(pod: &Pod) -> Option<String> {
@@ -73,10 +87,7 @@ async fn the_fewest_pods_are_evicted_for_work_of_higher_priority() {
     assert_eq!(placed_by_us(&share, "urgent-0").await, b);
     in_phase(&share, "urgent", "Running").await;
     assert_eq!(nominated(&share.pod("urgent-0").await.unwrap()), None);
-    let left = uids(&share).await;
-    let stay = (0..4).map(|i| (format!("small-{i}"), false));
-    let expected: Vec<(String, bool)> = stay.chain([("urgent-0".to_owned(), false)]).collect();
-    assert_eq!(left, expected);
+    only(&share, &["small-0", "small-1", "small-2", "small-3", "urgent-0"]).await;
 }
 
 #[tokio::test]
@@ -94,8 +105,7 @@ async fn pods_that_a_disruption_budget_guards_are_left_and_others_are_stopped() 
     wait_budget(&share, "guard").await;
     high(&share, 2).create(&share).await;
     assert_eq!(placed_by_us(&share, "urgent-0").await, b);
-    let left = uids(&share).await;
-    assert_eq!(left, [("guarded".to_owned(), false), ("urgent-0".to_owned(), false)]);
+    only(&share, &["guarded", "urgent-0"]).await;
 }
 
 #[tokio::test]
@@ -147,11 +157,7 @@ async fn only_pods_that_we_placed_and_that_may_be_stopped_are_stopped() {
     // A second look, after another change, comes to the same.
     WorkloadPlan::new(&share, "other", &PodPlan::new("")).spec("priority", 10).create(&share).await;
     waits_because(&share, "other", "NoRoom").await;
-    let left = uids(&share).await;
-    let names = ["firm", "keep-0", "other-0", "theirs", "urgent-0"];
-    let expected: Vec<(String, bool)> =
-        names.iter().map(|name| ((*name).to_owned(), false)).collect();
-    assert_eq!(left, expected);
+    only(&share, &["firm", "keep-0", "other-0", "theirs", "urgent-0"]).await;
     delete_workload(&share, "other").await;
     delete_workload(&share, "keep").await;
     assert_eq!(placed_by_us(&share, "urgent-0").await, c);
@@ -168,7 +174,7 @@ async fn a_scheduler_that_dies_amid_a_preemption_stops_nobody_else() {
     high(&share, 2).create(&share).await;
     let node = share.wait_pod("urgent-0", "nominated", nominated).await;
     let stopped = wait_for("a victim", async || {
-        let stopped: Vec<String> = uids(&share)
+        let stopped: Vec<String> = pods_and_whether_they_go(&share)
             .await
             .into_iter()
             .filter(|(_, going)| *going)
@@ -181,7 +187,7 @@ async fn a_scheduler_that_dies_amid_a_preemption_stops_nobody_else() {
     scheduler.crash_and_restart().await;
     waits_because(&share, "urgent", "Preempting").await;
     assert_eq!(placed_by_us(&share, "urgent-0").await, node);
-    let left = uids(&share).await;
+    let left = pods_and_whether_they_go(&share).await;
     assert_eq!(
         left.iter().filter(|(name, going)| name.starts_with("low") && !going).count(),
         2,

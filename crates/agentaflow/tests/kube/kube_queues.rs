@@ -54,18 +54,22 @@ async fn a_queue_that_is_not_for_a_namespace_or_not_there_is_refused_with_words(
     let others = format!("others-{}", share.id);
     share.create_pod(&pod(&share, "a").annotation("agentaflow.gpu/queue", &others)).await;
     share.create_pod(&pod(&share, "b").annotation("agentaflow.gpu/queue", "nowhere")).await;
+    // Kueue is not here: what its label names is a queue of ours.
+    share.create_pod(&pod(&share, "d").label("kueue.x-k8s.io/queue-name", &others)).await;
     let plan = WorkloadPlan::new(&share, "c", &PodPlan::new(""));
     plan.spec("queue", others.as_str()).create(&share).await;
     let words = pod_waits(&share, "a", "QueueForbidden").await;
     assert!(words.contains("add it to spec.namespaces"), "{words}");
     let words = pod_waits(&share, "b", "QueueMissing").await;
     assert!(words.contains("`nowhere`"), "{words}");
+    pod_waits(&share, "d", "QueueForbidden").await;
     waits_because(&share, "c", "QueueForbidden").await;
     // What was said is cured by saying otherwise.
     let spec = json!({"namespaces": ["elsewhere", share.namespace]});
     share.apply_object(queue(&share, "others", spec)).await;
     placed_by_us(&share, "a").await;
     placed_by_us(&share, "c-0").await;
+    placed_by_us(&share, "d").await;
 }
 
 #[tokio::test]

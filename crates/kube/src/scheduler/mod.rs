@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::names;
 use crate::world::{Change, Outcome, Settings, World};
 use api::{Failure, Server};
 use hands::Hands;
@@ -161,6 +162,7 @@ impl Leader {
         stop: &CancellationToken,
     ) -> bool {
         let remembered = self.remember(stop).await;
+        self.options.settings.kueue = watch::serves_group(&self.client, names::KUEUE_GROUP).await;
         let mut world = World::new(self.options.settings.clone(), remembered);
         let (feeder, mut feeds) = mpsc::channel(BATCH);
         let watching = CancellationToken::new();

@@ -166,6 +166,13 @@ impl Spawn {
     }
 }
 
+/// Whether the API server serves a group of kinds.
+pub(crate) async fn serves_group(client: &Client, group: &str) -> bool {
+    let request = http::Request::get(format!("/apis/{group}")).body(Vec::new());
+    let Ok(request) = request else { return false };
+    client.request::<serde_json::Value>(request).await.is_ok()
+}
+
 /// Whether the API server serves a kind.
 pub(crate) async fn serves(client: &Client, group: &str, plural: &str) -> bool {
     let Ok(request) = http::Request::get(group).body(Vec::new()) else { return false };

@@ -217,19 +217,19 @@ impl World {
             Some(Waiting { word: reason.word.to_owned(), message: reason.message.to_string() })
         });
         for (task, member) in &group.members {
-            let place = self.pods.get(member).map(|entry| &entry.place);
-            if let Some(Place::Member {
-                seat: Seat::Binding { node, .. } | Seat::Bound(node),
-                ..
-            }) = place
-            {
-                let gpus = self.engine.assumed(&id, *task);
-                outlook.planned.push(Planned {
-                    task: *task,
-                    node: node.to_string(),
-                    gpus: gpus.iter().map(ToString::to_string).collect(),
-                });
-            }
+            let Some(entry) = self.pods.get(member) else { continue };
+            let Place::Member { seat: Seat::Binding { node, .. } | Seat::Bound(node), .. } =
+                &entry.place
+            else {
+                continue;
+            };
+            let gpus = self.engine.assumed(&id, *task);
+            outlook.planned.push(Planned {
+                // The engine counts the pods of a gang in an order of its own.
+                task: entry.pod.as_deref().and_then(task_label).unwrap_or(*task),
+                node: node.to_string(),
+                gpus: gpus.iter().map(ToString::to_string).collect(),
+            });
         }
         outlook
     }
@@ -246,6 +246,11 @@ impl WorkloadEntry {
             spoken: false,
         }
     }
+}
+
+/// Which task of its workload a pod does.
+fn task_label(pod: &Pod) -> Option<u32> {
+    pod.metadata.labels.as_ref()?.get(names::POD_TASK)?.parse().ok()
 }
 
 /// The engine's time as Kubernetes writes it.

@@ -84,6 +84,13 @@ impl PodPlan {
         serde_json::from_value(self.0.clone()).expect("a pod")
     }
 
+    /// The pod as it is applied, with fields that the client's types may not know.
+    pub(crate) fn object(&self) -> Value {
+        let mut object = self.0.clone();
+        (object["apiVersion"], object["kind"]) = (json!("v1"), json!("Pod"));
+        object
+    }
+
     /// `metadata` (without a name) and `spec`, for jobs and deployments.
     pub(crate) fn template(&self) -> Value {
         let mut template = self.0.clone();
