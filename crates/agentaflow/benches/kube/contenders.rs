@@ -68,9 +68,11 @@ impl Scheduler {
 
     /// The most memory that it had, in MiB.
     pub(crate) fn peak_memory(&self) -> u64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+        let kib =
+            line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
         kib.unwrap_or(0) / 1024
     }
 
@@ -79,9 +81,12 @@ impl Scheduler {
         let began = Instant::now();
         while began.elapsed() < limit {
             let text = get(self.metrics, "/metrics").await;
-            let lines = text.lines().filter(|line| line.starts_with("agentaflow_workloads_pending_by_reason{"));
+            let lines = text
+                .lines()
+                .filter(|line| line.starts_with("agentaflow_workloads_pending_by_reason{"));
             let known = lines.filter(|line| !line.contains("\"New\""));
-            let known: f64 = known.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum();
+            let known: f64 =
+                known.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum();
             if known as usize >= count {
                 return;
             }
@@ -136,7 +141,8 @@ async fn get(port: u16, path: &str) -> String {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let ask = async {
         let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
-        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await?;

@@ -28,7 +28,9 @@ fn main() -> ExitCode {
     runtime.block_on(async {
         let cluster = Cluster::connect(kubeconfig.as_ref()).await;
         let (nodes, gpus) = cluster.size().await;
-        println!("{nodes} nodes, {gpus} GPUs, {PODS} pods of one GPU\n\n| what | result |\n|---|---|");
+        println!(
+            "{nodes} nodes, {gpus} GPUs, {PODS} pods of one GPU\n\n| what | result |\n|---|---|"
+        );
         binding(&cluster).await;
         waiting(&cluster).await;
     });
@@ -76,14 +78,23 @@ async fn waiting(cluster: &Cluster) {
     let mut scheduler = Scheduler::start(Contender::Ours, cluster);
     let began = Instant::now();
     scheduler.wait_for_reasons(WAITING, Duration::from_secs(120)).await;
-    println!("| start to a reason for each of {WAITING} waiting pods, listing included | {:.2} s |", began.elapsed().as_secs_f64());
+    println!(
+        "| start to a reason for each of {WAITING} waiting pods, listing included | {:.2} s |",
+        began.elapsed().as_secs_f64()
+    );
     let began = Instant::now();
     cluster.create_pod(name, "late", 64).await;
     scheduler.wait_for_explanation("late").await;
-    println!("| a new pod's reason in /explain, {WAITING} waiting | {} ms |", began.elapsed().as_millis());
+    println!(
+        "| a new pod's reason in /explain, {WAITING} waiting | {} ms |",
+        began.elapsed().as_millis()
+    );
     scheduler.wait_for_reasons(WAITING + 1, Duration::from_secs(10)).await;
     println!("| and in /metrics | {} ms |", began.elapsed().as_millis());
-    println!("| resident memory with {WAITING} waiting, at most | {} MiB |", scheduler.peak_memory());
+    println!(
+        "| resident memory with {WAITING} waiting, at most | {} MiB |",
+        scheduler.peak_memory()
+    );
     scheduler.end();
     cluster.delete_pods(name).await;
 }

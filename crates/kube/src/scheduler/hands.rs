@@ -199,9 +199,9 @@ impl Shared {
                 None
             }
             Act::LookUp(owner) => {
-                let uid = owner.uid.clone();
-                let annotations = owners::annotations(&self.server, &owner).await;
-                Some(Outcome::Owner { uid, annotations })
+                let (namespace, uid) = (owner.namespace.clone(), owner.uid.clone());
+                let annotations = Some(owners::annotations(&self.server, &owner).await);
+                Some(Outcome::Owner { namespace, uid, annotations })
             }
             Act::Finalizer { workload, uid, add, present } => {
                 writes::finalizer(&self.server, &self.reign, &workload, &uid, add, present).await;

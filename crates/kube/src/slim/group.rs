@@ -28,7 +28,7 @@ super::resource!(
 #[serde(rename_all = "camelCase", default)]
 pub struct PodGroupSpec {
     /// At least so many.
-    pub min_member: Option<u32>,
+    pub min_member: Option<i64>,
 }
 
 /// A pod group of Kubernetes itself. Its API is young and changes from release to release, so that it is kept

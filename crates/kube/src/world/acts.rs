@@ -201,10 +201,12 @@ pub enum Outcome {
     },
     /// What the owners of a pod say.
     Owner {
+        /// Its namespace.
+        namespace: Arc<str>,
         /// The owner.
         uid: Arc<str>,
-        /// Annotations of ours; the nearest owner's win.
-        annotations: BTreeMap<String, String>,
+        /// Annotations of ours; the nearest owner's win. None when there was no answer.
+        annotations: Option<BTreeMap<String, String>>,
     },
     /// A pod of a workload was made, or the API server refused it.
     Created {

@@ -9,7 +9,6 @@ use super::identity::{Belonging, Kind, alone};
 use super::pods::{Place, Seat, is_finished, is_leaving, moment};
 use super::{Key, World};
 use crate::slim::Pod;
-use crate::translate::{self, Surroundings};
 
 /// A pod of a gang that is on a node.
 struct Found {
@@ -25,6 +24,16 @@ impl World {
         if !self.begun {
             return;
         }
+        let gathers = |belonging: &Belonging| {
+            let group = self.groups.get(&belonging.id);
+            belonging.need > 1 && group.is_some_and(|group| !group.placed)
+        };
+        if self.request_of_bound(key, pod).is_some_and(|(belonging, _)| gathers(&belonging)) {
+            // Bound after all, while the rest of its gang waits: a gang starts whole or not at all.
+            self.count_as_foreign(key, pod, node);
+            self.delete_pod(key, None);
+            return;
+        }
         let adopted = self.request_of_bound(key, pod).is_some_and(|(mut belonging, request)| {
             if belonging.need > 1 || self.groups.contains_key(&belonging.id) {
                 // Its gang waits or runs without it: it is by itself now.
@@ -36,12 +45,7 @@ impl World {
             self.adopt(&belonging, vec![found])
         });
         if !adopted {
-            let around = Surroundings { volumes: &self.volumes, namespaces: &self.namespaces };
-            let uses = translate::foreign(pod, &around);
-            if let Some(entry) = self.pods.get_mut(key) {
-                entry.uses = Some(Box::new(uses));
-            }
-            self.make_foreign(key, node);
+            self.count_as_foreign(key, pod, node);
         }
     }
 
@@ -64,8 +68,36 @@ impl World {
             found.sort_by(|a, b| a.key.cmp(&b.key));
             // More than the gang needs are by themselves; `settle` finds them.
             found.truncate(belonging.need as usize);
-            self.adopt(&belonging, found);
+            let partial = self.never_was_whole(&belonging, &found);
+            let members: Vec<Key> = found.iter().map(|member| member.key.clone()).collect();
+            if self.adopt(&belonging, found)
+                && partial
+                && let Some(group) = self.groups.get_mut(&belonging.id)
+            {
+                (group.breaking, group.placed) = (true, false);
+                self.delete_bound(&members);
+            }
         }
+    }
+
+    /// Whether a gang was being bound when the last leader ended: some of its pods were there before the first of it
+    /// ran, and wait still. A replacement is younger than that.
+    fn never_was_whole(&self, belonging: &Belonging, found: &[Found]) -> bool {
+        if found.len() >= belonging.need as usize {
+            return false;
+        }
+        let started = found.iter().filter_map(|member| member.pod.status.start_time.as_ref());
+        let started = started.map(|time| moment(time.0)).min().unwrap_or(self.now);
+        let waits = |key: &Key, pod: &Pod| {
+            pod.spec.node_name.is_none()
+                && !is_finished(pod)
+                && !is_leaving(pod)
+                && self.belonging(key, pod).is_ok_and(|other| other.id == belonging.id)
+        };
+        self.pods.iter().any(|(key, entry)| {
+            let pod = entry.pod.as_ref().filter(|_| entry.created <= started);
+            pod.is_some_and(|pod| waits(key, pod))
+        })
     }
 
     /// What a bound pod asks for, as if it were to be placed; none when that cannot be told.
@@ -134,28 +166,19 @@ impl World {
 
     /// Nominations of pods that wait are room kept for them: the engine is told, and what it does not take is
     /// withdrawn.
-    pub(super) fn rebuild_holds(&mut self) {
-        let mut nominated: BTreeMap<WorkloadId, Vec<(u32, NodeId)>> = BTreeMap::new();
-        for entry in self.pods.values() {
-            if let (Some(node), Place::Member { workload, task, seat: Seat::Waiting }) =
-                (&entry.nominated, &entry.place)
-            {
-                let seats = nominated.entry(workload.clone()).or_default();
-                seats.push((*task, NodeId::from(node.as_ref())));
-            }
-        }
-        for (id, mut seats) in nominated {
-            seats.sort();
-            let nodes: Vec<NodeId> = seats.into_iter().map(|(_, node)| node).collect();
-            let event = Event::Nominated { workload: id.clone(), nodes };
-            let held = self.engine.apply(self.now, event).is_ok();
-            let Some(group) = self.groups.get_mut(&id) else { continue };
+    pub(super) fn rebuild_hold(&mut self, id: &WorkloadId) {
+        let Some(group) = self.groups.get(id).filter(|group| !group.nominated) else { return };
+        let members: Vec<Key> = group.members.values().cloned().collect();
+        let nominated = members.iter().filter_map(|key| self.pods.get(key)?.nominated.as_ref());
+        let nodes: Vec<NodeId> = nominated.map(|node| NodeId::from(node.as_ref())).collect();
+        let event = Event::Nominated { workload: id.clone(), nodes };
+        let held = self.engine.apply(self.now, event).is_ok();
+        if let Some(group) = self.groups.get_mut(id) {
             group.nominated = held;
-            if !held {
-                let members: Vec<Key> = group.members.values().cloned().collect();
-                for key in members {
-                    self.withdraw_nomination(&key);
-                }
+        }
+        if !held {
+            for key in members {
+                self.withdraw_nomination(&key);
             }
         }
     }

@@ -26,6 +26,22 @@ impl World {
                 Decision::Wait { workload, reason } => self.wait(&workload, &reason),
             }
         }
+        for (key, id, task, node) in std::mem::take(&mut self.failed) {
+            self.take_back(&key, &id, task, &node);
+        }
+    }
+
+    /// A placement cannot be carried out; what of its gang is decided and not done yet is not done.
+    fn take_back(&mut self, key: &Key, id: &WorkloadId, task: u32, node: &str) {
+        let members = self.groups.get(id).map(|group| group.members.clone()).unwrap_or_default();
+        self.refuse(key, id, task, node, "no volume for its claim there");
+        for (task, sibling) in members.iter().filter(|(_, sibling)| *sibling != key) {
+            let decided = self.acts.len();
+            self.acts.retain(|act| !matches!(act, Act::Bind(bind) if bind.pod.key == *sibling));
+            if self.acts.len() < decided {
+                self.refuse(sibling, id, *task, node, "another pod of its gang has no place");
+            }
+        }
     }
 
     fn place(&mut self, placement: Placement) {
@@ -40,22 +56,20 @@ impl World {
             return;
         };
         (group.placed, group.reason) = (true, None);
-        let nominated = std::mem::take(&mut group.nominated);
         self.plan += 1;
         let plan = self.plan;
         match self.bind(&key, &workload, task, &node, &gpus, plan) {
             Some(bind) => {
                 self.set_seat(&key, Seat::Binding { node, plan });
                 self.acts.push(Act::Bind(Box::new(bind)));
-                if nominated {
-                    self.withdraw_nomination(&key);
-                }
+                self.withdraw_nomination(&key);
             }
             None => {
                 self.set_seat(&key, Seat::Binding { node: node.clone(), plan });
-                self.refuse(&key, &workload, task, &node, "no volume for its claim there");
+                self.failed.push((key.clone(), workload.clone(), task, node));
             }
         }
+        self.wake_waiters(&workload);
         self.touch_workload_of(&key);
     }
 
@@ -152,8 +166,9 @@ impl World {
         let members: Vec<Key> = group.members.values().cloned().collect();
         for (key, node) in members.iter().zip(nodes) {
             let node: Arc<str> = node.as_str().into();
-            let Some(entry) = self.pods.get(key) else { continue };
+            let Some(entry) = self.pods.get_mut(key) else { continue };
             if entry.nominated.as_ref() != Some(&node) {
+                entry.nominated = Some(node.clone());
                 let pod = entry.reference(key);
                 self.acts.push(Act::Nominate { pod, node: Some(node) });
             }
@@ -196,6 +211,25 @@ impl World {
 
     /// An eviction was refused for good: the pod stays, and whoever waited for it looks for others.
     pub(super) fn eviction_failed(&mut self, pod: &PodRef, why: String) {
+        let Some(entry) = self.pods.get(&pod.key).filter(|entry| entry.uid == pod.uid) else {
+            return;
+        };
+        let (place, object) = (entry.place.clone(), entry.pod.clone());
         self.note_pod(&pod.key, true, "EvictionFailed", why);
+        let (Place::Member { workload, seat: Seat::Bound(node), .. }, Some(object)) =
+            (place, object)
+        else {
+            return;
+        };
+        if is_leaving(&object) {
+            return;
+        }
+        if let Some(group) = self.groups.get_mut(&workload) {
+            group.stopping = false;
+        }
+        // It runs on, and is a fact again; what its budgets were charged comes back.
+        self.leave(&pod.key);
+        self.find_bound(&pod.key, &object, &node);
+        self.tell_budgets();
     }
 }

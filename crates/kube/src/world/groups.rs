@@ -2,7 +2,7 @@
 
 use agentaflow_engine::{Event, Request, Role, WorkloadId};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::acts::{Act, Key};
@@ -13,6 +13,17 @@ use crate::names;
 use crate::slim::Pod;
 use crate::translate::{self, Obstacle, Surroundings};
 use crate::workload;
+
+/// The owner of pods: its namespace and uid.
+pub(super) type OwnerKey = (Arc<str>, Arc<str>);
+
+/// What the owner of pods says, and who wants to know.
+#[derive(Debug, Default)]
+pub(super) struct OwnerEntry {
+    asked: bool,
+    pub(super) said: Option<Arc<BTreeMap<String, String>>>,
+    pods: BTreeSet<Key>,
+}
 
 /// A workload of the engine and its pods.
 #[derive(Debug)]
@@ -39,14 +50,21 @@ pub(super) struct Group {
 impl World {
     /// A pod of ours that is not bound: part of a workload, or set aside with a reason.
     pub(super) fn join(&mut self, key: &Key, pod: &Arc<Pod>) {
+        let place = self.pods.get(key).map(|entry| &entry.place);
+        if let Some(Place::Member { seat: Seat::Binding { .. } | Seat::Bound(_), .. }) = place {
+            // It is on its way: what changed meanwhile counts when that fails.
+            return;
+        }
         if let Some(owner) = self.owner_to_ask(pod) {
             self.ask_owner(key, owner);
             return;
         }
         let joined = self.belonging(key, pod).and_then(|belonging| {
             let asked = self.ask(pod, &belonging)?;
-            Ok((self.seat_for(belonging, key)?, asked))
+            Ok((belonging, asked))
         });
+        let joined =
+            joined.and_then(|(belonging, asked)| Ok((self.seat_for(belonging, key)?, asked)));
         let (belonging, asked) = match joined {
             Ok(joined) => joined,
             Err(aside) => {
@@ -61,7 +79,7 @@ impl World {
             (Place::Member { workload, .. }, Some(group)) => {
                 *workload == belonging.id
                     && entry.asked.as_ref() == Some(&request)
-                    && group.traits == belonging.traits
+                    && group.traits == belonging.traits.since(group.traits.submitted)
                     && group.need == belonging.need
             }
             _ => false,
@@ -106,12 +124,18 @@ impl World {
     }
 
     /// A pod that comes when its gang runs already is placed alone; while the old gang is being stopped it waits.
-    fn seat_for(&self, mut belonging: Belonging, key: &Key) -> Result<Belonging, Aside> {
+    fn seat_for(&mut self, mut belonging: Belonging, key: &Key) -> Result<Belonging, Aside> {
         let Some(group) = self.groups.get(&belonging.id) else { return Ok(belonging) };
-        let is_member = group.members.values().any(|member| member == key);
+        let place = self.pods.get(key).map(|entry| &entry.place);
+        let is_member =
+            matches!(place, Some(Place::Member { workload, .. }) if *workload == belonging.id);
         if is_member || !(group.placed || group.members.len() as u32 >= group.need) {
             return Ok(belonging);
         }
+        if group.stopping || group.breaking || !group.placed {
+            self.waiters.entry(belonging.id.clone()).or_default().insert(key.clone());
+        }
+        let Some(group) = self.groups.get(&belonging.id) else { return Ok(belonging) };
         if group.stopping || group.breaking {
             return Err(because("Stopping", "waits until the pods that it replaces are gone"));
         }
@@ -127,35 +151,64 @@ impl World {
     fn ask_owner(&mut self, key: &Key, owner: super::Owner) {
         self.leave(key);
         self.set_aside(key, Aside::LookingUp);
-        if !self.owners.contains_key(&owner.uid) {
-            self.owners.insert(owner.uid.clone(), None);
+        let entry = self.owners.entry((owner.namespace.clone(), owner.uid.clone())).or_default();
+        entry.pods.insert(key.clone());
+        if !std::mem::replace(&mut entry.asked, true) {
             self.acts.push(Act::LookUp(owner));
         }
     }
 
-    /// The owner of some pods has answered.
-    pub(super) fn see_owner(&mut self, uid: Arc<str>, annotations: BTreeMap<String, String>) {
-        self.owners.insert(uid.clone(), Some(Arc::new(annotations)));
-        let waiting = self.pods.iter().filter(|(_, entry)| {
-            entry.place == Place::Aside(Aside::LookingUp)
-                && entry.pod.as_ref().is_some_and(|pod| {
-                    pod.metadata.owner_references.iter().flatten().any(|owner| *owner.uid == *uid)
-                })
-        });
-        let waiting: Vec<Key> = waiting.map(|(key, _)| key.clone()).collect();
-        self.stuck.extend(waiting);
+    /// Wakes pods that wait until others of a workload are placed or gone.
+    pub(super) fn wake_waiters(&mut self, id: &WorkloadId) {
+        if let Some(waiters) = self.waiters.remove(id) {
+            self.stuck.extend(waiters);
+        }
+    }
+
+    /// A pod is gone: when it was the last that asked about its owner, so is what the owner said.
+    pub(super) fn forget_owner(&mut self, key: &Key, pod: &Pod) {
+        let Some(owner) = super::identity::controller(pod) else { return };
+        let owner = (key.namespace.clone(), Arc::from(owner.uid.as_str()));
+        if let Some(entry) = self.owners.get_mut(&owner) {
+            entry.pods.remove(key);
+            if entry.pods.is_empty() {
+                self.owners.remove(&owner);
+            }
+        }
+    }
+
+    /// The owner of some pods has answered; or did not, and is asked again when one of them is looked at.
+    pub(super) fn see_owner(
+        &mut self,
+        owner: OwnerKey,
+        annotations: Option<BTreeMap<String, String>>,
+    ) {
+        let Some(entry) = self.owners.get_mut(&owner) else { return };
+        entry.asked = annotations.is_some();
+        entry.said = annotations.map(Arc::new);
+        self.stuck.extend(entry.pods.iter().cloned());
     }
 
     fn enter(&mut self, key: &Key, belonging: Belonging) {
         let Belonging { id, need, traits, .. } = belonging;
         let group =
             self.groups.entry(id.clone()).or_insert_with(|| Group::new(need, traits.clone()));
+        let traits = traits.since(group.traits.submitted);
+        if group.traits != traits {
+            // Handed in anew with what is said now.
+            group.asked.clear();
+        }
         (group.need, group.traits) = (need, traits);
-        let free = (0..=group.members.len() as u32).find(|task| !group.members.contains_key(task));
-        let task = free.unwrap_or_default();
+        let last = group.members.last_key_value().map_or(0, |(task, _)| task + 1);
+        let holes = group.members.len() as u32 != last;
+        let free = (0..last).find(|task| holes && !group.members.contains_key(task));
+        let task = free.unwrap_or(last);
         group.members.insert(task, key.clone());
         if let Some(entry) = self.pods.get_mut(key) {
             entry.place = Place::Member { workload: id.clone(), task, seat: Seat::Waiting };
+            if entry.nominated.is_some() {
+                self.renominate.insert(id.clone());
+            }
         }
         self.regroup(&id);
     }
@@ -278,6 +331,12 @@ impl World {
             return;
         }
         group.members.remove(&task);
+        // A pod that goes before it is bound breaks its gang: the others must not start without it.
+        let breaks = group.need > 1 && !group.breaking && matches!(seat, Seat::Binding { .. });
+        if breaks {
+            (group.breaking, group.placed) = (true, false);
+        }
+        let others: Vec<Key> = group.members.values().cloned().collect();
         let (empty, breaking) = (group.members.is_empty(), group.breaking);
         if *seat != Seat::Waiting {
             let (workload, known) = (id.clone(), group.known);
@@ -295,8 +354,11 @@ impl World {
             if self.engine.workload(id).is_some() {
                 self.tell(Event::Cancelled(id.clone()));
             }
-            self.look_again(|_| true);
+            self.wake_waiters(id);
         } else if breaking {
+            if breaks {
+                self.delete_bound(&others);
+            }
             self.mend(id);
         } else {
             self.regroup(id);
@@ -313,6 +375,7 @@ impl World {
         let others: Vec<Key> =
             group.members.values().filter(|other| *other != key).cloned().collect();
         self.set_seat(key, Seat::Waiting);
+        self.stuck.insert(key.clone());
         let (workload, task) = (id.clone(), task);
         self.tell(if was_breaking {
             Event::Gone { workload, task }
@@ -320,14 +383,18 @@ impl World {
             Event::Refused { workload, task }
         });
         if gang && !was_breaking {
-            for other in others {
-                if self.is_bound(&other) {
-                    self.delete_pod(&other, None);
-                }
-            }
+            self.delete_bound(&others);
         }
         if gang {
             self.mend(id);
+        }
+    }
+
+    pub(super) fn delete_bound(&mut self, members: &[Key]) {
+        for key in members {
+            if self.is_bound(key) {
+                self.delete_pod(key, None);
+            }
         }
     }
 
@@ -346,7 +413,7 @@ impl World {
         if !seated {
             (group.breaking, group.placed) = (false, false);
             self.regroup(id);
-            self.look_again(|_| true);
+            self.wake_waiters(id);
         }
     }
 

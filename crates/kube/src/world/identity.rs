@@ -6,6 +6,7 @@ use agentaflow_engine::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::groups::OwnerEntry;
 use super::pods::{Aside, moment, workload_owner};
 use super::{Key, World, key_of};
 use crate::crd::GpuWorkloadSpec;
@@ -13,6 +14,9 @@ use crate::names;
 use crate::slim::Pod;
 use crate::translate;
 use crate::workload;
+
+/// The most pods of one gang.
+const MAX_GANG: u32 = 10_000;
 
 /// What a pod belongs to.
 #[derive(Clone, Debug)]
@@ -49,6 +53,11 @@ pub(super) struct Traits {
 }
 
 impl Traits {
+    /// The same for pods of which the first came then: a gang is as old as its oldest pod.
+    pub(super) fn since(&self, first: Time) -> Self {
+        Self { submitted: self.submitted.min(first), ..self.clone() }
+    }
+
     /// The workload that the engine is told of.
     pub(super) fn workload(&self, id: WorkloadId, tasks: u32, request: Arc<Request>) -> Workload {
         Workload {
@@ -81,6 +90,11 @@ impl World {
             let need = *self.pod_groups.get(&group).ok_or_else(|| {
                 because("PodGroupMissing", format!("there is no pod group `{group}`"))
             })?;
+            if need > MAX_GANG {
+                let message = format!("pod group `{group}` asks for more than {MAX_GANG} pods");
+                return Err(because("GangTooLarge", message));
+            }
+            let need = need.saturating_sub(self.finished_of(&group)).max(1);
             if need > 1 {
                 let id = format!("{}/group/{}", group.namespace, group.name);
                 return Ok(Belonging { id: id.into(), kind: Kind::Group, need, traits });
@@ -93,6 +107,12 @@ impl World {
         let entry = self.workloads.get(owner).ok_or_else(|| {
             because("WorkloadMissing", format!("its GPUWorkload `{owner}` is not known yet"))
         })?;
+        let owners = pod.metadata.owner_references.iter().flatten();
+        let uid = entry.object.metadata.uid.as_deref();
+        if !owners.into_iter().any(|owner| Some(owner.uid.as_str()) == uid) {
+            let message = format!("its GPUWorkload `{owner}` is gone; another has its name");
+            return Err(because("WorkloadMissing", message));
+        }
         let spec = entry.object.spec.0.as_ref().map_err(|why| {
             because("InvalidSpec", format!("its GPUWorkload cannot be read: {why}"))
         })?;
@@ -103,7 +123,9 @@ impl World {
         }
         let id = format!("{}/{}", owner.namespace, owner.name);
         let kind = Kind::Workload(owner.clone());
-        Ok(Belonging { id: id.into(), kind, need: spec.gang_size.max(1), traits })
+        let done = workload::completed(&entry.object.status);
+        let need = spec.gang_size.min(MAX_GANG).saturating_sub(done).max(1);
+        Ok(Belonging { id: id.into(), kind, need, traits })
     }
 
     /// What a `GPUWorkload` says beside its pods.
@@ -166,8 +188,8 @@ impl World {
 
     /// A pod's own annotations of ours, then its owners'.
     fn annotations(&self, pod: &Pod) -> Annotations {
-        let owner = controller(pod).and_then(|owner| self.owners.get(owner.uid.as_str()));
-        let owner = owner.and_then(|known| known.as_deref()).into_iter().flatten();
+        let owner = self.owner_of(pod).and_then(|entry| entry.said.as_deref());
+        let owner = owner.into_iter().flatten();
         let own = pod.metadata.annotations.iter().flatten();
         let own = own.filter(|(name, _)| name.starts_with(names::PREFIX));
         owner.chain(own).map(|(name, value)| (name.clone(), value.clone())).collect()
@@ -184,7 +206,7 @@ impl World {
     /// The owner that must be asked before this pod can be judged, if any.
     pub(super) fn owner_to_ask(&self, pod: &Pod) -> Option<super::Owner> {
         let owner = controller(pod)?;
-        let known = self.owners.get(owner.uid.as_str()).is_some_and(Option::is_some);
+        let known = self.owner_of(pod).is_some_and(|entry| entry.said.is_some());
         (!known).then(|| super::Owner {
             api_version: owner.api_version.clone(),
             kind: owner.kind.clone(),
@@ -192,6 +214,19 @@ impl World {
             name: owner.name.clone(),
             uid: owner.uid.as_str().into(),
         })
+    }
+
+    fn owner_of(&self, pod: &Pod) -> Option<&OwnerEntry> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        self.owners.get(&(Arc::from(namespace), Arc::from(controller(pod)?.uid.as_str())))
+    }
+
+    /// How many pods of a group are over.
+    fn finished_of(&self, group: &Key) -> u32 {
+        let over = self.pods.values().filter_map(|entry| entry.pod.as_ref()).filter(|pod| {
+            pod.status.phase.as_deref() == Some("Succeeded") && names_group(pod, group)
+        });
+        over.count() as u32
     }
 
     /// The least memory that each GPU must have, as an annotation says.
@@ -209,7 +244,7 @@ impl World {
 type Annotations = BTreeMap<String, String>;
 
 /// The controller of a pod, other than a `GPUWorkload`, which we watch.
-fn controller(
+pub(super) fn controller(
     pod: &Pod,
 ) -> Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference> {
     let owners = pod.metadata.owner_references.iter().flatten();

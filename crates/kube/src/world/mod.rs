@@ -36,7 +36,7 @@ use crate::slim::{
 };
 use crate::translate::{Namespaces, Volumes};
 
-use groups::Group;
+use groups::{Group, OwnerEntry, OwnerKey};
 use nodes::NodeEntry;
 use pods::PodEntry;
 use queues::Queues;
@@ -112,8 +112,20 @@ pub struct World {
     volumes: Volumes,
     namespaces: Namespaces,
     budgets: BTreeMap<Key, DisruptionBudget>,
-    /// What owners of pods say, by uid; none while we ask.
-    owners: FxHashMap<Arc<str>, Option<Arc<BTreeMap<String, String>>>>,
+    /// What owners of pods say.
+    owners: FxHashMap<OwnerKey, OwnerEntry>,
+    /// Pods of workloads, those that are over included; also of workloads that are not known yet.
+    owned: BTreeMap<Key, BTreeSet<Key>>,
+    /// Pods that are set aside with a reason.
+    asides: BTreeSet<Key>,
+    /// Pods that wait until others of their workload are placed or gone.
+    waiters: BTreeMap<WorkloadId, BTreeSet<Key>>,
+    /// Something changed after which pods that are set aside are worth a look.
+    again: bool,
+    /// Workloads whose pods name a node on which others are being stopped for them.
+    renominate: BTreeSet<WorkloadId>,
+    /// Placements that cannot be carried out: pod, workload, task and node.
+    failed: Vec<(Key, WorkloadId, u32, Arc<str>)>,
     /// When workloads are to be looked at although nothing happened.
     wakes: BTreeSet<(Time, Key)>,
     /// Workloads whose objects are to be looked at.
@@ -149,6 +161,12 @@ impl World {
             namespaces: Namespaces::default(),
             budgets: BTreeMap::new(),
             owners: FxHashMap::default(),
+            owned: BTreeMap::new(),
+            asides: BTreeSet::new(),
+            waiters: BTreeMap::new(),
+            again: false,
+            renominate: BTreeSet::new(),
+            failed: Vec::new(),
             wakes: BTreeSet::new(),
             dirty: BTreeSet::new(),
             stuck: BTreeSet::new(),
@@ -183,7 +201,7 @@ impl World {
             Object::Priority(_) => {}
             Object::Budget(budget) => self.see_budget(budget),
             Object::PodGroup(group) => {
-                let need = group.spec.min_member.unwrap_or(1);
+                let need = group.spec.min_member.unwrap_or(1).clamp(1, i64::from(u32::MAX)) as u32;
                 self.see_pod_group(&group.metadata, need);
             }
             Object::NativeGroup(group) => {
@@ -223,15 +241,14 @@ impl World {
 
     /// A change after which pods that wait for something may be worth another look.
     fn look_again(&mut self, change: impl FnOnce(&mut Self) -> bool) {
-        if change(self) && self.begun {
-            self.stuck.extend(self.dependants());
-        }
+        self.again |= change(self);
     }
 
     /// Everything has been listed: tells the engine all of it, running work as facts.
     pub fn begin(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.begun = true;
+        self.forget_queues();
         self.apply_queues();
         let nodes: Vec<Arc<str>> = self.nodes.keys().cloned().collect();
         for node in &nodes {
@@ -248,7 +265,7 @@ impl World {
         for (_, _, key) in keys {
             self.settle(&key);
         }
-        self.rebuild_holds();
+        self.again = false;
         self.dirty.extend(self.workloads.keys().cloned());
     }
 
@@ -258,8 +275,14 @@ impl World {
             return Step::default();
         }
         self.now = self.now.max(now);
+        if std::mem::take(&mut self.again) {
+            self.stuck.extend(self.dependants());
+        }
         for key in std::mem::take(&mut self.stuck) {
             self.settle(&key);
+        }
+        for id in std::mem::take(&mut self.renominate) {
+            self.rebuild_hold(&id);
         }
         let plan = self.engine.decide(self.now);
         let wake = plan.wake;
@@ -276,7 +299,9 @@ impl World {
         self.now = self.now.max(now);
         match outcome {
             Outcome::Bind { pod, plan, result } => self.bound(&pod, plan, result),
-            Outcome::Owner { uid, annotations } => self.see_owner(uid, annotations),
+            Outcome::Owner { namespace, uid, annotations } => {
+                self.see_owner((namespace, uid), annotations);
+            }
             Outcome::Created { workload, name, refused } => {
                 self.pod_created(&workload, &name, refused);
             }

@@ -58,14 +58,9 @@ impl NodeEntry {
 impl World {
     pub(super) fn see_node(&mut self, node: Node) {
         let name: Arc<str> = names_of(&node.metadata).1.into();
-        let entry = self.nodes.entry(name.clone()).or_default();
-        let is_new = entry.node.is_none();
-        entry.node = Some(node);
+        self.nodes.entry(name.clone()).or_default().node = Some(node);
         if self.begun {
             self.tell_node(&name);
-            if is_new {
-                self.stuck.extend(self.dependants());
-            }
         }
     }
 
@@ -165,7 +160,14 @@ impl World {
         if is_new {
             let pods: Vec<Key> = entry.foreign.iter().cloned().collect();
             for pod in pods {
-                self.tell_foreign(&pod, name);
+                let ours = self.pods.get(&pod).is_some_and(|entry| entry.pod.is_some());
+                if ours {
+                    // The engine may know it again.
+                    self.leave(&pod);
+                    self.stuck.insert(pod);
+                } else {
+                    self.tell_foreign(&pod, name);
+                }
             }
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::acts::{Act, BindResult, Key, PodRef};
+use super::identity::because;
 use super::{Note, World, key_of};
 use crate::names;
 use crate::slim::Pod;
@@ -102,7 +103,7 @@ impl World {
             return;
         }
         if let Some(workload) = owner {
-            self.own_pod(&workload, &key);
+            self.own_pod(&workload, &key, finished);
         }
         if self.begun && !same {
             self.settle(&key);
@@ -116,9 +117,9 @@ impl World {
     fn forget_pod(&mut self, key: &Key) {
         self.leave(key);
         self.stuck.remove(key);
-        if let Some(entry) = self.pods.remove(key)
-            && let Some(workload) = entry.pod.as_deref().and_then(workload_owner)
-        {
+        let Some(pod) = self.pods.remove(key).and_then(|entry| entry.pod) else { return };
+        self.forget_owner(key, &pod);
+        if let Some(workload) = workload_owner(&pod) {
             self.disown_pod(&workload, key);
         }
     }
@@ -166,7 +167,7 @@ impl World {
     /// A pod of ours is bound.
     fn settle_on_node(&mut self, key: &Key, pod: &Pod, node: &Arc<str>) {
         let place = self.pods.get(key).map(|entry| entry.place.clone()).unwrap_or_default();
-        match place {
+        match place.clone() {
             Place::Member { workload, task, seat: Seat::Bound(at) } if at == *node => {
                 self.tell_state(&workload, task, pod);
             }
@@ -181,8 +182,9 @@ impl World {
                 self.leave(key);
                 self.find_bound(key, pod, node);
             }
-        }
-        if self.begun && !self.nodes.get(node).is_some_and(super::NodeEntry::exists) {
+        };
+        let exists = self.nodes.get(node).is_some_and(super::NodeEntry::exists);
+        if !exists && !matches!(&place, Place::Foreign(at) if at == node) {
             self.lose_ground(key, node, true);
         }
     }
@@ -243,7 +245,10 @@ impl World {
                     self.find_bound(&pod.key, &object, &other);
                 }
             }
-            BindResult::Gone => self.leave(&pod.key),
+            BindResult::Gone => {
+                self.leave(&pod.key);
+                self.set_aside(&pod.key, because("Gone", "it is being deleted"));
+            }
             BindResult::Refused(why) => self.refuse(&pod.key, &workload, task, &node, &why),
         }
     }
@@ -252,7 +257,10 @@ impl World {
     pub(super) fn leave(&mut self, key: &Key) {
         let Some(entry) = self.pods.get_mut(key) else { return };
         match std::mem::take(&mut entry.place) {
-            Place::Nowhere | Place::Aside(_) => {}
+            Place::Nowhere => {}
+            Place::Aside(_) => {
+                self.asides.remove(key);
+            }
             Place::Foreign(node) => self.end_foreign(key, &node),
             Place::Member { workload, task, seat } => {
                 self.leave_group(key, &workload, task, &seat);
@@ -269,11 +277,29 @@ impl World {
     pub(super) fn lose_ground(&mut self, key: &Key, node: &Arc<str>, vanished: bool) {
         self.leave(key);
         let Some(entry) = self.pods.get(key) else { return };
-        if vanished && entry.pod.as_ref().is_some_and(|pod| !is_finished(pod)) {
+        let Some(pod) = entry.pod.clone().filter(|pod| !is_finished(pod)) else { return };
+        if pod.spec.node_name.is_none() {
+            // It was only about to be bound; should that have happened, the watch tells.
+            self.stuck.insert(key.clone());
+            return;
+        }
+        if vanished {
             let pod = entry.reference(key);
             self.acts.push(Act::DeleteOrphan { pod, node: node.clone() });
             self.note_pod(key, true, "NodeVanished", format!("node {node} is gone"));
         }
+        // Should the node come back, what is on it counts.
+        self.count_as_foreign(key, &pod, node);
+    }
+
+    /// A pod of ours that the engine does not decide about takes what it takes.
+    pub(super) fn count_as_foreign(&mut self, key: &Key, pod: &Pod, node: &Arc<str>) {
+        let around = Surroundings { volumes: &self.volumes, namespaces: &self.namespaces };
+        let uses = translate::foreign(pod, &around);
+        if let Some(entry) = self.pods.get_mut(key) {
+            entry.uses = Some(Box::new(uses));
+        }
+        self.make_foreign(key, node);
     }
 
     pub(super) fn set_seat(&mut self, key: &Key, new: Seat) {
@@ -314,6 +340,7 @@ impl World {
             return;
         }
         entry.place = place;
+        self.asides.insert(key.clone());
         if let Aside::Because(reason, message) = aside {
             let pod = entry.reference(key);
             self.acts.push(Act::Explain { pod, reason, message });
@@ -343,12 +370,16 @@ impl World {
 
     /// Pods of ours whose request depends on other objects, or that are set aside.
     pub(super) fn dependants(&self) -> Vec<Key> {
-        let depends = |entry: &PodEntry| match &entry.place {
-            Place::Aside(Aside::Because(..)) => true,
-            Place::Member { seat: Seat::Waiting, .. } => !entry.depends.is_empty(),
-            _ => false,
+        let depends = |entry: &PodEntry| {
+            matches!(&entry.place, Place::Member { seat: Seat::Waiting, .. })
+                && !entry.depends.is_empty()
         };
-        self.pods.iter().filter(|(_, entry)| depends(entry)).map(|(key, _)| key.clone()).collect()
+        let members = self.pods.iter().filter(|(_, entry)| depends(entry));
+        let asides = self.asides.iter().filter(|key| {
+            let place = self.pods.get(*key).map(|entry| &entry.place);
+            matches!(place, Some(Place::Aside(Aside::Because(..))))
+        });
+        members.map(|(key, _)| key).chain(asides).cloned().collect()
     }
 
     pub(super) fn is_ours(&self, pod: &Pod) -> bool {

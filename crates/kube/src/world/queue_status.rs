@@ -28,6 +28,9 @@ impl World {
         if !self.begun {
             return Vec::new();
         }
+        if self.queues.is_leaving() {
+            self.apply_queues();
+        }
         let used: BTreeMap<Arc<str>, u64> = self
             .engine
             .queues()

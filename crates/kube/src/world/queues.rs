@@ -9,6 +9,7 @@ use super::pods::Aside;
 use super::queue_status::Shown;
 use super::{World, names_of};
 use crate::crd::{GpuQueueSpec, QueueAmounts};
+use crate::names;
 use crate::slim::Queue;
 use crate::translate;
 
@@ -52,6 +53,16 @@ impl Queues {
         })
     }
 
+    /// Whether a queue is to go as soon as its work is gone.
+    pub(super) fn is_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// Whether any queue is meant for a namespace.
+    fn serve(&self, namespace: &str) -> bool {
+        self.specs.keys().any(|name| self.names_namespace(name, namespace))
+    }
+
     /// The queue of a namespace that names none: the only one that names it, else the only one for all.
     fn default_of(&self, namespace: &str) -> Option<Arc<str>> {
         let naming = |wanted: &str| {
@@ -70,11 +81,13 @@ impl World {
         self.queues.show(queue);
         match &queue.spec.0 {
             Ok(spec) => {
-                self.queues.faults.remove(&name);
-                self.queues.leaving.remove(&name);
-                if self.queues.specs.get(&name) == Some(spec) {
+                let judged =
+                    self.queues.told.contains_key(&name) || self.queues.faults.contains_key(&name);
+                if self.queues.specs.get(&name) == Some(spec) && judged {
                     return;
                 }
+                self.queues.faults.remove(&name);
+                self.queues.leaving.remove(&name);
                 self.queues.specs.insert(name, (**spec).clone());
             }
             Err(why) => {
@@ -100,6 +113,19 @@ impl World {
         if self.begun {
             self.requeue_pods();
             self.apply_queues();
+        }
+    }
+
+    /// What the engine remembers of queues that were removed or moved while nobody led is forgotten, leaves first.
+    pub(super) fn forget_queues(&mut self) {
+        let facts = self.engine.memory().queues;
+        for known in facts.iter().rev().filter(|known| known.queue.id.as_str() != ROOT) {
+            let spec = self.queues.specs.get(known.queue.id.as_str());
+            let parent = spec.map(|spec| spec.parent.as_deref().unwrap_or(ROOT));
+            if parent != Some(known.queue.parent.as_str()) {
+                // One with others below it goes when they are gone.
+                let _ = self.engine.apply(self.now, Event::QueueRemoved(known.queue.id.clone()));
+            }
         }
     }
 
@@ -152,6 +178,14 @@ impl World {
     pub(super) fn queue(&self, named: Option<&str>, namespace: &str) -> Result<QueueId, Aside> {
         let Some(name) = named else {
             let name = self.queues.default_of(namespace);
+            if name.is_none() && self.queues.serve(namespace) {
+                let message = format!(
+                    "several queues serve namespace `{namespace}`, or its queue is not in force: name one, in \
+                     spec.queue or the annotation {}",
+                    names::QUEUE
+                );
+                return Err(because("QueueNotNamed", message));
+            }
             return Ok(
                 name.map_or_else(|| QueueId::from(ROOT), |name| QueueId::from(name.as_ref()))
             );

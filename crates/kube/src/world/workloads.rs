@@ -1,7 +1,7 @@
 //! `GPUWorkload` objects: their pods are made and their status is kept here, placing them is the engine's business.
 
 use agentaflow_engine::{Time, WorkloadId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::acts::{About, Act, Key, Note, PodRef};
@@ -18,8 +18,6 @@ const PATIENCE: u64 = 30_000;
 #[derive(Debug)]
 pub(super) struct WorkloadEntry {
     pub(super) object: Workload,
-    /// All its pods, those that are over included.
-    pods: BTreeSet<Key>,
     /// Pods that were asked for and not seen yet, and until when we wait for them.
     creating: BTreeMap<String, Time>,
     /// Why the API server refused the last pod.
@@ -51,11 +49,8 @@ impl World {
         if entry.spoken {
             entry.object.status = status;
         }
-        if !same {
-            entry.pods = self.pods_owned_by(&key);
-        }
         if spec_changed && self.begun {
-            self.stuck.extend(entry.pods.iter().cloned());
+            self.stuck.extend(self.pods_of_workload(&key));
         }
         self.workloads.insert(key.clone(), entry);
         self.dirty.insert(key);
@@ -80,31 +75,36 @@ impl World {
         self.dirty.remove(&key);
     }
 
-    fn pods_owned_by(&self, workload: &Key) -> BTreeSet<Key> {
-        let owned = |pod: &Pod| workload_owner(pod).as_ref() == Some(workload);
-        let pods = self.pods.iter().filter(|(_, entry)| entry.pod.as_deref().is_some_and(owned));
-        pods.map(|(key, _)| key.clone()).collect()
-    }
-
     /// The pods of a workload.
     pub(super) fn pods_of_workload(&self, workload: &Key) -> Vec<Key> {
-        let entry = self.workloads.get(workload);
-        entry.map(|entry| entry.pods.iter().cloned().collect()).unwrap_or_default()
+        self.owned.get(workload).into_iter().flatten().cloned().collect()
     }
 
     /// A pod of a workload was seen.
-    pub(super) fn own_pod(&mut self, workload: &Key, pod: &Key) {
+    pub(super) fn own_pod(&mut self, workload: &Key, pod: &Key, finished: bool) {
+        self.owned.entry(workload.clone()).or_default().insert(pod.clone());
         if let Some(entry) = self.workloads.get_mut(workload) {
-            entry.pods.insert(pod.clone());
             entry.creating.remove(&*pod.name);
+        }
+        if finished && self.begun {
+            // Fewer are needed to start the rest of the gang.
+            let waiting = self.owned.get(workload).into_iter().flatten().filter(|pod| {
+                let place = self.pods.get(*pod).map(|entry| &entry.place);
+                matches!(place, Some(Place::Member { seat: Seat::Waiting, .. }))
+            });
+            let waiting: Vec<Key> = waiting.cloned().collect();
+            self.stuck.extend(waiting);
         }
         self.dirty.insert(workload.clone());
     }
 
     /// A pod of a workload is gone.
     pub(super) fn disown_pod(&mut self, workload: &Key, pod: &Key) {
-        if let Some(entry) = self.workloads.get_mut(workload) {
-            entry.pods.remove(pod);
+        if let Some(pods) = self.owned.get_mut(workload) {
+            pods.remove(pod);
+            if pods.is_empty() {
+                self.owned.remove(workload);
+            }
         }
         self.dirty.insert(workload.clone());
     }
@@ -143,9 +143,9 @@ impl World {
 
     fn reconcile_one(&mut self, key: &Key) {
         let outlook = self.outlook(key);
+        let owned = self.owned.get(key).into_iter().flatten();
+        let pods: Vec<Arc<Pod>> = owned.filter_map(|pod| self.pods.get(pod)?.pod.clone()).collect();
         let Some(entry) = self.workloads.get_mut(key) else { return };
-        let pods: Vec<Arc<Pod>> =
-            entry.pods.iter().filter_map(|pod| self.pods.get(pod)?.pod.clone()).collect();
         let pods: Vec<&Pod> = pods.iter().map(AsRef::as_ref).collect();
         let now = timestamp(self.now);
         let result =
@@ -199,8 +199,7 @@ impl World {
         let id = WorkloadId::from(key.to_string());
         let rejected = self.workloads.get(key).and_then(|entry| entry.rejected.clone());
         let mut outlook = Outlook { rejected, ..Outlook::default() };
-        let entry = self.workloads.get(key);
-        let aside = entry.into_iter().flat_map(|entry| &entry.pods).find_map(|pod| {
+        let aside = self.owned.get(key).into_iter().flatten().find_map(|pod| {
             match &self.pods.get(pod)?.place {
                 Place::Aside(super::pods::Aside::Because(word, message)) => {
                     Some(Waiting { word: (*word).to_owned(), message: message.to_string() })
@@ -237,14 +236,7 @@ impl World {
 
 impl WorkloadEntry {
     fn new(object: Workload) -> Self {
-        Self {
-            object,
-            pods: BTreeSet::new(),
-            creating: BTreeMap::new(),
-            rejected: None,
-            wake: None,
-            spoken: false,
-        }
+        Self { object, creating: BTreeMap::new(), rejected: None, wake: None, spoken: false }
     }
 }
 
