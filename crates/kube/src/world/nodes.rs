@@ -65,8 +65,18 @@ impl World {
             self.tell_node(&name);
             if is_new {
                 self.stuck.extend(self.dependants());
+                self.stuck.extend(self.bound_to(&name));
             }
         }
+    }
+
+    /// Pods of ours that are on a node, whether or not the engine has them there.
+    fn bound_to(&self, node: &str) -> Vec<Key> {
+        let bound = self.pods.iter().filter(|(_, entry)| {
+            let pod = entry.pod.as_ref();
+            pod.is_some_and(|pod| pod.spec.node_name.as_deref() == Some(node))
+        });
+        bound.map(|(key, _)| key.clone()).collect()
     }
 
     pub(super) fn see_devices(&mut self, devices: slim::GpuNode) {
