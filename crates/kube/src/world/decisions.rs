@@ -39,6 +39,7 @@ impl World {
             self.tell(Event::Refused { workload, task });
             return;
         };
+        let starts = group.need > 1 && !group.placed;
         (group.placed, group.reason) = (true, None);
         let nominated = std::mem::take(&mut group.nominated);
         self.plan += 1;
@@ -55,6 +56,10 @@ impl World {
                 self.set_seat(&key, Seat::Binding { node: node.clone(), plan });
                 self.refuse(&key, &workload, task, &node, "no volume for its claim there");
             }
+        }
+        if starts {
+            // More pods than the gang needs have waited for this.
+            self.look_again(|_| true);
         }
         self.touch_workload_of(&key);
     }
