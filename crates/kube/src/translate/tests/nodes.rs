@@ -45,7 +45,10 @@ fn required_node_affinity_matches_one_term_with_all_its_conditions() {
         (json!([label("mem", "Lt", json!(["80"]))]), "n1"),
         (json!([label("mem", "Gt", json!(["many"]))]), "unsupported spec.affinity.nodeAffinity"),
         (json!([label("mem", "Gt", json!(["-5"]))]), "unsupported spec.affinity.nodeAffinity"),
-        (json!([label("mem", "NotIn", json!(["no value"]))]), "unsupported spec.affinity.nodeAffinity"),
+        (
+            json!([label("mem", "NotIn", json!(["no value"]))]),
+            "unsupported spec.affinity.nodeAffinity",
+        ),
         (json!([label("mem", "Near", json!(["1"]))]), "unsupported spec.affinity.nodeAffinity"),
         (json!([name("In", json!(["n1", "n3", "n9"]))]), "n1 n3"),
         (json!([name("NotIn", json!(["n1"]))]), "n2 n3"),
