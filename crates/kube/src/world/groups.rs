@@ -39,6 +39,11 @@ pub(super) struct Group {
 impl World {
     /// A pod of ours that is not bound: part of a workload, or set aside with a reason.
     pub(super) fn join(&mut self, key: &Key, pod: &Arc<Pod>) {
+        let place = self.pods.get(key).map(|entry| &entry.place);
+        if matches!(place, Some(Place::Member { seat: Seat::Binding { .. }, .. })) {
+            // It is being bound as it was: what is new counts only if that fails.
+            return;
+        }
         if let Some(owner) = self.owner_to_ask(pod) {
             self.ask_owner(key, owner);
             return;
@@ -313,6 +318,7 @@ impl World {
         let others: Vec<Key> =
             group.members.values().filter(|other| *other != key).cloned().collect();
         self.set_seat(key, Seat::Waiting);
+        self.stuck.insert(key.clone());
         let (workload, task) = (id.clone(), task);
         self.tell(if was_breaking {
             Event::Gone { workload, task }
