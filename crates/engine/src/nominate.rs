@@ -37,6 +37,7 @@ impl Scheduler {
         if !self.is_queued(job) || victims.is_empty() {
             return Err(Rejected::NotPlaced { workload: workload.clone(), task: 0 });
         }
+        self.cluster.sort();
         self.lift_hold(job);
         let Some(seats) = self.seats_without(job, &victims) else {
             self.take_hold(job);

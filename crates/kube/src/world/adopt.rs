@@ -34,7 +34,9 @@ impl World {
             self.delete_pod(key, None);
             return;
         }
-        let adopted = self.request_of_bound(key, pod).is_some_and(|(mut belonging, request)| {
+        let known = self.nodes.get(node).is_some_and(super::NodeEntry::is_known);
+        let request = known.then(|| self.request_of_bound(key, pod)).flatten();
+        let adopted = request.is_some_and(|(mut belonging, request)| {
             if belonging.need > 1 || self.groups.contains_key(&belonging.id) {
                 // Its gang waits or runs without it: it is by itself now.
                 (belonging.id, belonging.kind, belonging.need) = (alone(key), Kind::Pod, 1);
@@ -68,36 +70,8 @@ impl World {
             found.sort_by(|a, b| a.key.cmp(&b.key));
             // More than the gang needs are by themselves; `settle` finds them.
             found.truncate(belonging.need as usize);
-            let partial = self.never_was_whole(&belonging, &found);
-            let members: Vec<Key> = found.iter().map(|member| member.key.clone()).collect();
-            if self.adopt(&belonging, found)
-                && partial
-                && let Some(group) = self.groups.get_mut(&belonging.id)
-            {
-                (group.breaking, group.placed) = (true, false);
-                self.delete_bound(&members);
-            }
+            self.adopt(&belonging, found);
         }
-    }
-
-    /// Whether a gang was being bound when the last leader ended: some of its pods were there before the first of it
-    /// ran, and wait still. A replacement is younger than that.
-    fn never_was_whole(&self, belonging: &Belonging, found: &[Found]) -> bool {
-        if found.len() >= belonging.need as usize {
-            return false;
-        }
-        let started = found.iter().filter_map(|member| member.pod.status.start_time.as_ref());
-        let started = started.map(|time| moment(time.0)).min().unwrap_or(self.now);
-        let waits = |key: &Key, pod: &Pod| {
-            pod.spec.node_name.is_none()
-                && !is_finished(pod)
-                && !is_leaving(pod)
-                && self.belonging(key, pod).is_ok_and(|other| other.id == belonging.id)
-        };
-        self.pods.iter().any(|(key, entry)| {
-            let pod = entry.pod.as_ref().filter(|_| entry.created <= started);
-            pod.is_some_and(|pod| waits(key, pod))
-        })
     }
 
     /// What a bound pod asks for, as if it were to be placed; none when that cannot be told.

@@ -28,7 +28,7 @@ pub(super) struct OwnerEntry {
 /// A workload of the engine and its pods.
 #[derive(Debug)]
 pub(super) struct Group {
-    need: u32,
+    pub(super) need: u32,
     pub(super) traits: Traits,
     /// Pods by task; those that are over have left.
     pub(super) members: BTreeMap<u32, Key>,

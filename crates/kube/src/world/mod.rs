@@ -19,6 +19,8 @@ mod queue_status;
 mod queues;
 mod settings;
 mod show;
+#[cfg(test)]
+mod tests;
 mod workloads;
 
 pub use acts::{About, Act, Bind, BindResult, ClaimAct, Key, Note, Outcome, Owner, PodRef};

@@ -1,10 +1,7 @@
 //! What our engine says about a pod, on the objects that the API server tells.
 
-use std::collections::BTreeMap;
-
 use agentaflow_engine::{
-    Adopted, AdoptedSeat, Decision, Event, ForeignUse, NodeId, Request, Scheduler, Time, Workload,
-    WorkloadId,
+    Adopted, AdoptedSeat, Decision, Event, NodeId, Request, Scheduler, Time, Workload, WorkloadId,
 };
 use agentaflow_kube::slim::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
@@ -14,9 +11,6 @@ use kube::Api;
 use kube::api::ListParams;
 
 use crate::support::{OWNER, Share};
-
-/// More of the resource `pods` than any node has.
-const ALL_PODS: u64 = 1_000_000;
 
 /// The cluster at one moment.
 pub(crate) struct Sight {
@@ -46,10 +40,18 @@ impl Sight {
         )
         .expect("lists of everything");
         let (mut volumes, mut namespaces) = (Volumes::default(), Namespaces::default());
-        claims.items.into_iter().for_each(|claim| drop(volumes.set_claim(claim)));
-        things.items.into_iter().for_each(|volume| drop(volumes.set_volume(volume)));
-        classes.items.into_iter().for_each(|class| drop(volumes.set_class(class)));
-        spaces.items.iter().for_each(|space| drop(namespaces.set(space)));
+        claims.items.into_iter().for_each(|claim| {
+            let _ = volumes.set_claim(claim);
+        });
+        things.items.into_iter().for_each(|volume| {
+            let _ = volumes.set_volume(volume);
+        });
+        classes.items.into_iter().for_each(|class| {
+            let _ = volumes.set_class(class);
+        });
+        spaces.items.iter().for_each(|space| {
+            let _ = namespaces.set(space);
+        });
         Self { nodes: nodes.items, pods: pods.items, volumes, namespaces }
     }
 
@@ -66,10 +68,6 @@ impl Sight {
         self.pods.iter().filter(settled)
     }
 
-    pub(crate) fn node_names(&self) -> Vec<String> {
-        self.nodes.iter().filter_map(|node| node.metadata.name.clone()).collect()
-    }
-
     /// A node as the API server tells it, for a message.
     pub(crate) fn node(&self, name: &str) -> Option<&Node> {
         self.nodes.iter().find(|node| node.metadata.name.as_deref() == Some(name))
@@ -79,15 +77,7 @@ impl Sight {
     pub(crate) fn place(&self, pod: &Pod, only: Option<&str>) -> Result<String, String> {
         let around = self.around();
         let asked = translate::pod(pod, &around).map_err(|obstacle| obstacle.to_string())?;
-        let mut engine = self.engine();
-        for name in self.node_names().iter().filter(|name| only.is_some_and(|only| only != *name)) {
-            let uses = ForeignUse {
-                resources: BTreeMap::from([("pods".into(), ALL_PODS)]),
-                ..ForeignUse::default()
-            };
-            let node = NodeId::from(name.as_str());
-            tell(&mut engine, Event::Foreign { node, id: "full".into(), uses: Box::new(uses) });
-        }
+        let mut engine = self.engine(only);
         ask(&mut engine, asked.request)
     }
 
@@ -95,12 +85,15 @@ impl Sight {
         Surroundings { volumes: &self.volumes, namespaces: &self.namespaces }
     }
 
-    /// An engine that knows all this. Every second pod counts as one that we placed.
-    fn engine(&self) -> Scheduler {
+    /// An engine that knows all this; with `only`, no other node takes a pod. Every second pod counts as one that we placed.
+    fn engine(&self, only: Option<&str>) -> Scheduler {
         let mut engine = Scheduler::default();
         for node in &self.nodes {
             let mut view = translate::node(node, None, None);
             self.volumes.lift_limits(&mut view.node);
+            if only.is_some_and(|only| only != view.node.id.as_str()) {
+                view.node.resources.insert("pods".into(), 0);
+            }
             tell(&mut engine, Event::Node(Box::new(view.node)));
         }
         for pod in &self.pods {

@@ -1,0 +1,10 @@
+//! The world against an API server that is played, act by act.
+
+mod beginning;
+mod gangs;
+mod life;
+mod play;
+mod property;
+mod queues;
+mod server;
+mod workloads;

@@ -1,0 +1,85 @@
+//! `GPUWorkload` objects: their pods are made, placed together, made again and cleaned up.
+
+use serde_json::Value;
+
+use super::play::{Play, node, workload};
+use super::server::Kind;
+use crate::world::Key;
+
+fn phase<'a>(play: &'a Play, name: &str) -> &'a str {
+    let found = play.server.get(Kind::Workload, &Key::new("ns", name));
+    found.map(|found| &found["status"]["phase"]).and_then(Value::as_str).unwrap_or("gone")
+}
+
+#[test]
+fn a_workload_gets_its_pods_and_ends_with_them() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 2));
+    play.put(Kind::Workload, workload("w", 2, 0));
+    play.settle_for_long();
+    assert_eq!(phase(&play, "w"), "Scheduled");
+    assert_eq!([play.node_of("w-0"), play.node_of("w-1")], [Some("n"); 2]);
+    play.end("w-0", "Succeeded");
+    play.end("w-1", "Succeeded");
+    play.settle_for_long();
+    assert_eq!(phase(&play, "w"), "Succeeded");
+}
+
+#[test]
+fn a_failed_pod_is_made_again_as_often_as_allowed() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 1));
+    play.put(Kind::Workload, workload("w", 1, 1));
+    play.settle_for_long();
+    play.end("w-0", "Failed");
+    play.settle_for_long();
+    assert_eq!(play.node_of("w-0-r1"), Some("n"));
+    play.end("w-0-r1", "Failed");
+    play.settle_for_long();
+    assert_eq!(phase(&play, "w"), "Failed");
+}
+
+#[test]
+fn a_gang_restarts_whole_after_a_failure() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 2));
+    play.put(Kind::Workload, workload("w", 2, 1));
+    play.settle_for_long();
+    play.end("w-0", "Failed");
+    play.settle_for_long();
+    play.kubelets();
+    play.settle_for_long();
+    assert_eq!([play.node_of("w-0-r1"), play.node_of("w-1-r1")], [Some("n"); 2]);
+}
+
+#[test]
+fn pods_whose_node_vanishes_are_made_again_without_spending_retries() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 1));
+    play.put(Kind::Workload, workload("w", 1, 0));
+    play.settle_for_long();
+    play.put(Kind::Node, node("m", 1));
+    play.server.remove(Kind::Node, &Key::new("", "n"));
+    play.settle_for_long();
+    let nodes: Vec<_> = play.server.all(Kind::Pod).map(|pod| &pod["spec"]["nodeName"]).collect();
+    assert_eq!(nodes, ["m"]);
+    assert_eq!(phase(&play, "w"), "Scheduled");
+}
+
+#[test]
+fn a_deleted_workload_takes_its_pods_along() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 2));
+    play.put(Kind::Workload, workload("w", 2, 0));
+    play.settle_for_long();
+    play.server.delete_workload(&Key::new("ns", "w"));
+    play.settle_for_long();
+    assert_eq!(phase(&play, "w"), "Scheduled", "its pods are still ending");
+    play.kubelets();
+    play.settle_for_long();
+    assert_eq!(phase(&play, "w"), "gone");
+    assert_eq!(play.server.all(Kind::Pod).count(), 0);
+    play.put(Kind::Workload, workload("w", 2, 0));
+    play.settle_for_long();
+    assert_eq!(play.server.all(Kind::Pod).count(), 2);
+}
