@@ -92,9 +92,12 @@ pub const NVIDIA_COUNT: &str = "nvidia.com/gpu.count";
 /// Node label of NVIDIA's: time slices of each device.
 pub const NVIDIA_REPLICAS: &str = "nvidia.com/gpu.replicas";
 
+/// What the names of our priority classes begin with.
+pub const PRIORITY_CLASS_PREFIX: &str = "agentaflow-";
+
 /// The class of a priority from 0 to 10.
 pub fn priority_class(priority: u8) -> String {
-    format!("agentaflow-{}", priority.min(10))
+    format!("{PRIORITY_CLASS_PREFIX}{}", priority.min(10))
 }
 
 /// One step of priority, in the values of priority classes.

@@ -110,7 +110,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         tracing::info!("stopping; another replica takes over");
         stop.cancel();
-        Ok(scheduler.await?)
+        // Questions of the API server that were begun are answered, too.
+        let (scheduler, admission) = tokio::join!(scheduler, admission);
+        scheduler?;
+        admission
     })
 }
 

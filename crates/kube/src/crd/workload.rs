@@ -105,8 +105,15 @@ const MAX_GPU_MEMORY: u64 = 1 << 21;
 
 /// A core/v1 `PodTemplateSpec` as it was written, kept as text: typed round trips would drop fields that are newer
 /// than we are, and parsed JSON takes ten times the memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PodTemplate(Box<str>);
+
+/// Templates hold people's commands and variables, which belong in no log.
+impl std::fmt::Debug for PodTemplate {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "PodTemplate({} bytes)", self.0.len())
+    }
+}
 
 impl PodTemplate {
     /// The template from JSON.
@@ -117,6 +124,11 @@ impl PodTemplate {
     /// The template as JSON.
     pub fn value(&self) -> serde_json::Value {
         serde_json::from_str(&self.0).unwrap_or_default()
+    }
+
+    /// Its length as compact JSON.
+    pub fn bytes(&self) -> usize {
+        self.0.len()
     }
 }
 

@@ -111,8 +111,8 @@ impl Publisher {
             let api: Api<slim::Pod> = Api::namespaced(self.client.clone(), &name.namespace);
             let what = format!("note the devices of pod `{name}`");
             match self.patch(&api, &name.name, &patch, &what).await {
-                // It is gone, or another one has its name by now.
-                Err(MonitorError::Api { source, .. }) if is_code(&source, &[404, 409]) => {}
+                // It is gone, or another one has its name by now: a UID that cannot be changed to ours is invalid.
+                Err(MonitorError::Api { source, .. }) if is_code(&source, &[404, 409, 422]) => {}
                 other => other?,
             }
         }

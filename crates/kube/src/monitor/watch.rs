@@ -61,13 +61,17 @@ pub(super) fn name(pod: &slim::Pod) -> PodName {
 }
 
 /// Pods by UID. Static pods are also known by the UID of their file, which is what their processes' groups carry.
+/// Anybody can write such an annotation, so it counts on mirrors of static pods only and never takes the place of a
+/// real UID.
 pub(super) fn by_uid(pods: &[Arc<slim::Pod>]) -> BTreeMap<String, PodName> {
-    let mut names = BTreeMap::new();
+    let own = |pod: &Arc<slim::Pod>| Some((pod.metadata.uid.clone()?, name(pod)));
+    let mut names: BTreeMap<String, PodName> = pods.iter().filter_map(own).collect();
     for pod in pods {
-        let annotations = pod.metadata.annotations.as_ref();
-        let file = annotations.and_then(|all| all.get("kubernetes.io/config.hash"));
-        for uid in pod.metadata.uid.iter().chain(file) {
-            names.insert(uid.clone(), name(pod));
+        let Some(annotations) = pod.metadata.annotations.as_ref() else { continue };
+        if annotations.contains_key("kubernetes.io/config.mirror")
+            && let Some(file) = annotations.get("kubernetes.io/config.hash")
+        {
+            names.entry(file.clone()).or_insert_with(|| name(pod));
         }
     }
     names
@@ -103,4 +107,32 @@ where
         }
     });
     store
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn nobody_takes_the_processes_of_another_pod_by_an_annotation() {
+        let pod = |name: &str, uid: &str, annotations: Value| {
+            let metadata = json!({
+                "name": name, "namespace": "ml", "uid": uid, "annotations": annotations,
+            });
+            Arc::new(serde_json::from_value::<slim::Pod>(json!({ "metadata": metadata })).unwrap())
+        };
+        let mirror = |hash: &str| json!({"kubernetes.io/config.mirror": hash, "kubernetes.io/config.hash": hash});
+        let names = by_uid(&[
+            pod("victim", "1", json!({})),
+            pod("static", "2", mirror("file")),
+            pod("liar", "3", json!({"kubernetes.io/config.hash": "unknown"})),
+            pod("thief", "4", mirror("1")),
+        ]);
+        let told: Vec<_> = names.iter().map(|(uid, pod)| (&**uid, &*pod.name)).collect();
+        let expected =
+            [("1", "victim"), ("2", "static"), ("3", "liar"), ("4", "thief"), ("file", "static")];
+        assert_eq!(told, expected);
+    }
 }

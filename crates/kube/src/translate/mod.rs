@@ -23,7 +23,7 @@ mod tests;
 mod volumes;
 
 pub use amounts::{mebibytes, milli_cpu};
-pub use annotations::{duration, estimate, min_gpu_memory, of_value, preemptible, priority};
+pub use annotations::{asked, duration, estimate, min_gpu_memory, of_value, preemptible, priority};
 pub use namespaces::Namespaces;
 pub use node::{NodeView, node};
 pub use resources::{gpu_need, gpu_resources};

@@ -13,11 +13,14 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, ResourceExt};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use rustls::ServerConfig;
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::ServerCertVerifier as _;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{RootCertStore, ServerConfig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Certificates, Options, SECRET};
 
@@ -59,6 +62,23 @@ impl Identity {
     pub(super) fn bundle(&self) -> Option<String> {
         let authority = self.authority.as_ref()?;
         Some(base64::engine::general_purpose::STANDARD.encode(authority))
+    }
+
+    /// Looks at the certificate as the API server will; none unless it is trusted under all these names then.
+    fn is_trusted(&self, names: &BTreeSet<String>, then: UnixTime) -> Option<()> {
+        let mut roots = RootCertStore::empty();
+        for authority in CertificateDer::pem_slice_iter(self.authority.as_ref()?) {
+            roots.add(authority.ok()?).ok()?;
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier =
+            WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider).build().ok()?;
+        let leaf = CertificateDer::from_pem_slice(&self.certificate).ok()?;
+        for name in names {
+            let name = ServerName::try_from(name.as_str()).ok()?;
+            verifier.verify_server_cert(&leaf, &[], &name, &[], then).ok()?;
+        }
+        Some(())
     }
 
     /// What a server needs.
@@ -119,7 +139,12 @@ async fn shared(options: &Options, client: &Client) -> Result<Identity, Certific
             None => secrets.create(&parameters, &next).await,
         };
         match written {
-            Ok(_) => tracing::info!("made a certificate for admission"),
+            Ok(made) => {
+                tracing::info!("made a certificate for admission");
+                if let Some(identity) = identity(&made) {
+                    return Ok(identity);
+                }
+            }
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
             Err(error) => return Err(failed(error)),
         }
@@ -136,6 +161,8 @@ fn wanted(options: &Options, found: Option<&Secret>) -> BTreeSet<String> {
     let host = host.as_ref().and_then(http::Uri::host);
     names.extend(host.map(|host| host.trim_matches(['[', ']']).to_owned()));
     names.extend(found.into_iter().flat_map(names_of));
+    // One that no certificate can be for would have it made anew for ever.
+    names.retain(|name| ServerName::try_from(name.as_str()).is_ok());
     names
 }
 
@@ -144,10 +171,13 @@ fn names_of(secret: &Secret) -> Vec<String> {
     names.split(',').filter(|name| !name.is_empty()).map(ToOwned::to_owned).collect()
 }
 
+/// Whether the certificate will still do at the end of the margin, under every name. What annotations say of it is for
+/// people; the certificate itself is asked.
 fn is_good(secret: &Secret, names: &BTreeSet<String>, now: Timestamp) -> bool {
-    let expires = secret.annotations().get(EXPIRES).and_then(|text| text.parse::<Timestamp>().ok());
-    let has: BTreeSet<_> = names_of(secret).into_iter().collect();
-    has == *names && expires.is_some_and(|expires| expires.duration_since(now) > MARGIN)
+    let then = now.checked_add(MARGIN).ok().and_then(|then| u64::try_from(then.as_second()).ok());
+    let then = then.map(|seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds)));
+    let Some((then, identity)) = then.zip(identity(secret)) else { return false };
+    identity.is_trusted(names, then).is_some()
 }
 
 fn identity(secret: &Secret) -> Option<Identity> {
@@ -246,6 +276,21 @@ mod tests {
         let mut more = names();
         more.insert("other".to_owned());
         assert!(!is_good(&secret, &more, now));
+    }
+
+    #[test]
+    fn what_is_written_about_a_certificate_does_not_make_it_last() {
+        let now: Timestamp = "2026-02-03T10:00:00Z".parse().unwrap();
+        let mut secret = make(&names(), None, now).unwrap();
+        let annotations = secret.metadata.annotations.as_mut().unwrap();
+        annotations.insert(EXPIRES.to_owned(), "2099-01-01T00:00:00Z".to_owned());
+        let mut more = names();
+        more.insert("other".to_owned());
+        let all: Vec<_> = more.iter().cloned().collect();
+        annotations.insert(NAMES.to_owned(), all.join(","));
+        assert!(!is_good(&secret, &names(), now + SignedDuration::from_hours(24 * 400)));
+        assert!(!is_good(&secret, &more, now));
+        assert!(is_good(&secret, &names(), now));
     }
 
     #[test]

@@ -29,7 +29,15 @@ pub(super) async fn install(
         let api: Api<DynamicObject> =
             Api::all_with(client.clone(), &ApiResource::from_gvk(&version));
         let whole = configuration(kind, options);
-        let patch = if options.url.is_some() { whole } else { only_trust(&whole) };
+        let patch = if options.url.is_some() {
+            whole
+        } else {
+            let installed = api.get(&options.configuration).await?;
+            only_trust(&whole, &installed.data)
+        };
+        if patch["webhooks"].as_array().is_none_or(Vec::is_empty) {
+            continue;
+        }
         api.patch(&options.configuration, &parameters, &Patch::Apply(&trusting(patch, bundle)))
             .await?;
     }
@@ -56,11 +64,15 @@ pub(super) fn configuration(kind: &str, options: &Options) -> Value {
     })
 }
 
-/// Who edits the installed configurations (other namespaces, say) keeps that; only the trust is ours.
-fn only_trust(whole: &Value) -> Value {
-    let webhooks = whole["webhooks"].as_array().into_iter().flatten();
+/// Who edits the installed configurations (other namespaces, say) keeps that; only the trust is ours, and a webhook
+/// that was taken out stays out.
+fn only_trust(whole: &Value, installed: &Value) -> Value {
+    let webhooks = |value: &Value| value["webhooks"].as_array().cloned().unwrap_or_default();
+    let names: Vec<Value> =
+        webhooks(installed).iter().map(|webhook| webhook["name"].clone()).collect();
+    let ours = webhooks(whole).into_iter().filter(|webhook| names.contains(&webhook["name"]));
     let webhooks: Vec<_> =
-        webhooks.map(|webhook| json!({"name": webhook["name"], "clientConfig": {}})).collect();
+        ours.map(|webhook| json!({"name": webhook["name"], "clientConfig": {}})).collect();
     json!({
         "apiVersion": whole["apiVersion"],
         "kind": whole["kind"],
@@ -105,7 +117,7 @@ fn pods(options: &Options, opted_in: bool) -> Value {
         "matchPolicy": "Equivalent",
         "reinvocationPolicy": "Never",
         "sideEffects": "None",
-        "timeoutSeconds": 5,
+        "timeoutSeconds": 3,
         "admissionReviewVersions": ["v1"],
     })
 }
@@ -208,6 +220,18 @@ mod tests {
             configurations(&Options::default()),
             "`cargo run -p agentaflow-kube --example crds -- webhooks` prints it anew"
         );
+    }
+
+    #[test]
+    fn a_webhook_that_somebody_took_out_stays_out() {
+        let [whole, _] = configurations(&Options::default());
+        let mut installed = whole.clone();
+        installed["webhooks"].as_array_mut().unwrap().remove(0);
+        let patch = super::trusting(super::only_trust(&whole, &installed), "trusted");
+        let expected = serde_json::json!([
+            {"name": "pods.agentaflow.io", "clientConfig": {"caBundle": "trusted"}},
+        ]);
+        assert_eq!(patch["webhooks"], expected);
     }
 
     #[test]

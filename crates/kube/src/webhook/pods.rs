@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::review::{Request, Verdict};
-use crate::names;
+use crate::{names, translate};
 
 /// The annotations that the scheduler reads, and that a pod takes over from its owners.
 const INHERITED: [&str; 6] = [
@@ -61,6 +61,7 @@ pub(super) fn take(rules: Rules<'_>, pod: &Value, owners: &[Annotations]) -> Ver
         patch.push(json!({"op": "add", "path": "/spec/schedulerName", "value": rules.scheduler}));
     }
     patch.extend(inherit(pod, &own, owners));
+    patch.extend(classify(pod, &own, owners));
     Verdict { patch, ..Verdict::default() }
 }
 
@@ -95,6 +96,24 @@ fn inherit(pod: &Value, own: &Annotations, owners: &[Annotations]) -> Vec<Value>
     }
     let all: BTreeMap<_, _> = inherited.into_iter().collect();
     vec![json!({"op": "add", "path": "/metadata/annotations", "value": all})]
+}
+
+/// The priority that was asked for by annotation as a priority class, so that quotas and policies on classes count for
+/// it. What the API server filled in for no class goes: it looks at the pod again and fills in that of the class.
+fn classify(pod: &Value, own: &Annotations, owners: &[Annotations]) -> Vec<Value> {
+    let named = pod["spec"]["priorityClassName"].as_str().is_some_and(|name| !name.is_empty());
+    let nearest = std::iter::once(own).chain(owners).find(|all| all.contains_key(names::PRIORITY));
+    let Some(priority) = nearest.and_then(translate::asked).filter(|_| !named) else {
+        return Vec::new();
+    };
+    let class = names::priority_class(priority);
+    let mut patch = vec![json!({"op": "add", "path": "/spec/priorityClassName", "value": class})];
+    for field in ["priority", "preemptionPolicy"] {
+        if pod["spec"].get(field).is_some() {
+            patch.push(json!({"op": "remove", "path": format!("/spec/{field}")}));
+        }
+    }
+    patch
 }
 
 fn owner_references(object: &Value) -> impl Iterator<Item = &Value> {
@@ -232,9 +251,44 @@ mod tests {
         let kept = verdict("team", false, &merged(gpu_pod(), &own), &owners);
         assert_eq!(
             kept.patch[1..],
-            [json!({"op": "add", "value": "pack",
-                "path": "/metadata/annotations/agentaflow.gpu~1scheduling-strategy"})]
+            [
+                json!({"op": "add", "value": "pack",
+                    "path": "/metadata/annotations/agentaflow.gpu~1scheduling-strategy"}),
+                json!({"op": "add", "path": "/spec/priorityClassName", "value": "agentaflow-2"}),
+            ]
         );
+    }
+
+    #[test]
+    fn a_priority_asked_for_by_annotation_becomes_a_class_that_quotas_count() {
+        let filled_in = json!({"priority": 0, "preemptionPolicy": "PreemptLowerPriority"});
+        let none = json!({});
+        let class = |name: &str| format!("add /spec/priorityClassName {name}");
+        let removals =
+            ["remove /spec/priority".to_owned(), "remove /spec/preemptionPolicy".to_owned()];
+        let with = |name: &str| [vec![class(name)], removals.to_vec()].concat();
+        for (spec, own, owner, expected) in [
+            (&none, Some("10"), None, vec![class("agentaflow-10")]),
+            (&filled_in, Some("0"), None, with("agentaflow-0")),
+            (&filled_in, None, Some(" 7 "), with("agentaflow-7")),
+            (&filled_in, Some("2"), Some("7"), with("agentaflow-2")),
+            (&filled_in, Some("11"), Some("7"), vec![]),
+            (&filled_in, Some("high"), None, vec![]),
+            (&filled_in, None, None, vec![]),
+            (&json!({"priorityClassName": "batch"}), Some("9"), None, vec![]),
+        ] {
+            let annotations = own.map(|own| json!({"agentaflow.gpu/priority": own}));
+            let more = json!({"spec": spec, "metadata": {"annotations": annotations}});
+            let owner = owner.map(|owner| (names::PRIORITY.to_owned(), owner.to_owned()));
+            let owners = [owner.into_iter().collect::<Annotations>()];
+            let verdict = verdict("team", true, &merged(gpu_pod(), &more), &owners);
+            let about_class = verdict.patch.iter().filter_map(|op| {
+                let path = op["path"].as_str().filter(|path| path.contains("/spec/pr"))?;
+                let line = [op["op"].as_str()?, path, op["value"].as_str().unwrap_or_default()];
+                Some(line.join(" ").trim_end().to_owned())
+            });
+            assert_eq!(about_class.collect::<Vec<_>>(), expected, "{spec} {own:?} {owners:?}");
+        }
     }
 
     #[test]

@@ -4,14 +4,14 @@ use k8s_openapi::api::authentication::v1::UserInfo;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// A question with its envelope.
-#[derive(Debug, Deserialize)]
+/// A question with its envelope. Questions hold whole pods, and so they cannot be printed.
+#[derive(Deserialize)]
 pub(super) struct Review {
     pub(super) request: Request,
 }
 
 /// What somebody wants to do.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Request {
     pub(super) uid: String,
@@ -32,6 +32,23 @@ impl Request {
     pub(super) fn changes_spec(&self) -> bool {
         let leaves = !self.object["metadata"]["deletionTimestamp"].is_null();
         !leaves && (self.operation == "CREATE" || self.object["spec"] != self.old_object["spec"])
+    }
+
+    /// Whether its namespace can be one: it becomes part of the paths that we ask the API server about.
+    pub(super) fn is_of_a_namespace_or_none(&self) -> bool {
+        let Self { namespace, .. } = self;
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        namespace.len() <= 63
+            && namespace.bytes().all(plain)
+            && !namespace.starts_with('-')
+            && !namespace.ends_with('-')
+    }
+
+    /// Whether an update changes the template of pods. The schema has a rule against it; we do not lean on which
+    /// schema is installed.
+    pub(super) fn changes_template(&self) -> bool {
+        let [new, old] = [&self.object, &self.old_object].map(|one| &one["spec"]["podTemplate"]);
+        self.operation != "CREATE" && new != old
     }
 }
 
@@ -131,6 +148,46 @@ mod tests {
                 "uid": "u", "operation": "UPDATE", "object": new, "oldObject": old, "userInfo": {},
             }));
             assert_eq!(request.changes_spec(), changes, "{new}");
+        }
+    }
+
+    #[test]
+    fn a_namespace_that_cannot_be_one_is_noticed() {
+        let long = "a".repeat(63);
+        for (namespace, fine) in [
+            ("team", true),
+            ("", true),
+            (&*long, true),
+            (&*format!("{long}a"), false),
+            ("kube-system", true),
+            ("-team", false),
+            ("team-", false),
+            ("Team", false),
+            ("a/../b", false),
+            ("a?b", false),
+        ] {
+            let request = Request { namespace: namespace.to_owned(), ..Request::default() };
+            assert_eq!(request.is_of_a_namespace_or_none(), fine, "{namespace}");
+        }
+    }
+
+    #[test]
+    fn a_template_that_becomes_another_one_is_noticed() {
+        let object = |image: &str, priority: u8| {
+            let template = json!({"spec": {"containers": [{"name": "main", "image": image}]}});
+            json!({"spec": {"priority": priority, "podTemplate": template}})
+        };
+        for (operation, new, changes) in [
+            ("UPDATE", object("a", 7), false),
+            ("UPDATE", object("b", 5), true),
+            ("UPDATE", json!({"spec": {"priority": 5}}), true),
+            ("CREATE", object("b", 5), false),
+        ] {
+            let old = object("a", 5);
+            let request = review(&json!({
+                "uid": "u", "operation": operation, "object": new, "oldObject": old, "userInfo": {},
+            }));
+            assert_eq!(request.changes_template(), changes, "{operation} {new}");
         }
     }
 

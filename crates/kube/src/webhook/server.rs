@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use axum_server::Handle;
@@ -13,6 +15,7 @@ use axum_server::tls_rustls::RustlsConfig;
 use bytes::Bytes;
 use kube::Client;
 use serde_json::Value;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::certificates::{self, Identity};
@@ -22,7 +25,11 @@ use super::review::{Request, Review, Verdict};
 use super::{Options, WebhookError, configuration, queues, workloads};
 
 /// A question holds an object twice at most, and the API server takes no object above three megabytes.
-const LARGEST_QUESTION: usize = 16 << 20;
+const LARGEST_QUESTION: usize = 7 << 20;
+/// So many questions are read and answered at a time; the others wait, and cost no memory meanwhile.
+const AT_A_TIME: usize = 16;
+/// How long a question may take, from its first byte to the answer. No API server waits longer.
+const LONGEST_ANSWER: Duration = Duration::from_secs(15);
 /// How often the certificate is looked at again.
 const CERTIFICATE_INTERVAL: Duration = Duration::from_mins(1);
 /// How long to wait before the cluster is asked again after it did not answer.
@@ -49,6 +56,7 @@ pub(super) async fn serve(
         owners: Owners::new(client.clone()),
         client: client.clone(),
         options: options.clone(),
+        places: Semaphore::new(AT_A_TIME),
     }));
     let server = server.handle(handle.clone()).serve(router.into_make_service());
     tokio::pin!(server);
@@ -67,6 +75,7 @@ struct Desk {
     client: Client,
     owners: Owners,
     options: Options,
+    places: Semaphore,
 }
 
 fn router(desk: Arc<Desk>) -> Router {
@@ -99,9 +108,24 @@ fn router(desk: Arc<Desk>) -> Router {
                 answer(&body, async |request| desk.queue(request).await).await
             }),
         )
-        .route("/healthz", get(async || "ok"))
         .layer(DefaultBodyLimit::max(LARGEST_QUESTION))
+        .layer(middleware::from_fn_with_state(desk.clone(), in_turn))
+        .route("/healthz", get(async || "ok"))
         .with_state(desk)
+}
+
+/// Lets a few questions in at a time, before their bodies are read.
+async fn in_turn(
+    State(desk): State<Arc<Desk>>,
+    question: axum::extract::Request,
+    next: Next,
+) -> Response {
+    let answer = async {
+        let _place = desk.places.acquire().await;
+        next.run(question).await
+    };
+    let slow = |_| StatusCode::REQUEST_TIMEOUT.into_response();
+    tokio::time::timeout(LONGEST_ANSWER, answer).await.unwrap_or_else(slow)
 }
 
 async fn answer(
@@ -111,6 +135,10 @@ async fn answer(
     let review: Review = serde_json::from_slice(body).map_err(|error| {
         (StatusCode::BAD_REQUEST, format!("this is not an AdmissionReview: {error}"))
     })?;
+    if !review.request.is_of_a_namespace_or_none() {
+        let words = "the namespace of this question is not the name of a namespace";
+        return Err((StatusCode::BAD_REQUEST, words.to_owned()));
+    }
     let verdict = decide(&review.request).await;
     if !verdict.problems.is_empty() {
         tracing::debug!(

@@ -20,6 +20,11 @@ pub(super) async fn validate(client: &Client, scheduler: &str, request: &Request
     if !request.changes_spec() {
         return Verdict::default();
     }
+    if request.changes_template() {
+        return Verdict::refuse(
+            "spec.podTemplate: cannot be changed: delete the object and create it with the new value",
+        );
+    }
     let workload: GpuWorkload = match serde_json::from_value(request.object.clone()) {
         Ok(workload) => workload,
         Err(error) => return Verdict::refuse(format!("the workload cannot be read: {error}")),

@@ -20,20 +20,28 @@ pub enum BadSpec {
     /// No pods, or too many.
     #[error("spec.gangSize is {0}: write a number from 1 to {MAX_GANG}")]
     GangSize(u32),
+    /// A template that would fill the API server's store with copies of itself.
+    #[error(
+        "spec.podTemplate has {0} bytes: at most {MAX_TEMPLATE} are allowed; put large files into a ConfigMap or an image"
+    )]
+    TemplateSize(usize),
 }
 
 /// The most pods of one gang.
 pub(super) const MAX_GANG: u32 = 10_000;
 
+/// The most bytes of a template; every pod of a gang is a copy of it.
+pub(super) const MAX_TEMPLATE: usize = 128 << 10;
+
 /// Refuses a spec that cannot be carried out.
 pub fn check(spec: &GpuWorkloadSpec) -> Result<(), BadSpec> {
     strategy(spec)?;
     estimate(spec)?;
-    if (1..=MAX_GANG).contains(&spec.gang_size) {
-        Ok(())
-    } else {
-        Err(BadSpec::GangSize(spec.gang_size))
+    if !(1..=MAX_GANG).contains(&spec.gang_size) {
+        return Err(BadSpec::GangSize(spec.gang_size));
     }
+    let bytes = spec.pod_template.bytes();
+    if bytes > MAX_TEMPLATE { Err(BadSpec::TemplateSize(bytes)) } else { Ok(()) }
 }
 
 /// Adds to what the pod asks for: memory, the preferred model, and that nobody shares its GPUs.

@@ -13,6 +13,9 @@ use crate::names;
 /// The most pods that are made in one go.
 const BATCH: usize = 500;
 
+/// The most bytes of pods that are made in one go; all of them are in memory at once.
+const BATCH_BYTES: usize = 4 << 20;
+
 /// What came of making pods.
 #[derive(Default)]
 pub(super) struct Making {
@@ -51,7 +54,7 @@ impl Look<'_> {
             if wait.count != 1 && making.obstacle.is_none() {
                 making.obstacle = Some(Obstacle::Delay(wait.until.clone()));
             }
-        } else {
+        } else if !roster.last_round_is_ending() {
             match self.pods_for(spec, roster, &missing) {
                 Ok(create) => self.made(create, &missing, roster, status, &mut making),
                 Err(bad) => {
@@ -90,7 +93,8 @@ impl Look<'_> {
             remember(&mut body, roster.spent);
             Ok(NewPod { name: super::pod_name(workload.name, *task, attempt), body })
         };
-        missing.iter().take(BATCH).map(one).collect()
+        let batch = (BATCH_BYTES / spec.pod_template.bytes().max(1)).clamp(1, BATCH);
+        missing.iter().take(batch).map(one).collect()
     }
 
     fn made(

@@ -82,12 +82,19 @@ pub struct Reconciled {
 }
 
 /// A pod to make.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct NewPod {
     /// Its name.
     pub name: String,
     /// The pod as it is sent to the API server.
     pub body: serde_json::Value,
+}
+
+/// The body holds people's commands and variables, which belong in no log.
+impl std::fmt::Debug for NewPod {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("NewPod").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 /// A pod to delete.

@@ -77,6 +77,12 @@ impl<'a> Roster<'a> {
         self.members.iter().any(|member| member.round == self.spent)
     }
 
+    /// Whether a gang that restarts whole still has pods that stop: two rounds of it at once would meet each other,
+    /// and its first pods would wait for places that their own forerunners hold.
+    pub(super) fn last_round_is_ending(&self) -> bool {
+        !self.round_has_begun() && self.seats.iter().any(|seat| matches!(seat, Seat::Ending(_)))
+    }
+
     /// Every task ended well.
     pub(super) fn succeeded(&self) -> bool {
         self.seats.iter().all(|seat| matches!(seat, Seat::Done(_)))

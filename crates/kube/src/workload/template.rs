@@ -41,6 +41,17 @@ pub enum BadTemplate {
         /// What it says.
         wanted: String,
     },
+    /// It names a node, and so its pods would go past every scheduler.
+    #[error(
+        "spec.podTemplate.spec.nodeName is set, so no scheduler would look at its pods: remove it, or write a \
+         nodeSelector on `kubernetes.io/hostname`"
+    )]
+    NodeName,
+    /// It has finalizers.
+    #[error(
+        "spec.podTemplate.metadata.finalizers would keep its pods from ever being deleted: remove them"
+    )]
+    Finalizers,
 }
 
 /// The pod of a task as it is sent to the API server.
@@ -62,7 +73,13 @@ pub fn pod(
     if !annotations.is_null() && !annotations.is_object() {
         return Err(shape("podTemplate.metadata.annotations", "an object"));
     }
+    if metadata.get("finalizers").is_some_and(|all| !all.is_null() && *all != json!([])) {
+        return Err(BadTemplate::Finalizers);
+    }
     let body = object(&mut template, "spec", "podTemplate.spec")?;
+    if !absent(body, "nodeName") {
+        return Err(BadTemplate::NodeName);
+    }
     let gpus = gpu_limit::fill(body, &annotations, &spec.gpu_requirements)?;
     if gpus.whole {
         affinity::require_memory(body, memory(spec))?;
@@ -112,6 +129,10 @@ const NOT_THEIRS: [&str; 10] = [
     "ownerReferences",
 ];
 
+/// Annotations that tell what became of a pod: only those who know may write them.
+const TOLD_BY_US: [&str; 4] =
+    [names::POD_DEVICES, names::POD_ASSIGNED_GPU, names::POD_ASSIGNED_NODE, names::POD_RETRIES];
+
 fn identify(
     template: &mut Map<String, Value>,
     workload: Identity<'_>,
@@ -127,6 +148,9 @@ fn identify(
     metadata.insert("namespace".into(), workload.namespace.into());
     if let Some(uid) = workload.uid.filter(|uid| !uid.is_empty()) {
         metadata.insert("ownerReferences".into(), json!([owner(workload.name, uid)]));
+    }
+    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.retain(|key, _| !TOLD_BY_US.contains(&key.as_str()));
     }
     let labels = object(metadata, "labels", "podTemplate.metadata.labels")?;
     labels.insert(names::POD_WORKLOAD.into(), name::label_value(workload.name).into());

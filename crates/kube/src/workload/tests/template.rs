@@ -346,3 +346,61 @@ fn durations_are_read_as_go_writes_them() {
         assert_eq!(duration(text), millis.map(Span), "{text}");
     }
 }
+
+#[test]
+fn a_template_that_goes_past_the_scheduler_or_can_never_be_deleted_is_refused() {
+    let template = |metadata: Value, node: Value| {
+        let body = json!({ "nodeName": node, "containers": [{ "name": "main" }] });
+        json!({ "podTemplate": { "metadata": metadata, "spec": body } })
+    };
+    for (metadata, node, word) in [
+        (json!({}), json!("node-1"), Some("spec.podTemplate.spec.nodeName")),
+        (json!({ "finalizers": ["a.b/c"] }), json!(null), Some("metadata.finalizers")),
+        (json!({ "finalizers": [] }), json!(""), None),
+    ] {
+        let made = make(template(metadata.clone(), node.clone()));
+        match word {
+            None => assert!(made.is_ok(), "{made:?}"),
+            Some(word) => {
+                let said = made.expect_err(word);
+                assert!(
+                    said.contains(word) && said.contains("remove"),
+                    "{metadata} {node}: {said}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_template_cannot_say_what_only_the_cluster_knows() {
+    let annotations = json!({
+        "agentaflow.gpu/allocated-devices": "GPU-a",
+        "agentaflow.gpu/assigned-gpu": "n/GPU-a",
+        "agentaflow.gpu/assigned-node": "n",
+        "agentaflow.gpu/retries": "7",
+        "team": "vision",
+    });
+    let template = json!({
+        "metadata": { "annotations": annotations },
+        "spec": { "containers": [{ "name": "main" }] },
+    });
+    let pod = make(json!({ "podTemplate": template })).expect("a pod");
+    assert_eq!(pod["metadata"]["annotations"], json!({ "team": "vision" }));
+}
+
+#[test]
+fn a_template_larger_than_128_kib_is_refused_with_its_size_and_never_printed() {
+    let spec = |length: usize| {
+        let argument = "x".repeat(length);
+        let containers = json!([{ "name": "main", "args": [argument] }]);
+        spec(json!({ "podTemplate": { "spec": { "containers": containers } } }))
+    };
+    assert_eq!(check(&spec(120 << 10)), Ok(()));
+    let large = spec(128 << 10);
+    let said = check(&large).expect_err("too large").to_string();
+    assert!(said.contains(&large.pod_template.bytes().to_string()), "{said}");
+    assert!(said.contains("131072"), "{said}");
+    let printed = format!("{large:?}");
+    assert!(printed.contains("bytes)") && printed.len() < 1_000, "{printed}");
+}
