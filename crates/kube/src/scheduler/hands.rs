@@ -200,7 +200,7 @@ impl Shared {
             }
             Act::LookUp(owner) => {
                 let uid = owner.uid.clone();
-                let annotations = owners::annotations(&self.server, &owner).await;
+                let annotations = owners::annotations(&self.server, &self.reign, &owner).await;
                 Some(Outcome::Owner { uid, annotations })
             }
             Act::Finalizer { workload, uid, add, present } => {
