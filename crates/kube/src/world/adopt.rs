@@ -25,7 +25,9 @@ impl World {
         if !self.begun {
             return;
         }
-        let adopted = self.request_of_bound(key, pod).is_some_and(|(mut belonging, request)| {
+        let known = self.nodes.get(node).is_some_and(super::NodeEntry::is_known);
+        let asked = self.request_of_bound(key, pod).filter(|_| known);
+        let adopted = asked.is_some_and(|(mut belonging, request)| {
             if belonging.need > 1 || self.groups.contains_key(&belonging.id) {
                 // Its gang waits or runs without it: it is by itself now.
                 (belonging.id, belonging.kind, belonging.need) = (alone(key), Kind::Pod, 1);
