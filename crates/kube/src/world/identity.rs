@@ -19,6 +19,8 @@ use crate::workload;
 pub(super) struct Belonging {
     pub(super) id: WorkloadId,
     pub(super) kind: Kind,
+    /// The gang that it is part of and placed apart from.
+    pub(super) gang: Option<WorkloadId>,
     /// How many pods start together.
     pub(super) need: u32,
     pub(super) traits: Traits,
@@ -46,6 +48,15 @@ pub(super) struct Traits {
     pub(super) may_preempt: bool,
     pub(super) topology: Option<Topology>,
     pub(super) submitted: Time,
+}
+
+impl Belonging {
+    /// Its gang waits or runs without it: it is by itself now.
+    pub(super) fn part(&mut self, key: &Key) {
+        self.gang = Some(std::mem::replace(&mut self.id, alone(key)));
+        (self.kind, self.need) = (Kind::Pod, 1);
+        self.traits.topology = None;
+    }
 }
 
 impl Traits {
@@ -83,10 +94,11 @@ impl World {
             })?;
             if need > 1 {
                 let id = format!("{}/group/{}", group.namespace, group.name);
-                return Ok(Belonging { id: id.into(), kind: Kind::Group, need, traits });
+                let (id, kind) = (id.into(), Kind::Group);
+                return Ok(Belonging { id, kind, gang: None, need, traits });
             }
         }
-        Ok(Belonging { id: alone(key), kind: Kind::Pod, need: 1, traits })
+        Ok(Belonging { id: alone(key), kind: Kind::Pod, gang: None, need: 1, traits })
     }
 
     fn of_workload(&self, key: &Key, pod: &Pod, owner: &Key) -> Result<Belonging, Aside> {
@@ -102,8 +114,8 @@ impl World {
             traits.submitted = moment(created.0);
         }
         let id = format!("{}/{}", owner.namespace, owner.name);
-        let kind = Kind::Workload(owner.clone());
-        Ok(Belonging { id: id.into(), kind, need: spec.gang_size.max(1), traits })
+        let (kind, need) = (Kind::Workload(owner.clone()), spec.gang_size.max(1));
+        Ok(Belonging { id: id.into(), kind, gang: None, need, traits })
     }
 
     /// What a `GPUWorkload` says beside its pods.
