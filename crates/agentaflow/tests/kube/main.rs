@@ -1,6 +1,15 @@
 //! The program on a real Kubernetes control plane.
 
+mod kube_beside;
+mod kube_crash;
+mod kube_leader;
+mod kube_node_loss;
+mod kube_outage;
 mod kube_placing;
+mod kube_serving;
+mod kube_settings;
+mod ledger;
+mod plans;
 #[path = "../../../kube/tests/support/mod.rs"]
 mod support;
 
