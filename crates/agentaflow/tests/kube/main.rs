@@ -1,14 +1,23 @@
 //! The program on a real Kubernetes control plane.
 
+mod bursts;
+mod kube_beside;
+mod kube_crash;
 mod kube_gangs;
+mod kube_leader;
 mod kube_manifests;
+mod kube_node_loss;
+mod kube_outage;
 mod kube_owners;
 mod kube_placing;
 mod kube_preemption;
 mod kube_queues;
+mod kube_serving;
+mod kube_settings;
 mod kube_volumes;
 mod kube_words;
 mod kube_workloads;
+mod ledger;
 mod plans;
 #[path = "../../../kube/tests/support/mod.rs"]
 mod support;

@@ -2,7 +2,7 @@
 //!
 //! Every write is idempotent, names the uid of its object, and is made only while we lead.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -50,6 +50,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Words {
     statuses: BTreeMap<Key, (Arc<str>, Box<GpuWorkloadStatus>)>,
+    /// Workloads whose status is being written: the next must not overtake it.
+    writing: BTreeSet<Key>,
     queues: BTreeMap<Arc<str>, Box<GpuQueueStatus>>,
     conditions: BTreeMap<PodRef, (&'static str, Arc<str>)>,
     notes: VecDeque<Note>,
@@ -200,7 +202,8 @@ impl Shared {
             }
             Act::LookUp(owner) => {
                 let (namespace, uid) = (owner.namespace.clone(), owner.uid.clone());
-                let annotations = Some(owners::annotations(&self.server, &owner).await);
+                let annotations =
+                    Some(owners::annotations(&self.server, &self.reign, &owner).await);
                 Some(Outcome::Owner { namespace, uid, annotations })
             }
             Act::Finalizer { workload, uid, add, present } => {
@@ -238,10 +241,14 @@ impl Shared {
         match word {
             Word::Status(workload, uid, status) => {
                 let said = writes::status(&self.server, &workload, &uid, &status).await;
-                if Self::again(said, "workload status") {
-                    let mut words = self.words();
+                let again = Self::again(said, "workload status");
+                let mut words = self.words();
+                words.writing.remove(&workload);
+                if again {
                     words.statuses.entry(workload).or_insert((uid, status));
                 }
+                drop(words);
+                self.wake.notify_one();
             }
             Word::Queue(queue, status) => {
                 let said = writes::queue_status(&self.server, &queue, &status).await;
@@ -277,7 +284,9 @@ impl Shared {
 impl Words {
     /// Workloads first, then pods, then events.
     fn next(&mut self) -> Option<Word> {
-        if let Some((key, (uid, status))) = self.statuses.pop_first() {
+        let free = self.statuses.keys().find(|key| !self.writing.contains(*key)).cloned();
+        if let Some((key, (uid, status))) = free.and_then(|key| self.statuses.remove_entry(&key)) {
+            self.writing.insert(key.clone());
             return Some(Word::Status(key, uid, status));
         }
         if let Some((pod, (reason, message))) = self.conditions.pop_first() {

@@ -37,6 +37,12 @@ impl Reign {
         self.started.elapsed().as_millis() < u128::from(self.until.load(Ordering::Acquire))
     }
 
+    /// How long we may lead without another renewal.
+    fn left(&self) -> Duration {
+        let until = Duration::from_millis(self.until.load(Ordering::Acquire));
+        until.saturating_sub(self.started.elapsed())
+    }
+
     fn extend(&self, from: Instant) {
         let until = from.duration_since(self.started) + RENEW_DEADLINE;
         self.until.store(until.as_millis() as u64, Ordering::Release);
@@ -126,17 +132,19 @@ impl Lease {
     pub(crate) async fn keep(&self, reign: &Reign, stop: &CancellationToken) {
         loop {
             tokio::select! {
-                () = tokio::time::sleep(RETRY) => {}
+                () = tokio::time::sleep(RETRY.min(reign.left())) => {}
                 () = stop.cancelled() => break,
             }
             let asked = Instant::now();
-            match self.renew().await {
-                Ok(true) => reign.extend(asked),
-                Ok(false) => {
+            // An answer that comes when we lead no more is not worth waiting for.
+            match tokio::time::timeout(reign.left(), self.renew()).await {
+                Ok(Ok(true)) => reign.extend(asked),
+                Ok(Ok(false)) => {
                     tracing::error!("another has taken the lease");
                     break;
                 }
-                Err(error) => tracing::warn!(%error, "cannot renew the lease"),
+                Ok(Err(error)) => tracing::warn!(%error, "cannot renew the lease"),
+                Err(_) => {}
             }
             if !reign.holds() {
                 tracing::error!("the lease could not be renewed in time");

@@ -204,14 +204,16 @@ impl Leader {
             }
         };
         watching.cancel();
+        if lost {
+            return true;
+        }
         self.hands.finish(GOODBYE).await;
-        if !lost
-            && self.missing.is_empty()
+        if self.missing.is_empty()
             && let Err(error) = self.memory.write(&self.reign, &world.memory()).await
         {
             tracing::warn!(%error, "past use could not be written down");
         }
-        lost
+        false
     }
 
     /// What the last leader left; asked for until there is an answer.

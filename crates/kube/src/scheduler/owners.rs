@@ -3,7 +3,9 @@
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-use super::api::Server;
+use super::api::{Failure, Server};
+use super::lease::Reign;
+use super::writes::persist;
 use crate::names;
 use crate::slim;
 use crate::world::Owner;
@@ -22,13 +24,18 @@ struct Served {
     kind: String,
 }
 
-/// Annotations of ours on a pod's owner and its owners; the nearest wins. What cannot be read says nothing.
-pub(crate) async fn annotations(server: &Server, owner: &Owner) -> BTreeMap<String, String> {
+/// Annotations of ours on a pod's owner and its owners; the nearest wins. What may not be read says nothing; an API
+/// server that does not answer is asked again.
+pub(crate) async fn annotations(
+    server: &Server,
+    reign: &Reign,
+    owner: &Owner,
+) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut next = Some(owner.clone());
     for _ in 0..LEVELS {
         let Some(owner) = next.take() else { break };
-        let Some(object) = read(server, &owner).await else { break };
+        let Some(object) = read(server, reign, &owner).await else { break };
         for (name, value) in object.metadata.annotations.into_iter().flatten() {
             if name.starts_with(names::PREFIX) && is_read(&name) {
                 found.entry(name).or_insert(value);
@@ -59,21 +66,21 @@ fn is_read(name: &str) -> bool {
     read.contains(&name)
 }
 
-async fn read(server: &Server, owner: &Owner) -> Option<slim::Owner> {
+async fn read(server: &Server, reign: &Reign, owner: &Owner) -> Option<slim::Owner> {
     let base = match owner.api_version.split_once('/') {
         Some((group, version)) => format!("/apis/{group}/{version}"),
         None => format!("/api/{}", owner.api_version),
     };
-    let plural = plural(server, &base, &owner.kind).await?;
+    let plural = plural(server, reign, &base, &owner.kind).await?;
     let path = format!("{base}/namespaces/{}/{plural}/{}", owner.namespace, owner.name);
-    let found = server.get::<slim::Owner>(&path).await;
+    let found = persist(reign, || server.get::<slim::Owner>(&path)).await;
     if let Err(error) = &found {
         tracing::debug!(kind = owner.kind, name = owner.name, %error, "cannot read an owner");
     }
     found.ok().filter(|found| found.metadata.uid.as_deref() == Some(&*owner.uid))
 }
 
-async fn plural(server: &Server, base: &str, kind: &str) -> Option<String> {
+async fn plural(server: &Server, reign: &Reign, base: &str, kind: &str) -> Option<String> {
     let known = match (base, kind) {
         ("/apis/batch/v1", "Job") => Some("jobs"),
         ("/apis/apps/v1", "ReplicaSet") => Some("replicasets"),
@@ -84,8 +91,8 @@ async fn plural(server: &Server, base: &str, kind: &str) -> Option<String> {
     if let Some(known) = known {
         return Some(known.to_owned());
     }
-    let list: Resources = server.get(base).await.ok()?;
-    let served = list.resources.into_iter();
+    let list: Result<Resources, Failure> = persist(reign, || server.get(base)).await;
+    let served = list.ok()?.resources.into_iter();
     served
         .into_iter()
         .find(|served| served.kind == kind && !served.name.contains('/'))

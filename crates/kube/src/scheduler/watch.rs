@@ -1,15 +1,17 @@
 //! Watches: the cluster as a stream of changes.
 //!
 //! The client's watcher lists once, follows, and lists again when the API server has forgotten where we were (410) or
-//! went away, with growing pauses. A second list does not say what is gone, so each feed remembers names.
+//! went away, with pauses. A second list does not say what is gone, so each feed remembers names.
 
 use futures_util::StreamExt;
 use kube::api::Api;
+use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
 use std::fmt::Debug;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -105,7 +107,7 @@ impl Spawn {
         let settings = watcher::Config::default().fields(&format!("metadata.name={name}"));
         let (feeds, stop) = (self.feeds.clone(), self.stop.clone());
         tokio::spawn(async move {
-            let mut stream = watcher(api, settings).default_backoff().boxed();
+            let mut stream = watcher(api, settings).backoff(Pauses(Pauses::FIRST)).boxed();
             let mut found = false;
             while let Some(event) = next(&mut stream, &stop, "configmaps").await {
                 let said = match event {
@@ -158,7 +160,7 @@ impl Spawn {
                     tokio::spawn(follow(api, "native podgroups", wrap, ghost, feeds, stop));
                 }
                 tokio::select! {
-                    () = tokio::time::sleep(std::time::Duration::from_secs(30)) => {}
+                    () = tokio::time::sleep(Duration::from_secs(30)) => {}
                     () = stop.cancelled() => {}
                 }
             }
@@ -193,8 +195,9 @@ async fn follow<K>(
 ) where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let mut stream =
-        watcher(api, watcher::Config::default().page_size(500)).default_backoff().boxed();
+    // A connection that died without a word is noticed soon after a minute.
+    let settings = watcher::Config::default().page_size(500).timeout(60);
+    let mut stream = watcher(api, settings).backoff(Pauses(Pauses::FIRST)).boxed();
     let mut known: HashSet<Key> = HashSet::new();
     let mut listing: HashSet<Key> = HashSet::new();
     while let Some(event) = next(&mut stream, &stop, kind).await {
@@ -227,6 +230,29 @@ async fn follow<K>(
                 return;
             }
         }
+    }
+}
+
+/// The pauses after errors. They stay short: who leads must not decide for long by what was true before.
+struct Pauses(Duration);
+
+impl Pauses {
+    const FIRST: Duration = Duration::from_millis(250);
+    const LONGEST: Duration = Duration::from_secs(2);
+}
+
+impl Iterator for Pauses {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        let longer = (self.0 * 2).min(Self::LONGEST);
+        Some(std::mem::replace(&mut self.0, longer))
+    }
+}
+
+impl Backoff for Pauses {
+    fn reset(&mut self) {
+        self.0 = Self::FIRST;
     }
 }
 

@@ -175,7 +175,7 @@ pub(crate) async fn finalizer(
 }
 
 /// Tries until there is an answer, or we do not lead any more.
-async fn persist<T, F, Fut>(reign: &Reign, mut attempt: F) -> Result<T, Failure>
+pub(super) async fn persist<T, F, Fut>(reign: &Reign, mut attempt: F) -> Result<T, Failure>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, Failure>>,

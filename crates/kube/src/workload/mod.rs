@@ -28,7 +28,6 @@ mod tests;
 pub use ask::{BadSpec, ask, check, duration, estimate, fill, priority, strategy, topology};
 pub use name::{label_value, pod_name};
 pub use reconcile::reconcile;
-pub use roster::completed;
 pub use template::{BadTemplate, Identity, pod};
 
 use crate::crd::GpuWorkloadStatus;

@@ -183,11 +183,6 @@ fn sort<'a>(pods: &[&'a Pod], tasks: u32, now: Timestamp) -> (Vec<Member<'a>>, V
     (members, surplus)
 }
 
-/// How many tasks of the present round are done.
-pub fn completed(status: &GpuWorkloadStatus) -> u32 {
-    completed_in(status.retries, status).len() as u32
-}
-
 /// What was written down as done counts for the round that it was written in.
 fn completed_in(round: u32, status: &GpuWorkloadStatus) -> BTreeSet<u32> {
     match &status.completed_tasks {

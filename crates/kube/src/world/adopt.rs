@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::groups::Group;
-use super::identity::{Belonging, Kind, alone};
+use super::identity::Belonging;
 use super::pods::{Place, Seat, is_finished, is_leaving, moment};
 use super::{Key, World};
 use crate::slim::Pod;
@@ -24,23 +24,11 @@ impl World {
         if !self.begun {
             return;
         }
-        let gathers = |belonging: &Belonging| {
-            let group = self.groups.get(&belonging.id);
-            belonging.need > 1 && group.is_some_and(|group| !group.placed)
-        };
-        if self.request_of_bound(key, pod).is_some_and(|(belonging, _)| gathers(&belonging)) {
-            // Bound after all, while the rest of its gang waits: a gang starts whole or not at all.
-            self.count_as_foreign(key, pod, node);
-            self.delete_pod(key, None);
-            return;
-        }
         let known = self.nodes.get(node).is_some_and(super::NodeEntry::is_known);
-        let request = known.then(|| self.request_of_bound(key, pod)).flatten();
-        let adopted = request.is_some_and(|(mut belonging, request)| {
+        let asked = self.request_of_bound(key, pod).filter(|_| known);
+        let adopted = asked.is_some_and(|(mut belonging, request)| {
             if belonging.need > 1 || self.groups.contains_key(&belonging.id) {
-                // Its gang waits or runs without it: it is by itself now.
-                (belonging.id, belonging.kind, belonging.need) = (alone(key), Kind::Pod, 1);
-                belonging.traits.topology = None;
+                belonging.part(key);
             }
             let found =
                 Found { key: key.clone(), pod: Arc::new(pod.clone()), node: node.clone(), request };
@@ -70,8 +58,50 @@ impl World {
             found.sort_by(|a, b| a.key.cmp(&b.key));
             // More than the gang needs are by themselves; `settle` finds them.
             found.truncate(belonging.need as usize);
-            self.adopt(&belonging, found);
+            let cut = self.is_cut(&belonging, &found);
+            if self.adopt(&belonging, found)
+                && let Some(group) = self.groups.get_mut(&belonging.id)
+            {
+                group.cut = cut;
+            }
         }
+    }
+
+    /// Whether pods of a gang wait that were there before the others began: whoever bound these did not come to them.
+    fn is_cut(&self, belonging: &Belonging, found: &[Found]) -> bool {
+        let began = found.iter().filter_map(|member| member.pod.status.start_time.as_ref());
+        let began = began.map(|time| moment(time.0)).min();
+        (found.len() as u32) < belonging.need
+            && self.pods.iter().any(|(key, entry)| {
+                !entry.is_on_node()
+                    && began.is_none_or(|began| entry.created <= began)
+                    && entry.pod.as_ref().is_some_and(|pod| {
+                        let same = |other: Belonging| other.id == belonging.id;
+                        !is_leaving(pod)
+                            && !is_finished(pod)
+                            && self.belonging(key, pod).is_ok_and(same)
+                    })
+            })
+    }
+
+    /// A pod finds no room. If it is the rest of a gang that was cut in two, the others go, and all start together.
+    pub(super) fn reunite(&mut self, key: &Key) {
+        let Some(id) = self.pods.get(key).and_then(|entry| entry.gang.clone()) else { return };
+        let Some(gang) = self.groups.get_mut(&id).filter(|gang| gang.cut) else { return };
+        (gang.cut, gang.stopping) = (false, true);
+        let mut pods: Vec<Key> = gang.members.values().cloned().collect();
+        let strays: Vec<Key> = self.strays.get(&id).into_iter().flatten().cloned().collect();
+        let seated = |key: &&Key| {
+            let place = self.pods.get(key).map(|entry| &entry.place);
+            matches!(place, Some(Place::Member { seat, .. }) if *seat != Seat::Waiting)
+        };
+        pods.extend(strays.iter().filter(seated).cloned());
+        for pod in pods {
+            let why = "the rest of its gang finds no room, and it starts whole or not at all";
+            self.note_pod(&pod, true, "GangBroken", why.to_owned());
+            self.delete_pod(&pod, None);
+        }
+        self.stuck.extend(strays);
     }
 
     /// What a bound pod asks for, as if it were to be placed; none when that cannot be told.
@@ -114,6 +144,7 @@ impl World {
                 entry.place =
                     Place::Member { workload: belonging.id.clone(), task, seat: Seat::Waiting };
             }
+            self.stray(&member.key, belonging.gang.clone());
             self.set_seat(&member.key, Seat::Bound(member.node));
         }
         self.groups.insert(belonging.id.clone(), group);

@@ -196,9 +196,13 @@ impl World {
         group.nominated &= preempting;
         group.reason = Some(told.clone());
         let members: Vec<Key> = group.members.values().cloned().collect();
+        let passing = preempting || matches!(**reason, WaitReason::BackingOff { .. });
         for key in members {
             if stale {
                 self.withdraw_nomination(&key);
+            }
+            if !passing {
+                self.reunite(&key);
             }
             if let Some(entry) = self.pods.get(&key) {
                 let pod = entry.reference(&key);

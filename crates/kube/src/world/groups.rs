@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::acts::{Act, Key};
-use super::identity::{Belonging, Kind, Traits, alone, because, incomplete, names_group};
+use super::identity::{Belonging, Kind, Traits, because, incomplete, names_group};
 use super::pods::{Aside, Place, Seat};
 use super::{World, key_of};
 use crate::names;
@@ -40,8 +40,10 @@ pub(super) struct Group {
     pub(super) placed: bool,
     /// One of its pods could not be bound: the others go, and it is planned again.
     pub(super) breaking: bool,
-    /// It is being stopped for another.
+    /// It is being stopped, for another or to start whole.
     pub(super) stopping: bool,
+    /// Whoever led before us had bound only some of its pods.
+    pub(super) cut: bool,
     pub(super) reason: Option<super::show::Reason>,
     /// Its pods were told where others are being stopped for them.
     pub(super) nominated: bool,
@@ -129,7 +131,8 @@ impl World {
         let place = self.pods.get(key).map(|entry| &entry.place);
         let is_member =
             matches!(place, Some(Place::Member { workload, .. }) if *workload == belonging.id);
-        if is_member || !(group.placed || group.members.len() as u32 >= group.need) {
+        let have = group.members.len() as u32 + self.seated_strays(&belonging.id);
+        if is_member || !(group.placed || have >= group.need) {
             return Ok(belonging);
         }
         if group.stopping || group.breaking || !group.placed {
@@ -143,9 +146,51 @@ impl World {
             let message = format!("waits for the first {} pods of its group", group.need);
             return Err(because("GangFirst", message));
         }
-        (belonging.id, belonging.kind, belonging.need) = (alone(key), Kind::Pod, 1);
-        belonging.traits.topology = None;
+        belonging.part(key);
         Ok(belonging)
+    }
+
+    /// How many pods that a gang would wait for have a place of their own, or have done their part already.
+    fn seated_strays(&self, id: &WorkloadId) -> u32 {
+        let Some(strays) = self.strays.get(id) else { return 0 };
+        let first = self.groups.get(id).and_then(|group| group.members.values().next());
+        let round = first.and_then(|key| self.round(key));
+        let seated = |key: &&Key| !self.is_waiting(key) && self.round(key) == round;
+        strays.iter().filter(seated).count() as u32
+    }
+
+    /// Which start of its workload a pod belongs to.
+    fn round(&self, key: &Key) -> Option<&str> {
+        let annotations = self.pods.get(key)?.pod.as_ref()?.metadata.annotations.as_ref()?;
+        annotations.get(names::POD_RETRIES).map(String::as_str)
+    }
+
+    /// A pod of a gang has done its part: the gang does not wait for it.
+    pub(super) fn retire(&mut self, key: &Key, pod: &Pod) {
+        if pod.status.phase.as_deref() == Some("Succeeded")
+            && let Ok(Belonging { id, need: 2.., .. }) = self.belonging(key, pod)
+        {
+            self.stray(key, Some(id));
+        }
+    }
+
+    pub(super) fn is_waiting(&self, key: &Key) -> bool {
+        let place = self.pods.get(key).map(|entry| &entry.place);
+        matches!(place, Some(Place::Member { seat: Seat::Waiting, .. }))
+    }
+
+    /// Remembers a pod that stands apart from its gang.
+    pub(super) fn stray(&mut self, key: &Key, gang: Option<WorkloadId>) {
+        if let (Some(gang), Some(entry)) = (gang, self.pods.get_mut(key)) {
+            self.strays.entry(gang.clone()).or_default().insert(key.clone());
+            entry.gang = Some(gang);
+        }
+    }
+
+    /// A gang is over: pods of it that wait by themselves belong to the next.
+    fn forget_group(&mut self, id: &WorkloadId) {
+        self.groups.remove(id);
+        self.stuck.extend(self.strays.get(id).into_iter().flatten().cloned());
     }
 
     fn ask_owner(&mut self, key: &Key, owner: super::Owner) {
@@ -190,7 +235,8 @@ impl World {
     }
 
     fn enter(&mut self, key: &Key, belonging: Belonging) {
-        let Belonging { id, need, traits, .. } = belonging;
+        let Belonging { id, need, traits, gang, .. } = belonging;
+        self.stray(key, gang);
         let group =
             self.groups.entry(id.clone()).or_insert_with(|| Group::new(need, traits.clone()));
         let traits = traits.since(group.traits.submitted);
@@ -214,7 +260,7 @@ impl World {
     }
 
     /// Makes what the engine knows of a waiting workload agree with its pods.
-    fn regroup(&mut self, id: &WorkloadId) {
+    pub(super) fn regroup(&mut self, id: &WorkloadId) {
         let Some(group) = self.groups.get(id) else { return };
         if group.placed || group.breaking {
             return;
@@ -224,10 +270,10 @@ impl World {
             if group.known {
                 self.tell(Event::Cancelled(id.clone()));
             }
-            self.groups.remove(id);
+            self.forget_group(id);
             return;
         }
-        if (have as u32) < need {
+        if (have as u32) + self.seated_strays(id) < need {
             self.gate(id, have, need);
         } else {
             self.hand_in(id);
@@ -350,7 +396,7 @@ impl World {
             }
         }
         if empty {
-            self.groups.remove(id);
+            self.forget_group(id);
             if self.engine.workload(id).is_some() {
                 self.tell(Event::Cancelled(id.clone()));
             }
@@ -405,12 +451,9 @@ impl World {
 
     /// When nothing of a broken gang is on a node any more, it gathers again.
     fn mend(&mut self, id: &WorkloadId) {
-        let Some(group) = self.groups.get_mut(id) else { return };
-        let seated = group.members.values().any(|key| {
-            let place = self.pods.get(key).map(|entry| &entry.place);
-            !matches!(place, Some(Place::Member { seat: Seat::Waiting, .. }))
-        });
-        if !seated {
+        let Some(group) = self.groups.get(id) else { return };
+        let seated = group.members.values().any(|key| !self.is_waiting(key));
+        if let Some(group) = self.groups.get_mut(id).filter(|_| !seated) {
             (group.breaking, group.placed) = (false, false);
             self.regroup(id);
             self.wake_waiters(id);
@@ -459,6 +502,7 @@ impl Group {
             placed: false,
             breaking: false,
             stopping: false,
+            cut: false,
             reason: None,
             nominated: false,
         }

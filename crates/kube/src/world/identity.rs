@@ -23,6 +23,8 @@ const MAX_GANG: u32 = 10_000;
 pub(super) struct Belonging {
     pub(super) id: WorkloadId,
     pub(super) kind: Kind,
+    /// The gang that it is part of and placed apart from.
+    pub(super) gang: Option<WorkloadId>,
     /// How many pods start together.
     pub(super) need: u32,
     pub(super) traits: Traits,
@@ -50,6 +52,15 @@ pub(super) struct Traits {
     pub(super) may_preempt: bool,
     pub(super) topology: Option<Topology>,
     pub(super) submitted: Time,
+}
+
+impl Belonging {
+    /// Its gang waits or runs without it: it is by itself now.
+    pub(super) fn part(&mut self, key: &Key) {
+        self.gang = Some(std::mem::replace(&mut self.id, alone(key)));
+        (self.kind, self.need) = (Kind::Pod, 1);
+        self.traits.topology = None;
+    }
 }
 
 impl Traits {
@@ -94,13 +105,13 @@ impl World {
                 let message = format!("pod group `{group}` asks for more than {MAX_GANG} pods");
                 return Err(because("GangTooLarge", message));
             }
-            let need = need.saturating_sub(self.finished_of(&group)).max(1);
             if need > 1 {
                 let id = format!("{}/group/{}", group.namespace, group.name);
-                return Ok(Belonging { id: id.into(), kind: Kind::Group, need, traits });
+                let (id, kind) = (id.into(), Kind::Group);
+                return Ok(Belonging { id, kind, gang: None, need, traits });
             }
         }
-        Ok(Belonging { id: alone(key), kind: Kind::Pod, need: 1, traits })
+        Ok(Belonging { id: alone(key), kind: Kind::Pod, gang: None, need: 1, traits })
     }
 
     fn of_workload(&self, key: &Key, pod: &Pod, owner: &Key) -> Result<Belonging, Aside> {
@@ -122,10 +133,8 @@ impl World {
             traits.submitted = moment(created.0);
         }
         let id = format!("{}/{}", owner.namespace, owner.name);
-        let kind = Kind::Workload(owner.clone());
-        let done = workload::completed(&entry.object.status);
-        let need = spec.gang_size.min(MAX_GANG).saturating_sub(done).max(1);
-        Ok(Belonging { id: id.into(), kind, need, traits })
+        let (kind, need) = (Kind::Workload(owner.clone()), spec.gang_size.clamp(1, MAX_GANG));
+        Ok(Belonging { id: id.into(), kind, gang: None, need, traits })
     }
 
     /// What a `GPUWorkload` says beside its pods.
@@ -219,14 +228,6 @@ impl World {
     fn owner_of(&self, pod: &Pod) -> Option<&OwnerEntry> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         self.owners.get(&(Arc::from(namespace), Arc::from(controller(pod)?.uid.as_str())))
-    }
-
-    /// How many pods of a group are over.
-    fn finished_of(&self, group: &Key) -> u32 {
-        let over = self.pods.values().filter_map(|entry| entry.pod.as_ref()).filter(|pod| {
-            pod.status.phase.as_deref() == Some("Succeeded") && names_group(pod, group)
-        });
-        over.count() as u32
     }
 
     /// The least memory that each GPU must have, as an annotation says.

@@ -106,6 +106,8 @@ pub struct World {
     begun: bool,
     pods: FxHashMap<Key, PodEntry>,
     groups: BTreeMap<WorkloadId, Group>,
+    /// Pods of gangs that are placed by themselves or done, by gang.
+    strays: BTreeMap<WorkloadId, BTreeSet<Key>>,
     nodes: BTreeMap<Arc<str>, NodeEntry>,
     workloads: BTreeMap<Key, WorkloadEntry>,
     /// Least number of pods of groups, by namespace and name.
@@ -155,6 +157,7 @@ impl World {
             begun: false,
             pods: FxHashMap::default(),
             groups: BTreeMap::new(),
+            strays: BTreeMap::new(),
             nodes: BTreeMap::new(),
             workloads: BTreeMap::new(),
             pod_groups: BTreeMap::new(),

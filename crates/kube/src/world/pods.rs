@@ -23,6 +23,8 @@ pub(super) struct PodEntry {
     pub(super) place: Place,
     /// What it asks for; only of members.
     pub(super) asked: Option<Arc<Request>>,
+    /// The gang that it is part of and placed apart from.
+    pub(super) gang: Option<WorkloadId>,
     /// Claims to bind with it.
     pub(super) claims: Vec<ClaimToBind>,
     /// What else its request was made from.
@@ -154,6 +156,7 @@ impl World {
         };
         if is_finished(&pod) || (pod.spec.node_name.is_none() && is_leaving(&pod)) {
             self.leave(key);
+            self.retire(key, &pod);
         } else if let Some(node) = &pod.spec.node_name {
             self.settle_on_node(key, &pod, &Arc::from(node.as_str()));
         } else {
@@ -196,6 +199,10 @@ impl World {
         self.note_pod(key, false, "Scheduled", format!("bound to node {node}"));
         if self.groups.get(workload).is_some_and(|group| group.breaking) {
             self.delete_pod(key, None);
+        }
+        // Its gang may have waited for it.
+        if let Some(gang) = self.pods.get(key).and_then(|entry| entry.gang.clone()) {
+            self.regroup(&gang);
         }
         self.touch_workload_of(key);
     }
@@ -256,6 +263,14 @@ impl World {
     /// Takes a pod out of whatever the engine knows of it.
     pub(super) fn leave(&mut self, key: &Key) {
         let Some(entry) = self.pods.get_mut(key) else { return };
+        if let Some(gang) = entry.gang.take()
+            && let Some(strays) = self.strays.get_mut(&gang)
+        {
+            strays.remove(key);
+            if strays.is_empty() {
+                self.strays.remove(&gang);
+            }
+        }
         match std::mem::take(&mut entry.place) {
             Place::Nowhere => {}
             Place::Aside(_) => {
@@ -397,6 +412,7 @@ impl PodEntry {
             uses: None,
             place: Place::Nowhere,
             asked: None,
+            gang: None,
             claims: Vec::new(),
             depends: Depends::default(),
             nominated: None,

@@ -14,6 +14,9 @@ use crate::workload::{self, Finalizer, NoteKind, Outlook, Planned, Waiting};
 /// How long a pod that was made may take to show up before it is made again, in milliseconds.
 const PATIENCE: u64 = 30_000;
 
+/// How long a status that was written may take to be seen before it is written again, in milliseconds.
+const ECHO: u64 = 5_000;
+
 /// What is recorded about a `GPUWorkload`.
 #[derive(Debug)]
 pub(super) struct WorkloadEntry {
@@ -24,8 +27,11 @@ pub(super) struct WorkloadEntry {
     rejected: Option<String>,
     /// When to look again.
     wake: Option<Time>,
-    /// A status was written since we began.
-    spoken: bool,
+    /// When we last wrote its status.
+    spoken: Option<Time>,
+    /// The API server has another status than we wrote: our own has not come back yet, or was overtaken by one that
+    /// was long on its way.
+    disputed: bool,
 }
 
 impl World {
@@ -46,7 +52,8 @@ impl World {
         // We alone write the status: our last word stands, however late the API server tells it back.
         let status = std::mem::take(&mut entry.object.status);
         entry.object = workload;
-        if entry.spoken {
+        if entry.spoken.is_some() {
+            entry.disputed = entry.object.status != status;
             entry.object.status = status;
         }
         if spec_changed && self.begun {
@@ -166,9 +173,11 @@ impl World {
                 PodRef { key: Key::new(&key.namespace, &gone.name), uid: gone.uid.as_str().into() };
             self.acts.push(Act::Delete { pod, grace: gone.grace });
         }
-        if let Some(status) = result.status {
+        let overdue = entry.echo_due().is_some_and(|due| due <= self.now);
+        let again = overdue.then(|| entry.object.status.clone());
+        if let Some(status) = result.status.or(again) {
             entry.object.status = status.clone();
-            entry.spoken = true;
+            (entry.spoken, entry.disputed) = (Some(self.now), true);
             let (workload, uid) = (key.clone(), uid.clone());
             self.acts.push(Act::Status { workload, uid, status: Box::new(status) });
         }
@@ -185,7 +194,8 @@ impl World {
             self.acts.push(Act::Note(Note { about, warning, reason, message }));
         }
         let creating = entry.creating.values().copied().min();
-        let wake = [result.wake.map(moment), creating].into_iter().flatten().min();
+        let wake =
+            [result.wake.map(moment), creating, entry.echo_due()].into_iter().flatten().min();
         if let Some(old) = std::mem::replace(&mut entry.wake, wake) {
             self.wakes.remove(&(old, key.clone()));
         }
@@ -236,7 +246,19 @@ impl World {
 
 impl WorkloadEntry {
     fn new(object: Workload) -> Self {
-        Self { object, creating: BTreeMap::new(), rejected: None, wake: None, spoken: false }
+        Self {
+            object,
+            creating: BTreeMap::new(),
+            rejected: None,
+            wake: None,
+            spoken: None,
+            disputed: false,
+        }
+    }
+
+    /// When a status that was written should have been seen; none when it was.
+    fn echo_due(&self) -> Option<Time> {
+        self.spoken.filter(|_| self.disputed).map(|at| Time(at.0 + ECHO))
     }
 }
 

@@ -44,6 +44,15 @@ impl Program {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Waits until it has ended by itself.
+    pub(crate) async fn ended(&mut self) -> ExitStatus {
+        wait_for("the program ends", async || {
+            let ended = self.child.try_wait().expect("a child of ours");
+            ended.ok_or_else(|| self.log())
+        })
+        .await
+    }
+
     /// `kill -9`: it has no chance to tidy up.
     pub(crate) fn kill(&mut self) {
         // It may have ended by itself; the test will find out why.

@@ -1,18 +1,32 @@
-//! A cable between a program under test and the API server that can be pulled.
+//! A cable between a program under test and the API server that can be pulled, or lose what the server answers.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use kube::config::Kubeconfig;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 /// Passes connections on to the API server, while it is plugged in. TLS goes through it untouched.
 pub(crate) struct Proxy {
-    plugged: Arc<watch::Sender<bool>>,
+    state: watch::Sender<State>,
+    cuts: watch::Sender<u32>,
+    target: Arc<Mutex<String>>,
     port: u16,
     kubeconfig: Kubeconfig,
+}
+
+/// What becomes of connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Plugged,
+    /// Cut, and none are taken.
+    Unplugged,
+    /// Kept open, and nothing arrives, as when a switch on the way fails.
+    Silent,
+    /// What is asked from now on arrives; what is answered to it does not. Open watches go on.
+    Unanswered,
 }
 
 impl Proxy {
@@ -27,10 +41,13 @@ impl Proxy {
             let server = server.expect("the address of a server");
             target = std::mem::replace(server, format!("https://127.0.0.1:{port}"));
         }
-        let plugged = Arc::new(watch::Sender::new(true));
+        let (state, cuts) = (watch::Sender::new(State::Plugged), watch::Sender::new(0));
         let target = target.trim_start_matches("https://").trim_end_matches('/').to_owned();
-        tokio::spawn(serve(listener, target, Arc::clone(&plugged)));
-        Self { plugged, port, kubeconfig }
+        let target = Arc::new(Mutex::new(target));
+        let cable =
+            Cable { state: state.subscribe(), cuts: cuts.subscribe(), target: Arc::clone(&target) };
+        tokio::spawn(serve(listener, cable));
+        Self { state, cuts, target, port, kubeconfig }
     }
 
     /// Writes the kubeconfig that goes through the proxy.
@@ -42,28 +59,104 @@ impl Proxy {
 
     /// Cuts every connection, and refuses new ones.
     pub(crate) fn unplug(&self) {
-        self.plugged.send_replace(false);
+        self.cuts.send_modify(|cuts| *cuts += 1);
+        self.state.send_replace(State::Unplugged);
+    }
+
+    /// Everything goes on being connected, and nothing arrives.
+    pub(crate) fn silence(&self) {
+        self.state.send_replace(State::Silent);
+    }
+
+    /// Requests reach the server, and their answers are lost. Watches that are open go on.
+    pub(crate) fn lose_answers(&self) {
+        self.state.send_replace(State::Unanswered);
     }
 
     pub(crate) fn plug(&self) {
-        self.plugged.send_replace(true);
+        self.state.send_replace(State::Plugged);
+    }
+
+    /// Leads to another server on the loopback from now on; open connections are cut.
+    pub(crate) fn redirect(&self, port: u16) {
+        *self.target.lock().expect("nobody panicked with it") = format!("127.0.0.1:{port}");
+        self.cuts.send_modify(|cuts| *cuts += 1);
     }
 }
 
-async fn serve(listener: TcpListener, target: String, plugged: Arc<watch::Sender<bool>>) {
-    while let Ok((mut near, _)) = listener.accept().await {
-        let mut state = plugged.subscribe();
-        if !*state.borrow() {
+/// What the connections know of their proxy.
+#[derive(Clone)]
+struct Cable {
+    state: watch::Receiver<State>,
+    /// How often all connections were cut.
+    cuts: watch::Receiver<u32>,
+    target: Arc<Mutex<String>>,
+}
+
+async fn serve(listener: TcpListener, cable: Cable) {
+    while let Ok((near, _)) = listener.accept().await {
+        let mut cable = cable.clone();
+        cable.cuts.mark_unchanged();
+        if *cable.state.borrow() == State::Unplugged {
             continue;
         }
-        let target = target.clone();
         tokio::spawn(async move {
-            let Ok(mut far) = TcpStream::connect(&target).await else { return };
-            tokio::select! {
-                // Whichever side ends it: the other one sees the end.
-                _ = copy_bidirectional(&mut near, &mut far) => {}
-                _ = state.wait_for(|plugged| !plugged) => {}
+            let target = cable.target.lock().expect("nobody panicked with it").clone();
+            if let Ok(far) = TcpStream::connect(&target).await {
+                pass(near, far, cable).await;
             }
         });
+    }
+}
+
+/// Passes a connection on until one side, or the cable, ends it.
+async fn pass(near: TcpStream, far: TcpStream, mut cable: Cable) {
+    let (near_in, near_out) = split(near);
+    let (far_in, far_out) = split(far);
+    // Set when something was asked whose answer is to be lost.
+    let asked = watch::Sender::new(false);
+    let state = cable.state;
+    tokio::select! {
+        () = ask(near_in, far_out, state.clone(), &asked) => {}
+        () = answer(far_in, near_out, state, asked.subscribe()) => {}
+        _ = cable.cuts.changed() => {}
+    }
+}
+
+async fn ask(
+    mut from: ReadHalf<TcpStream>,
+    mut to: WriteHalf<TcpStream>,
+    mut state: watch::Receiver<State>,
+    asked: &watch::Sender<bool>,
+) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = from.read(&mut bytes).await {
+        if state.wait_for(|state| *state != State::Silent).await.is_err() {
+            return;
+        }
+        if *state.borrow() == State::Unanswered {
+            asked.send_replace(true);
+        }
+        if to.write_all(&bytes[..count]).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn answer(
+    mut from: ReadHalf<TcpStream>,
+    mut to: WriteHalf<TcpStream>,
+    mut state: watch::Receiver<State>,
+    asked: watch::Receiver<bool>,
+) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = from.read(&mut bytes).await {
+        if state.wait_for(|state| *state != State::Silent).await.is_err() {
+            return;
+        }
+        // The server has done what it was asked for; the connection ends without a word about it.
+        if *asked.borrow() || to.write_all(&bytes[..count]).await.is_err() {
+            return;
+        }
     }
 }

@@ -36,8 +36,21 @@ impl Scheduler {
         name: &str,
         extra: &[&str],
     ) -> Self {
+        Self::launch_in(&[], executable, share, kubeconfig, name, extra)
+    }
+
+    /// As [`Self::launch`], with variables of the environment.
+    pub(crate) fn launch_in(
+        environment: &[(&str, &str)],
+        executable: &str,
+        share: &Share,
+        kubeconfig: &Path,
+        name: &str,
+        extra: &[&str],
+    ) -> Self {
         let (http, metrics) = (free_port(), free_port());
         let mut command = Command::new(executable);
+        command.envs(environment.iter().copied());
         command.arg("scheduler").arg("--kubeconfig").arg(kubeconfig);
         command.args(["--namespace", &share.namespace]);
         command.args(["--node-selector", &share.node_selector()]);

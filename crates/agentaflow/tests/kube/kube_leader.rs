@@ -1,0 +1,139 @@
+//! Several replicas: one leads, and another takes over.
+
+use std::time::{Duration, Instant};
+
+use crate::PROGRAM;
+use crate::ledger::Ledger;
+use crate::support::{NodePlan, Proxy, Scheduler, Share, wait_for};
+
+/// Pods of a burst; the room is a little more.
+const BURST: usize = 60;
+/// So many are bound when something happens.
+const MIDST: usize = 10;
+
+/// Two replicas, of which the first leads, through a cable of its own.
+struct Pair {
+    share: Share,
+    ledger: Ledger,
+    cable: Proxy,
+    first: Scheduler,
+    second: Scheduler,
+}
+
+impl Pair {
+    async fn new() -> Self {
+        let share = Share::new().await;
+        share.nodes(2, &NodePlan::gpus(32)).await;
+        share.apply_file("deploy/crds").await;
+        let ledger = Ledger::open(&share).await;
+        let cable = Proxy::start(&share.cluster.kubeconfig).await;
+        let kubeconfig = cable.write_kubeconfig(share.file("cable.kubeconfig"));
+        let first =
+            Scheduler::launch(PROGRAM, &share, &kubeconfig, "first", &["--identity", "first"]);
+        first.leads().await;
+        let second = ["--identity", "second"];
+        let second =
+            Scheduler::launch(PROGRAM, &share, &share.cluster.kubeconfig, "second", &second);
+        let mut pair = Self { share, ledger, cable, first, second };
+        pair.second.ready().await;
+        assert_eq!(pair.second.metric("agentaflow_leader"), Some(0.0), "one leads");
+        pair
+    }
+
+    /// Makes a burst of pods, and does something to the leader in its midst.
+    async fn burst(&mut self, happens: impl FnOnce(&mut Scheduler, &Proxy)) {
+        let share = &self.share;
+        let made = share.burst("p", BURST, |name| share.one_gpu(name));
+        let midst = async {
+            self.ledger.until_bound(MIDST).await;
+            happens(&mut self.first, &self.cable);
+        };
+        tokio::join!(made, midst);
+    }
+
+    /// The second leads, everything is placed by one of them, and nothing twice.
+    async fn check(&self) {
+        self.second.leads().await;
+        self.ledger.until_bound(BURST).await;
+        self.ledger.check();
+        for pod in self.share.pods("").await {
+            let node = pod.spec.and_then(|spec| spec.node_name);
+            let annotations = pod.metadata.annotations.unwrap_or_default();
+            let assigned = annotations.get("agentaflow.gpu/assigned-node").cloned();
+            assert_eq!(assigned, node, "one of ours placed {:?}", pod.metadata.name);
+        }
+        // What the first has placed counts for the second.
+        self.second.counts("agentaflow_gpu_available", (64 - BURST) as f64).await;
+        assert_eq!(self.second.metric("agentaflow_engine_rejections_total"), Some(0.0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn another_replica_takes_over_when_the_leader_is_killed_in_a_burst() {
+    let mut pair = Pair::new().await;
+    pair.burst(|leader, _| leader.program.kill()).await;
+    pair.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_leader_cut_off_in_a_burst_gives_up_before_another_takes_over() {
+    let mut pair = Pair::new().await;
+    pair.burst(|_, cable| cable.unplug()).await;
+    let cut = Instant::now();
+    let ended = pair.first.program.ended().await;
+    assert!(!ended.success(), "a leader that lost the lease says so: {ended}");
+    assert!(cut.elapsed() < Duration::from_secs(12), "it took {:?}", cut.elapsed());
+    assert_eq!(pair.second.metric("agentaflow_leader"), Some(0.0), "the lease is not over yet");
+    pair.second.leads().await;
+    pair.cable.plug();
+    pair.first.program.restart();
+    pair.first.ready().await;
+    pair.check().await;
+    assert_eq!(pair.first.metric("agentaflow_leader"), Some(0.0), "it follows when it is back");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_leader_whose_requests_get_lost_gives_up_before_another_takes_over() {
+    let mut pair = Pair::new().await;
+    pair.burst(|_, cable| cable.silence()).await;
+    let cut = Instant::now();
+    let ended = pair.first.program.ended().await;
+    assert!(!ended.success(), "a leader that lost the lease says so: {ended}");
+    assert!(cut.elapsed() < Duration::from_secs(12), "it took {:?}", cut.elapsed());
+    pair.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_leader_that_was_held_up_too_long_writes_nothing_more() {
+    let mut pair = Pair::new().await;
+    pair.burst(|leader, _| leader.program.signal("STOP")).await;
+    pair.second.leads().await;
+    pair.first.program.signal("CONT");
+    let ended = pair.first.program.ended().await;
+    assert!(!ended.success(), "a leader that lost the lease says so: {ended}");
+    pair.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_leader_that_is_asked_to_stop_hands_over_at_once() {
+    let mut pair = Pair::new().await;
+    let mut asked = Instant::now();
+    pair.burst(|leader, _| {
+        asked = Instant::now();
+        let ended = leader.program.terminate();
+        assert!(ended.success(), "it was asked to: {ended}");
+    })
+    .await;
+    wait_for("the other leads", async || {
+        let leads = pair.second.metric("agentaflow_leader") == Some(1.0);
+        leads.then_some(()).ok_or("it does not")
+    })
+    .await;
+    assert!(asked.elapsed() < Duration::from_secs(5), "it took {:?}", asked.elapsed());
+    pair.check().await;
+}

@@ -1,0 +1,158 @@
+//! An API server that goes away and comes back, and answers that get lost.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::PROGRAM;
+use crate::bursts::workload;
+use crate::ledger::Ledger;
+use crate::support::{
+    Cluster, NodePlan, PodPlan, Program, Proxy, Scheduler, Share, free_port, wait_for,
+};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn what_happened_in_a_short_outage_is_made_up_for_without_a_restart() {
+    let share = Share::new().await;
+    let (mut scheduler, cable) = behind_cable(&share).await;
+    let old = share.node("old", &NodePlan::gpus(2)).await;
+    let ledger = Ledger::open(&share).await;
+    share.burst("before", 2, |name| share.one_gpu(name)).await;
+    ledger.until_bound(2).await;
+    share.create_pod(&share.one_gpu("waits")).await;
+    scheduler.counts("agentaflow_workloads_pending", 1.0).await;
+    cable.unplug();
+    // Everything changes behind its back.
+    share.delete_pod("before-0").await;
+    share.gone("before-0").await;
+    share.delete_pod("waits").await;
+    let new = share.node("new", &NodePlan::gpus(2)).await;
+    ledger.survey(&share).await;
+    share.burst("during", 2, |name| share.one_gpu(name)).await;
+    share.create_workload(workload(&share, "gang", 1, 1, &PodPlan::new("x"))).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    cable.plug();
+    let mut nodes = vec![share.bound("during-0").await, share.bound("during-1").await];
+    nodes.push(share.bound("gang-0").await);
+    assert!(nodes.contains(&old) && nodes.contains(&new), "{nodes:?}");
+    assert!(scheduler.program.runs(), "no restart:\n{}", scheduler.program.log());
+    ledger.check();
+    scheduler.counts("agentaflow_gpu_available", 0.0).await;
+    scheduler.counts("agentaflow_workloads_pending", 0.0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn an_outage_longer_than_the_lease_ends_the_leader_and_a_restart_goes_on() {
+    let share = Share::new().await;
+    let (mut scheduler, cable) = behind_cable(&share).await;
+    share.node("only", &NodePlan::gpus(4)).await;
+    let ledger = Ledger::open(&share).await;
+    share.create_workload(workload(&share, "gang", 2, 1, &PodPlan::new("x"))).await;
+    share.workload_is("gang", "Running").await;
+    cable.unplug();
+    let ended = scheduler.program.ended().await;
+    assert!(!ended.success(), "{ended}");
+    share.create_pod(&share.one_gpu("later")).await;
+    // While there is no API server a start waits for one.
+    scheduler.program.restart();
+    scheduler.program.says("cannot read or take the lease").await;
+    cable.plug();
+    share.bound("later").await;
+    scheduler.counts("agentaflow_gpu_available", 1.0).await;
+    ledger.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_binding_whose_answer_is_lost_is_found_out_by_reading_the_pod() {
+    let share = Share::new().await;
+    let (scheduler, cable) = behind_cable(&share).await;
+    let node = share.node("only", &NodePlan::gpus(2)).await;
+    scheduler.counts("agentaflow_gpu_available", 2.0).await;
+    cable.lose_answers();
+    share.create_pod(&share.one_gpu("unanswered")).await;
+    assert_eq!(share.bound("unanswered").await, node);
+    cable.plug();
+    scheduler.counts("agentaflow_bindings_total{result=\"bound\"}", 1.0).await;
+    assert_eq!(scheduler.metric("agentaflow_bindings_total{result=\"refused\"}"), Some(0.0));
+    let told = share.bound_by("unanswered").await;
+    assert_eq!(told.assigned_node, Some(node), "the answer was lost, not what was asked");
+    // The room is counted once.
+    scheduler.counts("agentaflow_gpu_available", 1.0).await;
+    share.create_pod(&share.one_gpu("next")).await;
+    share.bound("next").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn an_api_server_that_has_forgotten_every_watch_is_listed_again() {
+    let share = Share::new().await;
+    let (mut scheduler, cable) = behind_cable(&share).await;
+    share.node("only", &NodePlan::gpus(4)).await;
+    share.burst("before", 2, |name| share.one_gpu(name)).await;
+    scheduler.counts("agentaflow_gpu_available", 2.0).await;
+    // It knows nothing of what was before its own start, as any that was started again.
+    let Some(server) = Server::start(&share).await else {
+        eprintln!("skipped: this API server cannot be doubled");
+        return;
+    };
+    cable.unplug();
+    share.create_pod(&share.one_gpu("during")).await;
+    share.delete_pod("before-0").await;
+    share.gone("before-0").await;
+    cable.redirect(server.port);
+    cable.plug();
+    share.bound("during").await;
+    share.create_pod(&share.one_gpu("after")).await;
+    share.bound("after").await;
+    scheduler.counts("agentaflow_gpu_available", 1.0).await;
+    scheduler.program.says("too old resource version").await;
+    assert!(scheduler.program.runs(), "no restart:\n{}", scheduler.program.log());
+    assert_eq!(scheduler.metric("agentaflow_engine_rejections_total"), Some(0.0));
+}
+
+/// A scheduler that is ready, and the cable between it and the API server.
+async fn behind_cable(share: &Share) -> (Scheduler, Proxy) {
+    share.apply_file("deploy/crds").await;
+    let cable = Proxy::start(&share.cluster.kubeconfig).await;
+    let kubeconfig = cable.write_kubeconfig(share.file("cable.kubeconfig"));
+    let scheduler =
+        Scheduler::launch(PROGRAM, share, &kubeconfig, "scheduler", &["--identity", "one"]);
+    scheduler.leads().await;
+    (scheduler, cable)
+}
+
+/// A second API server of the same control plane.
+struct Server {
+    _program: Program,
+    port: u16,
+}
+
+impl Server {
+    /// None: the control plane is not one that `cargo xtask kube` has started.
+    async fn start(share: &Share) -> Option<Self> {
+        let own = &share.cluster.kubeconfig;
+        let first = std::fs::read_to_string(own.parent()?.join("parts/kube-apiserver")).ok()?;
+        let first = Path::new("/proc").join(first.split(' ').next()?).join("cmdline");
+        let line = String::from_utf8(std::fs::read(first).ok()?).ok()?;
+        let mut words = line.split('\0').filter(|word| !word.is_empty());
+        let port = free_port();
+        let mut command = Command::new(words.next()?);
+        command.args(words.filter(|word| !word.starts_with("--secure-port")));
+        command.arg(format!("--secure-port={port}"));
+        let program = Program::start(command, &share.file("kube-apiserver.log"));
+        let way = Proxy::start(own).await;
+        way.redirect(port);
+        let client =
+            Cluster::client_of(&way.write_kubeconfig(share.file("second.kubeconfig"))).await;
+        wait_for("the second API server", async || {
+            let request = kube::core::Request::new("/readyz");
+            let request = request.list(&kube::api::ListParams::default()).expect("a request");
+            client.request_text(request).await
+        })
+        .await;
+        Some(Self { _program: program, port })
+    }
+}

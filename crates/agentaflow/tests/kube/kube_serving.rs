@@ -1,0 +1,97 @@
+//! Health and metrics, by the names that dashboards use.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+use crate::PROGRAM;
+use crate::support::{NodePlan, Proxy, Scheduler, Share, get};
+
+/// The metrics that are promised, and what they are.
+const PROMISED: [(&str, &str); 7] = [
+    ("agentaflow_gpu_total", "untyped"),
+    ("agentaflow_gpu_available", "gauge"),
+    ("agentaflow_gpu_utilization", "gauge"),
+    ("agentaflow_workloads_pending", "gauge"),
+    ("agentaflow_workloads_running", "gauge"),
+    ("agentaflow_scheduling_duration", "histogram"),
+    ("agentaflow_scheduling_duration_seconds", "histogram"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn metrics_have_the_promised_names_and_types_and_count_what_there_is() {
+    let share = Share::new().await;
+    share.nodes(2, &NodePlan::gpus(4)).await;
+    let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.create_pod(&share.one_gpu("runs")).await;
+    share.create_pod(&share.one_gpu("waits").gpus(8)).await;
+    share.bound("runs").await;
+    for (name, value) in [
+        ("agentaflow_gpu_total", 8.0),
+        ("agentaflow_gpu_available", 7.0),
+        ("agentaflow_nodes", 2.0),
+        ("agentaflow_workloads_running", 1.0),
+        ("agentaflow_workloads_pending", 1.0),
+        ("agentaflow_leader", 1.0),
+        ("agentaflow_bindings_total{result=\"bound\"}", 1.0),
+    ] {
+        scheduler.counts(name, value).await;
+    }
+    let text = get(scheduler.metrics, "/metrics").expect("an answer").body;
+    let types: BTreeMap<&str, &str> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+    for (name, kind) in PROMISED {
+        assert_eq!(types.get(name), Some(&kind), "{name}");
+        assert!(text.contains(&format!("# HELP {name} ")), "{name} says what it is");
+    }
+    for name in ["agentaflow_scheduling_duration", "agentaflow_scheduling_duration_seconds"] {
+        let count = scheduler.metric(&format!("{name}_count")).expect("passes");
+        let all = scheduler.metric(&format!("{name}_bucket{{le=\"+Inf\"}}")).expect("passes");
+        assert!(count >= 1.0 && all >= count, "{name}: {count} of {all}");
+    }
+    promtool(&text);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn health_tells_a_replica_that_is_ready_from_one_that_is_not() {
+    let share = Share::new().await;
+    let cable = Proxy::start(&share.cluster.kubeconfig).await;
+    let kubeconfig = cable.write_kubeconfig(share.file("cable.kubeconfig"));
+    let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    scheduler.leads().await;
+    for path in ["/healthz", "/livez", "/readyz"] {
+        assert_eq!(get(scheduler.http, path).map(|answer| answer.status), Some(200), "{path}");
+    }
+    assert_eq!(get(scheduler.http, "/metrics").map(|answer| answer.status), Some(404));
+    // One that follows is there to take over, and says that it knows nothing.
+    let mut second = Scheduler::launch(PROGRAM, &share, &kubeconfig, "second", &[]);
+    second.ready().await;
+    let path = format!("/explain/{}/nothing", share.namespace);
+    assert_eq!(get(second.http, &path).map(|answer| answer.status), Some(503));
+    assert_eq!(get(scheduler.http, &path).map(|answer| answer.status), Some(404));
+}
+
+/// Prometheus' own opinion, where its tool is installed.
+fn promtool(text: &str) {
+    use std::io::Write;
+    let started = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut child) = started else {
+        eprintln!("not asked: promtool is not installed");
+        return;
+    };
+    let mut input = child.stdin.take().expect("its input");
+    input.write_all(text.as_bytes()).expect("it reads");
+    drop(input);
+    let done = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    // Names that documents promise are not up to us; anything else is.
+    let others: Vec<&str> =
+        said.lines().filter(|line| !line.contains("agentaflow_gpu_total")).collect();
+    assert!(others.is_empty(), "promtool:\n{said}");
+}

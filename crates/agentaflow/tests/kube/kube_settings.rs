@@ -1,0 +1,183 @@
+//! Settings: from the environment, and changed while it runs. What is remembered over a restart.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+
+use crate::PROGRAM;
+use crate::ledger::Ledger;
+use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
+
+/// Two nodes on which strategies differ: `small` has less memory and is partly taken, `large` is free.
+/// `least_utilized` takes the latter, `best_fit` the former.
+async fn two_nodes(share: &Share) -> (String, String) {
+    let small = NodePlan::gpus(4).model("NVIDIA-A100-SXM4-40GB", 40_960);
+    let small = share.node("small", &small).await;
+    let large = share.node("large", &NodePlan::gpus(4)).await;
+    share.create_pod(&PodPlan::new("taken").gpus(1).spec("nodeName", json!(small))).await;
+    (small, large)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn the_strategy_is_changed_while_pods_wait_and_none_is_lost() {
+    let share = Share::new().await;
+    let (small, large) = two_nodes(&share).await;
+    let ledger = Ledger::open(&share).await;
+    let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    scheduler.counts("agentaflow_gpu_available", 7.0).await;
+    share.create_pod(&share.one_gpu("first")).await;
+    assert_eq!(share.bound("first").await, large, "least_utilized unless somebody says otherwise");
+    share.burst("fills", 6, |name| share.one_gpu(name)).await;
+    ledger.until_bound(8).await;
+    share.burst("waits", 2, |name| share.one_gpu(name)).await;
+    scheduler.counts("agentaflow_workloads_pending", 2.0).await;
+    set_strategy(&share, "best_fit").await;
+    scheduler.program.says("strategy=best_fit").await;
+    set_strategy(&share, "fastest").await;
+    scheduler.program.says("settings not changed").await;
+    scheduler.program.says("there is no strategy `fastest`").await;
+    for index in 0..6 {
+        share.delete_pod(&format!("fills-{index}")).await;
+    }
+    for name in ["waits-0", "waits-1"] {
+        share.bound(name).await;
+    }
+    scheduler.counts("agentaflow_gpu_available", 4.0).await;
+    share.create_pod(&share.one_gpu("after")).await;
+    assert_eq!(share.bound("after").await, small, "best_fit is in force, whatever `fastest` is");
+    for name in ["waits-0", "waits-1"] {
+        share.delete_pod(name).await;
+        share.gone(name).await;
+    }
+    let maps = share.api::<ConfigMap>();
+    maps.delete("agentaflow-scheduler-config", &DeleteParams::default()).await.expect("deleted");
+    scheduler.counts("agentaflow_gpu_available", 5.0).await;
+    wait_for("the first strategy again", async || {
+        let log = scheduler.program.log();
+        let last = log.lines().rev().find(|line| line.contains("strategy=")).unwrap_or_default();
+        let is_back = last.contains("least_utilized");
+        is_back.then_some(()).ok_or_else(|| last.to_owned())
+    })
+    .await;
+    share.create_pod(&share.one_gpu("last")).await;
+    assert_eq!(share.bound("last").await, large);
+    ledger.check();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn the_environment_says_what_the_command_line_does_not() {
+    let share = Share::new().await;
+    share.apply_file("deploy/crds").await;
+    let (small, large) = two_nodes(&share).await;
+    let kubeconfig = share.cluster.kubeconfig.clone();
+    let busy = [("SCHEDULING_STRATEGY", "best_fit"), ("SCHEDULING_INTERVAL", "50ms")];
+    let mut busy = Scheduler::launch_in(&busy, PROGRAM, &share, &kubeconfig, "busy", &[]);
+    // It hears what the first hears, and does nothing by itself.
+    let other = Share::new().await;
+    let idle = [("SCHEDULING_INTERVAL", "1h")];
+    let idle = Scheduler::launch_in(&idle, PROGRAM, &other, &kubeconfig, "idle", &[]);
+    idle.leads().await;
+    busy.counts("agentaflow_gpu_available", 7.0).await;
+    share.create_pod(&share.one_gpu("by-environment")).await;
+    assert_eq!(share.bound("by-environment").await, small);
+    let passes = |scheduler: &Scheduler| {
+        scheduler.metric("agentaflow_scheduling_duration_seconds_count").unwrap_or_default()
+    };
+    let start = passes(&busy) - passes(&idle);
+    wait_for("forty passes more than for changes", async || {
+        let more = passes(&busy) - passes(&idle) - start;
+        if more > 40.0 { Ok(()) } else { Err(more.to_string()) }
+    })
+    .await;
+    busy.program.terminate();
+    let both = [("SCHEDULING_STRATEGY", "best_fit")];
+    let line = ["--strategy", "least_utilized"];
+    let _flag = Scheduler::launch_in(&both, PROGRAM, &share, &kubeconfig, "flag", &line);
+    share.create_pod(&share.one_gpu("by-flag")).await;
+    assert_eq!(share.bound("by-flag").await, large, "the command line has the last word");
+    for (name, value) in [
+        ("SCHEDULING_STRATEGY", "fastest"),
+        ("SCHEDULING_INTERVAL", "often"),
+        ("GPU_UTILIZATION_GOAL", "120"),
+    ] {
+        let mut bad =
+            Scheduler::launch_in(&[(name, value)], PROGRAM, &share, &kubeconfig, name, &[]);
+        let ended = bad.program.ended().await;
+        let log = bad.program.log();
+        assert!(!ended.success() && log.contains(name) && log.contains(value), "{ended}: {log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn past_use_is_remembered_over_a_restart_and_sways_who_is_next() {
+    let share = Share::new().await;
+    share.node("only", &NodePlan::gpus(1)).await;
+    let [greedy, modest] = ["greedy", "modest"].map(|name| format!("{name}-{}", share.id));
+    share.apply_file("deploy/crds").await;
+    for name in [&greedy, &modest] {
+        let queue = json!({
+            "apiVersion": "agentaflow.io/v1",
+            "kind": "GPUQueue",
+            "metadata": {"name": name},
+            "spec": {"namespaces": [share.namespace]},
+        });
+        share.apply_object(queue).await;
+    }
+    let of =
+        |name: &str, queue: &str| share.one_gpu(name).annotation("agentaflow.gpu/queue", queue);
+    let arguments = ["--identity", "one"];
+    let mut scheduler = Scheduler::start(PROGRAM, &share, &arguments).await;
+    share.create_pod(&of("used", &greedy)).await;
+    share.in_phase("used", "Running").await;
+    // A while of use that cannot be anything else.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    share.delete_pod("used").await;
+    share.gone("used").await;
+    scheduler.counts("agentaflow_gpu_available", 1.0).await;
+    assert!(scheduler.program.terminate().success());
+    let memory = memory(&share).await;
+    let past = |name: &str| {
+        let queues = memory["queues"].as_array().expect("queues");
+        let queue = queues.iter().find(|facts| facts["queue"]["id"] == name).expect("the queue");
+        queue["past"][0].as_array().expect("past use").iter().any(|bits| bits.as_u64() != Some(0))
+    };
+    assert!(past(&greedy), "{memory}");
+    assert!(!past(&modest), "{memory}");
+    // The older one comes second, only for what was before the restart.
+    share.create_pod(&of("older", &greedy)).await;
+    wait_for("a second later", async || {
+        let older = share.pod("older").await.and_then(|pod| pod.metadata.creation_timestamp);
+        let age = older.map(|created| jiff::Timestamp::now().duration_since(created.0));
+        let is_older = age.is_some_and(|age| age > jiff::SignedDuration::from_millis(1100));
+        is_older.then_some(()).ok_or("too soon")
+    })
+    .await;
+    share.create_pod(&of("newer", &modest)).await;
+    scheduler.program.restart();
+    share.bound("newer").await;
+    let older = share.pod("older").await.expect("it waits");
+    assert_eq!(older.spec.and_then(|spec| spec.node_name), None);
+}
+
+async fn set_strategy(share: &Share, name: &str) {
+    let map = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "agentaflow-scheduler-config"},
+        "data": {"strategy": name},
+    });
+    share.apply_object(map).await;
+}
+
+/// What the scheduler has written down.
+async fn memory(share: &Share) -> Value {
+    let name = format!("{}-memory", share.scheduler_name());
+    let map = share.api::<ConfigMap>().get(&name).await.expect("the memory");
+    let data = map.data.unwrap_or_default();
+    serde_json::from_str(data.get("memory.json").expect("the memory")).expect("JSON")
+}

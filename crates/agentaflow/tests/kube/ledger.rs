@@ -1,0 +1,260 @@
+//! Watches every pod of a share from its first to its last, and remembers what must never be seen: a pod on two
+//! nodes in its life, and more GPUs in use on a node than it has.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+use crate::support::{Share, wait_for};
+
+/// What a scheduler may not have heard of yet.
+const NEWS: Duration = Duration::from_secs(2);
+
+/// What was seen of a share's pods.
+pub(crate) struct Ledger {
+    book: Arc<Mutex<Book>>,
+    watching: JoinHandle<()>,
+}
+
+/// Who decides about a pod that does not fit on its node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kubelet {
+    /// Nobody: it is a fault.
+    Absent,
+    /// The kubelet, as a real one does; a fault only where our scheduler must have known.
+    Refuses,
+}
+
+struct Book {
+    kubelet: Kubelet,
+    scheduler: String,
+    rooms: BTreeMap<String, i64>,
+    pods: BTreeMap<String, Seen>,
+    /// The node of each pod that ever had one, by uid.
+    homes: BTreeMap<String, String>,
+    faults: Vec<String>,
+    refused: u32,
+    most: i64,
+    complete: bool,
+}
+
+struct Seen {
+    node: Option<String>,
+    gpus: i64,
+    over: bool,
+    since: Instant,
+}
+
+impl Ledger {
+    /// Begins to watch; the share's nodes must be there.
+    pub(crate) async fn open(share: &Share) -> Self {
+        Self::begin(share, Kubelet::Absent).await
+    }
+
+    /// As [`Self::open`], and pods that do not fit on their node are refused as a kubelet would.
+    pub(crate) async fn with_kubelets(share: &Share) -> Self {
+        Self::begin(share, Kubelet::Refuses).await
+    }
+
+    async fn begin(share: &Share, kubelet: Kubelet) -> Self {
+        let book = Arc::new(Mutex::new(Book {
+            kubelet,
+            scheduler: share.scheduler_name(),
+            rooms: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            homes: BTreeMap::new(),
+            faults: Vec::new(),
+            refused: 0,
+            most: 0,
+            complete: false,
+        }));
+        let ledger = Self {
+            watching: tokio::spawn(watch(share.client(), share.namespace.clone(), book.clone())),
+            book,
+        };
+        ledger.survey(share).await;
+        wait_for("the pods are watched", async || {
+            ledger.book().complete.then_some(()).ok_or("not listed")
+        })
+        .await;
+        ledger
+    }
+
+    /// Reads how many GPUs the nodes have; again after nodes were added.
+    pub(crate) async fn survey(&self, share: &Share) {
+        let own = ListParams::default().labels(&share.node_selector());
+        let nodes = share.cluster_api::<Node>().list(&own).await.expect("a list of nodes");
+        let rooms = nodes.items.into_iter().map(|node| {
+            let amounts = node.status.and_then(|status| status.allocatable).unwrap_or_default();
+            let gpus = amounts.get("nvidia.com/gpu").map_or(0, |gpus| number(&gpus.0));
+            (node.metadata.name.unwrap_or_default(), gpus)
+        });
+        self.book().rooms.extend(rooms);
+    }
+
+    /// How many pods have a node.
+    pub(crate) fn bound(&self) -> usize {
+        self.book().pods.values().filter(|pod| pod.node.is_some()).count()
+    }
+
+    /// How many pods neither run nor are over.
+    pub(crate) fn waiting(&self) -> usize {
+        self.book().pods.values().filter(|pod| pod.node.is_none() && !pod.over).count()
+    }
+
+    /// How many pods kubelets have refused.
+    pub(crate) fn refused(&self) -> u32 {
+        self.book().refused
+    }
+
+    /// The most GPUs that were ever in use at once.
+    pub(crate) fn most(&self) -> i64 {
+        self.book().most
+    }
+
+    /// Waits until this many pods have a node.
+    pub(crate) async fn until_bound(&self, count: usize) {
+        wait_for(&format!("{count} pods bound"), async || {
+            let now = self.bound();
+            if now >= count { Ok(()) } else { Err(format!("{now} are")) }
+        })
+        .await;
+    }
+
+    /// Fails if anything was seen that must not be.
+    #[track_caller]
+    pub(crate) fn check(&self) {
+        assert!(!self.watching.is_finished(), "the pods are not watched any more");
+        let book = self.book();
+        assert!(
+            book.faults.is_empty(),
+            "{} faults:\n{}",
+            book.faults.len(),
+            book.faults.join("\n")
+        );
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().expect("nobody panicked with it")
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+async fn watch(client: Client, namespace: String, book: Arc<Mutex<Book>>) {
+    let pods: Api<Pod> = Api::namespaced(client, &namespace);
+    let mut events = watcher(pods.clone(), watcher::Config::default()).default_backoff().boxed();
+    while let Some(event) = events.next().await {
+        let refused = {
+            let mut book = book.lock().expect("nobody panicked with it");
+            match event {
+                Ok(watcher::Event::Init) => {
+                    book.pods.clear();
+                    None
+                }
+                Ok(watcher::Event::InitDone) => {
+                    book.complete = true;
+                    None
+                }
+                Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) => book.see(&pod),
+                Ok(watcher::Event::Delete(pod)) => {
+                    book.pods.remove(&pod.metadata.name.unwrap_or_default());
+                    None
+                }
+                Err(_) => None,
+            }
+        };
+        if let Some(name) = refused {
+            refuse(&pods, &name).await;
+        }
+    }
+}
+
+/// What a kubelet writes about a pod that it does not take.
+pub(crate) async fn refuse(pods: &Api<Pod>, name: &str) {
+    let status = json!({"status": {
+        "phase": "Failed",
+        "reason": "OutOfnvidia.com/gpu",
+        "message": "Pod was rejected: Node didn't have enough resource: nvidia.com/gpu, requested: 1, used: 4, capacity: 4",
+    }});
+    let patched = pods.patch_status(name, &PatchParams::default(), &Patch::Merge(&status)).await;
+    // Somebody may have deleted it meanwhile.
+    drop(patched);
+}
+
+impl Book {
+    /// Takes a pod down; gives its name if the kubelet does not take it.
+    fn see(&mut self, pod: &Pod) -> Option<String> {
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let spec = pod.spec.as_ref()?;
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let over = matches!(phase, Some("Succeeded" | "Failed"));
+        let known = self.pods.get(&name).filter(|seen| seen.node == spec.node_name);
+        let since = known.map_or_else(Instant::now, |seen| seen.since);
+        let is_new = known.is_none();
+        let seen = Seen { node: spec.node_name.clone(), gpus: gpus(pod), over, since };
+        let (asked, node) = (seen.gpus, seen.node.clone());
+        self.pods.insert(name.clone(), seen);
+        let node = node?;
+        let home = self.homes.entry(uid).or_insert_with(|| node.clone());
+        if *home != node {
+            self.faults.push(format!("{name} was on {home}, then on {node}"));
+        }
+        if over || !is_new {
+            return None;
+        }
+        let total: i64 = self
+            .pods
+            .values()
+            .filter(|pod| pod.node.is_some() && !pod.over)
+            .map(|pod| pod.gpus)
+            .sum();
+        self.most = self.most.max(total);
+        let room = *self.rooms.get(&node)?;
+        let (all, old) = self.used(&node);
+        if all <= room {
+            return None;
+        }
+        let must_know =
+            spec.scheduler_name.as_deref() == Some(&self.scheduler) && old + asked > room;
+        if self.kubelet == Kubelet::Absent || must_know {
+            self.faults.push(format!(
+                "{name} was put on {node}, which has {room} GPUs: then {all} were in use, {old} of them for a while"
+            ));
+        }
+        self.refused += 1;
+        (self.kubelet == Kubelet::Refuses).then_some(name)
+    }
+
+    /// GPUs in use on a node: all, and those that everybody knows about.
+    fn used(&self, node: &str) -> (i64, i64) {
+        let there = self.pods.values().filter(|pod| pod.node.as_deref() == Some(node) && !pod.over);
+        there.fold((0, 0), |(all, old), pod| {
+            let known = if pod.since.elapsed() > NEWS { pod.gpus } else { 0 };
+            (all + pod.gpus, old + known)
+        })
+    }
+}
+
+fn gpus(pod: &Pod) -> i64 {
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+    let limits = containers.filter_map(|container| container.resources.as_ref()?.limits.as_ref());
+    limits.filter_map(|limits| limits.get("nvidia.com/gpu")).map(|gpus| number(&gpus.0)).sum()
+}
+
+fn number(text: &str) -> i64 {
+    text.parse().expect("a whole number of GPUs")
+}
