@@ -3,6 +3,7 @@
 //! Every write is idempotent, names the uid of its object, and is made only while we lead.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -41,9 +42,15 @@ struct Shared {
     changes: Semaphore,
     under_way: AtomicUsize,
     binding: AtomicUsize,
+    desks: [Desk; WORDS],
+    metrics: Arc<super::metrics::Metrics>,
+}
+
+/// What one speaker has to say. All about one thing lies on one desk, so that the last word is written last.
+#[derive(Debug, Default)]
+struct Desk {
     words: Mutex<Words>,
     wake: Notify,
-    metrics: Arc<super::metrics::Metrics>,
 }
 
 /// What is to be said to people: only the latest about each thing.
@@ -80,12 +87,11 @@ impl Hands {
             changes: Semaphore::new(CHANGES),
             under_way: AtomicUsize::new(0),
             binding: AtomicUsize::new(0),
-            words: Mutex::default(),
-            wake: Notify::new(),
+            desks: Default::default(),
             metrics,
         });
-        for _ in 0..WORDS {
-            tokio::spawn(shared.clone().speak());
+        for number in 0..WORDS {
+            tokio::spawn(shared.clone().speak(number));
         }
         Self { shared }
     }
@@ -111,29 +117,33 @@ impl Hands {
         let shared = &self.shared;
         match act {
             Act::Status { workload, uid, status } => {
-                shared.words().statuses.insert(workload, (uid, status));
-                shared.wake.notify_one();
+                let desk = shared.desk(&workload);
+                desk.words().statuses.insert(workload, (uid, status));
+                desk.wake.notify_one();
             }
             Act::QueueStatus { queue, status } => {
-                shared.words().queues.insert(queue, status);
-                shared.wake.notify_one();
+                let desk = shared.desk(&queue);
+                desk.words().queues.insert(queue, status);
+                desk.wake.notify_one();
             }
             Act::Explain { pod, reason, message } => {
-                shared.words().conditions.insert(pod, (reason, message));
-                shared.wake.notify_one();
+                let desk = shared.desk(&pod);
+                desk.words().conditions.insert(pod, (reason, message));
+                desk.wake.notify_one();
             }
             Act::Note(note) => {
-                let mut words = shared.words();
-                if words.notes.len() >= MAX_NOTES {
+                let desk = shared.desk(&note.about);
+                let mut words = desk.words();
+                if words.notes.len() >= MAX_NOTES / WORDS {
                     words.notes.pop_front();
                     shared.metrics.dropped_events.inc();
                 }
                 words.notes.push_back(note);
                 drop(words);
-                shared.wake.notify_one();
+                desk.wake.notify_one();
             }
             Act::Bind(bind) => {
-                shared.words().conditions.remove(&bind.pod);
+                shared.desk(&bind.pod).words().conditions.remove(&bind.pod);
                 shared.clone().begin(&shared.binding);
                 tokio::spawn(shared.clone().bind(bind));
             }
@@ -146,8 +156,10 @@ impl Hands {
 }
 
 impl Shared {
-    fn words(&self) -> MutexGuard<'_, Words> {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+    fn desk(&self, about: &impl Hash) -> &Desk {
+        let mut hasher = DefaultHasher::new();
+        about.hash(&mut hasher);
+        &self.desks[hasher.finish() as usize % WORDS]
     }
 
     fn begin(self: Arc<Self>, counter: &AtomicUsize) {
@@ -216,43 +228,44 @@ impl Shared {
     }
 
     /// Says what is to be said, slowly while bindings are under way.
-    async fn speak(self: Arc<Self>) {
+    async fn speak(self: Arc<Self>, number: usize) {
+        let desk = &self.desks[number];
         loop {
-            let word = self.words().next();
+            let word = desk.words().next();
             let Some(word) = word else {
                 tokio::select! {
-                    () = self.wake.notified() => continue,
+                    () = desk.wake.notified() => continue,
                     () = self.reign.over.cancelled() => return,
                 }
             };
             if !self.reign.holds() {
                 return;
             }
-            self.say(word).await;
+            self.say(word, desk).await;
             let busy = self.binding.load(Ordering::Acquire) > 0;
             tokio::time::sleep(PAUSES[usize::from(!busy)]).await;
         }
     }
 
-    async fn say(&self, word: Word) {
+    async fn say(&self, word: Word, desk: &Desk) {
         match word {
             Word::Status(workload, uid, status) => {
                 let said = writes::status(&self.server, &workload, &uid, &status).await;
                 if Self::again(said, "workload status") {
-                    let mut words = self.words();
+                    let mut words = desk.words();
                     words.statuses.entry(workload).or_insert((uid, status));
                 }
             }
             Word::Queue(queue, status) => {
                 let said = writes::queue_status(&self.server, &queue, &status).await;
                 if Self::again(said, "queue status") {
-                    self.words().queues.entry(queue).or_insert(status);
+                    desk.words().queues.entry(queue).or_insert(status);
                 }
             }
             Word::Condition(pod, reason, message) => {
                 let said = writes::condition(&self.server, &pod, reason, &message).await;
                 if Self::again(said, "pod condition") {
-                    self.words().conditions.entry(pod).or_insert((reason, message));
+                    desk.words().conditions.entry(pod).or_insert((reason, message));
                 }
             }
             Word::Note(note) => {
@@ -271,6 +284,12 @@ impl Shared {
                 error.is_passing()
             }
         }
+    }
+}
+
+impl Desk {
+    fn words(&self) -> MutexGuard<'_, Words> {
+        self.words.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
