@@ -57,7 +57,7 @@ async fn explanations_are_answered_and_decisions_are_logged() {
     for (name, state, reason, words) in [
         ("runs", "Running", json!(null), ""),
         ("waits", "Waiting", json!("NoRoom"), "lacks 2 free GPUs (most free 1)"),
-        ("waits-0", "Waiting", json!("NoRoom"), "would start now with 1 GPU"),
+        ("waits-0", "Waiting", json!("NoRoom"), "place 1 of 1 in the queue"),
         ("aside", "Aside", json!("Unsupported"), "dynamic resource allocation"),
     ] {
         let path = format!("/explain/{}/{name}", share.namespace);

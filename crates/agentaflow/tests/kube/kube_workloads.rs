@@ -40,7 +40,7 @@ async fn a_workload_waits_is_scheduled_runs_and_succeeds() {
     wait_for("the events of its life", async || {
         let events = share.events("train").await;
         let seen: Vec<String> = events.into_iter().filter_map(|event| event.reason).collect();
-        let wanted = ["Created", "Scheduled", "Running", "Succeeded"];
+        let wanted = ["Created", "Scheduled", "Started", "Succeeded"];
         let all = wanted.iter().all(|reason| seen.iter().any(|seen| seen == reason));
         all.then_some(()).ok_or_else(|| format!("{seen:?}"))
     })

@@ -84,7 +84,12 @@ impl Look<'_> {
         status.phase.get_or_insert_default();
         status.message = message_of(&status, condition::SCHEDULABLE);
         let notes = self.trouble(reason, message).into_iter().collect();
-        Reconciled { notes, ..self.done(status) }
+        let mut done = Reconciled { notes, ..self.done(status) };
+        // It has nothing to clean up, and the API server may let nobody take a finalizer off what its schema refuses.
+        if self.pods.is_empty() {
+            done.finalizer = Finalizer::Keep;
+        }
+        done
     }
 
     fn carry_on(&self, spec: &GpuWorkloadSpec) -> Reconciled {

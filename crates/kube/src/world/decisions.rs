@@ -204,12 +204,16 @@ impl World {
             if !passing {
                 self.reunite(&key);
             }
-            if let Some(entry) = self.pods.get(&key) {
-                let pod = entry.reference(&key);
-                let (reason, message) = (told.condition(), told.message.clone());
-                self.acts.push(Act::Explain { pod, reason, message });
-            }
+            self.explain_pod(&key, &told);
             self.touch_workload_of(&key);
+        }
+    }
+
+    /// Says on a pod why it waits.
+    pub(super) fn explain_pod(&mut self, key: &Key, told: &Reason) {
+        if let Some(entry) = self.pods.get(key) {
+            let (pod, message) = (entry.reference(key), told.message.clone());
+            self.acts.push(Act::Explain { pod, reason: told.condition(), message });
         }
     }
 

@@ -1,6 +1,7 @@
 //! The life of a workload: gathering its pods, handed to the engine whole, placed, over.
 
-use agentaflow_engine::{Event, Request, Role, WorkloadId};
+use agentaflow_engine::{Event, Request, Role, WaitReason, WorkloadId};
+use agentaflow_words as words;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -257,6 +258,10 @@ impl World {
             }
         }
         self.regroup(&id);
+        // A group says why it waits once; who comes later has not heard it.
+        if let Some(reason) = self.groups.get(&id).and_then(|group| group.reason.clone()) {
+            self.explain_pod(key, &reason);
+        }
     }
 
     /// Makes what the engine knows of a waiting workload agree with its pods.
@@ -282,7 +287,13 @@ impl World {
 
     fn gate(&mut self, id: &WorkloadId, have: usize, need: u32) {
         let Some(group) = self.groups.get_mut(id) else { return };
-        let gate = Some(incomplete(have, need));
+        let gate = incomplete(have, need);
+        if let Some(reason) = &mut group.reason {
+            let latest = WaitReason::Gated(gate.clone());
+            (reason.word, reason.cured_by_nodes) = (latest.kind(), latest.cured_by_nodes());
+            reason.message = words::reason(&latest, self.now).into();
+        }
+        let gate = Some(gate);
         group.gated = true;
         if group.known {
             self.tell(Event::Gate { workload: id.clone(), gate });

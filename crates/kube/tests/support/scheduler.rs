@@ -82,3 +82,13 @@ impl Scheduler {
         self.ready().await;
     }
 }
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        let log = self.program.log();
+        let amiss: Vec<&str> =
+            log.lines().filter(|line| line.contains("the engine did not take")).collect();
+        // A body that tells its engine nonsense is wrong, whatever comes of it.
+        assert!(amiss.is_empty() || std::thread::panicking(), "{}", amiss.join("\n"));
+    }
+}
