@@ -73,8 +73,9 @@ impl World {
     /// Pods of ours that are on a node, whether or not the engine has them there.
     fn bound_to(&self, node: &str) -> Vec<Key> {
         let bound = self.pods.iter().filter(|(_, entry)| {
-            let pod = entry.pod.as_ref();
-            pod.is_some_and(|pod| pod.spec.node_name.as_deref() == Some(node))
+            let told = entry.pod.as_ref().and_then(|pod| pod.spec.node_name.as_deref());
+            let heading = entry.heading.as_ref().map(|heading| &*heading.node);
+            told.or(heading).is_some_and(|at| at == node)
         });
         bound.map(|(key, _)| key.clone()).collect()
     }
