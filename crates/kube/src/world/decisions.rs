@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::World;
 use super::acts::{Act, Bind, ClaimAct, Key, PodRef};
-use super::pods::{Place, Seat, is_leaving};
+use super::pods::{Heading, Place, Seat, is_leaving};
 use super::show::Reason;
 use crate::names;
 use crate::translate::ClaimHow;
@@ -60,6 +60,7 @@ impl World {
         let plan = self.plan;
         match self.bind(&key, &workload, task, &node, &gpus, plan) {
             Some(bind) => {
+                self.head_for(&key, Some(Heading { node: node.clone(), plan }));
                 self.set_seat(&key, Seat::Binding { node, plan });
                 self.acts.push(Act::Bind(Box::new(bind)));
                 self.withdraw_nomination(&key);

@@ -53,9 +53,14 @@ pub(super) struct Group {
 impl World {
     /// A pod of ours that is not bound: part of a workload, or set aside with a reason.
     pub(super) fn join(&mut self, key: &Key, pod: &Arc<Pod>) {
-        let place = self.pods.get(key).map(|entry| &entry.place);
-        if let Some(Place::Member { seat: Seat::Binding { .. } | Seat::Bound(_), .. }) = place {
-            // It is on its way: what changed meanwhile counts when that fails.
+        let Some(entry) = self.pods.get(key) else { return };
+        if let Some(heading) = entry.heading.clone() {
+            // It is being bound as it was, or is bound and we are told late: what is new counts only if that fails.
+            let is_member = matches!(entry.place, Place::Member { .. });
+            if !is_member && entry.place != Place::Foreign(heading.node.clone()) {
+                self.leave(key);
+                self.find_bound(key, pod, &heading.node);
+            }
             return;
         }
         if let Some(owner) = self.owner_to_ask(pod) {

@@ -58,10 +58,25 @@ impl NodeEntry {
 impl World {
     pub(super) fn see_node(&mut self, node: Node) {
         let name: Arc<str> = names_of(&node.metadata).1.into();
-        self.nodes.entry(name.clone()).or_default().node = Some(node);
+        let entry = self.nodes.entry(name.clone()).or_default();
+        let is_new = entry.node.is_none();
+        entry.node = Some(node);
         if self.begun {
             self.tell_node(&name);
+            if is_new {
+                self.stuck.extend(self.bound_to(&name));
+            }
         }
+    }
+
+    /// Pods of ours that are on a node, whether or not the engine has them there.
+    fn bound_to(&self, node: &str) -> Vec<Key> {
+        let bound = self.pods.iter().filter(|(_, entry)| {
+            let told = entry.pod.as_ref().and_then(|pod| pod.spec.node_name.as_deref());
+            let heading = entry.heading.as_ref().map(|heading| &*heading.node);
+            told.or(heading).is_some_and(|at| at == node)
+        });
+        bound.map(|(key, _)| key.clone()).collect()
     }
 
     pub(super) fn see_devices(&mut self, devices: slim::GpuNode) {

@@ -31,6 +31,15 @@ pub(super) struct PodEntry {
     pub(super) depends: Depends,
     /// The node that it is nominated for, as the API server has it.
     pub(super) nominated: Option<Arc<str>>,
+    /// Its binding is under way, or carried out and not told back yet.
+    pub(super) heading: Option<Heading>,
+}
+
+/// Where a binding leads, whatever the engine thinks of it by now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Heading {
+    pub(super) node: Arc<str>,
+    pub(super) plan: u64,
 }
 
 /// Where a pod stands.
@@ -93,6 +102,7 @@ impl World {
         let entry = self.pods.entry(key.clone()).or_insert_with(|| PodEntry::new(&pod, uid));
         entry.nominated = pod.status.nominated_node_name.as_deref().map(Arc::from);
         let same = entry.pod.as_deref().is_some_and(|old| is_same_to_us(old, &pod));
+        let arrives = pod.spec.node_name.is_some() && entry.heading.take().is_some();
         if ours {
             entry.pod = Some(Arc::new(pod));
         } else {
@@ -106,6 +116,9 @@ impl World {
         }
         if let Some(workload) = owner {
             self.own_pod(&workload, &key, finished);
+        }
+        if arrives && matches!(self.pods[&key].place, Place::Foreign(_)) {
+            self.leave(&key);
         }
         if self.begun && !same {
             self.settle(&key);
@@ -235,28 +248,48 @@ impl World {
         let Some(entry) = self.pods.get(&pod.key).filter(|entry| entry.uid == pod.uid) else {
             return;
         };
-        let Place::Member { workload, task, seat: Seat::Binding { node, plan: current } } =
-            entry.place.clone()
-        else {
-            return;
-        };
-        if current != plan {
+        if entry.heading.as_ref().is_none_or(|heading| heading.plan != plan) {
             return;
         }
-        match result {
-            BindResult::Bound => self.confirm(&pod.key, &workload, task, &node),
-            BindResult::Elsewhere(other) => {
-                self.leave(&pod.key);
-                let object = self.pods.get(&pod.key).and_then(|entry| entry.pod.clone());
-                if let Some(object) = object {
-                    self.find_bound(&pod.key, &object, &other);
-                }
+        let planned = match entry.place.clone() {
+            Place::Member { workload, task, seat: Seat::Binding { node, plan: current } } => {
+                (current == plan).then_some((workload, task, node))
             }
-            BindResult::Gone => {
-                self.leave(&pod.key);
-                self.set_aside(&pod.key, because("Gone", "it is being deleted"));
+            _ => None,
+        };
+        let key = &pod.key;
+        match (result, planned) {
+            (BindResult::Bound, Some((workload, task, node))) => {
+                self.confirm(key, &workload, task, &node);
             }
-            BindResult::Refused(why) => self.refuse(&pod.key, &workload, task, &node, &why),
+            (BindResult::Bound, None) => {
+                self.stuck.insert(key.clone());
+            }
+            (BindResult::Elsewhere(node), _) => {
+                self.leave(key);
+                self.head_for(key, Some(Heading { node, plan }));
+                self.stuck.insert(key.clone());
+            }
+            (BindResult::Gone, _) => {
+                self.head_for(key, None);
+                self.leave(key);
+                self.set_aside(key, because("Gone", "it is being deleted"));
+            }
+            (BindResult::Refused(why), Some((workload, task, node))) => {
+                self.head_for(key, None);
+                self.refuse(key, &workload, task, &node, &why);
+            }
+            (BindResult::Refused(_), None) => {
+                self.head_for(key, None);
+                self.leave(key);
+                self.stuck.insert(key.clone());
+            }
+        }
+    }
+
+    pub(super) fn head_for(&mut self, key: &Key, heading: Option<Heading>) {
+        if let Some(entry) = self.pods.get_mut(key) {
+            entry.heading = heading;
         }
     }
 
@@ -416,6 +449,7 @@ impl PodEntry {
             claims: Vec::new(),
             depends: Depends::default(),
             nominated: None,
+            heading: None,
         }
     }
 }

@@ -313,9 +313,17 @@ impl Play {
         self.server.put(kind, value);
     }
 
-    /// Kubelets carry out what they are asked for: pods that are being deleted go.
+    /// Kubelets carry out what they are asked for: pods that are being deleted go, and those that have lost their
+    /// workload.
     pub(super) fn kubelets(&mut self) {
-        let leaving = |pod: &&Value| !pod["metadata"]["deletionTimestamp"].is_null();
+        let workloads: Vec<&Value> = self.server.all(Kind::Workload).collect();
+        let orphaned = |pod: &Value| {
+            let owner = &pod["metadata"]["ownerReferences"][0];
+            owner["kind"] == "GPUWorkload"
+                && !workloads.iter().any(|found| owner["uid"] == uid(found))
+        };
+        let leaving =
+            |pod: &&Value| !pod["metadata"]["deletionTimestamp"].is_null() || orphaned(pod);
         let leaving: Vec<Key> = self.server.all(Kind::Pod).filter(leaving).map(key).collect();
         for key in leaving {
             self.server.remove(Kind::Pod, &key);

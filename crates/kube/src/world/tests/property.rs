@@ -84,7 +84,8 @@ fn cases(usual: u32) -> Config {
     if matches!(config.rng_seed, RngSeed::Random) {
         config.rng_seed = RngSeed::Fixed(42);
     }
-    Config { cases: usual * config.cases / 256, max_shrink_iters: 20_000, ..config }
+    let cases = usual * config.cases / 256;
+    Config { cases, max_shrink_iters: 20_000, failure_persistence: None, ..config }
 }
 
 proptest! {
@@ -270,12 +271,12 @@ impl Stage {
         for round in 0.. {
             self.play.settle_for_long();
             self.check_room();
+            self.play.kubelets();
             let waiting = self.could_start();
             if waiting.is_empty() {
                 break;
             }
             assert!(round < 40, "these could start, and do not: {waiting:?}");
-            self.play.kubelets();
             let bound: Vec<Key> = self
                 .play
                 .server
