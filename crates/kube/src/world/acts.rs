@@ -113,6 +113,8 @@ pub enum Act {
         workload: Key,
         /// Which one of that name.
         uid: Arc<str>,
+        /// Which version of it: what another changes meanwhile is not undone.
+        version: String,
         /// Add it, or remove it.
         add: bool,
         /// All finalizers that it has.
@@ -203,8 +205,8 @@ pub enum Outcome {
     Owner {
         /// The owner.
         uid: Arc<str>,
-        /// Annotations of ours; the nearest owner's win.
-        annotations: BTreeMap<String, String>,
+        /// Annotations of ours; the nearest owner's win. None when nobody could be asked.
+        annotations: Option<BTreeMap<String, String>>,
     },
     /// A pod of a workload was made, or the API server refused it.
     Created {

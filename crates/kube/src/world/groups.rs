@@ -133,9 +133,12 @@ impl World {
         }
     }
 
-    /// The owner of some pods has answered.
-    pub(super) fn see_owner(&mut self, uid: Arc<str>, annotations: BTreeMap<String, String>) {
-        self.owners.insert(uid.clone(), Some(Arc::new(annotations)));
+    /// The owner of some pods has answered; where it could not be asked, it is asked again.
+    pub(super) fn see_owner(&mut self, uid: Arc<str>, said: Option<BTreeMap<String, String>>) {
+        match said {
+            Some(annotations) => self.owners.insert(uid.clone(), Some(Arc::new(annotations))),
+            None => self.owners.remove(&uid),
+        };
         let waiting = self.pods.iter().filter(|(_, entry)| {
             entry.place == Place::Aside(Aside::LookingUp)
                 && entry.pod.as_ref().is_some_and(|pod| {
