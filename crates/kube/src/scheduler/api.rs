@@ -4,10 +4,14 @@ use http::{Method, Request};
 use kube::Client;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::lease::Reign;
 
 /// The longest that one request may take. A leader that cannot renew its lease stops before the lease ends, and
-/// nothing that it sent may arrive later than that.
+/// nothing that it sent may arrive later than that; the API server is told to give up as early.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Why a request did not do what was asked.
@@ -30,6 +34,9 @@ pub(crate) enum Failure {
     /// Too many requests: it names the seconds to wait, or a budget forbids it.
     #[error("{0}")]
     TooMany(String),
+    /// It was not sent: we do not lead any more.
+    #[error("no longer leading")]
+    NotLeading,
     /// Nobody knows whether it was carried out.
     #[error("no answer from the API server: {0}")]
     Unknown(String),
@@ -64,6 +71,43 @@ impl From<kube::Error> for Failure {
 #[derive(Clone)]
 pub(crate) struct Server {
     client: Client,
+    /// Nothing is written when it is over.
+    reign: Option<Reign>,
+    flights: Arc<Flights>,
+}
+
+/// Writes that may still take effect.
+#[derive(Debug, Default)]
+struct Flights {
+    under_way: AtomicUsize,
+    /// Until when a write without an answer may still be carried out.
+    doubtful: Mutex<Option<Instant>>,
+}
+
+impl Flights {
+    fn begin(&self) -> Flight<'_> {
+        self.under_way.fetch_add(1, Ordering::SeqCst);
+        Flight { flights: self, answered: false }
+    }
+
+    fn doubtful(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+        self.doubtful.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A write that is under way.
+struct Flight<'a> {
+    flights: &'a Flights,
+    answered: bool,
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            *self.flights.doubtful() = Some(Instant::now() + TIMEOUT);
+        }
+        self.flights.under_way.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl std::fmt::Debug for Server {
@@ -74,7 +118,23 @@ impl std::fmt::Debug for Server {
 
 impl Server {
     pub(crate) fn new(client: Client) -> Self {
-        Self { client }
+        Self { client, reign: None, flights: Arc::default() }
+    }
+
+    /// The same server, to which we write only while we lead.
+    pub(crate) fn during(&self, reign: &Reign) -> Self {
+        Self { client: self.client.clone(), reign: Some(reign.clone()), flights: Arc::default() }
+    }
+
+    /// Waits until nothing that was written can take effect any more; the reign must be over.
+    pub(crate) async fn settle(&self) {
+        while self.flights.under_way.load(Ordering::SeqCst) > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let doubtful = *self.flights.doubtful();
+        if let Some(until) = doubtful {
+            tokio::time::sleep_until(until.into()).await;
+        }
     }
 
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
@@ -119,6 +179,27 @@ impl Server {
         kind: &str,
         body: Option<&Value>,
     ) -> Result<T, Failure> {
+        if method == Method::GET {
+            return self.ask(method, path, kind, body).await;
+        }
+        // In this order: whoever ends the reign and then finds nothing under way can be sure of it.
+        let mut flight = self.flights.begin();
+        if self.reign.as_ref().is_some_and(|reign| !reign.holds()) {
+            flight.answered = true;
+            return Err(Failure::NotLeading);
+        }
+        let answer = self.ask(method, &with_timeout(path), kind, body).await;
+        flight.answered = !matches!(answer, Err(Failure::Unknown(_)));
+        answer
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        kind: &str,
+        body: Option<&Value>,
+    ) -> Result<T, Failure> {
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         let request = Request::builder()
             .method(method)
@@ -134,6 +215,12 @@ impl Server {
     }
 }
 
+/// The path of a write, with the time after which the API server gives it up.
+fn with_timeout(path: &str) -> String {
+    let sign = if path.contains('?') { '&' } else { '?' };
+    format!("{path}{sign}timeout={}s", TIMEOUT.as_secs())
+}
+
 /// An answer that nobody reads.
 #[derive(serde::Deserialize)]
 pub(crate) struct Ignored {}
@@ -146,4 +233,30 @@ pub(crate) fn core(namespace: &str, plural: &str, name: &str) -> String {
 /// The path of an object of ours in a namespace.
 pub(crate) fn ours(namespace: &str, plural: &str, name: &str) -> String {
     format!("/apis/agentaflow.io/v1/namespaces/{namespace}/{plural}/{name}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_api_server_gives_a_write_up_when_we_do() {
+        let check = |path: &str, sent: &str| assert_eq!(with_timeout(path), sent);
+        check("/api/v1/nodes/a", "/api/v1/nodes/a?timeout=4s");
+        check("/api/v1/pods?fieldManager=me", "/api/v1/pods?fieldManager=me&timeout=4s");
+    }
+
+    #[test]
+    fn a_write_without_an_answer_is_doubtful_and_one_with_an_answer_is_not() {
+        let flights = Flights::default();
+        let mut answered = flights.begin();
+        let unanswered = flights.begin();
+        answered.answered = true;
+        drop(answered);
+        assert_eq!(*flights.doubtful(), None);
+        assert_eq!(flights.under_way.load(Ordering::SeqCst), 1);
+        drop(unanswered);
+        assert!(flights.doubtful().is_some_and(|until| until > Instant::now()));
+        assert_eq!(flights.under_way.load(Ordering::SeqCst), 0);
+    }
 }

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::json;
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 
 use super::api::{Failure, Ignored, Server, core};
 use super::lease::Reign;
@@ -12,7 +13,9 @@ use crate::world::{Bind, BindResult, ClaimAct, Key};
 /// How often a binding is tried when nobody knows what came of it.
 const TRIES: u32 = 5;
 /// How long claims may take to be bound.
-const CLAIMS: Duration = Duration::from_secs(600);
+const CLAIMS: Duration = Duration::from_mins(10);
+/// The first and the longest pause between two looks at claims.
+const LOOKS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 /// Binds a pod. A call without an answer is resolved by reading the pod, never assumed.
 pub(crate) async fn pod(server: &Server, reign: &Reign, bind: &Bind) -> BindResult {
@@ -33,8 +36,8 @@ pub(crate) async fn pod(server: &Server, reign: &Reign, bind: &Bind) -> BindResu
     let mut pause = Duration::from_millis(100);
     let mut last = String::new();
     for _ in 0..TRIES {
-        if !reign.holds() {
-            return BindResult::Refused("no longer leading".to_owned());
+        if !reign.is_open() {
+            return BindResult::Refused(Failure::NotLeading.to_string());
         }
         match server.post::<Ignored>(&path, &body).await {
             Ok(_) => return BindResult::Bound,
@@ -50,7 +53,7 @@ pub(crate) async fn pod(server: &Server, reign: &Reign, bind: &Bind) -> BindResu
             Ok(None) => {}
             Err(error) => last = error.to_string(),
         }
-        tokio::time::sleep(pause).await;
+        reign.pause(pause).await;
         pause = (pause * 3).min(Duration::from_secs(3));
     }
     BindResult::Refused(last)
@@ -60,61 +63,84 @@ pub(crate) async fn pod(server: &Server, reign: &Reign, bind: &Bind) -> BindResu
 async fn read(server: &Server, bind: &Bind) -> Result<Option<BindResult>, Failure> {
     let Key { namespace, name } = &bind.pod.key;
     match server.get::<Pod>(&core(namespace, "pods", name)).await {
-        Ok(pod) => {
-            let same = pod.metadata.uid.as_deref() == Some(&*bind.pod.uid);
-            Ok(match pod.spec.node_name {
-                _ if !same || pod.metadata.deletion_timestamp.is_some() => Some(BindResult::Gone),
-                Some(node) if *node == *bind.node => Some(BindResult::Bound),
-                Some(node) => Some(BindResult::Elsewhere(node.as_str().into())),
-                None => None,
-            })
-        }
+        Ok(pod) => Ok(judge(&pod, bind)),
         Err(Failure::NotFound(_)) => Ok(Some(BindResult::Gone)),
         Err(error) => Err(error),
     }
 }
 
-/// Has the claims of a pod bound for its node, and waits for them.
-pub(crate) async fn claims(server: &Server, reign: &Reign, bind: &Bind) -> Result<(), BindResult> {
+/// A pod that is bound holds its place even while it ends.
+fn judge(pod: &Pod, bind: &Bind) -> Option<BindResult> {
+    if pod.metadata.uid.as_deref() != Some(&*bind.pod.uid) {
+        return Some(BindResult::Gone);
+    }
+    match &pod.spec.node_name {
+        Some(node) if **node == *bind.node => Some(BindResult::Bound),
+        Some(node) => Some(BindResult::Elsewhere(node.as_str().into())),
+        None => pod.metadata.deletion_timestamp.is_some().then_some(BindResult::Gone),
+    }
+}
+
+/// Has the claims of a pod bound for its node, and waits for them. `looks` keeps few from asking at a time.
+pub(crate) async fn claims(
+    server: &Server,
+    reign: &Reign,
+    looks: &Semaphore,
+    bind: &Bind,
+) -> Result<(), BindResult> {
     if bind.claims.is_empty() {
         return Ok(());
     }
+    let over = || BindResult::Refused(Failure::NotLeading.to_string());
+    let permit = looks.acquire().await;
     for (claim, act) in &bind.claims {
+        if !reign.is_open() {
+            return Err(over());
+        }
         let written = match act {
             ClaimAct::Provision => select_node(server, claim, &bind.node).await,
             ClaimAct::Volume(volume) => give_volume(server, claim, volume).await,
         };
         written.map_err(|error| BindResult::Refused(format!("claim `{claim}`: {error}")))?;
     }
+    drop(permit);
     let deadline = Instant::now() + CLAIMS;
+    let [mut pause, longest] = LOOKS;
     loop {
-        if !reign.holds() {
-            return Err(BindResult::Refused("no longer leading".to_owned()));
+        if !reign.is_open() {
+            return Err(over());
         }
-        let mut missing = None;
-        for (claim, _) in &bind.claims {
-            let path = core(&claim.namespace, "persistentvolumeclaims", &claim.name);
-            let bound = match server.get::<PersistentVolumeClaim>(&path).await {
-                Ok(found) => found.status.phase.as_deref() == Some("Bound"),
-                Err(Failure::NotFound(_)) => return Err(BindResult::Gone),
-                Err(_) => false,
-            };
-            if !bound {
-                missing = Some(claim);
-            }
-        }
-        let Some(claim) = missing else { return Ok(()) };
+        let permit = looks.acquire().await;
+        let Some(claim) = unbound_claim(server, bind).await? else { return Ok(()) };
         match read(server, bind).await {
-            Ok(Some(BindResult::Bound)) | Ok(None) | Err(_) => {}
+            Ok(Some(BindResult::Bound) | None) | Err(_) => {}
             Ok(Some(result)) => return Err(result),
         }
+        drop(permit);
         if Instant::now() > deadline {
             let why =
                 format!("claim `{claim}` was not bound within {} minutes", CLAIMS.as_secs() / 60);
             return Err(BindResult::Refused(why));
         }
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        reign.pause(pause).await;
+        pause = (pause * 3 / 2).min(longest);
     }
+}
+
+/// A claim of the pod that is not bound yet.
+async fn unbound_claim<'a>(server: &Server, bind: &'a Bind) -> Result<Option<&'a Key>, BindResult> {
+    for (claim, _) in &bind.claims {
+        let path = core(&claim.namespace, "persistentvolumeclaims", &claim.name);
+        match server.get::<PersistentVolumeClaim>(&path).await {
+            Ok(found) if found.status.phase.as_deref() == Some("Bound") => {}
+            // The pod is still there, and waits for whoever makes the claim again.
+            Err(Failure::NotFound(_)) => {
+                return Err(BindResult::Refused(format!("claim `{claim}` is gone")));
+            }
+            Ok(_) | Err(_) => return Ok(Some(claim)),
+        }
+    }
+    Ok(None)
 }
 
 /// Asks the provisioner to make a volume for this node.
@@ -151,7 +177,11 @@ async fn give_volume(server: &Server, claim: &Key, volume: &str) -> Result<(), F
     }
     let version = found.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
     let body = json!({
-        "metadata": { "resourceVersion": version },
+        "metadata": {
+            "resourceVersion": version,
+            // Not a person's choice: the volume is free again when the claim is gone.
+            "annotations": { "pv.kubernetes.io/bound-by-controller": "yes" },
+        },
         "spec": { "claimRef": {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
@@ -162,4 +192,41 @@ async fn give_volume(server: &Server, claim: &Key, volume: &str) -> Result<(), F
         }},
     });
     server.merge(&path, &body).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::PodRef;
+
+    #[test]
+    fn a_bound_pod_is_bound_even_while_it_ends_and_only_an_unbound_one_is_gone() {
+        let bind = Bind {
+            pod: PodRef { key: Key::new("default", "train-0"), uid: "one".into() },
+            node: "gpu-7".into(),
+            annotations: std::collections::BTreeMap::new(),
+            labels: std::collections::BTreeMap::new(),
+            claims: Vec::new(),
+            plan: 1,
+        };
+        let check = |uid: &str, node: Option<&str>, ending: bool, expected: Option<BindResult>| {
+            let pod = json!({
+                "metadata": {
+                    "name": "train-0",
+                    "namespace": "default",
+                    "uid": uid,
+                    "deletionTimestamp": ending.then_some("2030-01-01T00:00:00Z"),
+                },
+                "spec": { "nodeName": node },
+            });
+            let pod: Pod = serde_json::from_value(pod).expect("a pod");
+            assert_eq!(judge(&pod, &bind), expected, "{uid} {node:?} {ending}");
+        };
+        check("one", Some("gpu-7"), false, Some(BindResult::Bound));
+        check("one", Some("gpu-7"), true, Some(BindResult::Bound));
+        check("one", Some("gpu-8"), true, Some(BindResult::Elsewhere("gpu-8".into())));
+        check("one", None, true, Some(BindResult::Gone));
+        check("one", None, false, None);
+        check("two", Some("gpu-7"), false, Some(BindResult::Gone));
+    }
 }

@@ -15,7 +15,7 @@ pub(crate) async fn tell(server: &Server, identity: &str, note: &Note) -> Result
     let about = &note.about;
     let mut hasher = DefaultHasher::new();
     (&about.uid, note.reason, &note.message).hash(&mut hasher);
-    let name = format!("{:.200}.{:016x}", about.key.name, hasher.finish());
+    let name = name(&about.key.name, hasher.finish());
     let version = if about.kind == "Pod" { "v1" } else { "agentaflow.io/v1" };
     let now = jiff::Timestamp::now();
     let micro = now.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
@@ -55,4 +55,25 @@ async fn again(server: &Server, path: &str, name: &str, now: &str) -> Result<(),
     let count = found.pointer("/series/count").and_then(serde_json::Value::as_u64).unwrap_or(1);
     let body = json!({ "series": { "count": count + 1, "lastObservedTime": now } });
     server.merge(&path, &body).await
+}
+
+/// The name of an event: before a dot there is no other mark.
+fn name(about: &str, said: u64) -> String {
+    let cut = format!("{about:.200}");
+    format!("{}.{said:016x}", cut.trim_end_matches(['-', '.']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_an_event_about_a_long_name_is_one_that_the_api_server_takes() {
+        let check = |about: &str, expected: &str| assert_eq!(name(about, 10), expected);
+        check("train-0", "train-0.000000000000000a");
+        let start = "a".repeat(199);
+        check(&format!("{start}-b"), &format!("{start}.000000000000000a"));
+        check(&format!("{start}.b"), &format!("{start}.000000000000000a"));
+        check(&format!("{start}bc"), &format!("{start}b.000000000000000a"));
+    }
 }

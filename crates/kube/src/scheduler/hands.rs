@@ -2,28 +2,29 @@
 //!
 //! Every write is idempotent, names the uid of its object, and is made only while we lead.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, mpsc};
 
 use super::api::{Failure, Server};
 use super::lease::Reign;
+use super::words::{Word, Words};
 use super::{bind, events, owners, writes};
-use crate::crd::{GpuQueueStatus, GpuWorkloadStatus};
-use crate::world::{Act, Key, Note, Outcome, PodRef};
+use crate::world::{Act, BindResult, Outcome, PodRef};
 
 /// Bindings at a time.
 const BINDINGS: usize = 48;
+/// Pods at a time whose claims are looked at.
+const CLAIMS: usize = 8;
 /// Other changes of pods at a time.
 const CHANGES: usize = 16;
+/// Owners asked at a time.
+const LOOKUPS: usize = 4;
 /// Words to people at a time.
 const WORDS: usize = 4;
 /// The pause between two words to people while bindings are under way, and while none are.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(8)];
-/// Words that wait to be said; more are dropped, oldest first.
-const MAX_NOTES: usize = 20_000;
 
 /// Carries out acts.
 #[derive(Clone, Debug)]
@@ -38,31 +39,16 @@ struct Shared {
     identity: String,
     outcomes: mpsc::UnboundedSender<Outcome>,
     bindings: Semaphore,
+    claims: Semaphore,
     changes: Semaphore,
+    lookups: Semaphore,
     under_way: AtomicUsize,
     binding: AtomicUsize,
     words: Mutex<Words>,
     wake: Notify,
+    /// Somebody has finished speaking.
+    silent: Notify,
     metrics: Arc<super::metrics::Metrics>,
-}
-
-/// What is to be said to people: only the latest about each thing.
-#[derive(Debug, Default)]
-struct Words {
-    statuses: BTreeMap<Key, (Arc<str>, Box<GpuWorkloadStatus>)>,
-    /// Workloads whose status is being written: the next must not overtake it.
-    writing: BTreeSet<Key>,
-    queues: BTreeMap<Arc<str>, Box<GpuQueueStatus>>,
-    conditions: BTreeMap<PodRef, (&'static str, Arc<str>)>,
-    notes: VecDeque<Note>,
-}
-
-/// One thing to say.
-enum Word {
-    Status(Key, Arc<str>, Box<GpuWorkloadStatus>),
-    Queue(Arc<str>, Box<GpuQueueStatus>),
-    Condition(PodRef, &'static str, Arc<str>),
-    Note(Note),
 }
 
 impl Hands {
@@ -79,11 +65,14 @@ impl Hands {
             identity: identity.to_owned(),
             outcomes,
             bindings: Semaphore::new(BINDINGS),
+            claims: Semaphore::new(CLAIMS),
             changes: Semaphore::new(CHANGES),
+            lookups: Semaphore::new(LOOKUPS),
             under_way: AtomicUsize::new(0),
             binding: AtomicUsize::new(0),
             words: Mutex::default(),
             wake: Notify::new(),
+            silent: Notify::new(),
             metrics,
         });
         for _ in 0..WORDS {
@@ -99,8 +88,9 @@ impl Hands {
         }
     }
 
-    /// Waits until nothing that changes pods is under way, or the time is over.
+    /// Begins nothing new, and waits until nothing that changes pods is under way, or the time is over.
     pub(crate) async fn finish(&self, limit: Duration) {
+        self.shared.reign.close();
         let idle = async {
             while self.shared.under_way.load(Ordering::Acquire) > 0 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -113,30 +103,16 @@ impl Hands {
         let shared = &self.shared;
         match act {
             Act::Status { workload, uid, status } => {
-                shared.words().statuses.insert(workload, (uid, status));
-                shared.wake.notify_one();
+                shared.add(Word::Status(workload, uid, status));
             }
-            Act::QueueStatus { queue, status } => {
-                shared.words().queues.insert(queue, status);
-                shared.wake.notify_one();
-            }
+            Act::QueueStatus { queue, status } => shared.add(Word::Queue(queue, status)),
             Act::Explain { pod, reason, message } => {
-                shared.words().conditions.insert(pod, (reason, message));
-                shared.wake.notify_one();
+                shared.add(Word::Condition(pod, reason, message));
             }
-            Act::Note(note) => {
-                let mut words = shared.words();
-                if words.notes.len() >= MAX_NOTES {
-                    words.notes.pop_front();
-                    shared.metrics.dropped_events.inc();
-                }
-                words.notes.push_back(note);
-                drop(words);
-                shared.wake.notify_one();
-            }
+            Act::Note(note) => shared.add(Word::Note(note)),
             Act::Bind(bind) => {
-                shared.words().conditions.remove(&bind.pod);
-                shared.clone().begin(&shared.binding);
+                shared.words().bind(&bind.pod);
+                shared.under_way.fetch_add(1, Ordering::AcqRel);
                 tokio::spawn(shared.clone().bind(bind));
             }
             other => {
@@ -152,125 +128,136 @@ impl Shared {
         self.words.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn begin(self: Arc<Self>, counter: &AtomicUsize) {
-        self.under_way.fetch_add(1, Ordering::AcqRel);
-        counter.fetch_add(1, Ordering::AcqRel);
+    fn add(&self, word: Word) {
+        let dropped = self.words().add(word);
+        for _ in 0..dropped {
+            self.metrics.dropped_events.inc();
+        }
+        self.wake.notify_one();
     }
 
     async fn bind(self: Arc<Self>, bind: Box<crate::world::Bind>) {
         let (pod, plan) = (bind.pod.clone(), bind.plan);
-        let ready = bind::claims(&self.server, &self.reign, &bind).await;
+        let ready = bind::claims(&self.server, &self.reign, &self.claims, &bind).await;
         let result = match ready {
-            Ok(()) => {
-                let _permit = self.bindings.acquire().await;
-                bind::pod(&self.server, &self.reign, &bind).await
-            }
+            Ok(()) => self.bind_pod(&bind).await,
             Err(result) => result,
         };
-        self.metrics.bindings(&result);
-        self.binding.fetch_sub(1, Ordering::AcqRel);
+        let has_node = matches!(result, BindResult::Bound | BindResult::Elsewhere(_));
+        self.words().bound(&pod, has_node);
+        self.wake.notify_one();
         self.under_way.fetch_sub(1, Ordering::AcqRel);
         // A leader no more: whoever leads now reads from the API server what came of it.
-        if self.reign.holds() {
+        if self.reign.is_open() {
+            self.metrics.bindings(&result);
             let _ = self.outcomes.send(Outcome::Bind { pod, plan, result });
         }
     }
 
+    async fn bind_pod(&self, bind: &crate::world::Bind) -> BindResult {
+        let _permit = self.bindings.acquire().await;
+        self.silence(&bind.pod).await;
+        self.binding.fetch_add(1, Ordering::AcqRel);
+        let result = bind::pod(&self.server, &self.reign, bind).await;
+        self.binding.fetch_sub(1, Ordering::AcqRel);
+        result
+    }
+
+    /// Waits until nobody says any more that the pod is not placed.
+    async fn silence(&self, pod: &PodRef) {
+        loop {
+            let silent = self.silent.notified();
+            if !self.words().is_busy(pod) {
+                return;
+            }
+            silent.await;
+        }
+    }
+
     async fn change(self: Arc<Self>, act: Act) {
-        let permit = self.changes.acquire().await;
         let outcome = match act {
-            Act::Create { workload, name, body } => {
-                Some(writes::create(&self.server, &self.reign, workload, name, &body).await)
-            }
-            Act::Delete { pod, grace } => {
-                writes::delete(&self.server, &self.reign, &pod, grace).await;
-                None
-            }
-            Act::DeleteOrphan { pod, node } => {
-                writes::delete_orphan(&self.server, &self.reign, &pod, &node).await;
-                None
-            }
+            // It may take long: a budget says when.
             Act::Evict { pod, .. } => {
-                // It may take long: a budget says when.
-                drop(permit);
                 let failed = writes::evict(&self.server, &self.reign, &pod).await;
                 failed.map(|why| Outcome::EvictionFailed { pod, why })
             }
-            Act::Nominate { pod, node } => {
-                writes::nominate(&self.server, &self.reign, &pod, node.as_deref()).await;
-                None
-            }
             Act::LookUp(owner) => {
-                let (namespace, uid) = (owner.namespace.clone(), owner.uid.clone());
-                let annotations =
-                    Some(owners::annotations(&self.server, &self.reign, &owner).await);
-                Some(Outcome::Owner { namespace, uid, annotations })
+                let _permit = self.lookups.acquire().await;
+                let annotations = owners::annotations(&self.server, &self.reign, &owner).await;
+                Some(Outcome::Owner { namespace: owner.namespace, uid: owner.uid, annotations })
             }
-            Act::Finalizer { workload, uid, add, present } => {
-                writes::finalizer(&self.server, &self.reign, &workload, &uid, add, present).await;
-                None
+            other => {
+                let _permit = self.changes.acquire().await;
+                self.write(other).await
             }
-            _ => None,
         };
         self.under_way.fetch_sub(1, Ordering::AcqRel);
-        if let Some(outcome) = outcome.filter(|_| self.reign.holds()) {
+        if let Some(outcome) = outcome.filter(|_| self.reign.is_open()) {
             let _ = self.outcomes.send(outcome);
         }
+    }
+
+    async fn write(&self, act: Act) -> Option<Outcome> {
+        let (server, reign) = (&self.server, &self.reign);
+        match act {
+            Act::Create { workload, name, body } => {
+                return Some(writes::create(server, reign, workload, name, &body).await);
+            }
+            Act::Delete { pod, grace } => writes::delete(server, reign, &pod, grace).await,
+            Act::DeleteOrphan { pod, node } => {
+                writes::delete_orphan(server, reign, &pod, &node).await;
+            }
+            Act::Nominate { pod, node } => {
+                writes::nominate(server, reign, &pod, node.as_deref()).await;
+            }
+            Act::Finalizer { workload, uid, version, add, present } => {
+                let about = writes::Revision { workload: &workload, uid: &uid, version: &version };
+                writes::finalizer(server, reign, about, add, present).await;
+            }
+            _ => {}
+        }
+        None
     }
 
     /// Says what is to be said, slowly while bindings are under way.
     async fn speak(self: Arc<Self>) {
         loop {
-            let word = self.words().next();
+            let (word, resting) = {
+                let mut words = self.words();
+                (words.next(Instant::now()), words.is_resting())
+            };
             let Some(word) = word else {
                 tokio::select! {
                     () = self.wake.notified() => continue,
+                    () = tokio::time::sleep(Duration::from_millis(250)), if resting => continue,
                     () = self.reign.over.cancelled() => return,
                 }
             };
             if !self.reign.holds() {
                 return;
             }
-            self.say(word).await;
+            let again = self.say(&word).await;
+            self.words().said(word, again, Instant::now());
+            self.silent.notify_waiters();
             let busy = self.binding.load(Ordering::Acquire) > 0;
             tokio::time::sleep(PAUSES[usize::from(!busy)]).await;
         }
     }
 
-    async fn say(&self, word: Word) {
-        match word {
+    /// Says it; tells whether it is worth saying again.
+    async fn say(&self, word: &Word) -> bool {
+        let (said, what) = match word {
             Word::Status(workload, uid, status) => {
-                let said = writes::status(&self.server, &workload, &uid, &status).await;
-                let again = Self::again(said, "workload status");
-                let mut words = self.words();
-                words.writing.remove(&workload);
-                if again {
-                    words.statuses.entry(workload).or_insert((uid, status));
-                }
-                drop(words);
-                self.wake.notify_one();
+                (writes::status(&self.server, workload, uid, status).await, "workload status")
             }
             Word::Queue(queue, status) => {
-                let said = writes::queue_status(&self.server, &queue, &status).await;
-                if Self::again(said, "queue status") {
-                    self.words().queues.entry(queue).or_insert(status);
-                }
+                (writes::queue_status(&self.server, queue, status).await, "queue status")
             }
             Word::Condition(pod, reason, message) => {
-                let said = writes::condition(&self.server, &pod, reason, &message).await;
-                if Self::again(said, "pod condition") {
-                    self.words().conditions.entry(pod).or_insert((reason, message));
-                }
+                (writes::condition(&self.server, pod, reason, message).await, "pod condition")
             }
-            Word::Note(note) => {
-                let said = events::tell(&self.server, &self.identity, &note).await;
-                let _ = Self::again(said, "event");
-            }
-        }
-    }
-
-    /// Whether it is worth saying again.
-    fn again(said: Result<(), Failure>, what: &'static str) -> bool {
+            Word::Note(note) => (events::tell(&self.server, &self.identity, note).await, "event"),
+        };
         match said {
             Ok(()) | Err(Failure::NotFound(_) | Failure::Conflict(_)) => false,
             Err(error) => {
@@ -278,23 +265,5 @@ impl Shared {
                 error.is_passing()
             }
         }
-    }
-}
-
-impl Words {
-    /// Workloads first, then pods, then events.
-    fn next(&mut self) -> Option<Word> {
-        let free = self.statuses.keys().find(|key| !self.writing.contains(*key)).cloned();
-        if let Some((key, (uid, status))) = free.and_then(|key| self.statuses.remove_entry(&key)) {
-            self.writing.insert(key.clone());
-            return Some(Word::Status(key, uid, status));
-        }
-        if let Some((pod, (reason, message))) = self.conditions.pop_first() {
-            return Some(Word::Condition(pod, reason, message));
-        }
-        if let Some((queue, status)) = self.queues.pop_first() {
-            return Some(Word::Queue(queue, status));
-        }
-        self.notes.pop_front().map(Word::Note)
     }
 }

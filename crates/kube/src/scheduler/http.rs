@@ -7,8 +7,8 @@ use axum::routing::get;
 use axum::{Json, Router};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +16,7 @@ use super::metrics::Metrics;
 use crate::world::{Answer, Key};
 
 /// A loop that has not turned for so long is stuck.
-const STUCK: Duration = Duration::from_secs(60);
+const STUCK: Duration = Duration::from_mins(1);
 
 /// A question to whoever holds the world.
 #[derive(Debug)]
@@ -32,32 +32,40 @@ pub(crate) struct Question {
 pub(crate) struct Health {
     pub(crate) metrics: Arc<Metrics>,
     questions: mpsc::Sender<Question>,
-    /// When the loop last turned, in milliseconds since the epoch; -1 while we do not lead.
-    turned: Arc<AtomicI64>,
-    ready: CancellationToken,
+    /// When this replica started; the clock on the wall may jump.
+    started: Instant,
+    /// When the loop last turned, in milliseconds since the start; [`NEVER`] while we do not lead.
+    turned: Arc<AtomicU64>,
+    ready: Arc<AtomicBool>,
 }
+
+/// The loop has not turned yet.
+const NEVER: u64 = u64::MAX;
 
 impl Health {
     pub(crate) fn new(metrics: Arc<Metrics>) -> (Self, mpsc::Receiver<Question>) {
         let (questions, asked) = mpsc::channel(64);
-        let turned = Arc::new(AtomicI64::new(-1));
-        (Self { metrics, questions, turned, ready: CancellationToken::new() }, asked)
+        let (turned, ready) = (Arc::new(AtomicU64::new(NEVER)), Arc::default());
+        (Self { metrics, questions, started: Instant::now(), turned, ready }, asked)
     }
 
     /// The loop turned.
     pub(crate) fn turn(&self) {
-        self.turned.store(jiff::Timestamp::now().as_millisecond(), Ordering::Relaxed);
+        self.turned.store(self.age(), Ordering::Relaxed);
     }
 
-    /// Everything has been listed, or another leads: this replica does what it is there for.
-    pub(crate) fn set_ready(&self) {
-        self.ready.cancel();
+    /// Whether this replica does what it is there for: another leads, or we do and everything has been listed.
+    pub(crate) fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Relaxed);
+    }
+
+    fn age(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
     }
 
     fn is_stuck(&self) -> bool {
         let turned = self.turned.load(Ordering::Relaxed);
-        let now = jiff::Timestamp::now().as_millisecond();
-        turned >= 0 && now - turned > STUCK.as_millis() as i64
+        turned != NEVER && u128::from(self.age().saturating_sub(turned)) > STUCK.as_millis()
     }
 }
 
@@ -107,7 +115,7 @@ async fn healthz(State(health): State<Health>) -> Response {
 }
 
 async fn readyz(State(health): State<Health>) -> Response {
-    if health.ready.is_cancelled() && !health.is_stuck() {
+    if health.ready.load(Ordering::Relaxed) && !health.is_stuck() {
         return "ok\n".into_response();
     }
     (StatusCode::SERVICE_UNAVAILABLE, "not everything has been listed yet\n").into_response()

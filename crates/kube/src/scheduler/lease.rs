@@ -21,20 +21,29 @@ pub(crate) const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// How often it renews, or looks whether the lease is free.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Whether we lead, as writers ask before every write.
+/// Whether we lead, as writers ask before every write. A reign that has lapsed never comes back.
 #[derive(Clone, Debug)]
 pub(crate) struct Reign {
     started: Instant,
-    /// Milliseconds after `started`; zero when we do not lead.
+    /// Milliseconds after `started`.
     until: Arc<AtomicU64>,
     /// Ends when we no longer lead.
     pub(crate) over: CancellationToken,
+    /// Ends when nothing new is to be begun, because we are about to hand over.
+    closing: CancellationToken,
 }
 
 impl Reign {
-    /// Whether we lead now.
-    pub(crate) fn holds(&self) -> bool {
-        self.started.elapsed().as_millis() < u128::from(self.until.load(Ordering::Acquire))
+    /// A reign that began with a request sent at this time.
+    fn new(asked: Instant) -> Self {
+        let reign = Self {
+            started: asked,
+            until: Arc::default(),
+            over: CancellationToken::new(),
+            closing: CancellationToken::new(),
+        };
+        reign.set_until(asked);
+        reign
     }
 
     /// How long we may lead without another renewal.
@@ -43,14 +52,80 @@ impl Reign {
         until.saturating_sub(self.started.elapsed())
     }
 
-    fn extend(&self, from: Instant) {
-        let until = from.duration_since(self.started) + RENEW_DEADLINE;
+    /// Whether we lead now.
+    pub(crate) fn holds(&self) -> bool {
+        self.holds_at(Instant::now())
+    }
+
+    /// Whether we lead, and are not about to hand over.
+    pub(crate) fn is_open(&self) -> bool {
+        self.holds() && !self.closing.is_cancelled()
+    }
+
+    /// Nothing new is begun from now on.
+    pub(crate) fn close(&self) {
+        self.closing.cancel();
+    }
+
+    /// Waits; not longer than there is something to wait for.
+    pub(crate) async fn pause(&self, length: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(length) => {}
+            () = self.closing.cancelled() => {}
+            () = self.over.cancelled() => {}
+        }
+    }
+
+    fn holds_at(&self, now: Instant) -> bool {
+        let age = now.saturating_duration_since(self.started).as_millis();
+        let lapsed = age >= u128::from(self.until.load(Ordering::Acquire));
+        if lapsed {
+            self.over.cancel();
+        }
+        !self.over.is_cancelled()
+    }
+
+    /// The lease was renewed, by a request sent at `asked` and answered at `now`; says whether that was in time.
+    fn extend(&self, asked: Instant, now: Instant) -> bool {
+        let holds = self.holds_at(now);
+        if holds {
+            self.set_until(asked);
+        }
+        holds
+    }
+
+    fn set_until(&self, asked: Instant) {
+        let until = asked.saturating_duration_since(self.started) + RENEW_DEADLINE;
         self.until.store(until.as_millis() as u64, Ordering::Release);
     }
 
     fn end(&self) {
-        self.until.store(0, Ordering::Release);
         self.over.cancel();
+    }
+}
+
+/// A lease as a follower last saw it change.
+#[derive(Debug)]
+struct Seen {
+    spec: Spec,
+    since: Instant,
+}
+
+impl Seen {
+    /// For how long at least the lease has been as it is, by a read sent at `asked` and answered at `answered`.
+    fn unchanged(
+        seen: &mut Option<Self>,
+        spec: &Spec,
+        asked: Instant,
+        answered: Instant,
+    ) -> Duration {
+        match seen {
+            Some(seen) if seen.spec == *spec => asked.saturating_duration_since(seen.since),
+            _ => {
+                *seen = Some(Self { spec: spec.clone(), since: answered });
+                Duration::ZERO
+            }
+        }
     }
 }
 
@@ -94,30 +169,24 @@ impl Lease {
 
     /// Waits until we lead. Gives up only when `stop` does.
     pub(crate) async fn acquire(&self, stop: &CancellationToken) -> Option<Reign> {
-        let mut seen: Option<(Spec, Instant)> = None;
+        let mut seen: Option<Seen> = None;
         let mut said = false;
         while !stop.is_cancelled() {
             let asked = Instant::now();
             match self.try_acquire(&mut seen, asked).await {
                 Ok(true) => {
-                    let reign = Reign {
-                        started: asked,
-                        until: Arc::default(),
-                        over: CancellationToken::new(),
-                    };
-                    reign.extend(asked);
                     tracing::info!(identity = self.identity, "leading");
-                    return Some(reign);
+                    return Some(Reign::new(asked));
                 }
                 Ok(false) => {
-                    let holder = seen.as_ref().and_then(|(spec, _)| spec.holder_identity.clone());
+                    let holder = seen.as_ref().and_then(|seen| seen.spec.holder_identity.clone());
                     if !said {
                         tracing::info!(holder, "another leads; waiting");
                         said = true;
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(%error, lease = self.name, "cannot read or take the lease")
+                    tracing::warn!(%error, lease = self.name, "cannot read or take the lease");
                 }
             }
             tokio::select! {
@@ -128,8 +197,8 @@ impl Lease {
         None
     }
 
-    /// Keeps the reign until it is lost, or until `stop`; then the lease is given back.
-    pub(crate) async fn keep(&self, reign: &Reign, stop: &CancellationToken) {
+    /// Keeps the reign until it is lost, or until `stop`; ends it, and says whether the lease is still ours.
+    pub(crate) async fn keep(&self, reign: &Reign, stop: &CancellationToken) -> bool {
         loop {
             tokio::select! {
                 () = tokio::time::sleep(RETRY.min(reign.left())) => {}
@@ -137,38 +206,42 @@ impl Lease {
             }
             let asked = Instant::now();
             // An answer that comes when we lead no more is not worth waiting for.
-            match tokio::time::timeout(reign.left(), self.renew()).await {
-                Ok(Ok(true)) => reign.extend(asked),
+            let renewed = tokio::time::timeout(reign.left(), self.renew()).await;
+            let in_time = match renewed {
+                Ok(Ok(true)) => reign.extend(asked, Instant::now()),
                 Ok(Ok(false)) => {
                     tracing::error!("another has taken the lease");
-                    break;
+                    reign.end();
+                    return false;
                 }
-                Ok(Err(error)) => tracing::warn!(%error, "cannot renew the lease"),
-                Err(_) => {}
-            }
-            if !reign.holds() {
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "cannot renew the lease");
+                    reign.holds()
+                }
+                Err(_) => reign.holds(),
+            };
+            if !in_time {
                 tracing::error!("the lease could not be renewed in time");
                 break;
             }
         }
-        let lost = !reign.holds();
+        let held = reign.holds();
         reign.end();
-        if stop.is_cancelled() && !lost {
-            if let Err(error) = self.release().await {
-                tracing::warn!(%error, "cannot give the lease back");
-            }
+        held
+    }
+
+    /// Gives the lease back, so that another need not wait. Nothing that we sent may be under way any more.
+    pub(crate) async fn give_back(&self) {
+        if let Err(error) = self.release().await {
+            tracing::warn!(%error, "cannot give the lease back");
         }
     }
 
-    async fn try_acquire(
-        &self,
-        seen: &mut Option<(Spec, Instant)>,
-        now: Instant,
-    ) -> Result<bool, Failure> {
+    async fn try_acquire(&self, seen: &mut Option<Seen>, asked: Instant) -> Result<bool, Failure> {
         let lease = match self.read().await {
             Ok(lease) => lease,
             Err(Failure::NotFound(_)) => {
-                let body = self.body("", self.spec(0, None));
+                let body = self.body("", &self.spec(0, None));
                 let path =
                     format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", self.namespace);
                 return match self.server.post::<LeaseObject>(&path, &body).await {
@@ -181,18 +254,12 @@ impl Lease {
         };
         let holder = lease.spec.holder_identity.as_deref().unwrap_or_default();
         let length = lease.spec.lease_duration_seconds.unwrap_or(0).clamp(0, 3600) as u64;
-        let unchanged = match seen {
-            Some((spec, since)) if *spec == lease.spec => now.duration_since(*since),
-            _ => {
-                *seen = Some((lease.spec.clone(), now));
-                Duration::ZERO
-            }
-        };
+        let unchanged = Seen::unchanged(seen, &lease.spec, asked, Instant::now());
         let free = holder.is_empty() || holder == self.identity;
         if !free && unchanged < Duration::from_secs(length) {
             return Ok(false);
         }
-        let transitions = lease.spec.lease_transitions.unwrap_or(0) + 1;
+        let transitions = lease.spec.lease_transitions.unwrap_or(0).saturating_add(1);
         self.replace(&lease.metadata.resource_version, self.spec(transitions, None)).await
     }
 
@@ -204,7 +271,7 @@ impl Lease {
         let transitions = lease.spec.lease_transitions.unwrap_or(0);
         let spec = self.spec(transitions, lease.spec.acquire_time.clone());
         // A conflict may be an earlier renewal of our own that arrived late: the next look tells.
-        let body = self.body(&lease.metadata.resource_version, spec);
+        let body = self.body(&lease.metadata.resource_version, &spec);
         self.server.put::<LeaseObject>(&self.path(), &body).await.map(|_| true)
     }
 
@@ -222,7 +289,7 @@ impl Lease {
     }
 
     async fn replace(&self, version: &str, spec: Spec) -> Result<bool, Failure> {
-        match self.server.put::<LeaseObject>(&self.path(), &self.body(version, spec)).await {
+        match self.server.put::<LeaseObject>(&self.path(), &self.body(version, &spec)).await {
             Ok(_) => Ok(true),
             Err(Failure::Conflict(_)) => Ok(false),
             Err(error) => Err(error),
@@ -247,7 +314,7 @@ impl Lease {
         }
     }
 
-    fn body(&self, version: &str, spec: Spec) -> serde_json::Value {
+    fn body(&self, version: &str, spec: &Spec) -> serde_json::Value {
         let mut body = json!({
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -258,5 +325,70 @@ impl Lease {
             body["metadata"]["resourceVersion"] = version.into();
         }
         body
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_reign_lasts_until_its_deadline_and_no_renewal_revives_it() {
+        // Renewals, as seconds when each was sent and answered, and a second at which somebody asks.
+        let check = |renewals: &[(u32, u32)], asked: u32, holds: bool| {
+            let start = Instant::now();
+            let reign = Reign::new(start);
+            for (sent, answered) in renewals {
+                reign.extend(start + SECOND * *sent, start + SECOND * *answered);
+            }
+            let found = reign.holds_at(start + SECOND * asked);
+            assert_eq!(found, holds, "renewals {renewals:?}, asked at {asked}");
+            assert_eq!(reign.over.is_cancelled(), !holds);
+        };
+        check(&[], 9, true);
+        check(&[], 10, false);
+        check(&[(8, 9)], 17, true);
+        check(&[(8, 9)], 18, false);
+        // It counts from when the renewal was sent.
+        check(&[(2, 6)], 12, false);
+        // The answer came after the deadline: it is over, whatever the answer says.
+        check(&[(9, 11)], 12, false);
+        check(&[(9, 11), (12, 13)], 14, false);
+    }
+
+    #[test]
+    fn a_reign_that_was_seen_to_be_over_stays_over() {
+        let start = Instant::now();
+        let reign = Reign::new(start);
+        assert!(!reign.holds_at(start + SECOND * 10));
+        assert!(!reign.extend(start + SECOND, start + SECOND * 2));
+        assert!(!reign.holds_at(start + SECOND * 2));
+    }
+
+    #[test]
+    fn a_reign_that_closes_begins_nothing_but_still_holds() {
+        let reign = Reign::new(Instant::now());
+        assert!(reign.is_open());
+        reign.close();
+        assert!(!reign.is_open());
+        assert!(reign.holds());
+    }
+
+    #[test]
+    fn a_follower_counts_from_the_answer_of_one_look_to_the_question_of_the_next() {
+        let start = Instant::now();
+        let spec = |renewed: &str| Spec { renew_time: Some(renewed.to_owned()), ..Spec::default() };
+        let mut seen = None;
+        let mut look = |renewed: &str, asked: u32, answered: u32| {
+            let (asked, answered) = (start + SECOND * asked, start + SECOND * answered);
+            Seen::unchanged(&mut seen, &spec(renewed), asked, answered)
+        };
+        assert_eq!(look("one", 0, 3), Duration::ZERO);
+        assert_eq!(look("one", 5, 6), SECOND * 2);
+        assert_eq!(look("one", 18, 21), SECOND * 15);
+        assert_eq!(look("two", 22, 23), Duration::ZERO);
+        assert_eq!(look("two", 24, 25), SECOND);
     }
 }

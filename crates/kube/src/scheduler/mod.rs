@@ -5,6 +5,8 @@
 
 mod api;
 mod bind;
+mod clock;
+mod describe;
 mod events;
 mod hands;
 mod http;
@@ -14,9 +16,10 @@ mod metrics;
 mod owners;
 mod priorities;
 mod watch;
+mod words;
 mod writes;
 
-use agentaflow_engine::{Snapshot, Time};
+use agentaflow_engine::Snapshot;
 use kube::Client;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -25,9 +28,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::names;
-use crate::world::{Change, Outcome, Settings, World};
+use crate::world::{Outcome, Settings, World};
 use api::{Failure, Server};
+use clock::Clock;
 use hands::Hands;
 use http::{Health, Question};
 use lease::{Lease, Reign};
@@ -41,8 +44,8 @@ const MEMORY: Duration = Duration::from_secs(20);
 const CENSUS: Duration = Duration::from_millis(500);
 /// How much is taken in before the engine is asked.
 const BATCH: usize = 4096;
-/// How long unfinished writes may take when we stop.
-const GOODBYE: Duration = Duration::from_secs(5);
+/// How many questions are answered before the engine is asked.
+const QUESTIONS: usize = 64;
 
 /// How a replica is run.
 #[derive(Clone, Debug)]
@@ -93,20 +96,26 @@ pub async fn run(
     let server = Server::new(client.clone());
     let lease = Lease::new(server.clone(), &options.namespace, &options.lease, &options.identity);
     // A follower is ready: it is there to take over.
-    health.set_ready();
+    health.set_ready(true);
     let Some(reign) = lease.acquire(&stop).await else { return Ok(()) };
+    health.set_ready(false);
     metrics.set_leading(true);
     let done = CancellationToken::new();
     let keeper = {
         let (lease, reign, done) = (lease.clone(), reign.clone(), done.clone());
         tokio::spawn(async move { lease.keep(&reign, &done).await })
     };
+    let server = server.during(&reign);
     priorities::ensure(&server).await;
-    let leader = Leader::new(options, client, server, reign.clone(), health);
+    let leader = Leader::new(options, client, server.clone(), reign, health);
     let lost = leader.lead(questions, &stop).await;
     done.cancel();
-    let _ = keeper.await;
+    let ours = keeper.await.unwrap_or(false);
     metrics.set_leading(false);
+    if ours {
+        server.settle().await;
+        lease.give_back().await;
+    }
     if lost { Err(SchedulerError::Lost) } else { Ok(()) }
 }
 
@@ -136,11 +145,13 @@ fn serve(
 struct Leader {
     options: Options,
     client: Client,
+    server: Server,
     reign: Reign,
     health: Health,
     hands: Hands,
     outcomes: mpsc::UnboundedReceiver<Outcome>,
     memory: Memory,
+    clock: Clock,
     missing: BTreeSet<&'static str>,
 }
 
@@ -150,9 +161,10 @@ impl Leader {
         let memory =
             Memory::new(server.clone(), &options.namespace, &format!("{}-memory", options.lease));
         let metrics = health.metrics.clone();
-        let hands = Hands::new(server, reign.clone(), &options.identity, sender, metrics);
+        let hands = Hands::new(server.clone(), reign.clone(), &options.identity, sender, metrics);
         let missing = watch::REQUIRED.into_iter().collect();
-        Self { options, client, reign, health, hands, outcomes, memory, missing }
+        let clock = Clock::new();
+        Self { options, client, server, reign, health, hands, outcomes, memory, clock, missing }
     }
 
     /// Leads until `stop`, or until the lease is lost, which it says.
@@ -162,12 +174,15 @@ impl Leader {
         stop: &CancellationToken,
     ) -> bool {
         let remembered = self.remember(stop).await;
-        self.options.settings.kueue = watch::serves_group(&self.client, names::KUEUE_GROUP).await;
+        let served = watch::probe(&self.server, &self.reign, stop).await;
+        self.options.settings.kueue = served.kueue;
+        self.missing.extend(served.required());
         let mut world = World::new(self.options.settings.clone(), remembered);
         let (feeder, mut feeds) = mpsc::channel(BATCH);
         let watching = CancellationToken::new();
         let (namespace, config) = (&self.options.namespace, &self.options.config);
-        watch::watch_all(&self.client, namespace, config, &feeder, &watching);
+        let sources = watch::Sources { client: &self.client, server: &self.server, served };
+        sources.watch_all(namespace, config, &feeder, &watching);
         drop(feeder);
         let mut changes = Vec::with_capacity(BATCH);
         let mut wake = Instant::now() + self.options.interval;
@@ -179,18 +194,23 @@ impl Leader {
                 () = self.reign.over.cancelled() => break true,
                 count = feeds.recv_many(&mut changes, BATCH) => if count == 0 { break true },
                 Some(outcome) = self.outcomes.recv() => self.take_outcomes(&mut world, outcome),
+                () = tokio::time::sleep_until(wake.into()) => {}
                 Some(question) = questions.recv() => {
-                    let _ = question.answer.send(world.explain(&question.key));
+                    self.health.turn();
+                    answer(&mut world, question);
                     continue;
                 }
-                () = tokio::time::sleep_until(wake.into()) => {}
             }
             self.health.turn();
+            for _ in 0..QUESTIONS {
+                let Ok(question) = questions.try_recv() else { break };
+                answer(&mut world, question);
+            }
             for feed in changes.drain(..) {
                 self.take_in(&mut world, feed);
             }
             while let Ok(outcome) = self.outcomes.try_recv() {
-                world.done(now(), outcome);
+                world.done(self.clock.now(), outcome);
             }
             wake = Instant::now() + self.turn(&mut world);
             if counted.elapsed() >= CENSUS {
@@ -207,7 +227,7 @@ impl Leader {
         if lost {
             return true;
         }
-        self.hands.finish(GOODBYE).await;
+        self.hands.finish(api::TIMEOUT).await;
         if self.missing.is_empty()
             && let Err(error) = self.memory.write(&self.reign, &world.memory()).await
         {
@@ -242,23 +262,24 @@ impl Leader {
     }
 
     fn take_outcomes(&mut self, world: &mut World, first: Outcome) {
-        world.done(now(), first);
+        world.done(self.clock.now(), first);
         while let Ok(outcome) = self.outcomes.try_recv() {
-            world.done(now(), outcome);
+            world.done(self.clock.now(), outcome);
         }
     }
 
     fn take_in(&mut self, world: &mut World, feed: Feed) {
         match feed {
             Feed::Change(change) => {
-                debug_change(&change);
-                world.apply(now(), change);
+                tracing::trace!(change = %describe::Seen(&change), "seen");
+                world.apply(self.clock.now(), change);
             }
             Feed::Config(map) => self.configure(world, map.and_then(|map| map.data)),
             Feed::Listed(kind) => {
                 if self.missing.remove(kind) && self.missing.is_empty() {
                     let began = Instant::now();
-                    world.begin(now());
+                    world.begin(self.clock.now());
+                    self.health.set_ready(true);
                     tracing::info!(took = ?began.elapsed(), "everything is listed; deciding");
                 }
             }
@@ -286,7 +307,7 @@ impl Leader {
     /// One pass; says how long to wait for the next.
     fn turn(&self, world: &mut World) -> Duration {
         let began = Instant::now();
-        let step = world.step(now());
+        let step = world.step(self.clock.now());
         if self.missing.is_empty() {
             self.health.metrics.pass(began.elapsed());
         }
@@ -295,21 +316,20 @@ impl Leader {
             tracing::warn!(?event, %why, "the engine did not take a change");
         }
         for act in &step.acts {
-            tracing::debug!(?act, "decided");
+            tracing::debug!(act = %describe::Deed(act), "decided");
         }
         self.hands.give(step.acts);
-        let until = step.wake.map(|wake| Duration::from_millis(wake.0.saturating_sub(now().0)));
+        let until =
+            step.wake.map(|wake| Duration::from_millis(wake.0.saturating_sub(self.clock.now().0)));
         until
             .map_or(self.options.interval, |until| until.min(self.options.interval))
             .max(Duration::from_millis(1))
     }
 }
 
-fn debug_change(change: &Change) {
-    tracing::trace!(?change, "seen");
-}
-
-/// The time as the engine counts it.
-fn now() -> Time {
-    Time(jiff::Timestamp::now().as_millisecond().max(0) as u64)
+/// Answers a question, unless nobody waits for the answer any more.
+fn answer(world: &mut World, question: Question) {
+    if !question.answer.is_closed() {
+        let _ = question.answer.send(world.explain(&question.key));
+    }
 }

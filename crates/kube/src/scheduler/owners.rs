@@ -2,16 +2,19 @@
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::api::{Failure, Server};
 use super::lease::Reign;
-use super::writes::persist;
 use crate::names;
 use crate::slim;
 use crate::world::Owner;
 
 /// How far up we ask: pod, `ReplicaSet`, Deployment, and one above.
 const LEVELS: usize = 3;
+/// How long to wait before asking again when there was no answer.
+const PAUSES: [Duration; 3] =
+    [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 
 #[derive(Deserialize)]
 struct Resources {
@@ -24,18 +27,18 @@ struct Served {
     kind: String,
 }
 
-/// Annotations of ours on a pod's owner and its owners; the nearest wins. What may not be read says nothing; an API
-/// server that does not answer is asked again.
+/// Annotations of ours on a pod's owner and its owners; the nearest wins. What may not be read says nothing; none
+/// when there was no answer.
 pub(crate) async fn annotations(
     server: &Server,
     reign: &Reign,
     owner: &Owner,
-) -> BTreeMap<String, String> {
+) -> Option<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     let mut next = Some(owner.clone());
     for _ in 0..LEVELS {
         let Some(owner) = next.take() else { break };
-        let Some(object) = read(server, reign, &owner).await else { break };
+        let Some(object) = persist(server, reign, &owner).await.ok()? else { break };
         for (name, value) in object.metadata.annotations.into_iter().flatten() {
             if name.starts_with(names::PREFIX) && is_read(&name) {
                 found.entry(name).or_insert(value);
@@ -50,7 +53,32 @@ pub(crate) async fn annotations(
             uid: above.uid.as_str().into(),
         });
     }
-    found
+    Some(found)
+}
+
+/// Reads an owner, a few times where there is no answer; none when there is none to be read.
+async fn persist(
+    server: &Server,
+    reign: &Reign,
+    owner: &Owner,
+) -> Result<Option<slim::Owner>, Failure> {
+    let mut pauses = PAUSES.into_iter();
+    loop {
+        match read(server, owner).await {
+            Ok(found) => return Ok(found),
+            Err(error) => {
+                tracing::debug!(kind = owner.kind, name = owner.name, %error, "cannot read an owner");
+                if !error.is_passing() {
+                    return Ok(None);
+                }
+                let Some(pause) = pauses.next() else { return Err(error) };
+                reign.pause(pause).await;
+                if !reign.is_open() {
+                    return Err(error);
+                }
+            }
+        }
+    }
 }
 
 /// Only what people may write there: what the scheduler writes itself is not inherited.
@@ -66,35 +94,88 @@ fn is_read(name: &str) -> bool {
     read.contains(&name)
 }
 
-async fn read(server: &Server, reign: &Reign, owner: &Owner) -> Option<slim::Owner> {
-    let base = match owner.api_version.split_once('/') {
-        Some((group, version)) => format!("/apis/{group}/{version}"),
-        None => format!("/api/{}", owner.api_version),
+async fn read(server: &Server, owner: &Owner) -> Result<Option<slim::Owner>, Failure> {
+    let Some(base) = base(&owner.api_version) else { return Ok(None) };
+    let plural = match known(&base, &owner.kind) {
+        Some(known) => Some(known.to_owned()),
+        None => plural(server, &base, &owner.kind).await?,
     };
-    let plural = plural(server, reign, &base, &owner.kind).await?;
-    let path = format!("{base}/namespaces/{}/{plural}/{}", owner.namespace, owner.name);
-    let found = persist(reign, || server.get::<slim::Owner>(&path)).await;
-    if let Err(error) = &found {
-        tracing::debug!(kind = owner.kind, name = owner.name, %error, "cannot read an owner");
+    let Some(plural) = plural.filter(|plural| is_plain(plural)) else { return Ok(None) };
+    if !is_plain(&owner.namespace) || !is_plain(&owner.name) {
+        return Ok(None);
     }
-    found.ok().filter(|found| found.metadata.uid.as_deref() == Some(&*owner.uid))
+    let path = format!("{base}/namespaces/{}/{plural}/{}", owner.namespace, owner.name);
+    let found = server.get::<slim::Owner>(&path).await?;
+    Ok(Some(found).filter(|found| found.metadata.uid.as_deref() == Some(&*owner.uid)))
 }
 
-async fn plural(server: &Server, reign: &Reign, base: &str, kind: &str) -> Option<String> {
-    let known = match (base, kind) {
+/// Where the kinds of an API version are served.
+fn base(version: &str) -> Option<String> {
+    match version.split_once('/') {
+        Some((group, version)) if is_plain(group) && is_plain(version) => {
+            Some(format!("/apis/{group}/{version}"))
+        }
+        None if is_plain(version) => Some(format!("/api/{version}")),
+        _ => None,
+    }
+}
+
+/// Whether it may stand in a path. The API server does not check what references to owners name, and what we ask for
+/// is asked with our rights.
+fn is_plain(name: &str) -> bool {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '.';
+    !matches!(name, "" | "." | "..") && name.len() <= 253 && name.chars().all(plain)
+}
+
+fn known(base: &str, kind: &str) -> Option<&'static str> {
+    match (base, kind) {
         ("/apis/batch/v1", "Job") => Some("jobs"),
         ("/apis/apps/v1", "ReplicaSet") => Some("replicasets"),
         ("/apis/apps/v1", "Deployment") => Some("deployments"),
         ("/apis/apps/v1", "StatefulSet") => Some("statefulsets"),
         _ => None,
-    };
-    if let Some(known) = known {
-        return Some(known.to_owned());
     }
-    let list: Result<Resources, Failure> = persist(reign, || server.get(base)).await;
-    let served = list.ok()?.resources.into_iter();
-    served
-        .into_iter()
-        .find(|served| served.kind == kind && !served.name.contains('/'))
-        .map(|served| served.name)
+}
+
+async fn plural(server: &Server, base: &str, kind: &str) -> Result<Option<String>, Failure> {
+    let list: Resources = server.get(base).await?;
+    let mut kinds = list.resources.into_iter();
+    let found = kinds.find(|served| served.kind == kind && !served.name.contains('/'));
+    Ok(found.map(|served| served.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_names_become_part_of_a_path() {
+        let check = |name: &str, plain: bool| assert_eq!(is_plain(name), plain, "{name}");
+        check("train", true);
+        check("kubeflow.org", true);
+        check("my-job-2", true);
+        check("", false);
+        check(".", false);
+        check("..", false);
+        check("../../secrets/token", false);
+        check("a?watch=true", false);
+        check("a%2fb", false);
+        check("a b", false);
+        check("jöb", false);
+        check(&"a".repeat(253), true);
+        check(&"a".repeat(254), false);
+    }
+
+    #[test]
+    fn an_api_version_says_where_its_kinds_are_served() {
+        let check = |version: &str, path: Option<&str>| {
+            assert_eq!(base(version).as_deref(), path, "{version}");
+        };
+        check("v1", Some("/api/v1"));
+        check("batch/v1", Some("/apis/batch/v1"));
+        check("batch/v1/namespaces", None);
+        check("../v1", None);
+        check("", None);
+        check("/", None);
+    }
 }

@@ -15,6 +15,9 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::api::{Failure, Ignored, Server};
+use super::lease::Reign;
+use crate::names;
 use crate::slim;
 use crate::world::{Change, Key, Object};
 
@@ -26,7 +29,7 @@ pub(crate) enum Feed {
     /// A kind has been listed whole for the first time.
     Listed(&'static str),
     /// The settings that people change at run time.
-    Config(Option<slim::ConfigMap>),
+    Config(Option<Box<slim::ConfigMap>>),
 }
 
 /// Everything that must be listed before anything is decided.
@@ -45,19 +48,115 @@ pub(crate) const REQUIRED: [&str; 12] = [
     "configmaps",
 ];
 
-/// Watches what is always there, and what this cluster serves beside.
-pub(crate) fn watch_all(
-    client: &Client,
-    namespace: &str,
-    config: &str,
-    feeds: &mpsc::Sender<Feed>,
-    stop: &CancellationToken,
-) {
-    let spawn = Spawn { client: client.clone(), feeds: feeds.clone(), stop: stop.clone() };
+/// What this cluster serves beside what is always there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Served {
+    /// Pod groups of the scheduler plugins.
+    plugins: bool,
+    /// Pod groups of Kubernetes itself.
+    native: bool,
+    /// Kueue is installed.
+    pub(crate) kueue: bool,
+}
+
+impl Served {
+    /// What must be listed beside [`REQUIRED`] before anything is decided.
+    pub(crate) fn required(self) -> impl Iterator<Item = &'static str> {
+        let kinds = [(self.plugins, PLUGIN_GROUPS), (self.native, NATIVE_GROUPS)];
+        kinds.into_iter().filter(|(served, _)| *served).map(|(_, kind)| kind)
+    }
+}
+
+/// Pod groups of the scheduler plugins.
+const PLUGIN_GROUPS: &str = "podgroups";
+/// Pod groups of Kubernetes itself.
+const NATIVE_GROUPS: &str = "native podgroups";
+/// Where they are served.
+const PLUGINS: &str = "/apis/scheduling.x-k8s.io/v1alpha1";
+const NATIVE: &str = "/apis/scheduling.k8s.io/v1alpha2";
+/// The longest pause between two questions for what is served.
+const PROBES: Duration = Duration::from_secs(5);
+/// How often we look whether something has come to be served.
+const LATER: Duration = Duration::from_secs(30);
+
+/// Asks what this cluster serves, until there are answers: pods of a gang must not be taken for single ones only
+/// because the API server was busy.
+pub(crate) async fn probe(server: &Server, reign: &Reign, stop: &CancellationToken) -> Served {
+    let mut pause = Duration::from_millis(500);
+    while reign.is_open() && !stop.is_cancelled() {
+        match look(server).await {
+            Ok(answer) => return answer,
+            Err(error) => tracing::warn!(%error, "cannot ask what the API server serves"),
+        }
+        tokio::select! {
+            () = reign.pause(pause) => {}
+            () = stop.cancelled() => {}
+        }
+        pause = (pause * 2).min(PROBES);
+    }
+    Served::default()
+}
+
+async fn look(server: &Server) -> Result<Served, Failure> {
+    let kueue = format!("/apis/{}", names::KUEUE_GROUP);
+    Ok(Served {
+        plugins: serves(server, PLUGINS, "podgroups").await?,
+        native: serves(server, NATIVE, "podgroups").await?,
+        kueue: found(server.get::<Ignored>(&kueue).await)?.is_some(),
+    })
+}
+
+/// Whether the API server serves a kind; only a plain "not found" means that it does not.
+async fn serves(server: &Server, group: &str, plural: &str) -> Result<bool, Failure> {
+    let list = found(server.get::<serde_json::Value>(group).await)?;
+    Ok(list.is_some_and(|list| names_kind(&list, plural)))
+}
+
+fn found<T>(answer: Result<T, Failure>) -> Result<Option<T>, Failure> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(Failure::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn names_kind(list: &serde_json::Value, plural: &str) -> bool {
+    let kinds = list.get("resources").and_then(serde_json::Value::as_array);
+    kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind["name"] == plural))
+}
+
+/// Where changes come from.
+pub(crate) struct Sources<'a> {
+    /// Watches.
+    pub(crate) client: &'a Client,
+    /// Asks what is served.
+    pub(crate) server: &'a Server,
+    /// What is served already.
+    pub(crate) served: Served,
+}
+
+impl Sources<'_> {
+    /// Watches what is always there, and what this cluster serves beside.
+    pub(crate) fn watch_all(
+        &self,
+        namespace: &str,
+        config: &str,
+        feeds: &mpsc::Sender<Feed>,
+        stop: &CancellationToken,
+    ) {
+        let client = self.client.clone();
+        let spawn = Spawn { client, feeds: feeds.clone(), stop: stop.clone() };
+        watch_required(&spawn, namespace);
+        spawn.config(namespace, config);
+        spawn.optional(self.server.clone(), self.served);
+    }
+}
+
+fn watch_required(spawn: &Spawn, namespace: &str) {
     spawn.watch("pods", Object::Pod, |key| with_key(slim::Pod::default(), key));
     spawn.watch("nodes", Object::Node, |key| with_key(slim::Node::default(), key));
     // Only the product's own namespace: elsewhere anybody could pretend to be the monitor of a node.
-    let devices = Api::<slim::GpuNode>::namespaced(client.clone(), namespace);
+    let devices = Api::<slim::GpuNode>::namespaced(spawn.client.clone(), namespace);
     spawn.follow(devices, "gpunodes", Object::GpuNode, |key| {
         with_key(slim::GpuNode::default(), key)
     });
@@ -76,10 +175,9 @@ pub(crate) fn watch_all(
     spawn.watch("poddisruptionbudgets", Object::Budget, |key| {
         with_key(slim::DisruptionBudget::default(), key)
     });
-    spawn.config(namespace, config);
-    spawn.optional();
 }
 
+#[derive(Clone)]
 struct Spawn {
     client: Client,
     feeds: mpsc::Sender<Feed>,
@@ -87,15 +185,20 @@ struct Spawn {
 }
 
 impl Spawn {
-    fn watch<K>(&self, kind: &'static str, wrap: fn(K) -> Object, ghost: fn(Key) -> K)
+    fn watch<K>(&self, kind: &'static str, wrap: fn(K) -> Object, ghost: fn(&Key) -> K)
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         self.follow(Api::<K>::all(self.client.clone()), kind, wrap, ghost);
     }
 
-    fn follow<K>(&self, api: Api<K>, kind: &'static str, wrap: fn(K) -> Object, ghost: fn(Key) -> K)
-    where
+    fn follow<K>(
+        &self,
+        api: Api<K>,
+        kind: &'static str,
+        wrap: fn(K) -> Object,
+        ghost: fn(&Key) -> K,
+    ) where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         tokio::spawn(follow(api, kind, wrap, ghost, self.feeds.clone(), self.stop.clone()));
@@ -117,7 +220,7 @@ impl Spawn {
                     }
                     watcher::Event::Apply(map) | watcher::Event::InitApply(map) => {
                         found = true;
-                        Feed::Config(Some(map))
+                        Feed::Config(Some(Box::new(map)))
                     }
                     watcher::Event::InitDone if found => Feed::Listed("configmaps"),
                     watcher::Event::InitDone => {
@@ -136,52 +239,42 @@ impl Spawn {
     }
 
     /// Pod groups, when this cluster serves them; it may begin to at any time.
-    fn optional(&self) {
-        let (client, feeds, stop) = (self.client.clone(), self.feeds.clone(), self.stop.clone());
+    fn optional(&self, server: Server, mut kinds: Served) {
+        if kinds.plugins {
+            self.plugin_groups();
+        }
+        if kinds.native {
+            self.native_groups();
+        }
+        let spawn = self.clone();
         tokio::spawn(async move {
-            let (mut plugins, mut native) = (false, false);
-            while !(plugins && native) && !stop.is_cancelled() {
-                if !plugins
-                    && serves(&client, "/apis/scheduling.x-k8s.io/v1alpha1", "podgroups").await
-                {
-                    plugins = true;
-                    let api = Api::<slim::PodGroup>::all(client.clone());
-                    let ghost = |key| with_key(slim::PodGroup::default(), key);
-                    let (feeds, stop) = (feeds.clone(), stop.clone());
-                    tokio::spawn(follow(api, "podgroups", Object::PodGroup, ghost, feeds, stop));
-                }
-                if !native && serves(&client, "/apis/scheduling.k8s.io/v1alpha2", "podgroups").await
-                {
-                    native = true;
-                    let api = Api::<slim::NativePodGroup>::all(client.clone());
-                    let ghost = |key| with_key(slim::NativePodGroup::default(), key);
-                    let (feeds, stop) = (feeds.clone(), stop.clone());
-                    let wrap = Object::NativeGroup;
-                    tokio::spawn(follow(api, "native podgroups", wrap, ghost, feeds, stop));
-                }
+            while !(spawn.stop.is_cancelled() || kinds.plugins && kinds.native) {
                 tokio::select! {
-                    () = tokio::time::sleep(Duration::from_secs(30)) => {}
-                    () = stop.cancelled() => {}
+                    () = tokio::time::sleep(LATER) => {}
+                    () = spawn.stop.cancelled() => return,
+                }
+                // No answer is none: the next look tells.
+                if !kinds.plugins && serves(&server, PLUGINS, "podgroups").await.unwrap_or(false) {
+                    kinds.plugins = true;
+                    spawn.plugin_groups();
+                }
+                if !kinds.native && serves(&server, NATIVE, "podgroups").await.unwrap_or(false) {
+                    kinds.native = true;
+                    spawn.native_groups();
                 }
             }
         });
     }
-}
 
-/// Whether the API server serves a group of kinds.
-pub(crate) async fn serves_group(client: &Client, group: &str) -> bool {
-    let request = http::Request::get(format!("/apis/{group}")).body(Vec::new());
-    let Ok(request) = request else { return false };
-    client.request::<serde_json::Value>(request).await.is_ok()
-}
+    fn plugin_groups(&self) {
+        self.watch(PLUGIN_GROUPS, Object::PodGroup, |key| with_key(slim::PodGroup::default(), key));
+    }
 
-/// Whether the API server serves a kind.
-pub(crate) async fn serves(client: &Client, group: &str, plural: &str) -> bool {
-    let Ok(request) = http::Request::get(group).body(Vec::new()) else { return false };
-    let answer = client.request::<serde_json::Value>(request).await;
-    let kinds = answer.ok().and_then(|list| list.get("resources").cloned());
-    let kinds = kinds.as_ref().and_then(serde_json::Value::as_array);
-    kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind["name"] == plural))
+    fn native_groups(&self) {
+        self.watch(NATIVE_GROUPS, Object::NativeGroup, |key| {
+            with_key(slim::NativePodGroup::default(), key)
+        });
+    }
 }
 
 /// Follows one kind until the receiver is gone.
@@ -189,7 +282,7 @@ async fn follow<K>(
     api: Api<K>,
     kind: &'static str,
     wrap: fn(K) -> Object,
-    ghost: fn(Key) -> K,
+    ghost: fn(&Key) -> K,
     feeds: mpsc::Sender<Feed>,
     stop: CancellationToken,
 ) where
@@ -205,12 +298,14 @@ async fn follow<K>(
         match event {
             watcher::Event::Init => listing.clear(),
             watcher::Event::InitApply(object) => {
+                // An interrupted list is begun anew: what it has said so far is known all the same.
+                known.insert(key(&object));
                 listing.insert(key(&object));
                 said.push(Feed::Change(Change::Applied(Box::new(wrap(object)))));
             }
             watcher::Event::InitDone => {
                 for gone in known.difference(&listing) {
-                    let object = wrap(ghost(gone.clone()));
+                    let object = wrap(ghost(gone));
                     said.push(Feed::Change(Change::Deleted(Box::new(object))));
                 }
                 known = std::mem::take(&mut listing);
@@ -293,9 +388,45 @@ fn key<K: Resource<DynamicType = ()>>(object: &K) -> Key {
 }
 
 /// An object of which only the name is known: it is gone.
-fn with_key<K: Resource<DynamicType = ()>>(mut object: K, key: Key) -> K {
+fn with_key<K: Resource<DynamicType = ()>>(mut object: K, key: &Key) -> K {
     let meta = object.meta_mut();
     meta.name = Some(key.name.to_string());
     meta.namespace = Some(key.namespace.to_string()).filter(|namespace| !namespace.is_empty());
     object
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pod_groups_must_be_listed_where_they_are_served() {
+        let check = |plugins, native, kinds: &[&str]| {
+            let served = Served { plugins, native, kueue: false };
+            assert_eq!(served.required().collect::<Vec<_>>(), kinds);
+        };
+        check(false, false, &[]);
+        check(true, false, &["podgroups"]);
+        check(true, true, &["podgroups", "native podgroups"]);
+    }
+
+    #[test]
+    fn only_not_found_means_that_nothing_is_served() {
+        assert!(matches!(found(Ok(1)), Ok(Some(1))));
+        assert!(matches!(found::<()>(Err(Failure::NotFound(String::new()))), Ok(None)));
+        assert!(found::<()>(Err(Failure::Unknown(String::new()))).is_err());
+        let forbidden = Failure::Refused { code: 403, message: String::new() };
+        assert!(found::<()>(Err(forbidden)).is_err());
+    }
+
+    #[test]
+    fn a_kind_is_served_when_the_list_of_its_group_names_it() {
+        let check = |list: serde_json::Value, served| {
+            assert_eq!(names_kind(&list, "podgroups"), served, "{list}");
+        };
+        check(serde_json::json!({ "resources": [{ "name": "podgroups" }] }), true);
+        check(serde_json::json!({ "resources": [{ "name": "podgroups/status" }] }), false);
+        check(serde_json::json!({ "resources": 5 }), false);
+        check(serde_json::json!({}), false);
+    }
 }

@@ -11,7 +11,32 @@ use crate::slim::Pod;
 use crate::world::{Key, Outcome, PodRef};
 
 /// How long an eviction is tried against a disruption budget.
-const EVICTION: Duration = Duration::from_secs(300);
+const EVICTION: Duration = Duration::from_mins(5);
+/// How long a pod is tried to be made.
+const CREATION: Duration = Duration::from_secs(30);
+/// Whatever may be absent from the status of a workload.
+const OPTIONAL: [&str; 9] = [
+    "phase",
+    "assignedNode",
+    "assignedGPU",
+    "startTime",
+    "completionTime",
+    "message",
+    "backOff",
+    "completedTasks",
+    "observedGeneration",
+];
+
+/// One version of a workload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Revision<'a> {
+    /// Its name.
+    pub(crate) workload: &'a Key,
+    /// Which one of that name.
+    pub(crate) uid: &'a str,
+    /// What it was when we looked.
+    pub(crate) version: &'a str,
+}
 
 /// Makes a pod of a workload. One of that name that is the workload's already is as good.
 pub(crate) async fn create(
@@ -26,7 +51,8 @@ pub(crate) async fn create(
         workload.namespace,
         names::FIELD_MANAGER
     );
-    let made = persist(reign, || server.post::<Ignored>(&path, body)).await;
+    let post = || server.post::<Ignored>(&path, body);
+    let made = persist_until(reign, Some(Instant::now() + CREATION), post).await;
     let refused = match made {
         Ok(_) => None,
         Err(Failure::Conflict(message)) => {
@@ -80,7 +106,7 @@ pub(crate) async fn evict(server: &Server, reign: &Reign, pod: &PodRef) -> Optio
     let deadline = Instant::now() + EVICTION;
     let mut pause = Duration::from_millis(500);
     loop {
-        if !reign.holds() {
+        if !reign.is_open() {
             return None;
         }
         match server.post::<Ignored>(&path, &body).await {
@@ -88,7 +114,7 @@ pub(crate) async fn evict(server: &Server, reign: &Reign, pod: &PodRef) -> Optio
             Err(error) if error.is_passing() && Instant::now() < deadline => {}
             Err(error) => return Some(error.to_string()),
         }
-        tokio::time::sleep(pause).await;
+        reign.pause(pause).await;
         pause = (pause * 2).min(Duration::from_secs(10));
     }
 }
@@ -134,14 +160,19 @@ pub(crate) async fn status(
     status: &GpuWorkloadStatus,
 ) -> Result<(), Failure> {
     let path = format!("{}/status", ours(&workload.namespace, "gpuworkloads", &workload.name));
+    let status = whole(status);
+    server.merge(&path, &json!({ "metadata": { "uid": uid }, "status": status })).await
+}
+
+/// A status as a patch: what is absent is to be absent there, too.
+fn whole(status: &GpuWorkloadStatus) -> Value {
     let mut status = serde_json::to_value(status).unwrap_or_default();
-    // What is absent is to be absent there, too.
-    for field in ["assignedNode", "assignedGPU", "startTime", "completionTime", "message"] {
+    for field in OPTIONAL {
         if status.get(field).is_none() {
             status[field] = Value::Null;
         }
     }
-    server.merge(&path, &json!({ "metadata": { "uid": uid }, "status": status })).await
+    status
 }
 
 /// Writes the status of a queue.
@@ -154,49 +185,106 @@ pub(crate) async fn queue_status(
     server.merge(&path, &json!({ "status": status })).await
 }
 
-/// Adds or removes our finalizer and leaves the others.
+/// Adds or removes our finalizer and leaves the others: those of the version that we looked at, so that what another
+/// adds or removes meanwhile is not undone.
 pub(crate) async fn finalizer(
     server: &Server,
     reign: &Reign,
-    workload: &Key,
-    uid: &str,
+    about: Revision<'_>,
     add: bool,
     present: Vec<String>,
 ) {
+    let Revision { workload, uid, version } = about;
     let mut finalizers: Vec<String> =
         present.into_iter().filter(|name| name != names::FINALIZER).collect();
     if add {
         finalizers.push(names::FINALIZER.to_owned());
     }
     let path = ours(&workload.namespace, "gpuworkloads", &workload.name);
-    let body = json!({ "metadata": { "uid": uid, "finalizers": finalizers } });
+    let mut body = json!({ "metadata": { "uid": uid, "finalizers": finalizers } });
+    if !version.is_empty() {
+        body["metadata"]["resourceVersion"] = version.into();
+    }
     let done = persist(reign, || server.merge(&path, &body)).await;
     log(done, "write finalizer", workload);
 }
 
-/// Tries until there is an answer, or we do not lead any more.
-pub(super) async fn persist<T, F, Fut>(reign: &Reign, mut attempt: F) -> Result<T, Failure>
+/// Tries until there is an answer, or we are not to write any more.
+async fn persist<T, F, Fut>(reign: &Reign, attempt: F) -> Result<T, Failure>
+where
+    F: FnMut() -> Fut,
+    Fut: Future<Output = Result<T, Failure>>,
+{
+    persist_until(reign, None, attempt).await
+}
+
+async fn persist_until<T, F, Fut>(
+    reign: &Reign,
+    deadline: Option<Instant>,
+    mut attempt: F,
+) -> Result<T, Failure>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, Failure>>,
 {
     let mut pause = Duration::from_millis(100);
     loop {
-        if !reign.holds() {
-            return Err(Failure::Unknown("no longer leading".to_owned()));
+        if !reign.is_open() {
+            return Err(Failure::NotLeading);
         }
         match attempt().await {
-            Err(error) if error.is_passing() => {}
+            Err(error) if error.is_passing() => {
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return Err(error);
+                }
+            }
             answer => return answer,
         }
-        tokio::time::sleep(pause).await;
+        reign.pause(pause).await;
         pause = (pause * 2).min(Duration::from_secs(5));
     }
 }
 
 fn log(done: Result<impl Sized, Failure>, what: &'static str, about: &Key) {
     match done {
-        Ok(_) | Err(Failure::NotFound(_) | Failure::Conflict(_)) => {}
+        Ok(_) | Err(Failure::NotFound(_) | Failure::Conflict(_) | Failure::NotLeading) => {}
+        // Another of the same name: what was to be done is done.
+        Err(Failure::Refused { code: 422, message }) if message.contains("uid") => {
+            tracing::debug!(%about, message, "cannot {what}");
+        }
         Err(error) => tracing::warn!(%about, %error, "cannot {what}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crd::{BackOff, WorkloadPhase};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    #[test]
+    fn whatever_a_status_does_not_say_is_taken_away() {
+        let time = Time(jiff::Timestamp::UNIX_EPOCH);
+        let full = GpuWorkloadStatus {
+            phase: Some(WorkloadPhase::Running),
+            assigned_node: Some("gpu-7".to_owned()),
+            assigned_gpu: Some("gpu-7/0".to_owned()),
+            start_time: Some(time.clone()),
+            completion_time: Some(time.clone()),
+            message: Some("runs".to_owned()),
+            conditions: Vec::new(),
+            retries: 1,
+            back_off: Some(BackOff { until: time, count: 1 }),
+            completed_tasks: Some("0".to_owned()),
+            observed_generation: Some(1),
+        };
+        let full = serde_json::to_value(full).expect("a status");
+        let empty = whole(&GpuWorkloadStatus::default());
+        let fields = |value: &Value| -> Vec<String> {
+            value.as_object().into_iter().flat_map(|object| object.keys().cloned()).collect()
+        };
+        assert_eq!(fields(&empty), fields(&full));
+        assert_eq!(empty["backOff"], Value::Null);
+        assert_eq!(whole(&serde_json::from_value(full.clone()).expect("a status")), full);
     }
 }

@@ -113,6 +113,8 @@ pub enum Act {
         workload: Key,
         /// Which one of that name.
         uid: Arc<str>,
+        /// Which version of it: what another changes meanwhile is not undone.
+        version: String,
         /// Add it, or remove it.
         add: bool,
         /// All finalizers that it has.

@@ -184,8 +184,9 @@ impl World {
         if result.finalizer != Finalizer::Keep {
             let present = entry.object.metadata.finalizers.clone().unwrap_or_default();
             let add = result.finalizer == Finalizer::Add;
+            let version = entry.object.metadata.resource_version.clone().unwrap_or_default();
             let (workload, uid) = (key.clone(), uid.clone());
-            self.acts.push(Act::Finalizer { workload, uid, add, present });
+            self.acts.push(Act::Finalizer { workload, uid, version, add, present });
         }
         for note in result.notes {
             let about = About { kind: "GPUWorkload", key: key.clone(), uid: uid.clone() };

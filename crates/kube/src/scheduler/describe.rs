@@ -1,0 +1,141 @@
+//! Acts and changes in a few words, for the log. Bodies of pods are not printed: what people write there is theirs.
+
+use std::fmt;
+
+use crate::names;
+use crate::slim;
+use crate::world::{Act, Bind, Change, Object};
+
+/// An act in a few words.
+pub(crate) struct Deed<'a>(pub(crate) &'a Act);
+
+impl fmt::Display for Deed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Act::Bind(bind) => binding(f, bind),
+            Act::Evict { pod, why } => write!(f, "evict {}: {why}", pod.key),
+            Act::Delete { pod, grace: None } => write!(f, "delete {}", pod.key),
+            Act::Delete { pod, grace: Some(grace) } => {
+                write!(f, "delete {} within {grace} s", pod.key)
+            }
+            Act::DeleteOrphan { pod, node } => {
+                write!(f, "delete {}, if node {node} is gone", pod.key)
+            }
+            Act::Nominate { pod, node: Some(node) } => write!(f, "nominate {node} for {}", pod.key),
+            Act::Nominate { pod, node: None } => write!(f, "nominate no node for {}", pod.key),
+            Act::Explain { pod, reason, message } => {
+                write!(f, "explain {}: {reason}: {message}", pod.key)
+            }
+            Act::LookUp(owner) => {
+                write!(f, "look up {} {}/{}", owner.kind, owner.namespace, owner.name)
+            }
+            Act::Create { workload, name, .. } => write!(f, "create pod {name} of {workload}"),
+            Act::Status { workload, status, .. } => {
+                write!(f, "status of {workload}: {:?}", status.phase.unwrap_or_default())?;
+                status.message.as_ref().map_or(Ok(()), |message| write!(f, ": {message}"))
+            }
+            Act::QueueStatus { queue, .. } => write!(f, "status of queue {queue}"),
+            Act::Finalizer { workload, add: true, .. } => write!(f, "add finalizer to {workload}"),
+            Act::Finalizer { workload, add: false, .. } => {
+                write!(f, "remove finalizer from {workload}")
+            }
+            Act::Note(note) => {
+                let about = &note.about;
+                write!(f, "note on {} {}: {}: {}", about.kind, about.key, note.reason, note.message)
+            }
+        }
+    }
+}
+
+fn binding(f: &mut fmt::Formatter<'_>, bind: &Bind) -> fmt::Result {
+    write!(f, "bind {} to {}", bind.pod.key, bind.node)?;
+    if let Some(gpus) = bind.annotations.get(names::POD_ASSIGNED_GPU) {
+        write!(f, " ({gpus})")?;
+    }
+    if let Some((first, _)) = bind.claims.first() {
+        write!(f, " after {} claims, the first {first}", bind.claims.len())?;
+    }
+    Ok(())
+}
+
+/// A change as its kind and name.
+pub(crate) struct Seen<'a>(pub(crate) &'a Change);
+
+impl fmt::Display for Seen<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (verb, object) = match self.0 {
+            Change::Applied(object) => ("applied", object),
+            Change::Deleted(object) => ("deleted", object),
+        };
+        let (kind, meta) = match &**object {
+            Object::Pod(slim::Pod { metadata, .. }) => ("pod", metadata),
+            Object::Node(slim::Node { metadata, .. }) => ("node", metadata),
+            Object::GpuNode(slim::GpuNode { metadata, .. }) => ("GPU node", metadata),
+            Object::Workload(slim::Workload { metadata, .. }) => ("workload", metadata),
+            Object::Queue(slim::Queue { metadata, .. }) => ("queue", metadata),
+            Object::Claim(slim::PersistentVolumeClaim { metadata, .. }) => ("claim", metadata),
+            Object::Volume(slim::PersistentVolume { metadata, .. }) => ("volume", metadata),
+            Object::Class(slim::StorageClass { metadata, .. }) => ("storage class", metadata),
+            Object::CsiNode(slim::CsiNode { metadata, .. }) => ("CSI node", metadata),
+            Object::Namespace(slim::Namespace { metadata, .. }) => ("namespace", metadata),
+            Object::Priority(slim::PriorityClass { metadata, .. }) => ("priority class", metadata),
+            Object::Budget(slim::DisruptionBudget { metadata, .. }) => ("budget", metadata),
+            Object::PodGroup(slim::PodGroup { metadata, .. }) => ("pod group", metadata),
+            Object::NativeGroup(slim::NativePodGroup { metadata, .. }) => {
+                ("native pod group", metadata)
+            }
+        };
+        let (namespace, name) = (&meta.namespace, meta.name.as_deref().unwrap_or_default());
+        match namespace.as_deref() {
+            Some(namespace) => write!(f, "{verb} {kind} {namespace}/{name}"),
+            None => write!(f, "{verb} {kind} {name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::{Key, PodRef};
+    use serde_json::json;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn the_log_says_what_is_done_where_and_never_what_is_in_a_pod() {
+        let check = |act: Act, text: &str| assert_eq!(Deed(&act).to_string(), text);
+        let pod = PodRef { key: Key::new("default", "train-0"), uid: "u".into() };
+        let gpus = (names::POD_ASSIGNED_GPU.to_owned(), "gpu-7/GPU-1,gpu-7/GPU-2".to_owned());
+        check(
+            Act::Bind(Box::new(Bind {
+                pod: pod.clone(),
+                node: "gpu-7".into(),
+                annotations: BTreeMap::from([gpus]),
+                labels: BTreeMap::new(),
+                claims: Vec::new(),
+                plan: 1,
+            })),
+            "bind default/train-0 to gpu-7 (gpu-7/GPU-1,gpu-7/GPU-2)",
+        );
+        check(
+            Act::Evict { pod, why: "for default/urgent".to_owned() },
+            "evict default/train-0: for default/urgent",
+        );
+        let body = json!({ "spec": { "containers": [{ "env": [{ "value": "secret" }] }] } });
+        check(
+            Act::Create {
+                workload: Key::new("default", "train"),
+                name: "train-0".to_owned(),
+                body: Box::new(body),
+            },
+            "create pod train-0 of default/train",
+        );
+    }
+
+    #[test]
+    fn a_change_is_named_by_kind_and_name() {
+        let mut node = slim::Node::default();
+        node.metadata.name = Some("gpu-7".to_owned());
+        let change = Change::Deleted(Box::new(Object::Node(node)));
+        assert_eq!(Seen(&change).to_string(), "deleted node gpu-7");
+    }
+}

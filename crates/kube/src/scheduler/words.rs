@@ -1,0 +1,266 @@
+//! What is to be said to people: only the latest about each thing, by one speaker at a time.
+//!
+//! Two writers of the same object could end with the older word as the last one. So a thing that is being spoken of
+//! is busy, and a newer word about it waits. A pod that is being bound is not spoken of at all: a late "not placed"
+//! must not stand on a pod that runs.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::crd::{GpuQueueStatus, GpuWorkloadStatus};
+use crate::world::{Key, Note, PodRef};
+
+/// Words that wait to be said; more are dropped, oldest first.
+const MAX_NOTES: usize = 20_000;
+/// How long a thing is left alone after a word about it could not be said.
+const REST: Duration = Duration::from_secs(1);
+
+/// One thing to say.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Word {
+    /// The status of a workload, and which one of that name.
+    Status(Key, Arc<str>, Box<GpuWorkloadStatus>),
+    /// The status of a queue.
+    Queue(Arc<str>, Box<GpuQueueStatus>),
+    /// Why a pod is not placed.
+    Condition(PodRef, &'static str, Arc<str>),
+    /// An event.
+    Note(Note),
+}
+
+/// What waits to be said.
+#[derive(Debug, Default)]
+pub(crate) struct Words {
+    statuses: BTreeMap<Key, (Arc<str>, Box<GpuWorkloadStatus>)>,
+    queues: BTreeMap<Arc<str>, Box<GpuQueueStatus>>,
+    conditions: BTreeMap<PodRef, (&'static str, Arc<str>)>,
+    notes: VecDeque<Note>,
+    busy: BTreeSet<Topic>,
+    resting: BTreeMap<Topic, Instant>,
+    /// Pods that are being bound, and how often.
+    binding: BTreeMap<PodRef, usize>,
+}
+
+/// What a word is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Topic {
+    Workload(Key),
+    Queue(Arc<str>),
+    Pod(PodRef),
+}
+
+impl Words {
+    /// Something new to say. Says how many older events had to be dropped for it.
+    pub(crate) fn add(&mut self, word: Word) -> usize {
+        match word {
+            Word::Status(key, uid, status) => {
+                self.statuses.insert(key, (uid, status));
+            }
+            Word::Queue(queue, status) => {
+                self.queues.insert(queue, status);
+            }
+            Word::Condition(pod, reason, message) => {
+                self.conditions.insert(pod, (reason, message));
+            }
+            Word::Note(note) => {
+                self.notes.push_back(note);
+                if self.notes.len() > MAX_NOTES {
+                    self.notes.pop_front();
+                    return 1;
+                }
+            }
+        }
+        0
+    }
+
+    /// The next word: workloads first, then pods, queues, and events. Its topic is busy until [`Words::said`].
+    pub(crate) fn next(&mut self, now: Instant) -> Option<Word> {
+        self.resting.retain(|_, until| *until > now);
+        let word = self.pick()?;
+        self.busy.extend(topic(&word));
+        Some(word)
+    }
+
+    fn pick(&mut self) -> Option<Word> {
+        let status =
+            self.statuses.keys().find(|key| self.is_free(&Topic::Workload((*key).clone())));
+        if let Some((key, (uid, status))) =
+            status.cloned().and_then(|key| self.statuses.remove_entry(&key))
+        {
+            return Some(Word::Status(key, uid, status));
+        }
+        let pod = self.conditions.keys().find(|pod| {
+            !self.binding.contains_key(*pod) && self.is_free(&Topic::Pod((*pod).clone()))
+        });
+        if let Some((pod, (reason, message))) =
+            pod.cloned().and_then(|pod| self.conditions.remove_entry(&pod))
+        {
+            return Some(Word::Condition(pod, reason, message));
+        }
+        let queue = self.queues.keys().find(|queue| self.is_free(&Topic::Queue((*queue).clone())));
+        if let Some((queue, status)) =
+            queue.cloned().and_then(|queue| self.queues.remove_entry(&queue))
+        {
+            return Some(Word::Queue(queue, status));
+        }
+        self.notes.pop_front().map(Word::Note)
+    }
+
+    fn is_free(&self, topic: &Topic) -> bool {
+        !self.busy.contains(topic) && !self.resting.contains_key(topic)
+    }
+
+    /// A word was said. When it has to be said `again`, it waits unless there is a newer one.
+    pub(crate) fn said(&mut self, word: Word, again: bool, now: Instant) {
+        let Some(topic) = topic(&word) else { return };
+        self.busy.remove(&topic);
+        if !again {
+            return;
+        }
+        match word {
+            Word::Status(key, uid, status) => {
+                self.statuses.entry(key).or_insert((uid, status));
+            }
+            Word::Queue(queue, status) => {
+                self.queues.entry(queue).or_insert(status);
+            }
+            // What was to be said before the binding is void.
+            Word::Condition(pod, ..) if self.binding.contains_key(&pod) => {}
+            Word::Condition(pod, reason, message) => {
+                self.conditions.entry(pod).or_insert((reason, message));
+            }
+            Word::Note(_) => {}
+        }
+        self.resting.insert(topic, now + REST);
+    }
+
+    /// Whether something could be said as soon as its rest is over.
+    pub(crate) fn is_resting(&self) -> bool {
+        !self.resting.is_empty()
+    }
+
+    /// A pod is to be bound: nothing is said about it until [`Words::bound`].
+    pub(crate) fn bind(&mut self, pod: &PodRef) {
+        self.conditions.remove(pod);
+        *self.binding.entry(pod.clone()).or_default() += 1;
+    }
+
+    /// Whether somebody is speaking about a pod now.
+    pub(crate) fn is_busy(&self, pod: &PodRef) -> bool {
+        self.busy.contains(&Topic::Pod(pod.clone()))
+    }
+
+    /// A binding is over. What was to be said meanwhile is still true only if the pod has no node.
+    pub(crate) fn bound(&mut self, pod: &PodRef, has_node: bool) {
+        if has_node {
+            self.conditions.remove(pod);
+        }
+        if let Some(count) = self.binding.get_mut(pod) {
+            *count -= 1;
+            if *count == 0 {
+                self.binding.remove(pod);
+            }
+        }
+    }
+}
+
+/// What a word is about; events are about nothing that a later one could contradict.
+fn topic(word: &Word) -> Option<Topic> {
+    match word {
+        Word::Status(key, ..) => Some(Topic::Workload(key.clone())),
+        Word::Queue(queue, _) => Some(Topic::Queue(queue.clone())),
+        Word::Condition(pod, ..) => Some(Topic::Pod(pod.clone())),
+        Word::Note(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str) -> PodRef {
+        PodRef { key: Key::new("default", name), uid: "u".into() }
+    }
+
+    fn waits(name: &str, message: &str) -> Word {
+        Word::Condition(pod(name), "Unschedulable", message.into())
+    }
+
+    fn status(name: &str, message: &str) -> Word {
+        let status = GpuWorkloadStatus { message: Some(message.to_owned()), ..Default::default() };
+        Word::Status(Key::new("default", name), "u".into(), Box::new(status))
+    }
+
+    #[test]
+    fn a_newer_word_waits_until_the_older_one_is_said() {
+        let now = Instant::now();
+        for word in [status as fn(&str, &str) -> Word, waits] {
+            let mut words = Words::default();
+            words.add(word("a", "old"));
+            let old = words.next(now).expect("the old word");
+            words.add(word("a", "new"));
+            assert_eq!(words.next(now), None, "two speakers about one thing");
+            words.said(old, false, now);
+            assert_eq!(words.next(now), Some(word("a", "new")));
+        }
+    }
+
+    #[test]
+    fn a_word_that_failed_is_said_again_unless_there_is_a_newer_one() {
+        let now = Instant::now();
+        let later = now + REST;
+        for (newer, expected) in [(None, "old"), (Some("new"), "new")] {
+            let mut words = Words::default();
+            words.add(status("a", "old"));
+            let old = words.next(now).expect("the old word");
+            for message in newer {
+                words.add(status("a", message));
+            }
+            words.said(old, true, now);
+            assert_eq!(words.next(now), None, "not before it has rested");
+            assert!(words.is_resting());
+            assert_eq!(words.next(later), Some(status("a", expected)));
+            assert_eq!(words.next(later), None);
+        }
+    }
+
+    #[test]
+    fn a_thing_that_rests_does_not_keep_others_waiting() {
+        let now = Instant::now();
+        let mut words = Words::default();
+        words.add(status("a", "fails"));
+        words.add(status("b", "follows"));
+        let first = words.next(now).expect("a word");
+        words.said(first, true, now);
+        assert_eq!(words.next(now), Some(status("b", "follows")));
+    }
+
+    #[test]
+    fn a_pod_that_is_being_bound_is_never_called_unplaced() {
+        let now = Instant::now();
+        let mut words = Words::default();
+        words.add(waits("a", "early"));
+        let early = words.next(now).expect("a word");
+        words.add(waits("a", "queued"));
+        words.bind(&pod("a"));
+        assert!(words.is_busy(&pod("a")), "the binding waits for the word under way");
+        words.said(early, true, now);
+        assert!(!words.is_busy(&pod("a")));
+        words.add(waits("a", "meanwhile"));
+        assert_eq!(words.next(now + REST), None);
+        words.bound(&pod("a"), true);
+        assert_eq!(words.next(now + REST), None);
+    }
+
+    #[test]
+    fn a_pod_that_could_not_be_bound_is_spoken_of_again() {
+        let now = Instant::now();
+        let mut words = Words::default();
+        words.bind(&pod("a"));
+        words.add(waits("a", "no room"));
+        assert_eq!(words.next(now), None);
+        words.bound(&pod("a"), false);
+        assert_eq!(words.next(now), Some(waits("a", "no room")));
+    }
+}
