@@ -10,15 +10,18 @@ use std::sync::Arc;
 
 use crate::adopt;
 use crate::apply_node::moved;
+use crate::cluster::fit::{self, Standing};
 use crate::cluster::room::{Claim, Device, Room};
 use crate::cluster::{Change, NodeIdx, Reach};
 use crate::decision::Fault;
 use crate::error::Rejected;
+use crate::hold::Purpose;
 use crate::name::{ForeignId, GpuId};
 use crate::node::{Chooser, ForeignUse, Node};
 use crate::quota::Charge;
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, Seat, TaskRef};
+use crate::workload::Topology;
 
 impl Scheduler {
     /// A node was seen, for the first time or differently.
@@ -37,10 +40,58 @@ impl Scheduler {
         host.reclaimed = host.reclaimed.filter(|at| !returned && *at > now);
         if *self.cluster.host(number).spec == node {
             self.refresh_state(number);
+        } else if self.cluster.host(number).spec.has_same_room(&node) {
+            self.relabel(number, node);
         } else {
             self.redescribe(number, node);
         }
         Ok(())
+    }
+
+    /// What a node has is what it had, only its labels, taints, rank or price changed: all bookings stay,
+    /// and so does room that is kept for somebody, unless that one may not go there any more.
+    fn relabel(&mut self, node: NodeIdx, spec: Node) {
+        let old = self.cluster.host(node).spec.clone();
+        self.cluster.relabel(node, &Arc::new(spec));
+        for job in self.holders(|hold| hold.is_on(node)) {
+            if self.must_look_elsewhere(job, node, &old) {
+                self.end_hold(job);
+            }
+        }
+    }
+
+    /// Whether a workload for which room is kept on this node may no longer go there, or should plan
+    /// again, since the node was described like that.
+    fn must_look_elsewhere(&mut self, job: JobIdx, node: NodeIdx, old: &Node) -> bool {
+        let Some(hold) = self.holds.get(job) else { return false };
+        let (host, room) = (self.cluster.host(node), self.cluster.room(node));
+        let mut here = hold.planned.iter().enumerate().filter(|(_, (on, _))| *on == node);
+        let unfit = here.any(|(task, _)| {
+            let shape = self.cluster.shape(self.jobs.get(job).shape_of(task as u32));
+            !matches!(fit::standing(shape, &host.spec, room), Standing::Yes(_))
+        });
+        if unfit || host.spec.labels == old.labels {
+            return unfit;
+        }
+        let spec = self.jobs.get(job).spec.clone();
+        if let Some(Topology::Same(key) | Topology::Spread(key)) = &spec.topology
+            && spec.task_count() > 1
+            && host.spec.labels.get(key.as_str()) != old.labels.get(key.as_str())
+        {
+            return true;
+        }
+        if spec.each_role().all(|(_, request)| self.terms.ignore(request)) {
+            return false;
+        }
+        // Who is near whom may have changed. A gang's tasks are judged one after the other, when it starts.
+        match hold.purpose.clone() {
+            Purpose::Reservation { .. } => true,
+            Purpose::Preemption { .. } if spec.task_count() > 1 => false,
+            Purpose::Preemption { victims, .. } => {
+                self.cluster.sort();
+                self.barred(job, &victims).is_some_and(|barred| barred[node as usize])
+            }
+        }
     }
 
     /// Books everything that is on a node anew, on its new description: first what is known for sure,

@@ -91,13 +91,12 @@ impl Cluster {
                 && pair[0].total == pair[1].total
                 && pair[0].geometry.is_some() == pair[1].geometry.is_some()
         });
-        let price = [spec.price.gpu_hour, spec.price.cpu_hour, spec.price.gib_hour];
         let mut room = Room {
             free: total,
             total,
             open: true,
             uniform,
-            price: price.map(|price| i64::try_from(price.0).unwrap_or(i64::MAX)),
+            price: prices(spec),
             named,
             devices,
             ..Room::default()
@@ -196,6 +195,12 @@ impl Cluster {
         }
         Claim { need: Arc::new(need), devices }
     }
+}
+
+/// Price of a GPU, a core and a GiB for an hour.
+pub(super) fn prices(spec: &Node) -> [i64; 3] {
+    let price = [spec.price.gpu_hour, spec.price.cpu_hour, spec.price.gib_hour];
+    price.map(|price| i64::try_from(price.0).unwrap_or(i64::MAX))
 }
 
 fn instances(geometry: &Geometry, layout: &[(MigProfile, u8)]) -> Arc<[Instance]> {
