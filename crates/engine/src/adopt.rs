@@ -174,7 +174,9 @@ impl Scheduler {
         let shape = self.cluster.shape(self.jobs.get(job).shape_of(task));
         let room = self.cluster.room(node);
         let claim = found_claim(shape, room, devices);
-        let known = devices.is_some() || self.cluster.host(node).spec.chooser == Chooser::Engine;
+        let complete = claim.devices.len() >= shape.key.request.gpu_count() as usize;
+        let known = devices.is_some()
+            || (complete && self.cluster.host(node).spec.chooser == Chooser::Engine);
         let seat = Seat { node, claim, confirmed: false, terminating: false, known };
         self.seat_as_found(job, task, seat);
         if let Some(devices) = devices {
@@ -188,19 +190,31 @@ impl Scheduler {
 /// What a task of this shape takes where it was found: these devices, or else those on which it would
 /// be least in the way. A node that has fewer GPUs than were asked for is believed about those it has.
 fn found_claim(shape: &Shape, room: &Room, devices: Option<&[usize]>) -> Claim {
-    let mut room = room.clone();
     let mut claim = Claim { need: shape.need.clone(), devices: SmallVec::new() };
-    for at in 0..shape.key.request.gpu_count() as usize {
-        let device = match devices {
-            Some(devices) => devices.get(at).copied(),
-            None => least_used(shape, &room, &claim),
-        };
-        let Some(device) = device else { break };
-        let part = part_of(shape, device, &room.devices[device]);
-        room.book(&Claim { need: Arc::default(), devices: [part].into_iter().collect() });
-        claim.devices.push(part);
+    let Some(devices) = devices else { return completed(shape, room, claim) };
+    let mut room = room.clone();
+    for device in devices {
+        take_part(shape, &mut room, &mut claim, *device);
     }
     claim
+}
+
+/// A claim that is short of GPUs, with as many as were asked for: those on which it would be least in
+/// the way. Where the node has fewer it stays short, and is to be completed when there are more.
+pub(crate) fn completed(shape: &Shape, room: &Room, mut claim: Claim) -> Claim {
+    let mut room = room.clone();
+    while claim.devices.len() < shape.key.request.gpu_count() as usize
+        && let Some(device) = least_used(shape, &room, &claim)
+    {
+        take_part(shape, &mut room, &mut claim, device);
+    }
+    claim
+}
+
+fn take_part(shape: &Shape, room: &mut Room, claim: &mut Claim, device: usize) {
+    let part = part_of(shape, device, &room.devices[device]);
+    room.book(&Claim { need: Arc::default(), devices: [part].into_iter().collect() });
+    claim.devices.push(part);
 }
 
 /// The device on which one more part of the claim would be least in the way.
@@ -211,7 +225,7 @@ fn least_used(shape: &Shape, room: &Room, claim: &Claim) -> Option<usize> {
         let part = part_of(shape, *index, device);
         let fits = device.milli >= part.milli && device.mib >= part.mib && device.exclusive == 0;
         let suits = fit::serves(shape, device) && (part.slice.is_some() == slices);
-        (!suits, !fits, device.users, *index)
+        (!suits, !fits, !device.open, device.users, *index)
     };
     let open = room.devices.iter().enumerate().filter(|(index, _)| slices || !mine(*index));
     open.min_by_key(trouble).map(|(index, _)| index)
@@ -236,7 +250,7 @@ fn part_of(shape: &Shape, index: usize, device: &Device) -> DeviceClaim {
         Ask::Mig(profile, _) => {
             let known = device.geometry.and_then(|geometry| geometry.profile(profile.as_str()));
             let slice = known.and_then(|id| Some((id, device.slice(id)?)));
-            slice.map_or(all, |(id, (milli, mib))| {
+            slice.map_or(DeviceClaim { exclusive: true, ..all }, |(id, (milli, mib))| {
                 // One that has no place there is still a fact: it is counted without its slots.
                 let slice = device.place_for(id, device.slots).map(|start| (id, start));
                 DeviceClaim { milli, mib, slice, ..all }

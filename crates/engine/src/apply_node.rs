@@ -1,13 +1,12 @@
-//! Events about nodes: descriptions, readings, foreign use, and devices that differ from the plan.
+//! Events about nodes: readings, foreign use, and devices that differ from the plan.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::cluster::NodeIdx;
 use crate::cluster::room::{Claim, DeviceClaim};
-use crate::cluster::{Change, NodeIdx, Reach};
 use crate::error::{BadInput, Rejected};
 use crate::name::{ForeignId, GpuId, NodeId};
-use crate::node::{Chooser, ForeignUse, Node};
+use crate::node::{Chooser, ForeignUse};
 use crate::quota::Charge;
 use crate::request::limit;
 use crate::scheduler::Scheduler;
@@ -19,85 +18,6 @@ use crate::units::Percent;
 const MAX_FOREIGN: u64 = 1000;
 
 impl Scheduler {
-    /// A node was seen, for the first time or differently.
-    pub(crate) fn see_node(&mut self, node: Node) -> Result<(), Rejected> {
-        node.validate()?;
-        self.improved = true;
-        let Some(number) = self.cluster.node(&node.id) else {
-            self.cluster.add(&Arc::new(node));
-            return Ok(());
-        };
-        // News of a node that is about to be taken back do not save it; its return does.
-        let now = self.now;
-        let host = self.cluster.host_mut(number);
-        let returned = host.reach == Reach::Lost;
-        host.reach = Reach::Up;
-        host.reclaimed = host.reclaimed.filter(|at| !returned && *at > now);
-        if *self.cluster.host(number).spec == node {
-            self.refresh_state(number);
-        } else {
-            self.redescribe(number, node);
-        }
-        Ok(())
-    }
-
-    /// Books everything that is on a node anew, on its new description. What sat on a GPU that is
-    /// no longer there is displaced.
-    fn redescribe(&mut self, node: NodeIdx, spec: Node) {
-        self.drop_holds_on(node);
-        let old = self.cluster.host(node).spec.clone();
-        self.cluster.redescribe(node, &Arc::new(spec));
-        let foreign = std::mem::take(&mut self.cluster.host_mut(node).foreign);
-        let mut tasks = self.cluster.host(node).tasks.clone();
-        tasks.sort_unstable_by_key(|on| (self.jobs.get(on.job).serial, on.task));
-        let mut homeless: BTreeMap<(u64, JobIdx), GpuId> = BTreeMap::new();
-        for task in tasks {
-            if let Some(gpu) = self.rebook(node, task, &old) {
-                homeless.entry((self.jobs.get(task.job).serial, task.job)).or_insert(gpu);
-            }
-        }
-        for (id, (uses, _)) in foreign {
-            let claim = self.cluster.foreign_claim(node, &uses, &[]);
-            self.cluster.book(node, &claim);
-            self.cluster.host_mut(node).foreign.insert(id, (uses, claim));
-        }
-        self.cluster.host_mut(node).disturbed = self.cluster.room(node).overcommitted();
-        self.cluster.touch(node, Change::Described);
-        for ((_, job), gpu) in homeless {
-            let node = self.cluster.host(node).spec.id.clone();
-            self.displace(job, &crate::decision::Fault::GpuSick { node, gpu });
-        }
-    }
-
-    /// Books one task on its node's new description; names a GPU that it lost.
-    fn rebook(&mut self, node: NodeIdx, on: TaskRef, old: &Node) -> Option<GpuId> {
-        let half_life = self.policy.half_life;
-        let queue = self.jobs.get(on.job).queue;
-        let seat = self.jobs.get(on.job).tasks[on.task as usize].seat.clone()?;
-        let mut claim = seat.claim.clone();
-        let mut lost = None;
-        claim.devices.clear();
-        let mut room = self.cluster.room(node).clone();
-        for part in &seat.claim.devices {
-            let gpu = &old.gpus[usize::from(part.device)].id;
-            let kept =
-                self.cluster.host(node).device(gpu).and_then(|index| moved(part, index, &room));
-            match kept {
-                Some(part) => {
-                    let one = Claim { need: Arc::default(), devices: [part].into_iter().collect() };
-                    room.book(&one);
-                    claim.devices.push(part);
-                }
-                None => lost = Some(gpu.clone()),
-            }
-        }
-        self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, half_life);
-        self.queues.charge(queue, &Charge::of(&claim), 1, self.now, half_life);
-        self.cluster.book(node, &claim);
-        self.jobs.get_mut(on.job).tasks[on.task as usize].seat.as_mut()?.claim = claim;
-        lost
-    }
-
     pub(crate) fn read_utilization(
         &mut self,
         node: &NodeId,
@@ -268,7 +188,7 @@ impl Scheduler {
     }
 
     /// Foreign use whose GPUs nobody has named is thought to be on other GPUs than these.
-    fn move_foreign(&mut self, node: NodeIdx, taken: &[usize]) {
+    pub(crate) fn move_foreign(&mut self, node: NodeIdx, taken: &[usize]) {
         let host = self.cluster.host(node);
         let is_taken = |part: &DeviceClaim| taken.contains(&usize::from(part.device));
         let gpu = |part: &DeviceClaim| host.spec.gpus[usize::from(part.device)].id.clone();
@@ -352,7 +272,7 @@ impl Scheduler {
 }
 
 /// The same part on another device; none when a slice has no place there.
-fn moved(
+pub(crate) fn moved(
     part: &DeviceClaim,
     device: usize,
     room: &crate::cluster::room::Room,

@@ -36,6 +36,7 @@ mod common;
 mod decide;
 mod decision;
 mod demand;
+mod describe;
 mod error;
 mod event;
 mod explain;

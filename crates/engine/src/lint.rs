@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 
 use crate::cluster::NodeIdx;
 use crate::cluster::room::{Claim, Room};
+use crate::cluster::shape::Ask;
 use crate::name::{NodeId, QueueId, WorkloadId};
+use crate::node::Chooser;
 use crate::quota::Charge;
 use crate::scheduler::Scheduler;
-use crate::task::State;
+use crate::task::{Job, Seat, State};
 
 /// Something that must never be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +30,9 @@ pub enum Violation {
     /// Some tasks of a placed gang have no place.
     #[error("workload `{0}` is placed in part")]
     PartialGang(WorkloadId),
+    /// Work runs on fewer GPUs than it asked for, although its node, which chose them, has enough.
+    #[error("workload `{0}` holds fewer GPUs than it runs on")]
+    MissingGpus(WorkloadId),
     /// A workload that waits holds something.
     #[error("workload `{0}` waits and holds a place")]
     HoldsWhileWaiting(WorkloadId),
@@ -101,6 +106,9 @@ impl Scheduler {
                 }
                 _ => {}
             }
+            if job.seats().any(|(task, seat)| self.lacks_gpus(job, task, seat)) {
+                found.push(Violation::MissingGpus(id()));
+            }
             let waits_outside =
                 job.spec.gate.is_some() || self.backoffs.contains(&(job.not_before, index));
             if job.state == State::Waiting && !waits_outside {
@@ -115,6 +123,16 @@ impl Scheduler {
                 found.push(Violation::Forgotten(id()));
             }
         }
+    }
+
+    /// Whether a node that chooses by itself has enough GPUs, and the engine lost track of those that
+    /// this task has.
+    fn lacks_gpus(&self, job: &Job, task: u32, seat: &Seat) -> bool {
+        let Ask::Whole(asked) = self.cluster.shape(job.shape_of(task)).ask else { return false };
+        let asked = usize::from(asked);
+        self.cluster.host(seat.node).spec.chooser == Chooser::Node
+            && self.cluster.room(seat.node).devices.len() >= asked
+            && seat.claim.devices.len() != asked
     }
 
     fn lint_queues(&self, found: &mut Vec<Violation>) {

@@ -180,6 +180,12 @@ impl Node {
         }
     }
 
+    /// Whether the other description differs in nothing that is booked: neither amounts nor GPUs.
+    pub(crate) fn has_same_room(&self, other: &Self) -> bool {
+        let Self { rank, labels, taints, price, .. } = other.clone();
+        Self { rank, labels, taints, price, ..self.clone() } == *other
+    }
+
     /// Refuses values that cannot be right; see [`BadInput`].
     pub fn validate(&self) -> Result<(), BadInput> {
         checked_name("the node's name", self.id.as_str())?;

@@ -290,7 +290,7 @@ impl Scheduler {
     }
 
     /// By node number, whether terms between tasks forbid it; nothing when no terms matter.
-    fn barred(&mut self, job: JobIdx, victims: &[JobIdx]) -> Option<Vec<bool>> {
+    pub(crate) fn barred(&mut self, job: JobIdx, victims: &[JobIdx]) -> Option<Vec<bool>> {
         let spec = self.jobs.get(job).spec.clone();
         if self.terms.ignore(&spec.request) {
             return None;

@@ -281,6 +281,9 @@ impl Scheduler {
 
     /// A node got room: holds on it take their part before anybody else can.
     pub(crate) fn settle(&mut self, node: u32) {
+        if self.cluster.room(node).overcommitted() {
+            self.spread_assumed(node);
+        }
         if !self.cluster.room(node).overcommitted() {
             self.cluster.host_mut(node).disturbed = false;
         }

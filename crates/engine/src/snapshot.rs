@@ -81,6 +81,9 @@ impl Scheduler {
         for facts in snapshot.workloads {
             scheduler.restore_workload(facts)?;
         }
+        for node in scheduler.cluster.ordered() {
+            scheduler.complete_seats(node, false);
+        }
         for facts in &snapshot.queues {
             scheduler.restore_past(facts);
         }

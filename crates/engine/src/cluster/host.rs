@@ -8,7 +8,7 @@ use super::Cluster;
 use super::room::{Claim, Device, DeviceClaim, JOBS, NO_LINK, Need, Room};
 use crate::mig::{Geometry, Instance, Slots};
 use crate::name::{ForeignId, GpuId};
-use crate::node::{ForeignGpu, ForeignUse, GpuHealth, MigMode, Node};
+use crate::node::{Chooser, ForeignGpu, ForeignUse, GpuHealth, MigMode, Node};
 use crate::request::MigProfile;
 use crate::task::TaskRef;
 use crate::units::{Percent, Time};
@@ -91,13 +91,12 @@ impl Cluster {
                 && pair[0].total == pair[1].total
                 && pair[0].geometry.is_some() == pair[1].geometry.is_some()
         });
-        let price = [spec.price.gpu_hour, spec.price.cpu_hour, spec.price.gib_hour];
         let mut room = Room {
             free: total,
             total,
             open: true,
             uniform,
-            price: price.map(|price| i64::try_from(price.0).unwrap_or(i64::MAX)),
+            price: prices(spec),
             named,
             devices,
             ..Room::default()
@@ -174,9 +173,13 @@ impl Cluster {
         let host = self.host(node);
         let room = self.room(node);
         let mut devices: SmallVec<[DeviceClaim; 1]> = SmallVec::new();
+        let mut unknown = uses.gpu_count as usize;
         for (gpu, usage) in &uses.gpus {
             if let Some(index) = host.device(gpu) {
                 devices.push(foreign_part(index, &room.devices[index], *usage));
+            } else if host.spec.chooser == Chooser::Node && *usage == ForeignGpu::Whole {
+                // The node calls it something else by now.
+                unknown += 1;
             }
         }
         let named: Vec<u8> = devices.iter().map(|part| part.device).collect();
@@ -185,11 +188,19 @@ impl Cluster {
         let mut unnamed: Vec<_> = unnamed.map(|(index, d)| (d.users, index)).collect();
         unnamed
             .sort_by_key(|(users, index)| (!assumed.contains(&host.spec.gpus[*index].id), *users));
-        for (_, index) in unnamed.into_iter().take(uses.gpu_count as usize) {
+        unnamed.truncate(unknown);
+        unnamed.sort_unstable_by_key(|(_, index)| std::cmp::Reverse(*index));
+        for (_, index) in unnamed {
             devices.push(foreign_part(index, &room.devices[index], ForeignGpu::Whole));
         }
         Claim { need: Arc::new(need), devices }
     }
+}
+
+/// Price of a GPU, a core and a GiB for an hour.
+pub(super) fn prices(spec: &Node) -> [i64; 3] {
+    let price = [spec.price.gpu_hour, spec.price.cpu_hour, spec.price.gib_hour];
+    price.map(|price| i64::try_from(price.0).unwrap_or(i64::MAX))
 }
 
 fn instances(geometry: &Geometry, layout: &[(MigProfile, u8)]) -> Arc<[Instance]> {

@@ -177,14 +177,20 @@ impl Cluster {
     /// Replaces a node's description and its room, which the caller books anew.
     pub(crate) fn redescribe(&mut self, node: NodeIdx, spec: &Arc<Node>) {
         self.count_capacity(node, -1);
+        self.rooms[node as usize] = self.empty_room(spec);
+        self.count_capacity(node, 1);
+        self.relabel(node, spec);
+    }
+
+    /// Replaces the description of a node that has what it had: its bookings stay.
+    pub(crate) fn relabel(&mut self, node: NodeIdx, spec: &Arc<Node>) {
         let host = self.host_mut(node);
         let reordered = host.spec.rank != spec.rank;
         let relabelled = host.spec.labels != spec.labels;
         host.spec = spec.clone();
-        self.rooms[node as usize] = self.empty_room(spec);
+        self.rooms[node as usize].price = host::prices(spec);
         self.sort_into_kind(node);
         self.apply_state(node);
-        self.count_capacity(node, 1);
         self.order_stale |= reordered;
         if relabelled || reordered {
             self.domains.clear();

@@ -6,7 +6,7 @@ use agentaflow_engine::{
     WorkloadId, WorkloadState,
 };
 
-use crate::cluster::other_labels;
+use crate::cluster::{other_gpus, other_labels, rename};
 use crate::history::{History, Step};
 use crate::ledger::Ledger;
 use crate::nonsense::nonsense;
@@ -317,10 +317,12 @@ impl Body {
             }
             Step::Shrink(pick, how) => {
                 let mut spec = self.spec(*pick)?;
-                match how % 3 {
+                match how % 6 {
                     0 => drop(spec.gpus.pop()),
                     1 => spec.cpu = MilliCpu(spec.cpu.0 / 2),
-                    _ => spec.gpus.reverse(),
+                    2 => spec.gpus.reverse(),
+                    3 => spec.gpus.iter_mut().for_each(rename),
+                    _ => spec.gpus = other_gpus(&spec),
                 }
                 Event::Node(Box::new(spec))
             }

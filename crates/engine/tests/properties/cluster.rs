@@ -203,3 +203,21 @@ pub fn other_labels(node: &Node, pick: u8) -> Labels {
     labels.insert("rack".into(), format!("r{}", pick % 4).as_str().into());
     labels
 }
+
+/// Another name for the same GPU, and back.
+pub fn rename(gpu: &mut Gpu) {
+    let name = gpu.id.as_str();
+    gpu.id = name.strip_prefix("GPU-").map_or(format!("GPU-{name}"), ToOwned::to_owned).into();
+}
+
+/// No GPUs, or four where there were none.
+pub fn other_gpus(spec: &Node) -> Vec<Gpu> {
+    let gpu = |index: u32| Gpu {
+        id: index.to_string().into(),
+        model: "A100".into(),
+        memory: MiB(40960),
+        nvlink: None,
+        mig: MigMode::Off,
+    };
+    if spec.gpus.is_empty() { (0..4).map(gpu).collect() } else { Vec::new() }
+}
