@@ -15,6 +15,7 @@ mod memory;
 mod metrics;
 mod owners;
 mod priorities;
+mod served;
 mod watch;
 mod words;
 mod writes;
@@ -174,7 +175,7 @@ impl Leader {
         stop: &CancellationToken,
     ) -> bool {
         let remembered = self.remember(stop).await;
-        let served = watch::probe(&self.server, &self.reign, stop).await;
+        let served = served::probe(&self.server, &self.reign, stop).await;
         self.options.settings.kueue = served.kueue;
         self.missing.extend(served.required());
         let mut world = World::new(self.options.settings.clone(), remembered);

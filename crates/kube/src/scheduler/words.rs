@@ -214,7 +214,7 @@ mod tests {
             let mut words = Words::default();
             words.add(status("a", "old"));
             let old = words.next(now).expect("the old word");
-            for message in newer {
+            if let Some(message) = newer {
                 words.add(status("a", message));
             }
             words.said(old, true, now);
