@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::api::{Failure, Ignored, Server, core};
 use super::lease::Reign;
 use crate::slim::{PersistentVolumeClaim, Pod};
+use crate::translate::SELECTED_NODE;
 use crate::world::{Bind, BindResult, ClaimAct, Key};
 
 /// How often a binding is tried when nobody knows what came of it.
@@ -92,12 +93,16 @@ pub(crate) async fn claims(server: &Server, reign: &Reign, bind: &Bind) -> Resul
             return Err(BindResult::Refused("no longer leading".to_owned()));
         }
         let mut missing = None;
-        for (claim, _) in &bind.claims {
+        for (claim, act) in &bind.claims {
             let path = core(&claim.namespace, "persistentvolumeclaims", &claim.name);
             let bound = match server.get::<PersistentVolumeClaim>(&path).await {
-                Ok(found) => found.status.phase.as_deref() == Some("Bound"),
+                Ok(found) if found.status.phase.as_deref() == Some("Bound") => true,
+                Ok(found) if *act == ClaimAct::Provision && !is_selected(&found, &bind.node) => {
+                    let why = format!("claim `{claim}`: no volume can be made on this node");
+                    return Err(BindResult::Refused(why));
+                }
                 Err(Failure::NotFound(_)) => return Err(BindResult::Gone),
-                Err(_) => false,
+                Ok(_) | Err(_) => false,
             };
             if !bound {
                 missing = Some(claim);
@@ -117,11 +122,17 @@ pub(crate) async fn claims(server: &Server, reign: &Reign, bind: &Bind) -> Resul
     }
 }
 
+/// Whether a claim names the node. A provisioner that cannot make a volume there takes the name off again.
+fn is_selected(claim: &PersistentVolumeClaim, node: &str) -> bool {
+    let annotations = claim.metadata.annotations.as_ref();
+    annotations.and_then(|all| all.get(SELECTED_NODE)).is_some_and(|selected| selected == node)
+}
+
 /// Asks the provisioner to make a volume for this node.
 async fn select_node(server: &Server, claim: &Key, node: &str) -> Result<(), Failure> {
     let path = core(&claim.namespace, "persistentvolumeclaims", &claim.name);
     let body = json!({
-        "metadata": { "annotations": { "volume.kubernetes.io/selected-node": node } }
+        "metadata": { "annotations": { SELECTED_NODE: node } }
     });
     server.merge(&path, &body).await
 }
