@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::PROGRAM;
 use crate::plans::{WorkloadPlan, in_phase, placed_by_us, pod_waits, waits_because};
-use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
+use crate::support::{NodePlan, PodPlan, Scheduler, Share, state, wait_for};
 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
@@ -40,6 +40,14 @@ async fn a_gang_of_64_starts_whole_or_not_at_all() {
     .await;
     assert_eq!(nodes.values().copied().collect::<Vec<usize>>(), [8; 8]);
     in_phase(&share, "gang", "Running").await;
+    let pods = share.pods(gang).await;
+    let stale: Vec<String> = pods.iter().filter(|pod| !is_told_placed(pod)).map(state).collect();
+    assert!(stale.is_empty(), "bound, and yet they say that they wait: {stale:?}");
+    // A pod of a running gang that is lost comes back alone.
+    let others: Vec<_> = uids(&pods, "gang-7");
+    share.delete_pod("gang-7").await;
+    placed_by_us(&share, "gang-7-r1").await;
+    assert_eq!(uids(&share.pods(gang).await, "gang-7-r1"), others);
 }
 
 #[tokio::test]
@@ -166,6 +174,18 @@ fn bound(pods: &[Pod]) -> BTreeMap<String, usize> {
         *nodes.entry(node).or_default() += 1;
     }
     nodes
+}
+
+/// Names and identities of all pods but one.
+fn uids(pods: &[Pod], but: &str) -> Vec<(Option<String>, Option<String>)> {
+    let others = pods.iter().filter(|pod| pod.metadata.name.as_deref() != Some(but));
+    others.map(|pod| (pod.metadata.name.clone(), pod.metadata.uid.clone())).collect()
+}
+
+/// Its condition says that it has a node.
+fn is_told_placed(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|one| one.type_ == "PodScheduled" && one.status == "True")
 }
 
 /// Not bound, or by us.

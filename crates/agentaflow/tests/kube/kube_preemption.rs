@@ -220,6 +220,66 @@ async fn a_nomination_that_nothing_stands_behind_is_taken_back() {
     .await;
 }
 
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_stopped_workload_runs_again_when_there_is_room_and_has_spent_no_retry() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(2)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let plan = |name: &str| WorkloadPlan::new(&share, name, &PodPlan::new(""));
+    plan("modest").spec("gangSize", 2).spec("priority", 4).create(&share).await;
+    in_phase(&share, "modest", "Running").await;
+    plan("grows").gpus(2).spec("priority", 3).create(&share).await;
+    waits_because(&share, "grows", "NoRoom").await;
+    // Who becomes more important while it waits need not be handed in again.
+    set_priority(&share, "grows", 8).await;
+    placed_by_us(&share, "grows-0").await;
+    let words = waits_because(&share, "modest", "GangIncomplete").await;
+    assert!(words.contains("0 of 2 tasks fit now"), "{words}");
+    delete_workload(&share, "grows").await;
+    let status = in_phase(&share, "modest", "Running").await;
+    assert_eq!(status["retries"], 0);
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_gang_makes_room_for_all_of_its_pods_even_when_the_scheduler_dies_meanwhile() {
+    let share = Share::new().await;
+    let nodes = share.nodes(3, &NodePlan::gpus(2)).await;
+    let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let victim = |i: usize| low(&share, &format!("low-{i}"), &nodes[i], 2).stop_after("8s");
+    place(&share, &[victim(0), victim(1), victim(2)]).await;
+    high(&share, 2).spec("gangSize", 2).create(&share).await;
+    let mut kept = Vec::new();
+    for pod in ["urgent-0", "urgent-1"] {
+        kept.push(share.wait_pod(pod, "nominated", nominated).await);
+    }
+    assert_ne!(kept[0], kept[1]);
+    wait_for("two victims", async || {
+        let left = pods_and_whether_they_go(&share).await;
+        let going = left.iter().filter(|(_, going)| *going).count();
+        if going == 2 { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .await;
+    scheduler.crash_and_restart().await;
+    let mut found = Vec::new();
+    for pod in ["urgent-0", "urgent-1"] {
+        found.push(placed_by_us(&share, pod).await);
+    }
+    kept.sort();
+    found.sort();
+    assert_eq!(found, kept);
+    let left = nodes.iter().position(|node| !kept.contains(node)).expect("a node that was left");
+    only(&share, &[&format!("low-{left}"), "urgent-0", "urgent-1"]).await;
+}
+
+async fn set_priority(share: &Share, name: &str, priority: u8) {
+    let path = format!("/apis/agentaflow.io/v1/namespaces/{}/gpuworkloads/{name}", share.namespace);
+    let answer =
+        share.request("PATCH", &path, Some(&json!({"spec": {"priority": priority}}))).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
 fn host(node: &str) -> Value {
     json!({"kubernetes.io/hostname": node})
 }

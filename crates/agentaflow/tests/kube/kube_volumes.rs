@@ -125,16 +125,30 @@ async fn a_provisioner_is_told_the_node_and_waited_for() {
         told.then_some(()).ok_or_else(|| annotations.to_string())
     })
     .await;
+    // A provisioner that cannot make it there takes the node off again, and another is looked for.
+    let other = share.node("b", &NodePlan::gpus(1)).await;
+    share.patch_node(&node, &json!({"spec": {"unschedulable": true}})).await;
+    let path = format!("/api/v1/namespaces/{}/persistentvolumeclaims/data", share.namespace);
+    let give_back =
+        json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null}}});
+    share.request("PATCH", &path, Some(&give_back)).await;
+    wait_for("the claim names the other node", async || {
+        let claim = read_claim(&share, "data").await;
+        let annotations = &claim["metadata"]["annotations"];
+        let told = annotations["volume.kubernetes.io/selected-node"] == other;
+        told.then_some(()).ok_or_else(|| annotations.to_string())
+    })
+    .await;
     let before = share.pod("train").await.unwrap();
     assert_eq!(before.spec.unwrap().node_name, None, "bound before its volume was there");
     // What a provisioner does.
     let name = format!("pv-{}", share.id);
-    let mut made = volume(&name, &class, "kubernetes.io/hostname", &node);
+    let mut made = volume(&name, &class, "kubernetes.io/hostname", &other);
     let uid = read_claim(&share, "data").await["metadata"]["uid"].clone();
     made["spec"]["claimRef"] = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "namespace": share.namespace, "name": "data", "uid": uid,
     });
     share.apply_object(made).await;
-    assert_eq!(placed_by_us(&share, "train").await, node);
+    assert_eq!(placed_by_us(&share, "train").await, other);
 }

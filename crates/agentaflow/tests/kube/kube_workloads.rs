@@ -169,14 +169,15 @@ async fn a_workload_that_cannot_be_read_says_so_and_others_go_on() {
     let _alone = alone().await;
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(2)).await;
+    share.apply_file("deploy/crds").await;
+    create_unreadable(&share, "odd").await;
     // Nobody can tell whose it is, so that it is the product's own scheduler that speaks.
     let _scheduler = Scheduler::start(PROGRAM, &share, &["--scheduler-name", "agentaflow"]).await;
-    create_unreadable(&share, "odd").await;
     let plan = WorkloadPlan::new(&share, "good", &PodPlan::new(""));
     plan.spec("podTemplate", PodPlan::new("").template()).create(&share).await;
     placed_by_us(&share, "good-0").await;
     let words = waits_because(&share, "odd", "InvalidSpec").await;
-    assert!(words.contains("cannot be read") && words.contains("lots"), "{words}");
+    assert!(words.contains("cannot be read") && words.contains("high"), "{words}");
     delete_workload(&share, "odd").await;
     wait_for("workload odd gone", async || {
         workload(&share, "odd").await.map_or(Ok(()), |object| Err(object.to_string()))
@@ -193,7 +194,7 @@ async fn create_unreadable(share: &Share, name: &str) {
         "apiVersion": "agentaflow.io/v1",
         "kind": "GPUWorkload",
         "metadata": {"name": name},
-        "spec": {"gpuMemoryRequired": "lots", "podTemplate": {}},
+        "spec": {"priority": "high", "gpuMemoryRequired": 0, "podTemplate": {}},
     });
     // Other tests set the definition right again at any time.
     wait_for("an unreadable workload", async || {

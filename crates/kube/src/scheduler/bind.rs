@@ -8,6 +8,7 @@ use tokio::sync::Semaphore;
 use super::api::{Failure, Ignored, Server, core};
 use super::lease::Reign;
 use crate::slim::{PersistentVolumeClaim, Pod};
+use crate::translate::SELECTED_NODE;
 use crate::world::{Bind, BindResult, ClaimAct, Key};
 
 /// How often a binding is tried when nobody knows what came of it.
@@ -129,10 +130,14 @@ pub(crate) async fn claims(
 
 /// A claim of the pod that is not bound yet.
 async fn unbound_claim<'a>(server: &Server, bind: &'a Bind) -> Result<Option<&'a Key>, BindResult> {
-    for (claim, _) in &bind.claims {
+    for (claim, act) in &bind.claims {
         let path = core(&claim.namespace, "persistentvolumeclaims", &claim.name);
         match server.get::<PersistentVolumeClaim>(&path).await {
             Ok(found) if found.status.phase.as_deref() == Some("Bound") => {}
+            Ok(found) if *act == ClaimAct::Provision && !is_selected(&found, &bind.node) => {
+                let why = format!("claim `{claim}`: no volume can be made on this node");
+                return Err(BindResult::Refused(why));
+            }
             // The pod is still there, and waits for whoever makes the claim again.
             Err(Failure::NotFound(_)) => {
                 return Err(BindResult::Refused(format!("claim `{claim}` is gone")));
@@ -143,11 +148,17 @@ async fn unbound_claim<'a>(server: &Server, bind: &'a Bind) -> Result<Option<&'a
     Ok(None)
 }
 
+/// Whether a claim names the node. A provisioner that cannot make a volume there takes the name off again.
+fn is_selected(claim: &PersistentVolumeClaim, node: &str) -> bool {
+    let annotations = claim.metadata.annotations.as_ref();
+    annotations.and_then(|all| all.get(SELECTED_NODE)).is_some_and(|selected| selected == node)
+}
+
 /// Asks the provisioner to make a volume for this node.
 async fn select_node(server: &Server, claim: &Key, node: &str) -> Result<(), Failure> {
     let path = core(&claim.namespace, "persistentvolumeclaims", &claim.name);
     let body = json!({
-        "metadata": { "annotations": { "volume.kubernetes.io/selected-node": node } }
+        "metadata": { "annotations": { SELECTED_NODE: node } }
     });
     server.merge(&path, &body).await
 }

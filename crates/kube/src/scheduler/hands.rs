@@ -260,9 +260,13 @@ impl Shared {
         };
         match said {
             Ok(()) | Err(Failure::NotFound(_) | Failure::Conflict(_)) => false,
+            Err(error) if error.is_passing() => {
+                tracing::debug!(%error, what, "not written yet");
+                true
+            }
             Err(error) => {
-                tracing::debug!(%error, what, "not written");
-                error.is_passing()
+                tracing::warn!(%error, what, "cannot be written");
+                false
             }
         }
     }

@@ -13,13 +13,16 @@ const MIDDLE: u8 = 5;
 /// The highest priority.
 const HIGHEST: u8 = 10;
 
-/// The priority of a pod from 0 to 10: that of its priority class, else the middle. An annotation (`annotations` are
-/// its own with those of its owners) may lower it and never raises it: who may have which class is decided by the
-/// cluster's quotas and policies, and annotations are nobody's to decide about. Our webhook turns the annotation of a
-/// pod without a class into the class, so that this takes nothing from anybody who may have it.
+/// The priority of a pod from 0 to 10: that of its priority class, which an annotation (`annotations` are its own with
+/// those of its owners) may lower and never raises, because who may have which class is decided by the cluster's quotas
+/// and policies; where it has no class, that of the annotation, else the middle. Our webhook turns the annotation of a
+/// pod without a class into the class, so that with it quotas and policies always count.
 pub fn priority(pod: &Pod, annotations: &BTreeMap<String, String>) -> u8 {
-    let admitted = admitted(pod);
-    asked(annotations).map_or(admitted, |asked| asked.min(admitted))
+    match (admitted(pod), asked(annotations)) {
+        (Some(admitted), Some(asked)) => asked.min(admitted),
+        (Some(priority), None) | (None, Some(priority)) => priority,
+        (None, None) => MIDDLE,
+    }
 }
 
 /// The priority that annotations ask for; a word that is no number from 0 to 10 counts as absent.
@@ -29,21 +32,13 @@ pub fn asked(annotations: &BTreeMap<String, String>) -> Option<u8> {
 }
 
 /// What the pod's class gives it. A class of somebody else's whose value lies below our first step may be the
-/// cluster's default, whose name the API server fills in for pods that name none: such pods are in the middle, too.
+/// cluster's default, whose name the API server fills in for pods that name none: such pods count as without one.
 /// A class below zero is meant to be low, whoever made it.
-fn admitted(pod: &Pod) -> u8 {
+fn admitted(pod: &Pod) -> Option<u8> {
     let class = pod.spec.priority_class_name.as_deref().filter(|name| !name.is_empty());
-    match class.zip(pod.spec.priority) {
-        None => MIDDLE,
-        Some((name, value)) => {
-            let ours = name.starts_with(names::PRIORITY_CLASS_PREFIX);
-            if !ours && (0..names::PRIORITY_STEP).contains(&value) {
-                MIDDLE
-            } else {
-                of_value(value)
-            }
-        }
-    }
+    let (name, value) = class.zip(pod.spec.priority)?;
+    let ours = name.starts_with(names::PRIORITY_CLASS_PREFIX);
+    (ours || !(0..names::PRIORITY_STEP).contains(&value)).then(|| of_value(value))
 }
 
 /// The priority that the value of a priority class means.
@@ -152,17 +147,17 @@ mod tests {
     }
 
     #[test]
-    fn a_priority_comes_from_the_class_else_the_middle_and_annotations_only_lower_it() {
+    fn a_priority_comes_from_the_class_which_annotations_only_lower_else_from_the_annotation() {
         let table = [
             (Some("7"), Some("high"), 300_000, 3),
             (Some("2"), Some("high"), 300_000, 2),
             (Some("7"), Some("agentaflow-7"), 700_000, 7),
-            (Some("10"), None, 0, 5),
+            (Some("10"), None, 0, 10),
             (Some("4"), None, 0, 4),
             (Some(" 0 "), None, 0, 0),
             (None, Some("default-of-the-cluster"), 0, 5),
             (None, Some("default-of-the-cluster"), 99_999, 5),
-            (Some("9"), Some("default-of-the-cluster"), 1_000, 5),
+            (Some("9"), Some("default-of-the-cluster"), 1_000, 9),
             (None, Some("agentaflow-0"), 0, 0),
             (Some("9"), Some("agentaflow-0"), 0, 0),
             (Some("11"), Some("high"), 300_000, 3),

@@ -170,20 +170,18 @@ impl World {
             return;
         }
         self.tell_health(name, &view);
-        let Some(entry) = self.nodes.get_mut(name) else { return };
-        entry.told = Some(view);
-        if is_new {
-            let pods: Vec<Key> = entry.foreign.iter().cloned().collect();
-            for pod in pods {
-                let ours = self.pods.get(&pod).is_some_and(|entry| entry.pod.is_some());
-                if ours {
-                    // The engine may know it again.
-                    self.leave(&pod);
-                    self.stuck.insert(pod);
-                } else {
-                    self.tell_foreign(&pod, name);
-                }
-            }
+        let Some(entry) = self.nodes.get(name) else { return };
+        let found: Vec<Key> = entry.foreign.iter().filter(|_| is_new).cloned().collect();
+        let ours = |pod: &Key| self.pods.get(pod).is_some_and(|entry| entry.pod.is_some());
+        let (ours, theirs): (Vec<Key>, Vec<Key>) = found.into_iter().partition(ours);
+        for pod in ours {
+            // The engine may know it again; it was not told of what it uses here.
+            self.leave(&pod);
+            self.stuck.insert(pod);
+        }
+        self.nodes.entry(name.clone()).or_default().told = Some(view);
+        for pod in theirs {
+            self.tell_foreign(&pod, name);
         }
     }
 
