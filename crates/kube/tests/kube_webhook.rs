@@ -44,11 +44,13 @@ impl Cluster {
         for definition in crd::definitions() {
             apply(&client, &definition).await.unwrap();
         }
-        let class = json!({
-            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
-            "metadata": {"name": "agentaflow-5"}, "value": 500_000,
-        });
-        apply(&client, &class).await.unwrap();
+        for priority in [5, 9] {
+            let class = json!({
+                "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+                "metadata": {"name": format!("agentaflow-{priority}")}, "value": priority * 100_000,
+            });
+            apply(&client, &class).await.unwrap();
+        }
         for name in ["agentaflow", "webhook-plain"] {
             apply(
                 &client,
@@ -193,6 +195,11 @@ async fn pods_get_our_name_where_asked(cluster: &Cluster) {
     ] {
         let made = cluster.create(namespace, &pod("p", &metadata)).await.unwrap();
         assert_eq!(made["spec"]["schedulerName"], scheduler, "{namespace} {metadata}");
+        // What was asked for is a class, whose value the API server has filled in.
+        let asked = scheduler == "agentaflow" && !metadata["annotations"].is_null();
+        let class = if asked { json!(["agentaflow-9", 900_000]) } else { json!([null, 0]) };
+        let spec = &made["spec"];
+        assert_eq!(json!([spec["priorityClassName"], spec["priority"]]), class, "{metadata}");
     }
 }
 

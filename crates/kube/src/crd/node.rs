@@ -47,8 +47,10 @@ pub struct GpuNodeSpec {
 #[serde(rename_all = "camelCase")]
 pub struct GpuDevice {
     /// Its id: what the device plugin calls it (a UUID).
+    #[schemars(length(max = 253))]
     pub id: String,
     /// Its model.
+    #[schemars(length(max = 253))]
     pub name: String,
     /// Its memory in MiB.
     pub memory_total: u64,
@@ -95,6 +97,7 @@ pub enum GpuNodePhase {
 #[serde(rename_all = "camelCase")]
 pub struct GpuStatus {
     /// Its id.
+    #[schemars(length(max = 253))]
     pub id: String,
     /// It can be used: healthy and not closed.
     pub available: bool,
@@ -115,5 +118,6 @@ pub struct GpuStatus {
     pub current_workload: Option<String>,
     /// Why it is not available, or what to keep an eye on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
     pub reason: Option<String>,
 }

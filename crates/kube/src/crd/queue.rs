@@ -80,6 +80,7 @@ pub struct QueueAmounts {
     pub gpus: Option<u32>,
     /// GPUs by model.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
     pub models: BTreeMap<String, u32>,
     /// CPU, as a quantity: `64` or `500m`.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "text_or_number")]
@@ -91,6 +92,7 @@ pub struct QueueAmounts {
     pub memory: Option<String>,
     /// Other resources, such as `nvidia.com/mig-1g.5gb`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 64))]
     pub resources: BTreeMap<String, u64>,
 }
 
