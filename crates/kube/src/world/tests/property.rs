@@ -57,8 +57,8 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (0..3_u8, 1..=2_u32, 0..=1_u32)
             .prop_map(|(name, gang, retries)| Event::Workload { name, gang, retries }),
         1 => (0..3_u8).prop_map(|name| Event::NoWorkload { name }),
-        1 => (0..2_u8, 3..=4_u32).prop_map(|(name, gpus)| Event::Queue { name, gpus }),
-        1 => (0..2_u8).prop_map(|name| Event::NoQueue { name }),
+        1 => (0..1_u8, 3..=4_u32).prop_map(|(name, gpus)| Event::Queue { name, gpus }),
+        1 => (0..1_u8).prop_map(|name| Event::NoQueue { name }),
         2 => (0..3_u8).prop_map(|name| Event::Node { name }),
         1 => (0..3_u8).prop_map(|name| Event::NoNode { name }),
         3 => any::<u8>().prop_map(|pod| Event::Delete { pod }),
