@@ -61,6 +61,8 @@ impl Scheduler {
         self.improved |= self.terms.ask_about(&uses.labels);
         let named: Vec<usize> =
             uses.gpus.keys().filter_map(|gpu| self.cluster.host(number).device(gpu)).collect();
+        // What is used goes before what is only kept for somebody.
+        self.give_way(number);
         self.restore_foreign(number, id, uses, &[]);
         self.clear_devices(number, None, &named, Vec::new());
         self.top_up(number);
