@@ -22,6 +22,8 @@ const CHANGES: usize = 16;
 const WORDS: usize = 4;
 /// The pause between two words to people while bindings are under way, and while none are.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(8)];
+/// The pause after the API server did not answer.
+const TROUBLED: Duration = Duration::from_secs(1);
 /// Words that wait to be said; more are dropped, oldest first.
 const MAX_NOTES: usize = 20_000;
 
@@ -230,13 +232,15 @@ impl Shared {
             if !self.reign.holds() {
                 return;
             }
-            self.say(word).await;
+            let again = self.say(word).await;
             let busy = self.binding.load(Ordering::Acquire) > 0;
-            tokio::time::sleep(PAUSES[usize::from(!busy)]).await;
+            let pause = if again { TROUBLED } else { PAUSES[usize::from(!busy)] };
+            tokio::time::sleep(pause).await;
         }
     }
 
-    async fn say(&self, word: Word) {
+    /// Says it; what the API server did not hear is kept, and it tells so.
+    async fn say(&self, word: Word) -> bool {
         match word {
             Word::Status(workload, uid, status) => {
                 let said = writes::status(&self.server, &workload, &uid, &status).await;
@@ -248,22 +252,31 @@ impl Shared {
                 }
                 drop(words);
                 self.wake.notify_one();
+                again
             }
             Word::Queue(queue, status) => {
-                let _ = Self::again(
-                    writes::queue_status(&self.server, &queue, &status).await,
-                    "queue status",
-                );
+                let said = writes::queue_status(&self.server, &queue, &status).await;
+                let again = Self::again(said, "queue status");
+                if again {
+                    self.words().queues.entry(queue).or_insert(status);
+                }
+                again
             }
             Word::Condition(pod, reason, message) => {
                 let said = writes::condition(&self.server, &pod, reason, &message).await;
-                if Self::again(said, "pod condition") {
+                let again = Self::again(said, "pod condition");
+                if again {
                     self.words().conditions.entry(pod).or_insert((reason, message));
                 }
+                again
             }
             Word::Note(note) => {
                 let said = events::tell(&self.server, &self.identity, &note).await;
-                let _ = Self::again(said, "event");
+                let again = Self::again(said, "event");
+                if again {
+                    self.words().notes.push_front(note);
+                }
+                again
             }
         }
     }

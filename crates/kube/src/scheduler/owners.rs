@@ -92,9 +92,6 @@ async fn plural(server: &Server, reign: &Reign, base: &str, kind: &str) -> Optio
         return Some(known.to_owned());
     }
     let list: Result<Resources, Failure> = persist(reign, || server.get(base)).await;
-    let served = list.ok()?.resources.into_iter();
-    served
-        .into_iter()
-        .find(|served| served.kind == kind && !served.name.contains('/'))
-        .map(|served| served.name)
+    let mut kinds = list.ok()?.resources.into_iter();
+    kinds.find(|served| served.kind == kind && !served.name.contains('/')).map(|served| served.name)
 }
