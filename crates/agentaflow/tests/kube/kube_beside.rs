@@ -1,6 +1,7 @@
 //! Beside kube-scheduler on the same nodes, and kubelets that refuse what does not fit.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -10,7 +11,7 @@ use serde_json::json;
 use crate::PROGRAM;
 use crate::ledger::{Ledger, refuse};
 use crate::plans::{is_over, workload};
-use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
+use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for, wait_within};
 
 /// Pods for each of the two schedulers; together they take every GPU there is.
 const EACH: usize = 104;
@@ -31,8 +32,8 @@ async fn two_schedulers_that_fill_the_same_nodes_at_once_place_everything_that_f
             share.create_workload(workload(&share, &format!("ours-{index}"), 1, 1, &plan)).await;
         }
     };
-    let plain = plan.clone().gpus(1);
-    let theirs = deploy(&share, "theirs", EACH, &plain);
+    let unnamed = plan.clone().gpus(1);
+    let theirs = deploy(&share, "theirs", EACH, &unnamed);
     tokio::join!(ours, theirs);
     let pods = wait_for("every GPU in use", async || {
         let running: Vec<Pod> = share.pods("").await.into_iter().filter(is_running).collect();
@@ -113,7 +114,7 @@ async fn deploy(share: &Share, name: &str, replicas: usize, plan: &PodPlan) {
 /// Who said that pods are scheduled, by pod. Events come later than bindings; they are waited for.
 async fn binders(share: &Share, pods: &[Pod]) -> BTreeMap<String, String> {
     let wish = ListParams::default();
-    wait_for("an event for every pod", async || {
+    wait_within(Duration::from_mins(2), "an event for every pod", async || {
         let events = share.api::<Event>().list(&wish).await.expect("events").items;
         let scheduled =
             events.into_iter().filter(|event| event.reason.as_deref() == Some("Scheduled"));
