@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::cluster::room::{Claim, DeviceClaim};
+use crate::cluster::room::{Claim, Device, DeviceClaim};
 use crate::cluster::{Change, NodeIdx, Reach};
 use crate::error::{BadInput, Rejected};
 use crate::name::{ForeignId, GpuId, NodeId};
@@ -264,6 +264,32 @@ impl Scheduler {
         self.move_foreign(node, taken);
         if !self.cluster.room(node).overcommitted() {
             self.cluster.host_mut(node).disturbed = false;
+        }
+    }
+
+    /// More was thought to be on a node than it has GPUs: what shares one moves to those that have become free, or
+    /// they would count as free though as many are used as before.
+    pub(crate) fn spread_out(&mut self, node: NodeIdx) {
+        let host = self.cluster.host(node);
+        if !host.disturbed || host.spec.chooser == Chooser::Engine {
+            return;
+        }
+        let is_crowded = |device: &Device| device.exclusive > 0 && device.users > 1;
+        for at in 0..self.cluster.room(node).devices.len() {
+            let devices = &self.cluster.room(node).devices;
+            if !is_crowded(&devices[at]) || devices.iter().all(|device| device.users > 0) {
+                continue;
+            }
+            self.move_foreign(node, &[at]);
+            let mut guests: Vec<TaskRef> = self.cluster.host(node).tasks.clone();
+            guests.sort_unstable_by_key(|guest| (self.jobs.get(guest.job).serial, guest.task));
+            for guest in guests {
+                let devices = &self.cluster.room(node).devices;
+                let free = devices.iter().rposition(|device| device.users == 0);
+                if let Some(free) = free.filter(|_| is_crowded(&devices[at])) {
+                    self.make_way(guest, &[at], &mut vec![free]);
+                }
+            }
         }
     }
 

@@ -281,6 +281,7 @@ impl Scheduler {
 
     /// A node got room: holds on it take their part before anybody else can.
     pub(crate) fn settle(&mut self, node: u32) {
+        self.spread_out(node);
         if !self.cluster.room(node).overcommitted() {
             self.cluster.host_mut(node).disturbed = false;
         }

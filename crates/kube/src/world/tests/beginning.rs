@@ -39,18 +39,26 @@ fn pods_that_are_bound_keep_what_they_have() {
 }
 
 #[test]
-fn more_may_be_bound_than_there_is_and_nothing_follows_from_it() {
-    let mut play = found(&[
-        (Kind::Node, node("n", 1)),
-        (Kind::Pod, on(pod("a", 1), "n")),
-        (Kind::Pod, on(pod("b", 1), "n")),
-        (Kind::Pod, pod("c", 1)),
-    ]);
-    play.check_settled(&["explain c Unschedulable"]);
-    play.end("a", "Succeeded");
-    play.check_settled(&[]);
-    play.end("b", "Succeeded");
-    play.check_settled(&["bind c n"]);
+fn more_may_be_bound_than_there_is_and_all_of_it_counts() {
+    let theirs = |name: &str| with(pod(name, 1), "spec|schedulerName", json!("default-scheduler"));
+    for make in [&theirs as &dyn Fn(&str) -> Value, &|name| pod(name, 1)] {
+        let mut play = found(&[
+            (Kind::Node, node("n", 3)),
+            (Kind::Pod, on(pod("a", 1), "n")),
+            (Kind::Pod, on(pod("b", 1), "n")),
+            (Kind::Pod, on(pod("c", 1), "n")),
+            (Kind::Pod, on(make("d"), "n")),
+            (Kind::Pod, on(make("e"), "n")),
+            (Kind::Pod, pod("waits", 1)),
+        ]);
+        play.check_settled(&["explain waits Unschedulable"]);
+        play.end("a", "Succeeded");
+        play.check_settled(&[]);
+        play.end("d", "Succeeded");
+        play.check_settled(&[]);
+        play.end("b", "Succeeded");
+        play.check_settled(&["bind waits n"]);
+    }
 }
 
 #[test]

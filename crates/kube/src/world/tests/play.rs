@@ -189,18 +189,19 @@ impl Play {
         let node = self.known.get(&(Kind::Node, Key::new("", &bind.node)));
         let node = node.unwrap_or_else(|| panic!("{name} is bound to a node that is gone"));
         let has = gpus(&node["status"]["allocatable"]);
-        let used = self.used(&bind.node);
-        assert!(used <= has, "{used} of {has} GPUs of {} are given out", bind.node);
+        let there = self.there(&bind.node);
+        let used: u64 = there.iter().map(|(_, asks)| asks).sum();
+        assert!(used <= has, "of {has} GPUs of {} {used} are given out: {there:?}", bind.node);
     }
 
-    /// GPUs of a node that are given out, as far as the world can know.
-    fn used(&self, node: &str) -> u64 {
+    /// Pods that have GPUs of a node, or will have, as far as the world can know.
+    fn there(&self, node: &str) -> Vec<(&Key, u64)> {
         let pods = self.known.iter().filter(|((kind, _), _)| *kind == Kind::Pod);
         let there = pods.filter(|((_, name), pod)| match pod["spec"]["nodeName"].as_str() {
             Some(at) => at == node && !is_over(pod),
             None => !is_over(pod) && self.plans.get(name).is_some_and(|(_, at)| **at == *node),
         });
-        there.map(|(_, pod)| asks(pod)).sum()
+        there.map(|((_, name), pod)| (name, asks(pod))).collect()
     }
 
     /// Carries out the next act; whether there was one.
