@@ -141,6 +141,8 @@ impl Scheduler {
         self.improved |= self.terms.ask_about(&uses.labels);
         let named: Vec<usize> =
             uses.gpus.keys().filter_map(|gpu| self.cluster.host(number).device(gpu)).collect();
+        // What is used goes before what is only kept for somebody.
+        self.give_way(number);
         self.restore_foreign(number, id, uses, &[]);
         self.clear_devices(number, None, &named, Vec::new());
         self.top_up(number);
@@ -274,6 +276,7 @@ impl Scheduler {
         if !host.disturbed || host.spec.chooser == Chooser::Engine {
             return;
         }
+        self.give_way(node);
         let is_crowded = |device: &Device| device.exclusive > 0 && device.users > 1;
         for at in 0..self.cluster.room(node).devices.len() {
             let devices = &self.cluster.room(node).devices;
