@@ -18,31 +18,89 @@ use crate::world::Key;
 /// One thing that happens. Numbers choose among what there is.
 #[derive(Clone, Debug)]
 enum Event {
-    Pod { gpus: u32, priority: Option<u8>, owned: bool },
-    Member { group: u8 },
-    Theirs { gpus: u32, node: u8 },
-    Group { group: u8, least: u32 },
-    NoGroup { group: u8 },
-    Workload { name: u8, gang: u32, retries: u32 },
-    NoWorkload { name: u8 },
-    Queue { name: u8, gpus: u32 },
-    NoQueue { name: u8 },
-    Node { name: u8 },
-    NoNode { name: u8 },
-    Delete { pod: u8 },
-    End { pod: u8, well: bool },
+    Pod {
+        gpus: u32,
+        priority: Option<u8>,
+        owned: bool,
+    },
+    Member {
+        group: u8,
+    },
+    Theirs {
+        gpus: u32,
+        node: u8,
+    },
+    Group {
+        group: u8,
+        least: u32,
+    },
+    NoGroup {
+        group: u8,
+    },
+    Workload {
+        name: u8,
+        gang: u32,
+        retries: u32,
+    },
+    NoWorkload {
+        name: u8,
+    },
+    Queue {
+        name: u8,
+        gpus: u32,
+    },
+    NoQueue {
+        name: u8,
+    },
+    Node {
+        name: u8,
+    },
+    NoNode {
+        name: u8,
+    },
+    Delete {
+        pod: u8,
+    },
+    End {
+        pod: u8,
+        well: bool,
+    },
     Kubelets,
-    Tell { kind: usize, count: u8 },
-    Repeat { kind: usize },
-    List { kind: usize },
+    Tell {
+        kind: usize,
+        count: u8,
+    },
+    Repeat {
+        kind: usize,
+    },
+    List {
+        kind: usize,
+    },
     Step,
-    CarryOut { count: u8 },
+    CarryOut {
+        count: u8,
+    },
     Refuse,
-    Answer { count: u8 },
+    Answer {
+        count: u8,
+    },
     Settle,
-    Pass { milliseconds: u64 },
-    Settings { pack: bool },
+    Pass {
+        milliseconds: u64,
+    },
+    Settings {
+        pack: bool,
+    },
     Crash,
+    /// A binding is carried out, and the answer is that it was not.
+    Misunderstanding,
+    /// As a crash, but what was under way is done all the same, later.
+    LateCrash,
+}
+
+/// The same with misunderstandings, after which nobody can help that more is given out than there is.
+fn confusion() -> impl Strategy<Value = Event> {
+    prop_oneof![30 => event(), 1 => Just(Event::Misunderstanding), 1 => Just(Event::LateCrash)]
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -89,13 +147,25 @@ fn cases(usual: u32) -> Config {
 }
 
 proptest! {
-    #![proptest_config(cases(400))]
+    #![proptest_config(cases(200))]
 
     #[test]
     fn whatever_happens_nothing_is_given_out_twice_and_everything_starts_that_can(
         events in prop::collection::vec(event(), 1..120),
     ) {
         let mut stage = Stage::new();
+        for event in events {
+            stage.play(event);
+        }
+        stage.end();
+    }
+
+    #[test]
+    fn when_answers_are_lost_or_late_everything_starts_all_the_same(
+        events in prop::collection::vec(confusion(), 1..120),
+    ) {
+        let mut stage = Stage::new();
+        stage.play.confused = true;
         for event in events {
             stage.play(event);
         }
@@ -200,6 +270,12 @@ impl Stage {
             Event::Settle => play.settle(),
             Event::Pass { milliseconds } => play.pass(milliseconds),
             Event::Crash => play.crash(),
+            Event::Misunderstanding => play.misunderstand(),
+            Event::LateCrash => {
+                let under_way = std::mem::take(&mut play.acts);
+                play.crash();
+                play.ghosts.extend(under_way);
+            }
             _ => {}
         }
     }
