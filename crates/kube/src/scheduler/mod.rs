@@ -167,7 +167,9 @@ impl Leader {
         let (feeder, mut feeds) = mpsc::channel(BATCH);
         let watching = CancellationToken::new();
         let (namespace, config) = (&self.options.namespace, &self.options.config);
-        watch::watch_all(&self.client, namespace, config, &feeder, &watching);
+        let groups = watch::served_groups(&self.client).await;
+        self.missing.extend(&groups);
+        watch::watch_all(&self.client, namespace, config, &groups, &feeder, &watching);
         drop(feeder);
         let mut changes = Vec::with_capacity(BATCH);
         let mut wake = Instant::now() + self.options.interval;

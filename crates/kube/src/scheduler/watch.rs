@@ -43,11 +43,30 @@ pub(crate) const REQUIRED: [&str; 12] = [
     "configmaps",
 ];
 
-/// Watches what is always there, and what this cluster serves beside.
+/// Pod groups that a cluster may serve, and the API that does.
+const GROUPS: [(&str, &str); 2] = [
+    ("podgroups", "/apis/scheduling.x-k8s.io/v1alpha1"),
+    ("native podgroups", "/apis/scheduling.k8s.io/v1alpha2"),
+];
+
+/// The kinds of pod groups that this cluster serves now. They are listed before anything is decided, too: which pods
+/// run together must be known from the beginning.
+pub(crate) async fn served_groups(client: &Client) -> Vec<&'static str> {
+    let mut served = Vec::new();
+    for (kind, api) in GROUPS {
+        if serves(client, api, "podgroups").await {
+            served.push(kind);
+        }
+    }
+    served
+}
+
+/// Watches what is always there, and the pod groups of these kinds.
 pub(crate) fn watch_all(
     client: &Client,
     namespace: &str,
     config: &str,
+    groups: &[&'static str],
     feeds: &mpsc::Sender<Feed>,
     stop: &CancellationToken,
 ) {
@@ -75,9 +94,10 @@ pub(crate) fn watch_all(
         with_key(slim::DisruptionBudget::default(), key)
     });
     spawn.config(namespace, config);
-    spawn.optional();
+    spawn.groups(groups);
 }
 
+#[derive(Clone)]
 struct Spawn {
     client: Client,
     feeds: mpsc::Sender<Feed>,
@@ -133,36 +153,36 @@ impl Spawn {
         });
     }
 
-    /// Pod groups, when this cluster serves them; it may begin to at any time.
-    fn optional(&self) {
-        let (client, feeds, stop) = (self.client.clone(), self.feeds.clone(), self.stop.clone());
+    /// Pod groups of kinds that are served, and of the others as soon as they are.
+    fn groups(&self, served: &[&'static str]) {
+        served.iter().for_each(|kind| self.group(kind));
+        let mut missing: Vec<_> =
+            GROUPS.into_iter().filter(|(kind, _)| !served.contains(kind)).collect();
+        let spawn = self.clone();
         tokio::spawn(async move {
-            let (mut plugins, mut native) = (false, false);
-            while !(plugins && native) && !stop.is_cancelled() {
-                if !plugins
-                    && serves(&client, "/apis/scheduling.x-k8s.io/v1alpha1", "podgroups").await
-                {
-                    plugins = true;
-                    let api = Api::<slim::PodGroup>::all(client.clone());
-                    let ghost = |key| with_key(slim::PodGroup::default(), key);
-                    let (feeds, stop) = (feeds.clone(), stop.clone());
-                    tokio::spawn(follow(api, "podgroups", Object::PodGroup, ghost, feeds, stop));
-                }
-                if !native && serves(&client, "/apis/scheduling.k8s.io/v1alpha2", "podgroups").await
-                {
-                    native = true;
-                    let api = Api::<slim::NativePodGroup>::all(client.clone());
-                    let ghost = |key| with_key(slim::NativePodGroup::default(), key);
-                    let (feeds, stop) = (feeds.clone(), stop.clone());
-                    let wrap = Object::NativeGroup;
-                    tokio::spawn(follow(api, "native podgroups", wrap, ghost, feeds, stop));
-                }
+            while !missing.is_empty() {
                 tokio::select! {
                     () = tokio::time::sleep(std::time::Duration::from_secs(30)) => {}
-                    () = stop.cancelled() => {}
+                    () = spawn.stop.cancelled() => return,
+                }
+                for (kind, api) in std::mem::take(&mut missing) {
+                    if serves(&spawn.client, api, "podgroups").await {
+                        spawn.group(kind);
+                    } else {
+                        missing.push((kind, api));
+                    }
                 }
             }
         });
+    }
+
+    fn group(&self, kind: &'static str) {
+        if kind == GROUPS[0].0 {
+            self.watch(kind, Object::PodGroup, |key| with_key(slim::PodGroup::default(), key));
+        } else {
+            let ghost = |key| with_key(slim::NativePodGroup::default(), key);
+            self.watch(kind, Object::NativeGroup, ghost);
+        }
     }
 }
 
