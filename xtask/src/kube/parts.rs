@@ -13,6 +13,9 @@ const SERVICE_ADDRESSES: &str = "10.96.0.0/16";
 /// For the address that the server tells others; from a block that is kept for documents, as nobody uses it.
 const ADVERTISED: &str = "192.0.2.1";
 
+/// Pod groups of Kubernetes itself are an alpha kind.
+const NATIVE_GROUPS: &str = "GenericWorkload=true";
+
 /// Where everything is: what the command lines are made of.
 pub(super) struct Layout<'a> {
     pub(super) programs: &'a Path,
@@ -69,8 +72,7 @@ impl Layout<'_> {
         option(&mut command, "authorization-mode", "Node,RBAC");
         option(&mut command, "enable-admission-plugins", "NodeRestriction,PodNodeSelector");
         option(&mut command, "allow-privileged", true);
-        // Pod groups of Kubernetes itself are an alpha kind.
-        option(&mut command, "feature-gates", "GenericWorkload=true");
+        option(&mut command, "feature-gates", NATIVE_GROUPS);
         option(&mut command, "runtime-config", "scheduling.k8s.io/v1alpha2=true");
         option(&mut command, "service-cluster-ip-range", SERVICE_ADDRESSES);
         option(&mut command, "service-account-issuer", "https://kubernetes.default.svc");
@@ -89,6 +91,7 @@ impl Layout<'_> {
         option(&mut command, "cluster-signing-key-file", authority_key.display());
         option(&mut command, "service-account-private-key-file", accounts.display());
         option(&mut command, "use-service-account-credentials", true);
+        option(&mut command, "feature-gates", NATIVE_GROUPS);
         option(&mut command, "node-monitor-period", "1s");
         option(&mut command, "node-monitor-grace-period", format!("{}s", self.options.grace()));
         command

@@ -56,7 +56,7 @@ async fn pods_of_a_pod_group_wait_for_each_other_even_when_they_differ() {
     let share = Share::new().await;
     let node = share.node("a", &NodePlan::gpus(2)).await;
     share.apply_object(pod_group_kind()).await;
-    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     let member = |name: &str| {
         let pod = PodPlan::new(name).scheduler(&share.scheduler_name());
         pod.label("scheduling.x-k8s.io/pod-group", "mpi")
@@ -73,11 +73,36 @@ async fn pods_of_a_pod_group_wait_for_each_other_even_when_they_differ() {
         assert_eq!(placed_by_us(&share, pod).await, node);
         share.in_phase(pod, "Running").await;
     }
-    // A member that is replaced while the others run does not wait for a whole new gang.
-    share.delete_pod("worker-1").await;
-    share.gone("worker-1").await;
-    share.create_pod(&member("worker-2").gpus(1)).await;
-    assert_eq!(placed_by_us(&share, "worker-2").await, node);
+    // A member that is replaced while the others run does not wait for a whole new gang, and a scheduler that begins
+    // anew knows that they run.
+    for (old, new) in [("worker-1", "worker-2"), ("worker-0", "worker-3")] {
+        share.delete_pod(old).await;
+        share.gone(old).await;
+        share.create_pod(&member(new).gpus(1)).await;
+        assert_eq!(placed_by_us(&share, new).await, node);
+        scheduler.crash_and_restart().await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn pods_beyond_what_a_pod_group_needs_start_one_by_one() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(3)).await;
+    share.apply_object(pod_group_kind()).await;
+    let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.apply_object(pod_group("pair", 2)).await;
+    for i in 0..4 {
+        let pod = PodPlan::new(&format!("pair-{i}")).gpus(1).scheduler(&share.scheduler_name());
+        share.create_pod(&pod.label("scheduling.x-k8s.io/pod-group", "pair")).await;
+    }
+    for i in 0..3 {
+        placed_by_us(&share, &format!("pair-{i}")).await;
+    }
+    pod_waits(&share, "pair-3", "Unschedulable").await;
+    scheduler.crash_and_restart().await;
+    share.delete_pod("pair-0").await;
+    placed_by_us(&share, "pair-3").await;
 }
 
 #[tokio::test]

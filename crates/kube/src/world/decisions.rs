@@ -58,17 +58,14 @@ impl World {
         (group.placed, group.reason) = (true, None);
         self.plan += 1;
         let plan = self.plan;
-        match self.bind(&key, &workload, task, &node, &gpus, plan) {
-            Some(bind) => {
-                self.head_for(&key, Some(Heading { node: node.clone(), plan }));
-                self.set_seat(&key, Seat::Binding { node, plan });
-                self.acts.push(Act::Bind(Box::new(bind)));
-                self.withdraw_nomination(&key);
-            }
-            None => {
-                self.set_seat(&key, Seat::Binding { node: node.clone(), plan });
-                self.failed.push((key.clone(), workload.clone(), task, node));
-            }
+        if let Some(bind) = self.bind(&key, &workload, task, &node, &gpus, plan) {
+            self.head_for(&key, Some(Heading { node: node.clone(), plan }));
+            self.set_seat(&key, Seat::Binding { node, plan });
+            self.acts.push(Act::Bind(Box::new(bind)));
+            self.withdraw_nomination(&key);
+        } else {
+            self.set_seat(&key, Seat::Binding { node: node.clone(), plan });
+            self.failed.push((key.clone(), workload.clone(), task, node));
         }
         self.wake_waiters(&workload);
         self.touch_workload_of(&key);

@@ -28,6 +28,10 @@ pub(super) struct OwnerEntry {
 
 /// A workload of the engine and its pods.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent facts, and not the states of one thing"
+)]
 pub(super) struct Group {
     pub(super) need: u32,
     pub(super) traits: Traits,
@@ -231,10 +235,10 @@ impl World {
     /// The owner of some pods has answered; or did not, and is asked again when one of them is looked at.
     pub(super) fn see_owner(
         &mut self,
-        owner: OwnerKey,
+        owner: &OwnerKey,
         annotations: Option<BTreeMap<String, String>>,
     ) {
-        let Some(entry) = self.owners.get_mut(&owner) else { return };
+        let Some(entry) = self.owners.get_mut(owner) else { return };
         entry.asked = annotations.is_some();
         entry.said = annotations.map(Arc::new);
         self.stuck.extend(entry.pods.iter().cloned());

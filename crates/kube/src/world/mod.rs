@@ -228,7 +228,7 @@ impl World {
                 world.volumes.remove_claim(namespace, name)
             }),
             Object::Volume(volume) => {
-                self.look_again(|world| world.volumes.remove_volume(names_of(&volume.metadata).1))
+                self.look_again(|world| world.volumes.remove_volume(names_of(&volume.metadata).1));
             }
             Object::Class(class) => {
                 self.look_again(|world| world.volumes.remove_class(names_of(&class.metadata).1));
@@ -305,7 +305,7 @@ impl World {
         match outcome {
             Outcome::Bind { pod, plan, result } => self.bound(&pod, plan, result),
             Outcome::Owner { namespace, uid, annotations } => {
-                self.see_owner((namespace, uid), annotations);
+                self.see_owner(&(namespace, uid), annotations);
             }
             Outcome::Created { workload, name, refused } => {
                 self.pod_created(&workload, &name, refused);

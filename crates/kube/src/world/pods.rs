@@ -198,7 +198,7 @@ impl World {
                 self.leave(key);
                 self.find_bound(key, pod, node);
             }
-        };
+        }
         let exists = self.nodes.get(node).is_some_and(super::NodeEntry::exists);
         if !exists && !matches!(&place, Place::Foreign(at) if at == node) {
             self.lose_ground(key, node, true);
