@@ -40,18 +40,18 @@ impl Sight {
         )
         .expect("lists of everything");
         let (mut volumes, mut namespaces) = (Volumes::default(), Namespaces::default());
-        claims.items.into_iter().for_each(|claim| {
-            let _ = volumes.set_claim(claim);
-        });
-        things.items.into_iter().for_each(|volume| {
-            let _ = volumes.set_volume(volume);
-        });
-        classes.items.into_iter().for_each(|class| {
-            let _ = volumes.set_class(class);
-        });
-        spaces.items.iter().for_each(|space| {
-            let _ = namespaces.set(space);
-        });
+        for claim in claims.items {
+            volumes.set_claim(claim);
+        }
+        for volume in things.items {
+            volumes.set_volume(volume);
+        }
+        for class in classes.items {
+            volumes.set_class(class);
+        }
+        for space in &spaces.items {
+            namespaces.set(space);
+        }
         Self { nodes: nodes.items, pods: pods.items, volumes, namespaces }
     }
 

@@ -135,8 +135,7 @@ impl Hunt {
             let settled = trouble.is_none();
             match &verdict {
                 Verdict::Bound(_) if settled => self.tally.bound += 1,
-                Verdict::Bound(_) => self.remove(&namespace, name).await,
-                Verdict::Unschedulable(_) | Verdict::Gated => self.remove(&namespace, name).await,
+                _ => self.remove(&namespace, name).await,
             }
             if settled {
                 self.tally.unschedulable += u64::from(matches!(verdict, Verdict::Unschedulable(_)));

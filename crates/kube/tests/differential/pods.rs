@@ -30,7 +30,7 @@ pub(crate) fn pod(dice: &mut Dice, field: &Field) -> (String, Value) {
     set("initContainers", dice.chance(25).then(|| init_containers(dice)));
     set("resources", dice.chance(10).then(|| whole(dice)));
     set("runtimeClassName", dice.chance(10).then(|| json!(field.runtime_class)));
-    set("hostNetwork", dice.chance(4).then(|| json!(true)));
+    set("hostNetwork", dice.chance(4).then_some(Value::Bool(true)));
     set("nodeSelector", dice.chance(15).then(|| json!({"disk": dice.pick(&["ssd", "hdd", ""])})));
     set("tolerations", dice.chance(40).then(|| tolerations(dice)));
     set("affinity", affinity(dice, field));

@@ -73,8 +73,8 @@ fn an_answer_to_an_older_plan_is_ignored() {
         panic!("no binding")
     };
     let result = BindResult::Refused("late".to_owned());
-    let (pod, plan) = (bind.pod.clone(), bind.plan + 7);
-    play.world.done(play.now, Outcome::Bind { pod, plan, result });
+    let answer = Outcome::Bind { pod: bind.pod.clone(), plan: bind.plan + 7, result };
+    play.world.done(play.now, answer);
     play.settle();
     play.check(&["bind a n"]);
     assert_eq!(play.node_of("a"), Some("n"));
