@@ -24,7 +24,9 @@ impl Cluster {
     pub(crate) async fn connect(kubeconfig: &Path) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let read = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
-        let config = kube::Config::from_custom_kubeconfig(read, &Default::default()).await;
+        let config =
+            kube::Config::from_custom_kubeconfig(read, &kube::config::KubeConfigOptions::default())
+                .await;
         let client = kube::Client::try_from(config.expect("a cluster")).expect("a client");
         Self { kubeconfig: kubeconfig.to_owned(), client }
     }

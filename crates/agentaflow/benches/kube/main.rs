@@ -77,7 +77,7 @@ async fn waiting(cluster: &Cluster) {
     cluster.create_pods(name, WAITING, 64).await;
     let mut scheduler = Scheduler::start(Contender::Ours, cluster);
     let began = Instant::now();
-    scheduler.wait_for_reasons(WAITING, Duration::from_secs(120)).await;
+    scheduler.wait_for_reasons(WAITING, Duration::from_mins(2)).await;
     println!(
         "| start to a reason for each of {WAITING} waiting pods, listing included | {:.2} s |",
         began.elapsed().as_secs_f64()

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{PodPlan, Scheduler, Share, get, wait_for};
 
-/// A GPUWorkload of `pods` pods with `gpus` GPUs each, for the scheduler of the share.
+/// A `GPUWorkload` of `pods` pods with `gpus` GPUs each, for the scheduler of the share.
 pub(crate) fn workload(share: &Share, name: &str, pods: u32, gpus: u32, pod: &PodPlan) -> Value {
     let mut template = pod.template();
     template["spec"]["schedulerName"] = json!(share.scheduler_name());

@@ -31,8 +31,8 @@ async fn two_schedulers_that_fill_the_same_nodes_at_once_place_everything_that_f
             share.create_workload(workload(&share, &format!("ours-{index}"), 1, 1, &plan)).await;
         }
     };
-    let plain = plan.clone().gpus(1);
-    let theirs = deploy(&share, "theirs", EACH, &plain);
+    let one_gpu = plan.clone().gpus(1);
+    let theirs = deploy(&share, "theirs", EACH, &one_gpu);
     tokio::join!(ours, theirs);
     let pods = wait_for("every GPU in use", async || {
         let running: Vec<Pod> = share.pods("").await.into_iter().filter(is_running).collect();

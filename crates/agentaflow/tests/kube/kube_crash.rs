@@ -164,7 +164,7 @@ impl<'a> Traffic<'a> {
 
     /// Waits until all has been placed that was asked for, and all is gone that was deleted.
     async fn ends(&self) {
-        wait_within(Duration::from_secs(60), "everything placed or gone", async || {
+        wait_within(Duration::from_mins(1), "everything placed or gone", async || {
             let open = self.open().await;
             if open.is_empty() { Ok(()) } else { Err(open.join("\n")) }
         })
@@ -180,7 +180,7 @@ impl<'a> Traffic<'a> {
             match find(name) {
                 None => open.push(format!("pod {name} is lost")),
                 Some(pod) if name.starts_with('w') != is_over(pod) || !is_bound(pod) => {
-                    open.push(state(pod))
+                    open.push(state(pod));
                 }
                 Some(_) => {}
             }
@@ -188,7 +188,13 @@ impl<'a> Traffic<'a> {
         for name in &self.deleted {
             open.extend(find(name).map(|pod| format!("deleted, yet there: {}", state(pod))));
         }
-        let jobs = self.share.api::<Job>().list(&Default::default()).await.expect("jobs").items;
+        let jobs = self
+            .share
+            .api::<Job>()
+            .list(&kube::api::ListParams::default())
+            .await
+            .expect("jobs")
+            .items;
         for name in &self.jobs {
             let job = jobs.iter().find(|job| job.metadata.name.as_ref() == Some(name));
             let status = job.and_then(|job| job.status.as_ref());
@@ -196,7 +202,7 @@ impl<'a> Traffic<'a> {
                 open.push(format!("job {name}: {status:?}"));
             }
         }
-        let all = self.share.api::<GpuWorkload>().list(&Default::default()).await;
+        let all = self.share.api::<GpuWorkload>().list(&kube::api::ListParams::default()).await;
         let all = all.expect("workloads").items;
         let named = |name: &String| all.iter().any(|one| one.metadata.name.as_ref() == Some(name));
         let lost = self.workloads.iter().filter(|name| !named(name));

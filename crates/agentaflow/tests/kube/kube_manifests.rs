@@ -13,9 +13,11 @@ use crate::support::{NodePlan, PodPlan, Scheduler, Share, free_port, repository,
 /// Where the manifests lie.
 const MANIFESTS: &str = "crates/agentaflow/tests/kube/manifests";
 
-/// Manifests, and where the pods must go that come of them: the beginning of their names, how many, the node if only
-/// one will do.
-const PLACED: [(&str, &[(&str, usize, Option<&str>)]); 9] = [
+/// Where pods must go: the beginning of their names, how many, the node if only one will do.
+type Pods = &'static [(&'static str, usize, Option<&'static str>)];
+
+/// Manifests, and where the pods must go that come of them.
+const PLACED: [(&str, Pods); 9] = [
     ("worker-job.yaml", &[("gpu-ml-task-", 1, Some("v100"))]),
     ("worker-complete-job.yaml", &[("ml-training-job-", 1, Some("a100"))]),
     (
@@ -299,9 +301,8 @@ async fn start_with_admission(share: &Share) -> Scheduler {
         })
         .await;
     }
-    wait_for("the API server asks us", async || match becomes_ours(share).await {
-        true => Ok(()),
-        false => Err("it does not"),
+    wait_for("the API server asks us", async || {
+        if becomes_ours(share).await { Ok(()) } else { Err("it does not") }
     })
     .await;
     scheduler
@@ -312,9 +313,8 @@ async fn end_admission(share: &Share) {
     for path in configurations() {
         share.request("DELETE", path, None).await;
     }
-    wait_for("the API server asks us no more", async || match becomes_ours(share).await {
-        true => Err("it still does"),
-        false => Ok(()),
+    wait_for("the API server asks us no more", async || {
+        if becomes_ours(share).await { Err("it still does") } else { Ok(()) }
     })
     .await;
 }

@@ -143,7 +143,7 @@ async fn only_pods_that_we_placed_and_that_may_be_stopped_are_stopped() {
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     let theirs = PodPlan::new("theirs").gpus(1).spec("nodeSelector", host(&a));
     share.create_pod(&theirs).await;
-    assert_eq!(share.bound(&"theirs").await, a);
+    assert_eq!(share.bound("theirs").await, a);
     assert_eq!(share.bound_by("theirs").await.assigned_node, None);
     let firm = low(&share, "firm", &b, 1).annotation("agentaflow.gpu/preemptible", "false");
     place(&share, &[firm]).await;

@@ -9,7 +9,7 @@ use crate::plans::{
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
 
 /// A queue of this share's, so that its name is nobody else's.
-fn queue(share: &Share, name: &str, spec: Value) -> Value {
+fn queue(share: &Share, name: &str, spec: &Value) -> Value {
     json!({
         "apiVersion": "agentaflow.io/v1",
         "kind": "GPUQueue",
@@ -29,7 +29,7 @@ async fn a_namespace_at_the_limit_of_its_queue_waits_although_gpus_are_free() {
     share.node("a", &NodePlan::gpus(8)).await;
     share.apply_file("deploy/crds").await;
     let limits = json!({"namespaces": [share.namespace], "limit": {"gpus": 4}});
-    share.apply_object(queue(&share, "team", limits)).await;
+    share.apply_object(queue(&share, "team", &limits)).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     for i in 0..4 {
         share.create_pod(&pod(&share, &format!("first-{i}"))).await;
@@ -49,7 +49,7 @@ async fn a_queue_that_is_not_for_a_namespace_or_not_there_is_refused_with_words(
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(8)).await;
     share.apply_file("deploy/crds").await;
-    share.apply_object(queue(&share, "others", json!({"namespaces": ["elsewhere"]}))).await;
+    share.apply_object(queue(&share, "others", &json!({"namespaces": ["elsewhere"]}))).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     let others = format!("others-{}", share.id);
     share.create_pod(&pod(&share, "a").annotation("agentaflow.gpu/queue", &others)).await;
@@ -66,7 +66,7 @@ async fn a_queue_that_is_not_for_a_namespace_or_not_there_is_refused_with_words(
     waits_because(&share, "c", "QueueForbidden").await;
     // What was said is cured by saying otherwise.
     let spec = json!({"namespaces": ["elsewhere", share.namespace]});
-    share.apply_object(queue(&share, "others", spec)).await;
+    share.apply_object(queue(&share, "others", &spec)).await;
     placed_by_us(&share, "a").await;
     placed_by_us(&share, "c-0").await;
     placed_by_us(&share, "d").await;
@@ -79,7 +79,7 @@ async fn a_queue_caps_the_priority_of_its_work() {
     share.node("a", &NodePlan::gpus(1)).await;
     share.apply_file("deploy/crds").await;
     let spec = json!({"namespaces": [share.namespace], "maxPriority": 3});
-    share.apply_object(queue(&share, "humble", spec)).await;
+    share.apply_object(queue(&share, "humble", &spec)).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     share.create_pod(&pod(&share, "runs").annotation("agentaflow.gpu/priority", "3")).await;
     placed_by_us(&share, "runs").await;
@@ -96,7 +96,7 @@ async fn what_a_queue_is_guaranteed_comes_back_from_those_who_borrowed_it() {
     share.apply_file("deploy/crds").await;
     for name in ["owner", "borrower"] {
         let spec = json!({"namespaces": [share.namespace], "guaranteed": {"gpus": 2}});
-        share.apply_object(queue(&share, name, spec)).await;
+        share.apply_object(queue(&share, name, &spec)).await;
     }
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     let plan = |name: &str, queue: &str| {

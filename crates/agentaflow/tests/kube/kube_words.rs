@@ -30,8 +30,8 @@ async fn pods_that_cannot_be_placed_as_they_are_say_why_and_stay_unbound() {
     ] {
         // The API server itself speaks of gates; whoever spoke last, the pod says that it is held by them.
         let said = pod_waits(&share, name, reason).await;
-        let gated = name == "gated" && said.contains("gate");
-        assert!(said.contains(words) || gated, "{name}: {said}");
+        let by_gates = name == "gated" && said.contains("gate");
+        assert!(said.contains(words) || by_gates, "{name}: {said}");
         assert_eq!(share.pod(name).await.unwrap().spec.unwrap().node_name, None);
     }
     let path = format!("/api/v1/namespaces/{}/pods/gated", share.namespace);
