@@ -77,7 +77,7 @@ async fn explanations_are_answered_and_decisions_are_logged() {
     assert_eq!(nobody.status, 404);
     scheduler.program.says("decided").await;
     let log = scheduler.program.log();
-    let bound = log.lines().find(|line| line.contains("decided") && line.contains("Bind("));
+    let bound = log.lines().find(|line| line.contains("decided") && line.contains("bind "));
     let bound = bound.unwrap_or_else(|| panic!("{log}"));
     assert!(bound.contains("runs-0") && bound.contains(&node), "{bound}");
 }

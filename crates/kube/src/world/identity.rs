@@ -92,7 +92,7 @@ impl World {
     /// Which workload a pod belongs to; or why that cannot be told yet.
     pub(super) fn belonging(&self, key: &Key, pod: &Pod) -> Result<Belonging, Aside> {
         if let Some(owner) = workload_owner(pod) {
-            return self.of_workload(key, pod, &owner);
+            return self.of_workload(pod, &owner);
         }
         let annotations = self.annotations(pod);
         let traits = self.traits(pod, &annotations)?;
@@ -114,7 +114,7 @@ impl World {
         Ok(Belonging { id: alone(key), kind: Kind::Pod, gang: None, need: 1, traits })
     }
 
-    fn of_workload(&self, key: &Key, pod: &Pod, owner: &Key) -> Result<Belonging, Aside> {
+    fn of_workload(&self, pod: &Pod, owner: &Key) -> Result<Belonging, Aside> {
         let entry = self.workloads.get(owner).ok_or_else(|| {
             because("WorkloadMissing", format!("its GPUWorkload `{owner}` is not known yet"))
         })?;
@@ -127,8 +127,10 @@ impl World {
         let spec = entry.object.spec.0.as_ref().map_err(|why| {
             because("InvalidSpec", format!("its GPUWorkload cannot be read: {why}"))
         })?;
-        let mut traits = self.traits(pod, &self.annotations(pod))?;
-        self.add_spec(&mut traits, spec, key)?;
+        let mut annotations = self.annotations(pod);
+        annotations.extend(spec.queue.clone().map(|queue| (names::QUEUE.to_owned(), queue)));
+        let mut traits = self.traits(pod, &annotations)?;
+        self.add_spec(&mut traits, spec)?;
         if let Some(created) = &entry.object.metadata.creation_timestamp {
             traits.submitted = moment(created.0);
         }
@@ -138,21 +140,13 @@ impl World {
     }
 
     /// What a `GPUWorkload` says beside its pods.
-    fn add_spec(
-        &self,
-        traits: &mut Traits,
-        spec: &GpuWorkloadSpec,
-        key: &Key,
-    ) -> Result<(), Aside> {
+    fn add_spec(&self, traits: &mut Traits, spec: &GpuWorkloadSpec) -> Result<(), Aside> {
         traits.priority = spec.priority.min(10);
         traits.preemptible = spec.preemptible;
         workload::check(spec).map_err(|error| because("InvalidSpec", error.to_string()))?;
         traits.strategy = workload::strategy(spec).ok().flatten().or(traits.strategy);
         traits.estimate = workload::estimate(spec).ok().flatten().or(traits.estimate);
         traits.topology = workload::topology(spec);
-        if let Some(queue) = &spec.queue {
-            traits.queue = self.queue(Some(queue), &key.namespace)?;
-        }
         traits.priority = traits.priority.min(self.queues.highest_priority(&traits.queue));
         Ok(())
     }
