@@ -16,11 +16,14 @@ const FOREIGN: [&str; 4] = [
     concat!("../sha", "red"),
 ];
 
+/// Manifests as people print them: they name paths inside of containers, where root's home is nobody's.
+const MANIFESTS: &str = "crates/agentaflow/tests/kube/manifests/";
+
 pub(crate) fn check() -> Result<Report> {
     tools::ensure_program("git")?;
     let foreign = foreign_paths();
     let mut found = 0;
-    for file in repo::files()? {
+    for file in repo::files()?.into_iter().filter(|file| !file.starts_with(MANIFESTS)) {
         let bytes =
             fs::read(repo::root().join(&file)).with_context(|| format!("cannot read `{file}`"))?;
         // Pictures and archives hold no words.
