@@ -36,6 +36,8 @@ pub(crate) struct Words {
     queues: BTreeMap<Arc<str>, Box<GpuQueueStatus>>,
     conditions: BTreeMap<PodRef, (&'static str, Arc<str>)>,
     notes: VecDeque<Note>,
+    /// The API server did not hear the last note: the next is said then.
+    quiet_until: Option<Instant>,
     busy: BTreeSet<Topic>,
     resting: BTreeMap<Topic, Instant>,
     /// Pods that are being bound, and how often.
@@ -77,12 +79,12 @@ impl Words {
     /// The next word: workloads first, then pods, queues, and events. Its topic is busy until [`Words::said`].
     pub(crate) fn next(&mut self, now: Instant) -> Option<Word> {
         self.resting.retain(|_, until| *until > now);
-        let word = self.pick()?;
+        let word = self.pick(now)?;
         self.busy.extend(topic(&word));
         Some(word)
     }
 
-    fn pick(&mut self) -> Option<Word> {
+    fn pick(&mut self, now: Instant) -> Option<Word> {
         let status =
             self.statuses.keys().find(|key| self.is_free(&Topic::Workload((*key).clone())));
         if let Some((key, (uid, status))) =
@@ -104,6 +106,10 @@ impl Words {
         {
             return Some(Word::Queue(queue, status));
         }
+        if self.quiet_until.is_some_and(|until| now < until) {
+            return None;
+        }
+        self.quiet_until = None;
         self.notes.pop_front().map(Word::Note)
     }
 
@@ -113,7 +119,15 @@ impl Words {
 
     /// A word was said. When it has to be said `again`, it waits unless there is a newer one.
     pub(crate) fn said(&mut self, word: Word, again: bool, now: Instant) {
-        let Some(topic) = topic(&word) else { return };
+        let Some(topic) = topic(&word) else {
+            if let Word::Note(note) = word
+                && again
+            {
+                self.notes.push_front(note);
+                self.quiet_until = Some(now + REST);
+            }
+            return;
+        };
         self.busy.remove(&topic);
         if !again {
             return;
@@ -137,7 +151,7 @@ impl Words {
 
     /// Whether something could be said as soon as its rest is over.
     pub(crate) fn is_resting(&self) -> bool {
-        !self.resting.is_empty()
+        !self.resting.is_empty() || self.quiet_until.is_some()
     }
 
     /// A pod is to be bound: nothing is said about it until [`Words::bound`].

@@ -2,8 +2,8 @@
 //!
 //! Three questions, each on a path of its own: `/mutate-pods` gives GPU pods our scheduler's name,
 //! `/validate-workloads` refuses a `GPUWorkload` whose pods could never be made, `/validate-queues` refuses a
-//! `GPUQueue` that could never be used. The answers are computed by pure functions ([`pods`], [`template`],
-//! [`workloads`], [`queues`]); reading what they need is done beside them.
+//! `GPUQueue` that could never be used. The answers are computed by pure functions (`pods`, `template`,
+//! `workloads`, `queues`); reading what they need is done beside them.
 
 mod certificates;
 mod configuration;
