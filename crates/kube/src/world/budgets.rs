@@ -1,8 +1,6 @@
 //! Disruption budgets: how many pods of a group may be stopped at a time.
 
-use agentaflow_engine::labels::Labels;
 use agentaflow_engine::{BudgetId, Event};
-use std::sync::Arc;
 
 use super::{Key, World, key_of};
 use crate::slim::DisruptionBudget;
@@ -57,13 +55,7 @@ impl World {
         let Some(pod) = self.pods.get(key).and_then(|entry| entry.pod.as_ref()) else {
             return Vec::new();
         };
-        let labels: Labels = pod
-            .metadata
-            .labels
-            .iter()
-            .flatten()
-            .map(|(key, value)| (Arc::from(key.as_str()), Arc::from(value.as_str())))
-            .collect();
+        let labels = translate::labels(pod.metadata.labels.as_ref());
         let protects = |budget: &DisruptionBudget| {
             let selector = budget.spec.selector.as_ref();
             selector.is_some_and(|selector| {

@@ -3,10 +3,10 @@
 use agentaflow_engine::{Event, Request, Role, WaitReason, WorkloadId};
 use agentaflow_words as words;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::acts::{Act, Key};
+use super::acts::Key;
 use super::identity::{Belonging, Kind, Traits, because, incomplete, names_group};
 use super::pods::{Aside, Place, Seat};
 use super::{World, key_of};
@@ -14,17 +14,6 @@ use crate::names;
 use crate::slim::Pod;
 use crate::translate::{self, Obstacle, Surroundings};
 use crate::workload;
-
-/// The owner of pods: its namespace and uid.
-pub(super) type OwnerKey = (Arc<str>, Arc<str>);
-
-/// What the owner of pods says, and who wants to know.
-#[derive(Debug, Default)]
-pub(super) struct OwnerEntry {
-    asked: bool,
-    pub(super) said: Option<Arc<BTreeMap<String, String>>>,
-    pods: BTreeSet<Key>,
-}
 
 /// A workload of the engine and its pods.
 #[derive(Debug)]
@@ -203,45 +192,11 @@ impl World {
         self.stuck.extend(self.strays.get(id).into_iter().flatten().cloned());
     }
 
-    fn ask_owner(&mut self, key: &Key, owner: super::Owner) {
-        self.leave(key);
-        self.set_aside(key, Aside::LookingUp);
-        let entry = self.owners.entry((owner.namespace.clone(), owner.uid.clone())).or_default();
-        entry.pods.insert(key.clone());
-        if !std::mem::replace(&mut entry.asked, true) {
-            self.acts.push(Act::LookUp(owner));
-        }
-    }
-
     /// Wakes pods that wait until others of a workload are placed or gone.
     pub(super) fn wake_waiters(&mut self, id: &WorkloadId) {
         if let Some(waiters) = self.waiters.remove(id) {
             self.stuck.extend(waiters);
         }
-    }
-
-    /// A pod is gone: when it was the last that asked about its owner, so is what the owner said.
-    pub(super) fn forget_owner(&mut self, key: &Key, pod: &Pod) {
-        let Some(owner) = super::identity::controller(pod) else { return };
-        let owner = (key.namespace.clone(), Arc::from(owner.uid.as_str()));
-        if let Some(entry) = self.owners.get_mut(&owner) {
-            entry.pods.remove(key);
-            if entry.pods.is_empty() {
-                self.owners.remove(&owner);
-            }
-        }
-    }
-
-    /// The owner of some pods has answered; or did not, and is asked again when one of them is looked at.
-    pub(super) fn see_owner(
-        &mut self,
-        owner: &OwnerKey,
-        annotations: Option<BTreeMap<String, String>>,
-    ) {
-        let Some(entry) = self.owners.get_mut(owner) else { return };
-        entry.asked = annotations.is_some();
-        entry.said = annotations.map(Arc::new);
-        self.stuck.extend(entry.pods.iter().cloned());
     }
 
     fn enter(&mut self, key: &Key, belonging: Belonging) {

@@ -6,7 +6,7 @@ use agentaflow_engine::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::groups::OwnerEntry;
+use super::owners::OwnerEntry;
 use super::pods::{Aside, moment, workload_owner};
 use super::{Key, World, key_of};
 use crate::crd::GpuWorkloadSpec;

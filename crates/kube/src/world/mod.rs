@@ -14,6 +14,7 @@ mod decisions;
 mod groups;
 mod identity;
 mod nodes;
+mod owners;
 mod pods;
 mod queue_status;
 mod queues;
@@ -38,8 +39,9 @@ use crate::slim::{
 };
 use crate::translate::{Namespaces, Volumes};
 
-use groups::{Group, OwnerEntry, OwnerKey};
+use groups::Group;
 use nodes::NodeEntry;
+use owners::{OwnerEntry, OwnerKey};
 use pods::PodEntry;
 use queues::Queues;
 use workloads::WorkloadEntry;
@@ -55,7 +57,7 @@ pub enum Change {
 
 /// What is watched.
 #[derive(Clone, Debug)]
-#[allow(clippy::large_enum_variant)] // Always boxed, in `Change`.
+#[expect(clippy::large_enum_variant, reason = "always boxed, in `Change`")]
 pub enum Object {
     /// A pod.
     Pod(Pod),

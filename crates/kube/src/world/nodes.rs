@@ -222,13 +222,7 @@ impl World {
     /// Whether this node is one that we look after.
     fn is_looked_after(&self, node: &Node) -> bool {
         let Some(selector) = &self.settings.node_selector else { return true };
-        let labels: Labels = node
-            .metadata
-            .labels
-            .iter()
-            .flatten()
-            .map(|(key, value)| (Arc::from(key.as_str()), Arc::from(value.as_str())))
-            .collect();
+        let labels = translate::labels(node.metadata.labels.as_ref());
         selector.matches(names_of(&node.metadata).1, &labels)
     }
 
