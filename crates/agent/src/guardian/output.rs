@@ -66,7 +66,7 @@ impl Output {
     /// Moves output as it comes, until nobody can write any more.
     pub(super) async fn pump(self) {
         while self.0.pipe.readable().await.is_ok() {
-            match self.drain() {
+            match self.drain(|chunk| self.0.pipe.try_read(chunk)) {
                 Pipe::Closed => return,
                 Pipe::Empty => {}
                 Pipe::More => tokio::task::yield_now().await,
@@ -76,18 +76,22 @@ impl Output {
 
     /// Moves what is left after the end of a task. Whoever got away and still writes is not waited for, and nothing
     /// of theirs is kept.
+    ///
+    /// The pipe itself is asked: `try_read` says that it is empty until the news of its last bytes has come round, and
+    /// the news of the end may come round first.
     pub(super) fn finish(&self) {
         let begun = Instant::now();
-        while self.drain() == Pipe::More && begun.elapsed() < FINISH_LIMIT {}
+        let read = |chunk: &mut [u8]| rustix::io::read(&self.0.pipe, chunk).map_err(Into::into);
+        while self.drain(read) == Pipe::More && begun.elapsed() < FINISH_LIMIT {}
         self.log().room = 0;
     }
 
     /// Moves what is there, but not more than a few chunks: everything else has to wait for this.
-    fn drain(&self) -> Pipe {
+    fn drain(&self, read: impl Fn(&mut [u8]) -> io::Result<usize>) -> Pipe {
         let mut log = self.log();
         let mut chunk = [0; CHUNK];
         for _ in 0..ROUNDS {
-            match self.0.pipe.try_read(&mut chunk) {
+            match read(&mut chunk) {
                 Ok(0) => return Pipe::Closed,
                 Ok(count) => log.append(&chunk[..count]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Pipe::Empty,
@@ -121,5 +125,21 @@ impl Log {
         if fits > 0 && self.file.write_all(&bytes[..fits]).is_ok() {
             self.room -= fits as u64;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn output_is_whole_although_the_end_is_heard_of_before_the_last_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let (output, mut writer) = Output::open(dir.path(), None, 1 << 20).unwrap();
+        writer.write_all(b"the last words\n").unwrap();
+        drop(writer);
+        output.finish();
+        let log = std::fs::read_to_string(dir.path().join("output.log")).unwrap();
+        assert_eq!(log, "the last words\n");
     }
 }
