@@ -2,4 +2,3 @@
 //! work needs GPUs and how many.
 //!
 //! Pure: text and values in, objects and findings out. Files and clusters are the business of the command line.
-
