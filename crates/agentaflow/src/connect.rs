@@ -10,14 +10,16 @@ use anyhow::{Context as _, Result};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::backend::Backend;
+use crate::candidates;
 use crate::context::{self, Kubernetes, Target};
 use crate::failure::usage;
+use clap_complete::engine::ArgValueCandidates;
 
 /// Who to speak to.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Connect {
     /// Context to use instead of the current one (see `agentaflow context`)
-    #[arg(long, value_name = "NAME", help_heading = "Where")]
+    #[arg(long, value_name = "NAME", help_heading = "Where", add = ArgValueCandidates::new(candidates::contexts))]
     context: Option<String>,
     /// Namespace in Kubernetes
     #[arg(short, long, value_name = "NAME", help_heading = "Where")]

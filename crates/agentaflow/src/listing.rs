@@ -1,62 +1,30 @@
-//! Lists of jobs, nodes and events as commands print them.
+//! Jobs, nodes and events as lists show them.
 
 use agentaflow_api::Stamp;
 use agentaflow_api::event::Event;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{Node, NodeStatus};
-use anyhow::{Context as _, Result};
-use serde::Serialize;
 
 use crate::amount;
-use crate::output::{self, Column, Format, Side};
+use crate::list::Kind;
+use crate::output::{self, Column, Side};
 
-/// What is in a list, in the format that was asked for.
-pub(crate) fn listing<T: Serialize>(
-    columns: &[Column<T>],
-    rows: &[T],
-    format: Format,
-    none: &str,
-) -> Result<String> {
-    Ok(match format {
-        Format::Json => json(&rows)?,
-        Format::Csv => csv(columns, rows),
-        _ if rows.is_empty() => format!("{none}\n"),
-        Format::Table => output::table(columns, rows, Some(output::width())),
-        Format::Wide => output::table(columns, rows, None),
-    })
-}
-
-/// Anything as JSON for people and programs.
-pub(crate) fn json<T: Serialize>(value: &T) -> Result<String> {
-    Ok(serde_json::to_string_pretty(value).context("cannot write JSON")? + "\n")
-}
-
-fn csv<T>(columns: &[Column<T>], rows: &[T]) -> String {
-    let line = |cells: Vec<String>| {
-        let cells: Vec<_> = cells.iter().map(|cell| output::quoted(cell)).collect();
-        cells.join(",") + "\n"
-    };
-    let title = |column: &Column<T>| column.title.to_lowercase().replace(' ', "_");
-    let mut text = line(columns.iter().map(title).collect());
-    for row in rows {
-        text.push_str(&line(columns.iter().map(|column| (column.cell)(row)).collect()));
-    }
-    text
-}
-
-const fn left<T>(title: &'static str, rank: u8, cell: fn(&T) -> String) -> Column<T> {
+pub(crate) const fn left<T>(title: &'static str, rank: u8, cell: fn(&T) -> String) -> Column<T> {
     Column { title, rank, side: Side::Left, cell }
 }
 
-const fn right<T>(title: &'static str, rank: u8, cell: fn(&T) -> String) -> Column<T> {
+pub(crate) const fn right<T>(title: &'static str, rank: u8, cell: fn(&T) -> String) -> Column<T> {
     Column { title, rank, side: Side::Right, cell }
 }
 
-/// The columns of a list of jobs.
-pub(crate) const JOBS: [Column<Job>; 8] = [
+/// Jobs.
+pub(crate) const JOBS: Kind<Job> =
+    Kind { columns: &JOBS_COLUMNS, name: Job::handle, none: "There are no such jobs." };
+
+const JOBS_COLUMNS: [Column<Job>; 8] = [
     left("JOB", 0, Job::handle),
     left("NAME", 1, job_name),
-    left("STATUS", 0, |job| job.status.as_str().to_owned()),
+    left("STATUS", 0, job_status),
     left("NODE", 2, job_nodes),
     left("GPUS", 3, job_gpus),
     right("TIME", 1, |job| job.duration_seconds.map_or_else(String::new, output::short_time)),
@@ -64,9 +32,15 @@ pub(crate) const JOBS: [Column<Job>; 8] = [
     left("WHY", 5, job_why),
 ];
 
-/// The columns of a list of nodes.
-pub(crate) const NODES: [Column<Node>; 8] = [
-    left("NAME", 0, |node| node.spec.node_name.clone()),
+/// Nodes.
+pub(crate) const NODES: Kind<Node> = Kind {
+    columns: &NODES_COLUMNS,
+    name: node_name,
+    none: "There are no nodes; `agentaflow agent --server URL` on a GPU host adds one.",
+};
+
+const NODES_COLUMNS: [Column<Node>; 8] = [
+    left("NAME", 0, node_name),
     left("NODE", 2, |node| node.node_id.clone()),
     left("STATUS", 0, node_status),
     left("GPUS", 0, node_gpus),
@@ -76,8 +50,14 @@ pub(crate) const NODES: [Column<Node>; 8] = [
     right("SEEN", 5, |node| node.last_seen.map_or_else(|| "never".to_owned(), ago)),
 ];
 
-/// The columns of a list of events.
-pub(crate) const EVENTS: [Column<Event>; 5] = [
+/// Events.
+pub(crate) const EVENTS: Kind<Event> = Kind {
+    columns: &EVENTS_COLUMNS,
+    name: |event| event.seq.to_string(),
+    none: "Nothing happened yet.",
+};
+
+const EVENTS_COLUMNS: [Column<Event>; 5] = [
     left("TIME", 0, |event| event.at.to_string()),
     left("EVENT", 0, |event| event.kind.clone()),
     right("JOB", 1, |event| event_job(event).unwrap_or_default()),
@@ -120,6 +100,16 @@ pub(crate) fn job_gpus(job: &Job) -> String {
     }
 }
 
+/// Where a job stands, in one word.
+pub(crate) fn job_status(job: &Job) -> String {
+    job.status.as_str().to_owned()
+}
+
+/// What people call a node.
+pub(crate) fn node_name(node: &Node) -> String {
+    node.spec.node_name.clone()
+}
+
 fn job_why(job: &Job) -> String {
     let why = match job.status {
         JobStatus::Pending => job.wait_reason.as_deref(),
@@ -131,7 +121,7 @@ fn job_why(job: &Job) -> String {
     one_line(why.unwrap_or_default())
 }
 
-fn node_status(node: &Node) -> String {
+pub(crate) fn node_status(node: &Node) -> String {
     let word = match node.status {
         NodeStatus::Pending => "pending",
         NodeStatus::Active => "active",
@@ -177,14 +167,5 @@ mod tests {
         let mut job = Job::default();
         job.spec.job_name = Some("x".repeat(40));
         assert_eq!(job_name(&job).chars().count(), 32);
-    }
-
-    #[test]
-    fn a_list_is_printed_in_every_format() {
-        let job = Job { id: 7, simulated: true, ..Job::default() };
-        let text = listing(&JOBS, std::slice::from_ref(&job), Format::Csv, "").unwrap();
-        assert_eq!(text, "job,name,status,node,gpus,time,cost,why\n7,,pending,,-,,$0.00,\n");
-        assert_eq!(listing(&JOBS, &[], Format::Table, "no jobs").unwrap(), "no jobs\n");
-        assert_eq!(listing(&JOBS, &[], Format::Json, "no jobs").unwrap(), "[]\n");
     }
 }

@@ -4,13 +4,16 @@
 mod alias;
 mod amount;
 mod backend;
+mod candidates;
 mod commands;
 mod connect;
 mod context;
 mod failure;
 mod job_args;
+mod list;
 mod listing;
 mod logging;
+mod nearest;
 mod output;
 
 use std::io::{self, Write as _};
@@ -18,6 +21,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{CommandFactory, Parser};
+use clap_complete::CompleteEnv;
 
 /// A GPU scheduler that decides where work runs and explains itself.
 #[derive(Debug, Parser)]
@@ -33,6 +37,8 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    // A shell that wants completions sets this variable; nothing else happens then.
+    CompleteEnv::with_factory(Cli::command).var(commands::COMPLETE_VARIABLE).complete();
     let ended = alias::arguments(std::env::args_os().collect()).map_err(failure::usage).and_then(
         |arguments| Cli::try_parse_from(arguments).map_or_else(|said| parsed_otherwise(&said), run),
     );

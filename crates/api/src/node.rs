@@ -196,6 +196,9 @@ pub struct Node {
     pub cordoned: bool,
     /// Running jobs are being moved off it (additive).
     pub draining: bool,
+    /// GPUs that take no new work by an admin's wish (additive).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cordoned_gpus: Vec<String>,
     /// Whether work can reach it now: a live stream, or a push endpoint that answers (additive).
     pub reachable: bool,
     /// The key for heartbeats and status; only in the answer to a registration.
@@ -340,6 +343,8 @@ pub struct NodeUpdate {
     pub status: Option<NodeStatus>,
     /// Move running jobs off it, or stop doing so.
     pub drain: Option<bool>,
+    /// GPUs, by index or UUID, that take no new work; replaces all.
+    pub cordoned_gpus: Option<Vec<String>>,
     /// The most jobs at a time; 0 when resources alone decide.
     #[serde(deserialize_with = "lenient::small")]
     pub max_concurrent_jobs: Option<u32>,

@@ -82,6 +82,16 @@ impl Backend {
         }
     }
 
+    /// Ends a job as if it were done.
+    pub(crate) async fn complete(&self, name: &str) -> Result<Job> {
+        match self {
+            Self::Server(client) => {
+                Ok(client.complete(server::number(client, name).await?).await?)
+            }
+            Self::Cluster(cluster) => Ok(cluster.complete(name).await?),
+        }
+    }
+
     /// Why a job waits, or what became of it.
     pub(crate) async fn explain(&self, name: &str) -> Result<Explanation> {
         match self {
@@ -123,6 +133,22 @@ impl Backend {
         match self {
             Self::Server(client) => Ok(client.nodes().await?),
             Self::Cluster(cluster) => Ok(cluster.nodes().await?),
+        }
+    }
+
+    /// Closes a node, or a GPU of it (`node/gpu`), to new work; or opens it again.
+    pub(crate) async fn cordon(&self, target: &str, closed: bool) -> Result<()> {
+        match self {
+            Self::Server(client) => server::cordon(client, target, closed).await,
+            Self::Cluster(cluster) => Ok(cluster.cordon(target, closed).await?),
+        }
+    }
+
+    /// Closes a node and moves the work on it elsewhere; says what it moves.
+    pub(crate) async fn drain(&self, node: &str) -> Result<Vec<String>> {
+        match self {
+            Self::Server(client) => server::drain(client, node).await,
+            Self::Cluster(cluster) => Ok(cluster.drain(node).await?),
         }
     }
 

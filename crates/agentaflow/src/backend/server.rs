@@ -3,7 +3,8 @@
 use agentaflow_api::client::user::{JobQuery, LogQuery};
 use agentaflow_api::client::{Client, ClientError, segment};
 use agentaflow_api::event::Event;
-use agentaflow_api::job::Job;
+use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_api::node::{Node, NodeStatus, NodeUpdate};
 use agentaflow_api::queue::{Queue, QueueSpec};
 use anyhow::Result;
 use futures_util::StreamExt as _;
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Happenings, Output, Work};
 use crate::failure::NotThere;
+use crate::nearest::not_there;
 
 /// Jobs that are looked through for a name.
 const LOOKED_THROUGH: u64 = 1000;
@@ -82,6 +84,48 @@ pub(super) async fn happenings(
         Err(_) => true,
     };
     Ok(events.filter(move |event| std::future::ready(meant(event))).boxed())
+}
+
+pub(super) async fn cordon(client: &Client, target: &str, closed: bool) -> Result<()> {
+    let (name, gpu) =
+        target.split_once('/').map_or((target, None), |(name, gpu)| (name, Some(gpu)));
+    let node = node(client, name).await?;
+    let update = match gpu {
+        None => {
+            let status = if closed { NodeStatus::Maintenance } else { NodeStatus::Active };
+            NodeUpdate { status: Some(status), ..NodeUpdate::default() }
+        }
+        Some(gpu) => {
+            let mut gpus = node.cordoned_gpus;
+            gpus.retain(|other| other != gpu);
+            gpus.extend(closed.then(|| gpu.to_owned()));
+            NodeUpdate { cordoned_gpus: Some(gpus), ..NodeUpdate::default() }
+        }
+    };
+    client.update_node(&node.node_id, &update).await?;
+    Ok(())
+}
+
+pub(super) async fn drain(client: &Client, name: &str) -> Result<Vec<String>> {
+    let node = node(client, name).await?;
+    let status = Some(NodeStatus::Maintenance);
+    let update = NodeUpdate { status, drain: Some(true), ..NodeUpdate::default() };
+    client.update_node(&node.node_id, &update).await?;
+    let live = vec![JobStatus::Scheduled, JobStatus::Running];
+    let query = JobQuery { status: live, limit: Some(LOOKED_THROUGH), ..JobQuery::default() };
+    let there = |job: &Job| job.tasks.iter().any(|task| task.node_id == node.node_id);
+    let jobs = client.jobs(&query).await?;
+    Ok(jobs.iter().filter(|job| there(job)).map(|job| format!("job {}", job.handle())).collect())
+}
+
+/// The node of this name, or of this `gpu-…` name.
+async fn node(client: &Client, name: &str) -> Result<Node> {
+    let nodes = client.nodes().await?;
+    let meant = |node: &&Node| node.spec.node_name == name || node.node_id == name;
+    nodes.iter().find(meant).cloned().ok_or_else(|| {
+        let names: Vec<_> = nodes.iter().map(|node| node.spec.node_name.clone()).collect();
+        not_there("node", name, &names).into()
+    })
 }
 
 pub(super) async fn set_queue(client: &Client, queue: &QueueSpec) -> Result<Queue> {

@@ -2,14 +2,16 @@
 
 use anyhow::{Context as _, Result};
 
+use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::output;
+use clap_complete::engine::ArgValueCandidates;
 
 /// Stop jobs: politely first, then hard
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Numbers or names of the jobs
-    #[arg(value_name = "JOB", required = true)]
+    #[arg(value_name = "JOB", required = true, add = ArgValueCandidates::new(candidates::jobs))]
     jobs: Vec<String>,
     #[command(flatten)]
     connect: Connect,

@@ -5,22 +5,25 @@ use anyhow::{Context as _, Result};
 use agentaflow_api::event::Event;
 use futures_util::TryStreamExt as _;
 
+use crate::candidates;
 use crate::connect::{Connect, block_on};
+use crate::list::{ListArgs, ListFormat};
 use crate::listing::{self, EVENTS};
-use crate::output::{self, Format};
+use crate::output;
+use clap_complete::engine::ArgValueCandidates;
 
 /// Show what happened to a job, or follow everything that happens
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Number or name of the job; without one everything that happens from now on is shown
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", add = ArgValueCandidates::new(candidates::jobs))]
     job: Option<String>,
     /// Go on as things happen
     #[arg(short, long)]
     follow: bool,
     /// How to print them; with --follow `json` prints one object a line
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    output: ListFormat,
     #[command(flatten)]
     connect: Connect,
 }
@@ -34,8 +37,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let events = events.with_context(|| format!("cannot read the events of job {name}"))?;
             after = events.last().map(|event| event.seq);
             if !args.follow {
-                let none = "Nothing happened to it yet.";
-                return output::print(&listing::listing(&EVENTS, &events, args.output, none)?);
+                let list = ListArgs::with(args.output);
+                return list.print(&EVENTS, &events);
             }
             events.iter().try_for_each(|event| show(event, args.output))?;
         }
@@ -47,8 +50,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-fn show(event: &Event, format: Format) -> Result<()> {
-    if format == Format::Json {
+fn show(event: &Event, format: ListFormat) -> Result<()> {
+    if format == ListFormat::Json {
         let line = serde_json::to_string(event).context("cannot write JSON")?;
         return output::print(&format!("{line}\n"));
     }

@@ -3,20 +3,23 @@
 use agentaflow_api::explain::Explanation;
 use anyhow::{Context as _, Result};
 
+use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::job_args::JobArgs;
-use crate::listing::{self, one_line};
-use crate::output::{self, Format};
+use crate::list::OneFormat;
+use crate::listing::one_line;
+use crate::output;
+use clap_complete::engine::ArgValueCandidates;
 
 /// Say why a job waits, when it will start, and what would start now
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Number or name of the job
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", add = ArgValueCandidates::new(candidates::jobs))]
     job: String,
-    /// How to print it: `json` prints everything
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    /// How to print it
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: OneFormat,
     #[command(flatten)]
     connect: Connect,
 }
@@ -26,9 +29,9 @@ pub(crate) struct Args {
 pub(crate) struct WhatIfArgs {
     #[command(flatten)]
     job: JobArgs,
-    /// How to print it: `json` prints everything
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    /// How to print it
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: OneFormat,
     #[command(flatten)]
     connect: Connect,
 }
@@ -43,11 +46,11 @@ pub(crate) fn what_if(args: &WhatIfArgs) -> Result<()> {
     show(&block_on(async { args.connect.backend().await?.try_out(&work).await })?, args.output)
 }
 
-fn show(said: &Explanation, format: Format) -> Result<()> {
-    output::print(&if format == Format::Json { listing::json(said)? } else { words(said) })
+fn show(said: &Explanation, format: OneFormat) -> Result<()> {
+    format.print(said, |said| Ok(words(said)))
 }
 
-fn words(said: &Explanation) -> String {
+pub(super) fn words(said: &Explanation) -> String {
     let mut text = output::wrapped(&one_line(&said.summary), "", "");
     let mut add = |line: &str| text.push_str(&output::wrapped(&one_line(line), "  ", "    "));
     if let Some(detail) = said.detail.as_deref().filter(|detail| !said.summary.contains(*detail)) {

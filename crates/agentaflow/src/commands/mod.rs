@@ -2,24 +2,37 @@
 
 mod agent;
 mod cancel;
+mod complete;
+mod completion;
 mod context;
+mod cost;
+mod describe;
+mod doctor;
 mod events;
 mod explain;
+mod fleet;
+mod get;
 mod guardian;
-mod jobs;
+mod health;
 mod kubernetes;
+mod login;
 mod logs;
 mod monitor;
-mod nodes;
 mod openapi;
+mod queue;
 mod run;
 mod scheduler;
 mod server;
 mod simulate;
 mod standalone;
 mod status;
+mod strategy;
 mod submit;
+mod token;
 mod up;
+mod user;
+mod version;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -27,30 +40,60 @@ use anyhow::Result;
 
 use crate::failure;
 
+pub(crate) use completion::VARIABLE as COMPLETE_VARIABLE;
+
 /// What `run` ends with when it is not the job that failed, as `docker run` does.
 const OWN_FAILURE: u8 = 125;
 
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    Up(Box<up::Args>),
+    // Work.
     Run(Box<run::Args>),
     Submit(Box<submit::Args>),
-    Logs(logs::Args),
-    Status(status::Args),
-    Jobs(jobs::Args),
-    Nodes(nodes::Args),
-    Events(events::Args),
-    Cancel(cancel::Args),
-    Explain(explain::Args),
     #[command(name = "what-if")]
     WhatIf(Box<explain::WhatIfArgs>),
+    Status(status::Args),
+    Watch(watch::Args),
+    Get(get::Args),
+    Describe(describe::Args),
+    Explain(explain::Args),
+    Logs(logs::Args),
+    Events(events::Args),
+    Cancel(cancel::Args),
+    Complete(complete::Args),
+    #[command(visible_alias = "workloads")]
+    Jobs(get::JobsArgs),
+    Nodes(get::NodesArgs),
+    Cost(cost::Args),
+    // The fleet.
+    Health(health::HealthArgs),
+    Metrics(health::MetricsArgs),
+    Strategy(strategy::Args),
+    Queue(queue::Args),
+    Cordon(fleet::CordonArgs),
+    Uncordon(fleet::UncordonArgs),
+    Drain(fleet::DrainArgs),
+    User(user::Args),
+    Token(token::Args),
+    // Where.
+    Login(login::Args),
+    Whoami(user::WhoAmIArgs),
     Context(context::Args),
+    Doctor(doctor::Args),
+    // The roles of this program.
+    Up(Box<up::Args>),
     Server(Box<server::Args>),
     Agent(Box<agent::Args>),
     Scheduler(Box<scheduler::Args>),
     Monitor(Box<monitor::Args>),
     Simulate(Box<simulate::Args>),
+    // About itself.
+    Completion(completion::CompletionArgs),
+    Man(completion::ManArgs),
+    Version(version::Args),
+    #[command(hide = true)]
+    Reference(completion::ReferenceArgs),
     #[command(hide = true)]
     Guardian(guardian::Args),
     #[command(hide = true)]
@@ -63,22 +106,43 @@ impl Command {
             Self::Run(args) => {
                 return Ok(run::run(&args).unwrap_or_else(|error| own_failure(&error)));
             }
-            Self::Up(args) => up::run(&args),
+            Self::Health(args) => return health::health(&args),
+            Self::Doctor(args) => return doctor::run(&args),
             Self::Submit(args) => submit::run(&args),
-            Self::Logs(args) => logs::run(&args),
+            Self::WhatIf(args) => explain::what_if(&args),
             Self::Status(args) => status::run(&args),
-            Self::Jobs(args) => jobs::run(&args),
-            Self::Nodes(args) => nodes::run(&args),
+            Self::Watch(args) => watch::run(&args),
+            Self::Get(args) => get::run(&args),
+            Self::Describe(args) => describe::run(&args),
+            Self::Explain(args) => explain::run(&args),
+            Self::Logs(args) => logs::run(&args),
             Self::Events(args) => events::run(&args),
             Self::Cancel(args) => cancel::run(&args),
-            Self::Explain(args) => explain::run(&args),
-            Self::WhatIf(args) => explain::what_if(&args),
+            Self::Complete(args) => complete::run(&args),
+            Self::Jobs(args) => get::jobs(&args),
+            Self::Nodes(args) => get::nodes(&args),
+            Self::Cost(args) => cost::run(&args),
+            Self::Metrics(args) => health::metrics(&args),
+            Self::Strategy(args) => strategy::run(&args),
+            Self::Queue(args) => queue::run(&args),
+            Self::Cordon(args) => fleet::cordon(&args),
+            Self::Uncordon(args) => fleet::uncordon(&args),
+            Self::Drain(args) => fleet::drain(&args),
+            Self::User(args) => user::run(&args),
+            Self::Token(args) => token::run(&args),
+            Self::Login(args) => login::run(&args),
+            Self::Whoami(args) => user::who_am_i(&args),
             Self::Context(args) => context::run(&args),
+            Self::Up(args) => up::run(&args),
             Self::Server(args) => server::run(&args),
             Self::Agent(args) => agent::run(&args),
             Self::Scheduler(args) => scheduler::run(&args),
             Self::Monitor(args) => monitor::run(&args),
             Self::Simulate(args) => simulate::run(&args),
+            Self::Completion(args) => completion::completion(&args),
+            Self::Man(args) => completion::man(&args),
+            Self::Version(args) => version::run(&args),
+            Self::Reference(args) => completion::reference(&args),
             Self::Guardian(args) => guardian::run(&args),
             Self::Openapi(args) => openapi::run(&args),
         };

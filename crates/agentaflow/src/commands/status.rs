@@ -8,9 +8,12 @@ use serde::Serialize;
 
 use crate::amount;
 use crate::backend::Backend;
+use crate::candidates;
 use crate::connect::{Connect, block_on};
+use crate::list::OneFormat;
 use crate::listing::{self, JOBS, NODES, one_line};
-use crate::output::{self, Format};
+use crate::output;
+use clap_complete::engine::ArgValueCandidates;
 
 /// How many jobs are shown.
 const SHOWN: usize = 10;
@@ -19,18 +22,18 @@ const SHOWN: usize = 10;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Number or name of a job
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", add = ArgValueCandidates::new(candidates::jobs))]
     job: Option<String>,
-    /// How to print it: `json` prints everything
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    /// How to print it
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: OneFormat,
     #[command(flatten)]
     connect: Connect,
 }
 
 /// The whole system.
 #[derive(Debug, Serialize)]
-struct Glance {
+pub(super) struct Glance {
     server: String,
     nodes: Vec<Node>,
     running: Vec<Job>,
@@ -38,19 +41,17 @@ struct Glance {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let json = args.output == Format::Json;
-    let text = if let Some(name) = &args.job {
+    if let Some(name) = &args.job {
         let job = block_on(async { args.connect.backend().await?.job(name).await });
         let job = job.with_context(|| format!("cannot show job {name}"))?;
-        if json { listing::json(&job)? } else { about(&job) }
+        args.output.print(&job, |job| Ok(about(job)))
     } else {
         let glance = block_on(async { glance(&args.connect.backend().await?).await })?;
-        if json { listing::json(&glance)? } else { overview(&glance)? }
-    };
-    output::print(&text)
+        args.output.print(&glance, |glance| Ok(overview(glance)))
+    }
 }
 
-async fn glance(backend: &Backend) -> Result<Glance> {
+pub(super) async fn glance(backend: &Backend) -> Result<Glance> {
     let with = |status| JobQuery { status, limit: Some(1000), skip: None };
     Ok(Glance {
         server: backend.place(),
@@ -60,7 +61,7 @@ async fn glance(backend: &Backend) -> Result<Glance> {
     })
 }
 
-fn overview(glance: &Glance) -> Result<String> {
+pub(super) fn overview(glance: &Glance) -> String {
     let active: Vec<_> =
         glance.nodes.iter().filter(|node| node.status == NodeStatus::Active).collect();
     let gpus: u32 = active.iter().map(|node| node.spec.gpu_count).sum();
@@ -81,18 +82,18 @@ fn overview(glance: &Glance) -> Result<String> {
         text.push_str(&table);
     };
     if !glance.nodes.is_empty() {
-        add(listing::listing(&NODES, &glance.nodes, Format::Table, "")?);
+        add(output::table(NODES.columns, &glance.nodes, Some(output::width())));
     }
     let shown: Vec<_> = glance.running.iter().chain(&glance.waiting).take(SHOWN).collect();
     if !shown.is_empty() {
         let shown: Vec<Job> = shown.into_iter().cloned().collect();
-        add(listing::listing(&JOBS, &shown, Format::Table, "")?);
+        add(output::table(JOBS.columns, &shown, Some(output::width())));
     }
-    Ok(text)
+    text
 }
 
 /// Everything people ask about one job, one thing a line.
-fn about(job: &Job) -> String {
+pub(super) fn about(job: &Job) -> String {
     let mut lines = vec![("Job", format!("{} {}", job.handle(), listing::job_name(job)))];
     let mut add = |name, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {

@@ -4,17 +4,16 @@ use anyhow::Result;
 
 use crate::connect::{Connect, block_on};
 use crate::job_args::JobArgs;
-use crate::listing;
-use crate::output::{self, Format};
+use crate::list::OneFormat;
 
 /// Hand in a job and print its number
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     job: JobArgs,
-    /// `json` prints the whole job
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+    /// How to print it; `json` and `yaml` print the whole job
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: OneFormat,
     #[command(flatten)]
     connect: Connect,
 }
@@ -22,8 +21,5 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let work = args.job.work()?;
     let job = block_on(async { args.connect.backend().await?.submit(&work).await })?;
-    if args.output == Format::Json {
-        return output::print(&listing::json(&job)?);
-    }
-    output::print(&format!("{}\n", job.handle()))
+    args.output.print(&job, |job| Ok(format!("{}\n", job.handle())))
 }

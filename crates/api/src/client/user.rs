@@ -106,6 +106,11 @@ impl Client {
         self.post(&format!("{BASE}/jobs/{id}/cancel")).json().await
     }
 
+    /// Ends a job as if it were done.
+    pub async fn complete(&self, id: i64) -> Result<Job, ClientError> {
+        self.post(&format!("{BASE}/jobs/{id}/complete")).json().await
+    }
+
     /// Why a job waits, and when it will start.
     pub async fn explain(&self, id: i64) -> Result<Explanation, ClientError> {
         self.get(&format!("{BASE}/jobs/{id}/explain")).json().await

@@ -63,11 +63,11 @@ impl Core {
     }
 
     /// Stops a job. Who may is the caller's business.
-    pub async fn cancel(&self, by: &Caller, job: i64) -> Result<Job, Refusal> {
+    pub async fn cancel(&self, by: &Caller, job: i64, complete: bool) -> Result<Job, Refusal> {
         let name = by.user.username.clone();
         let row = self
             .act(|state| {
-                state.cancel(&name, job)?;
+                state.cancel(&name, job, complete)?;
                 Ok(state.row(job).cloned())
             })
             .await?;

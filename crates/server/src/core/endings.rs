@@ -52,6 +52,9 @@ impl State {
                 return self.finish(id, JobStatus::Failed, &word, detail);
             }
         }
+        if state.complete_requested {
+            return self.finish(id, JobStatus::Completed, "Completed", None);
+        }
         if state.cancel_requested {
             return self.finish(
                 id,

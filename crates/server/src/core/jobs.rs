@@ -167,25 +167,28 @@ impl State {
         })));
     }
 
-    /// Stops a job: at once if it waits, through its agents otherwise.
-    pub(crate) fn cancel(&mut self, by: &str, id: i64) -> Result<(), Refusal> {
+    /// Stops a job: at once if it waits, through its agents otherwise. With `complete` it counts as done.
+    pub(crate) fn cancel(&mut self, by: &str, id: i64, complete: bool) -> Result<(), Refusal> {
         let Some(job) = self.jobs.get_mut(&id) else {
             return Err(Refusal::conflict("already_over", "the job is over already"));
         };
         if job.state.cancel_requested {
             return Ok(());
         }
-        job.state.cancel_requested = true;
+        (job.state.cancel_requested, job.state.complete_requested) = (true, complete);
         let waits = job.state.seats.iter().all(|seat| seat.state == SeatState::Ended);
         self.touch(id);
-        self.job_event(id, "CancelRequested", format!("{by} asked for it to be stopped"));
-        if waits {
-            self.finish(
-                id,
-                JobStatus::Cancelled,
-                "Cancelled",
-                Some("cancelled before it started".into()),
-            );
+        let (kind, wish) = if complete {
+            ("CompleteRequested", "ended as if it were done")
+        } else {
+            ("CancelRequested", "stopped")
+        };
+        self.job_event(id, kind, format!("{by} asked for it to be {wish}"));
+        if waits && complete {
+            self.finish(id, JobStatus::Completed, "Completed", None);
+        } else if waits {
+            let words = Some("cancelled before it started".into());
+            self.finish(id, JobStatus::Cancelled, "Cancelled", words);
         } else {
             self.stop_tasks(id, StopCause::Cancelled, None);
             self.give_up_lost_tasks(id);

@@ -1,14 +1,16 @@
 //! Nodes: how they register, live and get lost, and what the engine is told about them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Instant;
 
-use agentaflow_api::node::{Health, Heartbeat, NodeRegistration, NodeSpec, NodeStatus, NodeUpdate};
+use agentaflow_api::node::{
+    GpuInstance, Health, Heartbeat, NodeRegistration, NodeSpec, NodeStatus, NodeUpdate,
+};
 use agentaflow_api::units::{Dollars, Secret, Stamp};
 use agentaflow_engine::{Event, ForeignId, GpuHealth, GpuId, MicroDollars, NodeId, Percent};
 
-use super::describe::{describe, engine_node, gpu_id};
+use super::describe::{describe, engine_node, gpu_id, instances};
 use super::handle::NodeRef;
 use super::state::{LiveNode, State, Told};
 use crate::auth;
@@ -203,6 +205,9 @@ impl State {
             }
         }
         node.row.draining = update.drain.unwrap_or(node.row.draining);
+        if let Some(gpus) = &update.cordoned_gpus {
+            node.row.overrides.cordoned_gpus = named_gpus(&node.row.spec, gpus)?;
+        }
         node.row.overrides.merge(update);
         let overrides = node.row.overrides.clone();
         overrides.apply(&mut node.row.spec, &mut node.row.price_source);
@@ -306,7 +311,9 @@ impl State {
             && !node.row.cordoned
             && !node.evacuating
             && node.row.health != Health::Unhealthy;
-        let told = Told { node: facts, foreign, cordoned: !open, draining: node.row.draining };
+        let closed = node.row.overrides.cordoned_gpus.clone();
+        let draining = node.row.draining;
+        let told = Told { node: facts, foreign, cordoned: !open, draining, closed };
         let (before, again) = (node.told.clone(), node.retell);
         if before.as_ref() == Some(&told) && !again {
             return;
@@ -328,7 +335,14 @@ impl State {
             self.tell(Event::Cordon { node: name.clone(), on: told.cordoned });
         }
         if before.as_ref().map_or(told.draining, |before| before.draining != told.draining) {
-            self.tell(Event::Drain { node: name, on: told.draining });
+            self.tell(Event::Drain { node: name.clone(), on: told.draining });
+        }
+        let before = before.map(|told| told.closed).unwrap_or_default();
+        let changed = before.symmetric_difference(&told.closed);
+        let again = told.closed.iter().filter(|_| again);
+        for gpu in changed.chain(again).collect::<BTreeSet<_>>() {
+            let closed = told.closed.contains(gpu);
+            self.tell_gpu_health(id, &name, GpuId::from(gpu.as_str()), closed);
         }
         if let Some(node) = self.nodes.get_mut(&id) {
             (node.told, node.retell) = (Some(told), false);
@@ -390,9 +404,21 @@ impl State {
                     node.sick.remove(gpu.as_str());
                 }
             }
-            let health = if sick { GpuHealth::Sick } else { GpuHealth::Healthy };
-            self.tell(Event::GpuHealth { node: name.clone(), gpu, health });
+            let closed = self.nodes.get(&id).and_then(|node| node.told.as_ref());
+            let closed = closed.is_some_and(|told| told.closed.contains(gpu.as_str()));
+            self.tell_gpu_health(id, &name, gpu, closed);
         }
+    }
+
+    /// Tells the engine whether a GPU can be used: one that does not work is sick, whoever closed it.
+    fn tell_gpu_health(&mut self, id: i64, node: &NodeId, gpu: GpuId, closed: bool) {
+        let sick = self.nodes.get(&id).is_some_and(|node| node.sick.contains(gpu.as_str()));
+        let health = match (sick, closed) {
+            (true, _) => GpuHealth::Sick,
+            (false, true) => GpuHealth::Cordoned,
+            (false, false) => GpuHealth::Healthy,
+        };
+        self.tell(Event::GpuHealth { node: node.clone(), gpu, health });
     }
 
     /// A node's stream was opened or closed, or its push endpoint began or ceased to answer.
@@ -420,6 +446,21 @@ pub(crate) enum Way {
     Stream(Option<i64>),
     /// Its push endpoint answers, or does not.
     Push(bool),
+}
+
+/// GPUs of a node as the engine calls them, from what people write: an index or a UUID.
+fn named_gpus(spec: &NodeSpec, named: &[String]) -> Result<BTreeSet<String>, Refusal> {
+    let known = instances(spec);
+    let id = |name: &String| {
+        let is = |(position, gpu): &(usize, &GpuInstance)| {
+            gpu.gpu_uuid.as_deref() == Some(name) || gpu_id(gpu, *position).as_str() == name
+        };
+        let found = known.iter().enumerate().find(is);
+        found.map(|(position, gpu)| gpu_id(gpu, position).to_string()).ok_or_else(|| {
+            Refusal::invalid("cordoned_gpus", format!("the node has no GPU `{name}`"))
+        })
+    };
+    named.iter().map(id).collect()
 }
 
 /// The name of a node, for sentences.

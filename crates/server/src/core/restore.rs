@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 
 use agentaflow_api::job::{JobStatus, OnNodeLost};
 use agentaflow_engine::{
-    Gate, MiB, MilliCpu, NodeFacts, NodeId, Phase, Policy, Queue, QueueFacts, Quota, Scheduler,
-    SeatFacts, Snapshot, Time, WorkloadFacts,
+    Gate, GpuHealth, GpuId, MiB, MilliCpu, NodeFacts, NodeId, Phase, Policy, Queue, QueueFacts,
+    Quota, Scheduler, SeatFacts, Snapshot, Time, WorkloadFacts,
 };
 
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
@@ -163,14 +163,19 @@ impl State {
                 foreign: agentaflow_engine::ForeignUse::default(),
                 cordoned: true,
                 draining: node.row.draining,
+                closed: node.row.overrides.cordoned_gpus.clone(),
             });
+            let closed = node.row.overrides.cordoned_gpus.iter();
+            let closed = closed.map(|gpu| (GpuId::from(gpu.as_str()), GpuHealth::Cordoned));
+            let known = |id: &GpuId| description.gpus.iter().any(|gpu| gpu.id == *id);
+            let health = closed.filter(|(id, _)| known(id)).collect();
             facts.push(NodeFacts {
                 node: description,
                 lost: node.lost,
                 cordoned: true,
                 draining: node.row.draining,
                 reclaimed: None,
-                health: BTreeMap::new(),
+                health,
                 utilization: BTreeMap::new(),
                 foreign: BTreeMap::new(),
             });

@@ -72,6 +72,7 @@ impl State {
             created_at: row.created_at,
             updated_at: row.updated_at,
             price_source: row.price_source.clone(),
+            cordoned_gpus: row.overrides.cordoned_gpus.iter().cloned().collect(),
             cordoned: row.cordoned,
             draining: row.draining,
             reachable: node.reachable(),

@@ -103,6 +103,8 @@ pub(crate) struct Told {
     pub(crate) foreign: agentaflow_engine::ForeignUse,
     pub(crate) cordoned: bool,
     pub(crate) draining: bool,
+    /// GPUs that take no new work.
+    pub(crate) closed: BTreeSet<String>,
 }
 
 impl LiveNode {

@@ -82,6 +82,7 @@ fn worker_routes() -> OpenApiRouter<App> {
         .routes(routes!(jobs::what_if))
         .routes(routes!(jobs::show))
         .routes(routes!(jobs::cancel))
+        .routes(routes!(jobs::complete))
         .routes(routes!(jobs::status))
         .routes(routes!(jobs::explain))
         .routes(routes!(logs::logs))

@@ -1,6 +1,6 @@
 //! The records of the store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -139,6 +139,7 @@ pub struct NodeOverrides {
     pub zone: Option<String>,
     pub labels: Option<BTreeMap<String, String>>,
     pub node_metadata: Option<Map<String, Value>>,
+    pub cordoned_gpus: BTreeSet<String>,
 }
 
 impl NodeOverrides {
@@ -242,6 +243,8 @@ pub struct JobState {
     pub losses: u32,
     /// Somebody asked for it to be stopped.
     pub cancel_requested: bool,
+    /// Somebody asked for it to be ended as if it were done.
+    pub complete_requested: bool,
     /// Why its tasks are being stopped.
     pub stopping: Option<StopCause>,
     /// Its result.

@@ -63,7 +63,7 @@ async fn a_waiting_job_is_cancelled_at_once_and_a_running_one_through_its_agent(
     let key = worker.assignment().await.key;
     worker.report(key, running()).await;
 
-    let job = rig.core.cancel(&rig.ana, waits).await.unwrap();
+    let job = rig.core.cancel(&rig.ana, waits, false).await.unwrap();
     assert_eq!(job.status, JobStatus::Cancelled);
 
     let job = rig.core.cancel(&rig.ana, runs).await.unwrap();

@@ -171,7 +171,7 @@ async fn a_job_that_waits_for_a_dead_node_can_be_cancelled() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     assert_eq!(rig.job(id).await.status, JobStatus::Running);
-    rig.core.cancel(&rig.ana, id).await.unwrap();
+    rig.core.cancel(&rig.ana, id, false).await.unwrap();
     assert_eq!(rig.job(id).await.status, JobStatus::Cancelled);
     rig.core.delete_node(&node).await.unwrap();
 }

@@ -101,7 +101,20 @@ pub(crate) async fn cancel(
     path: Segments,
 ) -> Result<Answer<Job>, Refusal> {
     let row = visible_job(&app, &caller, path.number("job_id")?).await?;
-    app.core.cancel(&caller, row.id).await.map(Answer)
+    app.core.cancel(&caller, row.id, false).await.map(Answer)
+}
+
+/// Ends a job as if it were done: it is stopped like a cancelled one, and counts as completed.
+#[utoipa::path(post, path = "/gpu-workers/jobs/{job_id}/complete", tag = "jobs", security(("user" = [])),
+    params(("job_id" = i64, Path, description = "Its number")),
+    responses((status = 200, description = "The job; it is over when its status says so", body = Job)))]
+pub(crate) async fn complete(
+    State(app): State<App>,
+    Writer(caller): Writer,
+    path: Segments,
+) -> Result<Answer<Job>, Refusal> {
+    let row = visible_job(&app, &caller, path.number("job_id")?).await?;
+    app.core.cancel(&caller, row.id, true).await.map(Answer)
 }
 
 /// Takes news of a job from its worker.

@@ -1,0 +1,74 @@
+//! Names that a shell can complete: asked for while somebody types, so they must come fast or not at all.
+
+use std::future::Future;
+use std::time::Duration;
+
+use agentaflow_api::client::user::JobQuery;
+use anyhow::Result;
+use clap_complete::engine::CompletionCandidate;
+
+use crate::backend::Backend;
+use crate::connect::{Connect, block_on};
+use crate::context::{self, Contexts};
+use crate::listing;
+
+/// Nobody waits longer for a name.
+const PATIENCE: Duration = Duration::from_millis(1500);
+
+/// Names of contexts.
+pub(crate) fn contexts() -> Vec<CompletionCandidate> {
+    let read = context::file().and_then(|path| Contexts::read(&path));
+    let known = read.map(|contexts| contexts.known).unwrap_or_default();
+    known.iter().map(|(name, target)| candidate(name.clone(), target.place())).collect()
+}
+
+/// Numbers or names of jobs.
+pub(crate) fn jobs() -> Vec<CompletionCandidate> {
+    asked(async |backend: Backend| {
+        let query = JobQuery { limit: Some(50), ..JobQuery::default() };
+        let jobs = backend.jobs(&query).await?;
+        let about = |job| format!("{} {}", listing::job_status(job), listing::job_name(job));
+        Ok(jobs.iter().map(|job| candidate(job.handle(), about(job))).collect())
+    })
+}
+
+/// Names of nodes.
+pub(crate) fn nodes() -> Vec<CompletionCandidate> {
+    asked(async |backend: Backend| {
+        let nodes = backend.nodes().await?;
+        let named = |node| candidate(listing::node_name(node), listing::node_gpus(node));
+        Ok(nodes.iter().map(named).collect())
+    })
+}
+
+/// Names of queues.
+pub(crate) fn queues() -> Vec<CompletionCandidate> {
+    asked(async |backend: Backend| {
+        let queues = backend.queues().await?;
+        Ok(queues.iter().map(|queue| CompletionCandidate::new(queue.spec.name.clone())).collect())
+    })
+}
+
+/// Names of strategies.
+pub(crate) fn strategies() -> Vec<CompletionCandidate> {
+    agentaflow_engine::Strategy::ALL
+        .iter()
+        .map(|(name, _)| CompletionCandidate::new(*name))
+        .collect()
+}
+
+fn candidate(name: String, about: String) -> CompletionCandidate {
+    CompletionCandidate::new(name).help(Some(about.into()))
+}
+
+/// What the current context answers in time; nothing when it does not.
+fn asked<F>(ask: impl FnOnce(Backend) -> F) -> Vec<CompletionCandidate>
+where
+    F: Future<Output = Result<Vec<CompletionCandidate>>>,
+{
+    let answer = block_on(async {
+        let ask = async { ask(Connect::default().backend().await?).await };
+        Ok(tokio::time::timeout(PATIENCE, ask).await??)
+    });
+    answer.unwrap_or_default()
+}

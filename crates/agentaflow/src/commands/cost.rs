@@ -1,0 +1,129 @@
+//! `agentaflow cost`: what was used and what it cost.
+
+use std::collections::BTreeMap;
+
+use agentaflow_api::Dollars;
+use agentaflow_api::billing::UsageRow;
+use agentaflow_api::client::user::JobQuery;
+use agentaflow_api::job::Job;
+use anyhow::Result;
+
+use crate::backend::Backend;
+use crate::connect::{Connect, block_on};
+use crate::list::{Kind, ListArgs};
+use crate::listing::{left, right};
+use crate::output::{self, Column};
+
+/// Show what was used and what it cost
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "On Kubernetes the cost is that of the workloads that still exist: a workload that was \
+deleted is no longer known. A server keeps a ledger."
+)]
+pub(crate) struct Args {
+    /// What to sum up by
+    #[arg(long, value_enum, default_value = "day")]
+    by: By,
+    /// From this time on, such as 2026-11-01T00:00:00Z
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    #[command(flatten)]
+    list: ListArgs,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum By {
+    /// Days (UTC)
+    Day,
+    /// Users; namespaces on Kubernetes
+    User,
+    /// Queues
+    Queue,
+    /// Nodes
+    Node,
+    /// Jobs
+    Job,
+}
+
+impl By {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::User => "user",
+            Self::Queue => "queue",
+            Self::Node => "node",
+            Self::Job => "job",
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    block_on(async {
+        let backend = args.connect.backend().await?;
+        args.list.show(&USAGE, async || usage(&backend, args).await).await?;
+        Ok(())
+    })
+}
+
+async fn usage(backend: &Backend, args: &Args) -> Result<Vec<UsageRow>> {
+    match (backend, args.by) {
+        (Backend::Server(client), By::Day | By::User | By::Queue | By::Node) => {
+            let call = client.get("/billing/usage").query("by", args.by.word());
+            Ok(call.maybe("from", args.since.as_ref()).json().await?)
+        }
+        _ => {
+            let query = JobQuery { limit: Some(1000), ..JobQuery::default() };
+            let jobs = backend.jobs(&query).await?;
+            let since = args.since.as_deref();
+            let recent =
+                |job: &&Job| since.is_none_or(|since| *job.created_at.to_string() >= *since);
+            Ok(summed(jobs.iter().filter(recent), args.by))
+        }
+    }
+}
+
+fn summed<'a>(jobs: impl Iterator<Item = &'a Job>, by: By) -> Vec<UsageRow> {
+    let mut rows: BTreeMap<String, UsageRow> = BTreeMap::new();
+    for job in jobs {
+        let key = key(job, by);
+        let row =
+            rows.entry(key.clone()).or_insert_with(|| UsageRow { key, ..UsageRow::default() });
+        let hours = job.duration_seconds.unwrap_or(0.0) / 3600.0;
+        let gpus = job.tasks.iter().map(|task| task.gpus.len()).sum::<usize>();
+        let gpus = if gpus == 0 { job.spec.gpu_count.unwrap_or(0) as usize } else { gpus };
+        row.jobs += 1;
+        row.gpu_hours += hours * gpus as f64;
+        row.cpu_hours += hours * job.spec.cpu_cores_required.unwrap_or_default().0 as f64 / 1000.0;
+        row.memory_gb_hours += hours * job.spec.memory_required.unwrap_or(0) as f64 / 1024.0;
+        row.micros = row.micros.saturating_add(job.cost.0);
+        row.cost = Dollars(row.micros);
+    }
+    rows.into_values().collect()
+}
+
+fn key(job: &Job, by: By) -> String {
+    match by {
+        By::Day => job.created_at.to_string().chars().take(10).collect(),
+        By::User => job.k8s_namespace.clone().unwrap_or_else(|| job.user_id.to_string()),
+        By::Queue => job.spec.queue.clone().unwrap_or_else(|| "-".to_owned()),
+        By::Node => {
+            let node = job.tasks.first().map(|task| task.node_name.clone());
+            node.unwrap_or_else(|| "-".to_owned())
+        }
+        By::Job => job.handle(),
+    }
+}
+
+const USAGE: Kind<UsageRow> =
+    Kind { columns: &USAGE_COLUMNS, name: |row| row.key.clone(), none: "Nothing was used." };
+
+const USAGE_COLUMNS: [Column<UsageRow>; 6] = [
+    left("FOR", 0, |row| row.key.clone()),
+    right("JOBS", 1, |row| output::grouped(row.jobs)),
+    right("GPU HOURS", 0, |row| format!("{:.2}", row.gpu_hours)),
+    right("CPU HOURS", 2, |row| format!("{:.2}", row.cpu_hours)),
+    right("GIB HOURS", 3, |row| format!("{:.2}", row.memory_gb_hours)),
+    right("COST", 0, |row| row.cost.to_string()),
+];

@@ -1,0 +1,223 @@
+//! `agentaflow describe`: everything about one thing.
+
+use agentaflow_api::event::Event;
+use agentaflow_api::explain::Explanation;
+use agentaflow_api::job::Job;
+use agentaflow_api::node::{GpuInstance, Node};
+use agentaflow_api::queue::{Queue, QuotaSpec};
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use super::{explain, status};
+use crate::amount;
+use crate::connect::{Connect, block_on};
+use crate::list::OneFormat;
+use crate::listing::{self, EVENTS, left, one_line, right};
+use crate::nearest::not_there;
+use crate::output::{self, Column};
+
+/// Events that are shown of a job.
+const EVENTS_SHOWN: usize = 15;
+
+/// Show everything about a job, a node or a queue
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// What it is
+    #[arg(value_enum, value_name = "KIND")]
+    kind: Kind,
+    /// Its name; jobs of a server also by number
+    name: String,
+    /// How to print it
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: OneFormat,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Kind {
+    /// A job
+    #[value(aliases = ["job", "jobs", "workloads", "gw"])]
+    Workload,
+    /// A node and its GPUs
+    #[value(aliases = ["nodes", "gn"])]
+    Node,
+    /// A queue
+    #[value(aliases = ["queues", "gq"])]
+    Queue,
+}
+
+/// A job with what is said about it and what happened to it.
+#[derive(Debug, Serialize)]
+struct AboutJob {
+    job: Job,
+    explanation: Option<Explanation>,
+    events: Vec<Event>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    block_on(async {
+        let backend = args.connect.backend().await?;
+        let name = &args.name;
+        match args.kind {
+            Kind::Workload => {
+                let job = backend.job(name).await;
+                let job = job.with_context(|| format!("cannot describe job {name}"))?;
+                let explanation = backend.explain(name).await.ok();
+                let events = backend.events(name).await.unwrap_or_default();
+                let about = AboutJob { job, explanation, events };
+                args.output.print(&about, |about| Ok(job_text(about)))
+            }
+            Kind::Node => {
+                let nodes = backend.nodes().await?;
+                let meant = |node: &&Node| node.spec.node_name == *name || node.node_id == *name;
+                let node = nodes.iter().find(meant).ok_or_else(|| {
+                    let names: Vec<_> =
+                        nodes.iter().map(|node| node.spec.node_name.clone()).collect();
+                    not_there("node", name, &names)
+                })?;
+                args.output.print(node, |node| Ok(node_text(node)))
+            }
+            Kind::Queue => {
+                let queues = backend.queues().await?;
+                let queue =
+                    queues.iter().find(|queue| queue.spec.name == *name).ok_or_else(|| {
+                        let names: Vec<_> =
+                            queues.iter().map(|queue| queue.spec.name.clone()).collect();
+                        not_there("queue", name, &names)
+                    })?;
+                args.output.print(queue, |queue| Ok(queue_text(queue)))
+            }
+        }
+    })
+}
+
+fn job_text(about: &AboutJob) -> String {
+    let job = &about.job;
+    let mut text = status::about(job);
+    let asked = asked(job);
+    if !asked.is_empty() {
+        text.push_str(&format!("{:<10} {}\n", "Asks for", asked.join(", ")));
+    }
+    let waits = !job.status.is_final();
+    if let Some(said) = about.explanation.as_ref().filter(|_| waits || job.error_message.is_some())
+    {
+        text.push('\n');
+        text.push_str(&explain::words(said));
+    }
+    if !about.events.is_empty() {
+        let from = about.events.len().saturating_sub(EVENTS_SHOWN);
+        text.push('\n');
+        text.push_str(&output::table(EVENTS.columns, &about.events[from..], Some(output::width())));
+    }
+    text
+}
+
+/// What a job asked for, in a few words each.
+fn asked(job: &Job) -> Vec<String> {
+    let spec = &job.spec;
+    let mut asked = Vec::new();
+    if let Some(count) = spec.gpu_count {
+        let kind = match (&spec.mig_profile, &spec.gpu_type) {
+            (Some(profile), _) => format!("{profile} slices"),
+            (None, Some(model)) => format!("{model} GPUs"),
+            (None, None) => "GPUs".to_owned(),
+        };
+        asked.push(format!("{count} {kind}"));
+    }
+    asked.extend(spec.gpu_fraction.map(|share| format!("{share} of a GPU")));
+    let gpu_memory = spec.gpu_memory_required.filter(|memory| *memory > 0);
+    asked.extend(gpu_memory.map(|memory| format!("{} on each GPU", amount::memory(memory))));
+    asked.extend(spec.cpu_cores_required.map(|cores| format!("{cores} CPU cores")));
+    asked
+        .extend(spec.memory_required.map(|memory| format!("{} of memory", amount::memory(memory))));
+    asked.extend(
+        spec.replicas.filter(|count| *count > 1).map(|count| format!("{count} tasks together")),
+    );
+    asked
+}
+
+fn node_text(node: &Node) -> String {
+    let mut text = String::new();
+    let mut add = |name: &str, value: String| {
+        if !value.is_empty() {
+            text.push_str(&format!("{name:<10} {}\n", one_line(&value)));
+        }
+    };
+    let spec = &node.spec;
+    add("Node", spec.node_name.clone());
+    add("Status", listing::node_status(node));
+    add("GPUs", listing::node_gpus(node));
+    add("Driver", spec.gpu_driver_version.clone().unwrap_or_default());
+    add("CUDA", spec.gpu_cuda_version.clone().unwrap_or_default());
+    add("CPU", format!("{} cores, {} free", spec.cpu_cores, node.cpu_cores_available));
+    let free = amount::memory(node.memory_available);
+    add("Memory", format!("{}, {free} free", amount::memory(spec.memory_total)));
+    add("Jobs", node.current_jobs.to_string());
+    let source = if node.price_source.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", node.price_source)
+    };
+    add("Price", format!("{} a GPU hour{source}", spec.price_per_gpu_hour));
+    add("Runtimes", spec.runtimes.join(", "));
+    let labels: Vec<_> = spec.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    add("Labels", labels.join(" "));
+    add("Seen", node.last_seen.map_or_else(String::new, listing::ago));
+    if !spec.gpu_instances.is_empty() {
+        text.push('\n');
+        text.push_str(&output::table(&GPU_COLUMNS, &spec.gpu_instances, Some(output::width())));
+    }
+    text
+}
+
+const GPU_COLUMNS: [Column<GpuInstance>; 8] = [
+    right("GPU", 0, |gpu| gpu.gpu_index.map_or_else(String::new, |index| index.to_string())),
+    left("MODEL", 1, |gpu| {
+        gpu.gpu_name.clone().or_else(|| gpu.gpu_type.clone()).unwrap_or_default()
+    }),
+    left("STATUS", 0, |gpu| gpu.status.clone().unwrap_or_default()),
+    right("USE", 0, |gpu| gpu.utilization.map_or_else(String::new, |use_| format!("{use_:.0} %"))),
+    right("MEMORY", 2, |gpu| gpu.gpu_memory.map_or_else(String::new, amount::memory)),
+    right("FREE", 1, |gpu| gpu.gpu_memory_available.map_or_else(String::new, amount::memory)),
+    right("TEMPERATURE", 3, |gpu| {
+        gpu.temperature.map_or_else(String::new, |celsius| format!("{celsius:.0} °C"))
+    }),
+    right("POWER", 4, |gpu| {
+        gpu.power_usage.map_or_else(String::new, |watts| format!("{watts:.0} W"))
+    }),
+];
+
+fn queue_text(queue: &Queue) -> String {
+    let spec = &queue.spec;
+    let mut text = String::new();
+    let mut add = |name: &str, value: String| {
+        if !value.is_empty() {
+            text.push_str(&format!("{name:<12} {}\n", one_line(&value)));
+        }
+    };
+    add("Queue", spec.name.clone());
+    add("Parent", spec.parent.clone().unwrap_or_default());
+    add("Weight", spec.weight.unwrap_or(100).to_string());
+    add("Guaranteed", quota(&spec.guaranteed));
+    add("Limit", quota(&spec.limit));
+    add("Borrows", if spec.borrow.unwrap_or(true) { "yes" } else { "no" }.to_owned());
+    add("Priority", spec.max_priority.map_or_else(String::new, |most| format!("at most {most}")));
+    add("Users", spec.users.join(", "));
+    let memory = amount::memory(queue.memory_used);
+    add(
+        "In use",
+        format!("{} GPUs, {} CPU cores, {memory} of memory", queue.gpus_used, queue.cpu_used),
+    );
+    add("Jobs", format!("{} with a place, {} waiting", queue.running, queue.pending));
+    text
+}
+
+fn quota(quota: &QuotaSpec) -> String {
+    let mut parts: Vec<String> = Vec::new();
+    parts.extend(quota.gpus.map(|gpus| format!("{gpus} GPUs")));
+    parts.extend(quota.gpu_types.iter().map(|(model, gpus)| format!("{gpus} {model}")));
+    parts.extend(quota.cpu_cores.map(|cores| format!("{cores} CPU cores")));
+    parts.extend(quota.memory.map(|memory| format!("{} of memory", amount::memory(memory))));
+    if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
+}

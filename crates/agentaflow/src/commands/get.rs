@@ -1,0 +1,202 @@
+//! `agentaflow get`: lists of everything.
+
+use agentaflow_api::account::User;
+use agentaflow_api::client::user::JobQuery;
+use agentaflow_api::job::JobStatus;
+use agentaflow_api::queue::Queue;
+use anyhow::Result;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+
+use crate::amount;
+use crate::candidates;
+use crate::connect::{Connect, block_on};
+use crate::list::{Kind, ListArgs};
+use crate::listing::{JOBS, NODES, left, right};
+use crate::nearest::must_exist;
+use crate::output::Column;
+use clap_complete::engine::ArgValueCandidates;
+
+/// List nodes, workloads, queues or users
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    #[command(visible_aliases = ["workload", "jobs", "job", "gw"])]
+    Workloads(JobsArgs),
+    #[command(visible_aliases = ["node", "gn"])]
+    Nodes(NodesArgs),
+    #[command(visible_aliases = ["queue", "gq"])]
+    Queues(QueuesArgs),
+    #[command(visible_alias = "user")]
+    Users(UsersArgs),
+}
+
+/// List your jobs; admins see everybody's
+#[derive(Debug, clap::Args)]
+pub(crate) struct JobsArgs {
+    /// Only these, by number or name
+    #[arg(value_name = "JOB", add = ArgValueCandidates::new(candidates::jobs))]
+    names: Vec<String>,
+    /// Only jobs with one of these statuses
+    #[arg(long, value_name = "STATUS,…", value_delimiter = ',', value_parser = statuses())]
+    status: Vec<JobStatus>,
+    /// At most so many, the newest
+    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+    limit: u64,
+    #[command(flatten)]
+    list: ListArgs,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// List the nodes and their GPUs
+#[derive(Debug, clap::Args)]
+pub(crate) struct NodesArgs {
+    /// Only these, by name
+    #[arg(value_name = "NODE", add = ArgValueCandidates::new(candidates::nodes))]
+    names: Vec<String>,
+    #[command(flatten)]
+    list: ListArgs,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// List the queues and what they use
+#[derive(Debug, clap::Args)]
+pub(crate) struct QueuesArgs {
+    /// Only these, by name
+    #[arg(value_name = "QUEUE", add = ArgValueCandidates::new(candidates::queues))]
+    names: Vec<String>,
+    #[command(flatten)]
+    list: ListArgs,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// List the users of a server; only its admins may
+#[derive(Debug, clap::Args)]
+pub(crate) struct UsersArgs {
+    #[command(flatten)]
+    list: ListArgs,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match &args.what {
+        What::Workloads(args) => jobs(args),
+        What::Nodes(args) => nodes(args),
+        What::Queues(args) => queues(args),
+        What::Users(args) => users(args),
+    }
+}
+
+pub(crate) fn jobs(args: &JobsArgs) -> Result<()> {
+    let query = JobQuery { status: args.status.clone(), limit: Some(args.limit), skip: None };
+    block_on(async {
+        let backend = args.connect.backend().await?;
+        let fetch = async || {
+            if args.names.is_empty() {
+                return backend.jobs(&query).await;
+            }
+            let mut jobs = Vec::new();
+            for name in &args.names {
+                jobs.push(backend.job(name).await?);
+            }
+            Ok(jobs)
+        };
+        args.list.show(&JOBS, fetch).await
+    })
+}
+
+pub(crate) fn nodes(args: &NodesArgs) -> Result<()> {
+    block_on(async {
+        let backend = args.connect.backend().await?;
+        let fetch = async || {
+            let mut nodes = backend.nodes().await?;
+            let names: Vec<_> = nodes.iter().map(|node| node.spec.node_name.clone()).collect();
+            must_exist("node", &args.names, &names)?;
+            nodes.retain(|node| is_asked(&args.names, &node.spec.node_name));
+            Ok(nodes)
+        };
+        args.list.show(&NODES, fetch).await
+    })
+}
+
+pub(crate) fn queues(args: &QueuesArgs) -> Result<()> {
+    block_on(async {
+        let backend = args.connect.backend().await?;
+        let fetch = async || {
+            let mut queues = backend.queues().await?;
+            let names: Vec<_> = queues.iter().map(|queue| queue.spec.name.clone()).collect();
+            must_exist("queue", &args.names, &names)?;
+            queues.retain(|queue| is_asked(&args.names, &queue.spec.name));
+            Ok(queues)
+        };
+        args.list.show(&QUEUES, fetch).await
+    })
+}
+
+pub(crate) fn users(args: &UsersArgs) -> Result<()> {
+    let client = args.connect.client()?;
+    block_on(async {
+        args.list.show(&USERS, async || Ok(client.get("/users").json().await?)).await
+    })
+}
+
+fn is_asked(names: &[String], name: &str) -> bool {
+    names.is_empty() || names.iter().any(|asked| asked == name)
+}
+
+fn statuses() -> impl clap::builder::TypedValueParser<Value = JobStatus> {
+    PossibleValuesParser::new(JobStatus::ALL.map(JobStatus::as_str)).map(|word| {
+        let known = JobStatus::ALL.into_iter().find(|status| status.as_str() == word);
+        known.unwrap_or_default()
+    })
+}
+
+/// Queues.
+const QUEUES: Kind<Queue> = Kind {
+    columns: &QUEUE_COLUMNS,
+    name: |queue| queue.spec.name.clone(),
+    none: "There are no queues; `agentaflow queue set NAME` makes one.",
+};
+
+const QUEUE_COLUMNS: [Column<Queue>; 9] = [
+    left("NAME", 0, |queue| queue.spec.name.clone()),
+    left("PARENT", 4, |queue| queue.spec.parent.clone().unwrap_or_default()),
+    right("WEIGHT", 5, |queue| queue.spec.weight.unwrap_or(100).to_string()),
+    right("GPUS USED", 0, |queue| queue.gpus_used.to_string()),
+    right("GUARANTEED", 1, |queue| {
+        queue.spec.guaranteed.gpus.map_or_else(|| "-".to_owned(), |gpus| gpus.to_string())
+    }),
+    right("LIMIT", 1, |queue| {
+        queue.spec.limit.gpus.map_or_else(|| "-".to_owned(), |gpus| gpus.to_string())
+    }),
+    right("RUNNING", 2, |queue| queue.running.to_string()),
+    right("WAITING", 2, |queue| queue.pending.to_string()),
+    right("MEMORY USED", 6, |queue| amount::memory(queue.memory_used)),
+];
+
+/// Users.
+const USERS: Kind<User> = Kind {
+    columns: &USER_COLUMNS,
+    name: |user| user.username.clone(),
+    none: "There are no users.",
+};
+
+const USER_COLUMNS: [Column<User>; 7] = [
+    right("ID", 1, |user| user.id.to_string()),
+    left("NAME", 0, |user| user.username.clone()),
+    left("ROLE", 0, |user| format!("{:?}", user.role).to_lowercase()),
+    left("ACTIVE", 2, |user| if user.active { "yes" } else { "no" }.to_owned()),
+    left("QUEUE", 3, |user| user.default_queue.clone()),
+    right("SPENT THIS MONTH", 1, |user| user.spent_this_month.to_string()),
+    right("LIMIT", 2, |user| {
+        user.spending_limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string())
+    }),
+];

@@ -1,0 +1,48 @@
+//! `agentaflow strategy`: how GPUs are chosen.
+
+use agentaflow_engine::Strategy;
+use anyhow::Result;
+
+use crate::candidates;
+use crate::connect::{Connect, block_on};
+use crate::failure::usage;
+use crate::nearest::nearest;
+use crate::output;
+use clap_complete::engine::ArgValueCandidates;
+
+/// Show how GPUs are chosen, or change it for what is placed from now on
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The new strategy: `least_utilized`, `best_fit`, `priority`, `round_robin`, …
+    #[arg(value_name = "NAME", add = ArgValueCandidates::new(candidates::strategies))]
+    name: Option<String>,
+    #[command(flatten)]
+    connect: Connect,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if let Some(name) = &args.name {
+        check(name)?;
+    }
+    block_on(async {
+        let backend = args.connect.backend().await?;
+        match &args.name {
+            None => output::print(&format!("{}\n", backend.strategy().await?)),
+            Some(name) => {
+                backend.set_strategy(name).await?;
+                output::print(&format!("strategy {name}; what runs stays where it is\n"))
+            }
+        }
+    })
+}
+
+/// A name that is wrong is told here, whoever is asked.
+fn check(name: &str) -> Result<()> {
+    let known: Vec<&str> = Strategy::ALL.iter().map(|(name, _)| *name).collect();
+    if known.contains(&name) {
+        return Ok(());
+    }
+    let near = nearest(name, known.iter().copied());
+    let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+    Err(usage(format!("there is no strategy `{name}`; {near}there is {}", known.join(", "))))
+}

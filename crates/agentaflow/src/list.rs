@@ -1,0 +1,449 @@
+//! Lists that people look at and programs read: chosen, sorted, printed, and printed again as they change.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::failure::usage;
+use crate::output::{self, Column};
+
+/// Between two looks at a list that is watched.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// How a list is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ListFormat {
+    /// As many columns as fit the terminal
+    #[default]
+    Table,
+    /// Every column
+    Wide,
+    /// One JSON array; with --watch one object a line
+    Json,
+    /// One YAML list; with --watch a document for each change
+    Yaml,
+    /// Names only, one a line
+    Name,
+    /// Comma-separated values with a header line
+    Csv,
+}
+
+/// What to show of a list, and how.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ListArgs {
+    /// How to print the list
+    #[arg(
+        short,
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "table",
+        help_heading = "List"
+    )]
+    pub(crate) output: ListFormat,
+    /// Only what has these labels or fields: key=value, key!=value or key, with commas between them
+    #[arg(short = 'l', long, value_name = "SELECTOR", help_heading = "List")]
+    selector: Option<String>,
+    /// Sort by a column or by a field of the JSON; a minus in front turns it round
+    #[arg(long, value_name = "FIELD", allow_hyphen_values = true, help_heading = "List")]
+    sort_by: Option<String>,
+    /// Leave out the line with the titles
+    #[arg(long, help_heading = "List")]
+    no_headers: bool,
+    /// Go on and show what changes
+    #[arg(short, long, help_heading = "List")]
+    watch: bool,
+}
+
+/// What is listed.
+pub(crate) struct Kind<T: 'static> {
+    /// Its columns.
+    pub(crate) columns: &'static [Column<T>],
+    /// What people type to mean one of it.
+    pub(crate) name: fn(&T) -> String,
+    /// What is said when there is none.
+    pub(crate) none: &'static str,
+}
+
+impl ListArgs {
+    /// Everything, in this format.
+    pub(crate) fn with(output: ListFormat) -> Self {
+        Self { output, ..Self::default() }
+    }
+
+    /// Prints what `fetch` finds; again and again if it is to be watched.
+    pub(crate) async fn show<T: Serialize>(
+        &self,
+        kind: &Kind<T>,
+        fetch: impl AsyncFn() -> Result<Vec<T>>,
+    ) -> Result<()> {
+        let selector = self.selector.as_deref().map(Selector::parse).transpose()?;
+        let chosen = |rows| self.choose(kind, rows, selector.as_ref());
+        let rows = chosen(fetch().await?)?;
+        if !self.watch {
+            return self.print(kind, &rows);
+        }
+        let mut shown = Shown::default();
+        let mut rows = rows;
+        loop {
+            shown.print(self, kind, rows)?;
+            tokio::time::sleep(PAUSE).await;
+            rows = chosen(fetch().await?)?;
+        }
+    }
+
+    /// Prints what was found already.
+    pub(crate) fn print<T: Serialize>(&self, kind: &Kind<T>, rows: &[T]) -> Result<()> {
+        output::print(&self.text(kind, rows, false)?)
+    }
+
+    /// What was asked for, in the order that was asked for.
+    fn choose<T: Serialize>(
+        &self,
+        kind: &Kind<T>,
+        rows: Vec<T>,
+        selector: Option<&Selector>,
+    ) -> Result<Vec<T>> {
+        let mut with_values = Vec::with_capacity(rows.len());
+        for row in rows {
+            let value = serde_json::to_value(&row).context("cannot write JSON")?;
+            if selector.is_none_or(|selector| selector.matches(&value)) {
+                with_values.push((value, row));
+            }
+        }
+        if let Some(field) = &self.sort_by {
+            sort(kind, &mut with_values, field)?;
+        }
+        Ok(with_values.into_iter().map(|(_, row)| row).collect())
+    }
+
+    /// The rows as text; piecemeal are those that changed since others were printed.
+    fn text<T: Serialize>(&self, kind: &Kind<T>, rows: &[T], piecemeal: bool) -> Result<String> {
+        let headers = !self.no_headers && !piecemeal;
+        Ok(match self.output {
+            ListFormat::Json if piecemeal => {
+                let line = |row| Ok(serde_json::to_string(row)? + "\n");
+                rows.iter().map(line).collect::<Result<Vec<_>>>()?.concat()
+            }
+            ListFormat::Json => json(&rows)?,
+            ListFormat::Yaml if piecemeal => {
+                let document = |row| Ok(format!("---\n{}", yaml(row)?));
+                rows.iter().map(document).collect::<Result<Vec<_>>>()?.concat()
+            }
+            ListFormat::Yaml => yaml(&rows)?,
+            ListFormat::Name => rows.iter().map(|row| (kind.name)(row) + "\n").collect(),
+            ListFormat::Csv => csv(kind.columns, rows, headers),
+            _ if rows.is_empty() && piecemeal => String::new(),
+            _ if rows.is_empty() => {
+                // Programs that read tables must not take a sentence for a row.
+                if io::stdout().is_terminal() {
+                    format!("{}\n", kind.none)
+                } else {
+                    eprintln!("{}", kind.none);
+                    String::new()
+                }
+            }
+            ListFormat::Table | ListFormat::Wide => {
+                let room = (self.output == ListFormat::Table).then(output::width);
+                let table = output::table(kind.columns, rows, room);
+                match table.split_once('\n') {
+                    Some((_, rest)) if !headers => rest.to_owned(),
+                    _ => table,
+                }
+            }
+        })
+    }
+}
+
+/// How one thing is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum OneFormat {
+    /// For people
+    #[default]
+    Text,
+    /// Everything, as JSON
+    Json,
+    /// Everything, as YAML
+    Yaml,
+}
+
+impl OneFormat {
+    /// The thing in this format; `text` is asked for what people read.
+    pub(crate) fn print<T: Serialize>(
+        self,
+        value: &T,
+        text: impl FnOnce(&T) -> Result<String>,
+    ) -> Result<()> {
+        output::print(&match self {
+            Self::Text => text(value)?,
+            Self::Json => json(value)?,
+            Self::Yaml => yaml(value)?,
+        })
+    }
+}
+
+/// Anything as JSON for people and programs.
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<String> {
+    Ok(serde_json::to_string_pretty(value).context("cannot write JSON")? + "\n")
+}
+
+/// Anything as YAML.
+pub(crate) fn yaml<T: Serialize>(value: &T) -> Result<String> {
+    let text = serde_saphyr::to_string(value).context("cannot write YAML")?;
+    Ok(if text.ends_with('\n') { text } else { text + "\n" })
+}
+
+/// What was shown last of a list that is watched.
+#[derive(Default)]
+struct Shown {
+    rows: BTreeMap<String, Value>,
+    begun: bool,
+}
+
+impl Shown {
+    /// On a terminal the table is drawn anew; elsewhere only what changed is printed.
+    fn print<T: Serialize>(&mut self, args: &ListArgs, kind: &Kind<T>, rows: Vec<T>) -> Result<()> {
+        let tabular = matches!(args.output, ListFormat::Table | ListFormat::Wide);
+        if tabular && io::stdout().is_terminal() {
+            return output::print(&format!("\u{1b}[H\u{1b}[2J{}", args.text(kind, &rows, false)?));
+        }
+        let mut now = BTreeMap::new();
+        let mut changed = Vec::new();
+        for row in rows {
+            let (name, value) = ((kind.name)(&row), serde_json::to_value(&row)?);
+            if self.rows.get(&name) != Some(&value) {
+                changed.push(row);
+            }
+            now.insert(name, value);
+        }
+        self.rows = now;
+        let json = matches!(args.output, ListFormat::Json | ListFormat::Yaml);
+        let text = args.text(kind, &changed, self.begun || json)?;
+        self.begun = true;
+        output::print(&text)
+    }
+}
+
+/// Conditions on labels and fields, all of which must hold.
+struct Selector(Vec<(String, Wanted)>);
+
+enum Wanted {
+    There,
+    Absent,
+    Is(String),
+    IsNot(String),
+}
+
+impl Selector {
+    fn parse(text: &str) -> Result<Self> {
+        let condition = |part: &str| {
+            let part = part.trim();
+            let (key, wanted) = if let Some((key, value)) = part.split_once("!=") {
+                (key, Wanted::IsNot(value.trim().to_owned()))
+            } else if let Some((key, value)) =
+                part.split_once("==").or_else(|| part.split_once('='))
+            {
+                (key, Wanted::Is(value.trim().to_owned()))
+            } else if let Some(key) = part.strip_prefix('!') {
+                (key, Wanted::Absent)
+            } else {
+                (part, Wanted::There)
+            };
+            let key = key.trim();
+            if key.is_empty() {
+                return Err(usage(format!(
+                    "`{text}` is no selector: write key=value, key!=value or key, with commas between them"
+                )));
+            }
+            Ok((key.to_owned(), wanted))
+        };
+        text.split(',').map(condition).collect::<Result<_>>().map(Self)
+    }
+
+    fn matches(&self, value: &Value) -> bool {
+        self.0.iter().all(|(key, wanted)| {
+            let found = field(value, key);
+            match wanted {
+                Wanted::There => found.is_some(),
+                Wanted::Absent => found.is_none(),
+                Wanted::Is(text) => found.as_deref() == Some(text),
+                Wanted::IsNot(text) => found.as_deref() != Some(text),
+            }
+        })
+    }
+}
+
+/// A label or a field as text; what is null or empty is not there.
+fn field(value: &Value, key: &str) -> Option<String> {
+    let label = value.get("labels").and_then(|labels| labels.get(key));
+    match label.or_else(|| value.get(key))? {
+        Value::Null => None,
+        Value::String(text) => (!text.is_empty()).then(|| text.clone()),
+        other => Some(other.to_string()),
+    }
+}
+
+fn sort<T>(kind: &Kind<T>, rows: &mut [(Value, T)], field: &str) -> Result<()> {
+    let (backwards, name) = match field.strip_prefix('-') {
+        Some(name) => (true, name),
+        None => (false, field),
+    };
+    let title = |column: &&Column<T>| slug(column.title) == slug(name);
+    let column = kind.columns.iter().find(title);
+    let known = rows.iter().any(|(value, _)| value.get(name).is_some());
+    match column {
+        _ if known => rows.sort_by(|(a, _), (b, _)| in_order(&a[name], &b[name])),
+        Some(column) => rows.sort_by_cached_key(|(_, row)| Natural((column.cell)(row))),
+        None if rows.is_empty() => {}
+        None => {
+            let titles: Vec<_> = kind.columns.iter().map(|column| slug(column.title)).collect();
+            return Err(usage(format!(
+                "there is nothing called `{name}` to sort by; there is {}, and every field of `-o json`",
+                titles.join(", ")
+            )));
+        }
+    }
+    if backwards {
+        rows.reverse();
+    }
+    Ok(())
+}
+
+fn slug(title: &str) -> String {
+    title.to_lowercase().replace([' ', '_'], "-")
+}
+
+fn in_order(a: &Value, b: &Value) -> std::cmp::Ordering {
+    match (a.as_f64(), b.as_f64()) {
+        (Some(a), Some(b)) => a.total_cmp(&b),
+        _ => Natural(text_of(a)).cmp(&Natural(text_of(b))),
+    }
+}
+
+fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Text in which numbers count as numbers: `gpu-2` comes before `gpu-10`.
+#[derive(PartialEq, Eq)]
+struct Natural(String);
+
+impl PartialOrd for Natural {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Natural {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        let key = |text: &str| -> Vec<(u8, u128, String)> {
+            let mut parts: Vec<(u8, u128, String)> = Vec::new();
+            for letter in text.chars() {
+                match (letter.to_digit(10), parts.last_mut()) {
+                    (Some(digit), Some((0, number, _))) => {
+                        *number = number.saturating_mul(10).saturating_add(digit.into());
+                    }
+                    (Some(digit), _) => parts.push((0, digit.into(), String::new())),
+                    (None, Some((1, _, word))) => word.push(letter),
+                    (None, _) => parts.push((1, 0, letter.to_string())),
+                }
+            }
+            parts
+        };
+        key(&self.0).cmp(&key(&other.0))
+    }
+}
+
+fn csv<T>(columns: &[Column<T>], rows: &[T], headers: bool) -> String {
+    let line = |cells: Vec<String>| {
+        let cells: Vec<_> = cells.iter().map(|cell| output::quoted(cell)).collect();
+        cells.join(",") + "\n"
+    };
+    let title = |column: &Column<T>| column.title.to_lowercase().replace(' ', "_");
+    let mut text = String::new();
+    if headers {
+        text.push_str(&line(columns.iter().map(title).collect()));
+    }
+    for row in rows {
+        text.push_str(&line(columns.iter().map(|column| (column.cell)(row)).collect()));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listing::JOBS;
+    use agentaflow_api::job::{Job, JobStatus};
+
+    fn jobs() -> Vec<Job> {
+        let job = |id, status, name: &str| {
+            let mut job = Job { id, status, ..Job::default() };
+            job.spec.job_name = Some(name.to_owned());
+            job
+        };
+        vec![
+            job(10, JobStatus::Running, "gpu-10"),
+            job(9, JobStatus::Pending, "gpu-2"),
+            job(2, JobStatus::Running, "gpu-1"),
+        ]
+    }
+
+    fn check(args: &ListArgs, expected: &str) {
+        let selector = args.selector.as_deref().map(Selector::parse).transpose();
+        let chosen = selector.and_then(|selector| args.choose(&JOBS, jobs(), selector.as_ref()));
+        let text = chosen.and_then(|rows| args.text(&JOBS, &rows, false));
+        assert_eq!(text.unwrap_or_else(|error| error.to_string()), expected);
+    }
+
+    fn named(selector: Option<&str>, sort_by: Option<&str>) -> ListArgs {
+        ListArgs {
+            output: ListFormat::Name,
+            selector: selector.map(str::to_owned),
+            sort_by: sort_by.map(str::to_owned),
+            ..ListArgs::default()
+        }
+    }
+
+    #[test]
+    fn what_is_selected_and_sorted_is_shown() {
+        check(&named(None, None), "10\n9\n2\n");
+        check(&named(Some("status=running"), None), "10\n2\n");
+        check(&named(Some("status!=running, job_name"), None), "9\n");
+        check(&named(Some("queue"), None), "");
+        check(&named(None, Some("id")), "2\n9\n10\n");
+        check(&named(None, Some("-name")), "10\n9\n2\n");
+        check(&named(None, Some("name")), "2\n9\n10\n");
+    }
+
+    #[test]
+    fn what_cannot_be_meant_says_what_can() {
+        check(
+            &named(None, Some("colour")),
+            "there is nothing called `colour` to sort by; there is job, name, status, node, gpus, time, \
+             cost, why, and every field of `-o json`",
+        );
+        check(
+            &named(Some("=x"), None),
+            "`=x` is no selector: write key=value, key!=value or key, with commas between them",
+        );
+    }
+
+    #[test]
+    fn every_format_prints_the_same_rows() {
+        let with =
+            |output, no_headers| ListArgs { output, no_headers, ..named(Some("id=9"), None) };
+        check(
+            &with(ListFormat::Csv, false),
+            "job,name,status,node,gpus,time,cost,why\n9,gpu-2,pending,,-,,$0.00,\n",
+        );
+        check(&with(ListFormat::Csv, true), "9,gpu-2,pending,,-,,$0.00,\n");
+        check(&with(ListFormat::Wide, true), "9    gpu-2  pending        -           $0.00\n");
+        let yaml = with(ListFormat::Yaml, false).text(&JOBS, &jobs(), false).unwrap();
+        assert!(yaml.starts_with("- id: 10\n"), "{yaml}");
+    }
+}
