@@ -1,0 +1,235 @@
+//! Puts together what was found: the verdict, how sure it is, and why.
+
+use std::collections::BTreeMap;
+
+use super::Detection;
+use super::evidence::{Evidence, EvidenceKind, Place};
+use super::kind::{self, WorkloadType};
+use super::negation::Sense;
+use super::numbers::Facts;
+use super::scan::{Hit, Scanned, SizeWords};
+use super::size::{self, Sizing, SizingRule};
+use super::words::{BASE_KEYWORDS, names_gpu};
+
+/// Without a base keyword this much must speak for ML work.
+const ENOUGH: f64 = 0.6;
+/// Nothing is surer than this: words are not proof.
+const SUREST: f64 = 0.99;
+/// How sure it is that work without any such word is none.
+const SURE_OF_NONE: f64 = 0.95;
+/// How sure a verdict is that the text itself cleared.
+const SURE_OF_CLEARED: f64 = 0.9;
+/// The most evidence that is kept; the rest is counted.
+const MOST_EVIDENCE: usize = 200;
+
+/// Everything that was found in all texts.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    hits: Vec<Hit>,
+    cpu_only: Vec<(String, Place, bool)>,
+    facts: Facts,
+    size_words: SizeWords,
+    pub(super) notes: Vec<String>,
+}
+
+impl Findings {
+    pub(super) fn add(&mut self, scanned: Scanned) {
+        self.hits.extend(scanned.hits);
+        self.cpu_only.extend(scanned.cpu_only);
+        self.facts.merge(scanned.facts);
+        self.size_words.large = self.size_words.large.or(scanned.size_words.large);
+        self.size_words.training |= scanned.size_words.training;
+    }
+
+    /// A file whose name alone says something.
+    pub(super) fn add_file(&mut self, path: &str, ending: &str, weight: f64) {
+        self.hits.push(Hit {
+            kind: EvidenceKind::File,
+            word: ending.to_owned(),
+            found: path.rsplit('/').next().unwrap_or(path).to_owned(),
+            place: Place { file: Some(path.to_owned()), ..Place::default() },
+            weight,
+            hint: None,
+            sense: Sense::Said,
+            denial: None,
+            aside: false,
+        });
+    }
+
+    pub(super) fn detection(self) -> Detection {
+        let weights = self.weights();
+        let score =
+            (1.0 - weights.values().map(|weight| 1.0 - weight).product::<f64>()).min(SUREST);
+        let has_base = self.said().any(|hit| hit.kind == EvidenceKind::Keyword);
+        let cleared_by = self.cleared_by();
+        let is_ml_workload = cleared_by.is_none() && (has_base || score >= ENOUGH);
+        let confidence = match (is_ml_workload, &cleared_by) {
+            (true, _) => score,
+            (false, Some(_)) => SURE_OF_CLEARED,
+            (false, None) => SURE_OF_NONE * (1.0 - score),
+        };
+        let workload_type = if is_ml_workload { self.kind() } else { WorkloadType::None };
+        let sizing =
+            is_ml_workload.then(|| size::size(workload_type, &self.facts, self.size_words));
+        let mut detection = Detection {
+            is_ml_workload,
+            confidence: rounded(confidence),
+            score: rounded(score),
+            workload_type,
+            detected_keywords: keywords(&weights),
+            cleared_by: cleared_by.map(|(words, place)| told(&words, &place)),
+            evidence: self.evidence(),
+            sizing,
+            reasoning: Vec::new(),
+        };
+        detection.reasoning = reasoning(&detection, &weights, self.notes);
+        detection
+    }
+
+    /// What is meant as it stands.
+    fn said(&self) -> impl Iterator<Item = &Hit> {
+        self.hits.iter().filter(|hit| hit.sense == Sense::Said && hit.weight > 0.0)
+    }
+
+    /// Each word counts once, with the most that one of its places is worth.
+    fn weights(&self) -> BTreeMap<String, f64> {
+        let mut weights = BTreeMap::new();
+        for hit in self.said() {
+            let weight = weights.entry(hit.word.clone()).or_insert(hit.weight);
+            *weight = hit.weight.max(*weight);
+        }
+        weights
+    }
+
+    fn kind(&self) -> WorkloadType {
+        let said = self.hits.iter().filter(|hit| hit.sense == Sense::Said);
+        kind::choose(&said.filter_map(|hit| hit.hint).collect::<Vec<_>>())
+    }
+
+    /// The words that clear the verdict: nothing else is left, or no GPU is needed and none is asked for.
+    fn cleared_by(&self) -> Option<(String, Place)> {
+        let denied = |hit: &&Hit| hit.sense != Sense::Said && hit.weight > 0.0;
+        let words = |hit: &Hit| {
+            (hit.denial.clone().unwrap_or_else(|| hit.found.clone()), hit.place.clone())
+        };
+        if self.said().next().is_none() {
+            let denied = self.hits.iter().find(denied).map(words);
+            let cpu =
+                || self.cpu_only.first().map(|(words, place, _)| (words.clone(), place.clone()));
+            return denied.or_else(cpu);
+        }
+        if self.said().any(|hit| names_gpu(&hit.word)) {
+            return None;
+        }
+        let gpu = self
+            .hits
+            .iter()
+            .find(|hit| hit.sense == Sense::Denied && !hit.aside && names_gpu(&hit.word));
+        let cpu = self.cpu_only.iter().find(|(_, _, aside)| !aside);
+        gpu.map(words).or_else(|| cpu.map(|(words, place, _)| (words.clone(), place.clone())))
+    }
+
+    fn evidence(&self) -> Vec<Evidence> {
+        let mut kept: Vec<Evidence> = Vec::new();
+        let mut index: BTreeMap<_, usize> = BTreeMap::new();
+        for hit in self.hits.iter().filter(|hit| hit.weight > 0.0) {
+            let negated = hit.sense != Sense::Said;
+            let key = (hit.word.as_str(), hit.kind, hit.place.file.as_deref(), negated);
+            if let Some(at) = index.get(&key) {
+                kept[*at].times += 1;
+                kept[*at].weight = kept[*at].weight.max(hit.weight);
+            } else if kept.len() < MOST_EVIDENCE {
+                index.insert(key, kept.len());
+                kept.push(Evidence {
+                    kind: hit.kind,
+                    word: hit.word.clone(),
+                    found: hit.denial.clone().unwrap_or_else(|| hit.found.clone()),
+                    place: hit.place.clone(),
+                    times: 1,
+                    negated,
+                    weight: hit.weight,
+                });
+            }
+        }
+        for (words, place, _) in self.cpu_only.iter().take(8) {
+            kept.push(Evidence {
+                kind: EvidenceKind::Negation,
+                word: words.to_lowercase(),
+                found: words.clone(),
+                place: place.clone(),
+                times: 1,
+                negated: false,
+                weight: 0.0,
+            });
+        }
+        kept.sort_by(|one, other| one.place.cmp(&other.place));
+        kept
+    }
+}
+
+/// The base keywords in their order, then other words.
+fn keywords(weights: &BTreeMap<String, f64>) -> Vec<String> {
+    let base = BASE_KEYWORDS.iter().filter(|keyword| weights.contains_key(**keyword));
+    let other = weights.keys().filter(|word| !BASE_KEYWORDS.contains(&word.as_str()));
+    base.map(|keyword| (*keyword).to_owned()).chain(other.cloned()).collect()
+}
+
+fn reasoning(
+    detection: &Detection,
+    weights: &BTreeMap<String, f64>,
+    notes: Vec<String>,
+) -> Vec<String> {
+    let mut lines = vec![verdict(detection, weights)];
+    if detection.is_ml_workload && detection.confidence < 0.5 {
+        lines.push("the words may mean something else here: look at the places".to_owned());
+    }
+    if let Some(sizing) = &detection.sizing {
+        lines.extend(sizing_lines(sizing));
+    }
+    lines.extend(notes);
+    lines
+}
+
+fn verdict(detection: &Detection, weights: &BTreeMap<String, f64>) -> String {
+    let words = quoted(&detection.detected_keywords);
+    match (&detection.cleared_by, detection.is_ml_workload) {
+        (Some(cleared), _) if weights.is_empty() => format!("no GPU work: it says {cleared}"),
+        (Some(cleared), _) => {
+            format!("it names {words}, but says {cleared}, which clears the verdict")
+        }
+        (None, true) => format!("ML work: it names {words}"),
+        (None, false) if weights.is_empty() => "no ML work: no word points to it".to_owned(),
+        (None, false) => format!("no ML work: {words} alone is too little"),
+    }
+}
+
+fn sizing_lines(sizing: &Sizing) -> Vec<String> {
+    let mut lines: Vec<_> = sizing
+        .arithmetic
+        .iter()
+        .map(|term| format!("{}: {} = {} MiB", term.name, term.formula, term.mib))
+        .collect();
+    if sizing.rule == SizingRule::Computed && sizing.nodes() > 1 {
+        lines.push(format!(
+            "{} machines with 8 GPUs; memory, CPU and shm are for each of them",
+            sizing.nodes()
+        ));
+    }
+    lines.extend(sizing.reasons.iter().cloned());
+    lines
+}
+
+fn quoted(words: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let shown: Vec<_> = words.iter().take(SHOWN).map(|word| format!("\"{word}\"")).collect();
+    let more = words.len().saturating_sub(SHOWN);
+    if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
+}
+
+fn told(words: &str, place: &Place) -> String {
+    format!("\"{words}\" ({place})")
+}
+
+fn rounded(number: f64) -> f64 {
+    (number * 1000.0).round() / 1000.0
+}
