@@ -37,6 +37,23 @@ impl std::fmt::Display for NoServer {
 
 impl std::error::Error for NoServer {}
 
+/// Something that the caller named is not there.
+#[derive(Debug)]
+struct NotThere(String);
+
+impl std::fmt::Display for NotThere {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotThere {}
+
+/// The error for something that the caller named and that is not there.
+pub(crate) fn not_there(text: impl Into<String>) -> anyhow::Error {
+    NotThere(text.into()).into()
+}
+
 /// A [`Usage`] as the error that commands return.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
@@ -68,6 +85,9 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
 fn code(error: &anyhow::Error) -> u8 {
     if error.is::<Usage>() {
         return 2;
+    }
+    if error.is::<NotThere>() {
+        return 3;
     }
     if error.is::<NoServer>() {
         return 5;

@@ -3,6 +3,7 @@
 mod agent;
 mod cancel;
 mod context;
+mod detect;
 mod events;
 mod explain;
 mod guardian;
@@ -45,6 +46,7 @@ pub(crate) enum Command {
     Explain(explain::Args),
     #[command(name = "what-if")]
     WhatIf(Box<explain::WhatIfArgs>),
+    Detect(detect::Args),
     Context(context::Args),
     Server(Box<server::Args>),
     Agent(Box<agent::Args>),
@@ -73,6 +75,7 @@ impl Command {
             Self::Cancel(args) => cancel::run(&args),
             Self::Explain(args) => explain::run(&args),
             Self::WhatIf(args) => explain::what_if(&args),
+            Self::Detect(args) => detect::run(&args),
             Self::Context(args) => context::run(&args),
             Self::Server(args) => server::run(&args),
             Self::Agent(args) => agent::run(&args),

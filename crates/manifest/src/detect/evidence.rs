@@ -36,7 +36,7 @@ impl std::fmt::Display for Place {
 }
 
 /// What kind of thing was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvidenceKind {
     /// One of the base keywords, which are never missed.

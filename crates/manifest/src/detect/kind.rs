@@ -6,7 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkloadType {
-    /// A model that exists is adapted: fine-tuning, LoRA, transfer learning.
+    /// A model that exists is adapted: fine-tuning, adapters, transfer learning.
     FineTuning,
     /// A model is trained.
     Training,
@@ -84,27 +84,27 @@ pub(super) struct Hint {
 }
 
 /// Fine-tuning before training before the task that most words name before inference; what is said before
-/// what is implied.
-pub(super) fn choose(hints: &[Hint]) -> WorkloadType {
+/// what is implied. Each hint comes with how often it was found.
+pub(super) fn choose(hints: &[(Hint, usize)]) -> WorkloadType {
     for kind in [WorkloadType::FineTuning, WorkloadType::Training] {
-        if hints.iter().any(|hint| hint.kind == kind) {
+        if hints.iter().any(|(hint, _)| hint.kind == kind) {
             return kind;
         }
     }
-    let inference = hints.iter().any(|hint| hint.kind == WorkloadType::Inference);
-    most_named(hints.iter().filter(|hint| hint.said))
+    let inference = hints.iter().any(|(hint, _)| hint.kind == WorkloadType::Inference);
+    most_named(hints.iter().filter(|(hint, _)| hint.said))
         .or(inference.then_some(WorkloadType::Inference))
         .or_else(|| most_named(hints.iter()))
         .unwrap_or(WorkloadType::General)
 }
 
 /// The task that was named most often, the first of those named equally often.
-fn most_named<'a>(hints: impl Iterator<Item = &'a Hint>) -> Option<WorkloadType> {
+fn most_named<'a>(hints: impl Iterator<Item = &'a (Hint, usize)>) -> Option<WorkloadType> {
     let mut named: Vec<(WorkloadType, usize)> = Vec::new();
-    for kind in hints.map(|hint| hint.kind).filter(|kind| *kind != WorkloadType::Inference) {
-        match named.iter_mut().find(|(other, _)| *other == kind) {
-            Some((_, times)) => *times += 1,
-            None => named.push((kind, 1)),
+    for (hint, times) in hints.filter(|(hint, _)| hint.kind != WorkloadType::Inference) {
+        match named.iter_mut().find(|(other, _)| *other == hint.kind) {
+            Some((_, before)) => *before += times,
+            None => named.push((hint.kind, *times)),
         }
     }
     let most = named.iter().map(|(_, times)| *times).max()?;

@@ -1,5 +1,8 @@
 //! Names of models: how sure a name makes, what it is for, and how large it is where the name says it.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use super::kind::WorkloadType::{
     self, Classification, Detection, Embedding, Generation, Segmentation, Speech,
 };
@@ -84,11 +87,15 @@ fn without_version(name: &str) -> (&str, &str) {
 }
 
 fn family(name: &str) -> Option<(&'static str, f64, Option<WorkloadType>)> {
-    FAMILIES.iter().find_map(|(weight, hint, names)| {
-        let found = names.split(' ').find(|family| *family == name)?;
-        Some((found, *weight, *hint))
-    })
+    BY_NAME.get_key_value(name).map(|(name, (weight, hint))| (*name, *weight, *hint))
 }
+
+static BY_NAME: LazyLock<HashMap<&'static str, (f64, Option<WorkloadType>)>> =
+    LazyLock::new(|| {
+        let named =
+            |group: &'static Families| group.2.split(' ').map(|name| (name, (group.0, group.1)));
+        FAMILIES.iter().flat_map(named).collect()
+    });
 
 /// Names that are ordinary words unless they are written in capitals.
 fn cased(text: &Text<'_>, index: usize, family: &str) -> bool {
@@ -133,7 +140,7 @@ const FAMILIES: &[Families] = &[
     (STRONG, Some(Embedding), "sentencetransformers minilm sbert"),
     (MIDDLE, Some(Embedding), "bge faiss milvus qdrant word2vec"),
     (WEAK, Some(Embedding), "clip e5"),
-    (STRONG, Some(Speech), "wav2vec pyannote xtts fasterwhisper"),
+    (STRONG, Some(Speech), "wav2vec wav2vec2 pyannote xtts fasterwhisper"),
     (MIDDLE, Some(Speech), "whisper"),
     (WEAK, Some(Speech), "nemo hubert"),
 ];

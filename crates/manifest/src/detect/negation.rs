@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::text::{Sort, Text};
 
 /// In which sense a word was used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sense {
     /// It is meant.
     Said,
@@ -18,8 +18,11 @@ pub(super) enum Sense {
 /// How far before a word a negation may stand, in tokens.
 const REACH: usize = 12;
 
+/// How much of a sentence is looked at around a word, in tokens. People do not write longer ones.
+const SENTENCE: usize = 60;
+
 /// The sense of a word that takes these tokens. `listed` says which tokens belong to words of the same sort: in
-/// "no PyTorch, TensorFlow or CUDA" the "no" reaches over them. The number is the first token of the negation.
+/// "no GPU, CUDA or driver" the "no" reaches over them. The number is the first token of the negation.
 pub(super) fn sense(
     text: &Text<'_>,
     tokens: &Range<usize>,
@@ -81,9 +84,9 @@ pub(super) fn is_aside(text: &Text<'_>, tokens: &Range<usize>) -> bool {
     let ends = |index: usize| {
         text.ends(index) || is_contrast(text.word(index)) || text.mark(index) == Some(',')
     };
-    let start = (0..tokens.start).rev().find(|index| ends(*index)).map_or(0, |index| index + 1);
-    let end =
-        (tokens.end..text.tokens.len()).find(|index| ends(*index)).unwrap_or(text.tokens.len());
+    let (first, last) = around(text, tokens.start, tokens.end);
+    let start = (first..tokens.start).rev().find(|at| ends(*at)).map_or(first, |at| at + 1);
+    let end = (tokens.end..last).find(|at| ends(*at)).unwrap_or(last);
     (start..end).any(|index| {
         matches!(
             text.word(index),
@@ -116,10 +119,9 @@ fn negation_before(text: &Text<'_>, start: usize, listed: &[bool]) -> Option<usi
     let mut passed_article = false;
     for at in (start.saturating_sub(REACH)..start).rev() {
         match text.tokens.get(at)?.sort {
-            Sort::Break => return None,
             Sort::Mark(',' | '/') if !passed_article => {}
             Sort::Mark('-' | '_' | '`' | '"' | '*') => {}
-            Sort::Mark(_) => return None,
+            Sort::Break | Sort::Mark(_) => return None,
             Sort::Word => {
                 let word = text.word(at);
                 if is_negation(word) {
@@ -138,7 +140,7 @@ fn negation_before(text: &Text<'_>, start: usize, listed: &[bool]) -> Option<usi
     None
 }
 
-/// "GPU not needed", "GPUs are not required", "gpu: none", "gpu_count: 0", "GPU-free".
+/// "GPU not needed", "GPUs are not required", "gpu: none", `gpu_count: 0`, "GPU-free".
 fn denied_after(text: &Text<'_>, end: usize) -> bool {
     let mut at = end;
     let mut counted = false;
@@ -217,8 +219,9 @@ fn is_condition(text: &Text<'_>, negation: usize) -> bool {
 
 /// "cannot run without a GPU", "without a GPU it would take weeks".
 fn is_needed_after_all(text: &Text<'_>, negation: usize, end: usize) -> bool {
-    let start = (0..negation).rev().find(|at| text.ends(*at)).map_or(0, |at| at + 1);
-    let stop = (end..text.tokens.len()).find(|at| text.ends(*at)).unwrap_or(text.tokens.len());
+    let (first, last) = around(text, negation, end);
+    let start = (first..negation).rev().find(|at| text.ends(*at)).map_or(first, |at| at + 1);
+    let stop = (end..last).find(|at| text.ends(*at)).unwrap_or(last);
     let refused = |word: &str| {
         is_negation(word)
             || matches!(
@@ -249,6 +252,11 @@ fn is_needed_after_all(text: &Text<'_>, negation: usize, end: usize) -> bool {
     };
     (start..negation).any(|at| refused(text.word(at)))
         || (end..stop).any(|at| costly(text.word(at)))
+}
+
+/// The tokens around a range that are looked at.
+fn around(text: &Text<'_>, start: usize, end: usize) -> (usize, usize) {
+    (start.saturating_sub(SENTENCE), (end + SENTENCE).min(text.tokens.len()).max(end))
 }
 
 /// "not CPU only", "no longer on CPU only".

@@ -182,7 +182,7 @@ const PACKAGES: &[Group] = &[
         None,
         "cv2 opencv-python opencv-python-headless opencv-contrib-python mmcv accelerate onnx",
     ),
-    (0.4, None, "sklearn scikit-learn xgboost lightgbm spacy datasets mlflow"),
+    (0.2, None, "sklearn scikit-learn xgboost lightgbm spacy datasets mlflow"),
     (0.2, None, "numba evaluate nltk gensim"),
     (0.9, Some(Training), "deepspeed horovod fairscale torchrl stable-baselines3"),
     (0.4, Some(Training), "gymnasium wandb optuna"),

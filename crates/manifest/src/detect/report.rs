@@ -30,8 +30,10 @@ pub struct Report {
     pub cpu: Option<String>,
     /// `/dev/shm` as a Kubernetes quantity.
     pub shm: Option<String>,
-    /// Why, in sentences.
-    pub reasoning: Vec<String>,
+    /// Why, in one text.
+    pub reasoning: String,
+    /// The same, sentence by sentence.
+    pub reasons: Vec<String>,
     /// How much speaks for ML work, whatever the verdict.
     pub score: f64,
     /// The words that cleared the verdict.
@@ -62,7 +64,8 @@ impl Report {
             memory: sizing.map(Sizing::memory),
             cpu: sizing.map(Sizing::cpu),
             shm: sizing.map(Sizing::shm),
-            reasoning: detection.reasoning.clone(),
+            reasoning: detection.reasoning.join("; "),
+            reasons: detection.reasoning.clone(),
             score: detection.score,
             cleared_by: detection.cleared_by.clone(),
             sizing_rule: sizing.map(|sizing| sizing.rule),

@@ -1,5 +1,7 @@
 //! Looks through one text for everything that points to ML work, and in which sense it was said.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ops::Range;
 
 use super::evidence::{EvidenceKind, Place};
@@ -25,6 +27,8 @@ pub(super) struct Hit {
     pub(super) denial: Option<String>,
     /// What is denied is denied of a side of the work only.
     pub(super) aside: bool,
+    /// How often it was found in this sense.
+    pub(super) times: usize,
 }
 
 /// What one text says.
@@ -48,7 +52,7 @@ pub(super) struct SizeWords {
 /// A hit before its sense is known.
 struct Find {
     kind: EvidenceKind,
-    word: String,
+    word: Cow<'static, str>,
     bytes: Range<usize>,
     weight: f64,
     hint: Option<Hint>,
@@ -61,7 +65,7 @@ pub(super) fn scan(passage: &Passage<'_>) -> Scanned {
     finds.extend(phrases_and_models(&text));
     finds.extend(packages::find(&text, passage.format).into_iter().map(|package| Find {
         kind: EvidenceKind::Package,
-        word: package.name,
+        word: package.name.replace('-', " ").into(),
         bytes: package.bytes,
         weight: package.weight,
         hint: package.hint.map(|kind| Hint { kind, said: false }),
@@ -69,7 +73,7 @@ pub(super) fn scan(passage: &Passage<'_>) -> Scanned {
     let facts = numbers::read(&text);
     finds.extend(facts.parameters.iter().map(|parameters| Find {
         kind: EvidenceKind::Model,
-        word: "parameters".to_owned(),
+        word: "parameters".into(),
         bytes: parameters.bytes.clone(),
         weight: STRONG,
         hint: None,
@@ -82,7 +86,7 @@ pub(super) fn scan(passage: &Passage<'_>) -> Scanned {
             }
         }
     }
-    let hits = finds.into_iter().map(|find| hit(&text, find, &listed)).collect();
+    let hits = hits(&text, finds, &listed);
     Scanned { hits, cpu_only: cpu_only(&text), facts, size_words: size_words(&text.lower) }
 }
 
@@ -92,31 +96,46 @@ fn size_words(lower: &str) -> SizeWords {
     SizeWords { large, training: lower.contains("training") }
 }
 
-fn hit(text: &Text<'_>, find: Find, listed: &[bool]) -> Hit {
-    let tokens = text.tokens_of(&find.bytes);
-    let (sense, negation) = match find.kind {
-        EvidenceKind::Package => (Sense::Said, None),
-        _ => negation::sense(text, &tokens, listed),
-    };
-    let denial = negation.map(|first| {
-        let first = first.min(tokens.start);
-        // What follows up to the end of the sentence, so that "GPU is not needed" is told whole.
-        let last =
-            (tokens.end..tokens.end + 4).find(|at| text.ends(*at) || text.mark(*at) == Some(','));
-        let last = last.unwrap_or(tokens.end + 4).min(text.tokens.len()).max(tokens.end);
-        quote(text, first..last)
-    });
-    Hit {
-        kind: find.kind,
-        word: find.word,
-        found: short(text.written(&find.bytes)),
-        place: text.place(find.bytes.start),
-        weight: find.weight,
-        hint: find.hint,
-        sense,
-        denial,
-        aside: sense == Sense::Denied && negation::is_aside(text, &tokens),
+/// The senses of what was found. The same word in the same sense is kept once, and counted.
+fn hits(text: &Text<'_>, finds: Vec<Find>, listed: &[bool]) -> Vec<Hit> {
+    let mut hits: Vec<Hit> = Vec::new();
+    let mut known = HashMap::new();
+    for find in finds {
+        let tokens = text.tokens_of(&find.bytes);
+        let (sense, negation) = match find.kind {
+            EvidenceKind::Package => (Sense::Said, None),
+            _ => negation::sense(text, &tokens, listed),
+        };
+        let aside = sense == Sense::Denied && negation::is_aside(text, &tokens);
+        let key = (find.kind, find.word.clone(), sense, aside);
+        if let Some(hit) = known.get(&key).and_then(|index: &usize| hits.get_mut(*index)) {
+            hit.times += 1;
+            hit.weight = hit.weight.max(find.weight);
+            continue;
+        }
+        known.insert(key, hits.len());
+        hits.push(Hit {
+            kind: find.kind,
+            word: find.word.into_owned(),
+            found: short(text.written(&find.bytes)),
+            place: text.place(find.bytes.start),
+            weight: find.weight,
+            hint: find.hint,
+            sense,
+            denial: negation.map(|first| denial(text, first, &tokens)),
+            aside,
+            times: 1,
+        });
     }
+    hits
+}
+
+/// The words of a negation with what follows in its sentence, so that "GPU is not needed" is told whole.
+fn denial(text: &Text<'_>, first: usize, tokens: &Range<usize>) -> String {
+    let far = tokens.end + 4;
+    let last = (tokens.end..far).find(|at| text.ends(*at) || text.mark(*at) == Some(','));
+    let last = last.unwrap_or(far).min(text.tokens.len()).max(tokens.end);
+    quote(text, first.min(tokens.start)..last)
 }
 
 fn cpu_only(text: &Text<'_>) -> Vec<(String, Place, bool)> {
@@ -166,7 +185,7 @@ fn base_keywords(text: &Text<'_>) -> Vec<Find> {
             let hint = hint.map(|kind| Hint { kind, said: true });
             finds.push(Find {
                 kind: EvidenceKind::Keyword,
-                word: keyword.to_owned(),
+                word: keyword.into(),
                 bytes,
                 weight,
                 hint,
@@ -247,7 +266,7 @@ fn phrases_and_models(text: &Text<'_>) -> Vec<Find> {
             (_, Some(model)) => {
                 let hint = model.hint.map(|kind| Hint { kind, said: false });
                 let bytes = bytes(text, index, model.tokens);
-                let word = model.name.to_owned();
+                let word = model.name.into();
                 finds.push(Find {
                     kind: EvidenceKind::Model,
                     word,
@@ -286,25 +305,27 @@ fn phrase(text: &Text<'_>, index: usize, entry: &Entry) -> Option<usize> {
 fn said(text: &Text<'_>, index: usize, entry: Entry, tokens: usize) -> Option<Find> {
     let next = text.after(index).map_or("", |next| text.word(next));
     let used = matches!(next, "model" | "models" | "network" | "weights" | "checkpoint");
-    if entry.phrase == "trained" && used {
+    // A resource's name, which says nothing beyond the word GPU in it: "nvidia.com/gpu: 0".
+    let resource = text.mark(index + 1) == Some('.') && text.word(index + 2) == "com";
+    if entry.phrase == "trained" && used || entry.phrase == "nvidia" && resource {
         return None;
     }
     Some(Find {
         kind: EvidenceKind::Phrase,
-        word: entry.phrase.trim_end_matches('*').to_owned(),
+        word: entry.phrase.trim_end_matches('*').into(),
         bytes: bytes(text, index, tokens),
         weight: entry.weight,
         hint: entry.hint.map(|kind| Hint { kind, said: true }),
     })
 }
 
-/// "LoRA" adapts models; "LoRa" is a radio.
+/// `LoRA` adapts models; `LoRa` is a radio.
 fn lora<'a>(text: &'a Text<'_>) -> impl Iterator<Item = Find> + 'a {
     (0..text.tokens.len()).filter(|index| text.word(*index) == "lora").filter_map(|index| {
         let range = text.tokens.get(index)?.range.clone();
         (text.written(&range) == "LoRA").then(|| Find {
             kind: EvidenceKind::Phrase,
-            word: "lora".to_owned(),
+            word: "lora".into(),
             bytes: range,
             weight: 0.5,
             hint: Some(Hint { kind: WorkloadType::FineTuning, said: true }),
@@ -326,7 +347,7 @@ fn train_a_model<'a>(text: &'a Text<'_>) -> impl Iterator<Item = Find> + 'a {
             matches!(text.word(last + 1), "railway" | "trains" | "railways" | "kit" | "agency");
         (!railway).then(|| Find {
             kind: EvidenceKind::Phrase,
-            word: "train a model".to_owned(),
+            word: "train a model".into(),
             bytes: bytes(text, index, last + 1 - index),
             weight: 2.0 * WEAK,
             hint: Some(Hint { kind: WorkloadType::Training, said: true }),

@@ -1,5 +1,6 @@
 //! A text in lower case that remembers where everything stood, cut into words.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use super::evidence::Place;
@@ -20,6 +21,8 @@ pub(super) struct Text<'a> {
     origin: Option<Vec<usize>>,
     /// Where lines of `original` begin.
     lines: Vec<usize>,
+    /// The last place that was looked up, its byte and its column, so that long lines are not counted again.
+    last: Cell<(usize, usize)>,
     file: Option<&'a str>,
     cell: Option<usize>,
 }
@@ -47,7 +50,7 @@ impl<'a> Text<'a> {
         let newlines = original.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let lines = std::iter::once(0).chain(newlines.map(|(at, _)| at + 1)).collect();
         let tokens = tokens(&lower);
-        Self { lower, tokens, original, origin, lines, file, cell }
+        Self { lower, tokens, original, origin, lines, last: Cell::default(), file, cell }
     }
 
     /// The word at a place of the token list; empty for marks and beyond the end.
@@ -102,12 +105,12 @@ impl<'a> Text<'a> {
         let byte = self.original_byte(byte);
         let line = self.lines.partition_point(|start| *start <= byte);
         let start = self.lines.get(line.saturating_sub(1)).copied().unwrap_or(0);
-        let before = self.original.get(start..byte).unwrap_or_default();
+        let column = self.column(start, byte);
         Place {
             file: self.file.map(str::to_owned),
             cell: self.cell,
             line: Some(line),
-            column: Some(before.chars().count() + 1),
+            column: Some(column),
         }
     }
 
@@ -119,6 +122,19 @@ impl<'a> Text<'a> {
             at += line.len();
             (start, line.trim_end())
         })
+    }
+
+    /// The column of a byte in the line that begins at `start`, from 1.
+    fn column(&self, start: usize, byte: usize) -> usize {
+        let (known, column) = self.last.get();
+        let (from, column) = if (start..=byte).contains(&known) && column > 0 {
+            (known, column)
+        } else {
+            (start, 1)
+        };
+        let column = column + self.original.get(from..byte).unwrap_or_default().chars().count();
+        self.last.set((byte, column));
+        column
     }
 
     fn original_byte(&self, byte: usize) -> usize {

@@ -53,6 +53,7 @@ impl Findings {
             sense: Sense::Said,
             denial: None,
             aside: false,
+            times: 1,
         });
     }
 
@@ -103,7 +104,7 @@ impl Findings {
 
     fn kind(&self) -> WorkloadType {
         let said = self.hits.iter().filter(|hit| hit.sense == Sense::Said);
-        kind::choose(&said.filter_map(|hit| hit.hint).collect::<Vec<_>>())
+        kind::choose(&said.filter_map(|hit| Some((hit.hint?, hit.times))).collect::<Vec<_>>())
     }
 
     /// The words that clear the verdict: nothing else is left, or no GPU is needed and none is asked for.
@@ -136,7 +137,7 @@ impl Findings {
             let negated = hit.sense != Sense::Said;
             let key = (hit.word.as_str(), hit.kind, hit.place.file.as_deref(), negated);
             if let Some(at) = index.get(&key) {
-                kept[*at].times += 1;
+                kept[*at].times += hit.times;
                 kept[*at].weight = kept[*at].weight.max(hit.weight);
             } else if kept.len() < MOST_EVIDENCE {
                 index.insert(key, kept.len());
@@ -145,7 +146,7 @@ impl Findings {
                     word: hit.word.clone(),
                     found: hit.denial.clone().unwrap_or_else(|| hit.found.clone()),
                     place: hit.place.clone(),
-                    times: 1,
+                    times: hit.times,
                     negated,
                     weight: hit.weight,
                 });

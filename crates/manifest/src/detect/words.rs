@@ -98,7 +98,7 @@ const fn beginning(phrase: &'static str, weight: f64, hint: WorkloadType) -> Ent
 
 const BEGINNINGS: [Entry; 13] = [
     beginning("finetun*", 0.5, FineTuning),
-    beginning("pretraining*", MIDDLE, Training),
+    beginning("pretraining*", STRONG, Training),
     beginning("retrain*", HINT, Training),
     beginning("hyperparameter*", MIDDLE, Training),
     beginning("classif*", HINT, Classification),
@@ -127,6 +127,8 @@ const PHRASES: &[Group] = &[
         None,
         "a100, a100s, h100, h100s, h200, h200s, b200, gh200, v100, v100s, l40s, a10g, a6000",
     ),
+    (STRONG, None, "a cnn"),
+    (MIDDLE, None, "chatgpt"),
     (MIDDLE, None, "tpu, tpus, graphics card*, mixed precision"),
     // What it is called.
     (
@@ -140,17 +142,11 @@ const PHRASES: &[Group] = &[
         "hugging face, huggingface, keras, monai, opencv, pose estimation, face recognition",
     ),
     (STRONG, None, "image recognition, named entity recognition, vision model*"),
-    (
-        MIDDLE,
-        None,
-        "ml, artificial intelligence, jax, kubeflow, mlflow, cnn, cnns, gan, gans, scikit learn",
-    ),
-    (
-        MIDDLE,
-        None,
-        "sklearn, xgboost, lightgbm, spacy, depth estimation, super resolution, isaac gym",
-    ),
+    (MIDDLE, None, "ml, artificial intelligence, jax, kubeflow, mlflow, cnn, cnns, gan, gans"),
+    (MIDDLE, None, "depth estimation, super resolution, isaac gym"),
     (WEAK, None, "ai, data science, checkpoint, tensors, rag, batch size, early stopping"),
+    // What learns without a GPU.
+    (WEAK, None, "scikit learn, sklearn, xgboost, lightgbm, spacy"),
     // Training.
     (
         STRONG,
@@ -207,7 +203,7 @@ const PHRASES: &[Group] = &[
         "generative ai, image generation, text to image, text to video, machine translation",
     ),
     (STRONG, Some(Generation), "retrieval augmented generation"),
-    (MIDDLE, Some(Generation), "text generation, music generation, video generation, chatgpt"),
+    (MIDDLE, Some(Generation), "text generation, music generation, video generation"),
     (WEAK, Some(Generation), "chatbot, chatbots"),
     (HINT, Some(Generation), "generation, generate, generates, translation"),
     (

@@ -188,9 +188,11 @@ fn states(work: &Work) -> Vec<Line> {
             Adapter::Quantised => (Precision::Int4.bytes(), "frozen, 4 bits with scales"),
             Adapter::Plain => (work.precision.bytes(), "frozen"),
         };
-        let trained = 0.01 * work.parameters;
-        let adapters =
-            format!("1 % of {count} × 16 bytes (weights, gradients and {})", work.optimiser.name());
+        let trained = 0.005 * work.parameters;
+        let adapters = format!(
+            "0.5 % of {count} × 16 bytes (weights, gradients and {})",
+            work.optimiser.name()
+        );
         return vec![line("weights", each, why), ("adapters", adapters, trained * 16.0)];
     }
     let single = work.precision == Precision::Single;

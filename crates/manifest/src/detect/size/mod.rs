@@ -183,7 +183,9 @@ fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
     let quantised = training && matches!(facts.precision, Some(Precision::Int4 | Precision::Int8));
     let adapter = facts.adapter.or(quantised.then_some(Adapter::Quantised)).filter(|_| training);
     let precision = facts.precision.unwrap_or_else(|| {
-        assume("16 bits for each weight".to_owned());
+        if adapter != Some(Adapter::Quantised) {
+            assume("16 bits for each weight".to_owned());
+        }
         Precision::Half
     });
     let optimiser = facts.optimiser.unwrap_or_else(|| {
@@ -246,9 +248,10 @@ fn computed(work: &Work, assumed: Vec<String>, facts: &Facts) -> Sizing {
     )];
     if !choice.fits {
         let free = gpu::choose(&need, None, None);
-        let instead = match free.fits {
-            true => format!("{} × {} would hold it", free.count, free.gpu.name()),
-            false => "nothing up to 1024 × h200 would hold it".to_owned(),
+        let instead = if free.fits {
+            format!("{} × {} would hold it", free.count, free.gpu.name())
+        } else {
+            "nothing up to 1024 × h200 would hold it".to_owned()
         };
         reasons.push(format!(
             "it does not fit on {} × {}: {instead}",
