@@ -174,6 +174,29 @@ fn gpus_that_are_too_small_are_kept_and_said_not_to_fit() {
 }
 
 #[test]
+fn a_named_chip_is_taken_with_the_memory_that_is_needed() {
+    let table = [
+        ("Serve Llama-3 70B in bf16 on 2 A100", 2, GpuType::A100Large, true),
+        ("Serve Llama-3 70B in bf16 on 2 A100 40GB", 2, GpuType::A100, false),
+        ("Serve Llama-3 8B in bf16 on an A100", 1, GpuType::A100, true),
+    ];
+    for (text, count, gpu, fits) in table {
+        let sizing = check(text).sizing.unwrap();
+        assert_eq!((sizing.gpu_count, sizing.gpu_type, sizing.fits), (count, gpu, fits), "{text}");
+    }
+    let old = check("Serve Llama-3 8B in bf16 on two V100");
+    assert!(old.reasoning.iter().any(|line| line == "v100 does not compute in bf16"), "{old:#?}");
+}
+
+#[test]
+fn what_a_readme_says_of_cpus_does_not_clear_the_code_beside_it() {
+    let code = ("train.py", "import torch\n");
+    assert!(files(&[("README.md", "CPU only machines are slow here"), code]).is_ml_workload);
+    assert!(!files(&[("README.md", "No GPU is needed."), code]).is_ml_workload);
+    assert!(!files(&[("requirements.txt", "torch==2.3.0+cpu\n"), code]).is_ml_workload);
+}
+
+#[test]
 fn a_batch_of_pictures_is_computed_from_the_models_name() {
     let sizing = check("Train a ResNet-50 with PyTorch in fp32, batch size 256").sizing.unwrap();
     assert_eq!(sizing.rule, SizingRule::Computed);
@@ -190,6 +213,9 @@ fn a_negation_clears_the_verdict_and_says_so() {
         ("PyTorch inference runs on the CPU", "runs on the CPU"),
         ("without a GPU", "without a GPU"),
         ("It does not use CUDA", "not use CUDA"),
+        ("We use rules instead of machine learning", "instead of machine learning"),
+        ("Machine learning is out of scope", "Machine learning is out of scope"),
+        ("for non-GPU nodes", "non-GPU nodes"),
         ("gpu: none", "gpu: none"),
         ("nvidia.com/gpu: 0", "gpu: 0"),
         ("torch==2.3.0+cpu\ntransformers==4.41", "+cpu"),

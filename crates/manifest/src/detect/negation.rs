@@ -50,33 +50,30 @@ pub(super) fn sense(
 }
 
 /// Statements that a CPU is enough, as ranges of tokens.
-pub(super) fn cpu_is_enough(text: &Text<'_>) -> Vec<Range<usize>> {
-    let cpu = |index: usize| matches!(text.word(index), "cpu" | "cpus");
-    (0..text.tokens.len())
-        .filter(|index| cpu(*index))
-        .filter_map(|index| {
-            let next = text.after(index);
-            let follows =
-                |words: &[&str]| next.is_some_and(|next| words.contains(&text.word(next)));
-            let word_before = |back: usize| index.checked_sub(back).map_or("", |at| text.word(at));
-            let article = usize::from(matches!(word_before(1), "the" | "a" | "one"));
-            let on = matches!(word_before(1 + article), "on");
-            let runs = matches!(
-                word_before(2 + article),
-                "run" | "runs" | "running" | "only" | "entirely" | "purely"
-            );
-            let enough = next.is_some_and(|next| {
-                text.word(next) == "suffices"
-                    || text.word(next) == "is"
-                        && matches!(text.word(next + 1), "enough" | "sufficient")
-            });
-            let first = index.saturating_sub(if on { 2 + article } else { 0 });
-            let only_before = matches!(word_before(1), "only" | "pure");
-            let stated = follows(&["only"]) || enough || only_before || on && runs;
-            let last = next.filter(|_| follows(&["only"])).unwrap_or(index);
-            (stated && !is_denied(text, first)).then_some(first..last + 1)
-        })
-        .collect()
+pub(super) fn cpu_is_enough<'a>(text: &'a Text<'_>) -> impl Iterator<Item = Range<usize>> + 'a {
+    let cpu = |index: &usize| matches!(text.word(*index), "cpu" | "cpus");
+    let statements =
+        (0..text.tokens.len()).filter(cpu).filter_map(|index| cpu_statement(text, index));
+    statements.filter(|tokens| !is_denied(text, tokens.start) && !is_condition(text, tokens.start))
+}
+
+/// "CPU only", "only CPU", "CPU is enough", "runs on the CPU".
+fn cpu_statement(text: &Text<'_>, index: usize) -> Option<Range<usize>> {
+    let next = text.after(index);
+    let word_after = next.map_or("", |next| text.word(next));
+    let before = |back: usize| index.checked_sub(back).map_or("", |at| text.word(at));
+    if word_after == "only" {
+        return Some(index..next.unwrap_or(index) + 1);
+    }
+    let enough = word_after == "is"
+        && matches!(text.word(next.unwrap_or(index) + 1), "enough" | "sufficient");
+    if enough || word_after == "suffices" || matches!(before(1), "only" | "pure") {
+        return Some(index..index + 1);
+    }
+    let article = usize::from(matches!(before(1), "the" | "a" | "one"));
+    let verb = before(2 + article);
+    let runs = matches!(verb, "run" | "runs" | "running" | "only" | "entirely" | "purely");
+    (before(1 + article) == "on" && runs).then(|| index - 2 - article..index + 1)
 }
 
 /// Whether what is said of these tokens is only about a side of the work: its tests, its web server.
@@ -160,9 +157,11 @@ fn denied_after(text: &Text<'_>, end: usize) -> bool {
             "none" | "no" | "false" | "off" | "disabled" | "not" | "n"
         ) || text.word(value) == "0" && (counted || resource);
     }
-    let free = text.mark(end) == Some('-') && text.word(end + 1) == "free";
+    let free = text.mark(end) == Some('-') && matches!(text.word(end + 1), "free" | "less");
+    let outside = text.word(at) == "out" && text.word(at + 2) == "scope";
     let word = text.word(at);
-    free || matches!(word, "unnecessary" | "unneeded")
+    free || outside
+        || matches!(word, "unnecessary" | "unneeded" | "unwanted" | "excluded" | "forbidden")
         || is_negation(word)
             && word != "without"
             && matches!(
@@ -174,6 +173,9 @@ fn denied_after(text: &Text<'_>, end: usize) -> bool {
                     | "wanted"
                     | "involved"
                     | "applicable"
+                    | "planned"
+                    | "part"
+                    | "allowed"
                     | "be"
             )
         || is_negation(word) && is_need(text.word(at + 1)) && text.word(at + 1) != "use"
@@ -275,6 +277,9 @@ fn is_negation(word: &str) -> bool {
             | "neither"
             | "nor"
             | "nothing"
+            | "instead"
+            | "rather"
+            | "non"
             | "dont"
             | "doesnt"
             | "isnt"
@@ -345,6 +350,7 @@ fn is_filler(word: &str) -> bool {
                 | "depends"
                 | "used"
                 | "about"
+                | "than"
         )
 }
 

@@ -29,6 +29,8 @@ pub(super) struct Facts {
     pub(super) checkpointing: bool,
     pub(super) gpus: Option<u32>,
     pub(super) gpu: Option<GpuType>,
+    /// The text says how much memory that GPU has.
+    pub(super) gpu_is_exact: bool,
     /// MiB on each GPU.
     pub(super) gpu_memory_mib: Option<u64>,
 }
@@ -65,7 +67,9 @@ impl Facts {
         self.adapter = self.adapter.or(other.adapter);
         self.checkpointing |= other.checkpointing;
         self.gpus = self.gpus.or(other.gpus);
-        self.gpu = self.gpu.or(other.gpu);
+        if self.gpu.is_none() {
+            (self.gpu, self.gpu_is_exact) = (other.gpu, other.gpu_is_exact);
+        }
         self.gpu_memory_mib = self.gpu_memory_mib.or(other.gpu_memory_mib);
     }
 }
@@ -286,9 +290,9 @@ fn read_gpus(text: &Text<'_>, index: usize, facts: &mut Facts) {
     let is_gpu = singular == "gpu";
     let model = GpuType::named(singular)
         .filter(|model| !model.is_short_name() || is_beside_gpu(text, index));
-    if let Some(model) = model {
-        let larger = memory_at(text, index + 1).and_then(|mib| model.with_memory(mib));
-        facts.gpu = facts.gpu.or(Some(larger.unwrap_or(model)));
+    if let (Some(model), None) = (model, facts.gpu) {
+        let exact = memory_at(text, index + 1).and_then(|mib| model.with_memory(mib));
+        (facts.gpu, facts.gpu_is_exact) = (Some(exact.unwrap_or(model)), exact.is_some());
     }
     if (is_gpu || model.is_some()) && facts.gpus.is_none() {
         let count = counted

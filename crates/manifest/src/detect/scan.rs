@@ -8,7 +8,7 @@ use super::evidence::{EvidenceKind, Place};
 use super::kind::{Hint, WorkloadType};
 use super::negation::{self, Sense};
 use super::packages;
-use super::sources::Passage;
+use super::sources::{Format, Passage};
 use super::text::Text;
 use super::words::{self, BASE_KEYWORDS, Entry, STRONG, WEAK};
 use super::{models, numbers};
@@ -35,12 +35,25 @@ pub(super) struct Hit {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scanned {
     pub(super) hits: Vec<Hit>,
-    /// Statements that a CPU is enough: the words, where, and whether they are about a side of the work only.
-    pub(super) cpu_only: Vec<(String, Place, bool)>,
+    pub(super) cpu_only: Vec<CpuOnly>,
     pub(super) facts: numbers::Facts,
     /// Which of the words that decide the base size it has.
     pub(super) size_words: SizeWords,
 }
+
+/// A statement that a CPU is enough.
+#[derive(Clone, Debug)]
+pub(super) struct CpuOnly {
+    pub(super) words: String,
+    pub(super) place: Place,
+    /// It is about a side of the work only.
+    pub(super) aside: bool,
+    /// It holds for all files, not only for the one that it stands in.
+    pub(super) whole: bool,
+}
+
+/// How many such statements of one text are kept.
+const MOST_STATEMENTS: usize = 32;
 
 /// The words that decide the size where no numbers do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -87,7 +100,12 @@ pub(super) fn scan(passage: &Passage<'_>) -> Scanned {
         }
     }
     let hits = hits(&text, finds, &listed);
-    Scanned { hits, cpu_only: cpu_only(&text), facts, size_words: size_words(&text.lower) }
+    Scanned {
+        hits,
+        cpu_only: cpu_only(&text, passage.format),
+        facts,
+        size_words: size_words(&text.lower),
+    }
 }
 
 /// The words that decide the base size, exactly as they are: a part of a word counts.
@@ -138,18 +156,20 @@ fn denial(text: &Text<'_>, first: usize, tokens: &Range<usize>) -> String {
     quote(text, first.min(tokens.start)..last)
 }
 
-fn cpu_only(text: &Text<'_>) -> Vec<(String, Place, bool)> {
-    let said = negation::cpu_is_enough(text).into_iter().map(|tokens| {
+fn cpu_only(text: &Text<'_>, format: Format) -> Vec<CpuOnly> {
+    let said = negation::cpu_is_enough(text).map(|tokens| {
         let start = text.tokens.get(tokens.start).map_or(0, |token| token.range.start);
-        (quote(text, tokens.clone()), text.place(start), negation::is_aside(text, &tokens))
+        let aside = negation::is_aside(text, &tokens);
+        CpuOnly { words: quote(text, tokens), place: text.place(start), aside, whole: false }
     });
-    let builds = packages::cpu_builds(text);
-    said.chain(
-        builds
-            .into_iter()
-            .map(|bytes| (short(text.written(&bytes)), text.place(bytes.start), false)),
-    )
-    .collect()
+    let whole = matches!(format, Format::Requirements | Format::Project | Format::Docker);
+    let builds = packages::cpu_builds(text).into_iter().map(|bytes| CpuOnly {
+        words: short(text.written(&bytes)),
+        place: text.place(bytes.start),
+        aside: false,
+        whole,
+    });
+    said.take(MOST_STATEMENTS).chain(builds.take(MOST_STATEMENTS)).collect()
 }
 
 /// The words from one token to another as they were written, on one line.

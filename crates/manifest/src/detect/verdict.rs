@@ -7,7 +7,7 @@ use super::evidence::{Evidence, EvidenceKind, Place};
 use super::kind::{self, WorkloadType};
 use super::negation::Sense;
 use super::numbers::Facts;
-use super::scan::{Hit, Scanned, SizeWords};
+use super::scan::{CpuOnly, Hit, Scanned, SizeWords};
 use super::size::{self, Sizing, SizingRule};
 use super::words::{BASE_KEYWORDS, names_gpu};
 
@@ -26,7 +26,7 @@ const MOST_EVIDENCE: usize = 200;
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     hits: Vec<Hit>,
-    cpu_only: Vec<(String, Place, bool)>,
+    cpu_only: Vec<CpuOnly>,
     facts: Facts,
     size_words: SizeWords,
     pub(super) notes: Vec<String>,
@@ -109,25 +109,24 @@ impl Findings {
 
     /// The words that clear the verdict: nothing else is left, or no GPU is needed and none is asked for.
     fn cleared_by(&self) -> Option<(String, Place)> {
-        let denied = |hit: &&Hit| hit.sense != Sense::Said && hit.weight > 0.0;
-        let words = |hit: &Hit| {
+        let denial = |hit: &Hit| {
             (hit.denial.clone().unwrap_or_else(|| hit.found.clone()), hit.place.clone())
         };
+        let statement = |cpu: &CpuOnly| (cpu.words.clone(), cpu.place.clone());
         if self.said().next().is_none() {
-            let denied = self.hits.iter().find(denied).map(words);
-            let cpu =
-                || self.cpu_only.first().map(|(words, place, _)| (words.clone(), place.clone()));
-            return denied.or_else(cpu);
+            let denied = self.hits.iter().find(|hit| hit.sense != Sense::Said && hit.weight > 0.0);
+            return denied.map(denial).or_else(|| self.cpu_only.first().map(statement));
         }
         if self.said().any(|hit| names_gpu(&hit.word)) {
             return None;
         }
-        let gpu = self
-            .hits
-            .iter()
-            .find(|hit| hit.sense == Sense::Denied && !hit.aside && names_gpu(&hit.word));
-        let cpu = self.cpu_only.iter().find(|(_, _, aside)| !aside);
-        gpu.map(words).or_else(|| cpu.map(|(words, place, _)| (words.clone(), place.clone())))
+        let denies = |hit: &&Hit| hit.sense == Sense::Denied && !hit.aside && names_gpu(&hit.word);
+        // What a README says of machines with a CPU only does not clear the code beside it.
+        let clears = |cpu: &&CpuOnly| {
+            !cpu.aside && (cpu.whole || self.said().all(|hit| hit.place.file == cpu.place.file))
+        };
+        let gpu = self.hits.iter().find(denies).map(denial);
+        gpu.or_else(|| self.cpu_only.iter().find(clears).map(statement))
     }
 
     fn evidence(&self) -> Vec<Evidence> {
@@ -152,7 +151,7 @@ impl Findings {
                 });
             }
         }
-        for (words, place, _) in self.cpu_only.iter().take(8) {
+        for CpuOnly { words, place, .. } in self.cpu_only.iter().take(8) {
             kept.push(Evidence {
                 kind: EvidenceKind::Negation,
                 word: words.to_lowercase(),

@@ -101,14 +101,18 @@ impl GpuType {
         matches!(self, Self::T4 | Self::L4)
     }
 
-    /// The variant of the same chip that has at least this memory.
-    pub(in crate::detect) fn with_memory(self, mib: u64) -> Option<Self> {
-        let variants: &[Self] = match self {
+    /// The same chip with the memory that it is sold with, the smallest first.
+    const fn variants(self) -> &'static [Self] {
+        match self {
             Self::V100 => &[Self::V100, Self::V100Large],
             Self::A100 => &[Self::A100, Self::A100Large],
-            _ => return None,
-        };
-        variants.iter().copied().find(|gpu| gpu.memory_mib() >= mib)
+            _ => &[],
+        }
+    }
+
+    /// The variant of the same chip that has at least this memory.
+    pub(in crate::detect) fn with_memory(self, mib: u64) -> Option<Self> {
+        self.variants().iter().copied().find(|gpu| gpu.memory_mib() >= mib)
     }
 
     /// What one costs for an hour when a T4 costs 10: only to tell cheaper from dearer.
@@ -133,7 +137,7 @@ impl GpuType {
     }
 
     /// Whether it computes in this precision.
-    const fn computes(self, precision: Precision) -> bool {
+    pub(super) const fn computes(self, precision: Precision) -> bool {
         match precision {
             Precision::Brain => !matches!(self, Self::T4 | Self::V100 | Self::V100Large),
             Precision::Float8 => matches!(self, Self::L4 | Self::L40s | Self::H100 | Self::H200),
@@ -151,35 +155,41 @@ pub(super) struct Choice {
     pub(super) fits: bool,
 }
 
+/// The GPUs that a text names.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wish {
+    pub(super) gpu: Option<GpuType>,
+    /// It must have the memory of that variant.
+    pub(super) exact: bool,
+    pub(super) count: Option<u32>,
+}
+
+impl Wish {
+    fn takes(self, candidate: GpuType) -> bool {
+        let variant = |gpu: GpuType| !self.exact && gpu.variants().contains(&candidate);
+        self.gpu.is_none_or(|gpu| gpu == candidate || variant(gpu))
+    }
+}
+
 /// The cheapest GPUs that hold what is needed. A type or count that the text names is kept.
-pub(super) fn choose(need: &Need, gpu: Option<GpuType>, count: Option<u32>) -> Choice {
-    let types =
-        GpuType::ALL.into_iter().filter(|candidate| gpu.is_none_or(|gpu| gpu == *candidate));
-    let fitting = types.filter_map(|candidate| {
-        let named = gpu.is_some();
-        if !named && !candidate.computes(need.precision) {
-            return None;
-        }
-        let count = counts(count).find(|count| {
-            allowed(candidate, *count, need.training, named) && need.fits(candidate, *count)
-        })?;
-        Some(Choice { gpu: candidate, count, fits: true })
+pub(super) fn choose(need: &Need, wish: Wish) -> Choice {
+    let named = wish.gpu.is_some();
+    let suits = |gpu: &GpuType| wish.takes(*gpu) && (named || gpu.computes(need.precision));
+    let fitting = GpuType::ALL.into_iter().filter(suits).filter_map(|gpu| {
+        let holds =
+            |count: &u32| allowed(gpu, *count, need.training, named) && need.fits(gpu, *count);
+        counts(wish.count).find(holds).map(|count| Choice { gpu, count, fits: true })
     });
-    let best = fitting.min_by_key(|choice| {
-        (u64::from(choice.count) * u64::from(choice.gpu.cost()), choice.count)
-    });
-    best.unwrap_or(Choice {
-        gpu: gpu.unwrap_or(GpuType::H200),
-        count: count.unwrap_or(MOST),
-        fits: false,
-    })
+    let cost = |choice: &Choice| u64::from(choice.count) * u64::from(choice.gpu.cost());
+    let best = fitting.min_by_key(|choice| (cost(choice), choice.count));
+    let (gpu, count) = (wish.gpu.unwrap_or(GpuType::H200), wish.count.unwrap_or(MOST));
+    best.unwrap_or(Choice { gpu, count, fits: false })
 }
 
 fn counts(asked: Option<u32>) -> impl Iterator<Item = u32> {
-    let from = asked.unwrap_or(1);
-    let to = asked.unwrap_or(MOST);
-    let free = (0..=10).map(|power| 1 << power).filter(move |_| asked.is_none());
-    asked.into_iter().chain(free).filter(move |count| (from..=to).contains(count))
+    let free =
+        (0..).map(|power| 1 << power).take_while(move |count| asked.is_none() && *count <= MOST);
+    asked.into_iter().chain(free)
 }
 
 /// GPUs without fast links do not train together, and only GPUs with much memory go over several machines.

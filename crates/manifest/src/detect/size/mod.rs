@@ -8,7 +8,7 @@ use serde::Serialize;
 pub use gpu::GpuType;
 pub use memory::Term;
 
-use self::gpu::PER_NODE;
+use self::gpu::{PER_NODE, Wish};
 use self::memory::{Adapter, Need, Optimiser, Precision, Work, billions, usual_shape};
 use super::kind::WorkloadType;
 use super::models::{self, Shape};
@@ -231,7 +231,8 @@ fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
 
 fn computed(work: &Work, assumed: Vec<String>, facts: &Facts) -> Sizing {
     let need = Need::of(work);
-    let choice = gpu::choose(&need, facts.gpu, facts.gpus);
+    let choice =
+        gpu::choose(&need, Wish { gpu: facts.gpu, exact: facts.gpu_is_exact, count: facts.gpus });
     let each = need.each_mib(choice.count);
     let in_node = u64::from(choice.count.min(PER_NODE));
     let per_gpu = if work.training { 32 } else { 16 };
@@ -247,7 +248,7 @@ fn computed(work: &Work, assumed: Vec<String>, facts: &Facts) -> Sizing {
         choice.gpu.memory_mib()
     )];
     if !choice.fits {
-        let free = gpu::choose(&need, None, None);
+        let free = gpu::choose(&need, Wish::default());
         let instead = if free.fits {
             format!("{} × {} would hold it", free.count, free.gpu.name())
         } else {
@@ -257,6 +258,13 @@ fn computed(work: &Work, assumed: Vec<String>, facts: &Facts) -> Sizing {
             "it does not fit on {} × {}: {instead}",
             choice.count,
             choice.gpu.name()
+        ));
+    }
+    if !choice.gpu.computes(work.precision) {
+        reasons.push(format!(
+            "{} does not compute in {}",
+            choice.gpu.name(),
+            work.precision.name()
         ));
     }
     reasons.extend(assumed.into_iter().map(|text| format!("assumed: {text}")));
