@@ -144,13 +144,13 @@ fn section(held_out: &[Sample], tuning: &[Sample]) -> String {
         percent(alarms, not),
     )
     .unwrap();
-    text.push_str("Kinds of the ML texts of both parts: rows are what a person says, columns what was found.\n\n");
+    text.push_str("Kinds in both parts, without those texts: rows are what a person says, columns what was found.\n\n");
     text + &confusion(held_out.iter().chain(tuning)) + "\n"
 }
 
 fn confusion<'a>(samples: impl Iterator<Item = &'a Sample>) -> String {
     let mut table: BTreeMap<(String, WorkloadType), usize> = BTreeMap::new();
-    for sample in samples {
+    for sample in samples.filter(|sample| sample.label != Label::Base) {
         *table.entry((sample.kind.clone(), sample.found.workload_type)).or_default() += 1;
     }
     let mut text = String::from("| |");
