@@ -197,6 +197,17 @@ fn what_a_readme_says_of_cpus_does_not_clear_the_code_beside_it() {
 }
 
 #[test]
+fn numbers_of_different_projects_are_not_mixed() {
+    let detection = files(&[
+        ("a/train.md", "Training of a 1B model in bf16 with AdamW, PyTorch"),
+        ("b/serve.md", "Serve a 70B model, batch size 512"),
+    ]);
+    let sizing = detection.sizing.unwrap();
+    assert!(sizing.arithmetic[0].formula.starts_with("1B"), "{:?}", sizing.arithmetic);
+    assert!(sizing.reasons.iter().any(|line| line.contains("files in a,")), "{:?}", sizing.reasons);
+}
+
+#[test]
 fn a_batch_of_pictures_is_computed_from_the_models_name() {
     let sizing = check("Train a ResNet-50 with PyTorch in fp32, batch size 256").sizing.unwrap();
     assert_eq!(sizing.rule, SizingRule::Computed);

@@ -16,7 +16,7 @@ const MOST_PARAMETERS: f64 = 1e14;
 pub(super) struct Facts {
     pub(super) parameters: Option<Parameters>,
     /// A model whose name says its size.
-    pub(super) known: Option<&'static Known>,
+    pub(super) model: Option<&'static Known>,
     /// The family of the model with the parameters.
     pub(super) family: Option<&'static str>,
     pub(super) precision: Option<Precision>,
@@ -47,6 +47,25 @@ pub(super) struct Parameters {
 }
 
 impl Facts {
+    /// How much is known.
+    pub(super) fn known(&self) -> usize {
+        [
+            self.parameters.is_some(),
+            self.model.is_some(),
+            self.precision.is_some(),
+            self.batch.is_some(),
+            self.sequence.is_some(),
+            self.optimiser.is_some(),
+            self.adapter.is_some(),
+            self.gpus.is_some(),
+            self.gpu.is_some(),
+            self.gpu_memory_mib.is_some(),
+        ]
+        .into_iter()
+        .filter(|known| *known)
+        .count()
+    }
+
     /// Takes over what is not known yet; of two numbers of parameters the larger.
     pub(super) fn merge(&mut self, other: Self) {
         let larger = match (&self.parameters, &other.parameters) {
@@ -57,7 +76,7 @@ impl Facts {
             self.parameters = other.parameters;
             self.family = other.family;
         }
-        self.known = self.known.or(other.known);
+        self.model = self.model.or(other.model);
         self.precision = self.precision.or(other.precision);
         if self.batch.is_none() {
             (self.batch, self.batch_per_gpu) = (other.batch, other.batch_per_gpu);
@@ -85,8 +104,8 @@ pub(super) fn read(text: &Text<'_>) -> Facts {
         read_words(text, index, &mut facts);
         read_amounts(text, index, &mut facts);
         read_gpus(text, index, &mut facts);
-        if facts.known.is_none() {
-            facts.known = models::known(text, index);
+        if facts.model.is_none() {
+            facts.model = models::known(text, index);
         }
     }
     facts

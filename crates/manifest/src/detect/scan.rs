@@ -37,6 +37,7 @@ pub(super) struct Scanned {
     pub(super) hits: Vec<Hit>,
     pub(super) cpu_only: Vec<CpuOnly>,
     pub(super) facts: numbers::Facts,
+    pub(super) file: Option<String>,
     /// Which of the words that decide the base size it has.
     pub(super) size_words: SizeWords,
 }
@@ -102,6 +103,7 @@ pub(super) fn scan(passage: &Passage<'_>) -> Scanned {
     let hits = hits(&text, finds, &listed);
     Scanned {
         hits,
+        file: passage.file.map(str::to_owned),
         cpu_only: cpu_only(&text, passage.format),
         facts,
         size_words: size_words(&text.lower),
@@ -136,7 +138,9 @@ fn hits(text: &Text<'_>, finds: Vec<Find>, listed: &[bool]) -> Vec<Hit> {
             kind: find.kind,
             word: find.word.into_owned(),
             found: short(text.written(&find.bytes)),
-            place: text.place(find.bytes.start),
+            place: text.place(
+                negation.map_or(find.bytes.start, |first| start(text, first).min(find.bytes.start)),
+            ),
             weight: find.weight,
             hint: find.hint,
             sense,
@@ -158,7 +162,7 @@ fn denial(text: &Text<'_>, first: usize, tokens: &Range<usize>) -> String {
 
 fn cpu_only(text: &Text<'_>, format: Format) -> Vec<CpuOnly> {
     let said = negation::cpu_is_enough(text).map(|tokens| {
-        let start = text.tokens.get(tokens.start).map_or(0, |token| token.range.start);
+        let start = start(text, tokens.start);
         let aside = negation::is_aside(text, &tokens);
         CpuOnly { words: quote(text, tokens), place: text.place(start), aside, whole: false }
     });
@@ -177,6 +181,10 @@ fn quote(text: &Text<'_>, tokens: Range<usize>) -> String {
     let start = text.tokens.get(tokens.start).map_or(0, |token| token.range.start);
     let last = tokens.end.checked_sub(1).and_then(|last| text.tokens.get(last));
     short(text.written(&(start..last.map_or(start, |token| token.range.end))))
+}
+
+fn start(text: &Text<'_>, token: usize) -> usize {
+    text.tokens.get(token).map_or(0, |token| token.range.start)
 }
 
 fn short(text: &str) -> String {
@@ -332,7 +340,7 @@ fn said(text: &Text<'_>, index: usize, entry: Entry, tokens: usize) -> Option<Fi
     }
     Some(Find {
         kind: EvidenceKind::Phrase,
-        word: entry.phrase.trim_end_matches('*').into(),
+        word: entry.name().into(),
         bytes: bytes(text, index, tokens),
         weight: entry.weight,
         hint: entry.hint.map(|kind| Hint { kind, said: true }),

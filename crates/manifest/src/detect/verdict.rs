@@ -27,7 +27,8 @@ const MOST_EVIDENCE: usize = 200;
 pub(super) struct Findings {
     hits: Vec<Hit>,
     cpu_only: Vec<CpuOnly>,
-    facts: Facts,
+    /// Numbers by the folder that they stand in: those of one project belong together.
+    facts: BTreeMap<Option<String>, Facts>,
     size_words: SizeWords,
     pub(super) notes: Vec<String>,
 }
@@ -36,7 +37,10 @@ impl Findings {
     pub(super) fn add(&mut self, scanned: Scanned) {
         self.hits.extend(scanned.hits);
         self.cpu_only.extend(scanned.cpu_only);
-        self.facts.merge(scanned.facts);
+        let folder = scanned
+            .file
+            .map(|file| file.rsplit_once('/').map_or("", |(folder, _)| folder).to_owned());
+        self.facts.entry(folder).or_default().merge(scanned.facts);
         self.size_words.large = self.size_words.large.or(scanned.size_words.large);
         self.size_words.training |= scanned.size_words.training;
     }
@@ -70,8 +74,7 @@ impl Findings {
             (false, None) => SURE_OF_NONE * (1.0 - score),
         };
         let workload_type = if is_ml_workload { self.kind() } else { WorkloadType::None };
-        let sizing =
-            is_ml_workload.then(|| size::size(workload_type, &self.facts, self.size_words));
+        let sizing = is_ml_workload.then(|| self.sizing(workload_type));
         let mut detection = Detection {
             is_ml_workload,
             confidence: rounded(confidence),
@@ -100,6 +103,24 @@ impl Findings {
             *weight = hit.weight.max(*weight);
         }
         weights
+    }
+
+    /// The size by the numbers of the folder that has most of them.
+    fn sizing(&self, kind: WorkloadType) -> Sizing {
+        let none = Facts::default();
+        let most = self.facts.values().map(Facts::known).max().unwrap_or(0);
+        let fullest = self.facts.iter().find(|(_, facts)| facts.known() == most);
+        let (folder, facts) =
+            fullest.map_or((None, &none), |(folder, facts)| (folder.as_deref(), facts));
+        let mut sizing = size::size(kind, facts, self.size_words);
+        let others = self.facts.values().filter(|facts| facts.known() > 0).count() > 1;
+        if let (Some(folder), true, true) = (folder, others, sizing.rule != SizingRule::Base) {
+            let folder = if folder.is_empty() { "." } else { folder };
+            sizing.reasons.push(format!(
+                "numbers are those of the files in {folder}, which has most of them"
+            ));
+        }
+        sizing
     }
 
     fn kind(&self) -> WorkloadType {
@@ -193,13 +214,13 @@ fn reasoning(
 fn verdict(detection: &Detection, weights: &BTreeMap<String, f64>) -> String {
     let words = quoted(&detection.detected_keywords);
     match (&detection.cleared_by, detection.is_ml_workload) {
-        (Some(cleared), _) if weights.is_empty() => format!("no GPU work: it says {cleared}"),
+        (Some(cleared), _) if weights.is_empty() => format!("it says {cleared}"),
         (Some(cleared), _) => {
             format!("it names {words}, but says {cleared}, which clears the verdict")
         }
-        (None, true) => format!("ML work: it names {words}"),
-        (None, false) if weights.is_empty() => "no ML work: no word points to it".to_owned(),
-        (None, false) => format!("no ML work: {words} alone is too little"),
+        (None, true) => format!("it names {words}"),
+        (None, false) if weights.is_empty() => "no word points to ML work".to_owned(),
+        (None, false) => format!("it names {words}, which is too little"),
     }
 }
 

@@ -58,6 +58,19 @@ pub(super) fn base(keyword: &str) -> (f64, Option<WorkloadType>) {
     }
 }
 
+impl Entry {
+    /// The name under which it counts and is shown.
+    pub(super) fn name(&self) -> &'static str {
+        match self.phrase {
+            "fine tun*" | "finetun*" => "fine-tuning",
+            "instruction tun*" | "instruct tun*" => "instruction tuning",
+            "transcri*" => "transcription",
+            "quantis*" | "quantiz*" => "quantisation",
+            phrase => phrase.trim_end_matches('*'),
+        }
+    }
+}
+
 /// Whether a word names a GPU, so that "no …" means that none is needed.
 pub(super) fn names_gpu(word: &str) -> bool {
     matches!(word, "gpu" | "cuda" | "nvidia" | "vram" | "cudnn") || GPU_MODELS.contains(&word)

@@ -1,5 +1,7 @@
 //! A detection for people: the verdict, what it needs, why, and the arithmetic.
 
+use std::collections::HashMap;
+
 use agentaflow_manifest::detect::{Detection, Evidence, EvidenceKind, Sizing, SizingRule};
 
 use crate::listing::one_line;
@@ -59,9 +61,20 @@ fn why(evidence: &[Evidence], all: bool) -> String {
         return String::new();
     }
     let shown = if all { evidence.len() } else { SHOWN };
-    let mut best: Vec<_> = evidence.iter().collect();
-    best.sort_by(|one, other| other.weight.total_cmp(&one.weight));
-    let mut lines: Vec<_> = best.iter().take(shown).map(|found| line(found)).collect();
+    let mut seen: HashMap<&str, usize> = HashMap::new();
+    let mut best: Vec<_> = evidence
+        .iter()
+        .map(|found| {
+            let times = seen.entry(found.word.as_str()).or_default();
+            *times += 1;
+            (*times, found)
+        })
+        .collect();
+    // Every word once before any word twice.
+    best.sort_by(|(one, first), (other, second)| {
+        one.cmp(other).then(second.weight.total_cmp(&first.weight))
+    });
+    let mut lines: Vec<_> = best.iter().take(shown).map(|(_, found)| line(found)).collect();
     if evidence.len() > shown {
         lines.push(format!("{} more: --all shows them", evidence.len() - shown));
     }

@@ -164,7 +164,7 @@ fn has_more(facts: &Facts) -> bool {
 fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
     let mut assumed = Vec::new();
     let mut assume = |text: String| assumed.push(text);
-    let (parameters, shape) = match (&facts.parameters, facts.known) {
+    let (parameters, shape) = match (&facts.parameters, facts.model) {
         (Some(given), _) => {
             let known = models::shape(facts.family, given.count / 1e9);
             let shape = known.unwrap_or_else(|| usual_shape(given.count));
