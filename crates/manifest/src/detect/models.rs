@@ -42,7 +42,8 @@ pub(super) enum Shape {
 pub(super) fn named(text: &Text<'_>, index: usize) -> Option<Named> {
     (1..=3).rev().find_map(|words| {
         let (name, last) = squashed(text, index, words)?;
-        let (letters, version) = without_version(&name);
+        // A version is taken off one word only: in "llama-3 70B" it stands beside the name.
+        let (letters, version) = if words == 1 { without_version(&name) } else { ("", "") };
         let (family, weight, hint) = family(&name).or_else(|| family(letters))?;
         let sure = weight >= STRONG
             || !version.is_empty() && version != name && weight > WEAK

@@ -10,7 +10,9 @@ use anyhow::{Context as _, Result};
 use crate::failure;
 
 /// The most that is read of one file.
-const MOST_BYTES: u64 = 2 << 20;
+const MOST_BYTES: u64 = 1 << 20;
+/// The same for a notebook: most of it are pictures, which are left out.
+const MOST_OF_NOTEBOOK: u64 = 16 << 20;
 /// The most that is read in all.
 const MOST_IN_ALL: u64 = 32 << 20;
 /// The most files of a folder that are read.
@@ -149,14 +151,11 @@ impl Walk {
             self.files.push(File::new(path.to_string_lossy(), ""));
             return Ok(());
         }
-        let mut bytes = read(path).with_context(context)?;
-        if bytes.len() as u64 > MOST_BYTES {
-            bytes.truncate(MOST_BYTES as usize);
-            self.note(format!(
-                "{}: only the first {} MiB were read",
-                path.display(),
-                MOST_BYTES >> 20
-            ));
+        let most = most(&name);
+        let mut bytes = read(path, most).with_context(context)?;
+        if bytes.len() as u64 > most {
+            bytes.truncate(most as usize);
+            self.note(format!("{}: only the first {} MiB were read", path.display(), most >> 20));
         }
         if is_binary(&bytes) {
             anyhow::bail!(
@@ -223,10 +222,10 @@ impl Walk {
         match worth(name) {
             Worth::Nothing => {}
             Worth::Name => self.files.push(File::new(path.to_string_lossy(), "")),
-            Worth::Text if size > MOST_BYTES => {
-                self.note(format!("{}: larger than {} MiB", path.display(), MOST_BYTES >> 20));
+            Worth::Text if size > most(name) => {
+                self.note(format!("{}: larger than {} MiB", path.display(), most(name) >> 20));
             }
-            Worth::Text => match read(path) {
+            Worth::Text => match read(path, most(name)) {
                 Ok(bytes) if is_binary(&bytes) => {
                     self.note(format!("{}: not a text", path.display()))
                 }
@@ -278,10 +277,16 @@ impl Walk {
 }
 
 /// At most one byte more than is wanted, so that it shows that there is more.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    fs::File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    fs::File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+fn most(name: &str) -> u64 {
+    let notebook =
+        Path::new(name).extension().is_some_and(|ending| ending.eq_ignore_ascii_case("ipynb"));
+    if notebook { MOST_OF_NOTEBOOK } else { MOST_BYTES }
 }
 
 fn is_binary(bytes: &[u8]) -> bool {
