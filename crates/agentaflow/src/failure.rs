@@ -50,6 +50,11 @@ impl std::fmt::Display for NotThere {
 
 impl std::error::Error for NotThere {}
 
+/// The error for something that the caller named and that is not there.
+pub(crate) fn not_there(text: impl Into<String>) -> anyhow::Error {
+    NotThere(text.into()).into()
+}
+
 /// A [`Usage`] as the error that commands return.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
     Usage(text.into()).into()
@@ -81,6 +86,9 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
 fn code(error: &anyhow::Error) -> u8 {
     if error.is::<Usage>() {
         return 2;
+    }
+    if error.is::<NotThere>() {
+        return 3;
     }
     if error.is::<NoServer>() {
         return 5;

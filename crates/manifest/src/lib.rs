@@ -2,3 +2,5 @@
 //! work needs GPUs and how many.
 //!
 //! Pure: text and values in, objects and findings out. Files and clusters are the business of the command line.
+
+pub mod detect;

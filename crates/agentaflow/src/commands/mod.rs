@@ -8,6 +8,7 @@ mod context;
 mod cost;
 mod describe;
 mod doctor;
+mod detect;
 mod events;
 mod explain;
 mod fleet;
@@ -79,6 +80,7 @@ pub(crate) enum Command {
     // Where.
     Login(login::Args),
     Whoami(user::WhoAmIArgs),
+    Detect(detect::Args),
     Context(context::Args),
     Doctor(doctor::Args),
     // The roles of this program.
@@ -132,6 +134,9 @@ impl Command {
             Self::Token(args) => token::run(&args),
             Self::Login(args) => login::run(&args),
             Self::Whoami(args) => user::who_am_i(&args),
+            Self::Explain(args) => explain::run(&args),
+            Self::WhatIf(args) => explain::what_if(&args),
+            Self::Detect(args) => detect::run(&args),
             Self::Context(args) => context::run(&args),
             Self::Up(args) => up::run(&args),
             Self::Server(args) => server::run(&args),

@@ -1,0 +1,66 @@
+//! `agentaflow detect`: is this ML work, how sure is that, why, and what does it need?
+
+mod collect;
+mod show;
+
+use agentaflow_manifest::detect::Detection;
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+
+use self::collect::{Collected, Target};
+use crate::{listing, output};
+
+/// Say whether work is ML work, how sure that is, why, and what it needs
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  agentaflow detect \"Fine-tune Llama-3 8B in bf16 with LoRA, batch size 4\"
+  agentaflow detect requirements.txt
+  agentaflow detect . -o json
+  kubectl get configmap task -o jsonpath='{.data.text}' | agentaflow detect -")]
+pub(crate) struct Args {
+    /// A text, a file, a folder, or `-` for standard input
+    #[arg(value_name = "TEXT|FILE|DIR|-", required = true, allow_hyphen_values = false)]
+    target: Vec<String>,
+    /// How to print it
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+    /// Show every place where something was found
+    #[arg(long)]
+    all: bool,
+}
+
+/// How a detection is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// For people
+    Text,
+    /// One JSON object
+    Json,
+    /// One YAML document
+    Yaml,
+}
+
+/// The detection, and what was left out of it.
+#[derive(Debug, Serialize)]
+struct Answer {
+    #[serde(flatten)]
+    report: agentaflow_manifest::detect::Report,
+    /// Files that were not read, or not whole, and why.
+    skipped: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let (detection, skipped) = match collect::target(&args.target)? {
+        Target::Text(text) => (Detection::of_text(&text), Vec::new()),
+        Target::Files(Collected { files, notes }) => (Detection::of_files(&files), notes),
+    };
+    if args.output == Format::Text {
+        return output::print(&show::words(&detection, &skipped, args.all));
+    }
+    let answer = Answer { report: detection.report(), skipped };
+    output::print(&match args.output {
+        Format::Yaml => serde_saphyr::to_string(&answer).context("cannot write YAML")?,
+        _ => listing::json(&answer)?,
+    })
+}

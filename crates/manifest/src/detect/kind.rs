@@ -1,0 +1,112 @@
+//! What kind of ML work it is.
+
+use serde::Serialize;
+
+/// The kind of work. What is done to a model comes before what the model is for: it decides the size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WorkloadType {
+    /// A model that exists is adapted: fine-tuning, adapters, transfer learning.
+    FineTuning,
+    /// A model is trained.
+    Training,
+    /// Things are found in pictures or signals.
+    Detection,
+    /// Pictures are cut into their parts.
+    Segmentation,
+    /// Pictures, texts or sounds are sorted into classes.
+    Classification,
+    /// Texts, pictures or sounds are made.
+    Generation,
+    /// Things become vectors.
+    Embedding,
+    /// Speech becomes text, or text speech.
+    Speech,
+    /// A model is served or applied; what for is not said.
+    Inference,
+    /// ML or GPU work of which nothing more is said.
+    General,
+    /// No ML work.
+    None,
+}
+
+impl WorkloadType {
+    /// Every kind, in the order in which tables list them.
+    pub const ALL: [Self; 11] = [
+        Self::FineTuning,
+        Self::Training,
+        Self::Detection,
+        Self::Segmentation,
+        Self::Classification,
+        Self::Generation,
+        Self::Embedding,
+        Self::Speech,
+        Self::Inference,
+        Self::General,
+        Self::None,
+    ];
+
+    /// The name in output.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::FineTuning => "fine-tuning",
+            Self::Training => "training",
+            Self::Detection => "detection",
+            Self::Segmentation => "segmentation",
+            Self::Classification => "classification",
+            Self::Generation => "generation",
+            Self::Embedding => "embedding",
+            Self::Speech => "speech",
+            Self::Inference => "inference",
+            Self::General => "general",
+            Self::None => "none",
+        }
+    }
+
+    /// Whether weights change, which needs gradients and optimiser states.
+    pub const fn is_training(self) -> bool {
+        matches!(self, Self::Training | Self::FineTuning)
+    }
+}
+
+impl std::fmt::Display for WorkloadType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A kind of work that words speak of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Hint {
+    pub(super) kind: WorkloadType,
+    /// Said in words; otherwise only implied by the name of a model or package.
+    pub(super) said: bool,
+}
+
+/// Fine-tuning before training before the task that most words name before inference; what is said before
+/// what is implied. Each hint comes with how often it was found.
+pub(super) fn choose(hints: &[(Hint, usize)]) -> WorkloadType {
+    for kind in [WorkloadType::FineTuning, WorkloadType::Training] {
+        if hints.iter().any(|(hint, _)| hint.kind == kind) {
+            return kind;
+        }
+    }
+    let inference = hints.iter().any(|(hint, _)| hint.kind == WorkloadType::Inference);
+    most_named(hints.iter().filter(|(hint, _)| hint.said))
+        .or(inference.then_some(WorkloadType::Inference))
+        .or_else(|| most_named(hints.iter()))
+        .unwrap_or(WorkloadType::General)
+}
+
+/// The task that was named most often, the first of those named equally often.
+fn most_named<'a>(hints: impl Iterator<Item = &'a (Hint, usize)>) -> Option<WorkloadType> {
+    let mut named: Vec<(WorkloadType, usize)> = Vec::new();
+    for (hint, times) in hints.filter(|(hint, _)| hint.kind != WorkloadType::Inference) {
+        match named.iter_mut().find(|(other, _)| *other == hint.kind) {
+            Some((_, before)) => *before += times,
+            None => named.push((hint.kind, *times)),
+        }
+    }
+    let most = named.iter().map(|(_, times)| *times).max()?;
+    named.iter().find(|(_, times)| *times == most).map(|(kind, _)| *kind)
+}

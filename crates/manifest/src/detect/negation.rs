@@ -1,0 +1,359 @@
+//! What a text says is not so: "no GPU needed", "without CUDA", "GPU: none", "CPU only".
+
+use std::ops::Range;
+
+use super::text::{Sort, Text};
+
+/// In which sense a word was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Sense {
+    /// It is meant.
+    Said,
+    /// It is not needed or not used.
+    Denied,
+    /// It is not there, which does not say that it is not needed: "my laptop has no GPU".
+    Lacking,
+}
+
+/// How far before a word a negation may stand, in tokens.
+const REACH: usize = 12;
+
+/// How much of a sentence is looked at around a word, in tokens. People do not write longer ones.
+const SENTENCE: usize = 60;
+
+/// The sense of a word that takes these tokens. `listed` says which tokens belong to words of the same sort: in
+/// "no GPU, CUDA or driver" the "no" reaches over them. The number is the first token of the negation.
+pub(super) fn sense(
+    text: &Text<'_>,
+    tokens: &Range<usize>,
+    listed: &[bool],
+) -> (Sense, Option<usize>) {
+    if denied_after(text, tokens.end) {
+        return (Sense::Denied, Some(tokens.start));
+    }
+    let Some(negation) = negation_before(text, tokens.start, listed) else {
+        return (Sense::Said, None);
+    };
+    if is_about_something_else(text, tokens.end) || is_condition(text, negation) {
+        return (Sense::Said, None);
+    }
+    if text.word(negation) == "without" && is_needed_after_all(text, negation, tokens.end) {
+        return (Sense::Said, None);
+    }
+    let before = if negation == 0 { "" } else { text.word(negation - 1) };
+    let mut between = (negation + 1..tokens.start).map(|at| text.word(at));
+    let had = matches!(before, "have" | "has" | "had" | "having" | "got" | "is" | "there's");
+    let lacking = (had && text.word(negation) == "no"
+        || between.clone().any(|word| word == "have"))
+        && !between.any(is_need);
+    (if lacking { Sense::Lacking } else { Sense::Denied }, Some(negation))
+}
+
+/// Statements that a CPU is enough, as ranges of tokens.
+pub(super) fn cpu_is_enough<'a>(text: &'a Text<'_>) -> impl Iterator<Item = Range<usize>> + 'a {
+    let cpu = |index: &usize| matches!(text.word(*index), "cpu" | "cpus");
+    let statements =
+        (0..text.tokens.len()).filter(cpu).filter_map(|index| cpu_statement(text, index));
+    statements.filter(|tokens| !is_denied(text, tokens.start) && !is_condition(text, tokens.start))
+}
+
+/// "CPU only", "only CPU", "CPU is enough", "runs on the CPU".
+fn cpu_statement(text: &Text<'_>, index: usize) -> Option<Range<usize>> {
+    let next = text.after(index);
+    let word_after = next.map_or("", |next| text.word(next));
+    let before = |back: usize| index.checked_sub(back).map_or("", |at| text.word(at));
+    if word_after == "only" {
+        return Some(index..next.unwrap_or(index) + 1);
+    }
+    let enough = word_after == "is"
+        && matches!(text.word(next.unwrap_or(index) + 1), "enough" | "sufficient");
+    if enough || word_after == "suffices" || matches!(before(1), "only" | "pure") {
+        return Some(index..index + 1);
+    }
+    let article = usize::from(matches!(before(1), "the" | "a" | "one"));
+    let verb = before(2 + article);
+    let runs = matches!(verb, "run" | "runs" | "running" | "only" | "entirely" | "purely");
+    (before(1 + article) == "on" && runs).then(|| index - 2 - article..index + 1)
+}
+
+/// Whether what is said of these tokens is only about a side of the work: its tests, its web server.
+pub(super) fn is_aside(text: &Text<'_>, tokens: &Range<usize>) -> bool {
+    let ends = |index: usize| {
+        text.ends(index) || is_contrast(text.word(index)) || text.mark(index) == Some(',')
+    };
+    let (first, last) = around(text, tokens.start, tokens.end);
+    let start = (first..tokens.start).rev().find(|at| ends(*at)).map_or(first, |at| at + 1);
+    let end = (tokens.end..last).find(|at| ends(*at)).unwrap_or(last);
+    (start..end).any(|index| {
+        matches!(
+            text.word(index),
+            "test"
+                | "tests"
+                | "testing"
+                | "ci"
+                | "build"
+                | "builds"
+                | "frontend"
+                | "front"
+                | "web"
+                | "dashboard"
+                | "preprocessing"
+                | "documentation"
+                | "docs"
+                | "scheduler"
+                | "database"
+                | "api"
+                | "gateway"
+                | "ui"
+                | "development"
+                | "login"
+        )
+    })
+}
+
+/// The negation that reaches a word, walking back over what may stand between.
+fn negation_before(text: &Text<'_>, start: usize, listed: &[bool]) -> Option<usize> {
+    let mut passed_article = false;
+    for at in (start.saturating_sub(REACH)..start).rev() {
+        match text.tokens.get(at)?.sort {
+            Sort::Mark(',' | '/') if !passed_article => {}
+            Sort::Mark('-' | '_' | '`' | '"' | '*') => {}
+            Sort::Break | Sort::Mark(_) => return None,
+            Sort::Word => {
+                let word = text.word(at);
+                if is_negation(word) {
+                    return Some(at);
+                }
+                let listed = listed.get(at).copied().unwrap_or(false);
+                if matches!(word, "or" | "and" | "nor") && passed_article
+                    || !(listed || is_filler(word))
+                {
+                    return None;
+                }
+                passed_article |= matches!(word, "the" | "our" | "this");
+            }
+        }
+    }
+    None
+}
+
+/// "GPU not needed", "GPUs are not required", "gpu: none", `gpu_count: 0`, "GPU-free".
+fn denied_after(text: &Text<'_>, end: usize) -> bool {
+    let mut at = end;
+    let mut counted = false;
+    while matches!(
+        text.word(at),
+        "s" | "count" | "support" | "usage" | "use" | "is" | "are" | "will" | "be" | "would"
+    ) || matches!(text.mark(at), Some('_' | '"' | '\'' | '`'))
+    {
+        counted |= text.word(at) == "count";
+        at += 1;
+    }
+    if matches!(text.mark(at), Some(':' | '=')) {
+        let value = (at + 1..at + 3).find(|at| !text.word(*at).is_empty()).unwrap_or(at + 1);
+        let resource = end >= 2 && text.mark(end - 2) == Some('/');
+        return matches!(
+            text.word(value),
+            "none" | "no" | "false" | "off" | "disabled" | "not" | "n"
+        ) || text.word(value) == "0" && (counted || resource);
+    }
+    let free = text.mark(end) == Some('-') && matches!(text.word(end + 1), "free" | "less");
+    let outside = text.word(at) == "out" && text.word(at + 2) == "scope";
+    let word = text.word(at);
+    free || outside
+        || matches!(word, "unnecessary" | "unneeded" | "unwanted" | "excluded" | "forbidden")
+        || is_negation(word)
+            && word != "without"
+            && matches!(
+                text.word(at + 1),
+                "needed"
+                    | "required"
+                    | "necessary"
+                    | "used"
+                    | "wanted"
+                    | "involved"
+                    | "applicable"
+                    | "planned"
+                    | "part"
+                    | "allowed"
+                    | "be"
+            )
+        || is_negation(word) && is_need(text.word(at + 1)) && text.word(at + 1) != "use"
+}
+
+/// "no GPU quota" and "no GPU sharing" do not speak of GPUs that are not needed.
+fn is_about_something_else(text: &Text<'_>, end: usize) -> bool {
+    let noun = if text.mark(end) == Some('-') { text.word(end + 1) } else { text.word(end) };
+    matches!(
+        noun,
+        "quota"
+            | "quotas"
+            | "sharing"
+            | "shared"
+            | "shortage"
+            | "limit"
+            | "limits"
+            | "memory"
+            | "fraction"
+            | "fractions"
+            | "time"
+            | "slicing"
+            | "scheduling"
+            | "error"
+            | "errors"
+            | "contention"
+            | "utilisation"
+            | "utilization"
+            | "hours"
+            | "budget"
+            | "partitioning"
+            | "idle"
+            | "left"
+            | "free"
+    ) && !(noun == "free" && text.mark(end) == Some('-'))
+}
+
+/// "if no GPU is available".
+fn is_condition(text: &Text<'_>, negation: usize) -> bool {
+    (negation.saturating_sub(3)..negation)
+        .any(|at| matches!(text.word(at), "if" | "when" | "whenever" | "unless" | "case" | "where"))
+}
+
+/// "cannot run without a GPU", "without a GPU it would take weeks".
+fn is_needed_after_all(text: &Text<'_>, negation: usize, end: usize) -> bool {
+    let (first, last) = around(text, negation, end);
+    let start = (first..negation).rev().find(|at| text.ends(*at)).map_or(first, |at| at + 1);
+    let stop = (end..last).find(|at| text.ends(*at)).unwrap_or(last);
+    let refused = |word: &str| {
+        is_negation(word)
+            || matches!(
+                word,
+                "cannot"
+                    | "impossible"
+                    | "unable"
+                    | "hardly"
+                    | "useless"
+                    | "pointless"
+                    | "slow"
+                    | "fails"
+            )
+    };
+    let costly = |word: &str| {
+        matches!(
+            word,
+            "would"
+                | "slow"
+                | "impossible"
+                | "cannot"
+                | "can't"
+                | "fails"
+                | "weeks"
+                | "days"
+                | "forever"
+        )
+    };
+    (start..negation).any(|at| refused(text.word(at)))
+        || (end..stop).any(|at| costly(text.word(at)))
+}
+
+/// The tokens around a range that are looked at.
+fn around(text: &Text<'_>, start: usize, end: usize) -> (usize, usize) {
+    (start.saturating_sub(SENTENCE), (end + SENTENCE).min(text.tokens.len()).max(end))
+}
+
+/// "not CPU only", "no longer on CPU only".
+fn is_denied(text: &Text<'_>, first: usize) -> bool {
+    (first.saturating_sub(4)..first).rev().take_while(|at| !text.ends(*at)).any(|at| {
+        is_negation(text.word(at)) && text.word(at) != "without" || text.word(at) == "longer"
+    })
+}
+
+fn is_negation(word: &str) -> bool {
+    matches!(
+        word,
+        "no" | "not"
+            | "without"
+            | "never"
+            | "neither"
+            | "nor"
+            | "nothing"
+            | "instead"
+            | "rather"
+            | "non"
+            | "dont"
+            | "doesnt"
+            | "isnt"
+            | "zero"
+    ) || word.ends_with("n't")
+        || word.ends_with("n’t")
+}
+
+fn is_need(word: &str) -> bool {
+    matches!(
+        word,
+        "need"
+            | "needs"
+            | "needed"
+            | "needing"
+            | "require"
+            | "requires"
+            | "required"
+            | "requiring"
+            | "use"
+            | "uses"
+            | "using"
+    )
+}
+
+fn is_filler(word: &str) -> bool {
+    is_need(word)
+        || matches!(
+            word,
+            "a" | "an"
+                | "any"
+                | "the"
+                | "our"
+                | "this"
+                | "of"
+                | "for"
+                | "on"
+                | "to"
+                | "do"
+                | "with"
+                | "dedicated"
+                | "special"
+                | "kind"
+                | "sort"
+                | "real"
+                | "single"
+                | "extra"
+                | "expensive"
+                | "own"
+                | "ever"
+                | "such"
+                | "touch"
+                | "touches"
+                | "run"
+                | "runs"
+                | "involve"
+                | "involves"
+                | "involving"
+                | "contain"
+                | "contains"
+                | "or"
+                | "and"
+                | "it"
+                | "want"
+                | "wants"
+                | "have"
+                | "depend"
+                | "depends"
+                | "used"
+                | "about"
+                | "than"
+        )
+}
+
+fn is_contrast(word: &str) -> bool {
+    matches!(word, "but" | "however" | "while" | "whereas" | "although" | "though" | "yet")
+}

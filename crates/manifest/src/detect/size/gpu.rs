@@ -1,0 +1,200 @@
+//! GPU types, what they hold, and the cheapest that hold a given memory.
+
+use serde::Serialize;
+
+use super::memory::{Need, Precision};
+
+/// A GPU type that work can be sized for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum GpuType {
+    /// NVIDIA T4, 16 GB.
+    #[serde(rename = "t4")]
+    T4,
+    /// NVIDIA L4, 24 GB.
+    #[serde(rename = "l4")]
+    L4,
+    /// NVIDIA A10G, 24 GB.
+    #[serde(rename = "a10g")]
+    A10g,
+    /// NVIDIA L40S, 48 GB.
+    #[serde(rename = "l40s")]
+    L40s,
+    /// NVIDIA Tesla V100, 16 GB.
+    #[serde(rename = "v100")]
+    V100,
+    /// NVIDIA Tesla V100, 32 GB.
+    #[serde(rename = "v100-32gb")]
+    V100Large,
+    /// NVIDIA A100, 40 GB.
+    #[serde(rename = "a100")]
+    A100,
+    /// NVIDIA A100, 80 GB.
+    #[serde(rename = "a100-80gb")]
+    A100Large,
+    /// NVIDIA H100, 80 GB.
+    #[serde(rename = "h100")]
+    H100,
+    /// NVIDIA H200, 141 GB.
+    #[serde(rename = "h200")]
+    H200,
+}
+
+/// The most GPUs that work is sized for.
+const MOST: u32 = 1024;
+/// The most GPUs in one machine.
+pub(super) const PER_NODE: u32 = 8;
+
+impl GpuType {
+    /// Every type, the cheapest first.
+    pub const ALL: [Self; 10] = [
+        Self::T4,
+        Self::L4,
+        Self::A10g,
+        Self::L40s,
+        Self::A100,
+        Self::V100,
+        Self::A100Large,
+        Self::V100Large,
+        Self::H100,
+        Self::H200,
+    ];
+
+    /// The name in output, and what `generate` takes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::T4 => "t4",
+            Self::L4 => "l4",
+            Self::A10g => "a10g",
+            Self::L40s => "l40s",
+            Self::V100 => "v100",
+            Self::V100Large => "v100-32gb",
+            Self::A100 => "a100",
+            Self::A100Large => "a100-80gb",
+            Self::H100 => "h100",
+            Self::H200 => "h200",
+        }
+    }
+
+    /// The memory that the driver shows, in MiB.
+    pub const fn memory_mib(self) -> u64 {
+        match self {
+            Self::T4 => 15_360,
+            Self::L4 => 23_034,
+            Self::A10g => 23_028,
+            Self::L40s => 46_068,
+            Self::V100 => 16_384,
+            Self::V100Large => 32_768,
+            Self::A100 => 40_960,
+            Self::A100Large => 81_920,
+            Self::H100 => 81_559,
+            Self::H200 => 143_771,
+        }
+    }
+
+    /// The type of this name, in lower case.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|gpu| gpu.name() == name)
+    }
+
+    /// `t4` and `l4` are also names of other things.
+    pub(in crate::detect) const fn is_short_name(self) -> bool {
+        matches!(self, Self::T4 | Self::L4)
+    }
+
+    /// The same chip with the memory that it is sold with, the smallest first.
+    const fn variants(self) -> &'static [Self] {
+        match self {
+            Self::V100 => &[Self::V100, Self::V100Large],
+            Self::A100 => &[Self::A100, Self::A100Large],
+            _ => &[],
+        }
+    }
+
+    /// The variant of the same chip that has at least this memory.
+    pub(in crate::detect) fn with_memory(self, mib: u64) -> Option<Self> {
+        self.variants().iter().copied().find(|gpu| gpu.memory_mib() >= mib)
+    }
+
+    /// What one costs for an hour when a T4 costs 10: only to tell cheaper from dearer.
+    const fn cost(self) -> u32 {
+        match self {
+            Self::T4 => 10,
+            Self::L4 => 15,
+            Self::A10g => 19,
+            Self::L40s => 35,
+            Self::A100 => 52,
+            Self::V100 => 58,
+            Self::A100Large => 65,
+            Self::V100Large => 74,
+            Self::H100 => 130,
+            Self::H200 => 150,
+        }
+    }
+
+    /// Whether several of them are joined fast enough to share the work of one step.
+    const fn is_linked(self) -> bool {
+        !matches!(self, Self::T4 | Self::L4 | Self::A10g | Self::L40s)
+    }
+
+    /// Whether it computes in this precision.
+    pub(super) const fn computes(self, precision: Precision) -> bool {
+        match precision {
+            Precision::Brain => !matches!(self, Self::T4 | Self::V100 | Self::V100Large),
+            Precision::Float8 => matches!(self, Self::L4 | Self::L40s | Self::H100 | Self::H200),
+            _ => true,
+        }
+    }
+}
+
+/// The GPUs that were chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) gpu: GpuType,
+    pub(super) count: u32,
+    /// Whether what is needed fits; not where the text names GPUs that are too few or too small.
+    pub(super) fits: bool,
+}
+
+/// The GPUs that a text names.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wish {
+    pub(super) gpu: Option<GpuType>,
+    /// It must have the memory of that variant.
+    pub(super) exact: bool,
+    pub(super) count: Option<u32>,
+}
+
+impl Wish {
+    fn takes(self, candidate: GpuType) -> bool {
+        let variant = |gpu: GpuType| !self.exact && gpu.variants().contains(&candidate);
+        self.gpu.is_none_or(|gpu| gpu == candidate || variant(gpu))
+    }
+}
+
+/// The cheapest GPUs that hold what is needed. A type or count that the text names is kept.
+pub(super) fn choose(need: &Need, wish: Wish) -> Choice {
+    let named = wish.gpu.is_some();
+    let suits = |gpu: &GpuType| wish.takes(*gpu) && (named || gpu.computes(need.precision));
+    let fitting = GpuType::ALL.into_iter().filter(suits).filter_map(|gpu| {
+        let holds =
+            |count: &u32| allowed(gpu, *count, need.training, named) && need.fits(gpu, *count);
+        counts(wish.count).find(holds).map(|count| Choice { gpu, count, fits: true })
+    });
+    let cost = |choice: &Choice| u64::from(choice.count) * u64::from(choice.gpu.cost());
+    let best = fitting.min_by_key(|choice| (cost(choice), choice.count));
+    let (gpu, count) = (wish.gpu.unwrap_or(GpuType::H200), wish.count.unwrap_or(MOST));
+    best.unwrap_or(Choice { gpu, count, fits: false })
+}
+
+fn counts(asked: Option<u32>) -> impl Iterator<Item = u32> {
+    let free =
+        (0..).map(|power| 1 << power).take_while(move |count| asked.is_none() && *count <= MOST);
+    asked.into_iter().chain(free)
+}
+
+/// GPUs without fast links do not train together, and only GPUs with much memory go over several machines.
+fn allowed(gpu: GpuType, count: u32, training: bool, named: bool) -> bool {
+    let joined = count == 1 || gpu.is_linked() || !training && count <= 4;
+    let spread = count <= PER_NODE || gpu.memory_mib() > 80_000;
+    named || joined && spread
+}

@@ -1,0 +1,293 @@
+//! What work needs: the base rules, GPUs that a text names, and arithmetic where it gives numbers.
+
+pub(super) mod gpu;
+pub(super) mod memory;
+
+use serde::Serialize;
+
+pub use gpu::GpuType;
+pub use memory::Term;
+
+use self::gpu::{PER_NODE, Wish};
+use self::memory::{Adapter, Need, Optimiser, Precision, Work, billions, usual_shape};
+use super::kind::WorkloadType;
+use super::models::{self, Shape};
+use super::numbers::Facts;
+use super::scan::SizeWords;
+
+/// What ML work needs. Memory, CPU and shared memory are for each machine: with up to eight GPUs there is one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sizing {
+    /// GPUs in all.
+    pub gpu_count: u32,
+    /// Their type.
+    pub gpu_type: GpuType,
+    /// MiB needed on each GPU; where nothing is computed, the whole GPU.
+    pub gpu_memory_mib: u64,
+    /// GiB of memory: the limit.
+    pub memory_gib: u64,
+    /// Thousandths of a core: the limit.
+    pub cpu_millis: u64,
+    /// GiB of `/dev/shm`.
+    pub shm_gib: u64,
+    /// How the size was found.
+    pub rule: SizingRule,
+    /// The arithmetic, where there is one.
+    pub arithmetic: Vec<Term>,
+    /// What was found, assumed and chosen, in sentences.
+    pub reasons: Vec<String>,
+    /// Whether what is needed fits on the GPUs; not where a text names GPUs that are too small.
+    pub fits: bool,
+}
+
+/// How a size was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SizingRule {
+    /// By words: "large model", "billion", "training".
+    Base,
+    /// GPUs that the text asks for.
+    Asked,
+    /// By arithmetic from numbers in the text.
+    Computed,
+}
+
+impl Sizing {
+    /// The memory as a Kubernetes quantity.
+    pub fn memory(&self) -> String {
+        format!("{}Gi", self.memory_gib)
+    }
+
+    /// The CPU as a Kubernetes quantity.
+    pub fn cpu(&self) -> String {
+        format!("{}m", self.cpu_millis)
+    }
+
+    /// The size of `/dev/shm` as a Kubernetes quantity.
+    pub fn shm(&self) -> String {
+        format!("{}Gi", self.shm_gib)
+    }
+
+    /// How many machines it takes with eight GPUs in each.
+    pub fn nodes(&self) -> u32 {
+        self.gpu_count.div_ceil(PER_NODE).max(1)
+    }
+}
+
+/// The size of ML work of a kind.
+pub(super) fn size(kind: WorkloadType, facts: &Facts, words: SizeWords) -> Sizing {
+    let base = base(kind, words);
+    let Some((work, assumed)) = work(kind, facts) else { return asked(base, facts) };
+    let computed = computed(&work, assumed, facts);
+    let only_in_words =
+        facts.parameters.as_ref().is_some_and(|parameters| parameters.in_words) && !has_more(facts);
+    if !only_in_words {
+        return computed;
+    }
+    // "7 billion" without a precision or a batch is what the base rules know: they hold.
+    let mut base = asked(base, facts);
+    base.reasons.push(format!(
+        "in 16 bits the arithmetic would give {} × {}; write a precision (\"in bf16\") or a batch size to have it computed",
+        computed.gpu_count,
+        computed.gpu_type.name()
+    ));
+    base
+}
+
+fn base(kind: WorkloadType, words: SizeWords) -> Sizing {
+    let (gpu_count, gpu_type, memory_gib, cpu_millis, why) = match words {
+        SizeWords { large: Some(word), .. } => {
+            (4, GpuType::A100, 64, 32_000, format!("\"{word}\" is written"))
+        }
+        SizeWords { training: true, .. } => {
+            (1, GpuType::A100, 32, 16_000, "\"training\" is written".to_owned())
+        }
+        _ => {
+            let why = "neither \"large model\", \"billion\" nor \"training\" is written".to_owned();
+            (1, GpuType::V100, 16, 8_000, why)
+        }
+    };
+    let reason = format!("{gpu_count} × {} and {memory_gib}Gi, because {why}", gpu_type.name());
+    Sizing {
+        gpu_count,
+        gpu_type,
+        gpu_memory_mib: gpu_type.memory_mib(),
+        memory_gib,
+        cpu_millis,
+        shm_gib: shm(gpu_count, kind.is_training() || words.training),
+        rule: SizingRule::Base,
+        arithmetic: Vec::new(),
+        reasons: vec![reason],
+        fits: true,
+    }
+}
+
+/// The base size, with the GPUs that the text asks for.
+fn asked(mut sizing: Sizing, facts: &Facts) -> Sizing {
+    let wanted = facts.gpu_memory_mib.filter(|_| facts.gpu.is_none());
+    let holding =
+        wanted.and_then(|mib| GpuType::ALL.into_iter().find(|gpu| gpu.memory_mib() >= mib));
+    let gpu_type = facts.gpu.or(holding).unwrap_or(sizing.gpu_type);
+    let gpu_count =
+        facts.gpus.unwrap_or(if facts.gpu.or(holding).is_some() { 1 } else { sizing.gpu_count });
+    if facts.gpu.is_none() && holding.is_none() && facts.gpus.is_none() {
+        return sizing;
+    }
+    if (gpu_type, gpu_count) == (sizing.gpu_type, sizing.gpu_count) && wanted.is_none() {
+        return sizing;
+    }
+    let in_node = u64::from(gpu_count.min(PER_NODE));
+    sizing.memory_gib = sizing.memory_gib.max(16 * in_node);
+    sizing.cpu_millis = sizing.cpu_millis.max(8_000 * in_node);
+    let per_gpu = if sizing.shm_gib > 2 * u64::from(sizing.gpu_count) { 4 } else { 2 };
+    sizing.shm_gib = (per_gpu * in_node).min(64);
+    sizing.reasons = vec![match wanted {
+        Some(mib) => {
+            format!("{gpu_count} × {}: the text asks for {mib} MiB of GPU memory", gpu_type.name())
+        }
+        None => format!("{gpu_count} × {}: the text asks for it", gpu_type.name()),
+    }];
+    sizing.gpu_memory_mib = wanted.filter(|_| holding.is_some()).unwrap_or(gpu_type.memory_mib());
+    (sizing.gpu_type, sizing.gpu_count, sizing.rule) = (gpu_type, gpu_count, SizingRule::Asked);
+    sizing
+}
+
+/// Whether the text says more than how many parameters there are.
+fn has_more(facts: &Facts) -> bool {
+    facts.precision.is_some()
+        || facts.batch.is_some()
+        || facts.sequence.is_some()
+        || facts.optimiser.is_some()
+}
+
+/// What is to be computed, and what was assumed; nothing where the text gives no numbers for it.
+fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
+    let mut assumed = Vec::new();
+    let mut assume = |text: String| assumed.push(text);
+    let (parameters, shape) = match (&facts.parameters, facts.model) {
+        (Some(given), _) => {
+            let known = models::shape(facts.family, given.count / 1e9);
+            let shape = known.unwrap_or_else(|| usual_shape(given.count));
+            if let (None, Shape::Layers { layers, width, .. }) = (known, shape) {
+                assume(format!("a transformer of the usual shape: {layers} layers, {width} wide"));
+            }
+            (given.count, shape)
+        }
+        (None, Some(known)) if facts.batch.is_some() || facts.precision.is_some() => {
+            assume(format!("{} has {} parameters", known.name, billions(known.millions * 1e6)));
+            (known.millions * 1e6, known.shape)
+        }
+        _ => return None,
+    };
+    let training = kind.is_training();
+    let quantised = training && matches!(facts.precision, Some(Precision::Int4 | Precision::Int8));
+    let adapter = facts.adapter.or(quantised.then_some(Adapter::Quantised)).filter(|_| training);
+    let precision = facts.precision.unwrap_or_else(|| {
+        if adapter != Some(Adapter::Quantised) {
+            assume("16 bits for each weight".to_owned());
+        }
+        Precision::Half
+    });
+    let optimiser = facts.optimiser.unwrap_or_else(|| {
+        if training {
+            assume("Adam as the optimiser".to_owned());
+        }
+        Optimiser::Adam
+    });
+    let batch = facts.batch.unwrap_or_else(|| {
+        assume("a batch of 1".to_owned());
+        1.0
+    });
+    let sequence = facts.sequence.unwrap_or_else(|| match shape {
+        Shape::Pictures { .. } => 1.0,
+        Shape::Layers { kept, .. } => {
+            let usual = if kept == 0.0 {
+                512.0
+            } else if training {
+                2048.0
+            } else {
+                4096.0
+            };
+            assume(format!("{usual} tokens in a sequence"));
+            usual
+        }
+    });
+    let checkpointing = facts.checkpointing || adapter == Some(Adapter::Quantised);
+    let batch_per_gpu = facts.batch_per_gpu;
+    let work = Work {
+        parameters,
+        shape,
+        training,
+        precision,
+        optimiser,
+        adapter,
+        checkpointing,
+        batch,
+        batch_per_gpu,
+        sequence,
+    };
+    Some((work, assumed))
+}
+
+fn computed(work: &Work, assumed: Vec<String>, facts: &Facts) -> Sizing {
+    let need = Need::of(work);
+    let choice =
+        gpu::choose(&need, Wish { gpu: facts.gpu, exact: facts.gpu_is_exact, count: facts.gpus });
+    let each = need.each_mib(choice.count);
+    let in_node = u64::from(choice.count.min(PER_NODE));
+    let per_gpu = if work.training { 32 } else { 16 };
+    // Weights pass through the memory of the machine once, in shards; what is divided over machines is, too.
+    let nodes = u64::from(choice.count.div_ceil(PER_NODE).max(1));
+    let weights_gib = (need.weights_mib() / nodes).div_ceil(1024);
+    let memory = (weights_gib + weights_gib / 4 + 8).max(per_gpu * in_node);
+    let mut reasons = vec![format!(
+        "{} on each of {} × {} with {} MiB: what is computed, 10 % more for what allocators lose, 1 GiB for the driver",
+        mib(each),
+        choice.count,
+        choice.gpu.name(),
+        choice.gpu.memory_mib()
+    )];
+    if !choice.fits {
+        let free = gpu::choose(&need, Wish::default());
+        let instead = if free.fits {
+            format!("{} × {} would hold it", free.count, free.gpu.name())
+        } else {
+            "nothing up to 1024 × h200 would hold it".to_owned()
+        };
+        reasons.push(format!(
+            "it does not fit on {} × {}: {instead}",
+            choice.count,
+            choice.gpu.name()
+        ));
+    }
+    if !choice.gpu.computes(work.precision) {
+        reasons.push(format!(
+            "{} does not compute in {}",
+            choice.gpu.name(),
+            work.precision.name()
+        ));
+    }
+    reasons.extend(assumed.into_iter().map(|text| format!("assumed: {text}")));
+    Sizing {
+        gpu_count: choice.count,
+        gpu_type: choice.gpu,
+        gpu_memory_mib: each,
+        memory_gib: memory.div_ceil(8) * 8,
+        cpu_millis: 8_000 * in_node,
+        shm_gib: shm(choice.count, work.training),
+        rule: SizingRule::Computed,
+        arithmetic: need.terms,
+        reasons,
+        fits: choice.fits,
+    }
+}
+
+/// Data loaders and NCCL pass data through `/dev/shm`: 2 GiB for each GPU, 4 where models are trained.
+fn shm(gpus: u32, training: bool) -> u64 {
+    let each = if training { 4 } else { 2 };
+    (each * u64::from(gpus.min(PER_NODE))).min(64)
+}
+
+fn mib(amount: u64) -> String {
+    format!("{amount} MiB")
+}

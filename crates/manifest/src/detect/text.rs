@@ -1,0 +1,255 @@
+//! A text in lower case that remembers where everything stood, cut into words.
+
+use std::cell::Cell;
+use std::ops::Range;
+
+use super::evidence::Place;
+
+/// A line that is shorter than this and ends without a full stop is taken for an item, not for wrapped prose.
+const WRAPPED_FROM: usize = 40;
+
+/// A text to look into.
+#[derive(Debug)]
+pub(super) struct Text<'a> {
+    /// In lower case.
+    pub(super) lower: String,
+    /// Its words and marks in order.
+    pub(super) tokens: Vec<Token>,
+    /// As it was written.
+    original: &'a str,
+    /// Where each byte of `lower` stands in `original`; absent where they are the same.
+    origin: Option<Vec<usize>>,
+    /// Where lines of `original` begin.
+    lines: Vec<usize>,
+    /// The last place that was looked up, its byte and its column, so that long lines are not counted again.
+    last: Cell<(usize, usize)>,
+    file: Option<&'a str>,
+    cell: Option<usize>,
+}
+
+/// A word or a mark: a range of the lower-case text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Token {
+    pub(super) range: Range<usize>,
+    pub(super) sort: Sort,
+}
+
+/// What a token is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    Word,
+    Mark(char),
+    /// The end of a sentence or of an item of a list.
+    Break,
+}
+
+impl<'a> Text<'a> {
+    /// Reads a text; `file` and `cell` say where it is from.
+    pub(super) fn new(original: &'a str, file: Option<&'a str>, cell: Option<usize>) -> Self {
+        let (lower, origin) = lowered(original);
+        let newlines = original.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        let lines = std::iter::once(0).chain(newlines.map(|(at, _)| at + 1)).collect();
+        let tokens = tokens(&lower);
+        Self { lower, tokens, original, origin, lines, last: Cell::default(), file, cell }
+    }
+
+    /// The word at a place of the token list; empty for marks and beyond the end.
+    pub(super) fn word(&self, index: usize) -> &str {
+        match self.tokens.get(index) {
+            Some(Token { range, sort: Sort::Word }) => &self.lower[range.clone()],
+            _ => "",
+        }
+    }
+
+    /// The mark at a place of the token list.
+    pub(super) fn mark(&self, index: usize) -> Option<char> {
+        match self.tokens.get(index)?.sort {
+            Sort::Mark(mark) => Some(mark),
+            _ => None,
+        }
+    }
+
+    /// Whether a sentence ends at this place, or the text.
+    pub(super) fn ends(&self, index: usize) -> bool {
+        self.tokens.get(index).is_none_or(|token| token.sort == Sort::Break)
+    }
+
+    /// The next word after a token, over what joins words (`fine-tune`, `batch_size`).
+    pub(super) fn after(&self, index: usize) -> Option<usize> {
+        let mut next = index + 1;
+        while matches!(self.mark(next), Some('-' | '_')) {
+            next += 1;
+        }
+        matches!(self.tokens.get(next), Some(Token { sort: Sort::Word, .. })).then_some(next)
+    }
+
+    /// The token that holds a byte of the lower-case text.
+    pub(super) fn token_at(&self, byte: usize) -> usize {
+        self.tokens.partition_point(|token| token.range.end <= byte)
+    }
+
+    /// The range of tokens that a range of bytes touches.
+    pub(super) fn tokens_of(&self, bytes: &Range<usize>) -> Range<usize> {
+        let first = self.token_at(bytes.start);
+        first..self.token_at(bytes.end.saturating_sub(1)).max(first) + 1
+    }
+
+    /// What was written at a range of the lower-case text.
+    pub(super) fn written(&self, bytes: &Range<usize>) -> &'a str {
+        let (start, end) = (self.original_byte(bytes.start), self.original_byte(bytes.end));
+        self.original.get(start..end).unwrap_or_default()
+    }
+
+    /// The line and column of a byte of the lower-case text.
+    pub(super) fn place(&self, byte: usize) -> Place {
+        let byte = self.original_byte(byte);
+        let line = self.lines.partition_point(|start| *start <= byte);
+        let start = self.lines.get(line.saturating_sub(1)).copied().unwrap_or(0);
+        let column = self.column(start, byte);
+        Place {
+            file: self.file.map(str::to_owned),
+            cell: self.cell,
+            line: Some(line),
+            column: Some(column),
+        }
+    }
+
+    /// The lines of the lower-case text with the byte at which each begins.
+    pub(super) fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        let mut at = 0;
+        self.lower.split_inclusive('\n').map(move |line| {
+            let start = at;
+            at += line.len();
+            (start, line.trim_end())
+        })
+    }
+
+    /// The column of a byte in the line that begins at `start`, from 1.
+    fn column(&self, start: usize, byte: usize) -> usize {
+        let (known, column) = self.last.get();
+        let (from, column) = if (start..=byte).contains(&known) && column > 0 {
+            (known, column)
+        } else {
+            (start, 1)
+        };
+        let column = column + self.original.get(from..byte).unwrap_or_default().chars().count();
+        self.last.set((byte, column));
+        column
+    }
+
+    fn original_byte(&self, byte: usize) -> usize {
+        match &self.origin {
+            None => byte,
+            Some(origin) => origin.get(byte).copied().unwrap_or(self.original.len()),
+        }
+    }
+}
+
+/// The lower case of a text and, where a letter changes its length, where each byte came from.
+fn lowered(text: &str) -> (String, Option<Vec<usize>>) {
+    if text.is_ascii() {
+        return (text.to_ascii_lowercase(), None);
+    }
+    let mut lower = String::with_capacity(text.len());
+    let mut origin = Vec::with_capacity(text.len());
+    for (at, letter) in text.char_indices() {
+        lower.extend(letter.to_lowercase());
+        origin.resize(lower.len(), at);
+    }
+    (lower, Some(origin))
+}
+
+fn tokens(text: &str) -> Vec<Token> {
+    let mut tokens = Vec::new();
+    let mut letters = text.char_indices().peekable();
+    let mut line_start = 0;
+    while let Some((start, letter)) = letters.next() {
+        if letter.is_alphanumeric() {
+            let mut end = start + letter.len_utf8();
+            while let Some((at, next)) = letters.peek().copied() {
+                if !next.is_alphanumeric() && !joins(text, at, next) {
+                    break;
+                }
+                end = at + next.len_utf8();
+                letters.next();
+            }
+            tokens.push(Token { range: start..end, sort: Sort::Word });
+            continue;
+        }
+        let range = start..start + letter.len_utf8();
+        let rest = &text[range.end..];
+        let sort = match letter {
+            '\n' => {
+                let line = &text[line_start..start];
+                line_start = range.end;
+                if !ends_item(line, rest) {
+                    continue;
+                }
+                Sort::Break
+            }
+            _ if letter.is_whitespace() => continue,
+            ';' | '!' | '?' => Sort::Break,
+            '.' if rest.chars().next().is_none_or(char::is_whitespace) => Sort::Break,
+            mark => Sort::Mark(mark),
+        };
+        tokens.push(Token { range, sort });
+    }
+    tokens
+}
+
+/// Whether a mark inside of a word belongs to it: `3.1`, `10,000`, `don't`.
+fn joins(text: &str, at: usize, mark: char) -> bool {
+    let before = text[..at].chars().next_back();
+    let mut after = text[at + mark.len_utf8()..].chars();
+    let digit = |letter: Option<char>| letter.is_some_and(|letter| letter.is_ascii_digit());
+    match mark {
+        '.' => digit(before) && digit(after.next()),
+        ',' => {
+            let thousands = digit(after.next()) && digit(after.next()) && digit(after.next());
+            digit(before) && thousands && !digit(after.next())
+        }
+        '\'' | '’' => after.next().is_some_and(char::is_alphabetic),
+        _ => false,
+    }
+}
+
+/// Whether a line break ends what is said, or only wraps it.
+fn ends_item(line: &str, rest: &str) -> bool {
+    let next = rest.lines().next().unwrap_or_default().trim_start();
+    line.chars().nth(WRAPPED_FROM).is_none()
+        || next.is_empty()
+        || next.starts_with(['-', '*', '#', '>', '|', '`'])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        let text = Text::new(text, None, None);
+        (0..text.tokens.len()).map(|index| text.word(index).to_owned()).collect()
+    }
+
+    #[test]
+    fn numbers_and_contractions_are_one_word() {
+        assert_eq!(words("don't Llama-3.1, 10,000"), ["don't", "llama", "", "3.1", "", "10,000"]);
+    }
+
+    #[test]
+    fn a_place_counts_letters_as_they_were_written() {
+        let text = Text::new("İstanbul\näö GPU", None, None);
+        let at = text.lower.find("gpu").unwrap();
+        assert_eq!(text.written(&(at..at + 3)), "GPU");
+        let place = text.place(at);
+        assert_eq!((place.line, place.column), (Some(2), Some(4)));
+    }
+
+    #[test]
+    fn a_wrapped_line_does_not_end_a_sentence() {
+        let wrapped =
+            Text::new("this service runs everywhere and there is no\nGPU in it", None, None);
+        assert!(wrapped.tokens.iter().all(|token| token.sort != Sort::Break));
+        let items = Text::new("gpu: none\nmemory: 4Gi", None, None);
+        assert!(items.tokens.iter().any(|token| token.sort == Sort::Break));
+    }
+}

@@ -1,0 +1,234 @@
+//! The words that point to ML work: the base keywords, which are never missed, and others.
+
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use super::kind::WorkloadType::{
+    self, Classification, Detection, Embedding, FineTuning, Generation, Inference, Segmentation,
+    Speech, Training,
+};
+
+/// The base keywords: any of them makes the work ML work, unless the text itself says that it is not.
+pub const BASE_KEYWORDS: [&str; 14] = [
+    "machine learning",
+    "deep learning",
+    "neural network",
+    "pytorch",
+    "tensorflow",
+    "computer vision",
+    "cv",
+    "object detection",
+    "image classification",
+    "nlp",
+    "model training",
+    "inference",
+    "gpu",
+    "cuda",
+];
+
+/// Alone enough for a verdict.
+pub(super) const STRONG: f64 = 0.8;
+/// Two of these are enough.
+pub(super) const MIDDLE: f64 = 0.4;
+/// Counts a little.
+pub(super) const WEAK: f64 = 0.2;
+/// Says what kind of ML work it is, once it is known to be that.
+pub(super) const HINT: f64 = 0.0;
+
+/// Words and what they say.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    /// Words in lower case; `*` at the end takes any ending. Hyphens and underscores between words do not matter.
+    pub(super) phrase: &'static str,
+    /// From 0 to 1.
+    pub(super) weight: f64,
+    /// The kind of work that they speak of.
+    pub(super) hint: Option<WorkloadType>,
+}
+
+/// The weight of a base keyword and the kind of work that it speaks of.
+pub(super) fn base(keyword: &str) -> (f64, Option<WorkloadType>) {
+    match keyword {
+        "cv" | "nlp" => (0.7, None),
+        "inference" => (0.7, Some(Inference)),
+        "object detection" => (0.9, Some(Detection)),
+        "image classification" => (0.9, Some(Classification)),
+        "model training" => (0.9, Some(Training)),
+        _ => (0.9, None),
+    }
+}
+
+impl Entry {
+    /// The name under which it counts and is shown.
+    pub(super) fn name(&self) -> &'static str {
+        match self.phrase {
+            "fine tun*" | "finetun*" => "fine-tuning",
+            "instruction tun*" | "instruct tun*" => "instruction tuning",
+            "transcri*" => "transcription",
+            "quantis*" | "quantiz*" => "quantisation",
+            phrase => phrase.trim_end_matches('*'),
+        }
+    }
+}
+
+/// Whether a word names a GPU, so that "no …" means that none is needed.
+pub(super) fn names_gpu(word: &str) -> bool {
+    matches!(word, "gpu" | "cuda" | "nvidia" | "vram" | "cudnn") || GPU_MODELS.contains(&word)
+}
+
+/// GPU models that can hardly mean anything else.
+pub(super) const GPU_MODELS: [&str; 11] = [
+    "a100", "h100", "h200", "b200", "v100", "l40s", "a10g", "a6000", "rtx4090", "rtx3090", "gh200",
+];
+
+/// The entries whose first word is this one, longest phrase first.
+pub(super) fn beginning_with(word: &str) -> &'static [Entry] {
+    BY_FIRST_WORD.get(word).map_or(&[], Vec::as_slice)
+}
+
+/// The entry of one word with any ending that this word matches.
+pub(super) fn with_beginning(word: &str) -> Option<Entry> {
+    BEGINNINGS.iter().find(|entry| word.starts_with(entry.phrase.trim_end_matches('*'))).copied()
+}
+
+static BY_FIRST_WORD: LazyLock<HashMap<&'static str, Vec<Entry>>> = LazyLock::new(|| {
+    let mut map: HashMap<_, Vec<_>> = HashMap::new();
+    for (weight, hint, phrases) in PHRASES {
+        for phrase in phrases.split(',').map(str::trim) {
+            let first = phrase.split(' ').next().unwrap_or_default();
+            map.entry(first).or_default().push(Entry { phrase, weight: *weight, hint: *hint });
+        }
+    }
+    for entries in map.values_mut() {
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.phrase.split(' ').count()));
+    }
+    map
+});
+
+const fn beginning(phrase: &'static str, weight: f64, hint: WorkloadType) -> Entry {
+    Entry { phrase, weight, hint: Some(hint) }
+}
+
+const BEGINNINGS: [Entry; 13] = [
+    beginning("finetun*", 0.5, FineTuning),
+    beginning("pretraining*", STRONG, Training),
+    beginning("retrain*", HINT, Training),
+    beginning("hyperparameter*", MIDDLE, Training),
+    beginning("classif*", HINT, Classification),
+    beginning("segment*", HINT, Segmentation),
+    beginning("detect*", HINT, Detection),
+    beginning("transcri*", MIDDLE, Speech),
+    beginning("summari*", HINT, Generation),
+    beginning("predict*", HINT, Inference),
+    beginning("deploy*", HINT, Inference),
+    beginning("quantiz*", WEAK, Inference),
+    beginning("quantis*", WEAK, Inference),
+];
+
+type Group = (f64, Option<WorkloadType>, &'static str);
+
+const PHRASES: &[Group] = &[
+    // The base keywords again, for other ways to write them.
+    (0.9, None, "machine learning, deep learning, neural network*, computer vision"),
+    (0.9, Some(Detection), "object detection"),
+    (0.9, Some(Classification), "image classification"),
+    (0.9, Some(Training), "model training"),
+    // Hardware and what drives it.
+    (STRONG, None, "nvidia, vram, cudnn, nccl, nvlink, nvenc, rocm, cudf, cupy"),
+    (
+        STRONG,
+        None,
+        "a100, a100s, h100, h100s, h200, h200s, b200, gh200, v100, v100s, l40s, a10g, a6000",
+    ),
+    (STRONG, None, "a cnn"),
+    (MIDDLE, None, "chatgpt"),
+    (MIDDLE, None, "tpu, tpus, graphics card*, mixed precision"),
+    // What it is called.
+    (
+        STRONG,
+        None,
+        "convolutional, lstm, autoencoder, autoencoders, transformer model*, vision transformer*",
+    ),
+    (
+        STRONG,
+        None,
+        "hugging face, huggingface, keras, monai, opencv, pose estimation, face recognition",
+    ),
+    (STRONG, None, "image recognition, named entity recognition, vision model*"),
+    (MIDDLE, None, "ml, artificial intelligence, jax, kubeflow, mlflow, cnn, cnns, gan, gans"),
+    (MIDDLE, None, "depth estimation, super resolution, isaac gym"),
+    (WEAK, None, "ai, data science, checkpoint, tensors, rag, batch size, early stopping"),
+    // What learns without a GPU.
+    (WEAK, None, "scikit learn, sklearn, xgboost, lightgbm, spacy"),
+    // Training.
+    (
+        STRONG,
+        Some(Training),
+        "reinforcement learning, backpropagation, horovod, deepspeed, federated learning",
+    ),
+    (
+        MIDDLE,
+        Some(Training),
+        "self supervised, distributed training, gradient descent, pre training, pre train",
+    ),
+    (MIDDLE, Some(Training), "training loop, training run, epochs, pretrain, torchrun"),
+    (HINT, Some(Training), "train, trains, training, trained"),
+    // Adapting what is there.
+    (0.5, Some(FineTuning), "fine tun*"),
+    (
+        STRONG,
+        Some(FineTuning),
+        "transfer learning, instruction tun*, qlora, peft, rlhf, dreambooth",
+    ),
+    (MIDDLE, Some(FineTuning), "instruction tuned, instruct tun*, sft, lora adapter*"),
+    // Serving.
+    (STRONG, Some(Inference), "onnx, tensorrt, vllm, torchserve, ollama, speculative decoding"),
+    (
+        STRONG,
+        Some(Inference),
+        "text generation inference, triton inference server, tensorflow serving",
+    ),
+    (MIDDLE, Some(Inference), "triton, kserve, model serving, model server*, savedmodel, kv cache"),
+    (HINT, Some(Inference), "serve, serves, serving, host, hosting, endpoint, score the, scoring"),
+    // Tasks.
+    (
+        STRONG,
+        Some(Segmentation),
+        "semantic segmentation, instance segmentation, panoptic segmentation",
+    ),
+    (STRONG, Some(Segmentation), "image segmentation, video segmentation, segment anything"),
+    (STRONG, Some(Detection), "face detection, pedestrian detection, keypoint detection"),
+    (
+        MIDDLE,
+        Some(Detection),
+        "anomaly detection, defect detection, plate detection, vehicle detection",
+    ),
+    (STRONG, Some(Classification), "sentiment analysis, text classification, audio classification"),
+    (STRONG, Some(Classification), "intent classification, zero shot classification"),
+    (
+        STRONG,
+        Some(Generation),
+        "large language model*, language model*, llm, llms, diffusion model*",
+    ),
+    (
+        STRONG,
+        Some(Generation),
+        "generative ai, image generation, text to image, text to video, machine translation",
+    ),
+    (STRONG, Some(Generation), "retrieval augmented generation"),
+    (MIDDLE, Some(Generation), "text generation, music generation, video generation"),
+    (WEAK, Some(Generation), "chatbot, chatbots"),
+    (HINT, Some(Generation), "generation, generate, generates, translation"),
+    (
+        STRONG,
+        Some(Embedding),
+        "sentence embedding*, text embedding*, image embedding*, word embedding*",
+    ),
+    (STRONG, Some(Embedding), "vector embedding*, embedding model*"),
+    (MIDDLE, Some(Embedding), "embeddings, embedding service, semantic search, similarity search"),
+    (HINT, Some(Embedding), "embed, embedding"),
+    (STRONG, Some(Speech), "speech recognition, speech to text, text to speech, voice cloning"),
+    (STRONG, Some(Speech), "diarization, diarisation"),
+    (MIDDLE, Some(Speech), "asr, tts"),
+    (HINT, Some(Speech), "speech"),
+];

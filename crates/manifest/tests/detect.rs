@@ -1,0 +1,373 @@
+//! What `detect` says of texts and files, in tables.
+
+use agentaflow_manifest::detect::{
+    BASE_KEYWORDS, Detection, EvidenceKind, File, GpuType, SizingRule, WorkloadType,
+};
+
+fn check(text: &str) -> Detection {
+    let detection = Detection::of_text(text);
+    assert!((0.0..=1.0).contains(&detection.confidence), "{text}: {}", detection.confidence);
+    assert_eq!(detection.is_ml_workload, detection.sizing.is_some(), "{text}");
+    assert_eq!(detection.is_ml_workload, detection.workload_type != WorkloadType::None, "{text}");
+    assert!(!detection.reasoning.is_empty(), "{text}");
+    detection
+}
+
+fn files(files: &[(&str, &str)]) -> Detection {
+    let files: Vec<_> = files.iter().map(|(path, content)| File::new(*path, *content)).collect();
+    Detection::of_files(&files)
+}
+
+/// Count, type, GPU memory, memory, CPU, shared memory, in one line.
+fn size(text: &str) -> String {
+    let sizing = check(text).sizing.unwrap_or_else(|| panic!("no ML work: {text}"));
+    format!(
+        "{}×{} {} {} {}",
+        sizing.gpu_count,
+        sizing.gpu_type.name(),
+        sizing.memory(),
+        sizing.cpu(),
+        sizing.shm()
+    )
+}
+
+#[test]
+fn every_base_keyword_alone_is_ml_work_in_any_case() {
+    for keyword in BASE_KEYWORDS {
+        let title: String =
+            keyword.split(' ').map(|word| word[..1].to_uppercase() + &word[1..] + " ").collect();
+        for text in [keyword.to_owned(), keyword.to_uppercase(), title, format!("x\n({keyword}),")]
+        {
+            let detection = check(&text);
+            assert!(detection.is_ml_workload, "{text}");
+            assert!(detection.detected_keywords.iter().any(|word| word == keyword), "{text}");
+        }
+    }
+}
+
+#[test]
+fn only_cv_and_nlp_must_be_whole_words() {
+    for text in ["csv", "scv", "cvs", "nlpx", "my_cv", "cv2", "unlp"] {
+        assert!(!check(text).is_ml_workload, "{text}");
+    }
+    for keyword in BASE_KEYWORDS.into_iter().filter(|keyword| !matches!(*keyword, "cv" | "nlp")) {
+        let text = format!("xx{keyword}yy");
+        assert!(check(&text).is_ml_workload, "{text}");
+    }
+}
+
+#[test]
+fn without_numbers_the_words_decide_the_size() {
+    let table = [
+        ("a large model on PyTorch", "4×a100 64Gi 32000m 8Gi"),
+        ("GPU work with a billion rows", "4×a100 64Gi 32000m 8Gi"),
+        ("Train a 7 billion parameter model with PyTorch", "4×a100 64Gi 32000m 16Gi"),
+        ("model training", "1×a100 32Gi 16000m 4Gi"),
+        ("PyTorch Training", "1×a100 32Gi 16000m 4Gi"),
+        ("inference", "1×v100 16Gi 8000m 2Gi"),
+        ("object detection with YOLO", "1×v100 16Gi 8000m 2Gi"),
+        ("Train a ResNet-50 with PyTorch", "1×v100 16Gi 8000m 4Gi"),
+    ];
+    for (text, expected) in table {
+        assert_eq!(size(text), expected, "{text}");
+        assert_eq!(check(text).sizing.unwrap().rule, SizingRule::Base, "{text}");
+    }
+}
+
+#[test]
+fn gpus_that_a_text_asks_for_are_kept() {
+    let table = [
+        ("PyTorch training on 8 A100 GPUs", 8, GpuType::A100),
+        ("PyTorch training on 8xA100 80GB", 8, GpuType::A100Large),
+        ("deep learning, 2 x H100", 2, GpuType::H100),
+        ("deep learning on one NVIDIA T4", 1, GpuType::T4),
+        ("computer vision on two GPUs", 2, GpuType::V100),
+        ("nvidia.com/gpu: 4", 4, GpuType::V100),
+        ("inference with 24 GB of VRAM", 1, GpuType::L4),
+        ("inference, GPU memory: 40 GB", 1, GpuType::L40s),
+        ("no more than 4 GPUs", 1, GpuType::V100),
+    ];
+    for (text, count, gpu) in table {
+        let sizing = check(text).sizing.unwrap();
+        assert_eq!((sizing.gpu_count, sizing.gpu_type), (count, gpu), "{text}");
+    }
+}
+
+#[test]
+fn parameters_with_a_precision_are_computed_and_shown() {
+    // Text, GPUs, and the first line of the arithmetic.
+    let table = [
+        ("Serve a 70B model in bf16", "2×a100-80gb", "weights: 70B × 2 bytes (bf16) = 133515 MiB"),
+        ("Serve Llama-3 70B in bf16", "2×a100-80gb", "weights: 70B × 2 bytes (bf16) = 133515 MiB"),
+        ("Serve Llama-3 8B in fp16", "1×l4", "weights: 8B × 2 bytes (fp16) = 15259 MiB"),
+        (
+            "Serve Llama-3 8B in int4",
+            "1×t4",
+            "weights: 8B × 0.5625 bytes (4 bits with scales) = 4292 MiB",
+        ),
+        ("Serve Llama 3.1 405B in fp8", "4×h200", "weights: 405B × 1 bytes (fp8) = 386239 MiB"),
+        (
+            "Full fine-tuning of a 7B model in bf16",
+            "2×a100-80gb",
+            "weights: 7B × 2 bytes (16 bits) = 13352 MiB",
+        ),
+        (
+            "QLoRA fine-tuning of Llama 70B",
+            "1×a100-80gb",
+            "weights: 70B × 0.5625 bytes (frozen, 4 bits with scales) = 37551 MiB",
+        ),
+    ];
+    for (text, gpus, arithmetic) in table {
+        let detection = check(text);
+        let sizing = detection.sizing.as_ref().unwrap();
+        assert_eq!(sizing.rule, SizingRule::Computed, "{text}");
+        let chosen = format!("{}×{}", sizing.gpu_count, sizing.gpu_type.name());
+        assert_eq!(chosen, gpus, "{text}: {:#?}", detection.reasoning);
+        assert!(
+            detection.reasoning.iter().any(|line| line == arithmetic),
+            "{text}: {:#?}",
+            detection.reasoning
+        );
+        assert!(sizing.fits && sizing.gpu_memory_mib <= sizing.gpu_type.memory_mib(), "{text}");
+    }
+}
+
+#[test]
+fn training_with_adam_takes_sixteen_bytes_a_parameter_in_every_precision() {
+    for precision in ["bf16", "fp16", "fp32"] {
+        let text = format!("Train a 1B parameter model in {precision} with AdamW");
+        let sizing = check(&text).sizing.unwrap();
+        let states: u64 = sizing.arithmetic.iter().take(3).map(|term| term.mib).sum();
+        assert!((15_258..=15_262).contains(&states), "{text}: {states}");
+    }
+    let less = |text: &str| {
+        check(text).sizing.unwrap().arithmetic.iter().map(|term| term.mib).sum::<u64>()
+    };
+    let adam = less("Train a 1B parameter model in bf16 with AdamW");
+    assert!(less("Train a 1B parameter model in bf16 with adamw 8bit") < adam);
+    assert!(less("Train a 1B parameter model in bf16 with SGD") < adam);
+    assert!(less("Fine-tune a 1B parameter model in bf16 with LoRA") < adam);
+}
+
+#[test]
+fn a_larger_batch_and_a_longer_sequence_take_more() {
+    let memory = |batch: u32, sequence: u32| {
+        let text = format!(
+            "Train a 1B parameter model, bf16, batch size {batch}, sequence length {sequence}"
+        );
+        let terms = check(&text).sizing.unwrap().arithmetic;
+        terms.iter().map(|term| term.mib).sum::<u64>()
+    };
+    assert!(memory(1, 1024) < memory(2, 1024));
+    assert!(memory(2, 1024) < memory(2, 2048));
+}
+
+#[test]
+fn gpus_that_are_too_small_are_kept_and_said_not_to_fit() {
+    let detection = check("Serve Llama-3 70B in bf16 on one T4 GPU");
+    let sizing = detection.sizing.as_ref().unwrap();
+    assert_eq!((sizing.gpu_count, sizing.gpu_type, sizing.fits), (1, GpuType::T4, false));
+    assert!(
+        detection.reasoning.iter().any(|line| line.contains("does not fit on 1 × t4")),
+        "{detection:#?}"
+    );
+}
+
+#[test]
+fn a_named_chip_is_taken_with_the_memory_that_is_needed() {
+    let table = [
+        ("Serve Llama-3 70B in bf16 on 2 A100", 2, GpuType::A100Large, true),
+        ("Serve Llama-3 70B in bf16 on 2 A100 40GB", 2, GpuType::A100, false),
+        ("Serve Llama-3 8B in bf16 on an A100", 1, GpuType::A100, true),
+    ];
+    for (text, count, gpu, fits) in table {
+        let sizing = check(text).sizing.unwrap();
+        assert_eq!((sizing.gpu_count, sizing.gpu_type, sizing.fits), (count, gpu, fits), "{text}");
+    }
+    let old = check("Serve Llama-3 8B in bf16 on two V100");
+    assert!(old.reasoning.iter().any(|line| line == "v100 does not compute in bf16"), "{old:#?}");
+}
+
+#[test]
+fn what_a_readme_says_of_cpus_does_not_clear_the_code_beside_it() {
+    let code = ("train.py", "import torch\n");
+    assert!(files(&[("README.md", "CPU only machines are slow here"), code]).is_ml_workload);
+    assert!(!files(&[("README.md", "No GPU is needed."), code]).is_ml_workload);
+    assert!(!files(&[("requirements.txt", "torch==2.3.0+cpu\n"), code]).is_ml_workload);
+}
+
+#[test]
+fn numbers_of_different_projects_are_not_mixed() {
+    let detection = files(&[
+        ("a/train.md", "Training of a 1B model in bf16 with AdamW, PyTorch"),
+        ("b/serve.md", "Serve a 70B model, batch size 512"),
+    ]);
+    let sizing = detection.sizing.unwrap();
+    assert!(sizing.arithmetic[0].formula.starts_with("1B"), "{:?}", sizing.arithmetic);
+    assert!(sizing.reasons.iter().any(|line| line.contains("files in a,")), "{:?}", sizing.reasons);
+}
+
+#[test]
+fn a_batch_of_pictures_is_computed_from_the_models_name() {
+    let sizing = check("Train a ResNet-50 with PyTorch in fp32, batch size 256").sizing.unwrap();
+    assert_eq!(sizing.rule, SizingRule::Computed);
+    let activations = sizing.arithmetic.iter().find(|term| term.name == "activations").unwrap();
+    assert_eq!(activations.mib, 256 * 90);
+}
+
+#[test]
+fn a_negation_clears_the_verdict_and_says_so() {
+    let table = [
+        ("no GPU needed", "no GPU needed"),
+        ("Machine learning with small trees, no GPU required", "no GPU required"),
+        ("a PyTorch model, CPU only", "CPU only"),
+        ("PyTorch inference runs on the CPU", "runs on the CPU"),
+        ("without a GPU", "without a GPU"),
+        ("It does not use CUDA", "not use CUDA"),
+        ("We use rules instead of machine learning", "instead of machine learning"),
+        ("Machine learning is out of scope", "Machine learning is out of scope"),
+        ("for non-GPU nodes", "non-GPU nodes"),
+        ("gpu: none", "gpu: none"),
+        ("nvidia.com/gpu: 0", "gpu: 0"),
+        ("torch==2.3.0+cpu\ntransformers==4.41", "+cpu"),
+    ];
+    for (text, words) in table {
+        let detection = check(text);
+        assert!(!detection.is_ml_workload, "{text}");
+        let cleared = detection.cleared_by.unwrap_or_else(|| panic!("{text}: not said"));
+        assert!(cleared.contains(words), "{text}: {cleared}");
+        assert!(detection.reasoning[0].contains(words), "{text}: {:?}", detection.reasoning);
+    }
+}
+
+#[test]
+fn what_only_sounds_like_a_negation_clears_nothing() {
+    for text in [
+        "This cannot run without a GPU",
+        "Without a GPU it would take weeks",
+        "No GPU sharing, please",
+        "No GPU quota is left",
+        "No more than 4 GPUs",
+        "not only PyTorch",
+        "if no GPU is available it falls back to the CPU",
+        "no GPU for the tests, but PyTorch training in the cluster",
+        "My laptop has no GPU, so PyTorch runs elsewhere",
+        "no longer CPU only: CUDA",
+        "CPU only is too slow; it needs a GPU",
+        "device: cuda:0",
+    ] {
+        assert!(check(text).is_ml_workload, "{text}");
+    }
+}
+
+#[test]
+fn names_of_models_and_words_beyond_the_base_count() {
+    let table = [
+        ("Fine-tune Llama-3 8B", WorkloadType::FineTuning),
+        ("YOLOv8 on 24 camera streams", WorkloadType::Detection),
+        ("Stable Diffusion web service", WorkloadType::Generation),
+        ("Whisper large-v3 for meetings", WorkloadType::Speech),
+        ("sentence-embeddings of abstracts", WorkloadType::Embedding),
+        ("semantic segmentation of roofs", WorkloadType::Segmentation),
+        ("vLLM deployment", WorkloadType::Inference),
+        ("machine-learning lab", WorkloadType::General),
+    ];
+    for (text, kind) in table {
+        assert_eq!(check(text).workload_type, kind, "{text}");
+    }
+}
+
+#[test]
+fn evidence_says_where() {
+    let detection = files(&[("a/README.md", "# Shop\n\nIt uses\nour GPU and a GPU.\n")]);
+    let [found] = detection.evidence.as_slice() else { panic!("{:?}", detection.evidence) };
+    assert_eq!(found.place.to_string(), "a/README.md:4:5");
+    assert_eq!((found.found.as_str(), found.times, found.kind), ("GPU", 2, EvidenceKind::Keyword));
+    assert_eq!(check("wéb GPU").evidence[0].place.to_string(), "line 1, column 5");
+}
+
+#[test]
+fn files_of_a_project_are_read_for_what_they_are() {
+    let table: [(&str, &str, &str); 8] = [
+        ("requirements.txt", "flask\ntorch\n", "torch"),
+        ("requirements-dev.txt", "vllm[extra]>=0.5 ; python_version > '3.9'\n", "vllm"),
+        ("pyproject.toml", "dependencies = [\n  \"diffusers>=0.2\",\n]\n", "diffusers"),
+        ("environment.yml", "dependencies:\n  - transformers=4.41\n", "transformers"),
+        ("src/main.py", "import os\nfrom ultralytics import YOLO\n", "ultralytics"),
+        ("Dockerfile", "FROM python:3.12\nRUN pip install --no-cache-dir peft && true\n", "peft"),
+        ("weights/model.safetensors", "", ".safetensors"),
+        ("kernel.cu", "__global__ void f() {}", ".cu"),
+    ];
+    for (path, content, word) in table {
+        let detection = files(&[(path, content)]);
+        assert!(detection.is_ml_workload, "{path}");
+        assert!(
+            detection.detected_keywords.iter().any(|found| found == word),
+            "{path}: {detection:?}"
+        );
+    }
+    for (path, content) in [
+        ("requirements.txt", "flask\n# torchlight theme\nrequests\n"),
+        ("README.md", "Light your torch"),
+        ("src/main.py", "import csv\nimport os\n"),
+        ("requirements.txt", "scikit-learn\n"),
+    ] {
+        assert!(!files(&[(path, content)]).is_ml_workload, "{path}: {content}");
+    }
+}
+
+#[test]
+fn a_notebook_is_read_cell_by_cell_and_a_broken_one_as_text() {
+    let notebook = r##"{"cells": [
+        {"cell_type": "markdown", "source": "# Demo"},
+        {"cell_type": "code", "source": ["import os\n", "import torch\n"], "outputs": [{"text": "gpu"}]},
+        {"cell_type": "code", "source": 7}
+    ]}"##;
+    let detection = files(&[("demo.ipynb", notebook)]);
+    let [found] = detection.evidence.as_slice() else { panic!("{:?}", detection.evidence) };
+    assert_eq!(found.place.to_string(), "demo.ipynb[cell 2]:2:8");
+    let broken = files(&[("demo.ipynb", "{\"cells\": [ import torch on a GPU")]);
+    assert!(broken.is_ml_workload);
+    assert!(
+        broken.reasoning.iter().any(|line| line.contains("demo.ipynb is not a notebook")),
+        "{broken:?}"
+    );
+    let deep = "[".repeat(100_000);
+    assert!(!files(&[("deep.ipynb", &deep)]).is_ml_workload);
+}
+
+#[test]
+fn words_that_may_mean_something_else_make_less_sure() {
+    for text in ["Upload your CV as a PDF", "Type inference", "barracuda"] {
+        let detection = check(text);
+        assert!(
+            detection.is_ml_workload && detection.confidence < 0.5,
+            "{text}: {}",
+            detection.confidence
+        );
+    }
+    assert!(check("PyTorch and CUDA").confidence > 0.95);
+}
+
+#[test]
+fn the_report_has_the_fields_that_programs_rely_on() {
+    let value = serde_json::to_value(check("Serve Llama-3 8B in fp16").report()).unwrap();
+    assert_eq!(value["is_ml_workload"], true);
+    assert_eq!(value["workload_type"], "inference");
+    assert_eq!((&value["gpu_count"], &value["gpu_type"]), (&1.into(), &"l4".into()));
+    assert!(value["gpu_memory_mib"].as_u64().unwrap() > 15_000);
+    assert_eq!(
+        (&value["memory"], &value["cpu"], &value["shm"]),
+        (&"32Gi".into(), &"8000m".into(), &"2Gi".into())
+    );
+    assert!(
+        value["confidence"].is_f64()
+            && value["detected_keywords"].is_array()
+            && value["reasoning"].is_string()
+    );
+    let none = serde_json::to_value(check("a blog").report()).unwrap();
+    assert_eq!(none["gpu_count"], 0);
+    for field in ["gpu_type", "memory", "cpu", "shm"] {
+        assert!(none[field].is_null(), "{field}");
+    }
+}
