@@ -3,5 +3,5 @@
 //!
 //! Pure: text and values in, objects and findings out. Files and clusters are the business of the command line.
 
-
+pub mod lint;
 pub mod yaml;

@@ -64,7 +64,9 @@ pub enum Problem {
         first: Place,
     },
     /// An alias refers to nothing.
-    #[error("`*{name}` refers to an anchor that is not defined above; write `&{name}` before what it should stand for")]
+    #[error(
+        "`*{name}` refers to an anchor that is not defined above; write `&{name}` before what it should stand for"
+    )]
     UnknownAnchor {
         /// Its name.
         name: String,
@@ -91,7 +93,9 @@ pub enum Problem {
         limit: usize,
     },
     /// A key is a list or a mapping.
-    #[error("a key must be plain text, not a list or a mapping; `{{{{ … }}}}` has to be rendered or put in quotes first")]
+    #[error(
+        "a key must be plain text, not a list or a mapping; `{{{{ … }}}}` has to be rendered or put in quotes first"
+    )]
     KeyNotText,
     /// A merge key has something else than mappings.
     #[error("`<<` merges mappings: write an alias of a mapping, or a list of them")]
@@ -119,7 +123,9 @@ impl YamlError {
 pub(super) fn scan(error: &ScanError, text: &str, depth: usize) -> YamlError {
     let marker = error.marker();
     let place = Place { line: marker.line().max(1), column: marker.col() + 1 };
-    if let Some(tab) = indenting_tab(text, place.line) {
+    // A value may go on in the next line, so that a tab there is noticed at the end of this one.
+    let last = place.line + usize::from(matches!(error.kind(), ErrorKind::TabInPlainScalar));
+    if let Some(tab) = indenting_tab(text, place.line, last) {
         return YamlError::at(tab, Problem::Tab);
     }
     let problem = match error.kind() {
@@ -129,10 +135,10 @@ pub(super) fn scan(error: &ScanError, text: &str, depth: usize) -> YamlError {
     YamlError::at(place, problem)
 }
 
-/// The first place where a tab indents, on the line of an error or on the one before it.
-fn indenting_tab(text: &str, line: usize) -> Option<Place> {
+/// The first place where a tab indents, on the line before an error or on those up to the last.
+fn indenting_tab(text: &str, line: usize, last: usize) -> Option<Place> {
     let first = line.saturating_sub(1).max(1);
-    text.lines().enumerate().skip(first - 1).take(line + 1 - first).find_map(|(index, line)| {
+    text.lines().enumerate().skip(first - 1).take(last + 1 - first).find_map(|(index, line)| {
         let indent = line.len() - line.trim_start().len();
         let tab = line[..indent].find('\t')?;
         Some(Place { line: index + 1, column: tab + 1 })
@@ -143,6 +149,7 @@ fn words(kind: &ErrorKind) -> String {
     let said = match kind {
         ErrorKind::TabInIndentation
         | ErrorKind::TabInBlockIndentation
+        | ErrorKind::TabInPlainScalar
         | ErrorKind::TabNotAllowed => "a tab cannot stand here; use spaces",
         ErrorKind::MappingValueNotAllowed => {
             "a `:` cannot stand here: is a line indented too far, or should the text be in quotes?"
@@ -185,10 +192,13 @@ fn words(kind: &ErrorKind) -> String {
 
 /// Refuses what no text has: control characters other than tabs and line ends.
 pub(super) fn refuse_binary(text: &str) -> Result<(), YamlError> {
-    let odd = |byte: u8| byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r');
-    let Some(at) = text.bytes().position(odd) else { return Ok(()) };
-    let byte = text.as_bytes()[at];
-    Err(YamlError::at(place_of(text.as_bytes(), at), Problem::Binary { byte }))
+    binary(text.as_bytes()).map_or(Ok(()), Err)
+}
+
+fn binary(bytes: &[u8]) -> Option<YamlError> {
+    let odd = |byte: &u8| *byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r');
+    let at = bytes.iter().position(odd)?;
+    Some(YamlError::at(place_of(bytes, at), Problem::Binary { byte: bytes[at] }))
 }
 
 /// What to say about bytes of which only the first `valid` are UTF-8.
@@ -197,9 +207,8 @@ pub(super) fn not_utf8(bytes: &[u8], valid: usize) -> YamlError {
         return YamlError { place: None, problem: Problem::Utf16 };
     }
     let byte = bytes.get(valid).copied().unwrap_or_default();
-    let zero = bytes.contains(&0);
-    let problem = if zero { Problem::Binary { byte } } else { Problem::NotUtf8 { byte } };
-    YamlError::at(place_of(bytes, valid), problem)
+    let other = || YamlError::at(place_of(bytes, valid), Problem::NotUtf8 { byte });
+    binary(bytes).unwrap_or_else(other)
 }
 
 fn place_of(bytes: &[u8], at: usize) -> Place {

@@ -11,11 +11,14 @@ mod node;
 mod reader;
 mod scalar;
 
-pub use decode::{DecodeError, nearest};
 pub(crate) use decode::path_text;
+pub use decode::{DecodeError, nearest};
 pub use error::{Problem, YamlError};
 pub use node::{Content, Entry, Node, Scalar};
 pub use scalar::Oddity;
+pub(crate) use scalar::is_plain_text;
+
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -86,6 +89,8 @@ pub struct Document {
     pub value: Value,
     /// How and where it says it.
     pub root: Node,
+    /// Where its text begins: at its `---`, or at its first letter.
+    pub start: usize,
     /// The comments before and in it, in order.
     pub comments: Vec<Comment>,
     /// What other tools may read differently.
@@ -119,6 +124,14 @@ impl<T: AsRef<str>> AsStep for T {
 }
 
 impl Document {
+    /// A document that was not read from text and has no places.
+    pub fn from_value(value: Value) -> Self {
+        let content = Arc::new(Content::Scalar(Scalar::Plain));
+        let place = Place { line: 1, column: 1 };
+        let root = Node { place, span: 0..0, content, alias: false };
+        Self { value, root, start: 0, comments: Vec::new(), notes: Vec::new() }
+    }
+
     /// Where the thing at a path is written: its key if it has one, else the value itself. Items of lists are named by
     /// their number: `["spec", "containers", "0", "image"]`. Where the path ends early, the place of the last thing
     /// that is there, so that a message about something missing points at what lacks it.

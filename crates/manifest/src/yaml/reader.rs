@@ -111,6 +111,7 @@ struct Reader<'t> {
     comments: Vec<Comment>,
     notes: Vec<Note>,
     root: Option<Built>,
+    start: usize,
     documents: Vec<Document>,
 }
 
@@ -126,6 +127,7 @@ impl<'t> Reader<'t> {
             comments: Vec::new(),
             notes: Vec::new(),
             root: None,
+            start: 0,
             documents: Vec::new(),
         }
     }
@@ -152,6 +154,7 @@ impl<'t> Reader<'t> {
                 let name = name.into_owned();
                 return Err(YamlError::at(place, Problem::UnknownAnchor { name }));
             }
+            Event::DocumentStart(..) => self.start = bytes.start,
             Event::DocumentEnd => self.end_document(),
             _ => {}
         }
@@ -273,10 +276,8 @@ impl<'t> Reader<'t> {
         if anchor == 0 {
             return Ok(());
         }
-        let cost = Cost {
-            nodes: self.cost.nodes - before.nodes,
-            bytes: self.cost.bytes - before.bytes,
-        };
+        let cost =
+            Cost { nodes: self.cost.nodes - before.nodes, bytes: self.cost.bytes - before.bytes };
         self.charge(cost, node.place)?;
         let content = Arc::clone(&node.content);
         self.anchors.insert(anchor, Anchored { value: value.clone(), content, cost });
@@ -325,7 +326,8 @@ impl<'t> Reader<'t> {
         let notes = std::mem::take(&mut self.notes);
         match self.root.take() {
             Some(Built { node, value }) if !value.is_null() => {
-                self.documents.push(Document { value, root: node, comments, notes });
+                let start = self.start;
+                self.documents.push(Document { value, root: node, start, comments, notes });
             }
             _ => {}
         }

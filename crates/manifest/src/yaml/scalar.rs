@@ -9,16 +9,22 @@ use super::Problem;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Oddity {
     /// `yes`, `no`, `on`, `off` and the like.
-    #[error("`{0}` is text here, and true or false for tools that read YAML 1.1, `kubectl` among them; put it in quotes, or write true or false")]
+    #[error(
+        "`{0}` is text here, and true or false for tools that read YAML 1.1, `kubectl` among them; put it in quotes, or write true or false"
+    )]
     Truth(String),
     /// `0644`.
-    #[error("`{0}` is an octal number, {1}, as for `kubectl`; tools that read YAML 1.2 take it for a decimal one")]
+    #[error(
+        "`{0}` is an octal number, {1}, as for `kubectl`; tools that read YAML 1.2 take it for a decimal one"
+    )]
     Octal(String, Number),
     /// An integer of more than 64 bits.
     #[error("`{0}` is larger than any integer a field can hold, and is kept as text")]
     Large(String),
     /// `1_000`, `.inf`, `.nan`.
-    #[error("`{0}` is text here, and a number for some other tools; put it in quotes if text is meant")]
+    #[error(
+        "`{0}` is text here, and a number for some other tools; put it in quotes if text is meant"
+    )]
     Number(String),
 }
 
@@ -127,4 +133,9 @@ fn is_float(digits: &str) -> bool {
         && all_digits(whole)
         && all_digits(fraction)
         && !(whole.is_empty() && fraction.is_empty())
+}
+
+/// Whether an unquoted scalar is text for everybody.
+pub(crate) fn is_plain_text(text: &str) -> bool {
+    matches!(plain(text), (Value::String(_), None))
 }

@@ -79,7 +79,9 @@ fn what_other_tools_read_differently_is_noted() {
 
 #[test]
 fn every_path_has_its_line_and_column() {
-    let document = one("# a pod\nspec:\n  containers:\n  - name: a\n    image: \"b\" # c\n  -   name: d\n    # e\n    args: [x, {y: z}]\n");
+    let document = one(
+        "# a pod\nspec:\n  containers:\n  - name: a\n    image: \"b\" # c\n  -   name: d\n      # e\n      args: [x, {y: z}]\n",
+    );
     let place = |path: &[&str]| {
         let place = document.place(path);
         (place.line, place.column)
@@ -88,7 +90,7 @@ fn every_path_has_its_line_and_column() {
     assert_eq!(place(&["spec"]), (2, 1));
     assert_eq!(place(&["spec", "containers", "0", "image"]), (5, 5));
     assert_eq!(place(&["spec", "containers", "1"]), (6, 7));
-    assert_eq!(place(&["spec", "containers", "1", "args", "1", "y"]), (8, 16));
+    assert_eq!(place(&["spec", "containers", "1", "args", "1", "y"]), (8, 18));
     assert_eq!(place(&["spec", "containers", "1", "missing", "more"]), (6, 7));
 }
 
@@ -148,7 +150,10 @@ fn what_is_wrong_is_said_with_its_line() {
         (b"\xff\xfea\x00", "it is UTF-16 text; save it as UTF-8"),
         (b"a:\n\tb: 1\n", "line 2, column 1: a tab cannot indent YAML; use spaces"),
         (b"a:\n  b: 1\n\tc: 1\n", "line 3, column 1: a tab cannot indent YAML"),
-        (b"a: 1\nb: 2\na: 3\n", "line 3, column 1: the key `a` is here for the second time; the first is in line 1"),
+        (
+            b"a: 1\nb: 2\na: 3\n",
+            "line 3, column 1: the key `a` is here for the second time; the first is in line 1",
+        ),
         (b"a: *b\n", "line 1, column 4: `*b` refers to an anchor that is not defined above"),
         (b"a: &a [*a]\n", "line 1, column 8: this alias refers to what it stands in"),
         (b"[a]: 1\n", "line 1, column 1: a key must be plain text"),
@@ -162,7 +167,10 @@ fn what_is_wrong_is_said_with_its_line() {
     for (bytes, said) in table {
         let text = String::from_utf8_lossy(bytes).into_owned();
         let error = refused(bytes);
-        assert!(error.starts_with(said) || error.ends_with(said) || error.contains(said), "{text:?}: {error}");
+        assert!(
+            error.starts_with(said) || error.ends_with(said) || error.contains(said),
+            "{text:?}: {error}"
+        );
     }
 }
 
