@@ -8,6 +8,7 @@ mod explain;
 mod guardian;
 mod jobs;
 mod kubernetes;
+mod lint;
 mod logs;
 mod monitor;
 mod nodes;
@@ -45,6 +46,7 @@ pub(crate) enum Command {
     Explain(explain::Args),
     #[command(name = "what-if")]
     WhatIf(Box<explain::WhatIfArgs>),
+    Lint(Box<lint::Args>),
     Context(context::Args),
     Server(Box<server::Args>),
     Agent(Box<agent::Args>),
@@ -63,6 +65,7 @@ impl Command {
             Self::Run(args) => {
                 return Ok(run::run(&args).unwrap_or_else(|error| own_failure(&error)));
             }
+            Self::Lint(args) => return lint::run(&args),
             Self::Up(args) => up::run(&args),
             Self::Submit(args) => submit::run(&args),
             Self::Logs(args) => logs::run(&args),

@@ -7,6 +7,9 @@ use crate::yaml::{Document, Limits, read_text};
 /// How often to look again: one fix may uncover what another rule wants.
 const ROUNDS: usize = 8;
 
+/// How the ids of rules about names and types of fields begin.
+const FIELDS: &str = "AF7";
+
 /// What fixing came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
@@ -53,15 +56,32 @@ fn round(
         let start = if number == 0 { 0 } else { document.start };
         let end = documents.get(number + 1).map_or(text.len(), |next| next.start);
         let mut slice = text.get(start..end).unwrap_or_default().to_owned();
-        for finding in findings.iter().filter(|finding| finding.document == number) {
-            if let Some(new) = with_fix(&slice, finding) {
-                slice = new;
-                mended.push((finding.rule.id, finding.object.clone()));
-            }
+        let here = findings.iter().filter(|finding| finding.document == number);
+        let (fields, others): (Vec<&Finding>, Vec<&Finding>) =
+            here.partition(|finding| finding.rule.id.starts_with(FIELDS));
+        // A misspelt field looks missing to all other rules, so that these wait until it has its name.
+        if !mend(&mut slice, &fields, mended) {
+            mend(&mut slice, &others, mended);
         }
         whole.push_str(&slice);
     }
     if documents.is_empty() { text.to_owned() } else { whole }
+}
+
+/// Mends what can be mended of some findings, and says whether that was anything.
+fn mend(
+    text: &mut String,
+    findings: &[&Finding],
+    mended: &mut Vec<(&'static str, String)>,
+) -> bool {
+    let before = mended.len();
+    for finding in findings {
+        if let Some(new) = with_fix(text, finding) {
+            *text = new;
+            mended.push((finding.rule.id, finding.object.clone()));
+        }
+    }
+    mended.len() > before
 }
 
 /// The text with all of a fix, or nothing.

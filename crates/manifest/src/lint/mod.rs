@@ -5,6 +5,7 @@
 //! where something stands in the text, whether a comment silences it and how a fix is carried out is common to all.
 
 mod amount;
+mod diff;
 mod edit;
 mod emit;
 mod fix;
@@ -23,6 +24,7 @@ use serde_json::Value;
 
 use crate::yaml::{self, Document, Place, path_text};
 
+pub use diff::diff;
 pub use fix::{Fixed, fix};
 pub use machine::{CommonMachines, Machine, Machines};
 pub use operation::Operation;

@@ -168,6 +168,9 @@ fn words(kind: &ErrorKind) -> String {
             "this line has no `:` after its key"
         }
         ErrorKind::UnclosedQuotedScalar => "a quote is opened and never closed",
+        ErrorKind::InvalidQuotedScalarIndent => {
+            "text in quotes goes on in a line that is not indented: is a quote opened and never closed?"
+        }
         ErrorKind::InvalidIndentation => "this line is indented in a way that fits no line above",
         ErrorKind::UnexpectedEofFlowSequence => "a `[` is opened and never closed",
         ErrorKind::UnexpectedEofFlowMapping => "a `{` is opened and never closed",

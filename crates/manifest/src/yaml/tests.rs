@@ -160,7 +160,7 @@ fn what_is_wrong_is_said_with_its_line() {
         (b"image: {{ .Values.image }}\n", "line 1, column 9: a key must be plain text"),
         (b"<<: 3\n", "line 1, column 5: `<<` merges mappings"),
         (b"a: !!int x\n", "`x` is tagged as int and is none"),
-        (b"a: \"b\n", "a quote is opened and never closed"),
+        (b"a: \"b\n", "is a quote opened and never closed?"),
         (b"a: b: c\n", "line 1, column 5: a `:` cannot stand here"),
         (b"a: [1, 2\n", "a `[` is opened and never closed"),
     ];
