@@ -139,7 +139,7 @@ impl Editor<'_> {
         };
         let Some(last) = entries.iter().rfind(|entry| !entry.merged) else {
             let inside = node.span.start + 1;
-            return Some(self.replaced(inside, node.span.end - 1, &entry(true)));
+            return Some(self.replaced(inside, node.span.end.saturating_sub(1), &entry(true)));
         };
         let quoted = self.text.get(last.span.clone())?.starts_with('"');
         let margin = layout::indent_before(self.text, last.span.start);
@@ -150,8 +150,8 @@ impl Editor<'_> {
     }
 
     fn append(&self, path: &[String], value: &Value) -> Option<String> {
-        let list = Value::Array(vec![value.clone()]);
-        let Some(node) = self.document.node(path) else { return self.add(path, &list) };
+        let whole = Value::Array(vec![value.clone()]);
+        let Some(node) = self.document.node(path) else { return self.add(path, &whole) };
         match &*node.content {
             Content::Sequence { items, flow: true } => {
                 let (at, comma) = match items.last() {
@@ -166,7 +166,7 @@ impl Editor<'_> {
                 let line = emit::item(value, indent, layout::newline(self.text));
                 Some(self.with_line_after(node.end(), &format!("{}- {line}", " ".repeat(indent))))
             }
-            Content::Scalar(_) => self.fill(path, node, &list),
+            Content::Scalar(_) => self.fill(path, node, &whole),
             Content::Mapping { .. } => None,
         }
     }
@@ -196,7 +196,7 @@ impl Editor<'_> {
         }
         let begin = layout::line_start(self.text, start);
         let finish = layout::next_line(self.text, end);
-        let margin = &self.text[begin..start];
+        let margin = self.text.get(begin..start)?;
         let newline = layout::newline(self.text);
         let kept = layout::comment_after(self.text, end)
             .map_or(String::new(), |comment| format!("{margin}{comment}{newline}"));
@@ -221,7 +221,8 @@ impl Editor<'_> {
     fn with_line_after(&self, end: usize, line: &str) -> String {
         let newline = layout::newline(self.text);
         let at = layout::next_line(self.text, end);
-        let before = if at > 0 && !self.text[..at].ends_with('\n') { newline } else { "" };
+        let ended = self.text.get(..at).is_some_and(|text| text.is_empty() || text.ends_with('\n'));
+        let before = if ended { "" } else { newline };
         self.replaced(at, at, &format!("{before}{line}{newline}"))
     }
 

@@ -2,12 +2,12 @@
 //! [`Machines`] is what rules ask.
 
 /// What a machine type offers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// How many GPUs it has.
     pub gpus: u32,
     /// The model of its GPUs, in small letters: `a100`.
-    pub model: &'static str,
+    pub model: String,
     /// CPUs in all, in thousandths.
     pub cpu_milli: u64,
     /// Memory in all, in MiB.
@@ -83,7 +83,7 @@ impl Machines for CommonMachines {
         let (cpu_milli, memory_mib) = (cpus * 1000, gibibytes * 1024);
         Some(Machine {
             gpus,
-            model,
+            model: model.to_owned(),
             cpu_milli,
             memory_mib,
             allocatable_cpu_milli: cpu_milli - reserved_cpu_milli(cpus),

@@ -206,7 +206,7 @@ struct Set<'a> {
 
 impl<'a> Set<'a> {
     fn pods(&self) -> impl Iterator<Item = Pod<'a>> {
-        self.objects.iter().filter_map(Object::pod)
+        self.objects.iter().flat_map(Object::pods)
     }
 
     fn gpu_pods(&self) -> impl Iterator<Item = Pod<'a>> {

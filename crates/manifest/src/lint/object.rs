@@ -23,6 +23,8 @@ pub(super) struct Object<'a> {
     pub(super) value: &'a Value,
     pub(super) api_version: &'a str,
     pub(super) kind: &'a str,
+    /// Whether somebody wrote it down; else the API server has it, and took it.
+    pub(super) written: bool,
 }
 
 /// The spec of a pod, alone or as the template of something.
@@ -46,31 +48,29 @@ pub(super) fn objects(inputs: &[Input]) -> Vec<Object<'_>> {
     let mut all = Vec::new();
     for (input, source) in inputs.iter().enumerate() {
         for (document, read) in source.documents.iter().enumerate() {
-            collect(input, document, Vec::new(), &read.value, &mut all);
+            collect((input, document, source.written), Vec::new(), &read.value, &mut all);
         }
     }
     all
 }
 
 fn collect<'a>(
-    input: usize,
-    document: usize,
+    origin: (usize, usize, bool),
     path: Path,
     value: &'a Value,
     all: &mut Vec<Object<'a>>,
 ) {
-    let (Some(api_version), Some(kind)) = (text(value, &["apiVersion"]), text(value, &["kind"]))
-    else {
-        return;
-    };
+    let named = (text(value, &["apiVersion"]), text(value, &["kind"]));
+    let (Some(api_version), Some(kind)) = named else { return };
     // Lists in lists are not a thing; one level is enough, and nothing can nest forever.
     if kind.ends_with("List") && path.is_empty() {
         for (number, item) in list(value, &["items"]).iter().enumerate() {
-            collect(input, document, vec!["items".to_owned(), number.to_string()], item, all);
+            collect(origin, vec!["items".to_owned(), number.to_string()], item, all);
         }
         return;
     }
-    all.push(Object { input, document, path, value, api_version, kind });
+    let (input, document, written) = origin;
+    all.push(Object { input, document, path, value, api_version, kind, written });
 }
 
 impl<'a> Object<'a> {
@@ -106,8 +106,8 @@ impl<'a> Object<'a> {
         kinds.contains(&self.kind)
     }
 
-    /// The pod that it is or has.
-    pub(super) fn pod(&self) -> Option<Pod<'a>> {
+    /// The pods that it is, or has templates of.
+    pub(super) fn pods(&self) -> Vec<Pod<'a>> {
         let template: &[&str] = match self.kind {
             "Pod" => &[],
             "Deployment"
@@ -118,8 +118,23 @@ impl<'a> Object<'a> {
             | "Job" => &["spec", "template"],
             "CronJob" => &["spec", "jobTemplate", "spec", "template"],
             "GPUWorkload" => &["spec", "podTemplate"],
-            _ => return None,
+            _ => return self.roles(),
         };
+        self.pod(template).into_iter().collect()
+    }
+
+    /// The pods of each role of a job of Kubeflow, such as a `PyTorchJob`.
+    fn roles(&self) -> Vec<Pod<'a>> {
+        let Some(Value::Object(spec)) = self.at(&["spec"]) else { return Vec::new() };
+        let roles = spec.iter().filter(|(key, _)| key.ends_with("ReplicaSpecs"));
+        let named = roles.filter_map(|(key, roles)| Some((key, roles.as_object()?)));
+        named
+            .flat_map(|(key, roles)| roles.keys().map(move |role| (key, role)))
+            .filter_map(|(key, role)| self.pod(&["spec", key, role, "template"]))
+            .collect()
+    }
+
+    fn pod(&self, template: &[&str]) -> Option<Pod<'a>> {
         let spec = at(self.at(template)?, &["spec"])?;
         let path = join(&self.join(template), &["spec"]);
         Some(Pod { object: self.clone(), path, spec })

@@ -75,4 +75,5 @@ stand with commas between them.
 
 An *error* is refused by the API server, never starts, or breaks something. A *warning* is probably
 not what is wanted. *Information* could be better.
+A file that cannot be read as YAML is an error with the id AF000.
 ";

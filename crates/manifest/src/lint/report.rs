@@ -1,5 +1,7 @@
 //! Findings for programs: JSON, and SARIF for code scanning.
 
+use std::fmt::Write as _;
+
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -183,7 +185,7 @@ fn uri(name: &str) -> String {
         if byte.is_ascii_alphanumeric() || b"/._-~".contains(&byte) {
             uri.push(char::from(byte));
         } else {
-            uri.push_str(&format!("%{byte:02X}"));
+            let _ = write!(uri, "%{byte:02X}");
         }
     }
     uri

@@ -1,4 +1,4 @@
-//! What fields objects have and what goes into them: of Kubernetes by the types of `k8s-openapi`, of a GPUWorkload by
+//! What fields objects have and what goes into them: of Kubernetes by the types of `k8s-openapi`, of GPU work by
 //! its own definition.
 
 use std::sync::OnceLock;
@@ -77,7 +77,7 @@ fn add<T: JsonSchema>(name: &str, generator: &mut SchemaGenerator, kinds: &mut M
     kinds.insert(name.to_owned(), generator.subschema_for::<T>().to_value());
 }
 
-/// The schema of a GPUWorkload, with a pod template in it that is looked at as well.
+/// The schema of GPU work, with a pod template in it that is looked at as well.
 fn workload() -> Option<Value> {
     let document = read_text(WORKLOAD, &Limits::default()).ok()?.into_iter().next()?;
     let mut schema =

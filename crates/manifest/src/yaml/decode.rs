@@ -1,5 +1,7 @@
 //! From a document to a type, with errors that name the line and what was probably meant.
 
+use std::fmt::Write as _;
+
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 
@@ -59,9 +61,9 @@ pub(crate) fn path_text<S: AsRef<str>>(steps: &[S]) -> String {
     for step in steps {
         let step = step.as_ref();
         if !step.is_empty() && step.bytes().all(|byte| byte.is_ascii_digit()) {
-            text.push_str(&format!("[{step}]"));
+            let _ = write!(text, "[{step}]");
         } else if step.contains(['.', '/']) {
-            text.push_str(&format!("[\"{step}\"]"));
+            let _ = write!(text, "[\"{step}\"]");
         } else {
             if !text.is_empty() {
                 text.push('.');

@@ -216,7 +216,7 @@ pub(super) fn not_utf8(bytes: &[u8], valid: usize) -> YamlError {
 
 fn place_of(bytes: &[u8], at: usize) -> Place {
     let before = &bytes[..at];
-    let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+    let line = before.split(|byte| *byte == b'\n').count();
     let begin = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let column = String::from_utf8_lossy(&before[begin..]).chars().count() + 1;
     Place { line, column }

@@ -113,7 +113,7 @@ impl Node {
             if node.alias || node.is_flow() {
                 return node.span.end.max(least);
             }
-            let last = match &*node.content {
+            let deeper = match &*node.content {
                 Content::Scalar(_) => return node.span.end.max(least),
                 Content::Sequence { items, .. } => items.last().map(|item| (item.span.start, item)),
                 Content::Mapping { entries, .. } => {
@@ -122,7 +122,7 @@ impl Node {
                         .map(|entry| (entry.span.end, &entry.value))
                 }
             };
-            let Some((after, next)) = last else { return node.span.end.max(least) };
+            let Some((after, next)) = deeper else { return node.span.end.max(least) };
             least = least.max(after);
             node = next;
         }

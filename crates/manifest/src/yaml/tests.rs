@@ -1,3 +1,5 @@
+use std::fmt::Write as _;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -188,7 +190,7 @@ fn a_text_that_is_too_long_too_deep_or_grows_too_much_is_refused() {
     let mut bomb = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();
     for step in 1..10 {
         let before = vec![format!("*a{}", step - 1); 9].join(", ");
-        bomb += &format!("a{step}: &a{step} [{before}]\n");
+        let _ = writeln!(bomb, "a{step}: &a{step} [{before}]");
     }
     assert!(refused(bomb.as_bytes()).contains("with its aliases written out it has more than"));
 

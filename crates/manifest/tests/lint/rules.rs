@@ -60,8 +60,8 @@ fn a_finding_names_the_field_and_its_line() {
 #[test]
 fn objects_in_lists_and_behind_other_documents_are_found() {
     let pod = rule("AF301").unwrap().bad;
-    let indented: String = pod.lines().map(|line| format!("  {line}\n")).collect();
-    let list = format!("apiVersion: v1\nkind: List\nitems:\n- {}", indented.trim_start());
+    let indented = pod.replace('\n', "\n  ");
+    let list = format!("apiVersion: v1\nkind: List\nitems:\n- {indented}");
     let finding = &found(&list).into_iter().find(|finding| finding.rule.id == "AF301").unwrap();
     assert!(finding.path.starts_with("items[0].spec.containers[0]"), "{}", finding.path);
     let helm = format!(
@@ -208,4 +208,25 @@ fn mistakes_are_found_in_other_shapes_too() {
     for (id, text) in loud {
         assert!(ids(&text).contains(&id), "{id} not in {:?}:\n{text}", ids(&text));
     }
+}
+
+#[test]
+fn the_pods_of_each_role_of_a_kubeflow_job_are_checked() {
+    let text = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\nspec:\n  pytorchReplicaSpecs:\n    Worker:\n      template:\n        spec:\n          containers:\n          - name: pytorch\n            image: b:1\n            resources: {requests: {nvidia.com/gpu: 1}}\n";
+    let finding = found(text).into_iter().find(|finding| finding.rule.id == "AF002").unwrap();
+    assert!(
+        finding.path.starts_with("spec.pytorchReplicaSpecs.Worker.template.spec"),
+        "{}",
+        finding.path
+    );
+}
+
+#[test]
+fn a_field_that_is_not_known_here_is_no_matter_where_the_api_server_took_it() {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+        "spec": {"ofTheFuture": true, "containers": []},
+    });
+    assert!(check_values(vec![pod.clone()], &Options::default()).is_empty());
+    assert_eq!(ids(&pod.to_string()), ["AF701"]);
 }

@@ -114,31 +114,25 @@ fn bypasses(set: &Set<'_>, findings: &mut Findings<'_>) {
 
 fn nvidia_docker(set: &Set<'_>, findings: &mut Findings<'_>) {
     for object in &set.objects {
-        if let Some(pod) = object.pod()
-            && let Some(class) = pod.at(&["runtimeClassName"]).and_then(Value::as_str)
-            && is_docker(class)
-        {
-            let path = pod.join(&["runtimeClassName"]);
-            let fix = vec![self::set(path.clone(), "nvidia")];
-            findings.add_with(
-                object,
-                &path,
-                format!("runtime class `{class}` is of Docker's times; it is `nvidia` now"),
-                fix,
-            );
-            continue;
-        }
         mentions(object, findings);
     }
 }
 
-/// Text in an object that installs or names it: scripts in ConfigMaps, commands, images.
+/// Text in an object that installs or names it: scripts, commands, images.
 fn mentions(object: &Object<'_>, findings: &mut Findings<'_>) {
     let mut left: Vec<(Path, &Value)> = vec![(object.path.clone(), object.value)];
     while let Some((path, value)) = left.pop() {
         match value {
-            Value::String(text) if is_docker(text) => {
-                findings.add(object, &path, "nvidia-docker does not reach the pods of containerd; use the container toolkit");
+            Value::String(text) if text.contains("nvidia-docker") => {
+                let class = path.last().is_some_and(|step| step == "runtimeClassName");
+                let message = if class {
+                    format!("runtime class `{text}` is of Docker's times; it is `nvidia` now")
+                } else {
+                    "nvidia-docker does not reach the pods of containerd; use the container toolkit"
+                        .to_owned()
+                };
+                let fix = class.then(|| set(path.clone(), "nvidia"));
+                findings.add_with(object, &path, message, fix.into_iter().collect());
             }
             Value::Object(map) => {
                 left.extend(
@@ -158,10 +152,6 @@ fn mentions(object: &Object<'_>, findings: &mut Findings<'_>) {
             _ => {}
         }
     }
-}
-
-fn is_docker(text: &str) -> bool {
-    text.contains("nvidia-docker")
 }
 
 /// Group version, kind (any if empty), and what took its place.

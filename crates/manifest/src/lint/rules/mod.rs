@@ -1,5 +1,5 @@
-//! The rules, in groups: GPUs (AF0xx), placement (AF1xx), life of a job (AF2xx), images and safety (AF3xx), memory
-//! (AF4xx), model servers (AF5xx), scaling (AF6xx), fields (AF7xx).
+//! The rules, in groups by the first digit of their ids: 0 GPUs, 1 placement, 2 the life of a job, 3 images and safety,
+//! 4 memory, 5 model servers, 6 scaling, 7 fields.
 
 use super::Rule;
 

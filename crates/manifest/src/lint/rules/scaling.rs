@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::lint::object::Container;
+use crate::lint::object::{Container, Pod};
 use crate::lint::{Findings, Object, Operation, Rule, Set};
 
 pub(super) static AF601: Rule = rule! {
@@ -69,8 +69,7 @@ fn words(container: &Container<'_>) -> Vec<String> {
 fn never_down(set: &Set<'_>, findings: &mut Findings<'_>) {
     let mut schedules: Vec<(&Object<'_>, Container<'_>, Scaled)> = Vec::new();
     for object in set.objects.iter().filter(|object| object.kind == "CronJob") {
-        let containers = object.pod().map(|pod| pod.containers()).unwrap_or_default();
-        for container in containers {
+        for container in object.pods().iter().flat_map(Pod::containers) {
             if let Some(scaled) = scaled(&container) {
                 schedules.push((object, container, scaled));
             }
@@ -93,7 +92,7 @@ fn never_down(set: &Set<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// The same CronJob, in the evening, down to nothing.
+/// The same `CronJob`, in the evening, down to nothing.
 fn opposite(object: &Object<'_>, container: &Container<'_>, up: &Scaled) -> Option<Value> {
     let mut value = object.value.clone();
     let mut fields: Vec<String> =

@@ -156,9 +156,12 @@ fn unknown_label(set: &Set<'_>, findings: &mut Findings<'_>) {
         let memory = placeholder && label.contains("memory");
         let meant = if memory { Some(MEMORY) } else { slip };
         let hint = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
-        let fix = meant.map(|meant| match path.last().is_some_and(|step| step == "key") {
-            true => self::set(path.clone(), meant),
-            false => Operation::Rename { path: path.clone(), key: meant.to_owned() },
+        let fix = meant.map(|meant| {
+            if path.last().is_some_and(|step| step == "key") {
+                self::set(path.clone(), meant)
+            } else {
+                Operation::Rename { path: path.clone(), key: meant.to_owned() }
+            }
         });
         findings.add_with(
             object,

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::lint::machine::MIG_PROFILES;
-use crate::lint::object::{Object, list, text};
+use crate::lint::object::{Container, Object, list, text};
 use crate::lint::{Findings, Operation, Rule, Set};
 use crate::yaml::{Limits, nearest, read_text};
 
@@ -89,7 +89,8 @@ fn mixed_in(config: &str) -> Option<String> {
 /// Pods that ask for MIG slices on nodes that share by time.
 fn shared_slices(set: &Set<'_>, findings: &mut Findings<'_>) {
     for pod in set.gpu_pods() {
-        let kinds: Vec<_> = pod.all_containers().iter().flat_map(|c| c.gpu_resources()).collect();
+        let kinds: Vec<_> =
+            pod.all_containers().iter().flat_map(Container::gpu_resources).collect();
         let mig = kinds.iter().any(|name| name.starts_with("nvidia.com/mig-"));
         let shared = pod.required("nvidia.com/gpu.sharing-strategy").contains(&"time-slicing");
         if mig && shared {
