@@ -61,13 +61,13 @@ fn a_finding_is_a_line_with_its_place_and_the_command_fails() {
     let (code, out, _) = check(&folder, "job.yaml", "");
     assert_eq!(code, 1);
     assert!(out.starts_with("job.yaml:10:5: error AF201 restartPolicy is missing"), "{out}");
-    assert!(out.ends_with("1 error in 1 document; --fix mends 1\n"), "{out}");
+    assert!(out.ends_with("1 error in 1 object; --fix mends 1\n"), "{out}");
 }
 
 #[test]
 fn what_is_right_is_said_to_be_so() {
     let (code, out, errors) = check(&folder("right"), "-", CLEAN);
-    assert_eq!((code, out.as_str(), errors.as_str()), (0, "nothing found in 1 document\n", ""));
+    assert_eq!((code, out.as_str(), errors.as_str()), (0, "nothing found in 1 object\n", ""));
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn fix_mends_the_file_and_keeps_its_comments() {
     assert_eq!((code, fs::read_to_string(&file).unwrap().as_str()), (1, REFUSED));
     assert!(out.contains("+      restartPolicy: OnFailure\n"), "{out}");
     let (code, out, _) = check(&folder, "--fix .", "");
-    assert_eq!((code, out.as_str()), (0, "1 mended, nothing found in 1 document\n"));
+    assert_eq!((code, out.as_str()), (0, "1 mended, nothing found in 1 object\n"));
     let mended = REFUSED.to_owned() + "      restartPolicy: OnFailure\n";
     assert_eq!(fs::read_to_string(&file).unwrap(), mended);
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
@@ -110,7 +110,7 @@ fn a_folder_is_searched_and_what_is_no_manifest_is_left_out() {
     fs::write(folder.join("blob.json"), [0, 159, 146, 150]).unwrap();
     fs::write(folder.join("readme.md"), REFUSED).unwrap();
     let (code, out, errors) = check(&folder, "-v .", "");
-    assert_eq!((code, out.as_str()), (0, "nothing found in 1 document\n"), "{errors}");
+    assert_eq!((code, out.as_str()), (0, "there is no Kubernetes object to check\n"), "{errors}");
     assert!(errors.contains("helm template"), "{errors}");
     let (code, out, _) = check(&folder, "chart/templates/job.yaml", "");
     assert_eq!(code, 1);

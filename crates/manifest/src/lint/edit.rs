@@ -124,11 +124,18 @@ impl Editor<'_> {
         key: &str,
         value: &Value,
     ) -> Option<String> {
-        let indent = entries.iter().find(|entry| !entry.merged)?.place.column - 1;
+        let first = entries.iter().find(|entry| !entry.merged)?;
+        let indent = first.place.column - 1;
         let deeper = if value.is_array() { indent } else { indent + 2 };
         let newline = layout::newline(self.text);
         let after = emit::after_key(value, deeper, newline);
         let line = format!("{}{}:{after}", " ".repeat(indent), emit::text(key));
+        // People look for the metadata above everything else.
+        if key == "metadata" && layout::indent_before(self.text, first.span.start).is_some() {
+            let start = layout::line_start(self.text, first.span.start);
+            let at = layout::above_comments(self.text, start);
+            return Some(self.replaced(at, at, &(line + newline)));
+        }
         Some(self.with_line_after(node.end(), &line))
     }
 

@@ -3,8 +3,26 @@
 use serde_json::Value;
 
 /// The keys that people put first, in their order; the rest follows the alphabet.
-const FIRST: [&str; 9] =
-    ["apiVersion", "kind", "metadata", "spec", "name", "key", "operator", "value", "effect"];
+const FIRST: &[&str] = &[
+    "apiVersion",
+    "kind",
+    "metadata",
+    "spec",
+    "name",
+    "key",
+    "operator",
+    "value",
+    "effect",
+    "schedule",
+    "image",
+    "command",
+    "args",
+    "httpGet",
+    "tcpSocket",
+    "exec",
+    "grpc",
+    "periodSeconds",
+];
 
 /// A value below a key or in a list: ` scalar` on the same line, or a block on the next lines at an indentation.
 pub(super) fn after_key(value: &Value, indent: usize, newline: &str) -> String {
@@ -61,9 +79,14 @@ pub(super) fn text(string: &str) -> String {
 }
 
 fn is_plain(string: &str) -> bool {
-    let usual = |byte: u8| byte.is_ascii_alphanumeric() || b"_./-:".contains(&byte);
-    let begins =
-        string.bytes().next().is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'/');
+    let usual = |byte: u8| byte.is_ascii_alphanumeric() || b"_./-:=".contains(&byte);
+    let begins = match string.bytes().next() {
+        Some(b'-') => string.starts_with("--") && string.len() > 3,
+        // An amount such as 8Gi, but no date and no time, which are more than text for some tools.
+        Some(b'0'..=b'9') => !string.contains(['-', ':', '=', '_']),
+        Some(byte) => byte.is_ascii_alphabetic() || byte == b'/',
+        None => false,
+    };
     begins
         && string.bytes().all(usual)
         && !string.ends_with(':')

@@ -278,12 +278,16 @@ impl Findings<'_> {
     }
 }
 
+/// What to do with a template.
+const TEMPLATE: &str =
+    "it is a template of Helm; render it first: helm template NAME CHART | agentaflow lint -";
+
 /// The message of a [`yaml::YamlError`], with what to do about templates that were not rendered.
 pub fn unreadable(text: &str, error: &yaml::YamlError) -> String {
-    let template = text.contains("{{") && text.contains("}}");
-    let hint =
-        "; it is a template of Helm: render it first: helm template NAME CHART | agentaflow lint -";
-    format!("{}{}", error.problem, if template { hint } else { "" })
+    if text.contains("{{") && text.contains("}}") {
+        return TEMPLATE.to_owned();
+    }
+    error.problem.to_string()
 }
 
 fn set(path: Path, value: impl Into<Value>) -> Operation {

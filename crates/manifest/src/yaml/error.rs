@@ -94,7 +94,7 @@ pub enum Problem {
     },
     /// A key is a list or a mapping.
     #[error(
-        "a key must be plain text, not a list or a mapping; `{{{{ … }}}}` has to be rendered or put in quotes first"
+        "a key must be plain text, not a list or a mapping; text with `{{{{` in it must be in quotes"
     )]
     KeyNotText,
     /// A merge key has something else than mappings.

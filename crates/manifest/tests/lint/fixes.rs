@@ -86,7 +86,7 @@ fn a_fix_changes_the_lines_it_must_and_no_other() {
     check("AF101", pod, &(pod.to_owned() + added));
     let server = rule("AF202").unwrap().bad;
     let labels = "    metadata:\n      labels:\n        app: llm-server\n";
-    check("AF202", server, &(server.to_owned() + labels));
+    check("AF202", server, &server.replace("    spec:\n", &(labels.to_owned() + "    spec:\n")));
 }
 
 #[test]

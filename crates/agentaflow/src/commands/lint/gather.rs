@@ -128,6 +128,7 @@ impl Gathered {
 
     /// Folders hold many things; only what is surely meant to be a manifest may be wrong.
     fn take_from_folder(&mut self, path: &Path) -> Result<(), Missing> {
+        let path = path.strip_prefix(".").unwrap_or(path);
         let name = path.display().to_string();
         let bytes = read(path)?;
         let readable = yaml::text(&bytes, &Limits::default());

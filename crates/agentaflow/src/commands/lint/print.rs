@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use agentaflow_manifest::lint::{Finding, RULES, Seen, Severity, UNREADABLE};
+use agentaflow_manifest::lint::{Finding, RULES, Seen, Severity, UNREADABLE, is_kubernetes};
 
 use crate::listing::one_line;
 use crate::output;
@@ -106,9 +106,14 @@ fn summary(seen: &Seen<'_>, mended: usize) -> String {
         }
     }
     let found = if parts.is_empty() { "nothing found".to_owned() } else { parts.join(", ") };
-    let checked: usize = seen.inputs.iter().map(|input| input.documents.len()).sum();
-    let objects =
-        if checked == 1 { "1 document".to_owned() } else { format!("{checked} documents") };
+    let documents = seen.inputs.iter().flat_map(|input| &input.documents);
+    let objects = match documents.filter(|document| is_kubernetes(document)).count() {
+        0 if seen.unreadable.is_empty() => {
+            return "there is no Kubernetes object to check\n".to_owned();
+        }
+        1 => "1 object".to_owned(),
+        count => format!("{count} objects"),
+    };
     let fixable = if summary.fixable > 0 {
         format!("; --fix mends {}", summary.fixable)
     } else {
