@@ -64,6 +64,8 @@ impl Editor<'_> {
             Content::Scalar(_) if node.span.is_empty() => self.fill(path, node, value),
             Content::Scalar(style) => {
                 let new = match (style, value) {
+                    // JSON stays JSON.
+                    _ if self.document.root.is_flow() => value.to_string(),
                     (Scalar::Double, Value::String(_)) => value.to_string(),
                     (Scalar::Single, Value::String(text)) if !text.contains('\'') => {
                         format!("'{text}'")
