@@ -150,6 +150,8 @@ pub struct Options<'m> {
     pub ignore: Vec<&'static str>,
     /// Who knows machine types.
     pub machines: &'m dyn Machines,
+    /// What GPU nodes are where a manifest does not choose a machine type.
+    pub machine: Option<String>,
 }
 
 impl std::fmt::Debug for Options<'_> {
@@ -163,14 +165,18 @@ impl std::fmt::Debug for Options<'_> {
 
 impl Default for Options<'_> {
     fn default() -> Self {
-        Self { only: Vec::new(), ignore: Vec::new(), machines: &CommonMachines }
+        Self { only: Vec::new(), ignore: Vec::new(), machines: &CommonMachines, machine: None }
     }
 }
 
 /// Everything that the rules find in some inputs, in the order in which it is written there. The inputs are looked at
 /// together: a claim in one file may be mounted twice by another.
 pub fn check(inputs: &[Input], options: &Options<'_>) -> Vec<Finding> {
-    let set = Set { objects: object::objects(inputs), machines: options.machines };
+    let set = Set {
+        objects: object::objects(inputs),
+        machines: options.machines,
+        machine: options.machine.as_deref(),
+    };
     let mut all = Vec::new();
     for rule in RULES.iter().copied() {
         let asked = options.only.is_empty() || options.only.contains(&rule.id);
@@ -202,6 +208,7 @@ fn sort_key(finding: &Finding) -> (usize, usize, Option<Place>, &str, &str) {
 struct Set<'a> {
     objects: Vec<Object<'a>>,
     machines: &'a dyn Machines,
+    machine: Option<&'a str>,
 }
 
 impl<'a> Set<'a> {

@@ -147,6 +147,17 @@ proptest! {
     }
 
     #[test]
+    fn a_disturbed_manifest_in_yaml_is_mended_once_and_for_all(value in disturbed()) {
+        let Ok(text) = serde_saphyr::to_string(&value) else { return Ok(()) };
+        let once = fix(&[("a".to_owned(), text.clone())], &Options::default()).texts.remove(0);
+        // What could be read before can be read afterwards.
+        let readable = |text: &str| read(text.as_bytes(), &Limits::default()).is_ok();
+        prop_assert!(!readable(&text) || readable(&once), "{text}\n{once}");
+        let twice = fix(&[("a".to_owned(), once.clone())], &Options::default()).texts.remove(0);
+        prop_assert_eq!(&twice, &once, "{}", text);
+    }
+
+    #[test]
     fn whatever_bytes_come_they_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = read(&bytes, &Limits::default());
     }

@@ -230,3 +230,21 @@ fn a_field_that_is_not_known_here_is_no_matter_where_the_api_server_took_it() {
     assert!(check_values(vec![pod.clone()], &Options::default()).is_empty());
     assert_eq!(ids(&pod.to_string()), ["AF701"]);
 }
+
+#[test]
+fn what_fits_a_machine_is_checked_also_where_only_the_user_knows_the_machine() {
+    let text = rule("AF108")
+        .unwrap()
+        .bad
+        .replace("    node.kubernetes.io/instance-type: g4dn.xlarge\n", "    role: gpu\n");
+    let inputs = [input("runner.yaml", &text)];
+    let on = |machine: Option<&str>| {
+        let options = Options {
+            only: vec!["AF108"],
+            machine: machine.map(str::to_owned),
+            ..Options::default()
+        };
+        check(&inputs, &options).len()
+    };
+    assert_eq!((on(None), on(Some("g4dn.xlarge")), on(Some("g4dn.2xlarge"))), (0, 2, 0));
+}

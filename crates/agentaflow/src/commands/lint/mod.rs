@@ -7,7 +7,9 @@ mod print;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use agentaflow_manifest::lint::{self, Finding, Input, Options, Rule, Seen, Unreadable, fix};
+use agentaflow_manifest::lint::{
+    self, CommonMachines, Finding, Input, Machines as _, Options, Rule, Seen, Unreadable, fix,
+};
 use agentaflow_manifest::yaml::{Limits, read_text};
 use anyhow::Result;
 
@@ -53,6 +55,9 @@ pub(crate) struct Args {
     /// Not this rule; may be repeated
     #[arg(long, value_name = "ID", value_parser = rule)]
     ignore: Vec<&'static Rule>,
+    /// What GPU nodes are, where manifests do not choose a machine type, such as g4dn.xlarge
+    #[arg(long, value_name = "TYPE", value_parser = machine)]
+    machine: Option<String>,
     /// How to print it
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Format,
@@ -159,7 +164,12 @@ fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Res
 
 fn options(args: &Args) -> Options<'static> {
     let ids = |rules: &[&'static Rule]| rules.iter().map(|rule| rule.id).collect();
-    Options { only: ids(&args.rules), ignore: ids(&args.ignore), ..Options::default() }
+    Options {
+        only: ids(&args.rules),
+        ignore: ids(&args.ignore),
+        machine: args.machine.clone(),
+        ..Options::default()
+    }
 }
 
 /// Notes what was read and is nothing to check.
@@ -204,6 +214,11 @@ fn verdict(args: &Args, findings: &[Finding], unreadable: &[Unreadable]) -> Exit
     let limit = if args.strict { lint::Severity::Warning } else { lint::Severity::Error };
     let failed = !unreadable.is_empty() || worst.is_some_and(|worst| worst >= limit);
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn machine(name: &str) -> Result<String, String> {
+    let known = CommonMachines.machine(name).map(|_| name.to_owned());
+    known.ok_or_else(|| "nothing is known about this machine type".to_owned())
 }
 
 fn rule(name: &str) -> Result<&'static Rule, String> {

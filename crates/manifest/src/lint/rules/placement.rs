@@ -47,7 +47,8 @@ pub(super) static AF108: Rule = rule! {
     title: "More is requested than the machine has for pods",
     why: "A node keeps some of its CPUs and memory for itself. A pod that requests all that the machine type has in \
           print (4 CPUs and 16 GiB on a g4dn.xlarge) never fits it, and an autoscaler adds nodes in vain.",
-    advice: "Request less than what is left for pods, or choose a larger machine.",
+    advice: "Request less than what is left for pods, or choose a larger machine. Where manifests do not choose a \
+             machine type, `--machine g4dn.xlarge` says what the GPU nodes are.",
     check: does_not_fit,
 };
 
@@ -149,7 +150,10 @@ fn both_must_hold(set: &Set<'_>, findings: &mut Findings<'_>) {
 fn does_not_fit(set: &Set<'_>, findings: &mut Findings<'_>) {
     for pod in set.pods() {
         // With several types to choose from, one that fits is enough, and the largest is asked.
-        let names = pod.required(INSTANCE_TYPE);
+        let mut names = pod.required(INSTANCE_TYPE);
+        if names.is_empty() && pod.wants_gpu() {
+            names.extend(set.machine);
+        }
         let machines: Option<Vec<_>> =
             names.iter().map(|name| set.machines.machine(name)).collect();
         let Some(machines) = machines else { continue };
