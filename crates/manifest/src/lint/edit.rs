@@ -138,7 +138,7 @@ impl Editor<'_> {
             let at = layout::above_comments(self.text, start);
             return Some(self.replaced(at, at, &(line + newline)));
         }
-        Some(self.with_line_after(node.end(), &line))
+        Some(self.with_line_after(node.end(), indent, &line))
     }
 
     fn add_flow(&self, node: &Node, entries: &[Entry], key: &str, value: &Value) -> Option<String> {
@@ -173,7 +173,11 @@ impl Editor<'_> {
                 let dash = layout::dash_before(self.text, items.last()?.span.start)?;
                 let indent = layout::column(self.text, dash);
                 let line = emit::item(value, indent, layout::newline(self.text));
-                Some(self.with_line_after(node.end(), &format!("{}- {line}", " ".repeat(indent))))
+                Some(self.with_line_after(
+                    node.end(),
+                    indent + 1,
+                    &format!("{}- {line}", " ".repeat(indent)),
+                ))
             }
             Content::Scalar(_) => self.fill(path, node, &whole),
             Content::Mapping { .. } => None,
@@ -197,11 +201,16 @@ impl Editor<'_> {
         if parent.is_flow() || layout::indent_before(self.text, start).is_none() {
             let next = own.get(index + 1).map(|entry| entry.span.start);
             let before = index.checked_sub(1).map(|before| own[before].value.end());
-            return Some(match (next, before) {
-                (Some(next), _) => self.replaced(start, next, ""),
-                (None, Some(before)) => self.replaced(before, end, ""),
-                (None, None) => self.replaced(start, end, ""),
-            });
+            let (from, to) = match (next, before) {
+                // The comment of a line that begins with a dash stays behind the dash.
+                _ if layout::comment_after(self.text, end).is_some() && !parent.is_flow() => {
+                    (start, end)
+                }
+                (Some(next), _) => (start, next),
+                (None, Some(before)) => (before, end),
+                (None, None) => (start, end),
+            };
+            return Some(self.replaced(from, to, ""));
         }
         let begin = layout::line_start(self.text, start);
         let finish = layout::next_line(self.text, end);
@@ -226,10 +235,11 @@ impl Editor<'_> {
         Some(self.replaced(begin, begin, &line))
     }
 
-    /// Puts a line, or several, below the line in which something ends.
-    fn with_line_after(&self, end: usize, line: &str) -> String {
+    /// Puts a line, or several, below the line in which something ends, and below the comments that belong to it: those
+    /// that are indented at least so far.
+    fn with_line_after(&self, end: usize, indent: usize, line: &str) -> String {
         let newline = layout::newline(self.text);
-        let at = layout::next_line(self.text, end);
+        let at = layout::below_comments(self.text, layout::next_line(self.text, end), indent);
         let ended = self.text.get(..at).is_some_and(|text| text.is_empty() || text.ends_with('\n'));
         let before = if ended { "" } else { newline };
         self.replaced(at, at, &format!("{before}{line}{newline}"))

@@ -63,3 +63,15 @@ pub(super) fn above_comments(text: &str, mut start: usize) -> usize {
     }
     start
 }
+
+/// Goes down from the begin of a line over the lines that are comments and indented at least so far.
+pub(super) fn below_comments(text: &str, mut start: usize, indent: usize) -> usize {
+    while let Some(line) = text.get(start..).and_then(|rest| rest.split_inclusive('\n').next()) {
+        let content = line.trim_start_matches(' ');
+        if !content.starts_with('#') || line.len() - content.len() < indent {
+            break;
+        }
+        start += line.len();
+    }
+    start
+}

@@ -152,6 +152,34 @@ fn only_what_is_wrong_is_mended_in_a_text_of_many_documents() {
 }
 
 #[test]
+fn the_comment_of_a_line_that_goes_away_stays() {
+    let head =
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers: []\n  tolerations:\n";
+    let first = format!("{head}  - value: \"true\" # why\n    key: nvidia.com/gpu\n");
+    let mended = format!("{head}  -  # why\n    key: nvidia.com/gpu\n    operator: Exists\n");
+    check("AF102", &first, &mended);
+    let last = format!("{head}  - key: nvidia.com/gpu\n    value: \"true\" # why\n");
+    let mended = format!("{head}  - key: nvidia.com/gpu\n    # why\n    operator: Exists\n");
+    check("AF102", &last, &mended);
+}
+
+#[test]
+fn what_is_added_comes_after_the_comments_of_what_is_there_and_before_those_of_what_follows() {
+    let head = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n";
+    let tolerations =
+        "  tolerations:\n  - key: spot\n    operator: Exists\n    # of the spot nodes\n";
+    let rest = "  # what runs\n  containers:\n  - name: b\n    image: c:1\n    resources:\n      limits:\n        nvidia.com/gpu: 1\n        # one is enough\n    # the end\n";
+    let added = "  - key: nvidia.com/gpu\n    operator: Exists\n    effect: NoSchedule\n";
+    check(
+        "AF101",
+        &format!("{head}{tolerations}{rest}"),
+        &format!("{head}{tolerations}{added}{rest}"),
+    );
+    let tolerations = format!("  tolerations:\n{added}");
+    check("AF101", &format!("{head}{rest}"), &format!("{head}{rest}{tolerations}"));
+}
+
+#[test]
 fn what_a_comment_silences_is_not_mended() {
     let text = rule("AF102")
         .unwrap()
