@@ -5,8 +5,11 @@ use std::fmt::Write as _;
 /// Lines around a change that are shown with it.
 const CONTEXT: usize = 3;
 
-/// The most comparisons that are worth a finer difference; beyond that what differs is shown as a whole.
+/// The most comparisons that the shortest difference is worth; beyond that a good one is taken.
 const EFFORT: usize = 4_000_000;
+
+/// How far the next lines that both texts have are looked for in a long text.
+const WINDOW: usize = 100;
 
 /// How a line of the one text becomes one of the other.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,8 +94,7 @@ fn lines<'t>(old: &[&'t str], new: &[&'t str]) -> Vec<Line<'t>> {
 /// The longest common part of what is between the lines that begin and end both texts.
 fn middle<'t>(old: &[&'t str], new: &[&'t str]) -> Vec<Line<'t>> {
     if old.len().saturating_mul(new.len()) > EFFORT {
-        let gone = old.iter().map(|line| Line::Old(line));
-        return gone.chain(new.iter().map(|line| Line::New(line))).collect();
+        return greedy(old, new);
     }
     let width = new.len() + 1;
     let mut common = vec![0_u32; (old.len() + 1) * width];
@@ -123,6 +125,37 @@ fn middle<'t>(old: &[&'t str], new: &[&'t str]) -> Vec<Line<'t>> {
     all
 }
 
+/// Goes through both texts at once, and at each difference to the nearest two lines that they have in common.
+fn greedy<'t>(old: &[&'t str], new: &[&'t str]) -> Vec<Line<'t>> {
+    let (mut i, mut j, mut all) = (0, 0, Vec::new());
+    while i < old.len() || j < new.len() {
+        let (mut gone, mut come) = meeting(&old[i..], &new[j..]);
+        if (gone, come) == (0, 0) {
+            all.push(Line::Same(old[i]));
+            (gone, come) = (1, 1);
+        } else {
+            all.extend(old[i..i + gone].iter().map(|line| Line::Old(line)));
+            all.extend(new[j..j + come].iter().map(|line| Line::New(line)));
+        }
+        (i, j) = (i + gone, j + come);
+    }
+    all
+}
+
+/// How many lines of each text come before the nearest lines that both have.
+fn meeting(old: &[&str], new: &[&str]) -> (usize, usize) {
+    for distance in 0..2 * WINDOW {
+        for gone in 0..=distance {
+            let come = distance - gone;
+            let (Some(one), Some(other)) = (old.get(gone), new.get(come)) else { continue };
+            if one == other && old.get(gone + 1) == new.get(come + 1) {
+                return (gone, come);
+            }
+        }
+    }
+    (old.len().min(WINDOW), new.len().min(WINDOW))
+}
+
 #[cfg(test)]
 mod tests {
     use super::diff;
@@ -135,5 +168,15 @@ mod tests {
         assert_eq!(diff("x", old, new), shown);
         assert_eq!(diff("x", old, old), "");
         assert_eq!(diff("x", "", "a\n"), "--- x\n+++ x\n@@ -0,0 +1,1 @@\n+a\n");
+    }
+
+    #[test]
+    fn a_long_text_with_many_small_changes_is_not_shown_as_a_whole() {
+        let old: String = (0..6000).map(|line| line.to_string() + "\n").collect();
+        let new = old.replace("5\n", "5\nmore\n").replace("1000\n", "");
+        let shown = diff("x", &old, &new);
+        let count = |sign| shown.lines().skip(2).filter(|line| line.starts_with(sign)).count();
+        assert_eq!((count('+'), count('-')), (600, 1));
+        assert!(!diff("x", &old, &old.replace('\n', "x\n")).is_empty());
     }
 }

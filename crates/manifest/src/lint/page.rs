@@ -58,6 +58,7 @@ $ helm template app ./chart | agentaflow lint -   # what Helm renders
 $ agentaflow lint --cluster -n research       # what runs in a cluster
 $ agentaflow lint --fix train.yaml            # mend what can be mended; comments and layout stay
 $ agentaflow lint --diff train.yaml           # show what --fix would do
+$ agentaflow lint --machine g4dn.xlarge runner.yaml   # does it fit the nodes that you have?
 $ agentaflow lint -o sarif . > lint.sarif     # for code scanning
 $ agentaflow lint --explain AF102             # the page of a rule
 ```
