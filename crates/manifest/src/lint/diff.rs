@@ -148,7 +148,8 @@ fn meeting(old: &[&str], new: &[&str]) -> (usize, usize) {
         for gone in 0..=distance {
             let come = distance - gone;
             let (Some(one), Some(other)) = (old.get(gone), new.get(come)) else { continue };
-            if one == other && old.get(gone + 1) == new.get(come + 1) {
+            let sure = distance == 0 || old.get(gone + 1) == new.get(come + 1);
+            if one == other && sure {
                 return (gone, come);
             }
         }
