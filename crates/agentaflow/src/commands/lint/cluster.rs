@@ -68,9 +68,8 @@ pub(super) fn objects(kubeconfig: Option<&Path>, namespace: Option<&str>) -> Res
 pub(super) fn code(error: &anyhow::Error) -> u8 {
     match error.chain().find_map(|cause| cause.downcast_ref::<kube::Error>()) {
         Some(kube::Error::Api(said)) if matches!(said.code, 401 | 403) => 4,
-        Some(kube::Error::Api(_)) => 1,
+        Some(kube::Error::Api(_)) | None => 1,
         Some(_) => 5,
-        None => 1,
     }
 }
 

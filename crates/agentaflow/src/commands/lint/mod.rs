@@ -39,6 +39,7 @@ a rule on its line or below it, before the first line in the whole document.";
 /// Check GPU manifests, and mend them
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
 pub(crate) struct Args {
     /// Files, folders, or `-` for what comes through a pipe
     #[arg(value_name = "FILE|DIR|-")]
