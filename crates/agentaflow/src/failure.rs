@@ -93,9 +93,6 @@ fn code(error: &anyhow::Error) -> u8 {
     if error.is::<NoServer>() {
         return 5;
     }
-    if error.is::<NotThere>() {
-        return 3;
-    }
     if let Some(failure) = error.chain().find_map(|cause| cause.downcast_ref::<Failure>()) {
         return match failure {
             Failure::NotFound(_) => 3,

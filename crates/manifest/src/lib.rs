@@ -4,3 +4,5 @@
 //! Pure: text and values in, objects and findings out. Files and clusters are the business of the command line.
 
 pub mod detect;
+pub mod lint;
+pub mod yaml;

@@ -17,6 +17,7 @@ mod guardian;
 mod health;
 mod kubernetes;
 mod login;
+mod lint;
 mod logs;
 mod monitor;
 mod openapi;
@@ -81,6 +82,7 @@ pub(crate) enum Command {
     Login(login::Args),
     Whoami(user::WhoAmIArgs),
     Detect(detect::Args),
+    Lint(Box<lint::Args>),
     Context(context::Args),
     Doctor(doctor::Args),
     // The roles of this program.
@@ -110,6 +112,8 @@ impl Command {
             }
             Self::Health(args) => return health::health(&args),
             Self::Doctor(args) => return doctor::run(&args),
+            Self::Lint(args) => return lint::run(&args),
+            Self::Up(args) => up::run(&args),
             Self::Submit(args) => submit::run(&args),
             Self::WhatIf(args) => explain::what_if(&args),
             Self::Status(args) => status::run(&args),

@@ -1,0 +1,232 @@
+//! `agentaflow lint`: checks GPU manifests, in files, from a pipe or in a cluster, and mends them.
+
+mod cluster;
+mod gather;
+mod print;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use agentaflow_manifest::lint::{
+    self, CommonMachines, Finding, Input, Machines as _, Options, Rule, Seen, Unreadable, fix,
+};
+use agentaflow_manifest::yaml::{Limits, read_text};
+use anyhow::Result;
+
+use crate::failure::{self, usage};
+use crate::listing;
+use crate::output;
+use gather::Gathered;
+
+const EXAMPLES: &str = "\
+Examples:
+  agentaflow lint train.yaml deploy/
+      Files, and every manifest in a folder
+  helm template app ./chart | agentaflow lint -
+      What Helm renders
+  agentaflow lint --fix train.yaml
+      Mend what can be mended; comments and layout stay. --diff only shows it
+  agentaflow lint --cluster -n research
+      What runs in a cluster: Deployments, Jobs, CronJobs, GPUWorkloads, pods without an owner
+  agentaflow lint -o sarif . > lint.sarif
+      For code scanning
+  agentaflow lint --explain AF102
+      What a rule is about
+
+Ends with 1 if there is an error, with --strict also for a warning. A comment `# agentaflow-lint: ignore=AF301` silences
+a rule on its line or below it, before the first line in the whole document.";
+
+/// Check GPU manifests, and mend them
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
+pub(crate) struct Args {
+    /// Files, folders, or `-` for what comes through a pipe
+    #[arg(value_name = "FILE|DIR|-")]
+    files: Vec<PathBuf>,
+    /// Mend what can be mended
+    #[arg(long)]
+    fix: bool,
+    /// Show what --fix would change, and change nothing
+    #[arg(long, visible_alias = "dry-run")]
+    diff: bool,
+    /// Only this rule, by id or name; may be repeated
+    #[arg(long = "rule", value_name = "ID", value_parser = rule)]
+    rules: Vec<&'static Rule>,
+    /// Not this rule; may be repeated
+    #[arg(long, value_name = "ID", value_parser = rule)]
+    ignore: Vec<&'static Rule>,
+    /// What GPU nodes are, where manifests do not choose a machine type, such as g4dn.xlarge
+    #[arg(long, value_name = "TYPE", value_parser = machine)]
+    machine: Option<String>,
+    /// How to print it
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: Format,
+    /// Warnings count as errors
+    #[arg(long)]
+    strict: bool,
+    /// Say what was not checked, and why
+    #[arg(short, long)]
+    verbose: bool,
+    /// Check what is in a cluster
+    #[arg(long)]
+    cluster: bool,
+    /// Only this namespace of the cluster [default: all]
+    #[arg(short, long, value_name = "NAME", requires = "cluster")]
+    namespace: Option<String>,
+    /// The cluster [default: KUBECONFIG, else the one that this runs in]
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    kubeconfig: Option<PathBuf>,
+    /// Print the page of a rule
+    #[arg(long, value_name = "ID", value_parser = rule, conflicts_with_all = ["files", "cluster", "fix", "diff"])]
+    explain: Option<&'static Rule>,
+    /// List all rules
+    #[arg(long, conflicts_with_all = ["files", "cluster", "fix", "diff", "explain"])]
+    list: bool,
+}
+
+/// How findings are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// Lines for people
+    Text,
+    /// One JSON object
+    Json,
+    /// SARIF 2.1.0, for code scanning
+    Sarif,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(rule) = args.explain {
+        output::print(&lint::page(rule))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.list {
+        output::print(&print::rules())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if args.files.is_empty() && !args.cluster {
+        return Err(usage(
+            "name files or folders, `-` for what comes through a pipe, or --cluster",
+        ));
+    }
+    let gathered = match gather::gather(&args.files) {
+        Ok(gathered) => gathered,
+        Err(missing) => return Ok(missing.report()),
+    };
+    let live = if args.cluster {
+        match cluster::objects(args.kubeconfig.as_deref(), args.namespace.as_deref()) {
+            Ok(live) => Some(live),
+            Err(error) => {
+                failure::report(&error);
+                return Ok(ExitCode::from(cluster::code(&error)));
+            }
+        }
+    } else {
+        None
+    };
+    lint(args, gathered, live)
+}
+
+fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Result<ExitCode> {
+    let options = options(args);
+    let piped = gathered.texts.iter().any(|(name, _)| name == "-");
+    let mut mended = 0;
+    if args.fix || args.diff {
+        let fixed = fix(&gathered.texts, &options);
+        if args.diff {
+            for ((name, old), new) in gathered.texts.iter().zip(&fixed.texts) {
+                output::print(&print::coloured(&lint::diff(name, old, new)))?;
+            }
+        } else {
+            mended = fixed.mended.len();
+            gather::write(&mut gathered.texts, fixed.texts)?;
+        }
+    }
+    let mut inputs = Vec::new();
+    let mut unreadable = Vec::new();
+    for (name, text) in &gathered.texts {
+        match read_text(text, &Limits::default()) {
+            Ok(documents) => inputs.push(Input::text(name, documents)),
+            Err(error) => gather::unread(name, text, &error, &mut gathered.notes, &mut unreadable),
+        }
+    }
+    unreadable.extend(gathered.unreadable);
+    skipped(&inputs, &mut gathered.notes);
+    if let Some(live) = live {
+        gathered.notes.extend(live.notes);
+        inputs.push(Input::live(live.name, live.objects));
+    }
+    let findings = lint::check(&inputs, &options);
+    let seen = Seen { inputs: &inputs, findings: &findings, unreadable: &unreadable };
+    say(args, &seen, &gathered.notes, mended, piped && args.fix)?;
+    Ok(verdict(args, &findings, &unreadable))
+}
+
+fn options(args: &Args) -> Options<'static> {
+    let ids = |rules: &[&'static Rule]| rules.iter().map(|rule| rule.id).collect();
+    Options {
+        only: ids(&args.rules),
+        ignore: ids(&args.ignore),
+        machine: args.machine.clone(),
+        ..Options::default()
+    }
+}
+
+/// Notes what was read and is nothing to check.
+fn skipped(inputs: &[Input], notes: &mut Vec<String>) {
+    for input in inputs {
+        let others =
+            input.documents.iter().filter(|document| !lint::is_kubernetes(document)).count();
+        if others > 0 {
+            let what = if others == 1 { "a document that is" } else { "documents that are" };
+            notes.push(format!("{}: {what} no Kubernetes object was not checked", input.name));
+        }
+    }
+}
+
+fn say(
+    args: &Args,
+    seen: &Seen<'_>,
+    notes: &[String],
+    mended: usize,
+    to_stderr: bool,
+) -> Result<()> {
+    if args.verbose {
+        for note in notes {
+            eprintln!("note: {note}");
+        }
+    }
+    let text = match args.output {
+        Format::Json => listing::json(&lint::json(seen))?,
+        Format::Sarif => listing::json(&lint::sarif(seen))?,
+        Format::Text => print::findings(seen, mended),
+    };
+    // What comes through a pipe and is mended goes on through the pipe; people still see what was found.
+    if to_stderr || args.diff {
+        eprint!("{text}");
+        return Ok(());
+    }
+    output::print(&text)
+}
+
+fn verdict(args: &Args, findings: &[Finding], unreadable: &[Unreadable]) -> ExitCode {
+    let worst = findings.iter().map(|finding| finding.severity).max();
+    let limit = if args.strict { lint::Severity::Warning } else { lint::Severity::Error };
+    let failed = !unreadable.is_empty() || worst.is_some_and(|worst| worst >= limit);
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn machine(name: &str) -> Result<String, String> {
+    let known = CommonMachines.machine(name).map(|_| name.to_owned());
+    known.ok_or_else(|| "nothing is known about this machine type".to_owned())
+}
+
+fn rule(name: &str) -> Result<&'static Rule, String> {
+    lint::rule(name).ok_or_else(|| {
+        let known = lint::RULES.iter().flat_map(|rule| [rule.id, rule.name]);
+        let near = agentaflow_manifest::yaml::nearest(name, known);
+        let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+        format!("there is no such rule{near} `agentaflow lint --list` lists them")
+    })
+}

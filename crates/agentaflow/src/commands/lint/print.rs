@@ -1,0 +1,124 @@
+//! Findings for people.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+
+use agentaflow_manifest::lint::{Finding, RULES, Seen, Severity, UNREADABLE, is_kubernetes};
+
+use crate::listing::one_line;
+use crate::output;
+
+/// One line for each finding, with advice the first time a rule speaks, and how many there are.
+pub(super) fn findings(seen: &Seen<'_>, mended: usize) -> String {
+    let mut text = String::new();
+    for unreadable in seen.unreadable {
+        let place = unreadable.place.map(|place| format!(":{}:{}", place.line, place.column));
+        let _ = writeln!(
+            text,
+            "{}{}: {} {UNREADABLE} {}",
+            unreadable.name,
+            place.unwrap_or_default(),
+            paint(Severity::Error),
+            one_line(&unreadable.message)
+        );
+    }
+    let mut advised = HashSet::new();
+    for finding in seen.findings {
+        let _ = writeln!(
+            text,
+            "{}: {} {} {}",
+            place(seen, finding),
+            paint(finding.severity),
+            finding.rule.id,
+            one_line(&finding.message)
+        );
+        if !finding.path.is_empty() {
+            let _ = writeln!(text, "    at {}", one_line(&finding.path));
+        }
+        if advised.insert(finding.rule.id) {
+            text.push_str(&output::wrapped(finding.rule.advice, "    ", "    "));
+        }
+    }
+    text + &summary(seen, mended)
+}
+
+/// All rules, one a line.
+pub(super) fn rules() -> String {
+    let mut text = String::new();
+    for rule in RULES.iter().copied() {
+        let fixable = if rule.fixable { "fix" } else { "" };
+        let _ = writeln!(
+            text,
+            "{}  {:8}{fixable:5}{:24}  {}",
+            rule.id,
+            rule.severity.as_str(),
+            rule.name,
+            rule.title
+        );
+    }
+    text
+}
+
+/// A difference with what goes in red and what comes in green, where there are colours.
+pub(super) fn coloured(diff: &str) -> String {
+    if !output::stdout_colour() {
+        return diff.to_owned();
+    }
+    let line = |line: &str| match line.as_bytes().first() {
+        Some(b'-') => format!("\u{1b}[31m{line}\u{1b}[0m\n"),
+        Some(b'+') => format!("\u{1b}[32m{line}\u{1b}[0m\n"),
+        _ => format!("{line}\n"),
+    };
+    diff.lines().map(line).collect()
+}
+
+fn place(seen: &Seen<'_>, finding: &Finding) -> String {
+    let name = &seen.inputs[finding.input].name;
+    match finding.place {
+        Some(place) => format!("{name}:{}:{}", place.line, place.column),
+        None => format!("{name} {}", finding.object),
+    }
+}
+
+fn paint(severity: Severity) -> String {
+    let colour = match severity {
+        Severity::Error => "1;31",
+        Severity::Warning => "1;33",
+        Severity::Info => "1;36",
+    };
+    if output::stdout_colour() {
+        format!("\u{1b}[{colour}m{severity}\u{1b}[0m")
+    } else {
+        severity.to_string()
+    }
+}
+
+fn summary(seen: &Seen<'_>, mended: usize) -> String {
+    let summary = seen.summary();
+    let mut parts = Vec::new();
+    for (count, one, many) in [
+        (summary.errors, "error", "errors"),
+        (summary.warnings, "warning", "warnings"),
+        (summary.infos, "for information", "for information"),
+    ] {
+        if count > 0 {
+            parts.push(format!("{count} {}", if count == 1 { one } else { many }));
+        }
+    }
+    let found = if parts.is_empty() { "nothing found".to_owned() } else { parts.join(", ") };
+    let documents = seen.inputs.iter().flat_map(|input| &input.documents);
+    let objects = match documents.filter(|document| is_kubernetes(document)).count() {
+        0 if seen.unreadable.is_empty() => {
+            return "there is no Kubernetes object to check\n".to_owned();
+        }
+        1 => "1 object".to_owned(),
+        count => format!("{count} objects"),
+    };
+    let fixable = if summary.fixable > 0 {
+        format!("; --fix mends {}", summary.fixable)
+    } else {
+        String::new()
+    };
+    let mended = if mended > 0 { format!("{mended} mended, ") } else { String::new() };
+    format!("{mended}{found} in {objects}{fixable}\n")
+}

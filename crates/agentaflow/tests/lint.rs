@@ -1,0 +1,186 @@
+//! `agentaflow lint` as a user meets it: the real binary, small manifests.
+
+use std::fs;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A job that the API server refuses: no restartPolicy.
+const REFUSED: &str = "\
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: train # every night
+spec:
+  backoffLimit: 1
+  activeDeadlineSeconds: 3600
+  ttlSecondsAfterFinished: 600
+  template:
+    spec:
+      containers:
+      - name: train
+        image: train:1.0.0
+";
+
+const CLEAN: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n  b: c\n";
+
+/// A folder of this test's own, empty.
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lint-{name}"));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn lint(folder: &Path, line: &str, input: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_agentaflow"))
+        .arg("lint")
+        .args(line.split_whitespace())
+        .current_dir(folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It may end before it has read anything.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    child.wait_with_output().unwrap()
+}
+
+/// Exit code, what was printed, and what was said beside it.
+fn check(folder: &Path, line: &str, input: &str) -> (i32, String, String) {
+    let output = lint(folder, line, input);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn a_finding_is_a_line_with_its_place_and_the_command_fails() {
+    let folder = folder("finding");
+    fs::write(folder.join("job.yaml"), REFUSED).unwrap();
+    let (code, out, _) = check(&folder, "job.yaml", "");
+    assert_eq!(code, 1);
+    assert!(out.starts_with("job.yaml:10:5: error AF201 restartPolicy is missing"), "{out}");
+    assert!(out.ends_with("1 error in 1 object; --fix mends 1\n"), "{out}");
+}
+
+#[test]
+fn what_is_right_is_said_to_be_so() {
+    let (code, out, errors) = check(&folder("right"), "-", CLEAN);
+    assert_eq!((code, out.as_str(), errors.as_str()), (0, "nothing found in 1 object\n", ""));
+}
+
+#[test]
+fn fix_mends_the_file_and_keeps_its_comments() {
+    let folder = folder("fix");
+    let file = folder.join("job.yaml");
+    fs::write(&file, REFUSED).unwrap();
+    let (code, out, _) = check(&folder, "--diff job.yaml", "");
+    assert_eq!((code, fs::read_to_string(&file).unwrap().as_str()), (1, REFUSED));
+    assert!(out.contains("+      restartPolicy: OnFailure\n"), "{out}");
+    let (code, out, _) = check(&folder, "--fix .", "");
+    assert_eq!((code, out.as_str()), (0, "1 mended, nothing found in 1 object\n"));
+    let mended = REFUSED.to_owned() + "      restartPolicy: OnFailure\n";
+    assert_eq!(fs::read_to_string(&file).unwrap(), mended);
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+}
+
+#[test]
+fn what_comes_through_a_pipe_goes_on_mended() {
+    let (code, out, errors) = check(&folder("pipe"), "--fix -", REFUSED);
+    assert_eq!(code, 0, "{errors}");
+    assert_eq!(out, REFUSED.to_owned() + "      restartPolicy: OnFailure\n");
+    assert!(errors.starts_with("1 mended"), "{errors}");
+}
+
+#[test]
+fn a_folder_is_searched_and_what_is_no_manifest_is_left_out() {
+    let folder = folder("folder");
+    fs::create_dir_all(folder.join("chart/templates")).unwrap();
+    fs::create_dir_all(folder.join(".git")).unwrap();
+    fs::write(
+        folder.join("chart/templates/job.yaml"),
+        "kind: {{ .Values.kind }}\napiVersion: v1\n",
+    )
+    .unwrap();
+    fs::write(folder.join("chart/values.yaml"), "image: x:latest\n").unwrap();
+    fs::write(folder.join(".git/job.yaml"), REFUSED).unwrap();
+    fs::write(folder.join("empty.yml"), "").unwrap();
+    fs::write(folder.join("tsconfig.json"), "// a comment\n{}\n").unwrap();
+    fs::write(folder.join("blob.json"), [0, 159, 146, 150]).unwrap();
+    fs::write(folder.join("readme.md"), REFUSED).unwrap();
+    let (code, out, errors) = check(&folder, "-v .", "");
+    assert_eq!((code, out.as_str()), (0, "there is no Kubernetes object to check\n"), "{errors}");
+    assert!(errors.contains("helm template"), "{errors}");
+    let (code, out, _) = check(&folder, "chart/templates/job.yaml", "");
+    assert_eq!(code, 1);
+    assert!(out.contains("job.yaml:1:8: error AF000"), "{out}");
+    assert!(out.contains("render it first: helm template"), "{out}");
+}
+
+#[test]
+fn rules_can_be_chosen_left_out_listed_and_explained() {
+    let folder = folder("rules");
+    let (code, _, _) = check(&folder, "--ignore AF201 -", REFUSED);
+    assert_eq!(code, 0);
+    let (code, _, _) = check(&folder, "--rule latest-tag -", REFUSED);
+    assert_eq!(code, 0);
+    let (code, out, _) = check(&folder, "--explain af201", "");
+    assert!(code == 0 && out.starts_with("# AF201: "), "{out}");
+    let (code, out, _) = check(&folder, "--list", "");
+    assert!(code == 0 && out.contains("AF301  warning"), "{out}");
+    let (code, _, errors) = check(&folder, "--rule AF999 -", "");
+    assert!(code == 2 && errors.contains("there is no such rule"), "{errors}");
+}
+
+#[test]
+fn warnings_fail_only_where_that_is_asked_for() {
+    let text = REFUSED
+        .replace("train:1.0.0", "train:latest")
+        .replace("    spec:\n", "    spec:\n      restartPolicy: Never\n");
+    let folder = folder("strict");
+    assert_eq!(check(&folder, "-", &text).0, 0);
+    assert_eq!(check(&folder, "--strict -", &text).0, 1);
+}
+
+#[test]
+fn programs_get_json_and_sarif() {
+    let folder = folder("json");
+    let (code, out, _) = check(&folder, "-o json -", REFUSED);
+    let said: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &said["findings"][0]["rule"]), (1, &"AF201".into()));
+    let (code, out, _) = check(&folder, "-o sarif -", REFUSED);
+    let said: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &said["runs"][0]["results"][0]["ruleId"]), (1, &"AF201".into()));
+}
+
+#[test]
+fn a_command_line_that_names_nothing_or_what_is_not_there_says_so() {
+    let folder = folder("usage");
+    let (code, _, errors) = check(&folder, "", "");
+    assert!(code == 2 && errors.contains("name files or folders"), "{errors}");
+    let (code, _, errors) = check(&folder, "nowhere.yaml", "");
+    assert!(
+        code == 3 && errors.contains("cannot read `nowhere.yaml`: there is no such file"),
+        "{errors}"
+    );
+    assert_eq!(check(&folder, "-n research job.yaml", "").0, 2);
+    let (code, _, errors) = check(&folder, "--cluster --kubeconfig nowhere", "");
+    assert!(code == 1 && errors.contains("cannot read the kubeconfig"), "{errors}");
+}
+
+#[test]
+fn a_cluster_that_does_not_answer_is_unreachable() {
+    let folder = folder("cluster");
+    let config = "apiVersion: v1\nkind: Config\ncurrent-context: a\ncontexts: [{name: a, context: {cluster: a, user: a}}]\nclusters: [{name: a, cluster: {server: \"http://127.0.0.1:1\"}}]\nusers: [{name: a, user: {}}]\n";
+    fs::write(folder.join("config"), config).unwrap();
+    let (code, _, errors) = check(&folder, "--cluster --kubeconfig config", "");
+    assert_eq!(code, 5, "{errors}");
+}
+
+#[test]
+fn our_own_manifests_have_no_errors() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (code, out, errors) = check(&root, "deploy examples", "");
+    assert_eq!(code, 0, "{out}{errors}");
+}

@@ -1,0 +1,94 @@
+//! Mends what can be mended, document by document, until nothing more can be.
+
+use super::edit::edited;
+use super::{Finding, Input, Options, check};
+use crate::yaml::{Document, Limits, read_text};
+
+/// How often to look again: one fix may uncover what another rule wants.
+const ROUNDS: usize = 8;
+
+/// How the ids of rules about names and types of fields begin.
+const FIELDS: &str = "AF7";
+
+/// What fixing came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fixed {
+    /// The new text of each input that was given as text.
+    pub texts: Vec<String>,
+    /// What was mended: the id of the rule and the object, in order.
+    pub mended: Vec<(&'static str, String)>,
+}
+
+/// Mends texts. Each comes with its name; all are looked at together. A text that cannot be read stays as it is.
+pub fn fix(texts: &[(String, String)], options: &Options<'_>) -> Fixed {
+    let mut new: Vec<String> = texts.iter().map(|(_, text)| text.clone()).collect();
+    let mut mended = Vec::new();
+    for _ in 0..ROUNDS {
+        let inputs: Vec<_> =
+            texts.iter().zip(&new).map(|((name, _), text)| input(name, text)).collect();
+        let findings = check(&inputs, options);
+        let before = mended.len();
+        for (number, text) in new.iter_mut().enumerate() {
+            let here: Vec<_> = findings.iter().filter(|finding| finding.input == number).collect();
+            *text = round(text, &inputs[number].documents, &here, &mut mended);
+        }
+        if mended.len() == before {
+            break;
+        }
+    }
+    Fixed { texts: new, mended }
+}
+
+fn input(name: &str, text: &str) -> Input {
+    Input::text(name, read_text(text, &Limits::default()).unwrap_or_default())
+}
+
+/// Each document of a text with what was found in it mended. Documents are edited by themselves, which keeps a long
+/// text from being read again for each edit.
+fn round(
+    text: &str,
+    documents: &[Document],
+    findings: &[&Finding],
+    mended: &mut Vec<(&'static str, String)>,
+) -> String {
+    let mut whole = String::with_capacity(text.len());
+    for (number, document) in documents.iter().enumerate() {
+        let start = if number == 0 { 0 } else { document.start };
+        let end = documents.get(number + 1).map_or(text.len(), |next| next.start);
+        let mut slice = text.get(start..end).unwrap_or_default().to_owned();
+        let here = findings.iter().filter(|finding| finding.document == number);
+        let (fields, others): (Vec<&Finding>, Vec<&Finding>) =
+            here.partition(|finding| finding.rule.id.starts_with(FIELDS));
+        // A misspelt field looks missing to all other rules, so that these wait until it has its name.
+        if !mend(&mut slice, &fields, mended) {
+            mend(&mut slice, &others, mended);
+        }
+        whole.push_str(&slice);
+    }
+    if documents.is_empty() { text.to_owned() } else { whole }
+}
+
+/// Mends what can be mended of some findings, and says whether that was anything.
+fn mend(
+    text: &mut String,
+    findings: &[&Finding],
+    mended: &mut Vec<(&'static str, String)>,
+) -> bool {
+    let before = mended.len();
+    for finding in findings {
+        if let Some(new) = with_fix(text, finding) {
+            *text = new;
+            mended.push((finding.rule.id, finding.object.clone()));
+        }
+    }
+    mended.len() > before
+}
+
+/// The text with all of a fix, or nothing.
+fn with_fix(text: &str, finding: &Finding) -> Option<String> {
+    let mut new = text.to_owned();
+    for operation in &finding.fix {
+        new = edited(&new, operation)?;
+    }
+    (new != text).then_some(new)
+}

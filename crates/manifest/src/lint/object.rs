@@ -1,0 +1,345 @@
+//! Kubernetes objects in documents, and the pods and containers in them, each with its path.
+
+use serde_json::Value;
+
+use super::Input;
+use crate::yaml::at;
+
+/// A path into a document: keys, and numbers of items.
+pub(super) type Path = Vec<String>;
+
+/// A path that goes on.
+pub(super) fn join<S: AsRef<str>>(path: &[String], more: &[S]) -> Path {
+    path.iter().cloned().chain(more.iter().map(|step| step.as_ref().to_owned())).collect()
+}
+
+/// An object, alone in its document or in a `List`.
+#[derive(Clone, Debug)]
+pub(super) struct Object<'a> {
+    pub(super) input: usize,
+    pub(super) document: usize,
+    /// Where it stands in its document.
+    pub(super) path: Path,
+    pub(super) value: &'a Value,
+    pub(super) api_version: &'a str,
+    pub(super) kind: &'a str,
+    /// Whether somebody wrote it down; else the API server has it, and took it.
+    pub(super) written: bool,
+}
+
+/// The spec of a pod, alone or as the template of something.
+#[derive(Clone, Debug)]
+pub(super) struct Pod<'a> {
+    pub(super) object: Object<'a>,
+    /// The path of the pod's spec.
+    pub(super) path: Path,
+    pub(super) spec: &'a Value,
+}
+
+/// A container of a pod.
+#[derive(Clone, Debug)]
+pub(super) struct Container<'a> {
+    pub(super) path: Path,
+    pub(super) value: &'a Value,
+}
+
+/// All objects of all inputs.
+pub(super) fn objects(inputs: &[Input]) -> Vec<Object<'_>> {
+    let mut all = Vec::new();
+    for (input, source) in inputs.iter().enumerate() {
+        for (document, read) in source.documents.iter().enumerate() {
+            collect((input, document, source.written), Vec::new(), &read.value, &mut all);
+        }
+    }
+    all
+}
+
+fn collect<'a>(
+    origin: (usize, usize, bool),
+    path: Path,
+    value: &'a Value,
+    all: &mut Vec<Object<'a>>,
+) {
+    let named = (text(value, &["apiVersion"]), text(value, &["kind"]));
+    let (Some(api_version), Some(kind)) = named else { return };
+    // Lists in lists are not a thing; one level is enough, and nothing can nest forever.
+    if kind.ends_with("List") && path.is_empty() {
+        for (number, item) in list(value, &["items"]).iter().enumerate() {
+            collect(origin, vec!["items".to_owned(), number.to_string()], item, all);
+        }
+        return;
+    }
+    let (input, document, written) = origin;
+    all.push(Object { input, document, path, value, api_version, kind, written });
+}
+
+impl<'a> Object<'a> {
+    /// What is at a path of the object.
+    pub(super) fn at(&self, path: &[&str]) -> Option<&'a Value> {
+        at(self.value, path)
+    }
+
+    pub(super) fn text(&self, path: &[&str]) -> Option<&'a str> {
+        self.at(path)?.as_str()
+    }
+
+    pub(super) fn name(&self) -> &'a str {
+        let named =
+            self.text(&["metadata", "name"]).or_else(|| self.text(&["metadata", "generateName"]));
+        named.unwrap_or("without a name")
+    }
+
+    pub(super) fn namespace(&self) -> &'a str {
+        self.text(&["metadata", "namespace"]).unwrap_or("default")
+    }
+
+    pub(super) fn join<S: AsRef<str>>(&self, more: &[S]) -> Path {
+        join(&self.path, more)
+    }
+
+    /// `Job/train`, as `kubectl` says it.
+    pub(super) fn title(&self) -> String {
+        format!("{}/{}", self.kind, self.name())
+    }
+
+    pub(super) fn is(&self, kinds: &[&str]) -> bool {
+        kinds.contains(&self.kind)
+    }
+
+    /// The pods that it is, or has templates of.
+    pub(super) fn pods(&self) -> Vec<Pod<'a>> {
+        let template: &[&str] = match self.kind {
+            "Pod" => &[],
+            "Deployment"
+            | "StatefulSet"
+            | "DaemonSet"
+            | "ReplicaSet"
+            | "ReplicationController"
+            | "Job" => &["spec", "template"],
+            "CronJob" => &["spec", "jobTemplate", "spec", "template"],
+            "GPUWorkload" => &["spec", "podTemplate"],
+            _ => return self.roles(),
+        };
+        self.pod(template).into_iter().collect()
+    }
+
+    /// The pods of each role of a job of Kubeflow, such as a `PyTorchJob`.
+    fn roles(&self) -> Vec<Pod<'a>> {
+        let Some(Value::Object(spec)) = self.at(&["spec"]) else { return Vec::new() };
+        let roles = spec.iter().filter(|(key, _)| key.ends_with("ReplicaSpecs"));
+        let named = roles.filter_map(|(key, roles)| Some((key, roles.as_object()?)));
+        named
+            .flat_map(|(key, roles)| roles.keys().map(move |role| (key, role)))
+            .filter_map(|(key, role)| self.pod(&["spec", key, role, "template"]))
+            .collect()
+    }
+
+    fn pod(&self, template: &[&str]) -> Option<Pod<'a>> {
+        let spec = at(self.at(template)?, &["spec"])?;
+        let path = join(&self.join(template), &["spec"]);
+        Some(Pod { object: self.clone(), path, spec })
+    }
+
+    /// Where the `spec` of the job is, if it is one or makes some.
+    pub(super) fn job_spec(&self) -> Option<Path> {
+        match self.kind {
+            "Job" => Some(self.join(&["spec"])),
+            "CronJob" => Some(self.join(&["spec", "jobTemplate", "spec"])),
+            _ => None,
+        }
+    }
+
+    /// How many pods it keeps at the same time.
+    pub(super) fn replicas(&self) -> u64 {
+        self.at(&["spec", "replicas"]).and_then(Value::as_u64).unwrap_or(1)
+    }
+}
+
+impl<'a> Pod<'a> {
+    pub(super) fn at(&self, path: &[&str]) -> Option<&'a Value> {
+        at(self.spec, path)
+    }
+
+    pub(super) fn join<S: AsRef<str>>(&self, more: &[S]) -> Path {
+        join(&self.path, more)
+    }
+
+    /// The containers; those that run first only if they are asked for.
+    pub(super) fn containers(&self) -> Vec<Container<'a>> {
+        self.containers_in("containers")
+    }
+
+    pub(super) fn all_containers(&self) -> Vec<Container<'a>> {
+        let mut all = self.containers_in("initContainers");
+        all.extend(self.containers());
+        all
+    }
+
+    fn containers_in(&self, key: &str) -> Vec<Container<'a>> {
+        let numbered = list(self.spec, &[key]).iter().enumerate();
+        let container = |(number, value): (usize, &'a Value)| Container {
+            path: self.join(&[key, &number.to_string()]),
+            value,
+        };
+        numbered.map(container).collect()
+    }
+
+    pub(super) fn wants_gpu(&self) -> bool {
+        self.all_containers().iter().any(|container| !container.gpu_resources().is_empty())
+            || self.object.kind == "GPUWorkload"
+    }
+
+    /// Selector entries: label, value, path.
+    pub(super) fn selector(&self) -> Vec<(&'a str, &'a Value, Path)> {
+        let Some(Value::Object(map)) = self.at(&["nodeSelector"]) else { return Vec::new() };
+        let entry = |(key, value): (&'a String, &'a Value)| {
+            (key.as_str(), value, self.join(&["nodeSelector", key]))
+        };
+        map.iter().map(entry).collect()
+    }
+
+    /// Expressions of required and preferred node affinity, with their paths.
+    pub(super) fn expressions(&self) -> Vec<(&'a Value, Path)> {
+        let mut all = Vec::new();
+        let affinity = ["affinity", "nodeAffinity"];
+        let required = [
+            &affinity[..],
+            &["requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"],
+        ]
+        .concat();
+        let preferred =
+            [&affinity[..], &["preferredDuringSchedulingIgnoredDuringExecution"]].concat();
+        for (terms, inner) in [(required, None), (preferred, Some("preference"))] {
+            for (term, value) in list(self.spec, &terms).iter().enumerate() {
+                let number = term.to_string();
+                let mut path = self.join(&terms);
+                path.push(number);
+                path.extend(inner.map(str::to_owned));
+                path.push("matchExpressions".to_owned());
+                let value = inner.map_or(Some(value), |key| value.get(key));
+                let items =
+                    value.map(|value| list(value, &["matchExpressions"])).unwrap_or_default();
+                for (number, item) in items.iter().enumerate() {
+                    all.push((item, join(&path, &[number.to_string()])));
+                }
+            }
+        }
+        all
+    }
+
+    /// The label with its values that nodes must have, by selector or by required affinity.
+    pub(super) fn required(&self, label: &str) -> Vec<&'a str> {
+        let selector = self.at(&["nodeSelector", label]).and_then(Value::as_str);
+        let mut all: Vec<_> = selector.into_iter().collect();
+        for (item, path) in self.expressions() {
+            let required = path.iter().any(|step| step.starts_with("required"));
+            if required
+                && text(item, &["key"]) == Some(label)
+                && text(item, &["operator"]) == Some("In")
+            {
+                all.extend(list(item, &["values"]).iter().filter_map(Value::as_str));
+            }
+        }
+        all
+    }
+
+    pub(super) fn tolerations(&self) -> &'a [Value] {
+        list(self.spec, &["tolerations"])
+    }
+
+    /// The volume that is mounted at a path, with the path of the mount.
+    pub(super) fn volume(&self, name: &str) -> Option<(usize, &'a Value)> {
+        let mut volumes = list(self.spec, &["volumes"]).iter().enumerate();
+        volumes.find(|(_, volume)| text(volume, &["name"]) == Some(name))
+    }
+}
+
+impl<'a> Container<'a> {
+    pub(super) fn at(&self, path: &[&str]) -> Option<&'a Value> {
+        at(self.value, path)
+    }
+
+    pub(super) fn join<S: AsRef<str>>(&self, more: &[S]) -> Path {
+        join(&self.path, more)
+    }
+
+    pub(super) fn name(&self) -> &'a str {
+        text(self.value, &["name"]).unwrap_or("without a name")
+    }
+
+    pub(super) fn image(&self) -> Option<&'a str> {
+        text(self.value, &["image"])
+    }
+
+    /// A resource in `limits` or `requests`.
+    pub(super) fn resource(&self, part: &str, name: &str) -> Option<&'a Value> {
+        self.at(&["resources", part, name])
+    }
+
+    /// The names of the NVIDIA resources in limits or requests.
+    pub(super) fn gpu_resources(&self) -> Vec<&'a str> {
+        let mut names: Vec<&str> = Vec::new();
+        for part in ["limits", "requests"] {
+            if let Some(Value::Object(map)) = self.at(&["resources", part]) {
+                names.extend(map.keys().map(String::as_str).filter(|name| is_gpu(name)));
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// How many GPUs, whole or slices, it asks for.
+    pub(super) fn gpus(&self) -> u64 {
+        let count = |name: &&str| {
+            let value = self.resource("limits", name).or_else(|| self.resource("requests", name));
+            value.and_then(whole).unwrap_or(0)
+        };
+        self.gpu_resources().iter().map(count).sum()
+    }
+
+    /// Command and arguments, as one text.
+    pub(super) fn command_line(&self) -> String {
+        let words = ["command", "args"].map(|key| list(self.value, &[key]));
+        let words: Vec<_> = words.concat();
+        words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
+    }
+
+    /// Environment variables: name, value, number.
+    pub(super) fn environment(&self) -> Vec<(&'a str, Option<&'a Value>, usize)> {
+        let numbered = list(self.value, &["env"]).iter().enumerate();
+        let entry = |(number, item): (usize, &'a Value)| {
+            Some((text(item, &["name"])?, item.get("value"), number))
+        };
+        numbered.filter_map(entry).collect()
+    }
+
+    /// Mounts: name of the volume, path in the container.
+    pub(super) fn mounts(&self) -> Vec<(&'a str, &'a str)> {
+        let mounts = list(self.value, &["volumeMounts"]).iter();
+        let mount = |item: &'a Value| Some((text(item, &["name"])?, text(item, &["mountPath"])?));
+        mounts.filter_map(mount).collect()
+    }
+}
+
+/// Whether a resource is a GPU or a slice of one.
+pub(super) fn is_gpu(resource: &str) -> bool {
+    resource == "nvidia.com/gpu"
+        || resource == "nvidia.com/gpu.shared"
+        || resource.starts_with("nvidia.com/mig-")
+}
+
+/// A whole number, written as such or as text.
+pub(super) fn whole(value: &Value) -> Option<u64> {
+    value.as_u64().or_else(|| value.as_str()?.trim().parse().ok())
+}
+
+/// The text at a path.
+pub(super) fn text<'a>(value: &'a Value, path: &[&str]) -> Option<&'a str> {
+    at(value, path)?.as_str()
+}
+
+/// The items at a path; none if there is no list.
+pub(super) fn list<'a, S: AsRef<str>>(value: &'a Value, path: &[S]) -> &'a [Value] {
+    at(value, path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}

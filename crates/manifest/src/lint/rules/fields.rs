@@ -1,0 +1,114 @@
+//! Fields that do not exist, and values that do not belong there.
+
+use serde_json::Value;
+
+use crate::lint::object::{Object, join};
+use crate::lint::schema::{Mismatch, MismatchKind, mismatches};
+use crate::lint::{Findings, Operation, Rule, Set, set};
+use crate::yaml::{Oddity, at};
+
+pub(super) static AF701: Rule = rule! {
+    "AF701" "unknown-field" Error fixable true;
+    title: "There is no such field",
+    why: "A field that is misspelt or indented too far is dropped by the API server, or refused by a strict one: the \
+          toleration, the limit or the probe that it stands for is not there.",
+    advice: "Correct its name, or move it to where it belongs.",
+    check: unknown_field,
+};
+
+pub(super) static AF702: Rule = rule! {
+    "AF702" "wrong-type" Error fixable true;
+    title: "Something else belongs into this field",
+    why: "The API server refuses a number where text belongs, as in environment variables and node selectors, and text \
+          where a number belongs.",
+    advice: "Put numbers and true or false in quotes where text belongs, and take the quotes away where it does not.",
+    check: wrong_type,
+};
+
+pub(super) static AF703: Rule = rule! {
+    "AF703" "wrong-value" Error;
+    title: "The field cannot have this value",
+    why: "The API server refuses it.",
+    advice: "Use a value that the message names.",
+    check: wrong_value,
+};
+
+pub(super) static AF704: Rule = rule! {
+    "AF704" "ambiguous-scalar" Warning;
+    title: "Tools read this value in different ways",
+    why: "`yes`, `no`, `on` and `off` without quotes are text in YAML 1.2, and true or false in YAML 1.1, which \
+          `kubectl` reads. Other values are numbers for some tools and text for others.",
+    advice: "Put text in quotes; write true or false where these are meant.",
+    check: ambiguous,
+};
+
+fn each(set: &Set<'_>, mut look: impl FnMut(&Object<'_>, &Mismatch)) {
+    // What the API server has, it took: of a newer one there may be fields that are not known here.
+    for object in set.objects.iter().filter(|object| object.written) {
+        for mismatch in mismatches(object.api_version, object.kind, object.value) {
+            look(object, &mismatch);
+        }
+    }
+}
+
+fn unknown_field(set: &Set<'_>, findings: &mut Findings<'_>) {
+    each(set, |object, mismatch| {
+        let MismatchKind::Unknown { near } = &mismatch.kind else { return };
+        let Some((name, parent)) = mismatch.path.split_last() else { return };
+        let path = join(&object.path, &mismatch.path);
+        let taken =
+            |near: &str| at(object.value, parent).is_some_and(|parent| parent.get(near).is_some());
+        let near = near.as_deref().filter(|near| !taken(near));
+        let hint = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+        let fix = near.map(|near| Operation::Rename { path: path.clone(), key: near.to_owned() });
+        findings.add_with(
+            object,
+            &path,
+            format!("unknown field `{name}`{hint}"),
+            fix.into_iter().collect(),
+        );
+    });
+}
+
+fn wrong_type(set: &Set<'_>, findings: &mut Findings<'_>) {
+    each(set, |object, mismatch| {
+        let MismatchKind::Type { wanted, better } = &mismatch.kind else { return };
+        let path = join(&object.path, &mismatch.path);
+        let given = at(object.value, &mismatch.path).unwrap_or(&Value::Null);
+        let shown = match given {
+            Value::Array(_) => "a list".to_owned(),
+            Value::Object(_) => "fields".to_owned(),
+            other => other.to_string(),
+        };
+        let hint = better.as_ref().map(|better| format!(": write {better}")).unwrap_or_default();
+        let fix = better.as_ref().map(|better| self::set(path.clone(), better.clone()));
+        findings.add_with(
+            object,
+            &path,
+            format!("{wanted} belongs here, not {shown}{hint}"),
+            fix.into_iter().collect(),
+        );
+    });
+}
+
+fn wrong_value(set: &Set<'_>, findings: &mut Findings<'_>) {
+    each(set, |object, mismatch| {
+        if let MismatchKind::Value { message } = &mismatch.kind {
+            findings.add(object, &join(&object.path, &mismatch.path), message.as_str());
+        }
+    });
+}
+
+fn ambiguous(set: &Set<'_>, findings: &mut Findings<'_>) {
+    let mut seen = None;
+    for object in &set.objects {
+        let here = (object.input, object.document);
+        if seen.replace(here) == Some(here) {
+            continue;
+        }
+        let notes = &findings.inputs[object.input].documents[object.document].notes;
+        for note in notes.iter().filter(|note| !matches!(note.oddity, Oddity::Octal(..))) {
+            findings.add_at(object, note.place, note.oddity.to_string());
+        }
+    }
+}

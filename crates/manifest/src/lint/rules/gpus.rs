@@ -1,0 +1,164 @@
+//! How GPUs are asked for.
+
+use serde_json::Value;
+
+use crate::lint::object::{Container, Pod, whole};
+use crate::lint::{Findings, Rule, Set, set};
+
+pub(super) static AF001: Rule = rule! {
+    "AF001" "gpu-request-differs" Error fixable true;
+    title: "The GPU request differs from the limit",
+    why: "A GPU is never overcommitted: the API server refuses a pod whose request for an extended resource differs \
+          from its limit.",
+    advice: "Write the same number in both, or only the limit.",
+    check: request_differs,
+};
+
+pub(super) static AF002: Rule = rule! {
+    "AF002" "gpu-limit-missing" Error fixable true;
+    title: "GPUs are requested without a limit",
+    why: "A GPU is a limit-only resource: the API server refuses a request for an extended resource that has no limit. \
+          With only a limit, the request is set by itself.",
+    advice: "Move the number to `limits`.",
+    check: limit_missing,
+};
+
+pub(super) static AF003: Rule = rule! {
+    "AF003" "gpu-not-whole" Error;
+    title: "The number of GPUs is not a whole one",
+    why: "Devices are handed out whole: `0.5` or `500m` of `nvidia.com/gpu` is refused by the API server. A part of a \
+          GPU is a MIG slice, a time slice, or a GPUWorkload that shares.",
+    advice: "Ask for whole devices, for a MIG profile such as `nvidia.com/mig-1g.5gb`, or submit a GPUWorkload with \
+             `gpuMemoryRequired` and `exclusiveAccess: false`.",
+    check: not_whole,
+};
+
+pub(super) static AF007: Rule = rule! {
+    "AF007" "visible-devices-differ" Warning fixable true;
+    title: "CUDA_VISIBLE_DEVICES does not fit the number of GPUs",
+    why: "In a container the devices are numbered from 0 up to the limit. A number beyond that hides all devices that \
+          follow it, and CUDA finds fewer GPUs than were paid for, or none.",
+    advice: "List as many devices as the limit says, from 0, or leave the variable away.",
+    check: visible_devices,
+};
+
+pub(super) static AF008: Rule = rule! {
+    "AF008" "no-memory-limit" Info;
+    title: "A GPU container has no memory limit",
+    why: "Without a limit a data loader that leaks takes the whole node down, and every other GPU job on it.",
+    advice: "Set `resources.limits.memory`; a GPU job usually needs at least as much memory as its GPUs have.",
+    check: no_memory_limit,
+};
+
+fn each_container(
+    set: &Set<'_>,
+    mut look: impl FnMut(&Pod<'_>, &Container<'_>, &'static str, &str),
+) {
+    for pod in set.pods() {
+        for container in pod.all_containers() {
+            for name in container.gpu_resources() {
+                look(&pod, &container, "resources", name);
+            }
+        }
+    }
+}
+
+fn request_differs(set: &Set<'_>, findings: &mut Findings<'_>) {
+    each_container(set, |pod, container, resources, name| {
+        let (limit, request) =
+            (container.resource("limits", name), container.resource("requests", name));
+        if let (Some(limit), Some(request)) = (limit, request)
+            && whole(limit) != whole(request)
+        {
+            let path = container.join(&[resources, "requests", name]);
+            let message = format!(
+                "container `{}` requests {} of {name} and has a limit of {}; they must be equal",
+                container.name(),
+                plain(request),
+                plain(limit)
+            );
+            findings.add_with(
+                &pod.object,
+                &path,
+                message,
+                vec![self::set(path.clone(), limit.clone())],
+            );
+        }
+    });
+}
+
+fn limit_missing(set: &Set<'_>, findings: &mut Findings<'_>) {
+    each_container(set, |pod, container, resources, name| {
+        let (limit, request) =
+            (container.resource("limits", name), container.resource("requests", name));
+        if let (None, Some(request)) = (limit, request) {
+            let path = container.join(&[resources, "requests", name]);
+            let message =
+                format!("container `{}` requests {name} but has no limit for it", container.name());
+            let fix = self::set(container.join(&[resources, "limits", name]), request.clone());
+            findings.add_with(&pod.object, &path, message, vec![fix]);
+        }
+    });
+}
+
+fn not_whole(set: &Set<'_>, findings: &mut Findings<'_>) {
+    each_container(set, |pod, container, resources, name| {
+        for part in ["limits", "requests"] {
+            let Some(value) = container.resource(part, name) else { continue };
+            if whole(value).is_none() {
+                let path = container.join(&[resources, part, name]);
+                let message =
+                    format!("{} of {name} is not a whole number of devices", plain(value));
+                findings.add(&pod.object, &path, message);
+            }
+        }
+    });
+}
+
+fn visible_devices(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.gpu_pods() {
+        for container in pod.all_containers() {
+            let gpus = container.gpus();
+            for (name, value, number) in container.environment() {
+                let Some(Value::String(devices)) = value else { continue };
+                // A list of numbers is what can be compared; names of devices are somebody's choice.
+                let listed: Option<Vec<u64>> =
+                    devices.split(',').map(|device| device.trim().parse().ok()).collect();
+                let Some(listed) = listed else { continue };
+                let fits =
+                    listed.len() as u64 == gpus && listed.iter().all(|device| *device < gpus);
+                if name != "CUDA_VISIBLE_DEVICES" || gpus == 0 || fits {
+                    continue;
+                }
+                let all = (0..gpus.min(64))
+                    .map(|device| device.to_string())
+                    .collect::<Vec<_>>()
+                    .join(",");
+                let path = container.join(&["env", &number.to_string(), "value"]);
+                let message = format!(
+                    "CUDA_VISIBLE_DEVICES is `{devices}`, but container `{}` has {gpus} GPU{}: `{all}`",
+                    container.name(),
+                    if gpus == 1 { "" } else { "s" }
+                );
+                findings.add_with(&pod.object, &path, message, vec![self::set(path.clone(), all)]);
+            }
+        }
+    }
+}
+
+fn no_memory_limit(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.gpu_pods() {
+        for container in pod.containers() {
+            if container.gpus() > 0 && container.resource("limits", "memory").is_none() {
+                let path = container.join(&["resources", "limits"]);
+                let message =
+                    format!("container `{}` has GPUs but no memory limit", container.name());
+                findings.add(&pod.object, &path, message);
+            }
+        }
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

@@ -1,0 +1,128 @@
+//! Shared memory.
+
+use serde_json::{Value, json};
+
+use crate::lint::amount::mebibytes;
+use crate::lint::object::{Container, Pod, list, text};
+use crate::lint::{Findings, Rule, Set, append, set};
+
+const SHM: &str = "/dev/shm";
+
+pub(super) static AF401: Rule = rule! {
+    "AF401" "no-shared-memory" Warning fixable true;
+    title: "Data loaders and NCCL get 64 MiB of shared memory",
+    why: "Worker processes of a data loader and NCCL between GPUs hand tensors over in `/dev/shm`, which is 64 MiB in a \
+          container unless a volume is mounted there. They end with a bus error in the middle of an epoch.",
+    advice: "Mount an `emptyDir` with `medium: Memory` at `/dev/shm`, 2Gi for each GPU to begin with. It counts towards \
+             the memory limit.",
+    check: no_shared_memory,
+};
+
+pub(super) static AF402: Rule = rule! {
+    "AF402" "shared-memory-size" Warning fixable true;
+    title: "The shared memory has no limit, or one that does not fit",
+    why: "Without `sizeLimit` a memory volume may grow until the node runs out of memory. What is in it counts towards \
+          the container's memory limit: a volume as large as the limit gets the container killed when it fills.",
+    advice: "Set `sizeLimit`, well below the memory limit.",
+    check: size,
+};
+
+/// Words of a command that say that worker processes load data.
+const LOADERS: [&str; 10] = [
+    "num_workers",
+    "num-workers",
+    "--workers",
+    "dataloader",
+    "torchrun",
+    "torch.distributed",
+    "deepspeed",
+    "accelerate launch",
+    "horovodrun",
+    "train.py",
+];
+
+fn no_shared_memory(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.gpu_pods() {
+        if pod.at(&["hostIPC"]) == Some(&Value::Bool(true)) {
+            continue;
+        }
+        for container in pod.containers() {
+            let gpus = container.gpus();
+            let mounted =
+                container.mounts().iter().any(|(_, path)| path.trim_end_matches('/') == SHM);
+            let words = container.command_line().to_lowercase();
+            let loads = LOADERS.iter().any(|word| words.contains(word));
+            if gpus == 0 || mounted || (gpus < 2 && !loads) {
+                continue;
+            }
+            let why = if gpus > 1 {
+                format!("has {gpus} GPUs")
+            } else {
+                "loads data in worker processes".to_owned()
+            };
+            let message =
+                format!("container `{}` {why} and only 64 MiB of shared memory", container.name());
+            let fix = mount(&pod, &container, gpus);
+            findings.add_with(&pod.object, &container.path, message, fix);
+        }
+    }
+}
+
+fn mount(pod: &Pod<'_>, container: &Container<'_>, gpus: u64) -> Vec<crate::lint::Operation> {
+    let named = |name: &str| pod.volume(name).map(|(_, volume)| volume);
+    // A volume of that name that is something else: nobody can guess what to do.
+    if named("shm").is_some_and(|volume| text(volume, &["emptyDir", "medium"]) != Some("Memory")) {
+        return Vec::new();
+    }
+    let wanted = (2048.0 * gpus.min(16) as f64).max(2048.0);
+    let limit = container.resource("limits", "memory").and_then(mebibytes);
+    let size = limit.map_or(wanted, |limit| wanted.min((limit / 2.0).floor()));
+    let mut fix =
+        vec![append(container.join(&["volumeMounts"]), json!({"name": "shm", "mountPath": SHM}))];
+    if named("shm").is_none() {
+        let volume = json!({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": crate::lint::amount::memory(size)}});
+        fix.push(append(pod.join(&["volumes"]), volume));
+    }
+    fix
+}
+
+fn size(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.pods() {
+        for (number, volume) in list(pod.spec, &["volumes"]).iter().enumerate() {
+            if text(volume, &["emptyDir", "medium"]) != Some("Memory") {
+                continue;
+            }
+            let name = text(volume, &["name"]).unwrap_or_default();
+            let path = pod.join(&["volumes", &number.to_string(), "emptyDir", "sizeLimit"]);
+            let users: Vec<_> = pod
+                .containers()
+                .into_iter()
+                .filter(|c| c.mounts().iter().any(|(mounted, _)| *mounted == name))
+                .collect();
+            let limit = users
+                .iter()
+                .filter_map(|c| c.resource("limits", "memory").and_then(mebibytes))
+                .min_by(f64::total_cmp);
+            let Some(size) = volume["emptyDir"].get("sizeLimit").and_then(mebibytes) else {
+                let gpus = users.iter().map(Container::gpus).max().unwrap_or(1).clamp(1, 16);
+                let wanted = 2048.0 * gpus as f64;
+                let size = limit.map_or(wanted, |limit| wanted.min((limit / 2.0).floor()));
+                let fix = vec![self::set(path.clone(), crate::lint::amount::memory(size))];
+                findings.add_with(
+                    &pod.object,
+                    &path,
+                    format!("the memory volume `{name}` has no sizeLimit"),
+                    fix,
+                );
+                continue;
+            };
+            if let Some(limit) = limit.filter(|limit| size >= *limit) {
+                let half = crate::lint::amount::memory((limit / 2.0).floor());
+                let message = format!(
+                    "the memory volume `{name}` may hold as much as the whole memory limit of the container"
+                );
+                findings.add_with(&pod.object, &path, message, vec![self::set(path.clone(), half)]);
+            }
+        }
+    }
+}

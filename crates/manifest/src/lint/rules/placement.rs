@@ -1,0 +1,287 @@
+//! Taints, affinity, and whether what is asked for fits the machine that is asked for.
+
+use serde_json::{Value, json};
+
+use super::selectors::model_of;
+use crate::lint::amount::{mebibytes, memory, milli};
+use crate::lint::machine::Machine;
+use crate::lint::object::{Container, Pod, list, text};
+use crate::lint::{Findings, Operation, Rule, Set, append, set};
+
+const TAINT: &str = "nvidia.com/gpu";
+const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+
+/// What the node's own pods (device plugin, monitoring, network) take, which a fix leaves to them.
+const DAEMONS_CPU_MILLI: u64 = 420;
+const DAEMONS_MEMORY_MIB: u64 = 1024;
+
+pub(super) static AF101: Rule = rule! {
+    "AF101" "no-gpu-toleration" Warning fixable true;
+    title: "The taint of GPU nodes is not tolerated",
+    why: "GPU nodes are usually tainted with `nvidia.com/gpu` so that nothing else takes their place. A GPU pod that \
+          does not tolerate the taint waits forever.",
+    advice: "Tolerate the taint whatever its value is: `operator: Exists`.",
+    check: no_toleration,
+};
+
+pub(super) static AF102: Rule = rule! {
+    "AF102" "toleration-of-one-value" Warning fixable true;
+    title: "The toleration fits only one value of the GPU taint",
+    why: "Some clusters taint GPU nodes with `nvidia.com/gpu=true`, others with `nvidia.com/gpu=present`. \
+          `operator: Equal` with `\"true\"` does not tolerate the second, and the pod waits forever there.",
+    advice: "Write `operator: Exists` and leave `value` away.",
+    check: one_value,
+};
+
+pub(super) static AF107: Rule = rule! {
+    "AF107" "affinity-and-not-or" Warning fixable true;
+    title: "Two ways to choose a GPU must both hold",
+    why: "All expressions of one `nodeSelectorTerms` item must hold at once. A choice by product with \"or by memory\" \
+          below it is an AND: only nodes that fulfil both are taken.",
+    advice: "Make two items of `nodeSelectorTerms` of it: one of the items is enough.",
+    check: both_must_hold,
+};
+
+pub(super) static AF108: Rule = rule! {
+    "AF108" "does-not-fit-machine" Error fixable true;
+    title: "More is requested than the machine has for pods",
+    why: "A node keeps some of its CPUs and memory for itself. A pod that requests all that the machine type has in \
+          print (4 CPUs and 16 GiB on a g4dn.xlarge) never fits it, and an autoscaler adds nodes in vain.",
+    advice: "Request less than what is left for pods, or choose a larger machine. Where manifests do not choose a \
+             machine type, `--machine g4dn.xlarge` says what the GPU nodes are.",
+    check: does_not_fit,
+};
+
+pub(super) static AF109: Rule = rule! {
+    "AF109" "no-gpu-type" Info;
+    title: "Any GPU will do",
+    why: "Without a node selector or an affinity a training job for an A100 may start on a T4 and fail for lack of \
+          memory an hour later.",
+    advice: "Choose by `nvidia.com/gpu.product`, by the cloud's label, or by a GPUWorkload's `gpuRequirements`.",
+    check: no_type,
+};
+
+fn tolerates(toleration: &Value) -> bool {
+    let key = text(toleration, &["key"]).unwrap_or_default();
+    let effect = text(toleration, &["effect"]).unwrap_or_default();
+    let all = key.is_empty() && text(toleration, &["operator"]) == Some("Exists");
+    (key == TAINT || all) && matches!(effect, "" | "NoSchedule")
+}
+
+fn no_toleration(set: &Set<'_>, findings: &mut Findings<'_>) {
+    // A GPUWorkload's pods are placed by a scheduler that adds what its nodes need.
+    for pod in set.gpu_pods().filter(|pod| pod.object.kind != "GPUWorkload") {
+        if pod.tolerations().iter().any(tolerates) {
+            continue;
+        }
+        let value = json!({"key": TAINT, "operator": "Exists", "effect": "NoSchedule"});
+        let fix = vec![append(pod.join(&["tolerations"]), value)];
+        findings.add_with(
+            &pod.object,
+            &pod.path,
+            "the pod asks for GPUs but does not tolerate the taint nvidia.com/gpu",
+            fix,
+        );
+    }
+}
+
+fn one_value(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.pods() {
+        for (number, toleration) in pod.tolerations().iter().enumerate() {
+            let equal = matches!(text(toleration, &["operator"]), None | Some("Equal"));
+            let Some(value) = toleration.get("value") else { continue };
+            if text(toleration, &["key"]) != Some(TAINT) || !equal {
+                continue;
+            }
+            let path = pod.join(&["tolerations", &number.to_string()]);
+            let at = |key: &str| [path.clone(), vec![key.to_owned()]].concat();
+            let fix =
+                vec![self::set(at("operator"), "Exists"), Operation::Remove { path: at("value") }];
+            let message = format!(
+                "it tolerates nvidia.com/gpu={} and no other value, such as `present`",
+                plain(value)
+            );
+            findings.add_with(&pod.object, &path, message, fix);
+        }
+    }
+}
+
+fn both_must_hold(set: &Set<'_>, findings: &mut Findings<'_>) {
+    let by_product = |key: &str| {
+        key == "nvidia.com/gpu.product"
+            || key == "cloud.google.com/gke-accelerator"
+            || key == "accelerator"
+    };
+    let by_memory = |key: &str| key.to_lowercase().contains("memory");
+    for pod in set.pods() {
+        let terms = [
+            "affinity",
+            "nodeAffinity",
+            "requiredDuringSchedulingIgnoredDuringExecution",
+            "nodeSelectorTerms",
+        ];
+        for (number, term) in list(pod.spec, &terms).iter().enumerate() {
+            let keys: Vec<_> = list(term, &["matchExpressions"])
+                .iter()
+                .map(|item| text(item, &["key"]).unwrap_or_default())
+                .collect();
+            let (Some(product), Some(memory)) = (
+                keys.iter().position(|key| by_product(key)),
+                keys.iter().position(|key| by_memory(key)),
+            ) else {
+                continue;
+            };
+            let mut path = pod.join(&terms);
+            path.extend([number.to_string(), "matchExpressions".to_owned()]);
+            let second = product.max(memory);
+            let message = format!(
+                "{} and {} must both hold here; two items of nodeSelectorTerms are an \"or\"",
+                keys[product], keys[memory]
+            );
+            let fix = Operation::Split { path: path.clone(), at: second };
+            path.push(second.to_string());
+            // Only two expressions are surely two ways; of three nobody knows which belongs to which.
+            let fix = if keys.len() == 2 { vec![fix] } else { Vec::new() };
+            findings.add_with(&pod.object, &path, message, fix);
+        }
+    }
+}
+
+fn does_not_fit(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.pods() {
+        // With several types to choose from, one that fits is enough, and the largest is asked.
+        let mut names = pod.required(INSTANCE_TYPE);
+        if names.is_empty() && pod.wants_gpu() {
+            names.extend(set.machine);
+        }
+        let machines: Option<Vec<_>> =
+            names.iter().map(|name| set.machines.machine(name)).collect();
+        let Some(machines) = machines else { continue };
+        let largest = names
+            .iter()
+            .zip(machines)
+            .max_by_key(|(_, machine)| (machine.gpus, machine.memory_mib));
+        let Some((name, machine)) = largest else { continue };
+        gpus_fit(&pod, name, &machine, findings);
+        part_fits(&pod, name, &machine, &CPU, findings);
+        part_fits(&pod, name, &machine, &MEMORY, findings);
+        same_model(&pod, name, &machine, findings);
+    }
+}
+
+fn gpus_fit(pod: &Pod<'_>, name: &str, machine: &Machine, findings: &mut Findings<'_>) {
+    let whole: u64 = pod
+        .containers()
+        .iter()
+        .filter(|c| c.resource("limits", TAINT).is_some())
+        .map(Container::gpus)
+        .sum();
+    if whole > u64::from(machine.gpus) {
+        let message = format!("it asks for {whole} GPUs, and a {name} has {}", machine.gpus);
+        findings.add(&pod.object, &pod.path, message);
+    }
+}
+
+fn same_model(pod: &Pod<'_>, name: &str, machine: &Machine, findings: &mut Findings<'_>) {
+    for (label, value, path) in pod.selector() {
+        if let Some(model) =
+            value.as_str().and_then(model_of).filter(|_| label.contains("accelerator"))
+            && model != machine.model
+        {
+            let message = format!(
+                "it wants {model} GPUs on a {name}, which has {}: no node is both",
+                machine.model
+            );
+            findings.add(&pod.object, &path, message);
+        }
+    }
+}
+
+/// A resource that a machine has.
+struct Part {
+    resource: &'static str,
+    amount: fn(&Value) -> Option<f64>,
+    left: fn(&Machine) -> u64,
+    daemons: u64,
+    say: fn(f64) -> String,
+}
+
+const CPU: Part = Part {
+    resource: "cpu",
+    amount: milli,
+    left: |machine| machine.allocatable_cpu_milli,
+    daemons: DAEMONS_CPU_MILLI,
+    say: |milli| format!("{}m", milli as u64),
+};
+
+const MEMORY: Part = Part {
+    resource: "memory",
+    amount: mebibytes,
+    left: |machine| machine.allocatable_memory_mib,
+    daemons: DAEMONS_MEMORY_MIB,
+    say: memory,
+};
+
+fn part_fits(
+    pod: &Pod<'_>,
+    name: &str,
+    machine: &Machine,
+    part: &Part,
+    findings: &mut Findings<'_>,
+) {
+    let containers = pod.containers();
+    let requested = |container: &Container<'_>| {
+        let value = container
+            .resource("requests", part.resource)
+            .or_else(|| container.resource("limits", part.resource));
+        value.and_then(part.amount).unwrap_or(0.0)
+    };
+    let sum: f64 = containers.iter().map(requested).sum();
+    let left = (part.left)(machine);
+    if sum <= left as f64 {
+        return;
+    }
+    let Some(most) =
+        containers.iter().max_by(|one, other| requested(one).total_cmp(&requested(other)))
+    else {
+        return;
+    };
+    let path = most.join(&["resources", "requests", part.resource]);
+    let message = format!(
+        "{} of {} is requested, and a {name} leaves {} for pods",
+        (part.say)(sum),
+        part.resource,
+        (part.say)(left as f64)
+    );
+    // Several containers share what there is in a way that nobody can guess.
+    let room = left.saturating_sub(part.daemons);
+    let fix =
+        (containers.len() == 1 && room > 0).then(|| set(path.clone(), (part.say)(room as f64)));
+    findings.add_with(&pod.object, &path, message, fix.into_iter().collect());
+}
+
+fn no_type(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set
+        .gpu_pods()
+        .filter(|pod| pod.object.kind != "GPUWorkload" && pod.object.kind != "DaemonSet")
+    {
+        let chosen = !pod.selector().is_empty()
+            || !pod.expressions().is_empty()
+            || pod.at(&["nodeName"]).is_some();
+        let sliced = pod
+            .all_containers()
+            .iter()
+            .any(|c| c.gpu_resources().iter().any(|name| name.contains("/mig-")));
+        if !chosen && !sliced {
+            findings.add(
+                &pod.object,
+                &pod.path,
+                "nothing says which GPU: no node selector and no node affinity",
+            );
+        }
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

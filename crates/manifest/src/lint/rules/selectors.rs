@@ -1,0 +1,226 @@
+//! Labels that nodes are chosen by.
+
+use serde_json::Value;
+
+use crate::lint::machine::{ACCELERATORS, GKE_ACCELERATORS, GUARDED, LABELS};
+use crate::lint::object::{Object, Path, list, text};
+use crate::lint::{Findings, Operation, Rule, Set, set};
+use crate::yaml::nearest;
+
+/// The memory of a GPU in MiB, as NVIDIA's feature discovery labels it.
+const MEMORY: &str = "nvidia.com/gpu.memory";
+
+pub(super) static AF103: Rule = rule! {
+    "AF103" "unknown-accelerator" Warning fixable true;
+    title: "No node has this accelerator label",
+    why: "The same card is spelt in several ways in manuals (`nvidia-a100`, `nvidia-tesla-a100`, `nvidia-gpu`), and \
+          each cloud has its own values. A selector with another spelling matches no node.",
+    advice: "Use the value of your cloud: `cloud.google.com/gke-accelerator: nvidia-tesla-a100` on GKE, \
+             `accelerator: nvidia` on AKS, `accelerator: nvidia-tesla-a100` where nodes are labelled by hand; or \
+             `nvidia.com/gpu.product` and `nvidia.com/gpu.present`, which NVIDIA's feature discovery sets everywhere.",
+    check: unknown_accelerator,
+};
+
+pub(super) static AF104: Rule = rule! {
+    "AF104" "unknown-label" Warning fixable true;
+    title: "Nobody puts this label on nodes",
+    why: "Labels of clouds, Karpenter and NVIDIA are a fixed set. A selector by another label below their names, or by \
+          a placeholder of a manual, matches no node.",
+    advice: "Use a label that exists; the memory of a GPU in MiB is `nvidia.com/gpu.memory`.",
+    check: unknown_label,
+};
+
+pub(super) static AF105: Rule = rule! {
+    "AF105" "affinity-value" Error;
+    title: "An affinity compares with something that is no number",
+    why: "`Gt` and `Lt` take exactly one whole number, as text. Anything else is refused by the API server.",
+    advice: "Write one number in quotes; `nvidia.com/gpu.memory` is in MiB, so 40 GB is `\"40000\"`.",
+    check: affinity_value,
+};
+
+pub(super) static AF106: Rule = rule! {
+    "AF106" "unknown-instance-type" Warning;
+    title: "This is no machine type of the cloud",
+    why: "A selector by a machine type that does not exist matches no node.",
+    advice: "Correct the name.",
+    check: instance_type,
+};
+
+/// The model of a GPU in a label's value: `nvidia-tesla-a100` is `a100`.
+pub(in crate::lint) fn model_of(value: &str) -> Option<&'static str> {
+    const MODELS: [&str; 14] = [
+        "v100", "a100", "h100", "h200", "b200", "a10g", "l40s", "l40", "a30", "l4", "t4", "p100",
+        "p4", "k80",
+    ];
+    let lower = value.to_lowercase();
+    let mut words = lower.split(|letter: char| !letter.is_ascii_alphanumeric());
+    words.find_map(|word| MODELS.iter().copied().find(|model| *model == word))
+}
+
+/// Every label that pods choose nodes by: object, label, path of the entry or of the expression's `key`, the values
+/// with their paths.
+fn each_label<'a>(
+    set: &Set<'a>,
+    mut look: impl FnMut(&Object<'a>, &'a str, &Path, Vec<(&'a str, Path)>),
+) {
+    for pod in set.pods() {
+        for (label, value, path) in pod.selector() {
+            let values = value.as_str().map(|value| (value, path.clone()));
+            look(&pod.object, label, &path, values.into_iter().collect());
+        }
+        for (item, path) in pod.expressions() {
+            let Some(label) = text(item, &["key"]) else { continue };
+            let key = [path.clone(), vec!["key".to_owned()]].concat();
+            let values = list(item, &["values"]).iter().enumerate();
+            let value = |(number, value): (usize, &'a Value)| {
+                Some((
+                    value.as_str()?,
+                    [path.clone(), vec!["values".to_owned(), number.to_string()]].concat(),
+                ))
+            };
+            look(&pod.object, label, &key, values.filter_map(value).collect());
+        }
+    }
+}
+
+fn unknown_accelerator(set: &Set<'_>, findings: &mut Findings<'_>) {
+    each_label(set, |object, label, _, values| {
+        let known = match label {
+            "accelerator" => ACCELERATORS,
+            "cloud.google.com/gke-accelerator" => GKE_ACCELERATORS,
+            _ => return,
+        };
+        for (value, path) in values {
+            if known.contains(&value) {
+                continue;
+            }
+            let canonical = canonical(value, known);
+            let meant = match canonical {
+                Some(meant) => format!("; `{meant}` is the usual spelling"),
+                None if label == "accelerator" => {
+                    "; any NVIDIA GPU is `nvidia.com/gpu.present: \"true\"`".to_owned()
+                }
+                None => format!("; known are {}", known.join(", ")),
+            };
+            let any = canonical.is_none()
+                && label == "accelerator"
+                && matches!(value, "nvidia-gpu" | "gpu" | "nvidia-tesla");
+            let fix = match canonical {
+                Some(meant) => vec![self::set(path.clone(), meant)],
+                // Any GPU: only a selector's entry can be turned into another label by itself.
+                None if any && path.last().is_some_and(|step| step == label) => vec![
+                    self::set(path.clone(), "true"),
+                    Operation::Rename {
+                        path: path.clone(),
+                        key: "nvidia.com/gpu.present".to_owned(),
+                    },
+                ],
+                None => Vec::new(),
+            };
+            findings.add_with(
+                object,
+                &path,
+                format!("no node is labelled {label}={value}{meant}"),
+                fix,
+            );
+        }
+    });
+}
+
+/// The known value for the same model, else one that is a slip of the hand away.
+fn canonical(value: &str, known: &[&'static str]) -> Option<&'static str> {
+    if let Some(model) = model_of(value) {
+        let mut same = known.iter().copied().filter(|known| model_of(known) == Some(model));
+        let large = |value: &str| value.to_lowercase().replace("gb", "").ends_with("80");
+        let of_size = same.clone().find(|known| large(known) == large(value));
+        return of_size.or_else(|| same.next());
+    }
+    nearest(value, known.iter().copied().filter(|known| known.len() > "nvidia".len()))
+        .filter(|near| model_of(near).is_some_and(|model| value.to_lowercase().contains(model)))
+}
+
+fn unknown_label(set: &Set<'_>, findings: &mut Findings<'_>) {
+    each_label(set, |object, label, path, _| {
+        if LABELS.contains(&label) {
+            return;
+        }
+        let guarded = GUARDED.iter().any(|prefix| label.starts_with(prefix));
+        let placeholder = label
+            .split('/')
+            .next()
+            .is_some_and(|domain| domain.ends_with(".example") || domain.ends_with("example.com"));
+        let slip = nearest(label, LABELS.iter().copied()).filter(|near| near_enough(label, near));
+        if !guarded && !placeholder && slip.is_none() {
+            return;
+        }
+        let memory = placeholder && label.contains("memory");
+        let meant = if memory { Some(MEMORY) } else { slip };
+        let hint = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+        let fix = meant.map(|meant| {
+            if path.last().is_some_and(|step| step == "key") {
+                self::set(path.clone(), meant)
+            } else {
+                Operation::Rename { path: path.clone(), key: meant.to_owned() }
+            }
+        });
+        findings.add_with(
+            object,
+            path,
+            format!("nobody labels nodes with {label}{hint}"),
+            fix.into_iter().collect(),
+        );
+    });
+}
+
+/// A label of somebody's own is not taken for a slip of the hand just because it is short.
+fn near_enough(label: &str, near: &str) -> bool {
+    let domain = |label: &str| label.split_once('/').map(|(domain, _)| domain.to_owned());
+    domain(label) == domain(near) || (label.len() > 6 && label.contains('/') == near.contains('/'))
+}
+
+fn affinity_value(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.pods() {
+        for (item, path) in pod.expressions() {
+            let Some(operator @ ("Gt" | "Lt")) = text(item, &["operator"]) else { continue };
+            let values = list(item, &["values"]);
+            let number =
+                |value: &Value| value.as_str().is_some_and(|text| text.parse::<i64>().is_ok());
+            if values.len() != 1 || !values.iter().all(number) {
+                let path = [path, vec!["values".to_owned()]].concat();
+                findings.add(
+                    &pod.object,
+                    &path,
+                    format!("`{operator}` takes exactly one whole number in quotes"),
+                );
+            }
+        }
+    }
+}
+
+fn instance_type(set: &Set<'_>, findings: &mut Findings<'_>) {
+    each_label(set, |object, label, path, values| {
+        if label != "node.kubernetes.io/instance-type" {
+            return;
+        }
+        for (value, _) in values {
+            let amazon = value.split_once('.');
+            let wrong = match amazon {
+                Some((family, size)) => !is_amazon(family, size),
+                None => false,
+            };
+            if wrong && set.machines.machine(value).is_none() {
+                findings.add(object, path, format!("`{value}` is no machine type of AWS: those end in .large, .xlarge, .24xlarge and the like"));
+            }
+        }
+    });
+}
+
+fn is_amazon(family: &str, size: &str) -> bool {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let size = size.strip_prefix("metal-").unwrap_or(size);
+    let named =
+        matches!(size, "nano" | "micro" | "small" | "medium" | "large" | "xlarge" | "metal");
+    let numbered =
+        size.strip_suffix("xlarge").or_else(|| size.strip_suffix("xl")).is_some_and(number);
+    (named || numbered) && family.starts_with(|letter: char| letter.is_ascii_lowercase())
+}

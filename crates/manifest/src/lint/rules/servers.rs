@@ -1,0 +1,213 @@
+//! Model servers: probes, claims, caches.
+
+use serde_json::{Map, Value, json};
+
+use crate::lint::object::{Container, Pod, list, text};
+use crate::lint::{Findings, Object, Rule, Set, Severity, set};
+
+/// How long a server may take to load its model before a probe may give up, in seconds.
+const LOADING: u64 = 300;
+
+/// How long a mended probe waits, in seconds: ten minutes.
+const PATIENCE: u64 = 600;
+
+pub(super) static AF501: Rule = rule! {
+    "AF501" "probe-too-short" Warning fixable true;
+    title: "The probe gives up before the model is loaded",
+    why: "Reading tens of gigabytes into a GPU takes minutes. A liveness probe, or a short startup probe, kills the \
+          server before it is ready; it starts again, and never serves.",
+    advice: "Add a `startupProbe` with `periodSeconds` × `failureThreshold` of at least ten minutes.",
+    check: probe_too_short,
+};
+
+pub(super) static AF502: Rule = rule! {
+    "AF502" "no-probe" Info;
+    title: "A model server has no probe",
+    why: "Without a readiness or startup probe requests are sent to a server that is still loading its model.",
+    advice: "Add a `startupProbe` and a `readinessProbe` on the server's health path.",
+    check: no_probe,
+};
+
+pub(super) static AF503: Rule = rule! {
+    "AF503" "claim-of-one-node" Warning;
+    title: "Several replicas share a claim that one node can mount",
+    why: "A claim with `ReadWriteOnce` is mounted by one node at a time: the second replica, if it comes to another \
+          node, waits forever. With GPUs, each replica usually needs another node.",
+    advice: "Use `ReadOnlyMany` or `ReadWriteMany` with a storage class that can do it, or a StatefulSet with a claim \
+             for each replica.",
+    check: claim_of_one_node,
+};
+
+pub(super) static AF504: Rule = rule! {
+    "AF504" "no-model-cache" Info;
+    title: "The model is downloaded at each start",
+    why: "Without a volume for it a model of tens of gigabytes is fetched anew by each replica and after each restart, \
+          while the GPU waits.",
+    advice: "Mount a claim where the server keeps its models (`/root/.cache/huggingface`, `/models`).",
+    check: no_model_cache,
+};
+
+fn is_server(object: &Object<'_>) -> bool {
+    object.is(&["Deployment", "StatefulSet", "ReplicaSet"])
+}
+
+/// How long a probe waits before it gives up, in seconds.
+fn patience(probe: &Value) -> u64 {
+    let number = |key: &str, default| probe.get(key).and_then(Value::as_u64).unwrap_or(default);
+    let tries = number("periodSeconds", 10).saturating_mul(number("failureThreshold", 3));
+    number("initialDelaySeconds", 0).saturating_add(tries)
+}
+
+fn probe_too_short(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.gpu_pods().filter(|pod| is_server(&pod.object)) {
+        for container in pod.containers().into_iter().filter(|container| container.gpus() > 0) {
+            match (container.at(&["startupProbe"]), container.at(&["livenessProbe"])) {
+                (Some(startup), _) => startup_too_short(&pod, &container, startup, findings),
+                (None, Some(liveness)) => liveness_too_short(&pod, &container, liveness, findings),
+                (None, None) => {}
+            }
+        }
+    }
+}
+
+fn startup_too_short(
+    pod: &Pod<'_>,
+    container: &Container<'_>,
+    probe: &Value,
+    findings: &mut Findings<'_>,
+) {
+    let patience = patience(probe);
+    if patience >= LOADING {
+        return;
+    }
+    let period = probe.get("periodSeconds").and_then(Value::as_u64).unwrap_or(10).max(1);
+    let path = container.join(&["startupProbe", "failureThreshold"]);
+    let message = format!(
+        "the startup probe gives up after {patience} s, while a model is still being loaded"
+    );
+    findings.add_with(
+        &pod.object,
+        &path,
+        message,
+        vec![set(path.clone(), PATIENCE.div_ceil(period))],
+    );
+}
+
+fn liveness_too_short(
+    pod: &Pod<'_>,
+    container: &Container<'_>,
+    probe: &Value,
+    findings: &mut Findings<'_>,
+) {
+    let patience = patience(probe);
+    if patience >= LOADING {
+        return;
+    }
+    // The same question, asked with more patience.
+    let asked = ["httpGet", "tcpSocket", "exec", "grpc"];
+    let question = probe
+        .as_object()
+        .and_then(|probe| probe.iter().find(|(key, _)| asked.contains(&key.as_str())));
+    let fix = question.map(|(key, value)| {
+        let probe = Map::from_iter([
+            (key.clone(), value.clone()),
+            ("periodSeconds".to_owned(), json!(10)),
+            ("failureThreshold".to_owned(), json!(PATIENCE / 10)),
+        ]);
+        set(container.join(&["startupProbe"]), Value::Object(probe))
+    });
+    let message = format!(
+        "the liveness probe kills the server after {patience} s, and there is no startupProbe to wait for the model"
+    );
+    findings.add_with(
+        &pod.object,
+        &container.join(&["livenessProbe"]),
+        message,
+        fix.into_iter().collect(),
+    );
+}
+
+fn no_probe(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.gpu_pods().filter(|pod| is_server(&pod.object)) {
+        for container in pod.containers() {
+            let probed =
+                ["startupProbe", "readinessProbe"].iter().any(|key| container.at(&[key]).is_some());
+            if container.gpus() > 0 && !list(container.value, &["ports"]).is_empty() && !probed {
+                let message = format!(
+                    "container `{}` serves a port and has no startup or readiness probe",
+                    container.name()
+                );
+                findings.add(&pod.object, &container.path, message);
+            }
+        }
+    }
+}
+
+fn claim_of_one_node(set: &Set<'_>, findings: &mut Findings<'_>) {
+    let kinds = ["Deployment", "ReplicaSet", "StatefulSet"];
+    for pod in set.pods().filter(|pod| pod.object.is(&kinds) && pod.object.replicas() > 1) {
+        for (number, volume) in list(pod.spec, &["volumes"]).iter().enumerate() {
+            let Some(name) = text(volume, &["persistentVolumeClaim", "claimName"]) else {
+                continue;
+            };
+            let claim = set.objects.iter().find(|object| {
+                object.kind == "PersistentVolumeClaim"
+                    && object.name() == name
+                    && object.namespace() == pod.object.namespace()
+            });
+            let Some(claim) = claim else { continue };
+            let modes: Vec<_> = list(claim.value, &["spec", "accessModes"])
+                .iter()
+                .filter_map(Value::as_str)
+                .collect();
+            if modes.iter().any(|mode| mode.ends_with("Many")) || modes.is_empty() {
+                continue;
+            }
+            let alone = modes.contains(&"ReadWriteOncePod");
+            let severity = if alone { Severity::Error } else { Severity::Warning };
+            let path =
+                pod.join(&["volumes", &number.to_string(), "persistentVolumeClaim", "claimName"]);
+            let message = format!(
+                "{} replicas mount the claim `{name}`, which is {}",
+                pod.object.replicas(),
+                modes.join(", ")
+            );
+            findings.add_as(severity, &pod.object, &path, message, Vec::new());
+        }
+    }
+}
+
+fn no_model_cache(set: &Set<'_>, findings: &mut Findings<'_>) {
+    let servers = [
+        "vllm",
+        "text-generation-inference",
+        "tgi",
+        "sglang",
+        "tritonserver",
+        "ollama",
+        "text-embeddings-inference",
+    ];
+    for pod in set.gpu_pods().filter(|pod| is_server(&pod.object)) {
+        for container in pod.containers() {
+            let image = container.image().unwrap_or_default();
+            let name = image.split(['@', ':']).next().unwrap_or_default().to_lowercase();
+            let known = name.split(['/', '-', '_']).any(|part| servers.contains(&part))
+                || servers.iter().any(|server| server.contains('-') && name.contains(server));
+            let kept = container.mounts().iter().any(|(mounted, _)| {
+                pod.volume(mounted).is_some_and(|(_, volume)| {
+                    text(volume, &["emptyDir", "medium"]) != Some("Memory")
+                }) || claim_template(&pod.object, mounted)
+            });
+            if known && !kept {
+                let message =
+                    format!("container `{}` has no volume for its models", container.name());
+                findings.add(&pod.object, &container.path, message);
+            }
+        }
+    }
+}
+
+fn claim_template(object: &Object<'_>, name: &str) -> bool {
+    let templates = list(object.value, &["spec", "volumeClaimTemplates"]);
+    templates.iter().any(|template| text(template, &["metadata", "name"]) == Some(name))
+}

@@ -1,0 +1,137 @@
+//! Slices of GPUs: MIG and time-slicing.
+
+use serde_json::Value;
+
+use crate::lint::machine::MIG_PROFILES;
+use crate::lint::object::{Container, Object, list, text};
+use crate::lint::{Findings, Operation, Rule, Set};
+use crate::yaml::{Limits, nearest, read_text};
+
+pub(super) static AF004: Rule = rule! {
+    "AF004" "several-gpu-kinds" Warning;
+    title: "One container asks for several kinds of GPU",
+    why: "Lines under `limits` are added up, they are no choice: a container that lists four MIG profiles gets one of \
+          each, or waits forever for a node that has them all. CUDA can use only one MIG slice in a process.",
+    advice: "Keep the one that is meant.",
+    check: several_kinds,
+};
+
+pub(super) static AF005: Rule = rule! {
+    "AF005" "mig-with-time-slicing" Warning;
+    title: "MIG and time-slicing are mixed",
+    why: "MIG gives each slice memory and processors of its own; time-slicing takes that guarantee away again, since \
+          all pods of a slice share its memory and one can starve or crash the others.",
+    advice: "Share whole GPUs by time (`nvidia.com/gpu`, no `migStrategy`) on some nodes and use MIG on others, each \
+             with its own configuration of the device plugin.",
+    check: mig_with_time_slicing,
+};
+
+pub(super) static AF006: Rule = rule! {
+    "AF006" "unknown-mig-profile" Error fixable true;
+    title: "There is no such MIG profile",
+    why: "The device plugin offers one resource for each profile of the card. A profile that no card has is never \
+          offered, and the pod waits forever.",
+    advice: "Use a profile of your card: `1g.5gb`, `2g.10gb`, `3g.20gb`, `7g.40gb` on an A100 with 40 GB; `1g.10gb`, \
+             `2g.20gb`, `3g.40gb`, `7g.80gb` on an A100 or H100 with 80 GB.",
+    check: unknown_profile,
+};
+
+fn several_kinds(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.pods() {
+        for container in pod.all_containers() {
+            let kinds = container.gpu_resources();
+            if kinds.len() > 1 {
+                let path = container.join(&["resources", "limits"]);
+                let message = format!(
+                    "container `{}` asks for {} at the same time; these add up",
+                    container.name(),
+                    kinds.join(" and ")
+                );
+                findings.add(&pod.object, &path, message);
+            }
+        }
+    }
+}
+
+fn mig_with_time_slicing(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for object in set.objects.iter().filter(|object| object.kind == "ConfigMap") {
+        let Some(Value::Object(data)) = object.at(&["data"]) else { continue };
+        for (key, value) in data {
+            let mixed = value.as_str().and_then(mixed_in);
+            if let Some(message) = mixed {
+                findings.add(object, &object.join(&["data", key]), message);
+            }
+        }
+    }
+    shared_slices(set, findings);
+}
+
+/// What a configuration of the device plugin mixes.
+fn mixed_in(config: &str) -> Option<String> {
+    if !config.contains("timeSlicing") {
+        return None;
+    }
+    let documents = read_text(config, &Limits::default()).ok()?;
+    documents.iter().find_map(|document| {
+        let resources = list(&document.value, &["sharing", "timeSlicing", "resources"]);
+        let sliced = resources.iter().find_map(|resource| {
+            text(resource, &["name"]).filter(|name| name.starts_with("nvidia.com/mig-"))
+        });
+        if let Some(name) = sliced {
+            return Some(format!("{name} is a MIG slice and is shared by time as well"));
+        }
+        let strategy = text(&document.value, &["flags", "migStrategy"])?;
+        let on = strategy != "none" && !resources.is_empty();
+        on.then(|| format!("migStrategy is `{strategy}` while GPUs are shared by time"))
+    })
+}
+
+/// Pods that ask for MIG slices on nodes that share by time.
+fn shared_slices(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.gpu_pods() {
+        let kinds: Vec<_> =
+            pod.all_containers().iter().flat_map(Container::gpu_resources).collect();
+        let mig = kinds.iter().any(|name| name.starts_with("nvidia.com/mig-"));
+        let shared = pod.required("nvidia.com/gpu.sharing-strategy").contains(&"time-slicing");
+        if mig && shared {
+            let message = "it asks for a MIG slice on nodes that share their GPUs by time";
+            findings.add(&pod.object, &pod.path, message);
+        }
+    }
+}
+
+fn unknown_profile(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.pods() {
+        for container in pod.all_containers() {
+            for part in ["limits", "requests"] {
+                let Some(Value::Object(map)) = container.at(&["resources", part]) else { continue };
+                for name in map.keys() {
+                    let path = container.join(&["resources", part, name.as_str()]);
+                    profile(&pod.object, name, &path, findings);
+                }
+            }
+        }
+    }
+}
+
+fn profile(object: &Object<'_>, name: &str, path: &[String], findings: &mut Findings<'_>) {
+    let Some(profile) = name.strip_prefix("nvidia.com/mig-") else { return };
+    if MIG_PROFILES.contains(&profile) {
+        return;
+    }
+    let near = nearest(profile, MIG_PROFILES.iter().copied());
+    let meant =
+        near.map(|near| format!("; did you mean `nvidia.com/mig-{near}`?")).unwrap_or_default();
+    // Only a slip of the hand is mended, not another amount of memory.
+    let slip = near.filter(|near| digits(near) == digits(profile));
+    let fix = slip.map(|near| Operation::Rename {
+        path: path.to_vec(),
+        key: format!("nvidia.com/mig-{near}"),
+    });
+    let message = format!("no GPU has the MIG profile `{profile}`{meant}");
+    findings.add_with(object, path, message, fix.into_iter().collect());
+}
+
+fn digits(text: &str) -> String {
+    text.chars().filter(char::is_ascii_digit).collect()
+}

@@ -1,0 +1,89 @@
+//! Machines that may be taken away.
+
+use serde_json::{Value, json};
+
+use crate::lint::object::{Pod, list, text};
+use crate::lint::{Findings, Rule, Set, append};
+
+pub(super) static AF110: Rule = rule! {
+    "AF110" "spot-without-checkpoint" Warning;
+    title: "Training on spot machines writes no checkpoints",
+    why: "A spot machine is taken away with minutes of notice. Work that keeps nothing begins anew each time, and may \
+          cost more than it saves.",
+    advice: "Write checkpoints to a volume or a bucket that outlives the machine, resume from them, and name them in \
+             the command or the environment (`--checkpoint-dir /workspace/checkpoints`).",
+    check: without_checkpoint,
+};
+
+pub(super) static AF111: Rule = rule! {
+    "AF111" "no-spot-toleration" Warning fixable true;
+    title: "Spot machines are selected, and their taint is not tolerated",
+    why: "Spot nodes carry a taint of their own on GKE and AKS, and where they are set up after the manuals (`spot`). \
+          A selector alone leads to nodes that refuse the pod.",
+    advice: "Tolerate the taint that belongs to the selector.",
+    check: no_toleration,
+};
+
+/// Labels of spot nodes: label, value, and the taint that such nodes carry, if they carry one by themselves.
+const SPOT: [(&str, &str, Option<&str>); 6] = [
+    ("node.kubernetes.io/lifecycle", "spot", Some("spot")),
+    ("cloud.google.com/gke-spot", "true", Some("cloud.google.com/gke-spot")),
+    ("cloud.google.com/gke-provisioning", "spot", Some("cloud.google.com/gke-spot")),
+    (
+        "kubernetes.azure.com/scalesetpriority",
+        "spot",
+        Some("kubernetes.azure.com/scalesetpriority"),
+    ),
+    ("eks.amazonaws.com/capacityType", "SPOT", None),
+    ("karpenter.sh/capacity-type", "spot", None),
+];
+
+fn spot(pod: &Pod<'_>) -> Option<(&'static str, Option<&'static str>)> {
+    let chosen = SPOT.iter().find(|(label, value, _)| pod.required(label) == [*value])?;
+    Some((chosen.0, chosen.2))
+}
+
+fn without_checkpoint(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.gpu_pods().filter(|pod| pod.object.is(&["Job", "CronJob", "Pod", "GPUWorkload"]))
+    {
+        let Some((label, _)) = spot(&pod) else { continue };
+        if pod.containers().iter().any(|container| {
+            let environment = container.environment();
+            let mut words = container.command_line().to_lowercase();
+            for (name, value, _) in environment {
+                words.push_str(
+                    &format!(" {name}={}", value.and_then(Value::as_str).unwrap_or_default())
+                        .to_lowercase(),
+                );
+            }
+            for (name, path) in container.mounts() {
+                words.push_str(&format!(" {name} {path}").to_lowercase());
+            }
+            let kept = ["checkpoint", "ckpt", "resume", "s3://", "gs://", "abfs", "wasb"];
+            kept.iter().any(|word| words.contains(word))
+        }) {
+            continue;
+        }
+        let message = "it runs on spot machines, and nothing in it speaks of checkpoints";
+        findings.add(&pod.object, &pod.join(&["nodeSelector", label]), message);
+    }
+}
+
+fn no_toleration(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.pods() {
+        let Some((label, Some(taint))) = spot(&pod) else { continue };
+        let tolerated = list(pod.spec, &["tolerations"]).iter().any(|toleration| {
+            let key = text(toleration, &["key"]).unwrap_or_default();
+            key == taint || (key.is_empty() && text(toleration, &["operator"]) == Some("Exists"))
+        });
+        if tolerated {
+            continue;
+        }
+        let value = json!({"key": taint, "operator": "Exists", "effect": "NoSchedule"});
+        let fix = vec![append(pod.join(&["tolerations"]), value)];
+        let message = format!(
+            "it selects spot machines by {label} and does not tolerate their taint `{taint}`"
+        );
+        findings.add_with(&pod.object, &pod.join(&["nodeSelector", label]), message, fix);
+    }
+}

@@ -1,0 +1,78 @@
+//! Comments that silence rules: `# agentaflow-lint: ignore=AF003`.
+//!
+//! At the end of a line, or on the line above it, such a comment is about what begins on that line and everything in it.
+//! Before the first line of a document it is about the whole document.
+
+use std::ops::RangeInclusive;
+
+use super::{Finding, Input};
+use crate::yaml::{Comment, Document, Node};
+
+const MARK: &str = "agentaflow-lint:";
+
+/// Whether a comment says not to report a finding.
+pub(super) fn silenced(inputs: &[Input], finding: &Finding) -> bool {
+    let document = &inputs[finding.input].documents[finding.document];
+    let Some(place) = finding.place else { return false };
+    document.comments.iter().any(|comment| {
+        names(comment, finding.rule.id) && lines(document, comment).contains(&place.line)
+    })
+}
+
+fn names(comment: &Comment, id: &str) -> bool {
+    let Some((_, said)) = comment.text.split_once(MARK) else { return false };
+    let Some(ids) = said.trim().strip_prefix("ignore") else { return false };
+    let ids = ids.trim_start().trim_start_matches('=').trim();
+    let ids = ids.split([',', ' ']).map(str::trim);
+    ids.into_iter().any(|named| named.eq_ignore_ascii_case(id) || named == "all")
+}
+
+/// The lines that a comment is about.
+fn lines(document: &Document, comment: &Comment) -> RangeInclusive<usize> {
+    let line = comment.place.line;
+    if comment.alone && line < document.root.place.line {
+        return 0..=usize::MAX;
+    }
+    let mut found = None;
+    widest(&document.root, line, comment.alone, &mut found);
+    found.unwrap_or(line..=line)
+}
+
+/// The widest thing that begins on a line, or for a comment that stands alone on the first line below it.
+fn widest(node: &Node, line: usize, below: bool, found: &mut Option<RangeInclusive<usize>>) {
+    if node.alias {
+        return;
+    }
+    let mut look = |begin: usize, value: &Node| {
+        let fits = if below { begin > line } else { begin == line };
+        let better = found.as_ref().is_none_or(|best| {
+            let end = last_line(value).max(begin);
+            begin < *best.start() || (begin == *best.start() && end > *best.end())
+        });
+        if fits && better {
+            *found = Some(begin..=last_line(value).max(begin));
+        }
+    };
+    for entry in node.entries().iter().filter(|entry| !entry.merged) {
+        look(entry.place.line, &entry.value);
+    }
+    for item in node.items() {
+        look(item.place.line, item);
+    }
+    for entry in node.entries().iter().filter(|entry| !entry.merged) {
+        widest(&entry.value, line, below, found);
+    }
+    for item in node.items() {
+        widest(item, line, below, found);
+    }
+}
+
+fn last_line(node: &Node) -> usize {
+    if node.alias {
+        return node.place.line;
+    }
+    let entries = node.entries().iter().filter(|entry| !entry.merged);
+    let inner = entries.map(|entry| last_line(&entry.value).max(entry.place.line));
+    let items = node.items().iter().map(last_line);
+    inner.chain(items).max().unwrap_or(node.place.line).max(node.place.line)
+}

@@ -1,0 +1,223 @@
+//! What can be wrong with a text, in words for the person who wrote it.
+
+use granit_parser::{ErrorKind, ScanError};
+
+use super::Place;
+
+/// What is wrong with a text, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}{problem}", self.place.map(|place| format!("{place}: ")).unwrap_or_default())]
+pub struct YamlError {
+    /// Where; nowhere in particular if it is about the whole text.
+    pub place: Option<Place>,
+    /// What.
+    pub problem: Problem,
+}
+
+/// What is wrong with a text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// There is nothing in it.
+    #[error("it is empty")]
+    Empty,
+    /// There is nothing in it for a program.
+    #[error("there is nothing in it but comments and separators")]
+    OnlyComments,
+    /// One document was wanted.
+    #[error("it holds {count} documents, and one is wanted; this is where the second begins")]
+    Several {
+        /// How many there are.
+        count: usize,
+    },
+    /// It is not text at all.
+    #[error("it is not text but binary: it has the byte 0x{byte:02x}")]
+    Binary {
+        /// A byte that no text has.
+        byte: u8,
+    },
+    /// It is text in some other encoding.
+    #[error("it is not UTF-8 text: the byte 0x{byte:02x} cannot stand here; save it as UTF-8")]
+    NotUtf8 {
+        /// The first byte that is not UTF-8.
+        byte: u8,
+    },
+    /// It was saved with two bytes for each letter.
+    #[error("it is UTF-16 text; save it as UTF-8")]
+    Utf16,
+    /// It is longer than the caller takes.
+    #[error("it is {size} bytes long, and at most {limit} are read")]
+    TooLong {
+        /// Its bytes.
+        size: usize,
+        /// How many may be.
+        limit: usize,
+    },
+    /// A tab stands where spaces must.
+    #[error("a tab cannot indent YAML; use spaces")]
+    Tab,
+    /// A key stands twice in one mapping.
+    #[error("the key `{key}` is here for the second time; the first is in line {}, column {}", .first.line, .first.column)]
+    DuplicateKey {
+        /// The key.
+        key: String,
+        /// Where it stood first.
+        first: Place,
+    },
+    /// An alias refers to nothing.
+    #[error(
+        "`*{name}` refers to an anchor that is not defined above; write `&{name}` before what it should stand for"
+    )]
+    UnknownAnchor {
+        /// Its name.
+        name: String,
+    },
+    /// An alias stands inside of what it refers to.
+    #[error("this alias refers to what it stands in, which would never end")]
+    EndlessAlias,
+    /// Written out, the text has too many parts.
+    #[error("with its aliases written out it has more than {limit} keys, values and items")]
+    TooManyNodes {
+        /// How many may be.
+        limit: usize,
+    },
+    /// Written out, the text is too long.
+    #[error("with its aliases written out it is more than {limit} bytes long")]
+    TooMuchText {
+        /// How many may be.
+        limit: usize,
+    },
+    /// It is nested too deeply.
+    #[error("it is nested more than {limit} levels deep")]
+    TooDeep {
+        /// How many levels may be.
+        limit: usize,
+    },
+    /// A key is a list or a mapping.
+    #[error(
+        "a key must be plain text, not a list or a mapping; text with `{{{{` in it must be in quotes"
+    )]
+    KeyNotText,
+    /// A merge key has something else than mappings.
+    #[error("`<<` merges mappings: write an alias of a mapping, or a list of them")]
+    MergeNotMapping,
+    /// A tag promises what the value is not.
+    #[error("`{text}` is tagged as {tag} and is none")]
+    WrongTag {
+        /// The value as written.
+        text: String,
+        /// What it should be.
+        tag: String,
+    },
+    /// Something else that YAML does not allow.
+    #[error("{0}")]
+    Syntax(String),
+}
+
+impl YamlError {
+    pub(super) fn at(place: Place, problem: Problem) -> Self {
+        Self { place: Some(place), problem }
+    }
+}
+
+/// What the parser says, in plainer words.
+pub(super) fn scan(error: &ScanError, text: &str, depth: usize) -> YamlError {
+    let marker = error.marker();
+    let place = Place { line: marker.line().max(1), column: marker.col() + 1 };
+    // A value may go on in the next line, so that a tab there is noticed at the end of this one.
+    let last = place.line + usize::from(matches!(error.kind(), ErrorKind::TabInPlainScalar));
+    if let Some(tab) = indenting_tab(text, place.line, last) {
+        return YamlError::at(tab, Problem::Tab);
+    }
+    let problem = match error.kind() {
+        ErrorKind::RecursionLimitExceeded => Problem::TooDeep { limit: depth },
+        kind => Problem::Syntax(words(kind)),
+    };
+    YamlError::at(place, problem)
+}
+
+/// The first place where a tab indents, on the line before an error or on those up to the last.
+fn indenting_tab(text: &str, line: usize, last: usize) -> Option<Place> {
+    let first = line.saturating_sub(1).max(1);
+    text.lines().enumerate().skip(first - 1).take(last + 1 - first).find_map(|(index, line)| {
+        let indent = line.len() - line.trim_start().len();
+        let tab = line[..indent].find('\t')?;
+        Some(Place { line: index + 1, column: tab + 1 })
+    })
+}
+
+fn words(kind: &ErrorKind) -> String {
+    let said = match kind {
+        ErrorKind::TabInIndentation
+        | ErrorKind::TabInBlockIndentation
+        | ErrorKind::TabInPlainScalar
+        | ErrorKind::TabNotAllowed => "a tab cannot stand here; use spaces",
+        ErrorKind::MappingValueNotAllowed => {
+            "a `:` cannot stand here: is a line indented too far, or should the text be in quotes?"
+        }
+        ErrorKind::MappingKeyNotAllowed => "a key cannot stand here: is the line indented too far?",
+        ErrorKind::ExpectedBlockMappingKey => {
+            "a key was expected here: is the line indented like its neighbours?"
+        }
+        ErrorKind::ExpectedBlockSequenceEntry => {
+            "an item that begins with `- ` was expected here: is the line indented like its neighbours?"
+        }
+        ErrorKind::BlockSequenceEntryNotAllowed => {
+            "a list cannot begin here: put `- ` on a line of its own, below its key"
+        }
+        ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey => {
+            "this line has no `:` after its key"
+        }
+        ErrorKind::UnclosedQuotedScalar => "a quote is opened and never closed",
+        ErrorKind::InvalidQuotedScalarIndent => {
+            "text in quotes goes on in a line that is not indented: is a quote opened and never closed?"
+        }
+        ErrorKind::InvalidIndentation => "this line is indented in a way that fits no line above",
+        ErrorKind::UnexpectedEofFlowSequence => "a `[` is opened and never closed",
+        ErrorKind::UnexpectedEofFlowMapping => "a `{` is opened and never closed",
+        ErrorKind::ExpectedFlowMappingSeparator => "a `,` or a `}` was expected here",
+        ErrorKind::ExpectedFlowSequenceSeparator => "a `,` or a `]` was expected here",
+        ErrorKind::UnknownQuotedScalarEscape => {
+            "a `\\` in double quotes is followed by a letter that means nothing; write `\\\\`, or use single quotes"
+        }
+        ErrorKind::UnclosedFlowCollection { open } => {
+            return format!("a `{open}` is opened and never closed");
+        }
+        ErrorKind::UnexpectedCharacter { character } => {
+            return format!(
+                "`{}` cannot begin a value; put the text in quotes",
+                character.escape_default()
+            );
+        }
+        other => return other.to_string(),
+    };
+    said.to_owned()
+}
+
+/// Refuses what no text has: control characters other than tabs and line ends.
+pub(super) fn refuse_binary(text: &str) -> Result<(), YamlError> {
+    binary(text.as_bytes()).map_or(Ok(()), Err)
+}
+
+fn binary(bytes: &[u8]) -> Option<YamlError> {
+    let odd = |byte: &u8| *byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r');
+    let at = bytes.iter().position(odd)?;
+    Some(YamlError::at(place_of(bytes, at), Problem::Binary { byte: bytes[at] }))
+}
+
+/// What to say about bytes of which only the first `valid` are UTF-8.
+pub(super) fn not_utf8(bytes: &[u8], valid: usize) -> YamlError {
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        return YamlError { place: None, problem: Problem::Utf16 };
+    }
+    let byte = bytes.get(valid).copied().unwrap_or_default();
+    let other = || YamlError::at(place_of(bytes, valid), Problem::NotUtf8 { byte });
+    binary(bytes).unwrap_or_else(other)
+}
+
+fn place_of(bytes: &[u8], at: usize) -> Place {
+    let before = &bytes[..at];
+    let line = before.split(|byte| *byte == b'\n').count();
+    let begin = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+    let column = String::from_utf8_lossy(&before[begin..]).chars().count() + 1;
+    Place { line, column }
+}

@@ -1,0 +1,407 @@
+//! From the parser's events to documents, without recursion, so that no nesting can exhaust the stack.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use granit_parser::{Event, Options, Parser, ScalarStyle, Span, StructureStyle, Tag};
+use serde_json::{Map, Value};
+
+use super::error::scan;
+use super::{
+    Comment, Content, Document, Entry, Limits, Node, Note, Place, Problem, Scalar, YamlError,
+    scalar,
+};
+
+/// What introduces entries of other mappings.
+const MERGE: &str = "<<";
+
+/// Every document that has content.
+pub(super) fn documents(text: &str, limits: &Limits) -> Result<Vec<Document>, YamlError> {
+    match parse(text, limits) {
+        // JSON may be indented with tabs, which YAML forbids. A tab inside of a JSON string is always written `\t`, so
+        // that spaces can stand for them all, and no place moves.
+        Err(YamlError { problem: Problem::Tab | Problem::Syntax(_), .. })
+            if text.contains('\t')
+                && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok() =>
+        {
+            parse(&text.replace('\t', " "), limits)
+        }
+        done => done,
+    }
+}
+
+fn parse(text: &str, limits: &Limits) -> Result<Vec<Document>, YamlError> {
+    let body = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut reader = Reader::new(text, text.len() - body.len(), *limits);
+    for next in Parser::new_from_str_with_options(body, options(limits)) {
+        let (event, span) = next.map_err(|error| scan(&error, text, limits.depth))?;
+        reader.take(event, &span)?;
+    }
+    Ok(reader.documents)
+}
+
+fn options(limits: &Limits) -> Options {
+    granit_parser::options! {
+        emit_unresolved_aliases: true,
+        max_buffered_comment_events: 1_000_000,
+        flow_nesting_limit: limits.depth,
+        block_nesting_limit: limits.depth,
+    }
+}
+
+/// A node with its value, as long as nobody has taken it in.
+struct Built {
+    node: Node,
+    value: Value,
+}
+
+/// What an alias stands for.
+struct Anchored {
+    value: Value,
+    content: Arc<Content>,
+    cost: Cost,
+}
+
+/// How much has been built, with aliases written out.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    nodes: usize,
+    bytes: usize,
+}
+
+/// A collection that is still open.
+struct Frame {
+    place: Place,
+    start: usize,
+    flow: bool,
+    anchor: usize,
+    before: Cost,
+    inside: Inside,
+}
+
+enum Inside {
+    Sequence { items: Vec<Node>, values: Vec<Value> },
+    Mapping(OpenMapping),
+}
+
+#[derive(Default)]
+struct OpenMapping {
+    entries: Vec<Entry>,
+    values: Map<String, Value>,
+    first: HashMap<String, Place>,
+    key: Option<Key>,
+    merges: Vec<Built>,
+}
+
+struct Key {
+    text: String,
+    place: Place,
+    span: Range<usize>,
+    merge: bool,
+}
+
+struct Reader<'t> {
+    text: &'t str,
+    base: usize,
+    limits: Limits,
+    cost: Cost,
+    open: Vec<Frame>,
+    anchors: HashMap<usize, Anchored>,
+    comments: Vec<Comment>,
+    notes: Vec<Note>,
+    root: Option<Built>,
+    start: usize,
+    documents: Vec<Document>,
+}
+
+impl<'t> Reader<'t> {
+    fn new(text: &'t str, base: usize, limits: Limits) -> Self {
+        Self {
+            text,
+            base,
+            limits,
+            cost: Cost::default(),
+            open: Vec::new(),
+            anchors: HashMap::new(),
+            comments: Vec::new(),
+            notes: Vec::new(),
+            root: None,
+            start: 0,
+            documents: Vec::new(),
+        }
+    }
+
+    fn take(&mut self, event: Event<'_>, span: &Span) -> Result<(), YamlError> {
+        let place = place(span);
+        let bytes = self.bytes(span);
+        match event {
+            Event::Comment(text, _) => self.comment(place, bytes.start, &text),
+            Event::Scalar(text, style, anchor, tag) => {
+                return self.scalar(&text, style, anchor, tag.as_deref(), place, bytes);
+            }
+            Event::SequenceStart(style, anchor, _) => {
+                let inside = Inside::Sequence { items: Vec::new(), values: Vec::new() };
+                return self.enter(inside, style, anchor, place, bytes.start);
+            }
+            Event::MappingStart(style, anchor, _) => {
+                let inside = Inside::Mapping(OpenMapping::default());
+                return self.enter(inside, style, anchor, place, bytes.start);
+            }
+            Event::SequenceEnd | Event::MappingEnd => return self.leave(bytes.end),
+            Event::Alias(anchor) => return self.alias(anchor, place, bytes),
+            Event::UnresolvedAlias(name) => {
+                let name = name.into_owned();
+                return Err(YamlError::at(place, Problem::UnknownAnchor { name }));
+            }
+            Event::DocumentStart(..) => self.start = bytes.start,
+            Event::DocumentEnd => self.end_document(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn comment(&mut self, place: Place, start: usize, text: &str) {
+        let line = self.text.get(..start).unwrap_or_default();
+        let line = line.rsplit('\n').next().unwrap_or_default();
+        let alone = line.trim_matches(['\u{feff}', ' ', '\t']).is_empty();
+        self.comments.push(Comment { place, text: text.trim().to_owned(), alone });
+    }
+
+    fn scalar(
+        &mut self,
+        text: &str,
+        style: ScalarStyle,
+        anchor: usize,
+        tag: Option<&Tag>,
+        place: Place,
+        span: Range<usize>,
+    ) -> Result<(), YamlError> {
+        let before = self.cost;
+        self.charge(Cost { nodes: 1, bytes: text.len() }, place)?;
+        let written = match style {
+            ScalarStyle::Plain => Scalar::Plain,
+            ScalarStyle::SingleQuoted => Scalar::Single,
+            ScalarStyle::DoubleQuoted => Scalar::Double,
+            _ => Scalar::Block,
+        };
+        let is_key = self.wants_key();
+        let core = tag.and_then(Tag::core_suffix);
+        let value = match core {
+            Some(tag) => {
+                scalar::tagged(text, tag).map_err(|problem| YamlError::at(place, problem))?
+            }
+            None if written == Scalar::Plain && tag.is_none() && !is_key => {
+                let (value, oddity) = scalar::plain(text);
+                self.notes.extend(oddity.map(|oddity| Note { place, oddity }));
+                value
+            }
+            None => Value::String(text.to_owned()),
+        };
+        let content = Arc::new(Content::Scalar(written));
+        let node = Node { place, span, content, alias: false };
+        if is_key {
+            let merge = text == MERGE && written == Scalar::Plain;
+            self.remember(anchor, &node, &Value::String(text.to_owned()), before)?;
+            return self.key(text.to_owned(), place, node.span, merge);
+        }
+        self.remember(anchor, &node, &value, before)?;
+        self.put(Built { node, value })
+    }
+
+    fn enter(
+        &mut self,
+        inside: Inside,
+        style: StructureStyle,
+        anchor: usize,
+        place: Place,
+        start: usize,
+    ) -> Result<(), YamlError> {
+        if self.wants_key() {
+            return Err(YamlError::at(place, Problem::KeyNotText));
+        }
+        if self.open.len() >= self.limits.depth {
+            return Err(YamlError::at(place, Problem::TooDeep { limit: self.limits.depth }));
+        }
+        let before = self.cost;
+        self.charge(Cost { nodes: 1, bytes: 0 }, place)?;
+        let flow = matches!(style, StructureStyle::Flow);
+        self.open.push(Frame { place, start, flow, anchor, before, inside });
+        Ok(())
+    }
+
+    fn leave(&mut self, end: usize) -> Result<(), YamlError> {
+        let Some(frame) = self.open.pop() else { return Ok(()) };
+        let Frame { place, start, flow, anchor, before, inside } = frame;
+        let (content, value) = match inside {
+            Inside::Sequence { items, values } => {
+                (Content::Sequence { items, flow }, Value::Array(values))
+            }
+            Inside::Mapping(mapping) => {
+                let (entries, values) = mapping.close()?;
+                (Content::Mapping { entries, flow }, Value::Object(values))
+            }
+        };
+        let node = Node { place, span: start..end, content: Arc::new(content), alias: false };
+        self.remember(anchor, &node, &value, before)?;
+        self.put(Built { node, value })
+    }
+
+    fn alias(&mut self, anchor: usize, place: Place, span: Range<usize>) -> Result<(), YamlError> {
+        let Some(meant) = self.anchors.get(&anchor) else {
+            return Err(YamlError::at(place, Problem::EndlessAlias));
+        };
+        let (cost, content) = (meant.cost, Arc::clone(&meant.content));
+        // Charged before it is copied: a bomb must not go off in here.
+        self.charge(cost, place)?;
+        let value = self.anchors.get(&anchor).map(|meant| meant.value.clone()).unwrap_or_default();
+        if self.wants_key() {
+            return match value {
+                Value::String(text) => self.key(text, place, span, false),
+                Value::Number(number) => self.key(number.to_string(), place, span, false),
+                _ => Err(YamlError::at(place, Problem::KeyNotText)),
+            };
+        }
+        self.put(Built { node: Node { place, span, content, alias: true }, value })
+    }
+
+    /// Keeps what an alias may refer to later.
+    fn remember(
+        &mut self,
+        anchor: usize,
+        node: &Node,
+        value: &Value,
+        before: Cost,
+    ) -> Result<(), YamlError> {
+        if anchor == 0 {
+            return Ok(());
+        }
+        let cost =
+            Cost { nodes: self.cost.nodes - before.nodes, bytes: self.cost.bytes - before.bytes };
+        self.charge(cost, node.place)?;
+        let content = Arc::clone(&node.content);
+        self.anchors.insert(anchor, Anchored { value: value.clone(), content, cost });
+        Ok(())
+    }
+
+    fn wants_key(&self) -> bool {
+        matches!(self.open.last(), Some(Frame { inside: Inside::Mapping(mapping), .. }) if mapping.key.is_none())
+    }
+
+    fn key(
+        &mut self,
+        text: String,
+        place: Place,
+        span: Range<usize>,
+        merge: bool,
+    ) -> Result<(), YamlError> {
+        let Some(Frame { inside: Inside::Mapping(mapping), .. }) = self.open.last_mut() else {
+            return Ok(());
+        };
+        if let Some(first) = mapping.first.insert(text.clone(), place) {
+            return Err(YamlError::at(place, Problem::DuplicateKey { key: text, first }));
+        }
+        mapping.key = Some(Key { text, place, span, merge });
+        Ok(())
+    }
+
+    fn put(&mut self, built: Built) -> Result<(), YamlError> {
+        let Some(frame) = self.open.last_mut() else {
+            self.root = Some(built);
+            return Ok(());
+        };
+        match &mut frame.inside {
+            Inside::Sequence { items, values } => {
+                items.push(built.node);
+                values.push(built.value);
+                Ok(())
+            }
+            Inside::Mapping(mapping) => mapping.put(built),
+        }
+    }
+
+    fn end_document(&mut self) {
+        self.anchors.clear();
+        let comments = std::mem::take(&mut self.comments);
+        let notes = std::mem::take(&mut self.notes);
+        match self.root.take() {
+            Some(Built { node, value }) if !value.is_null() => {
+                let start = self.start;
+                self.documents.push(Document { value, root: node, start, comments, notes });
+            }
+            _ => {}
+        }
+    }
+
+    fn charge(&mut self, more: Cost, place: Place) -> Result<(), YamlError> {
+        self.cost.nodes = self.cost.nodes.saturating_add(more.nodes);
+        self.cost.bytes = self.cost.bytes.saturating_add(more.bytes);
+        let problem = if self.cost.nodes > self.limits.nodes {
+            Problem::TooManyNodes { limit: self.limits.nodes }
+        } else if self.cost.bytes > self.limits.expanded_bytes {
+            Problem::TooMuchText { limit: self.limits.expanded_bytes }
+        } else {
+            return Ok(());
+        };
+        Err(YamlError::at(place, problem))
+    }
+
+    fn bytes(&self, span: &Span) -> Range<usize> {
+        let start = span.start.byte_offset().unwrap_or_default() + self.base;
+        let end = span.end.byte_offset().unwrap_or_default() + self.base;
+        start..end.max(start)
+    }
+}
+
+impl OpenMapping {
+    fn put(&mut self, built: Built) -> Result<(), YamlError> {
+        let Some(key) = self.key.take() else { return Ok(()) };
+        if key.merge {
+            return self.merge(built);
+        }
+        self.values.insert(key.text.clone(), built.value);
+        self.entries.push(Entry {
+            key: key.text,
+            place: key.place,
+            span: key.span,
+            value: built.node,
+            merged: false,
+        });
+        Ok(())
+    }
+
+    /// Takes note of what `<<` names: one mapping, or a list of them.
+    fn merge(&mut self, built: Built) -> Result<(), YamlError> {
+        match built.value {
+            Value::Object(_) => self.merges.push(built),
+            Value::Array(values) if values.iter().all(Value::is_object) => {
+                let nodes = built.node.items().to_vec();
+                let each = nodes.into_iter().zip(values);
+                self.merges.extend(each.map(|(node, value)| Built { node, value }));
+            }
+            _ => return Err(YamlError::at(built.node.place, Problem::MergeNotMapping)),
+        }
+        Ok(())
+    }
+
+    /// What is written here goes before what is merged in, and what is merged in first before the rest.
+    fn close(mut self) -> Result<(Vec<Entry>, Map<String, Value>), YamlError> {
+        for Built { node, value } in std::mem::take(&mut self.merges) {
+            let Value::Object(mut values) = value else {
+                return Err(YamlError::at(node.place, Problem::MergeNotMapping));
+            };
+            for entry in node.entries() {
+                let Some(value) = values.remove(&entry.key) else { continue };
+                if !self.values.contains_key(&entry.key) {
+                    self.values.insert(entry.key.clone(), value);
+                    self.entries.push(Entry { merged: true, ..entry.clone() });
+                }
+            }
+        }
+        Ok((self.entries, self.values))
+    }
+}
+
+fn place(span: &Span) -> Place {
+    Place { line: span.start.line().max(1), column: span.start.col() + 1 }
+}

@@ -1,0 +1,257 @@
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn one(text: &str) -> Document {
+    read_one(text.as_bytes(), &Limits::default()).unwrap_or_else(|error| panic!("{text}\n{error}"))
+}
+
+fn refused(bytes: &[u8]) -> String {
+    read(bytes, &Limits::default()).expect_err("it should be refused").to_string()
+}
+
+/// What a value in a manifest means.
+fn check(scalar: &str, means: &Value) {
+    let document = one(&format!("value: {scalar}\n"));
+    assert_eq!(document.value["value"], *means, "{scalar}");
+}
+
+#[test]
+fn scalars_mean_what_kubernetes_tools_take_them_for() {
+    let table = [
+        ("", json!(null)),
+        ("~", json!(null)),
+        ("null", json!(null)),
+        ("true", json!(true)),
+        ("False", json!(false)),
+        ("yes", json!("yes")),
+        ("on", json!("on")),
+        ("12", json!(12)),
+        ("-12", json!(-12)),
+        ("+12", json!(12)),
+        ("0", json!(0)),
+        ("0644", json!(0o644)),
+        ("0o644", json!(0o644)),
+        ("0899", json!(899)),
+        ("0x1F", json!(31)),
+        ("1.5", json!(1.5)),
+        (".5", json!(0.5)),
+        ("1e3", json!(1000.0)),
+        ("1.2.3", json!("1.2.3")),
+        ("1_000", json!("1_000")),
+        (".inf", json!(".inf")),
+        ("-", json!([null])),
+        ("\"12\"", json!("12")),
+        ("'true'", json!("true")),
+        ("!!str 12", json!("12")),
+        ("! 12", json!("12")),
+        ("9007199254740993", json!(9_007_199_254_740_993_u64)),
+        ("18446744073709551615", json!(u64::MAX)),
+        ("-9223372036854775808", json!(i64::MIN)),
+        ("18446744073709551616", json!("18446744073709551616")),
+        ("2024-01-02", json!("2024-01-02")),
+        ("16Gi", json!("16Gi")),
+        ("-x", json!("-x")),
+        ("+", json!("+")),
+        (".", json!(".")),
+        ("0x", json!("0x")),
+        ("1e", json!("1e")),
+        ("1e999", json!("1e999")),
+    ];
+    for (scalar, means) in table {
+        if scalar != "-" {
+            check(scalar, &means);
+        }
+    }
+}
+
+#[test]
+fn what_other_tools_read_differently_is_noted() {
+    let notes = |text: &str| -> Vec<String> {
+        one(text).notes.iter().map(|n| format!("{}: {}", n.place.line, n.oddity)).collect()
+    };
+    assert!(notes("a: 1\nb: yes\n")[0].starts_with("2: `yes` is text here"));
+    assert!(notes("mode: 0755\n")[0].contains("octal number, 493"));
+    assert!(notes("big: 99999999999999999999\n")[0].contains("kept as text"));
+    assert!(notes("some: 1_000\n")[0].contains("a number for some other tools"));
+    assert_eq!(notes("a: \"yes\"\nb: 'no'\non: push\nc: 0\nd: yesterday\n"), [""; 0]);
+}
+
+#[test]
+fn every_path_has_its_line_and_column() {
+    let document = one(
+        "# a pod\nspec:\n  containers:\n  - name: a\n    image: \"b\" # c\n  -   name: d\n      # e\n      args: [x, {y: z}]\n",
+    );
+    let place = |path: &[&str]| {
+        let place = document.place(path);
+        (place.line, place.column)
+    };
+    assert_eq!(place(&[]), (2, 1));
+    assert_eq!(place(&["spec"]), (2, 1));
+    assert_eq!(place(&["spec", "containers", "0", "image"]), (5, 5));
+    assert_eq!(place(&["spec", "containers", "1"]), (6, 7));
+    assert_eq!(place(&["spec", "containers", "1", "args", "1", "y"]), (8, 18));
+    assert_eq!(place(&["spec", "containers", "1", "missing", "more"]), (6, 7));
+}
+
+#[test]
+fn spans_are_the_bytes_that_were_written() {
+    let text = "\u{feff}ä: 'x' # y\nb:\n- {c: \"d\"}\ne: |\n  f\n  g\nh: i\n";
+    let document = one(text);
+    let slice = |path: &[&str]| &text[document.node(path).unwrap().span.clone()];
+    assert_eq!(slice(&["ä"]), "'x'");
+    assert_eq!(slice(&["b", "0"]), "{c: \"d\"}");
+    assert_eq!(slice(&["b", "0", "c"]), "\"d\"");
+    assert_eq!(&text[document.root.entry("b").unwrap().span.clone()], "b");
+    let ends = |path: &[&str]| text[..document.node(path).unwrap().end()].trim_end().to_owned();
+    assert!(ends(&["b"]).ends_with("{c: \"d\"}"));
+    assert!(ends(&["e"]).ends_with('g'));
+    assert!(ends(&[]).ends_with("h: i"));
+}
+
+#[test]
+fn documents_without_content_are_left_out() {
+    let text = "---\n# nothing\n---\na: 1\n---\n---\n# Source: chart/templates/x.yaml\nb: 2\n...\n";
+    let documents = read(text.as_bytes(), &Limits::default()).unwrap();
+    let values: Vec<_> = documents.iter().map(|document| document.value.clone()).collect();
+    assert_eq!(values, [json!({"a": 1}), json!({"b": 2})]);
+    assert_eq!(documents[1].helm_source(), Some("chart/templates/x.yaml"));
+    assert_eq!(documents[1].root.place.line, 8);
+}
+
+#[test]
+fn json_is_read_too_even_when_tabs_indent_it() {
+    let text = "{\n\t\"a\": {\n\t\t\"b\": [1, 2.5, \"\\t\\u00e4\"]\n\t}\n}";
+    let document = one(text);
+    assert_eq!(document.value, serde_json::from_str::<Value>(text).unwrap());
+    assert_eq!(document.place(&["a", "b"]).line, 3);
+}
+
+#[test]
+fn anchors_and_merge_keys_are_written_out() {
+    let text = "base: &base\n  a: 1\n  b: 2\nmore: &more {b: 3, c: 4}\none:\n  <<: *base\n  a: 9\ntwo:\n  <<: [*more, *base]\nlist: [*base, *more]\n";
+    let document = one(text);
+    assert_eq!(document.value["one"], json!({"a": 9, "b": 2}));
+    assert_eq!(document.value["two"], json!({"a": 1, "b": 3, "c": 4}));
+    assert_eq!(document.value["list"], json!([{"a": 1, "b": 2}, {"b": 3, "c": 4}]));
+    assert_eq!(document.place(&["one", "b"]).line, 3);
+    assert_eq!(document.place(&["one", "a"]).line, 7);
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_line() {
+    let table: [(&[u8], &str); 19] = [
+        (b"", "it is empty"),
+        (b" \n\n", "it is empty"),
+        (b"# only this\n---\n", "there is nothing in it but comments and separators"),
+        (b"a: \x00", "line 1, column 4: it is not text but binary: it has the byte 0x00"),
+        (b"\x7fELF\x02\x01\x00\xff", "line 1, column 5: it is not text but binary"),
+        (b"a: 1\nb: \xff\n", "line 2, column 4: it is not UTF-8 text: the byte 0xff"),
+        (b"\xff\xfea\x00", "it is UTF-16 text; save it as UTF-8"),
+        (b"a:\n\tb: 1\n", "line 2, column 1: a tab cannot indent YAML; use spaces"),
+        (b"a:\n  b: 1\n\tc: 1\n", "line 3, column 1: a tab cannot indent YAML"),
+        (
+            b"a: 1\nb: 2\na: 3\n",
+            "line 3, column 1: the key `a` is here for the second time; the first is in line 1",
+        ),
+        (b"a: *b\n", "line 1, column 4: `*b` refers to an anchor that is not defined above"),
+        (b"a: &a [*a]\n", "line 1, column 8: this alias refers to what it stands in"),
+        (b"[a]: 1\n", "line 1, column 1: a key must be plain text"),
+        (b"image: {{ .Values.image }}\n", "line 1, column 9: a key must be plain text"),
+        (b"<<: 3\n", "line 1, column 5: `<<` merges mappings"),
+        (b"a: !!int x\n", "`x` is tagged as int and is none"),
+        (b"a: \"b\n", "is a quote opened and never closed?"),
+        (b"a: b: c\n", "line 1, column 5: a `:` cannot stand here"),
+        (b"a: [1, 2\n", "a `[` is opened and never closed"),
+    ];
+    for (bytes, said) in table {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let error = refused(bytes);
+        assert!(
+            error.starts_with(said) || error.ends_with(said) || error.contains(said),
+            "{text:?}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_text_that_is_too_long_too_deep_or_grows_too_much_is_refused() {
+    let limits = Limits { bytes: 100, ..Limits::default() };
+    let error = read(&[b'a'; 101], &limits).unwrap_err();
+    assert_eq!(error.to_string(), "it is 101 bytes long, and at most 100 are read");
+
+    let nested = "[".repeat(50_000);
+    assert!(refused(nested.as_bytes()).contains("nested more than 100 levels deep"));
+    let nested: String = (0..200).map(|depth| " ".repeat(depth) + "a:\n").collect();
+    assert!(refused(nested.as_bytes()).contains("nested more than 100 levels deep"));
+
+    let mut bomb = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n".to_owned();
+    for step in 1..10 {
+        let before = vec![format!("*a{}", step - 1); 9].join(", ");
+        let _ = writeln!(bomb, "a{step}: &a{step} [{before}]");
+    }
+    assert!(refused(bomb.as_bytes()).contains("with its aliases written out it has more than"));
+
+    let long = "x".repeat(1_000_000);
+    let bomb = format!("a: &a {long}\nb: [{}]\n", vec!["*a"; 100].join(", "));
+    assert!(refused(bomb.as_bytes()).contains("more than 67108864 bytes long"));
+}
+
+#[test]
+fn many_comments_in_a_row_are_no_trouble() {
+    let text = "# word\n".repeat(5000) + "a: 1\n" + &"# word\n".repeat(5000) + "b: 2\n";
+    assert_eq!(one(&text).comments.len(), 10_000);
+}
+
+#[derive(Debug, PartialEq, serde::Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Requirements {
+    gpu_count: Option<u32>,
+    mode: Option<Mode>,
+}
+
+#[derive(Debug, PartialEq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    Shared,
+    Exclusive,
+}
+
+#[derive(Debug, PartialEq, serde::Deserialize)]
+struct Workload {
+    spec: Vec<Requirements>,
+}
+
+#[test]
+fn a_document_that_is_not_what_was_wanted_says_where_and_what_was_meant() {
+    let error = |text: &str| one(text).decode::<Workload>().unwrap_err().to_string();
+    assert_eq!(
+        error("spec:\n- gpuCount: 1\n- gpuCuont: 2\n"),
+        "line 3, column 3: spec[1].gpuCuont: unknown field `gpuCuont` (did you mean `gpuCount`?)"
+    );
+    assert_eq!(
+        error("spec:\n- gpuCount: many\n"),
+        "line 2, column 3: spec[0].gpuCount: invalid type: string \"many\", expected u32"
+    );
+    assert_eq!(
+        error("spec:\n- mode: exclusiv\n"),
+        "line 2, column 3: spec[0].mode: `exclusiv` is not known here (did you mean `exclusive`?)"
+    );
+    assert_eq!(
+        error("spec:\n- zzz: 1\n"),
+        "line 2, column 3: spec[0].zzz: unknown field `zzz`; known are `gpuCount`, `mode`"
+    );
+    assert_eq!(error("speck: 1\n"), "line 1, column 1: missing field `spec`");
+    assert!(one("spec: []").decode::<Workload>().is_ok());
+}
+
+#[test]
+fn two_documents_are_not_one() {
+    let error = read_one(b"a: 1\n---\nb: 1\n", &Limits::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "line 3, column 1: it holds 2 documents, and one is wanted; this is where the second begins"
+    );
+}

@@ -1,0 +1,35 @@
+//! The checks of manifests, as a user sees them.
+
+mod corrections;
+mod fixes;
+mod hostile;
+mod pages;
+mod reports;
+mod rules;
+
+use agentaflow_manifest::lint::{Finding, Input, Options, check, fix};
+use agentaflow_manifest::yaml::{Limits, read_text};
+
+/// What is found in a text.
+fn found(text: &str) -> Vec<Finding> {
+    check(&[input("test.yaml", text)], &Options::default())
+}
+
+/// The ids of what is found, each once.
+fn ids(text: &str) -> Vec<&'static str> {
+    let mut ids: Vec<_> = found(text).iter().map(|finding| finding.rule.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+/// The text after `--fix`.
+fn fixed(text: &str) -> String {
+    let fixed = fix(&[("test.yaml".to_owned(), text.to_owned())], &Options::default());
+    fixed.texts.into_iter().next().unwrap()
+}
+
+fn input(name: &str, text: &str) -> Input {
+    let documents = read_text(text, &Limits::default());
+    Input::text(name, documents.unwrap_or_else(|error| panic!("{error}\n{text}")))
+}

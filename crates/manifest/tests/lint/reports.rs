@@ -1,0 +1,61 @@
+//! What programs get to read.
+
+use agentaflow_manifest::lint::{
+    Options, RULES, Seen, Unreadable, check, json, rule, sarif, unreadable,
+};
+use agentaflow_manifest::yaml::{Limits, Place, read_text};
+
+use crate::input;
+
+#[test]
+fn json_has_one_entry_for_each_finding() {
+    let inputs = [input("a.yaml", rule("AF102").unwrap().bad)];
+    let findings = check(&inputs, &Options::default());
+    let said = json(&Seen { inputs: &inputs, findings: &findings, unreadable: &[] });
+    let list = said["findings"].as_array().unwrap();
+    assert_eq!(list.len(), findings.len());
+    let entry = list.iter().find(|entry| entry["rule"] == "AF102").unwrap();
+    assert_eq!(entry["file"], "a.yaml");
+    assert_eq!(entry["severity"], "warning");
+    assert_eq!(entry["fixable"], true);
+    assert!(entry["line"].is_u64() && entry["column"].is_u64());
+    assert_eq!(
+        said["summary"]["warnings"],
+        findings.iter().filter(|f| f.severity.as_str() == "warning").count()
+    );
+}
+
+#[test]
+fn sarif_is_what_code_scanning_reads() {
+    let inputs = [input("dir/my file.yaml", rule("AF001").unwrap().bad)];
+    let findings = check(&inputs, &Options::default());
+    let broken = Unreadable {
+        name: "b.yaml".to_owned(),
+        place: Some(Place { line: 3, column: 4 }),
+        message: "no".to_owned(),
+    };
+    let said = sarif(&Seen { inputs: &inputs, findings: &findings, unreadable: &[broken] });
+    assert_eq!(said["version"], "2.1.0");
+    let run = &said["runs"][0];
+    let rules = run["tool"]["driver"]["rules"].as_array().unwrap();
+    assert_eq!(rules.len(), RULES.len() + 1);
+    for result in run["results"].as_array().unwrap() {
+        let index = usize::try_from(result["ruleIndex"].as_u64().unwrap()).unwrap();
+        assert_eq!(rules[index]["id"], result["ruleId"]);
+        assert!(["error", "warning", "note"].contains(&result["level"].as_str().unwrap()));
+        assert!(result["message"]["text"].is_string());
+        let physical = &result["locations"][0]["physicalLocation"];
+        assert!(physical["region"]["startLine"].as_u64().unwrap() >= 1);
+    }
+    let first = &run["results"][1]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"];
+    assert_eq!(first, "dir/my%20file.yaml");
+}
+
+#[test]
+fn a_template_that_was_not_rendered_says_how_to_render_it() {
+    let text = "image: {{ .Values.image }}\n";
+    let error = read_text(text, &Limits::default()).unwrap_err();
+    assert!(unreadable(text, &error).contains("helm template NAME CHART | agentaflow lint -"));
+    let error = read_text("a: [", &Limits::default()).unwrap_err();
+    assert!(!unreadable("a: [", &error).contains("helm"));
+}
