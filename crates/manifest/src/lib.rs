@@ -3,3 +3,8 @@
 //!
 //! Pure: text and values in, objects and findings out. Files and clusters are the business of the command line.
 
+
+pub mod build;
+pub mod catalogue;
+pub mod cloud;
+pub mod mig;
