@@ -3,7 +3,6 @@
 //!
 //! Pure: text and values in, objects and findings out. Files and clusters are the business of the command line.
 
-
 pub mod build;
 pub mod catalogue;
 pub mod cloud;

@@ -76,7 +76,8 @@ impl Claim {
         quantity::memory("size", &size)?;
         let class = self.storage_class.clone();
         // Classes may have dots in their names.
-        if class.as_deref().is_some_and(|class| class.len() > 253 || !class.split('.').all(is_name)) {
+        if class.as_deref().is_some_and(|class| class.len() > 253 || !class.split('.').all(is_name))
+        {
             let class = short(&class.unwrap_or_default());
             return refuse("storage-class", format!("`{class}` is no name of a storage class"));
         }

@@ -18,6 +18,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![expect(
+    clippy::doc_markdown,
+    reason = "comments on recipes are the help text of their flags, which has no markup"
+)]
+
 mod claim;
 mod job;
 mod names;
@@ -26,12 +31,14 @@ mod placement;
 mod pod;
 mod quantity;
 mod recipe;
+mod resources;
 mod scaler;
 mod scaling;
 mod serving;
 mod sharing;
 mod text;
 mod values;
+mod volumes;
 mod workload;
 
 use serde::Serialize;

@@ -121,7 +121,17 @@ mod tests {
 
     #[test]
     fn hostile_ids_become_names_too_and_stay_apart() {
-        let ids = ["日本", "日本語", "ä", "___", "a\u{0}b", "a;b", "💥", &"x".repeat(500), &"x".repeat(501)];
+        let ids = [
+            "日本",
+            "日本語",
+            "ä",
+            "___",
+            "a\u{0}b",
+            "a;b",
+            "💥",
+            &"x".repeat(500),
+            &"x".repeat(501),
+        ];
         let names: std::collections::BTreeSet<_> =
             ids.iter().map(|id| job_name(id).unwrap()).collect();
         assert_eq!(names.len(), ids.len(), "{names:?}");

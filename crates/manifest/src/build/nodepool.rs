@@ -99,12 +99,15 @@ impl NodePool {
             requirement("kubernetes.io/arch", &["amd64"]),
             requirement(INSTANCE_TYPE, &machines),
         ];
-        let labels = gpu.map(|gpu| {
-            BTreeMap::from([(ACCELERATOR.to_owned(), gpu.accelerator.to_owned())])
-        });
+        let labels =
+            gpu.map(|gpu| BTreeMap::from([(ACCELERATOR.to_owned(), gpu.accelerator.to_owned())]));
         let template = Template {
             metadata: ObjectMeta { labels, ..ObjectMeta::default() },
-            spec: TemplateSpec { node_class_ref: self.class()?, requirements, taints: vec![taint()] },
+            spec: TemplateSpec {
+                node_class_ref: self.class()?,
+                requirements,
+                taints: vec![taint()],
+            },
         };
         let max = self.max_gpus.unwrap_or(8);
         if max > 100_000 {
@@ -128,9 +131,10 @@ impl NodePool {
         match self.cloud {
             None | Some(Cloud::Karpenter | Cloud::Eks) => Ok(Cloud::Eks),
             Some(Cloud::Aks) => Ok(Cloud::Aks),
-            Some(other) => {
-                refuse("cloud", format!("Karpenter does not run on {}: use karpenter or aks", other.name()))
-            }
+            Some(other) => refuse(
+                "cloud",
+                format!("Karpenter does not run on {}: use karpenter or aks", other.name()),
+            ),
         }
     }
 
@@ -141,20 +145,26 @@ impl NodePool {
         catalogue: &'a Catalogue,
     ) -> Result<Vec<&'a str>, BuildError> {
         let cloud = self.cloud()?;
-        if let Some(bad) = self.instance_type.iter().find(|name| name.is_empty() || !is_label_value(name)) {
+        if let Some(bad) =
+            self.instance_type.iter().find(|name| name.is_empty() || !is_label_value(name))
+        {
             return refuse("instance-type", format!("`{}` is no machine", short(bad)));
         }
         if !self.instance_type.is_empty() {
             return Ok(self.instance_type.iter().map(String::as_str).collect());
         }
         let Some(gpu) = gpu else {
-            return refuse("gpu", "say which GPU the nodes have, such as a100, or give --instance-type");
+            return refuse(
+                "gpu",
+                "say which GPU the nodes have, such as a100, or give --instance-type",
+            );
         };
         let all = catalogue.instances().iter().filter(|instance| instance.cloud == cloud);
         let fitting = all.filter(|instance| instance.model().is_some_and(|model| gpu.takes(model)));
         let names: Vec<_> = fitting.map(|instance| instance.name.as_str()).collect();
         if names.is_empty() {
-            let why = format!("no {} machine in the catalogue has the GPU {}", cloud.name(), gpu.title);
+            let why =
+                format!("no {} machine in the catalogue has the GPU {}", cloud.name(), gpu.title);
             return refuse("gpu", format!("{why}: choose another, or give --instance-type"));
         }
         Ok(names)

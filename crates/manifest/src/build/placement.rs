@@ -122,7 +122,8 @@ impl Placement {
             return Ok(Some(chosen));
         }
         let Some(largest) = catalogue.largest(cloud, gpu) else {
-            let why = format!("no {} machine in the catalogue has the GPU {}", cloud.name(), gpu.title);
+            let why =
+                format!("no {} machine in the catalogue has the GPU {}", cloud.name(), gpu.title);
             return refuse("gpu", format!("{why}: choose another, or add one with --catalogue"));
         };
         let flag = match largest.allocatable() {
@@ -130,11 +131,23 @@ impl Placement {
             (cpu, _) if cpu < cpu_milli => "cpu",
             _ => "memory",
         };
-        refuse(flag, format!("no {} machine has as much; the largest is {}", cloud.name(), largest.describe(false)))
+        refuse(
+            flag,
+            format!(
+                "no {} machine has as much; the largest is {}",
+                cloud.name(),
+                largest.describe(false)
+            ),
+        )
     }
 
     /// Whether a machine that was named has what is asked for.
-    fn check(&self, instance: &InstanceType, gpu: Option<&Gpu>, ask: Ask) -> Result<(), BuildError> {
+    fn check(
+        &self,
+        instance: &InstanceType,
+        gpu: Option<&Gpu>,
+        ask: Ask,
+    ) -> Result<(), BuildError> {
         let model = instance.model();
         let (cpu, memory) = instance.allocatable();
         let (flag, part) = if let (Some(gpu), Some(model)) = (gpu, model)
@@ -199,7 +212,12 @@ impl Placement {
     fn pool_label(&self) -> Result<&'static str, BuildError> {
         let cloud = self.cloud();
         cloud.pool_label().map_or_else(
-            || refuse("node-pool", "no label names pools here: choose a --cloud, or use --selector"),
+            || {
+                refuse(
+                    "node-pool",
+                    "no label names pools here: choose a --cloud, or use --selector",
+                )
+            },
             Ok,
         )
     }
@@ -258,7 +276,8 @@ impl Placement {
             let why = "is no product: write it as the label nvidia.com/gpu.product has it";
             return refuse("product", format!("`{}` {why}", short(bad)));
         }
-        if let (Cloud::Nvidia, Some(gpu), true) = (self.cloud(), self.model()?, products.is_empty()) {
+        if let (Cloud::Nvidia, Some(gpu), true) = (self.cloud(), self.model()?, products.is_empty())
+        {
             products = Cloud::Nvidia.model_label(gpu).1.into_iter().map(str::to_owned).collect();
         }
         if !products.is_empty() {
@@ -274,7 +293,10 @@ impl Placement {
         let gpu = model("prefer", &pair.key)?;
         let weight = pair.value.parse().ok().filter(|weight| (1..=100).contains(weight));
         let Some(weight) = weight else {
-            return refuse("prefer", format!("`{}` is no weight from 1 to 100", short(&pair.value)));
+            return refuse(
+                "prefer",
+                format!("`{}` is no weight from 1 to 100", short(&pair.value)),
+            );
         };
         let (key, values) = self.cloud().model_label(gpu);
         let values = values.into_iter().map(str::to_owned).collect();

@@ -2,21 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{
-    self as core, Container, EmptyDirVolumeSource, EnvVar, PersistentVolumeClaimVolumeSource,
-    PodSpec, PodTemplateSpec, ResourceRequirements, Volume, VolumeMount,
-};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::api::core::v1::{self as core, Container, EnvVar, PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-use super::names::{self, is_label_key, is_name, short};
-use super::placement::{Ask, Placed, Placement};
-use super::quantity::{self, Amount};
+use super::names::{self, is_label_key, short};
+use super::placement::{Placed, Placement};
 use super::values::{self, Mount, Pair};
 use super::{BuildError, Made, refuse};
-use crate::catalogue::{Catalogue, InstanceType};
-use crate::cloud::GPU_RESOURCE;
+use crate::catalogue::Catalogue;
 use crate::mig;
 
 /// The most GPUs that a pod may ask for.
@@ -182,7 +176,10 @@ impl PodShape {
         let resources = self.resources(gpus, &placed)?;
         let (volumes, volume_mounts) = self.volumes(gpus, &placed, &resources)?;
         let container = Container {
-            name: names::name("container", Some(self.container.as_deref().unwrap_or(role.container)))?,
+            name: names::name(
+                "container",
+                Some(self.container.as_deref().unwrap_or(role.container)),
+            )?,
             image: Some(self.image()?),
             command: some(self.command.clone()),
             env: some(self.variables(gpus, role)?),
@@ -241,81 +238,10 @@ impl PodShape {
     pub(super) fn gpus(&self) -> Result<u32, BuildError> {
         match self.gpus.unwrap_or(1) {
             gpus @ 1..=MOST_GPUS => Ok(gpus),
-            gpus => refuse("gpus", format!("{gpus} is not between 1 and {MOST_GPUS}: all are on one node")),
-        }
-    }
-
-    /// What somebody said that the pod needs of its node. Kubernetes takes limits for requests that are absent.
-    fn ask(&self, gpus: u32) -> Result<Ask, BuildError> {
-        let request = |request: &Option<String>, limit: &Option<String>, is_memory| {
-            let derived = |limit: &String| {
-                if self.bare { Some(limit.clone()) } else { quantity::half(limit, is_memory) }
-            };
-            request.clone().or_else(|| limit.as_ref().and_then(derived))
-        };
-        let cpu = request(&self.cpu_request, &self.cpu, false);
-        let memory = request(&self.memory_request, &self.memory, true);
-        Ok(Ask {
-            gpus: if self.mig.is_some() { 1 } else { gpus },
-            cpu_milli: cpu.map_or(Ok(0), |text| quantity::cpu("cpu", &text).map(Amount::as_milli))?,
-            memory_mib: memory
-                .map_or(Ok(0), |text| quantity::memory("memory", &text).map(Amount::as_mib))?,
-        })
-    }
-
-    fn resources(&self, gpus: u32, placed: &Placed) -> Result<ResourceRequirements, BuildError> {
-        let preset = (!self.bare).then(|| self.preset(gpus, placed));
-        let (cpu, memory) = preset.map_or((None, None), |preset| (Some(preset.cpu), Some(preset.memory)));
-        let cpu = Pairing::new(["cpu", "cpu-request"], &self.cpu, &self.cpu_request, cpu, quantity::cpu)?;
-        let memory = Pairing::new(
-            ["memory", "memory-request"],
-            &self.memory,
-            &self.memory_request,
-            memory,
-            quantity::memory,
-        )?;
-        let mut limits = BTreeMap::new();
-        let mut requests = BTreeMap::new();
-        for (name, pairing) in [("cpu", cpu), ("memory", memory)] {
-            let amount = |text| (name.to_owned(), Quantity(text));
-            limits.extend(pairing.limit.map(amount));
-            requests.extend(pairing.request.map(amount));
-        }
-        let resource = self.resource()?;
-        limits.insert(resource.clone(), Quantity(gpus.to_string()));
-        if !self.bare {
-            // Never another amount than the limit's: the API server refuses that.
-            requests.insert(resource, Quantity(gpus.to_string()));
-        }
-        Ok(ResourceRequirements { limits: some(limits), requests: some(requests), claims: None })
-    }
-
-    /// The resource that is asked for: whole GPUs or slices.
-    fn resource(&self) -> Result<String, BuildError> {
-        let Some(profile) = &self.mig else { return Ok(GPU_RESOURCE.to_owned()) };
-        let known = agentaflow_engine::mig::known_profile(profile);
-        known.map(mig::resource).map_or_else(
-            || refuse("mig", format!("no GPU has the profile `{}`: write it like 1g.5gb", short(profile))),
-            Ok,
-        )
-    }
-
-    /// The preset of the model for each GPU, cut to what the pod's share of the machine is.
-    fn preset(&self, gpus: u32, placed: &Placed) -> Preset {
-        let (cores, gib) = placed.gpu.map_or((8, 16), crate::cloud::Gpu::preset);
-        let times = if self.mig.is_some() { 1 } else { u64::from(gpus) };
-        let (cpu, mib) = (u64::from(cores) * 1000 * times, (u64::from(gib) << 10) * times);
-        let (mut cpu, mut memory) = (Sizes::half_of(cpu), Sizes::half_of(mib));
-        if let Some(instance) = &placed.instance {
-            let (cpu_share, memory_share) = share(instance, gpus);
-            cpu.cut(u64::from(instance.vcpus) * 1000, cpu_share, 100);
-            memory.cut(u64::from(instance.memory_gib) << 10, memory_share, 256);
-        }
-        let milli = |milli: u64| format!("{milli}m");
-        let mib = |mib: u64| Amount::mib(mib).memory_text();
-        Preset {
-            cpu: (milli(cpu.limit), milli(cpu.request)),
-            memory: (mib(memory.limit), mib(memory.request)),
+            gpus => refuse(
+                "gpus",
+                format!("{gpus} is not between 1 and {MOST_GPUS}: all are on one node"),
+            ),
         }
     }
 
@@ -352,99 +278,6 @@ impl PodShape {
         Ok(self.annotation.iter().map(|pair| (pair.key.clone(), pair.value.clone())).collect())
     }
 
-    fn volumes(
-        &self,
-        gpus: u32,
-        placed: &Placed,
-        resources: &ResourceRequirements,
-    ) -> Result<(Vec<Volume>, Vec<VolumeMount>), BuildError> {
-        let mut volumes: Vec<Volume> = Vec::new();
-        let mut mounts: Vec<VolumeMount> = Vec::new();
-        for mount in self.mounts()? {
-            let claim_name = mount.claim;
-            let claim = PersistentVolumeClaimVolumeSource { claim_name, read_only: None };
-            volumes.push(Volume {
-                name: mount.volume.clone(),
-                persistent_volume_claim: Some(claim),
-                ..Volume::default()
-            });
-            mounts.push(volume_mount(mount.volume, mount.path));
-        }
-        if let Some(size) = self.shm(gpus, placed, resources)? {
-            let source = EmptyDirVolumeSource {
-                medium: Some("Memory".to_owned()),
-                size_limit: Some(Quantity(size)),
-            };
-            volumes.push(Volume {
-                name: "shm".to_owned(),
-                empty_dir: Some(source),
-                ..Volume::default()
-            });
-            mounts.push(volume_mount("shm".to_owned(), "/dev/shm".to_owned()));
-        }
-        Ok((volumes, mounts))
-    }
-
-    /// All claims, each volume and each path once.
-    fn mounts(&self) -> Result<Vec<Mount>, BuildError> {
-        let mut all: Vec<Mount> = Vec::new();
-        let named = [
-            ("workspace", "workspace", &self.workspace, "/workspace"),
-            ("model-cache", "model-cache", &self.model_cache, "/models"),
-        ];
-        for (flag, volume, claim, path) in named {
-            if let Some(claim) = claim {
-                let (claim, volume) = (names::name(flag, Some(claim))?, volume.to_owned());
-                all.push(Mount { volume, claim, path: path.to_owned() });
-            }
-        }
-        for mount in &self.mount {
-            let is_whole =
-                is_name(&mount.volume) && is_name(&mount.claim) && values::is_mount_path(&mount.path);
-            if !is_whole {
-                return refuse("mount", "write it as CLAIM:/path or VOLUME=CLAIM:/path");
-            }
-            let taken = mount.volume == "shm" || mount.path == "/dev/shm";
-            if taken || all.iter().any(|other| other.volume == mount.volume || other.path == mount.path) {
-                return refuse(
-                    "mount",
-                    format!("the volume `{}` or the path `{}` is there already", mount.volume, short(&mount.path)),
-                );
-            }
-            all.push(mount.clone());
-        }
-        Ok(all)
-    }
-
-    /// Shared memory counts against the limit of memory, so it is at most half of that when nobody says.
-    fn shm(
-        &self,
-        gpus: u32,
-        placed: &Placed,
-        resources: &ResourceRequirements,
-    ) -> Result<Option<String>, BuildError> {
-        let limit = resources.limits.as_ref().and_then(|limits| limits.get("memory"));
-        let limit = limit.and_then(|limit| Amount::parse(&limit.0));
-        match self.shm.as_deref() {
-            Some("none") => Ok(None),
-            Some(text) => {
-                let size = quantity::memory("shm", text)?;
-                if limit.is_some_and(|limit| size > limit) {
-                    return refuse("shm", "it counts against the limit of memory, which is smaller");
-                }
-                Ok(Some(text.to_owned()))
-            }
-            None if self.bare => Ok(None),
-            None => {
-                let each = placed.gpu.map_or(2, crate::cloud::Gpu::shm_gib);
-                let times = if self.mig.is_some() { 1 } else { gpus };
-                let wanted = u64::from(each * times) << 10;
-                let most = limit.map_or(wanted, |limit| limit.as_mib() / 2).max(1);
-                Ok(Some(Amount::mib(wanted.min(most)).memory_text()))
-            }
-        }
-    }
-
     fn notes(&self, placed: &Placed, spot: bool) -> Result<Vec<String>, BuildError> {
         let mut notes = Vec::new();
         if let Some(instance) = &placed.instance {
@@ -459,88 +292,10 @@ impl PodShape {
     }
 }
 
-/// Limit and request of one resource.
-struct Pairing {
-    limit: Option<String>,
-    request: Option<String>,
-}
-
-impl Pairing {
-    /// What was given goes before the preset, and the request of a given limit is half of it.
-    fn new(
-        [limit_flag, request_flag]: [&'static str; 2],
-        limit: &Option<String>,
-        request: &Option<String>,
-        preset: Option<(String, String)>,
-        read: fn(&'static str, &str) -> Result<Amount, BuildError>,
-    ) -> Result<Self, BuildError> {
-        let given = limit.as_deref().map(|text| read(limit_flag, text)).transpose()?;
-        let asked = request.as_deref().map(|text| read(request_flag, text)).transpose()?;
-        let filled = preset.is_some();
-        let (preset_limit, preset_request) = preset.unzip();
-        let (limit, request) = match (limit, request) {
-            (Some(limit), None) => {
-                let half = quantity::half(limit, limit_flag == "memory");
-                (Some(limit.clone()), half.filter(|_| filled))
-            }
-            (None, Some(request)) => {
-                // A preset below the request would be refused; then twice the request is as good.
-                let enough = preset_limit.filter(|limit| Amount::parse(limit) >= asked);
-                (enough, Some(request.clone()))
-            }
-            (Some(limit), Some(request)) => (Some(limit.clone()), Some(request.clone())),
-            (None, None) => (preset_limit, preset_request),
-        };
-        if given.is_some() && asked > given {
-            return refuse(request_flag, format!("the request is more than the limit of --{limit_flag}"));
-        }
-        Ok(Self { limit, request })
-    }
-}
-
-/// Limits and requests of the preset, as texts.
-struct Preset {
-    cpu: (String, String),
-    memory: (String, String),
-}
-
-struct Sizes {
-    limit: u64,
-    request: u64,
-}
-
-impl Sizes {
-    fn half_of(limit: u64) -> Self {
-        Self { limit, request: limit / 2 }
-    }
-
-    /// At most the whole machine, and a request of at most the share, in whole steps.
-    fn cut(&mut self, whole: u64, share: u64, step: u64) {
-        self.limit = self.limit.min(whole);
-        if self.request > share {
-            self.request = (share / step * step).max(step);
-        }
-        self.request = self.request.min(self.limit);
-    }
-}
-
-/// The part of a machine that so many of its GPUs are worth, with a tenth left for what else runs there.
-fn share(instance: &InstanceType, gpus: u32) -> (u64, u64) {
-    let (cpu, memory) = instance.allocatable();
-    let part = |amount: u64| {
-        amount * 9 / 10 * u64::from(gpus.min(instance.gpus)) / u64::from(instance.gpus.max(1))
-    };
-    (part(cpu), part(memory))
-}
-
 /// `0,1,2` for three.
 fn devices(gpus: u32) -> String {
     let numbers: Vec<_> = (0..gpus).map(|number| number.to_string()).collect();
     numbers.join(",")
-}
-
-fn volume_mount(name: String, mount_path: String) -> VolumeMount {
-    VolumeMount { name, mount_path, ..VolumeMount::default() }
 }
 
 /// Absent when empty.

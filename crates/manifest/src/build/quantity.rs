@@ -104,7 +104,10 @@ pub(super) fn memory(flag: &'static str, text: &str) -> Result<Amount, BuildErro
         Some(amount) if amount.0.is_multiple_of(1000) && amount.0 >= SMALLEST => Ok(amount),
         Some(amount) if amount.0.is_multiple_of(1000) => refuse(
             flag,
-            format!("`{}` is less than a MiB: is the unit missing? Write it like 16Gi", short(text)),
+            format!(
+                "`{}` is less than a MiB: is the unit missing? Write it like 16Gi",
+                short(text)
+            ),
         ),
         _ => refuse(
             flag,
@@ -138,7 +141,23 @@ mod tests {
 
     #[test]
     fn what_is_no_amount_is_refused() {
-        for text in ["", "-1", "x", "1x", "1.2.3", ".", "m", "1 Gi", "1gi", "1e3", ".5", "1.", "٣", "1.0001", "9999999999999999"] {
+        for text in [
+            "",
+            "-1",
+            "x",
+            "1x",
+            "1.2.3",
+            ".",
+            "m",
+            "1 Gi",
+            "1gi",
+            "1e3",
+            ".5",
+            "1.",
+            "٣",
+            "1.0001",
+            "9999999999999999",
+        ] {
             assert_eq!(Amount::parse(text), None, "{text}");
         }
         assert!(Amount::parse("999999999999999Pi").is_some());

@@ -192,8 +192,9 @@ impl Scaler {
             ..PodSpec::default()
         };
         // Azure gives identities to pods that ask for one.
-        let labels = (cloud == Cloud::Aks)
-            .then(|| BTreeMap::from([("azure.workload.identity/use".to_owned(), "true".to_owned())]));
+        let labels = (cloud == Cloud::Aks).then(|| {
+            BTreeMap::from([("azure.workload.identity/use".to_owned(), "true".to_owned())])
+        });
         let metadata =
             labels.map(|labels| ObjectMeta { labels: Some(labels), ..ObjectMeta::default() });
         Ok(PodTemplateSpec { metadata, spec: Some(spec) })
@@ -201,50 +202,61 @@ impl Scaler {
 
     /// The words that set the number of nodes; `most` is the larger of both numbers.
     fn command(&self, nodes: u32, most: u32) -> Result<Vec<String>, BuildError> {
-        let pool = word("node-pool", self.node_pool.as_deref().or(Some("gpu-pool")))?;
+        let pool = self.pool()?;
         let cluster = || word("cluster", self.cluster.as_deref());
         let location = || word("location", self.location.as_deref());
         let count = nodes.to_string();
         Ok(match self.cloud()? {
             Cloud::Karpenter => {
                 let limit = BTreeMap::from([(GPU_RESOURCE, count)]);
-                let patch = serde_json::json!({"spec": {"limits": limit}});
-                words(&["kubectl", "patch", "nodepool", pool, "--type=merge", "--patch", &patch.to_string()])
+                let patch = serde_json::json!({"spec": {"limits": limit}}).to_string();
+                words("kubectl patch nodepool", &[pool, "--type=merge", "--patch", &patch])
             }
-            Cloud::Gke => words(&[
-                "gcloud", "container", "clusters", "resize", cluster()?, "--node-pool", pool,
-                "--num-nodes", &count, "--location", location()?, "--quiet",
-            ]),
-            Cloud::Aks => words(&[
-                "sh", "-c", AZURE, "scale", "--resource-group",
-                word("resource-group", self.resource_group.as_deref())?, "--cluster-name",
-                cluster()?, "--name", pool, "--node-count", &count,
-            ]),
+            Cloud::Gke => words(
+                "gcloud container clusters resize",
+                &[
+                    &[cluster()?, "--node-pool", pool, "--num-nodes", &count][..],
+                    &["--location", location()?, "--quiet"],
+                ]
+                .concat(),
+            ),
+            Cloud::Aks => {
+                let group = word("resource-group", self.resource_group.as_deref())?;
+                let place = ["--resource-group", group, "--cluster-name", cluster()?];
+                let what = ["--name", pool, "--node-count", &count];
+                words("sh -c", &[&[AZURE, "scale"][..], &place, &what].concat())
+            }
             _ => {
                 let scaling = format!("minSize={nodes},maxSize={most},desiredSize={nodes}");
-                words(&[
-                    "aws", "eks", "update-nodegroup-config", "--cluster-name", cluster()?,
-                    "--nodegroup-name", pool, "--scaling-config", &scaling, "--region", location()?,
-                ])
+                let place = ["--cluster-name", cluster()?, "--region", location()?];
+                let what = ["--nodegroup-name", pool, "--scaling-config", &scaling];
+                words("aws eks update-nodegroup-config", &[place, what].concat())
             }
         })
+    }
+
+    fn pool(&self) -> Result<&str, BuildError> {
+        word("node-pool", self.node_pool.as_deref().or(Some("gpu-pool")))
     }
 
     /// May change this one pool and nothing else.
     fn role(&self) -> Result<(ClusterRole, ClusterRoleBinding), BuildError> {
         let (name, account) = (self.name()?, self.metadata(self.account()?)?);
-        let pool = word("node-pool", self.node_pool.as_deref().or(Some("gpu-pool")))?;
+        let pool = self.pool()?;
         let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
         let text = |text: &str| Some(vec![text.to_owned()]);
-        let rule = PolicyRule {
+        let may = PolicyRule {
             api_groups: text("karpenter.sh"),
             resources: text("nodepools"),
             resource_names: text(pool),
             verbs: vec!["get".to_owned(), "patch".to_owned()],
             non_resource_urls: None,
         };
-        let role =
-            ClusterRole { metadata: metadata.clone(), rules: Some(vec![rule]), aggregation_rule: None };
+        let role = ClusterRole {
+            metadata: metadata.clone(),
+            rules: Some(vec![may]),
+            aggregation_rule: None,
+        };
         let subject = Subject {
             kind: "ServiceAccount".to_owned(),
             name: account.name.unwrap_or_default(),
@@ -261,11 +273,15 @@ impl Scaler {
 
     fn notes(&self) -> Result<Vec<String>, BuildError> {
         let account = self.account()?;
-        let may = |what: &str| format!("give the service account `{account}` an identity that may {what}");
+        let may = |what: &str| {
+            format!("give the service account `{account}` an identity that may {what}")
+        };
         let mut notes = vec![match self.cloud()? {
-            Cloud::Karpenter => "a lower limit stops new nodes; those there go when they are empty, \
+            Cloud::Karpenter => {
+                "a lower limit stops new nodes; those there go when they are empty, \
                                  if the pool consolidates"
-                .to_owned(),
+                    .to_owned()
+            }
             Cloud::Gke => may("`container.clusters.update` (workload identity)"),
             Cloud::Aks => may("scale the pool, and annotate it for workload identity"),
             _ => may("`eks:UpdateNodegroupConfig` (IAM role or pod identity)"),
@@ -291,8 +307,9 @@ fn image(cloud: Cloud) -> &'static str {
     }
 }
 
-fn words(all: &[&str]) -> Vec<String> {
-    all.iter().map(|word| (*word).to_owned()).collect()
+/// A command of plain words, and its arguments.
+fn words(command: &str, arguments: &[&str]) -> Vec<String> {
+    command.split(' ').chain(arguments.iter().copied()).map(str::to_owned).collect()
 }
 
 /// A name as clouds have them: nothing that a command line could take for an option.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::autoscaling::v2::{
-    CrossVersionObjectReference, ExternalMetricSource, HPAScalingRules,
-    HorizontalPodAutoscaler, HorizontalPodAutoscalerBehavior, HorizontalPodAutoscalerSpec,
-    MetricIdentifier, MetricSpec, MetricTarget, PodsMetricSource,
+    CrossVersionObjectReference, ExternalMetricSource, HPAScalingRules, HorizontalPodAutoscaler,
+    HorizontalPodAutoscalerBehavior, HorizontalPodAutoscalerSpec, MetricIdentifier, MetricSpec,
+    MetricTarget, PodsMetricSource,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -127,7 +127,8 @@ impl Scaled {
     }
 
     fn delay(&self) -> Result<u32, BuildError> {
-        let delay = values::seconds("scale-down-delay", self.scale_down_delay.as_deref().unwrap_or("5m"))?;
+        let delay =
+            values::seconds("scale-down-delay", self.scale_down_delay.as_deref().unwrap_or("5m"))?;
         if delay > 3600 {
             return refuse("scale-down-delay", "it is at most 1h");
         }
@@ -140,7 +141,10 @@ impl Hpa {
     pub fn object(&self) -> Result<HorizontalPodAutoscaler, BuildError> {
         let (min, max) = self.scaled.range(1)?;
         if min == 0 {
-            return refuse("min", "an autoscaler of this kind keeps one pod: `generate keda` scales to zero");
+            return refuse(
+                "min",
+                "an autoscaler of this kind keeps one pod: `generate keda` scales to zero",
+            );
         }
         let scale_target_ref = CrossVersionObjectReference {
             api_version: Some("apps/v1".to_owned()),
@@ -171,7 +175,9 @@ impl Hpa {
     /// The autoscaler, with notes.
     pub fn make(&self) -> Result<Made, BuildError> {
         let api = if self.external { "external.metrics.k8s.io" } else { "custom.metrics.k8s.io" };
-        let note = format!("the metric must be served under {api}: an adapter such as prometheus-adapter does that");
+        let note = format!(
+            "the metric must be served under {api}: an adapter such as prometheus-adapter does that"
+        );
         Made::of(&self.object()?, vec![note])
     }
 
@@ -187,8 +193,8 @@ impl Hpa {
             ..MetricTarget::default()
         };
         let labels = some(values::labels("metric-label", &self.metric_label)?);
-        let selector =
-            labels.map(|labels| LabelSelector { match_labels: Some(labels), match_expressions: None });
+        let selector = labels
+            .map(|labels| LabelSelector { match_labels: Some(labels), match_expressions: None });
         if selector.is_some() && !self.external {
             return refuse("metric-label", "it goes with --external only");
         }
@@ -251,7 +257,10 @@ impl Keda {
         let object = ScaledObject { api_version, kind, metadata: self.scaled.metadata()?, spec };
         let mut notes = vec!["KEDA must be installed: it has the kind ScaledObject".to_owned()];
         if min == 0 {
-            notes.push("the first request after a quiet time waits for a node and for the model".to_owned());
+            notes.push(
+                "the first request after a quiet time waits for a node and for the model"
+                    .to_owned(),
+            );
         }
         Made::of(&object, notes)
     }
@@ -259,9 +268,10 @@ impl Keda {
     /// Nothing that runs no pods can say how busy their GPUs are.
     fn query(&self, min: u32, target: &str) -> Result<String, BuildError> {
         match &self.query {
-            None if min == 0 => {
-                refuse("query", "with --min 0 it must count waiting work: no pod, no GPU to look at")
-            }
+            None if min == 0 => refuse(
+                "query",
+                "with --min 0 it must count waiting work: no pod, no GPU to look at",
+            ),
             None => Ok(format!("sum({METRIC}{{pod=~\"{target}-.*\"}})")),
             Some(query) if query.trim().is_empty() || query.contains('\0') => {
                 refuse("query", "it is empty")

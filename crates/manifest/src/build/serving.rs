@@ -145,7 +145,9 @@ impl ModelServer {
         let deployment = self.serving.deployment(shaped, self.pod.bare, "20m")?;
         if self.serving.replicas()? > 1 && self.mode()? == AccessMode::ReadWriteOnce {
             let why = "all replicas must run on the node that has the volume";
-            notes.push(format!("the claim is ReadWriteOnce: {why}; --access-mode ReadWriteMany frees them"));
+            notes.push(format!(
+                "the claim is ReadWriteOnce: {why}; --access-mode ReadWriteMany frees them"
+            ));
         }
         let mut made = Made::of(&deployment, notes)?;
         made.push(&self.claim()?)?;
@@ -189,8 +191,7 @@ impl ModelServer {
 
     fn mode(&self) -> Result<AccessMode, BuildError> {
         let many = self.serving.replicas()? > 1;
-        let default =
-            if many { AccessMode::ReadWriteMany } else { AccessMode::ReadWriteOnce };
+        let default = if many { AccessMode::ReadWriteMany } else { AccessMode::ReadWriteOnce };
         Ok(self.access_mode.unwrap_or(default))
     }
 }
@@ -228,7 +229,12 @@ impl Serving {
     }
 
     /// The port and the probes. A server is ready when it answers, alive while it does, and may take its time before.
-    fn listen(&self, container: &mut Container, bare: bool, load_time: &str) -> Result<(), BuildError> {
+    fn listen(
+        &self,
+        container: &mut Container,
+        bare: bool,
+        load_time: &str,
+    ) -> Result<(), BuildError> {
         let port = self.port()?;
         container.ports =
             Some(vec![ContainerPort { container_port: port, ..ContainerPort::default() }]);
@@ -236,11 +242,17 @@ impl Serving {
             "none" => return Ok(()),
             path if path.starts_with('/') && !path.contains(char::is_whitespace) => path,
             path => {
-                return refuse("health", format!("`{}` is no path: write it like /health", short(path)));
+                return refuse(
+                    "health",
+                    format!("`{}` is no path: write it like /health", short(path)),
+                );
             }
         };
-        let action =
-            HTTPGetAction { path: Some(path.to_owned()), port: IntOrString::Int(port), ..HTTPGetAction::default() };
+        let action = HTTPGetAction {
+            path: Some(path.to_owned()),
+            port: IntOrString::Int(port),
+            ..HTTPGetAction::default()
+        };
         let probe = |period: u32| Probe {
             http_get: Some(action.clone()),
             period_seconds: Some(period as i32),
@@ -280,7 +292,12 @@ impl Serving {
             ..ServiceSpec::default()
         };
         // A service's name is a host's name, which does not begin with a digit.
-        if server.metadata.name.as_deref().is_some_and(|name| name.starts_with(|c: char| c.is_ascii_digit())) {
+        if server
+            .metadata
+            .name
+            .as_deref()
+            .is_some_and(|name| name.starts_with(|c: char| c.is_ascii_digit()))
+        {
             return refuse("name", "with --service it must begin with a letter");
         }
         made.push(&Service { metadata: server.metadata.clone(), spec: Some(spec), status: None })

@@ -85,13 +85,18 @@ impl TimeSlicing {
         let whole = if self.mig.is_some() { "slice" } else { "GPU" };
         let share = format!("`{resource}{suffix}: 1` then means 1/{replicas} of a {whole}");
         let divided = if self.mps {
-            format!("each pod may use 1/{replicas} of its memory and threads, and a crash can reach the others")
+            format!(
+                "each pod may use 1/{replicas} of its memory and threads, and a crash can reach the others"
+            )
         } else {
             "pods take turns, and nothing keeps one from using all of its memory".to_owned()
         };
         let mut notes = vec![format!("{share}: {divided}")];
         if !self.rename {
-            notes.push("two shares may be of one GPU and are no faster than one: --strict refuses them".to_owned());
+            notes.push(
+                "two shares may be of one GPU and are no faster than one: --strict refuses them"
+                    .to_owned(),
+            );
         }
         notes.push("the device plugin reads it when it is told to: `config.name` of its Helm chart, or of the GPU operator's `devicePlugin`".to_owned());
         Made::of(&object, notes)
@@ -108,7 +113,12 @@ impl TimeSlicing {
     fn resource(&self) -> Result<String, BuildError> {
         let Some(profile) = &self.mig else { return Ok(GPU_RESOURCE.to_owned()) };
         agentaflow_engine::mig::known_profile(profile).map(mig::resource).map_or_else(
-            || refuse("mig", format!("no GPU has the profile `{}`: write it like 1g.5gb", short(profile))),
+            || {
+                refuse(
+                    "mig",
+                    format!("no GPU has the profile `{}`: write it like 1g.5gb", short(profile)),
+                )
+            },
             Ok,
         )
     }
@@ -134,8 +144,13 @@ impl MigConfig {
             notes.push(format!("{}: each is {share}", mig::resource(profile)));
         }
         let map = object.metadata.name.as_deref().unwrap_or_default();
-        notes.push(format!("tell the GPU operator: `migManager.config.name={map}` and `mig.strategy=mixed`"));
-        notes.push(format!("then label nodes: kubectl label node NODE nvidia.com/mig.config={}", self.layout_name()?));
+        notes.push(format!(
+            "tell the GPU operator: `migManager.config.name={map}` and `mig.strategy=mixed`"
+        ));
+        notes.push(format!(
+            "then label nodes: kubectl label node NODE nvidia.com/mig.config={}",
+            self.layout_name()?
+        ));
         Made::of(&object, notes)
     }
 

@@ -48,8 +48,10 @@ impl Serialize for Ordered<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             Value::Object(object) => {
-                let rank = |key: &str| FIRST.iter().position(|first| *first == key).unwrap_or(FIRST.len());
-                let mut entries: Vec<_> = object.iter().filter(|(_, value)| !value.is_null()).collect();
+                let rank =
+                    |key: &str| FIRST.iter().position(|first| *first == key).unwrap_or(FIRST.len());
+                let mut entries: Vec<_> =
+                    object.iter().filter(|(_, value)| !value.is_null()).collect();
                 entries.sort_by(|(a, _), (b, _)| rank(a).cmp(&rank(b)).then(a.cmp(b)));
                 let mut map = serializer.serialize_map(Some(entries.len()))?;
                 for (key, value) in entries {

@@ -143,12 +143,12 @@ pub(super) fn labels(
 
 /// A time in seconds: `90`, `90s`, `10m`, `24h`, `2d`, `1h30m`; `none` where that is allowed.
 pub(super) fn seconds(flag: &'static str, text: &str) -> Result<u32, BuildError> {
-    parse_seconds(text).filter(|seconds| *seconds > 0 && *seconds <= i32::MAX as u32).map_or_else(
-        || {
-            refuse(flag, format!("`{}` is no time: write it like 90s, 10m or 24h", short(text)))
-        },
-        Ok,
-    )
+    parse_seconds(text)
+        .filter(|seconds| *seconds > 0 && i32::try_from(*seconds).is_ok())
+        .map_or_else(
+            || refuse(flag, format!("`{}` is no time: write it like 90s, 10m or 24h", short(text))),
+            Ok,
+        )
 }
 
 fn parse_seconds(text: &str) -> Option<u32> {
@@ -175,13 +175,8 @@ fn parse_seconds(text: &str) -> Option<u32> {
 
 /// A schedule in cron's five fields, checked as the API server does.
 pub(super) fn schedule(flag: &'static str, text: &str) -> Result<String, BuildError> {
-    const FIELDS: [(u32, u32, &[&str]); 5] = [
-        (0, 59, &[]),
-        (0, 23, &[]),
-        (1, 31, &[]),
-        (1, 12, &MONTHS),
-        (0, 6, &DAYS),
-    ];
+    const FIELDS: [(u32, u32, &[&str]); 5] =
+        [(0, 59, &[]), (0, 23, &[]), (1, 31, &[]), (1, 12, &MONTHS), (0, 6, &DAYS)];
     let fields: Vec<_> = text.split_ascii_whitespace().collect();
     let fits = fields.len() == FIELDS.len()
         && fields.iter().zip(FIELDS).all(|(field, (low, high, names))| {
@@ -205,21 +200,23 @@ const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 
 fn is_cron_part(part: &str, low: u32, high: u32, names: &[&str]) -> bool {
     let number = |text: &str| {
-        let named = names.iter().position(|name| name.eq_ignore_ascii_case(text));
-        let digits = !text.is_empty() && text.len() <= 2 && text.bytes().all(|b| b.is_ascii_digit());
-        let number = named.map(|at| at as u32 + low).or_else(|| text.parse().ok().filter(|_| digits));
+        let index = names.iter().position(|name| name.eq_ignore_ascii_case(text));
+        let number = index.map(|at| at as u32 + low).or_else(|| digits(text));
         number.filter(|number| (low..=high).contains(number))
     };
-    let (range, step) = part.split_once('/').map_or((part, None), |(range, step)| (range, Some(step)));
-    let step = step.is_none_or(|step| {
-        step.len() <= 2 && step.bytes().all(|b| b.is_ascii_digit()) && step.parse::<u32>().is_ok_and(|step| step > 0)
-    });
-    let range = range == "*"
-        || match range.split_once('-') {
+    let (span, every) = part.split_once('/').map_or((part, "1"), |(span, every)| (span, every));
+    let is_span = span == "*"
+        || match span.split_once('-') {
             Some((from, to)) => number(from).zip(number(to)).is_some_and(|(from, to)| from <= to),
-            None => number(range).is_some(),
+            None => number(span).is_some(),
         };
-    step && range
+    is_span && digits(every).is_some_and(|every| every > 0)
+}
+
+/// A number of one or two digits, without a sign.
+fn digits(text: &str) -> Option<u32> {
+    let is_number = text.len() <= 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
 }
 
 /// An absolute path that may be mounted on.
@@ -241,14 +238,34 @@ mod tests {
         for text in ["0 9 * * 1-5", "*/5 * * * *", "0,30 8-18/2 1 jan-mar MON", "59 23 31 12 6"] {
             assert_eq!(schedule("up", text).unwrap(), text);
         }
-        for text in ["", "* * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "5-1 * * * *", "*/0 * * * *", "* * * * 7", "@daily", "a * * * *", "+1 * * * *", "1- * * * *"] {
+        for text in [
+            "",
+            "* * * *",
+            "60 * * * *",
+            "* 24 * * *",
+            "* * 0 * *",
+            "5-1 * * * *",
+            "*/0 * * * *",
+            "* * * * 7",
+            "@daily",
+            "a * * * *",
+            "+1 * * * *",
+            "1- * * * *",
+        ] {
             assert!(schedule("up", text).unwrap_err().to_string().starts_with("--up: "), "{text}");
         }
     }
 
     #[test]
     fn times_have_units_or_are_seconds() {
-        for (text, expected) in [("90", 90), ("90s", 90), ("10m", 600), ("24h", 86_400), ("1h30m", 5400), ("2d", 172_800)] {
+        for (text, expected) in [
+            ("90", 90),
+            ("90s", 90),
+            ("10m", 600),
+            ("24h", 86_400),
+            ("1h30m", 5400),
+            ("2d", 172_800),
+        ] {
             assert_eq!(seconds("timeout", text).unwrap(), expected);
         }
         for text in ["", "0", "-1", "1x", "h", "1h30", "99999999999", "60000d", "1ä"] {
@@ -259,7 +276,10 @@ mod tests {
     #[test]
     fn mounts_and_pairs_are_read() {
         let mount: Mount = "models=model-cache:/root/.cache".parse().unwrap();
-        assert_eq!((&*mount.volume, &*mount.claim, &*mount.path), ("models", "model-cache", "/root/.cache"));
+        assert_eq!(
+            (&*mount.volume, &*mount.claim, &*mount.path),
+            ("models", "model-cache", "/root/.cache")
+        );
         assert_eq!("data:/data".parse::<Mount>().unwrap().volume, "data");
         for text in ["", "a", "a:b", "A:/b", "a:/", "a:/../b", "=a:/b"] {
             assert!(text.parse::<Mount>().is_err(), "{text}");

@@ -118,8 +118,7 @@ impl Workload {
         self.check()?;
         let restart = Some("Never");
         let role = Role { container: "training", worker: false, restart, labelled: false };
-        let shaped =
-            self.pod.shape(self.pod.name.as_deref(), &self.placement, role, catalogue)?;
+        let shaped = self.pod.shape(self.pod.name.as_deref(), &self.placement, role, catalogue)?;
         let duration = self.duration.as_deref();
         let duration = duration.map(|text| values::seconds("duration", text)).transpose()?;
         // A model is nominally so large and reports a little less.
@@ -129,7 +128,7 @@ impl Workload {
         let spec = Spec {
             priority: self.priority.or((!self.pod.bare).then_some(5)),
             gpu_memory_required: memory,
-            estimated_duration: duration.map(|seconds| format!("{seconds}s")),
+            estimated_duration: duration.map(go_duration),
             scheduling_strategy: self.strategy,
             gpu_requirements: Requirements {
                 min_gpu_memory: (memory > 0).then_some(memory),
@@ -168,4 +167,11 @@ impl Workload {
         }
         self.queue.as_deref().map_or(Ok(()), |queue| names::name("queue", Some(queue)).map(drop))
     }
+}
+
+/// A time as the API server reads it: `1h30m`.
+fn go_duration(seconds: u32) -> String {
+    let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    parts.fold(String::new(), |text, (count, unit)| format!("{text}{count}{unit}"))
 }

@@ -225,7 +225,9 @@ impl InstanceType {
             return refuse("a price is a number of dollars an hour, such as 3.06".to_owned());
         }
         if prices.iter().any(Option::is_some) && self.as_of.is_none() {
-            return refuse("a price needs its day: write `as-of: 2026-01-31` at the top".to_owned());
+            return refuse(
+                "a price needs its day: write `as-of: 2026-01-31` at the top".to_owned(),
+            );
         }
         Ok(())
     }

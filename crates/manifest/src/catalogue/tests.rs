@@ -1,8 +1,7 @@
 use super::*;
 
 fn choose(cloud: Cloud, gpu: &str, gpus: u32, memory_mib: u64) -> Option<String> {
-    let need =
-        Need { gpu: gpu_named(gpu).unwrap(), gpus, cpu_milli: 0, memory_mib, spot: false };
+    let need = Need { gpu: gpu_named(gpu).unwrap(), gpus, cpu_milli: 0, memory_mib, spot: false };
     let catalogue = Catalogue::built_in().unwrap();
     catalogue.choose(cloud, &need).map(|instance| instance.name.clone())
 }
@@ -72,13 +71,25 @@ fn what_users_write_goes_before_what_is_built_in() {
 #[test]
 fn a_catalogue_that_makes_no_sense_says_where() {
     for (entry, words) in [
-        ("{cloud: eks, name: x, gpu: zx81, gpus: 1, vcpus: 1, memory-gib: 1}", "no GPU is called `zx81`"),
+        (
+            "{cloud: eks, name: x, gpu: zx81, gpus: 1, vcpus: 1, memory-gib: 1}",
+            "no GPU is called `zx81`",
+        ),
         ("{cloud: nvidia, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1}", "eks, gke or aks"),
         ("{cloud: eks, name: x, gpu: t4, gpus: 0, vcpus: 1, memory-gib: 1}", "between 1 and 64"),
-        ("{cloud: eks, name: x y, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1}", "what the cloud calls it"),
+        (
+            "{cloud: eks, name: x y, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1}",
+            "what the cloud calls it",
+        ),
         ("{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 0}", "memory-gib"),
-        ("{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1, spot: .nan}", "a number of dollars"),
-        ("{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1, spot: 1}", "needs its day"),
+        (
+            "{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1, spot: .nan}",
+            "a number of dollars",
+        ),
+        (
+            "{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1, spot: 1}",
+            "needs its day",
+        ),
         ("{cloud: eks, name: x, colour: red}", "colour"),
         ("7", "line"),
     ] {

@@ -22,8 +22,19 @@ pub const GPU_MEMORY: &str = "nvidia.com/gpu.memory";
 pub const GPU_PRESENT: &str = "nvidia.com/gpu.present";
 
 /// Whose labels nodes carry.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[derive(clap::ValueEnum)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    clap::ValueEnum,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Cloud {
     /// Nodes that people labelled: `accelerator=nvidia-tesla-a100`
@@ -120,14 +131,12 @@ impl Cloud {
     pub fn spot(self) -> Spot {
         let both = |label| Spot { label, taint: label };
         match self {
-            Self::Generic | Self::Nvidia => Spot {
-                label: ("node.kubernetes.io/lifecycle", "spot"),
-                taint: ("spot", "true"),
-            },
-            Self::Eks => Spot {
-                label: ("eks.amazonaws.com/capacityType", "SPOT"),
-                taint: ("spot", "true"),
-            },
+            Self::Generic | Self::Nvidia => {
+                Spot { label: ("node.kubernetes.io/lifecycle", "spot"), taint: ("spot", "true") }
+            }
+            Self::Eks => {
+                Spot { label: ("eks.amazonaws.com/capacityType", "SPOT"), taint: ("spot", "true") }
+            }
             Self::Karpenter => both(("karpenter.sh/capacity-type", "spot")),
             Self::Gke => both(("cloud.google.com/gke-spot", "true")),
             Self::Aks => both(("kubernetes.azure.com/scalesetpriority", "spot")),

@@ -13,7 +13,8 @@ pub struct Sharing {
     version: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     flags: Option<Flags>,
-    sharing: Modes,
+    #[serde(rename = "sharing")]
+    modes: Modes,
 }
 
 /// How pods share.
@@ -60,7 +61,13 @@ struct Resource {
 impl Sharing {
     /// Every GPU counts as so many. With `rename` the resource is called `nvidia.com/gpu.shared`, so that nobody takes
     /// a share for a whole GPU; with `strict` a pod that asks for two shares, which may be of one GPU, is refused.
-    pub fn new(mode: SharingMode, resource: &str, replicas: u32, rename: bool, strict: bool) -> Self {
+    pub fn new(
+        mode: SharingMode,
+        resource: &str,
+        replicas: u32,
+        rename: bool,
+        strict: bool,
+    ) -> Self {
         let part = Replicated {
             rename_by_default: rename,
             fail_requests_greater_than_one: strict,
@@ -69,43 +76,46 @@ impl Sharing {
         // Slices have resources of their own only under the strategy `mixed`.
         let slices = resource.starts_with("nvidia.com/mig-");
         let flags = slices.then(|| Flags { mig_strategy: "mixed".to_owned() });
-        let sharing = match mode {
+        let modes = match mode {
             SharingMode::TimeSlicing => Modes { time_slicing: Some(part), mps: None },
             SharingMode::Mps => Modes { mps: Some(part), time_slicing: None },
         };
-        Self { version: "v1".to_owned(), flags, sharing }
+        Self { version: "v1".to_owned(), flags, modes }
     }
 }
 
 /// The configuration of mig-parted, which the GPU operator's MIG manager carries out on nodes labelled
 /// `nvidia.com/mig.config=<name>`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 pub struct MigParted {
     version: String,
-    mig_configs: BTreeMap<String, Vec<Devices>>,
+    #[serde(rename = "mig-configs")]
+    layouts: BTreeMap<String, Vec<Devices>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 struct Devices {
-    devices: String,
-    mig_enabled: bool,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    mig_devices: BTreeMap<String, u32>,
+    #[serde(rename = "devices")]
+    which: String,
+    #[serde(rename = "mig-enabled")]
+    enabled: bool,
+    #[serde(rename = "mig-devices", default, skip_serializing_if = "BTreeMap::is_empty")]
+    slices: BTreeMap<String, u32>,
 }
 
 impl MigParted {
     /// A layout under a name, for all GPUs of a node; and `all-disabled`, to have whole GPUs back.
     pub fn new(name: &str, layout: &Layout) -> Self {
         let devices = |slices: &Layout| Devices {
-            devices: "all".to_owned(),
-            mig_enabled: !slices.0.is_empty(),
-            mig_devices: slices.0.iter().map(|(name, count)| ((*name).into(), *count)).collect(),
+            which: "all".to_owned(),
+            enabled: !slices.0.is_empty(),
+            slices: slices.0.iter().map(|(name, count)| ((*name).into(), *count)).collect(),
         };
         let off = ("all-disabled".to_owned(), vec![devices(&Layout::default())]);
-        let mig_configs = BTreeMap::from([off, (name.to_owned(), vec![devices(layout)])]);
-        Self { version: "v1".to_owned(), mig_configs }
+        let layouts = BTreeMap::from([off, (name.to_owned(), vec![devices(layout)])]);
+        Self { version: "v1".to_owned(), layouts }
     }
 }
 

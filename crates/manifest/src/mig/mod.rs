@@ -58,8 +58,7 @@ pub fn geometry(name: &str) -> Result<&'static Geometry, MigError> {
 /// Every layout that a GPU can have, whichever way the slices lie.
 pub fn layouts(geometry: &'static Geometry) -> BTreeSet<Layout> {
     let mut found = BTreeSet::new();
-    let mut seen = BTreeSet::new();
-    extend(geometry, Slots::default(), &Layout::default(), &mut seen, &mut found);
+    extend(geometry, 0, Slots::default(), &Layout::default(), &mut found);
     found
 }
 
@@ -120,37 +119,34 @@ impl std::fmt::Display for Layout {
     }
 }
 
-/// Adds one slice in every way, and again to what comes of it. The same slots with the same slices are tried once.
+/// Begins every slice that may begin at a slot, or none, and goes on behind it.
 fn extend(
     geometry: &'static Geometry,
+    at: u8,
     slots: Slots,
     layout: &Layout,
-    seen: &mut BTreeSet<(Slots, Layout)>,
     found: &mut BTreeSet<Layout>,
 ) {
-    if !seen.insert((slots, layout.clone())) {
+    if at >= geometry.memory_slots {
+        if !layout.0.is_empty() {
+            found.insert(layout.clone());
+        }
         return;
     }
-    if !layout.0.is_empty() {
-        found.insert(layout.clone());
-    }
+    extend(geometry, at + 1, slots, layout, found);
     for (index, profile) in geometry.profiles.iter().enumerate() {
         let id = ProfileId(index as u8);
-        for &start in profile.starts.iter().filter(|start| slots.fits_at(geometry, id, **start)) {
+        if slots.fits_at(geometry, id, at) {
             let (mut slots, mut layout) = (slots, layout.clone());
-            slots.take(geometry, id, start);
+            slots.take(geometry, id, at);
             *layout.0.entry(profile.name).or_default() += 1;
-            extend(geometry, slots, &layout, seen, found);
+            extend(geometry, at + profile.slots, slots, &layout, found);
         }
     }
 }
 
 /// The layout that differs by the fewest memory slots; among equals the one that uses most of the GPU.
-fn nearest(
-    geometry: &'static Geometry,
-    asked: &Layout,
-    all: BTreeSet<Layout>,
-) -> Option<Layout> {
+fn nearest(geometry: &'static Geometry, asked: &Layout, all: BTreeSet<Layout>) -> Option<Layout> {
     all.into_iter().min_by_key(|layout| {
         let mut off: u64 = 0;
         let mut used: u64 = 0;
