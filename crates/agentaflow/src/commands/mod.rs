@@ -5,6 +5,7 @@ mod cancel;
 mod context;
 mod events;
 mod explain;
+mod generate;
 mod guardian;
 mod jobs;
 mod kubernetes;
@@ -51,6 +52,9 @@ pub(crate) enum Command {
     Scheduler(Box<scheduler::Args>),
     Monitor(Box<monitor::Args>),
     Simulate(Box<simulate::Args>),
+    Generate(Box<generate::Args>),
+    #[command(name = "generate-template")]
+    GenerateTemplate(generate::TemplateArgs),
     #[command(hide = true)]
     Guardian(guardian::Args),
     #[command(hide = true)]
@@ -79,6 +83,8 @@ impl Command {
             Self::Scheduler(args) => scheduler::run(&args),
             Self::Monitor(args) => monitor::run(&args),
             Self::Simulate(args) => simulate::run(&args),
+            Self::Generate(args) => generate::run(*args),
+            Self::GenerateTemplate(args) => generate::run_template(&args),
             Self::Guardian(args) => guardian::run(&args),
             Self::Openapi(args) => openapi::run(&args),
         };
