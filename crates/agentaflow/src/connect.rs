@@ -1,26 +1,98 @@
-//! How commands reach the server.
+//! How commands reach a server or a cluster.
 
 use std::future::Future;
+use std::path::PathBuf;
 
 use agentaflow_api::client::Client;
+use agentaflow_kube::client::Cluster;
+use agentaflow_kube::names;
 use anyhow::{Context as _, Result};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 
-use crate::context;
+use crate::backend::Backend;
+use crate::context::{self, Kubernetes, Target};
+use crate::failure::usage;
 
-/// Which server to speak to.
-#[derive(Debug, clap::Args)]
+/// Who to speak to.
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Connect {
     /// Context to use instead of the current one (see `agentaflow context`)
-    #[arg(long, value_name = "NAME", help_heading = "Server")]
+    #[arg(long, value_name = "NAME", help_heading = "Where")]
     context: Option<String>,
+    /// Namespace in Kubernetes
+    #[arg(short, long, value_name = "NAME", help_heading = "Where")]
+    namespace: Option<String>,
+    /// The kubeconfig of a cluster to use instead of any context
+    #[arg(long, value_name = "FILE", help_heading = "Where")]
+    kubeconfig: Option<PathBuf>,
 }
 
 impl Connect {
-    /// A client for the server that is meant.
+    /// Whoever is meant.
+    pub(crate) async fn backend(&self) -> Result<Backend> {
+        let target = self.target()?;
+        match &target.kubernetes {
+            Some(kubernetes) => Ok(Backend::Cluster(self.cluster(kubernetes).await?)),
+            None if self.namespace.is_some() => {
+                let server = &target.server;
+                Err(usage(format!("--namespace is for Kubernetes, and {server} is a server")))
+            }
+            None => Ok(Backend::Server(Client::new(&target.server, target.token)?)),
+        }
+    }
+
+    /// A client for the server that is meant, for what only a server does.
     pub(crate) fn client(&self) -> Result<Client> {
-        let target = context::target(self.context.as_deref())?;
+        let target = self.target()?;
+        if target.kubernetes.is_some() {
+            return Err(usage(
+                "this is a Kubernetes context, which cannot do that; `agentaflow context use NAME` \
+                 chooses a server",
+            ));
+        }
         Ok(Client::new(&target.server, target.token)?)
     }
+
+    fn target(&self) -> Result<Target> {
+        if let Some(kubeconfig) = &self.kubeconfig {
+            let kubeconfig = Some(kubeconfig.clone());
+            return Ok(Target::cluster(Kubernetes { kubeconfig, ..Kubernetes::default() }));
+        }
+        context::target(self.context.as_deref())
+    }
+
+    async fn cluster(&self, target: &Kubernetes) -> Result<Cluster> {
+        // Only an error when there is one already, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let config = config(target).await?;
+        let namespace = self.namespace.clone().or_else(|| target.namespace.clone());
+        let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
+        let client =
+            kube::Client::try_from(config).context("cannot make a client of the cluster")?;
+        let system = target.system_namespace.clone();
+        Ok(Cluster {
+            client,
+            namespace,
+            everywhere: false,
+            system: system.unwrap_or_else(|| names::NAMESPACE.to_owned()),
+            scheduler: target.scheduler.clone(),
+        })
+    }
+}
+
+async fn config(target: &Kubernetes) -> Result<kube::Config> {
+    let options =
+        KubeConfigOptions { context: target.context.clone(), ..KubeConfigOptions::default() };
+    if let Some(file) = &target.kubeconfig {
+        let about = || format!("cannot use the kubeconfig `{}`", file.display());
+        let read = Kubeconfig::read_from(file).with_context(about)?;
+        return kube::Config::from_custom_kubeconfig(read, &options).await.with_context(about);
+    }
+    if target.context.is_some() {
+        let config = kube::Config::from_kubeconfig(&options).await;
+        return config.context("cannot use the kubeconfig");
+    }
+    kube::Config::infer().await.context("no cluster is known: set KUBECONFIG, or give --kubeconfig")
 }
 
 /// Runs a command that waits for the network, on this thread alone.

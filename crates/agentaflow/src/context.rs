@@ -1,6 +1,6 @@
-//! Which server the command line speaks to: contexts in `~/.config/agentaflow/config.toml`.
+//! Who the command line speaks to: contexts in `~/.config/agentaflow/config.toml`.
 //!
-//! A context is a URL and a token. The file is written whole, with mode 0600, and swapped in at once, so
+//! A context is a URL and a token, or a context of a kubeconfig and a namespace. The file is written whole, with mode 0600, and swapped in at once, so
 //! that two commands at the same time cannot leave half a file behind.
 
 use std::collections::BTreeMap;
@@ -33,12 +33,16 @@ pub(crate) struct Contexts {
     other: BTreeMap<String, toml::Value>,
 }
 
-/// A server and how to be let in.
+/// A server and how to be let in, or a Kubernetes cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Target {
-    /// Where it is.
+    /// Where the server is.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub(crate) server: String,
+    /// The cluster, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kubernetes: Option<Kubernetes>,
     /// The bearer token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<Secret>,
@@ -49,10 +53,45 @@ pub(crate) struct Target {
     other: BTreeMap<String, toml::Value>,
 }
 
+/// A Kubernetes cluster, by a context of a kubeconfig.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Kubernetes {
+    /// The kubeconfig; `KUBECONFIG` or `~/.kube/config` when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The context in it; its current one when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) context: Option<String>,
+    /// Where work goes; that context's own when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) namespace: Option<String>,
+    /// The namespace of the product.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) system_namespace: Option<String>,
+    /// Where the scheduler answers questions; asked through the API server when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) scheduler: Option<String>,
+}
+
 impl Target {
+    /// What it is, for people.
+    pub(crate) fn place(&self) -> String {
+        let Some(kubernetes) = &self.kubernetes else { return self.server.clone() };
+        let context = kubernetes.context.as_deref().unwrap_or("the current context");
+        let namespace = kubernetes.namespace.as_deref();
+        let namespace = namespace.map(|name| format!(", namespace {name}")).unwrap_or_default();
+        format!("Kubernetes, {context}{namespace}")
+    }
+
+    /// A cluster.
+    pub(crate) fn cluster(kubernetes: Kubernetes) -> Self {
+        Self { kubernetes: Some(kubernetes), ..Self::default() }
+    }
+
     /// A server at this URL.
     pub(crate) fn new(server: impl Into<String>, token: Option<Secret>) -> Self {
-        Self { server: server.into(), token, token_file: None, other: BTreeMap::new() }
+        Self { server: server.into(), token, ..Self::default() }
     }
 
     /// The same with the token that its file holds now, if it can be read.
@@ -170,15 +209,15 @@ impl Environment {
         let plain = |url: &str| url.trim().trim_end_matches('/').to_owned();
         let meant =
             self.server.as_ref().is_none_or(|server| plain(server) == plain(&target.server));
-        if target.token.is_none() && meant {
+        if target.token.is_none() && target.kubernetes.is_none() && meant {
             target.token.clone_from(&self.token);
         }
         target
     }
 }
 
-/// Which server is meant: `--context`, else `AGENTAFLOW_SERVER` with `AGENTAFLOW_TOKEN`, else
-/// `AGENTAFLOW_CONTEXT`, else the current context.
+/// Who is meant: `--context`, else `AGENTAFLOW_SERVER` with `AGENTAFLOW_TOKEN`, else `AGENTAFLOW_CONTEXT`, else the
+/// current context, which `up` sets; else the cluster of the pod that we run in, else that of the kubeconfig.
 pub(crate) fn target(asked: Option<&str>) -> Result<Target> {
     let path = file();
     let read =
@@ -200,8 +239,20 @@ fn choose(
     let contexts = read()?;
     match environment.context.as_ref().or(contexts.current.as_ref()) {
         Some(name) => Ok(environment.lend_token(contexts.named(name)?.clone())),
+        None if in_a_pod() || has_kubeconfig() => Ok(Target::cluster(Kubernetes::default())),
         None => Err(NoServer.into()),
     }
+}
+
+/// We run in a pod that may speak to its API server.
+fn in_a_pod() -> bool {
+    variable("KUBERNETES_SERVICE_HOST").is_some()
+}
+
+/// There is a kubeconfig where `kubectl` looks for one.
+fn has_kubeconfig() -> bool {
+    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".kube/config"));
+    variable("KUBECONFIG").is_some() || home().is_some_and(|file| file.is_file())
 }
 
 #[cfg(test)]

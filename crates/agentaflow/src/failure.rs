@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind, IsTerminal};
 use std::process::ExitCode;
 
 use agentaflow_api::client::ClientError;
+use agentaflow_kube::client::Failure;
 
 use crate::output;
 
@@ -36,6 +37,18 @@ impl std::fmt::Display for NoServer {
 }
 
 impl std::error::Error for NoServer {}
+
+/// Something that was asked for by name is not there.
+#[derive(Debug)]
+pub(crate) struct NotThere(pub(crate) String);
+
+impl std::fmt::Display for NotThere {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotThere {}
 
 /// A [`Usage`] as the error that commands return.
 pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
@@ -71,6 +84,18 @@ fn code(error: &anyhow::Error) -> u8 {
     }
     if error.is::<NoServer>() {
         return 5;
+    }
+    if error.is::<NotThere>() {
+        return 3;
+    }
+    if let Some(failure) = error.chain().find_map(|cause| cause.downcast_ref::<Failure>()) {
+        return match failure {
+            Failure::NotFound(_) => 3,
+            Failure::Forbidden(_) => 4,
+            Failure::Unreachable(_) => 5,
+            Failure::Unsupported(_) => 2,
+            Failure::Refused(_) | Failure::Other(_) => 1,
+        };
     }
     match error.chain().find_map(|cause| cause.downcast_ref::<ClientError>()) {
         Some(ClientError::Address { .. }) => 2,

@@ -7,6 +7,7 @@ use agentaflow_api::job::{JobCreate, JobSpec, Runtime};
 use anyhow::Result;
 
 use crate::amount;
+use crate::backend::Work;
 use crate::failure::usage;
 
 /// What to run, and what it needs.
@@ -66,6 +67,11 @@ pub(crate) struct JobArgs {
 }
 
 impl JobArgs {
+    /// The job as it is handed in.
+    pub(crate) fn work(&self) -> Result<Work> {
+        Ok(Work::Job(Box::new(self.job()?)))
+    }
+
     /// The job as the API takes it.
     pub(crate) fn job(&self) -> Result<JobCreate> {
         if self.image.is_none() && self.command.is_empty() {

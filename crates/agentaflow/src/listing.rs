@@ -54,7 +54,7 @@ const fn right<T>(title: &'static str, rank: u8, cell: fn(&T) -> String) -> Colu
 
 /// The columns of a list of jobs.
 pub(crate) const JOBS: [Column<Job>; 8] = [
-    right("ID", 0, |job| job.id.to_string()),
+    left("JOB", 0, Job::handle),
     left("NAME", 1, job_name),
     left("STATUS", 0, |job| job.status.as_str().to_owned()),
     left("NODE", 2, job_nodes),
@@ -80,10 +80,15 @@ pub(crate) const NODES: [Column<Node>; 8] = [
 pub(crate) const EVENTS: [Column<Event>; 5] = [
     left("TIME", 0, |event| event.at.to_string()),
     left("EVENT", 0, |event| event.kind.clone()),
-    right("JOB", 1, |event| event.job_id.map_or_else(String::new, |id| id.to_string())),
+    right("JOB", 1, |event| event_job(event).unwrap_or_default()),
     left("NODE", 2, |event| event.node_id.clone().unwrap_or_default()),
     left("MESSAGE", 0, |event| one_line(&event.message)),
 ];
+
+/// The job that an event is about.
+pub(crate) fn event_job(event: &Event) -> Option<String> {
+    event.job.clone().or_else(|| event.job_id.map(|id| id.to_string()))
+}
 
 /// What people call a job.
 pub(crate) fn job_name(job: &Job) -> String {
@@ -178,7 +183,7 @@ mod tests {
     fn a_list_is_printed_in_every_format() {
         let job = Job { id: 7, simulated: true, ..Job::default() };
         let text = listing(&JOBS, std::slice::from_ref(&job), Format::Csv, "").unwrap();
-        assert_eq!(text, "id,name,status,node,gpus,time,cost,why\n7,,pending,,-,,$0.00,\n");
+        assert_eq!(text, "job,name,status,node,gpus,time,cost,why\n7,,pending,,-,,$0.00,\n");
         assert_eq!(listing(&JOBS, &[], Format::Table, "no jobs").unwrap(), "no jobs\n");
         assert_eq!(listing(&JOBS, &[], Format::Json, "no jobs").unwrap(), "[]\n");
     }

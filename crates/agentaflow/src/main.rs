@@ -3,6 +3,7 @@
 
 mod alias;
 mod amount;
+mod backend;
 mod commands;
 mod connect;
 mod context;

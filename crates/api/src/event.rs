@@ -20,6 +20,9 @@ pub struct Event {
     /// The job it happened to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<i64>,
+    /// The same by its name, in Kubernetes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub job: Option<String>,
     /// The `gpu-…` name of the node it happened to or on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_id: Option<String>,

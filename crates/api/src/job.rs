@@ -238,6 +238,9 @@ pub struct Job {
     pub k8s_pod_name: Option<String>,
     /// Its job in Kubernetes.
     pub k8s_job_name: Option<String>,
+    /// Its namespace in Kubernetes (additive).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub k8s_namespace: Option<String>,
     /// MiB, at most.
     pub gpu_memory_used: Option<u64>,
     /// Cores, on average.
@@ -281,6 +284,16 @@ pub struct Job {
     /// Why it waits, in words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_reason: Option<String>,
+    /// What it costs an hour while it has its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price_per_hour: Option<Dollars>,
+}
+
+impl Job {
+    /// How people name it to us: by its name in Kubernetes, else by its number.
+    pub fn handle(&self) -> String {
+        self.k8s_job_name.clone().unwrap_or_else(|| self.id.to_string())
+    }
 }
 
 /// Where a task of a job is.

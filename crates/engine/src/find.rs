@@ -75,6 +75,29 @@ impl Scheduler {
         judgement: Option<&Judgement>,
         avoid: Option<NodeIdx>,
     ) -> Option<(NodeIdx, Claim)> {
+        let allowed = self.allowed(search, judgement, avoid);
+        if search.strategy == Strategy::RoundRobin {
+            // Preferences and even domains come first, the turn decides among equals.
+            let best = allowed.iter().map(|(crowd, score, _)| (*crowd, *score)).max()?;
+            let equal = allowed.iter().filter(|(crowd, score, _)| (*crowd, *score) == best);
+            let places: Vec<usize> = equal.map(|(_, _, place)| *place).collect();
+            return self.find_next(search, Some(&places));
+        }
+        let best = allowed
+            .into_iter()
+            .max_by_key(|(crowd, score, place)| (*crowd, *score, std::cmp::Reverse(*place)));
+        let node = self.cluster.order[best?.2];
+        let view = self.view(node, search.shape);
+        pick::claim(search.strategy, &view, None).map(|claim| (node, claim))
+    }
+
+    /// The nodes that fit and that the domain and the terms allow: evenness of domains, score and place in the order.
+    pub(crate) fn allowed(
+        &mut self,
+        search: &Search,
+        judgement: Option<&Judgement>,
+        avoid: Option<NodeIdx>,
+    ) -> Vec<(i64, i64, usize)> {
         let domains = match &search.domain {
             Domain::Any => None,
             Domain::Only(key, _) | Domain::Fewest(key, _) => {
@@ -87,7 +110,7 @@ impl Scheduler {
             search.shape,
             search.strategy,
         );
-        let mut allowed: Vec<(i64, i64, usize)> = Vec::new();
+        let mut allowed = Vec::new();
         for (place, score) in index.candidates() {
             let node = self.cluster.order[place];
             let domain = domains.as_ref().map(|of| of[node as usize]);
@@ -106,19 +129,7 @@ impl Scheduler {
                 allowed.push((-i64::from(crowd), score, place));
             }
         }
-        if search.strategy == Strategy::RoundRobin {
-            // Preferences and even domains come first, the turn decides among equals.
-            let best = allowed.iter().map(|(crowd, score, _)| (*crowd, *score)).max()?;
-            let equal = allowed.iter().filter(|(crowd, score, _)| (*crowd, *score) == best);
-            let places: Vec<usize> = equal.map(|(_, _, place)| *place).collect();
-            return self.find_next(search, Some(&places));
-        }
-        let best = allowed
-            .into_iter()
-            .max_by_key(|(crowd, score, place)| (*crowd, *score, std::cmp::Reverse(*place)));
-        let node = self.cluster.order[best?.2];
-        let view = self.view(node, search.shape);
-        pick::claim(search.strategy, &view, None).map(|claim| (node, claim))
+        allowed
     }
 
     /// Round robin: the first fitting device behind the cursor, in order of nodes and devices.

@@ -59,8 +59,10 @@ mod pending;
 mod place;
 mod policy;
 mod preempt;
+mod prices;
 mod queues;
 mod quota;
+mod ranking;
 mod reason;
 mod request;
 mod reserve;
@@ -94,6 +96,8 @@ pub use node::{
     Chooser, ForeignGpu, ForeignUse, Gpu, GpuHealth, MAX_NODE_GPUS, MigMode, Node, Price,
 };
 pub use policy::{Order, Policy, Queue, Quota};
+pub use prices::list_price;
+pub use ranking::Ranking;
 pub use request::{GpuAsk, MigProfile, Preferred, Request, Side, Spread, TaskAffinity, TokenUse};
 pub use scheduler::{Cursor, Scheduler};
 pub use strategy::Strategy;

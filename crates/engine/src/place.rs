@@ -128,6 +128,7 @@ impl Scheduler {
         mut domain: Domain,
     ) -> Result<(), Obstacle> {
         let cursor = self.cursor.clone();
+        let told = self.rankings.told.len();
         let mut placed = 0;
         for Errand { tasks, mut search } in errands {
             search.domain = domain;
@@ -137,6 +138,7 @@ impl Scheduler {
                         self.unseat(job, task);
                     }
                     self.cursor = cursor;
+                    self.rankings.told.truncate(told);
                     return Err(match (obstacle, search.excess.take()) {
                         // Its queue cannot pay for all of it where there is room: nodes would not help.
                         (Obstacle::Quota(excess), _) | (_, Some(excess)) => Obstacle::Quota(excess),
@@ -176,6 +178,7 @@ impl Scheduler {
                     if search.strategy == Strategy::RoundRobin {
                         self.cursor = Some(self.cursor_at(node, &claim));
                     }
+                    self.tell_ranking(job, task, search, node);
                     self.seat(job, task, node, claim);
                     return Ok(());
                 }

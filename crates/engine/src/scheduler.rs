@@ -14,6 +14,7 @@ use crate::pending::{GroupKey, Pending, Rank};
 use crate::policy::{Order, Policy};
 use crate::queues::Queues;
 use crate::quota::Charge;
+use crate::ranking::Rankings;
 use crate::request::Request;
 use crate::strategy::{Outlook, Strategy};
 use crate::task::{Job, JobIdx, Jobs, Part, Seat, State, TaskRef};
@@ -53,6 +54,8 @@ pub struct Scheduler {
     pub(crate) timers: BTreeSet<Time>,
     /// To be said with the next plan.
     pub(crate) notices: Vec<Decision>,
+    /// How nodes stood for what was placed, if somebody wants to know.
+    pub(crate) rankings: Rankings,
     /// Something got better since the last pass: set-aside groups are worth another try.
     pub(crate) improved: bool,
     pub(crate) serial: u64,
@@ -98,6 +101,7 @@ impl Scheduler {
             backoffs: BTreeSet::new(),
             timers: BTreeSet::new(),
             notices: Vec::new(),
+            rankings: Rankings::default(),
             improved: true,
             serial: 0,
         };

@@ -3,6 +3,7 @@
 //! Pure parts translate and keep account (`translate`, `world`, `workload`); the edge watches and writes
 //! (`scheduler`, `monitor`, `webhook`). Decisions are the engine's alone.
 
+pub mod client;
 pub mod crd;
 pub mod monitor;
 pub mod names;

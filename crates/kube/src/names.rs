@@ -28,6 +28,9 @@ pub const NODE_LAST_UPDATE: &str = "agentaflow.gpu/last-update";
 /// Node label or annotation, set by people: `true` while they work on its GPUs.
 pub const NODE_MAINTENANCE: &str = "agentaflow.gpu/maintenance";
 
+/// Node annotation, set by people: dollars that a GPU of it costs an hour, such as `2.50`.
+pub const NODE_PRICE: &str = "agentaflow.gpu/price-per-gpu-hour";
+
 /// What our own labels and annotations on pods begin with.
 pub const PREFIX: &str = "agentaflow.gpu/";
 /// Pod label: the `GPUWorkload` that it belongs to.
@@ -44,6 +47,8 @@ pub const POD_RETRIES: &str = "agentaflow.gpu/retries";
 pub const POD_ASSIGNED_GPU: &str = "agentaflow.gpu/assigned-gpu";
 /// Pod annotation, written with the binding: the node.
 pub const POD_ASSIGNED_NODE: &str = "agentaflow.gpu/assigned-node";
+/// Pod annotation, written with the binding: dollars that its GPUs cost an hour.
+pub const POD_PRICE: &str = "agentaflow.gpu/price-per-hour";
 /// Pod annotation, written by the monitor: the GPUs that the kubelet gave it, comma-separated.
 pub const POD_DEVICES: &str = "agentaflow.gpu/allocated-devices";
 /// Annotation read on pods and their owners: a strategy's name.

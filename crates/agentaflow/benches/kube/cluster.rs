@@ -18,6 +18,7 @@ const AT_A_TIME: usize = 48;
 pub(crate) struct Cluster {
     pub(crate) kubeconfig: PathBuf,
     client: kube::Client,
+    batches: AtomicUsize,
 }
 
 impl Cluster {
@@ -28,7 +29,7 @@ impl Cluster {
             kube::Config::from_custom_kubeconfig(read, &kube::config::KubeConfigOptions::default())
                 .await;
         let client = kube::Client::try_from(config.expect("a cluster")).expect("a client");
-        Self { kubeconfig: kubeconfig.to_owned(), client }
+        Self { kubeconfig: kubeconfig.to_owned(), client, batches: AtomicUsize::new(0) }
     }
 
     /// Nodes and GPUs.
@@ -51,8 +52,10 @@ impl Cluster {
 
     /// Makes pods that name a scheduler.
     pub(crate) async fn create_pods(&self, scheduler: &str, count: usize, gpus: u32) {
+        // Names are never used twice: KWOK would take a new pod for the old one that it removes.
+        let batch = self.batches.fetch_add(1, Ordering::Relaxed);
         let made = stream::iter(0..count).map(|number| {
-            let name = format!("{scheduler}-{number}");
+            let name = format!("{scheduler}-{batch}-{number}");
             async move { self.create_pod(scheduler, &name, gpus).await }
         });
         made.buffer_unordered(AT_A_TIME).collect::<Vec<()>>().await;

@@ -61,7 +61,7 @@ impl Scheduler {
             Contender::KubeScheduler => kube_scheduler(contender, cluster, 5000),
             Contender::KubeSchedulerAsIs => kube_scheduler(contender, cluster, 50),
         };
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = child.spawn().expect("the scheduler can be started");
         Self { child, http, metrics }
     }
@@ -104,8 +104,11 @@ impl Scheduler {
         }
     }
 
+    /// Stops it politely, so that the next one need not wait for its lease.
     pub(crate) fn end(&mut self) {
-        let _ = self.child.kill();
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id().cast_signed()) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
         let _ = self.child.wait();
     }
 }

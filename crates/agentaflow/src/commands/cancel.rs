@@ -8,21 +8,21 @@ use crate::output;
 /// Stop jobs: politely first, then hard
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Numbers of the jobs
-    #[arg(value_name = "ID", required = true)]
-    ids: Vec<i64>,
+    /// Numbers or names of the jobs
+    #[arg(value_name = "JOB", required = true)]
+    jobs: Vec<String>,
     #[command(flatten)]
     connect: Connect,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let client = args.connect.client()?;
     block_on(async {
-        for id in &args.ids {
-            let job =
-                client.cancel(*id).await.with_context(|| format!("cannot cancel job {id}"))?;
+        let backend = args.connect.backend().await?;
+        for name in &args.jobs {
+            let job = backend.cancel(name).await;
+            let job = job.with_context(|| format!("cannot cancel job {name}"))?;
             let words = if job.status.is_final() { job.status.as_str() } else { "being stopped" };
-            output::print(&format!("job {id} {words}\n"))?;
+            output::print(&format!("job {} {words}\n", job.handle()))?;
         }
         Ok(())
     })

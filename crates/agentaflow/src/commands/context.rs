@@ -40,7 +40,7 @@ fn list() -> Result<()> {
     }
     let line = |(name, target): (&String, &Target)| {
         let mark = if contexts.current.as_ref() == Some(name) { '*' } else { ' ' };
-        format!("{mark} {name:<16} {}\n", target.server)
+        format!("{mark} {name:<16} {}\n", target.place())
     };
     output::print(&contexts.known.iter().map(line).collect::<Vec<_>>().concat())
 }
@@ -48,7 +48,7 @@ fn list() -> Result<()> {
 fn choose(name: &str) -> Result<()> {
     let path = context::file()?;
     let mut contexts = Contexts::read(&path)?;
-    let server = contexts.named(name)?.server.clone();
+    let server = contexts.named(name)?.place();
     contexts.current = Some(name.to_owned());
     contexts.write(&path)?;
     output::print(&format!("`{name}` is the current context: {server}\n"))
@@ -62,6 +62,7 @@ fn show() -> Result<()> {
             (None, Some(name)) => format!("AGENTAFLOW_CONTEXT is `{name}`"),
             (None, None) => format!("the current context of `{}`", context::file()?.display()),
         };
-    let token = if target.token.is_some() { "with a token" } else { "without a token" };
-    output::print(&format!("{} {token} ({why})\n", target.server))
+    let token = if target.token.is_some() { " with a token" } else { " without a token" };
+    let token = if target.kubernetes.is_some() { "" } else { token };
+    output::print(&format!("{}{token} ({why})\n", target.place()))
 }

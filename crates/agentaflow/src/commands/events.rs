@@ -2,8 +2,8 @@
 
 use anyhow::{Context as _, Result};
 
-use agentaflow_api::client::{Client, ClientError};
 use agentaflow_api::event::Event;
+use futures_util::TryStreamExt as _;
 
 use crate::connect::{Connect, block_on};
 use crate::listing::{self, EVENTS};
@@ -12,9 +12,9 @@ use crate::output::{self, Format};
 /// Show what happened to a job, or follow everything that happens
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number of the job; without one everything that happens from now on is shown
-    #[arg(value_name = "ID")]
-    id: Option<i64>,
+    /// Number or name of the job; without one everything that happens from now on is shown
+    #[arg(value_name = "JOB")]
+    job: Option<String>,
     /// Go on as things happen
     #[arg(short, long)]
     follow: bool,
@@ -26,12 +26,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let client = args.connect.client()?;
     block_on(async {
+        let backend = args.connect.backend().await?;
         let mut after = None;
-        if let Some(id) = args.id {
-            let events = all(&client, id).await;
-            let events = events.with_context(|| format!("cannot read the events of job {id}"))?;
+        if let Some(name) = &args.job {
+            let events = backend.events(name).await;
+            let events = events.with_context(|| format!("cannot read the events of job {name}"))?;
             after = events.last().map(|event| event.seq);
             if !args.follow {
                 let none = "Nothing happened to it yet.";
@@ -39,25 +39,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
             events.iter().try_for_each(|event| show(event, args.output))?;
         }
-        let mut events = client.events(after, args.id).await?;
-        while let Some(event) = events.next().await? {
-            if args.id.is_none_or(|id| event.job_id == Some(id)) {
-                show(&event, args.output)?;
-            }
+        let mut events = backend.happenings(args.job.as_deref(), after).await?;
+        while let Some(event) = events.try_next().await? {
+            show(&event, args.output)?;
         }
         Ok(())
     })
-}
-
-async fn all(client: &Client, job: i64) -> Result<Vec<Event>, ClientError> {
-    let mut events: Vec<Event> = Vec::new();
-    loop {
-        let page = client.job_events(job, events.last().map_or(0, |event| event.seq)).await?;
-        if page.is_empty() {
-            return Ok(events);
-        }
-        events.extend(page);
-    }
 }
 
 fn show(event: &Event, format: Format) -> Result<()> {
@@ -65,7 +52,7 @@ fn show(event: &Event, format: Format) -> Result<()> {
         let line = serde_json::to_string(event).context("cannot write JSON")?;
         return output::print(&format!("{line}\n"));
     }
-    let job = event.job_id.map_or_else(String::new, |id| format!("job {id}  "));
+    let job = listing::event_job(event).map_or_else(String::new, |job| format!("job {job}  "));
     let (kind, message) = (&event.kind, listing::one_line(&event.message));
     output::print(&format!("{}  {kind:<12}  {job}{message}\n", event.at))
 }

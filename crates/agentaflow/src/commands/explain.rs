@@ -11,9 +11,9 @@ use crate::output::{self, Format};
 /// Say why a job waits, when it will start, and what would start now
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number of the job
-    #[arg(value_name = "ID")]
-    id: i64,
+    /// Number or name of the job
+    #[arg(value_name = "JOB")]
+    job: String,
     /// How to print it: `json` prints everything
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
     output: Format,
@@ -34,15 +34,13 @@ pub(crate) struct WhatIfArgs {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let client = args.connect.client()?;
-    let said = block_on(async { Ok(client.explain(args.id).await?) });
-    show(&said.with_context(|| format!("cannot explain job {}", args.id))?, args.output)
+    let said = block_on(async { args.connect.backend().await?.explain(&args.job).await });
+    show(&said.with_context(|| format!("cannot explain job {}", args.job))?, args.output)
 }
 
 pub(crate) fn what_if(args: &WhatIfArgs) -> Result<()> {
-    let job = args.job.job()?;
-    let client = args.connect.client()?;
-    show(&block_on(async { Ok(client.what_if(&job).await?) })?, args.output)
+    let work = args.job.work()?;
+    show(&block_on(async { args.connect.backend().await?.try_out(&work).await })?, args.output)
 }
 
 fn show(said: &Explanation, format: Format) -> Result<()> {

@@ -33,8 +33,7 @@ fn statuses() -> impl clap::builder::TypedValueParser<Value = JobStatus> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let client = args.connect.client()?;
     let query = JobQuery { status: args.status.clone(), limit: Some(args.limit), skip: None };
-    let jobs = block_on(async { Ok(client.jobs(&query).await?) })?;
+    let jobs = block_on(async { args.connect.backend().await?.jobs(&query).await })?;
     output::print(&listing::listing(&JOBS, &jobs, args.output, "There are no such jobs.")?)
 }

@@ -17,8 +17,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let client = args.connect.client()?;
-    let nodes = block_on(async { Ok(client.nodes().await?) })?;
+    let nodes = block_on(async { args.connect.backend().await?.nodes().await })?;
     let none = "There are no nodes; `agentaflow agent --server URL` on a GPU host adds one.";
     output::print(&listing::listing(&NODES, &nodes, args.output, none)?)
 }

@@ -1,6 +1,5 @@
 //! `agentaflow status`: how things stand, at a glance or for one job.
 
-use agentaflow_api::client::Client;
 use agentaflow_api::client::user::JobQuery;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{Node, NodeStatus};
@@ -8,6 +7,7 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use crate::amount;
+use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
 use crate::listing::{self, JOBS, NODES, one_line};
 use crate::output::{self, Format};
@@ -18,9 +18,9 @@ const SHOWN: usize = 10;
 /// Show how nodes, GPUs and the queue are, or how one job is
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number of a job
-    #[arg(value_name = "ID")]
-    id: Option<i64>,
+    /// Number or name of a job
+    #[arg(value_name = "JOB")]
+    job: Option<String>,
     /// How to print it: `json` prints everything
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
     output: Format,
@@ -38,26 +38,25 @@ struct Glance {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let client = args.connect.client()?;
     let json = args.output == Format::Json;
-    let text = if let Some(id) = args.id {
-        let job = block_on(async { Ok(client.job(id).await?) });
-        let job = job.with_context(|| format!("cannot show job {id}"))?;
+    let text = if let Some(name) = &args.job {
+        let job = block_on(async { args.connect.backend().await?.job(name).await });
+        let job = job.with_context(|| format!("cannot show job {name}"))?;
         if json { listing::json(&job)? } else { about(&job) }
     } else {
-        let glance = block_on(glance(&client))?;
+        let glance = block_on(async { glance(&args.connect.backend().await?).await })?;
         if json { listing::json(&glance)? } else { overview(&glance)? }
     };
     output::print(&text)
 }
 
-async fn glance(client: &Client) -> Result<Glance> {
+async fn glance(backend: &Backend) -> Result<Glance> {
     let with = |status| JobQuery { status, limit: Some(1000), skip: None };
     Ok(Glance {
-        server: client.base().to_string(),
-        nodes: client.nodes().await?,
-        running: client.jobs(&with(vec![JobStatus::Running, JobStatus::Scheduled])).await?,
-        waiting: client.jobs(&with(vec![JobStatus::Pending])).await?,
+        server: backend.place(),
+        nodes: backend.nodes().await?,
+        running: backend.jobs(&with(vec![JobStatus::Running, JobStatus::Scheduled])).await?,
+        waiting: backend.jobs(&with(vec![JobStatus::Pending])).await?,
     })
 }
 
@@ -70,7 +69,7 @@ fn overview(glance: &Glance) -> Result<String> {
     let notice = if simulated { " (some are SIMULATED: jobs on them get no device)" } else { "" };
     let mut text = format!(
         "Server  {}\nNodes   {} of {} active\nGPUs    {gpus}, {} free{notice}\nJobs    {} with a place, {} waiting\n",
-        glance.server.trim_end_matches('/'),
+        glance.server,
         active.len(),
         glance.nodes.len(),
         amount::memory(free),
@@ -94,7 +93,7 @@ fn overview(glance: &Glance) -> Result<String> {
 
 /// Everything people ask about one job, one thing a line.
 fn about(job: &Job) -> String {
-    let mut lines = vec![("Job", format!("{} {}", job.id, listing::job_name(job)))];
+    let mut lines = vec![("Job", format!("{} {}", job.handle(), listing::job_name(job)))];
     let mut add = |name, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
             lines.push((name, one_line(&value)));

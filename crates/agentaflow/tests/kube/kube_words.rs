@@ -80,4 +80,10 @@ async fn explanations_are_answered_and_decisions_are_logged() {
     let bound = log.lines().find(|line| line.contains("decided") && line.contains("bind "));
     let bound = bound.unwrap_or_else(|| panic!("{log}"));
     assert!(bound.contains("runs-0") && bound.contains(&node), "{bound}");
+    let scored = log.lines().find(|line| line.contains("scored") && line.contains("/runs "));
+    let scored = scored.unwrap_or_else(|| panic!("{log}"));
+    assert!(
+        scored.contains("by least_utilized; nodes that fit: 1; ") && scored.contains(&node),
+        "{scored}"
+    );
 }

@@ -30,6 +30,7 @@ use super::schema::{FIXED, conditions, rules};
     printcolumn = r#"{"name":"Node", "type":"string", "jsonPath":".status.assignedNode"}"#,
     printcolumn = r#"{"name":"Pods", "type":"integer", "jsonPath":".spec.gangSize", "priority":1}"#,
     printcolumn = r#"{"name":"Priority", "type":"integer", "jsonPath":".spec.priority", "priority":1}"#,
+    printcolumn = r#"{"name":"Price/h", "type":"string", "jsonPath":".status.pricePerHour", "priority":1}"#,
     printcolumn = r#"{"name":"Reason", "type":"string", "jsonPath":".status.conditions[?(@.type==\"Schedulable\")].reason", "priority":1}"#,
     printcolumn = r#"{"name":"Age", "type":"date", "jsonPath":".metadata.creationTimestamp"}"#
 )]
@@ -218,6 +219,9 @@ pub struct GpuWorkloadStatus {
     /// The GPUs: `node/gpu-id`, with commas between them.
     #[serde(rename = "assignedGPU", skip_serializing_if = "Option::is_none")]
     pub assigned_gpu: Option<String>,
+    /// Dollars that its GPUs cost an hour, as fixed when they were assigned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price_per_hour: Option<String>,
     /// When the first pod began to run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use agentaflow_engine::Ranking;
+
 use crate::names;
 use crate::slim;
 use crate::world::{Act, Bind, Change, Object};
@@ -44,6 +46,20 @@ impl fmt::Display for Deed<'_> {
                 write!(f, "note on {} {}: {}: {}", about.kind, about.key, note.reason, note.message)
             }
         }
+    }
+}
+
+/// How nodes stood when a task was placed, in a few words.
+pub(crate) struct Stood<'a>(pub(crate) &'a Ranking);
+
+impl fmt::Display for Stood<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ranking { workload, task, strategy, fitting, nodes } = self.0;
+        write!(f, "task {task} of {workload} by {strategy}; nodes that fit: {fitting};")?;
+        for (at, (node, score)) in nodes.iter().enumerate() {
+            write!(f, "{} {node} {score}", if at == 0 { "" } else { "," })?;
+        }
+        Ok(())
     }
 }
 

@@ -47,6 +47,8 @@ const CENSUS: Duration = Duration::from_millis(500);
 const BATCH: usize = 4096;
 /// How many questions are answered before the engine is asked.
 const QUESTIONS: usize = 64;
+/// Nodes whose scores are told with each placement in the debug log.
+const SCORES_TOLD: usize = 5;
 
 /// How a replica is run.
 #[derive(Clone, Debug)]
@@ -179,6 +181,9 @@ impl Leader {
         self.options.settings.kueue = served.kueue;
         self.missing.extend(served.required());
         let mut world = World::new(self.options.settings.clone(), remembered);
+        if tracing::enabled!(tracing::Level::DEBUG) {
+            world.keep_rankings(SCORES_TOLD);
+        }
         let (feeder, mut feeds) = mpsc::channel(BATCH);
         let watching = CancellationToken::new();
         let (namespace, config) = (&self.options.namespace, &self.options.config);
@@ -315,6 +320,9 @@ impl Leader {
         for (event, why) in world.take_rejected() {
             self.health.metrics.rejected_events.inc();
             tracing::warn!(?event, %why, "the engine did not take a change");
+        }
+        for ranking in world.take_rankings() {
+            tracing::debug!(scores = %describe::Stood(&ranking), "scored");
         }
         for act in &step.acts {
             tracing::debug!(act = %describe::Deed(act), "decided");

@@ -15,10 +15,11 @@ const EVICTION: Duration = Duration::from_mins(5);
 /// How long a pod is tried to be made.
 const CREATION: Duration = Duration::from_secs(30);
 /// Whatever may be absent from the status of a workload.
-const OPTIONAL: [&str; 9] = [
+const OPTIONAL: [&str; 10] = [
     "phase",
     "assignedNode",
     "assignedGPU",
+    "pricePerHour",
     "startTime",
     "completionTime",
     "message",
@@ -269,6 +270,7 @@ mod tests {
             phase: Some(WorkloadPhase::Running),
             assigned_node: Some("gpu-7".to_owned()),
             assigned_gpu: Some("gpu-7/0".to_owned()),
+            price_per_hour: Some("2.00".to_owned()),
             start_time: Some(time.clone()),
             completion_time: Some(time.clone()),
             message: Some("runs".to_owned()),

@@ -18,6 +18,7 @@ struct Meta {
     deletion_grace_period_seconds: Option<i64>,
     labels: Option<BTreeMap<String, String>>,
     annotations: Option<BTreeMap<String, String>>,
+    #[serde(deserialize_with = "super::tight::list")]
     owner_references: Option<Vec<OwnerReference>>,
     finalizers: Option<Vec<String>>,
 }

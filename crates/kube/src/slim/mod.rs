@@ -11,6 +11,7 @@ mod owner;
 mod pod;
 mod rules;
 mod storage;
+mod tight;
 mod workload;
 
 pub use group::{NativePodGroup, PodGroup, PodGroupSpec};

@@ -37,18 +37,22 @@ pub struct PodSpec {
     /// Node and pod (anti-)affinity.
     pub affinity: Option<Affinity>,
     /// Taints that it does not mind.
+    #[serde(deserialize_with = "super::tight::list")]
     pub tolerations: Option<Vec<Toleration>>,
     /// How it is spread over domains.
     pub topology_spread_constraints: Option<Vec<TopologySpreadConstraint>>,
     /// Its containers.
+    #[serde(deserialize_with = "super::tight::all")]
     pub containers: Vec<Container>,
     /// Containers that run before, or beside, the others.
+    #[serde(deserialize_with = "super::tight::list")]
     pub init_containers: Option<Vec<Container>>,
     /// What the sandbox itself takes.
     pub overhead: Option<BTreeMap<String, Quantity>>,
     /// Resources of the pod as a whole.
     pub resources: Option<ResourceRequirements>,
     /// Its volumes.
+    #[serde(deserialize_with = "super::tight::volumes")]
     pub volumes: Option<Vec<Volume>>,
     /// What must be removed before it may be placed.
     pub scheduling_gates: Option<Vec<PodSchedulingGate>>,
@@ -81,6 +85,7 @@ pub struct Container {
     /// What it asks for.
     pub resources: Option<ResourceRequirements>,
     /// Its ports.
+    #[serde(deserialize_with = "super::tight::list")]
     pub ports: Option<Vec<ContainerPort>>,
     /// `Always` on an init container makes it a sidecar.
     pub restart_policy: Option<String>,
@@ -100,13 +105,26 @@ pub struct Volume {
     /// A volume of a CSI driver that lives and dies with the pod.
     pub csi: Option<InlineCsi>,
     /// A disk that may not be mounted twice on a node.
-    pub iscsi: Option<InlineDisk>,
+    pub iscsi: Option<Box<InlineDisk>>,
     /// A disk that may not be mounted twice on a node.
-    pub rbd: Option<InlineDisk>,
+    pub rbd: Option<Box<InlineDisk>>,
     /// A disk that may not be mounted twice on a node.
-    pub gce_persistent_disk: Option<InlineDisk>,
+    pub gce_persistent_disk: Option<Box<InlineDisk>>,
     /// A disk that may not be mounted twice on a node.
-    pub aws_elastic_block_store: Option<InlineDisk>,
+    pub aws_elastic_block_store: Option<Box<InlineDisk>>,
+}
+
+impl Volume {
+    /// Whether it has a say in where its pod can run.
+    pub(super) fn binds(&self) -> bool {
+        self.persistent_volume_claim.is_some()
+            || self.ephemeral.is_some()
+            || self.csi.is_some()
+            || self.iscsi.is_some()
+            || self.rbd.is_some()
+            || self.gce_persistent_disk.is_some()
+            || self.aws_elastic_block_store.is_some()
+    }
 }
 
 /// A disk that a pod names without a claim: what tells it from others, whatever its kind.
@@ -161,10 +179,13 @@ pub struct PodStatus {
     /// When the kubelet saw it.
     pub start_time: Option<Time>,
     /// Conditions.
+    #[serde(deserialize_with = "super::tight::list")]
     pub conditions: Option<Vec<PodCondition>>,
     /// Its containers.
+    #[serde(deserialize_with = "super::tight::list")]
     pub container_statuses: Option<Vec<ContainerStatus>>,
     /// Its init containers.
+    #[serde(deserialize_with = "super::tight::list")]
     pub init_container_statuses: Option<Vec<ContainerStatus>>,
 }
 

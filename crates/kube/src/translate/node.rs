@@ -1,10 +1,11 @@
 //! Nodes and their GPUs.
 
 use agentaflow_engine::{
-    Chooser, Gpu, GpuHealth, GpuId, GpuModel, MAX_NODE_GPUS, MiB, MigMode, Percent,
+    Chooser, Gpu, GpuHealth, GpuId, GpuModel, MAX_NODE_GPUS, MiB, MicroDollars, MigMode, Percent,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::price;
 use super::quantity::LARGEST;
 use super::resources::offers;
 use super::selector::labels;
@@ -24,7 +25,7 @@ const LONGEST_NAME: usize = 253;
 const SHARED_SUFFIX: &str = "-SHARED";
 
 /// What the product of a GPU contains whose slices are counted as GPUs, the single strategy of MIG.
-const SLICED: &str = "-MIG-";
+pub(super) const SLICED: &str = "-MIG-";
 
 /// A node as the engine is told of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct NodeView {
     pub readings: Vec<(GpuId, Percent)>,
     /// How many pods share one device by turns; 1 when each has its own.
     pub shared_units: u32,
+    /// Dollars that a unit of each resource costs an hour.
+    pub prices: BTreeMap<String, MicroDollars>,
 }
 
 /// A node, with what its monitor and its CSI drivers say. Call [`Volumes::lift_limits`](super::Volumes::lift_limits)
@@ -59,12 +62,16 @@ pub fn node(node: &Node, devices: Option<&GpuNode>, csi: Option<&CsiNode>) -> No
         made.resources.insert(names::EXCLUSIVE_RESOURCE.into(), units.gpus.len() as u64);
     }
     made.resources.values_mut().for_each(|amount| *amount = (*amount).min(LARGEST));
+    let model = units.gpus.first().map(|gpu| gpu.model.as_str());
+    let prices = price::charges(node, model, units.shared);
+    made.price.gpu_hour = prices.get(names::GPU_RESOURCE).copied().unwrap_or_default();
     made.gpus = units.gpus;
     NodeView {
         node: made,
         health: units.health,
         readings: units.readings,
         shared_units: units.shared,
+        prices,
     }
 }
 

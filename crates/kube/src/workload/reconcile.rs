@@ -135,6 +135,7 @@ impl Look<'_> {
             self.old.start_time.clone().or_else(|| lifecycle::start(roster, self.now));
         status.assigned_node.clone_from(&places.nodes);
         status.assigned_gpu.clone_from(&places.gpus);
+        status.price_per_hour = places.price_per_hour();
         let retrying = roster.spent > 0 && !roster.round_has_begun();
         let news =
             condition::schedulable(&self.old.conditions, seats, places, self.outlook, obstacle);
@@ -189,6 +190,7 @@ impl Look<'_> {
         if !had_gpus {
             status.assigned_node.clone_from(&places.nodes);
             status.assigned_gpu.clone_from(&places.gpus);
+            status.price_per_hour = places.price_per_hour();
         }
         let mut scribe = self.scribe(status);
         let news = News::new("True", "Scheduled", "Every task had a place.");

@@ -1,5 +1,6 @@
 //! Which node and GPUs the tasks of a workload have: the plan first, then the kubelet's own choice.
 
+use agentaflow_engine::MicroDollars;
 use std::collections::BTreeMap;
 
 use super::member::{self, Member};
@@ -7,6 +8,7 @@ use super::roster::Seat;
 use super::{Outlook, Planned};
 use crate::names;
 use crate::slim::Pod;
+use crate::translate;
 
 /// The most GPUs that a status names; an object must not grow without end.
 const MOST_NAMED: usize = 2_000;
@@ -22,6 +24,15 @@ pub(super) struct Assignment {
     pub(super) nodes: Option<String>,
     /// The GPUs, `node/gpu-id`, with commas between them.
     pub(super) gpus: Option<String>,
+    /// What they cost an hour, as far as that is fixed.
+    pub(super) price: MicroDollars,
+}
+
+impl Assignment {
+    /// What the GPUs cost an hour, in dollars; none when they cost nothing, or are not assigned yet.
+    pub(super) fn price_per_hour(&self) -> Option<String> {
+        (self.price.0 > 0).then(|| translate::dollars(self.price))
+    }
 }
 
 /// Where the tasks are, as far as it is known. `needs_gpus` is false for work without any.
@@ -30,6 +41,7 @@ pub(super) fn assignment(seats: &[Seat<'_>], outlook: &Outlook, needs_gpus: bool
         outlook.planned.iter().map(|planned| (planned.task, planned)).collect();
     let mut nodes: Vec<String> = Vec::new();
     let mut gpus: Vec<String> = Vec::new();
+    let mut price = MicroDollars::default();
     let mut complete = true;
     let mut confirmed = true;
     for (task, seat) in (0_u32..).zip(seats) {
@@ -44,10 +56,12 @@ pub(super) fn assignment(seats: &[Seat<'_>], outlook: &Outlook, needs_gpus: bool
         };
         confirmed &= place.confirmed || !needs_gpus || matches!(seat, Seat::Done(_));
         confirmed &= place.bound;
+        price.0 = price.0.saturating_add(place.price.0);
         add(&mut nodes, place.node);
         place.gpus.into_iter().for_each(|gpu| add(&mut gpus, gpu));
     }
-    Assignment { complete, confirmed: confirmed && complete, nodes: join(nodes), gpus: join(gpus) }
+    let (nodes, gpus) = (join(nodes), join(gpus));
+    Assignment { complete, confirmed: confirmed && complete, nodes, gpus, price }
 }
 
 struct Place {
@@ -55,11 +69,12 @@ struct Place {
     gpus: Vec<String>,
     bound: bool,
     confirmed: bool,
+    price: MicroDollars,
 }
 
 fn of_plan(plan: &Planned) -> Place {
     let gpus = plan.gpus.iter().map(|gpu| format!("{}/{gpu}", plan.node)).collect();
-    Place { node: plan.node.clone(), gpus, bound: false, confirmed: false }
+    Place { node: plan.node.clone(), gpus, bound: false, confirmed: false, price: MicroDollars(0) }
 }
 
 fn of_pod(member: &Member<'_>, plan: Option<&&Planned>) -> Option<Place> {
@@ -76,7 +91,9 @@ fn of_pod(member: &Member<'_>, plan: Option<&&Planned>) -> Option<Place> {
         let plan = plan.filter(|plan| plan.node == node);
         plan.map(|plan| plan.gpus.iter().map(|gpu| on_node(gpu)).collect()).unwrap_or_default()
     };
-    Some(Place { node: node.to_owned(), gpus, bound: true, confirmed })
+    let price = annotation(member.pod, names::POD_PRICE).and_then(translate::micro_dollars);
+    let price = price.unwrap_or_default();
+    Some(Place { node: node.to_owned(), gpus, bound: true, confirmed, price })
 }
 
 /// The devices that the kubelet gave to a pod, as its status or our monitor tells them.

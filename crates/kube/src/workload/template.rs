@@ -130,8 +130,13 @@ const NOT_THEIRS: [&str; 10] = [
 ];
 
 /// Annotations that tell what became of a pod: only those who know may write them.
-const TOLD_BY_US: [&str; 4] =
-    [names::POD_DEVICES, names::POD_ASSIGNED_GPU, names::POD_ASSIGNED_NODE, names::POD_RETRIES];
+const TOLD_BY_US: [&str; 5] = [
+    names::POD_DEVICES,
+    names::POD_ASSIGNED_GPU,
+    names::POD_ASSIGNED_NODE,
+    names::POD_PRICE,
+    names::POD_RETRIES,
+];
 
 fn identify(
     template: &mut Map<String, Value>,

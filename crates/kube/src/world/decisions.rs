@@ -10,7 +10,8 @@ use super::acts::{Act, Bind, ClaimAct, Key, PodRef};
 use super::pods::{Heading, Place, Seat, is_leaving};
 use super::show::Reason;
 use crate::names;
-use crate::translate::ClaimHow;
+
+use crate::translate::{self, ClaimHow};
 
 impl World {
     pub(super) fn carry_out(&mut self, decisions: Vec<Decision>) {
@@ -104,6 +105,10 @@ impl World {
         annotations.insert(names::POD_ASSIGNED_NODE.to_owned(), node.to_string());
         if !assigned.is_empty() {
             annotations.insert(names::POD_ASSIGNED_GPU.to_owned(), assigned.join(","));
+        }
+        let price = self.nodes.get(node).map(|entry| entry.hourly(pod)).unwrap_or_default();
+        if price.0 > 0 {
+            annotations.insert(names::POD_PRICE.to_owned(), translate::dollars(price));
         }
         let labels = BTreeMap::from([(names::POD_MANAGED.to_owned(), "true".to_owned())]);
         let (pod, node) = (entry.reference(key), node.clone());

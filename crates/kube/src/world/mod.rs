@@ -28,7 +28,7 @@ pub use acts::{About, Act, Bind, BindResult, ClaimAct, Key, Note, Outcome, Owner
 pub use settings::{Settings, SettingsError, node_selector, percent, strategy};
 pub use show::{Answer, Census};
 
-use agentaflow_engine::{Event, Rejected, Scheduler, Snapshot, Time, WorkloadId};
+use agentaflow_engine::{Event, Ranking, Rejected, Scheduler, Snapshot, Time, WorkloadId};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -326,6 +326,16 @@ impl World {
         let policy = settings.policy.clone();
         self.settings = settings;
         self.tell(Event::Policy(Box::new(policy)));
+    }
+
+    /// Keeps the best `most` nodes with their scores for everything that is placed.
+    pub fn keep_rankings(&mut self, most: usize) {
+        self.engine.keep_rankings(most);
+    }
+
+    /// How the nodes stood for what was placed since the last call.
+    pub fn take_rankings(&mut self) -> Vec<Ranking> {
+        self.engine.take_rankings()
     }
 
     /// Events that the engine did not take since the last call: a mistake of ours, for the log.

@@ -1,7 +1,7 @@
 //! Nodes, their GPUs, and what others use of them.
 
 use agentaflow_engine::labels::Labels;
-use agentaflow_engine::{Event, ForeignId, GpuHealth, GpuId, NodeId};
+use agentaflow_engine::{Event, ForeignId, GpuHealth, GpuId, MicroDollars, NodeId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -28,6 +28,11 @@ impl NodeEntry {
     /// Whether the engine knows the node.
     pub(super) fn is_known(&self) -> bool {
         self.told.is_some()
+    }
+
+    /// What a pod costs an hour there.
+    pub(super) fn hourly(&self, pod: &slim::Pod) -> MicroDollars {
+        self.told.as_ref().map(|view| translate::hourly(view, pod)).unwrap_or_default()
     }
 
     /// Whether the node exists in the cluster.

@@ -3,33 +3,7 @@
 use agentaflow_api::link::GpuGrant;
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::mig::Geometry;
-use agentaflow_engine::{GpuAsk, GpuModel, MicroDollars, Part, Price, Request};
-
-/// What a GPU an hour costs when nobody says, in micro-dollars: the order of magnitude of on-demand clouds,
-/// not a quote of any. Operators set their own prices; a node that uses these says `catalogue`.
-const CATALOGUE: [(&str, u64); 14] = [
-    ("B200", 6_500_000),
-    ("H200", 4_000_000),
-    ("H100", 3_500_000),
-    ("GH200", 3_000_000),
-    ("A100", 2_000_000),
-    ("L40S", 1_200_000),
-    ("L40", 1_000_000),
-    ("A40", 800_000),
-    ("A30", 700_000),
-    ("A10G", 750_000),
-    ("A10", 700_000),
-    ("L4", 600_000),
-    ("V100", 1_500_000),
-    ("T4", 350_000),
-];
-
-/// The price of a GPU of this model, if the catalogue knows it.
-pub(crate) fn catalogue(model: &str) -> Option<MicroDollars> {
-    let model = GpuModel::from(model);
-    let known = CATALOGUE.iter().find(|(name, _)| model.serves(&GpuModel::from(*name)));
-    known.map(|(_, price)| MicroDollars(*price))
-}
+use agentaflow_engine::{GpuAsk, MicroDollars, Part, Price, Request};
 
 /// What was allocated: thousandths of GPUs, thousandths of cores, MiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,13 +151,6 @@ mod tests {
     fn the_largest_job_imaginable_does_not_overflow() {
         let all = Allocation { gpu_milli: 1 << 40, cpu_milli: 1 << 40, memory: 1 << 46 };
         assert!(cost(all, PRICE, u64::from(u32::MAX) * 1000) > 0);
-    }
-
-    #[test]
-    fn the_catalogue_knows_models_by_their_words() {
-        assert_eq!(catalogue("NVIDIA A100-SXM4-40GB"), Some(MicroDollars(2_000_000)));
-        assert_eq!(catalogue("NVIDIA A10"), Some(MicroDollars(700_000)));
-        assert_eq!(catalogue("RTX 4090"), None);
     }
 
     #[test]

@@ -10,7 +10,6 @@ use agentaflow_engine::{Event, ForeignId, GpuHealth, GpuId, MicroDollars, NodeId
 
 use super::describe::{describe, engine_node, gpu_id};
 use super::handle::NodeRef;
-use super::money;
 use super::state::{LiveNode, State, Told};
 use crate::auth;
 use crate::refusal::Refusal;
@@ -139,7 +138,7 @@ impl State {
             let first = given.gpu_instances.first()?;
             first.gpu_type.clone().or_else(|| first.gpu_name.clone())
         });
-        let known = model.as_deref().and_then(money::catalogue);
+        let known = model.as_deref().and_then(agentaflow_engine::list_price);
         let fallback = self.settings.default_price;
         let source = match (given.price_per_gpu_hour, known) {
             (Some(_), _) => "node",

@@ -194,6 +194,7 @@ impl State {
             assigned_gpu_id: (placed && !gpus.is_empty()).then(|| gpus.join(",")),
             k8s_pod_name: None,
             k8s_job_name: None,
+            k8s_namespace: None,
             gpu_memory_used: state.usage.gpu_memory,
             cpu_cores_used: state.usage.cpu_cores,
             memory_used: state.usage.memory,
@@ -214,6 +215,7 @@ impl State {
             simulated,
             tasks: if placed { tasks } else { Vec::new() },
             wait_reason: state.wait_reason.filter(|_| state.status == JobStatus::Pending),
+            price_per_hour: None,
             spec: row.spec,
         }
     }

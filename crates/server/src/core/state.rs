@@ -167,6 +167,7 @@ impl State {
             kind: kind.to_owned(),
             message: message.into(),
             job_id: about.job,
+            job: None,
             node_id: about.node.map(str::to_owned),
             user_id: about.user,
             data: about.data,

@@ -120,6 +120,7 @@ pub(super) fn event_row(row: &impl Cells) -> Result<Event, Cause> {
         kind: row.text(2)?,
         message: row.text(3)?,
         job_id: row.maybe_int(4)?,
+        job: None,
         node_id: row.maybe_text(5)?,
         user_id: row.maybe_int(6)?,
         data: row.json(7)?,

@@ -1,5 +1,6 @@
 //! Sends objects to the cluster: server-side apply under one name, all or none.
 
+use agentaflow_kube::client::Failure;
 use agentaflow_kube::names::FIELD_MANAGER;
 use anyhow::{Context as _, Result};
 use kube::api::{Patch, PatchParams};
@@ -51,7 +52,7 @@ async fn api(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
     let (group, version) = version.split_once('/').unwrap_or(("", &version));
     let kind = GroupVersionKind::gvk(group, version, &text(&object["kind"]));
     let found = pinned_kind(client, &kind).await;
-    let (resource, capabilities) = found.with_context(|| {
+    let (resource, capabilities) = found.map_err(Failure::from).with_context(|| {
         format!(
             "cannot find the kind {} of {}: is what defines it installed?",
             kind.kind,
@@ -74,5 +75,8 @@ async fn patch(api: &Api<DynamicObject>, object: &Value, how: How) -> Result<()>
     parameters.force = how.force;
     let own = object["metadata"]["name"].as_str().unwrap_or_default();
     let answer = api.patch(own, &parameters, &Patch::Apply(object)).await;
-    answer.map(drop).with_context(|| format!("cannot apply {}", name(object)))
+    answer
+        .map_err(Failure::from)
+        .map(drop)
+        .with_context(|| format!("cannot apply {}", name(object)))
 }

@@ -11,7 +11,7 @@ use agentaflow_api::job::{Job, JobStatus};
 use anyhow::{Context as _, Result};
 
 use super::OWN_FAILURE;
-use super::submit::hand_in;
+use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
 use crate::failure;
 use crate::job_args::JobArgs;
@@ -57,12 +57,13 @@ enum Watched {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let job = args.job.job()?;
+    let work = args.job.work()?;
     let client = args.connect.client()?;
+    let backend = Backend::Server(client.clone());
     block_on(async {
         // From here on a signal is ours to answer: a job that was handed in must not be forgotten.
         let mut signals = interrupt::Signals::new()?;
-        let job = hand_in(&client, &job).await.context("cannot hand in the job")?;
+        let job = backend.submit(&work).await.context("cannot hand in the job")?;
         if args.detach {
             output::print(&format!("{}\n", job.id))?;
             return Ok(ExitCode::SUCCESS);

@@ -43,7 +43,9 @@ fn the_plan_comes_first_and_the_kubelets_choice_replaces_it() {
     cluster.outlook.planned.clear();
     cluster.bind("train-0", "node-a");
     annotate(&mut cluster, "train-0", names::POD_ASSIGNED_GPU, "node-a/GPU-0,node-a/GPU-1");
+    annotate(&mut cluster, "train-0", names::POD_PRICE, "4.50");
     assert_eq!(assigned(&mut cluster), plan);
+    assert_eq!(cluster.workload.status.price_per_hour.as_deref(), Some("4.50"));
     allocate(&mut cluster, "train-0", "nvidia.com/gpu", &["GPU-2", "GPU-3"]);
     let real = ("True/Confirmed".to_owned(), place("node-a"), place("node-a/GPU-2,node-a/GPU-3"));
     assert_eq!(assigned(&mut cluster), real);

@@ -23,12 +23,14 @@ fn a_pod_is_bound_runs_and_makes_room_for_the_next() {
 #[test]
 fn what_is_known_of_the_binding_travels_with_it() {
     let mut play = Play::new();
-    play.put(Kind::Node, node("n", 2));
+    let price = json!({names::NODE_PRICE: "1.25"});
+    play.put(Kind::Node, with(node("n", 2), "metadata|annotations", price));
     play.put(Kind::Pod, pod("a", 2));
     play.settle();
     let bound = &play.server.objects[&(Kind::Pod, Key::new("ns", "a"))]["metadata"];
     assert_eq!(bound["annotations"][names::POD_ASSIGNED_NODE], "n");
     assert_eq!(bound["annotations"][names::POD_ASSIGNED_GPU], "n/0,n/1");
+    assert_eq!(bound["annotations"][names::POD_PRICE], "2.50");
     assert_eq!(bound["labels"][names::POD_MANAGED], "true");
 }
 

@@ -1,0 +1,168 @@
+//! Who answers: a server of ours, or a Kubernetes cluster. Commands ask here and do not care which.
+
+mod cluster;
+mod server;
+mod work;
+
+use agentaflow_api::client::Client;
+use agentaflow_api::client::user::{JobQuery, LogQuery};
+use agentaflow_api::event::Event;
+use agentaflow_api::explain::Explanation;
+use agentaflow_api::job::Job;
+use agentaflow_api::node::Node;
+use agentaflow_api::queue::{Queue, QueueSpec};
+use agentaflow_kube::client::Cluster;
+use anyhow::Result;
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+
+pub(crate) use work::Work;
+
+/// Pieces of output as they come.
+pub(crate) type Output = BoxStream<'static, Result<Bytes>>;
+
+/// Events as they happen.
+pub(crate) type Happenings = BoxStream<'static, Result<Event>>;
+
+/// Who answers.
+#[derive(Clone, Debug)]
+pub(crate) enum Backend {
+    /// A server of ours.
+    Server(Client),
+    /// A Kubernetes cluster.
+    Cluster(Cluster),
+}
+
+impl Backend {
+    /// Where it is, for people.
+    pub(crate) fn place(&self) -> String {
+        match self {
+            Self::Server(client) => client.base().as_str().trim_end_matches('/').to_owned(),
+            Self::Cluster(cluster) => format!("Kubernetes, namespace {}", cluster.namespace),
+        }
+    }
+
+    /// Jobs, newest first.
+    pub(crate) async fn jobs(&self, query: &JobQuery) -> Result<Vec<Job>> {
+        match self {
+            Self::Server(client) => Ok(client.jobs(query).await?),
+            Self::Cluster(cluster) => cluster::jobs(cluster, query).await,
+        }
+    }
+
+    /// One job.
+    pub(crate) async fn job(&self, name: &str) -> Result<Job> {
+        match self {
+            Self::Server(client) => server::job(client, name).await,
+            Self::Cluster(cluster) => Ok(cluster.job(name).await?),
+        }
+    }
+
+    /// Hands in work.
+    pub(crate) async fn submit(&self, work: &Work) -> Result<Job> {
+        match self {
+            Self::Server(client) => server::submit(client, work).await,
+            Self::Cluster(cluster) => Ok(cluster.create(&work.object()?, false).await?),
+        }
+    }
+
+    /// Says whether work would be taken, and what it would become.
+    pub(crate) async fn try_out(&self, work: &Work) -> Result<Explanation> {
+        match self {
+            Self::Server(client) => Ok(client.what_if(&work.job()?).await?),
+            Self::Cluster(cluster) => Ok(cluster.what_if(&work.object()?).await?),
+        }
+    }
+
+    /// Stops a job.
+    pub(crate) async fn cancel(&self, name: &str) -> Result<Job> {
+        match self {
+            Self::Server(client) => Ok(client.cancel(server::number(client, name).await?).await?),
+            Self::Cluster(cluster) => Ok(cluster.cancel(name).await?),
+        }
+    }
+
+    /// Why a job waits, or what became of it.
+    pub(crate) async fn explain(&self, name: &str) -> Result<Explanation> {
+        match self {
+            Self::Server(client) => Ok(client.explain(server::number(client, name).await?).await?),
+            Self::Cluster(cluster) => Ok(cluster.explain(name).await?),
+        }
+    }
+
+    /// What a task of a job wrote. A stream that is followed may end before the job does.
+    pub(crate) async fn logs(&self, name: &str, query: &LogQuery) -> Result<Output> {
+        match self {
+            Self::Server(client) => server::logs(client, name, query).await,
+            Self::Cluster(cluster) => cluster::logs(cluster, name, query).await,
+        }
+    }
+
+    /// What happened to a job, oldest first.
+    pub(crate) async fn events(&self, name: &str) -> Result<Vec<Event>> {
+        match self {
+            Self::Server(client) => server::events(client, name).await,
+            Self::Cluster(cluster) => Ok(cluster.events(Some(name)).await?),
+        }
+    }
+
+    /// What happens from now on, or since an event: to one job, or to all.
+    pub(crate) async fn happenings(
+        &self,
+        name: Option<&str>,
+        after: Option<i64>,
+    ) -> Result<Happenings> {
+        match self {
+            Self::Server(client) => server::happenings(client, name, after).await,
+            Self::Cluster(cluster) => cluster::happenings(cluster, name).await,
+        }
+    }
+
+    /// Nodes.
+    pub(crate) async fn nodes(&self) -> Result<Vec<Node>> {
+        match self {
+            Self::Server(client) => Ok(client.nodes().await?),
+            Self::Cluster(cluster) => Ok(cluster.nodes().await?),
+        }
+    }
+
+    /// Queues.
+    pub(crate) async fn queues(&self) -> Result<Vec<Queue>> {
+        match self {
+            Self::Server(client) => Ok(client.queues().await?),
+            Self::Cluster(cluster) => Ok(cluster.queues().await?),
+        }
+    }
+
+    /// Makes or changes a queue.
+    pub(crate) async fn set_queue(&self, queue: &QueueSpec) -> Result<Queue> {
+        match self {
+            Self::Server(client) => server::set_queue(client, queue).await,
+            Self::Cluster(cluster) => Ok(cluster.set_queue(queue).await?),
+        }
+    }
+
+    /// Removes a queue.
+    pub(crate) async fn delete_queue(&self, name: &str) -> Result<()> {
+        match self {
+            Self::Server(client) => server::delete_queue(client, name).await,
+            Self::Cluster(cluster) => Ok(cluster.delete_queue(name).await?),
+        }
+    }
+
+    /// The strategy in force.
+    pub(crate) async fn strategy(&self) -> Result<String> {
+        match self {
+            Self::Server(client) => server::strategy(client).await,
+            Self::Cluster(cluster) => Ok(cluster.strategy().await?),
+        }
+    }
+
+    /// Changes the strategy for what is placed from now on.
+    pub(crate) async fn set_strategy(&self, name: &str) -> Result<()> {
+        match self {
+            Self::Server(client) => server::set_strategy(client, name).await,
+            Self::Cluster(cluster) => Ok(cluster.set_strategy(name).await?),
+        }
+    }
+}

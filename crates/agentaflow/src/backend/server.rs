@@ -1,0 +1,117 @@
+//! Questions to a server of ours that need a word more than the call itself.
+
+use agentaflow_api::client::user::{JobQuery, LogQuery};
+use agentaflow_api::client::{Client, ClientError, segment};
+use agentaflow_api::event::Event;
+use agentaflow_api::job::Job;
+use agentaflow_api::queue::{Queue, QueueSpec};
+use anyhow::Result;
+use futures_util::StreamExt as _;
+use serde::{Deserialize, Serialize};
+
+use super::{Happenings, Output, Work};
+use crate::failure::NotThere;
+
+/// Jobs that are looked through for a name.
+const LOOKED_THROUGH: u64 = 1000;
+
+/// The number of a job that is named by its number, or by its name: the newest of that name.
+pub(super) async fn number(client: &Client, name: &str) -> Result<i64> {
+    match name.parse() {
+        Ok(id) => Ok(id),
+        Err(_) => Ok(job(client, name).await?.id),
+    }
+}
+
+pub(super) async fn job(client: &Client, name: &str) -> Result<Job> {
+    if let Ok(id) = name.parse() {
+        return Ok(client.job(id).await?);
+    }
+    let query = JobQuery { limit: Some(LOOKED_THROUGH), ..JobQuery::default() };
+    let jobs = client.jobs(&query).await?;
+    let named = |job: &&Job| job.spec.job_name.as_deref() == Some(name);
+    let newest = jobs.iter().filter(named).max_by_key(|job| job.id).cloned();
+    newest.ok_or_else(|| NotThere(format!("there is no job `{name}`")).into())
+}
+
+/// Hands in a job, once more if the answer got lost: the key keeps it from becoming two.
+pub(super) async fn submit(client: &Client, work: &Work) -> Result<Job> {
+    let (job, key) = (work.job()?, key());
+    match client.submit(&job, Some(&key)).await {
+        Err(ClientError::Unreachable { .. }) => Ok(client.submit(&job, Some(&key)).await?),
+        answer => Ok(answer?),
+    }
+}
+
+pub(super) async fn logs(client: &Client, name: &str, query: &LogQuery) -> Result<Output> {
+    let id = number(client, name).await?;
+    let bytes = client.logs(id, query).await?;
+    let pieces = futures_util::stream::try_unfold(bytes, |mut bytes| async move {
+        Ok(bytes.next().await?.map(|piece| (piece, bytes)))
+    });
+    Ok(pieces.boxed())
+}
+
+pub(super) async fn events(client: &Client, name: &str) -> Result<Vec<Event>> {
+    let id = number(client, name).await?;
+    let mut events: Vec<Event> = Vec::new();
+    loop {
+        let page = client.job_events(id, events.last().map_or(0, |event| event.seq)).await?;
+        if page.is_empty() {
+            return Ok(events);
+        }
+        events.extend(page);
+    }
+}
+
+pub(super) async fn happenings(
+    client: &Client,
+    name: Option<&str>,
+    after: Option<i64>,
+) -> Result<Happenings> {
+    let id = match name {
+        Some(name) => Some(number(client, name).await?),
+        None => None,
+    };
+    let events = client.events(after, id).await?;
+    let events = futures_util::stream::try_unfold(events, |mut events| async move {
+        Ok(events.next().await?.map(|event| (event, events)))
+    });
+    let meant = move |event: &Result<Event>| match event {
+        Ok(event) => id.is_none() || event.job_id == id,
+        Err(_) => true,
+    };
+    Ok(events.filter(move |event| std::future::ready(meant(event))).boxed())
+}
+
+pub(super) async fn set_queue(client: &Client, queue: &QueueSpec) -> Result<Queue> {
+    Ok(client.put(&format!("/queues/{}", segment(&queue.name))).body(queue).json().await?)
+}
+
+pub(super) async fn delete_queue(client: &Client, name: &str) -> Result<()> {
+    Ok(client.delete(&format!("/queues/{}", segment(name))).nothing().await?)
+}
+
+/// The strategy as the API tells it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Chosen {
+    strategy: String,
+}
+
+pub(super) async fn strategy(client: &Client) -> Result<String> {
+    Ok(client.get("/strategy").json::<Chosen>().await?.strategy)
+}
+
+pub(super) async fn set_strategy(client: &Client, name: &str) -> Result<()> {
+    let chosen = Chosen { strategy: name.to_owned() };
+    client.put("/strategy").body(&chosen).json::<Chosen>().await?;
+    Ok(())
+}
+
+/// A key that nobody else has. It is no secret.
+fn key() -> String {
+    use std::hash::{BuildHasher as _, RandomState};
+    let now = agentaflow_api::Stamp::now().0;
+    let random = || RandomState::new().hash_one(now);
+    format!("cli-{:016x}{:016x}", random(), random())
+}
