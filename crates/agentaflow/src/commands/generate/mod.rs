@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use agentaflow_manifest::build::{self, BuildError, Made, Recipe};
 use agentaflow_manifest::catalogue::{BUILT_IN, Catalogue};
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 
 use self::apply::How;
 use super::kubernetes;
@@ -142,9 +142,7 @@ fn send(made: &Made, out: &Out) -> Result<()> {
     let applied = block_on(async {
         let client = kubernetes::client(out.kubeconfig.as_deref()).await?;
         apply::apply(&client, &made.objects, how).await
-    });
-    let applied = applied
-        .map_err(|error| anyhow!(error).context("nothing is applied unless all is accepted"))?;
+    })?;
     let end = if out.dry_run { "would be applied" } else { "applied" };
     output::print(&applied.iter().map(|name| format!("{name} {end}\n")).collect::<String>())
 }
