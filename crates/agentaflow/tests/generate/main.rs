@@ -161,6 +161,6 @@ fn a_generated_workload_is_one_that_our_scheduler_reads() {
     assert_eq!((spec.priority, spec.gang_size, spec.retries), (7, 2, 1));
     assert_eq!(spec.estimated_duration.as_deref(), Some("1h30m"));
     assert_eq!(spec.scheduling_strategy.as_deref(), Some("best_fit"));
-    assert_eq!((spec.gpu_requirements.gpu_count, spec.gpu_memory_required), (2, 40_000));
+    assert_eq!((spec.gpu_requirements.gpu_count, spec.gpu_memory_required), (2, 36_000));
     assert_eq!(spec.pod_template.value()["spec"]["restartPolicy"], "Never");
 }

@@ -90,11 +90,12 @@ impl PodShape {
     /// The preset of the model for each GPU, cut to what the pod's share of the machine is.
     fn preset(&self, gpus: u32, placed: &Placed) -> Preset {
         let (cores, gib) = placed.gpu.map_or((8, 16), crate::cloud::Gpu::preset);
-        let times = if self.mig.is_some() { 1 } else { u64::from(gpus) };
+        let whole = if self.mig.is_some() { 1 } else { gpus };
+        let times = u64::from(whole);
         let (cpu, mib) = (u64::from(cores) * 1000 * times, (u64::from(gib) << 10) * times);
         let (mut cpu, mut memory) = (Sizes::half_of(cpu), Sizes::half_of(mib));
         if let Some(instance) = &placed.instance {
-            let (cpu_share, memory_share) = share(instance, gpus);
+            let (cpu_share, memory_share) = share(instance, whole);
             cpu.cut(u64::from(instance.vcpus) * 1000, cpu_share, 100);
             memory.cut(u64::from(instance.memory_gib) << 10, memory_share, 256);
         }

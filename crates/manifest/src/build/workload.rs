@@ -121,8 +121,8 @@ impl Workload {
         let shaped = self.pod.shape(self.pod.name.as_deref(), &self.placement, role, catalogue)?;
         let duration = self.duration.as_deref();
         let duration = duration.map(|text| values::seconds("duration", text)).transpose()?;
-        // A model is nominally so large and reports a little less.
-        let of_model = shaped.placed.gpu.map(|gpu| u64::from(gpu.memory_gib) * 1000);
+        // Devices report up to a tenth less than the size in their name: 15360 MiB of a T4's 16 GB.
+        let of_model = shaped.placed.gpu.map(|gpu| u64::from(gpu.memory_gib) * 900);
         let memory = self.gpu_memory.or(of_model.filter(|_| self.pod.mig.is_none())).unwrap_or(0);
         let profile = self.pod.mig.as_deref().and_then(agentaflow_engine::mig::known_profile);
         let spec = Spec {
