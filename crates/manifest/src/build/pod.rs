@@ -283,6 +283,10 @@ impl PodShape {
         if let Some(instance) = &placed.instance {
             notes.push(instance.describe(spot));
         }
+        if spot && self.workspace.is_none() && self.mount.is_empty() {
+            let why = "the cloud may take the node back at any time";
+            notes.push(format!("{why}: mount a claim for checkpoints, such as --workspace CLAIM"));
+        }
         if let Some(profile) = &self.mig {
             let resource = self.resource()?;
             let share = mig::explain(profile).unwrap_or_default();

@@ -91,6 +91,18 @@ fn the_machine_is_named_with_its_price_and_the_day_of_the_price() {
 }
 
 #[test]
+fn who_runs_on_spot_nodes_is_reminded_of_checkpoints() {
+    let reminded = |flags: &str| {
+        let made = make(&format!("pod --name p --image i:1 {flags}"));
+        made.notes.iter().any(|note| note.contains("mount a claim for checkpoints"))
+    };
+    assert!(reminded("--spot"));
+    assert!(!reminded("--spot --workspace"));
+    assert!(!reminded("--spot --mount ckpt:/checkpoints"));
+    assert!(!reminded(""));
+}
+
+#[test]
 fn requests_fit_the_machine_beside_what_the_system_keeps() {
     // The preset asks for 4 cores and 8 GiB; the smallest machine with a T4 has 4 cores in all.
     let small = pod("--cloud eks --gpu t4");
