@@ -77,7 +77,7 @@ pub struct Hpa {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Keda {
-    /// Address of Prometheus [default: http://prometheus.monitoring.svc:9090]
+    /// Address of Prometheus [default: prometheus.monitoring.svc, port 9090]
     #[arg(long, value_name = "URL")]
     pub prometheus: Option<String>,
     /// Query whose result is divided by the value [default: utilisation of the pods' GPUs]
