@@ -44,7 +44,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Subcommand)]
 enum What {
     #[command(flatten)]
-    Recipe(Recipe),
+    Recipe(Box<Recipe>),
     /// Print the instance types and prices that are built in, as a file for --catalogue
     Catalogue,
 }
@@ -99,7 +99,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if out.apply && out.output_file.is_some() {
         return Err(usage("--apply and --output-file: choose one"));
     }
-    let made = make(recipe, &out)?;
+    let made = make(*recipe, &out)?;
     for note in &made.notes {
         eprintln!("note: {note}");
     }
@@ -144,7 +144,8 @@ fn send(made: &Made, out: &Out) -> Result<()> {
         apply::apply(&client, &made.objects, how).await
     })?;
     let end = if out.dry_run { "would be applied" } else { "applied" };
-    output::print(&applied.iter().map(|name| format!("{name} {end}\n")).collect::<String>())
+    let lines: Vec<_> = applied.iter().map(|name| format!("{name} {end}\n")).collect();
+    output::print(&lines.concat())
 }
 
 impl Out {
