@@ -35,6 +35,8 @@ pub(crate) fn arguments(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
         }
         None | Some("scheduler") => "scheduler",
         Some("monitor") => "monitor",
+        // Needs no cluster.
+        Some("cli") if rest.iter().any(|word| word == "generate-template") => "",
         Some("cli") => {
             return Err(
                 "--mode=cli does not speak to Kubernetes yet: use `kubectl get gpuworkloads`, \
@@ -73,6 +75,10 @@ mod tests {
                 Ok("agentaflow scheduler --strategy best_fit"),
             ),
             ("k8s-gpu-scheduler --version", Ok("agentaflow --version")),
+            (
+                "./k8s-gpu-scheduler --mode=cli generate-template my-workload.yaml",
+                Ok("agentaflow generate-template my-workload.yaml"),
+            ),
             ("agentaflow --mode=scheduler", Ok("agentaflow scheduler")),
             ("k8s-gpu-scheduler --mode=other", Err("there is no mode `other`")),
             (

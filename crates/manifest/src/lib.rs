@@ -6,3 +6,7 @@
 pub mod detect;
 pub mod lint;
 pub mod yaml;
+pub mod build;
+pub mod catalogue;
+pub mod cloud;
+pub mod mig;

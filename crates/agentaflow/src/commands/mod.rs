@@ -13,6 +13,7 @@ mod events;
 mod explain;
 mod fleet;
 mod get;
+mod generate;
 mod guardian;
 mod health;
 mod kubernetes;
@@ -98,6 +99,9 @@ pub(crate) enum Command {
     Version(version::Args),
     #[command(hide = true)]
     Reference(completion::ReferenceArgs),
+    Generate(Box<generate::Args>),
+    #[command(name = "generate-template")]
+    GenerateTemplate(generate::TemplateArgs),
     #[command(hide = true)]
     Guardian(guardian::Args),
     #[command(hide = true)]
@@ -152,6 +156,8 @@ impl Command {
             Self::Man(args) => completion::man(&args),
             Self::Version(args) => version::run(&args),
             Self::Reference(args) => completion::reference(&args),
+            Self::Generate(args) => generate::run(*args),
+            Self::GenerateTemplate(args) => generate::run_template(&args),
             Self::Guardian(args) => guardian::run(&args),
             Self::Openapi(args) => openapi::run(&args),
         };

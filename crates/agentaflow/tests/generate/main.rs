@@ -1,0 +1,166 @@
+//! `agentaflow generate` and `generate-template` as a user meets them: the real binary.
+
+mod kube_generate;
+#[path = "../../../kube/tests/support/mod.rs"]
+mod support;
+
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use agentaflow_kube::crd::GpuWorkload;
+use serde_json::Value;
+
+/// The program as it was built for these tests.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");
+
+fn folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn agentaflow(folder: &Path, line: &str) -> Output {
+    Command::new(PROGRAM).args(line.split_whitespace()).current_dir(folder).output().unwrap()
+}
+
+/// What a command that succeeds prints.
+fn printed(folder: &Path, line: &str) -> String {
+    let output = agentaflow(folder, line);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{line}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Exit code and message of a command that does not.
+fn failure(folder: &Path, line: &str) -> (i32, String) {
+    let output = agentaflow(folder, line);
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "", "{line}");
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_manifest_goes_to_stdout_and_what_to_know_to_stderr() {
+    let folder = folder("generate-stdout");
+    let line = "generate job --task-id ml_task_123 --image train:v1 --cloud eks --gpu a100 --gpus 8 -- python train.py";
+    let output = agentaflow(&folder, line);
+    let manifest: Value = serde_saphyr::from_str(str::from_utf8(&output.stdout).unwrap()).unwrap();
+    assert_eq!(manifest["metadata"]["name"], "gpu-job-ml-task-123");
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert!(notes.starts_with("note: p4d.24xlarge: 8 × A100 40 GB"), "{notes}");
+    assert_eq!(
+        printed(&folder, &format!("generate -o name {}", &line[9..])),
+        "job.batch/gpu-job-ml-task-123\n"
+    );
+    let json: Value =
+        serde_json::from_str(&printed(&folder, "generate pvc --name c -o json")).unwrap();
+    assert_eq!(json["kind"], "PersistentVolumeClaim");
+}
+
+#[test]
+fn a_file_is_not_overwritten_by_accident() {
+    let folder = folder("generate-file");
+    let line = "generate pvc --name one --output-file claim.yaml";
+    assert_eq!(printed(&folder, line), "");
+    let (code, said) = failure(&folder, &line.replace("one", "two"));
+    assert_eq!(code, 2);
+    assert!(said.contains("`claim.yaml` is there already: --force overwrites it"), "{said}");
+    let text = || std::fs::read_to_string(folder.join("claim.yaml")).unwrap();
+    assert!(text().contains("name: one"));
+    printed(&folder, &line.replace("one", "two --force"));
+    assert!(text().contains("name: two"));
+}
+
+#[test]
+fn a_recipe_comes_from_a_file_or_from_stdin() {
+    let folder = folder("generate-from");
+    std::fs::write(folder.join("job.yaml"), "{name: train, image: train:v1, gpus: 2}").unwrap();
+    let text = printed(&folder, "generate job --from job.yaml --gpu v100 -o name");
+    assert_eq!(text, "job.batch/train\n");
+    let mut command = Command::new(PROGRAM);
+    command.args(["generate", "pod", "--from", "-", "-o", "name"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"{name: piped, image: train:v1}").unwrap();
+    assert_eq!(child.wait_with_output().unwrap().stdout, b"pod/piped\n");
+}
+
+#[test]
+fn prices_of_ones_own_go_before_the_built_in_ones() {
+    let folder = folder("generate-catalogue");
+    let own = "as-of: 2026-01-31\ninstances:\n\
+               - {cloud: eks, name: own.large, gpu: a100, gpus: 8, vcpus: 96, memory-gib: 1152, on-demand: 9}\n";
+    std::fs::write(folder.join("own.yaml"), own).unwrap();
+    let text = printed(
+        &folder,
+        "generate pod --name p --image i:1 --cloud eks --gpu a100 --gpus 8 --catalogue own.yaml",
+    );
+    assert!(text.contains("node.kubernetes.io/instance-type: own.large"), "{text}");
+    printed(&folder, "generate catalogue --output-file built-in.yaml");
+    printed(&folder, "generate pod --name p --image i:1 --catalogue built-in.yaml");
+}
+
+#[test]
+fn what_cannot_be_meant_is_said_in_one_line() {
+    let folder = folder("generate-refusals");
+    std::fs::write(folder.join("wrong.yaml"), "{name: train, colour: red}").unwrap();
+    std::fs::write(folder.join("prices.yaml"), "instances: 7").unwrap();
+    for (line, code, words) in [
+        ("generate job --name train", 2, "error: --image: say which image to run"),
+        (
+            "generate pod --name p --image i:1 --gpus 0",
+            2,
+            "error: --gpus: 0 is not between 1 and 64",
+        ),
+        ("generate pod --name p --image i:1 --dry-run", 2, "error: --dry-run goes with --apply"),
+        (
+            "generate pod --name p --image i:1 --apply --output-file x",
+            2,
+            "error: --apply and --output-file",
+        ),
+        ("generate pod --from wrong.yaml", 1, "`wrong.yaml` is no such recipe"),
+        ("generate pod --from absent.yaml", 1, "cannot read `absent.yaml`: there is no such file"),
+        (
+            "generate pod --name p --image i:1 --catalogue prices.yaml",
+            1,
+            "the catalogue `prices.yaml`",
+        ),
+        (
+            "generate mig-config --gpu a100 --slices 3g.20gb=3",
+            2,
+            "the nearest that it can is 2 × 3g.20gb",
+        ),
+        ("generate everything", 2, "unrecognized subcommand 'everything'"),
+    ] {
+        let (found, said) = failure(&folder, line);
+        assert_eq!(found, code, "{line}: {said}");
+        assert!(said.contains(words), "{line}: {said}");
+    }
+}
+
+#[test]
+fn a_template_is_a_commented_workload_under_both_names_of_the_command() {
+    let folder = folder("generate-template");
+    assert_eq!(printed(&folder, "generate-template my-workload.yaml"), "");
+    let text = std::fs::read_to_string(folder.join("my-workload.yaml")).unwrap();
+    assert!(text.contains("# "), "{text}");
+    let workload: GpuWorkload = serde_saphyr::from_str(&text).unwrap();
+    assert_eq!(workload.metadata.name.as_deref(), Some("my-training-job"));
+    let (code, said) = failure(&folder, "generate-template my-workload.yaml");
+    assert_eq!((code, said.contains("--force overwrites it")), (2, true), "{said}");
+    assert_eq!(printed(&folder, "--mode=cli generate-template -"), text);
+}
+
+#[test]
+fn a_generated_workload_is_one_that_our_scheduler_reads() {
+    let folder = folder("generate-workload");
+    let line = "generate workload --name train --image train:v1 --gpu a100 --gpus 2 --strategy best_fit --duration 90m \
+                --gang 2 --retries 1 --queue research --priority 7";
+    let workload: GpuWorkload = serde_saphyr::from_str(&printed(&folder, line)).unwrap();
+    let spec = workload.spec;
+    assert_eq!((spec.priority, spec.gang_size, spec.retries), (7, 2, 1));
+    assert_eq!(spec.estimated_duration.as_deref(), Some("1h30m"));
+    assert_eq!(spec.scheduling_strategy.as_deref(), Some("best_fit"));
+    assert_eq!((spec.gpu_requirements.gpu_count, spec.gpu_memory_required), (2, 36_000));
+    assert_eq!(spec.pod_template.value()["spec"]["restartPolicy"], "Never");
+}

@@ -1,0 +1,104 @@
+//! Builds every object: from flags, from a small YAML file with the same names, or from Rust.
+//!
+//! A recipe is a plain struct, such as [`Job`] or [`TimeSlicing`], in which everything may be left out that has a good
+//! default. What has pods shares [`PodShape`] (what runs) and [`Placement`] (where). A recipe makes typed objects of
+//! `k8s-openapi`; nothing is pasted together from text.
+//!
+//! ```
+//! use agentaflow_manifest::build::{Job, Placement, PodShape};
+//! use agentaflow_manifest::catalogue::Catalogue;
+//!
+//! let job = Job {
+//!     pod: PodShape { name: Some("train".into()), image: Some("train:v1".into()), gpus: Some(8), ..Default::default() },
+//!     placement: Placement { gpu: Some("a100".into()), ..Default::default() },
+//!     ..Default::default()
+//! };
+//! let job = job.object(&Catalogue::built_in()?)?;
+//! assert_eq!(job.metadata.name.as_deref(), Some("train"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#![expect(
+    clippy::doc_markdown,
+    reason = "comments on recipes are the help text of their flags, which has no markup"
+)]
+
+mod claim;
+mod job;
+mod names;
+mod nodepool;
+mod placement;
+mod pod;
+mod quantity;
+mod recipe;
+mod resources;
+mod scaler;
+mod scaling;
+mod serving;
+mod sharing;
+mod text;
+mod values;
+mod volumes;
+mod workload;
+
+use serde::Serialize;
+use serde_json::Value;
+
+pub use claim::{AccessMode, Claim};
+pub use job::{GpuJob, GpuJobAsk, Job, RestartPolicy, create_gpu_job};
+pub use names::{is_label_key, is_label_value, is_name, job_name};
+pub use nodepool::NodePool;
+pub use placement::Placement;
+pub use pod::{Pod, PodShape};
+pub use quantity::Amount;
+pub use recipe::{Recipe, RecipeError};
+pub use scaler::Scaler;
+pub use scaling::{Hpa, Keda};
+pub use serving::{Deployment, ModelServer};
+pub use sharing::{MigConfig, TimeSlicing};
+pub use text::{json, yaml};
+pub use values::{Mount, Pair};
+pub use workload::{Strategy, Workload};
+
+/// Objects that were built, and what their maker should know.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Made {
+    /// The objects, in the order in which to create them.
+    pub objects: Vec<Value>,
+    /// Sentences about choices that were made and what follows from them.
+    pub notes: Vec<String>,
+}
+
+/// Why nothing was built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// A flag, or a field of the same name, cannot be meant.
+    #[error("--{flag}: {why}")]
+    Refused {
+        /// Which.
+        flag: &'static str,
+        /// What is wrong, and what to write instead.
+        why: String,
+    },
+    /// An object could not be written down.
+    #[error("cannot write the object")]
+    Write(#[from] serde_json::Error),
+    /// A file inside of an object could not be written down.
+    #[error("cannot write the configuration: {0}")]
+    Yaml(String),
+}
+
+impl Made {
+    fn of<T: Serialize>(object: &T, notes: Vec<String>) -> Result<Self, BuildError> {
+        Ok(Self { objects: vec![serde_json::to_value(object)?], notes })
+    }
+
+    fn push<T: Serialize>(&mut self, object: &T) -> Result<(), BuildError> {
+        self.objects.push(serde_json::to_value(object)?);
+        Ok(())
+    }
+}
+
+fn refuse<T>(flag: &'static str, why: impl Into<String>) -> Result<T, BuildError> {
+    Err(BuildError::Refused { flag, why: why.into() })
+}

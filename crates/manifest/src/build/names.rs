@@ -1,0 +1,151 @@
+//! Names as Kubernetes takes them.
+
+use super::{BuildError, refuse};
+
+/// The longest name that is also a label's value and a host's name.
+const MAX: usize = 63;
+
+/// Whether a name may be an object's: a DNS label.
+pub fn is_name(text: &str) -> bool {
+    let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    text.len() <= MAX
+        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+        && ends(text.chars().next())
+        && ends(text.chars().next_back())
+}
+
+/// Whether a label may have this value.
+pub fn is_label_value(text: &str) -> bool {
+    text.is_empty() || (text.len() <= MAX && is_qualified(text))
+}
+
+/// Whether this may be the key of a label or an annotation, or the name of a resource: `name` or `domain/name`.
+pub fn is_label_key(text: &str) -> bool {
+    let (prefix, name) = text.split_once('/').map_or((None, text), |(p, name)| (Some(p), name));
+    let prefix = prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(is_name));
+    prefix && name.len() <= MAX && is_qualified(name)
+}
+
+/// The name that was given, if it is one.
+pub(super) fn name(flag: &'static str, given: Option<&str>) -> Result<String, BuildError> {
+    name_within(flag, given, MAX)
+}
+
+/// The same where something is appended to the name later.
+pub(super) fn name_within(
+    flag: &'static str,
+    given: Option<&str>,
+    most: usize,
+) -> Result<String, BuildError> {
+    match given {
+        None => refuse(flag, "say what it is called, such as `train`"),
+        Some(text) if is_name(text) && text.len() <= most => Ok(text.to_owned()),
+        Some(text) => refuse(
+            flag,
+            format!(
+                "`{}` is no name: write at most {most} of a-z, 0-9 and -, beginning and ending with a letter or digit",
+                short(text)
+            ),
+        ),
+    }
+}
+
+/// The name of a task's job: `ml_task_123` → `gpu-job-ml-task-123`. What no name can hold becomes a dash; where that
+/// or the length loses something by which two tasks could differ, a hash of the whole id keeps them apart.
+pub fn job_name(task_id: &str) -> Result<String, BuildError> {
+    const PREFIX: &str = "gpu-job-";
+    if task_id.trim().is_empty() {
+        return refuse("task-id", "it is empty: give the task's id, such as ml_task_123");
+    }
+    let mut name = String::new();
+    let mut lost = false;
+    for c in task_id.chars() {
+        match c.to_ascii_lowercase() {
+            c @ ('a'..='z' | '0'..='9') => name.push(c),
+            c => {
+                lost |= !matches!(c, '_' | '-' | '.' | ' ' | '/' | ':');
+                if !name.ends_with('-') {
+                    name.push('-');
+                }
+            }
+        }
+    }
+    let name = name.trim_matches('-');
+    if !lost && !name.is_empty() && PREFIX.len() + name.len() <= MAX {
+        return Ok(format!("{PREFIX}{name}"));
+    }
+    let hash = format!("{:08x}", fingerprint(task_id));
+    // All of it is ASCII by now.
+    let room = MAX - PREFIX.len() - hash.len() - 1;
+    let start = name[..name.len().min(room)].trim_end_matches('-');
+    let dash = if start.is_empty() { "" } else { "-" };
+    Ok(format!("{PREFIX}{start}{dash}{hash}"))
+}
+
+/// The beginning of what somebody wrote, for a message.
+pub(super) fn short(text: &str) -> String {
+    text.chars().take(64).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn is_qualified(text: &str) -> bool {
+    let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+        && ends(text.chars().next())
+        && ends(text.chars().next_back())
+}
+
+/// FNV-1a, folded to 32 bits: the same in every release, so that a task's job is found again.
+fn fingerprint(text: &str) -> u32 {
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    (hash ^ (hash >> 32)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_task_id_becomes_a_name() {
+        for (id, name) in [
+            ("ml_task_123", "gpu-job-ml-task-123"),
+            ("ML Task/7", "gpu-job-ml-task-7"),
+            ("__a..b__", "gpu-job-a-b"),
+            ("7", "gpu-job-7"),
+        ] {
+            assert_eq!(job_name(id).unwrap(), name);
+        }
+        assert!(job_name(" \t").unwrap_err().to_string().starts_with("--task-id: "));
+    }
+
+    #[test]
+    fn hostile_ids_become_names_too_and_stay_apart() {
+        let ids = [
+            "日本",
+            "日本語",
+            "ä",
+            "___",
+            "a\u{0}b",
+            "a;b",
+            "💥",
+            &"x".repeat(500),
+            &"x".repeat(501),
+        ];
+        let names: std::collections::BTreeSet<_> =
+            ids.iter().map(|id| job_name(id).unwrap()).collect();
+        assert_eq!(names.len(), ids.len(), "{names:?}");
+        assert!(names.iter().all(|name| is_name(name)), "{names:?}");
+    }
+
+    #[test]
+    fn labels_are_checked_as_the_api_server_does() {
+        for key in ["app", "app.kubernetes.io/name", "A_b.c-d", "nvidia.com/gpu"] {
+            assert!(is_label_key(key), "{key}");
+        }
+        for key in ["", "/a", "a/", "a/b/c", "-a", "a-", "ä", "A.com/x", "a b", &"a".repeat(64)] {
+            assert!(!is_label_key(key), "{key}");
+        }
+        assert!(is_label_value("") && is_label_value("A_1.x") && !is_label_value("a:b"));
+    }
+}

@@ -1,0 +1,203 @@
+//! `NodePool` of Karpenter: GPU nodes that come when they are needed and go when they are empty.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Taint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
+
+use super::names::{self, is_label_value, short};
+use super::placement::model;
+use super::{BuildError, Made, refuse, values};
+use crate::catalogue::Catalogue;
+use crate::cloud::{ACCELERATOR, Cloud, GPU_RESOURCE, GPU_TAINT, Gpu, INSTANCE_TYPE};
+
+/// `generate nodepool`: a pool of GPU nodes for Karpenter, from none up to a limit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct NodePool {
+    /// Name of the pool [default: gpu]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Where Karpenter runs: karpenter (on EKS) or aks [default: karpenter]
+    #[arg(long, value_enum, value_name = "CLOUD")]
+    pub cloud: Option<Cloud>,
+    /// Model of GPU; every machine of the catalogue with it may be used
+    #[arg(long, value_name = "MODEL")]
+    pub gpu: Option<String>,
+    /// Machine that may be used; may be given several times
+    #[arg(long, value_name = "TYPE")]
+    pub instance_type: Vec<String>,
+    /// Use spot capacity where there is some, and on-demand where not
+    #[arg(long)]
+    pub spot: bool,
+    /// Most GPUs of the pool [default: 8]
+    #[arg(long, value_name = "COUNT")]
+    pub max_gpus: Option<u32>,
+    /// How long an empty node is kept [default: 5m]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "values::text")]
+    pub idle: Option<String>,
+    /// Name of the node class, which has the image, the subnets and the role [default: default]
+    #[arg(long, value_name = "NAME")]
+    pub node_class: Option<String>,
+}
+
+/// The object as Karpenter takes it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Object {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: ObjectMeta,
+    spec: Spec,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Spec {
+    template: Template,
+    limits: BTreeMap<&'static str, String>,
+    disruption: Disruption,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Disruption {
+    consolidation_policy: &'static str,
+    consolidate_after: String,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Template {
+    metadata: ObjectMeta,
+    spec: TemplateSpec,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct TemplateSpec {
+    node_class_ref: NodeClass,
+    requirements: Vec<NodeSelectorRequirement>,
+    taints: Vec<Taint>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct NodeClass {
+    group: &'static str,
+    kind: &'static str,
+    name: String,
+}
+
+impl NodePool {
+    /// The pool, with notes.
+    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+        let gpu = self.gpu.as_deref().map(|text| model("gpu", text)).transpose()?;
+        let machines = self.machines(gpu, catalogue)?;
+        let capacity: &[&str] = if self.spot { &["spot", "on-demand"] } else { &["on-demand"] };
+        let requirements = vec![
+            requirement("karpenter.sh/capacity-type", capacity),
+            requirement("kubernetes.io/arch", &["amd64"]),
+            requirement(INSTANCE_TYPE, &machines),
+        ];
+        let labels =
+            gpu.map(|gpu| BTreeMap::from([(ACCELERATOR.to_owned(), gpu.accelerator.to_owned())]));
+        let template = Template {
+            metadata: ObjectMeta { labels, ..ObjectMeta::default() },
+            spec: TemplateSpec {
+                node_class_ref: self.class()?,
+                requirements,
+                taints: vec![taint()],
+            },
+        };
+        let max = self.max_gpus.unwrap_or(8);
+        if max > 100_000 {
+            return refuse("max-gpus", "it lies between 0 and 100000");
+        }
+        let idle = values::seconds("idle", self.idle.as_deref().unwrap_or("5m"))?;
+        let disruption =
+            Disruption { consolidation_policy: "WhenEmpty", consolidate_after: format!("{idle}s") };
+        let limits = BTreeMap::from([(GPU_RESOURCE, max.to_string())]);
+        let name = names::name("name", Some(self.name.as_deref().unwrap_or("gpu")))?;
+        let object = Object {
+            api_version: "karpenter.sh/v1",
+            kind: "NodePool",
+            metadata: ObjectMeta { name: Some(name), ..ObjectMeta::default() },
+            spec: Spec { template, limits, disruption },
+        };
+        Made::of(&object, self.notes(&machines, catalogue))
+    }
+
+    fn cloud(&self) -> Result<Cloud, BuildError> {
+        match self.cloud {
+            None | Some(Cloud::Karpenter | Cloud::Eks) => Ok(Cloud::Eks),
+            Some(Cloud::Aks) => Ok(Cloud::Aks),
+            Some(other) => refuse(
+                "cloud",
+                format!("Karpenter does not run on {}: use karpenter or aks", other.name()),
+            ),
+        }
+    }
+
+    /// The machines that were named, or all with the model.
+    fn machines<'a>(
+        &'a self,
+        gpu: Option<&Gpu>,
+        catalogue: &'a Catalogue,
+    ) -> Result<Vec<&'a str>, BuildError> {
+        let cloud = self.cloud()?;
+        if let Some(bad) =
+            self.instance_type.iter().find(|name| name.is_empty() || !is_label_value(name))
+        {
+            return refuse("instance-type", format!("`{}` is no machine", short(bad)));
+        }
+        if !self.instance_type.is_empty() {
+            return Ok(self.instance_type.iter().map(String::as_str).collect());
+        }
+        let Some(gpu) = gpu else {
+            return refuse(
+                "gpu",
+                "say which GPU the nodes have, such as a100, or give --instance-type",
+            );
+        };
+        let all = catalogue.instances().iter().filter(|instance| instance.cloud == cloud);
+        let fitting = all.filter(|instance| instance.model().is_some_and(|model| gpu.takes(model)));
+        let names: Vec<_> = fitting.map(|instance| instance.name.as_str()).collect();
+        if names.is_empty() {
+            let why =
+                format!("no {} machine in the catalogue has the GPU {}", cloud.name(), gpu.title);
+            return refuse("gpu", format!("{why}: choose another, or give --instance-type"));
+        }
+        Ok(names)
+    }
+
+    fn class(&self) -> Result<NodeClass, BuildError> {
+        let name = self.node_class.as_deref().unwrap_or("default");
+        let name = names::name("node-class", Some(name))?;
+        Ok(match self.cloud()? {
+            Cloud::Aks => NodeClass { group: "karpenter.azure.com", kind: "AKSNodeClass", name },
+            _ => NodeClass { group: "karpenter.k8s.aws", kind: "EC2NodeClass", name },
+        })
+    }
+
+    fn notes(&self, machines: &[&str], catalogue: &Catalogue) -> Vec<String> {
+        let known = machines.iter().filter_map(|name| catalogue.named(name, None));
+        let mut notes: Vec<_> = known.map(|instance| instance.describe(self.spot)).collect();
+        notes.push("Karpenter must be installed, with a node class of that name".to_owned());
+        notes
+    }
+}
+
+fn requirement(key: &str, values: &[&str]) -> NodeSelectorRequirement {
+    let values = Some(values.iter().map(|value| (*value).to_owned()).collect());
+    NodeSelectorRequirement { key: key.to_owned(), operator: "In".to_owned(), values }
+}
+
+/// Keeps everything that needs no GPU away.
+fn taint() -> Taint {
+    Taint {
+        key: GPU_TAINT.to_owned(),
+        value: Some("true".to_owned()),
+        effect: "NoSchedule".to_owned(),
+        time_added: None,
+    }
+}

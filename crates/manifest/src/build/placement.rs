@@ -1,0 +1,334 @@
+//! Where pods go: selectors, tolerations and affinity, in the words of one cloud.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    PreferredSchedulingTerm, Toleration,
+};
+use serde::{Deserialize, Serialize};
+
+use super::names::{is_label_value, short};
+use super::values::{self, Pair};
+use super::{BuildError, refuse};
+use crate::catalogue::{Catalogue, InstanceType, Need};
+use crate::cloud::{self, Cloud, GPUS, Gpu, gpu_named};
+
+/// Where pods go. The same for everything that has pods.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default, rename_all = "kebab-case")]
+#[command(next_help_heading = "Placement")]
+pub struct Placement {
+    /// Whose labels the nodes carry [default: generic]
+    #[arg(long, value_enum, value_name = "CLOUD")]
+    pub cloud: Option<Cloud>,
+    /// Model of GPU, such as v100, a100, a100-80 or h100
+    #[arg(long, value_name = "MODEL")]
+    pub gpu: Option<String>,
+    /// Machine to run on, such as p4d.24xlarge; on EKS and AKS one is chosen by the model
+    #[arg(long, value_name = "TYPE")]
+    pub instance_type: Option<String>,
+    /// Pool or group of nodes to run in
+    #[arg(long, value_name = "NAME")]
+    pub node_pool: Option<String>,
+    /// Label that nodes must have; may be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    #[serde(deserialize_with = "values::pairs")]
+    pub selector: Vec<Pair>,
+    /// Run on nodes that the cloud may take back, which cost less
+    #[arg(long)]
+    pub spot: bool,
+    /// Model to prefer, with a weight of 1 to 100; may be given several times
+    #[arg(long, value_name = "MODEL=WEIGHT")]
+    #[serde(deserialize_with = "values::pairs")]
+    pub prefer: Vec<Pair>,
+    /// GPU product as NVIDIA's feature discovery labels it; may be given several times
+    #[arg(long, value_name = "PRODUCT")]
+    pub product: Vec<String>,
+    /// GPUs with more MiB of memory than this; with --product either will do
+    #[arg(long, value_name = "MIB")]
+    pub gpu_memory_over: Option<u32>,
+    /// Value of the taint nvidia.com/gpu to tolerate: any, none, or one value such as true [default: any]
+    #[arg(long, value_name = "VALUE")]
+    #[serde(deserialize_with = "values::text")]
+    pub taint: Option<String>,
+}
+
+/// What a pod asks of its node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ask {
+    /// GPUs of one node.
+    pub(super) gpus: u32,
+    /// Thousandths of cores, as far as somebody said.
+    pub(super) cpu_milli: u64,
+    /// MiB, as far as somebody said.
+    pub(super) memory_mib: u64,
+}
+
+/// Where pods go, in the fields of a pod.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Placed {
+    pub(super) selector: BTreeMap<String, String>,
+    pub(super) tolerations: Vec<Toleration>,
+    pub(super) affinity: Option<Affinity>,
+    pub(super) gpu: Option<&'static Gpu>,
+    pub(super) instance: Option<InstanceType>,
+}
+
+impl Placement {
+    /// The cloud that is meant.
+    pub(super) fn cloud(&self) -> Cloud {
+        self.cloud.unwrap_or_default()
+    }
+
+    /// The model that is meant.
+    pub(super) fn model(&self) -> Result<Option<&'static Gpu>, BuildError> {
+        self.gpu.as_deref().map(|text| model("gpu", text)).transpose()
+    }
+
+    pub(super) fn resolve(&self, ask: Ask, catalogue: &Catalogue) -> Result<Placed, BuildError> {
+        let gpu = self.model()?;
+        let instance = self.instance(gpu, ask, catalogue)?.cloned();
+        let gpu = gpu.or_else(|| instance.as_ref().and_then(InstanceType::model));
+        Ok(Placed {
+            selector: self.selector(ask, instance.as_ref())?,
+            tolerations: self.tolerations()?,
+            affinity: self.affinity()?,
+            gpu,
+            instance,
+        })
+    }
+
+    /// The machine that was named, or that serves best.
+    pub(super) fn instance<'a>(
+        &self,
+        gpu: Option<&'static Gpu>,
+        ask: Ask,
+        catalogue: &'a Catalogue,
+    ) -> Result<Option<&'a InstanceType>, BuildError> {
+        let cloud = self.cloud().instances();
+        let Ask { gpus, cpu_milli, memory_mib } = ask;
+        if let Some(name) = &self.instance_type {
+            if name.is_empty() || !is_label_value(name) {
+                return refuse("instance-type", format!("`{}` is no machine", short(name)));
+            }
+            let found = catalogue.named(name, cloud);
+            found.map_or(Ok(()), |instance| self.check(instance, gpu, ask))?;
+            return Ok(found);
+        }
+        let (Some(cloud), Some(gpu)) = (cloud, gpu) else { return Ok(None) };
+        let need = Need { gpu, gpus, cpu_milli, memory_mib, spot: self.spot };
+        if let Some(chosen) = catalogue.choose(cloud, &need) {
+            return Ok(Some(chosen));
+        }
+        let Some(largest) = catalogue.largest(cloud, gpu) else {
+            let why =
+                format!("no {} machine in the catalogue has the GPU {}", cloud.name(), gpu.title);
+            return refuse("gpu", format!("{why}: choose another, or add one with --catalogue"));
+        };
+        let flag = match largest.allocatable() {
+            _ if largest.gpus < gpus => "gpus",
+            (cpu, _) if cpu < cpu_milli => "cpu",
+            _ => "memory",
+        };
+        refuse(
+            flag,
+            format!(
+                "no {} machine has as much; the largest is {}",
+                cloud.name(),
+                largest.describe(false)
+            ),
+        )
+    }
+
+    /// Whether a machine that was named has what is asked for.
+    fn check(
+        &self,
+        instance: &InstanceType,
+        gpu: Option<&Gpu>,
+        ask: Ask,
+    ) -> Result<(), BuildError> {
+        let model = instance.model();
+        let (cpu, memory) = instance.allocatable();
+        let (flag, part) = if let (Some(gpu), Some(model)) = (gpu, model)
+            && !gpu.takes(model)
+        {
+            ("instance-type", "another GPU")
+        } else if instance.gpus < ask.gpus {
+            ("gpus", "fewer GPUs")
+        } else if cpu < ask.cpu_milli {
+            ("cpu", "less CPU for pods")
+        } else if memory < ask.memory_mib {
+            ("memory", "less memory for pods")
+        } else {
+            return Ok(());
+        };
+        refuse(flag, format!("the machine has {part}: {}", instance.describe(self.spot)))
+    }
+
+    fn selector(
+        &self,
+        ask: Ask,
+        instance: Option<&InstanceType>,
+    ) -> Result<BTreeMap<String, String>, BuildError> {
+        let cloud = self.cloud();
+        let gpu = self.model()?;
+        let mut all = BTreeMap::new();
+        let mut add = |key: &str, value: &str| all.insert(key.to_owned(), value.to_owned());
+        if let Some((key, value)) = cloud.any_gpu()
+            && !(cloud == Cloud::Nvidia && self.names_products())
+        {
+            add(key, value);
+        }
+        match (cloud, gpu, instance) {
+            (Cloud::Eks, _, Some(instance)) => drop(add(cloud::INSTANCE_TYPE, &instance.name)),
+            (Cloud::Aks, _, Some(instance)) if self.node_pool.is_none() => {
+                add(cloud::INSTANCE_TYPE, &instance.name);
+            }
+            (Cloud::Karpenter, None, _) => {
+                add("karpenter.k8s.aws/instance-gpu-count", &ask.gpus.to_string());
+            }
+            (Cloud::Generic | Cloud::Gke | Cloud::Karpenter, Some(gpu), _) => {
+                let gpu = instance.and_then(InstanceType::model).unwrap_or(gpu);
+                let (key, values) = cloud.model_label(gpu);
+                values.first().and_then(|value| add(key, value));
+            }
+            _ => {}
+        }
+        if let Some(name) = &self.instance_type {
+            add(cloud::INSTANCE_TYPE, name);
+        }
+        if let Some(pool) = &self.node_pool {
+            add(self.pool_label()?, &pool_name(pool)?);
+        }
+        if self.spot {
+            let (key, value) = cloud.spot().label;
+            add(key, value);
+        }
+        all.extend(values::labels("selector", &self.selector)?);
+        Ok(all)
+    }
+
+    fn pool_label(&self) -> Result<&'static str, BuildError> {
+        let cloud = self.cloud();
+        cloud.pool_label().map_or_else(
+            || {
+                refuse(
+                    "node-pool",
+                    "no label names pools here: choose a --cloud, or use --selector",
+                )
+            },
+            Ok,
+        )
+    }
+
+    fn tolerations(&self) -> Result<Vec<Toleration>, BuildError> {
+        let equal = |(key, value): (&str, &str)| Toleration {
+            key: Some(key.to_owned()),
+            operator: Some("Equal".to_owned()),
+            value: Some(value.to_owned()),
+            effect: Some("NoSchedule".to_owned()),
+            toleration_seconds: None,
+        };
+        let any = || Toleration {
+            operator: Some("Exists".to_owned()),
+            value: None,
+            ..equal((cloud::GPU_TAINT, ""))
+        };
+        let mut all = match self.taint.as_deref() {
+            Some("none") => Vec::new(),
+            None | Some("any") => vec![any()],
+            Some(value) if is_label_value(value) => vec![equal((cloud::GPU_TAINT, value))],
+            Some(value) => {
+                return refuse("taint", format!("`{}` is no value of a taint", short(value)));
+            }
+        };
+        if self.taint.as_deref() != Some("none") {
+            all.extend(self.cloud().extra_taint().map(equal));
+        }
+        if self.spot {
+            all.push(equal(self.cloud().spot().taint));
+        }
+        Ok(all)
+    }
+
+    fn affinity(&self) -> Result<Option<Affinity>, BuildError> {
+        let preferred = self.prefer.iter().map(|pair| self.preferred(pair));
+        let preferred = preferred.collect::<Result<Vec<_>, _>>()?;
+        let required = self.required()?;
+        if preferred.is_empty() && required.is_empty() {
+            return Ok(None);
+        }
+        let node_affinity = NodeAffinity {
+            preferred_during_scheduling_ignored_during_execution: (!preferred.is_empty())
+                .then_some(preferred),
+            required_during_scheduling_ignored_during_execution: (!required.is_empty())
+                .then_some(NodeSelector { node_selector_terms: required }),
+        };
+        Ok(Some(Affinity { node_affinity: Some(node_affinity), ..Affinity::default() }))
+    }
+
+    /// Terms of which one must hold: the products, or the memory.
+    fn required(&self) -> Result<Vec<NodeSelectorTerm>, BuildError> {
+        let mut terms = Vec::new();
+        let mut products = self.product.clone();
+        if let Some(bad) = products.iter().find(|name| name.is_empty() || !is_label_value(name)) {
+            let why = "is no product: write it as the label nvidia.com/gpu.product has it";
+            return refuse("product", format!("`{}` {why}", short(bad)));
+        }
+        if let (Cloud::Nvidia, Some(gpu), true) = (self.cloud(), self.model()?, products.is_empty())
+        {
+            products = Cloud::Nvidia.model_label(gpu).1.into_iter().map(str::to_owned).collect();
+        }
+        if !products.is_empty() {
+            terms.push(term(cloud::PRODUCT, "In", products));
+        }
+        if let Some(memory) = self.gpu_memory_over {
+            terms.push(term(cloud::GPU_MEMORY, "Gt", vec![memory.to_string()]));
+        }
+        Ok(terms)
+    }
+
+    fn preferred(&self, pair: &Pair) -> Result<PreferredSchedulingTerm, BuildError> {
+        let gpu = model("prefer", &pair.key)?;
+        let weight = pair.value.parse().ok().filter(|weight| (1..=100).contains(weight));
+        let Some(weight) = weight else {
+            return refuse(
+                "prefer",
+                format!("`{}` is no weight from 1 to 100", short(&pair.value)),
+            );
+        };
+        let (key, values) = self.cloud().model_label(gpu);
+        let values = values.into_iter().map(str::to_owned).collect();
+        Ok(PreferredSchedulingTerm { weight, preference: term(key, "In", values) })
+    }
+
+    fn names_products(&self) -> bool {
+        self.gpu.is_some() || !self.product.is_empty() || self.gpu_memory_over.is_some()
+    }
+}
+
+/// A model by its name.
+pub(super) fn model(flag: &'static str, text: &str) -> Result<&'static Gpu, BuildError> {
+    gpu_named(text).map_or_else(
+        || {
+            let known: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
+            let known = known.join(", ");
+            refuse(flag, format!("no GPU is called `{}`: use {known}", short(text)))
+        },
+        Ok,
+    )
+}
+
+fn pool_name(text: &str) -> Result<String, BuildError> {
+    if text.is_empty() || !is_label_value(text) {
+        return refuse("node-pool", format!("`{}` is no name of a pool", short(text)));
+    }
+    Ok(text.to_owned())
+}
+
+fn term(key: &str, operator: &str, values: Vec<String>) -> NodeSelectorTerm {
+    let (key, operator) = (key.to_owned(), operator.to_owned());
+    let requirement = NodeSelectorRequirement { key, operator, values: Some(values) };
+    NodeSelectorTerm { match_expressions: Some(vec![requirement]), match_fields: None }
+}

@@ -1,0 +1,313 @@
+//! What runs in a pod: the part that jobs, servers, workloads and bare pods share.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{self as core, Container, EnvVar, PodSpec, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
+
+use super::names::{self, is_label_key, short};
+use super::placement::{Placed, Placement};
+use super::values::{self, Mount, Pair};
+use super::{BuildError, Made, refuse};
+use crate::catalogue::Catalogue;
+use crate::mig;
+
+/// The most GPUs that a pod may ask for.
+const MOST_GPUS: u32 = 64;
+/// The label that everything gets when nobody names one.
+pub(super) const NAME_LABEL: &str = "app.kubernetes.io/name";
+
+/// What runs in a pod. Without `bare` everything is filled in that is good practice: requests of half the limits,
+/// presets for CPU and memory by the GPU's model, shared memory for data loaders, variables.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default, rename_all = "kebab-case")]
+#[command(next_help_heading = "Pod")]
+pub struct PodShape {
+    /// Name of the object
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Namespace [default: left to kubectl]
+    #[arg(long, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Container image
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
+    /// Name of the container
+    #[arg(long, value_name = "NAME")]
+    pub container: Option<String>,
+    /// GPUs, or MIG slices, of each pod [default: 1]
+    #[arg(long, value_name = "COUNT")]
+    pub gpus: Option<u32>,
+    /// MIG slices of this profile instead of whole GPUs, such as 1g.5gb
+    #[arg(long, value_name = "PROFILE")]
+    pub mig: Option<String>,
+    /// Limit of memory, such as 16Gi; the request is half [default: by the model of GPU]
+    #[arg(long, value_name = "AMOUNT")]
+    #[serde(deserialize_with = "values::text")]
+    pub memory: Option<String>,
+    /// Limit of CPU, such as 8 or 8000m; the request is half [default: by the model of GPU]
+    #[arg(long, value_name = "CORES")]
+    #[serde(deserialize_with = "values::text")]
+    pub cpu: Option<String>,
+    /// Request of memory, when not half of the limit
+    #[arg(long, value_name = "AMOUNT")]
+    #[serde(deserialize_with = "values::text")]
+    pub memory_request: Option<String>,
+    /// Request of CPU, when not half of the limit
+    #[arg(long, value_name = "CORES")]
+    #[serde(deserialize_with = "values::text")]
+    pub cpu_request: Option<String>,
+    /// Shared memory (/dev/shm), or none [default: 2Gi or 4Gi for each GPU]
+    #[arg(long, value_name = "AMOUNT")]
+    #[serde(deserialize_with = "values::text")]
+    pub shm: Option<String>,
+    /// Environment variable; may be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    #[serde(deserialize_with = "values::pairs")]
+    pub env: Vec<Pair>,
+    /// Claim to mount at /workspace [if given without a name: ml-workspace]
+    #[arg(long, value_name = "CLAIM", num_args = 0..=1, default_missing_value = "ml-workspace")]
+    pub workspace: Option<String>,
+    /// Claim with models, mounted at /models
+    #[arg(long, value_name = "CLAIM")]
+    pub model_cache: Option<String>,
+    /// Any other claim to mount, as CLAIM:/path or VOLUME=CLAIM:/path; may be given several times
+    #[arg(long, value_name = "CLAIM:PATH")]
+    pub mount: Vec<Mount>,
+    /// Label of the object and its pods; may be given several times [default: app.kubernetes.io/name=NAME]
+    #[arg(long, value_name = "KEY=VALUE")]
+    #[serde(deserialize_with = "values::pairs")]
+    pub label: Vec<Pair>,
+    /// Annotation of the pods; may be given several times
+    #[arg(long, value_name = "KEY=VALUE")]
+    #[serde(deserialize_with = "values::pairs")]
+    pub annotation: Vec<Pair>,
+    /// Service account of the pods
+    #[arg(long, value_name = "NAME")]
+    pub service_account: Option<String>,
+    /// Only what is asked for: no presets, requests, shared memory, variables, deadlines
+    #[arg(long)]
+    pub bare: bool,
+    /// Command of the container
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// What the kind of object decides about its pods.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Role {
+    /// The container's name when nobody says.
+    pub(super) container: &'static str,
+    /// Whether the container is told that it is a GPU worker, and which GPUs it has.
+    pub(super) worker: bool,
+    /// Absent: left to Kubernetes, which means `Always`.
+    pub(super) restart: Option<&'static str>,
+    /// Whether pods have labels even when bare, because a selector needs them.
+    pub(super) labelled: bool,
+}
+
+/// A template with what belongs around it.
+#[derive(Clone, Debug)]
+pub(super) struct Shaped {
+    pub(super) metadata: ObjectMeta,
+    pub(super) template: PodTemplateSpec,
+    pub(super) gpus: u32,
+    pub(super) placed: Placed,
+    pub(super) notes: Vec<String>,
+}
+
+/// `generate pod`: one pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pod {
+    /// What runs.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub pod: PodShape,
+    /// Where.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub placement: Placement,
+}
+
+impl Pod {
+    /// The pod.
+    pub fn object(&self, catalogue: &Catalogue) -> Result<core::Pod, BuildError> {
+        self.shaped(catalogue).map(|shaped| pod_of(&shaped))
+    }
+
+    /// The pod, with notes.
+    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+        let shaped = self.shaped(catalogue)?;
+        Made::of(&pod_of(&shaped), shaped.notes)
+    }
+
+    fn shaped(&self, catalogue: &Catalogue) -> Result<Shaped, BuildError> {
+        // A pod that ended is not begun again: who wants that takes a job or a deployment.
+        let restart = (!self.pod.bare).then_some("Never");
+        let role = Role { container: "gpu-container", worker: false, restart, labelled: false };
+        self.pod.shape(self.pod.name.as_deref(), &self.placement, role, catalogue)
+    }
+}
+
+fn pod_of(shaped: &Shaped) -> core::Pod {
+    let annotations = shaped.template.metadata.as_ref().and_then(|meta| meta.annotations.clone());
+    core::Pod {
+        metadata: ObjectMeta { annotations, ..shaped.metadata.clone() },
+        spec: shaped.template.spec.clone(),
+        status: None,
+    }
+}
+
+impl PodShape {
+    /// The template of the pods, under a name that may be made from something else.
+    pub(super) fn shape(
+        &self,
+        name: Option<&str>,
+        placement: &Placement,
+        role: Role,
+        catalogue: &Catalogue,
+    ) -> Result<Shaped, BuildError> {
+        let metadata = self.metadata(name, role)?;
+        let gpus = self.gpus()?;
+        let placed = placement.resolve(self.ask(gpus)?, catalogue)?;
+        let notes = self.notes(&placed, placement.spot)?;
+        let resources = self.resources(gpus, &placed)?;
+        let (volumes, volume_mounts) = self.volumes(gpus, &placed, &resources)?;
+        let container = Container {
+            name: names::name(
+                "container",
+                Some(self.container.as_deref().unwrap_or(role.container)),
+            )?,
+            image: Some(self.image()?),
+            command: some(self.command.clone()),
+            env: some(self.variables(gpus, role)?),
+            resources: Some(resources),
+            volume_mounts: some(volume_mounts),
+            ..Container::default()
+        };
+        let service_account = self.service_account.as_deref();
+        let spec = PodSpec {
+            affinity: placed.affinity.clone(),
+            containers: vec![container],
+            node_selector: some(placed.selector.clone()),
+            restart_policy: role.restart.map(str::to_owned),
+            service_account_name: service_account
+                .map(|name| names::name("service-account", Some(name)))
+                .transpose()?,
+            tolerations: some(placed.tolerations.clone()),
+            volumes: some(volumes),
+            ..PodSpec::default()
+        };
+        let of_pods = ObjectMeta {
+            labels: metadata.labels.clone(),
+            annotations: some(self.annotations()?),
+            ..ObjectMeta::default()
+        };
+        let of_pods = (of_pods != ObjectMeta::default()).then_some(of_pods);
+        let template = PodTemplateSpec { metadata: of_pods, spec: Some(spec) };
+        Ok(Shaped { metadata, template, gpus, placed, notes })
+    }
+
+    fn metadata(&self, name: Option<&str>, role: Role) -> Result<ObjectMeta, BuildError> {
+        let name = names::name("name", name)?;
+        let mut labels = values::labels("label", &self.label)?;
+        if labels.is_empty() && (role.labelled || !self.bare) {
+            labels.insert(NAME_LABEL.to_owned(), name.clone());
+        }
+        Ok(ObjectMeta {
+            name: Some(name),
+            namespace: namespace(self.namespace.as_deref())?,
+            labels: some(labels),
+            ..ObjectMeta::default()
+        })
+    }
+
+    fn image(&self) -> Result<String, BuildError> {
+        let Some(image) = &self.image else {
+            return refuse("image", "say which image to run, such as pytorch/pytorch:2.8.0");
+        };
+        let bad = |c: char| c.is_whitespace() || c.is_control();
+        if image.is_empty() || image.len() > 1024 || image.contains(bad) {
+            return refuse("image", format!("`{}` is no image", short(image)));
+        }
+        Ok(image.clone())
+    }
+
+    pub(super) fn gpus(&self) -> Result<u32, BuildError> {
+        match self.gpus.unwrap_or(1) {
+            gpus @ 1..=MOST_GPUS => Ok(gpus),
+            gpus => refuse(
+                "gpus",
+                format!("{gpus} is not between 1 and {MOST_GPUS}: all are on one node"),
+            ),
+        }
+    }
+
+    fn variables(&self, gpus: u32, role: Role) -> Result<Vec<EnvVar>, BuildError> {
+        let mut all: Vec<Pair> = Vec::new();
+        if role.worker && !self.bare {
+            all.push(Pair::new("WORKER_TYPE", "gpu"));
+            if self.mig.is_none() {
+                all.push(Pair::new("CUDA_VISIBLE_DEVICES", devices(gpus)));
+            }
+        }
+        for pair in &self.env {
+            let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+            let begins = !pair.key.starts_with(|c: char| c.is_ascii_digit() || c == '.');
+            if pair.key.is_empty() || !pair.key.chars().all(named) || !begins {
+                return refuse("env", format!("`{}` is no name of a variable", short(&pair.key)));
+            }
+            if pair.value.contains('\0') {
+                return refuse("env", format!("the value of `{}` has a zero byte", pair.key));
+            }
+            all.retain(|other| other.key != pair.key);
+            all.push(pair.clone());
+        }
+        let variable =
+            |pair: Pair| EnvVar { name: pair.key, value: Some(pair.value), value_from: None };
+        Ok(all.into_iter().map(variable).collect())
+    }
+
+    fn annotations(&self) -> Result<BTreeMap<String, String>, BuildError> {
+        if let Some(bad) = self.annotation.iter().find(|pair| !is_label_key(&pair.key)) {
+            let why = "is no key of an annotation: write it like agentaflow.gpu/priority=5";
+            return refuse("annotation", format!("`{}` {why}", short(&bad.key)));
+        }
+        Ok(self.annotation.iter().map(|pair| (pair.key.clone(), pair.value.clone())).collect())
+    }
+
+    fn notes(&self, placed: &Placed, spot: bool) -> Result<Vec<String>, BuildError> {
+        let mut notes = Vec::new();
+        if let Some(instance) = &placed.instance {
+            notes.push(instance.describe(spot));
+        }
+        if spot && self.workspace.is_none() && self.mount.is_empty() {
+            let why = "the cloud may take the node back at any time";
+            notes.push(format!("{why}: mount a claim for checkpoints, such as --workspace CLAIM"));
+        }
+        if let Some(profile) = &self.mig {
+            let resource = self.resource()?;
+            let share = mig::explain(profile).unwrap_or_default();
+            notes.push(format!("{resource}: each is {share}"));
+        }
+        Ok(notes)
+    }
+}
+
+/// `0,1,2` for three.
+fn devices(gpus: u32) -> String {
+    let numbers: Vec<_> = (0..gpus).map(|number| number.to_string()).collect();
+    numbers.join(",")
+}
+
+/// Absent when empty.
+pub(super) fn some<T: Default + PartialEq>(value: T) -> Option<T> {
+    (value != T::default()).then_some(value)
+}
+
+/// A namespace, if one was given.
+pub(super) fn namespace(given: Option<&str>) -> Result<Option<String>, BuildError> {
+    given.map(|text| names::name("namespace", Some(text))).transpose()
+}

@@ -1,0 +1,108 @@
+//! Every recipe under one roof: the commands of `agentaflow generate`.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::{
+    BuildError, Claim, Deployment, Hpa, Job, Keda, Made, MigConfig, ModelServer, NodePool, Pod,
+    Scaler, TimeSlicing, Workload,
+};
+use crate::catalogue::Catalogue;
+
+/// What to build.
+#[derive(Clone, Debug, PartialEq, clap::Subcommand)]
+pub enum Recipe {
+    /// A job on GPUs: training, batch inference
+    Job(Box<Job>),
+    /// Servers on GPUs
+    Deployment(Box<Deployment>),
+    /// One pod with GPUs
+    Pod(Box<Pod>),
+    /// Servers on GPUs, with a claim for the models that they load
+    ModelServer(Box<ModelServer>),
+    /// A claim for models, data or a workspace
+    Pvc(Claim),
+    /// Several pods on each GPU: time-slicing or MPS, for NVIDIA's device plugin
+    TimeSlicing(TimeSlicing),
+    /// GPUs cut into MIG slices, for the GPU operator
+    MigConfig(MigConfig),
+    /// GPU nodes by the clock: a pair of schedules
+    Scaler(Box<Scaler>),
+    /// An autoscaler of pods on a GPU metric
+    Hpa(Hpa),
+    /// An autoscaler of KEDA, down to zero
+    Keda(Keda),
+    /// A pool of GPU nodes for Karpenter, down to zero
+    Nodepool(NodePool),
+    /// A `GPUWorkload` for our scheduler
+    Workload(Box<Workload>),
+}
+
+/// A small YAML file that is no recipe.
+#[derive(Debug, thiserror::Error)]
+pub enum RecipeError {
+    /// Not YAML, a field that there is not, or a value of another kind.
+    #[error("{0}")]
+    Shape(String),
+    /// Flags and file do not go together; cannot happen with what was read before.
+    #[error("cannot put flags and file together")]
+    Merge(#[from] serde_json::Error),
+}
+
+impl Recipe {
+    /// The objects, with notes.
+    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+        match self {
+            Self::Job(recipe) => recipe.make(catalogue),
+            Self::Deployment(recipe) => recipe.make(catalogue),
+            Self::Pod(recipe) => recipe.make(catalogue),
+            Self::ModelServer(recipe) => recipe.make(catalogue),
+            Self::Pvc(recipe) => recipe.make(),
+            Self::TimeSlicing(recipe) => recipe.make(),
+            Self::MigConfig(recipe) => recipe.make(),
+            Self::Scaler(recipe) => recipe.make(),
+            Self::Hpa(recipe) => recipe.make(),
+            Self::Keda(recipe) => recipe.make(),
+            Self::Nodepool(recipe) => recipe.make(catalogue),
+            Self::Workload(recipe) => recipe.make(catalogue),
+        }
+    }
+
+    /// The same recipe with what a file says, where the flags say nothing. The fields are named as the flags.
+    pub fn over(self, file: &str) -> Result<Self, RecipeError> {
+        Ok(match self {
+            Self::Job(flags) => Self::Job(over(&flags, file)?),
+            Self::Deployment(flags) => Self::Deployment(over(&flags, file)?),
+            Self::Pod(flags) => Self::Pod(over(&flags, file)?),
+            Self::ModelServer(flags) => Self::ModelServer(over(&flags, file)?),
+            Self::Pvc(flags) => Self::Pvc(over(&flags, file)?),
+            Self::TimeSlicing(flags) => Self::TimeSlicing(over(&flags, file)?),
+            Self::MigConfig(flags) => Self::MigConfig(over(&flags, file)?),
+            Self::Scaler(flags) => Self::Scaler(over(&flags, file)?),
+            Self::Hpa(flags) => Self::Hpa(over(&flags, file)?),
+            Self::Keda(flags) => Self::Keda(over(&flags, file)?),
+            Self::Nodepool(flags) => Self::Nodepool(over(&flags, file)?),
+            Self::Workload(flags) => Self::Workload(over(&flags, file)?),
+        })
+    }
+}
+
+fn over<T: Serialize + DeserializeOwned>(flags: &T, file: &str) -> Result<T, RecipeError> {
+    let read: T =
+        serde_saphyr::from_str(file).map_err(|error| RecipeError::Shape(error.to_string()))?;
+    let mut all = serde_json::to_value(read)?;
+    if let (Value::Object(all), Value::Object(flags)) = (&mut all, serde_json::to_value(flags)?) {
+        all.extend(flags.into_iter().filter(|(_, value)| is_said(value)));
+    }
+    Ok(serde_json::from_value(all)?)
+}
+
+/// Whether a flag was given at all.
+fn is_said(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Array(list) => !list.is_empty(),
+        _ => true,
+    }
+}

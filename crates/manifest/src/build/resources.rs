@@ -1,0 +1,186 @@
+//! How much a pod gets: limits, and requests of half of them, by presets where nobody says.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::names::short;
+use super::placement::{Ask, Placed};
+use super::pod::{PodShape, some};
+use super::quantity::{self, Amount};
+use super::{BuildError, refuse};
+use crate::catalogue::InstanceType;
+use crate::cloud::GPU_RESOURCE;
+use crate::mig;
+
+impl PodShape {
+    /// What somebody said that the pod needs of its node. Kubernetes takes limits for requests that are absent.
+    pub(super) fn ask(&self, gpus: u32) -> Result<Ask, BuildError> {
+        let request = |request: &Option<String>, limit: &Option<String>, is_memory| {
+            let derived = |limit: &String| {
+                if self.bare { Some(limit.clone()) } else { quantity::half(limit, is_memory) }
+            };
+            request.clone().or_else(|| limit.as_ref().and_then(derived))
+        };
+        let cpu = request(&self.cpu_request, &self.cpu, false);
+        let memory = request(&self.memory_request, &self.memory, true);
+        Ok(Ask {
+            gpus: if self.mig.is_some() { 1 } else { gpus },
+            cpu_milli: cpu
+                .map_or(Ok(0), |text| quantity::cpu("cpu", &text).map(Amount::as_milli))?,
+            memory_mib: memory
+                .map_or(Ok(0), |text| quantity::memory("memory", &text).map(Amount::as_mib))?,
+        })
+    }
+
+    pub(super) fn resources(
+        &self,
+        gpus: u32,
+        placed: &Placed,
+    ) -> Result<ResourceRequirements, BuildError> {
+        let preset = (!self.bare).then(|| self.preset(gpus, placed));
+        let (cpu, memory) =
+            preset.map_or((None, None), |preset| (Some(preset.cpu), Some(preset.memory)));
+        let cpu = Pairing::new(
+            ["cpu", "cpu-request"],
+            self.cpu.as_ref(),
+            self.cpu_request.as_ref(),
+            cpu,
+            quantity::cpu,
+        )?;
+        let memory = Pairing::new(
+            ["memory", "memory-request"],
+            self.memory.as_ref(),
+            self.memory_request.as_ref(),
+            memory,
+            quantity::memory,
+        )?;
+        let mut limits = BTreeMap::new();
+        let mut requests = BTreeMap::new();
+        for (name, pairing) in [("cpu", cpu), ("memory", memory)] {
+            let amount = |text| (name.to_owned(), Quantity(text));
+            limits.extend(pairing.limit.map(amount));
+            requests.extend(pairing.request.map(amount));
+        }
+        let resource = self.resource()?;
+        limits.insert(resource.clone(), Quantity(gpus.to_string()));
+        if !self.bare {
+            // Never another amount than the limit's: the API server refuses that.
+            requests.insert(resource, Quantity(gpus.to_string()));
+        }
+        Ok(ResourceRequirements { limits: some(limits), requests: some(requests), claims: None })
+    }
+
+    /// The resource that is asked for: whole GPUs or slices.
+    pub(super) fn resource(&self) -> Result<String, BuildError> {
+        let Some(profile) = &self.mig else { return Ok(GPU_RESOURCE.to_owned()) };
+        let known = agentaflow_engine::mig::known_profile(profile);
+        known.map(mig::resource).map_or_else(
+            || {
+                refuse(
+                    "mig",
+                    format!("no GPU has the profile `{}`: write it like 1g.5gb", short(profile)),
+                )
+            },
+            Ok,
+        )
+    }
+
+    /// The preset of the model for each GPU, cut to what the pod's share of the machine is.
+    fn preset(&self, gpus: u32, placed: &Placed) -> Preset {
+        let (cores, gib) = placed.gpu.map_or((8, 16), crate::cloud::Gpu::preset);
+        let whole = if self.mig.is_some() { 1 } else { gpus };
+        let times = u64::from(whole);
+        let (cpu, mib) = (u64::from(cores) * 1000 * times, (u64::from(gib) << 10) * times);
+        let (mut cpu, mut memory) = (Sizes::half_of(cpu), Sizes::half_of(mib));
+        if let Some(instance) = &placed.instance {
+            let (cpu_share, memory_share) = share(instance, whole);
+            cpu.cut(u64::from(instance.vcpus) * 1000, cpu_share, 100);
+            memory.cut(u64::from(instance.memory_gib) << 10, memory_share, 256);
+        }
+        let milli = |milli: u64| format!("{milli}m");
+        let mib = |mib: u64| Amount::mib(mib).memory_text();
+        Preset {
+            cpu: (milli(cpu.limit), milli(cpu.request)),
+            memory: (mib(memory.limit), mib(memory.request)),
+        }
+    }
+}
+
+/// Limit and request of one resource.
+struct Pairing {
+    limit: Option<String>,
+    request: Option<String>,
+}
+
+impl Pairing {
+    /// What was given goes before the preset, and the request of a given limit is half of it.
+    fn new(
+        [limit_flag, request_flag]: [&'static str; 2],
+        limit: Option<&String>,
+        request: Option<&String>,
+        preset: Option<(String, String)>,
+        read: fn(&'static str, &str) -> Result<Amount, BuildError>,
+    ) -> Result<Self, BuildError> {
+        let given = limit.map(|text| read(limit_flag, text)).transpose()?;
+        let asked = request.map(|text| read(request_flag, text)).transpose()?;
+        let filled = preset.is_some();
+        let (preset_limit, preset_request) = preset.unzip();
+        let (limit, request) = match (limit, request) {
+            (Some(limit), None) => {
+                let half = quantity::half(limit, limit_flag == "memory");
+                (Some(limit.clone()), half.filter(|_| filled))
+            }
+            (None, Some(request)) => {
+                // A preset below the request would be refused; then twice the request is as good.
+                let enough = preset_limit.filter(|limit| Amount::parse(limit) >= asked);
+                (enough, Some(request.clone()))
+            }
+            (Some(limit), Some(request)) => (Some(limit.clone()), Some(request.clone())),
+            (None, None) => (preset_limit, preset_request),
+        };
+        if given.is_some() && asked > given {
+            return refuse(
+                request_flag,
+                format!("the request is more than the limit of --{limit_flag}"),
+            );
+        }
+        Ok(Self { limit, request })
+    }
+}
+
+/// Limits and requests of the preset, as texts.
+struct Preset {
+    cpu: (String, String),
+    memory: (String, String),
+}
+
+struct Sizes {
+    limit: u64,
+    request: u64,
+}
+
+impl Sizes {
+    fn half_of(limit: u64) -> Self {
+        Self { limit, request: limit / 2 }
+    }
+
+    /// At most the whole machine, and a request of at most the share, in whole steps.
+    fn cut(&mut self, whole: u64, share: u64, step: u64) {
+        self.limit = self.limit.min(whole);
+        if self.request > share {
+            self.request = (share / step * step).max(step);
+        }
+        self.request = self.request.min(self.limit);
+    }
+}
+
+/// The part of a machine that so many of its GPUs are worth, with a tenth left for what else runs there.
+fn share(instance: &InstanceType, gpus: u32) -> (u64, u64) {
+    let (cpu, memory) = instance.allocatable();
+    let part = |amount: u64| {
+        amount * 9 / 10 * u64::from(gpus.min(instance.gpus)) / u64::from(instance.gpus.max(1))
+    };
+    (part(cpu), part(memory))
+}

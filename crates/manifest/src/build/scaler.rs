@@ -1,0 +1,330 @@
+//! Nodes by the clock: a pair of schedules that grow a pool of GPU nodes and shrink it again.
+//!
+//! `kubectl` cannot scale nodes. What can is the command line of each cloud, or a limit on Karpenter's pool.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, JobSpec, JobTemplateSpec};
+use k8s_openapi::api::core::v1::{
+    Container, PodSpec, PodTemplateSpec, ResourceRequirements, ServiceAccount,
+};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
+
+use super::names::{self, is_label_value, short};
+use super::{BuildError, Made, refuse, values};
+use crate::cloud::{Cloud, GPU_RESOURCE};
+
+/// Room for `-down` in the name of a cron job, to whose jobs eleven characters are added.
+const LONGEST_NAME: usize = 63 - 11 - 5;
+
+/// `generate scaler`: GPU nodes for the working day, and fewer or none at night.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Scaler {
+    /// Whose nodes: eks, gke, aks or karpenter
+    #[arg(long, value_enum, value_name = "CLOUD")]
+    pub cloud: Option<Cloud>,
+    /// Name of the cluster; karpenter needs none
+    #[arg(long, value_name = "NAME")]
+    pub cluster: Option<String>,
+    /// Pool or group of nodes [default: gpu-pool]
+    #[arg(long, value_name = "NAME")]
+    pub node_pool: Option<String>,
+    /// Region or zone of the cluster, for eks and gke
+    #[arg(long, value_name = "NAME")]
+    pub location: Option<String>,
+    /// Resource group of the cluster, for aks
+    #[arg(long, value_name = "NAME")]
+    pub resource_group: Option<String>,
+    /// When to grow [default: "0 9 * * 1-5"]
+    #[arg(long, value_name = "SCHEDULE")]
+    pub up: Option<String>,
+    /// When to shrink [default: "0 19 * * 1-5"]
+    #[arg(long, value_name = "SCHEDULE")]
+    pub down: Option<String>,
+    /// Nodes while it is grown; for karpenter, GPUs [default: 5]
+    #[arg(long, value_name = "COUNT")]
+    pub nodes: Option<u32>,
+    /// Nodes while it is shrunk; for karpenter, GPUs [default: 0]
+    #[arg(long, value_name = "COUNT")]
+    pub down_to: Option<u32>,
+    /// Time zone of the schedules, such as Europe/Berlin [default: that of the control plane, mostly UTC]
+    #[arg(long, value_name = "ZONE")]
+    pub time_zone: Option<String>,
+    /// Name of the objects [default: scale-gpu-nodes]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Namespace of the objects [default: kube-system]
+    #[arg(long, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Image with the command line of the cloud
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
+    /// Service account that may scale; without it one is made
+    #[arg(long, value_name = "NAME")]
+    pub service_account: Option<String>,
+}
+
+impl Scaler {
+    /// Both schedules.
+    pub fn objects(&self) -> Result<[CronJob; 2], BuildError> {
+        let (up, down) = (self.nodes.unwrap_or(5), self.down_to.unwrap_or(0));
+        if !(1..=10_000).contains(&up) {
+            return refuse("nodes", "it lies between 1 and 10000");
+        }
+        if down >= up {
+            return refuse("down-to", format!("{down} is not less than the {up} of --nodes"));
+        }
+        let name = self.name()?;
+        let at_up = values::schedule("up", self.up.as_deref().unwrap_or("0 9 * * 1-5"))?;
+        let at_down = values::schedule("down", self.down.as_deref().unwrap_or("0 19 * * 1-5"))?;
+        if at_up == at_down {
+            return refuse("down", "both schedules are the same");
+        }
+        Ok([
+            self.cron_job(name.clone(), at_up, self.command(up, up)?)?,
+            self.cron_job(format!("{name}-down"), at_down, self.command(down, up)?)?,
+        ])
+    }
+
+    /// Both schedules and the account that they run under, with notes.
+    pub fn make(&self) -> Result<Made, BuildError> {
+        let [up, down] = self.objects()?;
+        let mut made = Made::default();
+        if self.service_account.is_none() {
+            let metadata = self.metadata(self.name()?)?;
+            made.push(&ServiceAccount { metadata, ..ServiceAccount::default() })?;
+        }
+        if self.cloud()? == Cloud::Karpenter && self.service_account.is_none() {
+            let (role, binding) = self.role()?;
+            made.push(&role)?;
+            made.push(&binding)?;
+        }
+        made.push(&up)?;
+        made.push(&down)?;
+        made.notes = self.notes()?;
+        Ok(made)
+    }
+
+    fn cloud(&self) -> Result<Cloud, BuildError> {
+        match self.cloud {
+            Some(cloud @ (Cloud::Eks | Cloud::Gke | Cloud::Aks | Cloud::Karpenter)) => Ok(cloud),
+            _ => refuse("cloud", "nodes are added by eks, gke, aks or karpenter: say which"),
+        }
+    }
+
+    fn name(&self) -> Result<String, BuildError> {
+        let name = self.name.as_deref().unwrap_or("scale-gpu-nodes");
+        names::name_within("name", Some(name), LONGEST_NAME)
+    }
+
+    fn metadata(&self, name: String) -> Result<ObjectMeta, BuildError> {
+        let namespace = self.namespace.as_deref().unwrap_or("kube-system");
+        let namespace = Some(names::name("namespace", Some(namespace))?);
+        Ok(ObjectMeta { name: Some(name), namespace, ..ObjectMeta::default() })
+    }
+
+    fn account(&self) -> Result<String, BuildError> {
+        match &self.service_account {
+            Some(account) => names::name("service-account", Some(account)),
+            None => self.name(),
+        }
+    }
+
+    fn cron_job(
+        &self,
+        name: String,
+        schedule: String,
+        command: Vec<String>,
+    ) -> Result<CronJob, BuildError> {
+        let zone = self.time_zone.clone();
+        if zone.as_deref().is_some_and(|zone| !is_zone(zone)) {
+            return refuse("time-zone", "write it like Europe/Berlin or Etc/UTC");
+        }
+        let template = self.template(command)?;
+        let job = JobSpec {
+            active_deadline_seconds: Some(600),
+            backoff_limit: Some(3),
+            template,
+            ttl_seconds_after_finished: Some(3600),
+            ..JobSpec::default()
+        };
+        let spec = CronJobSpec {
+            concurrency_policy: Some("Forbid".to_owned()),
+            job_template: JobTemplateSpec { metadata: None, spec: Some(job) },
+            schedule,
+            // A control plane that was away for a while still scales.
+            starting_deadline_seconds: Some(3600),
+            time_zone: zone,
+            ..CronJobSpec::default()
+        };
+        Ok(CronJob { metadata: self.metadata(name)?, spec: Some(spec), status: None })
+    }
+
+    fn template(&self, command: Vec<String>) -> Result<PodTemplateSpec, BuildError> {
+        let cloud = self.cloud()?;
+        let image = self.image.clone().unwrap_or_else(|| image(cloud).to_owned());
+        if image.is_empty() || image.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return refuse("image", format!("`{}` is no image", short(&image)));
+        }
+        let amounts = |amounts: &[(&str, &str)]| {
+            let amount = |(name, text): &(&str, &str)| ((*name).into(), Quantity((*text).into()));
+            Some(amounts.iter().map(amount).collect::<BTreeMap<_, _>>())
+        };
+        let container = Container {
+            name: "scaler".to_owned(),
+            image: Some(image),
+            command: Some(command),
+            resources: Some(ResourceRequirements {
+                limits: amounts(&[("memory", "1Gi")]),
+                requests: amounts(&[("cpu", "100m"), ("memory", "256Mi")]),
+                claims: None,
+            }),
+            ..Container::default()
+        };
+        let spec = PodSpec {
+            containers: vec![container],
+            restart_policy: Some("OnFailure".to_owned()),
+            service_account_name: Some(self.account()?),
+            ..PodSpec::default()
+        };
+        // Azure gives identities to pods that ask for one.
+        let labels = (cloud == Cloud::Aks).then(|| {
+            BTreeMap::from([("azure.workload.identity/use".to_owned(), "true".to_owned())])
+        });
+        let metadata =
+            labels.map(|labels| ObjectMeta { labels: Some(labels), ..ObjectMeta::default() });
+        Ok(PodTemplateSpec { metadata, spec: Some(spec) })
+    }
+
+    /// The words that set the number of nodes; `most` is the larger of both numbers.
+    fn command(&self, nodes: u32, most: u32) -> Result<Vec<String>, BuildError> {
+        let pool = self.pool()?;
+        let cluster = || word("cluster", self.cluster.as_deref());
+        let location = || word("location", self.location.as_deref());
+        let count = nodes.to_string();
+        Ok(match self.cloud()? {
+            Cloud::Karpenter => {
+                let limit = BTreeMap::from([(GPU_RESOURCE, count)]);
+                let patch = serde_json::json!({"spec": {"limits": limit}}).to_string();
+                words("kubectl patch nodepool", &[pool, "--type=merge", "--patch", &patch])
+            }
+            Cloud::Gke => words(
+                "gcloud container clusters resize",
+                &[
+                    &[cluster()?, "--node-pool", pool, "--num-nodes", &count][..],
+                    &["--location", location()?, "--quiet"],
+                ]
+                .concat(),
+            ),
+            Cloud::Aks => {
+                let group = word("resource-group", self.resource_group.as_deref())?;
+                let place = ["--resource-group", group, "--cluster-name", cluster()?];
+                let what = ["--name", pool, "--node-count", &count];
+                words("sh -c", &[&[AZURE, "scale"][..], &place, &what].concat())
+            }
+            _ => {
+                let scaling = format!("minSize={nodes},maxSize={most},desiredSize={nodes}");
+                let place = ["--cluster-name", cluster()?, "--region", location()?];
+                let what = ["--nodegroup-name", pool, "--scaling-config", &scaling];
+                words("aws eks update-nodegroup-config", &[place, what].concat())
+            }
+        })
+    }
+
+    fn pool(&self) -> Result<&str, BuildError> {
+        word("node-pool", self.node_pool.as_deref().or(Some("gpu-pool")))
+    }
+
+    /// May change this one pool and nothing else.
+    fn role(&self) -> Result<(ClusterRole, ClusterRoleBinding), BuildError> {
+        let (name, account) = (self.name()?, self.metadata(self.account()?)?);
+        let pool = self.pool()?;
+        let metadata = ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() };
+        let text = |text: &str| Some(vec![text.to_owned()]);
+        let may = PolicyRule {
+            api_groups: text("karpenter.sh"),
+            resources: text("nodepools"),
+            resource_names: text(pool),
+            verbs: vec!["get".to_owned(), "patch".to_owned()],
+            non_resource_urls: None,
+        };
+        let role = ClusterRole {
+            metadata: metadata.clone(),
+            rules: Some(vec![may]),
+            aggregation_rule: None,
+        };
+        let subject = Subject {
+            kind: "ServiceAccount".to_owned(),
+            name: account.name.unwrap_or_default(),
+            namespace: account.namespace,
+            api_group: None,
+        };
+        let role_ref = RoleRef {
+            api_group: "rbac.authorization.k8s.io".to_owned(),
+            kind: "ClusterRole".to_owned(),
+            name,
+        };
+        Ok((role, ClusterRoleBinding { metadata, role_ref, subjects: Some(vec![subject]) }))
+    }
+
+    fn notes(&self) -> Result<Vec<String>, BuildError> {
+        let account = self.account()?;
+        let may = |what: &str| {
+            format!("give the service account `{account}` an identity that may {what}")
+        };
+        let mut notes = vec![match self.cloud()? {
+            Cloud::Karpenter => {
+                "a lower limit stops new nodes; those there go when they are empty, \
+                                 if the pool consolidates"
+                    .to_owned()
+            }
+            Cloud::Gke => may("`container.clusters.update` (workload identity)"),
+            Cloud::Aks => may("scale the pool, and annotate it for workload identity"),
+            _ => may("`eks:UpdateNodegroupConfig` (IAM role or pod identity)"),
+        }];
+        if self.time_zone.is_none() {
+            notes.push("the schedules are in the control plane's time, mostly UTC: --time-zone says otherwise".to_owned());
+        }
+        Ok(notes)
+    }
+}
+
+/// Azure's command line logs in with the token that workload identity mounts. What follows are arguments, not text.
+const AZURE: &str = "az login --service-principal --username \"$AZURE_CLIENT_ID\" --tenant \"$AZURE_TENANT_ID\" \
+                     --federated-token \"$(cat \"$AZURE_FEDERATED_TOKEN_FILE\")\" --output none \
+                     && exec az aks nodepool scale \"$@\"";
+
+fn image(cloud: Cloud) -> &'static str {
+    match cloud {
+        Cloud::Karpenter => "registry.k8s.io/kubectl:v1.34.1",
+        Cloud::Gke => "gcr.io/google.com/cloudsdktool/google-cloud-cli:540.0.0-slim",
+        Cloud::Aks => "mcr.microsoft.com/azure-cli:2.77.0",
+        _ => "public.ecr.aws/aws-cli/aws-cli:2.31.0",
+    }
+}
+
+/// A command of plain words, and its arguments.
+fn words(command: &str, arguments: &[&str]) -> Vec<String> {
+    command.split(' ').chain(arguments.iter().copied()).map(str::to_owned).collect()
+}
+
+/// A name as clouds have them: nothing that a command line could take for an option.
+fn word<'a>(flag: &'static str, text: Option<&'a str>) -> Result<&'a str, BuildError> {
+    match text {
+        None => refuse(flag, "this cloud needs it"),
+        Some(text) if !text.is_empty() && is_label_value(text) => Ok(text),
+        Some(text) => refuse(flag, format!("`{}` is no name that a cloud has", short(text))),
+    }
+}
+
+fn is_zone(text: &str) -> bool {
+    let part = |part: &str| {
+        let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '+');
+        part.starts_with(|c: char| c.is_ascii_alphabetic()) && part.chars().all(inner)
+    };
+    text.len() <= 64 && text != "Local" && text.split('/').all(part)
+}

@@ -1,0 +1,291 @@
+//! Scaling servers by what their GPUs, or their queues, say.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::autoscaling::v2::{
+    CrossVersionObjectReference, ExternalMetricSource, HPAScalingRules, HorizontalPodAutoscaler,
+    HorizontalPodAutoscalerBehavior, HorizontalPodAutoscalerSpec, MetricIdentifier, MetricSpec,
+    MetricTarget, PodsMetricSource,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use serde::{Deserialize, Serialize};
+
+use super::names::{self, short};
+use super::pod::{namespace, some};
+use super::quantity::Amount;
+use super::values::{self, Pair};
+use super::{BuildError, Made, refuse};
+
+/// The utilisation that NVIDIA's exporter publishes, in percent.
+const METRIC: &str = "DCGM_FI_DEV_GPU_UTIL";
+/// Utilisation to aim at when nobody says.
+const GOAL: &str = "80";
+/// The most replicas when nobody says.
+const MOST: u32 = 4;
+
+/// What scales, and how far; the same for both ways.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Scaled {
+    /// Deployment to scale
+    #[arg(long, value_name = "NAME")]
+    pub target: Option<String>,
+    /// Name of the object [default: that of the deployment]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Namespace [default: left to kubectl]
+    #[arg(long, value_name = "NAME")]
+    pub namespace: Option<String>,
+    /// Fewest pods [default: 1; with keda and --query: 0]
+    #[arg(long, value_name = "COUNT")]
+    pub min: Option<u32>,
+    /// Most pods [default: 4]
+    #[arg(long, value_name = "COUNT")]
+    pub max: Option<u32>,
+    /// Value for each pod to aim at [default: 80, percent of utilisation]
+    #[arg(long, value_name = "AMOUNT")]
+    #[serde(deserialize_with = "values::text")]
+    pub value: Option<String>,
+    /// How long it must be quiet before pods are removed [default: 5m]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "values::text")]
+    pub scale_down_delay: Option<String>,
+}
+
+/// `generate hpa`: a horizontal pod autoscaler on a GPU metric.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Hpa {
+    /// Metric to go by [default: DCGM_FI_DEV_GPU_UTIL]
+    #[arg(long, value_name = "NAME")]
+    pub metric: Option<String>,
+    /// Take it from the external metrics API, not from that of the pods
+    #[arg(long)]
+    pub external: bool,
+    /// Label of the external metric; may be given several times
+    #[arg(long, value_name = "KEY=VALUE", requires = "external")]
+    #[serde(deserialize_with = "values::pairs")]
+    pub metric_label: Vec<Pair>,
+    /// What and how far.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub scaled: Scaled,
+}
+
+/// `generate keda`: a `ScaledObject` of KEDA, which can also scale to zero.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Keda {
+    /// Address of Prometheus [default: prometheus.monitoring.svc, port 9090]
+    #[arg(long, value_name = "URL")]
+    pub prometheus: Option<String>,
+    /// Query whose result is divided by the value [default: utilisation of the pods' GPUs]
+    #[arg(long, value_name = "PROMQL")]
+    pub query: Option<String>,
+    /// What and how far.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub scaled: Scaled,
+}
+
+impl Scaled {
+    fn target(&self) -> Result<String, BuildError> {
+        match &self.target {
+            None => refuse("target", "say which deployment to scale"),
+            target => names::name("target", target.as_deref()),
+        }
+    }
+
+    fn metadata(&self) -> Result<ObjectMeta, BuildError> {
+        let name = self.name.clone().map_or_else(|| self.target(), Ok)?;
+        Ok(ObjectMeta {
+            name: Some(names::name("name", Some(&name))?),
+            namespace: namespace(self.namespace.as_deref())?,
+            ..ObjectMeta::default()
+        })
+    }
+
+    fn range(&self, least: u32) -> Result<(u32, u32), BuildError> {
+        let min = self.min.unwrap_or(least);
+        let max = self.max.unwrap_or(MOST.max(min));
+        if !(1..=10_000).contains(&max) {
+            return refuse("max", "it lies between 1 and 10000");
+        }
+        if min > max {
+            return refuse("min", format!("{min} is more than the most, {max}"));
+        }
+        Ok((min, max))
+    }
+
+    fn value(&self) -> Result<String, BuildError> {
+        let text = self.value.as_deref().unwrap_or(GOAL);
+        match Amount::parse(text) {
+            Some(amount) if amount > Amount::milli(0) => Ok(text.to_owned()),
+            _ => refuse("value", format!("`{}` is no amount above zero", short(text))),
+        }
+    }
+
+    fn delay(&self) -> Result<u32, BuildError> {
+        let delay =
+            values::seconds("scale-down-delay", self.scale_down_delay.as_deref().unwrap_or("5m"))?;
+        if delay > 3600 {
+            return refuse("scale-down-delay", "it is at most 1h");
+        }
+        Ok(delay)
+    }
+}
+
+impl Hpa {
+    /// The autoscaler.
+    pub fn object(&self) -> Result<HorizontalPodAutoscaler, BuildError> {
+        let (min, max) = self.scaled.range(1)?;
+        if min == 0 {
+            return refuse(
+                "min",
+                "an autoscaler of this kind keeps one pod: `generate keda` scales to zero",
+            );
+        }
+        let scale_target_ref = CrossVersionObjectReference {
+            api_version: Some("apps/v1".to_owned()),
+            kind: "Deployment".to_owned(),
+            name: self.scaled.target()?,
+        };
+        let scale_down = HPAScalingRules {
+            stabilization_window_seconds: Some(self.scaled.delay()? as i32),
+            ..HPAScalingRules::default()
+        };
+        let spec = HorizontalPodAutoscalerSpec {
+            behavior: Some(HorizontalPodAutoscalerBehavior {
+                scale_down: Some(scale_down),
+                scale_up: None,
+            }),
+            max_replicas: max as i32,
+            metrics: Some(vec![self.metric()?]),
+            min_replicas: Some(min as i32),
+            scale_target_ref,
+        };
+        Ok(HorizontalPodAutoscaler {
+            metadata: self.scaled.metadata()?,
+            spec: Some(spec),
+            status: None,
+        })
+    }
+
+    /// The autoscaler, with notes.
+    pub fn make(&self) -> Result<Made, BuildError> {
+        let api = if self.external { "external.metrics.k8s.io" } else { "custom.metrics.k8s.io" };
+        let note = format!(
+            "the metric must be served under {api}: an adapter such as prometheus-adapter does that"
+        );
+        Made::of(&self.object()?, vec![note])
+    }
+
+    fn metric(&self) -> Result<MetricSpec, BuildError> {
+        let name = self.metric.clone().unwrap_or_else(|| METRIC.to_owned());
+        let bad = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == '%';
+        if name.is_empty() || name.len() > 253 || name.contains(bad) {
+            return refuse("metric", format!("`{}` is no metric", short(&name)));
+        }
+        let target = MetricTarget {
+            type_: "AverageValue".to_owned(),
+            average_value: Some(Quantity(self.scaled.value()?)),
+            ..MetricTarget::default()
+        };
+        let labels = some(values::labels("metric-label", &self.metric_label)?);
+        let selector = labels
+            .map(|labels| LabelSelector { match_labels: Some(labels), match_expressions: None });
+        if selector.is_some() && !self.external {
+            return refuse("metric-label", "it goes with --external only");
+        }
+        let metric = MetricIdentifier { name, selector };
+        Ok(if self.external {
+            let external = Some(ExternalMetricSource { metric, target });
+            MetricSpec { type_: "External".to_owned(), external, ..MetricSpec::default() }
+        } else {
+            let pods = Some(PodsMetricSource { metric, target });
+            MetricSpec { type_: "Pods".to_owned(), pods, ..MetricSpec::default() }
+        })
+    }
+}
+
+/// The object as KEDA takes it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ScaledObject {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: ObjectMeta,
+    spec: ScaledObjectSpec,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ScaledObjectSpec {
+    scale_target_ref: BTreeMap<&'static str, String>,
+    min_replica_count: u32,
+    max_replica_count: u32,
+    cooldown_period: u32,
+    triggers: Vec<Trigger>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Trigger {
+    r#type: &'static str,
+    metadata: BTreeMap<&'static str, String>,
+}
+
+impl Keda {
+    /// The object, with notes.
+    pub fn make(&self) -> Result<Made, BuildError> {
+        let (min, max) = self.scaled.range(u32::from(self.query.is_none()))?;
+        let target = self.scaled.target()?;
+        let (query, server) = (self.query(min, &target)?, self.server()?);
+        let metadata = BTreeMap::from([
+            ("serverAddress", server),
+            ("query", query),
+            ("threshold", self.scaled.value()?),
+        ]);
+        let spec = ScaledObjectSpec {
+            scale_target_ref: BTreeMap::from([("name", target)]),
+            min_replica_count: min,
+            max_replica_count: max,
+            cooldown_period: self.scaled.delay()?,
+            triggers: vec![Trigger { r#type: "prometheus", metadata }],
+        };
+        let (api_version, kind) = ("keda.sh/v1alpha1", "ScaledObject");
+        let object = ScaledObject { api_version, kind, metadata: self.scaled.metadata()?, spec };
+        let mut notes = vec!["KEDA must be installed: it has the kind ScaledObject".to_owned()];
+        if min == 0 {
+            notes.push(
+                "the first request after a quiet time waits for a node and for the model"
+                    .to_owned(),
+            );
+        }
+        Made::of(&object, notes)
+    }
+
+    /// Nothing that runs no pods can say how busy their GPUs are.
+    fn query(&self, min: u32, target: &str) -> Result<String, BuildError> {
+        match &self.query {
+            None if min == 0 => refuse(
+                "query",
+                "with --min 0 it must count waiting work: no pod, no GPU to look at",
+            ),
+            None => Ok(format!("sum({METRIC}{{pod=~\"{target}-.*\"}})")),
+            Some(query) if query.trim().is_empty() || query.contains('\0') => {
+                refuse("query", "it is empty")
+            }
+            Some(query) => Ok(query.clone()),
+        }
+    }
+
+    fn server(&self) -> Result<String, BuildError> {
+        let server = self.prometheus.as_deref().unwrap_or("http://prometheus.monitoring.svc:9090");
+        let is_url = server.starts_with("http://") || server.starts_with("https://");
+        if !is_url || server.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return refuse("prometheus", "write it like http://prometheus.monitoring.svc:9090");
+        }
+        Ok(server.to_owned())
+    }
+}

@@ -1,0 +1,315 @@
+//! Servers: deployments that answer requests, with time to load a model.
+
+use k8s_openapi::api::apps::v1::{Deployment as DeploymentObject, DeploymentSpec};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, HTTPGetAction, PersistentVolumeClaim, Probe, Service, ServicePort,
+    ServiceSpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use serde::{Deserialize, Serialize};
+
+use super::claim::{AccessMode, Claim};
+use super::names::{self, short};
+use super::placement::Placement;
+use super::pod::{PodShape, Role, Shaped};
+use super::values::{self, Mount, is_mount_path};
+use super::{BuildError, Made, refuse};
+use crate::catalogue::Catalogue;
+
+/// The port of servers when nobody says.
+const PORT: u16 = 8000;
+/// The most replicas that make sense.
+const MOST_REPLICAS: u32 = 10_000;
+/// How often a server that starts is asked.
+const PERIOD: u32 = 10;
+
+/// `generate deployment`: servers on GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Deployment {
+    /// How they answer.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub serving: Serving,
+    /// What runs.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub pod: PodShape,
+    /// Where.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub placement: Placement,
+}
+
+/// How servers answer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default, rename_all = "kebab-case")]
+#[command(next_help_heading = "Serving")]
+pub struct Serving {
+    /// How many pods [default: 1]
+    #[arg(long, value_name = "COUNT")]
+    pub replicas: Option<u32>,
+    /// Port that they listen on [default: 8000]
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+    /// Path that answers when all is well, or none [default: /health]
+    #[arg(long, value_name = "PATH")]
+    pub health: Option<String>,
+    /// How long loading the model may take [default: 10m; for a model server 20m]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "values::text")]
+    pub load_time: Option<String>,
+    /// How long to wait before the first look
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "values::text")]
+    pub startup_delay: Option<String>,
+    /// How often to look whether it still answers, or none [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "values::text")]
+    pub liveness: Option<String>,
+    /// Also make a service in front of the pods
+    #[arg(long)]
+    pub service: bool,
+}
+
+/// `generate model-server`: servers on GPUs, with a claim for the models that they load.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct ModelServer {
+    /// Name of the claim for models [default: NAME-models]
+    #[arg(long, value_name = "NAME")]
+    pub cache_claim: Option<String>,
+    /// Where models are cached [default: /root/.cache/huggingface]
+    #[arg(long, value_name = "PATH")]
+    pub cache_path: Option<String>,
+    /// How much room for models [default: 100Gi]
+    #[arg(long, value_name = "AMOUNT")]
+    #[serde(deserialize_with = "values::text")]
+    pub cache_size: Option<String>,
+    /// Storage class of the claim [default: the cluster's]
+    #[arg(long, value_name = "NAME")]
+    pub storage_class: Option<String>,
+    /// Who may mount the claim [default: ReadWriteOnce for one replica, ReadWriteMany for more]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub access_mode: Option<AccessMode>,
+    /// How they answer.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub serving: Serving,
+    /// What runs.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub pod: PodShape,
+    /// Where.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub placement: Placement,
+}
+
+impl Deployment {
+    /// The deployment.
+    pub fn object(&self, catalogue: &Catalogue) -> Result<DeploymentObject, BuildError> {
+        self.serving.deployment(self.shaped(catalogue)?, self.pod.bare, "10m")
+    }
+
+    /// The deployment and what belongs to it, with notes.
+    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+        let shaped = self.shaped(catalogue)?;
+        let notes = shaped.notes.clone();
+        let deployment = self.serving.deployment(shaped, self.pod.bare, "10m")?;
+        let mut made = Made::of(&deployment, notes)?;
+        self.serving.add_service(&deployment, &mut made)?;
+        Ok(made)
+    }
+
+    fn shaped(&self, catalogue: &Catalogue) -> Result<Shaped, BuildError> {
+        shape(&self.pod, &self.placement, "inference", catalogue)
+    }
+}
+
+impl ModelServer {
+    /// The deployment and its claim.
+    pub fn objects(
+        &self,
+        catalogue: &Catalogue,
+    ) -> Result<(DeploymentObject, PersistentVolumeClaim), BuildError> {
+        let shaped = self.shaped(catalogue)?;
+        Ok((self.serving.deployment(shaped, self.pod.bare, "20m")?, self.claim()?))
+    }
+
+    /// The deployment, its claim and what belongs to it, with notes.
+    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+        let shaped = self.shaped(catalogue)?;
+        let mut notes = shaped.notes.clone();
+        let deployment = self.serving.deployment(shaped, self.pod.bare, "20m")?;
+        if self.serving.replicas()? > 1 && self.mode()? == AccessMode::ReadWriteOnce {
+            let why = "all replicas must run on the node that has the volume";
+            notes.push(format!(
+                "the claim is ReadWriteOnce: {why}; --access-mode ReadWriteMany frees them"
+            ));
+        }
+        let mut made = Made::of(&deployment, notes)?;
+        made.push(&self.claim()?)?;
+        self.serving.add_service(&deployment, &mut made)?;
+        Ok(made)
+    }
+
+    fn shaped(&self, catalogue: &Catalogue) -> Result<Shaped, BuildError> {
+        let path = self.cache_path.as_deref().unwrap_or("/root/.cache/huggingface");
+        if !is_mount_path(path) {
+            return refuse("cache-path", format!("`{}` is no absolute path", short(path)));
+        }
+        let mut pod = self.pod.clone();
+        let (volume, claim, path) = ("models".to_owned(), self.claim_name()?, path.to_owned());
+        pod.mount.insert(0, Mount { volume, claim, path });
+        shape(&pod, &self.placement, "server", catalogue)
+    }
+
+    fn claim(&self) -> Result<PersistentVolumeClaim, BuildError> {
+        let claim = Claim {
+            name: Some(self.claim_name()?),
+            namespace: self.pod.namespace.clone(),
+            size: self.cache_size.clone(),
+            storage_class: self.storage_class.clone(),
+            access_mode: Some(self.mode()?),
+        };
+        claim.object().map_err(|error| match error {
+            BuildError::Refused { flag: "size", why } => {
+                BuildError::Refused { flag: "cache-size", why }
+            }
+            other => other,
+        })
+    }
+
+    fn claim_name(&self) -> Result<String, BuildError> {
+        if let Some(claim) = &self.cache_claim {
+            return names::name("cache-claim", Some(claim));
+        }
+        Ok(names::name_within("name", self.pod.name.as_deref(), 56)? + "-models")
+    }
+
+    fn mode(&self) -> Result<AccessMode, BuildError> {
+        let many = self.serving.replicas()? > 1;
+        let default = if many { AccessMode::ReadWriteMany } else { AccessMode::ReadWriteOnce };
+        Ok(self.access_mode.unwrap_or(default))
+    }
+}
+
+impl Serving {
+    fn replicas(&self) -> Result<u32, BuildError> {
+        match self.replicas.unwrap_or(1) {
+            replicas @ 0..=MOST_REPLICAS => Ok(replicas),
+            _ => refuse("replicas", format!("it lies between 0 and {MOST_REPLICAS}")),
+        }
+    }
+
+    fn port(&self) -> Result<i32, BuildError> {
+        match self.port.unwrap_or(PORT) {
+            0 => refuse("port", "a port lies between 1 and 65535"),
+            port => Ok(port.into()),
+        }
+    }
+
+    fn deployment(
+        &self,
+        shaped: Shaped,
+        bare: bool,
+        load_time: &str,
+    ) -> Result<DeploymentObject, BuildError> {
+        let Shaped { metadata, mut template, .. } = shaped;
+        for container in template.spec.iter_mut().flat_map(|spec| &mut spec.containers) {
+            self.listen(container, bare, load_time)?;
+        }
+        let selector =
+            LabelSelector { match_labels: metadata.labels.clone(), match_expressions: None };
+        let replicas = Some(self.replicas()? as i32);
+        let spec = DeploymentSpec { replicas, selector, template, ..DeploymentSpec::default() };
+        Ok(DeploymentObject { metadata, spec: Some(spec), status: None })
+    }
+
+    /// The port and the probes. A server is ready when it answers, alive while it does, and may take its time before.
+    fn listen(
+        &self,
+        container: &mut Container,
+        bare: bool,
+        load_time: &str,
+    ) -> Result<(), BuildError> {
+        let port = self.port()?;
+        container.ports =
+            Some(vec![ContainerPort { container_port: port, ..ContainerPort::default() }]);
+        let path = match self.health.as_deref().unwrap_or("/health") {
+            "none" => return Ok(()),
+            path if path.starts_with('/') && !path.contains(char::is_whitespace) => path,
+            path => {
+                return refuse(
+                    "health",
+                    format!("`{}` is no path: write it like /health", short(path)),
+                );
+            }
+        };
+        let action = HTTPGetAction {
+            path: Some(path.to_owned()),
+            port: IntOrString::Int(port),
+            ..HTTPGetAction::default()
+        };
+        let probe = |period: u32| Probe {
+            http_get: Some(action.clone()),
+            period_seconds: Some(period as i32),
+            ..Probe::default()
+        };
+        let load = values::seconds("load-time", self.load_time.as_deref().unwrap_or(load_time))?;
+        let delay = self.startup_delay.as_deref();
+        let delay = delay.map(|text| values::seconds("startup-delay", text)).transpose()?;
+        container.startup_probe = Some(Probe {
+            failure_threshold: Some(load.div_ceil(PERIOD) as i32),
+            initial_delay_seconds: delay.map(|delay| delay as i32),
+            ..probe(PERIOD)
+        });
+        let liveness = self.liveness.as_deref().or((!bare).then_some("30s"));
+        if let Some(text) = liveness.filter(|text| *text != "none") {
+            container.liveness_probe = Some(probe(values::seconds("liveness", text)?));
+        }
+        if !bare {
+            container.readiness_probe = Some(probe(PERIOD));
+        }
+        Ok(())
+    }
+
+    fn add_service(&self, server: &DeploymentObject, made: &mut Made) -> Result<(), BuildError> {
+        if !self.service {
+            return Ok(());
+        }
+        let port = self.port()?;
+        let ports = vec![ServicePort {
+            port,
+            target_port: Some(IntOrString::Int(port)),
+            ..ServicePort::default()
+        }];
+        let spec = ServiceSpec {
+            selector: server.metadata.labels.clone(),
+            ports: Some(ports),
+            ..ServiceSpec::default()
+        };
+        // A service's name is a host's name, which does not begin with a digit.
+        if server
+            .metadata
+            .name
+            .as_deref()
+            .is_some_and(|name| name.starts_with(|c: char| c.is_ascii_digit()))
+        {
+            return refuse("name", "with --service it must begin with a letter");
+        }
+        made.push(&Service { metadata: server.metadata.clone(), spec: Some(spec), status: None })
+    }
+}
+
+fn shape(
+    pod: &PodShape,
+    placement: &Placement,
+    container: &'static str,
+    catalogue: &Catalogue,
+) -> Result<Shaped, BuildError> {
+    let role = Role { container, worker: false, restart: None, labelled: true };
+    pod.shape(pod.name.as_deref(), placement, role, catalogue)
+}

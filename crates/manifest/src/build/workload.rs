@@ -1,0 +1,177 @@
+//! `GPUWorkload`: work that our scheduler places.
+
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
+
+use super::placement::Placement;
+use super::pod::{PodShape, Role};
+use super::{BuildError, Made, names, refuse, values};
+use crate::catalogue::Catalogue;
+
+/// `generate workload`: a `GPUWorkload` for our scheduler.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
+#[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Workload {
+    /// 0 to 10, higher first [default: 5]
+    #[arg(long, value_name = "NUMBER")]
+    pub priority: Option<u8>,
+    /// MiB of memory that each GPU must have [default: the model's, else 0: any]
+    #[arg(long, value_name = "MIB")]
+    pub gpu_memory: Option<u64>,
+    /// How GPUs are chosen [default: the cluster's]
+    #[arg(long, value_enum, value_name = "STRATEGY")]
+    pub strategy: Option<Strategy>,
+    /// How long it is expected to run, such as 4h
+    #[arg(long, value_name = "TIME")]
+    #[serde(deserialize_with = "values::text")]
+    pub duration: Option<String>,
+    /// Model that is taken where possible, such as "NVIDIA A100"
+    #[arg(long, value_name = "MODEL")]
+    pub preferred_gpu: Option<String>,
+    /// Pods that start together, all or none [default: 1]
+    #[arg(long, value_name = "COUNT")]
+    pub gang: Option<u32>,
+    /// Queue that pays for it [default: that of the namespace]
+    #[arg(long, value_name = "NAME")]
+    pub queue: Option<String>,
+    /// How often a failed pod is made again [default: 0]
+    #[arg(long, value_name = "COUNT")]
+    pub retries: Option<u32>,
+    /// What runs.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub pod: PodShape,
+    /// Where.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub placement: Placement,
+}
+
+/// How GPUs are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub enum Strategy {
+    /// The GPU with the lowest utilisation
+    LeastUtilized,
+    /// The GPU with just enough free memory
+    BestFit,
+    /// Higher priority first
+    Priority,
+    /// Evenly
+    RoundRobin,
+    /// Where least is broken up
+    LeastFragmented,
+    /// Where it costs least
+    Cheapest,
+    /// Full nodes first
+    Pack,
+}
+
+/// The object as the API server takes it.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct GpuWorkload {
+    api_version: &'static str,
+    kind: &'static str,
+    metadata: ObjectMeta,
+    spec: Spec,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<u8>,
+    gpu_memory_required: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    estimated_duration: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheduling_strategy: Option<Strategy>,
+    gpu_requirements: Requirements,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gang_size: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retries: Option<u32>,
+    pod_template: PodTemplateSpec,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Requirements {
+    #[serde(rename = "minGPUMemory", skip_serializing_if = "Option::is_none")]
+    min_gpu_memory: Option<u64>,
+    #[serde(rename = "preferredGPUType", skip_serializing_if = "Option::is_none")]
+    preferred_gpu_type: Option<String>,
+    gpu_count: u32,
+    exclusive_access: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mig_profile: Option<String>,
+}
+
+impl Workload {
+    /// The workload, with notes.
+    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+        self.check()?;
+        let restart = Some("Never");
+        let role = Role { container: "training", worker: false, restart, labelled: false };
+        let shaped = self.pod.shape(self.pod.name.as_deref(), &self.placement, role, catalogue)?;
+        let duration = self.duration.as_deref();
+        let duration = duration.map(|text| values::seconds("duration", text)).transpose()?;
+        // Devices report up to a tenth less than the size in their name: 15360 MiB of a T4's 16 GB.
+        let of_model = shaped.placed.gpu.map(|gpu| u64::from(gpu.memory_gib) * 900);
+        let memory = self.gpu_memory.or(of_model.filter(|_| self.pod.mig.is_none())).unwrap_or(0);
+        let profile = self.pod.mig.as_deref().and_then(agentaflow_engine::mig::known_profile);
+        let spec = Spec {
+            priority: self.priority.or((!self.pod.bare).then_some(5)),
+            gpu_memory_required: memory,
+            estimated_duration: duration.map(go_duration),
+            scheduling_strategy: self.strategy,
+            gpu_requirements: Requirements {
+                min_gpu_memory: (memory > 0).then_some(memory),
+                preferred_gpu_type: self.preferred_gpu.clone(),
+                gpu_count: shaped.gpus,
+                exclusive_access: true,
+                mig_profile: profile.map(|name| name.replace('+', ".")),
+            },
+            queue: self.queue.clone(),
+            gang_size: self.gang,
+            retries: self.retries,
+            pod_template: shaped.template,
+        };
+        let (api_version, kind) = ("agentaflow.io/v1", "GPUWorkload");
+        let object = GpuWorkload { api_version, kind, metadata: shaped.metadata, spec };
+        Made::of(&object, shaped.notes)
+    }
+
+    fn check(&self) -> Result<(), BuildError> {
+        /// Two TiB: who writes bytes is told so.
+        const MOST_MEMORY: u64 = 1 << 21;
+        if self.priority.is_some_and(|priority| priority > 10) {
+            return refuse("priority", "it lies between 0 and 10, higher first");
+        }
+        if self.gpu_memory.is_some_and(|memory| memory > MOST_MEMORY) {
+            return refuse("gpu-memory", "it is in MiB, and no GPU has so many");
+        }
+        if self.gang.is_some_and(|gang| !(1..=10_000).contains(&gang)) {
+            return refuse("gang", "it lies between 1 and 10000");
+        }
+        if self.retries.is_some_and(|retries| retries > 100) {
+            return refuse("retries", "it lies between 0 and 100");
+        }
+        if self.preferred_gpu.as_ref().is_some_and(|model| model.chars().count() > 256) {
+            return refuse("preferred-gpu", "it is longer than any model's name");
+        }
+        self.queue.as_deref().map_or(Ok(()), |queue| names::name("queue", Some(queue)).map(drop))
+    }
+}
+
+/// A time as the API server reads it: `1h30m`.
+fn go_duration(seconds: u32) -> String {
+    let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    let parts = parts.iter().filter(|(count, _)| *count > 0);
+    parts.fold(String::new(), |text, (count, unit)| format!("{text}{count}{unit}"))
+}

@@ -1,0 +1,237 @@
+//! Instance types of clouds: which GPUs, how much else, and what they cost on which day.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cloud::{Cloud, Gpu, gpu_named};
+
+/// The catalogue that comes with the program; what users write has the same format.
+pub const BUILT_IN: &str = include_str!("instances.yaml");
+
+/// A list of instance types; the first that serves is as good as a later one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Catalogue {
+    instances: Vec<InstanceType>,
+}
+
+/// A machine that can be rented.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct InstanceType {
+    /// Whose: `eks`, `gke` or `aks`.
+    pub cloud: Cloud,
+    /// The cloud's name of it.
+    pub name: String,
+    /// The model of its GPUs, such as `a100`.
+    pub gpu: String,
+    /// How many of them.
+    pub gpus: u32,
+    /// Virtual cores.
+    pub vcpus: u32,
+    /// GiB of memory.
+    pub memory_gib: u32,
+    /// Dollars an hour.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_demand: Option<f64>,
+    /// Dollars an hour when it may be taken back at any time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spot: Option<f64>,
+    /// The day of the prices; that of the file when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub as_of: Option<String>,
+}
+
+/// What a pod needs of a machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    /// The model.
+    pub gpu: &'static Gpu,
+    /// How many.
+    pub gpus: u32,
+    /// Thousandths of cores.
+    pub cpu_milli: u64,
+    /// MiB of memory.
+    pub memory_mib: u64,
+    /// The price that counts.
+    pub spot: bool,
+}
+
+/// A catalogue that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CatalogueError {
+    /// It is not YAML of the right shape.
+    #[error("{0}")]
+    Shape(String),
+    /// An entry makes no sense.
+    #[error("instance type `{name}`: {why}")]
+    Entry {
+        /// Which.
+        name: String,
+        /// What is wrong, and what to write.
+        why: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct File {
+    #[serde(alias = "as_of")]
+    as_of: Option<String>,
+    instances: Vec<InstanceType>,
+}
+
+impl Catalogue {
+    /// The catalogue that comes with the program.
+    pub fn built_in() -> Result<Self, CatalogueError> {
+        Self::parse(BUILT_IN)
+    }
+
+    /// Reads a catalogue.
+    pub fn parse(text: &str) -> Result<Self, CatalogueError> {
+        let file: File = serde_saphyr::from_str(text)
+            .map_err(|error| CatalogueError::Shape(error.to_string()))?;
+        let mut instances = file.instances;
+        for instance in &mut instances {
+            if instance.as_of.is_none() {
+                instance.as_of.clone_from(&file.as_of);
+            }
+            instance.check()?;
+        }
+        Ok(Self { instances })
+    }
+
+    /// This catalogue before another: an entry of the same cloud, name and GPU replaces the other's.
+    #[must_use]
+    pub fn over(mut self, other: Self) -> Self {
+        let same = |a: &InstanceType, b: &InstanceType| {
+            (a.cloud, &a.name, a.model()) == (b.cloud, &b.name, b.model())
+        };
+        let rest = other.instances.into_iter();
+        let rest: Vec<_> =
+            rest.filter(|other| !self.instances.iter().any(|own| same(own, other))).collect();
+        self.instances.extend(rest);
+        self
+    }
+
+    /// All instance types.
+    pub fn instances(&self) -> &[InstanceType] {
+        &self.instances
+    }
+
+    /// An instance type by its name, of one cloud or of any.
+    pub fn named(&self, name: &str, cloud: Option<Cloud>) -> Option<&InstanceType> {
+        let mut all = self.instances.iter();
+        all.find(|instance| {
+            instance.name == name && cloud.is_none_or(|cloud| instance.cloud == cloud)
+        })
+    }
+
+    /// The cheapest instance type of a cloud that has what is needed; those without a price come last, and the model
+    /// that was asked for goes before a larger one of its family.
+    pub fn choose(&self, cloud: Cloud, need: &Need) -> Option<&InstanceType> {
+        let fitting = self.instances.iter().filter(|instance| {
+            let (cpu, memory) = instance.allocatable();
+            instance.cloud == cloud
+                && instance.model().is_some_and(|gpu| need.gpu.takes(gpu))
+                && instance.gpus >= need.gpus
+                && cpu >= need.cpu_milli
+                && memory >= need.memory_mib
+        });
+        fitting.min_by(|a, b| {
+            let rank = |instance: &InstanceType| {
+                let price = if need.spot {
+                    instance.spot.or(instance.on_demand)
+                } else {
+                    instance.on_demand
+                };
+                (price.unwrap_or(f64::INFINITY), instance.model() != Some(need.gpu))
+            };
+            let ((a_price, a_other), (b_price, b_other)) = (rank(a), rank(b));
+            a_price.total_cmp(&b_price).then(a_other.cmp(&b_other)).then(a.gpus.cmp(&b.gpus))
+        })
+    }
+
+    /// The instance type of a cloud with the most GPUs of a model.
+    pub fn largest(&self, cloud: Cloud, gpu: &Gpu) -> Option<&InstanceType> {
+        let all = self.instances.iter().filter(|instance| instance.cloud == cloud);
+        all.filter(|instance| instance.model().is_some_and(|model| gpu.takes(model)))
+            .max_by_key(|instance| (instance.gpus, instance.memory_gib))
+    }
+}
+
+impl InstanceType {
+    /// The model of its GPUs, if it is one that we know.
+    pub fn model(&self) -> Option<&'static Gpu> {
+        gpu_named(&self.gpu)
+    }
+
+    /// What is left for pods, in thousandths of cores and MiB: the kubelet and the system keep some. Clouds differ a
+    /// little; these are the published steps of GKE, with 100 MiB kept from eviction, which no other exceeds by much.
+    pub fn allocatable(&self) -> (u64, u64) {
+        const CPU: [(u64, u64); 4] = [(1, 60), (1, 10), (2, 5), (u64::MAX, 2)];
+        const MEMORY: [(u64, u64); 5] = [(4, 256), (4, 205), (8, 103), (112, 62), (u64::MAX, 21)];
+        let kept = |steps: &[(u64, u64)], amount: u64| {
+            let mut rest = amount;
+            steps.iter().fold(0, |kept, &(size, part)| {
+                let here = rest.min(size);
+                rest -= here;
+                kept + here * part
+            })
+        };
+        let (vcpus, memory) = (u64::from(self.vcpus), u64::from(self.memory_gib));
+        let cpu = (vcpus * 1000).saturating_sub(kept(&CPU, vcpus));
+        (cpu, (memory * 1024).saturating_sub(kept(&MEMORY, memory) + 100))
+    }
+
+    /// One line about it: GPUs, size and price with its day.
+    pub fn describe(&self, spot: bool) -> String {
+        let title = self.model().map_or(self.gpu.as_str(), |gpu| gpu.title);
+        let what = format!(
+            "{}: {} × {title}, {} vCPU, {} GiB",
+            self.name, self.gpus, self.vcpus, self.memory_gib
+        );
+        let day = self.as_of.as_deref().unwrap_or("an unknown day");
+        match (spot, self.spot, self.on_demand) {
+            (true, Some(price), _) => format!("{what}, about ${price:.2} an hour as spot ({day})"),
+            (_, _, Some(price)) => {
+                format!("{what}, ${price:.2} an hour on demand (list price of {day})")
+            }
+            _ => format!("{what}, no price known"),
+        }
+    }
+
+    fn check(&self) -> Result<(), CatalogueError> {
+        let refuse = |why: String| {
+            let name = self.name.chars().take(64).collect();
+            Err(CatalogueError::Entry { name, why })
+        };
+        if self.model().is_none() {
+            let known: Vec<_> = crate::cloud::GPUS.iter().map(|gpu| gpu.name).collect();
+            return refuse(format!("no GPU is called `{}`: use {}", self.gpu, known.join(", ")));
+        }
+        if self.cloud.instances() != Some(self.cloud) {
+            return refuse("`cloud` must be eks, gke or aks".to_owned());
+        }
+        if !crate::build::is_label_value(&self.name) || self.name.is_empty() {
+            return refuse("`name` must be what the cloud calls it, such as p4d.24xlarge".into());
+        }
+        if !(1..=64).contains(&self.gpus) || !(1..=4096).contains(&self.vcpus) {
+            return refuse("`gpus` lie between 1 and 64, `vcpus` between 1 and 4096".to_owned());
+        }
+        if !(1..=65_536).contains(&self.memory_gib) {
+            return refuse("`memory-gib` lies between 1 and 65536".to_owned());
+        }
+        let prices = [self.on_demand, self.spot];
+        if prices.iter().flatten().any(|price| !(0.0..=1e6).contains(price)) {
+            return refuse("a price is a number of dollars an hour, such as 3.06".to_owned());
+        }
+        if prices.iter().any(Option::is_some) && self.as_of.is_none() {
+            return refuse(
+                "a price needs its day: write `as-of: 2026-01-31` at the top".to_owned(),
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

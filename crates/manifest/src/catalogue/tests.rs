@@ -1,0 +1,99 @@
+use super::*;
+
+fn choose(cloud: Cloud, gpu: &str, gpus: u32, memory_mib: u64) -> Option<String> {
+    let need = Need { gpu: gpu_named(gpu).unwrap(), gpus, cpu_milli: 0, memory_mib, spot: false };
+    let catalogue = Catalogue::built_in().unwrap();
+    catalogue.choose(cloud, &need).map(|instance| instance.name.clone())
+}
+
+#[test]
+fn the_cheapest_instance_type_that_has_everything_is_chosen() {
+    for (cloud, gpu, gpus, memory, expected) in [
+        (Cloud::Eks, "a100", 8, 0, Some("p4d.24xlarge")),
+        (Cloud::Eks, "a100", 1, 0, Some("p4d.24xlarge")),
+        (Cloud::Eks, "a100-80", 8, 0, Some("p4de.24xlarge")),
+        (Cloud::Eks, "v100", 1, 0, Some("p3.2xlarge")),
+        (Cloud::Eks, "v100", 2, 0, Some("p3.8xlarge")),
+        (Cloud::Eks, "t4", 1, 16 << 10, Some("g4dn.2xlarge")),
+        (Cloud::Eks, "h200", 8, 0, Some("p5en.48xlarge")),
+        (Cloud::Gke, "a100", 8, 0, Some("a2-highgpu-8g")),
+        (Cloud::Gke, "a100", 1, 100 << 10, Some("a2-ultragpu-1g")),
+        (Cloud::Aks, "a100", 1, 0, Some("Standard_NC24ads_A100_v4")),
+        (Cloud::Aks, "a100", 8, 0, Some("Standard_ND96asr_v4")),
+        (Cloud::Eks, "a100", 9, 0, None),
+        (Cloud::Gke, "a30", 1, 0, None),
+    ] {
+        let found = choose(cloud, gpu, gpus, memory);
+        assert_eq!(found.as_deref(), expected, "{gpus} {gpu} on {cloud:?} with {memory} MiB");
+    }
+}
+
+#[test]
+fn every_price_has_a_day_and_no_instance_is_listed_twice() {
+    let catalogue = Catalogue::built_in().unwrap();
+    let mut seen = std::collections::BTreeSet::new();
+    for instance in catalogue.instances() {
+        assert!(instance.as_of.is_some(), "{}", instance.name);
+        assert!(seen.insert((instance.cloud, &instance.name, &instance.gpu)), "{}", instance.name);
+        let (cpu, memory) = instance.allocatable();
+        assert!(cpu > 0 && cpu < u64::from(instance.vcpus) * 1000);
+        assert!(memory > 0 && memory < u64::from(instance.memory_gib) * 1024);
+    }
+}
+
+#[test]
+fn a_machine_keeps_some_of_itself() {
+    let catalogue = Catalogue::built_in().unwrap();
+    // 4 vCPU and 16 GiB: what asks for all of it never fits.
+    let small = catalogue.named("g4dn.xlarge", None).unwrap();
+    assert_eq!(small.allocatable(), (3920, 16_384 - 4 * 256 - 4 * 205 - 8 * 103 - 100));
+}
+
+#[test]
+fn what_users_write_goes_before_what_is_built_in() {
+    let own = "as-of: 2026-01-31\ninstances:\n- {cloud: eks, name: p4d.24xlarge, gpu: A100, gpus: 8, vcpus: 96, \
+               memory-gib: 1152, on-demand: 20}\n- {cloud: eks, name: own, gpu: a30, gpus: 2, vcpus: 8, memory-gib: 64}";
+    let built_in = Catalogue::built_in().unwrap();
+    let count = built_in.instances().len();
+    let both = Catalogue::parse(own).unwrap().over(built_in);
+    assert_eq!(both.instances().len(), count + 1);
+    let changed = both.named("p4d.24xlarge", Some(Cloud::Eks)).unwrap();
+    assert_eq!(
+        changed.describe(false),
+        "p4d.24xlarge: 8 × A100 40 GB, 96 vCPU, 1152 GiB, $20.00 an hour on demand (list price of 2026-01-31)"
+    );
+    assert_eq!(
+        both.named("own", None).unwrap().describe(true),
+        "own: 2 × A30 24 GB, 8 vCPU, 64 GiB, no price known"
+    );
+}
+
+#[test]
+fn a_catalogue_that_makes_no_sense_says_where() {
+    for (entry, words) in [
+        (
+            "{cloud: eks, name: x, gpu: zx81, gpus: 1, vcpus: 1, memory-gib: 1}",
+            "no GPU is called `zx81`",
+        ),
+        ("{cloud: nvidia, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1}", "eks, gke or aks"),
+        ("{cloud: eks, name: x, gpu: t4, gpus: 0, vcpus: 1, memory-gib: 1}", "between 1 and 64"),
+        (
+            "{cloud: eks, name: x y, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1}",
+            "what the cloud calls it",
+        ),
+        ("{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 0}", "memory-gib"),
+        (
+            "{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1, spot: .nan}",
+            "a number of dollars",
+        ),
+        (
+            "{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1, spot: 1}",
+            "needs its day",
+        ),
+        ("{cloud: eks, name: x, colour: red}", "colour"),
+        ("7", "line"),
+    ] {
+        let problem = Catalogue::parse(&format!("instances:\n- {entry}")).unwrap_err().to_string();
+        assert!(problem.contains(words), "{entry}: {problem}");
+    }
+}

@@ -1,0 +1,162 @@
+//! How each cloud labels and taints its GPU nodes.
+
+mod gpu;
+
+use serde::{Deserialize, Serialize};
+
+pub use gpu::{GPUS, Gpu, canonical_accelerator, gpu_named};
+
+/// The resource that counts whole GPUs, or time slices of them.
+pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
+/// The taint that GPU nodes have everywhere, with whatever value.
+pub const GPU_TAINT: &str = "nvidia.com/gpu";
+/// Label that people put on nodes, and that AKS sets to `nvidia`.
+pub const ACCELERATOR: &str = "accelerator";
+/// Label with the machine's type, on every cloud.
+pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+/// Label of NVIDIA's feature discovery: the model.
+pub const PRODUCT: &str = "nvidia.com/gpu.product";
+/// Label of NVIDIA's feature discovery: MiB of each GPU.
+pub const GPU_MEMORY: &str = "nvidia.com/gpu.memory";
+/// Label of NVIDIA's feature discovery: there is a GPU.
+pub const GPU_PRESENT: &str = "nvidia.com/gpu.present";
+
+/// Whose labels nodes carry.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Cloud {
+    /// Nodes that people labelled: `accelerator=nvidia-tesla-a100`
+    #[default]
+    Generic,
+    /// Amazon EKS with managed node groups
+    Eks,
+    /// Amazon EKS with Karpenter
+    Karpenter,
+    /// Google GKE
+    Gke,
+    /// Azure AKS
+    Aks,
+    /// Any cluster with NVIDIA's GPU feature discovery
+    Nvidia,
+}
+
+/// A label and its value.
+pub type Label = (&'static str, &'static str);
+
+/// How nodes are marked that the cloud may take back at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// Selects them.
+    pub label: Label,
+    /// They may be tainted with it.
+    pub taint: Label,
+}
+
+impl Cloud {
+    /// Every cloud.
+    pub const ALL: [Self; 6] =
+        [Self::Generic, Self::Eks, Self::Karpenter, Self::Gke, Self::Aks, Self::Nvidia];
+
+    /// What a person writes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Generic => "generic",
+            Self::Eks => "eks",
+            Self::Karpenter => "karpenter",
+            Self::Gke => "gke",
+            Self::Aks => "aks",
+            Self::Nvidia => "nvidia",
+        }
+    }
+
+    /// Whose instance types it has; none where anybody's machines may be.
+    pub fn instances(self) -> Option<Self> {
+        match self {
+            Self::Eks | Self::Karpenter => Some(Self::Eks),
+            Self::Gke | Self::Aks => Some(self),
+            Self::Generic | Self::Nvidia => None,
+        }
+    }
+
+    /// The label with the name of a pool of nodes.
+    pub fn pool_label(self) -> Option<&'static str> {
+        match self {
+            Self::Eks => Some("eks.amazonaws.com/nodegroup"),
+            Self::Karpenter => Some("karpenter.sh/nodepool"),
+            Self::Gke => Some("cloud.google.com/gke-nodepool"),
+            Self::Aks => Some("kubernetes.azure.com/agentpool"),
+            Self::Generic | Self::Nvidia => None,
+        }
+    }
+
+    /// The label whose value names the model, with the value for a model, for preferences.
+    pub fn model_label(self, gpu: &'static Gpu) -> (&'static str, Vec<&'static str>) {
+        match self {
+            Self::Gke => ("cloud.google.com/gke-accelerator", vec![gpu.accelerator]),
+            Self::Karpenter => ("karpenter.k8s.aws/instance-gpu-name", vec![gpu.karpenter]),
+            Self::Nvidia | Self::Eks | Self::Aks => {
+                (PRODUCT, gpu.served_by().flat_map(|gpu| gpu.products).copied().collect())
+            }
+            Self::Generic => (ACCELERATOR, vec![gpu.accelerator]),
+        }
+    }
+
+    /// Labels of every GPU node there, whatever its model.
+    pub fn any_gpu(self) -> Option<Label> {
+        match self {
+            Self::Aks => Some((ACCELERATOR, "nvidia")),
+            Self::Nvidia => Some((GPU_PRESENT, "true")),
+            Self::Generic | Self::Eks | Self::Karpenter | Self::Gke => None,
+        }
+    }
+
+    /// A taint that GPU nodes there are commonly given beside [`GPU_TAINT`].
+    pub fn extra_taint(self) -> Option<Label> {
+        (self == Self::Aks).then_some(("sku", "gpu"))
+    }
+
+    /// How spot nodes are marked.
+    pub fn spot(self) -> Spot {
+        let both = |label| Spot { label, taint: label };
+        match self {
+            Self::Generic | Self::Nvidia => {
+                Spot { label: ("node.kubernetes.io/lifecycle", "spot"), taint: ("spot", "true") }
+            }
+            Self::Eks => {
+                Spot { label: ("eks.amazonaws.com/capacityType", "SPOT"), taint: ("spot", "true") }
+            }
+            Self::Karpenter => both(("karpenter.sh/capacity-type", "spot")),
+            Self::Gke => both(("cloud.google.com/gke-spot", "true")),
+            Self::Aks => both(("kubernetes.azure.com/scalesetpriority", "spot")),
+        }
+    }
+}
+
+/// Labels of nodes that a selector may name without being a mistake: those of the clouds, of NVIDIA and of Kubernetes.
+pub fn known_label(key: &str) -> bool {
+    const PREFIXES: [&str; 10] = [
+        "nvidia.com/",
+        "node.kubernetes.io/",
+        "kubernetes.io/",
+        "topology.kubernetes.io/",
+        "karpenter.sh/",
+        "karpenter.k8s.aws/",
+        "eks.amazonaws.com/",
+        "cloud.google.com/",
+        "kubernetes.azure.com/",
+        "agentaflow.gpu/",
+    ];
+    key == ACCELERATOR || PREFIXES.iter().any(|prefix| key.starts_with(prefix))
+}

@@ -1,0 +1,175 @@
+//! Cutting a GPU into slices: which layouts a GPU can have, and the nearest one to a layout that it cannot.
+//!
+//! The rules are the scheduler's own tables, so that what is generated here is what is scheduled there.
+
+mod config;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use agentaflow_engine::mig::{GEOMETRIES, Geometry, ProfileId, Slots};
+
+use crate::cloud::gpu_named;
+
+pub use config::{MigParted, Sharing, SharingMode};
+
+/// How many slices of each profile a GPU is cut into.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Layout(pub BTreeMap<&'static str, u32>);
+
+/// A layout that a GPU cannot have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MigError {
+    /// The GPU cannot be cut, or its rules are not known.
+    #[error("`{0}` cannot be cut into MIG slices: use {known}", known = known_gpus())]
+    Gpu(String),
+    /// No such profile on this GPU.
+    #[error("an {gpu} has no profile `{profile}`: it has {known}")]
+    Profile {
+        /// The GPU.
+        gpu: &'static str,
+        /// What was asked for.
+        profile: String,
+        /// What there is.
+        known: String,
+    },
+    /// The slices do not fit together.
+    #[error("an {gpu} cannot be cut into {asked}: the nearest that it can is {nearest}")]
+    Layout {
+        /// The GPU.
+        gpu: &'static str,
+        /// What was asked for.
+        asked: Layout,
+        /// What there is instead.
+        nearest: Layout,
+    },
+}
+
+/// The rules of a GPU by any name of it: `a100`, `a100-80`, `H100-94`, `nvidia-a30`.
+pub fn geometry(name: &str) -> Result<&'static Geometry, MigError> {
+    let exact = GEOMETRIES.iter().find(|geometry| geometry.name.eq_ignore_ascii_case(name));
+    let by_model = || {
+        let gpu = gpu_named(name)?;
+        Geometry::for_gpu(gpu.family(), u64::from(gpu.memory_gib) << 10)
+    };
+    exact.or_else(by_model).ok_or_else(|| MigError::Gpu(name.chars().take(64).collect()))
+}
+
+/// Every layout that a GPU can have, whichever way the slices lie.
+pub fn layouts(geometry: &'static Geometry) -> BTreeSet<Layout> {
+    let mut found = BTreeSet::new();
+    extend(geometry, 0, Slots::default(), &Layout::default(), &mut found);
+    found
+}
+
+/// Checks that a GPU can be cut so: profiles with their counts, in any spelling.
+pub fn check<'a>(
+    geometry: &'static Geometry,
+    asked: impl IntoIterator<Item = (&'a str, u32)>,
+) -> Result<Layout, MigError> {
+    let mut layout = Layout::default();
+    for (profile, count) in asked {
+        let known = geometry.profile(profile).and_then(|id| geometry.get(id));
+        let name = known.map(|profile| profile.name).ok_or_else(|| unknown(geometry, profile))?;
+        let sum = layout.0.entry(name).or_default();
+        *sum = sum.saturating_add(count);
+    }
+    layout.0.retain(|_, count| *count > 0);
+    let all = layouts(geometry);
+    if all.contains(&layout) {
+        return Ok(layout);
+    }
+    let nearest = nearest(geometry, &layout, all).unwrap_or_default();
+    Err(MigError::Layout { gpu: geometry.name, asked: layout, nearest })
+}
+
+/// The name of the resource that counts slices of a profile: `nvidia.com/mig-1g.5gb`.
+pub fn resource(profile: &str) -> String {
+    format!("nvidia.com/mig-{}", profile.replace("+me", ".me"))
+}
+
+/// What a slice of a profile is, on each GPU that has it: `1 of 7 compute slices and 4.8 GiB of an A100-40`.
+pub fn explain(profile: &str) -> Option<String> {
+    let mut parts = Vec::new();
+    for geometry in &GEOMETRIES {
+        let Some(found) = geometry.profile(profile).and_then(|id| geometry.get(id)) else {
+            continue;
+        };
+        let gib = found.memory_mib as f64 / 1024.0;
+        let of = geometry.compute_slices;
+        parts.push(format!(
+            "{} of {of} compute slices and {gib:.1} GiB of an {}",
+            found.compute, geometry.name
+        ));
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+impl std::fmt::Display for Layout {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("no slices");
+        }
+        let mut text = String::new();
+        for (profile, count) in self.0.iter().rev() {
+            let separator = if text.is_empty() { "" } else { " + " };
+            write!(text, "{separator}{count} × {profile}")?;
+        }
+        f.write_str(&text)
+    }
+}
+
+/// Begins every slice that may begin at a slot, or none, and goes on behind it.
+fn extend(
+    geometry: &'static Geometry,
+    at: u8,
+    slots: Slots,
+    layout: &Layout,
+    found: &mut BTreeSet<Layout>,
+) {
+    if at >= geometry.memory_slots {
+        if !layout.0.is_empty() {
+            found.insert(layout.clone());
+        }
+        return;
+    }
+    extend(geometry, at + 1, slots, layout, found);
+    for (index, profile) in geometry.profiles.iter().enumerate() {
+        let id = ProfileId(index as u8);
+        if slots.fits_at(geometry, id, at) {
+            let (mut slots, mut layout) = (slots, layout.clone());
+            slots.take(geometry, id, at);
+            *layout.0.entry(profile.name).or_default() += 1;
+            extend(geometry, at + profile.slots, slots, &layout, found);
+        }
+    }
+}
+
+/// The layout that differs by the fewest memory slots; among equals the one that uses most of the GPU.
+fn nearest(geometry: &'static Geometry, asked: &Layout, all: BTreeSet<Layout>) -> Option<Layout> {
+    all.into_iter().min_by_key(|layout| {
+        let mut off: u64 = 0;
+        let mut used: u64 = 0;
+        for profile in geometry.profiles {
+            let count = |layout: &Layout| layout.0.get(profile.name).copied().unwrap_or(0);
+            let (here, wanted) = (count(layout), count(asked));
+            off += u64::from(here.abs_diff(wanted)) * u64::from(profile.slots);
+            used += u64::from(here) * u64::from(profile.compute);
+        }
+        (off, std::cmp::Reverse(used))
+    })
+}
+
+fn unknown(geometry: &'static Geometry, profile: &str) -> MigError {
+    let known: Vec<_> = geometry.profiles.iter().map(|profile| profile.name).collect();
+    let profile = profile.chars().take(64).collect();
+    MigError::Profile { gpu: geometry.name, profile, known: known.join(", ") }
+}
+
+fn known_gpus() -> String {
+    let names: Vec<_> = GEOMETRIES.iter().map(|geometry| geometry.name).collect();
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests;

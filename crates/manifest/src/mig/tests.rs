@@ -1,0 +1,87 @@
+use super::*;
+
+fn parse(text: &str) -> Vec<(&str, u32)> {
+    let parts = text.split(' ').filter(|part| !part.is_empty());
+    parts.map(|part| part.split_once('=').unwrap()).map(|(p, n)| (p, n.parse().unwrap())).collect()
+}
+
+fn said(gpu: &str, asked: &str) -> String {
+    match geometry(gpu).and_then(|geometry| check(geometry, parse(asked))) {
+        Ok(layout) => layout.to_string(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn a_layout_that_a_gpu_can_have_is_taken() {
+    for (gpu, asked, expected) in [
+        ("a100", "1g.5gb=7", "7 × 1g.5gb"),
+        ("a100", "nvidia.com/mig-3g.20gb=2", "2 × 3g.20gb"),
+        ("a100", "3g.20gb=1 2g.10gb=1 1g.5gb=2", "1 × 3g.20gb + 1 × 2g.10gb + 2 × 1g.5gb"),
+        ("a100", "4g.20gb=1 3g.20gb=1", "1 × 4g.20gb + 1 × 3g.20gb"),
+        ("a100-80", "1g.20gb=4", "4 × 1g.20gb"),
+        ("NVIDIA-A30", "2g.12gb=1 1g.6gb=2", "1 × 2g.12gb + 2 × 1g.6gb"),
+        ("h100", "1g.10gb=7", "7 × 1g.10gb"),
+        ("H100-96", "7g.96gb=1", "1 × 7g.96gb"),
+        ("h200", "1g.18gb=7", "7 × 1g.18gb"),
+        ("h200", "3g.71gb=2", "2 × 3g.71gb"),
+        ("a100", "1g.5gb=3 1g.5gb=4", "7 × 1g.5gb"),
+        ("a100", "1g.5gb.me=1 1g.5gb=6", "1 × 1g.5gb+me + 6 × 1g.5gb"),
+    ] {
+        assert_eq!(said(gpu, asked), expected, "{gpu} {asked}");
+    }
+}
+
+#[test]
+fn an_impossible_layout_is_refused_with_the_nearest_one() {
+    for (gpu, asked, nearest) in [
+        ("a100", "1g.5gb=8", "7 × 1g.5gb"),
+        ("a100", "3g.20gb=3", "2 × 3g.20gb"),
+        ("a100", "7g.40gb=1 1g.5gb=1", "1 × 7g.40gb"),
+        ("a100", "2g.10gb=4", "3 × 2g.10gb"),
+        ("a100", "3g.20gb=2 1g.5gb=1", "2 × 3g.20gb"),
+        ("a30", "1g.6gb=5", "4 × 1g.6gb"),
+        ("h200", "1g.18gb=4294967295", "7 × 1g.18gb"),
+        ("h100", "1g.10gb=0", "1 × 1g.10gb"),
+    ] {
+        let said = said(gpu, asked);
+        assert!(said.ends_with(&format!("the nearest that it can is {nearest}")), "{said}");
+    }
+}
+
+#[test]
+fn what_no_gpu_has_is_named_with_what_there_is() {
+    assert_eq!(
+        said("a30", "1g.5gb=1"),
+        "an A30-24 has no profile `1g.5gb`: it has 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"
+    );
+    let said = said("t4", "1g.5gb=1");
+    assert!(said.starts_with("`t4` cannot be cut into MIG slices: use A30-24, A100-40"), "{said}");
+}
+
+#[test]
+fn the_nearest_layout_can_always_be_had() {
+    for geometry in &GEOMETRIES {
+        let all = layouts(geometry);
+        assert!(all.len() > 10, "{}: {}", geometry.name, all.len());
+        for profile in geometry.profiles {
+            for count in [0, 2, 5, 9] {
+                let asked = Layout(BTreeMap::from([(profile.name, count)]));
+                let nearest = nearest(geometry, &asked, all.clone()).unwrap();
+                assert!(all.contains(&nearest), "{}: {nearest}", geometry.name);
+                let kept = nearest.0.get(profile.name).is_some_and(|kept| *kept <= count);
+                assert!(kept || count == 0, "{}: {nearest} instead of {asked}", geometry.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_slice_is_explained() {
+    assert_eq!(
+        explain("1g.5gb").as_deref(),
+        Some("1 of 7 compute slices and 4.8 GiB of an A100-40")
+    );
+    assert_eq!(explain("9g.5gb"), None);
+    assert_eq!(resource("1g.5gb+me"), "nvidia.com/mig-1g.5gb.me");
+}

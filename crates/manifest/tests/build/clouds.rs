@@ -1,0 +1,221 @@
+//! Where pods go on each cloud, and which machine is chosen.
+
+use serde_json::{Value, json};
+
+use crate::{make, refusal};
+
+fn pod(flags: &str) -> Value {
+    make(&format!("pod --name p --image i:1 {flags}")).objects[0]["spec"].clone()
+}
+
+#[test]
+fn each_cloud_selects_nodes_by_its_own_labels() {
+    for (flags, selector) in [
+        ("--gpu a100", json!({"accelerator": "nvidia-tesla-a100"})),
+        (
+            "--gpu t4 --spot",
+            json!({"accelerator": "nvidia-tesla-t4", "node.kubernetes.io/lifecycle": "spot"}),
+        ),
+        (
+            "--cloud eks --gpu a100 --gpus 8",
+            json!({"node.kubernetes.io/instance-type": "p4d.24xlarge"}),
+        ),
+        (
+            "--cloud eks --gpu v100 --spot --node-pool gpus",
+            json!({
+                "node.kubernetes.io/instance-type": "p3.2xlarge",
+                "eks.amazonaws.com/capacityType": "SPOT",
+                "eks.amazonaws.com/nodegroup": "gpus",
+            }),
+        ),
+        (
+            "--cloud karpenter --gpu h100 --spot",
+            json!({"karpenter.k8s.aws/instance-gpu-name": "h100", "karpenter.sh/capacity-type": "spot"}),
+        ),
+        (
+            "--cloud gke --gpu a100-80",
+            json!({"cloud.google.com/gke-accelerator": "nvidia-a100-80gb"}),
+        ),
+        // So much memory goes with the larger GPU only.
+        (
+            "--cloud gke --gpu a100 --memory 200Gi",
+            json!({"cloud.google.com/gke-accelerator": "nvidia-a100-80gb"}),
+        ),
+        (
+            "--cloud gke --gpu l4 --spot",
+            json!({"cloud.google.com/gke-accelerator": "nvidia-l4", "cloud.google.com/gke-spot": "true"}),
+        ),
+        (
+            "--cloud aks --gpu a100 --gpus 8",
+            json!({"accelerator": "nvidia", "node.kubernetes.io/instance-type": "Standard_ND96asr_v4"}),
+        ),
+        ("--cloud nvidia", json!({"nvidia.com/gpu.present": "true"})),
+        ("--cloud nvidia --gpu a100", Value::Null),
+        ("--selector zone=a --gpu v100", json!({"accelerator": "nvidia-tesla-v100", "zone": "a"})),
+    ] {
+        assert_eq!(pod(flags)["nodeSelector"], selector, "{flags}");
+    }
+    assert_eq!(
+        pod("--cloud nvidia --gpu a100-80")["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            ["nodeSelectorTerms"][0]["matchExpressions"][0]["values"],
+        json!(["NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-80GB-PCIe"])
+    );
+}
+
+#[test]
+fn the_taints_of_each_cloud_are_tolerated() {
+    let keys = |flags: &str| -> Vec<String> {
+        let tolerations = pod(flags)["tolerations"].as_array().cloned().unwrap_or_default();
+        tolerations
+            .iter()
+            .map(|toleration| toleration["key"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(keys("--cloud eks"), ["nvidia.com/gpu"]);
+    assert_eq!(keys("--cloud gke --spot"), ["nvidia.com/gpu", "cloud.google.com/gke-spot"]);
+    assert_eq!(keys("--cloud aks"), ["nvidia.com/gpu", "sku"]);
+    assert_eq!(keys("--spot"), ["nvidia.com/gpu", "spot"]);
+    assert_eq!(keys("--taint none"), [""; 0]);
+    assert_eq!(pod("--cloud eks")["tolerations"][0]["operator"], "Exists", "whatever its value");
+}
+
+#[test]
+fn the_machine_is_named_with_its_price_and_the_day_of_the_price() {
+    let made = make("job --task-id t --image i:1 --cloud eks --gpu a100 --gpus 8 --timeout 1h");
+    assert_eq!(
+        made.notes,
+        [
+            "p4d.24xlarge: 8 × A100 40 GB, 96 vCPU, 1152 GiB, $32.77 an hour on demand (list price of 2025-01-01)"
+        ]
+    );
+}
+
+#[test]
+fn who_runs_on_spot_nodes_is_reminded_of_checkpoints() {
+    let reminded = |flags: &str| {
+        let made = make(&format!("pod --name p --image i:1 {flags}"));
+        made.notes.iter().any(|note| note.contains("mount a claim for checkpoints"))
+    };
+    assert!(reminded("--spot"));
+    assert!(!reminded("--spot --workspace"));
+    assert!(!reminded("--spot --mount ckpt:/checkpoints"));
+    assert!(!reminded(""));
+}
+
+#[test]
+fn requests_fit_the_machine_beside_what_the_system_keeps() {
+    // The preset asks for 4 cores and 8 GiB; the smallest machine with a T4 has 4 cores in all.
+    let small = pod("--cloud eks --gpu t4");
+    assert_eq!(
+        small["containers"][0]["resources"]["requests"],
+        json!({"cpu": "3500m", "memory": "8Gi", "nvidia.com/gpu": "1"})
+    );
+    // What somebody wrote is not cut: a larger machine is chosen.
+    let large = pod("--cloud eks --gpu t4 --cpu-request 4 --memory-request 16Gi");
+    assert_eq!(large["nodeSelector"]["node.kubernetes.io/instance-type"], "g4dn.2xlarge");
+}
+
+#[test]
+fn what_no_machine_has_is_refused_with_the_largest() {
+    for (flags, words) in [
+        (
+            "--cloud eks --gpu a100 --gpus 9",
+            "--gpus: no eks machine has as much; the largest is p4d",
+        ),
+        ("--cloud eks --gpu t4 --memory 2Ti", "--memory: no eks machine has as much"),
+        ("--cloud gke --gpu t4 --cpu 100", "--cpu: no gke machine has as much"),
+        ("--cloud gke --gpu a30", "--gpu: no gke machine in the catalogue has the GPU A30 24 GB"),
+        ("--cloud eks --instance-type g4dn.xlarge --gpus 2", "--gpus: the machine has fewer GPUs"),
+        ("--instance-type g4dn.xlarge --gpu v100", "--instance-type: the machine has another GPU"),
+        (
+            "--instance-type g4dn.xlarge --memory-request 16Gi",
+            "--memory: the machine has less memory for pods",
+        ),
+        ("--cloud eks --gpu zx81", "--gpu: no GPU is called `zx81`: use t4, v100"),
+        ("--node-pool a", "--node-pool: no label names pools here"),
+        ("--prefer a100=101", "--prefer: `101` is no weight"),
+        ("--product 'a b'", "--product: `a b` is no product"),
+        ("--taint 'a b'", "--taint: `a b` is no value"),
+        ("--selector 'a b=c'", "--selector: "),
+        ("--instance-type 'a b'", "--instance-type: "),
+    ] {
+        let said = refusal(&format!("pod --name p --image i:1 {flags}"));
+        assert!(said.starts_with(words), "{flags}: {said}");
+    }
+}
+
+#[test]
+fn nodes_come_and_go_by_the_clock() {
+    for (flags, up, down) in [
+        (
+            "--cloud eks --cluster ml --location us-east-1 --nodes 3",
+            "minSize=3,maxSize=3,desiredSize=3",
+            "minSize=0,maxSize=3,desiredSize=0",
+        ),
+        ("--cloud gke --cluster ml --location us-central1", "5", "0"),
+        ("--cloud aks --cluster ml --resource-group rg --down-to 1", "5", "1"),
+        (
+            "--cloud karpenter --nodes 16",
+            r#"{"spec":{"limits":{"nvidia.com/gpu":"16"}}}"#,
+            r#"{"spec":{"limits":{"nvidia.com/gpu":"0"}}}"#,
+        ),
+    ] {
+        let made = make(&format!("scaler {flags} --time-zone Europe/Berlin"));
+        let jobs: Vec<_> =
+            made.objects.iter().filter(|object| object["kind"] == "CronJob").collect();
+        let schedules: Vec<_> =
+            jobs.iter().map(|job| job["spec"]["schedule"].as_str().unwrap()).collect();
+        assert_eq!(schedules, ["0 9 * * 1-5", "0 19 * * 1-5"]);
+        for (job, word) in jobs.iter().zip([up, down]) {
+            let command =
+                &job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["command"];
+            assert!(command.as_array().unwrap().contains(&json!(word)), "{flags}: {command}");
+            assert_eq!(job["spec"]["timeZone"], "Europe/Berlin");
+        }
+        assert!(made.objects.iter().any(|object| object["kind"] == "ServiceAccount"));
+    }
+    let made = make("scaler --cloud karpenter");
+    assert!(made.objects.iter().any(|object| object["kind"] == "ClusterRole"));
+}
+
+#[test]
+fn a_pool_of_nodes_begins_with_none_and_has_a_limit() {
+    let made = make("nodepool --gpu a100 --spot --max-gpus 16 --idle 10m");
+    let spec = &made.objects[0]["spec"];
+    assert_eq!(spec["limits"], json!({"nvidia.com/gpu": "16"}));
+    assert_eq!(
+        spec["disruption"],
+        json!({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "600s"})
+    );
+    let requirements = spec["template"]["spec"]["requirements"].as_array().unwrap();
+    assert_eq!(requirements[0]["values"], json!(["spot", "on-demand"]));
+    assert_eq!(requirements[2]["values"], json!(["p4d.24xlarge", "p4de.24xlarge"]));
+    assert_eq!(spec["template"]["spec"]["taints"][0]["key"], "nvidia.com/gpu");
+    let made = make("nodepool --cloud aks --instance-type Standard_NC24ads_A100_v4");
+    assert_eq!(made.objects[0]["spec"]["template"]["spec"]["nodeClassRef"]["kind"], "AKSNodeClass");
+}
+
+#[test]
+fn pods_are_scaled_by_a_gpu_metric_and_down_to_zero_by_waiting_work() {
+    let hpa = &make("hpa --target llm --max 8").objects[0]["spec"];
+    assert_eq!(
+        hpa["metrics"],
+        json!([{"type": "Pods", "pods": {
+            "metric": {"name": "DCGM_FI_DEV_GPU_UTIL"},
+            "target": {"type": "AverageValue", "averageValue": "80"},
+        }}])
+    );
+    let external =
+        &make("hpa --target llm --external --metric queue --metric-label q=llm --value 5").objects
+            [0];
+    assert_eq!(
+        external["spec"]["metrics"][0]["external"]["metric"],
+        json!({"name": "queue", "selector": {"matchLabels": {"q": "llm"}}})
+    );
+    let keda =
+        &make("keda --target llm --query 'sum(requests_waiting)' --value 10").objects[0]["spec"];
+    assert_eq!((&keda["minReplicaCount"], &keda["maxReplicaCount"]), (&json!(0), &json!(4)));
+    assert_eq!(keda["triggers"][0]["metadata"]["query"], "sum(requests_waiting)");
+    let busy = &make("keda --target llm").objects[0]["spec"];
+    assert_eq!(busy["minReplicaCount"], 1);
+}

@@ -1,0 +1,78 @@
+//! Small YAML files instead of flags.
+
+use agentaflow_manifest::build::Recipe;
+use agentaflow_manifest::catalogue::Catalogue;
+use serde_json::Value;
+
+use crate::{make, recipe};
+
+/// What a file and flags over it make.
+fn made(line: &str, file: &str) -> Vec<Value> {
+    let recipe = recipe(line).over(file).unwrap_or_else(|error| panic!("{error}"));
+    recipe.make(&Catalogue::built_in().unwrap()).unwrap_or_else(|error| panic!("{error}")).objects
+}
+
+#[test]
+fn a_file_says_the_same_as_flags() {
+    let file = "
+task-id: ml_task_123
+image: train:v1
+gpus: 2
+gpu: a100
+cpu: 8
+memory: 32Gi
+spot: true
+env:
+  EPOCHS: 10
+  DEBUG: false
+mount: [data=training-data:/data]
+prefer: [a100=100]
+command: [python, train.py]
+";
+    let flags = "job --task-id ml_task_123 --image train:v1 --gpus 2 --gpu a100 --cpu 8 --memory 32Gi --spot \
+                 --env EPOCHS=10 --env DEBUG=false --mount data=training-data:/data --prefer a100=100 \
+                 -- python train.py";
+    assert_eq!(made("job", file), make(flags).objects);
+}
+
+#[test]
+fn flags_go_before_a_file() {
+    let file = "{name: a, image: i:1, gpus: 2, label: {app: x}}";
+    let both = made("pod --name b --label app=y", file);
+    assert_eq!(both, make("pod --name b --image i:1 --gpus 2 --label app=y").objects);
+}
+
+#[test]
+fn every_kind_takes_a_file() {
+    for (line, file) in [
+        ("deployment", "{name: a, image: i:1, replicas: 2, load-time: 90}"),
+        ("model-server", "{name: a, image: i:1, cache-size: 10Gi, access-mode: rwx}"),
+        ("pvc", "{name: a, size: 10Gi}"),
+        ("time-slicing", "{replicas: 2, mps: true}"),
+        ("mig-config", "{gpu: a100, slices: {3g.20gb: 2}}"),
+        ("scaler", "{cloud: karpenter, up: 0 8 * * *}"),
+        ("hpa", "{target: a, value: 70}"),
+        ("keda", "{target: a, query: up, min: 0}"),
+        ("nodepool", "{gpu: h100, instance-type: [p5.48xlarge]}"),
+        ("workload", "{name: a, image: i:1, strategy: best_fit, gang: 4}"),
+        ("pod", "{name: a, image: i:1, taint: true, cloud: gke}"),
+    ] {
+        assert!(!made(line, file).is_empty());
+    }
+}
+
+#[test]
+fn a_file_that_is_no_recipe_says_why() {
+    for (line, file, words) in [
+        ("job", "{name: a, colour: red}", "colour"),
+        ("pod", "{name: a, gpus: many}", "many"),
+        ("pvc", "{name: a, colour: red}", "colour"),
+        ("pvc", "{name: a\nsize", "line"),
+        ("pod", "{env: [A]}", "KEY=VALUE"),
+        ("pod", "{mount: [A]}", "CLAIM:/path"),
+        ("pod", "{cloud: moon}", "moon"),
+    ] {
+        let said = recipe(line).over(file).map(|_: Recipe| ()).unwrap_err().to_string();
+        assert!(said.contains(words), "{file}: {said}");
+    }
+}

@@ -1,0 +1,200 @@
+//! Jobs, servers and claims, with what is filled in.
+
+use agentaflow_manifest::build::{GpuJobAsk, create_gpu_job};
+use agentaflow_manifest::catalogue::Catalogue;
+use serde_json::{Value, json};
+
+use crate::{check, make, refusal};
+
+fn ask() -> GpuJobAsk {
+    GpuJobAsk {
+        task_id: "ml_task_123".to_owned(),
+        image: "agent_bus:latest".to_owned(),
+        memory: Some("16Gi".to_owned()),
+        cpu: Some("8000m".to_owned()),
+        command: ["python", "-m", "src.workers.worker"].map(str::to_owned).to_vec(),
+        env: vec![
+            ("WORKER_TYPE".to_owned(), "gpu".to_owned()),
+            ("TASK_ID".to_owned(), "ml_task_123".to_owned()),
+        ],
+        ..GpuJobAsk::default()
+    }
+}
+
+#[test]
+fn the_documented_call_makes_the_documented_job() {
+    let made = create_gpu_job(&ask(), &Catalogue::built_in().unwrap()).unwrap();
+    assert_eq!(made.job_name, "gpu-job-ml-task-123");
+    let job = serde_json::to_value(&made.job).unwrap();
+    assert_eq!(check::problems(&job), Vec::<String>::new());
+    assert_eq!(job["metadata"]["name"], "gpu-job-ml-task-123");
+    let (spec, pod) = (&job["spec"], &job["spec"]["template"]["spec"]);
+    assert_eq!(
+        (&spec["backoffLimit"], &spec["ttlSecondsAfterFinished"]),
+        (&json!(3), &json!(3600))
+    );
+    assert_eq!(spec["activeDeadlineSeconds"], Value::Null);
+    assert_eq!(pod["restartPolicy"], "OnFailure");
+    assert_eq!(pod["nodeSelector"], json!({"accelerator": "nvidia-tesla-v100"}));
+    assert_eq!(
+        pod["tolerations"],
+        json!([{"key": "nvidia.com/gpu", "operator": "Equal", "value": "true", "effect": "NoSchedule"}])
+    );
+    let container = &pod["containers"][0];
+    assert_eq!(container["command"], json!(["python", "-m", "src.workers.worker"]));
+    assert_eq!(
+        container["resources"],
+        json!({
+            "limits": {"cpu": "8000m", "memory": "16Gi", "nvidia.com/gpu": "1"},
+            "requests": {"cpu": "4000m", "memory": "8Gi", "nvidia.com/gpu": "1"},
+        })
+    );
+    let mut env: Vec<_> = container["env"].as_array().unwrap().clone();
+    env.sort_by_key(|variable| variable["name"].to_string());
+    assert_eq!(
+        env,
+        [
+            json!({"name": "CUDA_VISIBLE_DEVICES", "value": "0"}),
+            json!({"name": "TASK_ID", "value": "ml_task_123"}),
+            json!({"name": "WORKER_TYPE", "value": "gpu"}),
+        ]
+    );
+    assert_eq!(pod["volumes"][0]["emptyDir"], json!({"medium": "Memory", "sizeLimit": "2Gi"}));
+}
+
+#[test]
+fn a_call_that_cannot_be_meant_says_which_part() {
+    let catalogue = Catalogue::built_in().unwrap();
+    let cases: [(&str, GpuJobAsk); 6] = [
+        ("--task-id: ", GpuJobAsk { task_id: String::new(), ..ask() }),
+        ("--image: ", GpuJobAsk { image: "a b".to_owned(), ..ask() }),
+        ("--gpus: ", GpuJobAsk { gpu_count: 0, ..ask() }),
+        ("--gpu: ", GpuJobAsk { gpu_type: "zx81".to_owned(), ..ask() }),
+        ("--memory: ", GpuJobAsk { memory: Some("16".to_owned()), ..ask() }),
+        ("--env: ", GpuJobAsk { env: vec![("A B".to_owned(), String::new())], ..ask() }),
+    ];
+    for (flag, ask) in cases {
+        let said = create_gpu_job(&ask, &catalogue).unwrap_err().to_string();
+        assert!(said.starts_with(flag), "{said}");
+    }
+}
+
+#[test]
+fn several_gpus_get_their_share_of_everything() {
+    let at =
+        |line: &str, path: &str| make(line).objects[0].pointer(path).cloned().unwrap_or_default();
+    for (gpus, devices, memory, cpu, shm) in [
+        (2, "0,1", "64Gi", "32000m", "8Gi"),
+        (4, "0,1,2,3", "128Gi", "64000m", "16Gi"),
+        (8, "0,1,2,3,4,5,6,7", "256Gi", "128000m", "32Gi"),
+    ] {
+        let line = format!("job --task-id t --image i:1 --gpu a100 --gpus {gpus}");
+        let pod = at(&line, "/spec/template/spec");
+        let limits = &pod["containers"][0]["resources"]["limits"];
+        assert_eq!((&limits["memory"], &limits["cpu"]), (&json!(memory), &json!(cpu)));
+        assert_eq!(limits["nvidia.com/gpu"], json!(gpus.to_string()));
+        let env = pod["containers"][0]["env"].as_array().unwrap();
+        assert!(
+            env.contains(&json!({"name": "CUDA_VISIBLE_DEVICES", "value": devices})),
+            "{env:?}"
+        );
+        assert_eq!(pod["volumes"][0]["emptyDir"]["sizeLimit"], shm);
+    }
+}
+
+#[test]
+fn a_job_ends_in_time_is_cleaned_up_and_says_so() {
+    let made = make("job --task-id t --image i:1");
+    let spec = &made.objects[0]["spec"];
+    assert_eq!(spec["activeDeadlineSeconds"], 86_400);
+    assert!(made.notes.iter().any(|note| note.contains("stopped after 24h")), "{:?}", made.notes);
+    let made = make("job --task-id t --image i:1 --timeout 1h30m --ttl none --backoff-limit 0");
+    let spec = &made.objects[0]["spec"];
+    assert_eq!((&spec["activeDeadlineSeconds"], &spec["backoffLimit"]), (&json!(5400), &json!(0)));
+    assert_eq!((&spec["ttlSecondsAfterFinished"], made.notes.len()), (&Value::Null, 0));
+}
+
+#[test]
+fn a_server_has_time_to_load_its_model() {
+    let made = make("model-server --name llm --image vllm:v1 --gpu a100 --load-time 45m --service");
+    let container = &made.objects[0]["spec"]["template"]["spec"]["containers"][0];
+    let probe = &container["startupProbe"];
+    assert_eq!((&probe["failureThreshold"], &probe["periodSeconds"]), (&json!(270), &json!(10)));
+    assert_eq!(container["livenessProbe"]["periodSeconds"], 30);
+    let kinds: Vec<_> =
+        made.objects.iter().map(|object| object["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["Deployment", "PersistentVolumeClaim", "Service"]);
+    assert_eq!(made.objects[1]["metadata"]["name"], "llm-models");
+    assert_eq!(made.objects[1]["spec"]["accessModes"], json!(["ReadWriteOnce"]));
+}
+
+#[test]
+fn replicas_share_a_claim_only_where_it_can_be_shared() {
+    let line = "model-server --name llm --image vllm:v1 --replicas 2";
+    let made = make(line);
+    assert_eq!(made.objects[1]["spec"]["accessModes"], json!(["ReadWriteMany"]));
+    let made = make(&format!("{line} --access-mode rwo"));
+    assert_eq!(made.objects[1]["spec"]["accessModes"], json!(["ReadWriteOnce"]));
+    assert!(
+        made.notes.iter().any(|note| note.contains("ReadWriteMany frees them")),
+        "{:?}",
+        made.notes
+    );
+}
+
+#[test]
+fn a_wrong_flag_is_named_with_what_to_write() {
+    for (line, words) in [
+        ("job --image i:1", "--name: say what it is called"),
+        ("job --name t", "--image: say which image"),
+        ("job --name Ä --image i:1", "--name: `Ä` is no name"),
+        ("job --task-id t --image i:1 --memory lots", "--memory: `lots` is no amount of memory"),
+        (
+            "job --task-id t --image i:1 --memory 8Gi --memory-request 9Gi",
+            "--memory-request: the request is more",
+        ),
+        ("job --task-id t --image i:1 --cpu 0", "--cpu: `0` is no number of cores"),
+        (
+            "job --task-id t --image i:1 --memory 2Gi --shm 3Gi",
+            "--shm: it counts against the limit",
+        ),
+        ("job --task-id t --image i:1 --timeout soon", "--timeout: `soon` is no time"),
+        ("job --task-id t --image i:1 --env 1A=x", "--env: `1A` is no name of a variable"),
+        ("job --task-id t --image i:1 --label a/b/c=x", "--label: `a/b/c=x` is no label"),
+        (
+            "job --task-id t --image i:1 --mount a:/x --mount b:/x",
+            "--mount: the volume `b` or the path `/x`",
+        ),
+        ("job --task-id t --image i:1 --mount a:/dev/shm", "--mount: "),
+        ("job --task-id t --image i:1 --mig 9g.9gb", "--mig: no GPU has the profile `9g.9gb`"),
+        ("job --task-id t --image i:1 --gpus 65", "--gpus: 65 is not between 1 and 64"),
+        ("pod --name p --image i:1 --annotation b%=x", "--annotation: "),
+        ("deployment --name d --image i:1 --health up", "--health: `up` is no path"),
+        ("deployment --name d --image i:1 --port 0", "--port: "),
+        ("deployment --name 1d --image i:1 --service", "--name: with --service"),
+        ("model-server --name d --image i:1 --cache-size x", "--cache-size: `x` is no amount"),
+        ("pvc --name c --size 0Gi", "--size: "),
+        ("pvc --name c --storage-class A", "--storage-class: `A`"),
+        ("workload --name w --image i:1 --priority 11", "--priority: it lies between 0 and 10"),
+        ("workload --name w --image i:1 --gpu-memory 8589934592", "--gpu-memory: it is in MiB"),
+        ("hpa --target d --min 0", "--min: an autoscaler of this kind keeps one pod"),
+        ("hpa --target d --min 5 --max 4", "--min: 5 is more than the most, 4"),
+        ("hpa --target d --value none", "--value: `none` is no amount"),
+        ("hpa", "--target: say which deployment"),
+        ("keda --target d --min 0", "--query: with --min 0 it must count waiting work"),
+        ("keda --target d --prometheus here", "--prometheus: write it like http"),
+        ("scaler", "--cloud: nodes are added by eks, gke, aks or karpenter"),
+        ("scaler --cloud eks", "--cluster: this cloud needs it"),
+        ("scaler --cloud aks --cluster c", "--resource-group: this cloud needs it"),
+        ("scaler --cloud gke --cluster=--all --location x", "--cluster: `--all` is no name"),
+        ("scaler --cloud karpenter --up '0 9 * *'", "--up: `0 9 * *` is no schedule"),
+        ("scaler --cloud karpenter --down-to 5", "--down-to: 5 is not less than the 5"),
+        ("scaler --cloud karpenter --time-zone 'a b'", "--time-zone: "),
+        ("nodepool", "--gpu: say which GPU"),
+        ("nodepool --gpu a100 --cloud gke", "--cloud: Karpenter does not run on gke"),
+        ("nodepool --gpu a30", "--gpu: no eks machine in the catalogue has the GPU A30"),
+    ] {
+        let said = refusal(line);
+        assert!(said.starts_with(words), "{line}: {said}");
+    }
+}

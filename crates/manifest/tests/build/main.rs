@@ -1,0 +1,55 @@
+//! Manifests as users ask for them: by the flags of `agentaflow generate`, or by a file with the same names.
+
+mod blocks;
+mod check;
+mod clouds;
+mod files;
+mod jobs;
+mod property;
+mod sharing;
+mod words;
+
+use agentaflow_manifest::build::{BuildError, Made, Recipe};
+use agentaflow_manifest::catalogue::Catalogue;
+use clap::Parser;
+
+#[derive(Debug, Parser)]
+struct Line {
+    #[command(subcommand)]
+    recipe: Recipe,
+}
+
+/// The recipe of a command line; words in single quotes stay together.
+fn recipe(line: &str) -> Recipe {
+    let mut words = vec!["generate".to_owned()];
+    for (index, part) in line.split('\'').enumerate() {
+        if index % 2 == 1 {
+            words.push(part.to_owned());
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+    }
+    Line::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).recipe
+}
+
+fn try_make(line: &str) -> Result<Made, BuildError> {
+    recipe(line).make(&Catalogue::built_in().unwrap())
+}
+
+/// What a command line makes, which is always valid.
+fn make(line: &str) -> Made {
+    let made = try_make(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+    for object in &made.objects {
+        let problems = check::problems(object);
+        assert!(problems.is_empty(), "{line}: {problems:?}");
+    }
+    made
+}
+
+/// What is said about a command line that cannot be meant.
+fn refusal(line: &str) -> String {
+    match try_make(line) {
+        Err(error) => error.to_string(),
+        Ok(made) => panic!("{line}: {:#?}", made.objects),
+    }
+}

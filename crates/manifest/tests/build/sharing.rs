@@ -1,0 +1,104 @@
+//! Parts of GPUs: the configuration of the device plugin and of mig-parted, and what a part is.
+
+use serde_json::{Value, json};
+
+use crate::{make, refusal};
+
+fn config(line: &str) -> Value {
+    let made = make(line);
+    serde_saphyr::from_str(made.objects[0]["data"]["config.yaml"].as_str().unwrap()).unwrap()
+}
+
+#[test]
+fn a_gpu_is_shared_by_turns_or_by_mps() {
+    assert_eq!(
+        config("time-slicing --replicas 8 --rename --strict"),
+        json!({"version": "v1", "sharing": {"timeSlicing": {
+            "renameByDefault": true,
+            "failRequestsGreaterThanOne": true,
+            "resources": [{"name": "nvidia.com/gpu", "replicas": 8}],
+        }}})
+    );
+    assert_eq!(
+        config("time-slicing --mps --replicas 2"),
+        json!({"version": "v1", "sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}})
+    );
+    assert_eq!(
+        config("time-slicing --mig 1g.5gb"),
+        json!({
+            "version": "v1",
+            "flags": {"migStrategy": "mixed"},
+            "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/mig-1g.5gb", "replicas": 4}]}},
+        })
+    );
+}
+
+#[test]
+fn a_gpu_is_cut_into_slices() {
+    assert_eq!(
+        config(
+            "mig-config --gpu a100 --slices 3g.20gb=1 --slices 2g.10gb=1 --slices 1g.5gb=2 --layout mixed"
+        ),
+        json!({"version": "v1", "mig-configs": {
+            "all-disabled": [{"devices": "all", "mig-enabled": false}],
+            "mixed": [{
+                "devices": "all",
+                "mig-enabled": true,
+                "mig-devices": {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1},
+            }],
+        }})
+    );
+}
+
+#[test]
+fn what_a_part_is_is_explained() {
+    for (line, words) in [
+        ("time-slicing", "`nvidia.com/gpu: 1` then means 1/4 of a GPU: pods take turns"),
+        (
+            "time-slicing --mps --rename",
+            "`nvidia.com/gpu.shared: 1` then means 1/4 of a GPU: each pod may use 1/4",
+        ),
+        (
+            "mig-config --gpu h100 --slices 1g.10gb=7",
+            "nvidia.com/mig-1g.10gb: each is 1 of 7 compute slices",
+        ),
+        (
+            "mig-config --gpu h100 --slices 1g.10gb=7",
+            "kubectl label node NODE nvidia.com/mig.config=custom",
+        ),
+        (
+            "pod --name p --image i:1 --mig 2g.10gb",
+            "nvidia.com/mig-2g.10gb: each is 2 of 7 compute slices",
+        ),
+    ] {
+        let notes = make(line).notes;
+        assert!(notes.iter().any(|note| note.contains(words)), "{line}: {notes:?}");
+    }
+}
+
+#[test]
+fn a_part_that_cannot_be_is_refused() {
+    for (line, words) in [
+        (
+            "mig-config --gpu a100 --slices 3g.20gb=3",
+            "--slices: an A100-40 cannot be cut into 3 × 3g.20gb: the nearest that it can is 2 × 3g.20gb",
+        ),
+        (
+            "mig-config --gpu h200 --slices 1g.5gb=1",
+            "--slices: an H200-141 has no profile `1g.5gb`: it has 1g.18gb",
+        ),
+        ("mig-config --gpu t4 --slices 1g.5gb=1", "--gpu: `t4` cannot be cut into MIG slices"),
+        ("mig-config --gpu a100", "--slices: say into what"),
+        ("mig-config --gpu a100 --slices 1g.5gb=many", "--slices: `many` is no number"),
+        ("mig-config --slices 1g.5gb=1", "--gpu: say which GPU"),
+        ("mig-config --gpu a100 --slices 1g.5gb=1 --layout all-disabled", "--layout: "),
+        ("time-slicing --replicas 1", "--replicas: 1 is not between 2 and 48"),
+        (
+            "time-slicing --mps --mig 1g.5gb",
+            "--mps: the device plugin shares MIG slices by time-slicing only",
+        ),
+    ] {
+        let said = refusal(line);
+        assert!(said.starts_with(words), "{line}: {said}");
+    }
+}
