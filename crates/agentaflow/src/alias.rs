@@ -1,16 +1,30 @@
 //! Other names of this program: installed as `k8s-gpu-scheduler` it takes the documented form
-//! `--mode=scheduler|monitor|cli [options]`.
+//! `--mode=scheduler|monitor|cli [options]`, installed as `kubectl-agentaflow` it is a plugin of `kubectl`.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use agentaflow_kube::names;
+
+use crate::context::variable;
+
 /// The documented name.
 const SCHEDULER: &str = "k8s-gpu-scheduler";
 
+/// As a plugin of `kubectl`, which runs it for `kubectl agentaflow …`.
+const PLUGIN: &str = "kubectl-agentaflow";
+
+/// Options of the documented form that stand before its command.
+const BEFORE: [&str; 4] = ["--namespace", "--strategy", "--node", "--log-level"];
+
 /// The arguments as our own commands take them; or what is wrong with them.
 pub(crate) fn arguments(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
-    let called = given.first().map(Path::new).and_then(Path::file_stem);
-    let called = called == Some(OsStr::new(SCHEDULER));
+    let called = given.first().map(Path::new).and_then(Path::file_stem).map(OsStr::to_os_string);
+    if called.as_deref() == Some(OsStr::new(PLUGIN)) {
+        let plugin = ["agentaflow", "--kubernetes"].map(OsString::from);
+        return Ok(plugin.into_iter().chain(given.into_iter().skip(1)).collect());
+    }
+    let called = called.as_deref() == Some(OsStr::new(SCHEDULER));
     let asks = given.get(1).is_some_and(|first| first.to_string_lossy().starts_with("--mode"));
     if !called && !asks {
         return Ok(given);
@@ -35,21 +49,92 @@ pub(crate) fn arguments(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
         }
         None | Some("scheduler") => "scheduler",
         Some("monitor") => "monitor",
-        // Needs no cluster.
-        Some("cli") if rest.iter().any(|word| word == "generate-template") => "",
-        Some("cli") => {
-            return Err(
-                "--mode=cli does not speak to Kubernetes yet: use `kubectl get gpuworkloads`, \
-                        `kubectl describe` and `kubectl apply`"
-                    .to_owned(),
-            );
-        }
+        Some("cli") => return command_line(rest),
         Some(other) => {
             return Err(format!("there is no mode `{other}`: use scheduler, monitor or cli"));
         }
     };
     let command = (!command.is_empty()).then(|| OsString::from(command));
     Ok([OsString::from("agentaflow")].into_iter().chain(command).chain(rest).collect())
+}
+
+/// `--mode=cli [options] COMMAND …`: options may stand before the command, and mean what they mean to it.
+fn command_line(words: Vec<OsString>) -> Result<Vec<OsString>, String> {
+    let mut options = Options::default();
+    let mut rest = Vec::new();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy().into_owned();
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name.to_owned(), Some(value.to_owned())),
+            None => (text, None),
+        };
+        if !BEFORE.contains(&name.as_str()) {
+            rest.push(word);
+            continue;
+        }
+        let value = value.or_else(|| words.next().map(|word| word.to_string_lossy().into_owned()));
+        options.set(&name, value.ok_or_else(|| format!("{name} needs a value"))?);
+    }
+    let mut rest = rest.into_iter();
+    let Some(command) = rest.next() else { return Ok(ours(["--help"])) };
+    let rest: Vec<OsString> = rest.collect();
+    let named = command.to_string_lossy().into_owned();
+    let command = match named.as_str() {
+        "help" | "--help" | "-h" => return Ok(ours(["--help"])),
+        "workloads" => vec!["get", "workloads"],
+        "nodes" => vec!["get", "nodes"],
+        "generate-template" => vec!["generate-template"],
+        "submit" => vec!["submit"],
+        known @ ("status" | "strategy" | "watch" | "health" | "complete" | "metrics") => {
+            vec![known]
+        }
+        other => {
+            return Err(format!(
+                "there is no command `{other}` in --mode=cli: status, nodes, workloads, submit FILE, strategy [NAME], \
+                 watch, health, generate-template FILE, complete NAME, metrics, help; `agentaflow --help` has more"
+            ));
+        }
+    };
+    let node = options.node.filter(|_| command.ends_with(&["nodes"]));
+    let strategy = options.strategy.filter(|_| command == ["submit"]);
+    let command: Vec<OsString> = command.into_iter().map(OsString::from).collect();
+    let mut all = ours(["--kubernetes"]);
+    let writes = command == ["generate-template"];
+    all.extend(command);
+    if !writes {
+        let namespace = options.namespace.or_else(|| variable("KUBERNETES_NAMESPACE"));
+        let namespace = namespace.unwrap_or_else(|| names::NAMESPACE.to_owned());
+        all.extend(["--namespace".into(), namespace.into()]);
+    }
+    all.extend(rest);
+    all.extend(node.map(OsString::from));
+    all.extend(strategy.map(|name| format!("--set=spec.schedulingStrategy={name}").into()));
+    Ok(all)
+}
+
+/// Options that stand before the command.
+#[derive(Default)]
+struct Options {
+    namespace: Option<String>,
+    strategy: Option<String>,
+    node: Option<String>,
+}
+
+impl Options {
+    fn set(&mut self, name: &str, value: String) {
+        match name {
+            "--namespace" => self.namespace = Some(value),
+            "--strategy" => self.strategy = Some(value),
+            "--node" => self.node = Some(value),
+            // Commands have nothing to log.
+            _ => {}
+        }
+    }
+}
+
+fn ours<const N: usize>(words: [&str; N]) -> Vec<OsString> {
+    ["agentaflow"].into_iter().chain(words).map(OsString::from).collect()
 }
 
 #[cfg(test)]
@@ -77,14 +162,33 @@ mod tests {
             ("k8s-gpu-scheduler --version", Ok("agentaflow --version")),
             (
                 "./k8s-gpu-scheduler --mode=cli generate-template my-workload.yaml",
-                Ok("agentaflow generate-template my-workload.yaml"),
+                Ok("agentaflow --kubernetes generate-template my-workload.yaml"),
             ),
             ("agentaflow --mode=scheduler", Ok("agentaflow scheduler")),
             ("k8s-gpu-scheduler --mode=other", Err("there is no mode `other`")),
             (
                 "k8s-gpu-scheduler --mode=cli status",
-                Err("--mode=cli does not speak to Kubernetes yet"),
+                Ok("agentaflow --kubernetes status --namespace agentaflow"),
             ),
+            (
+                "./k8s-gpu-scheduler --mode=cli nodes",
+                Ok("agentaflow --kubernetes get nodes --namespace agentaflow"),
+            ),
+            (
+                "k8s-gpu-scheduler --mode=cli --namespace team --node n1 nodes",
+                Ok("agentaflow --kubernetes get nodes --namespace team n1"),
+            ),
+            (
+                "k8s-gpu-scheduler --mode=cli submit w.yaml --strategy=best_fit",
+                Ok(
+                    "agentaflow --kubernetes submit --namespace agentaflow w.yaml --set=spec.schedulingStrategy=best_fit",
+                ),
+            ),
+            ("k8s-gpu-scheduler --mode=cli --log-level debug", Ok("agentaflow --help")),
+            ("k8s-gpu-scheduler --mode=cli help", Ok("agentaflow --help")),
+            ("k8s-gpu-scheduler --mode=cli fly", Err("there is no command `fly` in --mode=cli")),
+            ("k8s-gpu-scheduler --mode=cli --namespace", Err("--namespace needs a value")),
+            ("kubectl-agentaflow get nodes", Ok("agentaflow --kubernetes get nodes")),
         ];
         for (given, expected) in cases {
             let found = arguments(given.split(' ').map(OsString::from).collect());

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use agentaflow_api::client::Client;
 use agentaflow_kube::client::Cluster;
@@ -27,6 +28,14 @@ pub(crate) struct Connect {
     /// The kubeconfig of a cluster to use instead of any context
     #[arg(long, value_name = "FILE", help_heading = "Where")]
     kubeconfig: Option<PathBuf>,
+}
+
+/// Called by a name under which only a cluster can be meant.
+static KUBERNETES: AtomicBool = AtomicBool::new(false);
+
+/// From now on the kubeconfig's cluster is meant unless a context is named.
+pub(crate) fn prefer_kubernetes() {
+    KUBERNETES.store(true, Ordering::Relaxed);
 }
 
 impl Connect {
@@ -59,6 +68,9 @@ impl Connect {
         if let Some(kubeconfig) = &self.kubeconfig {
             let kubeconfig = Some(kubeconfig.clone());
             return Ok(Target::cluster(Kubernetes { kubeconfig, ..Kubernetes::default() }));
+        }
+        if KUBERNETES.load(Ordering::Relaxed) && self.context.is_none() {
+            return context::cluster();
         }
         context::target(self.context.as_deref())
     }

@@ -225,6 +225,12 @@ pub(crate) fn target(asked: Option<&str>) -> Result<Target> {
     choose(asked, &Environment::read(), read).map(Target::refreshed)
 }
 
+/// The cluster that is meant where only one can be: that of the context that is current, else the kubeconfig's.
+pub(crate) fn cluster() -> Result<Target> {
+    let current = target(None).ok().filter(|target| target.kubernetes.is_some());
+    Ok(current.unwrap_or_else(|| Target::cluster(Kubernetes::default())))
+}
+
 fn choose(
     asked: Option<&str>,
     environment: &Environment,

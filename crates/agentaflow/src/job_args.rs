@@ -9,13 +9,14 @@ use anyhow::Result;
 use crate::amount;
 use crate::backend::Work;
 use crate::failure::usage;
+use crate::files;
 
 /// What to run, and what it needs.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
 pub(crate) struct JobArgs {
-    /// Image to run; without one the command runs as a plain process of the node
-    #[arg(value_name = "IMAGE")]
+    /// Image to run, or a file with work (.yaml, .json, `-`); without either the command runs as a plain process
+    #[arg(value_name = "IMAGE|FILE")]
     image: Option<String>,
     /// What to run, after `--`; the image's own command when absent
     #[arg(value_name = "COMMAND", last = true)]
@@ -46,6 +47,13 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "NUMBER", help_heading = "What it needs")]
     replicas: Option<u32>,
 
+    /// Read the work from a file: YAML or JSON, `-` is stdin; may be given several times
+    #[arg(short, long = "file", value_name = "FILE", help_heading = "From a file")]
+    files: Vec<String>,
+    /// Change a field of the file, such as spec.priority=9; may be given several times
+    #[arg(long, value_name = "FIELD=VALUE", value_parser = amount::pair, help_heading = "From a file")]
+    set: Vec<(String, String)>,
+
     /// Name for people
     #[arg(long, value_name = "NAME", help_heading = "How to treat it")]
     name: Option<String>,
@@ -67,9 +75,38 @@ pub(crate) struct JobArgs {
 }
 
 impl JobArgs {
-    /// The job as it is handed in.
+    /// All work that is meant: what the files say, or what the options describe.
+    pub(crate) fn all(&self) -> Result<Vec<Work>> {
+        let named = self.image.as_deref().filter(|word| files::is_file(word));
+        let files: Vec<&str> = self.files.iter().map(String::as_str).chain(named).collect();
+        if files.is_empty() {
+            if !self.set.is_empty() {
+                return Err(usage("--set changes a file: name one with -f"));
+            }
+            return Ok(vec![Work::Job(Box::new(self.job()?))]);
+        }
+        if named.is_none() && self.image.is_some() || !self.command.is_empty() {
+            return Err(usage("a file says what to run: leave out IMAGE and COMMAND, or the file"));
+        }
+        if self.needs() != JobSpec::default() {
+            return Err(usage("a file says what it needs: change it with --set FIELD=VALUE"));
+        }
+        let mut work = Vec::new();
+        for file in files {
+            work.extend(files::read(file, &self.set)?);
+        }
+        Ok(work)
+    }
+
+    /// The one piece of work that is meant.
     pub(crate) fn work(&self) -> Result<Work> {
-        Ok(Work::Job(Box::new(self.job()?)))
+        let mut all = self.all()?;
+        match (all.pop(), all.is_empty()) {
+            (Some(work), true) => Ok(work),
+            _ => Err(usage(
+                "the file holds several documents: hand them in with `agentaflow submit`",
+            )),
+        }
     }
 
     /// The job as the API takes it.
@@ -114,7 +151,7 @@ impl JobArgs {
 
 /// An image without its tag, and the tag. A colon before the last slash belongs to a registry's port; a digest
 /// stays with the image.
-fn image_and_tag(image: &str) -> (String, Option<String>) {
+pub(crate) fn image_and_tag(image: &str) -> (String, Option<String>) {
     let name = image.rfind('/').map_or(0, |slash| slash + 1);
     match image[name..].split_once(':') {
         Some((_, tag)) if !image.contains('@') && !tag.is_empty() => {

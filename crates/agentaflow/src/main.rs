@@ -9,6 +9,7 @@ mod commands;
 mod connect;
 mod context;
 mod failure;
+mod files;
 mod job_args;
 mod list;
 mod listing;
@@ -32,6 +33,9 @@ use clap_complete::CompleteEnv;
     after_help = "Start here: agentaflow up"
 )]
 struct Cli {
+    /// Speak to the current cluster of the kubeconfig, whatever the current context is
+    #[arg(long, global = true, hide = true)]
+    kubernetes: bool,
     #[command(subcommand)]
     command: Option<commands::Command>,
 }
@@ -49,6 +53,9 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<ExitCode> {
+    if cli.kubernetes {
+        connect::prefer_kubernetes();
+    }
     if let Some(command) = cli.command {
         return command.run();
     }

@@ -3,10 +3,10 @@
 //!
 //! Pure: text and values in, objects and findings out. Files and clusters are the business of the command line.
 
-pub mod detect;
-pub mod lint;
-pub mod yaml;
 pub mod build;
 pub mod catalogue;
 pub mod cloud;
+pub mod detect;
+pub mod lint;
 pub mod mig;
+pub mod yaml;

@@ -42,8 +42,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 pub(crate) fn what_if(args: &WhatIfArgs) -> Result<()> {
-    let work = args.job.work()?;
-    show(&block_on(async { args.connect.backend().await?.try_out(&work).await })?, args.output)
+    let work = args.job.all()?;
+    block_on(async {
+        let backend = args.connect.backend().await?;
+        for one in &work {
+            show(&backend.try_out(one).await?, args.output)?;
+        }
+        Ok(())
+    })
 }
 
 fn show(said: &Explanation, format: OneFormat) -> Result<()> {

@@ -3,16 +3,21 @@
 use agentaflow_api::client::user::LogQuery;
 use anyhow::{Context as _, Result};
 
+use clap_complete::engine::ArgValueCandidates;
+use futures_util::TryStreamExt as _;
+
 use super::run::follow::on_and_on;
+use crate::backend::Backend;
+use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::output;
 
 /// Print the output of a job
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number of the job
-    #[arg(value_name = "ID")]
-    id: i64,
+    /// Number or name of the job
+    #[arg(value_name = "JOB", add = ArgValueCandidates::new(candidates::jobs))]
+    job: String,
     /// Go on until the job is over
     #[arg(short, long)]
     follow: bool,
@@ -27,18 +32,23 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let client = args.connect.client()?;
     let query = LogQuery { follow: args.follow, tail: args.tail, task: args.task, offset: None };
+    let about = || format!("cannot read the output of job {}", args.job);
     block_on(async {
-        let begun = client.logs(args.id, &query).await;
-        let mut bytes =
-            begun.with_context(|| format!("cannot read the output of job {}", args.id))?;
-        if args.follow {
-            return on_and_on(&client, args.id, args.task, bytes, output::print_bytes).await;
+        match args.connect.backend().await? {
+            Backend::Server(client) if args.follow => {
+                let id =
+                    Backend::Server(client.clone()).job(&args.job).await.with_context(about)?.id;
+                let bytes = client.logs(id, &query).await.with_context(about)?;
+                on_and_on(&client, id, args.task, bytes, output::print_bytes).await
+            }
+            backend => {
+                let mut pieces = backend.logs(&args.job, &query).await.with_context(about)?;
+                while let Some(piece) = pieces.try_next().await? {
+                    output::print_bytes(&piece)?;
+                }
+                Ok(())
+            }
         }
-        while let Some(piece) = bytes.next().await? {
-            output::print_bytes(&piece)?;
-        }
-        Ok(())
     })
 }

@@ -7,18 +7,18 @@ mod completion;
 mod context;
 mod cost;
 mod describe;
-mod doctor;
 mod detect;
+mod doctor;
 mod events;
 mod explain;
 mod fleet;
-mod get;
 mod generate;
+mod get;
 mod guardian;
 mod health;
 mod kubernetes;
-mod login;
 mod lint;
+mod login;
 mod logs;
 mod monitor;
 mod openapi;
@@ -82,7 +82,11 @@ pub(crate) enum Command {
     // Where.
     Login(login::Args),
     Whoami(user::WhoAmIArgs),
+    // Manifests.
     Detect(detect::Args),
+    Generate(Box<generate::Args>),
+    #[command(name = "generate-template")]
+    GenerateTemplate(generate::TemplateArgs),
     Lint(Box<lint::Args>),
     Context(context::Args),
     Doctor(doctor::Args),
@@ -99,9 +103,6 @@ pub(crate) enum Command {
     Version(version::Args),
     #[command(hide = true)]
     Reference(completion::ReferenceArgs),
-    Generate(Box<generate::Args>),
-    #[command(name = "generate-template")]
-    GenerateTemplate(generate::TemplateArgs),
     #[command(hide = true)]
     Guardian(guardian::Args),
     #[command(hide = true)]
@@ -142,11 +143,8 @@ impl Command {
             Self::Token(args) => token::run(&args),
             Self::Login(args) => login::run(&args),
             Self::Whoami(args) => user::who_am_i(&args),
-            Self::Explain(args) => explain::run(&args),
-            Self::WhatIf(args) => explain::what_if(&args),
             Self::Detect(args) => detect::run(&args),
             Self::Context(args) => context::run(&args),
-            Self::Up(args) => up::run(&args),
             Self::Server(args) => server::run(&args),
             Self::Agent(args) => agent::run(&args),
             Self::Scheduler(args) => scheduler::run(&args),

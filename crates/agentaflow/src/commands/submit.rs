@@ -2,11 +2,12 @@
 
 use anyhow::Result;
 
+use super::explain;
 use crate::connect::{Connect, block_on};
 use crate::job_args::JobArgs;
 use crate::list::OneFormat;
 
-/// Hand in a job and print its number
+/// Hand in work and print its number or name
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -14,12 +15,26 @@ pub(crate) struct Args {
     /// How to print it; `json` and `yaml` print the whole job
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: OneFormat,
+    /// Only say what would become of it; nothing is handed in
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     connect: Connect,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let work = args.job.work()?;
-    let job = block_on(async { args.connect.backend().await?.submit(&work).await })?;
-    args.output.print(&job, |job| Ok(format!("{}\n", job.handle())))
+    let work = args.job.all()?;
+    block_on(async {
+        let backend = args.connect.backend().await?;
+        for one in &work {
+            if args.dry_run {
+                let said = backend.try_out(one).await?;
+                args.output.print(&said, |said| Ok(explain::words(said)))?;
+                continue;
+            }
+            let job = backend.submit(one).await?;
+            args.output.print(&job, |job| Ok(format!("{}\n", job.handle())))?;
+        }
+        Ok(())
+    })
 }

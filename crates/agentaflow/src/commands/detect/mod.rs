@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use self::collect::{Collected, Target};
-use crate::{listing, output};
+use crate::{list, output};
 
 /// Say whether work is ML work, how sure that is, why, and what it needs
 #[derive(Debug, clap::Args)]
@@ -61,6 +61,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let answer = Answer { report: detection.report(), skipped };
     output::print(&match args.output {
         Format::Yaml => serde_saphyr::to_string(&answer).context("cannot write YAML")?,
-        _ => listing::json(&answer)?,
+        _ => list::json(&answer)?,
     })
 }

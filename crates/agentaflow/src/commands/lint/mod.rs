@@ -14,7 +14,7 @@ use agentaflow_manifest::yaml::{Limits, read_text};
 use anyhow::Result;
 
 use crate::failure::{self, usage};
-use crate::listing;
+use crate::list;
 use crate::output;
 use gather::Gathered;
 
@@ -198,8 +198,8 @@ fn say(
         }
     }
     let text = match args.output {
-        Format::Json => listing::json(&lint::json(seen))?,
-        Format::Sarif => listing::json(&lint::sarif(seen))?,
+        Format::Json => list::json(&lint::json(seen))?,
+        Format::Sarif => list::json(&lint::sarif(seen))?,
         Format::Text => print::findings(seen, mended),
     };
     // What comes through a pipe and is mended goes on through the pipe; people still see what was found.

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use agentaflow_api::client::user::LogQuery;
 use agentaflow_api::client::{Bytes, Client, ClientError};
-use agentaflow_api::job::Job;
+use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_kube::client::Failure;
 use anyhow::Result;
+use futures_util::TryStreamExt as _;
 use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep};
 
+use crate::backend::Backend;
 use crate::output;
 
 /// How long a server may be away before we give up on it.
@@ -19,16 +22,54 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Shows everything that the job writes; returns the job when it is over. The output of a gang is told apart by
 /// the task's number.
-pub(super) async fn to_the_end(client: &Client, job: &Job) -> Result<Job> {
+pub(super) async fn to_the_end(backend: &Backend, job: &Job) -> Result<Job> {
     let tasks = job.spec.replicas.unwrap_or(1).max(1);
-    try_join_all((0..tasks).map(|task| task_to_the_end(client, job.id, task, tasks > 1))).await?;
+    let name = job.handle();
+    match backend {
+        Backend::Server(client) => {
+            let all = (0..tasks).map(|task| task_to_the_end(client, job.id, task, tasks > 1));
+            try_join_all(all).await?;
+        }
+        Backend::Cluster(_) => {
+            let all = (0..tasks).map(|task| pods_to_the_end(backend, &name, task, tasks > 1));
+            try_join_all(all).await?;
+        }
+    }
     // The last bytes may come a moment before the news that it is over.
     loop {
-        let job = patient(|| client.job(job.id)).await?;
+        let job = patiently(|| backend.job(&name)).await?;
         if job.status.is_final() {
             return Ok(job);
         }
         sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The output of the pods of a task, one after the other: a pod that is replaced is followed by the next.
+async fn pods_to_the_end(backend: &Backend, name: &str, task: u32, gang: bool) -> Result<()> {
+    let query = LogQuery { follow: true, task: Some(task), ..LogQuery::default() };
+    let mut lines = Prefixed::new(task);
+    let mut shown = None;
+    loop {
+        let job = patiently(|| backend.job(name)).await?;
+        let over = job.status.is_final();
+        let begun = over || job.status == JobStatus::Running;
+        // A pod's output is shown once: another attempt is another pod.
+        if begun && shown != Some(job.attempt) {
+            // What was never started has no output, and a pod may be gone before we look.
+            if let Ok(mut pieces) = backend.logs(name, &query).await {
+                shown = Some(job.attempt);
+                while let Ok(Some(piece)) = pieces.try_next().await {
+                    let text = if gang { lines.take(&piece) } else { piece.to_vec() };
+                    output::print_bytes(&text)?;
+                }
+                output::print_bytes(&lines.rest())?;
+            }
+        }
+        if over {
+            return Ok(());
+        }
+        sleep(PAUSE).await;
     }
 }
 
@@ -94,6 +135,27 @@ where
     }
 }
 
+/// The same for whoever answers.
+pub(super) async fn patiently<T, F>(call: impl Fn() -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    let since = Instant::now();
+    loop {
+        match call().await {
+            Err(error) if is_passing(&error) && since.elapsed() < PATIENCE => sleep(PAUSE).await,
+            answer => return answer,
+        }
+    }
+}
+
+fn is_passing(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<ClientError>().is_some_and(ClientError::is_passing)
+            || matches!(cause.downcast_ref(), Some(Failure::Unreachable(_)))
+    })
+}
+
 /// Output cut into whole lines that say whose they are.
 struct Prefixed {
     prefix: String,
@@ -128,8 +190,6 @@ impl Prefixed {
 mod tests {
     use std::io::{BufRead as _, BufReader, Write as _};
     use std::net::TcpListener;
-
-    use agentaflow_api::job::JobStatus;
 
     use super::*;
 

@@ -3,12 +3,12 @@
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
-use agentaflow_api::client::Client;
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
-use super::follow::patient;
+use super::follow::patiently;
+use crate::backend::Backend;
 
 /// What a shell reports for a program that Ctrl-C ended.
 pub(super) const INTERRUPTED: u8 = 128 + 2;
@@ -52,7 +52,7 @@ impl Signals {
     }
 
     /// Does what the signal asks for.
-    pub(super) async fn answer(&mut self, client: &Client, job: i64) -> Result<Answer> {
+    pub(super) async fn answer(&mut self, backend: &Backend, job: &str) -> Result<Answer> {
         self.asked += 1;
         if self.asked > 1 {
             eprintln!("\njob {job} is being stopped; no longer waiting for it");
@@ -69,7 +69,9 @@ impl Signals {
             }
         }
         eprintln!("stopping job {job}");
-        patient(|| client.cancel(job)).await.with_context(|| format!("cannot stop job {job}"))?;
+        patiently(|| backend.cancel(job))
+            .await
+            .with_context(|| format!("cannot stop job {job}"))?;
         Ok(Answer::Stopping)
     }
 }

@@ -6,11 +6,10 @@ mod place;
 
 use std::process::ExitCode;
 
-use agentaflow_api::client::Client;
 use agentaflow_api::job::{Job, JobStatus};
 use anyhow::{Context as _, Result};
 
-use super::OWN_FAILURE;
+use super::{OWN_FAILURE, explain};
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
 use crate::failure;
@@ -41,9 +40,15 @@ Exit codes: the job's own; 128 and the number of the signal that ended it; 125 w
 pub(crate) struct Args {
     #[command(flatten)]
     job: JobArgs,
-    /// Print the job's number and leave it alone
+    /// Print the job's number or name and leave it alone
     #[arg(short, long)]
     detach: bool,
+    /// Only say where it would go and what it would cost; nothing is handed in
+    #[arg(long)]
+    dry_run: bool,
+    /// Say nothing but what the job says
+    #[arg(short, long)]
+    quiet: bool,
     #[command(flatten)]
     connect: Connect,
 }
@@ -58,34 +63,49 @@ enum Watched {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let work = args.job.work()?;
-    let client = args.connect.client()?;
-    let backend = Backend::Server(client.clone());
     block_on(async {
-        // From here on a signal is ours to answer: a job that was handed in must not be forgotten.
-        let mut signals = interrupt::Signals::new()?;
-        let job = backend.submit(&work).await.context("cannot hand in the job")?;
-        if args.detach {
-            output::print(&format!("{}\n", job.id))?;
+        let backend = args.connect.backend().await?;
+        if args.dry_run {
+            let said = backend.try_out(&work).await?;
+            output::print(&explain::words(&said))?;
             return Ok(ExitCode::SUCCESS);
         }
-        match watch(&client, &job, &mut signals).await {
+        // From here on a signal is ours to answer: a job that was handed in must not be forgotten.
+        let mut signals = interrupt::Signals::new()?;
+        if !args.quiet && !args.detach {
+            place::foretell(&backend, &work).await;
+        }
+        let job = backend.submit(&work).await.context("cannot hand in the job")?;
+        let name = job.handle();
+        if args.detach {
+            output::print(&format!("{name}\n"))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        match watch(&backend, &job, &mut signals, args.quiet).await {
             Ok(Watched::Ended(job)) => Ok(ended(&job)),
             Ok(Watched::LetGo) => Ok(ExitCode::from(interrupt::INTERRUPTED)),
             Err(error) if failure::is_closed_pipe(&error) => {
-                client.cancel(job.id).await.with_context(|| format!("cannot stop job {}", job.id))?;
+                backend.cancel(&name).await.with_context(|| format!("cannot stop job {name}"))?;
                 Ok(ExitCode::from(CLOSED_PIPE))
             }
             Err(error) => Err(error.context(format!(
-                "lost touch with job {id}, which goes on; `agentaflow logs -f {id}` comes back to it",
-                id = job.id
+                "lost touch with job {name}, which goes on; `agentaflow logs -f {name}` comes back to it"
             ))),
         }
     })
 }
 
-async fn watch(client: &Client, job: &Job, signals: &mut interrupt::Signals) -> Result<Watched> {
-    let output = follow::to_the_end(client, job);
-    let place = place::tell(client, job.id);
+async fn watch(
+    backend: &Backend,
+    job: &Job,
+    signals: &mut interrupt::Signals,
+    quiet: bool,
+) -> Result<Watched> {
+    let name = job.handle();
+    let output = follow::to_the_end(backend, job);
+    let place = async {
+        if quiet { std::future::pending().await } else { place::tell(backend, &name).await }
+    };
     tokio::pin!(output, place);
     loop {
         tokio::select! {
@@ -94,7 +114,7 @@ async fn watch(client: &Client, job: &Job, signals: &mut interrupt::Signals) -> 
             job = &mut output => return Ok(Watched::Ended(Box::new(job?))),
             () = &mut place => {}
             () = signals.next() => {
-                if signals.answer(client, job.id).await? == interrupt::Answer::LetGo {
+                if signals.answer(backend, &name).await? == interrupt::Answer::LetGo {
                     return Ok(Watched::LetGo);
                 }
             }
@@ -107,7 +127,7 @@ fn ended(job: &Job) -> ExitCode {
     let reason = job.end_reason.as_deref().unwrap_or("no reason is known");
     if job.status != JobStatus::Completed && reason != "Exited" {
         let message = job.error_message.as_deref().map_or_else(|| reason.to_owned(), one_line);
-        eprintln!("job {} {}: {message}", job.id, job.status.as_str());
+        eprintln!("job {} {}: {message}", job.handle(), job.status.as_str());
     }
     ExitCode::from(code(job))
 }

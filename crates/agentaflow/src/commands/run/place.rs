@@ -2,28 +2,47 @@
 
 use std::time::Duration;
 
-use agentaflow_api::client::Client;
 use agentaflow_api::job::{Job, JobStatus};
 use tokio::time::sleep;
 
+use crate::backend::{Backend, Work};
 use crate::listing::{self, one_line};
 
 /// How often we look: soon at first, seldom while nothing changes.
 const SOONEST: Duration = Duration::from_millis(150);
 const SELDOM: Duration = Duration::from_secs(3);
 
+/// Nobody waits longer to hear where a job would go.
+const FORETELL: Duration = Duration::from_millis(1500);
+
+/// Says where work would go and what it would cost, if that can be told at once.
+pub(super) async fn foretell(backend: &Backend, work: &Work) {
+    let Ok(Ok(said)) = tokio::time::timeout(FORETELL, backend.try_out(work)).await else { return };
+    let mut nodes: Vec<_> = said.placement.iter().map(|task| one_line(&task.node_name)).collect();
+    nodes.sort();
+    nodes.dedup();
+    let price = said.price_per_hour.filter(|price| price.0 > 0);
+    let price = price.map(|price| format!(", {price} an hour")).unwrap_or_default();
+    let all = said.estimated_cost.map(|cost| format!(", {cost} in all")).unwrap_or_default();
+    match nodes.is_empty() {
+        false => eprintln!("would run on {}{price}{all}", nodes.join(", ")),
+        true if !price.is_empty() => eprintln!("would wait{price}{all}"),
+        true => {}
+    }
+}
+
 /// Tells of every change; never ends.
-pub(super) async fn tell(client: &Client, id: i64) {
+pub(super) async fn tell(backend: &Backend, name: &str) {
     let mut said = String::new();
     let mut pause = SOONEST;
     loop {
         sleep(pause).await;
         pause = (pause * 3 / 2).min(SELDOM);
         // A server that is away is the business of the one who shows the output.
-        let Ok(job) = client.job(id).await else { continue };
+        let Ok(job) = backend.job(name).await else { continue };
         let words = words(&job);
         if !words.is_empty() && words != said {
-            eprintln!("job {id} {words}");
+            eprintln!("job {name} {words}");
             said = words;
             pause = SOONEST;
         }

@@ -1,0 +1,337 @@
+//! Work written in files: YAML or JSON, a `GPUWorkload` or the short form, several documents, `-` for stdin.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use agentaflow_api::job::{JobCreate, JobSpec, Runtime};
+use agentaflow_manifest::yaml::{self, Document, Limits};
+use anyhow::{Context as _, Result, anyhow};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::amount;
+use crate::backend::Work;
+use crate::failure::usage;
+use crate::job_args::image_and_tag;
+
+/// Whether a word on the command line means a file and not an image.
+pub(crate) fn is_file(word: &str) -> bool {
+    let ends = |end: &str| word.to_ascii_lowercase().ends_with(end);
+    word == "-" || ends(".yaml") || ends(".yml") || ends(".json")
+}
+
+/// All work in a file, with `--set` carried out on each document.
+pub(crate) fn read(path: &str, set: &[(String, String)]) -> Result<Vec<Work>> {
+    let limits = Limits::default();
+    let bytes = bytes(path, limits.bytes)?;
+    let shown = if path == "-" { "stdin" } else { path };
+    let documents = yaml::read(&bytes, &limits).map_err(|error| anyhow!("`{shown}`: {error}"))?;
+    let mut work = Vec::with_capacity(documents.len());
+    for mut document in documents {
+        for (field, value) in set {
+            assign(&mut document.value, field, value).map_err(usage)?;
+        }
+        work.push(one(&document).map_err(|error| anyhow!("`{shown}`, {error}"))?);
+    }
+    Ok(work)
+}
+
+/// A file is read to its limit and a byte more: whether it is longer is all that matters then.
+fn bytes(path: &str, most: usize) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let about = || format!("cannot read `{path}`");
+    let mut from: Box<dyn Read> = if path == "-" {
+        Box::new(io::stdin())
+    } else {
+        let file = File::open(Path::new(path)).with_context(about)?;
+        let size = file.metadata().with_context(about)?.len();
+        if size > most as u64 {
+            let size = amount::memory(size >> 20);
+            return Err(anyhow!(
+                "`{path}` has {size}: a manifest has at most {}",
+                amount::memory(most as u64 >> 20)
+            ));
+        }
+        Box::new(file)
+    };
+    from.by_ref().take(most as u64 + 1).read_to_end(&mut bytes).with_context(about)?;
+    Ok(bytes)
+}
+
+/// One document: a Kubernetes object if it says so, else the short form.
+fn one(document: &Document) -> Result<Work> {
+    let object = document.value.as_object().ok_or_else(|| {
+        let place = document.root.place;
+        anyhow!("{place}: work is written as fields with values, such as `image: pytorch/pytorch`")
+    })?;
+    if !object.contains_key("apiVersion") && !object.contains_key("kind") {
+        let short: ShortJob = document.decode()?;
+        return Ok(Work::Job(Box::new(short.job())));
+    }
+    let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
+    for key in ["apiVersion", "kind"] {
+        if text(key).is_empty() {
+            let place = document.root.place;
+            return Err(anyhow!(
+                "{place}: a Kubernetes object needs `{key}`, such as `{}`",
+                sample(key)
+            ));
+        }
+    }
+    let ours = text("apiVersion").starts_with("agentaflow.io/");
+    if ours && text("kind") != "GPUWorkload" {
+        let place = document.place(&["kind"]);
+        return Err(anyhow!(
+            "{place}: kind: `{}` is not work; write GPUWorkload, or use `kubectl apply`",
+            text("kind")
+        ));
+    }
+    Ok(Work::Object(document.value.clone()))
+}
+
+fn sample(key: &str) -> &'static str {
+    if key == "kind" { "kind: GPUWorkload" } else { "apiVersion: agentaflow.io/v1" }
+}
+
+/// Carries out `--set a.b.0.c=value`; the value is read as YAML.
+fn assign(document: &mut Value, field: &str, value: &str) -> Result<(), String> {
+    let value: Value = yaml::read_text(value, &Limits::default())
+        .ok()
+        .and_then(|mut documents| documents.pop())
+        .map_or_else(|| Value::String(value.to_owned()), |document| document.value);
+    let mut place = document;
+    for step in field.split('.') {
+        if step.is_empty() {
+            return Err(format!("--set `{field}`: a name is missing between two dots"));
+        }
+        if place.is_null() {
+            *place = Value::Object(Map::new());
+        }
+        place = match place {
+            Value::Object(map) => map.entry(step).or_insert(Value::Null),
+            Value::Array(items) => {
+                let count = items.len();
+                let item = step.parse::<usize>().ok().and_then(|index| items.get_mut(index));
+                item.ok_or_else(|| {
+                    format!("--set `{field}`: `{step}` is not one of {count} items")
+                })?
+            }
+            _ => {
+                return Err(format!(
+                    "--set `{field}`: there is nothing below what comes before `{step}`"
+                ));
+            }
+        };
+    }
+    *place = value;
+    Ok(())
+}
+
+/// Work in a few lines, with the words of the command line's options.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ShortJob {
+    name: Option<String>,
+    image: Option<String>,
+    command: Option<Words>,
+    gpus: Option<u32>,
+    gpu_memory: Option<Amount>,
+    gpu_type: Option<String>,
+    fraction: Option<f64>,
+    mig: Option<String>,
+    cpu: Option<CpuAmount>,
+    memory: Option<Amount>,
+    shm: Option<Amount>,
+    replicas: Option<u32>,
+    env: BTreeMap<String, Scalar>,
+    timeout: Option<Time>,
+    estimated_duration: Option<Time>,
+    priority: Option<u32>,
+    queue: Option<String>,
+    retries: Option<u32>,
+    preemptible: bool,
+    exclusive: Option<bool>,
+    working_dir: Option<String>,
+}
+
+impl ShortJob {
+    fn job(self) -> JobCreate {
+        let (docker_image, docker_tag) = match self.image.as_deref().map(image_and_tag) {
+            Some((image, tag)) => (Some(image), tag),
+            None => (None, None),
+        };
+        let spec = JobSpec {
+            runtime: Some(if docker_image.is_some() { Runtime::Docker } else { Runtime::Process }),
+            docker_image,
+            docker_tag,
+            job_name: self.name,
+            command: self.command.map(Words::list),
+            gpu_count: self.gpus,
+            gpu_memory_required: self.gpu_memory.map(|amount| amount.0),
+            gpu_type: self.gpu_type,
+            gpu_fraction: self.fraction,
+            mig_profile: self.mig,
+            cpu_cores_required: self.cpu.map(|amount| amount.0),
+            memory_required: self.memory.map(|amount| amount.0),
+            shm_size: self.shm.map(|amount| amount.0),
+            replicas: self.replicas,
+            env: self.env.into_iter().map(|(key, value)| (key, value.text())).collect(),
+            timeout_seconds: self.timeout.map(|time| time.0),
+            estimated_duration_seconds: self.estimated_duration.map(|time| time.0),
+            priority: self.priority,
+            queue: self.queue,
+            max_retries: self.retries,
+            preemptible: self.preemptible,
+            exclusive: self.exclusive,
+            working_dir: self.working_dir,
+            ..JobSpec::default()
+        };
+        JobCreate { spec, ..JobCreate::default() }
+    }
+}
+
+/// A list of words, or one line for the shell.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "write it as a list of words, or as one line for the shell")]
+enum Words {
+    List(Vec<String>),
+    Line(String),
+}
+
+impl Words {
+    fn list(self) -> Vec<String> {
+        match self {
+            Self::List(words) => words,
+            Self::Line(line) => ["sh", "-c", &line].map(str::to_owned).to_vec(),
+        }
+    }
+}
+
+/// A value that becomes text.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "write a text, a number or true/false")]
+enum Scalar {
+    Text(String),
+    Flag(bool),
+    Number(serde_json::Number),
+}
+
+impl Scalar {
+    fn text(self) -> String {
+        match self {
+            Self::Text(text) => text,
+            Self::Flag(flag) => flag.to_string(),
+            Self::Number(number) => number.to_string(),
+        }
+    }
+}
+
+/// Reads a value through the function that reads the same option of the command line.
+macro_rules! as_on_the_command_line {
+    ($name:ident, $of:ty, $read:expr) => {
+        #[derive(Debug)]
+        struct $name($of);
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let text = Scalar::deserialize(from)?.text();
+                $read(&text).map(Self).map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+as_on_the_command_line!(Amount, u64, amount::mib);
+as_on_the_command_line!(CpuAmount, agentaflow_api::Cores, amount::cores);
+as_on_the_command_line!(Time, u64, |text: &str| {
+    amount::some_duration(text).map(|time| time.as_secs_f64().ceil() as u64)
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str, set: &[(&str, &str)]) -> Result<Vec<Work>> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("work.yaml");
+        std::fs::write(&path, text).unwrap();
+        let set: Vec<_> =
+            set.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        read(&path.display().to_string(), &set)
+    }
+
+    fn wrong(text: &str) -> String {
+        let error = read_text(text, &[]).unwrap_err();
+        format!("{error:#}")
+            .rsplit_once("work.yaml`")
+            .unwrap()
+            .1
+            .trim_start_matches([',', ':', ' '])
+            .to_owned()
+    }
+
+    #[test]
+    fn the_short_form_has_the_words_of_the_options() {
+        let text = "name: train\nimage: lab/train:v2\ncommand: [python, train.py]\ngpus: 2\n\
+                    gpu_memory: 8G\nmemory: 4096\ncpu: 1.5\nenv: {STEPS: 10, FAST: true}\ntimeout: 1h30m\n";
+        let work = read_text(text, &[("gpus", "4"), ("env.STEPS", "\"20\"")]).unwrap();
+        let [Work::Job(job)] = &work[..] else { panic!("{work:?}") };
+        let spec = &job.spec;
+        assert_eq!(spec.docker_image.as_deref(), Some("lab/train"));
+        assert_eq!((spec.docker_tag.as_deref(), spec.gpu_count), (Some("v2"), Some(4)));
+        assert_eq!((spec.gpu_memory_required, spec.memory_required), (Some(8192), Some(4096)));
+        assert_eq!(spec.timeout_seconds, Some(5400));
+        assert_eq!(spec.env["STEPS"], "20");
+        assert_eq!(spec.env["FAST"], "true");
+    }
+
+    #[test]
+    fn several_documents_of_both_kinds_are_work() {
+        let text = "image: a\n---\napiVersion: agentaflow.io/v1\nkind: GPUWorkload\nmetadata: {name: b}\n---\n";
+        let work = read_text(text, &[]).unwrap();
+        assert!(
+            matches!(&work[..], [Work::Job(_), Work::Object(object)] if object["metadata"]["name"] == "b")
+        );
+    }
+
+    #[test]
+    fn bad_files_are_told_by_their_line() {
+        for (text, expected) in [
+            ("", "empty"),
+            ("image: a\ngpusx: 2\n", "line 2, column 1: gpusx: unknown field `gpusx`"),
+            ("image: a\nimage: b\n", "line 2"),
+            ("env:\n\tA: b\n", "line 2"),
+            ("image: a\nmemory: lots\n", "line 2, column 1: memory: "),
+            ("- a\n", "line 1, column 1: work is written as fields"),
+            ("kind: GPUWorkload\n", "line 1, column 1: a Kubernetes object needs `apiVersion`"),
+            (
+                "apiVersion: agentaflow.io/v1\nkind: GPUNode\n",
+                "line 2, column 1: kind: `GPUNode` is not work",
+            ),
+            (
+                "a: &a [x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\n\
+              e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]\ng: &g [*f,*f,*f,*f,*f,*f,*f,*f,*f]\n\
+              h: [*g,*g,*g,*g,*g,*g,*g,*g,*g]\n",
+                "line",
+            ),
+        ] {
+            let said = wrong(text);
+            assert!(said.contains(expected), "{text:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_set_says_why() {
+        for (field, expected) in [
+            ("command.9", "`9` is not one of 1 items"),
+            ("image.x", "there is nothing below what comes before `x`"),
+            ("a..b", "a name is missing between two dots"),
+        ] {
+            let error =
+                read_text("image: a\ncommand: [x]\n", &[(field, "1")]).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}
