@@ -63,7 +63,16 @@ impl Core {
     }
 
     /// Stops a job. Who may is the caller's business.
-    pub async fn cancel(&self, by: &Caller, job: i64, complete: bool) -> Result<Job, Refusal> {
+    pub async fn cancel(&self, by: &Caller, job: i64) -> Result<Job, Refusal> {
+        self.stop_job(by, job, false).await
+    }
+
+    /// Ends a job as if it were done.
+    pub async fn complete(&self, by: &Caller, job: i64) -> Result<Job, Refusal> {
+        self.stop_job(by, job, true).await
+    }
+
+    async fn stop_job(&self, by: &Caller, job: i64, complete: bool) -> Result<Job, Refusal> {
         let name = by.user.username.clone();
         let row = self
             .act(|state| {

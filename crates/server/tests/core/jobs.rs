@@ -63,7 +63,7 @@ async fn a_waiting_job_is_cancelled_at_once_and_a_running_one_through_its_agent(
     let key = worker.assignment().await.key;
     worker.report(key, running()).await;
 
-    let job = rig.core.cancel(&rig.ana, waits, false).await.unwrap();
+    let job = rig.core.cancel(&rig.ana, waits).await.unwrap();
     assert_eq!(job.status, JobStatus::Cancelled);
 
     let job = rig.core.cancel(&rig.ana, runs).await.unwrap();
@@ -84,6 +84,26 @@ async fn a_job_that_ended_well_while_it_was_being_cancelled_is_completed() {
     rig.core.cancel(&rig.ana, id).await.unwrap();
     worker.report(key, ended(0, 7)).await;
     assert_eq!(rig.job(id).await.status, JobStatus::Completed);
+}
+
+#[tokio::test]
+async fn a_job_that_is_completed_by_hand_is_stopped_and_counts_as_done() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 1).await;
+    let runs = rig.submit(spec(1)).await;
+    let waits = rig.submit(spec(1)).await;
+    let key = worker.assignment().await.key;
+    worker.report(key, running()).await;
+
+    let job = rig.core.complete(&rig.ana, waits).await.unwrap();
+    assert_eq!(job.status, JobStatus::Completed);
+
+    rig.core.complete(&rig.ana, runs).await.unwrap();
+    assert_eq!(worker.stop().await.key, key);
+    worker.report(key, stopped(StopCause::Cancelled, 7)).await;
+    let job = rig.job(runs).await;
+    assert_eq!((job.status, job.error_message), (JobStatus::Completed, None));
+    assert!(rig.kinds(runs).await.contains(&"CompleteRequested".to_owned()));
 }
 
 #[tokio::test]

@@ -171,7 +171,7 @@ async fn a_job_that_waits_for_a_dead_node_can_be_cancelled() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
     assert_eq!(rig.job(id).await.status, JobStatus::Running);
-    rig.core.cancel(&rig.ana, id, false).await.unwrap();
+    rig.core.cancel(&rig.ana, id).await.unwrap();
     assert_eq!(rig.job(id).await.status, JobStatus::Cancelled);
     rig.core.delete_node(&node).await.unwrap();
 }
@@ -243,6 +243,28 @@ async fn what_an_admin_set_outlasts_a_registration() {
     rig.core.update_node(&NodeRef::Number(worker.node), update).await.unwrap();
     let node = rig.core.register_node(registration("a", 1), crate::rig::HERE).await.unwrap();
     assert_eq!((node.spec.price_per_gpu_hour, node.price_source.as_str()), (price, "admin"));
+}
+
+#[tokio::test]
+async fn a_closed_gpu_gets_no_work_until_it_is_opened_again() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 2).await;
+    let node = NodeRef::Number(worker.node);
+    let close = |gpus: &[&str]| {
+        let gpus = gpus.iter().map(|gpu| (*gpu).to_owned()).collect();
+        NodeUpdate { cordoned_gpus: Some(gpus), ..NodeUpdate::default() }
+    };
+    assert_eq!(rig.core.update_node(&node, close(&["7"])).await.unwrap_err().status, 422);
+    let shown = rig.core.update_node(&node, close(&["0"])).await.unwrap();
+    assert_eq!(shown.cordoned_gpus, ["0"]);
+    rig.submit(spec(1)).await;
+    let waits = rig.submit(spec(1)).await;
+    let first = worker.assignment().await;
+    assert_eq!(first.gpus.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [1]);
+    assert_eq!(rig.job(waits).await.status, JobStatus::Pending);
+    rig.core.update_node(&node, close(&[])).await.unwrap();
+    let second = worker.assignment().await;
+    assert_eq!(second.gpus.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [0]);
 }
 
 #[tokio::test]

@@ -101,7 +101,7 @@ pub(crate) async fn cancel(
     path: Segments,
 ) -> Result<Answer<Job>, Refusal> {
     let row = visible_job(&app, &caller, path.number("job_id")?).await?;
-    app.core.cancel(&caller, row.id, false).await.map(Answer)
+    app.core.cancel(&caller, row.id).await.map(Answer)
 }
 
 /// Ends a job as if it were done: it is stopped like a cancelled one, and counts as completed.
@@ -114,7 +114,7 @@ pub(crate) async fn complete(
     path: Segments,
 ) -> Result<Answer<Job>, Refusal> {
     let row = visible_job(&app, &caller, path.number("job_id")?).await?;
-    app.core.cancel(&caller, row.id, true).await.map(Answer)
+    app.core.complete(&caller, row.id).await.map(Answer)
 }
 
 /// Takes news of a job from its worker.
