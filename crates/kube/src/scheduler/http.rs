@@ -1,12 +1,12 @@
 //! Health, metrics, and answers to "why does it wait?".
 
+use agentaflow_api::explain::Explanation;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use agentaflow_api::explain::Explanation;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -208,7 +208,8 @@ async fn what_if(
     let object = match serde_json::from_slice(&body) {
         Ok(object) => object,
         Err(error) => {
-            return (StatusCode::BAD_REQUEST, format!("this is not JSON: {error}\n")).into_response();
+            return (StatusCode::BAD_REQUEST, format!("this is not JSON: {error}\n"))
+                .into_response();
         }
     };
     let (answer, answered) = oneshot::channel();

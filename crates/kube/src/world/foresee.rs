@@ -89,15 +89,18 @@ impl World {
             WorkloadState::Stopping => ("is being stopped on", JobStatus::Running),
             _ => ("is starting on", JobStatus::Scheduled),
         };
-        let placement: Vec<PlannedTask> = view
-            .tasks
-            .iter()
-            .map(|seat| self.planned(seat.task, &seat.node, &seat.gpus))
-            .collect();
+        let placement: Vec<PlannedTask> =
+            view.tasks.iter().map(|seat| self.planned(seat.task, &seat.node, &seat.gpus)).collect();
         let mut nodes: Vec<&str> = placement.iter().map(|task| task.node_name.as_str()).collect();
         nodes.dedup();
         let summary = format!("it {verb} {}", nodes.join(", "));
-        Explanation { status, eta_text: summary.clone(), summary, placement, ..Explanation::default() }
+        Explanation {
+            status,
+            eta_text: summary.clone(),
+            summary,
+            placement,
+            ..Explanation::default()
+        }
     }
 
     fn planned(&self, task: u32, node: &NodeId, gpus: &Gpus) -> PlannedTask {
@@ -131,7 +134,8 @@ impl World {
     }
 
     fn read_workload(&self, namespace: &str, object: &Value) -> Result<Proposal, String> {
-        let unread = |error: &dyn std::fmt::Display| format!("the GPUWorkload cannot be read: {error}");
+        let unread =
+            |error: &dyn std::fmt::Display| format!("the GPUWorkload cannot be read: {error}");
         let workload: Workload =
             serde_json::from_value(object.clone()).map_err(|error| unread(&error))?;
         let spec = workload.spec.0.as_ref().map_err(|error| unread(error))?;
@@ -220,7 +224,9 @@ fn template<'a>(object: &'a Value, kind: &str) -> Result<&'a Value, String> {
     let found = places.iter().find_map(|place| object.pointer(place).filter(|one| one.is_object()));
     found.ok_or_else(|| match kind {
         "" => "the object has no `kind`".to_owned(),
-        _ => format!("a {kind} runs no pods: ask about a GPUWorkload, a Pod, or what has a pod template"),
+        _ => format!(
+            "a {kind} runs no pods: ask about a GPUWorkload, a Pod, or what has a pod template"
+        ),
     })
 }
 

@@ -140,7 +140,11 @@ impl World {
     }
 
     /// What a `GPUWorkload` says beside its pods.
-    pub(super) fn add_spec(&self, traits: &mut Traits, spec: &GpuWorkloadSpec) -> Result<(), Aside> {
+    pub(super) fn add_spec(
+        &self,
+        traits: &mut Traits,
+        spec: &GpuWorkloadSpec,
+    ) -> Result<(), Aside> {
         traits.priority = spec.priority.min(10);
         traits.preemptible = spec.preemptible;
         workload::check(spec).map_err(|error| because("InvalidSpec", error.to_string()))?;
