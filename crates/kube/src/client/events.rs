@@ -35,7 +35,9 @@ impl Cluster {
         let known = self.known(job).await?;
         let api = known.api(self);
         let changes = watcher(api, watcher::Config::default()).boxed();
-        let following = Following { known, changes, seen: BTreeMap::new(), begun: false };
+        let mut following = Following { known, changes, seen: BTreeMap::new(), begun: false };
+        // What happens after this call is news, however late the first event is asked for.
+        following.begin().await?;
         let events = futures_util::stream::unfold(following, |mut following| async move {
             following.next().await.map(|event| (event, following))
         });
@@ -177,20 +179,36 @@ struct Following {
 }
 
 impl Following {
+    /// Takes in what there is.
+    async fn begin(&mut self) -> Result<(), Failure> {
+        while !self.begun {
+            match self.changes.next().await {
+                Some(Ok(watcher::Event::InitDone)) => self.begun = true,
+                Some(Ok(watcher::Event::Apply(event) | watcher::Event::InitApply(event))) => {
+                    self.is_fresh(&event);
+                    self.known.learn(&event);
+                }
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(of_watch(error)),
+                None => return Err(Failure::Other("the events broke off".to_owned())),
+            }
+        }
+        Ok(())
+    }
+
     async fn next(&mut self) -> Option<Result<Event, Failure>> {
         loop {
             match self.changes.next().await? {
-                Ok(watcher::Event::InitDone) => self.begun = true,
                 Ok(watcher::Event::Apply(event) | watcher::Event::InitApply(event)) => {
                     let fresh = self.is_fresh(&event);
                     self.known.learn(&event);
-                    // What was there at the beginning is no news; what a break swallowed is.
-                    if let Some(event) = self.known.show(&event).filter(|_| fresh && self.begun) {
+                    // What a break swallowed is news, too.
+                    if let Some(event) = self.known.show(&event).filter(|_| fresh) {
                         return Some(Ok(event));
                     }
                 }
-                Ok(watcher::Event::Init | watcher::Event::Delete(_)) => {}
-                Err(error) if !self.begun => return Some(Err(Failure::Other(error.to_string()))),
+                Ok(watcher::Event::Init | watcher::Event::InitDone | watcher::Event::Delete(_)) => {
+                }
                 Err(_) => tokio::time::sleep(std::time::Duration::from_secs(1)).await,
             }
         }
@@ -200,6 +218,15 @@ impl Following {
         let uid = event.metadata.uid.clone().unwrap_or_default();
         let version = event.metadata.resource_version.clone().unwrap_or_default();
         self.seen.insert(uid, version.clone()) != Some(version)
+    }
+}
+
+fn of_watch(error: watcher::Error) -> Failure {
+    match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => error.into(),
+        other => Failure::Other(other.to_string()),
     }
 }
 

@@ -19,6 +19,7 @@ mod logs;
 mod named;
 mod node_view;
 mod nodes;
+mod once;
 mod queues;
 mod scheduler;
 mod settings;

@@ -2,14 +2,14 @@
 
 use agentaflow_api::node::Node;
 use k8s_openapi::api::core::v1 as core;
-use kube::Api;
 use kube::api::{EvictParams, ListParams, Patch, PatchParams};
+use kube::{Api, Resource as _};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 use super::named::is_name;
 use super::node_view::Seen;
-use super::{Cluster, Failure, list};
+use super::{Cluster, Failure, list, once};
 use crate::names;
 use crate::slim::{self, Pod};
 use crate::translate::{closed_gpus, gpu_resources};
@@ -67,9 +67,8 @@ impl Cluster {
         for pod in pods.iter().filter(|pod| is_to_go(pod)) {
             let space = pod.metadata.namespace.as_deref().unwrap_or_default();
             let name = pod.metadata.name.as_deref().unwrap_or_default();
-            let api: Api<core::Pod> = self.namespaced(space);
-            match api.evict(name, &EvictParams::default()).await.map_err(Failure::from) {
-                Ok(_) => evicted.push(format!("{space}/{name}")),
+            match self.evict(space, name).await {
+                Ok(()) => evicted.push(format!("{space}/{name}")),
                 Err(gone) if gone.is_missing() => {}
                 Err(
                     refused @ (Failure::Refused(_) | Failure::Forbidden(_) | Failure::Other(_)),
@@ -90,6 +89,18 @@ impl Cluster {
             "`{node}` takes no new work, but these pods stay: {}; {done}; drain it again later",
             kept.join("; ")
         )))
+    }
+
+    /// Asks for a pod to go. A disruption budget that forbids it is an answer, and not asked again.
+    async fn evict(&self, namespace: &str, name: &str) -> Result<(), Failure> {
+        let path = core::Pod::url_path(&(), Some(namespace));
+        let request = kube::core::Request::new(path).evict(name, &EvictParams::default());
+        let request = request.map_err(|error| Failure::Other(error.to_string()))?;
+        let (status, text) = once::send(&self.client, request).await?;
+        if (200..300).contains(&status) {
+            return Ok(());
+        }
+        Err(Failure::of_status(status, once::message(&text)))
     }
 
     async fn node(&self, name: &str) -> Result<core::Node, Failure> {

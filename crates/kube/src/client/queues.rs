@@ -16,6 +16,9 @@ use crate::translate::{mebibytes, milli_cpu};
 /// The namespace that means all of them.
 const EVERYWHERE: &str = "*";
 
+/// How often a write is tried that others overtake.
+const TRIES: usize = 10;
+
 impl Cluster {
     /// Queues.
     pub async fn queues(&self) -> Result<Vec<Queue>, Failure> {
@@ -39,22 +42,33 @@ impl Cluster {
             field_manager: Some(names::FIELD_MANAGER.to_owned()),
             ..PostParams::default()
         };
-        let made = match api.get_opt(&queue.name).await? {
-            Some(mut there) => {
-                there.spec = written(queue, there.spec)?;
-                api.replace(&queue.name, &how, &there).await?
+        for _ in 0..TRIES {
+            let written = match api.get_opt(&queue.name).await? {
+                Some(mut there) => {
+                    there.spec = written(queue, there.spec)?;
+                    api.replace(&queue.name, &how, &there).await
+                }
+                None => {
+                    let namespaces = vec![EVERYWHERE.to_owned()];
+                    let everybody = GpuQueueSpec { namespaces, ..GpuQueueSpec::default() };
+                    let new = GpuQueue::new(&queue.name, written(queue, everybody)?);
+                    api.create(&how, &new).await
+                }
+            };
+            match written {
+                // The scheduler, or somebody else, wrote in between.
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(no_kind(error.into())),
+                Ok(made) => {
+                    let made = serde_json::to_value(made).unwrap_or_default();
+                    return Ok(show(&serde_json::from_value(made).unwrap_or_default()));
+                }
             }
-            None => {
-                let everybody = GpuQueueSpec {
-                    namespaces: vec![EVERYWHERE.to_owned()],
-                    ..GpuQueueSpec::default()
-                };
-                let new = GpuQueue::new(&queue.name, written(queue, everybody)?);
-                api.create(&how, &new).await.map_err(|error| no_kind(error.into()))?
-            }
-        };
-        let made = serde_json::to_value(made).unwrap_or_default();
-        Ok(show(&serde_json::from_value(made).unwrap_or_default()))
+        }
+        Err(Failure::Refused(format!(
+            "queue `{}` is being changed by others all the time",
+            queue.name
+        )))
     }
 
     /// Removes a queue.

@@ -1,18 +1,14 @@
 //! Questions to the scheduler itself: where a context says that it answers, else through the API server.
 
 use http::{Method, Request};
-use kube::client::Body;
 use serde_json::Value;
 use std::time::Duration;
 
-use super::{Cluster, Failure};
+use super::{Cluster, Failure, once};
 use crate::names;
 
 /// How long the scheduler may take to answer; it gives up by itself after two seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// The most of an answer that is read.
-const LARGEST: usize = 16 << 20;
 
 /// Where the scheduler answers what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,17 +47,11 @@ impl Cluster {
             .method(method)
             .uri(path)
             .header("content-type", "application/json")
-            .body(Body::from(bytes))
+            .body(bytes)
             .map_err(|error| Failure::Other(error.to_string()))?;
         let asked = async {
-            let answer = client.send(request).await.map_err(|error| self.unreachable(error))?;
-            let status = answer.status().as_u16();
-            let body = http_body_util::Limited::new(answer.into_body(), LARGEST);
-            let body = http_body_util::BodyExt::collect(body).await;
-            let body = body.map_err(|error| {
-                Failure::Other(format!("the scheduler's answer broke off: {error}"))
-            })?;
-            let text = String::from_utf8_lossy(&body.to_bytes()).into_owned();
+            let answer = once::send(&client, request).await;
+            let (status, text) = answer.map_err(|failure| self.unreachable(failure))?;
             if (200..300).contains(&status) { Ok(text) } else { Err(self.refusal(status, &text)) }
         };
         tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| {
@@ -69,8 +59,8 @@ impl Cluster {
         })
     }
 
-    fn unreachable(&self, error: kube::Error) -> Failure {
-        match (Failure::from(error), &self.scheduler) {
+    fn unreachable(&self, failure: Failure) -> Failure {
+        match (failure, &self.scheduler) {
             (Failure::Unreachable(why), Some(url)) => {
                 let why = why.rsplit(": ").next().unwrap_or_default().to_owned();
                 Failure::Unreachable(format!("the scheduler at {url} does not answer: {why}"))
@@ -81,15 +71,14 @@ impl Cluster {
 
     /// What a scheduler, or an API server in front of it, says that is no answer.
     fn refusal(&self, status: u16, text: &str) -> Failure {
-        let told: Option<Value> = serde_json::from_str(text).ok();
         // The API server speaks JSON, the scheduler plain text.
-        let proxy = told.as_ref().filter(|told| told["kind"] == "Status");
-        let message = proxy.and_then(|told| told["message"].as_str()).unwrap_or(text.trim());
-        let message: String = message.chars().take(500).collect();
-        match (status, proxy.is_some()) {
-            (401 | 403, _) => Failure::Forbidden(message),
-            (_, true) | (502..=504, _) => Failure::Unreachable(format!(
-                "the scheduler cannot be asked through service {} in namespace {}: {message}",
+        let proxy = text.trim_start().starts_with('{');
+        let message = once::message(text);
+        match status {
+            401 | 403 => Failure::Forbidden(message),
+            502..=504 if !proxy => Failure::Unreachable(format!("the scheduler says: {message}")),
+            _ if proxy => Failure::Unreachable(format!(
+                "no answer through service {} in namespace {}: {message}",
                 names::SCHEDULER_SERVICE,
                 self.system
             )),
