@@ -11,6 +11,8 @@ use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 use agentaflow_kube::client::{Cluster, Failure};
 use agentaflow_kube::names::SCHEDULER_NAME;
 use futures_util::StreamExt as _;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
 use serde_json::{Value, json};
 
 use crate::PROGRAM;
@@ -212,7 +214,7 @@ async fn the_scheduler_is_asked_through_the_api_server_and_its_absence_is_told()
     .await;
     check(&me.says(&["explain", "vast"]), &["even when empty", "start not known"]);
     check(&me.says(&["what-if", "--gpus", "1", IMAGE]), &["it would start now", "$2.50 an hour"]);
-    let metrics = cluster(&share, None).metrics().await.expect("metrics");
+    let metrics = cluster(&share, None).await.metrics().await.expect("metrics");
     check(&metrics, &["agentaflow_gpu_total", "agentaflow_workloads_pending"]);
 }
 
@@ -222,7 +224,7 @@ async fn a_workload_is_completed_by_hand_and_events_are_followed() {
     let share = Share::new().await;
     share.node("a", &NodePlan::gpus(2)).await;
     let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
-    let asked = cluster(&share, Some(&scheduler));
+    let asked = cluster(&share, Some(&scheduler)).await;
     WorkloadPlan::new(&share, "serve", &PodPlan::new("")).create(&share).await;
     in_phase(&share, "serve", "Running").await;
     let mut events = asked.follow_events(Some("serve")).await.expect("events");
@@ -259,7 +261,7 @@ async fn nodes_and_gpus_are_closed_and_emptied() {
     let share = Share::new().await;
     let node = share.node("a", &NodePlan::gpus(2)).await;
     let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
-    let asked = cluster(&share, Some(&scheduler));
+    let asked = cluster(&share, Some(&scheduler)).await;
     asked.cordon(&format!("{node}/1"), true).await.expect("closed");
     scheduler.counts("agentaflow_gpu_available", 1.0).await;
     let shown = asked.nodes().await.expect("nodes");
@@ -298,7 +300,7 @@ async fn nodes_and_gpus_are_closed_and_emptied() {
 async fn queues_and_the_strategy_are_read_and_written() {
     let share = Share::new().await;
     let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
-    let asked = cluster(&share, Some(&scheduler));
+    let asked = cluster(&share, Some(&scheduler)).await;
     assert_eq!(asked.strategy().await.expect("a strategy"), "least_utilized");
     asked.set_strategy("best_fit").await.expect("changed");
     assert_eq!(asked.strategy().await.expect("a strategy"), "best_fit");
@@ -331,7 +333,7 @@ async fn queues_and_the_strategy_are_read_and_written() {
 async fn any_object_is_handed_in_and_refusals_say_what_is_wrong() {
     let share = Share::new().await;
     share.apply_file("deploy/crds").await;
-    let asked = cluster(&share, None);
+    let asked = cluster(&share, None).await;
     let template = json!({
         "metadata": {"labels": {"app": "x"}},
         "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]},
@@ -375,9 +377,13 @@ async fn any_object_is_handed_in_and_refusals_say_what_is_wrong() {
     }
 }
 
-fn cluster(share: &Share, scheduler: Option<&Scheduler>) -> Cluster {
+async fn cluster(share: &Share, scheduler: Option<&Scheduler>) -> Cluster {
+    let read = Kubeconfig::read_from(&share.cluster.kubeconfig).expect("a kubeconfig");
+    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+    let mut config = config.expect("a whole kubeconfig");
+    config.default_retry = false;
     Cluster {
-        client: share.client(),
+        client: Client::try_from(config).expect("a client"),
         namespace: share.namespace.clone(),
         everywhere: false,
         system: share.namespace.clone(),

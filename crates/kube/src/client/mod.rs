@@ -31,7 +31,8 @@ pub use failure::Failure;
 /// A cluster, and where in it.
 #[derive(Clone)]
 pub struct Cluster {
-    /// Speaks to its API server.
+    /// Speaks to its API server. Make it of a configuration without `default_retry`: repeating for minutes what is
+    /// answered with 429 or 503 is right for a controller, and wrong where these are the answer.
     pub client: kube::Client,
     /// Where work is looked for and handed in.
     pub namespace: String,

@@ -1,9 +1,7 @@
-//! Requests that are sent once: the client repeats what is answered with 429 or 503 for minutes, which is right for a
-//! controller and wrong where these are the answer.
+//! Requests whose answer counts, whatever its status.
 
-use bytes::Bytes;
 use http::Request;
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
 
 use super::Failure;
@@ -16,9 +14,7 @@ pub(super) async fn send(
     client: &kube::Client,
     request: Request<Vec<u8>>,
 ) -> Result<(u16, String), Failure> {
-    // A body that cannot be copied cannot be sent again.
-    let request = request.map(|body| Body::wrap_body(Full::new(Bytes::from(body))));
-    let answer = client.send(request).await?;
+    let answer = client.send(request.map(Body::from)).await?;
     let status = answer.status().as_u16();
     let body = Limited::new(answer.into_body(), LARGEST).collect().await;
     let body =

@@ -98,7 +98,9 @@ fn direct(url: &str) -> Result<kube::Client, Failure> {
     if uri.scheme().is_none() || uri.authority().is_none() {
         return Err(wrong());
     }
-    kube::Client::try_from(kube::Config::new(uri)).map_err(|_| wrong())
+    let mut config = kube::Config::new(uri);
+    config.default_retry = false;
+    kube::Client::try_from(config).map_err(|_| wrong())
 }
 
 /// The path by which the API server passes a question on.
