@@ -78,7 +78,9 @@ impl Connect {
     async fn cluster(&self, target: &Kubernetes) -> Result<Cluster> {
         // Only an error when there is one already, which is as good.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let config = config(target).await?;
+        let mut config = config(target).await?;
+        // People wait for the answer: who cannot be reached is told at once.
+        config.default_retry = false;
         let namespace = self.namespace.clone().or_else(|| target.namespace.clone());
         let namespace = namespace.unwrap_or_else(|| config.default_namespace.clone());
         let client =
