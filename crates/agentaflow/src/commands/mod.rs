@@ -19,6 +19,7 @@ mod simulate;
 mod standalone;
 mod status;
 mod submit;
+mod top;
 mod up;
 
 use std::process::ExitCode;
@@ -40,6 +41,7 @@ pub(crate) enum Command {
     Status(status::Args),
     Jobs(jobs::Args),
     Nodes(nodes::Args),
+    Top(top::Args),
     Events(events::Args),
     Cancel(cancel::Args),
     Explain(explain::Args),
@@ -63,6 +65,7 @@ impl Command {
             Self::Run(args) => {
                 return Ok(run::run(&args).unwrap_or_else(|error| own_failure(&error)));
             }
+            Self::Top(args) => return top::run(&args),
             Self::Up(args) => up::run(&args),
             Self::Submit(args) => submit::run(&args),
             Self::Logs(args) => logs::run(&args),
