@@ -3,6 +3,8 @@
 //! `model` holds what is known and what keys do, `layout` and `view` draw it, and neither does anything; `poll` asks,
 //! and `screen` owns the terminal.
 
+#[cfg(test)]
+mod fixture;
 mod layout;
 mod model;
 mod plain;

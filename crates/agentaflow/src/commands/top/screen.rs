@@ -172,8 +172,7 @@ impl Write for Frames {
 
 fn take() -> io::Result<()> {
     OURS.store(true, Ordering::SeqCst);
-    let taken =
-        enable_raw_mode().and_then(|()| execute!(io::stdout(), EnterAlternateScreen, Hide));
+    let taken = enable_raw_mode().and_then(|()| execute!(io::stdout(), EnterAlternateScreen, Hide));
     if taken.is_err() {
         restore();
     }
@@ -229,3 +228,5 @@ impl Signals {
     }
 }
 
+#[cfg(test)]
+mod tests;

@@ -83,14 +83,25 @@ pub(super) fn title(model: &Model) -> String {
         Subject::Job(job) if has_output(job) => format!("Logs of {}", job_title(job)),
         Subject::Job(job) => format!("Why {} waits", job_title(job)),
         Subject::Node(node) => format!("Node {}", node.spec.node_name),
-        Subject::Gpu(node, gpu) => format!("GPU {} of {}", gpu_number(node, gpu), node.spec.node_name),
+        Subject::Gpu(node, gpu) => {
+            format!("GPU {} of {}", gpu_number(node, gpu), node.spec.node_name)
+        }
     }
 }
 
 /// A job by its number and name, or by the name alone where that is both.
 pub(super) fn job_title(job: &Job) -> String {
-    let (handle, name) = (job.handle(), listing::job_name(job));
+    let (handle, name) = (text::clean(&job.handle()), job_name(job));
+    let name = text::cut(&name, 32, '…');
     if name.is_empty() || name == handle { handle } else { format!("{handle} {name}") }
+}
+
+/// What people call a job: its name, else what it runs.
+pub(super) fn job_name(job: &Job) -> String {
+    let spec = &job.spec;
+    let command = || spec.command.as_ref().map(|words| words.join(" "));
+    let name = spec.job_name.clone().or_else(|| spec.docker_image.clone()).or_else(command);
+    text::clean(&name.unwrap_or_default()).trim().to_owned()
 }
 
 /// The number of a GPU on its node.
@@ -188,7 +199,8 @@ fn node_facts(node: &Node, columns: usize) -> Vec<Toned> {
         used(spec.memory_total, node.memory_available)
     ));
     let seen = node.last_seen.map_or_else(|| "never".to_owned(), listing::ago);
-    add(format!("{} · {} jobs · seen {seen}", node.node_id, node.current_jobs));
+    let plural = if node.current_jobs == 1 { "" } else { "s" };
+    add(format!("{} · {} job{plural} · seen {seen}", node.node_id, node.current_jobs));
     let price = format!("{} an hour a GPU", spec.price_per_gpu_hour);
     let driver = spec.gpu_driver_version.iter().map(|driver| format!(" · driver {driver}"));
     add(price + &driver.collect::<String>());

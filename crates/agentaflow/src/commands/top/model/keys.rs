@@ -24,6 +24,12 @@ impl Model {
         if key.kind == KeyEventKind::Release {
             return None;
         }
+        if key.modifiers.contains(KeyModifiers::ALT) {
+            // Esc and a key right after it, which terminals send in the same way.
+            let first = self.key(KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE));
+            let rest = key.modifiers - KeyModifiers::ALT;
+            return first.or_else(|| self.key(KeyEvent::new(key.code, rest)));
+        }
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
                 KeyCode::Char('c') => Some(Effect::Quit),

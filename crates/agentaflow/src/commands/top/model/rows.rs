@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::Node;
 
+use super::super::sheet;
 use super::{Model, Pane, gpu_key};
 use crate::listing;
 
@@ -51,13 +52,16 @@ impl Model {
                 started(b).cmp(&started(a))
             };
             let chosen = match cursor.sort {
-                1 => listing::job_name(a).cmp(&listing::job_name(b)),
+                1 => sheet::job_name(a).cmp(&sheet::job_name(b)),
                 2 => gpus_held(b).cmp(&gpus_held(a)),
                 3 => by_number(b.duration_seconds, a.duration_seconds),
                 4 => b.price_per_hour.cmp(&a.price_per_hour),
                 _ => newest,
             };
-            ended.then(turned(chosen, cursor.reversed)).then(b.id.cmp(&a.id)).then(by_name(a, b))
+            ended
+                .then(turned(chosen, cursor.reversed))
+                .then(b.id.cmp(&a.id))
+                .then_with(|| by_name(a, b))
         });
         jobs
     }
@@ -68,7 +72,7 @@ impl Model {
         let cursor = self.cursor(Pane::Queue);
         jobs.sort_by(|a, b| {
             let chosen = match cursor.sort {
-                1 => listing::job_name(a).cmp(&listing::job_name(b)),
+                1 => sheet::job_name(a).cmp(&sheet::job_name(b)),
                 2 => gpus_wanted(b).total_cmp(&gpus_wanted(a)),
                 3 => a.created_at.cmp(&b.created_at),
                 4 => some_first(self.eta(a), self.eta(b)),
@@ -76,7 +80,10 @@ impl Model {
                     .then(priority(b).cmp(&priority(a))),
             };
             let chosen = turned(chosen, cursor.reversed);
-            chosen.then(a.created_at.cmp(&b.created_at)).then(a.id.cmp(&b.id)).then(by_name(a, b))
+            chosen
+                .then(a.created_at.cmp(&b.created_at))
+                .then(a.id.cmp(&b.id))
+                .then_with(|| by_name(a, b))
         });
         jobs
     }
@@ -138,7 +145,7 @@ impl Model {
     fn shows_job(&self, job: &Job) -> bool {
         let said = [
             job.handle(),
-            listing::job_name(job),
+            sheet::job_name(job),
             job.status.as_str().to_owned(),
             listing::job_nodes(job),
             job.spec.queue.clone().unwrap_or_default(),

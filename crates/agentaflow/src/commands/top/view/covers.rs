@@ -14,7 +14,13 @@ use super::{cover_title, framed};
 use crate::listing;
 
 /// What the user points at, below the panes: the end of output, the beginning of everything else.
-pub(super) fn detail(model: &Model, theme: Theme, area: Rect, with_frame: bool, buffer: &mut Buffer) {
+pub(super) fn detail(
+    model: &Model,
+    theme: Theme,
+    area: Rect,
+    with_frame: bool,
+    buffer: &mut Buffer,
+) {
     if area.is_empty() {
         return;
     }

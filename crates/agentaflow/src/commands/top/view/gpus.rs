@@ -56,7 +56,7 @@ pub(super) fn draw(
     let page = usize::from(area.height.saturating_sub(1));
     for (index, row) in rows.iter().enumerate().skip(cursor.offset).take(page) {
         let drawn = match row {
-            GpuRow::Node { node, folded: true } => columns.folded(model, theme, node),
+            GpuRow::Node { node, folded: true } => columns.folded(theme, node),
             GpuRow::Node { node, folded: false } => node_line(theme, node, area.width),
             GpuRow::Gpu { node, gpu } => columns.gpu(model, theme, node, *gpu),
         };
@@ -89,7 +89,7 @@ impl Columns {
             columns = Self { memory_bar: 4, heat_bar: 3, power_bar: 3, ..columns };
         }
         let spare = width.saturating_sub(columns.width());
-        if width >= 78 {
+        if width >= 100 {
             let share = |percent: usize, most: usize| (spare * percent / 100).min(most);
             columns.name += share(8, 14);
             columns.busy_bar += share(14, 18);
@@ -140,16 +140,14 @@ impl Columns {
         let Some(instance) = node.spec.gpu_instances.get(gpu) else { return Row::new(theme) };
         let name = format!("  {} {}", sheet::gpu_number(node, gpu), short_model(instance, node));
         let readings = Readings::of(node, instance);
-        let troubled = instance.status.as_deref().filter(|status| {
-            !matches!(*status, "available" | "busy")
-        });
+        let troubled =
+            instance.status.as_deref().filter(|status| !matches!(*status, "available" | "busy"));
         let style = if troubled.is_some() { theme.bad() } else { Style::new() };
         let row = Row::new(theme).gap(1).left(&name, self.name, style);
         let history = model.history(node, gpu);
         let history = history.map(|readings| readings.iter().copied().collect::<Vec<_>>());
         let row = self.bars(theme, row, &readings, &history.unwrap_or_default());
-        let jobs: Vec<_> =
-            model.jobs_on(node, gpu).into_iter().map(sheet::job_title).collect();
+        let jobs: Vec<_> = model.jobs_on(node, gpu).into_iter().map(sheet::job_title).collect();
         let (said, style) = match troubled {
             Some(status) => (status.to_owned(), theme.bad()),
             None => (jobs.join(", "), Style::new()),
@@ -158,7 +156,7 @@ impl Columns {
     }
 
     /// A node in one line: its means and sums, and how busy each of its GPUs is instead of history.
-    fn folded(&self, model: &Model, theme: Theme, node: &Node) -> Row {
+    fn folded(&self, theme: Theme, node: &Node) -> Row {
         let (state, state_style) = state(theme, node);
         let name = format!("{} {}", theme.arrow(true), node.spec.node_name);
         let style = if is_well(node) { theme.strong() } else { state_style };
@@ -166,27 +164,32 @@ impl Columns {
         let gpus = &node.spec.gpu_instances;
         let each: Vec<_> = gpus.iter().map(|gpu| gpu.utilization).collect();
         let row = self.bars(theme, row, &Readings::sum(node), &each);
-        let _ = model;
-        let said = format!("{} {state}", gpu_count(node));
-        if self.jobs > 0 { row.gap(self.gap).left(said.trim(), self.jobs, state_style) } else { row }
+        let said = format!("{state} {}", gpu_count(node));
+        if self.jobs > 0 {
+            row.gap(self.gap).left(said.trim(), self.jobs, state_style)
+        } else {
+            row
+        }
     }
 
     fn bars(&self, theme: Theme, row: Row, is: &Readings, history: &[Option<f64>]) -> Row {
         let load = |share: Option<f64>| theme.load(share.unwrap_or(0.0));
         let busy = is.busy.map(|percent| percent / 100.0);
         let percent = is.busy.map_or_else(|| "-".to_owned(), |busy| format!("{busy:.0}%"));
-        let mut row = row
-            .gap(self.gap)
-            .bar(busy, self.busy_bar, load(busy))
-            .right(&percent, self.busy, load(busy));
+        let mut row = row.gap(self.gap).bar(busy, self.busy_bar, load(busy)).right(
+            &percent,
+            self.busy,
+            load(busy),
+        );
         if self.history > 0 {
             row = self.history(theme, row.gap(self.gap), history);
         }
         let share = is.memory.map(|(held, all)| held / all.max(1.0));
-        row = row
-            .gap(self.gap)
-            .bar(share, self.memory_bar, load(share))
-            .right(&is.memory_words(), self.memory, Style::new());
+        row = row.gap(self.gap).bar(share, self.memory_bar, theme.held()).right(
+            &is.memory_words(),
+            self.memory,
+            Style::new(),
+        );
         if self.heat > 0 {
             let style = is.heat.map(|heat| theme.heat(heat)).unwrap_or_default();
             let words = is.heat.map(|heat| format!("{heat:.0}{}", theme.degrees()));
@@ -198,10 +201,11 @@ impl Columns {
         if self.power > 0 {
             let share = is.power_share();
             let words = is.power.map_or_else(|| "-".to_owned(), watts);
-            row = row
-                .gap(self.gap)
-                .bar(share, self.power_bar, load(share))
-                .right(&words, self.power, Style::new());
+            row = row.gap(self.gap).bar(share, self.power_bar, load(share)).right(
+                &words,
+                self.power,
+                Style::new(),
+            );
         }
         row
     }
@@ -212,7 +216,8 @@ impl Columns {
         let mut row = row.gap(self.history - shown.len());
         for reading in shown {
             let style = theme.load(reading.unwrap_or(0.0) / 100.0);
-            let style = if reading.is_some_and(|percent| percent < 1.0) { theme.faint() } else { style };
+            let style =
+                if reading.is_some_and(|percent| percent < 1.0) { theme.faint() } else { style };
             row = row.raw(theme.height(*reading).to_string(), style);
         }
         row
@@ -233,7 +238,8 @@ struct Readings {
 impl Readings {
     fn of(node: &Node, gpu: &GpuInstance) -> Self {
         let all = gpu.gpu_memory;
-        let held = |all: u64| Some((all.saturating_sub(gpu.gpu_memory_available?) as f64, all as f64));
+        let held =
+            |all: u64| Some((all.saturating_sub(gpu.gpu_memory_available?) as f64, all as f64));
         let name = gpu.gpu_type.as_deref().or(gpu.gpu_name.as_deref());
         let name = name.or(node.spec.gpu_type.as_deref());
         let finite = |reading: Option<f64>| reading.filter(|reading| reading.is_finite());
@@ -279,8 +285,8 @@ fn node_line(theme: Theme, node: &Node, width: u16) -> Row {
     let (state, style) = state(theme, node);
     let name = format!("{} {}", theme.arrow(false), node.spec.node_name);
     let gpus = match &node.spec.gpu_type {
-        Some(model) => format!("{} {model}", gpu_count(node)),
-        None => gpu_count(node),
+        Some(model) if node.spec.gpu_count > 0 => format!("{} × {model}", node.spec.gpu_count),
+        _ => gpu_count(node),
     };
     let cores = |milli: u64| format!("{:.0}", milli as f64 / 1000.0);
     let held = node.spec.cpu_cores.0.saturating_sub(node.cpu_cores_available.0);
@@ -312,7 +318,7 @@ fn state(theme: Theme, node: &Node) -> (String, Style) {
         said.push("SIMULATED".to_owned());
     }
     if !is_well(node) {
-        said.push(listing::node_status(node));
+        said.push(listing::node_status(node).trim_start_matches("active, ").to_owned());
     }
     if node.health_status == Health::Unhealthy {
         said.push("unhealthy".to_owned());

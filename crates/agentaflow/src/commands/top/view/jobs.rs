@@ -7,10 +7,11 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 use super::super::model::{Model, Pane, gpus_held, gpus_wanted};
+use super::super::sheet;
 use super::Heading;
 use super::row::Row;
 use super::theme::Theme;
-use crate::{listing, output};
+use crate::output;
 
 /// Widths of what both lists begin with.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +37,7 @@ pub(super) fn draw(
     let wide = columns.width;
     let mut all: Vec<Column> = vec![("STATE", 9, false), ("GPUS", 4, true), ("TIME", 6, true)];
     if wide >= 70 {
-        all.push(("PRICE", 9, true));
+        all.push(("PRICE", 8, true));
     }
     if wide >= 52 {
         all.push(("WHERE", 0, false));
@@ -50,11 +51,7 @@ pub(super) fn draw(
         let (state, style) = state(theme, job);
         let price = job.price_per_hour.filter(|_| !job.status.is_final());
         let (place, place_style) = place(theme, job);
-        let mut cells = vec![
-            (state, style),
-            (gpus, Style::new()),
-            (time, Style::new()),
-        ];
+        let mut cells = vec![(state, style), (gpus, Style::new()), (time, Style::new())];
         if wide >= 70 {
             cells.push((price.map(self::price).unwrap_or_default(), Style::new()));
         }
@@ -74,9 +71,9 @@ pub(super) fn draw_queue(
 ) {
     let columns = Columns::new(model, head, area);
     let wide = columns.width;
-    let mut all: Vec<Column> = vec![("PLACE", 9, false), ("GPUS", 4, true), ("WAITS", 6, true)];
+    let mut all: Vec<Column> = vec![("PLACE", 7, false), ("GPUS", 4, true), ("WAITS", 6, true)];
     if wide >= 70 {
-        all.push(("ETA", 9, true));
+        all.push(("ETA", 7, true));
     }
     if wide >= 52 {
         all.push(("WHY", 0, false));
@@ -84,7 +81,7 @@ pub(super) fn draw_queue(
     let cells = |job: &Job| {
         let said = model.explanation(&job.handle()).and_then(|said| said.as_ref().ok());
         let position = said.and_then(|said| said.position.map(|at| (at, said.waiting)));
-        let position = position.map(|(at, all)| format!("{at} of {all}")).unwrap_or_default();
+        let position = position.map(|(at, all)| format!("{at}/{all}")).unwrap_or_default();
         let waits = (model.now.0 - job.created_at.0).max(0) as f64 / 1000.0;
         let eta = said.and_then(|said| said.eta).map(|eta| eta.0 - model.now.0);
         let eta = match eta {
@@ -102,7 +99,7 @@ pub(super) fn draw_queue(
         if wide >= 70 {
             cells.push((eta, Style::new()));
         }
-        cells.push((why.unwrap_or_default(), theme.faint()));
+        cells.push((why.unwrap_or_default(), Style::new()));
         cells
     };
     let none = "Nothing waits.";
@@ -123,7 +120,7 @@ impl Columns {
         let number = if head.title.is_empty() { 5 } else { 6 };
         let number = if numbered { number } else { 0 };
         let name = match width {
-            0..52 => width.saturating_sub(number + 28).clamp(6, 20),
+            0..52 => width.saturating_sub(number + 25).clamp(6, 24),
             52..100 => 14 + (width - 52) / 10,
             _ => 19 + (width - 100) / 6,
         };
@@ -143,12 +140,17 @@ impl Columns {
         area: Rect,
         buffer: &mut Buffer,
     ) {
-        head.draw(theme, self.heading(theme, all), area, buffer);
+        // The name of the pane stands where the heading of the numbers would.
+        let number = if head.title.is_empty() { "JOB" } else { "" };
+        head.draw(theme, self.heading(theme, number, all), area, buffer);
         let jobs = if pane == Pane::Jobs { model.jobs() } else { model.queue() };
         if jobs.is_empty() && model.data.is_some() {
             let none = if model.filter.is_empty() { none } else { "No job passes the filter." };
             let room = self.width.saturating_sub(1);
-            return Row::new(theme).gap(1).left(none, room, theme.faint()).draw(false, area, 1, buffer);
+            return Row::new(theme)
+                .gap(1)
+                .left(none, room, theme.faint())
+                .draw(false, area, 1, buffer);
         }
         let cursor = model.cursor(pane);
         let page = usize::from(area.height.saturating_sub(1));
@@ -160,10 +162,9 @@ impl Columns {
         }
     }
 
-    fn heading(&self, theme: Theme, all: &[Column]) -> Row {
+    fn heading(&self, theme: Theme, number: &str, all: &[Column]) -> Row {
         let style = theme.heading();
-        let number = if self.number > 0 { "JOB" } else { "" };
-        let name = if self.number > 0 { "NAME" } else { "JOB" };
+        let name = if self.number > 0 { "NAME" } else { number };
         let mut row = Row::new(theme).gap(1);
         if self.number > 0 {
             row = row.right(number, self.number, style).gap(self.gap);
@@ -193,7 +194,7 @@ impl Columns {
         if self.number > 0 {
             row = row.right(&job.handle(), self.number, dim(Style::new())).gap(self.gap);
         }
-        let name = if self.number > 0 { listing::job_name(job) } else { job.handle() };
+        let name = if self.number > 0 { sheet::job_name(job) } else { job.handle() };
         row = row.left(&name, self.name, if faint { theme.faint() } else { theme.strong() });
         for ((_, width, right), (said, style)) in all.iter().zip(cells) {
             row = row.gap(self.gap);
@@ -201,13 +202,21 @@ impl Columns {
             row = match (width, right) {
                 (0, _) => {
                     let room = self.width.saturating_sub(row.width());
-                    row.left(&said, room, style)
+                    row.left(shortened(&said, room), room, style)
                 }
                 (_, true) => row.right(&said, *width, style),
                 (_, false) => row.left(&said, *width, style),
             };
         }
         row
+    }
+}
+
+/// A reason that is too long for its column, without the count of nodes that it begins with.
+fn shortened(said: &str, room: usize) -> &str {
+    match said.split_once(": ") {
+        Some((count, rest)) if said.chars().count() > room && count.contains("nodes fit") => rest,
+        _ => said,
     }
 }
 

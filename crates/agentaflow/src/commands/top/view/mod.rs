@@ -5,7 +5,7 @@ mod gpus;
 mod jobs;
 mod row;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod theme;
 
 use agentaflow_api::job::JobStatus;
@@ -88,7 +88,11 @@ fn header(model: &Model, theme: Theme, area: Rect, buffer: &mut Buffer) {
     } else {
         let room = width.saturating_sub(age.len() + 2);
         let used = left.width();
-        let row = if used + 12 < room { left } else { Row::new(theme).raw(" agentaflow".to_owned(), theme.strong()) };
+        let row = if used + 12 < room {
+            left
+        } else {
+            Row::new(theme).raw(" agentaflow".to_owned(), theme.strong())
+        };
         let row = fitting(theme, &facts, room, row);
         let used = row.width();
         rows.push(row.gap(width.saturating_sub(used + age.len() + 1)).raw(age, style));
@@ -119,9 +123,8 @@ fn facts(model: &Model) -> Vec<(String, bool)> {
     let gpus: Vec<_> = active.clone().flat_map(|node| &node.spec.gpu_instances).collect();
     let busy: Vec<f64> = gpus.iter().filter_map(|gpu| gpu.utilization).collect();
     let mean = busy.iter().sum::<f64>() / busy.len().max(1) as f64;
-    let count = |which: &[JobStatus]| {
-        data.jobs.iter().filter(|job| which.contains(&job.status)).count()
-    };
+    let count =
+        |which: &[JobStatus]| data.jobs.iter().filter(|job| which.contains(&job.status)).count();
     let mut facts = Vec::new();
     let simulated = active.clone().any(|node| node.spec.simulated && node.spec.gpu_count > 0);
     let number: u32 = active.clone().map(|node| node.spec.gpu_count).sum();
@@ -202,11 +205,8 @@ fn draw_pane(model: &Model, theme: Theme, pane: Pane, buffer: &mut Buffer) {
         let gap = if order.is_empty() { "" } else { "  " };
         order = format!("{order}{gap}{}-{last} of {count}", cursor.offset + 1);
     }
-    let inner = if areas.framed {
-        framed(theme, title, &order, focused, area, buffer)
-    } else {
-        area
-    };
+    let inner =
+        if areas.framed { framed(theme, title, &order, focused, area, buffer) } else { area };
     let heading = if areas.framed { "" } else { title };
     let note = if areas.framed { "" } else { order.as_str() };
     let head = Heading { title: heading, note, focused };
@@ -235,9 +235,11 @@ impl Heading<'_> {
             Row::new(theme).raw(title, style).draw(false, area, 0, buffer);
         }
         let width = text::width(self.note) + 2;
-        if width > 2 && width + 12 < usize::from(area.width) {
+        if width > 2 && area.width >= 60 {
             let at = Rect { x: area.right() - width as u16, width: width as u16, ..area };
-            Row::new(theme).raw(format!(" {} ", self.note), theme.accent()).draw(false, at, 0, buffer);
+            Row::new(theme)
+                .raw(format!(" {} ", self.note), theme.accent())
+                .draw(false, at, 0, buffer);
         }
     }
 }
@@ -281,12 +283,10 @@ fn footer(model: &Model, theme: Theme, area: Rect, buffer: &mut Buffer) {
             .draw(false, area, 0, buffer);
     }
     if let Some((_, notice)) = &model.notice {
-        return Row::new(theme).gap(1).left(notice, width.saturating_sub(1), theme.warn()).draw(
-            false,
-            area,
-            0,
-            buffer,
-        );
+        return Row::new(theme)
+            .gap(1)
+            .left(notice, width.saturating_sub(1), theme.warn())
+            .draw(false, area, 0, buffer);
     }
     let mut row = Row::new(theme);
     if !model.filter.is_empty() {
@@ -324,9 +324,13 @@ fn keys(model: &Model) -> &'static [(&'static str, &'static str)] {
         ],
         Cover::Help => &[("Esc", "back")],
         Cover::Confirm(_) => &[("y", "cancel the job"), ("any other key", "leave it alone")],
-        Cover::Logs(_) => {
-            &[("Esc", "back"), ("arrows", "scroll"), ("End", "follow"), ("e", "explain"), ("c", "cancel")]
-        }
+        Cover::Logs(_) => &[
+            ("Esc", "back"),
+            ("arrows", "scroll"),
+            ("End", "follow"),
+            ("e", "explain"),
+            ("c", "cancel"),
+        ],
         Cover::Why(_) => &[("Esc", "back"), ("arrows", "scroll"), ("l", "logs"), ("c", "cancel")],
     }
 }
@@ -334,9 +338,10 @@ fn keys(model: &Model) -> &'static [(&'static str, &'static str)] {
 /// The title of what covers the panes.
 fn cover_title(model: &Model) -> String {
     let job = |handle: &str| {
-        model.job(handle).map_or_else(|| handle.to_owned(), |job| {
-            format!("{} · {}", sheet::job_title(job), job.status.as_str())
-        })
+        model.job(handle).map_or_else(
+            || handle.to_owned(),
+            |job| format!("{} · {}", sheet::job_title(job), job.status.as_str()),
+        )
     };
     match &model.cover {
         Cover::Help => "Keys".to_owned(),

@@ -54,31 +54,31 @@ impl Theme {
         if self.ascii { text::ascii(&said) } else { said }
     }
 
-    /// A bar of so many columns, a share of which is filled: the filled and the empty part.
+    /// A bar of so many columns, a share of which is filled: the filled and the empty part. A line, not a block:
+    /// bars of rows that stand close would run into each other.
     pub(super) fn bar(self, share: f64, columns: usize) -> (String, String) {
-        const PARTS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
         let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
         if self.ascii {
             let full = (share * columns as f64).round() as usize;
             return ("#".repeat(full), ".".repeat(columns - full));
         }
-        let eighths = (share * columns as f64 * 8.0).round() as usize;
+        let halves = (share * columns as f64 * 2.0).round() as usize;
         // What is more than nothing is seen.
-        let eighths = if share > 0.0 { eighths.max(1) } else { eighths };
-        let mut filled = "█".repeat(eighths / 8);
-        if !eighths.is_multiple_of(8) {
-            filled.push(PARTS[eighths % 8]);
+        let halves = if share > 0.0 && columns > 0 { halves.max(1) } else { halves };
+        let mut filled = "━".repeat(halves / 2);
+        if !halves.is_multiple_of(2) {
+            filled.push('╸');
         }
-        (filled, "░".repeat(columns - eighths.div_ceil(8)))
+        (filled, "─".repeat(columns - halves.div_ceil(2)))
     }
 
-    /// One column of a history: a percentage as a height.
+    /// One column of a history: a percentage as a height. The highest leaves a gap to the row above.
     pub(super) fn height(self, percent: Option<f64>) -> char {
-        const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-        const LETTERS: [char; 8] = ['_', '.', ':', '-', '=', '+', '*', '#'];
+        const BLOCKS: [char; 7] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇'];
+        const LETTERS: [char; 7] = ['_', '.', ':', '-', '=', '*', '#'];
         let Some(percent) = percent else { return ' ' };
-        let step = (percent.clamp(0.0, 100.0) / 100.0 * 7.0).round() as usize;
-        if self.ascii { LETTERS[step.min(7)] } else { BLOCKS[step.min(7)] }
+        let step = (percent.clamp(0.0, 100.0) / 100.0 * 6.0).round() as usize;
+        if self.ascii { LETTERS[step.min(6)] } else { BLOCKS[step.min(6)] }
     }
 
     pub(super) fn load(self, share: f64) -> Style {
@@ -87,6 +87,11 @@ impl Theme {
             share if share < 0.9 => self.fore(Color::Yellow),
             _ => self.fore(Color::Red),
         }
+    }
+
+    /// What is booked: a GPU that is all held is no alarm.
+    pub(super) fn held(self) -> Style {
+        self.fore(Color::Blue)
     }
 
     pub(super) fn heat(self, celsius: f64) -> Style {
@@ -132,7 +137,8 @@ impl Theme {
 
     /// The name of a pane.
     pub(super) fn title(self, focused: bool) -> Style {
-        if focused { self.accent().add_modifier(Modifier::BOLD) } else { self.strong() }
+        let style = if focused { self.accent() } else { Style::new().fg(Color::Reset) };
+        style.add_modifier(Modifier::BOLD)
     }
 
     /// Around a pane.
