@@ -13,7 +13,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 /// How long anything may take on a busy machine.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 /// A terminal with a program on it.
 pub(crate) struct Terminal {
@@ -48,7 +48,7 @@ impl Terminal {
         let keyboard = File::from(controller);
         let (mut output, shown) = (keyboard.try_clone().unwrap(), Arc::clone(&screen));
         spawn(move || {
-            let mut bytes = [0; 65536];
+            let mut bytes = [0; 8192];
             while let Ok(count @ 1..) = output.read(&mut bytes) {
                 shown.lock().unwrap().process(&bytes[..count]);
             }

@@ -78,7 +78,8 @@ pub(super) fn areas(size: (u16, u16), banner: bool, focus: Pane, gpu_rows: usize
         let least = around + 2;
         areas.gpus = take(wanted.clamp(least, (body / 2).max(least)));
         let rest = body - areas.gpus.height;
-        let list = (rest * 3 / 10).max(4).min(rest / 3);
+        // What is chosen is told in at least two rows.
+        let list = (rest * 36 / 100).max(4).min(rest.saturating_sub(2) / 2);
         areas.jobs = take(list);
         areas.queue = take(list);
         areas.detail = take(rest - 2 * list);

@@ -113,15 +113,15 @@ fn lines(place: &str, data: &Snapshot) -> Vec<Line> {
 }
 
 fn bare(node: String, gpus: String) -> Line {
-    let none = || "-".to_owned();
+    let unknown = || "-".to_owned();
     Line {
         node,
-        gpu: none(),
+        gpu: unknown(),
         model: gpus,
-        busy: none(),
-        memory: none(),
-        heat: none(),
-        power: none(),
+        busy: unknown(),
+        memory: unknown(),
+        heat: unknown(),
+        power: unknown(),
         jobs: String::new(),
     }
 }

@@ -40,7 +40,9 @@ pub(super) fn draw(
     buffer: &mut Buffer,
 ) {
     let columns = Columns::new(usize::from(area.width));
-    head.draw(theme, columns.heading(theme), area, buffer);
+    // A note stands where the heading of the jobs would.
+    let jobs = if head.note.is_empty() { "JOBS" } else { "" };
+    head.draw(theme, columns.heading(theme, jobs), area, buffer);
     let cursor = model.cursor(Pane::Gpus);
     let rows = model.gpus();
     if rows.is_empty() {
@@ -88,9 +90,9 @@ impl Columns {
         if width >= 78 {
             columns = Self { memory_bar: 4, heat_bar: 3, power_bar: 3, ..columns };
         }
-        let spare = width.saturating_sub(columns.width());
+        let unused = width.saturating_sub(columns.width());
         if width >= 100 {
-            let share = |percent: usize, most: usize| (spare * percent / 100).min(most);
+            let share = |percent: usize, most: usize| (unused * percent / 100).min(most);
             columns.name += share(8, 14);
             columns.busy_bar += share(14, 18);
             columns.history += share(24, 60);
@@ -118,7 +120,7 @@ impl Columns {
         1 + parts.iter().filter(|part| **part > 0).map(|part| part + self.gap).sum::<usize>()
     }
 
-    fn heading(&self, theme: Theme) -> Row {
+    fn heading(&self, theme: Theme, jobs: &str) -> Row {
         let style = theme.heading();
         let mut row = Row::new(theme).gap(1).left("", self.name, style);
         for (name, width) in [
@@ -127,7 +129,7 @@ impl Columns {
             ("MEMORY", self.memory_bar + self.memory),
             ("TEMP", self.heat_bar + self.heat),
             ("POWER", self.power_bar + self.power),
-            ("JOBS", self.jobs),
+            (jobs, self.jobs),
         ] {
             if width > 0 {
                 row = row.gap(self.gap).left(name, width, style);

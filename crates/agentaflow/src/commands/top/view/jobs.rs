@@ -153,8 +153,8 @@ impl Columns {
                 .draw(false, area, 1, buffer);
         }
         let cursor = model.cursor(pane);
-        let page = usize::from(area.height.saturating_sub(1));
-        for (index, job) in jobs.iter().enumerate().skip(cursor.offset).take(page) {
+        let height = usize::from(area.height.saturating_sub(1));
+        for (index, job) in jobs.iter().enumerate().skip(cursor.offset).take(height) {
             let faint = job.status.is_final();
             let row = self.row(theme, all, job, cells(job), faint);
             let chosen = head.focused && index == cursor.index;
@@ -242,9 +242,12 @@ fn place(theme: Theme, job: &Job) -> (String, Style) {
     let places: Vec<_> = job
         .tasks
         .iter()
-        .map(|task| match task.gpus.is_empty() {
-            true => task.node_name.clone(),
-            false => format!("{}:{}", task.node_name, task.gpus.join(",")),
+        .map(|task| {
+            if task.gpus.is_empty() {
+                task.node_name.clone()
+            } else {
+                format!("{}:{}", task.node_name, task.gpus.join(","))
+            }
         })
         .collect();
     let simulated = if job.simulated { " SIMULATED" } else { "" };

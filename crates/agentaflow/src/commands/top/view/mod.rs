@@ -199,9 +199,9 @@ fn draw_pane(model: &Model, theme: Theme, pane: Pane, buffer: &mut Buffer) {
         let by = orders(pane).get(cursor.sort).copied().unwrap_or_default();
         order = format!("by {by}{}", if cursor.reversed { ", reversed" } else { "" });
     }
-    let page = areas.page(pane);
-    if count > page {
-        let last = (cursor.offset + page).min(count);
+    let height = areas.page(pane);
+    if count > height {
+        let last = (cursor.offset + height).min(count);
         let gap = if order.is_empty() { "" } else { "  " };
         order = format!("{order}{gap}{}-{last} of {count}", cursor.offset + 1);
     }

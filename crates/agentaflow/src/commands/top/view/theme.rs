@@ -25,6 +25,10 @@ const PLAIN_FRAME: border::Set<'static> = border::Set {
     horizontal_bottom: "-",
 };
 
+#[expect(
+    clippy::unused_self,
+    reason = "every style is asked of the theme, whatever it needs to know"
+)]
 impl Theme {
     pub(super) fn frame(self) -> border::Set<'static> {
         if self.ascii { PLAIN_FRAME } else { border::ROUNDED }
