@@ -51,6 +51,11 @@ pub(super) async fn show(
     let mut keys = read_keys();
     let mut clock = interval(TICK);
     loop {
+        // News of a change may get lost, such as while keys are not read yet.
+        let (columns, rows) = screen.size()?;
+        if model.size != (columns, rows) {
+            model.update(Message::Resized(columns, rows));
+        }
         poller.want(model.wants());
         screen.draw(&model, theme)?;
         let mut message = tokio::select! {
