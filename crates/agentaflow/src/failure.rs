@@ -116,7 +116,7 @@ fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 /// The whole chain as one line; a cause that its parent already repeats is not said twice.
-fn sentence(error: &anyhow::Error) -> String {
+pub(crate) fn sentence(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
         let part = match cause.downcast_ref::<io::Error>() {

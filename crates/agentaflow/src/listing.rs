@@ -121,6 +121,7 @@ fn job_why(job: &Job) -> String {
     one_line(why.unwrap_or_default())
 }
 
+/// How a node is, in words.
 pub(crate) fn node_status(node: &Node) -> String {
     let word = match node.status {
         NodeStatus::Pending => "pending",

@@ -16,6 +16,7 @@ mod types;
 mod xid;
 
 pub use detect::{NoGpus, detect};
+pub use models::power_limit;
 pub use nvml::NvmlSource;
 pub use simulated::{DEFAULT_MODEL, MAX_GPUS, Simulated, SimulatedSpec};
 pub use smi::SmiSource;

@@ -73,6 +73,11 @@ const MODELS: [Model; 27] = [
 /// What an unknown model is like, apart from its memory: a card of the middle class.
 const UNKNOWN: Model = model(&[], 0, (25.0, 250.0), (210, 1_700), (405, 6_000), false);
 
+/// Watts that a card of this name may draw, where its model is known.
+pub fn power_limit(name: &str, memory: Option<u64>) -> Option<f64> {
+    find(name, memory).map(|model| model.power_limit)
+}
+
 /// The model of this name, the variant whose memory is nearest when it is given.
 pub(crate) fn find(name: &str, memory: Option<u64>) -> Option<Model> {
     let name = canonical(name);

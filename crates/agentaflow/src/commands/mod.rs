@@ -32,6 +32,7 @@ mod status;
 mod strategy;
 mod submit;
 mod token;
+mod top;
 mod up;
 mod user;
 mod version;
@@ -58,6 +59,7 @@ pub(crate) enum Command {
     WhatIf(Box<explain::WhatIfArgs>),
     Status(status::Args),
     Watch(watch::Args),
+    Top(top::Args),
     Get(get::Args),
     Describe(describe::Args),
     Explain(explain::Args),
@@ -118,6 +120,7 @@ impl Command {
             Self::Health(args) => return health::health(&args),
             Self::Doctor(args) => return doctor::run(&args),
             Self::Lint(args) => return lint::run(&args),
+            Self::Top(args) => return top::run(&args),
             Self::Up(args) => up::run(&args),
             Self::Submit(args) => submit::run(&args),
             Self::WhatIf(args) => explain::what_if(&args),

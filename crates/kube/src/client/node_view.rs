@@ -100,10 +100,19 @@ impl Seen {
             price_source: self.price_source(),
             cordoned: self.is_cordoned(),
             draining: false,
+            cordoned_gpus: self.closed_gpus(),
             reachable: self.is_ready(),
             api_key: None,
             spec,
         }
+    }
+
+    /// GPUs that somebody closed, as they are named on the node.
+    fn closed_gpus(&self) -> Vec<String> {
+        let named = self.node.metadata.annotations.as_ref();
+        let named = named.and_then(|all| all.get(names::NODE_CLOSED_GPUS)).map(String::as_str);
+        let gpus = named.unwrap_or_default().split(',').map(str::trim);
+        gpus.filter(|gpu| !gpu.is_empty()).map(str::to_owned).collect()
     }
 
     fn spec(&self, name: &str) -> NodeSpec {

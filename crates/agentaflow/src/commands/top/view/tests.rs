@@ -1,0 +1,121 @@
+use std::path::PathBuf;
+
+use agentaflow_api::Stamp;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::style::Color;
+
+use super::super::fixture::{NOW, model, press, world};
+use super::super::model::{Message, Model};
+use super::{Theme, draw};
+
+/// What a terminal of that size shows.
+pub(in super::super) fn drawn(
+    model: &Model,
+    size: (u16, u16),
+    colour: bool,
+    ascii: bool,
+) -> Buffer {
+    let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
+    let theme = Theme { colour, ascii };
+    terminal.draw(|frame| draw(model, theme, frame)).unwrap();
+    terminal.backend().buffer().clone()
+}
+
+fn lines(buffer: &Buffer) -> String {
+    let width = usize::from(buffer.area.width).max(1);
+    let rows = buffer.content.chunks(width);
+    let row = |cells: &[ratatui::buffer::Cell]| {
+        cells.iter().map(ratatui::buffer::Cell::symbol).collect::<String>().trim_end().to_owned()
+            + "\n"
+    };
+    rows.map(row).collect()
+}
+
+/// Compares what is shown with the picture of that name; `UPDATE=1` writes it.
+fn check(name: &str, model: &Model, ascii: bool) {
+    let shown = lines(&drawn(model, model.size, true, ascii));
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("src/commands/top/view/pictures")
+        .join(format!("{name}.txt"));
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, &shown).unwrap();
+    }
+    let expected = std::fs::read_to_string(&file).unwrap_or_default();
+    assert_eq!(shown, expected, "{name} differs; UPDATE=1 writes it, read the difference");
+}
+
+#[test]
+fn the_screen_looks_as_in_its_pictures() {
+    for (name, size, keys) in [
+        ("80x24", (80, 24), ""),
+        ("120x40", (120, 40), "j"),
+        ("40x10", (40, 10), ""),
+        ("40x10-queue", (40, 10), "<Tab><Tab>"),
+        ("20x5", (20, 5), ""),
+        ("80x24-folded", (80, 24), "x"),
+        ("80x24-jobs", (80, 24), "<Tab>j"),
+        ("80x24-queue", (80, 24), "<Tab><Tab>"),
+        ("80x24-logs", (80, 24), "<Tab>jl<Up>"),
+        ("80x24-why", (80, 24), "<Tab><Tab><Enter>"),
+        ("80x24-help", (80, 24), "?"),
+        ("80x24-cancel", (80, 24), "<Tab>jc"),
+        ("80x24-filter", (80, 24), "/eval"),
+        ("120x40-sorted", (120, 40), "<Tab>ss"),
+    ] {
+        let mut model = model(size.0, size.1);
+        press(&mut model, keys);
+        check(name, &model, false);
+    }
+    check("80x24-ascii", &model(80, 24), true);
+    check("120x40-ascii", &model(120, 40), true);
+}
+
+#[test]
+fn a_broken_connection_is_a_banner_over_the_last_data() {
+    let mut model = model(80, 24);
+    model.update(Message::Clock(Stamp(NOW.0 + 75_000)));
+    model.update(Message::Trouble("cannot reach http://127.0.0.1:8000".to_owned()));
+    check("80x24-broken", &model, false);
+}
+
+#[test]
+fn without_colours_nothing_is_coloured_and_the_chosen_row_is_still_seen() {
+    let buffer = drawn(&model(80, 24), (80, 24), false, false);
+    let plain = |colour: Color| colour == Color::Reset;
+    assert!(buffer.content.iter().all(|cell| plain(cell.fg) && plain(cell.bg)));
+    let reversed = ratatui::style::Modifier::REVERSED;
+    assert!(buffer.content.iter().any(|cell| cell.modifier.contains(reversed)));
+}
+
+#[test]
+fn with_ascii_nothing_else_is_drawn_whatever_jobs_are_called() {
+    let mut model = model(120, 40);
+    let mut data = world(0);
+    data.jobs[0].spec.job_name = Some("größe 日本 🚀".to_owned());
+    data.nodes[0].spec.node_name = "knöten".to_owned();
+    model.update(Message::Data(Box::new(data)));
+    for keys in ["", "<Tab>jl", "<Esc>e", "<Esc>?", "<Esc>c"] {
+        press(&mut model, keys);
+        let shown = lines(&drawn(&model, (120, 40), true, true));
+        assert!(shown.is_ascii(), "{keys}: {shown}");
+    }
+}
+
+#[test]
+fn what_jobs_and_nodes_say_cannot_break_the_columns() {
+    let mut model = model(80, 24);
+    let straight = lines(&drawn(&model, (80, 24), true, false));
+    let mut data = world(39);
+    data.jobs[0].spec.job_name = Some("\u{1b}[2J\u{1b}[H日本語日本語日本語\n\u{202e}x".to_owned());
+    data.jobs[3].wait_reason = Some("a\nb\u{7}\u{1b}]0;x\u{7}".to_owned());
+    data.nodes[1].spec.node_name = "n\u{1b}[31m".repeat(50);
+    model.update(Message::Data(Box::new(data)));
+    let buffer = drawn(&model, (80, 24), true, false);
+    assert!(buffer.content.iter().all(|cell| !cell.symbol().contains(char::is_control)));
+    let shown = lines(&buffer);
+    assert!(shown.contains("12 日") && !shown.contains("[2J"), "{shown}");
+    assert_eq!(shown.lines().count(), straight.lines().count());
+}

@@ -1,0 +1,227 @@
+//! `agentaflow top` as its users meet it: a real server, a real pseudo-terminal, real keys and signals.
+
+#[path = "../standalone/harness.rs"]
+#[allow(dead_code, reason = "a part of it is for other tests")]
+mod harness;
+#[path = "../standalone/http.rs"]
+#[allow(dead_code, reason = "a part of it is for other tests")]
+mod http;
+#[path = "../standalone/procs.rs"]
+#[allow(dead_code, reason = "a part of it is for other tests")]
+mod procs;
+#[allow(dead_code, reason = "a part of it is for other tests")]
+mod pty;
+
+use std::process::Stdio;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::harness::Cluster;
+use crate::pty::Terminal;
+
+const ESC: &str = "\u{1b}";
+const TAB: &str = "\t";
+
+/// A server with two simulated GPUs: `alpha` runs and writes, `beta` waits for more than is free.
+fn busy() -> (Cluster, i64, i64) {
+    let cluster = Cluster::up(&[]);
+    // It tries to wipe the screen, too.
+    let script = "while :; do printf 'step \\033[2J\\033[31mred\\n'; sleep 0.2; done";
+    let alpha = cluster.submit(script, json!({"job_name": "alpha", "gpu_count": 1}));
+    cluster.wait_for_status(alpha, "running");
+    let beta = cluster.submit("sleep 60", json!({"job_name": "beta", "gpu_count": 2}));
+    (cluster, alpha, beta)
+}
+
+fn top(cluster: &Cluster, columns: u16, rows: u16) -> Terminal {
+    let terminal = Terminal::start(&cluster.cli(&["top", "--interval", "200ms"]), columns, rows);
+    terminal.wait_for("quit");
+    assert!(terminal.is_taken(), "it did not take the screen");
+    terminal
+}
+
+#[test]
+fn keys_show_logs_reasons_help_and_filters_and_q_gives_the_terminal_back() {
+    let (cluster, _, _) = busy();
+    let mut terminal = top(&cluster, 80, 24);
+    for part in ["SIMULATED", "alpha", "beta", "1 running", "1 waiting", "live", "Queue"] {
+        terminal.wait_for(part);
+    }
+    terminal.press(TAB);
+    terminal.wait_for("Logs of 1 alpha");
+    terminal.wait_for("step red");
+    terminal.press("l");
+    terminal.wait_for("follow");
+    terminal.press(ESC);
+    terminal.wait_for("Queue");
+    terminal.press(TAB);
+    terminal.wait_for("Why 2 beta waits");
+    terminal.press("e");
+    terminal.wait_for("place 1 of 1");
+    terminal.press(ESC);
+    terminal.press("?");
+    terminal.wait_for("Shift-Tab");
+    terminal.press(ESC);
+    terminal.wait_until_gone("Shift-Tab");
+    terminal.press("/bet");
+    terminal.wait_until_gone("alpha");
+    terminal.wait_for("beta");
+    terminal.press("\r");
+    terminal.press(ESC);
+    terminal.wait_for("alpha");
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+    assert!(!terminal.contents().contains("alpha"), "{}", terminal.contents());
+}
+
+#[test]
+fn a_job_is_cancelled_after_yes_and_stays_after_no() {
+    let (cluster, _, beta) = busy();
+    let mut terminal = top(&cluster, 80, 24);
+    terminal.wait_for("beta");
+    terminal.press("\t\t");
+    terminal.wait_for("Why 2 beta waits");
+    terminal.press("c");
+    terminal.wait_for("Cancel job 2 beta");
+    terminal.press("n");
+    terminal.wait_until_gone("Cancel job");
+    assert_eq!(cluster.job(beta)["status"], "pending");
+    terminal.press("c");
+    terminal.wait_for("Cancel job 2 beta");
+    terminal.press("y");
+    cluster.wait_for_status(beta, "cancelled");
+    terminal.wait_for("0 waiting");
+    terminal.wait_for("cancelled");
+    // Ctrl-C, as the terminal sends it.
+    terminal.press("\u{3}");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+}
+
+#[test]
+fn it_follows_the_size_of_the_terminal() {
+    let (cluster, _, _) = busy();
+    let mut terminal = top(&cluster, 80, 24);
+    for (columns, rows) in [(120, 40), (40, 10), (200, 60), (80, 24)] {
+        terminal.resize(columns, rows);
+        terminal.wait(&format!("the keys in row {rows} of {columns}×{rows}"), |shown| {
+            let lines: Vec<_> = shown.lines().collect();
+            lines.len() == usize::from(rows) && lines[usize::from(rows) - 1].contains("quit")
+        });
+    }
+    terminal.resize(20, 5);
+    terminal.wait_for("too small");
+    terminal.resize(80, 24);
+    terminal.wait_for("alpha");
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+}
+
+#[test]
+fn signals_end_it_and_leave_the_terminal_in_order() {
+    let (cluster, _, _) = busy();
+    for (signal, code) in
+        [(Signal::TERM, 143), (Signal::HUP, 129), (Signal::INT, 130), (Signal::QUIT, 131)]
+    {
+        let mut terminal = top(&cluster, 80, 24);
+        terminal.signal(signal);
+        assert_eq!(terminal.end().code(), Some(code), "{signal:?}");
+        terminal.assert_restored();
+    }
+}
+
+#[test]
+fn a_server_that_goes_away_leaves_its_last_data_under_a_banner_until_it_is_back() {
+    let (mut cluster, _, _) = busy();
+    let mut terminal = top(&cluster, 80, 24);
+    terminal.wait_for("alpha");
+    cluster.server.kill();
+    terminal.wait_for("cannot reach");
+    terminal.wait_for(" old");
+    terminal.wait_for("alpha");
+    cluster.restart_server();
+    terminal.wait_until_gone("cannot reach");
+    terminal.wait_for("live");
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.assert_restored();
+}
+
+#[test]
+fn put_aside_it_gives_the_terminal_to_the_shell_and_takes_it_back() {
+    let (cluster, _, _) = busy();
+    let top = cluster.cli(&["top", "--interval", "200ms"]);
+    let mut shell = std::process::Command::new("bash");
+    let program = top.get_program().to_str().unwrap();
+    shell.args([
+        "--norc",
+        "-ic",
+        &format!("{program} top --interval 200ms; echo aside; fg; echo over"),
+    ]);
+    for (name, value) in top.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    let mut terminal = Terminal::start(&shell, 80, 24);
+    terminal.wait_for("alpha");
+    terminal.press("\u{1a}");
+    // The shell goes on with its script, which brings it back.
+    terminal.wait_for("alpha");
+    terminal.press("q");
+    terminal.wait_for("over");
+    terminal.wait_for("aside");
+    terminal.assert_restored();
+}
+
+#[test]
+fn without_a_terminal_or_with_once_it_prints_one_snapshot_and_ends() {
+    let (cluster, _, _) = busy();
+    let piped = cluster.run(&["top"]);
+    assert_eq!(piped.code, Some(0), "{}", piped.err);
+    for part in ["SIMULATED", "alpha", "beta", "1 jobs with a place, 1 waiting", "POWER"] {
+        assert!(piped.out.contains(part), "`{part}` is not in:\n{}", piped.out);
+    }
+    assert!(!piped.out.contains('\u{1b}'), "{:?}", piped.out);
+    let mut once = Terminal::start(&cluster.cli(&["top", "--once"]), 80, 24);
+    assert_eq!(once.end().code(), Some(0));
+    once.wait_for("alpha");
+    once.assert_restored();
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_said_without_a_screen() {
+    let cluster = Cluster::up(&[]);
+    let nobody = format!("http://127.0.0.1:{}", harness::free_port());
+    let mut command = cluster.cli(&["top"]);
+    command.env("AGENTAFLOW_SERVER", nobody);
+    let mut terminal = Terminal::start(&command, 80, 24);
+    assert_eq!(terminal.end().code(), Some(5));
+    terminal.wait_for("is it running?");
+    terminal.assert_restored();
+    let piped = command.stdin(Stdio::null()).output().unwrap();
+    assert_eq!(piped.status.code(), Some(5));
+}
+
+#[test]
+fn colours_and_wide_glyphs_can_be_turned_off() {
+    let (cluster, _, _) = busy();
+    let mut command = cluster.cli(&["top", "--ascii"]);
+    command.env("NO_COLOR", "1");
+    let mut terminal = Terminal::start(&command, 120, 40);
+    terminal.wait_for("alpha");
+    assert!(terminal.contents().is_ascii(), "{}", terminal.contents());
+    terminal.press("q");
+    terminal.end();
+    let mut command = cluster.cli(&["top"]);
+    command.env("LC_ALL", "C");
+    let mut terminal = Terminal::start(&command, 80, 24);
+    terminal.wait_for("alpha");
+    assert!(terminal.contents().is_ascii(), "{}", terminal.contents());
+    terminal.press("q");
+    terminal.end();
+}
