@@ -10,6 +10,12 @@ pub const VERSION: &str = "v1";
 pub const FIELD_MANAGER: &str = "agentaflow";
 /// The namespace of the product.
 pub const NAMESPACE: &str = "agentaflow";
+/// The service by which the scheduler answers questions.
+pub const SCHEDULER_SERVICE: &str = "agentaflow-scheduler-service";
+/// The deployment of the scheduler.
+pub const SCHEDULER_DEPLOYMENT: &str = "agentaflow-gpu-scheduler";
+/// The `ConfigMap` with settings that people change while the scheduler runs.
+pub const SCHEDULER_CONFIG: &str = "agentaflow-scheduler-config";
 
 /// Node label: the node has GPUs that we look after.
 pub const NODE_ENABLED: &str = "agentaflow.gpu/enabled";
@@ -28,8 +34,16 @@ pub const NODE_LAST_UPDATE: &str = "agentaflow.gpu/last-update";
 /// Node label or annotation, set by people: `true` while they work on its GPUs.
 pub const NODE_MAINTENANCE: &str = "agentaflow.gpu/maintenance";
 
+/// Node annotation, set by `agentaflow cordon NODE/GPU`: GPUs that get no new work, by id or number, comma-separated.
+/// As many fewer are given out on the node; which devices a pod gets is the kubelet's choice.
+pub const NODE_CLOSED_GPUS: &str = "agentaflow.gpu/cordoned";
+
 /// Node annotation, set by people: dollars that a GPU of it costs an hour, such as `2.50`.
 pub const NODE_PRICE: &str = "agentaflow.gpu/price-per-gpu-hour";
+
+/// Annotation of a `GPUWorkload`, set by `agentaflow complete`: `"true"` ends it as if it were done. Its pods are
+/// stopped, and its phase becomes `Succeeded`.
+pub const COMPLETE: &str = "agentaflow.gpu/complete";
 
 /// What our own labels and annotations on pods begin with.
 pub const PREFIX: &str = "agentaflow.gpu/";

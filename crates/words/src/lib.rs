@@ -3,6 +3,10 @@
 //! Every function is pure and takes the current time where a sentence speaks of the future, so
 //! that a command, a page and an API answer say the same thing in the same words.
 
+mod ending;
+
+pub use ending::{Ending, Verdict, gpu_was_full, verdict};
+
 use agentaflow_engine::{
     Eta, Explanation, Gate, Lack, MiB, MilliCpu, Nearby, QuotaResource, Span, Tally, Time,
     WaitReason, WorkloadId,

@@ -2,6 +2,7 @@
 //! as far as both can say it.
 
 use agentaflow_api::job::JobCreate;
+use agentaflow_kube::client::convert;
 use anyhow::Result;
 use serde_json::Value;
 
@@ -23,7 +24,8 @@ impl Work {
             Self::Job(job) => Ok((**job).clone()),
             Self::Object(object) => {
                 let kind = object["kind"].as_str().unwrap_or("object");
-                Err(usage(format!("a {kind} cannot be handed to a server yet")))
+                convert::job(object)
+                    .map_err(|unfit| usage(format!("this {kind} cannot go to a server: {unfit}")))
             }
         }
     }
@@ -32,7 +34,8 @@ impl Work {
     pub(crate) fn object(&self) -> Result<Value> {
         match self {
             Self::Object(object) => Ok(object.clone()),
-            Self::Job(_) => Err(usage("a short job cannot be handed to a cluster yet")),
+            Self::Job(job) => convert::object(job)
+                .map_err(|unfit| usage(format!("this job cannot go to a cluster: {unfit}"))),
         }
     }
 }

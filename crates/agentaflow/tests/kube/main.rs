@@ -2,6 +2,7 @@
 
 mod bursts;
 mod kube_beside;
+mod kube_cli;
 mod kube_crash;
 mod kube_gangs;
 mod kube_leader;

@@ -28,24 +28,47 @@ impl Failure {
     pub fn unsupported(what: &str) -> Self {
         Self::Unsupported(format!("a Kubernetes context cannot {what}"))
     }
+
+    /// Whether something that was asked for by name is not there.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self, Self::NotFound(_))
+    }
+
+    /// An answer that is an error.
+    pub(super) fn of_status(code: u16, message: String) -> Self {
+        match code {
+            404 => Self::NotFound(message),
+            401 => Self::Forbidden(format!("the cluster does not know who you are: {message}")),
+            403 => Self::Forbidden(message),
+            400..500 => Self::Refused(message),
+            _ => Self::Other(message),
+        }
+    }
+
+    /// The kinds of the product are not installed.
+    pub(super) fn no_kind(kind: &str) -> Self {
+        Self::Other(format!(
+            "this cluster does not know the kind {kind}: install the product first \
+             (`kubectl apply -f examples/k8s/scheduler-deployment.yaml`)"
+        ))
+    }
 }
 
 impl From<kube::Error> for Failure {
     fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => {
-                let message = status.message.clone();
-                match status.code {
-                    404 => Self::NotFound(message),
-                    401 | 403 => Self::Forbidden(message),
-                    400..500 => Self::Refused(message),
-                    _ => Self::Other(message),
-                }
+                let told = status.message.trim();
+                let message = if told.is_empty() { status.reason.clone() } else { told.to_owned() };
+                Self::of_status(status.code, message)
             }
-            kube::Error::HyperError(_) | kube::Error::Service(_) => {
+            kube::Error::HyperError(_) | kube::Error::Service(_) | kube::Error::ReadEvents(_) => {
                 Self::Unreachable(format!("the API server does not answer: {}", root(&error)))
             }
-            other => Self::Other(other.to_string()),
+            kube::Error::SerdeError(error) => {
+                Self::Other(format!("the API server's answer cannot be read: {error}"))
+            }
+            other => Self::Other(root(&other)),
         }
     }
 }

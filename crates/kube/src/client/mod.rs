@@ -3,19 +3,30 @@
 //!
 //! A job is a `GPUWorkload`, named by its name; a pod that our scheduler places and that belongs to no workload is a
 //! job too, named `pod/` and its name. Both may be preceded by their namespace and a slash.
+//!
+//! Where to look first: `jobs.rs` asks, `show.rs` says it in the API's words; `convert.rs` turns work that is written
+//! for one of the two into what the other takes.
 
+pub mod convert;
+mod create;
+mod ending;
+mod events;
+mod explain;
 mod failure;
+mod jobs;
+mod list;
+mod logs;
+mod named;
+mod node_view;
+mod nodes;
+mod once;
+mod queues;
+mod scheduler;
+mod settings;
+mod show;
+mod template;
 
 pub use failure::Failure;
-
-use agentaflow_api::event::Event;
-use agentaflow_api::explain::Explanation;
-use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_api::node::Node;
-use agentaflow_api::queue::{Queue, QueueSpec};
-use bytes::Bytes;
-use futures_util::stream::BoxStream;
-use serde_json::Value;
 
 /// A cluster, and where in it.
 #[derive(Clone)]
@@ -47,124 +58,4 @@ pub struct LogQuery {
     pub tail: Option<u64>,
     /// The task, from 0.
     pub task: u32,
-}
-
-impl Cluster {
-    /// Jobs, newest first; with one of these statuses, or all.
-    pub async fn jobs(&self, status: &[JobStatus]) -> Result<Vec<Job>, Failure> {
-        let _ = status;
-        Err(Failure::unsupported("list jobs"))
-    }
-
-    /// One job.
-    pub async fn job(&self, name: &str) -> Result<Job, Failure> {
-        let _ = name;
-        Err(Failure::unsupported("show a job"))
-    }
-
-    /// Makes an object as it is written: a `GPUWorkload`, or anything else that runs pods. A dry run is the API
-    /// server's own: everything is checked, nothing is kept.
-    pub async fn create(&self, object: &Value, dry_run: bool) -> Result<Job, Failure> {
-        let _ = (object, dry_run);
-        Err(Failure::unsupported("hand in work"))
-    }
-
-    /// Deletes a job; its pods are stopped politely.
-    pub async fn cancel(&self, name: &str) -> Result<Job, Failure> {
-        let _ = name;
-        Err(Failure::unsupported("cancel a job"))
-    }
-
-    /// Ends a job as if it were done.
-    pub async fn complete(&self, name: &str) -> Result<Job, Failure> {
-        let _ = name;
-        Err(Failure::unsupported("complete a job"))
-    }
-
-    /// Why a job waits, or what became of it.
-    pub async fn explain(&self, name: &str) -> Result<Explanation, Failure> {
-        let _ = name;
-        Err(Failure::unsupported("explain a job"))
-    }
-
-    /// What would become of an object that is not handed in yet.
-    pub async fn what_if(&self, object: &Value) -> Result<Explanation, Failure> {
-        let _ = object;
-        Err(Failure::unsupported("answer what-if questions"))
-    }
-
-    /// The output of a task.
-    pub async fn logs(
-        &self,
-        name: &str,
-        query: &LogQuery,
-    ) -> Result<BoxStream<'static, Result<Bytes, Failure>>, Failure> {
-        let _ = (name, query);
-        Err(Failure::unsupported("show output"))
-    }
-
-    /// What happened: to one job, or to all; oldest first.
-    pub async fn events(&self, job: Option<&str>) -> Result<Vec<Event>, Failure> {
-        let _ = job;
-        Err(Failure::unsupported("show events"))
-    }
-
-    /// What happens from now on.
-    pub async fn follow_events(
-        &self,
-        job: Option<&str>,
-    ) -> Result<BoxStream<'static, Result<Event, Failure>>, Failure> {
-        let _ = job;
-        Err(Failure::unsupported("follow events"))
-    }
-
-    /// Nodes with GPUs.
-    pub async fn nodes(&self) -> Result<Vec<Node>, Failure> {
-        Err(Failure::unsupported("list nodes"))
-    }
-
-    /// Closes a node, or a GPU of it (`node/gpu`), to new work; or opens it again.
-    pub async fn cordon(&self, target: &str, closed: bool) -> Result<(), Failure> {
-        let _ = (target, closed);
-        Err(Failure::unsupported("cordon"))
-    }
-
-    /// Closes a node and evicts the GPU work on it; says what it evicted.
-    pub async fn drain(&self, node: &str) -> Result<Vec<String>, Failure> {
-        let _ = node;
-        Err(Failure::unsupported("drain"))
-    }
-
-    /// Queues.
-    pub async fn queues(&self) -> Result<Vec<Queue>, Failure> {
-        Err(Failure::unsupported("list queues"))
-    }
-
-    /// Makes or changes a queue.
-    pub async fn set_queue(&self, queue: &QueueSpec) -> Result<Queue, Failure> {
-        let _ = queue;
-        Err(Failure::unsupported("change queues"))
-    }
-
-    /// Removes a queue.
-    pub async fn delete_queue(&self, name: &str) -> Result<(), Failure> {
-        let _ = name;
-        Err(Failure::unsupported("remove queues"))
-    }
-
-    /// The strategy in force.
-    pub async fn strategy(&self) -> Result<String, Failure> {
-        Err(Failure::unsupported("tell the strategy"))
-    }
-
-    /// Changes the strategy for what is placed from now on.
-    pub async fn set_strategy(&self, name: &str) -> Result<(), Failure> {
-        let _ = name;
-        Err(Failure::unsupported("change the strategy"))
-    }
-
-    /// The scheduler's metrics, as Prometheus reads them.
-    pub async fn metrics(&self) -> Result<String, Failure> {
-        Err(Failure::unsupported("show metrics"))
-    }
 }

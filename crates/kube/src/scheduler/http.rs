@@ -1,10 +1,13 @@
 //! Health, metrics, and answers to "why does it wait?".
 
-use axum::extract::{Path, State};
+use agentaflow_api::explain::Explanation;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
+use serde::Deserialize;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,18 +16,51 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use super::metrics::Metrics;
-use crate::world::{Answer, Key};
+use crate::world::{Answer, Key, World};
 
 /// A loop that has not turned for so long is stuck.
 const STUCK: Duration = Duration::from_mins(1);
 
+/// The largest object that is asked about.
+const LARGEST: usize = 1 << 20;
+
+/// How long a question may wait for its answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// A question to whoever holds the world.
 #[derive(Debug)]
-pub(crate) struct Question {
-    /// About what.
-    pub(crate) key: Key,
-    /// Where the answer goes.
-    pub(crate) answer: oneshot::Sender<Option<Answer>>,
+pub(crate) enum Question {
+    /// Why does it wait?
+    Explain {
+        /// About what.
+        key: Key,
+        /// Where the answer goes.
+        answer: oneshot::Sender<Option<Answer>>,
+    },
+    /// What would become of it?
+    WhatIf {
+        /// Where it would be handed in, if it does not say.
+        namespace: String,
+        /// About what.
+        object: serde_json::Value,
+        /// Where the answer goes.
+        answer: oneshot::Sender<Result<Explanation, String>>,
+    },
+}
+
+impl Question {
+    /// Answers, unless nobody waits for the answer any more. Changes nothing.
+    pub(crate) fn put(self, world: &mut World) {
+        match self {
+            Self::Explain { key, answer } if !answer.is_closed() => {
+                let _ = answer.send(world.explain(&key));
+            }
+            Self::WhatIf { namespace, object, answer } if !answer.is_closed() => {
+                let _ = answer.send(world.what_if(&namespace, &object));
+            }
+            _ => {}
+        }
+    }
 }
 
 /// How this replica is.
@@ -59,6 +95,15 @@ impl Health {
         self.ready.store(ready, Ordering::Relaxed);
     }
 
+    /// Asks whoever holds the world; none when nobody does, or when it takes too long.
+    async fn ask<T>(&self, question: Question, answered: oneshot::Receiver<T>) -> Option<T> {
+        let answer = async {
+            self.questions.send(question).await.ok()?;
+            answered.await.ok()
+        };
+        tokio::time::timeout(PATIENCE, answer).await.ok().flatten()
+    }
+
     fn age(&self) -> u64 {
         self.started.elapsed().as_millis() as u64
     }
@@ -79,7 +124,9 @@ pub(crate) async fn serve_health(
         .route("/healthz", get(healthz))
         .route("/livez", get(healthz))
         .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
         .route("/explain/{namespace}/{name}", get(explain))
+        .route("/what-if", post(what_if).layer(DefaultBodyLimit::max(LARGEST)))
         .with_state(health);
     serve(address, router, stop, "health").await
 }
@@ -131,18 +178,48 @@ async fn explain(
     Path((namespace, name)): Path<(String, String)>,
 ) -> Response {
     let (answer, answered) = oneshot::channel();
-    let question = Question { key: Key::new(&namespace, &name), answer };
-    let asked = health.questions.send(question);
-    let answer = async {
-        asked.await.ok()?;
-        answered.await.ok()
-    };
-    match tokio::time::timeout(Duration::from_secs(2), answer).await {
-        Ok(Some(Some(answer))) => Json(answer).into_response(),
-        Ok(Some(None)) => {
+    let question = Question::Explain { key: Key::new(&namespace, &name), answer };
+    match health.ask(question, answered).await {
+        Some(Some(answer)) => Json(answer).into_response(),
+        Some(None) => {
             let text = format!("nothing is known about {namespace}/{name}\n");
             (StatusCode::NOT_FOUND, text).into_response()
         }
-        _ => (StatusCode::SERVICE_UNAVAILABLE, "this replica does not lead\n").into_response(),
+        None => does_not_lead(),
     }
+}
+
+/// Where an object would be handed in that does not say so itself.
+#[derive(Debug, Deserialize)]
+struct Place {
+    #[serde(default = "default_namespace")]
+    namespace: String,
+}
+
+fn default_namespace() -> String {
+    "default".to_owned()
+}
+
+async fn what_if(
+    State(health): State<Health>,
+    Query(Place { namespace }): Query<Place>,
+    body: Bytes,
+) -> Response {
+    let object = match serde_json::from_slice(&body) {
+        Ok(object) => object,
+        Err(error) => {
+            return (StatusCode::BAD_REQUEST, format!("this is not JSON: {error}\n"))
+                .into_response();
+        }
+    };
+    let (answer, answered) = oneshot::channel();
+    match health.ask(Question::WhatIf { namespace, object, answer }, answered).await {
+        Some(Ok(explanation)) => Json(explanation).into_response(),
+        Some(Err(why)) => (StatusCode::UNPROCESSABLE_ENTITY, format!("{why}\n")).into_response(),
+        None => does_not_lead(),
+    }
+}
+
+fn does_not_lead() -> Response {
+    (StatusCode::SERVICE_UNAVAILABLE, "this replica does not lead\n").into_response()
 }

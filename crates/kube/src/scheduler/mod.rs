@@ -203,14 +203,14 @@ impl Leader {
                 () = tokio::time::sleep_until(wake.into()) => {}
                 Some(question) = questions.recv() => {
                     self.health.turn();
-                    answer(&mut world, question);
+                    question.put(&mut world);
                     continue;
                 }
             }
             self.health.turn();
             for _ in 0..QUESTIONS {
                 let Ok(question) = questions.try_recv() else { break };
-                answer(&mut world, question);
+                question.put(&mut world);
             }
             for feed in changes.drain(..) {
                 self.take_in(&mut world, feed);
@@ -333,12 +333,5 @@ impl Leader {
         until
             .map_or(self.options.interval, |until| until.min(self.options.interval))
             .max(Duration::from_millis(1))
-    }
-}
-
-/// Answers a question, unless nobody waits for the answer any more.
-fn answer(world: &mut World, question: Question) {
-    if !question.answer.is_closed() {
-        let _ = question.answer.send(world.explain(&question.key));
     }
 }

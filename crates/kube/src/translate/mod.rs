@@ -26,7 +26,7 @@ mod volumes;
 pub use amounts::{mebibytes, milli_cpu};
 pub use annotations::{asked, duration, estimate, min_gpu_memory, of_value, preemptible, priority};
 pub use namespaces::Namespaces;
-pub use node::{NodeView, node};
+pub use node::{NodeView, closed_gpus, node};
 pub use price::{dollars, hourly, micro_dollars};
 pub use resources::{gpu_need, gpu_resources};
 pub use selector::{labels, selector};

@@ -96,6 +96,7 @@ fn units(node: &Node, allocatable: u64, devices: Option<&GpuNode>) -> Units {
         .filter(|_| registered && !sliced)
         .and_then(|devices| monitored(devices, allocatable, shared))
         .unwrap_or_else(|| labelled(label, allocatable, shared));
+    close(&mut units, node, shared);
     units.shared = shared;
     // The engine keeps account of so many at most; what is beyond stays unused.
     units.gpus.truncate(MAX_NODE_GPUS);
@@ -103,6 +104,30 @@ fn units(node: &Node, allocatable: u64, devices: Option<&GpuNode>) -> Units {
     units.health.retain(|(id, _)| kept.contains(id));
     units.readings.retain(|(id, _)| kept.contains(id));
     units
+}
+
+/// The GPUs of a node that people closed to new work, by id or number.
+pub fn closed_gpus(node: &Node) -> BTreeSet<&str> {
+    let annotations = node.metadata.annotations.as_ref();
+    let listed = annotations.and_then(|all| all.get(names::NODE_CLOSED_GPUS));
+    let listed = listed.map(String::as_str).unwrap_or_default().split(',').map(str::trim);
+    listed.filter(|name| !name.is_empty()).collect()
+}
+
+/// Takes GPUs out of service that people closed: all units of a device.
+fn close(units: &mut Units, node: &Node, shared: u32) {
+    let closed = closed_gpus(node);
+    if closed.is_empty() {
+        return;
+    }
+    for (at, (id, health)) in units.health.iter_mut().enumerate() {
+        let device = id.as_str().split("::").next().unwrap_or_default();
+        let number = (at / shared as usize).to_string();
+        let named = closed.contains(device) || closed.contains(number.as_str());
+        if named && *health == GpuHealth::Healthy {
+            *health = GpuHealth::Cordoned;
+        }
+    }
 }
 
 /// Units as the monitor names their devices; none when it names fewer than there are, or names that cannot be used.

@@ -29,6 +29,7 @@ pub use ask::{BadSpec, ask, check, duration, estimate, fill, priority, strategy,
 pub use name::{label_value, pod_name};
 pub use reconcile::reconcile;
 pub use template::{BadTemplate, Identity, pod};
+pub(crate) use verdict::{story, stuck};
 
 use crate::crd::GpuWorkloadStatus;
 

@@ -36,6 +36,7 @@ pub fn reconcile(
     match checked {
         Ok(spec) if over => look.after_the_end(spec),
         Err(_) if over => look.nothing(),
+        Ok(spec) if look.is_completed_by_hand() => look.complete(spec),
         Ok(spec) => look.carry_on(spec),
         Err(message) => look.invalid(&message),
     }
@@ -149,6 +150,32 @@ impl Look<'_> {
         status.message = message_of(status, told);
     }
 
+    /// Somebody says that it is done.
+    fn is_completed_by_hand(&self) -> bool {
+        let annotations = self.workload.metadata.annotations.as_ref();
+        annotations.and_then(|all| all.get(names::COMPLETE)).is_some_and(|said| said == "true")
+    }
+
+    /// It ends as if it were done; what still runs is stopped.
+    fn complete(&self, spec: &GpuWorkloadSpec) -> Reconciled {
+        let roster = Roster::new(&self.pods, spec, self.old, self.now);
+        if roster.failed || roster.succeeded() {
+            return self.finish(spec, &roster);
+        }
+        let placed = condition::placed(&roster.seats);
+        let ending = note(NoteKind::Normal, "Completed", "It was completed by hand.".to_owned());
+        let mut done = self.end(spec, &roster, WorkloadPhase::Succeeded, ending);
+        if let Some(status) = &mut done.status {
+            status.completion_time = Some(lifecycle::whole_second(self.now));
+            if !placed {
+                let words = "It was completed before every task had a place.";
+                let news = News::new("False", "Completed", words);
+                self.scribe(status).settle(condition::SCHEDULABLE, news);
+            }
+        }
+        done
+    }
+
     /// It is over, well or not.
     fn finish(&self, spec: &GpuWorkloadSpec, roster: &Roster<'_>) -> Reconciled {
         let tasks = roster.seats.len();
@@ -160,6 +187,17 @@ impl Look<'_> {
             let message = lifecycle::success(tasks);
             (WorkloadPhase::Succeeded, note(NoteKind::Normal, "Succeeded", message))
         };
+        self.end(spec, roster, phase, ending)
+    }
+
+    /// The last status.
+    fn end(
+        &self,
+        spec: &GpuWorkloadSpec,
+        roster: &Roster<'_>,
+        phase: WorkloadPhase,
+        ending: Note,
+    ) -> Reconciled {
         let mut status = GpuWorkloadStatus {
             phase: Some(phase),
             retries: roster.spent,

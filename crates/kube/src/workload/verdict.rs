@@ -54,7 +54,7 @@ fn started(pod: &Pod) -> bool {
 }
 
 /// How a pod ended, in one sentence without its subject.
-pub(super) fn story(pod: &Pod) -> String {
+pub(crate) fn story(pod: &Pod) -> String {
     let failed = statuses(pod)
         .filter_map(|status| ended(status).map(|end| (status, end)))
         .find(|(_, end)| end.exit_code != 0 || end.signal.is_some());
@@ -102,7 +102,7 @@ pub(super) fn ended_at(pod: &Pod) -> Option<Timestamp> {
 }
 
 /// A word and a sentence about containers that cannot start, such as `ImagePullBackOff`.
-pub(super) fn stuck(pod: &Pod) -> Option<(String, String)> {
+pub(crate) fn stuck(pod: &Pod) -> Option<(String, String)> {
     let waiting = statuses(pod).find_map(|status| {
         let waiting = status.state.as_ref()?.waiting.as_ref()?;
         let word = waiting.reason.as_deref().filter(|word| proper(word))?;

@@ -140,7 +140,11 @@ impl World {
     }
 
     /// What a `GPUWorkload` says beside its pods.
-    fn add_spec(&self, traits: &mut Traits, spec: &GpuWorkloadSpec) -> Result<(), Aside> {
+    pub(super) fn add_spec(
+        &self,
+        traits: &mut Traits,
+        spec: &GpuWorkloadSpec,
+    ) -> Result<(), Aside> {
         traits.priority = spec.priority.min(10);
         traits.preemptible = spec.preemptible;
         workload::check(spec).map_err(|error| because("InvalidSpec", error.to_string()))?;
@@ -152,7 +156,7 @@ impl World {
     }
 
     /// What annotations say about a pod.
-    fn traits(&self, pod: &Pod, annotations: &Annotations) -> Result<Traits, Aside> {
+    pub(super) fn traits(&self, pod: &Pod, annotations: &Annotations) -> Result<Traits, Aside> {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let label = |name: &str| pod.metadata.labels.as_ref().and_then(|labels| labels.get(name));
         let kueue = label(names::KUEUE_QUEUE).filter(|_| !self.settings.kueue);

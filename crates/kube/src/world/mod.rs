@@ -11,6 +11,7 @@ mod acts;
 mod adopt;
 mod budgets;
 mod decisions;
+mod foresee;
 mod groups;
 mod identity;
 mod nodes;

@@ -35,6 +35,11 @@ impl NodeEntry {
         self.told.as_ref().map(|view| translate::hourly(view, pod)).unwrap_or_default()
     }
 
+    /// The model of its GPUs.
+    pub(super) fn model(&self) -> Option<&str> {
+        Some(self.told.as_ref()?.node.gpus.first()?.model.as_str())
+    }
+
     /// Whether the node exists in the cluster.
     pub(super) fn exists(&self) -> bool {
         self.node.is_some()

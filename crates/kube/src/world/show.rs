@@ -1,5 +1,6 @@
 //! Looking in from outside: why something waits, and how much there is of everything.
 
+use agentaflow_api::explain::Explanation;
 use agentaflow_engine::{GpuHealth, WorkloadId, WorkloadState};
 use agentaflow_words as words;
 use serde::Serialize;
@@ -29,7 +30,7 @@ impl Reason {
 }
 
 /// What is said about a workload.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
     /// The workload, as the engine calls it.
@@ -45,6 +46,8 @@ pub struct Answer {
     pub closest: Vec<(String, String)>,
     /// Where its tasks are.
     pub nodes: Vec<String>,
+    /// The same in the words of the REST API.
+    pub explanation: Explanation,
 }
 
 /// How much there is of everything.
@@ -93,6 +96,7 @@ impl World {
         let reason = explanation.as_ref().and_then(|explanation| explanation.reason.as_ref());
         let lines = explanation.as_ref().filter(|_| waits);
         let closest = explanation.iter().flat_map(|explanation| &explanation.closest);
+        let told = explanation.as_ref().map(|said| self.told(&view, said)).unwrap_or_default();
         Some(Answer {
             workload: id.to_string(),
             state: format!("{:?}", view.state),
@@ -102,6 +106,7 @@ impl World {
                 .unwrap_or_default(),
             closest: closest.map(|(node, lack)| (node.to_string(), words::lack(lack, 1))).collect(),
             nodes: view.tasks.iter().map(|task| task.node.to_string()).collect(),
+            explanation: told,
         })
     }
 
@@ -124,6 +129,12 @@ impl World {
             lines: vec![message.to_string()],
             closest: Vec::new(),
             nodes: Vec::new(),
+            explanation: Explanation {
+                summary: message.to_string(),
+                reason: Some(word.to_owned()),
+                detail: Some(message.to_string()),
+                ..Explanation::default()
+            },
         })
     }
 

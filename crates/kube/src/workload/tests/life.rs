@@ -331,3 +331,56 @@ fn pods_beyond_the_gang_or_without_a_task_are_removed() {
         [("train-1", "Surplus")]
     );
 }
+
+#[test]
+fn a_workload_that_is_completed_by_hand_succeeds_and_its_pods_stop() {
+    let mut cluster = Cluster::new(json!({ "gangSize": 2 }));
+    cluster.settle();
+    (0..2).for_each(|task| cluster.run(&format!("train-{task}")));
+    cluster.settle();
+    assert_eq!(cluster.phase(), Some(Running));
+    cluster.pass(60);
+    complete(&mut cluster, "true");
+    cluster.settle();
+    assert_eq!(cluster.phase(), Some(Succeeded));
+    assert_eq!(cluster.message(), "It was completed by hand.");
+    assert_eq!(cluster.says("Ready"), "False/Completed");
+    let status = &cluster.workload.status;
+    assert!(status.completion_time > status.start_time);
+    for task in 0..2 {
+        let pod = cluster.pod(&format!("train-{task}"));
+        assert!(pod.metadata.deletion_timestamp.is_some(), "task {task}");
+    }
+    assert_eq!(cluster.told.last(), Some(&"Completed"));
+}
+
+#[test]
+fn a_waiting_workload_that_is_completed_by_hand_leaves_no_pods() {
+    let mut cluster = Cluster::new(json!({}));
+    cluster.settle();
+    complete(&mut cluster, "yes, please");
+    cluster.settle();
+    assert_eq!(cluster.phase(), Some(Pending), "only `true` counts");
+    complete(&mut cluster, "true");
+    cluster.settle();
+    assert_eq!(cluster.phase(), Some(Succeeded));
+    assert_eq!(cluster.says("Schedulable"), "False/Completed");
+    assert!(cluster.names().is_empty());
+}
+
+#[test]
+fn what_failed_stays_failed_when_it_is_completed_by_hand() {
+    let mut cluster = Cluster::new(json!({}));
+    cluster.settle();
+    cluster.run("train-0");
+    cluster.crash("train-0");
+    cluster.settle();
+    complete(&mut cluster, "true");
+    cluster.settle();
+    assert_eq!(cluster.phase(), Some(Failed));
+}
+
+fn complete(cluster: &mut Cluster, said: &str) {
+    let annotations = cluster.workload.metadata.annotations.get_or_insert_default();
+    annotations.insert(names::COMPLETE.to_owned(), said.to_owned());
+}

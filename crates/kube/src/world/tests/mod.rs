@@ -1,6 +1,7 @@
 //! The world against an API server that is played, act by act.
 
 mod beginning;
+mod foresee;
 mod gangs;
 mod life;
 mod play;

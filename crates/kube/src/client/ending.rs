@@ -1,0 +1,126 @@
+//! How a pod ended, in the words of the REST API.
+
+use crate::slim::{ContainerStatus, Pod, Terminated};
+use crate::workload;
+
+/// How a pod ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ending {
+    /// One word, such as `Exited` or `OutOfMemory`.
+    pub(super) reason: Option<&'static str>,
+    pub(super) exit_code: Option<i32>,
+    /// One sentence.
+    pub(super) message: Option<String>,
+}
+
+/// How a pod ended, or what keeps it from beginning; nothing of one that runs.
+pub(super) fn of(pod: &Pod) -> Ending {
+    let failed = pod.status.phase.as_deref() == Some("Failed");
+    let said = pod.status.reason.as_deref().unwrap_or_default();
+    if !failed {
+        let (word, message) = workload::stuck(pod).unzip();
+        let reason = word.as_deref().and_then(of_waiting);
+        let exit_code = ends(pod).map(|end| end.exit_code).find(|code| *code == 0);
+        return Ending { reason, message: message.filter(|_| reason.is_some()), exit_code };
+    }
+    let end = ends(pod).find(|end| end.exit_code != 0).or_else(|| ends(pod).next());
+    let waiting = statuses(pod)
+        .find_map(|status| of_waiting(status.state.as_ref()?.waiting.as_ref()?.reason.as_deref()?));
+    let reason = match (said, end) {
+        ("DeadlineExceeded", _) => waiting.unwrap_or("TimedOut"),
+        ("NodeLost" | "NodeShutdown" | "Shutdown" | "Terminated", _) => "NodeLost",
+        ("Evicted" | "Preempting" | "Preempted", _) => "Evicted",
+        (_, Some(end)) => of_container(end),
+        (_, None) => waiting.unwrap_or("StartFailed"),
+    };
+    let exit_code = end.map(code);
+    Ending { reason: Some(reason), exit_code, message: Some(workload::story(pod)) }
+}
+
+/// The signal's number and 128, as shells tell it, where only the signal is known.
+fn code(end: &Terminated) -> i32 {
+    match end.signal.filter(|signal| *signal > 0) {
+        Some(signal) if end.exit_code == 0 => 128_i32.saturating_add(signal),
+        _ => end.exit_code,
+    }
+}
+
+fn of_container(end: &Terminated) -> &'static str {
+    match end.reason.as_deref().unwrap_or_default() {
+        "OOMKilled" => "OutOfMemory",
+        "StartError" | "ContainerCannotRun" | "CreateContainerError" => "StartFailed",
+        "DeadlineExceeded" => "TimedOut",
+        _ if (129..=192).contains(&code(end)) => "Signalled",
+        _ => "Exited",
+    }
+}
+
+fn of_waiting(word: &str) -> Option<&'static str> {
+    match word {
+        "ImagePullBackOff"
+        | "ErrImagePull"
+        | "InvalidImageName"
+        | "ErrImageNeverPull"
+        | "RegistryUnavailable"
+        | "ImageInspectError" => Some("ImagePull"),
+        "CreateContainerConfigError"
+        | "CreateContainerError"
+        | "RunContainerError"
+        | "CrashLoopBackOff" => Some("StartFailed"),
+        _ => None,
+    }
+}
+
+fn ends(pod: &Pod) -> impl Iterator<Item = &Terminated> {
+    statuses(pod).filter_map(|status| status.state.as_ref()?.terminated.as_ref())
+}
+
+fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    let init = pod.status.init_container_statuses.iter().flatten();
+    pod.status.container_statuses.iter().flatten().chain(init)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn check(status: Value, reason: Option<&'static str>, exit_code: Option<i32>) {
+        let pod: Pod = serde_json::from_value(json!({"status": status})).unwrap();
+        let ending = of(&pod);
+        assert_eq!((ending.reason, ending.exit_code), (reason, exit_code), "{status}");
+        assert_eq!(ending.message.is_some(), reason.is_some(), "{status}");
+    }
+
+    #[test]
+    fn what_the_kubelet_says_becomes_one_word_of_the_api() {
+        let ended = |end: Value| json!({"phase": "Failed", "containerStatuses": [{"name": "c", "state": {"terminated": end}}]});
+        let waits = |phase: &str, reason: &str| json!({"phase": phase, "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": reason}}}]});
+        check(ended(json!({"exitCode": 1, "reason": "Error"})), Some("Exited"), Some(1));
+        check(
+            ended(json!({"exitCode": 137, "reason": "OOMKilled"})),
+            Some("OutOfMemory"),
+            Some(137),
+        );
+        check(ended(json!({"exitCode": 139, "reason": "Error"})), Some("Signalled"), Some(139));
+        check(ended(json!({"exitCode": 0, "signal": 9})), Some("Signalled"), Some(137));
+        check(
+            ended(json!({"exitCode": 128, "reason": "StartError"})),
+            Some("StartFailed"),
+            Some(128),
+        );
+        check(json!({"phase": "Failed", "reason": "DeadlineExceeded"}), Some("TimedOut"), None);
+        check(json!({"phase": "Failed", "reason": "NodeLost"}), Some("NodeLost"), None);
+        check(
+            json!({"phase": "Failed", "reason": "Evicted", "message": "m"}),
+            Some("Evicted"),
+            None,
+        );
+        check(json!({"phase": "Failed"}), Some("StartFailed"), None);
+        check(waits("Failed", "ImagePullBackOff"), Some("ImagePull"), None);
+        check(waits("Pending", "ErrImagePull"), Some("ImagePull"), None);
+        check(waits("Pending", "ContainerCreating"), None, None);
+        check(json!({"phase": "Running"}), None, None);
+    }
+}

@@ -1,0 +1,222 @@
+//! Why a job waits, what killed it, and what would become of one.
+
+use agentaflow_api::explain::{Explanation, PlannedTask};
+use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_words::{Ending, Verdict, verdict};
+use serde_json::{Value, json};
+
+use super::named::{Kind, Named, is_name};
+use super::scheduler::Port;
+use super::{Cluster, Failure, ending, show};
+
+impl Cluster {
+    /// Why a job waits, or what became of it. The scheduler knows best; where it cannot be asked, what the cluster
+    /// itself says is told, and that it is no more than that.
+    pub async fn explain(&self, name: &str) -> Result<Explanation, Failure> {
+        let named = self.named(name)?;
+        let job = self.job_of(&named).await?;
+        if job.status.is_final() {
+            return Ok(over(&job, &self.tail_of(&named, &job).await));
+        }
+        if let Some(trouble) = self.trouble(&named, &job).await? {
+            return Ok(trouble);
+        }
+        let path = format!("/explain/{}/{}", named.namespace, named.name);
+        let said = self.ask_scheduler("GET", Port::Http, &path, None).await;
+        match said.and_then(|text| answer(&text)) {
+            Ok(explanation) => Ok(completed(explanation, &job)),
+            Err(Failure::NotFound(_)) => {
+                self.from_outside(&named, &job, "the scheduler does not know it (yet)").await
+            }
+            Err(why) => {
+                let why = format!("the scheduler could not be asked ({why})");
+                self.from_outside(&named, &job, &why).await
+            }
+        }
+    }
+
+    /// What would become of an object that is not handed in yet.
+    pub async fn what_if(&self, object: &Value) -> Result<Explanation, Failure> {
+        if !is_name(&self.namespace) {
+            return Err(Failure::Refused(format!("`{}` is not a namespace", self.namespace)));
+        }
+        let path = format!("/what-if?namespace={}", self.namespace);
+        let text = self.ask_scheduler("POST", Port::Http, &path, Some(object)).await;
+        let text = text.map_err(|error| match error {
+            Failure::NotFound(_) => Failure::Unsupported(
+                "the scheduler of this cluster is too old to answer what-if questions".to_owned(),
+            ),
+            other => other,
+        })?;
+        serde_json::from_str(&text).map_err(unreadable)
+    }
+
+    /// The end of what a failed job wrote.
+    async fn tail_of(&self, named: &Named, job: &Job) -> String {
+        if job.status != JobStatus::Failed {
+            return String::new();
+        }
+        let broken = job.tasks.iter().find(|task| task.exit_code.is_some_and(|code| code != 0));
+        self.tail(named, broken.map_or(0, |task| task.task)).await
+    }
+
+    /// What keeps a job that has its place from beginning, such as an image that cannot be pulled.
+    async fn trouble(&self, named: &Named, job: &Job) -> Result<Option<Explanation>, Failure> {
+        let Some(message) = job.error_message.clone().filter(|_| named.kind == Kind::Workload)
+        else {
+            return Ok(None);
+        };
+        let pods = self.pods_of(&self.workload(named).await?).await?;
+        let reason = show::current(&pods).values().find_map(|pod| ending::of(pod).reason);
+        let said = judged(reason.unwrap_or_default(), None, &message, "");
+        Ok(Some(Explanation {
+            status: job.status,
+            summary: format!("it cannot start: {message}"),
+            reason: Some(said.reason),
+            detail: Some(format!("remedy: {}", said.remedy)),
+            placement: places(job),
+            price_per_hour: job.price_per_hour,
+            ..Explanation::default()
+        }))
+    }
+
+    /// What conditions, pods and events tell.
+    async fn from_outside(
+        &self,
+        named: &Named,
+        job: &Job,
+        caveat: &str,
+    ) -> Result<Explanation, Failure> {
+        let events = self.events(Some(&named.handle(true))).await.unwrap_or_default();
+        let warning =
+            events.iter().rev().find(|event| event.data.get("type") == Some(&json!("Warning")));
+        let warning = warning.map(|event| event.message.clone());
+        let nodes: Vec<&str> = job.tasks.iter().map(|task| task.node_name.as_str()).collect();
+        let told = match job.status {
+            JobStatus::Running => format!("it runs on {}", nodes.join(", ")),
+            JobStatus::Scheduled => format!("it is starting on {}", nodes.join(", ")),
+            _ => job
+                .wait_reason
+                .clone()
+                .unwrap_or_else(|| "it waits, and nobody said why".to_owned()),
+        };
+        Ok(Explanation {
+            status: job.status,
+            summary: format!("{}; {caveat}", told.trim_end_matches('.')),
+            detail: warning.filter(|words| job.wait_reason.as_ref() != Some(words)),
+            placement: places(job),
+            price_per_hour: job.price_per_hour,
+            ..Explanation::default()
+        })
+    }
+}
+
+/// The scheduler's answer.
+fn answer(text: &str) -> Result<Explanation, Failure> {
+    let mut answer: Value = serde_json::from_str(text).map_err(unreadable)?;
+    if answer["explanation"].is_object() {
+        return serde_json::from_value(answer["explanation"].take()).map_err(unreadable);
+    }
+    // An older scheduler only has sentences.
+    let lines = answer["lines"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let summary = lines.collect::<Vec<_>>().join("; ");
+    let reason = answer["reason"].as_str().map(str::to_owned);
+    Ok(Explanation { summary, reason, ..Explanation::default() })
+}
+
+fn unreadable(error: serde_json::Error) -> Failure {
+    Failure::Other(format!("the scheduler's answer cannot be read: {error}"))
+}
+
+/// What the scheduler does not know: how the job stands, and what it costs.
+fn completed(mut told: Explanation, job: &Job) -> Explanation {
+    told.status = job.status;
+    told.price_per_hour = told.price_per_hour.or(job.price_per_hour);
+    if job.status != JobStatus::Pending {
+        told.eta = job.started_at;
+        if told.placement.iter().all(|task| task.gpus.is_empty()) && !job.tasks.is_empty() {
+            told.placement = places(job);
+        }
+    }
+    told
+}
+
+fn places(job: &Job) -> Vec<PlannedTask> {
+    let place = |task: &agentaflow_api::job::TaskPlace| PlannedTask {
+        task: task.task,
+        node_id: task.node_id.clone(),
+        node_name: task.node_name.clone(),
+        gpus: task.gpus.clone(),
+        simulated: false,
+    };
+    job.tasks.iter().map(place).collect()
+}
+
+fn judged(reason: &str, exit_code: Option<i32>, detail: &str, output: &str) -> Verdict {
+    verdict(&Ending { reason, exit_code, detail, output })
+}
+
+/// A job that is over, explained.
+fn over(job: &Job, output: &str) -> Explanation {
+    let base = Explanation {
+        status: job.status,
+        reason: job.end_reason.clone(),
+        eta: job.started_at,
+        eta_text: "it is over".to_owned(),
+        placement: places(job),
+        price_per_hour: job.price_per_hour,
+        ..Explanation::default()
+    };
+    let status = job.status.as_str();
+    if job.status != JobStatus::Failed {
+        return Explanation { summary: format!("it is over ({status}): it ended well"), ..base };
+    }
+    let message = job.error_message.as_deref().unwrap_or_default();
+    let reason = job.end_reason.as_deref().unwrap_or_default();
+    let said = judged(reason, job.exit_code, message, output);
+    Explanation {
+        summary: format!("it is over ({status}): {}", said.cause),
+        reason: Some(said.reason).filter(|reason| !reason.is_empty()),
+        detail: Some(format!("remedy: {}", said.remedy)),
+        data: job.error_message.as_ref().map(|message| json!({"message": message})),
+        ..base
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_job_is_told_what_killed_it_and_the_remedy() {
+        let job = |reason: &str, code: Option<i32>| Job {
+            status: JobStatus::Failed,
+            end_reason: Some(reason.to_owned()),
+            exit_code: code,
+            error_message: Some("It failed.".to_owned()),
+            ..Job::default()
+        };
+        let table = [
+            (job("Exited", Some(3)), "", "exit code 3", "logs"),
+            (job("Exited", Some(1)), "RuntimeError: CUDA out of memory.", "CUDA", "batch size"),
+            (job("OutOfMemory", Some(137)), "", "host", "--memory"),
+            (job("TimedOut", None), "", "time-out", "--timeout"),
+            (job("Evicted", None), "", "It failed.", "logs"),
+        ];
+        for (job, output, cause, remedy) in table {
+            let told = over(&job, output);
+            assert!(told.summary.contains(cause), "{told:?}");
+            assert!(told.detail.as_deref().unwrap().contains(remedy), "{told:?}");
+        }
+        let well = over(&Job { status: JobStatus::Completed, ..Job::default() }, "");
+        assert_eq!(well.summary, "it is over (completed): it ended well");
+    }
+
+    #[test]
+    fn answers_of_older_schedulers_are_understood() {
+        let told = answer(r#"{"state": "Waiting", "reason": "NoRoom", "lines": ["a", "b"]}"#);
+        let told = told.unwrap();
+        assert_eq!((told.summary.as_str(), told.reason.as_deref()), ("a; b", Some("NoRoom")));
+        assert!(answer("<html>").is_err());
+    }
+}

@@ -1,0 +1,103 @@
+//! How people name jobs: a workload by its name, a pod as `pod/NAME`, each with its namespace in front if they like.
+
+use std::fmt;
+
+use super::Failure;
+
+/// What runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A `GPUWorkload`.
+    Workload,
+    /// A pod that belongs to no workload.
+    Pod,
+}
+
+/// A job by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) namespace: String,
+    pub(super) kind: Kind,
+    pub(super) name: String,
+}
+
+impl Named {
+    /// Reads what somebody typed. `namespace` is meant where they do not say.
+    pub(super) fn parse(text: &str, namespace: &str) -> Result<Self, Failure> {
+        let parts: Vec<&str> = text.trim().split('/').collect();
+        let (space, kind, name) = match parts.as_slice() {
+            [name] => (namespace, Kind::Workload, *name),
+            ["pod" | "pods", name] => (namespace, Kind::Pod, *name),
+            ["gpuworkload" | "gpuworkloads" | "gw", name] => (namespace, Kind::Workload, *name),
+            [space, name] => (*space, Kind::Workload, *name),
+            [space, "pod" | "pods", name] => (*space, Kind::Pod, *name),
+            _ => return Err(Self::nonsense(text)),
+        };
+        if !is_name(space) || !is_name(name) {
+            return Err(Self::nonsense(text));
+        }
+        Ok(Self { namespace: space.to_owned(), kind, name: name.to_owned() })
+    }
+
+    /// As people type it, with its namespace or without.
+    pub(super) fn handle(&self, everywhere: bool) -> String {
+        let kind = if self.kind == Kind::Pod { "pod/" } else { "" };
+        let space = if everywhere { format!("{}/", self.namespace) } else { String::new() };
+        format!("{space}{kind}{}", self.name)
+    }
+
+    /// It is not there.
+    pub(super) fn missing(&self) -> Failure {
+        let (kind, name) = match self.kind {
+            Kind::Workload => ("workload", &self.name),
+            Kind::Pod => ("pod", &self.name),
+        };
+        Failure::NotFound(format!("there is no {kind} `{name}` in namespace `{}`", self.namespace))
+    }
+
+    fn nonsense(text: &str) -> Failure {
+        let text: String = text.chars().take(100).collect();
+        Failure::NotFound(format!(
+            "`{text}` names no job: write NAME, `pod/NAME`, or `NAMESPACE/NAME`"
+        ))
+    }
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.handle(true))
+    }
+}
+
+/// Whether the API server could know something of this name; anything else would change the path that is asked.
+pub(super) fn is_name(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    !text.is_empty() && text.len() <= 253 && text.chars().all(plain) && !text.starts_with('.')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_are_named_as_people_type_them() {
+        let table = [
+            ("train", "ml", Kind::Workload, "train"),
+            ("pod/one", "ml", Kind::Pod, "one"),
+            ("lab/train", "lab", Kind::Workload, "train"),
+            ("lab/pod/one", "lab", Kind::Pod, "one"),
+            ("gpuworkload/train", "ml", Kind::Workload, "train"),
+        ];
+        for (text, space, kind, name) in table {
+            let named = Named::parse(text, "ml").unwrap();
+            let expected = Named { namespace: space.into(), kind, name: name.into() };
+            assert_eq!(named, expected, "{text}");
+            assert_eq!(Named::parse(&named.handle(true), "other").unwrap(), expected);
+        }
+        for text in
+            ["", "/", "a/b/c", "../x", "Train", "a b", "pod/", "a/pod/b/c", "x?y", "..", "%2e"]
+        {
+            assert!(Named::parse(text, "ml").is_err(), "{text}");
+        }
+    }
+}

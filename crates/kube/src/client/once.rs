@@ -1,0 +1,34 @@
+//! Requests that are sent once: the client repeats what is answered with 429 or 503 for minutes, which is right for a
+//! controller and wrong where these are the answer.
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt as _, Full, Limited};
+use kube::client::Body;
+
+use super::Failure;
+
+/// The most of an answer that is read.
+const LARGEST: usize = 16 << 20;
+
+/// The status and text of the answer.
+pub(super) async fn send(
+    client: &kube::Client,
+    request: Request<Vec<u8>>,
+) -> Result<(u16, String), Failure> {
+    // A body that cannot be copied cannot be sent again.
+    let request = request.map(|body| Body::wrap_body(Full::new(Bytes::from(body))));
+    let answer = client.send(request).await?;
+    let status = answer.status().as_u16();
+    let body = Limited::new(answer.into_body(), LARGEST).collect().await;
+    let body =
+        body.map_err(|error| Failure::Unreachable(format!("the answer broke off: {error}")))?;
+    Ok((status, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
+}
+
+/// What an answer that is an error says.
+pub(super) fn message(text: &str) -> String {
+    let told: Option<serde_json::Value> = serde_json::from_str(text).ok();
+    let told = told.as_ref().and_then(|told| told["message"].as_str());
+    told.unwrap_or(text.trim()).chars().take(500).collect()
+}

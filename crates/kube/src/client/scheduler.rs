@@ -1,0 +1,108 @@
+//! Questions to the scheduler itself: where a context says that it answers, else through the API server.
+
+use http::{Method, Request};
+use serde_json::Value;
+use std::time::Duration;
+
+use super::{Cluster, Failure, once};
+use crate::names;
+
+/// How long the scheduler may take to answer; it gives up by itself after two seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where the scheduler answers what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Port {
+    /// Questions.
+    Http,
+    /// Metrics.
+    Metrics,
+}
+
+impl Port {
+    fn number(self) -> u16 {
+        match self {
+            Self::Http => 8080,
+            Self::Metrics => 9090,
+        }
+    }
+}
+
+impl Cluster {
+    /// Asks the scheduler. One that has no answer is told from one that cannot be reached.
+    pub(super) async fn ask_scheduler(
+        &self,
+        method: &str,
+        port: Port,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<String, Failure> {
+        let (client, path) = match &self.scheduler {
+            Some(url) => (direct(url)?, path.to_owned()),
+            None => (self.client.clone(), proxied(&self.system, port, path)),
+        };
+        let method = Method::from_bytes(method.as_bytes()).unwrap_or(Method::GET);
+        let bytes = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/json")
+            .body(bytes)
+            .map_err(|error| Failure::Other(error.to_string()))?;
+        let asked = async {
+            let answer = once::send(&client, request).await;
+            let (status, text) = answer.map_err(|failure| self.unreachable(failure))?;
+            if (200..300).contains(&status) { Ok(text) } else { Err(self.refusal(status, &text)) }
+        };
+        tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| {
+            Err(Failure::Unreachable("the scheduler does not answer in time".to_owned()))
+        })
+    }
+
+    fn unreachable(&self, failure: Failure) -> Failure {
+        match (failure, &self.scheduler) {
+            (Failure::Unreachable(why), Some(url)) => {
+                let why = why.rsplit(": ").next().unwrap_or_default().to_owned();
+                Failure::Unreachable(format!("the scheduler at {url} does not answer: {why}"))
+            }
+            (failure, _) => failure,
+        }
+    }
+
+    /// What a scheduler, or an API server in front of it, says that is no answer.
+    fn refusal(&self, status: u16, text: &str) -> Failure {
+        // The API server speaks JSON, the scheduler plain text.
+        let proxy = text.trim_start().starts_with('{');
+        let message = once::message(text);
+        match status {
+            401 | 403 => Failure::Forbidden(message),
+            502..=504 if !proxy => Failure::Unreachable(format!("the scheduler says: {message}")),
+            _ if proxy => Failure::Unreachable(format!(
+                "no answer through service {} in namespace {}: {message}",
+                names::SCHEDULER_SERVICE,
+                self.system
+            )),
+            _ => Failure::of_status(status, message),
+        }
+    }
+}
+
+/// A client of a scheduler that a context names. It gets no credentials of the cluster.
+fn direct(url: &str) -> Result<kube::Client, Failure> {
+    let wrong = || {
+        Failure::Refused(format!(
+            "`{url}` is not where a scheduler could answer: write http://HOST:PORT"
+        ))
+    };
+    let uri: http::Uri = url.trim().trim_end_matches('/').parse().map_err(|_| wrong())?;
+    if uri.scheme().is_none() || uri.authority().is_none() {
+        return Err(wrong());
+    }
+    kube::Client::try_from(kube::Config::new(uri)).map_err(|_| wrong())
+}
+
+/// The path by which the API server passes a question on.
+fn proxied(system: &str, port: Port, path: &str) -> String {
+    let (service, port) = (names::SCHEDULER_SERVICE, port.number());
+    format!("/api/v1/namespaces/{system}/services/{service}:{port}/proxy{path}")
+}

@@ -1,0 +1,158 @@
+//! What ended a job, and what to do about it.
+
+/// How a job ended, as the API tells it, with the end of what it wrote.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ending<'a> {
+    /// One word: `Exited`, `Signalled`, `TimedOut`, `OutOfMemory`, `ImagePull`, …
+    pub reason: &'a str,
+    /// The exit code.
+    pub exit_code: Option<i32>,
+    /// What was said about it.
+    pub detail: &'a str,
+    /// The last lines of its output.
+    pub output: &'a str,
+}
+
+/// What killed a job, in one word and one sentence, and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// One word; `GpuOutOfMemory` is told apart from the host's `OutOfMemory`.
+    pub reason: String,
+    /// What killed it.
+    pub cause: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// What killed a job, and the remedy.
+pub fn verdict(end: &Ending<'_>) -> Verdict {
+    let reason = match end.reason {
+        "Exited" | "Signalled" | "StartFailed" | "OutOfMemory" | "" if gpu_was_full(end.output) => {
+            "GpuOutOfMemory"
+        }
+        "Exited" | "" if host_was_full(end.output) => "OutOfMemory",
+        reason => reason,
+    };
+    Verdict {
+        reason: reason.to_owned(),
+        cause: cause(reason, end),
+        remedy: remedy(reason, end).to_owned(),
+    }
+}
+
+/// Whether the output says that the memory of a GPU was used up.
+pub fn gpu_was_full(output: &str) -> bool {
+    const SIGNS: [&str; 7] = [
+        "cuda out of memory",
+        "cuda error: out of memory",
+        "cuda_error_out_of_memory",
+        "cudaerrormemoryallocation",
+        "cublas_status_alloc_failed",
+        "torch.outofmemoryerror",
+        "resource_exhausted: out of memory",
+    ];
+    let output = output.to_lowercase();
+    SIGNS.iter().any(|sign| output.contains(sign))
+}
+
+/// Whether the output says that the memory of the host was used up.
+fn host_was_full(output: &str) -> bool {
+    const SIGNS: [&str; 4] = [
+        "cannot allocate memory",
+        "std::bad_alloc",
+        "defaultcpuallocator: can't allocate memory",
+        "memoryerror",
+    ];
+    let output = output.to_lowercase();
+    SIGNS.iter().any(|sign| output.contains(sign))
+}
+
+fn cause(reason: &str, end: &Ending<'_>) -> String {
+    let code = end.exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
+    match (reason, end.exit_code) {
+        ("GpuOutOfMemory", _) => format!("its GPU ran out of memory (CUDA out of memory){code}"),
+        ("OutOfMemory", _) => {
+            format!("it used more memory of the host than it may (out of memory){code}")
+        }
+        ("GpuMemoryExceeded", _) => "it used more GPU memory than it was given".to_owned(),
+        ("TimedOut", _) => "it ran longer than it may (time-out)".to_owned(),
+        ("ImagePull", _) => "its image could not be pulled".to_owned(),
+        ("NodeLost", _) => "its node was lost".to_owned(),
+        ("StartFailed", _) => format!("it could not be started{code}"),
+        ("Signalled", Some(code @ 129..=192)) => signalled(code - 128),
+        ("Exited", Some(code)) => format!("it ended with exit code {code}"),
+        _ if end.detail.is_empty() => "it ended without saying why".to_owned(),
+        _ => end.detail.to_owned(),
+    }
+}
+
+fn signalled(signal: i32) -> String {
+    let name = match signal {
+        1 => " (SIGHUP)",
+        2 => " (SIGINT)",
+        6 => " (SIGABRT: it gave up by itself)",
+        7 => " (SIGBUS)",
+        9 => " (SIGKILL)",
+        11 => " (SIGSEGV: it read or wrote where it may not)",
+        15 => " (SIGTERM: it was asked to stop)",
+        _ => "",
+    };
+    format!("it was ended by signal {signal}{name}")
+}
+
+fn remedy(reason: &str, end: &Ending<'_>) -> &'static str {
+    match (reason, end.exit_code) {
+        ("GpuOutOfMemory" | "GpuMemoryExceeded", _) => {
+            "reduce the batch size, enable mixed precision or gradient checkpointing, or ask for more with \
+             --gpu-memory or a larger GPU"
+        }
+        ("OutOfMemory", _) => {
+            "ask for more with --memory, or use less: fewer data loader workers, a smaller batch, streaming instead \
+             of loading everything"
+        }
+        ("TimedOut", _) => "give it more time with --timeout, or let it save checkpoints and go on",
+        ("ImagePull", _) => {
+            "check the image's name and tag, that the registry can be reached, and its credentials"
+        }
+        ("NodeLost", _) => "submit it again; --retries does so by itself",
+        ("StartFailed", _) | ("Exited", Some(126 | 127)) => {
+            "check that the command exists in the image and may be executed"
+        }
+        ("Signalled", Some(137)) => {
+            "somebody killed it: look at its events, and at the memory that it used"
+        }
+        ("Signalled", Some(134 | 135 | 139)) => {
+            "the program crashed: look at its logs, and check that CUDA in the image fits the driver"
+        }
+        ("Signalled", Some(143)) => "it was stopped from outside: look at its events",
+        _ => "look at its logs",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_killed_a_job_is_told_apart_with_its_remedy() {
+        let cuda = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB";
+        let table = [
+            ("Exited", Some(1), "", "Exited", "exit code 1", "logs"),
+            ("Exited", Some(1), cuda, "GpuOutOfMemory", "CUDA out of memory", "batch size"),
+            ("OutOfMemory", Some(137), "", "OutOfMemory", "of the host", "--memory"),
+            ("Exited", Some(1), "MemoryError", "OutOfMemory", "of the host", "--memory"),
+            ("Exited", Some(127), "sh: x: not found", "Exited", "127", "command exists"),
+            ("Signalled", Some(139), "", "Signalled", "SIGSEGV", "crashed"),
+            ("Signalled", Some(137), "", "Signalled", "SIGKILL", "events"),
+            ("TimedOut", None, "", "TimedOut", "time-out", "--timeout"),
+            ("ImagePull", None, "", "ImagePull", "image", "registry"),
+            ("", None, "", "", "without saying why", "logs"),
+        ];
+        for (reason, exit_code, output, word, cause, remedy) in table {
+            let said = verdict(&Ending { reason, exit_code, output, ..Ending::default() });
+            assert_eq!(said.reason, word, "{reason} {exit_code:?} {output}");
+            assert!(said.cause.contains(cause), "{said:?}");
+            assert!(said.remedy.contains(remedy), "{said:?}");
+        }
+    }
+}
