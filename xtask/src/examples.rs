@@ -66,17 +66,17 @@ fn made_from(source: &str) -> String {
     format!("# Made from {source} by `cargo xtask examples`: change it there.\n")
 }
 
-/// Grafana's sidecar takes dashboards from ConfigMaps with the label `grafana_dashboard`.
+/// Grafana's sidecar takes dashboards from every `ConfigMap` with the label `grafana_dashboard`.
 fn dashboard_yaml(dashboard: &str) -> String {
-    let indented: String = dashboard.lines().map(|line| format!("    {line}\n")).collect();
+    let indented = dashboard.trim_end().replace('\n', "\n    ");
     let head = made_from(DASHBOARD);
     format!(
         "{head}apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {MAP}\n  namespace: agentaflow\n  labels:\n    \
-         app.kubernetes.io/part-of: agentaflow\n    grafana_dashboard: \"1\"\ndata:\n  {KEY}: |\n{indented}"
+         app.kubernetes.io/part-of: agentaflow\n    grafana_dashboard: \"1\"\ndata:\n  {KEY}: |\n    {indented}\n"
     )
 }
 
-/// The same object as JSON, for which `kubectl apply` needs the dashboard inside of a ConfigMap too.
+/// The same object as JSON, for which `kubectl apply` needs the dashboard inside of a `ConfigMap` too.
 fn dashboard_json(dashboard: &str) -> Result<String> {
     let map = json!({
         "apiVersion": "v1",

@@ -106,9 +106,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_missing_or_differs_is_named_with_the_repair() {
-        let make = || Ok(Files::from([("docs/openapi.json".to_owned(), "{}".to_owned())]));
-        let chore = Chore { name: "openapi", source: "the code", make };
-        let made = make().unwrap();
+        let made = Files::from([("docs/openapi.json".to_owned(), "{}".to_owned())]);
+        let chore = Chore { name: "openapi", source: "the code", make: || Ok(Files::new()) };
         assert_eq!(chore.compare(&made, &made), None);
         let other = Files::from([("docs/openapi.json".to_owned(), "{ }".to_owned())]);
         for committed in [Files::new(), other] {
