@@ -4,6 +4,8 @@ mod bench;
 mod bench_kube;
 mod bench_server;
 mod crds;
+mod examples;
+mod generated;
 mod kube;
 mod links;
 mod openapi;
@@ -34,6 +36,7 @@ Commands:
   kube      Start a Kubernetes control plane on this machine, with nodes that have GPUs
   openapi   Write the description of the API from the code
   crds      Write the definitions of the Kubernetes kinds from the code
+  examples  Write the files of the documented installation from deploy
   bench     Measure the speed of the engine
   bench-server
             Measure the standalone body: jobs a second, latencies, memory
@@ -41,13 +44,14 @@ Commands:
 
 `cargo xtask <command> --help` says more about one command.";
 
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 11] = [
     "run",
     "test",
     "services",
     "kube",
     "openapi",
     "crds",
+    "examples",
     "bench",
     "bench-server",
     "bench-kube",
@@ -97,6 +101,7 @@ fn dispatch(arguments: &[String]) -> Result<ExitCode, Failure> {
         "kube" if wants_help => Ok(say(kube::HELP)),
         "openapi" if wants_help => Ok(say(openapi::HELP)),
         "crds" if wants_help => Ok(say(crds::HELP)),
+        "examples" if wants_help => Ok(say(examples::HELP)),
         "bench" if wants_help => Ok(say(bench::HELP)),
         "bench-server" if wants_help => Ok(say(bench_server::HELP)),
         "bench-kube" if wants_help => Ok(say(bench_kube::HELP)),
@@ -104,8 +109,9 @@ fn dispatch(arguments: &[String]) -> Result<ExitCode, Failure> {
         "test" => test::run(rest),
         "services" => no_arguments("services", rest).and_then(|()| services::run()),
         "kube" => kube::run(rest),
-        "openapi" => openapi::run(rest),
-        "crds" => crds::run(rest),
+        "openapi" => openapi::CHORE.run(rest),
+        "crds" => crds::CHORE.run(rest),
+        "examples" => examples::CHORE.run(rest),
         "bench" => bench::run(rest),
         "bench-server" => bench_server::run(rest),
         "bench-kube" => bench_kube::run(rest),
