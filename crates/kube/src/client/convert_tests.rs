@@ -118,6 +118,7 @@ fn what_a_cluster_cannot_do_is_refused_by_name() {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "values are written where they are used")]
 fn workload(pod: Value) -> Value {
     json!({
         "apiVersion": "agentaflow.io/v1",

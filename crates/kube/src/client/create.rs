@@ -22,7 +22,7 @@ impl Cluster {
             .map_err(|error| Failure::Refused(format!("this is no Kubernetes object: {error}")))?;
         let api = self.door(object, &read).await?;
         let how = PostParams { dry_run, field_manager: Some(names::FIELD_MANAGER.to_owned()) };
-        let made = api.create(&how, &read).await.map_err(|error| self.explained(error, kind))?;
+        let made = api.create(&how, &read).await.map_err(|error| explained(error, kind))?;
         let metadata = made.metadata.clone();
         let made = serde_json::to_value(made).unwrap_or_default();
         let view = self.view();
@@ -79,23 +79,21 @@ impl Cluster {
             Err(error) => Err(error.into()),
         }
     }
+}
 
-    /// What the API server says, and where it helps who said it.
-    fn explained(&self, error: kube::Error, kind: &str) -> Failure {
-        let failure = Failure::from(error);
-        match failure {
-            Failure::NotFound(message)
-                if message.contains("could not find the requested resource") =>
-            {
-                Failure::no_kind(kind)
-            }
-            Failure::NotFound(message) => Failure::Refused(message),
-            Failure::Refused(message) => Failure::Refused(format!(
-                "the API server refuses it: {}",
-                message.trim_start_matches("admission webhook ")
-            )),
-            other => other,
+/// What the API server says, and where it helps who said it.
+fn explained(error: kube::Error, kind: &str) -> Failure {
+    let failure = Failure::from(error);
+    match failure {
+        Failure::NotFound(message) if message.contains("could not find the requested resource") => {
+            Failure::no_kind(kind)
         }
+        Failure::NotFound(message) => Failure::Refused(message),
+        Failure::Refused(message) => Failure::Refused(format!(
+            "the API server refuses it: {}",
+            message.trim_start_matches("admission webhook ")
+        )),
+        other => other,
     }
 }
 

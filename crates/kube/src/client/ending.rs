@@ -86,6 +86,7 @@ mod tests {
 
     use super::*;
 
+    #[expect(clippy::needless_pass_by_value, reason = "values are written where they are used")]
     fn check(status: Value, reason: Option<&'static str>, exit_code: Option<i32>) {
         let pod: Pod = serde_json::from_value(json!({"status": status})).unwrap();
         let ending = of(&pod);

@@ -23,7 +23,9 @@ impl Cluster {
         let mut found = list::all(&api, ListParams::default()).await?;
         found.sort_by_key(|event| (at(event), event.metadata.name.clone()));
         // What is said about workloads tells which pods are theirs.
-        found.iter().for_each(|event| known.learn(event));
+        for event in &found {
+            known.learn(event);
+        }
         Ok(found.iter().filter_map(|event| known.show(event)).collect())
     }
 

@@ -26,11 +26,11 @@ impl Cluster {
         match said.and_then(|text| answer(&text)) {
             Ok(explanation) => Ok(completed(explanation, &job)),
             Err(Failure::NotFound(_)) => {
-                self.from_outside(&named, &job, "the scheduler does not know it (yet)").await
+                self.seen_from_outside(&named, &job, "the scheduler does not know it (yet)").await
             }
             Err(why) => {
                 let why = format!("the scheduler could not be asked ({why})");
-                self.from_outside(&named, &job, &why).await
+                self.seen_from_outside(&named, &job, &why).await
             }
         }
     }
@@ -48,7 +48,7 @@ impl Cluster {
             ),
             other => other,
         })?;
-        serde_json::from_str(&text).map_err(unreadable)
+        serde_json::from_str(&text).map_err(|error| unreadable(&error))
     }
 
     /// The end of what a failed job wrote.
@@ -81,7 +81,7 @@ impl Cluster {
     }
 
     /// What conditions, pods and events tell.
-    async fn from_outside(
+    async fn seen_from_outside(
         &self,
         named: &Named,
         job: &Job,
@@ -113,9 +113,10 @@ impl Cluster {
 
 /// The scheduler's answer.
 fn answer(text: &str) -> Result<Explanation, Failure> {
-    let mut answer: Value = serde_json::from_str(text).map_err(unreadable)?;
+    let mut answer: Value = serde_json::from_str(text).map_err(|error| unreadable(&error))?;
     if answer["explanation"].is_object() {
-        return serde_json::from_value(answer["explanation"].take()).map_err(unreadable);
+        return serde_json::from_value(answer["explanation"].take())
+            .map_err(|error| unreadable(&error));
     }
     // An older scheduler only has sentences.
     let lines = answer["lines"].as_array().into_iter().flatten().filter_map(Value::as_str);
@@ -124,7 +125,7 @@ fn answer(text: &str) -> Result<Explanation, Failure> {
     Ok(Explanation { summary, reason, ..Explanation::default() })
 }
 
-fn unreadable(error: serde_json::Error) -> Failure {
+fn unreadable(error: &serde_json::Error) -> Failure {
     Failure::Other(format!("the scheduler's answer cannot be read: {error}"))
 }
 

@@ -26,9 +26,10 @@ impl Named {
     pub(super) fn parse(text: &str, namespace: &str) -> Result<Self, Failure> {
         let parts: Vec<&str> = text.trim().split('/').collect();
         let (space, kind, name) = match parts.as_slice() {
-            [name] => (namespace, Kind::Workload, *name),
+            [name] | ["gpuworkload" | "gpuworkloads" | "gw", name] => {
+                (namespace, Kind::Workload, *name)
+            }
             ["pod" | "pods", name] => (namespace, Kind::Pod, *name),
-            ["gpuworkload" | "gpuworkloads" | "gw", name] => (namespace, Kind::Workload, *name),
             [space, name] => (*space, Kind::Workload, *name),
             [space, "pod" | "pods", name] => (*space, Kind::Pod, *name),
             _ => return Err(Self::nonsense(text)),

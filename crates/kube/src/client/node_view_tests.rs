@@ -61,6 +61,7 @@ fn monitor() -> Value {
     })
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "values are written where they are used")]
 fn pod(annotations: Value, gpus: u32) -> Value {
     json!({
         "metadata": {"name": "p", "annotations": annotations},

@@ -43,17 +43,14 @@ impl Cluster {
             ..PostParams::default()
         };
         for _ in 0..TRIES {
-            let written = match api.get_opt(&queue.name).await? {
-                Some(mut there) => {
-                    there.spec = written(queue, there.spec)?;
-                    api.replace(&queue.name, &how, &there).await
-                }
-                None => {
-                    let namespaces = vec![EVERYWHERE.to_owned()];
-                    let everybody = GpuQueueSpec { namespaces, ..GpuQueueSpec::default() };
-                    let new = GpuQueue::new(&queue.name, written(queue, everybody)?);
-                    api.create(&how, &new).await
-                }
+            let written = if let Some(mut there) = api.get_opt(&queue.name).await? {
+                there.spec = written(queue, there.spec)?;
+                api.replace(&queue.name, &how, &there).await
+            } else {
+                let namespaces = vec![EVERYWHERE.to_owned()];
+                let everybody = GpuQueueSpec { namespaces, ..GpuQueueSpec::default() };
+                let new = GpuQueue::new(&queue.name, written(queue, everybody)?);
+                api.create(&how, &new).await
             };
             match written {
                 // The scheduler, or somebody else, wrote in between.
@@ -155,7 +152,7 @@ fn written(queue: &QueueSpec, old: GpuQueueSpec) -> Result<GpuQueueSpec, Failure
 
 fn quota(field: &str, said: &QuotaSpec, old: QueueAmounts) -> Result<QueueAmounts, Failure> {
     let whole = |gpus: &Cores| {
-        let count = u32::try_from(gpus.0 / 1000).ok().filter(|_| gpus.0 % 1000 == 0);
+        let count = u32::try_from(gpus.0 / 1000).ok().filter(|_| gpus.0.is_multiple_of(1000));
         count.ok_or_else(|| {
             Failure::Refused(format!("{field}: a queue in Kubernetes counts whole GPUs"))
         })

@@ -38,7 +38,7 @@ impl Cluster {
         body: Option<&Value>,
     ) -> Result<String, Failure> {
         let (client, path) = match &self.scheduler {
-            Some(url) => (direct(url)?, path.to_owned()),
+            Some(url) => (direct(url, port)?, path.to_owned()),
             None => (self.client.clone(), proxied(&self.system, port, path)),
         };
         let method = Method::from_bytes(method.as_bytes()).unwrap_or(Method::GET);
@@ -88,23 +88,56 @@ impl Cluster {
 }
 
 /// A client of a scheduler that a context names. It gets no credentials of the cluster.
-fn direct(url: &str) -> Result<kube::Client, Failure> {
-    let wrong = || {
-        Failure::Refused(format!(
-            "`{url}` is not where a scheduler could answer: write http://HOST:PORT"
-        ))
-    };
-    let uri: http::Uri = url.trim().trim_end_matches('/').parse().map_err(|_| wrong())?;
-    if uri.scheme().is_none() || uri.authority().is_none() {
-        return Err(wrong());
-    }
+fn direct(url: &str, port: Port) -> Result<kube::Client, Failure> {
+    let uri = address(url, port).ok_or_else(|| wrong(url))?;
     let mut config = kube::Config::new(uri);
     config.default_retry = false;
-    kube::Client::try_from(config).map_err(|_| wrong())
+    kube::Client::try_from(config).map_err(|_| wrong(url))
+}
+
+/// Where the scheduler answers this: questions where the context says, metrics on the port that is theirs.
+fn address(url: &str, port: Port) -> Option<http::Uri> {
+    let uri: http::Uri = url.trim().trim_end_matches('/').parse().ok()?;
+    let (scheme, host) = (uri.scheme_str()?, uri.host()?);
+    match port {
+        Port::Http => Some(uri),
+        Port::Metrics => format!("{scheme}://{host}:{}", port.number()).parse().ok(),
+    }
+}
+
+fn wrong(url: &str) -> Failure {
+    let url: String = url.chars().take(200).collect();
+    Failure::Refused(format!(
+        "`{url}` is not where a scheduler could answer: write http://HOST:PORT"
+    ))
 }
 
 /// The path by which the API server passes a question on.
 fn proxied(system: &str, port: Port, path: &str) -> String {
     let (service, port) = (names::SCHEDULER_SERVICE, port.number());
     format!("/api/v1/namespaces/{system}/services/{service}:{port}/proxy{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_go_where_the_context_says_and_metrics_to_their_own_port() {
+        for (url, questions, metrics) in [
+            ("http://10.0.0.1:8080/", "http://10.0.0.1:8080/", "http://10.0.0.1:9090/"),
+            ("https://gpu.example", "https://gpu.example/", "https://gpu.example:9090/"),
+            ("http://[::1]:80", "http://[::1]:80/", "http://[::1]:9090/"),
+        ] {
+            assert_eq!(address(url, Port::Http).unwrap().to_string(), questions);
+            assert_eq!(address(url, Port::Metrics).unwrap().to_string(), metrics);
+        }
+        for url in ["", "here", "10.0.0.1:8080", "http://", "/x"] {
+            assert_eq!(address(url, Port::Http), None, "{url}");
+        }
+        assert_eq!(
+            proxied("agentaflow", Port::Metrics, "/metrics"),
+            "/api/v1/namespaces/agentaflow/services/agentaflow-scheduler-service:9090/proxy/metrics"
+        );
+    }
 }

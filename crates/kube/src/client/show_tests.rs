@@ -13,6 +13,7 @@ fn view(everywhere: bool) -> View {
     View { everywhere, now: Stamp(now.as_millisecond()) }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "values are written where they are used")]
 fn workload(status: Value) -> Value {
     json!({
         "metadata": {"name": "train", "namespace": "ml", "creationTimestamp": "2026-01-01T00:00:00Z"},
@@ -32,6 +33,7 @@ fn workload(status: Value) -> Value {
     })
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "values are written where they are used")]
 fn pod(task: u32, attempt: u32, status: Value) -> Value {
     json!({
         "metadata": {

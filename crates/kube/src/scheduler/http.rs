@@ -124,7 +124,6 @@ pub(crate) async fn serve_health(
         .route("/healthz", get(healthz))
         .route("/livez", get(healthz))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
         .route("/explain/{namespace}/{name}", get(explain))
         .route("/what-if", post(what_if).layer(DefaultBodyLimit::max(LARGEST)))
         .with_state(health);

@@ -177,32 +177,25 @@ fn whole_gpus_are_placed_by_number() {
 
 #[test]
 fn gpus_that_people_closed_get_no_new_work() {
-    let table: [(&str, &str, Option<Value>, Value, &[&str]); 5] = [
-        ("u2", "2", two_devices(), json!({}), &["u1 Healthy", "u2 Cordoned"]),
-        ("0", "2", two_devices(), json!({}), &["u1 Cordoned", "u2 Healthy"]),
-        (" 1 ,,7", "2", None, json!({}), &["0 Healthy", "1 Cordoned"]),
-        ("", "2", None, json!({}), &["0 Healthy", "1 Healthy"]),
-        (
-            "u1",
-            "4",
-            two_devices(),
-            json!({"nvidia.com/gpu.replicas": "2"}),
-            &["u1::0 Cordoned", "u1::1 Cordoned", "u2::0 Healthy", "u2::1 Healthy"],
-        ),
-    ];
-    for (closed, gpus, devices, labels, expected) in table {
+    let check = |closed: &str, gpus: &str, shared: u32, monitored: bool, expected: &str| {
         let object = read(json!({
-            "metadata": {"name": "n1", "labels": labels, "annotations": {names::NODE_CLOSED_GPUS: closed}},
+            "metadata": {
+                "name": "n1",
+                "labels": {"nvidia.com/gpu.replicas": shared.to_string()},
+                "annotations": {names::NODE_CLOSED_GPUS: closed},
+            },
             "status": {"allocatable": {"nvidia.com/gpu": gpus}},
         }));
-        let devices = devices.map(read);
+        let devices = monitor(json!([device("u1"), device("u2")]), json!([]));
+        let devices = monitored.then(|| read(devices));
         let view = node(&object, devices.as_ref(), None);
-        let told: Vec<String> =
-            view.health.iter().map(|(id, health)| format!("{id} {health:?}")).collect();
-        assert_eq!(told, expected, "{closed}");
-    }
-}
-
-fn two_devices() -> Option<Value> {
-    Some(monitor(json!([device("u1"), device("u2")]), json!([])))
+        let told = view.health.iter().map(|(id, health)| format!("{id} {health:?}"));
+        assert_eq!(told.collect::<Vec<_>>().join(", "), expected, "{closed}");
+    };
+    check("u2", "2", 1, true, "u1 Healthy, u2 Cordoned");
+    check("0", "2", 1, true, "u1 Cordoned, u2 Healthy");
+    check(" 1 ,,7", "2", 1, false, "0 Healthy, 1 Cordoned");
+    check("", "2", 1, false, "0 Healthy, 1 Healthy");
+    let slices = "u1::0 Cordoned, u1::1 Cordoned, u2::0 Healthy, u2::1 Healthy";
+    check("u1", "4", 2, true, slices);
 }
