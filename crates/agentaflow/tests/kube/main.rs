@@ -5,6 +5,7 @@ mod kube_beside;
 mod kube_cli;
 mod kube_crash;
 mod kube_gangs;
+mod kube_guide;
 mod kube_leader;
 mod kube_manifests;
 mod kube_node_loss;
