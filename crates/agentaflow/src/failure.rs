@@ -138,6 +138,18 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
         Some(unreachable @ ClientError::Unreachable { .. }) => {
             format!("{unreachable}; is it running? `agentaflow up` starts one")
         }
+        Some(ClientError::Refused { status: 401, body }) => {
+            // What a program would do next is not what a person does.
+            let Some((said, _)) = body.detail.split_once("his call needs a user's token") else {
+                return body.detail.clone();
+            };
+            let said = said.split(", or use the refresh token").next().unwrap_or_default();
+            let said = said.strip_suffix(['t', 'T']).unwrap_or(said).trim_end_matches(['.', ' ']);
+            let said = if said.is_empty() { "the server wants to know who you are" } else { said };
+            format!(
+                "{said}; `agentaflow login URL --user NAME` does that, AGENTAFLOW_TOKEN holds a key"
+            )
+        }
         _ => cause.to_string(),
     }
 }
