@@ -129,7 +129,8 @@ pub(super) async fn drain(client: &Client, name: &str) -> Result<Vec<String>> {
     let query = JobQuery { status: live, limit: Some(LOOKED_THROUGH), ..JobQuery::default() };
     let there = |job: &Job| job.tasks.iter().any(|task| task.node_id == node.node_id);
     let jobs = client.jobs(&query).await?;
-    Ok(jobs.iter().filter(|job| there(job)).map(|job| format!("job {}", job.handle())).collect())
+    let moved = jobs.iter().rev().filter(|job| there(job));
+    Ok(moved.map(|job| format!("job {}", job.handle())).collect())
 }
 
 /// The node of this name, or of this `gpu-…` name.

@@ -6,10 +6,12 @@ use agentaflow_api::job::Job;
 use agentaflow_api::node::{GpuInstance, Node};
 use agentaflow_api::queue::{Queue, QuotaSpec};
 use anyhow::{Context as _, Result};
+use clap_complete::engine::ArgValueCandidates;
 use serde::Serialize;
 
 use super::{explain, status};
 use crate::amount;
+use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::list::OneFormat;
 use crate::listing::{self, counted, left, one_line, right};
@@ -26,6 +28,7 @@ pub(crate) struct Args {
     #[arg(value_enum, value_name = "KIND")]
     kind: Kind,
     /// Its name; jobs of a server also by number
+    #[arg(add = ArgValueCandidates::new(candidates::described))]
     name: String,
     /// How to print it
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
@@ -117,7 +120,7 @@ fn job_text(about: &AboutJob) -> String {
 const JOB_EVENTS: [Column<Event>; 3] = [
     left("TIME", 0, |event| event.at.to_string()),
     left("EVENT", 0, |event| event.kind.clone()),
-    left("MESSAGE", 1, |event| one_line(&event.message)),
+    left("MESSAGE", 0, |event| one_line(&event.message)),
 ];
 
 /// What a job asked for, in a few words each.

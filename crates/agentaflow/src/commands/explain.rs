@@ -7,7 +7,7 @@ use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::job_args::JobArgs;
 use crate::list::OneFormat;
-use crate::listing::one_line;
+use crate::listing::{money, one_line};
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
 
@@ -85,8 +85,8 @@ pub(super) fn words(said: &Explanation) -> String {
         add(&format!("task {} on {}: {gpus}{simulated}", task.task, task.node_name));
     }
     if let Some(price) = said.price_per_hour.filter(|price| price.0 > 0) {
-        let all = said.estimated_cost.map(|cost| format!(", {cost} in all")).unwrap_or_default();
-        add(&format!("{price} an hour{all}"));
+        let all = said.estimated_cost.map(|cost| format!(", {} in all", money(cost)));
+        add(&format!("{} an hour{}", money(price), all.unwrap_or_default()));
     }
     text
 }

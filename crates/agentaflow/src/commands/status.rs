@@ -118,7 +118,7 @@ pub(super) fn about(job: &Job) -> String {
     add("Submitted", Some(listing::ago(job.created_at)));
     add("Ran", job.duration_seconds.map(output::short_time));
     add("Tries", (job.attempt > 1).then(|| job.attempt.to_string()));
-    add("Cost", Some(job.cost.to_string()));
+    add("Cost", Some(listing::money(job.cost)));
     add("Output", job.output_data.as_ref().map(ToString::to_string));
     let line = |(name, value): &(&str, String)| format!("{name:<10} {value}\n");
     lines.iter().map(line).collect::<Vec<_>>().concat()

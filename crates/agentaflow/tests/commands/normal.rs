@@ -69,7 +69,12 @@ impl Normal {
 
 fn line(line: &str) -> String {
     let line = machine(&field(line));
-    times(&readings(&line))
+    pennies(&times(&readings(&line)))
+}
+
+/// A few cents more or less are the machine's doing.
+fn pennies(line: &str) -> String {
+    (1..10).fold(line.to_owned(), |line, cents| line.replace(&format!(" $0.0{cents}"), "<$0.01"))
 }
 
 /// The value of a field that differs from run to run.
@@ -161,14 +166,20 @@ fn is_time(token: &str) -> bool {
 
 /// Columns of ages are as wide as the longest: that is not kept.
 fn squeezed(line: &str) -> String {
-    let mut text = line.to_owned();
-    for word in ["#s ago", "never", "SEEN", "MADE", "USED"] {
-        if let Some(at) = text.find(&format!("  {word}")) {
-            let (before, after) = text.split_at(at);
-            text = format!("{}  {}", before.trim_end(), after.trim_start());
-        }
+    let mut done = String::new();
+    let mut rest = line;
+    while let Some(gap) = rest.find("  ") {
+        let word = rest[gap..].trim_start();
+        let is_age =
+            ["#s ago", "never", "SEEN", "MADE", "USED"].iter().any(|age| word.starts_with(age));
+        let spaces = rest[gap..].len() - word.len();
+        done.push_str(&rest[..gap]);
+        // A column comes after others; what follows a title stays where it is.
+        let column = done.trim().contains(' ');
+        done.push_str(&" ".repeat(if is_age && column { 2 } else { spaces }));
+        rest = word;
     }
-    text
+    done + rest
 }
 
 fn replace_form(text: &str, form: &str, by: &str) -> String {
