@@ -9,9 +9,9 @@ use crate::{check, make};
 
 /// A block, the command line that makes it, where each part of the block lies in what is made, and what is made beyond
 /// the block.
-struct Block {
-    file: &'static str,
-    line: &'static str,
+pub(crate) struct Block {
+    pub(crate) file: &'static str,
+    pub(crate) line: &'static str,
     parts: &'static [(&'static str, &'static str)],
     beyond: &'static [&'static str],
 }
@@ -27,7 +27,7 @@ const GPUS: &[(&str, &str)] = &[
     ("/0/env/0", "/0/spec/template/spec/containers/0/env/1"),
 ];
 
-const BLOCKS: [Block; 33] = [
+pub(crate) const BLOCKS: [Block; 33] = [
     Block {
         file: "worker-job",
         line: "job --bare --name gpu-ml-task --image agent_bus:latest --gpu v100 --taint true",

@@ -49,7 +49,7 @@ fn value(flag: &str) -> BoxedStrategy<String> {
     .boxed()
 }
 
-static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::built_in().unwrap());
+pub(crate) static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::built_in().unwrap());
 static COMMAND: LazyLock<clap::Command> = LazyLock::new(Line::command);
 
 /// The flags of a command: name, and whether it takes a value.
@@ -60,7 +60,7 @@ fn flags(kind: &str) -> Vec<(String, bool)> {
     kind.get_arguments().filter_map(flag).filter(|(name, _)| name != "help").collect()
 }
 
-fn line() -> impl Strategy<Value = Vec<String>> {
+pub(crate) fn line() -> impl Strategy<Value = Vec<String>> {
     let kinds: Vec<_> =
         COMMAND.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     prop::sample::select(kinds).prop_flat_map(|kind| {
