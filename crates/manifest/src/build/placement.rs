@@ -113,6 +113,11 @@ impl Placement {
                 return refuse("instance-type", format!("`{}` is no machine", short(name)));
             }
             let found = catalogue.named(name, cloud);
+            if let (None, Some(other)) = (found, catalogue.named(name, None)) {
+                let (own, wanted) = (other.cloud.name(), self.cloud().name());
+                let why = format!("`{name}` is a machine of {own}, and --cloud is {wanted}");
+                return refuse("instance-type", why);
+            }
             found.map_or(Ok(()), |instance| self.check(instance, gpu, ask))?;
             return Ok(found);
         }

@@ -36,55 +36,55 @@ pub(crate) const BLOCKS: [Block; 33] = [
     },
     Block {
         file: "worker-v100-resources",
-        line: "pod --name worker --image agent_bus:latest --gpu v100",
+        line: "pod --name worker --image agent_bus:v1.0.0 --gpu v100",
         parts: RESOURCES,
         beyond: &[],
     },
     Block {
         file: "worker-a100-resources",
-        line: "pod --name worker --image agent_bus:latest --gpu a100",
+        line: "pod --name worker --image agent_bus:v1.0.0 --gpu a100",
         parts: RESOURCES,
         beyond: &[],
     },
     Block {
         file: "worker-2-gpus",
-        line: "job --name worker --image agent_bus:latest --gpus 2",
+        line: "job --name worker --image agent_bus:v1.0.0 --gpus 2",
         parts: GPUS,
         beyond: &[],
     },
     Block {
         file: "worker-4-gpus",
-        line: "job --name worker --image agent_bus:latest --gpus 4",
+        line: "job --name worker --image agent_bus:v1.0.0 --gpus 4",
         parts: GPUS,
         beyond: &[],
     },
     Block {
         file: "worker-8-gpus",
-        line: "job --name worker --image agent_bus:latest --gpus 8",
+        line: "job --name worker --image agent_bus:v1.0.0 --gpus 8",
         parts: GPUS,
         beyond: &[],
     },
     Block {
         file: "worker-v100-selector",
-        line: "pod --name worker --image agent_bus:latest --gpu v100 --instance-type p3.2xlarge",
+        line: "pod --name worker --image agent_bus:v1.0.0 --gpu v100 --instance-type p3.2xlarge",
         parts: SELECTOR,
         beyond: &[],
     },
     Block {
         file: "worker-a100-selector",
-        line: "pod --name worker --image agent_bus:latest --gpu a100 --instance-type p4d.24xlarge",
+        line: "pod --name worker --image agent_bus:v1.0.0 --gpu a100 --instance-type p4d.24xlarge",
         parts: SELECTOR,
         beyond: &[],
     },
     Block {
         file: "worker-affinity",
-        line: "pod --name worker --image agent_bus:latest --prefer a100=100 --prefer v100=50",
+        line: "pod --name worker --image agent_bus:v1.0.0 --prefer a100=100 --prefer v100=50",
         parts: &[("/0/affinity", "/0/spec/affinity")],
         beyond: &[],
     },
     Block {
         file: "worker-shm",
-        line: "pod --name worker --image agent_bus:latest --gpu v100",
+        line: "pod --name worker --image agent_bus:v1.0.0 --gpu v100",
         parts: &[
             ("/0/volumes", "/0/spec/volumes"),
             ("/0/volumeMounts", "/0/spec/containers/0/volumeMounts"),
@@ -93,7 +93,7 @@ pub(crate) const BLOCKS: [Block; 33] = [
     },
     Block {
         file: "worker-spot",
-        line: "pod --name worker --image agent_bus:latest --spot --taint none",
+        line: "pod --name worker --image agent_bus:v1.0.0 --spot --taint none",
         parts: &[
             ("/0/nodeSelector", "/0/spec/nodeSelector"),
             ("/0/tolerations", "/0/spec/tolerations"),

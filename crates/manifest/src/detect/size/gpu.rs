@@ -172,7 +172,8 @@ pub(super) fn choose(need: &Need, wish: Wish) -> Choice {
         counts(wish.count).find(holds).map(|count| Choice { gpu, count, fits: true })
     });
     let cost = |choice: &Choice| u64::from(choice.count).saturating_mul(choice.gpu.cost());
-    let best = fitting.min_by_key(|choice| (cost(choice), choice.count));
+    // Of those that cost the same, the commoner one, which stands first.
+    let best = fitting.min_by_key(cost);
     let (gpu, count) = (wish.gpu.unwrap_or(GpuType::H200), wish.count.unwrap_or(MOST));
     best.unwrap_or(Choice { gpu, count, fits: false })
 }
