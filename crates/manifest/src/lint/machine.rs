@@ -44,8 +44,7 @@ impl Machines for Catalogue {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CommonMachines;
 
-static BUILT_IN: LazyLock<Catalogue> =
-    LazyLock::new(|| Catalogue::built_in().unwrap_or_default());
+static BUILT_IN: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::built_in().unwrap_or_default());
 
 impl Machines for CommonMachines {
     fn machine(&self, name: &str) -> Option<Machine> {

@@ -8,6 +8,7 @@ mod jobs;
 mod property;
 mod round;
 mod sharing;
+mod sized;
 mod words;
 
 use agentaflow_manifest::build::{BuildError, Made, Recipe};

@@ -104,9 +104,8 @@ fn one_value(set: &Set<'_>, findings: &mut Findings<'_>) {
 }
 
 fn both_must_hold(set: &Set<'_>, findings: &mut Findings<'_>) {
-    let by_product = |key: &str| {
-        [cloud::PRODUCT, cloud::GKE_ACCELERATOR, cloud::ACCELERATOR].contains(&key)
-    };
+    let by_product =
+        |key: &str| [cloud::PRODUCT, cloud::GKE_ACCELERATOR, cloud::ACCELERATOR].contains(&key);
     let by_memory = |key: &str| key.to_lowercase().contains("memory");
     for pod in set.pods() {
         let terms = [

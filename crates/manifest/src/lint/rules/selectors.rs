@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::cloud::{
-    ACCELERATOR, GPU_MEMORY, GPU_PRESENT, GUARDED, INSTANCE_TYPE, NODE_LABELS, accelerator_meant, accelerators,
-    gpu_named,
+    ACCELERATOR, GPU_MEMORY, GPU_PRESENT, GUARDED, INSTANCE_TYPE, NODE_LABELS, accelerator_meant,
+    accelerators, gpu_named,
 };
 use crate::lint::object::{Object, Path, list, text};
 use crate::lint::{Findings, Operation, Rule, Set, set};
@@ -95,10 +95,7 @@ fn unknown_accelerator(set: &Set<'_>, findings: &mut Findings<'_>) {
                 // Any GPU: only a selector's entry can be turned into another label by itself.
                 None if any && path.last().is_some_and(|step| step == label) => vec![
                     self::set(path.clone(), "true"),
-                    Operation::Rename {
-                        path: path.clone(),
-                        key: GPU_PRESENT.to_owned(),
-                    },
+                    Operation::Rename { path: path.clone(), key: GPU_PRESENT.to_owned() },
                 ],
                 None => Vec::new(),
             };
@@ -132,7 +129,8 @@ fn unknown_label(set: &Set<'_>, findings: &mut Findings<'_>) {
             .split('/')
             .next()
             .is_some_and(|domain| domain.ends_with(".example") || domain.ends_with("example.com"));
-        let slip = nearest(label, NODE_LABELS.iter().copied()).filter(|near| near_enough(label, near));
+        let slip =
+            nearest(label, NODE_LABELS.iter().copied()).filter(|near| near_enough(label, near));
         if !guarded && !placeholder && slip.is_none() {
             return;
         }

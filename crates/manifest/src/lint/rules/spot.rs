@@ -32,9 +32,8 @@ const GKE_PROVISIONING: &str = "cloud.google.com/gke-provisioning";
 fn spot(pod: &Pod<'_>) -> Option<(&'static str, Option<&'static str>)> {
     let clouds = Cloud::ALL.into_iter().map(|cloud| (cloud.spot().label, cloud.spot()));
     let other = ((GKE_PROVISIONING, "spot"), Cloud::Gke.spot());
-    let ((label, _), spot) = clouds
-        .chain([other])
-        .find(|((label, value), _)| pod.required(label) == [*value])?;
+    let ((label, _), spot) =
+        clouds.chain([other]).find(|((label, value), _)| pod.required(label) == [*value])?;
     Some((label, spot.tainted.then_some(spot.taint.0)))
 }
 
