@@ -304,6 +304,11 @@ impl Placement {
             );
         };
         let (key, values) = self.cloud().model_label(gpu);
+        let known = cloud::accelerators(key);
+        if known.is_some_and(|known| values.iter().any(|value| !known.contains(value))) {
+            let why = format!("{} has no {}", self.cloud().name(), gpu.title);
+            return refuse("prefer", why + ": choose another");
+        }
         let values = values.into_iter().map(str::to_owned).collect();
         Ok(PreferredSchedulingTerm { weight, preference: term(key, "In", values) })
     }

@@ -28,7 +28,7 @@ fn value(flag: &str) -> BoxedStrategy<String> {
         "env" | "label" | "selector" | "annotation" | "metric-label" => {
             &["A=b", "app=x", "a.b/c=d", "A=1"]
         }
-        "prefer" => &["a100=100", "v100=50", "l4=0"],
+        "prefer" => &["a100=100", "v100=50", "a30=20", "l4=0"],
         "instance-type" => &["p4d.24xlarge", "g4dn.xlarge", "own.type"],
         "access-mode" => &["ReadWriteOnce", "rwx"],
         "restart-policy" => &["OnFailure", "Never"],
