@@ -75,6 +75,19 @@ spec:
             command: [kubectl, scale, nodepool, gpu-pool, --replicas=5]
 ---
 apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: device-plugin
+data:
+  config.yaml: |
+    version: v1
+    flags: {migStrategy: mixed}
+    sharing:
+      timeSlicing:
+        resources:
+        - {name: nvidia.com/gpu, replicas: 4}
+---
+apiVersion: v1
 kind: Pod
 metadata:
   name: alone
@@ -103,7 +116,8 @@ spec:
 ";
 
 /// What is wrong there, errors and warnings.
-const WRONG: [(&str, &str); 11] = [
+const WRONG: [(&str, &str); 12] = [
+    ("ConfigMap/device-plugin", "AF005"),
     ("CronJob/scale", "AF601"),
     ("CronJob/scale", "AF602"),
     ("Deployment/server", "AF101"),

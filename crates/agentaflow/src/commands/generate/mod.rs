@@ -105,6 +105,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if out.apply && out.output_file.is_some() {
         return Err(usage("--apply and --output-file: choose one"));
     }
+    if out.from.as_deref() == Some(Path::new("-")) && out.detect.as_deref() == Some("-") {
+        return Err(usage("--from and --detect cannot both read stdin"));
+    }
     let made = make(*recipe, &out)?;
     for note in &made.notes {
         eprintln!("note: {note}");
