@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use crate::catalogue::Catalogue;
+use crate::cloud::Gpu;
 
 /// What a machine type offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ impl Machines for Catalogue {
         let all: Vec<_> = all.collect();
         let left = all.iter().map(|known| known.allocatable());
         let mut models: Vec<_> =
-            all.iter().filter_map(|known| known.model()).map(|gpu| gpu.family()).collect();
+            all.iter().filter_map(|known| known.model()).map(Gpu::family).collect();
         models.dedup();
         Some(Machine {
             gpus: all.iter().map(|known| known.gpus).max()?,

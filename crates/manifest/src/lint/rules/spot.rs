@@ -66,7 +66,7 @@ fn without_checkpoint(set: &Set<'_>, findings: &mut Findings<'_>) {
             for (name, path) in container.mounts() {
                 words.push_str(&format!(" {name} {path}").to_lowercase());
             }
-            KEPT.iter().any(|word| words.contains(word)) || has_workspace(&pod, &container)
+            KEPT.iter().any(|word| words.contains(word)) || has_workspace(&pod, container)
         }) {
             continue;
         }
