@@ -34,8 +34,8 @@ pub(super) async fn job(client: &Client, name: &str) -> Result<Job> {
     let named = |job: &&Job| job.spec.job_name.as_deref() == Some(name);
     let newest = jobs.iter().filter(named).max_by_key(|job| job.id).cloned();
     newest.ok_or_else(|| {
-        let names: Vec<_> = jobs.iter().filter_map(|job| job.spec.job_name.clone()).collect();
-        not_there("job", name, &names).into()
+        let known: Vec<_> = jobs.iter().filter_map(|job| job.spec.job_name.clone()).collect();
+        not_there("job", name, &known).into()
     })
 }
 

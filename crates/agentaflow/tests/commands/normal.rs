@@ -1,5 +1,7 @@
 //! Makes two runs look alike: times, keys, ports and what a machine has are replaced, alignment is kept.
 
+use std::fmt::Write as _;
+
 /// What is replaced in the output of one script.
 #[derive(Default)]
 pub(crate) struct Normal {
@@ -117,7 +119,7 @@ fn readings(line: &str) -> String {
             if bare.len() < head.len() && ends {
                 let width = head.len() - bare.trim_end().len();
                 done.push_str(bare.trim_end());
-                done.push_str(&format!("{:>width$}", "#"));
+                let _ = write!(done, "{:>width$}", "#");
             } else {
                 done.push_str(head);
             }
@@ -146,7 +148,7 @@ fn times(line: &str) -> String {
             let column = spaces >= 2 && done[..bare].trim_start().contains(' ');
             if column {
                 done.truncate(bare);
-                done.push_str(&format!("{:>width$}", "#s", width = spaces + token.len()));
+                let _ = write!(done, "{:>width$}", "#s", width = spaces + token.len());
             } else {
                 done.push_str("#s");
             }
