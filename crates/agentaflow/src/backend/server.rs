@@ -122,13 +122,14 @@ fn has_gpu(node: &Node, gpu: &str) -> bool {
 
 pub(super) async fn drain(client: &Client, name: &str) -> Result<Vec<String>> {
     let node = node(client, name).await?;
-    let status = Some(NodeStatus::Maintenance);
-    let update = NodeUpdate { status, drain: Some(true), ..NodeUpdate::default() };
-    client.update_node(&node.node_id, &update).await?;
     let live = vec![JobStatus::Scheduled, JobStatus::Running];
     let query = JobQuery { status: live, limit: Some(LOOKED_THROUGH), ..JobQuery::default() };
     let there = |job: &Job| job.tasks.iter().any(|task| task.node_id == node.node_id);
+    // Asked before: what moves at once is no longer there afterwards.
     let jobs = client.jobs(&query).await?;
+    let status = Some(NodeStatus::Maintenance);
+    let update = NodeUpdate { status, drain: Some(true), ..NodeUpdate::default() };
+    client.update_node(&node.node_id, &update).await?;
     let moved = jobs.iter().rev().filter(|job| there(job));
     Ok(moved.map(|job| format!("job {}", job.handle())).collect())
 }
