@@ -34,8 +34,8 @@ pub(crate) fn jobs() -> Vec<CompletionCandidate> {
             let named = named.filter(|name| *name != job.handle() && !name.contains(' '));
             named.into_iter().chain([job.handle()]).collect::<Vec<_>>()
         };
-        let named = |job| names(job).into_iter().map(move |name| candidate(name, about(job)));
-        Ok(jobs.iter().flat_map(named).collect())
+        let all = |job| names(job).into_iter().map(move |name| candidate(name, about(job)));
+        Ok(jobs.iter().flat_map(all).collect())
     })
 }
 

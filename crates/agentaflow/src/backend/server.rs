@@ -34,8 +34,8 @@ pub(super) async fn job(client: &Client, name: &str) -> Result<Job> {
     let named = |job: &&Job| job.spec.job_name.as_deref() == Some(name);
     let newest = jobs.iter().filter(named).max_by_key(|job| job.id).cloned();
     newest.ok_or_else(|| {
-        let names: Vec<_> = jobs.iter().filter_map(|job| job.spec.job_name.clone()).collect();
-        not_there("job", name, &names).into()
+        let known: Vec<_> = jobs.iter().filter_map(|job| job.spec.job_name.clone()).collect();
+        not_there("job", name, &known).into()
     })
 }
 
@@ -122,13 +122,14 @@ fn has_gpu(node: &Node, gpu: &str) -> bool {
 
 pub(super) async fn drain(client: &Client, name: &str) -> Result<Vec<String>> {
     let node = node(client, name).await?;
-    let status = Some(NodeStatus::Maintenance);
-    let update = NodeUpdate { status, drain: Some(true), ..NodeUpdate::default() };
-    client.update_node(&node.node_id, &update).await?;
     let live = vec![JobStatus::Scheduled, JobStatus::Running];
     let query = JobQuery { status: live, limit: Some(LOOKED_THROUGH), ..JobQuery::default() };
     let there = |job: &Job| job.tasks.iter().any(|task| task.node_id == node.node_id);
+    // Asked before: what moves at once is no longer there afterwards.
     let jobs = client.jobs(&query).await?;
+    let status = Some(NodeStatus::Maintenance);
+    let update = NodeUpdate { status, drain: Some(true), ..NodeUpdate::default() };
+    client.update_node(&node.node_id, &update).await?;
     let moved = jobs.iter().rev().filter(|job| there(job));
     Ok(moved.map(|job| format!("job {}", job.handle())).collect())
 }

@@ -64,8 +64,8 @@ pub(crate) fn drain(args: &DrainArgs) -> Result<()> {
         for node in &args.nodes {
             let moved =
                 backend.drain(node).await.with_context(|| format!("cannot drain {node}"))?;
-            let moves = if moved.is_empty() { "" } else { ", and this work moves elsewhere:" };
-            output::print(&format!("{node} drains: nothing new goes there{moves}\n"))?;
+            let more = if moved.is_empty() { "" } else { ", and this work moves elsewhere:" };
+            output::print(&format!("{node} drains: nothing new goes there{more}\n"))?;
             for work in moved {
                 output::print(&format!("  {work}\n"))?;
             }

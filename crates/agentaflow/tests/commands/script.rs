@@ -3,7 +3,7 @@
 //! * `$ line` is typed into bash, `> line` continues it. What comes out stands below, indented: stdout, then stderr
 //!   with `!` before each line, then the exit code in brackets unless it is 0.
 //! * `# text` is for readers.
-//! * `@server` starts a server, `@agent NAME` adds a node with two simulated GPUs, `@wait JOB STATUS` waits for a job.
+//! * `@server` starts a server, `@agent NAME` adds a node with two simulated GPUs, `@wait JOB STATUS [on NODE]` waits.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -116,6 +116,12 @@ impl Shell {
             ["wait", job, status] => {
                 let cluster = self.cluster.as_ref().unwrap();
                 cluster.wait_for_status(job.parse().unwrap(), status);
+            }
+            ["wait", job, status, "on", node] => {
+                let cluster = self.cluster.as_ref().unwrap();
+                cluster.wait_for(job.parse().unwrap(), order, |job| {
+                    job["status"] == *status && job["tasks"][0]["node_name"] == *node
+                });
             }
             _ => panic!("there is no order `{order}`"),
         }
