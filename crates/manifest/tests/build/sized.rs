@@ -2,7 +2,8 @@
 
 use agentaflow_manifest::build::{Recipe, SizedRecipe};
 use agentaflow_manifest::catalogue::Catalogue;
-use agentaflow_manifest::detect::Detection;
+use agentaflow_manifest::cloud::gpu_named;
+use agentaflow_manifest::detect::{Detection, GpuType};
 use serde_json::{Value, json};
 
 use crate::{check, recipe};
@@ -94,6 +95,16 @@ fn work_for_several_machines_is_a_gang_and_no_job() {
     let said = sized("job --name train --image train:v1", text).unwrap_err();
     assert!(said.starts_with("--detect: it takes "), "{said}");
     assert!(said.contains("use `generate workload`"), "{said}");
+}
+
+#[test]
+fn every_type_that_work_is_sized_for_is_one_that_can_be_generated() {
+    for gpu in GpuType::ALL {
+        let known = gpu_named(gpu.name()).unwrap_or_else(|| panic!("{}", gpu.name()));
+        let whole = u64::from(known.memory_gib) << 10;
+        // Drivers show up to a tenth less than the size in the name.
+        assert!((whole * 9 / 10..=whole).contains(&gpu.memory_mib()), "{}", gpu.name());
+    }
 }
 
 #[test]

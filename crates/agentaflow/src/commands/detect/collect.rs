@@ -115,7 +115,7 @@ fn worth(name: &str) -> Worth {
         _ => {}
     }
     let known = ["dockerfile", "containerfile", "readme", "makefile", "pipfile", "requirements"];
-    let starts = known.iter().any(|start| name.starts_with(start)) && !name.ends_with(".lock");
+    let starts = known.iter().any(|start| name.starts_with(start)) && ending != "lock";
     if starts || name == "package.json" { Worth::Text } else { Worth::Nothing }
 }
 
@@ -227,7 +227,7 @@ impl Walk {
             }
             Worth::Text => match read(path, most(name)) {
                 Ok(bytes) if is_binary(&bytes) => {
-                    self.note(format!("{}: not a text", path.display()))
+                    self.note(format!("{}: not a text", path.display()));
                 }
                 Ok(bytes) => self.text(path, bytes),
                 Err(error) => self.note(format!("{}: {}", path.display(), error.kind())),

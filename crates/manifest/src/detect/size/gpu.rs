@@ -190,3 +190,15 @@ fn allowed(gpu: GpuType, count: u32, training: bool, named: bool) -> bool {
     let spread = count <= PER_NODE || gpu.memory_mib() > 80_000;
     named || joined && spread
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_type_has_a_list_price_and_the_cheapest_stands_first() {
+        let prices = GpuType::ALL.map(GpuType::cost);
+        assert!(prices.is_sorted(), "{prices:?}");
+        assert!(prices.iter().all(|price| *price < u64::MAX), "{prices:?}");
+    }
+}
