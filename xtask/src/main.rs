@@ -10,6 +10,7 @@ mod kube;
 mod links;
 mod openapi;
 mod process;
+mod reference;
 mod repo;
 mod report;
 mod run;
@@ -35,21 +36,25 @@ Commands:
   services  Start the services that some tests need, and hold them
   kube      Start a Kubernetes control plane on this machine, with nodes that have GPUs
   openapi   Write the description of the API from the code
+  reference Write the reference of all commands from the code
   crds      Write the definitions of the Kubernetes kinds from the code
   examples  Write the files of the documented installation from deploy
   bench     Measure the speed of the engine
   bench-server
             Measure the standalone body: jobs a second, latencies, memory
+  bench-kube
+            Measure the scheduler on Kubernetes
   help      Show this text
 
 `cargo xtask <command> --help` says more about one command.";
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 12] = [
     "run",
     "test",
     "services",
     "kube",
     "openapi",
+    "reference",
     "crds",
     "examples",
     "bench",
@@ -100,6 +105,7 @@ fn dispatch(arguments: &[String]) -> Result<ExitCode, Failure> {
         "services" if wants_help => Ok(say(services::HELP)),
         "kube" if wants_help => Ok(say(kube::HELP)),
         "openapi" if wants_help => Ok(say(openapi::HELP)),
+        "reference" if wants_help => Ok(say(reference::HELP)),
         "crds" if wants_help => Ok(say(crds::HELP)),
         "examples" if wants_help => Ok(say(examples::HELP)),
         "bench" if wants_help => Ok(say(bench::HELP)),
@@ -110,6 +116,7 @@ fn dispatch(arguments: &[String]) -> Result<ExitCode, Failure> {
         "services" => no_arguments("services", rest).and_then(|()| services::run()),
         "kube" => kube::run(rest),
         "openapi" => openapi::CHORE.run(rest),
+        "reference" => reference::CHORE.run(rest),
         "crds" => crds::CHORE.run(rest),
         "examples" => examples::CHORE.run(rest),
         "bench" => bench::run(rest),

@@ -7,7 +7,8 @@ use anyhow::Result;
 
 use crate::report::Report;
 use crate::{
-    Failure, crds, examples, links, openapi, process, repo, suggest, tools, with_services, words,
+    Failure, crds, examples, links, openapi, process, reference, repo, suggest, tools,
+    with_services, words,
 };
 
 pub(crate) const HELP: &str = "\
@@ -35,7 +36,7 @@ struct Phase {
     check: fn() -> Result<Report>,
 }
 
-const PHASES: [Phase; 11] = [
+const PHASES: [Phase; 12] = [
     Phase { name: "fmt", about: "the code is formatted", check: fmt },
     Phase { name: "clippy", about: "no lint complains", check: clippy },
     Phase {
@@ -52,6 +53,11 @@ const PHASES: [Phase; 11] = [
         name: "openapi",
         about: "the committed description of the API is what the code says",
         check: || openapi::CHORE.check(),
+    },
+    Phase {
+        name: "reference",
+        about: "the committed reference of all commands is what the code says",
+        check: || reference::CHORE.check(),
     },
     Phase {
         name: "crds",

@@ -78,7 +78,7 @@ pub(crate) fn dollars(text: &str) -> Result<Dollars, String> {
         .parse()
         .map_err(|_| "write a number of dollars, such as 2.50")?;
     if !(0.0..=1e6).contains(&number) {
-        return Err("a price lies between 0 and a million dollars".to_owned());
+        return Err("an amount lies between 0 and a million dollars".to_owned());
     }
     Ok(Dollars((number * 1e6).round() as i64))
 }
@@ -89,6 +89,11 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("write it as KEY=VALUE".to_owned()),
     }
+}
+
+/// Reads a whole number.
+pub(crate) fn whole(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "write a whole number, such as 2".to_owned())
 }
 
 /// An amount of memory as people read it: `512 MiB`, `8 GiB`, `1.5 GiB`.

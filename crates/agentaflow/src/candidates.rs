@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use agentaflow_api::client::user::JobQuery;
+use agentaflow_api::job::Job;
 use anyhow::Result;
 use clap_complete::engine::CompletionCandidate;
 
@@ -28,7 +29,13 @@ pub(crate) fn jobs() -> Vec<CompletionCandidate> {
         let query = JobQuery { limit: Some(50), ..JobQuery::default() };
         let jobs = backend.jobs(&query).await?;
         let about = |job| format!("{} {}", listing::job_status(job), listing::job_name(job));
-        Ok(jobs.iter().map(|job| candidate(job.handle(), about(job))).collect())
+        let names = |job: &Job| {
+            let named = job.spec.job_name.clone();
+            let named = named.filter(|name| *name != job.handle() && !name.contains(' '));
+            named.into_iter().chain([job.handle()]).collect::<Vec<_>>()
+        };
+        let named = |job| names(job).into_iter().map(move |name| candidate(name, about(job)));
+        Ok(jobs.iter().flat_map(named).collect())
     })
 }
 
@@ -39,6 +46,16 @@ pub(crate) fn nodes() -> Vec<CompletionCandidate> {
         let named = |node| candidate(listing::node_name(node), listing::node_gpus(node));
         Ok(nodes.iter().map(named).collect())
     })
+}
+
+/// What `describe` can name: that depends on the kind that was typed before it.
+pub(crate) fn described() -> Vec<CompletionCandidate> {
+    let mut words = std::env::args().skip_while(|word| word != "describe").skip(1);
+    match words.find(|word| !word.starts_with('-')).as_deref() {
+        Some("node" | "nodes" | "gn") => nodes(),
+        Some("queue" | "queues" | "gq") => queues(),
+        _ => jobs(),
+    }
 }
 
 /// Names of queues.

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use agentaflow_api::client::Client;
-use agentaflow_kube::client::Cluster;
+use agentaflow_kube::client::{Cluster, Failure};
 use agentaflow_kube::names;
 use anyhow::{Context as _, Result};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use crate::backend::Backend;
 use crate::candidates;
@@ -108,7 +108,16 @@ async fn config(target: &Kubernetes) -> Result<kube::Config> {
         let config = kube::Config::from_kubeconfig(&options).await;
         return config.context("cannot use the kubeconfig");
     }
-    kube::Config::infer().await.context("no cluster is known: set KUBECONFIG, or give --kubeconfig")
+    kube::Config::infer().await.map_err(|error| {
+        const NONE: &str = "no cluster is known: set KUBECONFIG, or give --kubeconfig";
+        match Kubeconfig::read() {
+            // There is none at all: what was looked at in vain is noise.
+            Err(KubeconfigError::FindPath | KubeconfigError::ReadConfig(..)) => {
+                Failure::Unreachable(NONE.to_owned()).into()
+            }
+            _ => anyhow::Error::from(error).context(NONE),
+        }
+    })
 }
 
 /// Runs a command that waits for the network, on this thread alone.

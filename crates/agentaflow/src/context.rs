@@ -14,7 +14,8 @@ use agentaflow_api::Secret;
 use anyhow::{Context as _, Result, anyhow};
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{NoServer, usage};
+use crate::failure::{NoServer, not_there};
+use crate::nearest::nearest;
 
 /// The context that `up` writes.
 pub(crate) const LOCAL: &str = "local";
@@ -143,7 +144,9 @@ impl Contexts {
         self.known.get(name).ok_or_else(|| {
             let names: Vec<_> = self.known.keys().map(|name| format!("`{name}`")).collect();
             let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            usage(format!("there is no context `{name}`; there is {known}"))
+            let near = nearest(name, self.known.keys().map(String::as_str));
+            let near = near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default();
+            not_there(format!("there is no context `{name}`; {near}there is {known}"))
         })
     }
 }
@@ -296,7 +299,7 @@ mod tests {
         let mut contexts = Contexts::default();
         contexts.known.insert("lab".to_owned(), Target::default());
         let error = contexts.named("lob").unwrap_err().to_string();
-        assert_eq!(error, "there is no context `lob`; there is `lab`");
+        assert_eq!(error, "there is no context `lob`; did you mean `lab`? there is `lab`");
     }
 
     #[test]

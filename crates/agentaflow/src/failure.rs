@@ -136,10 +136,43 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
 fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
     match cause.downcast_ref::<ClientError>() {
         Some(unreachable @ ClientError::Unreachable { .. }) => {
-            format!("{unreachable}; is it running? `agentaflow up` starts one")
+            format!(
+                "{}; is it running? `agentaflow up` starts one",
+                numberless(&unreachable.to_string())
+            )
+        }
+        Some(ClientError::Refused { body, .. })
+            if body.detail.ends_with("GET /queues lists them") =>
+        {
+            body.detail.replace("GET /queues lists them", "`agentaflow queue list` shows them")
+        }
+        Some(ClientError::Refused { status: 403, body })
+            if body.detail.ends_with("a machine's key was sent") =>
+        {
+            format!("this token belongs to a machine, not to a user; {LOG_IN}")
+        }
+        Some(ClientError::Refused { status: 401, body }) => {
+            // What a program would do next is not what a person does.
+            let Some((said, _)) = body.detail.split_once("his call needs a user's token") else {
+                return body.detail.clone();
+            };
+            let said = said.split(", or use the refresh token").next().unwrap_or_default();
+            let said = said.strip_suffix(['t', 'T']).unwrap_or(said).trim_end_matches(['.', ' ']);
+            let said = if said.is_empty() { "the server wants to know who you are" } else { said };
+            format!("{said}; {LOG_IN}")
         }
         _ => cause.to_string(),
     }
+}
+
+/// What to do about a token that will not do.
+const LOG_IN: &str = "log in with `agentaflow login URL --user NAME`, or set AGENTAFLOW_TOKEN to a key that is valid";
+
+/// A text without the number of the system's error in it.
+fn numberless(text: &str) -> String {
+    let Some(start) = text.find(" (os error ") else { return text.to_owned() };
+    let end = text[start..].find(')').map_or(text.len(), |end| start + end + 1);
+    format!("{}{}", &text[..start], &text[end..])
 }
 
 /// What the system said, without its number.

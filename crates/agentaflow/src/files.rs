@@ -57,6 +57,10 @@ fn bytes(path: &str, most: usize) -> Result<Vec<u8>> {
         Box::new(file)
     };
     from.by_ref().take(most as u64 + 1).read_to_end(&mut bytes).with_context(about)?;
+    if bytes.len() > most {
+        let most = amount::memory(most as u64 >> 20);
+        return Err(anyhow!("there is more than {most} on stdin: a manifest has at most that"));
+    }
     Ok(bytes)
 }
 
@@ -67,7 +71,8 @@ fn one(document: &Document) -> Result<Work> {
         anyhow!("{place}: work is written as fields with values, such as `image: pytorch/pytorch`")
     })?;
     if !object.contains_key("apiVersion") && !object.contains_key("kind") {
-        let short: ShortJob = document.decode()?;
+        let short: ShortJob =
+            document.decode().map_err(|error| anyhow!(for_people(&error.to_string())))?;
         return Ok(Work::Job(Box::new(short.job())));
     }
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -89,6 +94,13 @@ fn one(document: &Document) -> Result<Work> {
         ));
     }
     Ok(Work::Object(document.value.clone()))
+}
+
+/// What a number is called by those who do not program.
+fn for_people(error: &str) -> String {
+    error
+        .replace("expected u32", "expected a whole number such as 2")
+        .replace("expected f64", "expected a number such as 0.5")
 }
 
 fn sample(key: &str) -> &'static str {

@@ -23,7 +23,7 @@ pub(crate) struct JobArgs {
     command: Vec<String>,
 
     /// Whole GPUs
-    #[arg(long, value_name = "NUMBER", help_heading = "What it needs")]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::whole, help_heading = "What it needs")]
     gpus: Option<u32>,
     /// Memory on each GPU, in MiB or like 8G
     #[arg(long, value_name = "MEMORY", value_parser = amount::mib, help_heading = "What it needs")]
@@ -44,7 +44,7 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "MEMORY", value_parser = amount::mib, help_heading = "What it needs")]
     memory: Option<u64>,
     /// Copies that start together; each knows its RANK and WORLD_SIZE
-    #[arg(long, value_name = "NUMBER", help_heading = "What it needs")]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::whole, help_heading = "What it needs")]
     replicas: Option<u32>,
 
     /// Read the work from a file: YAML or JSON, `-` is stdin; may be given several times
@@ -64,13 +64,13 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "TIME", value_parser = amount::some_duration, help_heading = "How to treat it")]
     timeout: Option<Duration>,
     /// 0 to 10, higher first [default: 5]
-    #[arg(long, value_name = "NUMBER", help_heading = "How to treat it")]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::whole, help_heading = "How to treat it")]
     priority: Option<u32>,
     /// Queue that pays [default: yours]
     #[arg(long, value_name = "NAME", help_heading = "How to treat it")]
     queue: Option<String>,
     /// Start it again so often after a failure
-    #[arg(long, value_name = "NUMBER", help_heading = "How to treat it")]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::whole, help_heading = "How to treat it")]
     retries: Option<u32>,
 }
 

@@ -14,6 +14,18 @@ use crate::output::{self, Column};
 /// Between two looks at a list that is watched.
 const PAUSE: Duration = Duration::from_secs(2);
 
+/// Fields that are never the same twice: they are no news.
+const ALWAYS_MOVES: [&str; 8] = [
+    "duration_seconds",
+    "cost",
+    "updated_at",
+    "last_heartbeat",
+    "last_seen",
+    "gpu_instances",
+    "memory_available",
+    "storage_available",
+];
+
 /// How a list is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum ListFormat {
@@ -214,7 +226,10 @@ impl Shown {
         let mut now = BTreeMap::new();
         let mut changed = Vec::new();
         for row in rows {
-            let (name, value) = ((kind.name)(&row), serde_json::to_value(&row)?);
+            let (name, mut value) = ((kind.name)(&row), serde_json::to_value(&row)?);
+            if let Some(fields) = value.as_object_mut() {
+                fields.retain(|field, _| !ALWAYS_MOVES.contains(&field.as_str()));
+            }
             if self.rows.get(&name) != Some(&value) {
                 changed.push(row);
             }

@@ -1,9 +1,11 @@
 //! Jobs, nodes and events as lists show them.
 
-use agentaflow_api::Stamp;
+use std::fmt::Display;
+
 use agentaflow_api::event::Event;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{Node, NodeStatus};
+use agentaflow_api::{Dollars, Stamp};
 
 use crate::amount;
 use crate::list::Kind;
@@ -28,7 +30,7 @@ const JOBS_COLUMNS: [Column<Job>; 8] = [
     left("NODE", 2, job_nodes),
     left("GPUS", 3, job_gpus),
     right("TIME", 1, |job| job.duration_seconds.map_or_else(String::new, output::short_time)),
-    right("COST", 4, |job| job.cost.to_string()),
+    right("COST", 4, |job| money(job.cost)),
     left("WHY", 5, job_why),
 ];
 
@@ -41,10 +43,10 @@ pub(crate) const NODES: Kind<Node> = Kind {
 
 const NODES_COLUMNS: [Column<Node>; 8] = [
     left("NAME", 0, node_name),
-    left("NODE", 2, |node| node.node_id.clone()),
+    left("ID", 6, |node| node.node_id.clone()),
     left("STATUS", 0, node_status),
     left("GPUS", 0, node_gpus),
-    right("GPU MEMORY FREE", 3, |node| amount::memory(node.gpu_memory_available)),
+    right("GPU MEMORY FREE", 2, |node| amount::memory(node.gpu_memory_available)),
     right("JOBS", 1, |node| node.current_jobs.to_string()),
     left("RUNTIMES", 4, |node| node.spec.runtimes.join(", ")),
     right("SEEN", 5, |node| node.last_seen.map_or_else(|| "never".to_owned(), ago)),
@@ -130,9 +132,11 @@ pub(crate) fn node_status(node: &Node) -> String {
         NodeStatus::Error => "error",
         NodeStatus::Maintenance => "maintenance",
     };
-    match (node.draining, node.reachable) {
-        (true, _) => format!("{word}, draining"),
-        (false, false) if node.status == NodeStatus::Active => format!("{word}, takes no work"),
+    match (node.draining, node.reachable, node.cordoned_gpus.as_slice()) {
+        (true, ..) => format!("{word}, draining"),
+        (false, false, _) if node.status == NodeStatus::Active => format!("{word}, takes no work"),
+        (_, _, [gpu]) => format!("{word}, GPU {gpu} closed"),
+        (_, _, [_, _, ..]) => format!("{word}, {} GPUs closed", node.cordoned_gpus.len()),
         _ => word.to_owned(),
     }
 }
@@ -145,6 +149,25 @@ pub(crate) fn node_gpus(node: &Node) -> String {
         (count, Some(model)) => format!("{count} × {model}{simulated}"),
         (count, None) => format!("{count}{simulated}"),
     }
+}
+
+/// A number of things: `1 GPU`, `2 GPUs`.
+pub(crate) fn counted(number: impl Display, thing: &str) -> String {
+    let number = number.to_string();
+    let plural = if number == "1" { "" } else { "s" };
+    format!("{number} {thing}{plural}")
+}
+
+/// Money in whole cents, as a table shows it; less than one is not nothing.
+pub(crate) fn money(amount: Dollars) -> String {
+    const CENT: u64 = 10_000;
+    let sign = if amount.0 < 0 { "-" } else { "" };
+    let micros = amount.0.unsigned_abs();
+    if (1..CENT).contains(&micros) {
+        return format!("{sign}<$0.01");
+    }
+    let cents = (micros + CENT / 2) / CENT;
+    format!("{sign}${}.{:02}", cents / 100, cents % 100)
 }
 
 /// How long ago something was.
@@ -161,6 +184,14 @@ pub(crate) fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn money_is_told_in_cents_and_a_little_is_not_nothing() {
+        let told =
+            [0, 1, 9_999, 10_000, 1_234_567, -2_500_000, -5].map(|micros| money(Dollars(micros)));
+        assert_eq!(told, ["$0.00", "<$0.01", "<$0.01", "$0.01", "$1.23", "-$2.50", "-<$0.01"]);
+        assert_eq!([counted(1, "GPU"), counted(2, "GPU")], ["1 GPU", "2 GPUs"]);
+    }
 
     #[test]
     fn what_others_wrote_cannot_move_the_cursor() {

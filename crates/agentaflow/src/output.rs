@@ -186,7 +186,7 @@ pub(crate) fn quoted(value: &str) -> String {
 pub(crate) fn short_time(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match whole {
-        0 if seconds > 0.0 => format!("{seconds:.1}s"),
+        0 if seconds >= 0.05 => format!("{seconds:.1}s"),
         0..60 => format!("{whole}s"),
         60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
         3600..86_400 => format!("{}h{:02}m", whole / 3600, whole % 3600 / 60),
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn times_and_counts_are_short() {
-        let times = [0.0, 0.25, 59.0, 252.0, 7500.0, 273_600.0].map(short_time);
+        let times = [0.04, 0.25, 59.0, 252.0, 7500.0, 273_600.0].map(short_time);
         assert_eq!(times, ["0s", "0.2s", "59s", "4m12s", "2h05m", "3d04h"]);
         assert_eq!(grouped(1_234_567), "1,234,567");
         assert_eq!(grouped(999), "999");

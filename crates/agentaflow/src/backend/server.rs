@@ -33,7 +33,10 @@ pub(super) async fn job(client: &Client, name: &str) -> Result<Job> {
     let jobs = client.jobs(&query).await?;
     let named = |job: &&Job| job.spec.job_name.as_deref() == Some(name);
     let newest = jobs.iter().filter(named).max_by_key(|job| job.id).cloned();
-    newest.ok_or_else(|| NotThere(format!("there is no job `{name}`")).into())
+    newest.ok_or_else(|| {
+        let names: Vec<_> = jobs.iter().filter_map(|job| job.spec.job_name.clone()).collect();
+        not_there("job", name, &names).into()
+    })
 }
 
 /// Hands in a job, once more if the answer got lost: the key keeps it from becoming two.
@@ -96,6 +99,9 @@ pub(super) async fn cordon(client: &Client, target: &str, closed: bool) -> Resul
             NodeUpdate { status: Some(status), ..NodeUpdate::default() }
         }
         Some(gpu) => {
+            if !has_gpu(&node, gpu) {
+                return Err(NotThere(format!("node `{name}` has no GPU `{gpu}`")).into());
+            }
             let mut gpus = node.cordoned_gpus;
             gpus.retain(|other| other != gpu);
             gpus.extend(closed.then(|| gpu.to_owned()));
@@ -104,6 +110,14 @@ pub(super) async fn cordon(client: &Client, target: &str, closed: bool) -> Resul
     };
     client.update_node(&node.node_id, &update).await?;
     Ok(())
+}
+
+/// Whether a node has a GPU of this index or UUID.
+fn has_gpu(node: &Node, gpu: &str) -> bool {
+    node.spec.gpu_instances.iter().enumerate().any(|(position, known)| {
+        let index = known.gpu_index.map_or(position as u64, u64::from);
+        index.to_string() == gpu || known.gpu_uuid.as_deref() == Some(gpu)
+    })
 }
 
 pub(super) async fn drain(client: &Client, name: &str) -> Result<Vec<String>> {
@@ -115,7 +129,8 @@ pub(super) async fn drain(client: &Client, name: &str) -> Result<Vec<String>> {
     let query = JobQuery { status: live, limit: Some(LOOKED_THROUGH), ..JobQuery::default() };
     let there = |job: &Job| job.tasks.iter().any(|task| task.node_id == node.node_id);
     let jobs = client.jobs(&query).await?;
-    Ok(jobs.iter().filter(|job| there(job)).map(|job| format!("job {}", job.handle())).collect())
+    let moved = jobs.iter().rev().filter(|job| there(job));
+    Ok(moved.map(|job| format!("job {}", job.handle())).collect())
 }
 
 /// The node of this name, or of this `gpu-…` name.

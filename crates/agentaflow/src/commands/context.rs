@@ -1,7 +1,9 @@
 //! `agentaflow context`: which servers are known, and which one is meant.
 
 use anyhow::Result;
+use clap_complete::engine::ArgValueCandidates;
 
+use crate::candidates;
 use crate::context::{self, Contexts, Target};
 use crate::output;
 
@@ -19,6 +21,7 @@ enum What {
     /// Make a context the current one
     Use {
         /// Its name
+        #[arg(add = ArgValueCandidates::new(candidates::contexts))]
         name: String,
     },
     /// Show which server commands speak to, and why

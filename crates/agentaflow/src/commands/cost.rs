@@ -11,7 +11,7 @@ use anyhow::Result;
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
 use crate::list::{Kind, ListArgs};
-use crate::listing::{left, right};
+use crate::listing::{left, money, right};
 use crate::output::{self, Column};
 
 /// Show what was used and what it cost
@@ -71,7 +71,17 @@ async fn usage(backend: &Backend, args: &Args) -> Result<Vec<UsageRow>> {
     match (backend, args.by) {
         (Backend::Server(client), By::Day | By::User | By::Queue | By::Node) => {
             let call = client.get("/billing/usage").query("by", args.by.word());
-            Ok(call.maybe("from", args.since.as_ref()).json().await?)
+            let mut rows: Vec<UsageRow> = call.maybe("from", args.since.as_ref()).json().await?;
+            if matches!(args.by, By::Node) {
+                // The ledger knows nodes by what never changes, people by their names.
+                let nodes = backend.nodes().await?;
+                for row in &mut rows {
+                    if let Some(node) = nodes.iter().find(|node| node.node_id == row.key) {
+                        row.key.clone_from(&node.spec.node_name);
+                    }
+                }
+            }
+            Ok(rows)
         }
         _ => {
             let query = JobQuery { limit: Some(1000), ..JobQuery::default() };
@@ -125,5 +135,5 @@ const USAGE_COLUMNS: [Column<UsageRow>; 6] = [
     right("GPU HOURS", 0, |row| format!("{:.2}", row.gpu_hours)),
     right("CPU HOURS", 2, |row| format!("{:.2}", row.cpu_hours)),
     right("GIB HOURS", 3, |row| format!("{:.2}", row.memory_gb_hours)),
-    right("COST", 0, |row| row.cost.to_string()),
+    right("COST", 0, |row| money(row.cost)),
 ];

@@ -6,13 +6,15 @@ use agentaflow_api::job::Job;
 use agentaflow_api::node::{GpuInstance, Node};
 use agentaflow_api::queue::{Queue, QuotaSpec};
 use anyhow::{Context as _, Result};
+use clap_complete::engine::ArgValueCandidates;
 use serde::Serialize;
 
 use super::{explain, status};
 use crate::amount;
+use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::list::OneFormat;
-use crate::listing::{self, EVENTS, left, one_line, right};
+use crate::listing::{self, counted, left, one_line, right};
 use crate::nearest::not_there;
 use crate::output::{self, Column};
 
@@ -26,6 +28,7 @@ pub(crate) struct Args {
     #[arg(value_enum, value_name = "KIND")]
     kind: Kind,
     /// Its name; jobs of a server also by number
+    #[arg(add = ArgValueCandidates::new(candidates::described))]
     name: String,
     /// How to print it
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
@@ -108,27 +111,33 @@ fn job_text(about: &AboutJob) -> String {
     if !about.events.is_empty() {
         let from = about.events.len().saturating_sub(EVENTS_SHOWN);
         text.push('\n');
-        text.push_str(&output::table(EVENTS.columns, &about.events[from..], Some(output::width())));
+        text.push_str(&output::table(&JOB_EVENTS, &about.events[from..], Some(output::width())));
     }
     text
 }
+
+/// What happened to the one job that is described.
+const JOB_EVENTS: [Column<Event>; 3] = [
+    left("TIME", 0, |event| event.at.to_string()),
+    left("EVENT", 0, |event| event.kind.clone()),
+    left("MESSAGE", 0, |event| one_line(&event.message)),
+];
 
 /// What a job asked for, in a few words each.
 fn asked(job: &Job) -> Vec<String> {
     let spec = &job.spec;
     let mut asked = Vec::new();
     if let Some(count) = spec.gpu_count {
-        let kind = match (&spec.mig_profile, &spec.gpu_type) {
-            (Some(profile), _) => format!("{profile} slices"),
-            (None, Some(model)) => format!("{model} GPUs"),
-            (None, None) => "GPUs".to_owned(),
-        };
-        asked.push(format!("{count} {kind}"));
+        asked.push(match (&spec.mig_profile, &spec.gpu_type) {
+            (Some(profile), _) => counted(count, &format!("{profile} slice")),
+            (None, Some(model)) => counted(count, &format!("{model} GPU")),
+            (None, None) => counted(count, "GPU"),
+        });
     }
     asked.extend(spec.gpu_fraction.map(|share| format!("{share} of a GPU")));
     let gpu_memory = spec.gpu_memory_required.filter(|memory| *memory > 0);
     asked.extend(gpu_memory.map(|memory| format!("{} on each GPU", amount::memory(memory))));
-    asked.extend(spec.cpu_cores_required.map(|cores| format!("{cores} CPU cores")));
+    asked.extend(spec.cpu_cores_required.map(|cores| counted(cores, "CPU core")));
     asked
         .extend(spec.memory_required.map(|memory| format!("{} of memory", amount::memory(memory))));
     asked.extend(
@@ -166,7 +175,16 @@ fn node_text(node: &Node) -> String {
     add("Seen", node.last_seen.map_or_else(String::new, listing::ago));
     if !spec.gpu_instances.is_empty() {
         text.push('\n');
-        text.push_str(&output::table(&GPU_COLUMNS, &spec.gpu_instances, Some(output::width())));
+        let mut gpus = spec.gpu_instances.clone();
+        for (position, gpu) in gpus.iter_mut().enumerate() {
+            let index =
+                gpu.gpu_index.map_or_else(|| position.to_string(), |index| index.to_string());
+            if node.cordoned_gpus.contains(&index) {
+                gpu.status =
+                    Some(format!("{}, closed", gpu.status.as_deref().unwrap_or("unknown")));
+            }
+        }
+        text.push_str(&output::table(&GPU_COLUMNS, &gpus, Some(output::width())));
     }
     text
 }
@@ -205,19 +223,18 @@ fn queue_text(queue: &Queue) -> String {
     add("Priority", spec.max_priority.map_or_else(String::new, |most| format!("at most {most}")));
     add("Users", spec.users.join(", "));
     let memory = amount::memory(queue.memory_used);
-    add(
-        "In use",
-        format!("{} GPUs, {} CPU cores, {memory} of memory", queue.gpus_used, queue.cpu_used),
-    );
+    let gpus = counted(queue.gpus_used, "GPU");
+    let cores = counted(queue.cpu_used, "CPU core");
+    add("In use", format!("{gpus}, {cores}, {memory} of memory"));
     add("Jobs", format!("{} with a place, {} waiting", queue.running, queue.pending));
     text
 }
 
 fn quota(quota: &QuotaSpec) -> String {
     let mut parts: Vec<String> = Vec::new();
-    parts.extend(quota.gpus.map(|gpus| format!("{gpus} GPUs")));
+    parts.extend(quota.gpus.map(|gpus| counted(gpus, "GPU")));
     parts.extend(quota.gpu_types.iter().map(|(model, gpus)| format!("{gpus} {model}")));
-    parts.extend(quota.cpu_cores.map(|cores| format!("{cores} CPU cores")));
+    parts.extend(quota.cpu_cores.map(|cores| counted(cores, "CPU core")));
     parts.extend(quota.memory.map(|memory| format!("{} of memory", amount::memory(memory))));
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }

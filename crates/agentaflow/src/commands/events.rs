@@ -18,7 +18,7 @@ pub(crate) struct Args {
     /// Number or name of the job; without one everything that happens from now on is shown
     #[arg(value_name = "JOB", add = ArgValueCandidates::new(candidates::jobs))]
     job: Option<String>,
-    /// Go on as things happen
+    /// Go on as things happen, until the job is over if one is named
     #[arg(short, long)]
     follow: bool,
     /// How to print them; with --follow `json` prints one object a line
@@ -41,13 +41,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 return list.print(&EVENTS, &events);
             }
             events.iter().try_for_each(|event| show(event, args.output))?;
+            if backend.job(name).await?.status.is_final() {
+                return Ok(());
+            }
         }
         let mut events = backend.happenings(args.job.as_deref(), after).await?;
         while let Some(event) = events.try_next().await? {
             show(&event, args.output)?;
+            let Some(name) = args.job.as_ref().filter(|_| may_be_last(&event)) else { continue };
+            if backend.job(name).await?.status.is_final() {
+                return Ok(());
+            }
         }
         Ok(())
     })
+}
+
+/// Whether a job may be over with this; it may also be tried again.
+fn may_be_last(event: &Event) -> bool {
+    matches!(event.kind.as_str(), "Completed" | "Failed" | "Cancelled")
 }
 
 fn show(event: &Event, format: ListFormat) -> Result<()> {

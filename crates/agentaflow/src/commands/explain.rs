@@ -7,7 +7,7 @@ use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::job_args::JobArgs;
 use crate::list::OneFormat;
-use crate::listing::one_line;
+use crate::listing::{money, one_line};
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
 
@@ -65,7 +65,8 @@ pub(super) fn words(said: &Explanation) -> String {
     if let Some(position) = said.position {
         add(&format!("place {position} of {}", said.waiting));
     }
-    if !said.eta_text.is_empty() && !said.summary.contains(&said.eta_text) {
+    let told = said.summary.contains(&said.eta_text) || said.summary.contains("would start now");
+    if !said.eta_text.is_empty() && !told {
         add(&said.eta_text);
     }
     if !said.would_start_now.is_empty() {
@@ -76,12 +77,16 @@ pub(super) fn words(said: &Explanation) -> String {
     }
     for task in &said.placement {
         let simulated = if task.simulated { " (SIMULATED)" } else { "" };
-        let gpus = if task.gpus.is_empty() { "no GPU".to_owned() } else { task.gpus.join(", ") };
+        let gpus = match task.gpus.as_slice() {
+            [] => "no GPU".to_owned(),
+            [gpu] => format!("GPU {gpu}"),
+            several => format!("GPUs {}", several.join(", ")),
+        };
         add(&format!("task {} on {}: {gpus}{simulated}", task.task, task.node_name));
     }
-    if let Some(price) = said.price_per_hour {
-        let all = said.estimated_cost.map(|cost| format!(", {cost} in all")).unwrap_or_default();
-        add(&format!("{price} an hour{all}"));
+    if let Some(price) = said.price_per_hour.filter(|price| price.0 > 0) {
+        let all = said.estimated_cost.map(|cost| format!(", {} in all", money(cost)));
+        add(&format!("{} an hour{}", money(price), all.unwrap_or_default()));
     }
     text
 }

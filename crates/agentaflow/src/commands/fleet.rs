@@ -64,9 +64,10 @@ pub(crate) fn drain(args: &DrainArgs) -> Result<()> {
         for node in &args.nodes {
             let moved =
                 backend.drain(node).await.with_context(|| format!("cannot drain {node}"))?;
-            output::print(&format!("{node} drains; nothing new goes there\n"))?;
-            for job in moved {
-                output::print(&format!("  {job}\n"))?;
+            let moves = if moved.is_empty() { "" } else { ", and this work moves elsewhere:" };
+            output::print(&format!("{node} drains: nothing new goes there{moves}\n"))?;
+            for work in moved {
+                output::print(&format!("  {work}\n"))?;
             }
         }
         Ok(())

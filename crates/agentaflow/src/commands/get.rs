@@ -11,7 +11,7 @@ use crate::amount;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::list::{Kind, ListArgs};
-use crate::listing::{JOBS, NODES, left, right};
+use crate::listing::{JOBS, NODES, left, money, right};
 use crate::nearest::must_exist;
 use crate::output::Column;
 use clap_complete::engine::ArgValueCandidates;
@@ -195,7 +195,7 @@ const USER_COLUMNS: [Column<User>; 7] = [
     left("ROLE", 0, |user| format!("{:?}", user.role).to_lowercase()),
     left("ACTIVE", 2, |user| if user.active { "yes" } else { "no" }.to_owned()),
     left("QUEUE", 3, |user| user.default_queue.clone()),
-    right("SPENT THIS MONTH", 1, |user| user.spent_this_month.to_string()),
+    right("SPENT THIS MONTH", 1, |user| money(user.spent_this_month)),
     right("LIMIT", 2, |user| {
         user.spending_limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string())
     }),

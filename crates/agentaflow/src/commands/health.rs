@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
 use crate::list::OneFormat;
+use crate::listing::counted;
 use crate::output;
 
 /// Degrees from which a GPU is worth a word, and from which it is in danger.
@@ -75,13 +76,13 @@ fn text(report: &Report) -> String {
         let gpu = gpu.as_ref().map(|gpu| format!(" GPU {gpu}")).unwrap_or_default();
         let _ = writeln!(text, "{severity:<9} {node}{gpu}: {message}");
     }
-    let (gpus, nodes) = (report.gpus, report.nodes);
+    let (gpus, nodes) = (counted(report.gpus, "GPU"), counted(report.nodes, "node"));
     let verdict = match (report.healthy, report.findings.len()) {
         (true, 0) => "all well".to_owned(),
         (true, count) => format!("no danger, {count} worth a look"),
         (false, _) => "something is wrong".to_owned(),
     };
-    text + &format!("{gpus} GPUs on {nodes} nodes: {verdict}\n")
+    text + &format!("{gpus} on {nodes}: {verdict}\n")
 }
 
 fn node_findings(node: &Node) -> Vec<Finding> {
@@ -195,21 +196,21 @@ mod tests {
             ..GpuInstance::default()
         };
         let cases = [
-            (gpu(50.0, "busy"), true, "1 GPUs on 1 nodes: all well\n"),
+            (gpu(50.0, "busy"), true, "1 GPU on 1 node: all well\n"),
             (
                 gpu(85.0, "busy"),
                 true,
-                "warning   n GPU 0: is at 85 °C\n1 GPUs on 1 nodes: no danger, 1 worth a look\n",
+                "warning   n GPU 0: is at 85 °C\n1 GPU on 1 node: no danger, 1 worth a look\n",
             ),
             (
                 gpu(95.0, "busy"),
                 false,
-                "critical  n GPU 0: is at 95 °C; 95 °C is the limit\n1 GPUs on 1 nodes: something is wrong\n",
+                "critical  n GPU 0: is at 95 °C; 95 °C is the limit\n1 GPU on 1 node: something is wrong\n",
             ),
             (
                 gpu(40.0, "error"),
                 false,
-                "critical  n GPU 0: does not work\n1 GPUs on 1 nodes: something is wrong\n",
+                "critical  n GPU 0: does not work\n1 GPU on 1 node: something is wrong\n",
             ),
         ];
         for (gpu, healthy, expected) in cases {

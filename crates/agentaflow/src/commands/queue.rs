@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use agentaflow_api::Cores;
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 use anyhow::{Context as _, Result};
+use clap_complete::engine::ArgValueCandidates;
 
 use super::get;
 use crate::amount;
+use crate::candidates;
 use crate::connect::{Connect, block_on};
+use crate::nearest::must_exist;
 use crate::output;
 
 /// List, make, change or remove queues
@@ -29,6 +32,7 @@ enum What {
 #[derive(Debug, clap::Args)]
 struct SetArgs {
     /// Its name
+    #[arg(add = ArgValueCandidates::new(candidates::queues))]
     name: String,
     /// The queue that it is part of [default: root]
     #[arg(long, value_name = "QUEUE")]
@@ -62,6 +66,7 @@ struct SetArgs {
 #[derive(Debug, clap::Args)]
 struct DeleteArgs {
     /// Its name
+    #[arg(add = ArgValueCandidates::new(candidates::queues))]
     name: String,
     #[command(flatten)]
     connect: Connect,
@@ -73,6 +78,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Set(args) => set(args),
         What::Delete(args) => block_on(async {
             let backend = args.connect.backend().await?;
+            let names: Vec<_> =
+                backend.queues().await?.into_iter().map(|queue| queue.spec.name).collect();
+            must_exist("queue", std::slice::from_ref(&args.name), &names)?;
             let removed = backend.delete_queue(&args.name).await;
             removed.with_context(|| format!("cannot remove queue {}", args.name))?;
             output::print(&format!("queue {} removed\n", args.name))

@@ -1,5 +1,7 @@
 //! `agentaflow status`: how things stand, at a glance or for one job.
 
+use std::cmp::Reverse;
+
 use agentaflow_api::client::user::JobQuery;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{Node, NodeStatus};
@@ -14,6 +16,9 @@ use crate::list::OneFormat;
 use crate::listing::{self, JOBS, NODES, one_line};
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
+
+/// The priority of a job that names none.
+const DEFAULT_PRIORITY: u32 = 5;
 
 /// How many jobs are shown.
 const SHOWN: usize = 10;
@@ -53,11 +58,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 pub(super) async fn glance(backend: &Backend) -> Result<Glance> {
     let with = |status| JobQuery { status, limit: Some(1000), skip: None };
+    let mut waiting = backend.jobs(&with(vec![JobStatus::Pending])).await?;
+    // Whose turn comes first stands first: lists begin with the newest.
+    waiting.reverse();
+    waiting.sort_by_key(|job| Reverse(job.spec.priority.unwrap_or(DEFAULT_PRIORITY)));
     Ok(Glance {
         server: backend.place(),
         nodes: backend.nodes().await?,
         running: backend.jobs(&with(vec![JobStatus::Running, JobStatus::Scheduled])).await?,
-        waiting: backend.jobs(&with(vec![JobStatus::Pending])).await?,
+        waiting,
     })
 }
 
@@ -67,9 +76,9 @@ pub(super) fn overview(glance: &Glance) -> String {
     let gpus: u32 = active.iter().map(|node| node.spec.gpu_count).sum();
     let simulated = active.iter().any(|node| node.spec.simulated && node.spec.gpu_count > 0);
     let free = active.iter().map(|node| node.gpu_memory_available).sum();
-    let notice = if simulated { " (some are SIMULATED: jobs on them get no device)" } else { "" };
+    let notice = if simulated { " (SIMULATED: jobs get no device)" } else { "" };
     let mut text = format!(
-        "Server  {}\nNodes   {} of {} active\nGPUs    {gpus}, {} free{notice}\nJobs    {} with a place, {} waiting\n",
+        "Server  {}\nNodes   {} of {} active\nGPUs    {gpus}, {} of memory free{notice}\nJobs    {} with a place, {} waiting\n",
         glance.server,
         active.len(),
         glance.nodes.len(),
@@ -109,7 +118,7 @@ pub(super) fn about(job: &Job) -> String {
     add("Submitted", Some(listing::ago(job.created_at)));
     add("Ran", job.duration_seconds.map(output::short_time));
     add("Tries", (job.attempt > 1).then(|| job.attempt.to_string()));
-    add("Cost", Some(job.cost.to_string()));
+    add("Cost", Some(listing::money(job.cost)));
     add("Output", job.output_data.as_ref().map(ToString::to_string));
     let line = |(name, value): &(&str, String)| format!("{name:<10} {value}\n");
     lines.iter().map(line).collect::<Vec<_>>().concat()
@@ -122,7 +131,12 @@ fn simulated(job: &Job) -> &'static str {
 fn status_words(job: &Job) -> String {
     let word = job.status.as_str();
     match &job.end_reason {
-        Some(reason) if job.status.is_final() && reason != "Exited" => format!("{word} ({reason})"),
+        // What the error says in words is not said again as a code.
+        Some(reason)
+            if job.status.is_final() && reason != "Exited" && job.error_message.is_none() =>
+        {
+            format!("{word} ({reason})")
+        }
         _ if job.cancel_requested && !job.status.is_final() => format!("{word}, being stopped"),
         _ => word.to_owned(),
     }

@@ -183,7 +183,7 @@ fn credit(args: &CreditArgs) -> Result<()> {
     block_on(async {
         let id = find(&client, &args.name).await?.id;
         let user: User = client.post(&format!("/users/{id}/credit")).body(&credit).json().await?;
-        output::print(&format!("user {} has {}\n", user.username, user.balance))
+        output::print(&format!("user {} has a balance of {}\n", user.username, user.balance))
     })
 }
 

@@ -86,6 +86,57 @@ fn a_recipe_comes_from_a_file_or_from_stdin() {
 }
 
 #[test]
+fn work_that_is_described_gets_what_it_needs_and_stderr_says_why() {
+    let folder = folder("generate-detect");
+    let run = |line: &str, about: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.arg("generate").args(line.split_whitespace()).args(about);
+        let output = command.current_dir(&folder).stdin(Stdio::null()).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    };
+    let line = "job --name serve --image serve:v1 --gpus 4";
+    let (code, manifest, said) = run(line, &["--detect", "Serve Llama-3 70B in bf16"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(manifest.contains("accelerator: nvidia-a100-80gb"), "{manifest}");
+    assert!(manifest.contains("nvidia.com/gpu: \"4\""), "{manifest}");
+    assert!(said.starts_with("note: ML work (inference), "), "{said}");
+    for part in ["2 × a100-80gb, ", "weights: 70B × 2 bytes", "note: --gpus 4 goes before 2"] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    std::fs::write(folder.join("requirements.txt"), "torch\ntransformers\n").unwrap();
+    let (code, manifest, said) =
+        run("pod --name one --image one:v1", &["--detect", "requirements.txt"]);
+    assert_eq!((code, manifest.contains("nvidia.com/gpu")), (0, true), "{said}");
+    for (about, words) in [
+        (["--detect", "import a csv into the database"], "there is no ML work that needs a GPU"),
+        (["--detect", "absent/requirements.txt"], "there is no such file or folder"),
+        (["--detect", "Full fine-tuning of a 70B model in bf16"], "use `generate workload`"),
+    ] {
+        let (code, manifest, said) = run("job --name a --image a:v1", &about);
+        assert_ne!(code, 0, "{said}");
+        assert_eq!(manifest, "");
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn a_detection_goes_through_a_pipe_into_a_manifest() {
+    let folder = folder("generate-pipe");
+    let mut command = Command::new(PROGRAM);
+    command.args(["detect", "model training with pytorch", "-o", "recipe"]);
+    let recipe = command.output().unwrap().stdout;
+    let mut command = Command::new(PROGRAM);
+    command.args(["generate", "job", "--from", "-", "--name", "train", "--image", "train:v1"]);
+    command.current_dir(&folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(&recipe).unwrap();
+    let manifest = String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap();
+    assert!(manifest.contains("accelerator: nvidia-tesla-a100"), "{manifest}");
+    assert!(manifest.contains("memory: 32Gi"), "{manifest}");
+}
+
+#[test]
 fn prices_of_ones_own_go_before_the_built_in_ones() {
     let folder = folder("generate-catalogue");
     let own = "as-of: 2026-01-31\ninstances:\n\

@@ -58,8 +58,10 @@ async fn health_tells_a_replica_that_is_ready_from_one_that_is_not() {
     let share = Share::new().await;
     let cable = Proxy::start(&share.cluster.kubeconfig).await;
     let kubeconfig = cable.write_kubeconfig(share.file("cable.kubeconfig"));
-    let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     scheduler.leads().await;
+    // It begins to lead by listing everything.
+    scheduler.ready().await;
     for path in ["/healthz", "/livez", "/readyz"] {
         assert_eq!(get(scheduler.http, path).map(|answer| answer.status), Some(200), "{path}");
     }

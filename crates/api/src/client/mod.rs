@@ -182,13 +182,19 @@ pub fn segment(text: &str) -> String {
     out
 }
 
+const NO_SCHEME: &str = "it must begin with `http://` or `https://`";
+
 /// Reads and tidies the address of a server.
 fn parse_base(address: &str) -> Result<Url, ClientError> {
     let wrong = |problem: String| ClientError::Address { address: hide_password(address), problem };
-    let mut url: Url =
-        address.trim().parse().map_err(|error: url::ParseError| wrong(error.to_string()))?;
+    let mut url: Url = address.trim().parse().map_err(|error: url::ParseError| {
+        wrong(match error {
+            url::ParseError::RelativeUrlWithoutBase => NO_SCHEME.to_owned(),
+            other => other.to_string(),
+        })
+    })?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(wrong("it must begin with `http://` or `https://`".to_owned()));
+        return Err(wrong(NO_SCHEME.to_owned()));
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(wrong("a user name or password does not belong in it".to_owned()));

@@ -80,7 +80,7 @@ mod tests {
     use crate::translate::node;
 
     fn check(
-        labels: serde_json::Value,
+        labels: &serde_json::Value,
         price: Option<&str>,
         (of, count): (&str, u32),
         expected: &str,
@@ -107,14 +107,14 @@ mod tests {
             labels.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             labels
         };
-        check(labels(json!({})), None, ("gpu", 2), "4.00");
-        check(labels(json!({})), Some("3.3333"), ("gpu", 1), "3.3333");
-        check(labels(json!({})), Some("cheap"), ("gpu", 1), "2.00");
-        check(labels(json!({"nvidia.com/gpu.replicas": "4"})), None, ("gpu", 1), "0.50");
-        check(labels(json!({"nvidia.com/gpu.replicas": "4"})), Some("$1"), ("gpu", 2), "0.50");
-        check(labels(json!({})), None, ("mig-3g.20gb", 2), "1.716");
+        check(&labels(json!({})), None, ("gpu", 2), "4.00");
+        check(&labels(json!({})), Some("3.3333"), ("gpu", 1), "3.3333");
+        check(&labels(json!({})), Some("cheap"), ("gpu", 1), "2.00");
+        check(&labels(json!({"nvidia.com/gpu.replicas": "4"})), None, ("gpu", 1), "0.50");
+        check(&labels(json!({"nvidia.com/gpu.replicas": "4"})), Some("$1"), ("gpu", 2), "0.50");
+        check(&labels(json!({})), None, ("mig-3g.20gb", 2), "1.716");
         let single = json!({"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"});
-        check(labels(single), None, ("gpu", 1), "0.286");
-        check(json!({}), None, ("gpu", 1), "0.00");
+        check(&labels(single), None, ("gpu", 1), "0.286");
+        check(&json!({}), None, ("gpu", 1), "0.00");
     }
 }

@@ -113,6 +113,11 @@ impl Placement {
                 return refuse("instance-type", format!("`{}` is no machine", short(name)));
             }
             let found = catalogue.named(name, cloud);
+            if let (None, Some(other)) = (found, catalogue.named(name, None)) {
+                let (own, wanted) = (other.cloud.name(), self.cloud().name());
+                let why = format!("`{name}` is a machine of {own}, and --cloud is {wanted}");
+                return refuse("instance-type", why);
+            }
             found.map_or(Ok(()), |instance| self.check(instance, gpu, ask))?;
             return Ok(found);
         }
@@ -299,6 +304,11 @@ impl Placement {
             );
         };
         let (key, values) = self.cloud().model_label(gpu);
+        let known = cloud::accelerators(key);
+        if known.is_some_and(|known| values.iter().any(|value| !known.contains(value))) {
+            let why = format!("{} has no {}", self.cloud().name(), gpu.title);
+            return refuse("prefer", why + ": choose another");
+        }
         let values = values.into_iter().map(str::to_owned).collect();
         Ok(PreferredSchedulingTerm { weight, preference: term(key, "In", values) })
     }

@@ -98,10 +98,10 @@ impl PodShape {
             Some("none") => Ok(None),
             Some(text) => {
                 let size = quantity::memory("shm", text)?;
-                if limit.is_some_and(|limit| size > limit) {
+                if limit.is_some_and(|limit| size >= limit) {
                     return refuse(
                         "shm",
-                        "it counts against the limit of memory, which is smaller",
+                        "it counts against the limit of memory, which must be larger",
                     );
                 }
                 Ok(Some(text.to_owned()))

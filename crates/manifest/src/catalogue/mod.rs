@@ -7,6 +7,9 @@ use crate::cloud::{Cloud, Gpu, gpu_named};
 /// The catalogue that comes with the program; what users write has the same format.
 pub const BUILT_IN: &str = include_str!("instances.yaml");
 
+/// What the kubelet keeps free, everywhere.
+const EVICTION_MIB: u64 = 100;
+
 /// A list of instance types; the first that serves is as good as a later one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Catalogue {
@@ -164,22 +167,34 @@ impl InstanceType {
         gpu_named(&self.gpu)
     }
 
-    /// What is left for pods, in thousandths of cores and MiB: the kubelet and the system keep some. Clouds differ a
-    /// little; these are the published steps of GKE, with 100 MiB kept from eviction, which no other exceeds by much.
+    /// What is left for pods, in thousandths of cores and MiB: kernel, kubelet and eviction keep some, each cloud by
+    /// its published steps.
     pub fn allocatable(&self) -> (u64, u64) {
-        const CPU: [(u64, u64); 4] = [(1, 60), (1, 10), (2, 5), (u64::MAX, 2)];
-        const MEMORY: [(u64, u64); 5] = [(4, 256), (4, 205), (8, 103), (112, 62), (u64::MAX, 21)];
-        let kept = |steps: &[(u64, u64)], amount: u64| {
-            let mut rest = amount;
-            steps.iter().fold(0, |kept, &(size, part)| {
-                let here = rest.min(size);
-                rest -= here;
-                kept + here * part
-            })
+        let (vcpus, gib) = (u64::from(self.vcpus), u64::from(self.memory_gib));
+        let mib = gib << 10;
+        let kernel = (mib / 50).min(4096);
+        let memory = match self.cloud {
+            // 255 MiB and 11 for each pod that the machine's network takes.
+            Cloud::Eks | Cloud::Karpenter => {
+                let pods = match gib {
+                    0..32 => 29,
+                    32..128 => 58,
+                    128..1024 => 234,
+                    _ => 737,
+                };
+                kernel + 255 + 11 * pods
+            }
+            // 50 MiB and 20 for each of 30 pods.
+            Cloud::Aks => kernel + 50 + 20 * 30,
+            Cloud::Gke | Cloud::Generic | Cloud::Nvidia => {
+                kept(&[(4, 256), (4, 205), (8, 103), (112, 62), (u64::MAX, 21)], gib)
+            }
         };
-        let (vcpus, memory) = (u64::from(self.vcpus), u64::from(self.memory_gib));
-        let cpu = (vcpus * 1000).saturating_sub(kept(&CPU, vcpus));
-        (cpu, (memory * 1024).saturating_sub(kept(&MEMORY, memory) + 100))
+        let cpu = match self.cloud {
+            Cloud::Aks => kept(&[(1, 60), (1, 40), (2, 20), (u64::MAX, 10)], vcpus),
+            _ => kept(&[(1, 60), (1, 10), (2, 5), (u64::MAX, 2)], vcpus),
+        };
+        ((vcpus * 1000).saturating_sub(cpu), mib.saturating_sub(memory + EVICTION_MIB))
     }
 
     /// One line about it: GPUs, size and price with its day.
@@ -231,6 +246,16 @@ impl InstanceType {
         }
         Ok(())
     }
+}
+
+/// What is kept of an amount by steps: so much of the first ones, so much of the next.
+fn kept(steps: &[(u64, u64)], amount: u64) -> u64 {
+    let mut rest = amount;
+    steps.iter().fold(0, |kept, &(size, part)| {
+        let here = rest.min(size);
+        rest -= here;
+        kept + here * part
+    })
 }
 
 #[cfg(test)]

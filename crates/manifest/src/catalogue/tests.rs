@@ -46,7 +46,11 @@ fn a_machine_keeps_some_of_itself() {
     let catalogue = Catalogue::built_in().unwrap();
     // 4 vCPU and 16 GiB: what asks for all of it never fits.
     let small = catalogue.named("g4dn.xlarge", None).unwrap();
-    assert_eq!(small.allocatable(), (3920, 16_384 - 4 * 256 - 4 * 205 - 8 * 103 - 100));
+    assert_eq!(small.allocatable(), (3920, 16_384 - 327 - 255 - 11 * 29 - 100));
+    let google = catalogue.named("g2-standard-4", None).unwrap();
+    assert_eq!(google.allocatable(), (3920, 16_384 - 4 * 256 - 4 * 205 - 8 * 103 - 100));
+    let azure = catalogue.named("Standard_NC4as_T4_v3", None).unwrap();
+    assert_eq!(azure.allocatable(), (3860, 28_672 - 573 - 650 - 100));
 }
 
 #[test]

@@ -1,10 +1,15 @@
 //! How each cloud labels and taints its GPU nodes.
 
 mod gpu;
+mod labels;
 
 use serde::{Deserialize, Serialize};
 
 pub use gpu::{GPUS, Gpu, canonical_accelerator, gpu_named};
+pub use labels::{
+    GKE_ACCELERATOR, GKE_ACCELERATORS, GUARDED, NODE_LABELS, accelerator_meant, accelerators,
+    known_label,
+};
 
 /// The resource that counts whole GPUs, or time slices of them.
 pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
@@ -62,6 +67,8 @@ pub struct Spot {
     pub label: Label,
     /// They may be tainted with it.
     pub taint: Label,
+    /// Whether they are without anybody's doing, or by those who set the label.
+    pub tainted: bool,
 }
 
 impl Cloud {
@@ -104,7 +111,7 @@ impl Cloud {
     /// The label whose value names the model, with the value for a model, for preferences.
     pub fn model_label(self, gpu: &'static Gpu) -> (&'static str, Vec<&'static str>) {
         match self {
-            Self::Gke => ("cloud.google.com/gke-accelerator", vec![gpu.accelerator]),
+            Self::Gke => (GKE_ACCELERATOR, vec![gpu.accelerator]),
             Self::Karpenter => ("karpenter.k8s.aws/instance-gpu-name", vec![gpu.karpenter]),
             Self::Nvidia | Self::Eks | Self::Aks => {
                 (PRODUCT, gpu.served_by().flat_map(|gpu| gpu.products).copied().collect())
@@ -129,34 +136,16 @@ impl Cloud {
 
     /// How spot nodes are marked.
     pub fn spot(self) -> Spot {
-        let both = |label| Spot { label, taint: label };
+        let spot = |label, taint, tainted| Spot { label, taint, tainted };
+        let both = |label, tainted| spot(label, label, tainted);
         match self {
             Self::Generic | Self::Nvidia => {
-                Spot { label: ("node.kubernetes.io/lifecycle", "spot"), taint: ("spot", "true") }
+                spot(("node.kubernetes.io/lifecycle", "spot"), ("spot", "true"), true)
             }
-            Self::Eks => {
-                Spot { label: ("eks.amazonaws.com/capacityType", "SPOT"), taint: ("spot", "true") }
-            }
-            Self::Karpenter => both(("karpenter.sh/capacity-type", "spot")),
-            Self::Gke => both(("cloud.google.com/gke-spot", "true")),
-            Self::Aks => both(("kubernetes.azure.com/scalesetpriority", "spot")),
+            Self::Eks => spot(("eks.amazonaws.com/capacityType", "SPOT"), ("spot", "true"), false),
+            Self::Karpenter => both(("karpenter.sh/capacity-type", "spot"), false),
+            Self::Gke => both(("cloud.google.com/gke-spot", "true"), true),
+            Self::Aks => both(("kubernetes.azure.com/scalesetpriority", "spot"), true),
         }
     }
-}
-
-/// Labels of nodes that a selector may name without being a mistake: those of the clouds, of NVIDIA and of Kubernetes.
-pub fn known_label(key: &str) -> bool {
-    const PREFIXES: [&str; 10] = [
-        "nvidia.com/",
-        "node.kubernetes.io/",
-        "kubernetes.io/",
-        "topology.kubernetes.io/",
-        "karpenter.sh/",
-        "karpenter.k8s.aws/",
-        "eks.amazonaws.com/",
-        "cloud.google.com/",
-        "kubernetes.azure.com/",
-        "agentaflow.gpu/",
-    ];
-    key == ACCELERATOR || PREFIXES.iter().any(|prefix| key.starts_with(prefix))
 }

@@ -6,6 +6,7 @@ mod config;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
 use agentaflow_engine::mig::{GEOMETRIES, Geometry, ProfileId, Slots};
 
@@ -86,6 +87,19 @@ pub fn check<'a>(
 /// The name of the resource that counts slices of a profile: `nvidia.com/mig-1g.5gb`.
 pub fn resource(profile: &str) -> String {
     format!("nvidia.com/mig-{}", profile.replace("+me", ".me"))
+}
+
+/// Profiles of GPUs whose layouts we do not know, so that a manifest for them is not called wrong: B200.
+const LATER: [&str; 7] =
+    ["1g.23gb", "1g.23gb.me", "1g.45gb", "2g.45gb", "3g.90gb", "4g.90gb", "7g.180gb"];
+
+/// Every profile that some GPU has, as resources are named after it: `1g.5gb`, `1g.5gb.me`.
+pub fn profiles() -> impl Iterator<Item = &'static str> {
+    static KNOWN: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+        let all = GEOMETRIES.iter().flat_map(|geometry| geometry.profiles);
+        all.map(|profile| profile.name.replace("+me", ".me")).collect()
+    });
+    KNOWN.iter().map(String::as_str).chain(LATER)
 }
 
 /// What a slice of a profile is, on each GPU that has it: `1 of 7 compute slices and 4.8 GiB of an A100-40`.

@@ -9,9 +9,9 @@ use crate::{check, make};
 
 /// A block, the command line that makes it, where each part of the block lies in what is made, and what is made beyond
 /// the block.
-struct Block {
-    file: &'static str,
-    line: &'static str,
+pub(crate) struct Block {
+    pub(crate) file: &'static str,
+    pub(crate) line: &'static str,
     parts: &'static [(&'static str, &'static str)],
     beyond: &'static [&'static str],
 }
@@ -27,7 +27,7 @@ const GPUS: &[(&str, &str)] = &[
     ("/0/env/0", "/0/spec/template/spec/containers/0/env/1"),
 ];
 
-const BLOCKS: [Block; 33] = [
+pub(crate) const BLOCKS: [Block; 33] = [
     Block {
         file: "worker-job",
         line: "job --bare --name gpu-ml-task --image agent_bus:latest --gpu v100 --taint true",
@@ -36,55 +36,55 @@ const BLOCKS: [Block; 33] = [
     },
     Block {
         file: "worker-v100-resources",
-        line: "pod --name worker --image agent_bus:latest --gpu v100",
+        line: "pod --name worker --image agent_bus:v1.0.0 --gpu v100",
         parts: RESOURCES,
         beyond: &[],
     },
     Block {
         file: "worker-a100-resources",
-        line: "pod --name worker --image agent_bus:latest --gpu a100",
+        line: "pod --name worker --image agent_bus:v1.0.0 --gpu a100",
         parts: RESOURCES,
         beyond: &[],
     },
     Block {
         file: "worker-2-gpus",
-        line: "job --name worker --image agent_bus:latest --gpus 2",
+        line: "job --name worker --image agent_bus:v1.0.0 --gpus 2",
         parts: GPUS,
         beyond: &[],
     },
     Block {
         file: "worker-4-gpus",
-        line: "job --name worker --image agent_bus:latest --gpus 4",
+        line: "job --name worker --image agent_bus:v1.0.0 --gpus 4",
         parts: GPUS,
         beyond: &[],
     },
     Block {
         file: "worker-8-gpus",
-        line: "job --name worker --image agent_bus:latest --gpus 8",
+        line: "job --name worker --image agent_bus:v1.0.0 --gpus 8",
         parts: GPUS,
         beyond: &[],
     },
     Block {
         file: "worker-v100-selector",
-        line: "pod --name worker --image agent_bus:latest --gpu v100 --instance-type p3.2xlarge",
+        line: "pod --name worker --image agent_bus:v1.0.0 --gpu v100 --instance-type p3.2xlarge",
         parts: SELECTOR,
         beyond: &[],
     },
     Block {
         file: "worker-a100-selector",
-        line: "pod --name worker --image agent_bus:latest --gpu a100 --instance-type p4d.24xlarge",
+        line: "pod --name worker --image agent_bus:v1.0.0 --gpu a100 --instance-type p4d.24xlarge",
         parts: SELECTOR,
         beyond: &[],
     },
     Block {
         file: "worker-affinity",
-        line: "pod --name worker --image agent_bus:latest --prefer a100=100 --prefer v100=50",
+        line: "pod --name worker --image agent_bus:v1.0.0 --prefer a100=100 --prefer v100=50",
         parts: &[("/0/affinity", "/0/spec/affinity")],
         beyond: &[],
     },
     Block {
         file: "worker-shm",
-        line: "pod --name worker --image agent_bus:latest --gpu v100",
+        line: "pod --name worker --image agent_bus:v1.0.0 --gpu v100",
         parts: &[
             ("/0/volumes", "/0/spec/volumes"),
             ("/0/volumeMounts", "/0/spec/containers/0/volumeMounts"),
@@ -93,7 +93,7 @@ const BLOCKS: [Block; 33] = [
     },
     Block {
         file: "worker-spot",
-        line: "pod --name worker --image agent_bus:latest --spot --taint none",
+        line: "pod --name worker --image agent_bus:v1.0.0 --spot --taint none",
         parts: &[
             ("/0/nodeSelector", "/0/spec/nodeSelector"),
             ("/0/tolerations", "/0/spec/tolerations"),

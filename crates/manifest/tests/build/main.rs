@@ -6,7 +6,9 @@ mod clouds;
 mod files;
 mod jobs;
 mod property;
+mod round;
 mod sharing;
+mod sized;
 mod words;
 
 use agentaflow_manifest::build::{BuildError, Made, Recipe};

@@ -28,7 +28,7 @@ fn value(flag: &str) -> BoxedStrategy<String> {
         "env" | "label" | "selector" | "annotation" | "metric-label" => {
             &["A=b", "app=x", "a.b/c=d", "A=1"]
         }
-        "prefer" => &["a100=100", "v100=50", "l4=0"],
+        "prefer" => &["a100=100", "v100=50", "a30=20", "l4=0"],
         "instance-type" => &["p4d.24xlarge", "g4dn.xlarge", "own.type"],
         "access-mode" => &["ReadWriteOnce", "rwx"],
         "restart-policy" => &["OnFailure", "Never"],
@@ -49,7 +49,7 @@ fn value(flag: &str) -> BoxedStrategy<String> {
     .boxed()
 }
 
-static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::built_in().unwrap());
+pub(crate) static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::built_in().unwrap());
 static COMMAND: LazyLock<clap::Command> = LazyLock::new(Line::command);
 
 /// The flags of a command: name, and whether it takes a value.
@@ -60,7 +60,7 @@ fn flags(kind: &str) -> Vec<(String, bool)> {
     kind.get_arguments().filter_map(flag).filter(|(name, _)| name != "help").collect()
 }
 
-fn line() -> impl Strategy<Value = Vec<String>> {
+pub(crate) fn line() -> impl Strategy<Value = Vec<String>> {
     let kinds: Vec<_> =
         COMMAND.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     prop::sample::select(kinds).prop_flat_map(|kind| {

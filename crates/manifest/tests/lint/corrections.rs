@@ -1,7 +1,9 @@
 //! Manifests that many people copied from manuals, with the mistakes they have in print: each mistake is found, and
 //! `--fix` makes something of it that the API server takes.
 
-use agentaflow_manifest::lint::Severity;
+use std::path::Path;
+
+use agentaflow_manifest::lint::{Options, Severity, fix};
 use agentaflow_manifest::yaml::{Limits, read_text};
 use serde_json::{Value, json};
 
@@ -212,8 +214,7 @@ fn check(text: &str, wrong: &[&str], left: &[&str]) -> Vec<Value> {
     let mended = fixed(text);
     let after: Vec<_> = ids(&mended).into_iter().filter(|id| wrong.contains(id)).collect();
     assert_eq!(after, left, "{mended}");
-    let documents = read_text(&mended, &Limits::default()).unwrap();
-    documents.into_iter().map(|document| document.value).collect()
+    values(&mended)
 }
 
 #[test]
@@ -293,4 +294,32 @@ fn no_mended_manifest_has_an_error_left_but_those_that_need_a_person() {
             left.map(|finding| finding.rule.id).filter(|id| *id != "AF602").collect();
         assert!(left.is_empty(), "{left:?}\n{}", fixed(text));
     }
+}
+
+/// Blocks of the guides with a mistake in print, and the rules that are about it.
+const PRINTED: [(&str, &[&str]); 4] = [
+    ("worker-job", &["AF201"]),
+    ("model-server", &["AF202", "AF103"]),
+    ("training-job", &["AF103"]),
+    ("inference-deployment", &["AF103"]),
+];
+
+#[test]
+fn a_printed_block_that_is_mended_is_the_corrected_one() {
+    for (file, rules) in PRINTED {
+        let printed = block(&format!("printed/{file}"));
+        let options = Options { only: rules.to_vec(), ..Options::default() };
+        let mended = fix(&[(file.to_owned(), printed)], &options).texts.remove(0);
+        assert_eq!(values(&mended), values(&block(file)), "{file}");
+    }
+}
+
+fn block(file: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/blocks");
+    std::fs::read_to_string(folder.join(format!("{file}.yaml"))).unwrap()
+}
+
+fn values(text: &str) -> Vec<Value> {
+    let documents = read_text(text, &Limits::default()).unwrap();
+    documents.into_iter().map(|document| document.value).collect()
 }

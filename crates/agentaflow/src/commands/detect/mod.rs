@@ -3,11 +3,14 @@
 mod collect;
 mod show;
 
-use agentaflow_manifest::detect::Detection;
+use agentaflow_manifest::build::SizedRecipe;
+use agentaflow_manifest::detect::{Detection, Sizing};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
 use self::collect::{Collected, Target};
+use crate::failure::usage;
+use crate::listing::one_line;
 use crate::{list, output};
 
 /// Say whether work is ML work, how sure that is, why, and what it needs
@@ -17,6 +20,7 @@ Examples:
   agentaflow detect \"Fine-tune Llama-3 8B in bf16 with LoRA, batch size 4\"
   agentaflow detect requirements.txt
   agentaflow detect . -o json
+  agentaflow detect . -o recipe | agentaflow generate job --from - --name train --image train:v1
   kubectl get configmap task -o jsonpath='{.data.text}' | agentaflow detect -")]
 pub(crate) struct Args {
     /// A text, a file, a folder, or `-` for standard input
@@ -39,6 +43,8 @@ enum Format {
     Json,
     /// One YAML document
     Yaml,
+    /// What it needs, as a file for `generate --from`
+    Recipe,
 }
 
 /// The detection, and what was left out of it.
@@ -51,16 +57,33 @@ struct Answer {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let (detection, skipped) = match collect::target(&args.target)? {
-        Target::Text(text) => (Detection::of_text(&text), Vec::new()),
-        Target::Files(Collected { files, notes }) => (Detection::of_files(&files), notes),
-    };
+    let (detection, skipped) = look(&args.target)?;
     if args.output == Format::Text {
         return output::print(&show::words(&detection, &skipped, args.all));
+    }
+    if args.output == Format::Recipe {
+        let recipe = SizedRecipe::of(size(&detection)?);
+        return output::print(&serde_saphyr::to_string(&recipe).context("cannot write YAML")?);
     }
     let answer = Answer { report: detection.report(), skipped };
     output::print(&match args.output {
         Format::Yaml => serde_saphyr::to_string(&answer).context("cannot write YAML")?,
         _ => list::json(&answer)?,
+    })
+}
+
+/// Looks at a text, files or folders; and says what was left out.
+pub(crate) fn look(target: &[String]) -> Result<(Detection, Vec<String>)> {
+    Ok(match collect::target(target)? {
+        Target::Text(text) => (Detection::of_text(&text), Vec::new()),
+        Target::Files(Collected { files, notes }) => (Detection::of_files(&files), notes),
+    })
+}
+
+/// What the work needs; refused where it is no work for a GPU.
+pub(crate) fn size(detection: &Detection) -> Result<&Sizing> {
+    detection.sizing.as_ref().ok_or_else(|| {
+        let why = detection.reasoning.first().map(|why| format!(": {}", one_line(why)));
+        usage(format!("there is no ML work that needs a GPU{}", why.unwrap_or_default()))
     })
 }

@@ -50,7 +50,7 @@ fn driver() -> Vec<Check> {
         },
         Err(_) if !devices && module.is_none() => vec![Check::skip(
             "gpu",
-            "no NVIDIA driver here; `agentaflow up --simulate-gpus` and remote servers work all the same",
+            "no NVIDIA driver here; `agentaflow up --sim-gpus 2` and remote servers work all the same",
         )],
         Err(error) => vec![Check::fail(
             "gpu",

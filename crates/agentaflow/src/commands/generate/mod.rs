@@ -1,6 +1,7 @@
 //! `agentaflow generate`: GPU manifests for people who do not want to remember twenty fields.
 
 mod apply;
+mod sized;
 mod template;
 mod write;
 
@@ -26,6 +27,8 @@ Examples:
       The same on the cheapest machine that has 8 of them, sent to the cluster
   agentaflow generate model-server --name llm --image vllm/vllm-openai:v0.11.0 --gpu l4 --output-file llm.yaml
       Servers with a claim for models, into a file
+  agentaflow generate job --name tune --image tune:v1 --detect \"fine-tune Llama-3 8B in bf16\"
+      GPUs, memory and cores by what the work needs
   agentaflow generate mig-config --gpu h100 --slices 3g.40gb=2
       GPUs cut in half
 
@@ -56,6 +59,9 @@ struct Out {
     /// YAML file with what the flags do not say; `-` is stdin
     #[arg(long, value_name = "FILE", global = true)]
     from: Option<PathBuf>,
+    /// Text, file or folder about the work: GPUs, memory and cores are those that it needs; flags go before
+    #[arg(long, value_name = "TEXT|FILE|DIR", global = true)]
+    detect: Option<String>,
     /// YAML file with instance types and prices that go before the built-in ones
     #[arg(long, value_name = "FILE", global = true)]
     catalogue: Option<PathBuf>,
@@ -99,6 +105,9 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if out.apply && out.output_file.is_some() {
         return Err(usage("--apply and --output-file: choose one"));
     }
+    if out.from.as_deref() == Some(Path::new("-")) && out.detect.as_deref() == Some("-") {
+        return Err(usage("--from and --detect cannot both read stdin"));
+    }
     let made = make(*recipe, &out)?;
     for note in &made.notes {
         eprintln!("note: {note}");
@@ -124,13 +133,17 @@ fn make(recipe: Recipe, out: &Out) -> Result<Made> {
             read.with_context(|| format!("`{}` is no such recipe", file.display()))?
         }
     };
+    let recipe = match &out.detect {
+        None => recipe,
+        Some(target) => sized::sized(recipe, target)?,
+    };
     match recipe.make(&catalogue(out.catalogue.as_deref())?) {
         Err(refused @ BuildError::Refused { .. }) => Err(usage(refused.to_string())),
         made => Ok(made?),
     }
 }
 
-fn catalogue(file: Option<&Path>) -> Result<Catalogue> {
+pub(crate) fn catalogue(file: Option<&Path>) -> Result<Catalogue> {
     let built_in = Catalogue::built_in().context("the built-in catalogue cannot be read")?;
     let Some(file) = file else { return Ok(built_in) };
     let own = Catalogue::parse(&write::read(file)?);

@@ -14,8 +14,11 @@ use crate::connect::block_on;
 /// How many objects are asked for at once.
 const PAGE: u32 = 500;
 
+/// Most of these are somebody else's; only the device plugin's configuration is looked at.
+const CONFIG_MAP: &str = "ConfigMap";
+
 /// Group, version and kind of what is looked at.
-const KINDS: [(&str, &str, &str); 8] = [
+const KINDS: [(&str, &str, &str); 9] = [
     ("apps", "v1", "Deployment"),
     ("apps", "v1", "StatefulSet"),
     ("apps", "v1", "DaemonSet"),
@@ -23,6 +26,7 @@ const KINDS: [(&str, &str, &str); 8] = [
     ("batch", "v1", "CronJob"),
     ("", "v1", "Pod"),
     ("", "v1", "PersistentVolumeClaim"),
+    ("", "v1", CONFIG_MAP),
     ("agentaflow.io", "v1", "GPUWorkload"),
 ];
 
@@ -91,7 +95,7 @@ async fn list(
             listed
                 .items
                 .into_iter()
-                .filter(|object| !is_owned(object))
+                .filter(|object| !is_owned(object) && is_ours(object, resource))
                 .map(|object| value(object, resource)),
         );
         let Some(next) = next else { return Ok(all) };
@@ -101,6 +105,13 @@ async fn list(
 
 fn is_owned(object: &DynamicObject) -> bool {
     object.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true))
+}
+
+/// Whether it can have anything to do with GPUs.
+fn is_ours(object: &DynamicObject, resource: &ApiResource) -> bool {
+    let mut texts = object.data["data"].as_object().into_iter().flatten();
+    resource.kind != CONFIG_MAP
+        || texts.any(|(_, text)| text.as_str().is_some_and(|text| text.contains("timeSlicing")))
 }
 
 /// The object with its kind, which lists leave out, and without the book-keeping of the API server.

@@ -7,14 +7,17 @@ mod print;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use agentaflow_manifest::catalogue::Catalogue;
 use agentaflow_manifest::lint::{
-    self, CommonMachines, Finding, Input, Machines as _, Options, Rule, Seen, Unreadable, fix,
+    self, Finding, Input, Machines as _, Options, Rule, Seen, Unreadable, fix,
 };
 use agentaflow_manifest::yaml::{Limits, read_text};
 use anyhow::Result;
 
+use super::generate;
 use crate::failure::{self, usage};
 use crate::list;
+use crate::listing::one_line;
 use crate::output;
 use gather::Gathered;
 
@@ -57,8 +60,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ID", value_parser = rule)]
     ignore: Vec<&'static Rule>,
     /// What GPU nodes are, where manifests do not choose a machine type, such as g4dn.xlarge
-    #[arg(long, value_name = "TYPE", value_parser = machine)]
+    #[arg(long, value_name = "TYPE")]
     machine: Option<String>,
+    /// YAML file with machine types that go before the built-in ones, as for `generate`
+    #[arg(long, value_name = "FILE")]
+    catalogue: Option<PathBuf>,
     /// How to print it
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: Format,
@@ -129,7 +135,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Result<ExitCode> {
-    let options = options(args);
+    let catalogue = generate::catalogue(args.catalogue.as_deref())?;
+    let options = options(args, &catalogue)?;
     let piped = gathered.texts.iter().any(|(name, _)| name == "-");
     let mut mended = 0;
     if args.fix || args.diff {
@@ -163,14 +170,20 @@ fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Res
     Ok(verdict(args, &findings, &unreadable))
 }
 
-fn options(args: &Args) -> Options<'static> {
+fn options<'a>(args: &Args, catalogue: &'a Catalogue) -> Result<Options<'a>> {
+    if let Some(name) = args.machine.as_ref().filter(|name| catalogue.machine(name).is_none()) {
+        return Err(usage(format!(
+            "--machine: nothing is known about the machine type `{}`; --catalogue takes a file with others",
+            one_line(name)
+        )));
+    }
     let ids = |rules: &[&'static Rule]| rules.iter().map(|rule| rule.id).collect();
-    Options {
+    Ok(Options {
         only: ids(&args.rules),
         ignore: ids(&args.ignore),
+        machines: catalogue,
         machine: args.machine.clone(),
-        ..Options::default()
-    }
+    })
 }
 
 /// Notes what was read and is nothing to check.
@@ -215,11 +228,6 @@ fn verdict(args: &Args, findings: &[Finding], unreadable: &[Unreadable]) -> Exit
     let limit = if args.strict { lint::Severity::Warning } else { lint::Severity::Error };
     let failed = !unreadable.is_empty() || worst.is_some_and(|worst| worst >= limit);
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-}
-
-fn machine(name: &str) -> Result<String, String> {
-    let known = CommonMachines.machine(name).map(|_| name.to_owned());
-    known.ok_or_else(|| "nothing is known about this machine type".to_owned())
 }
 
 fn rule(name: &str) -> Result<&'static Rule, String> {

@@ -24,15 +24,16 @@ const EXAMPLES: &str = "\
 Examples:
   agentaflow run -- echo hello
       A command as a plain process on any node that allows it
-  agentaflow run --gpus 1 pytorch/pytorch:latest -- python -c 'import torch; print(torch.cuda.device_count())'
+  agentaflow run --gpus 1 --memory 8G pytorch/pytorch:latest -- python train.py
       A container with one GPU
   agentaflow run --fraction 0.5 --timeout 1h -d my/model -- python serve.py
       Half a GPU, an hour at most, in the background
 
-Ctrl-C lets go of the job, which goes on; Ctrl-C again within three seconds stops it. Without a terminal
-SIGINT and SIGTERM stop it.
+Ctrl-C lets go of the job, which goes on; Ctrl-C again within three seconds stops it.
+Without a terminal SIGINT and SIGTERM stop it.
 
-Exit codes: the job's own; 128 and the number of the signal that ended it; 125 when it could not be run.";
+Exit codes: the job's own; 128 and the number of the signal that ended it; 125 when it
+could not be run.";
 
 /// Run a job: show its output, end with its exit code
 #[derive(Debug, clap::Args)]

@@ -6,7 +6,7 @@ use agentaflow_api::job::{Job, JobStatus};
 use tokio::time::sleep;
 
 use crate::backend::{Backend, Work};
-use crate::listing::{self, one_line};
+use crate::listing::{self, money, one_line};
 
 /// How often we look: soon at first, seldom while nothing changes.
 const SOONEST: Duration = Duration::from_millis(150);
@@ -22,8 +22,9 @@ pub(super) async fn foretell(backend: &Backend, work: &Work) {
     nodes.sort();
     nodes.dedup();
     let price = said.price_per_hour.filter(|price| price.0 > 0);
-    let price = price.map(|price| format!(", {price} an hour")).unwrap_or_default();
-    let all = said.estimated_cost.map(|cost| format!(", {cost} in all")).unwrap_or_default();
+    let price = price.map(|price| format!(", {} an hour", money(price))).unwrap_or_default();
+    let all = said.estimated_cost.map(|cost| format!(", {} in all", money(cost)));
+    let all = all.filter(|_| !price.is_empty()).unwrap_or_default();
     match nodes.is_empty() {
         false => eprintln!("would run on {}{price}{all}", nodes.join(", ")),
         true if !price.is_empty() => eprintln!("would wait{price}{all}"),

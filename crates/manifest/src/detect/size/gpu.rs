@@ -1,5 +1,6 @@
 //! GPU types, what they hold, and the cheapest that hold a given memory.
 
+use agentaflow_engine::{MicroDollars, list_price};
 use serde::Serialize;
 
 use super::memory::{Need, Precision};
@@ -51,10 +52,10 @@ impl GpuType {
         Self::L4,
         Self::A10g,
         Self::L40s,
-        Self::A100,
         Self::V100,
-        Self::A100Large,
         Self::V100Large,
+        Self::A100,
+        Self::A100Large,
         Self::H100,
         Self::H200,
     ];
@@ -115,20 +116,10 @@ impl GpuType {
         self.variants().iter().copied().find(|gpu| gpu.memory_mib() >= mib)
     }
 
-    /// What one costs for an hour when a T4 costs 10: only to tell cheaper from dearer.
-    const fn cost(self) -> u32 {
-        match self {
-            Self::T4 => 10,
-            Self::L4 => 15,
-            Self::A10g => 19,
-            Self::L40s => 35,
-            Self::A100 => 52,
-            Self::V100 => 58,
-            Self::A100Large => 65,
-            Self::V100Large => 74,
-            Self::H100 => 130,
-            Self::H200 => 150,
-        }
+    /// What one costs for an hour, in micro-dollars: the list price that is also used for nodes without prices.
+    fn cost(self) -> u64 {
+        let family = self.name().split('-').next().unwrap_or_default();
+        list_price(family).map_or(u64::MAX, |MicroDollars(price)| price)
     }
 
     /// Whether several of them are joined fast enough to share the work of one step.
@@ -180,8 +171,9 @@ pub(super) fn choose(need: &Need, wish: Wish) -> Choice {
             |count: &u32| allowed(gpu, *count, need.training, named) && need.fits(gpu, *count);
         counts(wish.count).find(holds).map(|count| Choice { gpu, count, fits: true })
     });
-    let cost = |choice: &Choice| u64::from(choice.count) * u64::from(choice.gpu.cost());
-    let best = fitting.min_by_key(|choice| (cost(choice), choice.count));
+    let cost = |choice: &Choice| u64::from(choice.count).saturating_mul(choice.gpu.cost());
+    // Of those that cost the same, the commoner one, which stands first.
+    let best = fitting.min_by_key(cost);
     let (gpu, count) = (wish.gpu.unwrap_or(GpuType::H200), wish.count.unwrap_or(MOST));
     best.unwrap_or(Choice { gpu, count, fits: false })
 }

@@ -2,14 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::selectors::model_of;
+use crate::cloud::{self, GPU_TAINT as TAINT, Gpu, INSTANCE_TYPE, gpu_named};
 use crate::lint::amount::{mebibytes, memory, milli};
 use crate::lint::machine::Machine;
 use crate::lint::object::{Container, Pod, list, text};
 use crate::lint::{Findings, Operation, Rule, Set, append, set};
-
-const TAINT: &str = "nvidia.com/gpu";
-const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 
 /// What the node's own pods (device plugin, monitoring, network) take, which a fix leaves to them.
 const DAEMONS_CPU_MILLI: u64 = 420;
@@ -107,11 +104,8 @@ fn one_value(set: &Set<'_>, findings: &mut Findings<'_>) {
 }
 
 fn both_must_hold(set: &Set<'_>, findings: &mut Findings<'_>) {
-    let by_product = |key: &str| {
-        key == "nvidia.com/gpu.product"
-            || key == "cloud.google.com/gke-accelerator"
-            || key == "accelerator"
-    };
+    let by_product =
+        |key: &str| [cloud::PRODUCT, cloud::GKE_ACCELERATOR, cloud::ACCELERATOR].contains(&key);
     let by_memory = |key: &str| key.to_lowercase().contains("memory");
     for pod in set.pods() {
         let terms = [
@@ -184,13 +178,12 @@ fn gpus_fit(pod: &Pod<'_>, name: &str, machine: &Machine, findings: &mut Finding
 
 fn same_model(pod: &Pod<'_>, name: &str, machine: &Machine, findings: &mut Findings<'_>) {
     for (label, value, path) in pod.selector() {
-        if let Some(model) =
-            value.as_str().and_then(model_of).filter(|_| label.contains("accelerator"))
-            && model != machine.model
-        {
+        let named = [cloud::ACCELERATOR, cloud::GKE_ACCELERATOR, cloud::PRODUCT].contains(&label);
+        let model = value.as_str().filter(|_| named).and_then(gpu_named).map(Gpu::family);
+        if let Some(model) = model.filter(|model| !machine.models.contains(model)) {
             let message = format!(
                 "it wants {model} GPUs on a {name}, which has {}: no node is both",
-                machine.model
+                machine.models.join(" or ")
             );
             findings.add(&pod.object, &path, message);
         }
@@ -209,7 +202,7 @@ struct Part {
 const CPU: Part = Part {
     resource: "cpu",
     amount: milli,
-    left: |machine| machine.allocatable_cpu_milli,
+    left: |machine| machine.cpu_milli,
     daemons: DAEMONS_CPU_MILLI,
     say: |milli| format!("{}m", milli as u64),
 };
@@ -217,7 +210,7 @@ const CPU: Part = Part {
 const MEMORY: Part = Part {
     resource: "memory",
     amount: mebibytes,
-    left: |machine| machine.allocatable_memory_mib,
+    left: |machine| machine.memory_mib,
     daemons: DAEMONS_MEMORY_MIB,
     say: memory,
 };

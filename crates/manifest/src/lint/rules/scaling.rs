@@ -76,9 +76,11 @@ fn never_down(set: &Set<'_>, findings: &mut Findings<'_>) {
         }
     }
     for (object, container, up) in &schedules {
-        let down =
-            schedules.iter().any(|(_, _, other)| other.target == up.target && other.size < up.size);
-        if up.size == 0 || down {
+        // Another size at another time: the smaller of them is the way down, to however few.
+        let paired = schedules
+            .iter()
+            .any(|(_, _, other)| other.target == up.target && other.size != up.size);
+        if up.size == 0 || paired {
             continue;
         }
         let message = format!("it scales to {} and nothing scales down again", up.size);

@@ -2,13 +2,13 @@
 
 use serde_json::Value;
 
-use crate::lint::machine::{ACCELERATORS, GKE_ACCELERATORS, GUARDED, LABELS};
+use crate::cloud::{
+    ACCELERATOR, GPU_MEMORY, GPU_PRESENT, GUARDED, INSTANCE_TYPE, NODE_LABELS, accelerator_meant,
+    accelerators, gpu_named,
+};
 use crate::lint::object::{Object, Path, list, text};
 use crate::lint::{Findings, Operation, Rule, Set, set};
 use crate::yaml::nearest;
-
-/// The memory of a GPU in MiB, as NVIDIA's feature discovery labels it.
-const MEMORY: &str = "nvidia.com/gpu.memory";
 
 pub(super) static AF103: Rule = rule! {
     "AF103" "unknown-accelerator" Warning fixable true;
@@ -46,17 +46,6 @@ pub(super) static AF106: Rule = rule! {
     check: instance_type,
 };
 
-/// The model of a GPU in a label's value: `nvidia-tesla-a100` is `a100`.
-pub(in crate::lint) fn model_of(value: &str) -> Option<&'static str> {
-    const MODELS: [&str; 14] = [
-        "v100", "a100", "h100", "h200", "b200", "a10g", "l40s", "l40", "a30", "l4", "t4", "p100",
-        "p4", "k80",
-    ];
-    let lower = value.to_lowercase();
-    let mut words = lower.split(|letter: char| !letter.is_ascii_alphanumeric());
-    words.find_map(|word| MODELS.iter().copied().find(|model| *model == word))
-}
-
 /// Every label that pods choose nodes by: object, label, path of the entry or of the expression's `key`, the values
 /// with their paths.
 fn each_label<'a>(
@@ -85,35 +74,28 @@ fn each_label<'a>(
 
 fn unknown_accelerator(set: &Set<'_>, findings: &mut Findings<'_>) {
     each_label(set, |object, label, _, values| {
-        let known = match label {
-            "accelerator" => ACCELERATORS,
-            "cloud.google.com/gke-accelerator" => GKE_ACCELERATORS,
-            _ => return,
-        };
+        let Some(known) = accelerators(label) else { return };
         for (value, path) in values {
             if known.contains(&value) {
                 continue;
             }
-            let canonical = canonical(value, known);
+            let canonical = canonical(label, value, &known);
             let meant = match canonical {
                 Some(meant) => format!("; `{meant}` is the usual spelling"),
-                None if label == "accelerator" => {
+                None if label == ACCELERATOR => {
                     "; any NVIDIA GPU is `nvidia.com/gpu.present: \"true\"`".to_owned()
                 }
                 None => format!("; known are {}", known.join(", ")),
             };
             let any = canonical.is_none()
-                && label == "accelerator"
+                && label == ACCELERATOR
                 && matches!(value, "nvidia-gpu" | "gpu" | "nvidia-tesla");
             let fix = match canonical {
                 Some(meant) => vec![self::set(path.clone(), meant)],
                 // Any GPU: only a selector's entry can be turned into another label by itself.
                 None if any && path.last().is_some_and(|step| step == label) => vec![
                     self::set(path.clone(), "true"),
-                    Operation::Rename {
-                        path: path.clone(),
-                        key: "nvidia.com/gpu.present".to_owned(),
-                    },
+                    Operation::Rename { path: path.clone(), key: GPU_PRESENT.to_owned() },
                 ],
                 None => Vec::new(),
             };
@@ -128,20 +110,18 @@ fn unknown_accelerator(set: &Set<'_>, findings: &mut Findings<'_>) {
 }
 
 /// The known value for the same model, else one that is a slip of the hand away.
-fn canonical(value: &str, known: &[&'static str]) -> Option<&'static str> {
-    if let Some(model) = model_of(value) {
-        let mut same = known.iter().copied().filter(|known| model_of(known) == Some(model));
-        let large = |value: &str| value.to_lowercase().replace("gb", "").ends_with("80");
-        let of_size = same.clone().find(|known| large(known) == large(value));
-        return of_size.or_else(|| same.next());
-    }
-    nearest(value, known.iter().copied().filter(|known| known.len() > "nvidia".len()))
-        .filter(|near| model_of(near).is_some_and(|model| value.to_lowercase().contains(model)))
+fn canonical(label: &str, value: &str, known: &[&'static str]) -> Option<&'static str> {
+    let slip = || {
+        let near = nearest(value, known.iter().copied().filter(|known| known.len() > 6))?;
+        let family = gpu_named(near)?.family();
+        value.to_lowercase().contains(family).then_some(near)
+    };
+    accelerator_meant(label, value).or_else(slip)
 }
 
 fn unknown_label(set: &Set<'_>, findings: &mut Findings<'_>) {
     each_label(set, |object, label, path, _| {
-        if LABELS.contains(&label) {
+        if NODE_LABELS.contains(&label) {
             return;
         }
         let guarded = GUARDED.iter().any(|prefix| label.starts_with(prefix));
@@ -149,12 +129,13 @@ fn unknown_label(set: &Set<'_>, findings: &mut Findings<'_>) {
             .split('/')
             .next()
             .is_some_and(|domain| domain.ends_with(".example") || domain.ends_with("example.com"));
-        let slip = nearest(label, LABELS.iter().copied()).filter(|near| near_enough(label, near));
+        let slip =
+            nearest(label, NODE_LABELS.iter().copied()).filter(|near| near_enough(label, near));
         if !guarded && !placeholder && slip.is_none() {
             return;
         }
         let memory = placeholder && label.contains("memory");
-        let meant = if memory { Some(MEMORY) } else { slip };
+        let meant = if memory { Some(GPU_MEMORY) } else { slip };
         let hint = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
         let fix = meant.map(|meant| {
             if path.last().is_some_and(|step| step == "key") {
@@ -199,7 +180,7 @@ fn affinity_value(set: &Set<'_>, findings: &mut Findings<'_>) {
 
 fn instance_type(set: &Set<'_>, findings: &mut Findings<'_>) {
     each_label(set, |object, label, path, values| {
-        if label != "node.kubernetes.io/instance-type" {
+        if label != INSTANCE_TYPE {
             return;
         }
         for (value, _) in values {

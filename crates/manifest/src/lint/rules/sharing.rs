@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::lint::machine::MIG_PROFILES;
 use crate::lint::object::{Container, Object, list, text};
 use crate::lint::{Findings, Operation, Rule, Set};
+use crate::mig;
 use crate::yaml::{Limits, nearest, read_text};
 
 pub(super) static AF004: Rule = rule! {
@@ -116,10 +116,10 @@ fn unknown_profile(set: &Set<'_>, findings: &mut Findings<'_>) {
 
 fn profile(object: &Object<'_>, name: &str, path: &[String], findings: &mut Findings<'_>) {
     let Some(profile) = name.strip_prefix("nvidia.com/mig-") else { return };
-    if MIG_PROFILES.contains(&profile) {
+    if mig::profiles().any(|known| known == profile) {
         return;
     }
-    let near = nearest(profile, MIG_PROFILES.iter().copied());
+    let near = nearest(profile, mig::profiles());
     let meant =
         near.map(|near| format!("; did you mean `nvidia.com/mig-{near}`?")).unwrap_or_default();
     // Only a slip of the hand is mended, not another amount of memory.

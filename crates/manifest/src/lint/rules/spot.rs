@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::lint::object::{Pod, list, text};
+use crate::cloud::Cloud;
+use crate::lint::object::{Container, Pod, list, text};
 use crate::lint::{Findings, Rule, Set, append};
 
 pub(super) static AF110: Rule = rule! {
@@ -24,23 +25,29 @@ pub(super) static AF111: Rule = rule! {
     check: no_toleration,
 };
 
-/// Labels of spot nodes: label, value, and the taint that such nodes carry, if they carry one by themselves.
-const SPOT: [(&str, &str, Option<&str>); 6] = [
-    ("node.kubernetes.io/lifecycle", "spot", Some("spot")),
-    ("cloud.google.com/gke-spot", "true", Some("cloud.google.com/gke-spot")),
-    ("cloud.google.com/gke-provisioning", "spot", Some("cloud.google.com/gke-spot")),
-    (
-        "kubernetes.azure.com/scalesetpriority",
-        "spot",
-        Some("kubernetes.azure.com/scalesetpriority"),
-    ),
-    ("eks.amazonaws.com/capacityType", "SPOT", None),
-    ("karpenter.sh/capacity-type", "spot", None),
-];
+/// Another label of GKE's spot nodes.
+const GKE_PROVISIONING: &str = "cloud.google.com/gke-provisioning";
 
+/// The label by which spot nodes are selected, and the taint that they surely carry.
 fn spot(pod: &Pod<'_>) -> Option<(&'static str, Option<&'static str>)> {
-    let chosen = SPOT.iter().find(|(label, value, _)| pod.required(label) == [*value])?;
-    Some((chosen.0, chosen.2))
+    let clouds = Cloud::ALL.into_iter().map(|cloud| (cloud.spot().label, cloud.spot()));
+    let other = ((GKE_PROVISIONING, "spot"), Cloud::Gke.spot());
+    let ((label, _), spot) =
+        clouds.chain([other]).find(|((label, value), _)| pod.required(label) == [*value])?;
+    Some((label, spot.tainted.then_some(spot.taint.0)))
+}
+
+/// Words that say that something is kept.
+const KEPT: [&str; 7] = ["checkpoint", "ckpt", "resume", "s3://", "gs://", "abfs", "wasb"];
+
+/// Whether a claim is mounted where work keeps what it has done.
+fn has_workspace(pod: &Pod<'_>, container: &Container<'_>) -> bool {
+    container.mounts().iter().any(|(name, path)| {
+        let claimed = pod
+            .volume(name)
+            .is_some_and(|(_, volume)| volume.get("persistentVolumeClaim").is_some());
+        claimed && ["workspace", "output", "result"].iter().any(|word| path.contains(word))
+    })
 }
 
 fn without_checkpoint(set: &Set<'_>, findings: &mut Findings<'_>) {
@@ -59,8 +66,7 @@ fn without_checkpoint(set: &Set<'_>, findings: &mut Findings<'_>) {
             for (name, path) in container.mounts() {
                 words.push_str(&format!(" {name} {path}").to_lowercase());
             }
-            let kept = ["checkpoint", "ckpt", "resume", "s3://", "gs://", "abfs", "wasb"];
-            kept.iter().any(|word| words.contains(word))
+            KEPT.iter().any(|word| words.contains(word)) || has_workspace(&pod, container)
         }) {
             continue;
         }

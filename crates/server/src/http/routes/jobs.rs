@@ -24,6 +24,10 @@ use crate::http::who::{Admin, User, WorkerAuth, Writer, sees_all};
 use crate::refusal::Refusal;
 use crate::store::{JobFilter, JobRow};
 
+/// Lines and bytes of a failed job's output that are looked at for what killed it.
+const LAST_WORDS: u64 = 50;
+const LAST_BYTES: usize = 32 << 10;
+
 /// Hands in a job. With an `Idempotency-Key` header a repeated call returns the job of the first one.
 #[utoipa::path(post, path = "/gpu-workers/jobs", tag = "jobs", security(("user" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "Makes a repeated call safe for 24 hours")),
@@ -145,7 +149,28 @@ pub(crate) async fn explain(
 ) -> Result<Answer<Explanation>, Refusal> {
     plan_at_ease(&app, &caller)?;
     let row = visible_job(&app, &caller, path.number("job_id")?).await?;
-    app.core.explain(row.id).await.map(Answer)
+    let mut said = app.core.explain(row.id).await?;
+    if said.status == JobStatus::Failed {
+        blame(&app, &app.core.show_job(row), &mut said).await;
+    }
+    Ok(Answer(said))
+}
+
+/// Says what killed a job and what to do about it: the last words of the task that failed tell more than its code.
+async fn blame(app: &App, job: &Job, said: &mut Explanation) {
+    let failed = job.tasks.iter().find(|task| task.exit_code.is_some_and(|code| code != 0));
+    let task = failed.map_or(0, |task| task.task);
+    let from = app.logs.tail(job.id, task, LAST_WORDS).await.unwrap_or(0);
+    let output = app.logs.read(job.id, task, from, LAST_BYTES).await.unwrap_or_default().bytes;
+    let verdict = agentaflow_words::verdict(&agentaflow_words::Ending {
+        reason: job.end_reason.as_deref().unwrap_or_default(),
+        exit_code: job.exit_code,
+        detail: job.error_message.as_deref().unwrap_or_default(),
+        output: &String::from_utf8_lossy(&output),
+    });
+    said.summary = format!("it is over (failed): {}", verdict.cause);
+    said.detail = Some(format!("remedy: {}", verdict.remedy));
+    said.reason = Some(verdict.reason).filter(|reason| !reason.is_empty());
 }
 
 /// What would happen to a job if it were handed in now. Nothing is.

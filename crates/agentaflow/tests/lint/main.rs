@@ -1,9 +1,16 @@
 //! `agentaflow lint` as a user meets it: the real binary, small manifests.
 
+mod kube_lint;
+#[path = "../../../kube/tests/support/mod.rs"]
+mod support;
+
 use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+
+/// The program as it was built for these tests.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");
 
 /// A job that the API server refuses: no restartPolicy.
 const REFUSED: &str = "\
@@ -33,7 +40,7 @@ fn folder(name: &str) -> PathBuf {
 }
 
 fn lint(folder: &Path, line: &str, input: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_agentaflow"))
+    let mut child = Command::new(PROGRAM)
         .arg("lint")
         .args(line.split_whitespace())
         .current_dir(folder)
@@ -183,4 +190,23 @@ fn our_own_manifests_have_no_errors() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let (code, out, errors) = check(&root, "deploy examples", "");
     assert_eq!(code, 0, "{out}{errors}");
+}
+
+#[test]
+fn machines_of_ones_own_count_as_well() {
+    let folder = folder("catalogue");
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: big\nspec:\n  nodeSelector:\n    \
+               node.kubernetes.io/instance-type: own-type\n  containers:\n  - name: big\n    image: big:1.0.0\n    \
+               resources:\n      requests:\n        memory: 16Gi\n";
+    fs::write(folder.join("pod.yaml"), pod).unwrap();
+    let own =
+        "instances:\n- {cloud: gke, name: own-type, gpu: t4, gpus: 1, vcpus: 4, memory-gib: 16}\n";
+    fs::write(folder.join("own.yaml"), own).unwrap();
+    let (code, said, _) = check(&folder, "pod.yaml", "");
+    assert_eq!((code, said.contains("AF108")), (0, false), "{said}");
+    let (code, said, _) = check(&folder, "pod.yaml --catalogue own.yaml", "");
+    assert_eq!((code, said.contains("a own-type leaves")), (1, true), "{said}");
+    let (code, _, said) = check(&folder, "pod.yaml --machine own-type", "");
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("nothing is known about the machine type `own-type`"), "{said}");
 }

@@ -1,0 +1,72 @@
+//! Every command as people see it: scripts in `golden/` are typed into a real shell against a real server with
+//! simulated GPUs, and what comes out is compared with what the script says. `UPDATE=1 cargo test --test commands`
+//! writes the scripts anew; read the difference before you commit it.
+
+#[expect(dead_code, reason = "other tests need more of it")]
+#[path = "../standalone/harness.rs"]
+mod harness;
+#[path = "../standalone/http.rs"]
+mod http;
+#[path = "../standalone/procs.rs"]
+mod procs;
+
+mod normal;
+mod script;
+mod speed;
+
+use script::check;
+
+#[test]
+fn work_is_handed_in_and_followed_to_its_end() {
+    check("work");
+}
+
+#[test]
+fn lists_are_chosen_sorted_and_printed_in_every_format() {
+    check("lists");
+}
+
+#[test]
+fn one_thing_is_described_and_explained() {
+    check("one");
+}
+
+#[test]
+fn the_fleet_is_looked_after() {
+    check("fleet");
+}
+
+#[test]
+fn people_and_their_keys_are_managed() {
+    check("people");
+}
+
+#[test]
+fn contexts_say_where_commands_go() {
+    check("contexts");
+}
+
+#[test]
+fn what_goes_wrong_is_said_with_what_to_do_and_an_exit_code() {
+    check("errors");
+}
+
+#[test]
+fn files_with_work_are_read() {
+    check("files");
+}
+
+#[test]
+fn bad_files_are_refused_with_the_line_and_fast() {
+    check("bad-files");
+}
+
+#[test]
+fn the_program_tells_about_itself() {
+    check("itself");
+}
+
+#[test]
+fn a_shell_completes_real_names() {
+    check("completion");
+}

@@ -1,0 +1,222 @@
+//! Makes two runs look alike: times, keys, ports and what a machine has are replaced, alignment is kept.
+
+/// What is replaced in the output of one script.
+#[derive(Default)]
+pub(crate) struct Normal {
+    hidden: Vec<(String, String)>,
+}
+
+/// Texts of a fixed form: `9` is a digit, `x` a hexadecimal one, anything else itself. All keep their width.
+const FORMS: [(&str, &str); 4] = [
+    ("9999-99-99T99:99:99.999Z", "YYYY-MM-DDTHH:MM:SS.mmmZ"),
+    ("9999-99-99", "YYYY-MM-DD"),
+    ("gpu-xxxxxxxxxxxx", "gpu-NNNNNNNNNNNN"),
+    ("SIM-xxxxxxxx", "SIM-NNNNNNNN"),
+];
+
+/// Keys begin with these.
+const KEYS: [&str; 4] = ["aft_", "afi_", "afr_", "afw_"];
+
+/// Fields of JSON and YAML that depend on the time or on the machine.
+const FIELDS: [&str; 18] = [
+    "duration_seconds",
+    "cost",
+    "micros",
+    "gpu_hours",
+    "balance",
+    "spent_this_month",
+    "utilization",
+    "temperature",
+    "power_usage",
+    "sm_clock",
+    "cpu_cores",
+    "cpu_cores_available",
+    "memory_total",
+    "memory_available",
+    "storage_total",
+    "storage_available",
+    "hostname",
+    "seq",
+];
+
+impl Normal {
+    /// Replaces a text wherever it stands.
+    pub(crate) fn hide(&mut self, text: &str, by: &str) {
+        self.hidden.push((text.to_owned(), by.to_owned()));
+    }
+
+    /// The output of a command as every run gives it.
+    pub(crate) fn text(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for (from, to) in &self.hidden {
+            text = text.replace(from, to);
+        }
+        text = text.replace(env!("CARGO_PKG_VERSION"), "VERSION");
+        for (form, by) in FORMS {
+            text = replace_form(&text, form, by);
+        }
+        for key in KEYS {
+            text = replace_keys(&text, key);
+        }
+        let aged = text.contains("s ago");
+        let mut lines: Vec<_> = text.lines().map(line).collect();
+        if aged {
+            lines = lines.iter().map(|line| squeezed(line)).collect();
+        }
+        lines.into_iter().map(|line| line + "\n").collect()
+    }
+}
+
+fn line(line: &str) -> String {
+    let line = machine(&field(line));
+    pennies(&times(&readings(&line)))
+}
+
+/// A few cents more or less are the machine's doing.
+fn pennies(line: &str) -> String {
+    (1..10).fold(line.to_owned(), |line, cents| line.replace(&format!(" $0.0{cents}"), "<$0.01"))
+}
+
+/// The value of a field that differs from run to run.
+fn field(line: &str) -> String {
+    let Some((name, value)) = line.split_once(": ") else { return line.to_owned() };
+    let bare = name.trim_start_matches([' ', '-', '"']).trim_end_matches('"');
+    let number = value.trim_end_matches(',');
+    if !FIELDS.contains(&bare) || number == "null" {
+        return line.to_owned();
+    }
+    format!("{name}: #{}", if value.ends_with(',') { "," } else { "" })
+}
+
+/// What the machine has, and a measured mean.
+fn machine(line: &str) -> String {
+    let bare = line.trim_start();
+    let before = &line[..line.len() - bare.len()];
+    for (begins, by) in [
+        ("CPU        ", "CPU        # cores, # free"),
+        ("Memory     ", "Memory     # GiB, # GiB free"),
+        ("agentaflow_gpu_utilization ", "agentaflow_gpu_utilization #"),
+        ("\"hostname\": ", "\"hostname\": #,"),
+    ] {
+        if bare.starts_with(begins) {
+            return format!("{before}{by}");
+        }
+    }
+    line.to_owned()
+}
+
+/// Readings of GPUs, which move: `91 %`, `49 °C`, `367 W`; digits stay as wide as the column.
+fn readings(line: &str) -> String {
+    let mut text = line.to_owned();
+    for unit in [" %", " °C", " W"] {
+        let mut done = String::new();
+        while let Some(at) = text.find(unit) {
+            let head = &text[..at];
+            let bare = head.trim_end_matches(|c: char| c.is_ascii_digit());
+            let ends = text[at + unit.len()..].chars().next().is_none_or(|c| c == ' ');
+            if bare.len() < head.len() && ends {
+                let width = head.len() - bare.trim_end().len();
+                done.push_str(bare.trim_end());
+                done.push_str(&format!("{:>width$}", "#"));
+            } else {
+                done.push_str(head);
+            }
+            done.push_str(unit);
+            text = text[at + unit.len()..].to_owned();
+        }
+        text = done + &text;
+    }
+    text
+}
+
+/// Lengths of time: `0.4s`, `12s`, `1m05s`.
+fn times(line: &str) -> String {
+    let mut done = String::new();
+    let mut rest = line;
+    while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
+        let token: String =
+            rest[start..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '.').collect();
+        let before = &rest[..start];
+        let free = before.chars().next_back().is_none_or(|c| c == ' ' || c == ',');
+        done.push_str(before);
+        if free && is_time(&token) {
+            let bare = done.trim_end_matches(' ').len();
+            let spaces = done.len() - bare;
+            // A column of numbers stands to the right; what follows a title stands to the left.
+            let column = spaces >= 2 && done[..bare].trim_start().contains(' ');
+            if column {
+                done.truncate(bare);
+                done.push_str(&format!("{:>width$}", "#s", width = spaces + token.len()));
+            } else {
+                done.push_str("#s");
+            }
+        } else {
+            done.push_str(&token);
+        }
+        rest = &rest[start + token.len()..];
+    }
+    done + rest
+}
+
+fn is_time(token: &str) -> bool {
+    let Some(number) = token.strip_suffix('s') else { return false };
+    let digits = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_digit());
+    number.split(['.', 'm']).all(digits)
+}
+
+/// Columns of ages are as wide as the longest: that is not kept.
+fn squeezed(line: &str) -> String {
+    let mut done = String::new();
+    let mut rest = line;
+    while let Some(gap) = rest.find("  ") {
+        let word = rest[gap..].trim_start();
+        let is_age =
+            ["#s ago", "never", "SEEN", "MADE", "USED"].iter().any(|age| word.starts_with(age));
+        let spaces = rest[gap..].len() - word.len();
+        done.push_str(&rest[..gap]);
+        // A column comes after others; what follows a title stays where it is.
+        let column = done.trim().contains(' ');
+        done.push_str(&" ".repeat(if is_age && column { 2 } else { spaces }));
+        rest = word;
+    }
+    done + rest
+}
+
+fn replace_form(text: &str, form: &str, by: &str) -> String {
+    let fits = |part: &str| {
+        part.len() >= form.len()
+            && part.bytes().zip(form.bytes()).all(|(byte, wanted)| match wanted {
+                b'9' => byte.is_ascii_digit(),
+                b'x' => byte.is_ascii_hexdigit(),
+                other => byte == other,
+            })
+    };
+    let mut done = String::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        if fits(rest) {
+            done.push_str(by);
+            rest = &rest[form.len()..];
+        } else {
+            done.push(first);
+            rest = &rest[first.len_utf8()..];
+        }
+    }
+    done
+}
+
+/// A key, or the beginning of one, which keeps its width.
+fn replace_keys(text: &str, begins: &str) -> String {
+    let mut done = String::new();
+    let mut rest = text;
+    while let Some(start) = rest.find(begins) {
+        let after = &rest[start + begins.len()..];
+        let secret = after.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '-');
+        let secret = secret.unwrap_or(after.len());
+        done.push_str(&rest[..start]);
+        done.push_str(begins);
+        done.push_str(if secret > 12 { "SECRET" } else { &"xxxxxxxxxxxx"[..secret] });
+        rest = &after[secret..];
+    }
+    done + rest
+}

@@ -1,0 +1,114 @@
+//! Recipes by what work needs.
+
+use agentaflow_manifest::build::{Recipe, SizedRecipe};
+use agentaflow_manifest::catalogue::Catalogue;
+use agentaflow_manifest::detect::Detection;
+use serde_json::{Value, json};
+
+use crate::{check, recipe};
+
+/// What a command line makes for work that a text is about, and the flags that went before.
+fn sized(line: &str, text: &str) -> Result<(Value, Vec<String>), String> {
+    let sizing = Detection::of_text(text).sizing.expect("work for GPUs");
+    let (recipe, kept) = recipe(line).sized(&sizing).map_err(|error| error.to_string())?;
+    let made = recipe.make(&Catalogue::built_in().unwrap()).map_err(|error| error.to_string())?;
+    let object = made.objects.into_iter().next().unwrap();
+    assert_eq!(check::problems(&object), Vec::<String>::new());
+    Ok((object, kept))
+}
+
+fn limits(object: &Value) -> Value {
+    let mut limits =
+        object.pointer("/spec/template/spec/containers/0/resources/limits").unwrap().clone();
+    let volumes = object.pointer("/spec/template/spec/volumes").and_then(Value::as_array);
+    let shm = volumes.into_iter().flatten().find(|volume| volume["name"] == "shm");
+    limits["shm"] = shm.map_or(Value::Null, |volume| volume["emptyDir"]["sizeLimit"].clone());
+    limits["accelerator"] =
+        object["spec"]["template"]["spec"]["nodeSelector"]["accelerator"].clone();
+    limits
+}
+
+#[test]
+fn a_job_gets_what_its_work_needs() {
+    for (text, expected) in [
+        (
+            "image classification",
+            json!({"nvidia.com/gpu": "1", "accelerator": "nvidia-tesla-v100", "memory": "16Gi", "cpu": "8000m", "shm": "2Gi"}),
+        ),
+        (
+            "model training with pytorch",
+            json!({"nvidia.com/gpu": "1", "accelerator": "nvidia-tesla-a100", "memory": "32Gi", "cpu": "16000m", "shm": "4Gi"}),
+        ),
+        (
+            "inference with a large model",
+            json!({"nvidia.com/gpu": "4", "accelerator": "nvidia-tesla-a100", "memory": "64Gi", "cpu": "32000m", "shm": "8Gi"}),
+        ),
+        (
+            "Serve Llama-3 70B in bf16",
+            json!({"nvidia.com/gpu": "2", "accelerator": "nvidia-a100-80gb", "memory": "176Gi", "cpu": "16000m", "shm": "4Gi"}),
+        ),
+    ] {
+        let (job, kept) = sized("job --name train --image train:v1", text).unwrap();
+        assert_eq!(limits(&job), expected, "{text}");
+        assert!(kept.is_empty(), "{kept:?}");
+    }
+}
+
+#[test]
+fn flags_go_before_what_was_detected_and_that_is_said() {
+    let line = "job --name train --image train:v1 --gpus 2 --gpu h100 --memory 24Gi --cpu 8000m";
+    let (job, kept) = sized(line, "inference with a large model").unwrap();
+    let expected = json!({"nvidia.com/gpu": "2", "accelerator": "nvidia-h100-80gb", "memory": "24Gi", "cpu": "8000m", "shm": "8Gi"});
+    assert_eq!(limits(&job), expected);
+    let wanted = [
+        "--gpus 2 goes before 4",
+        "--gpu h100 goes before a100",
+        "--memory 24Gi goes before 64Gi",
+        "--cpu 8000m goes before 32000m",
+        "shared memory follows --memory",
+    ];
+    assert_eq!(kept, wanted);
+    // What says which nodes says which GPUs; slices are counted otherwise.
+    let (job, kept) = sized(
+        "job --name train --image train:v1 --cloud eks --instance-type p3.8xlarge",
+        "model training",
+    )
+    .unwrap();
+    assert_eq!(limits(&job)["nvidia.com/gpu"], "1");
+    assert_eq!(kept, ["the nodes that are chosen go before a100"]);
+    let (job, kept) =
+        sized("job --name train --image train:v1 --mig 1g.5gb", "image classification").unwrap();
+    assert_eq!(limits(&job)["nvidia.com/mig-1g.5gb"], "1");
+    assert_eq!(kept, ["--mig 1g.5gb goes before 1 × v100"]);
+}
+
+#[test]
+fn work_for_several_machines_is_a_gang_and_no_job() {
+    let text = "Full fine-tuning of a 70B model in bf16 with Adam";
+    let sizing = Detection::of_text(text).sizing.unwrap();
+    assert!(sizing.gpu_count > 8, "{}", sizing.gpu_count);
+    let gang = sizing.gpu_count.div_ceil(8);
+    let (workload, _) = sized("workload --name train --image train:v1", text).unwrap();
+    assert_eq!(workload["spec"]["gangSize"], gang);
+    assert_eq!(workload["spec"]["gpuRequirements"]["gpuCount"], 8);
+    let said = sized("job --name train --image train:v1", text).unwrap_err();
+    assert!(said.starts_with("--detect: it takes "), "{said}");
+    assert!(said.contains("use `generate workload`"), "{said}");
+}
+
+#[test]
+fn what_runs_nothing_has_no_size() {
+    let said = sized("pvc --name models", "model training").unwrap_err();
+    assert!(said.starts_with("--detect: only what runs work has a size"), "{said}");
+}
+
+#[test]
+fn a_size_is_a_file_that_recipes_are_read_from() {
+    let sizing = Detection::of_text("model training").sizing.unwrap();
+    let file = serde_saphyr::to_string(&SizedRecipe::of(&sizing)).unwrap();
+    let Recipe::Job(job) = recipe("job --name train --image train:v1").over(&file).unwrap() else {
+        panic!("another kind")
+    };
+    assert_eq!((job.pod.gpus, job.placement.gpu.as_deref()), (Some(1), Some("a100")));
+    assert_eq!((job.pod.memory.as_deref(), job.pod.shm.as_deref()), (Some("32Gi"), Some("4Gi")));
+}
