@@ -99,9 +99,9 @@ async fn command_line(desk: &Desk, scheduler: &mut Running) {
     for strategy in ["best_fit", "priority"] {
         desk.types(&format!("./k8s-gpu-scheduler --mode=cli strategy {strategy}"));
         assert_eq!(desk.types("./k8s-gpu-scheduler --mode=cli strategy").trim(), strategy);
-        scheduler.program.says(strategy).await;
+        scheduler.program.says(&format!("strategy={strategy}")).await;
     }
-    check(&desk.types("./k8s-gpu-scheduler --mode=cli health"), &["2 nodes"]);
+    check(&desk.types("./k8s-gpu-scheduler --mode=cli health"), &["8 GPUs on 2 nodes"]);
     desk.types("./k8s-gpu-scheduler --mode=cli generate-template my-workload.yaml");
     desk.types("kubectl apply --dry-run=server -f my-workload.yaml");
 }
@@ -204,7 +204,7 @@ impl Desk {
         let mut command = Command::new("sh");
         command.args(["-c", line]).current_dir(self.folder.path()).stdin(Stdio::null());
         command.env("PATH", &self.search_path).env("COLUMNS", "200");
-        command.env("KUBECONFIG", self.folder.path().join("plane/kubeconfig"));
+        command.env("KUBECONFIG", self.folder.path().join("plane/admin.kubeconfig"));
         command.env("XDG_CONFIG_HOME", self.folder.path().join("home"));
         for name in ["AGENTAFLOW_SERVER", "AGENTAFLOW_TOKEN", "AGENTAFLOW_CONTEXT"] {
             command.env_remove(name);
@@ -269,8 +269,11 @@ impl Running {
         .await;
         let health = get(http, "/healthz").expect("an answer");
         assert_eq!(health.status, 200, "{}", health.body);
-        let told = get(metrics, "/metrics").expect("an answer").body;
-        check(&told, &["agentaflow_gpu_total 8", "agentaflow_scheduling_duration_bucket"]);
+        wait_for("all GPUs counted", async || {
+            let told = get(metrics, "/metrics").ok_or("no answer".to_owned())?.body;
+            if told.contains("agentaflow_gpu_total 8\n") { Ok(()) } else { Err(told) }
+        })
+        .await;
         // The API server takes a moment to ask the one and no longer the other.
         let line = "kubectl apply --dry-run=server -f examples/k8s/pytorch-training-workload.yaml";
         wait_for("admission", async || {
