@@ -85,7 +85,7 @@ where
 {
     let answer = block_on(async {
         let ask = async { ask(Connect::default().backend().await?).await };
-        Ok(tokio::time::timeout(PATIENCE, ask).await??)
+        tokio::time::timeout(PATIENCE, ask).await?
     });
     answer.unwrap_or_default()
 }

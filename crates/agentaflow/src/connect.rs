@@ -70,7 +70,7 @@ impl Connect {
             return Ok(Target::cluster(Kubernetes { kubeconfig, ..Kubernetes::default() }));
         }
         if KUBERNETES.load(Ordering::Relaxed) && self.context.is_none() {
-            return context::cluster();
+            return Ok(context::cluster());
         }
         context::target(self.context.as_deref())
     }

@@ -229,9 +229,9 @@ pub(crate) fn target(asked: Option<&str>) -> Result<Target> {
 }
 
 /// The cluster that is meant where only one can be: that of the context that is current, else the kubeconfig's.
-pub(crate) fn cluster() -> Result<Target> {
+pub(crate) fn cluster() -> Target {
     let current = target(None).ok().filter(|target| target.kubernetes.is_some());
-    Ok(current.unwrap_or_else(|| Target::cluster(Kubernetes::default())))
+    current.unwrap_or_else(|| Target::cluster(Kubernetes::default()))
 }
 
 fn choose(

@@ -159,7 +159,7 @@ fn options(text: &mut String, command: &Command) {
 fn title(arg: &Arg) -> String {
     let value = arg
         .get_value_names()
-        .map(|names| names.iter().map(|name| name.to_string()).collect::<Vec<_>>().join(" "));
+        .map(|names| names.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "));
     let takes = arg.get_num_args().is_some_and(|count| count.takes_values());
     let value = value.filter(|_| takes);
     let long = arg.get_long().map(|long| format!("--{long}"));

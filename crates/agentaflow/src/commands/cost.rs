@@ -68,30 +68,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 async fn usage(backend: &Backend, args: &Args) -> Result<Vec<UsageRow>> {
-    match (backend, args.by) {
-        (Backend::Server(client), By::Day | By::User | By::Queue | By::Node) => {
-            let call = client.get("/billing/usage").query("by", args.by.word());
-            let mut rows: Vec<UsageRow> = call.maybe("from", args.since.as_ref()).json().await?;
-            if matches!(args.by, By::Node) {
-                // The ledger knows nodes by what never changes, people by their names.
-                let nodes = backend.nodes().await?;
-                for row in &mut rows {
-                    if let Some(node) = nodes.iter().find(|node| node.node_id == row.key) {
-                        row.key.clone_from(&node.spec.node_name);
-                    }
+    if let (Backend::Server(client), By::Day | By::User | By::Queue | By::Node) = (backend, args.by)
+    {
+        let call = client.get("/billing/usage").query("by", args.by.word());
+        let mut rows: Vec<UsageRow> = call.maybe("from", args.since.as_ref()).json().await?;
+        if matches!(args.by, By::Node) {
+            // The ledger knows nodes by what never changes, people by their names.
+            let nodes = backend.nodes().await?;
+            for row in &mut rows {
+                if let Some(node) = nodes.iter().find(|node| node.node_id == row.key) {
+                    row.key.clone_from(&node.spec.node_name);
                 }
             }
-            Ok(rows)
         }
-        _ => {
-            let query = JobQuery { limit: Some(1000), ..JobQuery::default() };
-            let jobs = backend.jobs(&query).await?;
-            let since = args.since.as_deref();
-            let recent =
-                |job: &&Job| since.is_none_or(|since| *job.created_at.to_string() >= *since);
-            Ok(summed(jobs.iter().filter(recent), args.by))
-        }
+        return Ok(rows);
     }
+    let query = JobQuery { limit: Some(1000), ..JobQuery::default() };
+    let jobs = backend.jobs(&query).await?;
+    let since = args.since.as_deref();
+    let recent = |job: &&Job| since.is_none_or(|since| *job.created_at.to_string() >= *since);
+    Ok(summed(jobs.iter().filter(recent), args.by))
 }
 
 fn summed<'a>(jobs: impl Iterator<Item = &'a Job>, by: By) -> Vec<UsageRow> {

@@ -1,5 +1,7 @@
 //! `agentaflow describe`: everything about one thing.
 
+use std::fmt::Write as _;
+
 use agentaflow_api::event::Event;
 use agentaflow_api::explain::Explanation;
 use agentaflow_api::job::Job;
@@ -100,7 +102,7 @@ fn job_text(about: &AboutJob) -> String {
     let mut text = status::about(job);
     let asked = asked(job);
     if !asked.is_empty() {
-        text.push_str(&format!("{:<10} {}\n", "Asks for", asked.join(", ")));
+        let _ = writeln!(text, "{:<10} {}", "Asks for", asked.join(", "));
     }
     let waits = !job.status.is_final();
     if let Some(said) = about.explanation.as_ref().filter(|_| waits || job.error_message.is_some())
@@ -150,7 +152,7 @@ fn node_text(node: &Node) -> String {
     let mut text = String::new();
     let mut add = |name: &str, value: String| {
         if !value.is_empty() {
-            text.push_str(&format!("{name:<10} {}\n", one_line(&value)));
+            let _ = writeln!(text, "{name:<10} {}", one_line(&value));
         }
     };
     let spec = &node.spec;
@@ -211,7 +213,7 @@ fn queue_text(queue: &Queue) -> String {
     let mut text = String::new();
     let mut add = |name: &str, value: String| {
         if !value.is_empty() {
-            text.push_str(&format!("{name:<12} {}\n", one_line(&value)));
+            let _ = writeln!(text, "{name:<12} {}", one_line(&value));
         }
     };
     add("Queue", spec.name.clone());

@@ -122,7 +122,7 @@ fn gpu_findings(gpu: &GpuInstance) -> Vec<(&'static str, String)> {
             found.push(("critical", format!("is at {celsius:.0} °C; {HOT:.0} °C is the limit")));
         }
         Some(celsius) if celsius >= WARM => {
-            found.push(("warning", format!("is at {celsius:.0} °C")))
+            found.push(("warning", format!("is at {celsius:.0} °C")));
         }
         _ => {}
     }

@@ -57,10 +57,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             ..Kubernetes::default()
         };
         let name = args.name.clone().or_else(|| args.kube_context.clone());
-        return remember(
-            name.unwrap_or_else(|| "kubernetes".to_owned()),
-            Target::cluster(kubernetes),
-        );
+        let name = name.as_deref().unwrap_or("kubernetes");
+        return remember(name, Target::cluster(kubernetes));
     }
     let Some(server) = &args.server else { return Err(usage("name a server's URL")) };
     let client = Client::new(server, None)?;
@@ -80,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let me: User =
         block_on(async { Ok(me.get("/auth/me").json().await?) }).context("cannot log in")?;
     eprintln!("logged in to {host} as {}", me.username);
-    remember(args.name.clone().unwrap_or(host), Target::new(server.clone(), Some(token)))
+    remember(args.name.as_ref().unwrap_or(&host), Target::new(server.clone(), Some(token)))
 }
 
 /// A key that lasts, made with the tokens of a login that do not.
@@ -96,12 +94,12 @@ async fn key(client: &Client, user: &str, password: Secret) -> Result<Secret> {
     key.key.context("the server made a key and did not show it")
 }
 
-fn remember(name: String, target: Target) -> Result<()> {
+fn remember(name: &str, target: Target) -> Result<()> {
     let path = context::file()?;
     let mut contexts = Contexts::read(&path)?;
     let place = target.place();
-    contexts.known.insert(name.clone(), target);
-    contexts.current = Some(name.clone());
+    contexts.known.insert(name.to_owned(), target);
+    contexts.current = Some(name.to_owned());
     contexts.write(&path)?;
     output::print(&format!("`{name}` is the current context: {place}\n"))
 }

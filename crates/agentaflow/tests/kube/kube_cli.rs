@@ -1,5 +1,6 @@
 //! The command line, spoken to a cluster.
 
+use std::fmt::Write as _;
 use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -30,12 +31,14 @@ impl Person {
         let home = share.file("home");
         std::fs::create_dir_all(home.join("agentaflow")).expect("a folder for contexts");
         let mut text = format!(
-            "current = \"kube\"\n[contexts.kube.kubernetes]\nkubeconfig = {:?}\nnamespace = \"{namespace}\"\nsystem_namespace = \"{namespace}\"\n",
-            share.cluster.kubeconfig,
+            "current = \"kube\"\n[contexts.kube.kubernetes]\nkubeconfig = \"{}\"\n\
+             namespace = \"{namespace}\"\nsystem_namespace = \"{namespace}\"\n",
+            share.cluster.kubeconfig.display(),
             namespace = share.namespace,
         );
         if let Some(scheduler) = scheduler {
-            text += &format!("scheduler = \"http://127.0.0.1:{}\"\n", scheduler.http);
+            let http = scheduler.http;
+            let _ = writeln!(text, "scheduler = \"http://127.0.0.1:{http}\"");
         }
         std::fs::write(home.join("agentaflow/config.toml"), text).expect("a list of contexts");
         Self { home }

@@ -176,6 +176,7 @@ pub(crate) fn event(seq: i64) -> Event {
         kind: "Started".to_owned(),
         message: format!("event {seq}"),
         job_id: Some(1),
+        job: None,
         node_id: Some("gpu-000000000002".to_owned()),
         user_id: Some(1),
         data: object(json!({"seq": seq})),

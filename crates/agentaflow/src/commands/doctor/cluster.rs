@@ -232,11 +232,8 @@ async fn waiting(cluster: &Cluster) -> Option<Check> {
         ));
     }
     let reason = |job: &Job| {
-        let why = job
-            .wait_reason
-            .as_deref()
-            .map(one_line)
-            .unwrap_or_else(|| "nobody has looked at it".to_owned());
+        let why = job.wait_reason.as_deref();
+        let why = why.map_or_else(|| "nobody has looked at it".to_owned(), one_line);
         format!("{}: {why}", job.handle())
     };
     let reasons: Vec<_> = jobs.iter().take(NAMED).map(reason).collect();

@@ -138,7 +138,7 @@ async fn lists(
             _ = ticks.tick() => {}
             () = now.notified() => {}
         }
-        let message = match patiently(snapshot(&backend)).await {
+        let message = match patiently(Box::pin(snapshot(&backend))).await {
             Ok(data) => Message::Data(Box::new(data)),
             Err(problem) => Message::Trouble(problem),
         };
