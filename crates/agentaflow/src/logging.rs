@@ -57,7 +57,12 @@ pub(crate) fn warnings_only() -> Result<()> {
 fn begin(level: &str, format: LogFormat) -> Result<()> {
     // The word of other systems for the same thing.
     let level = if level == "warning" { "warn" } else { level };
-    let filter = EnvFilter::try_new(level).map_err(|_| {
+    // A level is about this program: what libraries say at such length drowns it. A filter can ask for that.
+    let level = match level {
+        "debug" | "trace" => format!("info,agentaflow={level}"),
+        _ => level.to_owned(),
+    };
+    let filter = EnvFilter::try_new(&level).map_err(|_| {
         usage(format!("`{level}` is not a log level: use error, warn, info, debug or trace"))
     })?;
     let lines = tracing_subscriber::fmt()

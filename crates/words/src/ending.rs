@@ -76,6 +76,8 @@ fn cause(reason: &str, end: &Ending<'_>) -> String {
         }
         ("GpuMemoryExceeded", _) => "it used more GPU memory than it was given".to_owned(),
         ("TimedOut", _) => "it ran longer than it may (time-out)".to_owned(),
+        // What the runtime said names the image or the program, which is half of the remedy.
+        ("ImagePull" | "StartFailed", _) if !end.detail.is_empty() => end.detail.to_owned(),
         ("ImagePull", _) => "its image could not be pulled".to_owned(),
         ("NodeLost", _) => "its node was lost".to_owned(),
         ("StartFailed", _) => format!("it could not be started{code}"),

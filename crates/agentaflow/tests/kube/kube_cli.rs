@@ -107,7 +107,7 @@ async fn a_job_lives_its_life_from_the_command_line() {
     let scheduler = our_scheduler(&share).await;
     scheduler.counts("agentaflow_gpu_available", 2.0).await;
     let me = Person::new(&share, Some(&scheduler));
-    check(&me.says(&["jobs"]), &["There are no such jobs."]);
+    assert_eq!(me.says(&["jobs"]), "", "what is not a job is said on stderr");
 
     let told = me.says(&["what-if", "--gpus", "2", IMAGE]);
     check(&told, &[&format!("it would start now on {node}"), "2 × NVIDIA-A100", "$5.00 an hour"]);
