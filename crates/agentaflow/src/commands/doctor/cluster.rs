@@ -102,7 +102,7 @@ async fn rights(cluster: &Cluster) -> Vec<Check> {
         )];
     }
     let fix = format!(
-        "ask for a RoleBinding to the ClusterRole `agentaflow-user` in namespace {}",
+        "ask for a RoleBinding to the ClusterRole `edit`, of which `agentaflow-editor` is a part, in namespace {}",
         cluster.namespace
     );
     vec![Check::fail("rights", format!("you may not {}", missing.join(", ")), fix)]
