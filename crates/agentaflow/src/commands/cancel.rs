@@ -1,4 +1,4 @@
-//! `agentaflow cancel`: stops jobs.
+//! `agentaflow cancel` and `agentaflow complete`: end jobs.
 
 use anyhow::{Context as _, Result};
 
@@ -17,13 +17,34 @@ pub(crate) struct Args {
     connect: Connect,
 }
 
+/// End jobs as if they were done: they are stopped and count as completed
+#[derive(Debug, clap::Args)]
+pub(crate) struct CompleteArgs {
+    /// Numbers or names of the jobs
+    #[arg(value_name = "JOB", required = true, add = ArgValueCandidates::new(candidates::jobs))]
+    jobs: Vec<String>,
+    #[command(flatten)]
+    connect: Connect,
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
+    end(&args.connect, &args.jobs, false)
+}
+
+pub(crate) fn complete(args: &CompleteArgs) -> Result<()> {
+    end(&args.connect, &args.jobs, true)
+}
+
+fn end(connect: &Connect, names: &[String], complete: bool) -> Result<()> {
+    let (verb, under_way) =
+        if complete { ("complete", "being completed") } else { ("cancel", "being stopped") };
     block_on(async {
-        let backend = args.connect.backend().await?;
-        for name in &args.jobs {
-            let job = backend.cancel(name).await;
-            let job = job.with_context(|| format!("cannot cancel job {name}"))?;
-            let words = if job.status.is_final() { job.status.as_str() } else { "being stopped" };
+        let backend = connect.backend().await?;
+        for name in names {
+            let job =
+                if complete { backend.complete(name).await } else { backend.cancel(name).await };
+            let job = job.with_context(|| format!("cannot {verb} job {name}"))?;
+            let words = if job.status.is_final() { job.status.as_str() } else { under_way };
             output::print(&format!("job {} {words}\n", job.handle()))?;
         }
         Ok(())

@@ -2,7 +2,6 @@
 
 mod agent;
 mod cancel;
-mod complete;
 mod completion;
 mod context;
 mod cost;
@@ -66,7 +65,7 @@ pub(crate) enum Command {
     Logs(logs::Args),
     Events(events::Args),
     Cancel(cancel::Args),
-    Complete(complete::Args),
+    Complete(cancel::CompleteArgs),
     #[command(visible_alias = "workloads")]
     Jobs(get::JobsArgs),
     Nodes(get::NodesArgs),
@@ -132,7 +131,7 @@ impl Command {
             Self::Logs(args) => logs::run(&args),
             Self::Events(args) => events::run(&args),
             Self::Cancel(args) => cancel::run(&args),
-            Self::Complete(args) => complete::run(&args),
+            Self::Complete(args) => cancel::complete(&args),
             Self::Jobs(args) => get::jobs(&args),
             Self::Nodes(args) => get::nodes(&args),
             Self::Cost(args) => cost::run(&args),
