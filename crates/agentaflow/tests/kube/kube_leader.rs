@@ -13,11 +13,12 @@ const MIDST: usize = 10;
 
 /// Two replicas, of which the first leads, through a cable of its own.
 struct Pair {
-    share: Share,
-    ledger: Ledger,
-    cable: Proxy,
+    // Before the share, whose folder has their logs: a test that fails shows them.
     first: Scheduler,
     second: Scheduler,
+    ledger: Ledger,
+    cable: Proxy,
+    share: Share,
 }
 
 impl Pair {
@@ -34,7 +35,7 @@ impl Pair {
         let second = ["--identity", "second"];
         let second =
             Scheduler::launch(PROGRAM, &share, &share.cluster.kubeconfig, "second", &second);
-        let mut pair = Self { share, ledger, cable, first, second };
+        let mut pair = Self { first, second, ledger, cable, share };
         pair.second.ready().await;
         assert_eq!(pair.second.metric("agentaflow_leader"), Some(0.0), "one leads");
         pair

@@ -8,10 +8,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -116,10 +116,10 @@ impl Health {
 
 /// Serves health and explanations.
 pub(crate) async fn serve_health(
-    address: SocketAddr,
+    listener: TcpListener,
     health: Health,
     stop: CancellationToken,
-) -> std::io::Result<()> {
+) {
     let router = Router::new()
         .route("/healthz", get(healthz))
         .route("/livez", get(healthz))
@@ -127,30 +127,34 @@ pub(crate) async fn serve_health(
         .route("/explain/{namespace}/{name}", get(explain))
         .route("/what-if", post(what_if).layer(DefaultBodyLimit::max(LARGEST)))
         .with_state(health);
-    serve(address, router, stop, "health").await
+    serve(listener, router, stop, "health").await;
 }
 
 /// Serves metrics.
 pub(crate) async fn serve_metrics(
-    address: SocketAddr,
+    listener: TcpListener,
     health: Health,
     stop: CancellationToken,
-) -> std::io::Result<()> {
+) {
     let router = Router::new().route("/metrics", get(metrics)).with_state(health);
-    serve(address, router, stop, "metrics").await
+    serve(listener, router, stop, "metrics").await;
 }
 
 async fn serve(
-    address: SocketAddr,
+    listener: TcpListener,
     router: Router,
     stop: CancellationToken,
     what: &'static str,
-) -> std::io::Result<()> {
-    let listener = tokio::net::TcpListener::bind(address).await?;
-    tracing::info!(address = %listener.local_addr()?, "serving {what}");
-    axum::serve(listener, router)
+) {
+    if let Ok(address) = listener.local_addr() {
+        tracing::info!(%address, "serving {what}");
+    }
+    let served = axum::serve(listener, router)
         .with_graceful_shutdown(async move { stop.cancelled().await })
-        .await
+        .await;
+    if let Err(error) = served {
+        tracing::error!(%error, "{what} is no longer served");
+    }
 }
 
 async fn healthz(State(health): State<Health>) -> Response {

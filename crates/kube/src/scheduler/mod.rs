@@ -26,6 +26,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -95,7 +96,7 @@ pub async fn run(
 ) -> Result<(), SchedulerError> {
     let metrics = Arc::new(Metrics::default());
     let (health, questions) = Health::new(metrics.clone());
-    serve(&options, &health, &stop)?;
+    serve(&options, &health, &stop).await?;
     let server = Server::new(client.clone());
     let lease = Lease::new(server.clone(), &options.namespace, &options.lease, &options.identity);
     // A follower is ready: it is there to take over.
@@ -122,26 +123,27 @@ pub async fn run(
     if lost { Err(SchedulerError::Lost) } else { Ok(()) }
 }
 
-fn serve(
+/// Opens both ports before anything is served: one that is taken is told at once, and whoever sees one open finds the
+/// other.
+async fn serve(
     options: &Options,
     health: &Health,
     stop: &CancellationToken,
 ) -> Result<(), SchedulerError> {
-    // A port that is taken is told at once, not when somebody asks.
-    let check = |address: SocketAddr| {
-        std::net::TcpListener::bind(address)
-            .map(drop)
-            .map_err(|source| SchedulerError::Listen { address, source })
-    };
-    if let Some(address) = options.health {
-        check(address)?;
-        tokio::spawn(http::serve_health(address, health.clone(), stop.clone()));
+    let (for_health, for_metrics) = (listen(options.health).await?, listen(options.metrics).await?);
+    if let Some(listener) = for_health {
+        tokio::spawn(http::serve_health(listener, health.clone(), stop.clone()));
     }
-    if let Some(address) = options.metrics {
-        check(address)?;
-        tokio::spawn(http::serve_metrics(address, health.clone(), stop.clone()));
+    if let Some(listener) = for_metrics {
+        tokio::spawn(http::serve_metrics(listener, health.clone(), stop.clone()));
     }
     Ok(())
+}
+
+async fn listen(address: Option<SocketAddr>) -> Result<Option<TcpListener>, SchedulerError> {
+    let Some(address) = address else { return Ok(None) };
+    let listener = TcpListener::bind(address).await;
+    listener.map(Some).map_err(|source| SchedulerError::Listen { address, source })
 }
 
 /// A replica that leads.
