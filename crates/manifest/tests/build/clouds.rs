@@ -85,7 +85,7 @@ fn the_machine_is_named_with_its_price_and_the_day_of_the_price() {
     assert_eq!(
         made.notes,
         [
-            "p4d.24xlarge: 8 × A100 40 GB, 96 vCPU, 1152 GiB, $32.77 an hour on demand (list price of 2025-01-01)"
+            "p4d.24xlarge: 8 × A100 40 GB, 96 vCPU, 1152 GiB, $21.96 an hour on demand (list price of 2026-08-21)"
         ]
     );
 }
