@@ -1,7 +1,7 @@
 //! The `tests` phase: all tests, and then those that need a service, with the service.
 //!
 //! A test that needs one is ignored, with a reason, and its name or its module's begins with the service's: `postgres_…`,
-//! `docker_…`, `kube_…`.
+//! `docker_…`, `kube_…`, `kinds_…`.
 
 use anyhow::Result;
 
@@ -66,6 +66,6 @@ mod tests {
         report.skip("engine (tests/traces.rs) replays", "needs a trace");
         explain_skips(&mut report, &[Service::broken("docker_", "not root")]);
         let reasons: Vec<&str> = report.skipped.iter().map(|entry| &*entry.reason).collect();
-        assert_eq!(reasons, ["no Docker engine could be started: not root", "needs a trace"]);
+        assert_eq!(reasons, ["there is no Docker engine: not root", "needs a trace"]);
     }
 }

@@ -13,14 +13,15 @@ use anyhow::{Context, Result, bail};
 /// Runs the program and waits for the end of its own input: that comes when we close the pipe, and also when we
 /// are ended in any other way. Then it stops the program, politely first, and removes its folder.
 ///
+/// The program is started before signals are ignored: one that comes while it is being started would be lost on it.
 /// `$1` is the signal to stop with, `$2` the folder, the rest is the program. Shells start what runs in the
 /// background with INT ignored; a program that is stopped with it must ask for it, as servers do.
 const KEEPER: &str = r#"
-trap '' HUP INT TERM
 signal=$1 folder=$2
 shift 2
-(trap - HUP INT TERM; exec "$@") </dev/null >"$folder/log" 2>&1 &
+"$@" </dev/null >"$folder/log" 2>&1 &
 program=$!
+trap '' HUP INT TERM
 echo $program
 exec >/dev/null 2>&1
 cat

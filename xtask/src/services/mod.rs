@@ -3,6 +3,7 @@
 
 mod daemon;
 mod docker;
+mod kinds;
 mod kubernetes;
 mod postgres;
 
@@ -23,7 +24,7 @@ Start the services that some tests need, and hold them until Ctrl-C.
 Usage: cargo xtask services
 
 Prints the variables that name them. Paste these into another terminal, and there run
-  cargo test --workspace -- --ignored postgres_ docker_ kube_
+  cargo test --workspace -- --ignored postgres_ docker_ kube_ kinds_
 or one of these tests by its name. A variable that is set already is taken as it is,
 and that service is not started. Docker needs root, Kubernetes needs Go.";
 
@@ -38,7 +39,7 @@ pub(crate) struct Kind {
     start: fn() -> Result<Started>,
 }
 
-const KINDS: [Kind; 3] = [
+const KINDS: [Kind; 4] = [
     Kind {
         name: "PostgreSQL",
         prefix: "postgres_",
@@ -56,6 +57,13 @@ const KINDS: [Kind; 3] = [
         prefix: "kube_",
         variable: "AGENTAFLOW_TEST_KUBE",
         start: kubernetes::start,
+    },
+    // For tests that need the control plane too: where Go fetches these, it builds that.
+    Kind {
+        name: "definition of the kinds of KEDA and Karpenter",
+        prefix: "kinds_",
+        variable: "AGENTAFLOW_TEST_KINDS",
+        start: kinds::start,
     },
 ];
 
@@ -96,7 +104,7 @@ impl Service {
     /// Why it does not run.
     pub(crate) fn problem(&self) -> Option<String> {
         let error = self.started.as_ref().err()?;
-        Some(format!("no {} could be started: {error:#}", self.kind.name))
+        Some(format!("there is no {}: {error:#}", self.kind.name))
     }
 }
 
@@ -181,6 +189,6 @@ mod tests {
     fn a_service_that_does_not_run_has_a_reason_instead_of_a_place() {
         let service = Service::broken("docker_", "not root");
         assert!(service.variables().is_empty());
-        assert_eq!(service.problem().unwrap(), "no Docker engine could be started: not root");
+        assert_eq!(service.problem().unwrap(), "there is no Docker engine: not root");
     }
 }

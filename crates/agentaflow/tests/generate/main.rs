@@ -1,5 +1,6 @@
 //! `agentaflow generate` and `generate-template` as a user meets them: the real binary.
 
+mod kinds_generate;
 mod kube_generate;
 #[path = "../../../kube/tests/support/mod.rs"]
 mod support;

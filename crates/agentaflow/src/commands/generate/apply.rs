@@ -3,7 +3,7 @@
 use agentaflow_kube::client::Failure;
 use agentaflow_kube::names::FIELD_MANAGER;
 use anyhow::{Context as _, Result};
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, ValidationDirective};
 use kube::core::{DynamicObject, GroupVersionKind};
 use kube::discovery::{Scope, pinned_kind};
 use kube::{Api, Client};
@@ -73,6 +73,8 @@ async fn patch(api: &Api<DynamicObject>, object: &Value, how: How) -> Result<()>
     let mut parameters = PatchParams::apply(FIELD_MANAGER);
     parameters.dry_run = how.dry_run;
     parameters.force = how.force;
+    // A field that the kind does not have is an error, not a warning that nobody reads.
+    parameters.field_validation = Some(ValidationDirective::Strict);
     let own = object["metadata"]["name"].as_str().unwrap_or_default();
     let answer = api.patch(own, &parameters, &Patch::Apply(object)).await;
     answer
