@@ -32,6 +32,7 @@ mod gpus;
 mod images;
 mod jobs;
 mod memory;
+mod mig;
 mod placement;
 mod scaling;
 mod selectors;
@@ -49,6 +50,7 @@ pub static RULES: &[&Rule] = &[
     &sharing::AF006,
     &gpus::AF007,
     &gpus::AF008,
+    &mig::AF009,
     &placement::AF101,
     &placement::AF102,
     &selectors::AF103,

@@ -1,0 +1,116 @@
+//! Configurations of mig-parted: how the GPU operator cuts GPUs into slices.
+
+use agentaflow_engine::mig::GEOMETRIES;
+use serde_json::Value;
+
+use crate::lint::{Findings, Rule, Set};
+use crate::mig::{self, MigError};
+use crate::yaml::{Limits, read_text};
+
+pub(super) static AF009: Rule = rule! {
+    "AF009" "impossible-mig-layout" Error;
+    title: "No GPU can be cut like this",
+    why: "A GPU has seven compute slices and eight memory slices, an A30 four of each, and a profile may begin only \
+          at some of them. The MIG manager refuses a layout that does not fit, and the node stays as it was, without \
+          the resources that its pods wait for.",
+    advice: "`agentaflow generate mig-config --gpu h100 --slices 3g.40gb=2` writes a layout that fits, and says the \
+             nearest one where yours does not.",
+    check: impossible_layout,
+};
+
+/// More than anybody writes; each is compared with all that every GPU can do.
+const LAYOUTS_READ: usize = 256;
+
+fn impossible_layout(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for object in set.objects.iter().filter(|object| object.kind == "ConfigMap") {
+        let Some(Value::Object(data)) = object.at(&["data"]) else { continue };
+        for (key, value) in data {
+            for message in value.as_str().map(impossible_in).unwrap_or_default() {
+                findings.add(object, &object.join(&["data", key]), message);
+            }
+        }
+    }
+}
+
+/// What is wrong with the layouts of a configuration of mig-parted.
+fn impossible_in(config: &str) -> Vec<String> {
+    if !config.contains("mig-configs") {
+        return Vec::new();
+    }
+    let Ok(documents) = read_text(config, &Limits::default()) else { return Vec::new() };
+    let layouts = documents.iter().filter_map(|document| document.value["mig-configs"].as_object());
+    let devices = layouts.flatten().flat_map(|(name, all)| {
+        all.as_array().into_iter().flatten().map(move |devices| (name, devices))
+    });
+    let problems = devices.take(LAYOUTS_READ).filter_map(|(name, devices)| {
+        let slices = devices["mig-devices"].as_object().filter(|slices| !slices.is_empty())?;
+        let asked = slices.iter().map(|(profile, count)| Some((profile.as_str(), small(count)?)));
+        let problem = problem(&asked.collect::<Option<Vec<_>>>()?)?;
+        Some(format!("`{name}`: {problem}"))
+    });
+    problems.collect()
+}
+
+fn small(count: &Value) -> Option<u32> {
+    count.as_u64().and_then(|count| u32::try_from(count).ok())
+}
+
+/// Why no GPU can be cut so; nothing when one can, or when a profile is of a GPU whose layouts are not known.
+fn problem(asked: &[(&str, u32)]) -> Option<String> {
+    for (profile, _) in asked {
+        if !GEOMETRIES.iter().any(|geometry| geometry.profile(profile).is_some()) {
+            let later = mig::profiles().any(|known| known == profile.replace("+me", ".me"));
+            return (!later).then(|| format!("no GPU has the profile `{profile}`"));
+        }
+    }
+    let mut problems = Vec::new();
+    for geometry in &GEOMETRIES {
+        problems.push(mig::check(geometry, asked.iter().copied()).err()?);
+    }
+    // The nearest layout is that of a GPU which has all of the profiles.
+    let nearest = problems.iter().find(|problem| matches!(problem, MigError::Layout { .. }));
+    let apart = || "no GPU has all of these profiles".to_owned();
+    Some(nearest.map_or_else(apart, MigError::to_string))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_are_compared_with_what_gpus_can_do() {
+        let said = |slices: &str| {
+            let text = format!(
+                "version: v1\nmig-configs:\n  own:\n  - devices: all\n    mig-enabled: true\n    mig-devices:\n{slices}"
+            );
+            impossible_in(&text).join("; ")
+        };
+        for possible in
+            ["      1g.5gb: 7\n", "      3g.20gb: 1\n      2g.10gb: 2\n", "      1g.6gb: 4\n"]
+        {
+            assert_eq!(said(possible), "", "{possible}");
+        }
+        // Nobody knows how a B200 may be cut.
+        assert_eq!(said("      3g.90gb: 9\n"), "");
+        let cases = [
+            (
+                "      1g.5gb: 8\n",
+                "`own`: an A100-40 cannot be cut into 8 × 1g.5gb: the nearest that it can is 7 × 1g.5gb",
+            ),
+            ("      5g.5gb: 1\n", "`own`: no GPU has the profile `5g.5gb`"),
+            ("      1g.5gb: 1\n      1g.6gb: 1\n", "`own`: no GPU has all of these profiles"),
+        ];
+        for (slices, words) in cases {
+            let said = said(slices);
+            assert!(said.starts_with(words), "{said}");
+        }
+        for other in [
+            "",
+            "mig-configs: [",
+            "mig-configs: 3",
+            "mig-configs:\n  a:\n  - mig-devices:\n      1g.5gb: many",
+        ] {
+            assert!(impossible_in(other).is_empty(), "{other}");
+        }
+    }
+}
