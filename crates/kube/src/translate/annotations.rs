@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_duration_is_read_as_go_reads_it() {
-        let table: [(&str, Option<u64>); 20] = [
+        let table: [(&str, Option<u64>); 22] = [
             ("4h", Some(14_400_000)),
             ("90m", Some(5_400_000)),
             ("1h30m", Some(5_400_000)),
@@ -138,6 +138,8 @@ mod tests {
             ("1d", None),
             ("1h 30m", None),
             ("1.2.3s", None),
+            ("1..5h", None),
+            ("1e999h", None),
             ("99999999999999999999h", None),
             ("2562048h", None),
         ];

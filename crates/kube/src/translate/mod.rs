@@ -38,6 +38,7 @@ use std::collections::BTreeSet;
 
 use crate::slim::Pod;
 use places::{MAX_TERMS, Places, TooMany};
+pub(crate) use quantity::Amount;
 use quantity::LARGEST;
 
 /// What translation must look up.

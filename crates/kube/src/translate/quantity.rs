@@ -20,11 +20,11 @@ pub(super) type Quantities = BTreeMap<String, Quantity>;
 
 /// An exact amount, in billionths; never negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Amount(i128);
+pub(crate) struct Amount(i128);
 
 impl Amount {
     /// Reads a quantity. What Kubernetes would not accept, and what is less than nothing, is refused.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let refusal =
             || format!("`{}` is not an amount", text.chars().take(32).collect::<String>());
         let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
@@ -40,6 +40,11 @@ impl Amount {
             return Err(refusal());
         }
         Ok(amount)
+    }
+
+    /// So many whole units.
+    pub(crate) fn units(count: u64) -> Self {
+        Self(i128::from(count) * BILLION)
     }
 
     /// Whole units, rounded up.

@@ -9,7 +9,6 @@ mod certificates;
 mod configuration;
 mod owners;
 mod pods;
-mod quantity;
 mod queues;
 mod review;
 mod server;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::quantity;
 use super::review::Verdict;
 use crate::crd::{GpuQueueSpec, QueueAmounts};
+use crate::translate::Amount;
 
 /// The queue above all others, which is the whole cluster.
 pub(super) const ROOT: &str = "root";
@@ -62,7 +62,7 @@ fn parent(name: &str, spec: &GpuQueueSpec, others: &Queues) -> Option<String> {
 
 fn unreadable(field: &str, amounts: &QueueAmounts) -> Vec<String> {
     let quantities = [("cpu", &amounts.cpu), ("memory", &amounts.memory)];
-    let bad = |text: &&String| quantity::parse(text).is_none_or(|value| value < 0);
+    let bad = |text: &&String| Amount::parse(text.trim()).is_err();
     quantities
         .into_iter()
         .filter_map(|(resource, text)| Some((resource, text.as_ref().filter(bad)?)))
@@ -87,20 +87,24 @@ fn over_limit(guaranteed: &QueueAmounts, limit: &QueueAmounts) -> Vec<String> {
 }
 
 /// Every amount by its field.
-fn amounts(amounts: &QueueAmounts) -> BTreeMap<String, i128> {
-    let quantity = |text: &Option<String>| text.as_ref().and_then(|text| quantity::parse(text));
+fn amounts(amounts: &QueueAmounts) -> BTreeMap<String, Amount> {
+    let quantity =
+        |text: &Option<String>| text.as_ref().and_then(|text| Amount::parse(text.trim()).ok());
     let mut all = BTreeMap::new();
-    all.extend(amounts.gpus.map(|value| ("gpus".to_owned(), value.into())));
+    all.extend(amounts.gpus.map(|value| ("gpus".to_owned(), Amount::units(value.into()))));
     all.extend(quantity(&amounts.cpu).map(|value| ("cpu".to_owned(), value)));
     all.extend(quantity(&amounts.memory).map(|value| ("memory".to_owned(), value)));
     all.extend(
-        amounts.models.iter().map(|(name, value)| (format!("models[{name}]"), (*value).into())),
+        amounts
+            .models
+            .iter()
+            .map(|(name, value)| (format!("models[{name}]"), Amount::units((*value).into()))),
     );
     all.extend(
         amounts
             .resources
             .iter()
-            .map(|(name, value)| (format!("resources[{name}]"), (*value).into())),
+            .map(|(name, value)| (format!("resources[{name}]"), Amount::units(*value))),
     );
     all
 }

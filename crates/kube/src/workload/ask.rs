@@ -7,6 +7,7 @@ use agentaflow_engine::{
 use super::template::memory;
 use crate::crd::{GpuWorkloadSpec, TopologyMode};
 use crate::names;
+use crate::translate;
 
 /// A spec that passed the API server's schema and still cannot be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,7 +87,8 @@ pub fn strategy(spec: &GpuWorkloadSpec) -> Result<Option<Strategy>, BadSpec> {
 /// How long it is expected to run.
 pub fn estimate(spec: &GpuWorkloadSpec) -> Result<Option<Span>, BadSpec> {
     let text = spec.estimated_duration.as_deref().filter(|text| !text.is_empty());
-    let parse = |text: &str| duration(text).ok_or_else(|| BadSpec::Duration(excerpt(text)));
+    let parse =
+        |text: &str| translate::duration(text.trim()).map_err(|_| BadSpec::Duration(excerpt(text)));
     text.map(parse).transpose()
 }
 
@@ -100,36 +102,6 @@ pub fn topology(spec: &GpuWorkloadSpec) -> Option<Topology> {
     Some(match wanted.mode {
         TopologyMode::Same => Topology::Same(key),
         TopologyMode::Spread => Topology::Spread(key),
-    })
-}
-
-/// A length of time as Go writes it: `4h`, `90m`, `1h30m`, `1.5h`, `300ms`. Nothing below a millisecond counts.
-pub fn duration(text: &str) -> Option<Span> {
-    let mut rest = text.trim();
-    if rest == "0" {
-        return Some(Span(0));
-    }
-    let mut millis = 0_f64;
-    while !rest.is_empty() {
-        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-        let amount: f64 = rest[..end].parse().ok()?;
-        rest = &rest[end..];
-        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
-        millis += amount * unit(&rest[..end])?;
-        rest = &rest[end..];
-    }
-    (!text.trim().is_empty() && millis < 1e15).then_some(Span(millis as u64))
-}
-
-fn unit(text: &str) -> Option<f64> {
-    Some(match text {
-        "ns" => 1e-6,
-        "us" | "µs" | "μs" => 1e-3,
-        "ms" => 1.0,
-        "s" => 1e3,
-        "m" => 60e3,
-        "h" => 3_600e3,
-        _ => return None,
     })
 }
 

@@ -25,7 +25,7 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
-pub use ask::{BadSpec, ask, check, duration, estimate, fill, priority, strategy, topology};
+pub use ask::{BadSpec, ask, check, estimate, fill, priority, strategy, topology};
 pub use name::{label_value, pod_name};
 pub use reconcile::reconcile;
 pub use template::{BadTemplate, Identity, pod};

@@ -4,9 +4,9 @@ use agentaflow_engine::{Adopted, AdoptedSeat, Event, GpuId, NodeId, Request, Wor
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::entry::{Place, Seat, is_finished, is_leaving, moment};
 use super::groups::Group;
 use super::identity::Belonging;
-use super::pods::{Place, Seat, is_finished, is_leaving, moment};
 use super::{Key, World};
 use crate::slim::Pod;
 
@@ -152,7 +152,7 @@ impl World {
     }
 
     fn seat_of(&self, task: u32, member: &Found) -> AdoptedSeat {
-        let devices = super::pods::devices(&member.pod);
+        let devices = super::entry::devices(&member.pod);
         let known = !devices.is_empty() && self.knows_devices(&member.pod, &devices);
         AdoptedSeat {
             task,

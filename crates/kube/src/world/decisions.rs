@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::World;
 use super::acts::{Act, Bind, ClaimAct, Key, PodRef};
-use super::pods::{Heading, Place, Seat, is_leaving};
+use super::entry::{Heading, Place, Seat, is_leaving};
 use super::show::Reason;
 use crate::names;
 

@@ -10,8 +10,8 @@ use agentaflow_engine::{
 use agentaflow_words as words;
 use serde_json::Value;
 
+use super::entry::Aside;
 use super::identity::{Belonging, Kind, alone};
-use super::pods::Aside;
 use super::{Key, World};
 use crate::names;
 use crate::slim::{Pod, Workload};

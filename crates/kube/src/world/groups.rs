@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::acts::Key;
+use super::entry::{Aside, Place, Seat};
 use super::identity::{Belonging, Kind, Traits, because, incomplete, names_group};
-use super::pods::{Aside, Place, Seat};
 use super::{World, key_of};
 use crate::names;
 use crate::slim::Pod;
@@ -187,7 +187,7 @@ impl World {
     }
 
     /// A gang is over: pods of it that wait by themselves belong to the next.
-    fn forget_group(&mut self, id: &WorkloadId) {
+    pub(super) fn forget_group(&mut self, id: &WorkloadId) {
         self.groups.remove(id);
         self.stuck.extend(self.strays.get(id).into_iter().flatten().cloned());
     }
@@ -343,96 +343,6 @@ impl World {
             requests.push(asked);
         }
         requests
-    }
-
-    /// A pod leaves its workload: it is over, gone, or changed.
-    pub(super) fn leave_group(&mut self, key: &Key, id: &WorkloadId, task: u32, seat: &Seat) {
-        let Some(group) = self.groups.get_mut(id) else { return };
-        if group.members.get(&task) != Some(key) {
-            return;
-        }
-        group.members.remove(&task);
-        // A pod that goes before it is bound breaks its gang: the others must not start without it.
-        let breaks = group.need > 1 && !group.breaking && matches!(seat, Seat::Binding { .. });
-        if breaks {
-            (group.breaking, group.placed) = (true, false);
-        }
-        let others: Vec<Key> = group.members.values().cloned().collect();
-        let (empty, breaking) = (group.members.is_empty(), group.breaking);
-        if *seat != Seat::Waiting {
-            let (workload, known) = (id.clone(), group.known);
-            let event = if breaking {
-                Event::Gone { workload, task }
-            } else {
-                Event::TaskFinished { workload, task }
-            };
-            if known {
-                self.tell(event);
-            }
-        }
-        if empty {
-            self.forget_group(id);
-            if self.engine.workload(id).is_some() {
-                self.tell(Event::Cancelled(id.clone()));
-            }
-            self.wake_waiters(id);
-        } else if breaking {
-            if breaks {
-                self.delete_bound(&others);
-            }
-            self.mend(id);
-        } else {
-            self.regroup(id);
-        }
-    }
-
-    /// A binding failed for good. A gang starts whole or not at all: what is bound of it goes.
-    pub(super) fn refuse(&mut self, key: &Key, id: &WorkloadId, task: u32, node: &str, why: &str) {
-        self.note_pod(key, true, "FailedBinding", format!("cannot be bound to node {node}: {why}"));
-        let Some(group) = self.groups.get_mut(id) else { return };
-        let (gang, was_breaking) = (group.need > 1, group.breaking);
-        group.breaking |= gang;
-        group.placed = false;
-        let others: Vec<Key> =
-            group.members.values().filter(|other| *other != key).cloned().collect();
-        self.set_seat(key, Seat::Waiting);
-        self.stuck.insert(key.clone());
-        let (workload, task) = (id.clone(), task);
-        self.tell(if was_breaking {
-            Event::Gone { workload, task }
-        } else {
-            Event::Refused { workload, task }
-        });
-        if gang && !was_breaking {
-            self.delete_bound(&others);
-        }
-        if gang {
-            self.mend(id);
-        }
-    }
-
-    pub(super) fn delete_bound(&mut self, members: &[Key]) {
-        for key in members {
-            if self.is_bound(key) {
-                self.delete_pod(key, None);
-            }
-        }
-    }
-
-    fn is_bound(&self, key: &Key) -> bool {
-        let place = self.pods.get(key).map(|entry| &entry.place);
-        matches!(place, Some(Place::Member { seat: Seat::Bound(_), .. }))
-    }
-
-    /// When nothing of a broken gang is on a node any more, it gathers again.
-    fn mend(&mut self, id: &WorkloadId) {
-        let Some(group) = self.groups.get(id) else { return };
-        let seated = group.members.values().any(|key| !self.is_waiting(key));
-        if let Some(group) = self.groups.get_mut(id).filter(|_| !seated) {
-            (group.breaking, group.placed) = (false, false);
-            self.regroup(id);
-            self.wake_waiters(id);
-        }
     }
 
     pub(super) fn see_pod_group(&mut self, meta: &ObjectMeta, need: u32) {

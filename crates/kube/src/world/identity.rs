@@ -6,8 +6,8 @@ use agentaflow_engine::{
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::entry::{Aside, moment, workload_owner};
 use super::owners::OwnerEntry;
-use super::pods::{Aside, moment, workload_owner};
 use super::{Key, World, key_of};
 use crate::crd::GpuWorkloadSpec;
 use crate::names;

@@ -9,8 +9,10 @@
 
 mod acts;
 mod adopt;
+mod breaking;
 mod budgets;
 mod decisions;
+mod entry;
 mod foresee;
 mod groups;
 mod identity;
@@ -40,10 +42,10 @@ use crate::slim::{
 };
 use crate::translate::{Namespaces, Volumes};
 
+use entry::PodEntry;
 use groups::Group;
 use nodes::NodeEntry;
 use owners::{OwnerEntry, OwnerKey};
-use pods::PodEntry;
 use queues::Queues;
 use workloads::WorkloadEntry;
 

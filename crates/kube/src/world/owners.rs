@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::World;
 use super::acts::{Act, Key};
-use super::pods::Aside;
+use super::entry::Aside;
 use crate::slim::Pod;
 
 /// The owner of pods: its namespace and uid.

@@ -4,8 +4,8 @@ use agentaflow_engine::{Event, Queue as EngineQueue, QueueId, Quota};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::entry::Aside;
 use super::identity::because;
-use super::pods::Aside;
 use super::queue_status::Shown;
 use super::{World, names_of};
 use crate::crd::{GpuQueueSpec, QueueAmounts};

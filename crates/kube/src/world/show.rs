@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::pods::{Aside, Place};
+use super::entry::{Aside, Place};
 use super::{Key, World};
 
 /// Why a workload waits, as it was last said.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::acts::{About, Act, Key, Note, PodRef};
-use super::pods::{Place, Seat, moment, workload_owner};
+use super::entry::{Place, Seat, moment, workload_owner};
 use super::{World, key_of};
 use crate::names;
 use crate::slim::{Pod, Workload};
@@ -212,7 +212,7 @@ impl World {
         let mut outlook = Outlook { rejected, ..Outlook::default() };
         let aside = self.owned.get(key).into_iter().flatten().find_map(|pod| {
             match &self.pods.get(pod)?.place {
-                Place::Aside(super::pods::Aside::Because(word, message)) => {
+                Place::Aside(super::entry::Aside::Because(word, message)) => {
                     Some(Waiting { word: (*word).to_owned(), message: message.to_string() })
                 }
                 _ => None,

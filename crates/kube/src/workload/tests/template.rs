@@ -4,7 +4,7 @@ use agentaflow_engine::{GpuAsk, MiB, Request, Span, Strategy, Topology};
 use serde_json::{Value, json};
 
 use super::spec;
-use crate::workload::{Identity, ask, check, duration, fill, pod};
+use crate::workload::{Identity, ask, check, fill, pod};
 
 const OWNER: Identity<'_> = Identity { name: "train", namespace: "ml", uid: Some("w-1") };
 
@@ -319,32 +319,6 @@ fn a_spec_that_cannot_be_carried_out_is_refused_with_what_to_write_instead() {
         assert!(said.contains(part), "`{said}` lacks `{part}`");
     }
     assert_eq!(check(&spec(json!({ "schedulingStrategy": "", "estimatedDuration": "" }))), Ok(()));
-}
-
-#[test]
-fn durations_are_read_as_go_writes_them() {
-    let table = [
-        ("4h", Some(14_400_000)),
-        ("90m", Some(5_400_000)),
-        ("1h30m", Some(5_400_000)),
-        ("1.5h", Some(5_400_000)),
-        ("300ms", Some(300)),
-        ("1m0.5s", Some(60_500)),
-        ("0", Some(0)),
-        ("10µs", Some(0)),
-        ("", None),
-        ("5", None),
-        ("h", None),
-        ("-1h", None),
-        ("1d", None),
-        ("1h 30m", None),
-        ("1e999h", None),
-        ("99999999999999999999h", None),
-        ("1..5h", None),
-    ];
-    for (text, millis) in table {
-        assert_eq!(duration(text), millis.map(Span), "{text}");
-    }
 }
 
 #[test]
