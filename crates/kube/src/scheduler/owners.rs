@@ -40,7 +40,7 @@ pub(crate) async fn annotations(
         let Some(owner) = next.take() else { break };
         let Some(object) = persist(server, reign, &owner).await.ok()? else { break };
         for (name, value) in object.metadata.annotations.into_iter().flatten() {
-            if name.starts_with(names::PREFIX) && is_read(&name) {
+            if names::INHERITED.contains(&name.as_str()) {
                 found.entry(name).or_insert(value);
             }
         }
@@ -79,19 +79,6 @@ async fn persist(
             }
         }
     }
-}
-
-/// Only what people may write there: what the scheduler writes itself is not inherited.
-fn is_read(name: &str) -> bool {
-    let read = [
-        names::STRATEGY,
-        names::PRIORITY,
-        names::QUEUE,
-        names::PREEMPTIBLE,
-        names::DURATION,
-        names::GPU_MEMORY,
-    ];
-    read.contains(&name)
 }
 
 async fn read(server: &Server, owner: &Owner) -> Result<Option<slim::Owner>, Failure> {

@@ -7,16 +7,6 @@ use serde_json::{Value, json};
 use super::review::{Request, Verdict};
 use crate::{names, translate};
 
-/// The annotations that the scheduler reads, and that a pod takes over from its owners.
-const INHERITED: [&str; 6] = [
-    names::STRATEGY,
-    names::PRIORITY,
-    names::QUEUE,
-    names::PREEMPTIBLE,
-    names::DURATION,
-    names::GPU_MEMORY,
-];
-
 /// Who takes part.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules<'a> {
@@ -81,7 +71,7 @@ pub(super) fn own_annotations(object: &Value) -> Annotations {
 }
 
 fn inherit(pod: &Value, own: &Annotations, owners: &[Annotations]) -> Vec<Value> {
-    let inherited: Vec<_> = INHERITED
+    let inherited: Vec<_> = names::INHERITED
         .iter()
         .filter(|key| !own.contains_key(**key))
         .filter_map(|key| Some((*key, owners.iter().find_map(|owner| owner.get(*key))?)))
