@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use agentaflow_api::job::Volume;
 use agentaflow_api::{Cores, Dollars};
 
 /// Reads a length of time: `300ms`, `90s`, `5m`, `1h30m`, `2d`; a bare number is seconds.
@@ -91,6 +92,20 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Reads a folder of the node and where a container sees it: `/data:/data`, `/data:/data:ro`.
+pub(crate) fn volume(text: &str) -> Result<Volume, String> {
+    let (folders, read_only) = match text.strip_suffix(":ro") {
+        Some(folders) => (folders, true),
+        None => (text.strip_suffix(":rw").unwrap_or(text), false),
+    };
+    match folders.split_once(':') {
+        Some((source, target)) if source.starts_with('/') && target.starts_with('/') => {
+            Ok(Volume { source: source.to_owned(), target: target.to_owned(), read_only })
+        }
+        _ => Err("write it as /folder:/path or /folder:/path:ro".to_owned()),
+    }
+}
+
 /// Reads a whole number.
 pub(crate) fn whole(text: &str) -> Result<u32, String> {
     text.parse().map_err(|_| "write a whole number, such as 2".to_owned())
@@ -132,5 +147,20 @@ mod tests {
     fn a_pair_has_a_key() {
         assert_eq!(pair("A=b=c"), Ok(("A".to_owned(), "b=c".to_owned())));
         assert!(pair("=b").is_err() && pair("A").is_err());
+    }
+
+    #[test]
+    fn a_volume_names_two_folders() {
+        let volume = |text: &str| {
+            volume(text).map(|volume| (volume.source, volume.target, volume.read_only)).ok()
+        };
+        let is =
+            |source: &str, target: &str, read_only| Some((source.into(), target.into(), read_only));
+        assert_eq!(volume("/data:/in"), is("/data", "/in", false));
+        assert_eq!(volume("/data:/in:ro"), is("/data", "/in", true));
+        assert_eq!(volume("/data:/in:rw"), is("/data", "/in", false));
+        for wrong in ["", "/data", "data:/in", "/data:in", ":", "/data:"] {
+            assert_eq!(volume(wrong), None, "{wrong}");
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! A job as the command line describes it, for `run`, `submit` and `what-if` alike.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use agentaflow_api::Cores;
-use agentaflow_api::job::{JobCreate, JobSpec, Runtime};
+use agentaflow_api::job::{JobCreate, JobSpec, Runtime, Volume};
+use agentaflow_api::{Cores, Secret};
 use anyhow::Result;
 
 use crate::amount;
@@ -43,6 +44,9 @@ pub(crate) struct JobArgs {
     /// Memory, in MiB or like 8G
     #[arg(long, value_name = "MEMORY", value_parser = amount::mib, help_heading = "What it needs")]
     memory: Option<u64>,
+    /// Room in /dev/shm, which data loaders use, in MiB or like 8G
+    #[arg(long, value_name = "MEMORY", value_parser = amount::mib, help_heading = "What it needs")]
+    shm: Option<u64>,
     /// Copies that start together; each knows its RANK and WORLD_SIZE
     #[arg(long, value_name = "NUMBER", value_parser = amount::whole, help_heading = "What it needs")]
     replicas: Option<u32>,
@@ -60,6 +64,21 @@ pub(crate) struct JobArgs {
     /// Environment variable; may be given several times
     #[arg(short, long = "env", value_name = "KEY=VALUE", value_parser = amount::pair, help_heading = "How to treat it")]
     env: Vec<(String, String)>,
+    /// Environment variable that is secret, with the value it has here; may be given several times
+    #[arg(long, value_name = "KEY", help_heading = "How to treat it")]
+    secret: Vec<String>,
+    /// Folder of the node, and where the container sees it; may be given several times
+    #[arg(short, long, value_name = "FOLDER:PATH[:ro]", value_parser = amount::volume, help_heading = "How to treat it")]
+    volume: Vec<Volume>,
+    /// Folder in which it starts
+    #[arg(short, long, value_name = "PATH", help_heading = "How to treat it")]
+    workdir: Option<String>,
+    /// How long it will probably run; makes places and times of others better
+    #[arg(long, value_name = "TIME", value_parser = amount::some_duration, help_heading = "How to treat it")]
+    estimate: Option<Duration>,
+    /// It may be stopped for more important work, and starts again later
+    #[arg(long, help_heading = "How to treat it")]
+    preemptible: bool,
     /// Stop it after this time, such as 90s or 1h30m
     #[arg(long, value_name = "TIME", value_parser = amount::some_duration, help_heading = "How to treat it")]
     timeout: Option<Duration>,
@@ -88,8 +107,10 @@ impl JobArgs {
         if named.is_none() && self.image.is_some() || !self.command.is_empty() {
             return Err(usage("a file says what to run: leave out IMAGE and COMMAND, or the file"));
         }
-        if self.needs() != JobSpec::default() {
-            return Err(usage("a file says what it needs: change it with --set FIELD=VALUE"));
+        if self.options() != JobSpec::default() || !self.secret.is_empty() {
+            return Err(usage(
+                "a file says what it needs and how to treat it: change it with --set FIELD=VALUE",
+            ));
         }
         let mut work = Vec::new();
         for file in files {
@@ -122,19 +143,25 @@ impl JobArgs {
             runtime: Some(if self.image.is_some() { Runtime::Docker } else { Runtime::Process }),
             docker_image,
             docker_tag,
-            job_name: self.name.clone(),
             command: (!self.command.is_empty()).then(|| self.command.clone()),
-            env: self.env.iter().cloned().collect(),
-            priority: self.priority,
-            queue: self.queue.clone(),
-            max_retries: self.retries,
-            timeout_seconds: self.timeout.map(|time| time.as_secs_f64().ceil() as u64),
-            ..self.needs()
+            ..self.options()
         };
-        Ok(JobCreate { spec, ..JobCreate::default() })
+        Ok(JobCreate { spec, secret_env: self.secrets()?, ..JobCreate::default() })
     }
 
-    fn needs(&self) -> JobSpec {
+    /// Secrets come from our own environment: what stands on a command line, every user of the machine can read.
+    fn secrets(&self) -> Result<BTreeMap<String, Secret>> {
+        let secret = |name: &String| match std::env::var(name) {
+            Ok(value) => Ok((name.clone(), Secret::from(value))),
+            Err(_) => Err(usage(format!(
+                "--secret {name}: there is no such variable here, or it is not text"
+            ))),
+        };
+        self.secret.iter().map(secret).collect()
+    }
+
+    /// Everything but what to run.
+    fn options(&self) -> JobSpec {
         JobSpec {
             gpu_count: self.gpus,
             gpu_memory_required: self.gpu_memory,
@@ -143,10 +170,25 @@ impl JobArgs {
             mig_profile: self.mig.clone(),
             cpu_cores_required: self.cpu,
             memory_required: self.memory,
+            shm_size: self.shm,
             replicas: self.replicas,
+            job_name: self.name.clone(),
+            env: self.env.iter().cloned().collect(),
+            volumes: self.volume.clone(),
+            working_dir: self.workdir.clone(),
+            estimated_duration_seconds: self.estimate.map(seconds),
+            preemptible: self.preemptible,
+            timeout_seconds: self.timeout.map(seconds),
+            priority: self.priority,
+            queue: self.queue.clone(),
+            max_retries: self.retries,
             ..JobSpec::default()
         }
     }
+}
+
+fn seconds(time: Duration) -> u64 {
+    time.as_secs_f64().ceil() as u64
 }
 
 /// An image without its tag, and the tag. A colon before the last slash belongs to a registry's port; a digest

@@ -33,10 +33,64 @@ pub fn verdict(end: &Ending<'_>) -> Verdict {
         "Exited" | "" if host_was_full(end.output) => "OutOfMemory",
         reason => reason,
     };
-    Verdict {
-        reason: reason.to_owned(),
-        cause: cause(reason, end),
-        remedy: remedy(reason, end).to_owned(),
+    let told = match reason {
+        "Exited" | "Signalled" | "" => sign(end.output),
+        _ => None,
+    };
+    let (cause, remedy) = match told {
+        Some((cause, remedy)) => (with_code(cause, end), remedy),
+        None => (cause(reason, end), remedy(reason, end)),
+    };
+    Verdict { reason: reason.to_owned(), cause, remedy: remedy.to_owned() }
+}
+
+/// What programs on GPUs write when they give up, in lower case: the sign, what it means, what to do. The first that is
+/// found counts.
+const SIGNS: [(&str, &str, &str); 8] = [
+    (
+        "cuda driver version is insufficient",
+        "the driver of the node is older than the CUDA of the program",
+        "take an image with an older CUDA, or a node with a newer driver: `agentaflow describe node NAME` says which it has",
+    ),
+    (
+        "no kernel image is available for execution",
+        "the program was not built for this model of GPU",
+        "take a build that supports it, or ask for another model with --gpu-type",
+    ),
+    ("no cuda gpus are available", NO_GPU, ASK_FOR_GPU),
+    ("no cuda-capable device is detected", NO_GPU, ASK_FOR_GPU),
+    ("found no nvidia driver on your system", NO_GPU, ASK_FOR_GPU),
+    (
+        "bus error. it is possible that dataloader's workers are out of shared memory",
+        "its data loaders ran out of shared memory (/dev/shm)",
+        "use fewer data loader workers, or give it more with --shm",
+    ),
+    (
+        "no module named",
+        "Python did not find a module that it imports",
+        "install it in the image, or take one that has it; jobs do not see the environment of your shell",
+    ),
+    (
+        "no space left on device",
+        "a disk that it writes to is full",
+        "write less, or to a larger volume",
+    ),
+];
+
+const NO_GPU: &str = "it looked for a GPU and found none";
+const ASK_FOR_GPU: &str = "ask for one with --gpus 1; where it did, `agentaflow doctor` on the node checks driver and container runtime";
+
+/// What the output says about the end.
+fn sign(output: &str) -> Option<(&'static str, &'static str)> {
+    let output = output.to_lowercase();
+    let found = SIGNS.iter().find(|(sign, ..)| output.contains(sign))?;
+    Some((found.1, found.2))
+}
+
+fn with_code(cause: &str, end: &Ending<'_>) -> String {
+    match end.exit_code {
+        Some(code) => format!("{cause} (exit code {code})"),
+        None => cause.to_owned(),
     }
 }
 
@@ -68,11 +122,10 @@ fn host_was_full(output: &str) -> bool {
 }
 
 fn cause(reason: &str, end: &Ending<'_>) -> String {
-    let code = end.exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
     match (reason, end.exit_code) {
-        ("GpuOutOfMemory", _) => format!("its GPU ran out of memory (CUDA out of memory){code}"),
+        ("GpuOutOfMemory", _) => with_code("CUDA out of memory: its GPU had no more", end),
         ("OutOfMemory", _) => {
-            format!("it used more memory of the host than it may (out of memory){code}")
+            with_code("out of memory: it used more of the host's than it may", end)
         }
         ("GpuMemoryExceeded", _) => "it used more GPU memory than it was given".to_owned(),
         ("TimedOut", _) => "it ran longer than it may (time-out)".to_owned(),
@@ -80,7 +133,7 @@ fn cause(reason: &str, end: &Ending<'_>) -> String {
         ("ImagePull" | "StartFailed", _) if !end.detail.is_empty() => end.detail.to_owned(),
         ("ImagePull", _) => "its image could not be pulled".to_owned(),
         ("NodeLost", _) => "its node was lost".to_owned(),
-        ("StartFailed", _) => format!("it could not be started{code}"),
+        ("StartFailed", _) => with_code("it could not be started", end),
         ("Signalled", Some(code @ 129..=192)) => signalled(code - 128),
         ("Exited", Some(code)) => format!("it ended with exit code {code}"),
         _ if end.detail.is_empty() => "it ended without saying why".to_owned(),
@@ -141,8 +194,10 @@ mod tests {
         let table = [
             ("Exited", Some(1), "", "Exited", "exit code 1", "logs"),
             ("Exited", Some(1), cuda, "GpuOutOfMemory", "CUDA out of memory", "batch size"),
-            ("OutOfMemory", Some(137), "", "OutOfMemory", "of the host", "--memory"),
-            ("Exited", Some(1), "MemoryError", "OutOfMemory", "of the host", "--memory"),
+            ("OutOfMemory", Some(137), "", "OutOfMemory", "the host's", "--memory"),
+            ("Exited", Some(1), "MemoryError", "OutOfMemory", "the host's", "--memory"),
+            ("Exited", Some(1), "No CUDA GPUs are available", "Exited", "found none", "--gpus 1"),
+            ("Exited", Some(1), "No module named 'torch'", "Exited", "module", "image"),
             ("Exited", Some(127), "sh: x: not found", "Exited", "127", "command exists"),
             ("Signalled", Some(139), "", "Signalled", "SIGSEGV", "crashed"),
             ("Signalled", Some(137), "", "Signalled", "SIGKILL", "events"),
