@@ -258,12 +258,22 @@ impl Scheduler {
 
     /// Stops others for this workload, if it may and if that helps.
     fn evict_for(&mut self, job: JobIdx, pass: &mut Pass) -> bool {
-        // What is kept for it already is its own to plan with.
+        // What is kept for it already is its own to plan with, and so is what is kept for one that comes after it.
         self.lift_hold(job);
+        let after = self.holds.reserved.filter(|other| self.comes_before(job, *other));
+        if let Some(other) = after {
+            self.lift_hold(other);
+        }
         let Some(eviction) = self.plan_eviction(job) else {
             self.take_hold(job);
+            if let Some(other) = after {
+                self.take_hold(other);
+            }
             return false;
         };
+        if let Some(other) = after {
+            self.drop_hold(other);
+        }
         let until = self.now.after(self.policy.hold);
         self.dequeue(job);
         self.jobs.get_mut(job).state = State::Preempting;

@@ -16,7 +16,7 @@ pub(crate) const MOST_HEIRS: usize = 8;
 
 impl Scheduler {
     /// Places a workload around what is held for others; the one the hold is for may use it, and so
-    /// may one that will be gone when it is needed.
+    /// may one that comes before it, or that will be gone when it is needed.
     pub(crate) fn place_or_backfill(&mut self, job: JobIdx) -> Result<(), Obstacle> {
         let Some(reserved) = self.holds.reserved else { return self.place(job) };
         if reserved == job {
@@ -33,10 +33,9 @@ impl Scheduler {
             return placed;
         }
         let blocked = self.place(job);
-        if blocked.is_ok()
-            || matches!(blocked, Err(Obstacle::Quota(_)))
-            || !self.is_gone_in_time(job)
-        {
+        // Room is kept from those who come later, not from those who come before.
+        let may_use_it = self.is_gone_in_time(job) || self.comes_before(job, reserved);
+        if blocked.is_ok() || matches!(blocked, Err(Obstacle::Quota(_))) || !may_use_it {
             return blocked;
         }
         self.place_in_held_room(job, reserved)

@@ -40,6 +40,8 @@ pub(crate) struct Holds {
     holds: BTreeMap<JobIdx, Hold>,
     /// The one that is a reservation.
     pub(crate) reserved: Option<JobIdx>,
+    /// Only tried out: holds stay as they are.
+    pub(crate) frozen: bool,
 }
 
 impl Holds {
@@ -138,7 +140,7 @@ impl Scheduler {
     /// Shares the free room of a node among the holds there, preemptions before the reservation and
     /// older workloads first: what each gets does not depend on how it came about.
     pub(crate) fn top_up(&mut self, node: NodeIdx) {
-        if self.holds.holds.is_empty() {
+        if self.holds.holds.is_empty() || self.holds.frozen {
             return;
         }
         self.give_way(node);

@@ -1,5 +1,6 @@
 //! Preemptions that outlive the scheduler: where room is kept, told to the body and taken back from it.
 
+use crate::cluster::room::DeviceClaim;
 use crate::error::Rejected;
 use crate::hold::Purpose;
 use crate::name::{GpuId, NodeId, WorkloadId};
@@ -13,6 +14,16 @@ impl Scheduler {
         let hold = hold.filter(|hold| matches!(hold.purpose, Purpose::Preemption { .. }));
         let nodes = hold.into_iter().flat_map(|hold| &hold.planned);
         nodes.map(|(node, _)| self.cluster.host(*node).spec.id.clone()).collect()
+    }
+
+    /// Where GPUs are kept free for work that waits, in thousandths of one.
+    pub fn kept(&self) -> Vec<(NodeId, i64)> {
+        let booked = self.holds.iter().flat_map(|(_, hold)| hold.booked());
+        let kept = booked.map(|(node, claim)| {
+            let milli = claim.devices.iter().map(DeviceClaim::charge).sum();
+            (self.cluster.host(*node).spec.id.clone(), milli)
+        });
+        kept.filter(|(_, milli)| *milli > 0).collect()
     }
 
     /// The GPUs that a task has, or is assumed to have where its node chooses them; empty when it has no place.

@@ -259,12 +259,15 @@ impl Scheduler {
                 taken.push((*victim, task, seat.clone()));
             }
         }
+        // What they leave is for this workload: nobody else who waits for room there takes it meanwhile.
+        let frozen = std::mem::replace(&mut self.holds.frozen, true);
         for (victim, task, _) in &taken {
             self.unseat(*victim, *task);
         }
         let cursor = self.cursor.clone();
         let placed = self.place(job).is_ok();
         self.cursor = cursor;
+        self.holds.frozen = frozen;
         let seats =
             self.jobs.get(job).seats().map(|(_, seat)| (seat.node, seat.claim.clone())).collect();
         for task in 0..self.jobs.get(job).count() {

@@ -61,7 +61,9 @@ const SOFT_TAINT: i32 = 10;
 /// The half that the node's description decides.
 pub(crate) fn standing(shape: &Shape, node: &Node, room: &Room) -> Standing {
     if let Some(code) = node_terms_lack(shape, node) {
-        return Standing::No(code);
+        // Needs of GPUs are also written as affinity, for whoever buys nodes: the GPU is what people want to hear of.
+        let size = code == Code::NodeAffinity && device_standing(shape, room) == Err(Code::GpuSize);
+        return Standing::No(if size { Code::GpuSize } else { code });
     }
     let request = &shape.key.request;
     if labels::first_untolerated(&node.taints, &request.tolerations).is_some() {
