@@ -42,6 +42,12 @@ pub(crate) fn arguments(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
             rest.push(word);
         }
     }
+    // Each mode takes the options of all, and leaves alone what does not concern it.
+    let idle = match mode.as_deref() {
+        None | Some("scheduler") => "--node",
+        _ => "--strategy",
+    };
+    let rest = if mode.as_deref() == Some("cli") { rest } else { without(rest, idle) };
     let command = match mode.as_deref() {
         // Help and version are the program's own.
         None if rest.iter().any(|word| word == "--version" || word == "--help" || word == "-h") => {
@@ -56,6 +62,21 @@ pub(crate) fn arguments(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
     };
     let command = (!command.is_empty()).then(|| OsString::from(command));
     Ok([OsString::from("agentaflow")].into_iter().chain(command).chain(rest).collect())
+}
+
+/// The words without an option and its value.
+fn without(words: Vec<OsString>, option: &str) -> Vec<OsString> {
+    let mut kept = Vec::with_capacity(words.len());
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        if text == option {
+            words.next();
+        } else if text.strip_prefix(option).is_none_or(|rest| !rest.starts_with('=')) {
+            kept.push(word);
+        }
+    }
+    kept
 }
 
 /// `--mode=cli [options] COMMAND …`: options may stand before the command, and mean what they mean to it.
@@ -158,6 +179,14 @@ mod tests {
             (
                 "k8s-gpu-scheduler --strategy best_fit",
                 Ok("agentaflow scheduler --strategy best_fit"),
+            ),
+            (
+                "k8s-gpu-scheduler --mode=scheduler --node n1 --strategy=pack --node=n2",
+                Ok("agentaflow scheduler --strategy=pack"),
+            ),
+            (
+                "k8s-gpu-scheduler --mode=monitor --strategy best_fit --node n1",
+                Ok("agentaflow monitor --node n1"),
             ),
             ("k8s-gpu-scheduler --version", Ok("agentaflow --version")),
             (

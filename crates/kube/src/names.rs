@@ -77,6 +77,8 @@ pub const PREEMPTIBLE: &str = "agentaflow.gpu/preemptible";
 pub const DURATION: &str = "agentaflow.gpu/estimated-duration";
 /// Annotation read on pods and their owners: MiB that each GPU must have.
 pub const GPU_MEMORY: &str = "agentaflow.gpu/min-gpu-memory";
+/// The reason of Events about what waits; the same word as the default scheduler's, which alerts look for.
+pub const FAILED_SCHEDULING: &str = "FailedScheduling";
 /// What people may write on the owner of a pod, and a pod takes over; what the scheduler writes itself is not inherited.
 pub const INHERITED: [&str; 6] = [STRATEGY, PRIORITY, QUEUE, PREEMPTIBLE, DURATION, GPU_MEMORY];
 /// Namespace label: GPU pods in it are ours.

@@ -172,6 +172,10 @@ fn lacking(lack: &Lack, one: bool) -> String {
         }
         Lack::Memory { need, most } => of(lacks, *need, "memory", *most),
         Lack::Storage { need, most } => of(lacks, *need, "local storage", *most),
+        Lack::Resource { name, .. } if name.as_str() == EXCLUSIVE => {
+            if one { "shares its GPUs among pods" } else { "share their GPUs among pods" }
+                .to_owned()
+        }
         Lack::Resource { name, need, most } => match runtime(name.as_str()) {
             Some(what) => format!("{} {what}", if one { "does not run" } else { "do not run" }),
             None => format!("{lacks} {need} {name} (most free {most})"),
@@ -179,6 +183,9 @@ fn lacking(lack: &Lack, one: bool) -> String {
         other => standing(other, one),
     }
 }
+
+/// What nodes offer whose GPUs nobody shares.
+const EXCLUSIVE: &str = "agentaflow.gpu/exclusive";
 
 /// What a node cannot do that lacks this: bodies offer ways to run work as resources named `runtime/…`.
 fn runtime(resource: &str) -> Option<&'static str> {

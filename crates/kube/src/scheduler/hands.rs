@@ -11,7 +11,8 @@ use super::api::{Failure, Server};
 use super::lease::Reign;
 use super::words::{Word, Words};
 use super::{bind, events, owners, writes};
-use crate::world::{Act, BindResult, Outcome, PodRef};
+use crate::names;
+use crate::world::{About, Act, BindResult, Note, Outcome, PodRef};
 
 /// Bindings at a time.
 const BINDINGS: usize = 48;
@@ -244,6 +245,16 @@ impl Shared {
         }
     }
 
+    /// Why a pod is not placed: its condition for programs, an event for people, who see no messages of conditions in
+    /// `kubectl describe`.
+    async fn say_why(&self, pod: &PodRef, reason: &str, message: &Arc<str>) -> Result<(), Failure> {
+        writes::condition(&self.server, pod, reason, message).await?;
+        let about = About { kind: "Pod", key: pod.key.clone(), uid: pod.uid.clone() };
+        let message = message.to_string();
+        let note = Note { about, warning: true, reason: names::FAILED_SCHEDULING, message };
+        events::tell(&self.server, &self.identity, &note).await
+    }
+
     /// Says it; tells whether it is worth saying again.
     async fn say(&self, word: &Word) -> bool {
         let (said, what) = match word {
@@ -254,7 +265,7 @@ impl Shared {
                 (writes::queue_status(&self.server, queue, status).await, "queue status")
             }
             Word::Condition(pod, reason, message) => {
-                (writes::condition(&self.server, pod, reason, message).await, "pod condition")
+                (self.say_why(pod, reason, message).await, "pod condition")
             }
             Word::Note(note) => (events::tell(&self.server, &self.identity, note).await, "event"),
         };

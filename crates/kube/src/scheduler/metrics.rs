@@ -105,17 +105,18 @@ impl Metrics {
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
         };
         let pending: u64 = census.pending.values().sum();
-        simple(
-            "agentaflow_gpu_total",
-            "untyped",
-            "GPUs that are looked after.",
-            census.gpus as f64,
-        );
+        simple("agentaflow_gpu_total", "untyped", "GPUs that are looked after.", census.gpus);
         simple(
             "agentaflow_gpu_available",
             "gauge",
-            "GPUs that could be given out now.",
-            census.free as f64,
+            "GPUs that could be given out now; those kept for work that waits are counted apart.",
+            census.free,
+        );
+        simple(
+            "agentaflow_gpu_reserved",
+            "gauge",
+            "GPUs that are kept free for work that waits.",
+            census.kept,
         );
         simple(
             "agentaflow_gpu_utilization",

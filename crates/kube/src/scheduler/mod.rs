@@ -195,13 +195,18 @@ impl Leader {
         let mut changes = Vec::with_capacity(BATCH);
         let mut wake = Instant::now() + self.options.interval;
         let (mut counted, mut written) = (Instant::now(), Instant::now());
+        // Something happened that was not counted, or not written down yet.
+        let (mut uncounted, mut unwritten) = (false, false);
         let lost = loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break false,
                 () = self.reign.over.cancelled() => break true,
                 count = feeds.recv_many(&mut changes, BATCH) => if count == 0 { break true },
-                Some(outcome) = self.outcomes.recv() => self.take_outcomes(&mut world, outcome),
+                Some(outcome) = self.outcomes.recv() => {
+                    (uncounted, unwritten) = (true, true);
+                    self.take_outcomes(&mut world, outcome);
+                }
                 () = tokio::time::sleep_until(wake.into()) => {}
                 Some(question) = questions.recv() => {
                     self.health.turn();
@@ -214,21 +219,32 @@ impl Leader {
                 let Ok(question) = questions.try_recv() else { break };
                 question.put(&mut world);
             }
+            (uncounted, unwritten) =
+                (uncounted || !changes.is_empty(), unwritten || !changes.is_empty());
             for feed in changes.drain(..) {
                 self.take_in(&mut world, feed);
             }
             while let Ok(outcome) = self.outcomes.try_recv() {
                 world.done(self.clock.now(), outcome);
             }
-            wake = Instant::now() + self.turn(&mut world);
+            let (pause, acted) = self.turn(&mut world);
+            (uncounted, unwritten) = (uncounted || acted, unwritten || acted);
+            wake = Instant::now() + pause;
             if counted.elapsed() >= CENSUS {
                 self.health.metrics.set_census(world.census());
                 self.hands.give(world.queue_statuses());
-                counted = Instant::now();
+                (counted, uncounted) = (Instant::now(), false);
             }
             if written.elapsed() >= MEMORY && self.missing.is_empty() {
-                written = Instant::now();
+                (written, unwritten) = (Instant::now(), false);
                 self.write_memory(world.memory());
+            }
+            // Who asks for numbers must not wait for the next change.
+            if uncounted {
+                wake = wake.min(counted + CENSUS);
+            }
+            if unwritten {
+                wake = wake.min(written + MEMORY);
             }
         };
         watching.cancel();
@@ -282,6 +298,11 @@ impl Leader {
                 tracing::trace!(change = %describe::Seen(&change), "seen");
                 world.apply(self.clock.now(), change);
             }
+            Feed::Kueue => {
+                tracing::info!("Kueue is here: labels of its queues are its business from now on");
+                self.options.settings.kueue = true;
+                world.leave_queues_to_kueue();
+            }
             Feed::Config(map) => self.configure(world, map.and_then(|map| map.data)),
             Feed::Listed(kind) => {
                 if self.missing.remove(kind) && self.missing.is_empty() {
@@ -312,8 +333,8 @@ impl Leader {
         }
     }
 
-    /// One pass; says how long to wait for the next.
-    fn turn(&self, world: &mut World) -> Duration {
+    /// One pass; says how long to wait for the next, and whether anything was decided.
+    fn turn(&self, world: &mut World) -> (Duration, bool) {
         let began = Instant::now();
         let step = world.step(self.clock.now());
         if self.missing.is_empty() {
@@ -329,11 +350,11 @@ impl Leader {
         for act in &step.acts {
             tracing::debug!(act = %describe::Deed(act), "decided");
         }
+        let acted = !step.acts.is_empty();
         self.hands.give(step.acts);
         let until =
             step.wake.map(|wake| Duration::from_millis(wake.0.saturating_sub(self.clock.now().0)));
-        until
-            .map_or(self.options.interval, |until| until.min(self.options.interval))
-            .max(Duration::from_millis(1))
+        let pause = until.map_or(self.options.interval, |until| until.min(self.options.interval));
+        (pause.max(Duration::from_millis(1)), acted)
     }
 }

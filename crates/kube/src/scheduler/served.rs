@@ -55,12 +55,17 @@ pub(crate) async fn probe(server: &Server, reign: &Reign, stop: &CancellationTok
 }
 
 async fn look(server: &Server) -> Result<Served, Failure> {
-    let kueue = format!("/apis/{}", names::KUEUE_GROUP);
     Ok(Served {
         plugins: serves(server, PLUGINS, "podgroups").await?,
         native: serves(server, NATIVE, "podgroups").await?,
-        kueue: found(server.get::<Ignored>(&kueue).await)?.is_some(),
+        kueue: has_kueue(server).await?,
     })
+}
+
+/// Whether Kueue is installed.
+pub(crate) async fn has_kueue(server: &Server) -> Result<bool, Failure> {
+    let group = format!("/apis/{}", names::KUEUE_GROUP);
+    Ok(found(server.get::<Ignored>(&group).await)?.is_some())
 }
 
 /// Whether the API server serves a kind; only a plain "not found" means that it does not.

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::api::Server;
-use super::served::{NATIVE, NATIVE_GROUPS, PLUGIN_GROUPS, PLUGINS, Served, serves};
+use super::served::{NATIVE, NATIVE_GROUPS, PLUGIN_GROUPS, PLUGINS, Served, has_kueue, serves};
 use crate::slim;
 use crate::world::{Change, Key, Object};
 
@@ -27,6 +27,8 @@ pub(crate) enum Feed {
     Change(Change),
     /// A kind has been listed whole for the first time.
     Listed(&'static str),
+    /// Kueue has come.
+    Kueue,
     /// The settings that people change at run time.
     Config(Option<Box<slim::ConfigMap>>),
 }
@@ -173,12 +175,18 @@ impl Spawn {
         }
         let spawn = self.clone();
         tokio::spawn(async move {
-            while !(spawn.stop.is_cancelled() || kinds.plugins && kinds.native) {
+            while !(spawn.stop.is_cancelled() || kinds.plugins && kinds.native && kinds.kueue) {
                 tokio::select! {
                     () = tokio::time::sleep(LATER) => {}
                     () = spawn.stop.cancelled() => return,
                 }
                 // No answer is none: the next look tells.
+                if !kinds.kueue && has_kueue(&server).await.unwrap_or(false) {
+                    kinds.kueue = true;
+                    if spawn.feeds.send(Feed::Kueue).await.is_err() {
+                        return;
+                    }
+                }
                 if !kinds.plugins && serves(&server, PLUGINS, "podgroups").await.unwrap_or(false) {
                     kinds.plugins = true;
                     spawn.plugin_groups();

@@ -25,6 +25,26 @@ pub fn priority(pod: &Pod, annotations: &BTreeMap<String, String>) -> u8 {
     }
 }
 
+/// What is wrong with annotations of ours: a need that cannot be read must not be left out.
+pub fn misread(annotations: &BTreeMap<String, String>) -> Option<String> {
+    let wrong = |name: &str, what: &str| {
+        let text = annotations.get(name).map(|text| short(text.trim())).unwrap_or_default();
+        format!("annotation {name}: `{text}` is not {what}")
+    };
+    let text = |name: &str| annotations.get(name).map(|text| text.trim());
+    if text(names::PRIORITY).is_some() && asked(annotations).is_none() {
+        return Some(wrong(names::PRIORITY, "a number from 0 to 10"));
+    }
+    if text(names::PREEMPTIBLE).is_some_and(|text| text != "true" && text != "false") {
+        return Some(wrong(names::PREEMPTIBLE, "`true` or `false`"));
+    }
+    if text(names::GPU_MEMORY).is_some() && min_gpu_memory(annotations).is_none() {
+        return Some(wrong(names::GPU_MEMORY, "a number of MiB such as 40960"));
+    }
+    let problem = duration(text(names::DURATION)?).err()?;
+    Some(format!("annotation {}: {problem}", names::DURATION))
+}
+
 /// The priority that annotations ask for; a word that is no number from 0 to 10 counts as absent.
 pub fn asked(annotations: &BTreeMap<String, String>) -> Option<u8> {
     let text = annotations.get(names::PRIORITY)?;
@@ -34,7 +54,7 @@ pub fn asked(annotations: &BTreeMap<String, String>) -> Option<u8> {
 /// What the pod's class gives it. A class of somebody else's whose value lies below our first step may be the
 /// cluster's default, whose name the API server fills in for pods that name none: such pods count as without one.
 /// A class below zero is meant to be low, whoever made it.
-fn admitted(pod: &Pod) -> Option<u8> {
+pub fn admitted(pod: &Pod) -> Option<u8> {
     let class = pod.spec.priority_class_name.as_deref().filter(|name| !name.is_empty());
     let (name, value) = class.zip(pod.spec.priority)?;
     let ours = name.starts_with(names::PRIORITY_CLASS_PREFIX);
@@ -192,5 +212,32 @@ mod tests {
         assert_eq!(estimate(&said(names::DURATION, "soon")), None);
         assert_eq!(min_gpu_memory(&said(names::GPU_MEMORY, "40960")), Some(MiB(40_960)));
         assert_eq!(min_gpu_memory(&said(names::GPU_MEMORY, "-1")), None);
+    }
+
+    #[test]
+    fn a_need_that_cannot_be_read_is_told_and_not_left_out() {
+        let said = |name: &str, value: &str| {
+            misread(&BTreeMap::from([(name.to_owned(), value.to_owned())])).unwrap_or_default()
+        };
+        let table = [
+            (names::PRIORITY, " 7 ", ""),
+            (names::PRIORITY, "11", "`11` is not a number from 0 to 10"),
+            (names::PRIORITY, "high", "`high` is not a number from 0 to 10"),
+            (names::PREEMPTIBLE, "false", ""),
+            (names::PREEMPTIBLE, "no", "`no` is not `true` or `false`"),
+            (names::GPU_MEMORY, "40960", ""),
+            (names::GPU_MEMORY, "100Gi", "`100Gi` is not a number of MiB such as 40960"),
+            (names::DURATION, "1h", ""),
+            (names::DURATION, "long", "`long` is not a duration such as 1h30m"),
+            (names::QUEUE, "anything", ""),
+        ];
+        for (name, value, problem) in table {
+            let expected = if problem.is_empty() {
+                String::new()
+            } else {
+                format!("annotation {name}: {problem}")
+            };
+            assert_eq!(said(name, value), expected);
+        }
     }
 }

@@ -24,7 +24,9 @@ mod tests;
 mod volumes;
 
 pub use amounts::{mebibytes, milli_cpu};
-pub use annotations::{asked, duration, estimate, min_gpu_memory, of_value, preemptible, priority};
+pub use annotations::{
+    admitted, asked, duration, estimate, min_gpu_memory, misread, of_value, preemptible, priority,
+};
 pub use namespaces::Namespaces;
 pub use node::{NodeView, closed_gpus, node};
 pub use price::{dollars, hourly, micro_dollars};

@@ -2,26 +2,15 @@
 
 use serde_json::Value;
 
-use super::pods::is_gpu;
 use super::review::Verdict;
-use crate::crd::{GpuRequirements, GpuWorkloadSpec};
-use crate::names;
+use crate::crd::GpuWorkloadSpec;
 use crate::workload::{self, Identity};
-
-/// The annotation by which `kubectl logs` and `kubectl exec` know the main container.
-const MAIN_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 
 /// Everything that the workload alone shows to be wrong.
 pub(super) fn check(spec: &GpuWorkloadSpec) -> Verdict {
     let mut verdict = memory(spec);
     if let Err(error) = workload::check(spec) {
         verdict.add(Verdict::refuse(error.to_string()));
-    }
-    let template = spec.pod_template.value();
-    let containers =
-        template["spec"]["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if !containers.iter().any(has_gpu) {
-        verdict.add(unlimited(&spec.gpu_requirements, &template, containers));
     }
     verdict
 }
@@ -46,42 +35,6 @@ pub(super) fn pod(
         );
     }
     Ok(pod)
-}
-
-fn has_gpu(container: &Value) -> bool {
-    let limits = container["resources"]["limits"].as_object().into_iter().flatten();
-    limits.into_iter().any(|(resource, _)| is_gpu(resource))
-}
-
-/// Nobody has a GPU limit: the one container gets it.
-fn unlimited(requirements: &GpuRequirements, template: &Value, containers: &[Value]) -> Verdict {
-    let mut verdict = Verdict::default();
-    let count = requirements.gpu_count;
-    let main = template["metadata"]["annotations"][MAIN_CONTAINER].as_str();
-    let named =
-        main.is_some_and(|main| containers.iter().any(|container| container["name"] == main));
-    if !requirements.exclusive_access && count == 1 {
-        verdict.add(Verdict::refuse(
-            "spec.gpuRequirements.exclusiveAccess: one GPU cannot be shared by several pods yet; write \
-             `exclusiveAccess: true`, or `migProfile` for a slice of a GPU",
-        ));
-    }
-    if containers.len() > 1 && !named {
-        let resource = match &requirements.mig_profile {
-            Some(profile) => format!("{}{profile}", names::MIG_PREFIX),
-            None => names::GPU_RESOURCE.to_owned(),
-        };
-        let name = |container: &Value| {
-            format!("`{}`", container["name"].as_str().unwrap_or("without a name"))
-        };
-        let all: Vec<_> = containers.iter().map(name).collect();
-        verdict.add(Verdict::refuse(format!(
-            "spec.podTemplate.spec.containers: none of {} has a GPU limit; write \
-             `resources: {{limits: {{{resource}: {count}}}}}` for the one that uses the GPUs",
-            all.join(", ")
-        )));
-    }
-    verdict
 }
 
 /// A slice has as much memory as its name says.

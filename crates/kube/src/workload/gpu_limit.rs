@@ -30,6 +30,9 @@ pub(super) fn fill(
             Some(profile) => format!("{}{profile}", names::MIG_PREFIX),
             None => names::GPU_RESOURCE.to_owned(),
         };
+        if !wanted.exclusive_access && wanted.gpu_count == 1 && profile(wanted).is_none() {
+            return Err(BadTemplate::NoSharing);
+        }
         if wanted.gpu_count > 0 {
             add(body, annotations, &resource, wanted.gpu_count)?;
         }
@@ -162,7 +165,7 @@ fn contradiction(
     BadTemplate::Contradiction { asked: texts.join(" and "), field, wanted }
 }
 
-/// Puts the limit on the main container: the one that `kubectl logs` shows, else the first.
+/// Puts the limit on the one container, or on the one that `kubectl logs` shows.
 fn add(
     body: &mut Map<String, Value>,
     annotations: &Value,
@@ -174,7 +177,18 @@ fn add(
     let containers = containers.map(Vec::as_mut_slice).unwrap_or_default();
     let named =
         |container: &Value| main.is_some() && container.get("name").and_then(Value::as_str) == main;
-    let index = containers.iter().position(named).unwrap_or(0);
+    let index = match containers.iter().position(named) {
+        Some(index) => index,
+        None if containers.len() > 1 => {
+            let name = |container: &Value| {
+                format!("`{}`", container["name"].as_str().unwrap_or("without a name"))
+            };
+            let all = containers.iter().map(name).collect::<Vec<_>>().join(", ");
+            let resource = resource.to_owned();
+            return Err(BadTemplate::WhichContainer { names: all, resource, count });
+        }
+        None => 0,
+    };
     let path = format!("podTemplate.spec.containers[{index}].resources");
     let Some(container) = containers.get_mut(index).and_then(Value::as_object_mut) else {
         return Err(shape("podTemplate.spec.containers", "a list with at least one container"));

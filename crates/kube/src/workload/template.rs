@@ -41,6 +41,25 @@ pub enum BadTemplate {
         /// What it says.
         wanted: String,
     },
+    /// Nobody has a GPU limit, and it is not clear who should have it.
+    #[error(
+        "spec.podTemplate.spec.containers: none of {names} has a GPU limit; write `resources: {{limits: {{{resource}: \
+         {count}}}}}` for the one that uses the GPUs"
+    )]
+    WhichContainer {
+        /// The containers.
+        names: String,
+        /// The resource that is missing.
+        resource: String,
+        /// How much of it.
+        count: u32,
+    },
+    /// It wants a part of a GPU, and there are no parts.
+    #[error(
+        "spec.gpuRequirements.exclusiveAccess: one GPU cannot be shared by several pods yet; write `exclusiveAccess: \
+         true`, or `migProfile` for a slice of a GPU"
+    )]
+    NoSharing,
     /// It names a node, and so its pods would go past every scheduler.
     #[error(
         "spec.podTemplate.spec.nodeName is set, so no scheduler would look at its pods: remove it, or write a \

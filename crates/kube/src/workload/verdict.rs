@@ -62,10 +62,26 @@ pub(crate) fn story(pod: &Pod) -> String {
     let message = pod.status.message.as_deref().unwrap_or_default();
     match failed {
         _ if reason == "DeadlineExceeded" => "ran longer than its activeDeadlineSeconds".to_owned(),
+        // How it ended when it was told to end says nothing.
+        _ if disrupted(pod) => taken(pod),
         Some((status, end)) => format!("container `{}` {}", status.name, ending(end)),
         None if reason.is_empty() => "ended without saying why".to_owned(),
         None if message.is_empty() => format!("ended with {reason}"),
         None => clip(&format!("ended with {reason}: {message}"), 500),
+    }
+}
+
+/// What the cluster did to a pod, in its own words.
+fn taken(pod: &Pod) -> String {
+    let conditions = pod.status.conditions.iter().flatten();
+    let why = conditions.into_iter().find(|one| one.kind == "DisruptionTarget");
+    let text = |part: Option<&String>| part.map(String::as_str).unwrap_or_default().to_owned();
+    let (reason, message) =
+        why.map(|one| (text(one.reason.as_ref()), text(one.message.as_ref()))).unwrap_or_default();
+    match reason.as_str() {
+        "EvictionByEvictionAPI" => "was stopped for others (evicted)".to_owned(),
+        "" => "was stopped by the cluster".to_owned(),
+        reason => clip(&format!("was stopped by the cluster ({reason}: {message})"), 500),
     }
 }
 

@@ -139,14 +139,36 @@ impl World {
             };
             group.stopping = true;
             let members: Vec<Key> = group.members.values().cloned().collect();
+            let why = self.why_stopped(victim, beneficiary);
+            self.note_workload(victim, true, "Preempted", why.clone());
             for key in members {
-                self.evict(&key, victim, beneficiary);
+                self.evict(&key, victim, &why);
+            }
+        }
+        let stopped: Vec<String> = victims.iter().map(|victim| format!("`{victim}`")).collect();
+        let message = format!("stops {} for it", stopped.join(", "));
+        if !self.note_workload(beneficiary, false, "Preempting", message.clone()) {
+            let first =
+                self.groups.get(beneficiary).and_then(|group| group.members.values().next());
+            if let Some(key) = first.cloned() {
+                self.note_pod(&key, false, "Preempting", message);
             }
         }
         self.nominate(beneficiary);
     }
 
-    fn evict(&mut self, key: &Key, victim: &WorkloadId, beneficiary: &WorkloadId) {
+    /// Why one workload is stopped for another.
+    fn why_stopped(&self, victim: &WorkloadId, beneficiary: &WorkloadId) -> String {
+        let priority = |id| self.groups.get(id).map(|group| group.traits.priority);
+        let cause = if priority(beneficiary) > priority(victim) {
+            "which has a higher priority"
+        } else {
+            "whose queue takes back what it is guaranteed"
+        };
+        format!("stopped for `{beneficiary}`, {cause}")
+    }
+
+    fn evict(&mut self, key: &Key, victim: &WorkloadId, why: &str) {
         let Some(entry) = self.pods.get(key) else { return };
         let Place::Member { seat, task, .. } = entry.place.clone() else { return };
         let leaving = entry.pod.as_ref().is_some_and(|pod| is_leaving(pod));
@@ -155,9 +177,8 @@ impl World {
             return;
         }
         if !leaving {
-            let why = format!("stopped for `{beneficiary}`, which has a higher priority");
-            self.acts.push(Act::Evict { pod: entry.reference(key), why: why.clone() });
-            self.note_pod(key, true, "Preempted", why);
+            self.acts.push(Act::Evict { pod: entry.reference(key), why: why.to_owned() });
+            self.note_pod(key, true, "Preempted", why.to_owned());
         }
     }
 
@@ -198,6 +219,11 @@ impl World {
         let stale = group.nominated && !preempting;
         group.nominated &= preempting;
         group.reason = Some(told.clone());
+        // A gang that gathers says so on its pods; that is soon over.
+        if !matches!(**reason, WaitReason::Gated(_)) {
+            self.note_workload(id, true, names::FAILED_SCHEDULING, told.message.to_string());
+        }
+        let Some(group) = self.groups.get(id) else { return };
         let members: Vec<Key> = group.members.values().cloned().collect();
         let passing = preempting || matches!(**reason, WaitReason::BackingOff { .. });
         for key in members {

@@ -131,6 +131,10 @@ impl World {
         annotations.extend(spec.queue.clone().map(|queue| (names::QUEUE.to_owned(), queue)));
         let mut traits = self.traits(pod, &annotations)?;
         self.add_spec(&mut traits, spec)?;
+        // Who may have which class is decided by quotas and policies: one that the template names wins.
+        if let Some(class) = translate::admitted(pod).filter(|_| names_class(spec)) {
+            traits.priority = class.min(self.queues.highest_priority(&traits.queue));
+        }
         if let Some(created) = &entry.object.metadata.creation_timestamp {
             traits.submitted = moment(created.0);
         }
@@ -174,18 +178,16 @@ impl World {
                 because("InvalidAnnotation", format!("annotation {}: {error}", names::STRATEGY))
             })
         });
-        let estimate = annotations.get(names::DURATION).map(|text| {
-            translate::duration(text.trim()).map_err(|error| {
-                because("InvalidAnnotation", format!("annotation {}: {error}", names::DURATION))
-            })
-        });
+        if let Some(problem) = translate::misread(annotations) {
+            return Err(because("InvalidAnnotation", problem));
+        }
         let created = pod.metadata.creation_timestamp.as_ref();
         let priority = translate::priority(pod, annotations);
         Ok(Traits {
             priority: priority.min(self.queues.highest_priority(&queue)),
             queue,
             strategy: strategy.transpose()?,
-            estimate: estimate.transpose()?,
+            estimate: translate::estimate(annotations),
             preemptible: translate::preemptible(annotations),
             may_preempt: pod.spec.preemption_policy.as_deref() != Some("Never"),
             topology: None,
@@ -253,6 +255,12 @@ pub(super) fn controller(
 /// The id of a pod that stands alone.
 pub(super) fn alone(key: &Key) -> WorkloadId {
     format!("{}/pod/{}", key.namespace, key.name).into()
+}
+
+/// Whether a template names a priority class of its own.
+fn names_class(spec: &GpuWorkloadSpec) -> bool {
+    let template = spec.pod_template.value();
+    template.pointer("/spec/priorityClassName").and_then(|name| name.as_str()).is_some()
 }
 
 /// The group that a pod names.

@@ -331,6 +331,17 @@ impl World {
         self.tell(Event::Policy(Box::new(policy)));
     }
 
+    /// Kueue has come: its label names a queue of ours no more.
+    pub fn leave_queues_to_kueue(&mut self) {
+        self.settings.kueue = true;
+        let labelled = self.pods.iter().filter(|(_, entry)| {
+            let labels = entry.pod.as_ref().and_then(|pod| pod.metadata.labels.as_ref());
+            labels.is_some_and(|labels| labels.contains_key(crate::names::KUEUE_QUEUE))
+        });
+        let labelled: Vec<Key> = labelled.map(|(key, _)| key.clone()).collect();
+        self.stuck.extend(labelled);
+    }
+
     /// Keeps the best `most` nodes with their scores for everything that is placed.
     pub fn keep_rankings(&mut self, most: usize) {
         self.engine.keep_rankings(most);

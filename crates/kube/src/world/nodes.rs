@@ -40,6 +40,16 @@ impl NodeEntry {
         Some(self.told.as_ref()?.node.gpus.first()?.model.as_str())
     }
 
+    /// What one unit of its device plugin is of a device.
+    pub(super) fn unit(&self) -> f64 {
+        1.0 / f64::from(self.told.as_ref().map_or(1, |view| view.shared_units.max(1)))
+    }
+
+    /// Whether a monitor reads its GPUs.
+    pub(super) fn is_measured(&self) -> bool {
+        self.devices.is_some()
+    }
+
     /// Whether the node exists in the cluster.
     pub(super) fn exists(&self) -> bool {
         self.node.is_some()

@@ -73,8 +73,10 @@ pub fn percent(text: &str) -> Result<Percent, SettingsError> {
 pub fn node_selector(text: &str) -> Result<NodeTerm, SettingsError> {
     let bad = || SettingsError::Selector(text.to_owned());
     let mut exprs = Vec::new();
-    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-        let expr = if let Some((key, value)) = part.split_once("!=") {
+    for part in parts(text).into_iter().map(str::trim).filter(|part| !part.is_empty()) {
+        let expr = if let Some(expr) = of_a_set(part) {
+            expr
+        } else if let Some((key, value)) = part.split_once("!=") {
             Expr::new(key.trim(), Op::NotIn, [value.trim()])
         } else if let Some((key, value)) = part.split_once('=') {
             Expr::new(key.trim(), Op::In, [value.trim_start_matches('=').trim()])
@@ -84,6 +86,18 @@ pub fn node_selector(text: &str) -> Result<NodeTerm, SettingsError> {
             Expr::new(part, Op::Exists, [""; 0])
         };
         expr.validate().map_err(|_| bad())?;
+        let plain = |text: &str, more: &str| {
+            text.len() <= 317
+                && text
+                    .chars()
+                    .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c) || more.contains(c))
+        };
+        if expr.key.is_empty()
+            || !plain(&expr.key, "/")
+            || !expr.values.iter().all(|value| plain(value, ""))
+        {
+            return Err(bad());
+        }
         exprs.push(expr);
     }
     if exprs.is_empty() {
@@ -92,7 +106,68 @@ pub fn node_selector(text: &str) -> Result<NodeTerm, SettingsError> {
     Ok(NodeTerm { exprs, names: Vec::new() })
 }
 
+/// The conditions of a selector: commas within parentheses are part of one.
+fn parts(text: &str) -> Vec<&str> {
+    let mut depth = 0_i32;
+    text.split(|c: char| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == ',' && depth == 0
+    })
+    .collect()
+}
+
+/// `key in (a, b)` or `key notin (a, b)`.
+fn of_a_set(part: &str) -> Option<Expr> {
+    let (head, values) = part.strip_suffix(')')?.split_once('(')?;
+    let (key, word) = head.trim().rsplit_once(' ')?;
+    let op = match word {
+        "in" => Op::In,
+        "notin" => Op::NotIn,
+        _ => return None,
+    };
+    Some(Expr::new(key.trim(), op, values.split(',').map(str::trim)))
+}
+
 fn strategies() -> String {
     let names: Vec<String> = Strategy::ALL.iter().map(|(name, _)| format!("`{name}`")).collect();
     names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_is_read_as_kubectl_reads_it() {
+        let read = |text: &str| {
+            let term = node_selector(text).ok()?;
+            let expr =
+                |expr: &Expr| format!("{} {:?} {}", expr.key, expr.op, expr.values.join("|"));
+            Some(term.exprs.iter().map(expr).collect::<Vec<_>>().join(", "))
+        };
+        let table = [
+            ("zone=a", "zone In a"),
+            ("zone==a,gpu", "zone In a, gpu Exists "),
+            ("zone!=a, !spot", "zone NotIn a, spot DoesNotExist "),
+            ("zone in (a, b),gpu", "zone In a|b, gpu Exists "),
+            ("zone notin (a),example.com/x=1", "zone NotIn a, example.com/x In 1"),
+        ];
+        for (text, expected) in table {
+            assert_eq!(read(text).as_deref(), Some(expected), "{text}");
+        }
+        for wrong in [
+            "",
+            ",",
+            "zone in a",
+            "zone in (a",
+            "zone within (a)",
+            "a b",
+            "=a",
+            "!",
+            "zone in (a))",
+            "x=ü",
+        ] {
+            assert_eq!(read(wrong), None, "{wrong}");
+        }
+    }
 }

@@ -53,11 +53,13 @@ pub struct Answer {
 /// How much there is of everything.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Census {
-    /// GPUs that we look after.
-    pub gpus: u64,
+    /// GPUs that we look after: devices, of which a node that shares them by time offers several units each.
+    pub gpus: f64,
     /// GPUs that could be given out now.
-    pub free: u64,
-    /// Mean of the readings, 0 to 100.
+    pub free: f64,
+    /// GPUs that are kept free for work that waits.
+    pub kept: f64,
+    /// Mean of the readings that there are, 0 to 100.
     pub utilization: f64,
     /// Nodes that we look after.
     pub nodes: u64,
@@ -144,12 +146,21 @@ impl World {
         let mut readings = (0.0, 0u64);
         for node in self.engine.nodes() {
             census.nodes += 1;
+            let entry = self.nodes.get(node.node.id.as_str());
+            let unit = entry.map_or(1.0, super::NodeEntry::unit);
+            let measured = entry.is_some_and(super::NodeEntry::is_measured);
             for gpu in &node.gpus {
-                census.gpus += 1;
+                census.gpus += unit;
                 let usable = node.open && gpu.health == GpuHealth::Healthy;
-                census.free += u64::from(usable && gpu.milli_free >= 1000);
-                readings = (readings.0 + f64::from(gpu.utilization.get()), readings.1 + 1);
+                census.free += if usable && gpu.milli_free >= 1000 { unit } else { 0.0 };
+                if measured {
+                    readings = (readings.0 + f64::from(gpu.utilization.get()), readings.1 + 1);
+                }
             }
+        }
+        for (node, milli) in self.engine.kept() {
+            let unit = self.nodes.get(node.as_str()).map_or(1.0, super::NodeEntry::unit);
+            census.kept += milli as f64 / 1000.0 * unit;
         }
         census.utilization = readings.0 / (readings.1.max(1) as f64);
         for group in self.groups.values() {

@@ -205,6 +205,24 @@ impl World {
         }
     }
 
+    /// Tells people about a `GPUWorkload`; says whether there is one behind what the engine calls so.
+    pub(super) fn note_workload(
+        &mut self,
+        id: &WorkloadId,
+        warning: bool,
+        reason: &'static str,
+        message: String,
+    ) -> bool {
+        let first = self.groups.get(id).and_then(|group| group.members.values().next());
+        let pod = first.and_then(|key| self.pods.get(key)?.pod.as_ref());
+        let Some(key) = pod.and_then(|pod| workload_owner(pod)) else { return false };
+        let Some(entry) = self.workloads.get(&key) else { return false };
+        let uid = entry.object.metadata.uid.as_deref().unwrap_or_default().into();
+        let about = About { kind: "GPUWorkload", key, uid };
+        self.acts.push(Act::Note(Note { about, warning, reason, message }));
+        true
+    }
+
     /// What the scheduler thinks of a workload.
     fn outlook(&self, key: &Key) -> Outlook {
         let id = WorkloadId::from(key.to_string());

@@ -53,7 +53,7 @@ fn a_template_must_show_which_container_gets_the_gpus() {
 fn the_container_that_kubectl_shows_is_the_one_that_gets_the_gpus() {
     let mut workload = workload(&json!({}), &json!([{"name": "a"}, {"name": "b"}]));
     let mut template = workload.spec.pod_template.value();
-    template["metadata"]["annotations"][MAIN_CONTAINER] = "b".into();
+    template["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "b".into();
     workload.spec.pod_template = PodTemplate::new(&template);
     assert_eq!(check(&workload.spec), Verdict::default());
     let pod = pod("train", "team", &workload.spec, "agentaflow").unwrap();

@@ -36,7 +36,8 @@ fn the_gpu_limit_goes_to_the_one_container_that_should_have_it() {
             json!({ "containers": [a, b] }),
             json!({ "gpuCount": 2 }),
             json!(null),
-            r#"{"nvidia.com/gpu":"2"} null"#,
+            "spec.podTemplate.spec.containers: none of `a`, `b` has a GPU limit; write `resources: {limits: \
+             {nvidia.com/gpu: 2}}` for the one that uses the GPUs",
         ),
         (
             json!({ "containers": [a, b] }),
@@ -71,10 +72,10 @@ fn the_gpu_limit_goes_to_the_one_container_that_should_have_it() {
             r#"{"nvidia.com/gpu":"1000m"}"#,
         ),
         (
-            json!({ "containers": [b, with(json!({ "nvidia.com/rdma_a": 1 }))] }),
+            json!({ "containers": [with(json!({ "nvidia.com/rdma_a": 1 }))] }),
             json!({}),
             json!({}),
-            r#"{"nvidia.com/gpu":"1"} {"nvidia.com/rdma_a":1}"#,
+            r#"{"nvidia.com/gpu":"1","nvidia.com/rdma_a":1}"#,
         ),
         (
             json!({ "containers": [b], "initContainers": [with(json!({ "nvidia.com/gpu": 1 }))] }),

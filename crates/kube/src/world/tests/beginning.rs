@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::play::{Play, group, member, node, pod, with, workload};
+use super::objects::{group, member, node, pod, with, workload};
+use super::play::Play;
 use super::server::{Kind, Server};
 use crate::names;
 use crate::world::Key;

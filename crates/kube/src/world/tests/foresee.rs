@@ -3,7 +3,8 @@
 use agentaflow_api::Dollars;
 use serde_json::{Value, json};
 
-use super::play::{Play, node, pod, queue, with, workload};
+use super::objects::{node, pod, queue, with, workload};
+use super::play::Play;
 use super::server::Kind;
 use crate::names;
 use crate::world::Key;

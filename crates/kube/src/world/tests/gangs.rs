@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::play::{Play, group, member, node};
+use super::objects::{group, member, node};
+use super::play::Play;
 use super::server::Kind;
 use crate::world::Key;
 
@@ -152,7 +153,7 @@ fn a_gang_is_stopped_whole_for_a_higher_priority() {
     play.put(Kind::PodGroup, group("g", 2));
     gang(&mut play, &["a", "b"]);
     play.settle();
-    let mut high = super::play::pod("high", 1);
+    let mut high = super::objects::pod("high", 1);
     high["metadata"]["annotations"] = json!({crate::names::PRIORITY: "9"});
     play.put(Kind::Pod, high);
     play.settle();

@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::play::{Play, node, pod, with};
+use super::objects::{node, pod, with};
+use super::play::Play;
 use super::server::Kind;
 use crate::names;
 use crate::world::{Act, BindResult, Key, Outcome};

@@ -4,6 +4,7 @@ mod beginning;
 mod foresee;
 mod gangs;
 mod life;
+mod objects;
 mod play;
 mod property;
 mod queues;

@@ -36,6 +36,8 @@ pub(super) struct Play {
     plans: BTreeMap<Key, (Arc<str>, Arc<str>)>,
     /// Acts since the last look, in words.
     said: Vec<String>,
+    /// Events since the beginning: what about, one word, one sentence.
+    pub(super) notes: Vec<String>,
     settings: Settings,
     /// Acts of those who led before; nobody waits for an answer.
     pub(super) ghosts: VecDeque<Act>,
@@ -65,6 +67,7 @@ impl Play {
             known: BTreeMap::new(),
             plans: BTreeMap::new(),
             said: Vec::new(),
+            notes: Vec::new(),
             settings,
             ghosts: VecDeque::new(),
             confused: false,
@@ -179,6 +182,12 @@ impl Play {
                 self.check_bind(bind);
             }
             self.said.extend(words(&act));
+            if let Act::Note(note) = &act {
+                let about = &note.about;
+                let line =
+                    format!("{} {} {}: {}", about.kind, about.key.name, note.reason, note.message);
+                self.notes.push(line);
+            }
             self.acts.push_back(act);
         }
     }
@@ -416,63 +425,4 @@ fn words(act: &Act) -> Option<String> {
         }
         Act::Status { .. } | Act::QueueStatus { .. } | Act::Note(_) => return None,
     })
-}
-
-/// A node with so many GPUs.
-pub(super) fn node(name: &str, gpus: u32) -> Value {
-    json!({
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-        "status": {"allocatable": {"cpu": "64", "memory": "512Gi", "ephemeral-storage": "1Ti",
-            "pods": "110", names::GPU_RESOURCE: gpus.to_string()}},
-    })
-}
-
-/// A pod of ours that asks for so many GPUs.
-pub(super) fn pod(name: &str, gpus: u32) -> Value {
-    json!({
-        "metadata": {"name": name, "namespace": SPACE, "labels": {}, "annotations": {}},
-        "spec": {
-            "schedulerName": names::SCHEDULER_NAME,
-            "containers": [{"name": "main",
-                "resources": {"limits": {names::GPU_RESOURCE: gpus.to_string()}}}],
-        },
-    })
-}
-
-/// The same with a part of it changed.
-pub(super) fn with(mut value: Value, pointer: &str, part: Value) -> Value {
-    let mut at = &mut value;
-    for step in pointer.split('|') {
-        at = &mut at[step];
-    }
-    *at = part;
-    value
-}
-
-/// A pod of a group.
-pub(super) fn member(name: &str, group: &str, gpus: u32) -> Value {
-    with(pod(name, gpus), &format!("metadata|labels|{}", names::POD_GROUP), json!(group))
-}
-
-pub(super) fn group(name: &str, least: u32) -> Value {
-    json!({"metadata": {"name": name, "namespace": SPACE}, "spec": {"minMember": least}})
-}
-
-/// A `GPUWorkload` of so many pods with a GPU each.
-pub(super) fn workload(name: &str, gang: u32, retries: u32) -> Value {
-    json!({
-        "metadata": {"name": name, "namespace": SPACE},
-        "spec": {
-            "gpuMemoryRequired": 0,
-            "gangSize": gang,
-            "retries": retries,
-            "gpuRequirements": {"gpuCount": 1},
-            "podTemplate": {"spec": {"containers": [{"name": "main", "image": "i"}]}},
-        },
-    })
-}
-
-/// A queue of the namespace that may use so many GPUs.
-pub(super) fn queue(name: &str, gpus: u32) -> Value {
-    json!({"metadata": {"name": name}, "spec": {"namespaces": [SPACE], "limit": {"gpus": gpus}}})
 }

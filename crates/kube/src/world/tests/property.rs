@@ -8,9 +8,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use serde_json::{Value, json};
 
-use super::play::{
-    Play, SPACE, asks, end, gpus, group, is_over, member, node, pod, queue, with, workload,
-};
+use super::objects::{group, member, node, pod, queue, with, workload};
+use super::play::{Play, SPACE, asks, end, gpus, is_over};
 use super::server::{Kind, key};
 use crate::names;
 use crate::world::Key;

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::play::{Play, node, pod, queue, with};
+use super::objects::{node, pod, queue, with};
+use super::play::Play;
 use super::server::Kind;
 use crate::names;
 use crate::world::Key;

@@ -222,6 +222,13 @@ impl Server {
     fn create(&mut self, workload: &Key, name: &str, body: &Value) -> Outcome {
         let mut value = body.clone();
         value["metadata"]["namespace"] = json!(&*workload.namespace);
+        // Admission knows the value of a class.
+        let class = value["spec"]["priorityClassName"]
+            .as_str()
+            .and_then(|name| name.strip_prefix(names::PRIORITY_CLASS_PREFIX)?.parse::<i32>().ok());
+        if let Some(priority) = class {
+            value["spec"]["priority"] = json!(priority * names::PRIORITY_STEP);
+        }
         let refused = match self.get(Kind::Pod, &key(&value)) {
             None => {
                 self.put(Kind::Pod, value);

@@ -1,8 +1,9 @@
 //! `GPUWorkload` objects: their pods are made, placed together, made again and cleaned up.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::play::{Play, node, workload};
+use super::objects::{node, with, workload};
+use super::play::Play;
 use super::server::Kind;
 use crate::world::Key;
 
@@ -82,4 +83,56 @@ fn a_deleted_workload_takes_its_pods_along() {
     play.put(Kind::Workload, workload("w", 2, 0));
     play.settle_for_long();
     assert_eq!(play.server.all(Kind::Pod).count(), 2);
+}
+
+/// A workload that may be stopped for more important ones.
+fn of_priority(name: &str, priority: u8) -> Value {
+    let workload = with(workload(name, 1, 0), "spec|priority", json!(priority));
+    with(workload, "spec|preemptible", json!(true))
+}
+
+#[test]
+fn a_priority_class_of_the_template_decides_about_its_priority() {
+    let class = |name: &str, priority: u8, class: Option<&str>| {
+        let mut workload = of_priority(name, priority);
+        if let Some(class) = class {
+            workload["spec"]["podTemplate"]["spec"]["priorityClassName"] = json!(class);
+        }
+        workload
+    };
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 1));
+    play.put(Kind::Workload, class("runs", 6, None));
+    play.settle_for_long();
+    // Ten in the spec is nothing beside a class that means zero.
+    play.put(Kind::Workload, class("loud", 10, Some("agentaflow-0")));
+    play.settle_for_long();
+    assert_eq!(play.node_of("runs-0"), Some("n"));
+    assert_eq!(phase(&play, "loud"), "Pending");
+    play.put(Kind::Workload, class("quiet", 0, Some("agentaflow-9")));
+    play.settle_for_long();
+    play.kubelets();
+    play.settle_for_long();
+    assert_eq!(play.node_of("quiet-0"), Some("n"));
+}
+
+#[test]
+fn who_waits_and_who_is_stopped_for_whom_is_told() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 1));
+    play.put(Kind::Workload, of_priority("low", 2));
+    play.settle_for_long();
+    play.put(Kind::Workload, of_priority("also-low", 2));
+    play.settle_for_long();
+    play.put(Kind::Workload, of_priority("high", 9));
+    play.settle_for_long();
+    let told = |words: &str| play.notes.iter().any(|note| note.starts_with(words));
+    for words in [
+        "GPUWorkload also-low FailedScheduling: 0/1 nodes fit: 1 lacks 1 free GPU",
+        "GPUWorkload low Preempted: stopped for `ns/high`, which has a higher priority",
+        "Pod low-0 Preempted: stopped for `ns/high`, which has a higher priority",
+        "GPUWorkload high Preempting: stops `ns/low` for it",
+    ] {
+        assert!(told(words), "no `{words}` in {:#?}", play.notes);
+    }
 }
