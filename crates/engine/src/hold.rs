@@ -37,7 +37,7 @@ pub(crate) enum Purpose {
 /// All holds, by the workload they are for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holds {
-    holds: BTreeMap<JobIdx, Hold>,
+    by_job: BTreeMap<JobIdx, Hold>,
     /// The one that is a reservation.
     pub(crate) reserved: Option<JobIdx>,
     /// Only tried out: holds stay as they are.
@@ -46,15 +46,15 @@ pub(crate) struct Holds {
 
 impl Holds {
     pub(crate) fn get(&self, job: JobIdx) -> Option<&Hold> {
-        self.holds.get(&job)
+        self.by_job.get(&job)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (JobIdx, &Hold)> {
-        self.holds.iter().map(|(job, hold)| (*job, hold))
+        self.by_job.iter().map(|(job, hold)| (*job, hold))
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.holds.len()
+        self.by_job.len()
     }
 
     /// The expected start of the reserved workload.
@@ -68,7 +68,7 @@ impl Holds {
     /// A victim is gone; says whether any hold waited for it.
     pub(crate) fn victim_gone(&mut self, victim: JobIdx) -> bool {
         let mut found = false;
-        for hold in self.holds.values_mut() {
+        for hold in self.by_job.values_mut() {
             if let Purpose::Preemption { victims, .. } = &mut hold.purpose {
                 let before = victims.len();
                 victims.retain(|waiting| *waiting != victim);
@@ -97,7 +97,7 @@ impl Scheduler {
         if matches!(purpose, Purpose::Reservation { .. }) {
             self.holds.reserved = Some(job);
         }
-        self.holds.holds.insert(job, Hold { purpose, planned, booked: Vec::new(), lifted: true });
+        self.holds.by_job.insert(job, Hold { purpose, planned, booked: Vec::new(), lifted: true });
         self.take_hold(job);
     }
 
@@ -107,14 +107,14 @@ impl Scheduler {
         if self.holds.reserved == Some(job) {
             self.holds.reserved = None;
         }
-        let hold = self.holds.holds.remove(&job)?;
+        let hold = self.holds.by_job.remove(&job)?;
         self.improved = true;
         Some(hold)
     }
 
     /// Gives a hold's room back for a moment.
     pub(crate) fn lift_hold(&mut self, job: JobIdx) {
-        let Some(hold) = self.holds.holds.get_mut(&job) else { return };
+        let Some(hold) = self.holds.by_job.get_mut(&job) else { return };
         hold.lifted = true;
         self.queues.release_pledge(job);
         for (node, claim) in std::mem::take(&mut hold.booked) {
@@ -124,7 +124,7 @@ impl Scheduler {
 
     /// Books as much of a hold as is free.
     pub(crate) fn take_hold(&mut self, job: JobIdx) {
-        let Some(hold) = self.holds.holds.get_mut(&job).filter(|hold| hold.lifted) else { return };
+        let Some(hold) = self.holds.by_job.get_mut(&job).filter(|hold| hold.lifted) else { return };
         hold.lifted = false;
         let mut charge = Charge::default();
         for (_, claim) in &hold.planned {
@@ -140,14 +140,14 @@ impl Scheduler {
     /// Shares the free room of a node among the holds there, preemptions before the reservation and
     /// older workloads first: what each gets does not depend on how it came about.
     pub(crate) fn top_up(&mut self, node: NodeIdx) {
-        if self.holds.holds.is_empty() || self.holds.frozen {
+        if self.holds.by_job.is_empty() || self.holds.frozen {
             return;
         }
         self.give_way(node);
         let mut jobs = self.holders(|hold| !hold.lifted && hold.is_on(node));
         jobs.sort_by_key(|job| self.holds.reserved == Some(*job));
         for job in jobs {
-            let Some(hold) = self.holds.holds.get_mut(&job) else { continue };
+            let Some(hold) = self.holds.by_job.get_mut(&job) else { continue };
             for (_, claim) in hold.planned.iter().filter(|(on, _)| *on == node) {
                 let part = claim.clipped(self.cluster.room(node));
                 self.cluster.book(node, &part);
@@ -158,7 +158,7 @@ impl Scheduler {
 
     /// Holds give back what they have of a node, until the next [`top_up`](Self::top_up).
     pub(crate) fn give_way(&mut self, node: NodeIdx) {
-        for hold in self.holds.holds.values_mut() {
+        for hold in self.holds.by_job.values_mut() {
             for (_, claim) in hold.booked.extract_if(.., |(on, _)| *on == node) {
                 self.cluster.release(node, &claim);
             }

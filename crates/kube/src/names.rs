@@ -125,3 +125,37 @@ pub fn priority_class(priority: u8) -> String {
 
 /// One step of priority, in the values of priority classes.
 pub const PRIORITY_STEP: i32 = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Scripts, manifests and dashboards of users depend on these to the letter.
+    #[test]
+    fn names_that_users_rely_on_stay_as_they_are() {
+        let table = [
+            (NODE_ENABLED, "agentaflow.gpu/enabled"),
+            (NODE_SCHEDULABLE, "agentaflow.gpu/schedulable"),
+            (NODE_COUNT, "agentaflow.gpu/count"),
+            (NODE_TIER, "agentaflow.gpu/utilization-tier"),
+            (NODE_DEVICES, "agentaflow.gpu/devices"),
+            (NODE_STATUS, "agentaflow.gpu/status"),
+            (NODE_LAST_UPDATE, "agentaflow.gpu/last-update"),
+            (POD_WORKLOAD, "agentaflow.gpu/workload"),
+            (POD_MANAGED, "agentaflow.gpu/managed"),
+            (POD_ASSIGNED_GPU, "agentaflow.gpu/assigned-gpu"),
+            (POD_ASSIGNED_NODE, "agentaflow.gpu/assigned-node"),
+            (STRATEGY, "agentaflow.gpu/scheduling-strategy"),
+            (PRIORITY, "agentaflow.gpu/priority"),
+            (NAMESPACE_OPT_IN, "agentaflow.gpu/scheduling"),
+            (NAMESPACE_OPT_IN_VALUE, "enabled"),
+            (NAMESPACE, "agentaflow"),
+            (SCHEDULER_NAME, "agentaflow"),
+            (SCHEDULER_SERVICE, "agentaflow-scheduler-service"),
+            (SCHEDULER_DEPLOYMENT, "agentaflow-gpu-scheduler"),
+        ];
+        for (own, promised) in table {
+            assert_eq!(own, promised);
+        }
+    }
+}

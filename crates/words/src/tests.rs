@@ -24,6 +24,13 @@ fn nodes_that_do_not_fit_are_counted_by_what_they_lack() {
 }
 
 #[test]
+fn gpus_that_others_share_are_told_in_words_and_not_as_a_resource() {
+    let name = "agentaflow.gpu/exclusive".into();
+    let tally = Tally { nodes: 2, lacks: vec![(Lack::Resource { name, need: 1, most: 0 }, 2)] };
+    check(&WaitReason::NoRoom(tally), "0/2 nodes fit: 2 share their GPUs among pods");
+}
+
+#[test]
 fn one_node_takes_the_singular() {
     let tally =
         Tally { nodes: 2, lacks: vec![(Lack::FreeGpus { need: 4, most: 2 }, 1), (Lack::Jobs, 1)] };

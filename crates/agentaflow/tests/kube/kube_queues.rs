@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::PROGRAM;
 use crate::plans::{
-    WorkloadPlan, delete_workload, in_phase, placed_by_us, pod_waits, waits_because,
+    WorkloadPlan, delete_workload, event, in_phase, placed_by_us, pod_waits, waits_because,
 };
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
 
@@ -112,6 +112,11 @@ async fn what_a_queue_is_guaranteed_comes_back_from_those_who_borrowed_it() {
     plan("own-1", "owner").create(&share).await;
     in_phase(&share, "own-0", "Running").await;
     in_phase(&share, "own-1", "Running").await;
+    // The youngest go first, and hear for whom and why.
+    let why = "whose queue takes back what it is guaranteed";
+    let told = event(&share, "GPUWorkload", "borrows-3", "Preempted", why).await;
+    assert!(told.starts_with(&format!("stopped for `{}/own-", share.namespace)), "{told}");
+    event(&share, "GPUWorkload", "own-0", "Preempting", "/borrows-").await;
     plan("own-2", "owner").create(&share).await;
     waits_because(&share, "own-2", "NoRoom").await;
     wait_for("the queues to tell what they use", async || {

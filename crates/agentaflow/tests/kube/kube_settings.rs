@@ -81,6 +81,13 @@ async fn the_environment_says_what_the_command_line_does_not() {
     let idle = [("SCHEDULING_INTERVAL", "1h")];
     let idle = Scheduler::launch_in(&idle, PROGRAM, &other, &kubeconfig, "idle", &[]);
     idle.leads().await;
+    // Numbers are not as old as the interval.
+    let own = other.node("a", &NodePlan::gpus(3)).await;
+    idle.counts("agentaflow_gpu_total", 3.0).await;
+    other.create_pod(&other.one_gpu("counted")).await;
+    assert_eq!(other.bound("counted").await, own);
+    idle.counts("agentaflow_gpu_available", 2.0).await;
+    idle.counts("agentaflow_workloads_running", 1.0).await;
     busy.counts("agentaflow_gpu_available", 7.0).await;
     share.create_pod(&share.one_gpu("by-environment")).await;
     assert_eq!(share.bound("by-environment").await, small);

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::PROGRAM;
-use crate::plans::{WorkloadPlan, in_phase, placed_by_us, pod_waits};
+use crate::plans::{WorkloadPlan, event, in_phase, placed_by_us, pod_waits};
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, get, wait_for};
 
 #[tokio::test]
@@ -33,6 +33,10 @@ async fn pods_that_cannot_be_placed_as_they_are_say_why_and_stay_unbound() {
         let by_gates = name == "gated" && said.contains("gate");
         assert!(said.contains(words) || by_gates, "{name}: {said}");
         assert_eq!(share.pod(name).await.unwrap().spec.unwrap().node_name, None);
+        if name != "gated" {
+            // Who describes a pod sees Events, and no messages of conditions.
+            event(&share, "Pod", name, "FailedScheduling", words).await;
+        }
     }
     let path = format!("/api/v1/namespaces/{}/pods/gated", share.namespace);
     let answer =
@@ -73,6 +77,7 @@ async fn explanations_are_answered_and_decisions_are_logged() {
         })
         .await;
     }
+    event(&share, "GPUWorkload", "waits", "FailedScheduling", "lacks 2 free GPUs").await;
     let nobody = get(scheduler.http, &format!("/explain/{}/nobody", share.namespace)).unwrap();
     assert_eq!(nobody.status, 404);
     scheduler.program.says("decided").await;

@@ -212,6 +212,29 @@ async fn create_unreadable(share: &Share, name: &str) {
     share.apply_file("deploy/crds").await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_gpu_that_its_monitor_calls_sick_is_not_counted_until_it_is_well() {
+    let share = Share::new().await;
+    let node = share.node("a", &NodePlan::gpus(2)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.apply_object(gpu_node(&share, &node)).await;
+    let health = async |well: bool| {
+        let status = json!({"phase": "Active", "gpuStatus": [
+            {"id": "GPU-a", "available": true}, {"id": "GPU-b", "available": well}]});
+        let path =
+            format!("/apis/agentaflow.io/v1/namespaces/{}/gpunodes/{node}/status", share.namespace);
+        let answer = share.request("PATCH", &path, Some(&json!({"status": status}))).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    };
+    health(false).await;
+    let plan = WorkloadPlan::new(&share, "both", &PodPlan::new("")).gpus(2);
+    plan.create(&share).await;
+    waits_because(&share, "both", "NoRoom").await;
+    health(true).await;
+    in_phase(&share, "both", "Running").await;
+}
+
 #[track_caller]
 fn check(status: &Value, kind: &str, is: &str, reason: &str) {
     let found = condition(status, kind);

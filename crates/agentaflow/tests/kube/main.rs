@@ -14,6 +14,7 @@ mod kube_owners;
 mod kube_placing;
 mod kube_preemption;
 mod kube_queues;
+mod kube_rights;
 mod kube_serving;
 mod kube_settings;
 mod kube_volumes;

@@ -115,6 +115,30 @@ pub(crate) async fn pod_waits(share: &Share, pod: &str, reason: &str) -> String 
         .await
 }
 
+/// Waits until an Event of this reason says so about an object; gives the whole sentence.
+pub(crate) async fn event(
+    share: &Share,
+    kind: &str,
+    name: &str,
+    reason: &str,
+    words: &str,
+) -> String {
+    let path = format!("/apis/events.k8s.io/v1/namespaces/{}/events", share.namespace);
+    wait_for(&format!("an Event {reason} about {kind} {name}: {words}"), async || {
+        let all = share.request("GET", &path, None).await.json();
+        let about = |event: &&Value| {
+            event["regarding"]["kind"] == kind && event["regarding"]["name"] == name
+        };
+        let about: Vec<&Value> =
+            all["items"].as_array().into_iter().flatten().filter(about).collect();
+        let notes = about.iter().filter(|event| event["reason"] == reason);
+        let mut notes = notes.filter_map(|event| event["note"].as_str());
+        let found = notes.find(|note| note.contains(words)).map(str::to_owned);
+        found.ok_or_else(|| format!("{about:?}"))
+    })
+    .await
+}
+
 /// For tests that run a scheduler under the product's own name, or admission: one at a time.
 pub(crate) async fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::const_new(());

@@ -238,3 +238,21 @@ fn other_settings_lose_nothing() {
     assert_eq!(there.iter().flatten().count(), 2, "{there:?}");
     assert_eq!(play.node_of("c"), Some("n"));
 }
+
+#[test]
+fn metrics_count_devices_where_units_are_shares_of_them() {
+    let mut sliced = node("sliced", 32);
+    sliced["metadata"]["labels"][names::NVIDIA_COUNT] = json!("8");
+    sliced["metadata"]["labels"][names::NVIDIA_REPLICAS] = json!("4");
+    let mut play = Play::new();
+    play.put(Kind::Node, sliced);
+    play.put(Kind::Node, node("whole", 2));
+    play.settle();
+    let census = play.world.census();
+    assert_eq!((census.gpus, census.free, census.kept), (10.0, 10.0, 0.0));
+    let here = json!({"kubernetes.io/hostname": "sliced"});
+    play.put(Kind::Pod, with(pod("a", 1), "spec|nodeSelector", here));
+    play.settle();
+    assert_eq!(play.node_of("a"), Some("sliced"));
+    assert_eq!(play.world.census().free, 9.75);
+}

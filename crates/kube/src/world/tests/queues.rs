@@ -84,3 +84,25 @@ fn a_queue_waits_for_its_parent() {
     play.put(Kind::Queue, with(queue("parent", 4), "spec|namespaces", json!([])));
     play.check_settled(&["bind a n"]);
 }
+
+#[test]
+fn labels_of_kueue_are_its_business_as_soon_as_it_is_there() {
+    let labelled = |name: &str| {
+        with(
+            pod(name, 1),
+            &format!("metadata|labels|{}", crate::names::KUEUE_QUEUE),
+            json!("small"),
+        )
+    };
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 2));
+    play.put(Kind::Queue, queue("small", 1));
+    play.put(Kind::Pod, labelled("a"));
+    play.put(Kind::Pod, labelled("b"));
+    play.settle();
+    assert_eq!([play.node_of("a"), play.node_of("b")].iter().flatten().count(), 1);
+    play.put(Kind::Queue, with(queue("small", 1), "spec|namespaces", json!(["elsewhere"])));
+    play.world.leave_queues_to_kueue();
+    play.settle();
+    assert_eq!([play.node_of("a"), play.node_of("b")], [Some("n"); 2]);
+}

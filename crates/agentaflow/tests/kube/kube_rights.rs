@@ -1,0 +1,77 @@
+//! What the scheduler does with the rights of `deploy/`, and no others.
+
+use serde_json::json;
+
+use crate::PROGRAM;
+use crate::plans::{WorkloadPlan, delete_workload, event, in_phase, placed_by_us, workload};
+use crate::support::{NodePlan, PodPlan, Scheduler, Share, repository, wait_for};
+
+/// Lives of workloads, preemption, a claim, a queue and a restart: all as its account, which may do what its role says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn the_scheduler_needs_no_more_rights_than_its_role_gives() {
+    let share = Share::new().await;
+    let node = share.node("a", &NodePlan::gpus(1)).await;
+    share.apply_file("deploy/crds").await;
+    let roles = repository().join("deploy/kubernetes/20-rbac-scheduler.yaml");
+    let roles = std::fs::read_to_string(roles).expect("the roles");
+    // The share's own account, names and namespace: others use the cluster, too.
+    let roles = roles
+        .replace("namespace: agentaflow\n", &format!("namespace: {}\n", share.namespace))
+        .replace("name: agentaflow-scheduler\n", &format!("name: scheduler-{}\n", share.id))
+        .replace("agentaflow-gpu-scheduler", &share.scheduler_name());
+    share.apply(&roles).await;
+    let kubeconfig = share.kubeconfig_of(&format!("scheduler-{}", share.id)).await;
+    let mut scheduler = Scheduler::launch(PROGRAM, &share, &kubeconfig, "scheduler", &[]);
+    scheduler.ready().await;
+    scheduler.leads().await;
+
+    let plan = |name: &str| WorkloadPlan::new(&share, name, &PodPlan::new(""));
+    plan("low").spec("priority", 2).create(&share).await;
+    in_phase(&share, "low", "Running").await;
+    plan("high").spec("priority", 9).create(&share).await;
+    assert_eq!(placed_by_us(&share, "high-0").await, node);
+    event(&share, "GPUWorkload", "low", "Preempted", "higher priority").await;
+    delete_workload(&share, "high").await;
+    in_phase(&share, "low", "Running").await;
+    delete_workload(&share, "low").await;
+    wait_for("the finalizer is gone", async || match workload(&share, "low").await {
+        None => Ok(()),
+        Some(object) => Err(object.to_string()),
+    })
+    .await;
+
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": format!("late-{}", share.id)},
+        "provisioner": "example.com/late",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    share.apply_object(class).await;
+    let claim = json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": format!("late-{}", share.id),
+        },
+    });
+    share.apply_object(claim).await;
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    share.create_pod(&share.one_gpu("with-claim").spec("volumes", volumes)).await;
+    let path = format!("/api/v1/namespaces/{}/persistentvolumeclaims/data", share.namespace);
+    wait_for("the claim has the node that was chosen", async || {
+        let claim = share.request("GET", &path, None).await.json();
+        let annotations = &claim["metadata"]["annotations"];
+        let is_so = annotations["volume.kubernetes.io/selected-node"] == node.as_str();
+        is_so.then_some(()).ok_or_else(|| claim.to_string())
+    })
+    .await;
+    scheduler.program.terminate();
+    let log = scheduler.program.log();
+    let refused = log.lines().find(|line| line.contains("forbidden"));
+    assert_eq!(refused, None, "nothing was refused to it");
+}
