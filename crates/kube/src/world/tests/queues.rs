@@ -88,11 +88,7 @@ fn a_queue_waits_for_its_parent() {
 #[test]
 fn labels_of_kueue_are_its_business_as_soon_as_it_is_there() {
     let labelled = |name: &str| {
-        with(
-            pod(name, 1),
-            &format!("metadata|labels|{}", crate::names::KUEUE_QUEUE),
-            json!("small"),
-        )
+        with(pod(name, 1), &format!("metadata|labels|{}", names::KUEUE_QUEUE), json!("small"))
     };
     let mut play = Play::new();
     play.put(Kind::Node, node("n", 2));
