@@ -113,7 +113,7 @@ impl Ground {
         }
         let hierarchies = fs::read_dir(root).into_iter().flatten().filter_map(Result::ok);
         let real = hierarchies.map(|entry| entry.path()).filter(|path| {
-            path.join("cgroup.procs").is_file() && !path.is_symlink() && !path.ends_with("unified")
+            path.join("cgroup.procs").is_file() && !path.is_symlink()
         });
         real.map(|hierarchy| hierarchy.join(self.name())).collect()
     }
