@@ -112,9 +112,9 @@ impl Ground {
             return vec![root.join(self.name())];
         }
         let hierarchies = fs::read_dir(root).into_iter().flatten().filter_map(Result::ok);
-        let real = hierarchies.map(|entry| entry.path()).filter(|path| {
-            path.join("cgroup.procs").is_file() && !path.is_symlink()
-        });
+        let real = hierarchies
+            .map(|entry| entry.path())
+            .filter(|path| path.join("cgroup.procs").is_file() && !path.is_symlink());
         real.map(|hierarchy| hierarchy.join(self.name())).collect()
     }
 

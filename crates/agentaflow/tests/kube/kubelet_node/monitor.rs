@@ -1,6 +1,5 @@
 //! The node monitor beside a real kubelet.
 
-use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use agentaflow_kube::monitor::{REFRESH, Settings};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::real::{NAME, RealNode, lent, pod_resources, script};
+use super::real::{NAME, RealNode, container, lent, pod_resources, script};
 use crate::PROGRAM;
 use crate::support::{Cluster, PodPlan, Program, Share, free_port, get, wait_for};
 
@@ -40,9 +39,11 @@ async fn the_monitor_writes_on_pods_which_gpus_the_kubelet_gave_them() {
     .await;
     wait_for("the GPUNode tells who has which GPU", async || {
         let status = gpu_node(&share).await["status"]["gpuStatus"].clone();
-        let busy = status.as_array().into_iter().flatten().any(|gpu| {
-            gpu.to_string().contains(&told) && gpu.to_string().contains("train")
-        });
+        let busy = status
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|gpu| gpu.to_string().contains(&told) && gpu.to_string().contains("train"));
         if busy { Ok(()) } else { Err(status.to_string()) }
     })
     .await;
@@ -81,18 +82,23 @@ async fn a_process_on_a_gpu_is_counted_for_the_pod_in_whose_container_it_runs() 
     };
     let client = Cluster::client_of(&share.cluster.kubeconfig).await;
     tokio::spawn(agentaflow_kube::monitor::run(client, settings, stop));
-    for (pod, memory) in [("mine", "104857600"), ("other", "20971520")] {
-        wait_for(&format!("what {pod} uses is told"), async || {
-            let text = get(port, "/metrics").map(|answer| answer.body).unwrap_or_default();
-            let own = |line: &&str| {
-                line.contains(&format!("pod=\"{pod}\"")) && line.contains(&share.namespace)
-            };
-            let lines: Vec<&str> = text.lines().filter(own).collect();
-            let is_told = lines.iter().any(|line| line.ends_with(&format!(" {memory}")));
-            if is_told { Ok(()) } else { Err(format!("{lines:?} of {}", text.len())) }
-        })
-        .await;
-    }
+    let mib = |amount: u64| amount * 1024 * 1024;
+    let wanted = [("mine".to_owned(), mib(100)), ("other".to_owned(), mib(20))];
+    wait_for("what each pod uses is told, and nobody else", async || {
+        let text = get(port, "/metrics").map(|answer| answer.body).unwrap_or_default();
+        let told: Vec<(String, u64)> = text.lines().filter_map(memory_of_pod).collect();
+        if told == wanted { Ok(()) } else { Err(format!("{told:?} in:\n{text}")) }
+    })
+    .await;
+}
+
+/// A pod and its bytes, from a line of metrics.
+fn memory_of_pod(line: &str) -> Option<(String, u64)> {
+    let rest = line.strip_prefix("agentaflow_pod_gpu_memory_bytes{")?;
+    let (labels, amount) = rest.split_once("} ")?;
+    let pod = labels.split(',').find_map(|label| label.strip_prefix("pod="))?;
+    let amount: f64 = amount.parse().ok()?;
+    Some((pod.trim_matches('"').to_owned(), amount as u64))
 }
 
 /// A GPU with processes on it, as NVML would tell them; there is no NVML here.
@@ -133,25 +139,16 @@ fn gpu_pod(name: &str) -> PodPlan {
     script(name, "echo $NVIDIA_VISIBLE_DEVICES; sleep 300").gpus(1)
 }
 
-/// The number of a container's process, as the machine counts: the one whose environment names the pod.
+/// The number of a container's process, as the machine counts and as the runtime noted it.
 async fn container_pid(share: &Share, pod: &str) -> u32 {
-    share.in_phase(pod, "Running").await;
-    let name = format!("HOSTNAME={pod}");
-    wait_for(&format!("the process of {pod}"), async || {
-        let entries = std::fs::read_dir("/proc").expect("a list of processes");
-        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        let of = |pid: u32, file: &str| {
-            std::fs::read(Path::new("/proc").join(pid.to_string()).join(file)).unwrap_or_default()
-        };
-        let is_it = |pid: &u32| {
-            let environment = of(*pid, "environ");
-            let words = of(*pid, "cmdline");
-            environment.split(|byte| *byte == 0).any(|one| one == name.as_bytes())
-                && words.starts_with(b"sh\0")
-        };
-        pids.filter(is_it).max().ok_or("there is none")
-    })
-    .await
+    let pod = share.in_phase(pod, "Running").await;
+    let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
+    let id = statuses.first().and_then(|status| status.container_id.clone()).unwrap_or_default();
+    let id = id.strip_prefix("containerd://").expect("a container of containerd");
+    let noted = container(id).join("init.pid");
+    let pid = std::fs::read_to_string(&noted);
+    let pid = pid.unwrap_or_else(|error| panic!("{}: {error}", noted.display()));
+    pid.trim().parse().expect("a number")
 }
 
 fn start_monitor(share: &Share) -> Program {

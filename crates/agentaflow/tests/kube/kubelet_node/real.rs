@@ -59,6 +59,11 @@ pub(super) fn pod_resources() -> PathBuf {
     folder().join("kubelet/pod-resources/kubelet.sock")
 }
 
+/// Where the runtime keeps what it knows of a container.
+pub(super) fn container(id: &str) -> PathBuf {
+    folder().join("containerd/state/io.containerd.runtime.v2.task/k8s.io").join(id)
+}
+
 fn folder() -> PathBuf {
     let folder = std::env::var_os("AGENTAFLOW_TEST_KUBELET").map(PathBuf::from);
     folder.expect("AGENTAFLOW_TEST_KUBELET names the folder of a real node")

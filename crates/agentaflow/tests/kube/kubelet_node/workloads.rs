@@ -42,8 +42,7 @@ async fn a_workload_really_runs_and_is_said_to_have_the_gpus_that_the_kubelet_ga
     told.sort_unstable();
     assert_eq!(told, wanted);
     let log = share.log("train-0").await;
-    let mut given: Vec<&str> =
-        log.trim().trim_start_matches("devices=").split(',').collect();
+    let mut given: Vec<&str> = log.trim().trim_start_matches("devices=").split(',').collect();
     given.sort_unstable();
     assert_eq!(given, wanted.iter().map(|gpu| &gpu[NAME.len() + 1..]).collect::<Vec<_>>());
 
