@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap_complete::engine::ArgValueCandidates;
 use futures_util::TryStreamExt as _;
 
-use super::run::follow::on_and_on;
+use super::run::follow::{on_and_on, pods_to_the_end};
 use crate::backend::Backend;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
@@ -44,10 +44,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
             backend => {
                 let mut pieces = backend.logs(&args.job, &query).await.with_context(about)?;
+                // Which try it is whose output this is: others may follow.
+                let job = if args.follow { backend.job(&args.job).await.ok() } else { None };
                 while let Some(piece) = pieces.try_next().await? {
                     output::print_bytes(&piece)?;
                 }
-                Ok(())
+                let Some(job) = job else { return Ok(()) };
+                let task = args.task.unwrap_or(0);
+                pods_to_the_end(&backend, &args.job, task, false, Some(job.attempt)).await
             }
         }
     })

@@ -8,6 +8,7 @@ use kube::Api;
 use kube::api::LogParams;
 use std::time::Duration;
 
+use super::follow::Following;
 use super::named::{Kind, Named};
 use super::{Cluster, Failure, LogQuery, show, template};
 
@@ -18,7 +19,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const TAIL: i64 = 200;
 
 impl Cluster {
-    /// The output of a task. Who follows a task that has not begun waits for it.
+    /// The output of a task. Who follows a task that has not begun waits for it, and gets all that its pod writes,
+    /// however often the connection breaks.
     pub async fn logs(
         &self,
         name: &str,
@@ -39,6 +41,9 @@ impl Cluster {
             ..LogParams::default()
         };
         let pod = pod.metadata.name.unwrap_or_default();
+        if query.follow {
+            return Ok(Following::begin(api, pod, how).await?.pieces());
+        }
         let lines = api.log_stream(&pod, &how).await?;
         let pieces = futures_util::stream::try_unfold(Box::pin(lines), |mut lines| async move {
             let mut piece = Vec::new();

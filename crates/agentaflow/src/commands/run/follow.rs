@@ -31,7 +31,7 @@ pub(super) async fn to_the_end(backend: &Backend, job: &Job) -> Result<Job> {
             try_join_all(all).await?;
         }
         Backend::Cluster(_) => {
-            let all = (0..tasks).map(|task| pods_to_the_end(backend, &name, task, tasks > 1));
+            let all = (0..tasks).map(|task| pods_to_the_end(backend, &name, task, tasks > 1, None));
             try_join_all(all).await?;
         }
     }
@@ -63,11 +63,17 @@ fn deleted(job: &Job) -> Job {
     }
 }
 
-/// The output of the pods of a task, one after the other: a pod that is replaced is followed by the next.
-async fn pods_to_the_end(backend: &Backend, name: &str, task: u32, gang: bool) -> Result<()> {
+/// The output of the pods of a task, one after the other: a pod that is replaced is followed by the next. That of the
+/// attempt `shown` was shown already.
+pub(in crate::commands) async fn pods_to_the_end(
+    backend: &Backend,
+    name: &str,
+    task: u32,
+    gang: bool,
+    mut shown: Option<u32>,
+) -> Result<()> {
     let query = LogQuery { follow: true, task: Some(task), ..LogQuery::default() };
     let mut lines = Prefixed::new(task);
-    let mut shown = None;
     loop {
         let Some(job) = if_there(backend, name).await? else { return Ok(()) };
         let over = job.status.is_final();

@@ -7,7 +7,7 @@ use super::real::{IMAGE, NAME, RealNode, lent};
 use crate::PROGRAM;
 use crate::kube_cli::{Person, check};
 use crate::plans::{alone, in_phase, workload};
-use crate::support::{Scheduler, Share, wait_for};
+use crate::support::{Proxy, Scheduler, Share, wait_for};
 
 /// A scheduler by the product's own name, as people have it.
 async fn our_scheduler(share: &Share) -> Scheduler {
@@ -68,6 +68,33 @@ async fn logs_follow_a_container_as_it_writes_and_cancel_ends_it() {
     assert_eq!(node.devices.len(), 1);
     // Its GPU is free again.
     assert_eq!(me.run(&line(&["run", "--gpus", "1"], "true")).status.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes node"]
+async fn no_line_is_lost_or_shown_twice_when_the_connection_breaks() {
+    let (_lent, _alone) = (lent().await, alone().await);
+    let share = Share::new().await;
+    let _node = RealNode::join(&share, 1).await;
+    let scheduler = our_scheduler(&share).await;
+    let me = Person::new(&share, Some(&scheduler));
+    // Some lines come together, so that some have the same second, and one has no end.
+    let script = "trap exit TERM; i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo line $i; \
+                  [ $((i % 3)) = 0 ] && sleep 0.1; done; echo -n end";
+    let proxy = Proxy::start(&share.cluster.kubeconfig).await;
+    let kubeconfig = proxy.write_kubeconfig(share.file("proxied")).display().to_string();
+    let cluster = ["--kubeconfig", &kubeconfig, "--namespace", &share.namespace];
+    let begin = ["run", "--quiet", "--gpus", "1", "--name", "talks"];
+    let mut run = me.starts(&share, &line(&[&begin[..], &cluster].concat(), script));
+    for seen in ["line 6\n", "line 30\n"] {
+        run.says(seen).await;
+        proxy.unplug();
+        proxy.plug();
+    }
+    let status = run.ended().await;
+    let wanted: String = (1..=60).map(|number| format!("line {number}\n")).collect();
+    assert_eq!(run.log(), wanted + "end");
+    assert_eq!(status.code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

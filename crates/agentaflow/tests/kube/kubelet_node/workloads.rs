@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::real::{NAME, RealNode, lent, script};
 use crate::PROGRAM;
+use crate::kube_cli::Person;
 use crate::plans::{
     WorkloadPlan, condition, in_phase, placed_by_us, wait_workload, waits_because, workload,
 };
@@ -62,14 +63,18 @@ async fn a_workload_that_really_fails_is_tried_again_and_ends_with_its_exit_code
     let _lent = lent().await;
     let share = Share::new().await;
     let _node = RealNode::join(&share, 1).await;
-    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     let pods = script("", "echo no such file >&2; exit 3");
     WorkloadPlan::new(&share, "crash", &pods).spec("retries", 1).create(&share).await;
+    let me = Person::new(&share, Some(&scheduler));
+    let mut follows = me.starts(&share, &["logs", "-f", "crash"]);
     let status = in_phase(&share, "crash", "Failed").await;
     assert_eq!(status["retries"], 1, "{status}");
     let words = status["message"].as_str().unwrap();
     assert!(words.contains("after 1 retry") && words.contains("exited with code 3"), "{words}");
     assert!(share.pod("crash-0-r1").await.is_some(), "the second try is another pod");
+    assert_eq!(follows.ended().await.code(), Some(0), "{}", follows.log());
+    assert_eq!(follows.log(), "no such file\n".repeat(2), "what is followed is the job");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
