@@ -44,14 +44,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
             backend => {
                 let mut pieces = backend.logs(&args.job, &query).await.with_context(about)?;
-                // Which try it is whose output this is: others may follow.
-                let job = if args.follow { backend.job(&args.job).await.ok() } else { None };
+                let task = args.task.unwrap_or(0);
+                let followed = match &backend {
+                    // Which pod it is whose output this is: others may follow.
+                    Backend::Cluster(cluster) if args.follow => {
+                        Some((cluster, cluster.pod_name(&args.job, task).await.ok()))
+                    }
+                    _ => None,
+                };
                 while let Some(piece) = pieces.try_next().await? {
                     output::print_bytes(&piece)?;
                 }
-                let Some(job) = job else { return Ok(()) };
-                let task = args.task.unwrap_or(0);
-                pods_to_the_end(&backend, &args.job, task, false, Some(job.attempt)).await
+                let Some((cluster, pod)) = followed else { return Ok(()) };
+                pods_to_the_end(cluster, &args.job, task, false, pod).await
             }
         }
     })

@@ -56,6 +56,12 @@ impl Cluster {
         Ok(pieces.boxed())
     }
 
+    /// The pod that runs a task, or ran it last: another try is another pod.
+    pub async fn pod_name(&self, name: &str, task: u32) -> Result<String, Failure> {
+        let pod = self.pod_of_task(&self.named(name)?, task).await?;
+        Ok(pod.metadata.name.unwrap_or_default())
+    }
+
     /// The last lines of a job's output; nothing where they cannot be read.
     pub(super) async fn tail(&self, named: &Named, task: u32) -> String {
         let Ok(pod) = self.pod_of_task(named, task).await else { return String::new() };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use agentaflow_api::client::user::LogQuery;
 use agentaflow_api::client::{Bytes, Client, ClientError};
 use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_kube::client::Failure;
+use agentaflow_kube::client::{Cluster, Failure};
 use anyhow::Result;
 use futures_util::TryStreamExt as _;
 use futures_util::future::try_join_all;
@@ -30,8 +30,8 @@ pub(super) async fn to_the_end(backend: &Backend, job: &Job) -> Result<Job> {
             let all = (0..tasks).map(|task| task_to_the_end(client, job.id, task, tasks > 1));
             try_join_all(all).await?;
         }
-        Backend::Cluster(_) => {
-            let all = (0..tasks).map(|task| pods_to_the_end(backend, &name, task, tasks > 1, None));
+        Backend::Cluster(cluster) => {
+            let all = (0..tasks).map(|task| pods_to_the_end(cluster, &name, task, tasks > 1, None));
             try_join_all(all).await?;
         }
     }
@@ -64,25 +64,27 @@ fn deleted(job: &Job) -> Job {
 }
 
 /// The output of the pods of a task, one after the other: a pod that is replaced is followed by the next. That of the
-/// attempt `shown` was shown already.
+/// pod `shown` was shown already.
 pub(in crate::commands) async fn pods_to_the_end(
-    backend: &Backend,
+    cluster: &Cluster,
     name: &str,
     task: u32,
     gang: bool,
-    mut shown: Option<u32>,
+    mut shown: Option<String>,
 ) -> Result<()> {
+    let backend = &Backend::Cluster(cluster.clone());
     let query = LogQuery { follow: true, task: Some(task), ..LogQuery::default() };
     let mut lines = Prefixed::new(task);
     loop {
         let Some(job) = if_there(backend, name).await? else { return Ok(()) };
         let over = job.status.is_final();
         let begun = over || job.status == JobStatus::Running;
-        // A pod's output is shown once: another attempt is another pod.
-        if begun && shown != Some(job.attempt) {
+        let pod = if begun { cluster.pod_name(name, task).await.ok() } else { None };
+        // A pod's output is shown once: another try is another pod.
+        if pod.is_some() && pod != shown {
             // What was never started has no output, and a pod may be gone before we look.
             if let Ok(mut pieces) = backend.logs(name, &query).await {
-                shown = Some(job.attempt);
+                shown = pod;
                 while let Ok(Some(piece)) = pieces.try_next().await {
                     let text = if gang { lines.take(&piece) } else { piece.to_vec() };
                     output::print_bytes(&text)?;

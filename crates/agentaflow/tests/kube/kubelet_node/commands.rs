@@ -92,9 +92,31 @@ async fn no_line_is_lost_or_shown_twice_when_the_connection_breaks() {
         proxy.plug();
     }
     let status = run.ended().await;
-    let wanted: String = (1..=60).map(|number| format!("line {number}\n")).collect();
-    assert_eq!(run.log(), wanted + "end");
+    let mut wanted: Vec<String> = (1..=60).map(|number| format!("line {number}")).collect();
+    wanted.push("end".to_owned());
+    assert_eq!(run.log(), wanted.join("\n"));
     assert_eq!(status.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes node"]
+async fn the_output_of_a_gang_is_shown_once_when_one_of_its_pods_is_made_again() {
+    let (_lent, _alone) = (lent().await, alone().await);
+    let share = Share::new().await;
+    let _node = RealNode::join(&share, 2).await;
+    let scheduler = our_scheduler(&share).await;
+    let me = Person::new(&share, Some(&scheduler));
+    let script = "trap exit TERM; echo begun; sleep 3 & wait; echo done";
+    let begin = ["run", "--quiet", "--gpus", "1", "--replicas", "2", "--name", "gang"];
+    let mut run = me.starts(&share, &line(&begin, script));
+    run.says("[0] begun\n").await;
+    run.says("[1] begun\n").await;
+    share.delete_pod("gang-1").await;
+    assert_eq!(run.ended().await.code(), Some(0), "{}", run.log());
+    let log = run.log();
+    let count = |line: &str| log.lines().filter(|shown| *shown == line).count();
+    assert_eq!((count("[0] begun"), count("[0] done")), (1, 1), "{log}");
+    assert_eq!((count("[1] begun"), count("[1] done")), (2, 1), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
