@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 let followed = match &backend {
                     // Which pod it is whose output this is: others may follow.
                     Backend::Cluster(cluster) if args.follow => {
-                        Some((cluster, cluster.pod_name(&args.job, task).await.ok()))
+                        Some((cluster, cluster.pod_uid(&args.job, task).await.ok()))
                     }
                     _ => None,
                 };

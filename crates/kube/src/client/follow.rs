@@ -29,6 +29,8 @@ type Lines = Pin<Box<dyn AsyncBufRead + Send>>;
 pub(super) struct Following {
     api: Api<core::Pod>,
     pod: String,
+    /// Another pod of this name is not the one that is followed.
+    uid: Option<String>,
     how: LogParams,
     /// None while the connection is broken.
     lines: Option<Lines>,
@@ -43,13 +45,14 @@ impl Following {
     /// Begins; what fails at the very beginning is the answer.
     pub(super) async fn begin(
         api: Api<core::Pod>,
-        pod: String,
+        pod: &core::Pod,
         how: LogParams,
     ) -> Result<Self, Failure> {
         let how = LogParams { timestamps: true, ..how };
+        let (pod, uid) = (pod.metadata.name.clone().unwrap_or_default(), pod.metadata.uid.clone());
         let lines: Lines = Box::pin(api.log_stream(&pod, &how).await?);
         let place = Place::default();
-        Ok(Self { api, pod, how, lines: Some(lines), place, over: false, away: None })
+        Ok(Self { api, pod, uid, how, lines: Some(lines), place, over: false, away: None })
     }
 
     pub(super) fn pieces(self) -> BoxStream<'static, Result<Bytes, Failure>> {
@@ -100,6 +103,9 @@ impl Following {
 
     async fn open(&mut self) -> Result<(), Failure> {
         let pod = self.api.get(&self.pod).await?;
+        if pod.metadata.uid != self.uid {
+            return Err(Failure::NotFound(format!("the pod `{}` was made again", self.pod)));
+        }
         let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
         self.over = matches!(phase, Some("Succeeded" | "Failed"));
         self.how.follow = !self.over;

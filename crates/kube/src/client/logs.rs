@@ -40,10 +40,10 @@ impl Cluster {
             container: main_container(&pod),
             ..LogParams::default()
         };
-        let pod = pod.metadata.name.unwrap_or_default();
         if query.follow {
-            return Ok(Following::begin(api, pod, how).await?.pieces());
+            return Ok(Following::begin(api, &pod, how).await?.pieces());
         }
+        let pod = pod.metadata.name.unwrap_or_default();
         let lines = api.log_stream(&pod, &how).await?;
         let pieces = futures_util::stream::try_unfold(Box::pin(lines), |mut lines| async move {
             let mut piece = Vec::new();
@@ -56,10 +56,11 @@ impl Cluster {
         Ok(pieces.boxed())
     }
 
-    /// The pod that runs a task, or ran it last: another try is another pod.
-    pub async fn pod_name(&self, name: &str, task: u32) -> Result<String, Failure> {
+    /// The UID of the pod that runs a task, or ran it last. Another try is another pod, and one that is made again may
+    /// have the name of the one that is gone.
+    pub async fn pod_uid(&self, name: &str, task: u32) -> Result<String, Failure> {
         let pod = self.pod_of_task(&self.named(name)?, task).await?;
-        Ok(pod.metadata.name.unwrap_or_default())
+        Ok(pod.metadata.uid.unwrap_or_default())
     }
 
     /// The last lines of a job's output; nothing where they cannot be read.

@@ -87,7 +87,7 @@ pub(super) fn kubelet(dir: &Path, ground: &Ground, health: u16, grace: u32) -> V
         "resolvConf": "",
         "volumePluginDir": folder(dir).join("volume-plugins"),
         // Tests shall not wait.
-        "nodeStatusUpdateFrequency": "1s",
+        "nodeStatusUpdateFrequency": "300ms",
         "nodeLeaseDurationSeconds": grace.max(4),
         "syncFrequency": "1s",
     })

@@ -79,12 +79,13 @@ pub(in crate::commands) async fn pods_to_the_end(
         let Some(job) = if_there(backend, name).await? else { return Ok(()) };
         let over = job.status.is_final();
         let begun = over || job.status == JobStatus::Running;
-        let pod = if begun { cluster.pod_name(name, task).await.ok() } else { None };
+        let pod = if begun { cluster.pod_uid(name, task).await.ok() } else { None };
         // A pod's output is shown once: another try is another pod.
         if pod.is_some() && pod != shown {
             // What was never started has no output, and a pod may be gone before we look.
             if let Ok(mut pieces) = backend.logs(name, &query).await {
-                shown = pod;
+                // It may have been made again while its beginning was waited for.
+                shown = cluster.pod_uid(name, task).await.ok().or(pod);
                 while let Ok(Some(piece)) = pieces.try_next().await {
                     let text = if gang { lines.take(&piece) } else { piece.to_vec() };
                     output::print_bytes(&text)?;

@@ -36,9 +36,6 @@ async fn run_shows_what_the_container_writes_and_ends_with_its_exit_code() {
     assert!(lines[0].starts_with("on GPU-"), "{}", lines[0]);
     assert_eq!(lines[1..], numbers);
     check(&told, &[&format!("runs on {NAME}")]);
-
-    let output = me.run(&line(&["run", "--gpus", "1"], "echo -n well"));
-    assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"well"[..]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,7 +43,7 @@ async fn run_shows_what_the_container_writes_and_ends_with_its_exit_code() {
 async fn logs_follow_a_container_as_it_writes_and_cancel_ends_it() {
     let (_lent, _alone) = (lent().await, alone().await);
     let share = Share::new().await;
-    let node = RealNode::join(&share, 1).await;
+    let _node = RealNode::join(&share, 1).await;
     let scheduler = our_scheduler(&share).await;
     let me = Person::new(&share, Some(&scheduler));
     let script = "trap exit TERM; i=0; while :; do i=$((i+1)); echo line $i; sleep 0.1; done";
@@ -65,9 +62,7 @@ async fn logs_follow_a_container_as_it_writes_and_cancel_ends_it() {
         workload(&share, "talks").await.map_or(Ok(()), |object| Err(object["status"].to_string()))
     })
     .await;
-    assert_eq!(node.devices.len(), 1);
-    // Its GPU is free again.
-    assert_eq!(me.run(&line(&["run", "--gpus", "1"], "true")).status.code(), Some(0));
+    scheduler.counts("agentaflow_gpu_available", 1.0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,7 +101,7 @@ async fn the_output_of_a_gang_is_shown_once_when_one_of_its_pods_is_made_again()
     let _node = RealNode::join(&share, 2).await;
     let scheduler = our_scheduler(&share).await;
     let me = Person::new(&share, Some(&scheduler));
-    let script = "trap exit TERM; echo begun; sleep 3 & wait; echo done";
+    let script = "trap exit TERM; echo begun; sleep 2 & wait; echo done";
     let begin = ["run", "--quiet", "--gpus", "1", "--replicas", "2", "--name", "gang"];
     let mut run = me.starts(&share, &line(&begin, script));
     run.says("[0] begun\n").await;
