@@ -29,7 +29,7 @@ impl Ground {
             match run(&mut ip(&["link", "add", &ground.name(), "type", "bridge"])) {
                 Ok(()) => {
                     fs::write(folder.join("ground"), number.to_string())?;
-                    ground.prepare()?;
+                    ground.prepare(folder)?;
                     return Ok(ground);
                 }
                 Err(error) if ground.link().exists() => refused = Some(error),
@@ -65,11 +65,16 @@ impl Ground {
         format!("198.18.{}.10", self.0)
     }
 
-    /// Kills what still runs in our groups or carries our mark, and gives back the groups and the bridge.
-    pub(super) fn clear(&self, mark: &str) -> Result<()> {
+    /// Kills what still runs in our groups or carries our mark, and gives back the groups and the bridge. After a start
+    /// of the machine they may belong to somebody else, and are left alone.
+    pub(super) fn clear(&self, folder: &Path, mark: &str) -> Result<()> {
+        let ours = !self.link().exists() || self.owner() == folder.display().to_string();
+        let is_ours = |pid: u32| {
+            carries(pid, mark) || (ours && is_in_group(&text(pid, "cgroup"), &self.name()))
+        };
         let started = Instant::now();
         loop {
-            let left: Vec<u32> = processes().filter(|pid| self.owns(*pid, mark)).collect();
+            let left: Vec<u32> = processes().filter(|pid| is_ours(*pid)).collect();
             if left.is_empty() {
                 break;
             }
@@ -81,17 +86,20 @@ impl Ground {
             let _ = Command::new("kill").args(["-s", "KILL", "--"]).args(pids).output();
             thread::sleep(Duration::from_millis(50));
         }
-        for group in self.groups() {
-            remove_group(&group)?;
+        if ours {
+            for group in self.groups() {
+                remove_group(&group)?;
+            }
+            if self.link().exists() {
+                run(&mut ip(&["link", "delete", &self.name()]))?;
+            }
         }
-        if self.link().exists() {
-            run(&mut ip(&["link", "delete", &self.name()]))?;
-        }
-        Ok(())
+        fs::remove_file(folder.join("ground")).context("cannot forget what was claimed")
     }
 
-    fn prepare(&self) -> Result<()> {
+    fn prepare(&self, folder: &Path) -> Result<()> {
         let name = self.name();
+        run(ip(&["link", "set", "dev", &name, "alias"]).arg(folder))?;
         run(&mut ip(&["address", "add", &format!("{}/24", self.address()), "dev", &name]))?;
         run(&mut ip(&["link", "set", &name, "up"]))?;
         for group in self.groups() {
@@ -103,6 +111,12 @@ impl Ground {
 
     fn link(&self) -> PathBuf {
         Path::new("/sys/class/net").join(self.name())
+    }
+
+    /// The folder of the node that has the bridge, as it stands there.
+    fn owner(&self) -> String {
+        let alias = fs::read_to_string(self.link().join("ifalias")).unwrap_or_default();
+        alias.trim_end_matches('\n').to_owned()
     }
 
     /// Our group in every hierarchy; on machines with one hierarchy there is one.
@@ -117,13 +131,17 @@ impl Ground {
             .filter(|path| path.join("cgroup.procs").is_file() && !path.is_symlink());
         real.map(|hierarchy| hierarchy.join(self.name())).collect()
     }
+}
 
-    fn owns(&self, pid: u32, mark: &str) -> bool {
-        let of = |file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        let groups = String::from_utf8_lossy(&of("cgroup")).into_owned();
-        is_in_group(&groups, &self.name())
-            || of("environ").split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
-    }
+/// True when this variable stands in the environment of a process.
+fn carries(pid: u32, variable: &str) -> bool {
+    text(pid, "environ").split('\0').any(|one| one == variable)
+}
+
+/// What the kernel tells of a process; nothing once it is gone.
+fn text(pid: u32, file: &str) -> String {
+    let text = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// True when a line of `/proc/<pid>/cgroup` lies in this group of the outermost level.

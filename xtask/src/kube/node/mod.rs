@@ -74,7 +74,7 @@ pub(super) fn ensure(plane: &Plane, options: &Options) -> Result<bool> {
 pub(super) fn clear(dir: &Path) -> Result<()> {
     let folder = folder(dir);
     match Ground::read(&folder)? {
-        Some(ground) => ground.clear(&format!("{MARK}={}", folder.display())),
+        Some(ground) => ground.clear(&folder, &format!("{MARK}={}", folder.display())),
         None => Ok(()),
     }
 }
