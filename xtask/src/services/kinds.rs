@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::Started;
+use super::{Service, Started};
 use crate::{process, tools};
 
 /// A published module, what it must contain to the last byte, and the files of it that define kinds.
@@ -34,8 +34,11 @@ const MODULES: [Module; 2] = [
     },
 ];
 
-/// Puts the definitions into a folder of their own, which is kept.
-pub(super) fn start() -> Result<Started> {
+/// Puts the definitions into a folder of their own, which is kept. They are of use on a control plane only.
+pub(super) fn start(others: &[Service]) -> Result<Started> {
+    if !others.iter().any(|service| service.kind.prefix == "kube_" && service.runs()) {
+        bail!("there is no control plane for them");
+    }
     if !tools::is_on_path("go") {
         bail!("their modules are fetched with Go, which is missing; https://go.dev/dl has it");
     }

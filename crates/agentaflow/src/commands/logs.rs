@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap_complete::engine::ArgValueCandidates;
 use futures_util::TryStreamExt as _;
 
-use super::run::follow::on_and_on;
+use super::run::follow::{on_and_on, pods_to_the_end};
 use crate::backend::Backend;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
@@ -44,10 +44,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
             backend => {
                 let mut pieces = backend.logs(&args.job, &query).await.with_context(about)?;
+                let task = args.task.unwrap_or(0);
+                let followed = match &backend {
+                    // Which pod it is whose output this is: others may follow.
+                    Backend::Cluster(cluster) if args.follow => {
+                        Some((cluster, cluster.pod_uid(&args.job, task).await.ok()))
+                    }
+                    _ => None,
+                };
                 while let Some(piece) = pieces.try_next().await? {
                     output::print_bytes(&piece)?;
                 }
-                Ok(())
+                let Some((cluster, pod)) = followed else { return Ok(()) };
+                pods_to_the_end(cluster, &args.job, task, false, pod).await
             }
         }
     })

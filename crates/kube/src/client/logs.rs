@@ -8,6 +8,7 @@ use kube::Api;
 use kube::api::LogParams;
 use std::time::Duration;
 
+use super::follow::Following;
 use super::named::{Kind, Named};
 use super::{Cluster, Failure, LogQuery, show, template};
 
@@ -18,7 +19,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const TAIL: i64 = 200;
 
 impl Cluster {
-    /// The output of a task. Who follows a task that has not begun waits for it.
+    /// The output of a task. Who follows a task that has not begun waits for it, and gets all that its pod writes,
+    /// however often the connection breaks.
     pub async fn logs(
         &self,
         name: &str,
@@ -38,6 +40,9 @@ impl Cluster {
             container: main_container(&pod),
             ..LogParams::default()
         };
+        if query.follow {
+            return Ok(Following::begin(api, &pod, how).await?.pieces());
+        }
         let pod = pod.metadata.name.unwrap_or_default();
         let lines = api.log_stream(&pod, &how).await?;
         let pieces = futures_util::stream::try_unfold(Box::pin(lines), |mut lines| async move {
@@ -49,6 +54,13 @@ impl Cluster {
             }
         });
         Ok(pieces.boxed())
+    }
+
+    /// The UID of the pod that runs a task, or ran it last. Another try is another pod, and one that is made again may
+    /// have the name of the one that is gone.
+    pub async fn pod_uid(&self, name: &str, task: u32) -> Result<String, Failure> {
+        let pod = self.pod_of_task(&self.named(name)?, task).await?;
+        Ok(pod.metadata.uid.unwrap_or_default())
     }
 
     /// The last lines of a job's output; nothing where they cannot be read.

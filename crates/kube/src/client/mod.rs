@@ -13,6 +13,7 @@ mod ending;
 mod events;
 mod explain;
 mod failure;
+mod follow;
 mod jobs;
 mod list;
 mod logs;

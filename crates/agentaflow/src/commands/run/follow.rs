@@ -5,7 +5,7 @@ use std::time::Duration;
 use agentaflow_api::client::user::LogQuery;
 use agentaflow_api::client::{Bytes, Client, ClientError};
 use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_kube::client::Failure;
+use agentaflow_kube::client::{Cluster, Failure};
 use anyhow::Result;
 use futures_util::TryStreamExt as _;
 use futures_util::future::try_join_all;
@@ -30,14 +30,14 @@ pub(super) async fn to_the_end(backend: &Backend, job: &Job) -> Result<Job> {
             let all = (0..tasks).map(|task| task_to_the_end(client, job.id, task, tasks > 1));
             try_join_all(all).await?;
         }
-        Backend::Cluster(_) => {
-            let all = (0..tasks).map(|task| pods_to_the_end(backend, &name, task, tasks > 1));
+        Backend::Cluster(cluster) => {
+            let all = (0..tasks).map(|task| pods_to_the_end(cluster, &name, task, tasks > 1, None));
             try_join_all(all).await?;
         }
     }
     // The last bytes may come a moment before the news that it is over.
     loop {
-        let job = patiently(|| backend.job(&name)).await?;
+        let Some(job) = if_there(backend, &name).await? else { return Ok(deleted(job)) };
         if job.status.is_final() {
             return Ok(job);
         }
@@ -45,20 +45,47 @@ pub(super) async fn to_the_end(backend: &Backend, job: &Job) -> Result<Job> {
     }
 }
 
-/// The output of the pods of a task, one after the other: a pod that is replaced is followed by the next.
-async fn pods_to_the_end(backend: &Backend, name: &str, task: u32, gang: bool) -> Result<()> {
+/// The job, unless it is gone: in a cluster, who stops a job deletes it.
+async fn if_there(backend: &Backend, name: &str) -> Result<Option<Job>> {
+    match patiently(|| backend.job(name)).await {
+        Err(error) if matches!(error.downcast_ref(), Some(Failure::NotFound(_))) => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// A job that is gone before it was over.
+fn deleted(job: &Job) -> Job {
+    Job {
+        status: JobStatus::Cancelled,
+        end_reason: Some("Cancelled".to_owned()),
+        error_message: Some("it was stopped, and its workload is gone".to_owned()),
+        ..job.clone()
+    }
+}
+
+/// The output of the pods of a task, one after the other: a pod that is replaced is followed by the next. That of the
+/// pod `shown` was shown already.
+pub(in crate::commands) async fn pods_to_the_end(
+    cluster: &Cluster,
+    name: &str,
+    task: u32,
+    gang: bool,
+    mut shown: Option<String>,
+) -> Result<()> {
+    let backend = &Backend::Cluster(cluster.clone());
     let query = LogQuery { follow: true, task: Some(task), ..LogQuery::default() };
     let mut lines = Prefixed::new(task);
-    let mut shown = None;
     loop {
-        let job = patiently(|| backend.job(name)).await?;
+        let Some(job) = if_there(backend, name).await? else { return Ok(()) };
         let over = job.status.is_final();
         let begun = over || job.status == JobStatus::Running;
-        // A pod's output is shown once: another attempt is another pod.
-        if begun && shown != Some(job.attempt) {
+        let pod = if begun { cluster.pod_uid(name, task).await.ok() } else { None };
+        // A pod's output is shown once: another try is another pod.
+        if pod.is_some() && pod != shown {
             // What was never started has no output, and a pod may be gone before we look.
             if let Ok(mut pieces) = backend.logs(name, &query).await {
-                shown = Some(job.attempt);
+                // It may have been made again while its beginning was waited for.
+                shown = cluster.pod_uid(name, task).await.ok().or(pod);
                 while let Ok(Some(piece)) = pieces.try_next().await {
                     let text = if gang { lines.take(&piece) } else { piece.to_vec() };
                     output::print_bytes(&text)?;

@@ -1,0 +1,217 @@
+//! A container's output as it comes, to its end: a connection that breaks is made again where it broke.
+//!
+//! The API server can only be asked for what was written since a second. Each line therefore comes with its time, and
+//! those of the last second that were shown already are left out.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::stream::BoxStream;
+use futures_util::{AsyncBufRead, AsyncBufReadExt as _, StreamExt as _};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as core;
+use kube::Api;
+use kube::api::LogParams;
+use tokio::time::{Instant, sleep};
+
+use super::Failure;
+
+/// Between two tries to go on.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// How long nobody may answer before it is given up.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+type Lines = Pin<Box<dyn AsyncBufRead + Send>>;
+
+/// The output of a container that is followed.
+pub(super) struct Following {
+    api: Api<core::Pod>,
+    pod: String,
+    /// Another pod of this name is not the one that is followed.
+    uid: Option<String>,
+    how: LogParams,
+    /// None while the connection is broken.
+    lines: Option<Lines>,
+    place: Place,
+    /// The container was over when the connection was made: what comes is all there is.
+    over: bool,
+    /// Since when nobody answers.
+    away: Option<Instant>,
+}
+
+impl Following {
+    /// Begins; what fails at the very beginning is the answer.
+    pub(super) async fn begin(
+        api: Api<core::Pod>,
+        pod: &core::Pod,
+        how: LogParams,
+    ) -> Result<Self, Failure> {
+        let how = LogParams { timestamps: true, ..how };
+        let (pod, uid) = (pod.metadata.name.clone().unwrap_or_default(), pod.metadata.uid.clone());
+        let lines: Lines = Box::pin(api.log_stream(&pod, &how).await?);
+        let place = Place::default();
+        Ok(Self { api, pod, uid, how, lines: Some(lines), place, over: false, away: None })
+    }
+
+    pub(super) fn pieces(self) -> BoxStream<'static, Result<Bytes, Failure>> {
+        let next =
+            |mut this: Self| async move { Ok(this.next().await?.map(|piece| (piece, this))) };
+        futures_util::stream::try_unfold(self, next).boxed()
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        loop {
+            let Some(lines) = &mut self.lines else {
+                if !self.go_on().await? {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let mut piece = Vec::new();
+            match lines.read_until(b'\n', &mut piece).await {
+                // A line that was cut off comes again; only the last one may have no end.
+                Ok(1..) if self.over || piece.ends_with(b"\n") => {
+                    if let Some(text) = self.place.take(&piece) {
+                        return Ok(Some(text));
+                    }
+                }
+                Ok(0) if self.over => return Ok(None),
+                _ => self.lines = None,
+            }
+        }
+    }
+
+    /// Makes the connection again; false: there is nothing more to come.
+    async fn go_on(&mut self) -> Result<bool, Failure> {
+        sleep(PAUSE).await;
+        let tried = self.open().await;
+        if tried.is_ok() {
+            self.away = None;
+            return Ok(true);
+        }
+        match tried.err() {
+            Some(Failure::NotFound(_)) => Ok(false),
+            Some(failure @ Failure::Forbidden(_)) => Err(failure),
+            Some(failure) if self.away.get_or_insert_with(Instant::now).elapsed() > PATIENCE => {
+                Err(failure)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    async fn open(&mut self) -> Result<(), Failure> {
+        let pod = self.api.get(&self.pod).await?;
+        if pod.metadata.uid != self.uid {
+            return Err(Failure::NotFound(format!("the pod `{}` was made again", self.pod)));
+        }
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        self.over = matches!(phase, Some("Succeeded" | "Failed"));
+        self.how.follow = !self.over;
+        if let Some(second) = self.place.again() {
+            (self.how.since_time, self.how.tail_lines) = (Some(second), None);
+        }
+        self.lines = Some(Box::pin(self.api.log_stream(&self.pod, &self.how).await?));
+        Ok(())
+    }
+}
+
+/// How far the output was shown.
+#[derive(Debug, Default)]
+struct Place {
+    /// Of the first line that was shown: those before it were not wanted.
+    first: Option<Timestamp>,
+    /// Of the newest line.
+    second: i64,
+    /// Lines of that second that were shown.
+    shown: usize,
+    /// Of these, the ones that are still to come once more.
+    skip: usize,
+}
+
+impl Place {
+    /// The second from which everything is told again; none when nothing was shown yet.
+    fn again(&mut self) -> Option<Timestamp> {
+        self.first?;
+        self.skip = self.shown;
+        Timestamp::from_second(self.second).ok()
+    }
+
+    /// The text of a line, without its time; none when it was shown already.
+    fn take(&mut self, line: &[u8]) -> Option<Bytes> {
+        let Some((time, text)) = timed(line) else {
+            // Words of the kubelet itself, which carry no time.
+            return Some(Bytes::copy_from_slice(line));
+        };
+        let second = time.as_second();
+        if self.first.is_some_and(|first| time < first) && self.skip > 0 {
+            return None;
+        }
+        if self.skip > 0 && second <= self.second {
+            self.skip -= usize::from(second == self.second);
+            return None;
+        }
+        self.skip = 0;
+        self.first.get_or_insert(time);
+        if second > self.second {
+            (self.second, self.shown) = (second, 0);
+        }
+        self.shown += usize::from(second == self.second);
+        Some(Bytes::copy_from_slice(text))
+    }
+}
+
+/// The time at the beginning of a line, and the rest.
+fn timed(line: &[u8]) -> Option<(Timestamp, &[u8])> {
+    let end = line.iter().position(|byte| *byte == b' ')?;
+    let time = std::str::from_utf8(&line[..end]).ok()?.parse().ok()?;
+    Some((time, &line[end + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(place: &mut Place, lines: &[&str]) -> String {
+        let taken = lines.iter().filter_map(|line| place.take(line.as_bytes()));
+        taken.map(|text| String::from_utf8(text.to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn lines_that_come_again_are_left_out_and_the_others_are_not() {
+        let all = [
+            "2026-01-01T00:00:01.5Z a\n",
+            "2026-01-01T00:00:02.100Z b\n",
+            "2026-01-01T00:00:02.100Z c\n",
+            // Two streams of a container are written side by side.
+            "2026-01-01T00:00:02.099Z d\n",
+            "2026-01-01T00:00:03Z e",
+        ];
+        let from_second_2 = &all[1..];
+        for shown in 2..=4 {
+            let mut place = Place::default();
+            let before = texts(&mut place, &all[..shown]);
+            assert_eq!(place.again().unwrap().to_string(), "2026-01-01T00:00:02Z");
+            assert_eq!(before + &texts(&mut place, from_second_2), "a\nb\nc\nd\ne", "{shown}");
+        }
+    }
+
+    #[test]
+    fn what_was_before_the_wanted_lines_stays_away_when_its_second_is_told_again() {
+        let mut place = Place::default();
+        let line = |millis: u32, text: &str| format!("2026-01-01T00:00:02.{millis:03}Z {text}\n");
+        let (old, wanted, new) = (line(1, "old"), line(2, "wanted"), line(3, "new"));
+        assert_eq!(texts(&mut place, &[&wanted]), "wanted\n");
+        place.again();
+        assert_eq!(texts(&mut place, &[&old, &wanted, &new]), "new\n");
+    }
+
+    #[test]
+    fn words_without_a_time_and_empty_lines_are_shown() {
+        let mut place = Place::default();
+        assert!(place.again().is_none(), "nothing to leave out");
+        let lines = ["unable to retrieve container logs\n", "2026-01-01T00:00:02Z \n", "x\n"];
+        assert_eq!(texts(&mut place, &lines), "unable to retrieve container logs\n\nx\n");
+    }
+}
