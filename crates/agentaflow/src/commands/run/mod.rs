@@ -2,6 +2,7 @@
 
 pub(super) mod follow;
 mod interrupt;
+mod line;
 mod place;
 
 use std::process::ExitCode;
@@ -103,18 +104,23 @@ async fn watch(
     quiet: bool,
 ) -> Result<Watched> {
     let name = job.handle();
-    let output = follow::to_the_end(backend, job);
+    let line = line::Line::new();
+    let output = follow::to_the_end(backend, job, &line);
     let place = async {
-        if quiet { std::future::pending().await } else { place::tell(backend, &name).await }
+        if quiet { std::future::pending().await } else { place::tell(backend, &name, &line).await }
     };
     tokio::pin!(output, place);
     loop {
         tokio::select! {
             // Output first: what a job wrote before it was stopped is shown.
             biased;
-            job = &mut output => return Ok(Watched::Ended(Box::new(job?))),
+            job = &mut output => {
+                line.clear();
+                return Ok(Watched::Ended(Box::new(job?)));
+            }
             () = &mut place => {}
             () = signals.next() => {
+                line.leave(signals.terminal);
                 if signals.answer(backend, &name).await? == interrupt::Answer::LetGo {
                     return Ok(Watched::LetGo);
                 }
