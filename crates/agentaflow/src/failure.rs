@@ -134,6 +134,18 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
 
 /// What a cause says, with what to do about it where that is known here.
 fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
+    match cause.downcast_ref::<Failure>() {
+        Some(Failure::Unreachable(why)) if why.starts_with("the API server") => {
+            return format!(
+                "{}; is the cluster running, and is it the one that is meant? `agentaflow doctor` looks",
+                numberless(why)
+            );
+        }
+        Some(Failure::Forbidden(why)) if why.contains("is forbidden: ") => {
+            return format!("{why}; `agentaflow doctor` says which role to ask for");
+        }
+        _ => {}
+    }
     match cause.downcast_ref::<ClientError>() {
         Some(unreachable @ ClientError::Unreachable { .. }) => {
             format!(

@@ -14,6 +14,7 @@ mod procs;
 #[path = "../top/pty.rs"]
 mod pty;
 
+mod golden;
 mod normal;
 mod script;
 mod speed;

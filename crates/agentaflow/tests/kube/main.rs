@@ -3,6 +3,7 @@
 mod bursts;
 mod kube_beside;
 mod kube_cli;
+mod kube_commands;
 mod kube_crash;
 mod kube_gangs;
 mod kube_guide;
@@ -20,9 +21,15 @@ mod kube_volumes;
 mod kube_words;
 mod kube_workloads;
 mod ledger;
+#[path = "../commands/golden.rs"]
+mod golden;
+#[path = "../commands/normal.rs"]
+mod normal;
 mod plans;
+mod service;
 #[path = "../../../kube/tests/support/mod.rs"]
 mod support;
+mod view;
 
 /// The program as it was built for these tests.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");

@@ -8,6 +8,7 @@ mod place;
 use std::process::ExitCode;
 
 use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_kube::client::Failure;
 use anyhow::{Context as _, Result};
 
 use super::{OWN_FAILURE, explain};
@@ -99,13 +100,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 async fn watch(
     backend: &Backend,
-    job: &Job,
+    job_handed_in: &Job,
     signals: &mut interrupt::Signals,
     quiet: bool,
 ) -> Result<Watched> {
-    let name = job.handle();
+    let name = job_handed_in.handle();
     let line = line::Line::new();
-    let output = follow::to_the_end(backend, job, &line);
+    let output = follow::to_the_end(backend, job_handed_in, &line);
     let place = async {
         if quiet { std::future::pending().await } else { place::tell(backend, &name, &line).await }
     };
@@ -116,7 +117,8 @@ async fn watch(
             biased;
             job = &mut output => {
                 line.clear();
-                return Ok(Watched::Ended(Box::new(job?)));
+                let job = job.or_else(|error| if_deleted(error, job_handed_in))?;
+                return Ok(Watched::Ended(Box::new(job)));
             }
             () = &mut place => {}
             () = signals.next() => {
@@ -127,6 +129,16 @@ async fn watch(
             }
         }
     }
+}
+
+/// A cluster forgets what is cancelled: a workload that is gone was deleted, by us or by somebody else.
+fn if_deleted(error: anyhow::Error, job: &Job) -> Result<Job> {
+    if !matches!(error.downcast_ref(), Some(Failure::NotFound(_))) {
+        return Err(error);
+    }
+    let message = Some("it was deleted".to_owned());
+    let (status, reason) = (JobStatus::Cancelled, Some("Cancelled".to_owned()));
+    Ok(Job { status, end_reason: reason, error_message: message, ..job.clone() })
 }
 
 /// The exit code for a job that is over, with a word where the code alone does not tell.
