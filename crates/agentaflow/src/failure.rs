@@ -142,7 +142,7 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
             );
         }
         Some(Failure::Forbidden(why)) if why.contains("is forbidden: ") => {
-            return format!("{why}; `agentaflow doctor` says which role to ask for");
+            return format!("{why}; `agentaflow doctor` says what you may do, and which roles there are");
         }
         _ => {}
     }
@@ -181,7 +181,7 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
 const LOG_IN: &str = "log in with `agentaflow login URL --user NAME`, or set AGENTAFLOW_TOKEN to a key that is valid";
 
 /// A text without the number of the system's error in it.
-fn numberless(text: &str) -> String {
+pub(crate) fn numberless(text: &str) -> String {
     let Some(start) = text.find(" (os error ") else { return text.to_owned() };
     let end = text[start..].find(')').map_or(text.len(), |end| start + end + 1);
     format!("{}{}", &text[..start], &text[end..])

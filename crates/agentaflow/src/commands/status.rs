@@ -60,8 +60,10 @@ pub(super) async fn glance(backend: &Backend) -> Result<Glance> {
     let with = |status| JobQuery { status, limit: Some(1000), skip: None };
     let mut waiting = backend.jobs(&with(vec![JobStatus::Pending])).await?;
     // Whose turn comes first stands first: lists begin with the newest.
-    waiting.reverse();
-    waiting.sort_by_key(|job| Reverse(job.spec.priority.unwrap_or(DEFAULT_PRIORITY)));
+    waiting.sort_by_cached_key(|job| {
+        let priority = job.spec.priority.unwrap_or(DEFAULT_PRIORITY);
+        (Reverse(priority), job.created_at, job.id, job.handle())
+    });
     Ok(Glance {
         server: backend.place(),
         nodes: backend.nodes().await?,

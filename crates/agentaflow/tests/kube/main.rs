@@ -16,16 +16,21 @@ mod kube_placing;
 mod kube_preemption;
 mod kube_queues;
 mod kube_serving;
+mod kube_top;
 mod kube_settings;
 mod kube_volumes;
 mod kube_words;
 mod kube_workloads;
+mod lab;
 mod ledger;
 #[path = "../commands/golden.rs"]
 mod golden;
 #[path = "../commands/normal.rs"]
 mod normal;
 mod plans;
+#[allow(dead_code, reason = "a part of it is for other tests")]
+#[path = "../top/pty.rs"]
+mod pty;
 mod service;
 #[path = "../../../kube/tests/support/mod.rs"]
 mod support;

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
-use crate::failure::NoServer;
+use crate::failure::{self, NoServer};
 use crate::list::OneFormat;
 use crate::output;
 
@@ -94,7 +94,7 @@ async fn remote(connect: &Connect) -> Vec<Check> {
         )],
         Err(error) => vec![Check::fail(
             "context",
-            format!("{error:#}"),
+            failure::sentence(&error),
             "`agentaflow context` lists the contexts, `agentaflow context use NAME` chooses one",
         )],
     }
@@ -114,6 +114,9 @@ fn clock_check(ahead: i64, whose: &str, needed_by: &str) -> Check {
     Check::warn("clock", format!("that of {whose} is {by} {side}"), fix)
 }
 
+/// Where what was found stands.
+const INDENT: &str = "                      ";
+
 fn text(checks: &[Check]) -> String {
     let mut text = String::new();
     for Check { verdict, name, found, fix } in checks {
@@ -126,7 +129,9 @@ fn text(checks: &[Check]) -> String {
         let word = format!("{word:<4}");
         let word =
             if output::stdout_colour() { format!("\u{1b}[{colour}m{word}\u{1b}[0m") } else { word };
-        let _ = writeln!(text, "{word}  {name:<14}  {found}");
+        // Colours take no room.
+        let found = output::wrapped(found, &format!("      {name:<14}  "), INDENT);
+        text.push_str(&found.replacen("      ", &format!("{word}  "), 1));
         if let Some(fix) = fix {
             text.push_str(&output::wrapped(fix, "      → ", "        "));
         }

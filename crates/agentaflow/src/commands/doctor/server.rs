@@ -140,7 +140,7 @@ fn waiting(jobs: &[Job]) -> Check {
     let reasons: Vec<_> = jobs.iter().take(NAMED).map(reason).collect();
     Check::warn(
         "queue",
-        format!("{} wait; {}", jobs.len(), reasons.join("; ")),
+        format!("{} waiting: {}", jobs.len(), reasons.join("; ")),
         "`agentaflow explain JOB` says what would start now",
     )
 }

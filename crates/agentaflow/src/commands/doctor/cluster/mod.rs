@@ -12,7 +12,8 @@ use kube::Api;
 use kube::api::ListParams;
 
 use super::{Check, clock_check};
-use crate::listing::one_line;
+use crate::failure;
+use crate::listing::{counted, one_line};
 
 /// Workloads that are named one by one.
 const NAMED: usize = 5;
@@ -23,7 +24,7 @@ pub(super) async fn checks(cluster: &Cluster) -> Vec<Check> {
         Err(error) => {
             return vec![Check::fail(
                 "api server",
-                one_line(&Failure::from(error).to_string()),
+                one_line(&failure::numberless(&Failure::from(error).to_string())),
                 "`kubectl cluster-info` must answer: look at KUBECONFIG, the context in it and the network",
             )];
         }
@@ -66,7 +67,7 @@ async fn gpus(cluster: &Cluster) -> Vec<Check> {
     let nodes = match nodes.list(&ListParams::default()).await {
         Ok(nodes) => nodes.items,
         Err(error) => {
-            return vec![Check::skip("gpu nodes", one_line(&Failure::from(error).to_string()))];
+            return vec![unseen("gpu nodes", error)];
         }
     };
     let hands_out = |node: &&Node| {
@@ -86,12 +87,12 @@ async fn gpus(cluster: &Cluster) -> Vec<Check> {
     let mut checks = vec![if with.is_empty() {
         Check::fail(
             "gpu nodes",
-            format!("none of {} nodes hands out nvidia.com/gpu", nodes.len()),
+            format!("none of {} hands out nvidia.com/gpu", counted(nodes.len(), "node")),
             "install the driver, the container toolkit and NVIDIA's device plugin on the GPU nodes; `kubectl -n kube-system \
              get pods -l name=nvidia-device-plugin-ds` shows it",
         )
     } else {
-        Check::ok("gpu nodes", format!("{} of {} nodes hand out GPUs", with.len(), nodes.len()))
+        Check::ok("gpu nodes", format!("{} of {} with GPUs to hand out", with.len(), counted(nodes.len(), "node")))
     }];
     for node in without.into_iter().take(NAMED) {
         let name = node.metadata.name.clone().unwrap_or_default();
@@ -102,6 +103,14 @@ async fn gpus(cluster: &Cluster) -> Vec<Check> {
         ));
     }
     checks
+}
+
+/// Something that could not be looked at; whoever lacks a right has been told so already.
+fn unseen(name: &'static str, error: kube::Error) -> Check {
+    match Failure::from(error) {
+        Failure::Forbidden(_) => Check::skip(name, "you may not look at it"),
+        other => Check::skip(name, one_line(&other.to_string())),
+    }
 }
 
 async fn waiting(cluster: &Cluster) -> Option<Check> {
@@ -120,5 +129,5 @@ async fn waiting(cluster: &Cluster) -> Option<Check> {
     let reasons: Vec<_> = jobs.iter().take(NAMED).map(reason).collect();
     let fix = "`agentaflow explain JOB` says what would start now; a workload that nobody looks at names another scheduler, or \
                none runs";
-    Some(Check::warn("queue", format!("{} wait; {}", jobs.len(), reasons.join("; ")), fix))
+    Some(Check::warn("queue", format!("{} waiting: {}", jobs.len(), reasons.join("; ")), fix))
 }

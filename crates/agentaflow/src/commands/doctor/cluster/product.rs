@@ -9,7 +9,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 
 use super::super::Check;
-use crate::listing::one_line;
+use super::unseen;
+use crate::listing::{counted, one_line};
 use crate::output::short_time;
 
 /// A leader that has not renewed its lease for so long does not lead.
@@ -44,7 +45,7 @@ async fn scheduler(cluster: &Cluster) -> Check {
             format!("no Deployment `{name}` in namespace {}", cluster.system),
             "`kubectl apply -f deploy/kubernetes`; a scheduler that runs elsewhere shows in the next line",
         ),
-        Err(error) => Check::skip("scheduler", one_line(&Failure::from(error).to_string())),
+        Err(error) => unseen("scheduler", error),
     }
 }
 
@@ -52,7 +53,7 @@ async fn leader(cluster: &Cluster) -> Check {
     let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), &cluster.system);
     let lease = match leases.get_opt("agentaflow-gpu-scheduler").await {
         Ok(lease) => lease.and_then(|lease| lease.spec),
-        Err(error) => return Check::skip("leader", one_line(&Failure::from(error).to_string())),
+        Err(error) => return unseen("leader", error),
     };
     let fix = "nothing is placed without one: look at the scheduler's log";
     let Some(spec) = lease else { return Check::fail("leader", "no scheduler ever led here", fix) };
@@ -75,21 +76,21 @@ async fn monitor(cluster: &Cluster) -> Check {
             let status = found.status.unwrap_or_default();
             let (ready, wanted) = (status.number_ready, status.desired_number_scheduled);
             if ready == wanted && wanted > 0 {
-                return Check::ok("monitor", format!("on {ready} nodes"));
+                return Check::ok("monitor", format!("on {}", counted(ready, "node")));
             }
             let fix = format!(
                 "`kubectl -n {} logs -l app=agentaflow-gpu-monitor` says why; it runs on nodes that a device plugin, \
                  NVIDIA's labels or `agentaflow.gpu/enabled=true` mark",
                 cluster.system
             );
-            Check::warn("monitor", format!("ready on {ready} of {wanted} nodes"), fix)
+            Check::warn("monitor", format!("ready on {ready} of {}", counted(wanted, "node")), fix)
         }
         Ok(None) => Check::warn(
             "monitor",
             format!("no DaemonSet `agentaflow-gpu-monitor` in namespace {}", cluster.system),
             "`kubectl apply -f deploy/kubernetes`; without it GPUs are counted, and their use is not known",
         ),
-        Err(error) => Check::skip("monitor", one_line(&Failure::from(error).to_string())),
+        Err(error) => unseen("monitor", error),
     }
 }
 
@@ -98,7 +99,7 @@ async fn answers(cluster: &Cluster) -> Check {
     let ours = env!("CARGO_PKG_VERSION");
     let metrics = match cluster.metrics().await {
         Ok(metrics) => metrics,
-        Err(Failure::Forbidden(why)) => return Check::skip("version", why),
+        Err(Failure::Forbidden(_)) => return Check::skip("version", "you may not ask the scheduler"),
         Err(error) => {
             return Check::warn(
                 "version",
@@ -146,6 +147,6 @@ async fn webhook(cluster: &Cluster) -> Check {
             "there is no MutatingWebhookConfiguration `agentaflow`",
             "`kubectl apply -f deploy/kubernetes`; without it only GPUWorkloads and pods that name the scheduler are placed",
         ),
-        Err(error) => Check::skip("webhook", one_line(&Failure::from(error).to_string())),
+        Err(error) => unseen("webhook", error),
     }
 }
