@@ -142,7 +142,9 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
             );
         }
         Some(Failure::Forbidden(why)) if why.contains("is forbidden: ") => {
-            return format!("{why}; `agentaflow doctor` says what you may do, and which roles there are");
+            return format!(
+                "{why}; `agentaflow doctor` says what you may do, and which roles there are"
+            );
         }
         _ => {}
     }

@@ -228,9 +228,8 @@ mod tests {
 
     #[test]
     fn gpus_are_told_in_few_words() {
-        let told = |names: &[&str]| {
-            gpus(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
-        };
+        let told =
+            |names: &[&str]| gpus(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
         assert_eq!(told(&["0"]), "GPU 0");
         assert_eq!(told(&["gpu-7/0", "gpu-7/1"]), "GPUs 0, 1");
         assert_eq!(told(&["n/GPU-6f1c2a7e-0000-0000-0000-000000000000"]), "GPU-6f1c2a7e");

@@ -16,7 +16,7 @@ use anyhow::Result;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 
-pub(crate) use work::Work;
+pub(crate) use work::{Said, Work, Written};
 
 /// Pieces of output as they come.
 pub(crate) type Output = BoxStream<'static, Result<Bytes>>;
@@ -55,6 +55,14 @@ impl Backend {
         match self {
             Self::Server(client) => server::job(client, name).await,
             Self::Cluster(cluster) => cluster::near(cluster, name, cluster.job(name)).await,
+        }
+    }
+
+    /// Whether work can be said in the words of whoever is meant.
+    pub(crate) fn understands(&self, work: &Work) -> Result<()> {
+        match self {
+            Self::Server(_) => work.job().map(drop),
+            Self::Cluster(_) => work.object().map(drop),
         }
     }
 

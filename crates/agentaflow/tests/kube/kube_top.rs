@@ -37,9 +37,16 @@ async fn a_cluster_is_looked_at_on_any_size_of_screen_and_work_is_cancelled_ther
     block_in_place(|| {
         let command = lab.command(&["top", "--interval", "300ms"]);
         let mut terminal = Terminal::start(&command, 80, 24);
-        for part in
-            ["namespace test-lab-top", "lab-top-a", "92%", "lab-top-a:0,1", "1 running", "1 waiting", "runs", "waits"]
-        {
+        for part in [
+            "namespace test-lab-top",
+            "lab-top-a",
+            "92%",
+            "lab-top-a:0,1",
+            "1 running",
+            "1 waiting",
+            "runs",
+            "waits",
+        ] {
             terminal.wait_for(part);
         }
         show(&terminal);
@@ -53,7 +60,8 @@ async fn a_cluster_is_looked_at_on_any_size_of_screen_and_work_is_cancelled_ther
         terminal.press(ESC);
         terminal.resize(140, 40);
         terminal.wait("the keys in row 40", |shown| {
-            shown.lines().count() == 40 && shown.lines().last().is_some_and(|line| line.contains("quit"))
+            shown.lines().count() == 40
+                && shown.lines().last().is_some_and(|line| line.contains("quit"))
         });
         terminal.wait_for("NVIDIA A100");
         show(&terminal);

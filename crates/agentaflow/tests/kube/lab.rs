@@ -125,8 +125,8 @@ impl Lab {
         match words {
             ["node", name, gpus] => {
                 let gpus = gpus.parse().expect("a number of GPUs");
-                let plan = NodePlan::gpus(gpus)
-                    .annotation("agentaflow.gpu/price-per-gpu-hour", "2.50");
+                let plan =
+                    NodePlan::gpus(gpus).annotation("agentaflow.gpu/price-per-gpu-hour", "2.50");
                 self.share.node(name, &plan).await;
                 self.gpus += gpus;
                 self.scheduler.counts("agentaflow_gpu_total", f64::from(self.gpus)).await;
@@ -284,9 +284,8 @@ impl Lab {
         self.share.apply_object(object("Deployment", "agentaflow-gpu-scheduler", "apps/v1")).await;
         self.share.apply_object(object("DaemonSet", "agentaflow-gpu-monitor", "apps/v1")).await;
         self.share.apply_object(webhook).await;
-        let of = |kind: &str, name: &str| {
-            format!("/apis/apps/v1/namespaces/{namespace}/{kind}/{name}")
-        };
+        let of =
+            |kind: &str, name: &str| format!("/apis/apps/v1/namespaces/{namespace}/{kind}/{name}");
         wait_for("all of it is ready", async || {
             let get = async |path: String| self.share.request("GET", &path, None).await.json();
             let scheduler = get(of("deployments", "agentaflow-gpu-scheduler")).await;

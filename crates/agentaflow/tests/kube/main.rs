@@ -1,6 +1,8 @@
 //! The program on a real Kubernetes control plane.
 
 mod bursts;
+#[path = "../commands/golden.rs"]
+mod golden;
 mod kube_beside;
 mod kube_cli;
 mod kube_commands;
@@ -16,15 +18,13 @@ mod kube_placing;
 mod kube_preemption;
 mod kube_queues;
 mod kube_serving;
-mod kube_top;
 mod kube_settings;
+mod kube_top;
 mod kube_volumes;
 mod kube_words;
 mod kube_workloads;
 mod lab;
 mod ledger;
-#[path = "../commands/golden.rs"]
-mod golden;
 #[path = "../commands/normal.rs"]
 mod normal;
 mod plans;

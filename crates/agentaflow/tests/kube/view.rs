@@ -26,11 +26,8 @@ struct View {
 pub(crate) async fn serve(share: &Share) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
-    let view = View {
-        client: share.client(),
-        selector: share.node_selector(),
-        queues: share.id.clone(),
-    };
+    let view =
+        View { client: share.client(), selector: share.node_selector(), queues: share.id.clone() };
     let view = Arc::new(view);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {

@@ -92,7 +92,10 @@ async fn gpus(cluster: &Cluster) -> Vec<Check> {
              get pods -l name=nvidia-device-plugin-ds` shows it",
         )
     } else {
-        Check::ok("gpu nodes", format!("{} of {} with GPUs to hand out", with.len(), counted(nodes.len(), "node")))
+        Check::ok(
+            "gpu nodes",
+            format!("{} of {} with GPUs to hand out", with.len(), counted(nodes.len(), "node")),
+        )
     }];
     for node in without.into_iter().take(NAMED) {
         let name = node.metadata.name.clone().unwrap_or_default();

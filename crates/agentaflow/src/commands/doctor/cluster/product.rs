@@ -99,7 +99,9 @@ async fn answers(cluster: &Cluster) -> Check {
     let ours = env!("CARGO_PKG_VERSION");
     let metrics = match cluster.metrics().await {
         Ok(metrics) => metrics,
-        Err(Failure::Forbidden(_)) => return Check::skip("version", "you may not ask the scheduler"),
+        Err(Failure::Forbidden(_)) => {
+            return Check::skip("version", "you may not ask the scheduler");
+        }
         Err(error) => {
             return Check::warn(
                 "version",
@@ -115,10 +117,15 @@ async fn answers(cluster: &Cluster) -> Check {
     };
     let told = metrics.split("agentaflow_build_info{version=\"").nth(1);
     match told.and_then(|rest| rest.split('"').next()) {
-        Some(theirs) if theirs == ours => Check::ok("version", format!("the scheduler has {ours}, as this program")),
+        Some(theirs) if theirs == ours => {
+            Check::ok("version", format!("the scheduler has {ours}, as this program"))
+        }
         theirs => Check::warn(
             "version",
-            format!("the scheduler has {}, this program {ours}", theirs.unwrap_or("an unknown version")),
+            format!(
+                "the scheduler has {}, this program {ours}",
+                theirs.unwrap_or("an unknown version")
+            ),
             "use the same version on both sides; newer ones only add things",
         ),
     }

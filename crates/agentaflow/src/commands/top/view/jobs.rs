@@ -82,12 +82,8 @@ pub(super) fn draw(
         let plain = |text| (text, Style::new());
         [state(theme, job), plain(gpus), plain(time), plain(price), place(model, theme, job)]
     };
-    let list = List {
-        pane: Pane::Jobs,
-        columns: &WITH_A_PLACE,
-        cells: &cells,
-        none: "Nothing runs.",
-    };
+    let list =
+        List { pane: Pane::Jobs, columns: &WITH_A_PLACE, cells: &cells, none: "Nothing runs." };
     Columns::new(model, head, area).list(model, theme, head, &list, area, buffer);
 }
 
@@ -120,8 +116,7 @@ pub(super) fn draw_queue(
             plain(why.unwrap_or_default()),
         ]
     };
-    let list =
-        List { pane: Pane::Queue, columns: &WAITING, cells: &cells, none: "Nothing waits." };
+    let list = List { pane: Pane::Queue, columns: &WAITING, cells: &cells, none: "Nothing waits." };
     Columns::new(model, head, area).list(model, theme, head, &list, area, buffer);
 }
 
