@@ -26,7 +26,7 @@ pub(super) async fn near<T>(
         let jobs = cluster.jobs(&[]).await.unwrap_or_default();
         jobs.iter().map(Job::handle).collect()
     };
-    suggest(question.await, name, known).await
+    suggest(Box::pin(question).await, name, known).await
 }
 
 /// The same for a question about a node, or a GPU of it (`node/gpu`).
@@ -39,7 +39,8 @@ pub(super) async fn near_node<T>(
         let nodes = cluster.nodes().await.unwrap_or_default();
         nodes.into_iter().map(|node| node.spec.node_name).collect()
     };
-    suggest(question.await, name.split('/').next().unwrap_or_default(), known).await
+    let node = name.split('/').next().unwrap_or_default();
+    suggest(Box::pin(question).await, node, known).await
 }
 
 async fn suggest<T>(
@@ -48,7 +49,7 @@ async fn suggest<T>(
     known: impl AsyncFnOnce() -> Vec<String>,
 ) -> Result<T> {
     let Err(Failure::NotFound(why)) = answer else { return Ok(answer?) };
-    let known = known().await;
+    let known = Box::pin(known()).await;
     // What is there under this very name lacks something else.
     let near = nearest(name, known.iter().map(String::as_str)).filter(|near| *near != name);
     let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();

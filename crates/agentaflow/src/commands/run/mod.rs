@@ -84,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             output::print(&format!("{name}\n"))?;
             return Ok(ExitCode::SUCCESS);
         }
-        match watch(&backend, &job, &mut signals, args.quiet).await {
+        match Box::pin(watch(&backend, &job, &mut signals, args.quiet)).await {
             Ok(Watched::Ended(job)) => Ok(ended(&job)),
             Ok(Watched::LetGo) => Ok(ExitCode::from(interrupt::INTERRUPTED)),
             Err(error) if failure::is_closed_pipe(&error) => {

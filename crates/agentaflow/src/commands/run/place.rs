@@ -1,5 +1,6 @@
 //! Says on stderr where a job would go, why it waits, when its turn comes, and where it runs.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use agentaflow_api::explain::Explanation;
@@ -79,10 +80,10 @@ fn waits(job: &Job, said: Option<&Explanation>) -> Option<String> {
     let mut text = "waits".to_owned();
     if let Some(said) = said {
         if let Some(position) = said.position {
-            text.push_str(&format!(", place {position} of {}", said.waiting));
+            let _ = write!(text, ", place {position} of {}", said.waiting);
         }
         if !said.eta_text.is_empty() {
-            text.push_str(&format!(", {}", one_line(&said.eta_text)));
+            let _ = write!(text, ", {}", one_line(&said.eta_text));
         }
     }
     match reason(job, said) {
