@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use agentaflow_api::client::Client;
 use agentaflow_kube::client::{Cluster, Failure};
 use agentaflow_kube::names;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use crate::backend::Backend;
@@ -101,12 +101,13 @@ async fn config(target: &Kubernetes) -> Result<kube::Config> {
         KubeConfigOptions { context: target.context.clone(), ..KubeConfigOptions::default() };
     if let Some(file) = &target.kubeconfig {
         let about = || format!("cannot use the kubeconfig `{}`", file.display());
-        let read = Kubeconfig::read_from(file).with_context(about)?;
-        return kube::Config::from_custom_kubeconfig(read, &options).await.with_context(about);
+        let read = Kubeconfig::read_from(file).map_err(in_short).with_context(about)?;
+        let config = kube::Config::from_custom_kubeconfig(read, &options).await;
+        return config.map_err(in_short).with_context(about);
     }
     if target.context.is_some() {
         let config = kube::Config::from_kubeconfig(&options).await;
-        return config.context("cannot use the kubeconfig");
+        return config.map_err(in_short).context("cannot use the kubeconfig");
     }
     kube::Config::infer().await.map_err(|error| {
         const NONE: &str = "no cluster is known: set KUBECONFIG, or give --kubeconfig";
@@ -118,6 +119,16 @@ async fn config(target: &Kubernetes) -> Result<kube::Config> {
             _ => anyhow::Error::from(error).context(NONE),
         }
     })
+}
+
+/// What is wrong with a kubeconfig, without the picture of the line and what is known already.
+fn in_short(error: KubeconfigError) -> anyhow::Error {
+    if let KubeconfigError::ReadConfig(error, _) = error {
+        return error.into();
+    }
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    anyhow!(line.replace("failed to parse kubeconfig YAML: error: ", ""))
 }
 
 /// Runs a command that waits for the network, on this thread alone.

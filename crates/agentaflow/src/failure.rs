@@ -134,6 +134,20 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
 
 /// What a cause says, with what to do about it where that is known here.
 fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
+    match cause.downcast_ref::<Failure>() {
+        Some(Failure::Unreachable(why)) if why.starts_with("the API server") => {
+            return format!(
+                "{}; is the cluster running, and is it the one that is meant? `agentaflow doctor` looks",
+                numberless(why)
+            );
+        }
+        Some(Failure::Forbidden(why)) if why.contains("is forbidden: ") => {
+            return format!(
+                "{why}; `agentaflow doctor` says what you may do, and which roles there are"
+            );
+        }
+        _ => {}
+    }
     match cause.downcast_ref::<ClientError>() {
         Some(unreachable @ ClientError::Unreachable { .. }) => {
             format!(
@@ -169,7 +183,7 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
 const LOG_IN: &str = "log in with `agentaflow login URL --user NAME`, or set AGENTAFLOW_TOKEN to a key that is valid";
 
 /// A text without the number of the system's error in it.
-fn numberless(text: &str) -> String {
+pub(crate) fn numberless(text: &str) -> String {
     let Some(start) = text.find(" (os error ") else { return text.to_owned() };
     let end = text[start..].find(')').map_or(text.len(), |end| start + end + 1);
     format!("{}{}", &text[..start], &text[end..])

@@ -9,10 +9,11 @@ use agentaflow_api::job::{JobCreate, JobSpec, Runtime};
 use agentaflow_manifest::yaml::{self, Document, Limits};
 use anyhow::{Context as _, Result, anyhow};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use crate::amount;
-use crate::backend::Work;
+use crate::backend::{Said, Work, Written};
 use crate::failure::usage;
 use crate::job_args::image_and_tag;
 
@@ -27,15 +28,35 @@ pub(crate) fn read(path: &str, set: &[(String, String)]) -> Result<Vec<Work>> {
     let limits = Limits::default();
     let bytes = bytes(path, limits.bytes)?;
     let shown = if path == "-" { "stdin" } else { path };
-    let documents = yaml::read(&bytes, &limits).map_err(|error| anyhow!("`{shown}`: {error}"))?;
+    let documents = yaml::read(&bytes, &limits).map_err(|error| {
+        let error = not_json(path, &bytes).unwrap_or_else(|| error.to_string());
+        anyhow!("`{shown}`: {error}")
+    })?;
     let mut work = Vec::with_capacity(documents.len());
     for mut document in documents {
         for (field, value) in set {
             assign(&mut document.value, field, value).map_err(usage)?;
         }
-        work.push(one(&document).map_err(|error| anyhow!("`{shown}`, {error}"))?);
+        let said = one(&document).map_err(|error| anyhow!("`{shown}`, {error}"))?;
+        work.push(Work { said, written: Some(Written { file: shown.to_owned(), document }) });
     }
     Ok(work)
+}
+
+/// What is wrong with a file that is called JSON, in the words of JSON: it is read as YAML, which has others.
+fn not_json(path: &str, bytes: &[u8]) -> Option<String> {
+    if !path.to_ascii_lowercase().ends_with(".json") || bytes.trim_ascii().is_empty() {
+        return None;
+    }
+    let error = serde_json::from_slice::<IgnoredAny>(bytes).err()?;
+    let (line, column) = (error.line(), error.column().max(1));
+    let said = error.to_string();
+    let said = said.split(" at line ").next().unwrap_or_default();
+    let said = said.replace("EOF while parsing", "the file ends within");
+    let said = said
+        .strip_prefix("the file ends within a value")
+        .map_or(said.as_str(), |_| "a value is missing");
+    Some(format!("line {line}, column {column}: it is not JSON: {said}"))
 }
 
 /// A file is read to its limit and a byte more: whether it is longer is all that matters then.
@@ -65,7 +86,7 @@ fn bytes(path: &str, most: usize) -> Result<Vec<u8>> {
 }
 
 /// One document: a Kubernetes object if it says so, else the short form.
-fn one(document: &Document) -> Result<Work> {
+fn one(document: &Document) -> Result<Said> {
     let object = document.value.as_object().ok_or_else(|| {
         let place = document.root.place;
         anyhow!("{place}: work is written as fields with values, such as `image: pytorch/pytorch`")
@@ -73,7 +94,7 @@ fn one(document: &Document) -> Result<Work> {
     if !object.contains_key("apiVersion") && !object.contains_key("kind") {
         let short: ShortJob =
             document.decode().map_err(|error| anyhow!(for_people(&error.to_string())))?;
-        return Ok(Work::Job(Box::new(short.job())));
+        return Ok(Said::Job(Box::new(short.job())));
     }
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
     for key in ["apiVersion", "kind"] {
@@ -93,7 +114,10 @@ fn one(document: &Document) -> Result<Work> {
             text("kind")
         ));
     }
-    Ok(Work::Object(document.value.clone()))
+    if let Some((place, mistake)) = agentaflow_manifest::lint::first_mistake(document) {
+        return Err(anyhow!("{place}: {mistake}"));
+    }
+    Ok(Said::Object(document.value.clone()))
 }
 
 /// What a number is called by those who do not program.
@@ -289,7 +313,7 @@ mod tests {
         let text = "name: train\nimage: lab/train:v2\ncommand: [python, train.py]\ngpus: 2\n\
                     gpu_memory: 8G\nmemory: 4096\ncpu: 1.5\nenv: {STEPS: 10, FAST: true}\ntimeout: 1h30m\n";
         let work = read_text(text, &[("gpus", "4"), ("env.STEPS", "\"20\"")]).unwrap();
-        let [Work::Job(job)] = &work[..] else { panic!("{work:?}") };
+        let [Work { said: Said::Job(job), .. }] = &work[..] else { panic!("{work:?}") };
         let spec = &job.spec;
         assert_eq!(spec.docker_image.as_deref(), Some("lab/train"));
         assert_eq!((spec.docker_tag.as_deref(), spec.gpu_count), (Some("v2"), Some(4)));
@@ -301,11 +325,12 @@ mod tests {
 
     #[test]
     fn several_documents_of_both_kinds_are_work() {
-        let text = "image: a\n---\napiVersion: agentaflow.io/v1\nkind: GPUWorkload\nmetadata: {name: b}\n---\n";
+        let text = "image: a\n---\napiVersion: agentaflow.io/v1\nkind: GPUWorkload\nmetadata: {name: b}\n\
+                    spec: {gpuMemoryRequired: 0, podTemplate: {}}\n---\n";
         let work = read_text(text, &[]).unwrap();
-        assert!(
-            matches!(&work[..], [Work::Job(_), Work::Object(object)] if object["metadata"]["name"] == "b")
-        );
+        let [first, second] = &work[..] else { panic!("{work:?}") };
+        assert!(matches!(first.said, Said::Job(_)));
+        assert!(matches!(&second.said, Said::Object(object) if object["metadata"]["name"] == "b"));
     }
 
     #[test]

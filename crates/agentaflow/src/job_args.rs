@@ -8,7 +8,7 @@ use agentaflow_api::{Cores, Secret};
 use anyhow::Result;
 
 use crate::amount;
-use crate::backend::Work;
+use crate::backend::{Said, Work};
 use crate::failure::usage;
 use crate::files;
 
@@ -102,7 +102,8 @@ impl JobArgs {
             if !self.set.is_empty() {
                 return Err(usage("--set changes a file: name one with -f"));
             }
-            return Ok(vec![Work::Job(Box::new(self.job()?))]);
+            let said = Said::Job(Box::new(self.job()?));
+            return Ok(vec![Work { said, written: None }]);
         }
         if named.is_none() && self.image.is_some() || !self.command.is_empty() {
             return Err(usage("a file says what to run: leave out IMAGE and COMMAND, or the file"));

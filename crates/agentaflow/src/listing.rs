@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use agentaflow_api::event::Event;
 use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_api::node::{Node, NodeStatus};
+use agentaflow_api::node::{GpuInstance, Node, NodeStatus};
 use agentaflow_api::{Dollars, Stamp};
 
 use crate::amount;
@@ -102,6 +102,39 @@ pub(crate) fn job_gpus(job: &Job) -> String {
     }
 }
 
+/// GPUs by their numbers, `GPUs 0, 1`, or by what says that they are GPUs: `GPU-6f1c2a7e`, `2 × NVIDIA A100`.
+pub(crate) fn gpus(names: &[String]) -> String {
+    // In a cluster the node stands before the GPU; it is told elsewhere.
+    let short = |name: &String| {
+        let name = name.rsplit('/').next().unwrap_or_default();
+        // The first part of a UUID tells GPUs of a node apart.
+        let end = if name.starts_with("GPU-") { name.len().min(12) } else { name.len() };
+        name.get(..end).unwrap_or(name).to_owned()
+    };
+    let names: Vec<_> = names.iter().map(short).collect();
+    let numbers = names.iter().all(|name| name.chars().all(|c| c.is_ascii_digit()));
+    match (numbers, names.as_slice()) {
+        (true, [name]) => format!("GPU {name}"),
+        (true, names) => format!("GPUs {}", names.join(", ")),
+        (false, names) => names.join(", "),
+    }
+}
+
+/// The numbers of the GPUs of a node that are closed.
+pub(crate) fn closed_gpus(node: &Node) -> Vec<String> {
+    let number = |name: &String| {
+        let known = node.spec.gpu_instances.iter();
+        let found = known.enumerate().find(|(_, gpu)| gpu.gpu_uuid.as_ref() == Some(name));
+        found.map_or_else(|| name.clone(), |(position, gpu)| gpu_number(position, gpu))
+    };
+    node.cordoned_gpus.iter().map(number).collect()
+}
+
+/// By which people call a GPU of a node.
+pub(crate) fn gpu_number(position: usize, gpu: &GpuInstance) -> String {
+    gpu.gpu_index.map_or_else(|| position.to_string(), |index| index.to_string())
+}
+
 /// Where a job stands, in one word.
 pub(crate) fn job_status(job: &Job) -> String {
     job.status.as_str().to_owned()
@@ -132,7 +165,7 @@ pub(crate) fn node_status(node: &Node) -> String {
         NodeStatus::Error => "error",
         NodeStatus::Maintenance => "maintenance",
     };
-    match (node.draining, node.reachable, node.cordoned_gpus.as_slice()) {
+    match (node.draining, node.reachable, closed_gpus(node).as_slice()) {
         (true, ..) => format!("{word}, draining"),
         (false, false, _) if node.status == NodeStatus::Active => format!("{word}, takes no work"),
         (_, _, [gpu]) => format!("{word}, GPU {gpu} closed"),
@@ -191,6 +224,17 @@ mod tests {
             [0, 1, 9_999, 10_000, 1_234_567, -2_500_000, -5].map(|micros| money(Dollars(micros)));
         assert_eq!(told, ["$0.00", "<$0.01", "<$0.01", "$0.01", "$1.23", "-$2.50", "-<$0.01"]);
         assert_eq!([counted(1, "GPU"), counted(2, "GPU")], ["1 GPU", "2 GPUs"]);
+    }
+
+    #[test]
+    fn gpus_are_told_in_few_words() {
+        let told =
+            |names: &[&str]| gpus(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(told(&["0"]), "GPU 0");
+        assert_eq!(told(&["gpu-7/0", "gpu-7/1"]), "GPUs 0, 1");
+        assert_eq!(told(&["n/GPU-6f1c2a7e-0000-0000-0000-000000000000"]), "GPU-6f1c2a7e");
+        assert_eq!(told(&["2 × NVIDIA A100"]), "2 × NVIDIA A100");
+        assert_eq!(told(&["GPU-ééééééééé"]), "GPU-éééé");
     }
 
     #[test]

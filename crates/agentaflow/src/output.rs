@@ -109,9 +109,10 @@ const CUT_TO: usize = 20;
 /// at most `room` wide; without a limit all are shown. A text that would be left out is cut instead where some of
 /// it fits.
 pub(crate) fn table<T>(columns: &[Column<T>], rows: &[T], room: Option<usize>) -> String {
+    let columns = telling(columns, rows);
     let mut rank = columns.iter().map(|column| column.rank).max().unwrap_or(0);
     loop {
-        let shown: Vec<_> = columns.iter().filter(|column| column.rank <= rank).collect();
+        let shown: Vec<_> = columns.iter().copied().filter(|column| column.rank <= rank).collect();
         let mut lines = lines(&shown, rows);
         if let (Some(room), true) = (room, rank > 0) {
             cut(&mut lines, &shown, rows, rank, room);
@@ -126,6 +127,15 @@ pub(crate) fn table<T>(columns: &[Column<T>], rows: &[T], room: Option<usize>) -
         }
         rank -= 1;
     }
+}
+
+/// Without columns that only repeat the first: in a cluster a job is called by its name, and so is a node.
+fn telling<'a, T>(columns: &'a [Column<T>], rows: &[T]) -> Vec<&'a Column<T>> {
+    let Some((first, rest)) = columns.split_first() else { return Vec::new() };
+    let repeats = |column: &Column<T>| {
+        !rows.is_empty() && rows.iter().all(|row| (column.cell)(row) == (first.cell)(row))
+    };
+    std::iter::once(first).chain(rest.iter().filter(|column| !repeats(column))).collect()
 }
 
 /// Cuts the closing column, if it is a text, the next to be left out, and the rest leaves it some room.
@@ -238,6 +248,20 @@ mod tests {
             "COUNT  WHY\n    7  there is no node with …\n"
         );
         assert_eq!(table(&columns, &rows, Some(20)), "COUNT\n    7\n");
+    }
+
+    #[test]
+    fn a_column_that_repeats_the_first_is_left_out() {
+        let name = |title, rank| Column {
+            title,
+            rank,
+            side: Side::Left,
+            cell: |row: &(&str, u32)| row.0.to_owned(),
+        };
+        let count = Column { title: "COUNT", rank: 0, side: Side::Left, cell: COLUMNS[1].cell };
+        let columns = [name("JOB", 0), name("NAME", 1), count];
+        assert_eq!(table(&columns, &[("a", 7)], None), "JOB  COUNT\na    7\n");
+        assert_eq!(table(&columns, &[], None), "JOB  NAME  COUNT");
     }
 
     #[test]

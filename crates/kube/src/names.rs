@@ -12,6 +12,10 @@ pub const FIELD_MANAGER: &str = "agentaflow";
 pub const NAMESPACE: &str = "agentaflow";
 /// The service by which the scheduler answers questions.
 pub const SCHEDULER_SERVICE: &str = "agentaflow-scheduler-service";
+/// Who has this role in the product's namespace may ask the scheduler through the API server.
+pub const ASKER_ROLE: &str = "agentaflow-asker";
+/// Who has this role may look at nodes and queues, which lie in no namespace.
+pub const NODE_VIEWER_ROLE: &str = "agentaflow-node-viewer";
 /// The deployment of the scheduler.
 pub const SCHEDULER_DEPLOYMENT: &str = "agentaflow-gpu-scheduler";
 /// The `ConfigMap` with settings that people change while the scheduler runs.

@@ -16,7 +16,7 @@ use anyhow::Result;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 
-pub(crate) use work::Work;
+pub(crate) use work::{Said, Work, Written};
 
 /// Pieces of output as they come.
 pub(crate) type Output = BoxStream<'static, Result<Bytes>>;
@@ -54,7 +54,15 @@ impl Backend {
     pub(crate) async fn job(&self, name: &str) -> Result<Job> {
         match self {
             Self::Server(client) => server::job(client, name).await,
-            Self::Cluster(cluster) => Ok(cluster.job(name).await?),
+            Self::Cluster(cluster) => cluster::near(cluster, name, cluster.job(name)).await,
+        }
+    }
+
+    /// Whether work can be said in the words of whoever is meant.
+    pub(crate) fn understands(&self, work: &Work) -> Result<()> {
+        match self {
+            Self::Server(_) => work.job().map(drop),
+            Self::Cluster(_) => work.object().map(drop),
         }
     }
 
@@ -78,7 +86,7 @@ impl Backend {
     pub(crate) async fn cancel(&self, name: &str) -> Result<Job> {
         match self {
             Self::Server(client) => Ok(client.cancel(server::number(client, name).await?).await?),
-            Self::Cluster(cluster) => Ok(cluster.cancel(name).await?),
+            Self::Cluster(cluster) => cluster::near(cluster, name, cluster.cancel(name)).await,
         }
     }
 
@@ -88,7 +96,7 @@ impl Backend {
             Self::Server(client) => {
                 Ok(client.complete(server::number(client, name).await?).await?)
             }
-            Self::Cluster(cluster) => Ok(cluster.complete(name).await?),
+            Self::Cluster(cluster) => cluster::near(cluster, name, cluster.complete(name)).await,
         }
     }
 
@@ -96,7 +104,7 @@ impl Backend {
     pub(crate) async fn explain(&self, name: &str) -> Result<Explanation> {
         match self {
             Self::Server(client) => Ok(client.explain(server::number(client, name).await?).await?),
-            Self::Cluster(cluster) => Ok(cluster.explain(name).await?),
+            Self::Cluster(cluster) => cluster::near(cluster, name, cluster.explain(name)).await,
         }
     }
 
@@ -112,7 +120,9 @@ impl Backend {
     pub(crate) async fn events(&self, name: &str) -> Result<Vec<Event>> {
         match self {
             Self::Server(client) => server::events(client, name).await,
-            Self::Cluster(cluster) => Ok(cluster.events(Some(name)).await?),
+            Self::Cluster(cluster) => {
+                cluster::near(cluster, name, cluster.events(Some(name))).await
+            }
         }
     }
 
@@ -140,7 +150,9 @@ impl Backend {
     pub(crate) async fn cordon(&self, target: &str, closed: bool) -> Result<()> {
         match self {
             Self::Server(client) => server::cordon(client, target, closed).await,
-            Self::Cluster(cluster) => Ok(cluster.cordon(target, closed).await?),
+            Self::Cluster(cluster) => {
+                cluster::near_node(cluster, target, cluster.cordon(target, closed)).await
+            }
         }
     }
 
@@ -148,7 +160,7 @@ impl Backend {
     pub(crate) async fn drain(&self, node: &str) -> Result<Vec<String>> {
         match self {
             Self::Server(client) => server::drain(client, node).await,
-            Self::Cluster(cluster) => Ok(cluster.drain(node).await?),
+            Self::Cluster(cluster) => cluster::near_node(cluster, node, cluster.drain(node)).await,
         }
     }
 

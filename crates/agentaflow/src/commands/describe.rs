@@ -16,7 +16,7 @@ use crate::amount;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::list::OneFormat;
-use crate::listing::{self, counted, left, one_line, right};
+use crate::listing::{self, closed_gpus, counted, gpu_number, left, one_line, right};
 use crate::nearest::not_there;
 use crate::output::{self, Column};
 
@@ -172,18 +172,20 @@ fn node_text(node: &Node) -> String {
     };
     add("Price", format!("{} a GPU hour{source}", spec.price_per_gpu_hour));
     add("Runtimes", spec.runtimes.join(", "));
-    let labels: Vec<_> = spec.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    add("Labels", labels.join(" "));
     add("Seen", node.last_seen.map_or_else(String::new, listing::ago));
+    let labels: Vec<_> = spec.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    if !labels.is_empty() {
+        let labels = one_line(&labels.join(" "));
+        text.push_str(&output::wrapped(&labels, "Labels     ", "           "));
+    }
     if !spec.gpu_instances.is_empty() {
         text.push('\n');
         let mut gpus = spec.gpu_instances.clone();
+        let closed = closed_gpus(node);
         for (position, gpu) in gpus.iter_mut().enumerate() {
-            let index =
-                gpu.gpu_index.map_or_else(|| position.to_string(), |index| index.to_string());
-            if node.cordoned_gpus.contains(&index) {
-                gpu.status =
-                    Some(format!("{}, closed", gpu.status.as_deref().unwrap_or("unknown")));
+            if closed.contains(&gpu_number(position, gpu)) {
+                let status = gpu.status.as_deref().filter(|status| *status != "maintenance");
+                gpu.status = Some(format!("{}, closed", status.unwrap_or("available")));
             }
         }
         text.push_str(&output::table(&GPU_COLUMNS, &gpus, Some(output::width())));

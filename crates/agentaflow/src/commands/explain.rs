@@ -7,7 +7,7 @@ use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::job_args::JobArgs;
 use crate::list::OneFormat;
-use crate::listing::{money, one_line};
+use crate::listing::{gpus, money, one_line};
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
 
@@ -77,11 +77,7 @@ pub(super) fn words(said: &Explanation) -> String {
     }
     for task in &said.placement {
         let simulated = if task.simulated { " (SIMULATED)" } else { "" };
-        let gpus = match task.gpus.as_slice() {
-            [] => "no GPU".to_owned(),
-            [gpu] => format!("GPU {gpu}"),
-            several => format!("GPUs {}", several.join(", ")),
-        };
+        let gpus = if task.gpus.is_empty() { "no GPU".to_owned() } else { gpus(&task.gpus) };
         add(&format!("task {} on {}: {gpus}{simulated}", task.task, task.node_name));
     }
     if let Some(price) = said.price_per_hour.filter(|price| price.0 > 0) {

@@ -116,13 +116,7 @@ pub(crate) fn jobs(args: &JobsArgs) -> Result<()> {
 pub(crate) fn nodes(args: &NodesArgs) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
-        let fetch = async || {
-            let mut nodes = backend.nodes().await?;
-            let names: Vec<_> = nodes.iter().map(|node| node.spec.node_name.clone()).collect();
-            must_exist("node", &args.names, &names)?;
-            nodes.retain(|node| is_asked(&args.names, &node.spec.node_name));
-            Ok(nodes)
-        };
+        let fetch = async || asked("node", &args.names, backend.nodes().await?, NODES.name);
         args.list.show(&NODES, fetch).await
     })
 }
@@ -130,13 +124,7 @@ pub(crate) fn nodes(args: &NodesArgs) -> Result<()> {
 pub(crate) fn queues(args: &QueuesArgs) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
-        let fetch = async || {
-            let mut queues = backend.queues().await?;
-            let names: Vec<_> = queues.iter().map(|queue| queue.spec.name.clone()).collect();
-            must_exist("queue", &args.names, &names)?;
-            queues.retain(|queue| is_asked(&args.names, &queue.spec.name));
-            Ok(queues)
-        };
+        let fetch = async || asked("queue", &args.names, backend.queues().await?, QUEUES.name);
         args.list.show(&QUEUES, fetch).await
     })
 }
@@ -148,8 +136,16 @@ pub(crate) fn users(args: &UsersArgs) -> Result<()> {
     })
 }
 
-fn is_asked(names: &[String], name: &str) -> bool {
-    names.is_empty() || names.iter().any(|asked| asked == name)
+/// Those that were asked for by name, which must be there; all if nobody names any.
+fn asked<T>(
+    kind: &str,
+    names: &[String],
+    mut all: Vec<T>,
+    name: fn(&T) -> String,
+) -> Result<Vec<T>> {
+    must_exist(kind, names, &all.iter().map(name).collect::<Vec<_>>())?;
+    all.retain(|one| names.is_empty() || names.contains(&name(one)));
+    Ok(all)
 }
 
 fn statuses() -> impl clap::builder::TypedValueParser<Value = JobStatus> {
@@ -171,12 +167,8 @@ const QUEUE_COLUMNS: [Column<Queue>; 9] = [
     left("PARENT", 4, |queue| queue.spec.parent.clone().unwrap_or_default()),
     right("WEIGHT", 5, |queue| queue.spec.weight.unwrap_or(100).to_string()),
     right("GPUS USED", 0, |queue| queue.gpus_used.to_string()),
-    right("GUARANTEED", 1, |queue| {
-        queue.spec.guaranteed.gpus.map_or_else(|| "-".to_owned(), |gpus| gpus.to_string())
-    }),
-    right("LIMIT", 1, |queue| {
-        queue.spec.limit.gpus.map_or_else(|| "-".to_owned(), |gpus| gpus.to_string())
-    }),
+    right("GUARANTEED", 1, |queue| or_dash(queue.spec.guaranteed.gpus)),
+    right("LIMIT", 1, |queue| or_dash(queue.spec.limit.gpus)),
     right("RUNNING", 2, |queue| queue.running.to_string()),
     right("WAITING", 2, |queue| queue.pending.to_string()),
     right("MEMORY USED", 6, |queue| amount::memory(queue.memory_used)),
@@ -196,7 +188,9 @@ const USER_COLUMNS: [Column<User>; 7] = [
     left("ACTIVE", 2, |user| if user.active { "yes" } else { "no" }.to_owned()),
     left("QUEUE", 3, |user| user.default_queue.clone()),
     right("SPENT THIS MONTH", 1, |user| money(user.spent_this_month)),
-    right("LIMIT", 2, |user| {
-        user.spending_limit.map_or_else(|| "-".to_owned(), |limit| limit.to_string())
-    }),
+    right("LIMIT", 2, |user| or_dash(user.spending_limit)),
 ];
+
+fn or_dash(amount: Option<impl ToString>) -> String {
+    amount.map_or_else(|| "-".to_owned(), |amount| amount.to_string())
+}

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
 use crate::list::OneFormat;
-use crate::listing::counted;
+use crate::listing::{closed_gpus, counted, gpu_number};
 use crate::output;
 
 /// Degrees from which a GPU is worth a word, and from which it is in danger.
@@ -100,12 +100,13 @@ fn node_findings(node: &Node) -> Vec<Finding> {
         }
         NodeStatus::Active | NodeStatus::Pending => {}
     }
+    let closed = closed_gpus(node);
     for (position, gpu) in node.spec.gpu_instances.iter().enumerate() {
-        let index = gpu.gpu_index.map_or_else(|| position.to_string(), |index| index.to_string());
+        let index = gpu_number(position, gpu);
         for (severity, message) in gpu_findings(gpu) {
             add(severity, Some(index.clone()), message);
         }
-        if node.cordoned_gpus.contains(&index) {
+        if closed.contains(&index) {
             add("info", Some(index), "is closed to new work".to_owned());
         }
     }

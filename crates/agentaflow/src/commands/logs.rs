@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                     output::print_bytes(&piece)?;
                 }
                 let Some((cluster, pod)) = followed else { return Ok(()) };
-                pods_to_the_end(cluster, &args.job, task, false, pod).await
+                pods_to_the_end(cluster, &args.job, task, false, pod, output::print_bytes).await
             }
         }
     })

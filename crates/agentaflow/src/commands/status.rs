@@ -60,8 +60,10 @@ pub(super) async fn glance(backend: &Backend) -> Result<Glance> {
     let with = |status| JobQuery { status, limit: Some(1000), skip: None };
     let mut waiting = backend.jobs(&with(vec![JobStatus::Pending])).await?;
     // Whose turn comes first stands first: lists begin with the newest.
-    waiting.reverse();
-    waiting.sort_by_key(|job| Reverse(job.spec.priority.unwrap_or(DEFAULT_PRIORITY)));
+    waiting.sort_by_cached_key(|job| {
+        let priority = job.spec.priority.unwrap_or(DEFAULT_PRIORITY);
+        (Reverse(priority), job.created_at, job.id, job.handle())
+    });
     Ok(Glance {
         server: backend.place(),
         nodes: backend.nodes().await?,
@@ -103,7 +105,10 @@ pub(super) fn overview(glance: &Glance) -> String {
 
 /// Everything people ask about one job, one thing a line.
 pub(super) fn about(job: &Job) -> String {
-    let mut lines = vec![("Job", format!("{} {}", job.handle(), listing::job_name(job)))];
+    let (handle, name) = (job.handle(), listing::job_name(job));
+    // In a cluster a job is called by its name.
+    let called = if handle == name { name } else { format!("{handle} {name}") };
+    let mut lines = vec![("Job", called)];
     let mut add = |name, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
             lines.push((name, one_line(&value)));
@@ -114,7 +119,7 @@ pub(super) fn about(job: &Job) -> String {
     add("Error", job.error_message.clone());
     add("Exit code", job.exit_code.map(|code| code.to_string()));
     add("Nodes", Some(listing::job_nodes(job)));
-    add("GPUs", job.assigned_gpu_id.clone().map(|gpus| gpus + simulated(job)));
+    add("GPUs", Some(gpus(job)));
     add("Submitted", Some(listing::ago(job.created_at)));
     add("Ran", job.duration_seconds.map(output::short_time));
     add("Tries", (job.attempt > 1).then(|| job.attempt.to_string()));
@@ -124,8 +129,18 @@ pub(super) fn about(job: &Job) -> String {
     lines.iter().map(line).collect::<Vec<_>>().concat()
 }
 
-fn simulated(job: &Job) -> &'static str {
-    if job.simulated { " (SIMULATED: it gets no device)" } else { "" }
+/// How many, and which where all are on one node: `2 (GPUs 0, 1)`.
+fn gpus(job: &Job) -> String {
+    let held = || job.tasks.iter().flat_map(|task| task.gpus.iter().cloned());
+    let count = held().count();
+    if count == 0 {
+        return String::new();
+    }
+    let simulated = if job.simulated { ", SIMULATED: it gets no device" } else { "" };
+    match job.tasks.as_slice() {
+        [_] => format!("{count} ({}){simulated}", listing::gpus(&held().collect::<Vec<_>>())),
+        _ => format!("{count}{simulated}"),
+    }
 }
 
 fn status_words(job: &Job) -> String {

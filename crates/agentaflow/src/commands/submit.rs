@@ -26,6 +26,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let work = args.job.all()?;
     block_on(async {
         let backend = args.connect.backend().await?;
+        // Of several, all or none are handed in, as far as it can be told before.
+        work.iter().try_for_each(|one| backend.understands(one))?;
         for one in &work {
             if args.dry_run {
                 let said = backend.try_out(one).await?;

@@ -10,9 +10,15 @@ mod http;
 #[path = "../standalone/procs.rs"]
 mod procs;
 
+#[allow(dead_code, reason = "a part of it is for other tests")]
+#[path = "../top/pty.rs"]
+mod pty;
+
+mod golden;
 mod normal;
 mod script;
 mod speed;
+mod terminal;
 
 use script::check;
 

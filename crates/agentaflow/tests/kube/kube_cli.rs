@@ -1,7 +1,6 @@
 //! The command line, spoken to a cluster.
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -18,6 +17,7 @@ use serde_json::{Value, json};
 
 use crate::PROGRAM;
 use crate::plans::{WorkloadPlan, alone, in_phase, waits_because};
+use crate::service::serve_in_cluster;
 use crate::support::{NodePlan, PodPlan, Program, Scheduler, Share, wait_for};
 
 /// The command line of somebody whose context is the share.
@@ -401,54 +401,4 @@ async fn cluster(share: &Share, scheduler: Option<&Scheduler>) -> Cluster {
         system: share.namespace.clone(),
         scheduler: scheduler.map(|scheduler| format!("http://127.0.0.1:{}", scheduler.http)),
     }
-}
-
-/// The service of the scheduler, as if it ran in the cluster: the API server only speaks to addresses that are not
-/// the machine's own loopback.
-async fn serve_in_cluster(share: &Share, scheduler: &Scheduler) {
-    let address = own_address();
-    let mut ports = Vec::new();
-    for (name, port) in [("http", scheduler.http), ("metrics", scheduler.metrics)] {
-        let listener = tokio::net::TcpListener::bind((address, 0)).await.expect("a port");
-        ports
-            .push(json!({"name": name, "port": listener.local_addr().expect("an address").port()}));
-        tokio::spawn(async move {
-            while let Ok((mut inside, _)) = listener.accept().await {
-                tokio::spawn(async move {
-                    let mut outside = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
-                    tokio::io::copy_bidirectional(&mut inside, &mut outside).await
-                });
-            }
-        });
-    }
-    let name = "agentaflow-scheduler-service";
-    let service = json!({
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "namespace": share.namespace},
-        "spec": {"ports": [{"name": "http", "port": 8080}, {"name": "metrics", "port": 9090}]},
-    });
-    // It only passes on to addresses of pods.
-    share.create_pod(&PodPlan::new("scheduler").scheduler("nobody")).await;
-    let status =
-        json!({"status": {"phase": "Running", "podIPs": [{"ip": address}], "podIP": address}});
-    let path = format!("/api/v1/namespaces/{}/pods/scheduler/status", share.namespace);
-    let answer = share.request("PATCH", &path, Some(&status)).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let pod = json!({"kind": "Pod", "namespace": share.namespace, "name": "scheduler"});
-    let endpoints = json!({
-        "apiVersion": "v1",
-        "kind": "Endpoints",
-        "metadata": {"name": name, "namespace": share.namespace},
-        "subsets": [{"addresses": [{"ip": address, "targetRef": pod}], "ports": ports}],
-    });
-    share.apply_object(service).await;
-    share.apply_object(endpoints).await;
-}
-
-/// The address by which this machine speaks to others. Nothing is sent to find it out.
-fn own_address() -> IpAddr {
-    let socket = UdpSocket::bind("0.0.0.0:0").expect("a socket");
-    socket.connect("192.0.2.254:9").expect("a way to others");
-    socket.local_addr().expect("an address").ip()
 }

@@ -1,8 +1,11 @@
 //! The program on a real Kubernetes control plane, and on a real node of it.
 
 mod bursts;
+#[path = "../commands/golden.rs"]
+mod golden;
 mod kube_beside;
 mod kube_cli;
+mod kube_commands;
 mod kube_crash;
 mod kube_gangs;
 mod kube_guide;
@@ -17,14 +20,23 @@ mod kube_queues;
 mod kube_rights;
 mod kube_serving;
 mod kube_settings;
+mod kube_top;
 mod kube_volumes;
 mod kube_words;
 mod kube_workloads;
 mod kubelet_node;
+mod lab;
 mod ledger;
+#[path = "../commands/normal.rs"]
+mod normal;
 mod plans;
+#[allow(dead_code, reason = "a part of it is for other tests")]
+#[path = "../top/pty.rs"]
+mod pty;
+mod service;
 #[path = "../../../kube/tests/support/mod.rs"]
 mod support;
+mod view;
 
 /// The program as it was built for these tests.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");

@@ -183,7 +183,7 @@ fn without_a_terminal_or_with_once_it_prints_one_snapshot_and_ends() {
     let (cluster, _, _) = busy();
     let piped = cluster.run(&["top"]);
     assert_eq!(piped.code, Some(0), "{}", piped.err);
-    for part in ["SIMULATED", "alpha", "beta", "1 jobs with a place, 1 waiting", "POWER"] {
+    for part in ["SIMULATED", "alpha", "beta", "1 job with a place, 1 waiting", "POWER"] {
         assert!(piped.out.contains(part), "`{part}` is not in:\n{}", piped.out);
     }
     assert!(!piped.out.contains('\u{1b}'), "{:?}", piped.out);

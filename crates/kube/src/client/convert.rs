@@ -269,8 +269,12 @@ fn of_workload(written: &Value) -> Result<JobSpec, Unfit> {
     if spec.topology.is_some() {
         return Err(Unfit::new("spec.topology", "a server does not know racks or zones of a gang"));
     }
-    let estimate = workload::estimate(&spec)
-        .map_err(|error| Unfit::new(error.to_string(), "write `90m`, `4h` or `1h30m`"))?;
+    let estimate = workload::estimate(&spec).map_err(|_| {
+        Unfit::new(
+            "spec.estimatedDuration",
+            "it is not a length of time: write `90m`, `4h` or `1h30m`",
+        )
+    })?;
     let pod = &written["podTemplate"]["spec"];
     check_pod(pod, "spec.podTemplate.spec")?;
     let wanted = spec.gpu_requirements;

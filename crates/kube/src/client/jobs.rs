@@ -46,10 +46,14 @@ impl Cluster {
         self.job_of(&self.named(name)?).await
     }
 
-    /// Deletes a job; its pods are stopped politely.
+    /// Deletes a job; its pods are stopped politely. One that is over stays, for those who want to know what became
+    /// of it.
     pub async fn cancel(&self, name: &str) -> Result<Job, Failure> {
         let named = self.named(name)?;
         let mut job = self.job_of(&named).await?;
+        if job.status.is_final() {
+            return Ok(job);
+        }
         // The workload stays until its pods are gone: the scheduler's finalizer sees to that.
         let how = DeleteParams::background();
         let gone = match named.kind {
@@ -64,7 +68,7 @@ impl Cluster {
             }
         };
         job.cancel_requested = true;
-        if gone && !job.status.is_final() {
+        if gone {
             job.status = JobStatus::Cancelled;
         }
         Ok(job)
@@ -90,7 +94,8 @@ impl Cluster {
         let api: Api<Workload> = self.namespaced(&named.namespace);
         let said = json!({"metadata": {"annotations": {names::COMPLETE: "true"}}});
         api.patch(&named.name, &PatchParams::default(), &Patch::Merge(said)).await?;
-        self.job_of(&named).await
+        // As it was: how soon the scheduler sees to it is not ours to tell.
+        Ok(job)
     }
 
     pub(super) fn view(&self) -> View {

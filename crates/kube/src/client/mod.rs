@@ -7,6 +7,7 @@
 //! Where to look first: `jobs.rs` asks, `show.rs` says it in the API's words; `convert.rs` turns work that is written
 //! for one of the two into what the other takes.
 
+mod clock;
 pub mod convert;
 mod create;
 mod ending;

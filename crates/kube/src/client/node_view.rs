@@ -56,8 +56,7 @@ impl Seen {
         });
         let id = found.and_then(|at| Some((at, instances[at].gpu_uuid.clone()?)));
         id.ok_or_else(|| {
-            let known: Vec<String> =
-                instances.iter().filter_map(|gpu| gpu.gpu_uuid.clone()).collect();
+            let known: Vec<String> = (0..instances.len()).map(|at| at.to_string()).collect();
             let node = self.node.metadata.name.as_deref().unwrap_or_default();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             Failure::NotFound(format!("node `{node}` has no GPU `{name}`; it has {known}"))

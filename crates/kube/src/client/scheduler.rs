@@ -75,6 +75,12 @@ impl Cluster {
         let proxy = text.trim_start().starts_with('{');
         let message = once::message(text);
         match status {
+            403 if proxy => Failure::Forbidden(format!(
+                "you may not ask the scheduler through the API server: ask for a RoleBinding to the ClusterRole `{}` in \
+                 namespace {}",
+                names::ASKER_ROLE,
+                self.system
+            )),
             401 | 403 => Failure::Forbidden(message),
             502..=504 if !proxy => Failure::Unreachable(format!("the scheduler says: {message}")),
             _ if proxy => Failure::Unreachable(format!(

@@ -80,7 +80,16 @@ impl World {
         told.waiting = said.waiting;
         told.would_start_now = said.nearby.iter().map(words::nearby).collect();
         told.closest = said.closest.iter().map(close).collect();
+        told.price_per_hour = self.price_of_waiting(view).map(dollars);
         told
+    }
+
+    /// What a workload that waits would cost an hour, at most. Its pods tell what it asks for.
+    fn price_of_waiting(&self, view: &WorkloadView) -> Option<MicroDollars> {
+        let member = self.groups.get(&view.workload.id)?.members.values().next()?;
+        let pod = self.pods.get(member)?.pod.as_ref()?;
+        let dearest = self.nodes.values().map(|node| node.hourly(pod).0).max()?;
+        Some(MicroDollars(dearest.saturating_mul(view.workload.tasks.into())))
     }
 
     fn placed(&self, view: &WorkloadView) -> Explanation {

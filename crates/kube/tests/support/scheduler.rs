@@ -54,10 +54,13 @@ impl Scheduler {
         command.arg("scheduler").arg("--kubeconfig").arg(kubeconfig);
         command.args(["--namespace", &share.namespace]);
         command.args(["--node-selector", &share.node_selector()]);
-        command.args(["--lease-name", &share.scheduler_name()]);
         command.args(["--http", &format!("127.0.0.1:{http}")]);
         command.args(["--metrics", &format!("127.0.0.1:{metrics}")]);
-        let own = [("--scheduler-name", share.scheduler_name()), ("--webhook", "off".to_owned())];
+        let own = [
+            ("--scheduler-name", share.scheduler_name()),
+            ("--lease-name", share.scheduler_name()),
+            ("--webhook", "off".to_owned()),
+        ];
         for (option, value) in own.iter().filter(|(option, _)| !extra.contains(option)) {
             command.args([*option, value]);
         }

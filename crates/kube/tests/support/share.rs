@@ -62,8 +62,24 @@ pub(crate) struct Share {
 
 impl Share {
     pub(crate) async fn new() -> Self {
+        Self::with_id(unique_id()).await
+    }
+
+    /// One whose names are the same in every run, for tests that compare texts with these names in them. What an
+    /// earlier run left must be gone first.
+    pub(crate) async fn called(id: &str) -> Self {
+        let namespaces: Api<Namespace> = Api::all(Cluster::from_env().await.client);
+        wait_for(&format!("nothing is left of an earlier `{id}`"), async || {
+            let left = namespaces.get_opt(&format!("test-{id}")).await;
+            let left = left.map_err(|error| error.to_string())?;
+            left.map_or(Ok(()), |_| Err("its namespace is still there".to_owned()))
+        })
+        .await;
+        Self::with_id(id.to_owned()).await
+    }
+
+    async fn with_id(id: String) -> Self {
         let cluster = Cluster::from_env().await;
-        let id = unique_id();
         let namespace = format!("test-{id}");
         let folder = tempfile::tempdir().expect("a folder for logs");
         let share = Self { cluster, id, namespace, folder, applied: Mutex::default() };

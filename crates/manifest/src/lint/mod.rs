@@ -31,6 +31,7 @@ pub use operation::Operation;
 pub use page::{index, page};
 pub use report::{Seen, Summary, UNREADABLE, Unreadable, json, sarif};
 pub use rules::RULES;
+pub use schema::first_mistake;
 
 use object::{Object, Path, Pod};
 

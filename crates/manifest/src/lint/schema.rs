@@ -11,7 +11,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::object::{Path, join};
-use crate::yaml::{Limits, at, nearest, read_text};
+use crate::yaml::{Document, Limits, Place, at, nearest, path_text, read_text};
 
 const WORKLOAD: &str = include_str!("../../../../deploy/crds/gpuworkloads.yaml");
 
@@ -41,6 +41,36 @@ pub(super) fn mismatches(api_version: &str, kind: &str, value: &Value) -> Vec<Mi
         all.look(schema, value, &Vec::new(), &mut found);
     }
     found
+}
+
+/// The first field of an object of which it is certain that nobody can take it, and why. In a template of pods a field
+/// that is not known here may be one of a newer cluster.
+pub fn first_mistake(document: &Document) -> Option<(Place, String)> {
+    let text = |key: &str| document.value.get(key).and_then(Value::as_str).unwrap_or_default();
+    let (version, kind) = (text("apiVersion"), text("kind"));
+    let ours = |path: &Path| kind == "GPUWorkload" && !within_template(path);
+    let certain =
+        |found: &Mismatch| ours(&found.path) || matches!(found.kind, MismatchKind::Type { .. });
+    let found = mismatches(version, kind, &document.value).into_iter().filter(certain);
+    let placed = found.map(|found| (document.place(&found.path), found));
+    // What is missing may be what has another name by mistake.
+    let (place, found) = placed
+        .min_by_key(|(place, found)| (matches!(found.kind, MismatchKind::Value { .. }), *place))?;
+    let field = path_text(&found.path);
+    let said = match found.kind {
+        MismatchKind::Unknown { near } => {
+            let near = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+            let name = found.path.last().map_or("", String::as_str);
+            format!("unknown field `{name}`{near}")
+        }
+        MismatchKind::Type { wanted, .. } => format!("{wanted} belongs there"),
+        MismatchKind::Value { message } => message,
+    };
+    Some((place, if field.is_empty() { said } else { format!("{field}: {said}") }))
+}
+
+fn within_template(path: &Path) -> bool {
+    path.iter().take(2).eq(["spec", "podTemplate"])
 }
 
 struct Schemas {

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
-use crate::failure::NoServer;
+use crate::failure::{self, NoServer};
 use crate::list::OneFormat;
 use crate::output;
 
@@ -21,7 +21,8 @@ use crate::output;
 #[command(
     after_help = "It looks at the driver and NVML, Docker and its GPU runtime, control groups, ports and \
 disk of this machine, at the server (reachable, token, version, clock, nodes that take no work, jobs that wait) or \
-at the cluster (API server, rights, kinds, scheduler, monitor, device plugin, GPU nodes, workloads that wait). Ends \
+at the cluster (API server, clock, kinds, rights, scheduler and its leader and version, webhook, monitor, device \
+plugin, GPU nodes, workloads that wait). Ends \
 with 1 when something fails."
 )]
 pub(crate) struct Args {
@@ -93,11 +94,28 @@ async fn remote(connect: &Connect) -> Vec<Check> {
         )],
         Err(error) => vec![Check::fail(
             "context",
-            format!("{error:#}"),
+            failure::sentence(&error),
             "`agentaflow context` lists the contexts, `agentaflow context use NAME` chooses one",
         )],
     }
 }
+
+/// A clock that is off by more than this confuses tokens, leases and logs.
+const SKEW_MS: i64 = 5_000;
+
+/// What to think of somebody's clock that is ahead of ours by so many milliseconds.
+fn clock_check(ahead: i64, whose: &str, needed_by: &str) -> Check {
+    if ahead.abs() <= SKEW_MS {
+        return Check::ok("clock", format!("agrees with that of {whose}"));
+    }
+    let by = output::short_time(ahead.unsigned_abs() as f64 / 1000.0);
+    let side = if ahead < 0 { "behind" } else { "ahead" };
+    let fix = format!("set both by NTP (`timedatectl set-ntp true`): {needed_by} depend on it");
+    Check::warn("clock", format!("that of {whose} is {by} {side}"), fix)
+}
+
+/// Where what was found stands.
+const INDENT: &str = "                      ";
 
 fn text(checks: &[Check]) -> String {
     let mut text = String::new();
@@ -111,7 +129,9 @@ fn text(checks: &[Check]) -> String {
         let word = format!("{word:<4}");
         let word =
             if output::stdout_colour() { format!("\u{1b}[{colour}m{word}\u{1b}[0m") } else { word };
-        let _ = writeln!(text, "{word}  {name:<14}  {found}");
+        // Colours take no room.
+        let found = output::wrapped(found, &format!("      {name:<14}  "), INDENT);
+        text.push_str(&found.replacen("      ", &format!("{word}  "), 1));
         if let Some(fix) = fix {
             text.push_str(&output::wrapped(fix, "      → ", "        "));
         }

@@ -8,12 +8,8 @@ use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{Node, NodeStatus};
 use serde_json::Value;
 
-use super::Check;
+use super::{Check, clock_check};
 use crate::listing::{node_name, one_line};
-use crate::output::short_time;
-
-/// A clock that is off by more than this confuses tokens and logs.
-const SKEW_MS: i64 = 5_000;
 
 /// Jobs and nodes that are named one by one.
 const NAMED: usize = 5;
@@ -72,21 +68,7 @@ async fn clock(client: &Client, version: &Value) -> Option<Check> {
         }
     };
     let theirs: Stamp = serde_json::from_value(Value::String(text)).ok()?;
-    let skew = theirs.0 - Stamp::now().0;
-    let found = format!(
-        "the server's is {} {}",
-        short_time(skew.unsigned_abs() as f64 / 1000.0),
-        if skew < 0 { "behind" } else { "ahead" }
-    );
-    Some(if skew.abs() > SKEW_MS {
-        Check::warn(
-            "clock",
-            found,
-            "set both by NTP (`timedatectl set-ntp true`): tokens and logs depend on it",
-        )
-    } else {
-        Check::ok("clock", "agrees with the server's")
-    })
+    Some(clock_check(theirs.0 - Stamp::now().0, "the server", "tokens and logs"))
 }
 
 fn token(error: &ClientError) -> Check {
@@ -158,7 +140,7 @@ fn waiting(jobs: &[Job]) -> Check {
     let reasons: Vec<_> = jobs.iter().take(NAMED).map(reason).collect();
     Check::warn(
         "queue",
-        format!("{} wait; {}", jobs.len(), reasons.join("; ")),
+        format!("{} waiting: {}", jobs.len(), reasons.join("; ")),
         "`agentaflow explain JOB` says what would start now",
     )
 }

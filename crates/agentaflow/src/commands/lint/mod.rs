@@ -233,7 +233,7 @@ fn verdict(args: &Args, findings: &[Finding], unreadable: &[Unreadable]) -> Exit
 fn rule(name: &str) -> Result<&'static Rule, String> {
     lint::rule(name).ok_or_else(|| {
         let known = lint::RULES.iter().flat_map(|rule| [rule.id, rule.name]);
-        let near = agentaflow_manifest::yaml::nearest(name, known);
+        let near = crate::nearest::nearest(name, known);
         let near = near.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
         format!("there is no such rule{near} `agentaflow lint --list` lists them")
     })

@@ -11,6 +11,7 @@ use futures_util::TryStreamExt as _;
 use futures_util::future::try_join_all;
 use tokio::time::{Instant, sleep};
 
+use super::line::Line;
 use crate::backend::Backend;
 use crate::output;
 
@@ -22,16 +23,18 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 /// Shows everything that the job writes; returns the job when it is over. The output of a gang is told apart by
 /// the task's number.
-pub(super) async fn to_the_end(backend: &Backend, job: &Job) -> Result<Job> {
+pub(super) async fn to_the_end(backend: &Backend, job: &Job, line: &Line) -> Result<Job> {
     let tasks = job.spec.replicas.unwrap_or(1).max(1);
     let name = job.handle();
     match backend {
         Backend::Server(client) => {
-            let all = (0..tasks).map(|task| task_to_the_end(client, job.id, task, tasks > 1));
+            let all = (0..tasks).map(|task| task_to_the_end(client, job.id, task, tasks > 1, line));
             try_join_all(all).await?;
         }
         Backend::Cluster(cluster) => {
-            let all = (0..tasks).map(|task| pods_to_the_end(cluster, &name, task, tasks > 1, None));
+            let say = |text: &[u8]| show(line, text);
+            let all =
+                (0..tasks).map(|task| pods_to_the_end(cluster, &name, task, tasks > 1, None, say));
             try_join_all(all).await?;
         }
     }
@@ -64,13 +67,14 @@ fn deleted(job: &Job) -> Job {
 }
 
 /// The output of the pods of a task, one after the other: a pod that is replaced is followed by the next. That of the
-/// pod `shown` was shown already.
+/// pod `shown` was shown already; `show` shows more.
 pub(in crate::commands) async fn pods_to_the_end(
     cluster: &Cluster,
     name: &str,
     task: u32,
     gang: bool,
     mut shown: Option<String>,
+    show: impl Fn(&[u8]) -> Result<()>,
 ) -> Result<()> {
     let backend = &Backend::Cluster(cluster.clone());
     let query = LogQuery { follow: true, task: Some(task), ..LogQuery::default() };
@@ -88,9 +92,9 @@ pub(in crate::commands) async fn pods_to_the_end(
                 shown = cluster.pod_uid(name, task).await.ok().or(pod);
                 while let Ok(Some(piece)) = pieces.try_next().await {
                     let text = if gang { lines.take(&piece) } else { piece.to_vec() };
-                    output::print_bytes(&text)?;
+                    show(&text)?;
                 }
-                output::print_bytes(&lines.rest())?;
+                show(&lines.rest())?;
             }
         }
         if over {
@@ -100,16 +104,31 @@ pub(in crate::commands) async fn pods_to_the_end(
     }
 }
 
-async fn task_to_the_end(client: &Client, id: i64, task: u32, gang: bool) -> Result<()> {
+async fn task_to_the_end(
+    client: &Client,
+    id: i64,
+    task: u32,
+    gang: bool,
+    line: &Line,
+) -> Result<()> {
     let query = LogQuery { follow: true, task: Some(task), ..LogQuery::default() };
     let begun = patient(|| client.logs(id, &query)).await?;
     if !gang {
-        return on_and_on(client, id, Some(task), begun, output::print_bytes).await;
+        return on_and_on(client, id, Some(task), begun, |piece| show(line, piece)).await;
     }
     let mut lines = Prefixed::new(task);
-    let show = |piece: &[u8]| output::print_bytes(&lines.take(piece));
-    on_and_on(client, id, Some(task), begun, show).await?;
-    output::print_bytes(&lines.rest())
+    let each = |piece: &[u8]| show(line, &lines.take(piece));
+    on_and_on(client, id, Some(task), begun, each).await?;
+    show(line, &lines.rest())
+}
+
+/// What is said about the job makes room for what the job says.
+fn show(line: &Line, bytes: &[u8]) -> Result<()> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    line.give_way();
+    output::print_bytes(bytes)
 }
 
 /// Shows what has begun to come and all that follows until the job is over, however often the stream ends before:

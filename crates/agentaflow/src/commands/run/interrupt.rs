@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::follow::patiently;
 use crate::backend::Backend;
@@ -15,6 +15,9 @@ pub(super) const INTERRUPTED: u8 = 128 + 2;
 
 /// How long a second Ctrl-C is waited for.
 const SECOND: Duration = Duration::from_secs(3);
+
+/// Signals that come so soon after the first mean the same: `timeout` sends one to the program and one to its group.
+const SAME: Duration = Duration::from_secs(5);
 
 /// What follows from a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +32,10 @@ pub(super) enum Answer {
 pub(super) struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    terminal: bool,
-    asked: u32,
+    /// Somebody sits there; their Ctrl-C shows.
+    pub(super) terminal: bool,
+    /// When it was acknowledged that the job is stopped.
+    stopping: Option<Instant>,
 }
 
 impl Signals {
@@ -39,7 +44,7 @@ impl Signals {
             interrupt: signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?,
             terminate: signal(SignalKind::terminate()).context("cannot listen for signals")?,
             terminal: io::stdin().is_terminal() && io::stderr().is_terminal(),
-            asked: 0,
+            stopping: None,
         })
     }
 
@@ -53,14 +58,16 @@ impl Signals {
 
     /// Does what the signal asks for.
     pub(super) async fn answer(&mut self, backend: &Backend, job: &str) -> Result<Answer> {
-        self.asked += 1;
-        if self.asked > 1 {
-            eprintln!("\njob {job} is being stopped; no longer waiting for it");
+        if let Some(since) = self.stopping {
+            if !self.terminal && since.elapsed() < SAME {
+                return Ok(Answer::Stopping);
+            }
+            eprintln!("job {job} is being stopped; no longer waiting for it");
             return Ok(Answer::LetGo);
         }
         if self.terminal {
             eprintln!(
-                "\nlet go of job {job}, which goes on; `agentaflow logs -f {job}` comes back to it. \
+                "let go of job {job}, which goes on; `agentaflow logs -f {job}` comes back to it. \
                  Ctrl-C again within {} seconds stops it.",
                 SECOND.as_secs()
             );
@@ -72,6 +79,8 @@ impl Signals {
         patiently(|| backend.cancel(job))
             .await
             .with_context(|| format!("cannot stop job {job}"))?;
+        // What came meanwhile is looked at next, and came for the same reason.
+        self.stopping = Some(Instant::now());
         Ok(Answer::Stopping)
     }
 }

@@ -2,11 +2,13 @@
 
 pub(super) mod follow;
 mod interrupt;
+mod line;
 mod place;
 
 use std::process::ExitCode;
 
 use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_kube::client::Failure;
 use anyhow::{Context as _, Result};
 
 use super::{OWN_FAILURE, explain};
@@ -82,7 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             output::print(&format!("{name}\n"))?;
             return Ok(ExitCode::SUCCESS);
         }
-        match watch(&backend, &job, &mut signals, args.quiet).await {
+        match Box::pin(watch(&backend, &job, &mut signals, args.quiet)).await {
             Ok(Watched::Ended(job)) => Ok(ended(&job)),
             Ok(Watched::LetGo) => Ok(ExitCode::from(interrupt::INTERRUPTED)),
             Err(error) if failure::is_closed_pipe(&error) => {
@@ -98,29 +100,45 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 async fn watch(
     backend: &Backend,
-    job: &Job,
+    job_handed_in: &Job,
     signals: &mut interrupt::Signals,
     quiet: bool,
 ) -> Result<Watched> {
-    let name = job.handle();
-    let output = follow::to_the_end(backend, job);
+    let name = job_handed_in.handle();
+    let line = line::Line::new();
+    let output = follow::to_the_end(backend, job_handed_in, &line);
     let place = async {
-        if quiet { std::future::pending().await } else { place::tell(backend, &name).await }
+        if quiet { std::future::pending().await } else { place::tell(backend, &name, &line).await }
     };
     tokio::pin!(output, place);
     loop {
         tokio::select! {
             // Output first: what a job wrote before it was stopped is shown.
             biased;
-            job = &mut output => return Ok(Watched::Ended(Box::new(job?))),
+            job = &mut output => {
+                line.clear();
+                let job = job.or_else(|error| if_deleted(error, job_handed_in))?;
+                return Ok(Watched::Ended(Box::new(job)));
+            }
             () = &mut place => {}
             () = signals.next() => {
+                line.leave(signals.terminal);
                 if signals.answer(backend, &name).await? == interrupt::Answer::LetGo {
                     return Ok(Watched::LetGo);
                 }
             }
         }
     }
+}
+
+/// A cluster forgets what is cancelled: a workload that is gone was deleted, by us or by somebody else.
+fn if_deleted(error: anyhow::Error, job: &Job) -> Result<Job> {
+    if !matches!(error.downcast_ref(), Some(Failure::NotFound(_))) {
+        return Err(error);
+    }
+    let message = Some("it was deleted".to_owned());
+    let (status, reason) = (JobStatus::Cancelled, Some("Cancelled".to_owned()));
+    Ok(Job { status, end_reason: reason, error_message: message, ..job.clone() })
 }
 
 /// The exit code for a job that is over, with a word where the code alone does not tell.

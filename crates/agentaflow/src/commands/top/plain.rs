@@ -48,12 +48,12 @@ pub(super) fn words(place: &str, data: &Snapshot) -> String {
         open.filter(|job| (job.status == JobStatus::Pending) == waiting).count()
     };
     let mut text = format!(
-        "{}  {} of {} nodes active, {} GPUs, {} jobs with a place, {} waiting\n",
+        "{}  {} of {} nodes active, {}, {} with a place, {} waiting\n",
         one_line(place),
         active.clone().count(),
         data.nodes.len(),
-        active.map(|node| node.spec.gpu_count).sum::<u32>(),
-        count(false),
+        listing::counted(active.map(|node| node.spec.gpu_count).sum::<u32>(), "GPU"),
+        listing::counted(count(false), "job"),
         count(true),
     );
     let width = Some(output::width());

@@ -1,7 +1,7 @@
 //! The panes of jobs: those with a place, and those that wait for one.
 
 use agentaflow_api::Dollars;
-use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_api::job::{Job, JobStatus, TaskPlace};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -23,8 +23,46 @@ struct Columns {
     width: usize,
 }
 
-/// A column: its heading, its width, and on which side it stands.
-type Column = (&'static str, usize, bool);
+/// A column of a list.
+struct Column {
+    title: &'static str,
+    /// 0 takes what is left.
+    width: usize,
+    right: bool,
+    /// How wide the pane must be for it.
+    from: usize,
+}
+
+const fn column(title: &'static str, width: usize, right: bool, from: usize) -> Column {
+    Column { title, width, right, from }
+}
+
+/// What one of the two panes shows.
+struct List<'a> {
+    pane: Pane,
+    columns: &'a [Column; 5],
+    /// A cell for every column, whether it is shown or not.
+    cells: &'a dyn Fn(&Job) -> Cells,
+    none: &'static str,
+}
+
+type Cells = [(String, Style); 5];
+
+const WITH_A_PLACE: [Column; 5] = [
+    column("STATE", 9, false, 0),
+    column("GPUS", 4, true, 0),
+    column("TIME", 6, true, 0),
+    column("PRICE", 8, true, 70),
+    column("WHERE", 0, false, 52),
+];
+
+const WAITING: [Column; 5] = [
+    column("PLACE", 7, false, 0),
+    column("GPUS", 4, true, 0),
+    column("WAITS", 6, true, 0),
+    column("ETA", 7, true, 70),
+    column("WHY", 0, false, 52),
+];
 
 pub(super) fn draw(
     model: &Model,
@@ -33,33 +71,20 @@ pub(super) fn draw(
     area: Rect,
     buffer: &mut Buffer,
 ) {
-    let columns = Columns::new(model, head, area);
-    let wide = columns.width;
-    let mut all: Vec<Column> = vec![("STATE", 9, false), ("GPUS", 4, true), ("TIME", 6, true)];
-    if wide >= 70 {
-        all.push(("PRICE", 8, true));
-    }
-    if wide >= 52 {
-        all.push(("WHERE", 0, false));
-    }
     let cells = |job: &Job| {
         let time = job.duration_seconds.map_or_else(String::new, output::short_time);
         let gpus = match gpus_held(job) {
             0 => "-".to_owned(),
             count => count.to_string(),
         };
-        let (state, style) = state(theme, job);
         let price = job.price_per_hour.filter(|_| !job.status.is_final());
-        let (place, place_style) = place(theme, job);
-        let mut cells = vec![(state, style), (gpus, Style::new()), (time, Style::new())];
-        if wide >= 70 {
-            cells.push((price.map(self::price).unwrap_or_default(), Style::new()));
-        }
-        cells.push((place, place_style));
-        cells
+        let price = price.map(self::price).unwrap_or_default();
+        let plain = |text| (text, Style::new());
+        [state(theme, job), plain(gpus), plain(time), plain(price), place(model, theme, job)]
     };
-    let none = "Nothing runs.";
-    columns.list(model, theme, head, Pane::Jobs, (&all, none), &cells, area, buffer);
+    let list =
+        List { pane: Pane::Jobs, columns: &WITH_A_PLACE, cells: &cells, none: "Nothing runs." };
+    Columns::new(model, head, area).list(model, theme, head, &list, area, buffer);
 }
 
 pub(super) fn draw_queue(
@@ -69,15 +94,6 @@ pub(super) fn draw_queue(
     area: Rect,
     buffer: &mut Buffer,
 ) {
-    let columns = Columns::new(model, head, area);
-    let wide = columns.width;
-    let mut all: Vec<Column> = vec![("PLACE", 7, false), ("GPUS", 4, true), ("WAITS", 6, true)];
-    if wide >= 70 {
-        all.push(("ETA", 7, true));
-    }
-    if wide >= 52 {
-        all.push(("WHY", 0, false));
-    }
     let cells = |job: &Job| {
         let said = model.explanation(&job.handle()).and_then(|said| said.as_ref().ok());
         let position = said.and_then(|said| said.position.map(|at| (at, said.waiting)));
@@ -91,19 +107,17 @@ pub(super) fn draw_queue(
         };
         let why = said.and_then(|said| said.detail.clone()).or_else(|| job.wait_reason.clone());
         let why = if job.cancel_requested { Some("being stopped".to_owned()) } else { why };
-        let mut cells = vec![
+        let plain = |text| (text, Style::new());
+        [
             (position, theme.warn()),
-            (wanted(job), Style::new()),
-            (output::short_time(waits), Style::new()),
-        ];
-        if wide >= 70 {
-            cells.push((eta, Style::new()));
-        }
-        cells.push((why.unwrap_or_default(), Style::new()));
-        cells
+            plain(wanted(job)),
+            plain(output::short_time(waits)),
+            plain(eta),
+            plain(why.unwrap_or_default()),
+        ]
     };
-    let none = "Nothing waits.";
-    columns.list(model, theme, head, Pane::Queue, (&all, none), &cells, area, buffer);
+    let list = List { pane: Pane::Queue, columns: &WAITING, cells: &cells, none: "Nothing waits." };
+    Columns::new(model, head, area).list(model, theme, head, &list, area, buffer);
 }
 
 /// A price as people read it.
@@ -128,35 +142,32 @@ impl Columns {
         Self { gap: if width >= 100 { 2 } else { 1 }, number, name: name.min(36), width }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "where, what and how, said once for both lists")]
     fn list(
         &self,
         model: &Model,
         theme: Theme,
         head: &Heading<'_>,
-        pane: Pane,
-        (all, none): (&[Column], &str),
-        cells: &dyn Fn(&Job) -> Vec<(String, Style)>,
+        list: &List<'_>,
         area: Rect,
         buffer: &mut Buffer,
     ) {
         // The name of the pane stands where the heading of the numbers would.
         let number = if head.title.is_empty() { "JOB" } else { "" };
-        head.draw(theme, self.heading(theme, number, all), area, buffer);
-        let jobs = if pane == Pane::Jobs { model.jobs() } else { model.queue() };
+        head.draw(theme, self.heading(theme, number, list.columns), area, buffer);
+        let jobs = if list.pane == Pane::Jobs { model.jobs() } else { model.queue() };
         if jobs.is_empty() && model.data.is_some() {
-            let none = if model.filter.is_empty() { none } else { "No job passes the filter." };
+            let none =
+                if model.filter.is_empty() { list.none } else { "No job passes the filter." };
             let room = self.width.saturating_sub(1);
             return Row::new(theme)
                 .gap(1)
                 .left(none, room, theme.faint())
                 .draw(false, area, 1, buffer);
         }
-        let cursor = model.cursor(pane);
+        let cursor = model.cursor(list.pane);
         let height = usize::from(area.height.saturating_sub(1));
         for (index, job) in jobs.iter().enumerate().skip(cursor.offset).take(height) {
-            let faint = job.status.is_final();
-            let row = self.row(theme, all, job, cells(job), faint);
+            let row = self.row(theme, list.columns, job, (list.cells)(job));
             let chosen = head.focused && index == cursor.index;
             row.draw(chosen, area, (index - cursor.offset + 1) as u16, buffer);
         }
@@ -170,25 +181,20 @@ impl Columns {
             row = row.right(number, self.number, style).gap(self.gap);
         }
         row = row.left(name, self.name, style);
-        for (title, width, right) in all {
+        for column in all.iter().filter(|column| column.from <= self.width) {
+            let title = column.title;
             row = row.gap(self.gap);
-            row = match (width, right) {
+            row = match (column.width, column.right) {
                 (0, _) => row.left(title, title.len(), style),
-                (_, true) => row.right(title, *width, style),
-                (_, false) => row.left(title, *width, style),
+                (width, true) => row.right(title, width, style),
+                (width, false) => row.left(title, width, style),
             };
         }
         row
     }
 
-    fn row(
-        &self,
-        theme: Theme,
-        all: &[Column],
-        job: &Job,
-        cells: Vec<(String, Style)>,
-        faint: bool,
-    ) -> Row {
+    fn row(&self, theme: Theme, all: &[Column], job: &Job, cells: Cells) -> Row {
+        let faint = job.status.is_final();
         let dim = |style: Style| if faint && style == Style::new() { theme.faint() } else { style };
         let mut row = Row::new(theme).gap(1);
         if self.number > 0 {
@@ -196,16 +202,17 @@ impl Columns {
         }
         let name = if self.number > 0 { sheet::job_name(job) } else { job.handle() };
         row = row.left(&name, self.name, if faint { theme.faint() } else { theme.strong() });
-        for ((_, width, right), (said, style)) in all.iter().zip(cells) {
+        let shown = all.iter().zip(cells).filter(|(column, _)| column.from <= self.width);
+        for (column, (said, style)) in shown {
             row = row.gap(self.gap);
             let style = dim(style);
-            row = match (width, right) {
+            row = match (column.width, column.right) {
                 (0, _) => {
                     let room = self.width.saturating_sub(row.width());
                     row.left(shortened(&said, room), room, style)
                 }
-                (_, true) => row.right(&said, *width, style),
-                (_, false) => row.left(&said, *width, style),
+                (width, true) => row.right(&said, width, style),
+                (width, false) => row.left(&said, width, style),
             };
         }
         row
@@ -234,7 +241,7 @@ fn state(theme: Theme, job: &Job) -> (String, Style) {
 }
 
 /// Where a job is, or why it ended.
-fn place(theme: Theme, job: &Job) -> (String, Style) {
+fn place(model: &Model, theme: Theme, job: &Job) -> (String, Style) {
     if job.status == JobStatus::Failed {
         let why = job.error_message.clone().or_else(|| job.end_reason.clone());
         return (why.unwrap_or_default(), theme.bad());
@@ -246,12 +253,29 @@ fn place(theme: Theme, job: &Job) -> (String, Style) {
             if task.gpus.is_empty() {
                 task.node_name.clone()
             } else {
-                format!("{}:{}", task.node_name, task.gpus.join(","))
+                format!("{}:{}", task.node_name, numbers(model, task).join(","))
             }
         })
         .collect();
     let simulated = if job.simulated { " SIMULATED" } else { "" };
     (format!("{}{simulated}", places.join(" ")), Style::new())
+}
+
+/// The GPUs of a task by their numbers on the node, where their names are known there.
+fn numbers(model: &Model, task: &TaskPlace) -> Vec<String> {
+    let mut nodes = model.data.iter().flat_map(|data| &data.nodes);
+    let Some(node) = nodes.find(|node| node.node_id == task.node_id) else {
+        return task.gpus.clone();
+    };
+    let known = &node.spec.gpu_instances;
+    let number = |name: &String| {
+        let bare = name.rsplit('/').next();
+        let found = known.iter().position(|gpu| gpu.gpu_uuid.as_deref() == bare);
+        found.map_or_else(|| name.clone(), |at| sheet::gpu_number(node, at).to_string())
+    };
+    let mut numbers: Vec<String> = task.gpus.iter().map(number).collect();
+    numbers.sort();
+    numbers
 }
 
 /// GPUs that a job asks for.

@@ -77,7 +77,7 @@ fn header(model: &Model, theme: Theme, area: Rect, buffer: &mut Buffer) {
     let style = if fresh { theme.good() } else { theme.warn() };
     let mut left = Row::new(theme)
         .raw(" agentaflow ".to_owned(), theme.accent().add_modifier(ratatui::style::Modifier::BOLD))
-        .raw(theme.say(&model.place), theme.strong());
+        .raw(theme.say(model.place.trim_start_matches("Kubernetes, ")), theme.strong());
     let mut rows = vec![];
     let facts = facts(model);
     if area.height > 1 {

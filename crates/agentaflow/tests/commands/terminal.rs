@@ -1,0 +1,109 @@
+//! `agentaflow run` on a terminal, and without one when it is told to stop.
+
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::harness::Cluster;
+use crate::pty::Terminal;
+
+const INTERRUPT: &str = "\u{3}";
+
+/// A server both of whose simulated GPUs are taken by job 1.
+fn full() -> Cluster {
+    let cluster = Cluster::up(&[]);
+    let taken = cluster.submit("sleep 600", json!({"job_name": "taken", "gpu_count": 2}));
+    cluster.wait_for_status(taken, "running");
+    cluster
+}
+
+fn run_on(cluster: &Cluster, columns: u16, words: &[&str]) -> Terminal {
+    let words: Vec<_> = ["run", "--gpus", "1"].iter().chain(words).copied().collect();
+    Terminal::start(&cluster.cli(&words), columns, 24)
+}
+
+fn lines_with(terminal: &Terminal, part: &str) -> usize {
+    terminal.contents().lines().filter(|line| line.contains(part)).count()
+}
+
+#[test]
+fn a_job_that_waits_has_one_line_with_its_place_which_makes_room_for_its_output() {
+    let cluster = full();
+    let mut terminal = run_on(&cluster, 100, &["--", "sh", "-c", "echo 'it is done'"]);
+    terminal.wait_for("job 2 waits, place 1 of 1, start not known: 0/1 nodes fit: 1 lacks 1 free");
+    terminal.wait_for("would wait, $2.00 an hour");
+    // Its place is looked up again and again; the line stays one.
+    let other = cluster.submit("true", json!({"gpu_count": 1, "priority": 9}));
+    terminal.wait_for("job 2 waits, place 2 of 2");
+    assert_eq!(lines_with(&terminal, "waits"), 1, "{}", terminal.contents());
+    assert_eq!(cluster.run(&["cancel", &other.to_string(), "1"]).code, Some(0));
+    assert_eq!(terminal.end().code(), Some(0));
+    terminal.wait_for("it is done");
+    terminal.wait_until_gone("waits");
+    let shown = terminal.contents();
+    assert!(shown.lines().any(|line| line.trim_end() == "it is done"), "{shown}");
+}
+
+#[test]
+fn the_line_is_cut_to_the_terminal_and_never_wraps() {
+    let cluster = full();
+    let mut terminal = run_on(&cluster, 40, &["--", "true"]);
+    terminal.wait_for("job 2 waits, place 1 of 1, start not k…");
+    terminal.press(INTERRUPT);
+    terminal.wait_for("let go of job 2, which goes on");
+    assert_eq!(terminal.end().code(), Some(130));
+    assert_eq!(cluster.job(2)["status"], "pending");
+    assert_eq!(lines_with(&terminal, "waits"), 1, "{}", terminal.contents());
+}
+
+#[test]
+fn a_second_interrupt_stops_the_job_and_its_end_is_told() {
+    let cluster = full();
+    let mut terminal = run_on(&cluster, 100, &["--", "true"]);
+    terminal.wait_for("waits, place 1 of 1");
+    terminal.press(INTERRUPT);
+    terminal.wait_for("Ctrl-C again within 3 seconds stops it");
+    terminal.press(INTERRUPT);
+    terminal.wait_for("stopping job 2");
+    assert_eq!(terminal.end().code(), Some(130));
+    terminal.wait_for("job 2 cancelled: cancelled before it started");
+    assert_eq!(cluster.job(2)["status"], "cancelled");
+}
+
+#[test]
+fn a_terminal_that_cannot_rewrite_a_line_gets_lines() {
+    let cluster = full();
+    let mut command = cluster.cli(&["run", "--gpus", "1", "--", "true"]);
+    command.env("TERM", "dumb");
+    let mut terminal = Terminal::start(&command, 100, 24);
+    terminal.wait_for("waits, place 1 of 1");
+    terminal.press(INTERRUPT);
+    assert_eq!(terminal.end().code(), Some(130));
+}
+
+/// Without a terminal, many signals at once are one wish: the job is stopped, and that is waited for.
+#[test]
+fn signals_without_a_terminal_stop_the_job_however_many_come() {
+    let cluster = full();
+    for (id, signal) in [(2, Signal::TERM), (3, Signal::INT)] {
+        let mut command: Command = cluster.cli(&["run", "--gpus", "1", "--", "true"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        cluster.wait_for_status(id, "pending");
+        let since = Instant::now();
+        while since.elapsed() < Duration::from_millis(400) {
+            // It may have ended already, which the exit code tells.
+            let _ = kill_process(Pid::from_child(&child), signal);
+            sleep(Duration::from_millis(5));
+        }
+        let ended = child.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(130), "{told}");
+        assert!(told.contains(&format!("stopping job {id}")), "{told}");
+        assert!(told.ends_with("cancelled before it started\n"), "{told}");
+        assert_eq!(cluster.job(id)["status"], "cancelled");
+    }
+}

@@ -1,0 +1,50 @@
+//! Every command as people see it who work with a cluster: scripts in `golden/` are typed into a real shell, as in
+//! `tests/commands`. The scheduler is ours, nodes and pods are KWOK's.
+//!
+//! * `@node NAME GPUS` adds a node, `@bare NAME` one that is marked and hands out no GPU, `@monitored NODE` lets a monitor
+//!   tell of its GPUs. `@install` adds what an installation has, but for the scheduler, which runs beside the cluster.
+//! * `@later` waits for the next second, so that what follows is younger.
+//! * `@wait JOB PHASE`, `@wait JOB because REASON`, `@wait JOB on NODE` and `@gone JOB` wait.
+//! * `@account NAME ROLE…` makes somebody with these roles in the namespace, and a context of that name;
+//!   `@everywhere NAME ROLE` gives them one more role, for the whole cluster.
+//! * `@unreachable` makes `$NOBODY` the kubeconfig of a cluster that does not answer.
+
+use std::path::PathBuf;
+
+use tokio::task::block_in_place;
+
+use crate::PROGRAM;
+use crate::golden;
+use crate::lab::Lab;
+use crate::plans::alone;
+
+macro_rules! scripts {
+    ($($test:ident: $name:literal,)*) => {$(
+        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        #[ignore = "needs a Kubernetes control plane"]
+        async fn $test() {
+            check($name).await;
+        }
+    )*};
+}
+
+scripts! {
+    work_is_handed_in_and_followed_to_its_end: "work",
+    lists_are_chosen_sorted_and_printed_in_every_format: "lists",
+    one_thing_is_described_and_explained: "one",
+    the_fleet_is_looked_after: "fleet",
+    what_goes_wrong_is_said_with_what_to_do_and_an_exit_code: "errors",
+    what_only_a_server_can_do_says_so: "servers-only",
+    a_doctor_looks_at_a_cluster_and_names_what_mends_it: "doctor",
+    people_may_do_what_their_roles_say: "roles",
+}
+
+/// Plays `golden/NAME.txt` in a lab of its own.
+async fn check(name: &str) {
+    let _alone = alone().await;
+    let mut lab = Lab::start(name).await;
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/kube/golden");
+    let path = folder.join(format!("{name}.txt"));
+    block_in_place(|| golden::check(&path, PROGRAM, &mut lab));
+    lab.leave_nothing().await;
+}

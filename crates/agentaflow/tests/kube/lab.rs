@@ -1,0 +1,336 @@
+//! A share of the cluster, seen as if it were all of it, with a scheduler that answers as if it ran there.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use agentaflow_api::Stamp;
+use agentaflow_kube::names::SCHEDULER_NAME;
+use serde_json::{Value, json};
+use tokio::runtime::Handle;
+
+use crate::PROGRAM;
+use crate::golden::Stage;
+use crate::normal::Normal;
+use crate::plans::{in_phase, wait_workload, waits_because, workload};
+use crate::service::serve_in_cluster;
+use crate::support::{NodePlan, Scheduler, Share, free_port, wait_for};
+use crate::view;
+
+/// A share of the cluster, seen as if it were all of it.
+pub(crate) struct Lab {
+    /// It ends before its share is cleared away, of which it would take care.
+    scheduler: Scheduler,
+    share: Share,
+    /// The port of its API server.
+    seen: u16,
+    leader: String,
+    /// Of all nodes together.
+    gpus: u32,
+    /// What `config.toml` says.
+    contexts: String,
+    variables: Vec<(String, PathBuf)>,
+}
+
+impl Lab {
+    /// The namespace is `test-lab-NAME`; nodes are called `lab-NAME-…`.
+    pub(crate) async fn start(name: &str) -> Self {
+        let share = Share::called(&format!("lab-{name}")).await;
+        let lease = "agentaflow-gpu-scheduler";
+        let extra = ["--scheduler-name", SCHEDULER_NAME, "--lease-name", lease];
+        let scheduler = Scheduler::start(PROGRAM, &share, &extra).await;
+        serve_in_cluster(&share, &scheduler).await;
+        share.apply_file("deploy/kubernetes/22-rbac-users.yaml").await;
+        let seen = view::serve(&share).await;
+        let leader = leader_of(&share).await;
+        let (contexts, variables) = (String::new(), Vec::new());
+        let mut lab = Self { share, scheduler, seen, leader, gpus: 0, contexts, variables };
+        let admin = lab.kubeconfig("admin", seen);
+        lab.add_context("lab", &admin);
+        lab.scheduler_is_known().await;
+        lab
+    }
+
+    /// A command of ours, for this cluster.
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command.args(words);
+        for name in ["AGENTAFLOW_SERVER", "AGENTAFLOW_TOKEN", "AGENTAFLOW_CONTEXT", "KUBECONFIG"] {
+            command.env_remove(name);
+        }
+        self.prepare(&mut command);
+        command
+    }
+
+    /// One more context; `lab` is the current one.
+    fn add_context(&mut self, name: &str, kubeconfig: &Path) {
+        let (home, namespace) = (self.home(), &self.share.namespace);
+        std::fs::create_dir_all(home.join("agentaflow")).expect("a folder for contexts");
+        let _ = writeln!(
+            self.contexts,
+            "[contexts.{name}.kubernetes]\nkubeconfig = \"{}\"\n\
+             namespace = \"{namespace}\"\nsystem_namespace = \"{namespace}\"",
+            kubeconfig.display(),
+        );
+        let text = format!("current = \"lab\"\n{}", self.contexts);
+        std::fs::write(home.join("agentaflow/config.toml"), text).expect("a list of contexts");
+    }
+
+    /// Work that is left would wait in other tests' queues.
+    pub(crate) async fn leave_nothing(&self) {
+        let path =
+            format!("/apis/agentaflow.io/v1/namespaces/{}/gpuworkloads", self.share.namespace);
+        self.share.request("DELETE", &path, None).await;
+        wait_for("all work is gone", async || {
+            let left = self.share.request("GET", &path, None).await.json();
+            let left = left["items"].as_array().map_or(0, Vec::len);
+            if left == 0 { Ok(()) } else { Err(format!("{left} are left")) }
+        })
+        .await;
+    }
+
+    fn home(&self) -> PathBuf {
+        self.share.file("home")
+    }
+
+    fn kubeconfig(&self, name: &str, port: u16) -> PathBuf {
+        let file = self.share.file(&format!("{name}.kubeconfig"));
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "lab", "cluster": {"server": format!("http://127.0.0.1:{port}")}}],
+            "users": [{"name": name, "user": {}}],
+            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": name}}],
+            "current-context": "lab",
+        });
+        std::fs::write(&file, config.to_string()).expect("a kubeconfig");
+        file
+    }
+
+    /// Waits until the API server passes questions on to the scheduler.
+    async fn scheduler_is_known(&self) {
+        let path = format!(
+            "/api/v1/namespaces/{}/services/agentaflow-scheduler-service:8080/proxy/readyz",
+            self.share.namespace
+        );
+        wait_for("the scheduler answers through the API server", async || {
+            let answer = self.share.request("GET", &path, None).await;
+            if answer.status == 200 { Ok(()) } else { Err(answer.body) }
+        })
+        .await;
+    }
+
+    /// Does what an order of a script says.
+    pub(crate) async fn carry_out(&mut self, words: &[&str]) {
+        match words {
+            ["node", name, gpus] => {
+                let gpus = gpus.parse().expect("a number of GPUs");
+                let plan =
+                    NodePlan::gpus(gpus).annotation("agentaflow.gpu/price-per-gpu-hour", "2.50");
+                self.share.node(name, &plan).await;
+                self.gpus += gpus;
+                self.scheduler.counts("agentaflow_gpu_total", f64::from(self.gpus)).await;
+            }
+            ["bare", name] => {
+                let plan = NodePlan::plain().label("nvidia.com/gpu.product", "NVIDIA-L4");
+                self.share.node(name, &plan).await;
+            }
+            ["monitored", name] => self.monitor(name).await,
+            ["install"] => self.install().await,
+            ["wait", job, "on", node] => {
+                wait_workload(&self.share, job, node, |object| {
+                    let there = object["status"]["assignedNode"] == *node
+                        && object["status"]["phase"] == "Running";
+                    there.then_some(())
+                })
+                .await;
+            }
+            ["wait", job, "because", reason] => {
+                waits_because(&self.share, job, reason).await;
+            }
+            ["wait", job, phase] => {
+                in_phase(&self.share, job, phase).await;
+            }
+            // The age of objects is told in whole seconds, by which lists are sorted.
+            ["later"] => {
+                let begun = Stamp::now().0 / 1000;
+                wait_for("a later second", async || {
+                    if Stamp::now().0 / 1000 > begun { Ok(()) } else { Err("the same") }
+                })
+                .await;
+            }
+            ["gone", job] => {
+                wait_for(&format!("{job} is gone"), async || {
+                    let left = workload(&self.share, job).await;
+                    left.map_or(Ok(()), |_| Err("it is still there".to_owned()))
+                })
+                .await;
+            }
+            ["account", name, roles @ ..] => self.account(name, roles).await,
+            ["everywhere", name, role] => self.bind("ClusterRoleBinding", name, role).await,
+            ["unreachable"] => {
+                let file = self.kubeconfig("nobody", free_port());
+                self.variables.push(("NOBODY".to_owned(), file));
+            }
+            _ => panic!("there is no order `{words:?}`"),
+        }
+    }
+
+    /// What a monitor on the node would publish: two A100s, the first of them busy.
+    async fn monitor(&self, short: &str) {
+        let node = self.share.node_name(short);
+        let namespace = &self.share.namespace;
+        let gpu = |index: u32| {
+            json!({
+                "id": format!("GPU-0000000{index}-0000-0000-0000-000000000000"),
+                "name": "NVIDIA A100-SXM4-80GB",
+                "memoryTotal": 81_920,
+                "driverVersion": "580.95.05",
+            })
+        };
+        let status = |index: u32, used: u32, utilization: u32| {
+            json!({
+                "id": gpu(index)["id"],
+                "available": true,
+                "memoryUsed": used,
+                "utilization": utilization,
+                "temperature": 40 + utilization / 4,
+                "powerUsage": 80 + 3 * utilization,
+            })
+        };
+        let object = |rest: Value| {
+            let mut object = json!({
+                "apiVersion": "agentaflow.io/v1",
+                "kind": "GPUNode",
+                "metadata": {"name": node, "namespace": namespace},
+            });
+            for (key, value) in rest.as_object().expect("fields") {
+                object[key] = value.clone();
+            }
+            object
+        };
+        let spec = json!({"spec": {"nodeName": node, "gpuDevices": [gpu(0), gpu(1)]}});
+        self.share.apply_object(object(spec)).await;
+        let now = Stamp::now().to_string();
+        let told = json!({"status": {
+            "phase": "Active",
+            "gpuStatus": [status(0, 40_960, 92), status(1, 0, 0)],
+            "lastUpdated": now,
+            "conditions": [],
+        }});
+        let path = format!("/apis/agentaflow.io/v1/namespaces/{namespace}/gpunodes/{node}/status");
+        let answer = self.share.request("PATCH", &path, Some(&told)).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+
+    async fn account(&mut self, name: &str, roles: &[&str]) {
+        let namespace = &self.share.namespace;
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}});
+        self.share.apply_object(account).await;
+        for role in roles {
+            self.bind("RoleBinding", name, role).await;
+        }
+        let file = self.share.kubeconfig_of(name).await;
+        self.add_context(name, &file);
+    }
+
+    async fn bind(&self, kind: &str, name: &str, role: &str) {
+        let namespace = &self.share.namespace;
+        let mut binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": kind,
+            "metadata": {"name": format!("{namespace}-{name}-{role}")},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+        });
+        if kind == "RoleBinding" {
+            binding["metadata"]["namespace"] = json!(namespace);
+        }
+        self.share.apply_object(binding).await;
+    }
+
+    /// Pods in the place of scheduler and monitor, which are ready at once, and a webhook that is never called.
+    async fn install(&self) {
+        let namespace = &self.share.namespace;
+        let object = |kind: &str, name: &str, version: &str| {
+            let labels = json!({"app": name});
+            json!({
+                "apiVersion": version,
+                "kind": kind,
+                "metadata": {"name": name, "namespace": namespace},
+                "spec": {
+                    "selector": {"matchLabels": labels},
+                    "template": {
+                        "metadata": {"labels": labels},
+                        "spec": {"containers": [{"name": "main", "image": "registry.example/none"}]},
+                    },
+                },
+            })
+        };
+        let rules = json!([{"apiGroups": ["example.com"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["nothings"]}]);
+        let webhook = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "MutatingWebhookConfiguration",
+            "metadata": {"name": "agentaflow"},
+            "webhooks": [{
+                "name": "pods.agentaflow.io",
+                "clientConfig": {"url": "https://127.0.0.1:1", "caBundle": "bm9uZQ=="},
+                "rules": rules,
+                "failurePolicy": "Ignore",
+                "sideEffects": "None",
+                "admissionReviewVersions": ["v1"],
+            }],
+        });
+        self.share.apply_object(object("Deployment", "agentaflow-gpu-scheduler", "apps/v1")).await;
+        self.share.apply_object(object("DaemonSet", "agentaflow-gpu-monitor", "apps/v1")).await;
+        self.share.apply_object(webhook).await;
+        let of =
+            |kind: &str, name: &str| format!("/apis/apps/v1/namespaces/{namespace}/{kind}/{name}");
+        wait_for("all of it is ready", async || {
+            let get = async |path: String| self.share.request("GET", &path, None).await.json();
+            let scheduler = get(of("deployments", "agentaflow-gpu-scheduler")).await;
+            let monitor = get(of("daemonsets", "agentaflow-gpu-monitor")).await;
+            let status = &monitor["status"];
+            let wanted = status["desiredNumberScheduled"].as_u64().unwrap_or(0);
+            let ready = scheduler["status"]["readyReplicas"] == 1
+                && wanted > 0
+                && status["numberReady"] == wanted;
+            if ready { Ok(()) } else { Err(format!("{} {status}", scheduler["status"])) }
+        })
+        .await;
+    }
+}
+
+impl Stage for Lab {
+    fn obey(&mut self, order: &str) {
+        let words: Vec<_> = order.split(' ').collect();
+        Handle::current().block_on(self.carry_out(&words));
+    }
+
+    fn prepare(&self, command: &mut Command) {
+        command.env("XDG_CONFIG_HOME", self.home());
+        command.envs(self.variables.iter().map(|(name, file)| (name, file)));
+    }
+
+    fn normal(&self, home: &Path) -> Normal {
+        let mut normal = Normal::default();
+        normal.hide(&format!("127.0.0.1:{}", self.seen), "127.0.0.1:PORT");
+        normal.hide(&self.leader, "LEADER");
+        normal.hide(&self.share.file("").display().to_string(), "LAB/");
+        normal.hide(&home.display().to_string(), "HOME");
+        normal
+    }
+}
+
+/// How the scheduler calls itself.
+async fn leader_of(share: &Share) -> String {
+    let path = format!(
+        "/apis/coordination.k8s.io/v1/namespaces/{}/leases/agentaflow-gpu-scheduler",
+        share.namespace
+    );
+    wait_for("somebody leads", async || {
+        let lease = share.request("GET", &path, None).await.json();
+        lease["spec"]["holderIdentity"].as_str().map(str::to_owned).ok_or("nobody")
+    })
+    .await
+}

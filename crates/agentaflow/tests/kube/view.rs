@@ -1,0 +1,117 @@
+//! The cluster as one test sees it: what lists of nodes and queues say about other tests is left out. Everything
+//! else reaches the API server as it is.
+
+use std::sync::Arc;
+
+use http::{Method, Request};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::support::Share;
+
+/// What is shown.
+struct View {
+    client: Client,
+    /// Selects the nodes.
+    selector: String,
+    /// With this the names of its queues begin.
+    queues: String,
+}
+
+/// Starts it; gives its port. It speaks without TLS, as the administrator.
+pub(crate) async fn serve(share: &Share) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let view =
+        View { client: share.client(), selector: share.node_selector(), queues: share.id.clone() };
+    let view = Arc::new(view);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let view = Arc::clone(&view);
+            // Whoever asked may be gone before the answer is told.
+            tokio::spawn(async move { view.answer(stream).await.unwrap_or_default() });
+        }
+    });
+    port
+}
+
+impl View {
+    async fn answer(&self, stream: TcpStream) -> Option<()> {
+        let mut stream = BufReader::new(stream);
+        let (request, path) = self.read(&mut stream).await?;
+        let lists_queues = request.method() == Method::GET
+            && path.split('?').next() == Some("/apis/agentaflow.io/v1/gpuqueues")
+            && !path.contains("watch=");
+        let answer = self.client.send(request).await.ok()?;
+        let kind = answer.headers().get("content-type").and_then(|kind| kind.to_str().ok());
+        let date = answer.headers().get("date").and_then(|date| date.to_str().ok());
+        let head = format!(
+            "HTTP/1.1 {} \r\ncontent-type: {}\r\ndate: {}\r\nconnection: close\r\n\r\n",
+            answer.status().as_u16(),
+            kind.unwrap_or("application/json"),
+            date.unwrap_or_default()
+        );
+        stream.write_all(head.as_bytes()).await.ok()?;
+        let mut body = answer.into_body();
+        if lists_queues {
+            let all = body.collect().await.ok()?.to_bytes();
+            stream.write_all(self.own_queues(&all).as_bytes()).await.ok()?;
+            return stream.flush().await.ok();
+        }
+        while let Some(frame) = body.frame().await {
+            if let Ok(bytes) = frame.ok()?.into_data() {
+                stream.write_all(&bytes).await.ok()?;
+                stream.flush().await.ok()?;
+            }
+        }
+        Some(())
+    }
+
+    async fn read(&self, stream: &mut BufReader<TcpStream>) -> Option<(Request<Body>, String)> {
+        let mut line = String::new();
+        stream.read_line(&mut line).await.ok()?;
+        let mut words = line.split_whitespace();
+        let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
+        let mut request = Request::builder();
+        let mut length = 0;
+        loop {
+            let mut header = String::new();
+            stream.read_line(&mut header).await.ok()?;
+            let Some((name, value)) = header.trim_end().split_once(": ") else { break };
+            match name.to_ascii_lowercase().as_str() {
+                "content-length" => length = value.parse().ok()?,
+                "host" | "connection" => {}
+                name => request = request.header(name, value),
+            }
+        }
+        let mut bytes = vec![0; length];
+        stream.read_exact(&mut bytes).await.ok()?;
+        let asked = self.narrowed(&path);
+        let request = request.method(method.as_str()).uri(asked).body(Body::from(bytes)).ok()?;
+        Some((request, path))
+    }
+
+    /// A list of nodes asks for the test's own.
+    fn narrowed(&self, path: &str) -> String {
+        if path.split('?').next() != Some("/api/v1/nodes") {
+            return path.to_owned();
+        }
+        let join = if path.contains('?') { '&' } else { '?' };
+        format!("{path}{join}labelSelector={}", self.selector.replace('=', "%3D"))
+    }
+
+    fn own_queues(&self, list: &[u8]) -> String {
+        let mut list: Value = serde_json::from_slice(list).unwrap_or_default();
+        let own = |queue: &Value| {
+            let name = queue["metadata"]["name"].as_str();
+            name.is_some_and(|name| name.starts_with(&self.queues))
+        };
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        list["items"] = json!(items.into_iter().filter(own).collect::<Vec<_>>());
+        list.to_string()
+    }
+}
