@@ -63,6 +63,9 @@ async fn run(host: &Host, task: &Task, birth: Birth) -> News {
     if let Some(started_at) = started_at {
         // Set once: this is the only place.
         let _ = task.started.set(started_at);
+        if let Some(place) = task.runtime.place(task.key) {
+            host.outbox.tell(task.key, News::Placed(place));
+        }
         host.outbox.tell(task.key, News::Running { started_at });
     }
     if matches!(birth, Birth::Adopted(_)) {
@@ -90,8 +93,8 @@ async fn start(
     orders: &mut watch::Receiver<Option<Order>>,
 ) -> Result<Stamp, News> {
     host.outbox.tell(task.key, News::Accepted);
-    let launch = launch::prepare(host, &task.assignment).map_err(|error| News::Refused {
-        detail: format!("this node cannot make the task's folder: {error}"),
+    let launch = launch::prepare(host, &task.assignment, &*task.runtime).map_err(|error| {
+        News::Refused { detail: format!("this node cannot make the task's folder: {error}") }
     })?;
     let progress = |kind: &str, detail: String| {
         host.outbox.tell(task.key, News::Progress { kind: kind.to_owned(), detail });

@@ -7,7 +7,7 @@
 //! | `create.rs` | says what a container is made of: limits, rights, devices, folders |
 //! | `mounts.rs` | decides which folders of the host a container may see |
 //! | `pull.rs` | fetches images and tells how far it is |
-//! | `output.rs` | copies a container's output into `output.log`, each byte once |
+//! | `output.rs` | reads a container's output; `runtime/transcript.rs` keeps each byte once |
 //! | `watch.rs` | follows a container to its end |
 //! | `stop.rs` | ends containers and remembers why; the guardian uses it too |
 //! | `fault.rs` | turns what the engine says into words, without secrets |
@@ -31,7 +31,8 @@ mod tests;
 mod watch;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ use stop::Stopped;
 use watch::Watcher;
 
 pub use connect::ConnectError;
-pub use create::{DATA_FILE, OUT_FOLDER};
+use create::{DATA_FILE, OUT_FOLDER};
 pub use settings::{DockerSettings, Pull};
 pub use stop::{stop_containers, stop_leased};
 
@@ -281,6 +282,10 @@ impl Docker {
 impl Runtime for Docker {
     fn kind(&self) -> Kind {
         Kind::Docker
+    }
+
+    fn files(&self, _dir: &Path) -> io::Result<[String; 2]> {
+        Ok([format!("{OUT_FOLDER}/output.json"), DATA_FILE.to_owned()])
     }
 
     /// When it is dropped before it is done, `remove` cleans up.
