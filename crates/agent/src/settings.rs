@@ -71,6 +71,12 @@ pub struct Elsewhere {
     pub machine: Arc<dyn Machine>,
 }
 
+impl fmt::Debug for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Elsewhere").field("runtime", &self.runtime.name()).finish_non_exhaustive()
+    }
+}
+
 /// What a machine is like that the agent does not run on.
 pub trait Machine: Send + Sync {
     /// Writes over what would be said of the agent's own.

@@ -2,6 +2,7 @@
 
 pub mod docker;
 pub mod process;
+pub mod stopped;
 pub mod transcript;
 pub mod user;
 
@@ -15,6 +16,22 @@ use thiserror::Error;
 use agentaflow_api::job::Runtime as Kind;
 use agentaflow_api::link::{Assignment, KubernetesPlace, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
+
+/// All that a container may do beyond a plain user, and what for. Everything else is dropped; above all
+/// `NET_RAW` (forged packets), `MKNOD` (devices) and `SYS_CHROOT`, which Docker would leave.
+pub const CAPABILITIES: [&str; 8] = [
+    // Packages are installed and files unpacked with owners and modes of their own.
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    // A first process that is root starts and stops workers that are not.
+    "KILL",
+    "SETGID",
+    "SETUID",
+    // Servers listen on port 80.
+    "NET_BIND_SERVICE",
+];
 
 /// A task with everything decided: what the runtime has only to carry out.
 #[derive(Clone, Debug)]

@@ -95,7 +95,7 @@ impl Process {
     }
 
     /// The job's own variables over a minimum; nothing of the agent's environment, which may hold secrets.
-    fn environment(&self, launch: &Launch, work: &std::path::Path) -> BTreeMap<String, Secret> {
+    fn environment(&self, launch: &Launch, work: &Path) -> BTreeMap<String, Secret> {
         let home = match &self.user {
             Some(user) => Some(user.home.clone()),
             None => std::env::var_os("HOME").map(PathBuf::from),

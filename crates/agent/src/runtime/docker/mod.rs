@@ -53,7 +53,7 @@ use super::{Exit, Found, Launch, Progress, Runtime, StartError, Used};
 use crate::lease::Lease;
 use connect::{agent_label, by_labels, connect};
 use fault::Secrets;
-use stop::Stopped;
+use super::stopped::{self, Stopped};
 use watch::Watcher;
 
 pub use connect::ConnectError;
@@ -330,7 +330,7 @@ impl Runtime for Docker {
             let _ = task.stopped.set(stopped);
         }
         if let Some(id) = container {
-            stop::remember(&self.folder(key), stopped);
+            stopped::remember(&self.folder(key), stopped);
             stop::begin(self.engine.clone(), id, grace);
         }
     }
