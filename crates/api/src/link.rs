@@ -270,9 +270,9 @@ pub struct KubernetesPlace {
     /// The namespace.
     pub namespace: String,
     /// The name of the `batch/v1` Job.
-    pub job: String,
+    pub job_name: String,
     /// The name of its pod.
-    pub pod: String,
+    pub pod_name: String,
 }
 
 /// How a task ended.

@@ -155,6 +155,8 @@ fn shape(pod: &mut PodSpec, launch: &Launch, secret: &str) {
     pod.termination_grace_period_seconds =
         Some(seconds(Duration::from_millis(assignment.grace_ms)));
     let Some(container) = pod.containers.first_mut() else { return };
+    // As with Docker: what a node has it need not fetch again.
+    container.image_pull_policy = Some("IfNotPresent".to_owned());
     container.working_dir.clone_from(&assignment.working_dir);
     container.security_context = Some(SecurityContext {
         allow_privilege_escalation: Some(false),

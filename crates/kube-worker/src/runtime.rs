@@ -273,8 +273,8 @@ impl Runtime for Jobs {
         let seen = self.watch.look(key);
         Some(KubernetesPlace {
             namespace: self.settings.namespace.clone(),
-            job: seen.job.map_or_else(|| job_name(key), |job| job.name_any()),
-            pod: seen.pod?.name_any(),
+            job_name: seen.job.map_or_else(|| job_name(key), |job| job.name_any()),
+            pod_name: seen.pod?.name_any(),
         })
     }
 

@@ -6,6 +6,7 @@ mod kube_cli;
 mod kube_crash;
 mod kube_gangs;
 mod kube_guide;
+mod kube_jobs;
 mod kube_leader;
 mod kube_manifests;
 mod kube_node_loss;
@@ -21,8 +22,11 @@ mod kube_words;
 mod kube_workloads;
 mod ledger;
 mod plans;
+#[path = "../standalone/http.rs"]
+mod rest;
 #[path = "../../../kube/tests/support/mod.rs"]
 mod support;
+mod workers;
 
 /// The program as it was built for these tests.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");

@@ -13,7 +13,7 @@ pub fn mend_report(report: &mut Report) {
     match &mut report.news {
         News::Accepted | News::Running { .. } => {}
         News::Placed(place) => {
-            for name in [&mut place.namespace, &mut place.job, &mut place.pod] {
+            for name in [&mut place.namespace, &mut place.job_name, &mut place.pod_name] {
                 name.retain(|c| !c.is_control());
                 name.truncate(name.floor_char_boundary(253));
             }
