@@ -14,9 +14,9 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::warn;
 
 use crate::ending::{self, Stage};
+use crate::fault;
 use crate::object::{self, Made, Spot};
 use crate::runtime::{Jobs, job_name};
-use crate::fault;
 
 /// How long a scheduler may find no room: what was there a moment ago may still be on its way out.
 const ROOM: Duration = Duration::from_secs(60);
@@ -122,11 +122,7 @@ impl Jobs {
         }
     }
 
-    async fn until_begun(
-        &self,
-        key: TaskKey,
-        progress: Progress<'_>,
-    ) -> Result<Stamp, StartError> {
+    async fn until_begun(&self, key: TaskKey, progress: Progress<'_>) -> Result<Stamp, StartError> {
         let mut changes = self.watch.changes();
         let begun = Instant::now();
         let (mut no_room, mut told, mut known) = (None, None, false);

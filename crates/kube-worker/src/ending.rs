@@ -124,7 +124,8 @@ fn ended(end: &ContainerStateTerminated) -> Stage {
 /// A container that waits. A first failure to pull may pass; the kubelet tries again, and then calls it `BackOff`.
 fn waits(word: &str, text: &str, pod: &Pod) -> Stage {
     let image = pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.as_deref());
-    let failed = |word: &'static str, detail: String| Stage::Failed(StartError::Job { word, detail });
+    let failed =
+        |word: &'static str, detail: String| Stage::Failed(StartError::Job { word, detail });
     match word {
         "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" | "ImageInspectError" => {
             let image = image.unwrap_or_default();

@@ -34,7 +34,8 @@ fn status(error: &kube::Error) -> Option<u16> {
     }
 }
 
-fn words(error: &kube::Error) -> String {
+/// What was said, without what only programs read.
+pub(crate) fn words(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),

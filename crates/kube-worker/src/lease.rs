@@ -60,7 +60,10 @@ fn deadline(job: &Job, left: Duration, now: jiff::Timestamp) -> Option<i64> {
     }
     let status = job.status.as_ref()?;
     let over = status.conditions.iter().flatten().any(|found| {
-        matches!(found.type_.as_str(), "Complete" | "Failed" | "FailureTarget" | "SuccessCriteriaMet")
+        matches!(
+            found.type_.as_str(),
+            "Complete" | "Failed" | "FailureTarget" | "SuccessCriteriaMet"
+        )
     });
     let started = status.start_time.as_ref().filter(|_| !over)?;
     let age = Duration::from_millis(

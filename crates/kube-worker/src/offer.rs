@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use agentaflow_engine::{GpuHealth, Gpu};
+use agentaflow_engine::{Gpu, GpuHealth};
 use agentaflow_kube::translate::{self, Namespaces, Surroundings, Volumes};
 use agentaflow_kube::{names as kube_names, slim};
 
@@ -41,9 +41,8 @@ pub(crate) fn offer(node: &slim::Node, pods: &[Arc<slim::Pod>], owner: &str) -> 
         memory = memory.saturating_add(uses.memory.0);
         storage = storage.saturating_add(uses.storage.0);
     }
-    let unusable = |(at, (_, health)): (usize, &(_, GpuHealth))| {
-        (*health != GpuHealth::Healthy).then_some(at)
-    };
+    let unusable =
+        |(at, (_, health)): (usize, &(_, GpuHealth))| (*health != GpuHealth::Healthy).then_some(at);
     let left = |all: u64, taken: u64| (all, all.saturating_sub(taken));
     Offer {
         closed_gpus: view.health.iter().enumerate().filter_map(unusable).collect(),
@@ -78,8 +77,9 @@ fn closed(node: &slim::Node) -> Option<String> {
         return Some("it is not ready".to_owned());
     }
     let taints = node.spec.taints.iter().flatten();
-    let mut strange = taints
-        .filter(|taint| taint.key != kube_names::GPU_RESOURCE && taint.effect != "PreferNoSchedule");
+    let mut strange = taints.filter(|taint| {
+        taint.key != kube_names::GPU_RESOURCE && taint.effect != "PreferNoSchedule"
+    });
     strange.next().map(|taint| format!("jobs do not tolerate its taint `{}`", taint.key))
 }
 

@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::LogParams;
 
+use crate::fault;
+
 /// Lines longer than this are taken in parts.
 const LONGEST_LINE: usize = 1 << 20;
 
@@ -37,7 +39,7 @@ async fn copy(source: &Source<'_>, follow: bool) -> Result<(), String> {
     let since_time = since.filter(|since| since.as_second() > 0);
     let how = LogParams { follow, timestamps: true, since_time, ..LogParams::default() };
     let stream = source.pods.log_stream(source.pod, &how).await;
-    let mut stream = Box::pin(stream.map_err(|error| error.to_string())?);
+    let mut stream = Box::pin(stream.map_err(|error| fault::words(&error))?);
     let mut copy = Copy::open(source.folder, source.limit).map_err(unwritten)?;
     let mut lines = Lines::default();
     let ended = loop {

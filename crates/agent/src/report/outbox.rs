@@ -101,9 +101,7 @@ impl Outbox {
         {
             let mut boxes = self.boxes();
             let tail = boxes.tails.remove(&key);
-            boxes
-                .early
-                .retain(|report| report.key != key || is_kept(&report.news));
+            boxes.early.retain(|report| report.key != key || is_kept(&report.news));
             let size = size_of(&news);
             boxes.last.insert(
                 key,

@@ -120,7 +120,8 @@ impl Runtime for Process {
 
     fn files(&self, dir: &Path) -> io::Result<[String; 2]> {
         let dir = std::fs::canonicalize(dir)?;
-        Ok(["out/output.json", "data.json"].map(|name| dir.join(name).to_string_lossy().into_owned()))
+        Ok(["out/output.json", "data.json"]
+            .map(|name| dir.join(name).to_string_lossy().into_owned()))
     }
 
     async fn start(&self, launch: &Launch, _progress: Progress<'_>) -> Result<Stamp, StartError> {

@@ -31,7 +31,10 @@ async fn a_job_posted_to_the_server_runs_as_the_job_that_create_gpu_job_gives_an
     let made = fleet.share.api::<Job>().get(&name).await.unwrap();
     check_against_create_gpu_job(&made, id, &fleet.node_name);
     let labels = made.metadata.labels.clone().unwrap();
-    assert_eq!((labels["agentaflow.io/job"].as_str(), labels["agentaflow.io/attempt"].as_str()), (&*id.to_string(), "1"));
+    assert_eq!(
+        (labels["agentaflow.io/job"].as_str(), labels["agentaflow.io/attempt"].as_str()),
+        (&*id.to_string(), "1")
+    );
     // What people hand in is not for everybody who may read Jobs.
     assert!(!serde_json::to_string(&made).unwrap().contains("imagenet"));
     let secret = fleet.share.api::<Secret>().get(&format!("{name}-env")).await.unwrap();
@@ -43,8 +46,11 @@ async fn a_job_posted_to_the_server_runs_as_the_job_that_create_gpu_job_gives_an
     assert_eq!((&job["exit_code"], &job["end_reason"]), (&json!(0), &json!("Exited")));
     assert!(job["cost"].as_f64().unwrap() > 0.0, "{job}");
     // The Job stays for people until its time is over; its secrets do not.
-    let done = fleet.share.api::<Job>().get(&name).await.unwrap();
-    assert_eq!(done.status.unwrap().succeeded, Some(1));
+    wait_for("the Job is complete", async || {
+        let status = fleet.job_object(id).await.status.unwrap_or_default();
+        if status.succeeded == Some(1) { Ok(()) } else { Err(format!("{status:?}")) }
+    })
+    .await;
     wait_for("the Secret is gone", async || {
         let left = fleet.share.api::<Secret>().list(&ListParams::default()).await.unwrap().items;
         if left.is_empty() { Ok(()) } else { Err(format!("{} are left", left.len())) }
@@ -180,7 +186,8 @@ async fn gpus_that_pods_of_others_have_are_not_offered() {
     wait_for("one GPU is offered, and four cores", async || {
         let node = fleet.node();
         let left = (&node["gpu_memory_available"], &node["cpu_cores_available"]);
-        let [first, last] = [0, 1].map(|at| node["gpu_instances"][at]["gpu_memory_foreign"].clone());
+        let [first, last] =
+            [0, 1].map(|at| node["gpu_instances"][at]["gpu_memory_foreign"].clone());
         let told = first == json!(0) && last.as_u64() > Some(80_000);
         if told && left.1 == &json!(4) { Ok(()) } else { Err(node.to_string()) }
     })
@@ -196,7 +203,8 @@ async fn gpus_that_pods_of_others_have_are_not_offered() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
 async fn a_node_that_is_cordoned_in_the_cluster_takes_no_new_jobs() {
-    let fleet = Fleet::new(&NodePlan::gpus(1).taint("nvidia.com/gpu", "present", "NoSchedule")).await;
+    let fleet =
+        Fleet::new(&NodePlan::gpus(1).taint("nvidia.com/gpu", "present", "NoSchedule")).await;
     fleet.cordon(true).await;
     wait_for("the node is closed", async || {
         let node = fleet.node();

@@ -130,7 +130,8 @@ impl Fleet {
 
     /// Waits until a job has this status in this try.
     pub(crate) async fn is_at(&self, id: i64, status: &str, attempt: u32) -> Value {
-        let there = |job: &Value| job["status"] == json!(status) && job["attempt"] == json!(attempt);
+        let there =
+            |job: &Value| job["status"] == json!(status) && job["attempt"] == json!(attempt);
         self.wait_job(id, &format!("is {status} in try {attempt}"), there).await
     }
 
@@ -158,9 +159,9 @@ impl Fleet {
 
     /// Makes KWOK do something with a pod.
     pub(crate) async fn tell_pod(&self, pod: &str, orders: &[(&str, &str)]) {
-        let orders = orders.iter().map(|(order, value)| {
-            (format!("kwok.agentaflow.io/{order}"), json!(value))
-        });
+        let orders = orders
+            .iter()
+            .map(|(order, value)| (format!("kwok.agentaflow.io/{order}"), json!(value)));
         let orders: serde_json::Map<String, Value> = orders.collect();
         let path = format!("/api/v1/namespaces/{}/pods/{pod}", self.share.namespace);
         let patch = json!({"metadata": {"annotations": orders}});

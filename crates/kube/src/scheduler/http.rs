@@ -115,11 +115,7 @@ impl Health {
 }
 
 /// Serves health and explanations.
-pub(crate) async fn serve_health(
-    listener: TcpListener,
-    health: Health,
-    stop: CancellationToken,
-) {
+pub(crate) async fn serve_health(listener: TcpListener, health: Health, stop: CancellationToken) {
     let router = Router::new()
         .route("/healthz", get(healthz))
         .route("/livez", get(healthz))
@@ -131,21 +127,12 @@ pub(crate) async fn serve_health(
 }
 
 /// Serves metrics.
-pub(crate) async fn serve_metrics(
-    listener: TcpListener,
-    health: Health,
-    stop: CancellationToken,
-) {
+pub(crate) async fn serve_metrics(listener: TcpListener, health: Health, stop: CancellationToken) {
     let router = Router::new().route("/metrics", get(metrics)).with_state(health);
     serve(listener, router, stop, "metrics").await;
 }
 
-async fn serve(
-    listener: TcpListener,
-    router: Router,
-    stop: CancellationToken,
-    what: &'static str,
-) {
+async fn serve(listener: TcpListener, router: Router, stop: CancellationToken, what: &'static str) {
     if let Ok(address) = listener.local_addr() {
         tracing::info!(%address, "serving {what}");
     }

@@ -59,7 +59,8 @@ pub(crate) fn describe(node: &LiveNode, booked: &BTreeMap<u32, u64>) -> (Node, F
     }
     if node.is_kubernetes() {
         let spec = &node.row.spec;
-        let others = |total: u64, free: Option<u64>| free.map_or(0, |free| total.saturating_sub(free));
+        let others =
+            |total: u64, free: Option<u64>| free.map_or(0, |free| total.saturating_sub(free));
         large.cpu = MilliCpu(others(spec.cpu_cores.0, node.said_free[1]));
         large.memory = MiB(others(spec.memory_total, node.said_free[2]));
     }

@@ -49,11 +49,11 @@ use agentaflow_api::job::Runtime as Kind;
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
+use super::stopped::{self, Stopped};
 use super::{Exit, Found, Launch, Progress, Runtime, StartError, Used};
 use crate::lease::Lease;
 use connect::{agent_label, by_labels, connect};
 use fault::Secrets;
-use super::stopped::{self, Stopped};
 use watch::Watcher;
 
 pub use connect::ConnectError;

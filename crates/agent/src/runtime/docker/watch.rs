@@ -13,9 +13,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use agentaflow_api::units::Stamp;
 
+use super::super::stopped::{self, Stopped};
 use super::super::{Exit, Used};
 use super::output::Source;
-use super::super::stopped::{self, Stopped};
 use super::{fault, output, status};
 
 /// Between looks at a container that should be over, and at an engine that does not answer.

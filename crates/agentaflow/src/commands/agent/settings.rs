@@ -89,7 +89,9 @@ fn runtimes(args: &Args) -> Result<(bool, bool)> {
         return match args.runtime.len() {
             1 if args.sim.asked("")?.is_none() => Ok((false, false)),
             1 => Err(usage("--runtime kubernetes offers the cluster's GPUs: leave out --sim-gpus")),
-            _ => Err(usage("--runtime kubernetes goes with no other: the node is not this machine")),
+            _ => {
+                Err(usage("--runtime kubernetes goes with no other: the node is not this machine"))
+            }
         };
     }
     let process = args.runtime.contains(&Way::Process);
