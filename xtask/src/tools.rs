@@ -9,14 +9,21 @@ use anyhow::{Context, Result, bail};
 use crate::{process, repo};
 
 /// Programs the checks call and the Debian packages that hold them.
-const DEBIAN_PACKAGES: [(&str, &str); 4] =
-    [("curl", "curl"), ("dockerd", "docker.io"), ("git", "git"), ("openssl", "openssl")];
+const DEBIAN_PACKAGES: [(&str, &str); 7] = [
+    ("containerd", "containerd"),
+    ("curl", "curl"),
+    ("dockerd", "docker.io"),
+    ("git", "git"),
+    ("ip", "iproute2"),
+    ("openssl", "openssl"),
+    ("runc", "runc"),
+];
 
 /// Where Debian puts the programs of a PostgreSQL server, and the package that holds them.
 const POSTGRES: (&str, &str) = ("/usr/lib/postgresql/15/bin", "postgresql-15");
 
 /// Runs in an image without any library.
-const BUSYBOX: (&str, &str) = ("/bin/busybox", "busybox-static");
+pub(crate) const STATIC_BUSYBOX: &str = "/bin/busybox";
 
 /// Changing this installs the new version beside the old one.
 const CARGO_DENY: &str = "0.20.2";
@@ -61,16 +68,15 @@ pub(crate) fn ensure_postgres() -> Result<PathBuf> {
 
 /// Makes sure that there is a busybox that needs no library.
 pub(crate) fn ensure_static_busybox() -> Result<()> {
-    let (program, package) = BUSYBOX;
-    let is_there = is_executable(Path::new(program));
-    if is_there && !answers(Command::new("ldd").arg(program)) {
+    let is_there = is_executable(Path::new(STATIC_BUSYBOX));
+    if is_there && !answers(Command::new("ldd").arg(STATIC_BUSYBOX)) {
         return Ok(());
     }
-    install_package("a busybox that needs no library", package)
+    install_package("a busybox that needs no library", "busybox-static")
 }
 
 /// Installs a Debian package where that is possible; elsewhere the error says what to install.
-fn install_package(what: &str, package: &str) -> Result<()> {
+pub(crate) fn install_package(what: &str, package: &str) -> Result<()> {
     let missing =
         format!("{what} is missing; `sudo apt-get install {package}` installs it on Debian");
     if !is_root() || on_path("apt-get").is_none() {

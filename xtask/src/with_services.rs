@@ -1,7 +1,7 @@
 //! The `tests` phase: all tests, and then those that need a service, with the service.
 //!
 //! A test that needs one is ignored, with a reason, and its name or its module's begins with the service's: `postgres_…`,
-//! `docker_…`, `kube_…`.
+//! `docker_…`, `kube_…`, `kubelet_…`.
 
 use anyhow::Result;
 
@@ -17,7 +17,7 @@ pub(crate) fn tests() -> Result<Report> {
     }
     let skipped: Vec<&str> = report.skipped.iter().map(|entry| entry.name.as_str()).collect();
     let kinds = services::needed_by(&skipped);
-    let services: Vec<Service> = kinds.into_iter().map(services::start).collect();
+    let services = services::start(kinds);
     explain_skips(&mut report, &services);
     if services.iter().any(Service::runs) {
         run_ignored(&mut report, &services)?;

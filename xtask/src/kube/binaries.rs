@@ -16,6 +16,10 @@ struct Program {
     package: &'static str,
 }
 
+/// Only for a real node.
+const KUBELET: Program =
+    Program { name: "kubelet", module: "control-plane", package: "k8s.io/kubernetes/cmd/kubelet" };
+
 const PROGRAMS: [Program; 6] = [
     Program { name: "etcd", module: "control-plane", package: "go.etcd.io/etcd/server/v3" },
     Program {
@@ -47,19 +51,31 @@ pub(crate) struct Binaries {
 
 /// Makes sure that every program is there and of the version that `tests/kube` asks for.
 pub(crate) fn ensure() -> Result<Binaries> {
+    let binaries = place()?;
+    for program in &PROGRAMS {
+        program.ensure(&binaries)?;
+    }
+    Ok(binaries)
+}
+
+/// Makes sure of the kubelet, of the same version; gives its path.
+pub(super) fn ensure_kubelet() -> Result<PathBuf> {
+    let binaries = place()?;
+    KUBELET.ensure(&binaries)?;
+    Ok(binaries.folder.join(KUBELET.name))
+}
+
+fn place() -> Result<Binaries> {
     let version = version_in(&go_mod("control-plane")?, "k8s.io/kubernetes")?;
     let folder = tools::cache("kube")?.join(&version);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make `{}`", folder.display()))?;
-    for program in &PROGRAMS {
-        program.ensure(&folder, &version)?;
-    }
     Ok(Binaries { folder, version })
 }
 
 impl Program {
-    fn ensure(&self, folder: &Path, version: &str) -> Result<()> {
-        let wanted = go_mod(self.module)?;
-        let stamp = folder.join(format!("{}.go.mod", self.name));
+    fn ensure(&self, Binaries { folder, version }: &Binaries) -> Result<()> {
+        let wanted = requirements(&go_mod(self.module)?);
+        let stamp = folder.join(format!("{}.requires", self.name));
         let program = folder.join(self.name);
         if program.is_file() && fs::read_to_string(&stamp).is_ok_and(|built| built == wanted) {
             return Ok(());
@@ -105,6 +121,12 @@ fn go_mod(name: &str) -> Result<String> {
     fs::read_to_string(&file).with_context(|| format!("cannot read `{}`", file.display()))
 }
 
+/// What a `go.mod` asks for itself. What else it lists follows from this, and grows with every program that is named.
+fn requirements(go_mod: &str) -> String {
+    let own = |line: &&str| line.contains(" v") && !line.ends_with("// indirect");
+    go_mod.lines().map(str::trim).filter(own).collect::<Vec<_>>().join("\n")
+}
+
 /// The version of a package that a `go.mod` requires.
 fn version_in(go_mod: &str, package: &str) -> Result<String> {
     let mut requirements = go_mod.lines().map(|line| line.trim().trim_start_matches("require "));
@@ -123,6 +145,20 @@ mod tests {
         assert_eq!(version_in(text, "k8s.io/kubernetes").unwrap(), "v1.36.4");
         assert_eq!(version_in("require a.io/b v2.0.0", "a.io/b").unwrap(), "v2.0.0");
         assert!(version_in(text, "k8s.io/api").is_err());
+    }
+
+    #[test]
+    fn a_program_is_built_again_for_another_version_and_not_for_another_program() {
+        let text = |version: &str, more: &str| {
+            format!(
+                "module m\n\ngo 1.26.0\n\nrequire (\n\tk8s.io/kubernetes {version}\n)\n\nrequire (\n\t\
+                 a.io/b v1.0.0 // indirect\n{more})\n\nreplace k8s.io/api => k8s.io/api v0.36.4\n"
+            )
+        };
+        let built = requirements(&text("v1.36.4", ""));
+        assert_eq!(built, "k8s.io/kubernetes v1.36.4\nreplace k8s.io/api => k8s.io/api v0.36.4");
+        assert_eq!(built, requirements(&text("v1.36.4", "\tc.io/d v2.0.0 // indirect\n")));
+        assert_ne!(built, requirements(&text("v1.36.5", "")));
     }
 
     #[test]

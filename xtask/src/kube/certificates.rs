@@ -18,11 +18,14 @@ pub(super) struct Identity {
 }
 
 /// The clients of the API server. The server's own roles know the names of its controllers.
-pub(super) const CLIENTS: [Identity; 4] = [
+pub(super) const CLIENTS: [Identity; 6] = [
     Identity { name: "admin", user: "agentaflow-admin", group: Some("system:masters") },
     Identity { name: "controller-manager", user: "system:kube-controller-manager", group: None },
     Identity { name: "scheduler", user: "system:kube-scheduler", group: None },
     Identity { name: "kwok", user: "kwok", group: Some("system:masters") },
+    Identity { name: "node", user: "system:node:real", group: Some("system:nodes") },
+    // With this one the API server asks the real node for logs.
+    Identity { name: "kubelet-client", user: "kube-apiserver", group: Some("system:masters") },
 ];
 
 /// Files of a pair of certificate and key, without their endings.
@@ -45,6 +48,12 @@ pub(super) fn make(folder: &Path) -> Result<()> {
         signed(folder, client.name, &subject, "extendedKeyUsage=clientAuth\n")?;
     }
     key(&folder.join("service-accounts.key"))
+}
+
+/// Makes one more certificate, for a server that is reached by this address.
+pub(super) fn serving(folder: &Path, name: &str, address: &str) -> Result<()> {
+    let names = format!("subjectAltName=IP:{address}\nextendedKeyUsage=serverAuth\n");
+    signed(folder, name, &format!("/CN={name}"), &names)
 }
 
 fn authority(folder: &Path) -> Result<()> {

@@ -1,7 +1,8 @@
-//! `cargo xtask kube`: a real Kubernetes control plane on this machine, with nodes that KWOK plays.
+//! `cargo xtask kube`: a real Kubernetes control plane on this machine, with nodes that KWOK plays and a real one.
 
 mod binaries;
 mod certificates;
+mod node;
 mod nodes;
 mod options;
 mod parts;
@@ -37,6 +38,7 @@ Options of `up`:
   --prefix NAME   What the nodes are called: NAME-0, NAME-1 … [gpu]
   --grace SECONDS Silence after which a node counts as lost [10; 40 for more than 200 nodes]
   --qps N         Requests a second that each controller may make [500]
+  --real-node     One more node, `real`, with a kubelet and containers; needs root
   --no-scheduler  Leave out kube-scheduler: pods of `default-scheduler` stay pending
   --dir DIR       Folder of its data [target/kube]
 
@@ -51,7 +53,10 @@ Annotations tell KWOK what a pod does once it is bound:
   kwok.agentaflow.io/stop-after: 5s       take that long to end when it is deleted
 Without them it runs until it is deleted. KWOK plays every node with the annotation
 kwok.x-k8s.io/node: fake. While one has the label kwok.agentaflow.io/dark=true it is dark,
-as if its cable were pulled.";
+as if its cable were pulled.
+
+The real node runs what a pod says, in containers. Its image is agentaflow-test/busybox:1; it
+reaches no registry. GPUs it has once a device plugin registers in DIR/node/kubelet/device-plugins.";
 
 const COMMANDS: [&str; 4] = ["up", "env", "status", "down"];
 
@@ -89,6 +94,9 @@ fn up(options: &Options) -> Result<ExitCode> {
     if added > 0 {
         println!("{added} nodes added, {} GPUs each", options.gpus);
     }
+    if options.real_node && node::ensure(&plane, options)? {
+        println!("1 node with a kubelet added: {}", node::NAME);
+    }
     let dir = if options.is_default_dir() {
         String::new()
     } else {
@@ -113,7 +121,8 @@ fn status(dir: &Path) -> Result<ExitCode> {
     for part in plane.parts() {
         let health = part.health(&plane);
         is_well &= health == "ok";
-        println!("{:<24} {:>8} {:>6}  {health}", part.name, part.process.pid, part.port);
+        let port = if part.port == 0 { "-".to_owned() } else { part.port.to_string() };
+        println!("{:<24} {:>8} {port:>6}  {health}", part.name, part.process.pid);
     }
     println!("kubeconfig  {}", plane.kubeconfig().display());
     println!("logs        {}", plane.logs().display());
@@ -138,6 +147,20 @@ fn down(dir: &Path) -> Result<ExitCode> {
 pub(crate) fn places(dir: &Path) -> Result<(PathBuf, PathBuf)> {
     let plane = Plane::open(dir)?.context("the control plane does not run")?;
     Ok((plane.kubeconfig(), plane.programs().to_owned()))
+}
+
+/// Adds the real node to the control plane in this folder, if it is not there; gives the folder of the node.
+pub(crate) fn add_real_node(dir: &Path) -> Result<PathBuf> {
+    let plane = Plane::open(dir)?.context("the control plane does not run")?;
+    node::ensure(&plane, &Options { dir: dir.to_owned(), ..Options::default() })?;
+    Ok(node::folder(dir))
+}
+
+/// The folder of the real node of the control plane in this folder, if it has one.
+pub(crate) fn real_node(dir: &Path) -> Result<Option<PathBuf>> {
+    let parts = Plane::open(dir)?;
+    let has = parts.is_some_and(|plane| plane.parts().iter().any(|part| part.name == "kubelet"));
+    Ok(has.then(|| node::folder(dir)))
 }
 
 fn nothing(dir: &Path) -> ExitCode {

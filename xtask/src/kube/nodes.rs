@@ -57,6 +57,11 @@ pub(super) fn summary(kubectl: &impl Fn() -> Command) -> Result<String> {
     Ok(format!("{}, {ready} ready, {gpus} GPUs", nodes.len()))
 }
 
+/// True when there is a node of this name, and pods can be placed on it.
+pub(super) fn is_usable_named(kubectl: &impl Fn() -> Command, wanted: &str) -> Result<bool> {
+    Ok(nodes(kubectl)?.iter().any(|node| name(node) == wanted && is_usable(node)))
+}
+
 fn node(options: &Options, index: u32) -> Value {
     let name = format!("{}-{index}", options.prefix);
     let gpus = options.gpus.to_string();

@@ -16,9 +16,11 @@ pub(super) struct Options {
     pub(super) pods: u32,
     pub(super) prefix: String,
     /// Seconds of silence after which a node counts as lost.
-    grace: Option<u32>,
+    pub(super) grace: Option<u32>,
     pub(super) qps: u32,
     pub(super) scheduler: bool,
+    /// One node with a kubelet and containers, beside those that are played.
+    pub(super) real_node: bool,
     pub(super) dir: PathBuf,
 }
 
@@ -45,12 +47,13 @@ impl Default for Options {
             grace: None,
             qps: 500,
             scheduler: true,
+            real_node: false,
             dir: default_dir(),
         }
     }
 }
 
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "--nodes",
     "--gpus",
     "--model",
@@ -60,6 +63,7 @@ const NAMES: [&str; 10] = [
     "--grace",
     "--qps",
     "--no-scheduler",
+    "--real-node",
     "--dir",
 ];
 
@@ -90,6 +94,7 @@ pub(super) fn parse(command: &str, arguments: &[String]) -> Result<Options, Stri
             "--grace" => options.grace = Some(number(name, &value()?)?),
             "--qps" => options.qps = number(name, &value()?)?,
             "--no-scheduler" => options.scheduler = false,
+            "--real-node" => options.real_node = true,
             _ => {
                 let nearest = suggest::did_you_mean(name, NAMES);
                 return Err(format!(
@@ -125,9 +130,10 @@ mod tests {
 
     #[test]
     fn options_may_carry_their_value_after_a_space_or_an_equals_sign() {
-        let options = parsed("up", "--nodes 10 --gpus=4 --model H200 --no-scheduler").unwrap();
+        let options =
+            parsed("up", "--nodes 10 --gpus=4 --model H200 --no-scheduler --real-node").unwrap();
         assert_eq!((options.nodes, options.gpus, &*options.model), (10, 4, "H200"));
-        assert!(!options.scheduler);
+        assert!(!options.scheduler && options.real_node);
     }
 
     #[test]

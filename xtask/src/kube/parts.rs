@@ -74,6 +74,15 @@ impl Layout<'_> {
         option(&mut command, "allow-privileged", true);
         option(&mut command, "feature-gates", NATIVE_GROUPS);
         option(&mut command, "runtime-config", "scheduling.k8s.io/v1alpha2=true");
+        let (certificate, key) = files(&self.certificates(), "kubelet-client");
+        option(&mut command, "kubelet-client-certificate", certificate.display());
+        option(&mut command, "kubelet-client-key", key.display());
+        option(
+            &mut command,
+            "kubelet-certificate-authority",
+            files(&self.certificates(), "ca").0.display(),
+        );
+        option(&mut command, "kubelet-preferred-address-types", "InternalIP");
         option(&mut command, "service-cluster-ip-range", SERVICE_ADDRESSES);
         option(&mut command, "service-account-issuer", "https://kubernetes.default.svc");
         option(&mut command, "service-account-key-file", accounts.display());

@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -14,6 +15,7 @@ use serde_json::json;
 
 use super::binaries::Binaries;
 use super::certificates::{self, CLIENTS, files};
+use super::node;
 use super::options::Options;
 use super::parts::{Layout, Ports};
 use super::running::Process;
@@ -109,7 +111,10 @@ impl Part {
         }
         let answers = match self.name.as_str() {
             "etcd" => says_ok(self.port, "/health"),
-            "kwok" => says_ok(self.port, "/healthz"),
+            "kwok" | "kubelet" => says_ok(self.port, "/healthz"),
+            "containerd" => {
+                UnixStream::connect(node::folder(&plane.dir).join("containerd.sock")).is_ok()
+            }
             name => {
                 let path = if name == "kube-apiserver" { "/readyz" } else { "/healthz" };
                 let mut ask = plane.kubectl()();
@@ -162,6 +167,7 @@ pub(super) fn remove(dir: &Path) -> Result<usize> {
         bail!("`{}` is not the folder of a control plane: it is left alone", dir.display());
     }
     let parts = stop_parts(dir)?;
+    node::clear(dir)?;
     fs::remove_dir_all(dir).with_context(|| format!("cannot remove `{}`", dir.display()))?;
     Ok(parts)
 }
@@ -174,34 +180,51 @@ fn stop_parts(dir: &Path) -> Result<usize> {
     Ok(plane.parts.len())
 }
 
+/// Stops these parts alone, in this order, and forgets them.
+pub(super) fn stop_parts_named(dir: &Path, names: &[&str]) -> Result<()> {
+    for name in names {
+        let Ok(process) = process_of(dir, name) else { continue };
+        process.stop().with_context(|| format!("cannot stop {name}"))?;
+        fs::remove_file(dir.join("parts").join(name))?;
+    }
+    Ok(())
+}
+
+/// The process of a part that was started.
+pub(super) fn process_of(dir: &Path, name: &str) -> Result<Process> {
+    let plane = Plane::open(dir)?.context("its folder vanished")?;
+    let part = plane.parts.iter().find(|part| part.name == name);
+    Ok(part.with_context(|| format!("{name} was not started"))?.process)
+}
+
 fn start_parts(layout: &Layout<'_>) -> Result<()> {
     let ports = layout.ports;
-    start_part(layout, "etcd", ports.etcd, &layout.etcd())?;
-    wait_for(layout, "etcd")?;
-    start_part(layout, "kube-apiserver", ports.server, &layout.server())?;
-    wait_for(layout, "kube-apiserver")?;
-    start_part(layout, "kube-controller-manager", ports.controllers, &layout.controllers())?;
+    start_part(layout.dir, "etcd", ports.etcd, &layout.etcd())?;
+    wait_for(layout.dir, "etcd")?;
+    start_part(layout.dir, "kube-apiserver", ports.server, &layout.server())?;
+    wait_for(layout.dir, "kube-apiserver")?;
+    start_part(layout.dir, "kube-controller-manager", ports.controllers, &layout.controllers())?;
     if layout.options.scheduler {
-        start_part(layout, "kube-scheduler", ports.scheduler, &layout.scheduler())?;
+        start_part(layout.dir, "kube-scheduler", ports.scheduler, &layout.scheduler())?;
     }
-    start_part(layout, "kwok", ports.kwok, &layout.kwok())?;
-    wait_for(layout, "kube-controller-manager")?;
+    start_part(layout.dir, "kwok", ports.kwok, &layout.kwok())?;
+    wait_for(layout.dir, "kube-controller-manager")?;
     if layout.options.scheduler {
-        wait_for(layout, "kube-scheduler")?;
+        wait_for(layout.dir, "kube-scheduler")?;
     }
-    wait_for(layout, "kwok")?;
+    wait_for(layout.dir, "kwok")?;
     wait_for_accounts(layout)
 }
 
-fn start_part(layout: &Layout<'_>, name: &str, port: u16, command: &Command) -> Result<()> {
-    let process = Process::spawn(command, &log(layout.dir, name))
-        .with_context(|| format!("cannot start {name}"))?;
+pub(super) fn start_part(dir: &Path, name: &str, port: u16, command: &Command) -> Result<()> {
+    let process =
+        Process::spawn(command, &log(dir, name)).with_context(|| format!("cannot start {name}"))?;
     let record = format!("{port} {}", process.record());
-    Ok(fs::write(layout.dir.join("parts").join(name), record)?)
+    Ok(fs::write(dir.join("parts").join(name), record)?)
 }
 
-fn wait_for(layout: &Layout<'_>, name: &str) -> Result<()> {
-    let plane = Plane::open(layout.dir)?.context("its folder vanished")?;
+pub(super) fn wait_for(dir: &Path, name: &str) -> Result<()> {
+    let plane = Plane::open(dir)?.context("its folder vanished")?;
     let part = plane.parts.iter().find(|part| part.name == name).context("it was not started")?;
     let started = Instant::now();
     loop {
@@ -210,7 +233,7 @@ fn wait_for(layout: &Layout<'_>, name: &str) -> Result<()> {
             _ if started.elapsed() < PATIENCE && part.process.runs() => {
                 thread::sleep(Duration::from_millis(100));
             }
-            problem => bail!("{name} {problem}: {}", last_words(&log(layout.dir, name))),
+            problem => bail!("{name} {problem}: {}", last_words(&log(dir, name))),
         }
     }
 }
@@ -249,16 +272,21 @@ fn write_kubeconfig(layout: &Layout<'_>, client: &str) -> Result<()> {
     Ok(fs::write(layout.kubeconfig(client), serde_json::to_vec_pretty(&config)?)?)
 }
 
-fn log(dir: &Path, part: &str) -> PathBuf {
+pub(super) fn log(dir: &Path, part: &str) -> PathBuf {
     dir.join("logs").join(format!("{part}.log"))
 }
 
-fn last_words(log: &Path) -> String {
+pub(super) fn last_words(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
     let last = lines[lines.len().saturating_sub(3)..].join(" / ");
     format!("{last} (more in {})", log.display())
+}
+
+/// A port on the loopback that nobody uses now.
+pub(super) fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// All at once, so that no port is given twice.

@@ -34,5 +34,5 @@ pub(super) fn start() -> Result<Started> {
         process::succeeds_within(&mut ping, Duration::from_secs(2))
     };
     let daemon = Daemon::start(&dockerd, "TERM", folder)?.until(answers)?;
-    Ok(Started { place, others: Vec::new(), _daemon: Some(daemon) })
+    Ok(Started { place, others: Vec::new(), daemon: Some(daemon) })
 }

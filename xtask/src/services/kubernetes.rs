@@ -36,7 +36,7 @@ pub(super) fn start() -> Result<Started> {
     let daemon = Daemon::start(&holder, "TERM", folder)?.until(|| dir.join("whole").exists())?;
     let place = kube::kubeconfig_in(&dir).display().to_string();
     let programs = ("AGENTAFLOW_TEST_KUBE_BIN", binaries.folder.display().to_string());
-    Ok(Started { place, others: vec![programs], _daemon: Some(daemon) })
+    Ok(Started { place, others: vec![programs], daemon: Some(daemon) })
 }
 
 /// Without Go: the cluster of KUBECONFIG, if it is on this machine. Our tests make kinds and webhooks, which is nothing

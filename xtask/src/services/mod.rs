@@ -1,9 +1,10 @@
-//! The real services that tests need: a PostgreSQL, a Docker engine and a Kubernetes control plane, each in a folder
-//! of its own that is gone afterwards. `cargo xtask test` starts them by itself, `cargo xtask services` for work by hand.
+//! The real services that tests need: a PostgreSQL, a Docker engine, a Kubernetes control plane and a node of it, each
+//! in a folder of its own that is gone afterwards. `cargo xtask test` starts them by itself, `cargo xtask services` for work by hand.
 
 mod daemon;
 mod docker;
 mod kubernetes;
+mod node;
 mod postgres;
 
 use std::env;
@@ -23,9 +24,10 @@ Start the services that some tests need, and hold them until Ctrl-C.
 Usage: cargo xtask services
 
 Prints the variables that name them. Paste these into another terminal, and there run
-  cargo test --workspace -- --ignored postgres_ docker_ kube_
+  cargo test --workspace -- --ignored postgres_ docker_ kube_ kubelet_
 or one of these tests by its name. A variable that is set already is taken as it is,
-and that service is not started. Docker needs root, Kubernetes needs Go.";
+and that service is not started. Docker and the Kubernetes node need root, Kubernetes
+needs Go.";
 
 /// A kind of service: how its tests are told from others, and how it is started.
 #[derive(Debug)]
@@ -35,27 +37,34 @@ pub(crate) struct Kind {
     pub(crate) prefix: &'static str,
     /// Tells its tests where it is.
     variable: &'static str,
-    start: fn() -> Result<Started>,
+    /// Is told of those that were started before.
+    start: fn(&[Service]) -> Result<Started>,
 }
 
-const KINDS: [Kind; 3] = [
+const KINDS: [Kind; 4] = [
     Kind {
         name: "PostgreSQL",
         prefix: "postgres_",
         variable: "AGENTAFLOW_TEST_POSTGRES",
-        start: postgres::start,
+        start: |_| postgres::start(),
     },
     Kind {
         name: "Docker engine",
         prefix: "docker_",
         variable: "AGENTAFLOW_TEST_DOCKER",
-        start: docker::start,
+        start: |_| docker::start(),
     },
     Kind {
         name: "Kubernetes control plane",
         prefix: "kube_",
         variable: "AGENTAFLOW_TEST_KUBE",
-        start: kubernetes::start,
+        start: |_| kubernetes::start(),
+    },
+    Kind {
+        name: "Kubernetes node",
+        prefix: "kubelet_",
+        variable: "AGENTAFLOW_TEST_KUBELET",
+        start: node::start,
     },
 ];
 
@@ -65,7 +74,7 @@ pub(crate) struct Started {
     /// More variables for its tests.
     others: Vec<(&'static str, String)>,
     /// None: somebody else's.
-    _daemon: Option<Daemon>,
+    daemon: Option<Daemon>,
 }
 
 /// A service, or why there is none.
@@ -111,19 +120,23 @@ pub(crate) fn belongs(test: &str, kind: &Kind) -> bool {
     test.split([' ', ':']).any(|part| part.starts_with(kind.prefix))
 }
 
-/// Starts a service, unless its variable names one already.
-pub(crate) fn start(kind: &'static Kind) -> Service {
-    let started = match given(kind.variable) {
-        Some(place) => Ok(Started::elsewhere(place)),
-        None => (kind.start)(),
-    };
-    Service { kind, started }
+/// Starts services, but for those that a variable names already.
+pub(crate) fn start(kinds: impl IntoIterator<Item = &'static Kind>) -> Vec<Service> {
+    let mut services = Vec::new();
+    for kind in kinds {
+        let started = match given(kind.variable) {
+            Some(place) => Ok(Started::elsewhere(place)),
+            None => (kind.start)(&services),
+        };
+        services.push(Service { kind, started });
+    }
+    services
 }
 
 impl Started {
     /// Somebody else's.
     fn elsewhere(place: String) -> Self {
-        Self { place, others: Vec::new(), _daemon: None }
+        Self { place, others: Vec::new(), daemon: None }
     }
 }
 
@@ -133,7 +146,7 @@ fn given(variable: &str) -> Option<String> {
 
 /// `cargo xtask services`.
 pub(crate) fn run() -> Result<ExitCode, Failure> {
-    let services: Vec<Service> = KINDS.iter().map(start).collect();
+    let services = start(&KINDS);
     for problem in services.iter().filter_map(Service::problem) {
         eprintln!("warning: {problem}");
     }
@@ -174,7 +187,18 @@ mod tests {
         assert_eq!(prefixes(&["store (src/lib.rs) postgres_store::keeps_jobs"]), ["postgres_"]);
         assert_eq!(prefixes(&["docker (tests/docker.rs) docker_runs", "a_docker_x"]), ["docker_"]);
         assert_eq!(prefixes(&["kube (tests/scheduler.rs) kube_binding::binds"]), ["kube_"]);
+        assert_eq!(prefixes(&["kube (tests/kube.rs) kubelet_node::runs"]), ["kubelet_"]);
         assert!(prefixes(&["docker (tests/docker.rs) it_runs_in_docker_"]).is_empty());
+    }
+
+    #[test]
+    fn a_node_needs_a_control_plane_that_may_be_added_to() {
+        let without = node::start(&[Service::broken("kube_", "no Go")]).err().unwrap();
+        assert!(without.to_string().contains("no control plane"), "{without}");
+        let kind = KINDS.iter().find(|kind| kind.prefix == "kube_").unwrap();
+        let started = Ok(Started::elsewhere("/nowhere/at/all/config".to_owned()));
+        let of_others = node::start(&[Service { kind, started }]).err().unwrap();
+        assert!(of_others.to_string().contains("somebody else's"), "{of_others}");
     }
 
     #[test]

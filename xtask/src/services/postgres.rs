@@ -37,7 +37,7 @@ pub(super) fn start() -> Result<Started> {
     // INT: it does not wait for clients.
     let daemon = Daemon::start(&server, "INT", folder)?.until(is_ready)?;
     let place = format!("postgres://agentaflow@127.0.0.1:{port}/postgres");
-    Ok(Started { place, others: Vec::new(), _daemon: Some(daemon) })
+    Ok(Started { place, others: Vec::new(), daemon: Some(daemon) })
 }
 
 fn initdb(programs: &Path, user: Option<&User>, data: &Path) -> Command {

@@ -18,16 +18,16 @@ use serde_json::{Value, json};
 
 use crate::PROGRAM;
 use crate::plans::{WorkloadPlan, alone, in_phase, waits_because};
-use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
+use crate::support::{NodePlan, PodPlan, Program, Scheduler, Share, wait_for};
 
 /// The command line of somebody whose context is the share.
-struct Person {
+pub(crate) struct Person {
     home: PathBuf,
 }
 
 impl Person {
     /// `scheduler` is where questions to the scheduler go; through the API server when there is none.
-    fn new(share: &Share, scheduler: Option<&Scheduler>) -> Self {
+    pub(crate) fn new(share: &Share, scheduler: Option<&Scheduler>) -> Self {
         let home = share.file("home");
         std::fs::create_dir_all(home.join("agentaflow")).expect("a folder for contexts");
         let mut text = format!(
@@ -44,18 +44,27 @@ impl Person {
         Self { home }
     }
 
-    fn run(&self, words: &[&str]) -> Output {
+    pub(crate) fn run(&self, words: &[&str]) -> Output {
+        self.command(words).output().expect("the program can be started")
+    }
+
+    /// Starts a command that goes on for a while.
+    pub(crate) fn starts(&self, share: &Share, words: &[&str]) -> Program {
+        Program::start(self.command(words), &share.file(&format!("{}.log", words[0])))
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
         command.args(words).env("XDG_CONFIG_HOME", &self.home).env("COLUMNS", "200");
         for name in ["AGENTAFLOW_SERVER", "AGENTAFLOW_TOKEN", "AGENTAFLOW_CONTEXT", "KUBECONFIG"] {
             command.env_remove(name);
         }
-        command.output().expect("the program can be started")
+        command
     }
 
     /// What a command prints that must succeed.
     #[track_caller]
-    fn says(&self, words: &[&str]) -> String {
+    pub(crate) fn says(&self, words: &[&str]) -> String {
         let output = self.run(words);
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{words:?}: {told}");
@@ -63,14 +72,14 @@ impl Person {
     }
 
     #[track_caller]
-    fn json(&self, words: &[&str]) -> Value {
+    pub(crate) fn json(&self, words: &[&str]) -> Value {
         let text = self.says(words);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{words:?}: {error}: {text}"))
     }
 
     /// What a command says that must fail in this way.
     #[track_caller]
-    fn fails(&self, words: &[&str], code: i32) -> String {
+    pub(crate) fn fails(&self, words: &[&str], code: i32) -> String {
         let output = self.run(words);
         let told = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{words:?}: {told}");
@@ -80,7 +89,7 @@ impl Person {
 
 /// Long lines are wrapped, which is not looked at here.
 #[track_caller]
-fn check(text: &str, parts: &[&str]) {
+pub(crate) fn check(text: &str, parts: &[&str]) {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in parts {
         assert!(text.contains(part), "`{part}` is missing:\n{text}");

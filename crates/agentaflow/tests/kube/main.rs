@@ -1,4 +1,4 @@
-//! The program on a real Kubernetes control plane.
+//! The program on a real Kubernetes control plane, and on a real node of it.
 
 mod bursts;
 mod kube_beside;
@@ -20,6 +20,7 @@ mod kube_settings;
 mod kube_volumes;
 mod kube_words;
 mod kube_workloads;
+mod kubelet_node;
 mod ledger;
 mod plans;
 #[path = "../standalone/http.rs"]

@@ -154,7 +154,8 @@ super::resource!(CsiNode, "storage.k8s.io", "v1", "CSINode", "csinodes", Cluster
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct CsiNodeSpec {
-    /// The drivers.
+    /// The drivers. A kubelet without any writes `null`.
+    #[serde(deserialize_with = "super::tight::all")]
     pub drivers: Vec<CsiDriver>,
 }
 
@@ -166,4 +167,18 @@ pub struct CsiDriver {
     pub name: String,
     /// How many volumes it can attach.
     pub allocatable: Option<VolumeNodeResources>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_storage_drivers_is_read_however_that_is_written() {
+        for spec in [r#"{"drivers": null}"#, r#"{"drivers": []}"#, "{}"] {
+            let text = format!(r#"{{"metadata": {{"name": "a"}}, "spec": {spec}}}"#);
+            let node: CsiNode = serde_json::from_str(&text).expect(spec);
+            assert!(node.spec.drivers.is_empty(), "{spec}");
+        }
+    }
 }

@@ -7,7 +7,7 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use super::pods;
-use super::share::{Cluster, Share};
+use super::share::{Cluster, OWNER, Share};
 
 /// Runs aside: the end of a test may come inside of its runtime, which must not be blocked.
 pub(super) fn clean(share: &Share) {
@@ -84,6 +84,9 @@ async fn remove(client: &Client, selector: &str, applied: &[(ApiResource, String
     let pods: Api<Pod> = Api::all(client.clone());
     let nodes: Api<Node> = Api::all(client.clone());
     for node in nodes.list(&own).await.map(|list| list.items).unwrap_or_default() {
+        // A node with a kubelet was only lent.
+        let annotations = node.metadata.annotations.unwrap_or_default();
+        let is_played = annotations.contains_key("kwok.x-k8s.io/node");
         let name = node.metadata.name.unwrap_or_default();
         let there = ListParams::default().fields(&format!("spec.nodeName={name}"));
         for pod in pods.list(&there).await.map(|list| list.items).unwrap_or_default() {
@@ -92,6 +95,11 @@ async fn remove(client: &Client, selector: &str, applied: &[(ApiResource, String
             let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
             let _ = api.delete(&pod.metadata.name.unwrap_or_default(), &now).await;
         }
-        let _ = nodes.delete(&name, &DeleteParams::default()).await;
+        if is_played {
+            let _ = nodes.delete(&name, &DeleteParams::default()).await;
+        } else {
+            let free = Patch::Merge(json!({"metadata": {"labels": {OWNER: null}}}));
+            let _ = nodes.patch(&name, &PatchParams::default(), &free).await;
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Pods: how they shall look, and what became of them.
 
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
 use serde_json::{Value, json};
 
 use super::share::Share;
@@ -129,6 +129,12 @@ impl Share {
     pub(crate) async fn delete_pod(&self, name: &str) {
         let deleted = self.api::<Pod>().delete(name, &DeleteParams::default()).await;
         deleted.expect("the pod is deleted");
+    }
+
+    /// What the container of a pod wrote; why that cannot be told, where it cannot.
+    pub(crate) async fn log(&self, name: &str) -> String {
+        let log = self.api::<Pod>().logs(name, &LogParams::default()).await;
+        log.unwrap_or_else(|error| error.to_string())
     }
 
     /// Waits until the pod has a node; gives its name.

@@ -37,11 +37,29 @@ pub(super) async fn to_the_end(backend: &Backend, job: &Job) -> Result<Job> {
     }
     // The last bytes may come a moment before the news that it is over.
     loop {
-        let job = patiently(|| backend.job(&name)).await?;
+        let Some(job) = if_there(backend, &name).await? else { return Ok(deleted(job)) };
         if job.status.is_final() {
             return Ok(job);
         }
         sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The job, unless it is gone: in a cluster, who stops a job deletes it.
+async fn if_there(backend: &Backend, name: &str) -> Result<Option<Job>> {
+    match patiently(|| backend.job(name)).await {
+        Err(error) if matches!(error.downcast_ref(), Some(Failure::NotFound(_))) => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// A job that is gone before it was over.
+fn deleted(job: &Job) -> Job {
+    Job {
+        status: JobStatus::Cancelled,
+        end_reason: Some("Cancelled".to_owned()),
+        error_message: Some("it was stopped, and its workload is gone".to_owned()),
+        ..job.clone()
     }
 }
 
@@ -51,7 +69,7 @@ async fn pods_to_the_end(backend: &Backend, name: &str, task: u32, gang: bool) -
     let mut lines = Prefixed::new(task);
     let mut shown = None;
     loop {
-        let job = patiently(|| backend.job(name)).await?;
+        let Some(job) = if_there(backend, name).await? else { return Ok(()) };
         let over = job.status.is_final();
         let begun = over || job.status == JobStatus::Running;
         // A pod's output is shown once: another attempt is another pod.

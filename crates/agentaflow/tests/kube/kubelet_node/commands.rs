@@ -1,0 +1,127 @@
+//! The command line, for jobs that really run in a cluster.
+
+use agentaflow_kube::names::SCHEDULER_NAME;
+use serde_json::json;
+
+use super::real::{IMAGE, NAME, RealNode, lent};
+use crate::PROGRAM;
+use crate::kube_cli::{Person, check};
+use crate::plans::{alone, in_phase, workload};
+use crate::support::{Scheduler, Share, wait_for};
+
+/// A scheduler by the product's own name, as people have it.
+async fn our_scheduler(share: &Share) -> Scheduler {
+    Scheduler::start(PROGRAM, share, &["--scheduler-name", SCHEDULER_NAME]).await
+}
+
+fn line<'a>(before: &[&'a str], script: &'a str) -> Vec<&'a str> {
+    [before, &[IMAGE, "--", "sh", "-c", script]].concat()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes node"]
+async fn run_shows_what_the_container_writes_and_ends_with_its_exit_code() {
+    let (_lent, _alone) = (lent().await, alone().await);
+    let share = Share::new().await;
+    let _node = RealNode::join(&share, 2).await;
+    let scheduler = our_scheduler(&share).await;
+    let me = Person::new(&share, Some(&scheduler));
+    let script = "echo on $NVIDIA_VISIBLE_DEVICES; seq 1 2000; exit 7";
+    let output = me.run(&line(&["run", "--gpus", "1"], script));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "{told}");
+    let numbers: Vec<String> = (1..=2000).map(|number| number.to_string()).collect();
+    let text = String::from_utf8(output.stdout).expect("text");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("on GPU-"), "{}", lines[0]);
+    assert_eq!(lines[1..], numbers);
+    check(&told, &[&format!("runs on {NAME}")]);
+
+    let output = me.run(&line(&["run", "--gpus", "1"], "echo -n well"));
+    assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"well"[..]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes node"]
+async fn logs_follow_a_container_as_it_writes_and_cancel_ends_it() {
+    let (_lent, _alone) = (lent().await, alone().await);
+    let share = Share::new().await;
+    let node = RealNode::join(&share, 1).await;
+    let scheduler = our_scheduler(&share).await;
+    let me = Person::new(&share, Some(&scheduler));
+    let script = "trap exit TERM; i=0; while :; do i=$((i+1)); echo line $i; sleep 0.1; done";
+    let detached = line(&["run", "-d", "--gpus", "1", "--name", "talks"], script);
+    assert_eq!(me.says(&detached), "talks\n");
+    let mut follows = me.starts(&share, &["logs", "-f", "talks"]);
+    follows.says("line 1\n").await;
+    follows.says("line 5\n").await;
+    assert!(follows.runs());
+    let last = me.says(&["logs", "--tail", "1", "talks"]);
+    assert_eq!(last.lines().count(), 1, "{last}");
+    check(&me.says(&["cancel", "talks"]), &["job talks being stopped"]);
+    follows.ended().await;
+    share.gone("talks-0").await;
+    wait_for("the workload is gone", async || {
+        workload(&share, "talks").await.map_or(Ok(()), |object| Err(object["status"].to_string()))
+    })
+    .await;
+    assert_eq!(node.devices.len(), 1);
+    // Its GPU is free again.
+    assert_eq!(me.run(&line(&["run", "--gpus", "1"], "true")).status.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes node"]
+async fn a_signal_to_run_stops_the_container() {
+    let (_lent, _alone) = (lent().await, alone().await);
+    let share = Share::new().await;
+    let _node = RealNode::join(&share, 1).await;
+    let scheduler = our_scheduler(&share).await;
+    let me = Person::new(&share, Some(&scheduler));
+    let script = "trap exit TERM; echo begun; sleep 300 & wait";
+    let words = line(&["run", "--gpus", "1", "--name", "long"], script);
+    let mut run = me.starts(&share, &words);
+    run.says("begun").await;
+    run.signal("INT");
+    let status = run.ended().await;
+    let log = run.log();
+    assert_eq!(status.code(), Some(130), "{log}");
+    check(&log, &["stopping job long"]);
+    assert!(!log.contains("lost touch"), "{log}");
+    share.gone("long-0").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes node"]
+async fn a_container_that_the_kernel_ends_for_its_memory_is_explained() {
+    let (_lent, _alone) = (lent().await, alone().await);
+    let share = Share::new().await;
+    let _node = RealNode::join(&share, 1).await;
+    let scheduler = our_scheduler(&share).await;
+    let me = Person::new(&share, Some(&scheduler));
+    let words = ["submit", "--gpus", "1", "--name", "greedy", "--memory", "32M"];
+    // `tail` keeps all that it may have to show, and there is no end of it.
+    assert_eq!(me.says(&line(&words, "tail -c 1000000000 /dev/zero")), "greedy\n");
+    in_phase(&share, "greedy", "Failed").await;
+    check(&me.says(&["explain", "greedy"]), &["it is over (failed)", "memory", "--memory"]);
+    let job = me.json(&["status", "greedy", "-o", "json"]);
+    assert_eq!((&job["end_reason"], &job["exit_code"]), (&json!("OutOfMemory"), &json!(137)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes node"]
+async fn an_image_that_the_node_cannot_get_is_told_while_it_waits() {
+    let (_lent, _alone) = (lent().await, alone().await);
+    let share = Share::new().await;
+    let _node = RealNode::join(&share, 1).await;
+    let scheduler = our_scheduler(&share).await;
+    let me = Person::new(&share, Some(&scheduler));
+    // A registry that refuses every connection.
+    let image = "127.0.0.1:9/nobody/has:1";
+    me.says(&["submit", "--gpus", "1", "--name", "stuck", image, "--", "true"]);
+    wait_for("explain tells of the image", async || {
+        let told = me.says(&["explain", "stuck"]);
+        if told.contains("cannot start") && told.contains(image) { Ok(()) } else { Err(told) }
+    })
+    .await;
+}

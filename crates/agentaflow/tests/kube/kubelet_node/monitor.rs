@@ -1,0 +1,182 @@
+//! The node monitor beside a real kubelet.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
+use agentaflow_kube::monitor::{REFRESH, Settings};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::real::{NAME, RealNode, container, lent, pod_resources, script};
+use crate::PROGRAM;
+use crate::support::{Cluster, PodPlan, Program, Share, free_port, get, wait_for};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes node"]
+async fn the_monitor_writes_on_pods_which_gpus_the_kubelet_gave_them() {
+    let _lent = lent().await;
+    let share = Share::new().await;
+    share.apply_file("deploy/crds").await;
+    let _monitor = start_monitor(&share);
+    let devices = published(&share).await;
+    let _node = RealNode::join_with(&share, &devices).await;
+    share.create_pod(&gpu_pod("train")).await;
+    let told = share
+        .wait_pod("train", "annotated", |pod| {
+            pod.metadata.annotations.as_ref()?.get("agentaflow.gpu/allocated-devices").cloned()
+        })
+        .await;
+    let mut wanted = devices.clone();
+    wanted.sort();
+    // What the plugin prefers, and what the container sees.
+    assert_eq!(Some(&told), wanted.last());
+    wait_for("the container tells its GPU", async || {
+        let log = share.log("train").await;
+        if log == format!("{told}\n") { Ok(()) } else { Err(log) }
+    })
+    .await;
+    wait_for("the GPUNode tells who has which GPU", async || {
+        let status = gpu_node(&share).await["status"]["gpuStatus"].clone();
+        let busy = status
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|gpu| gpu.to_string().contains(&told) && gpu.to_string().contains("train"));
+        if busy { Ok(()) } else { Err(status.to_string()) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes node"]
+async fn a_process_on_a_gpu_is_counted_for_the_pod_in_whose_container_it_runs() {
+    let _lent = lent().await;
+    let share = Share::new().await;
+    share.apply_file("deploy/crds").await;
+    let _node = RealNode::join(&share, 2).await;
+    for name in ["mine", "other"] {
+        share.create_pod(&gpu_pod(name)).await;
+    }
+    let (mine, other) = (container_pid(&share, "mine").await, container_pid(&share, "other").await);
+    assert_ne!(mine, other);
+    // Ourselves: a process of the machine that belongs to no pod.
+    let host = std::process::id();
+    let processes = [(mine, 100), (other, 20), (host, 3)];
+    let port = free_port();
+    let stop = CancellationToken::new();
+    let _guard = stop.clone().drop_guard();
+    let settings = Settings {
+        node: NAME.to_owned(),
+        namespace: share.namespace.clone(),
+        interval: Duration::from_millis(300),
+        refresh: REFRESH,
+        goal: 80,
+        gpus: Arc::new(move || Ok(Box::new(OneGpu(processes.to_vec())))),
+        pod_resources: pod_resources(),
+        proc: "/proc".into(),
+        health: None,
+        metrics: Some(([127, 0, 0, 1], port).into()),
+        once: false,
+    };
+    let client = Cluster::client_of(&share.cluster.kubeconfig).await;
+    tokio::spawn(agentaflow_kube::monitor::run(client, settings, stop));
+    let mib = |amount: u64| amount * 1024 * 1024;
+    let wanted = [("mine".to_owned(), mib(100)), ("other".to_owned(), mib(20))];
+    wait_for("what each pod uses is told, and nobody else", async || {
+        let text = get(port, "/metrics").map(|answer| answer.body).unwrap_or_default();
+        let told: Vec<(String, u64)> = text.lines().filter_map(memory_of_pod).collect();
+        if told == wanted { Ok(()) } else { Err(format!("{told:?} in:\n{text}")) }
+    })
+    .await;
+}
+
+/// A pod and its bytes, from a line of metrics.
+fn memory_of_pod(line: &str) -> Option<(String, u64)> {
+    let rest = line.strip_prefix("agentaflow_pod_gpu_memory_bytes{")?;
+    let (labels, amount) = rest.split_once("} ")?;
+    let pod = labels.split(',').find_map(|label| label.strip_prefix("pod="))?;
+    let amount: f64 = amount.parse().ok()?;
+    Some((pod.trim_matches('"').to_owned(), amount as u64))
+}
+
+/// A GPU with processes on it, as NVML would tell them; there is no NVML here.
+struct OneGpu(Vec<(u32, u64)>);
+
+impl GpuSource for OneGpu {
+    fn host(&self) -> Host {
+        Host { driver: Some("580.1".into()), cuda: None, source: "nvml" }
+    }
+
+    fn devices(&self) -> Result<Vec<Device>, GpuError> {
+        let name = "NVIDIA A100".to_owned();
+        Ok(vec![Device { uuid: "GPU-0".to_owned(), name, memory: 40_960, ..Device::default() }])
+    }
+
+    fn sample(&self) -> Result<Vec<Sample>, GpuError> {
+        Ok(vec![Sample {
+            uuid: "GPU-0".to_owned(),
+            utilization: Some(10),
+            memory_used: Some(123),
+            temperature: Some(40),
+            ..Sample::default()
+        }])
+    }
+
+    fn processes(&self) -> Result<Vec<DeviceProcess>, GpuError> {
+        let process = |(pid, memory): &(u32, u64)| DeviceProcess {
+            uuid: "GPU-0".to_owned(),
+            pid: *pid,
+            memory: *memory,
+        };
+        Ok(self.0.iter().map(process).collect())
+    }
+}
+
+/// Says which GPU it has, and stays.
+fn gpu_pod(name: &str) -> PodPlan {
+    script(name, "echo $NVIDIA_VISIBLE_DEVICES; sleep 300").gpus(1)
+}
+
+/// The number of a container's process, as the machine counts and as the runtime noted it.
+async fn container_pid(share: &Share, pod: &str) -> u32 {
+    let pod = share.in_phase(pod, "Running").await;
+    let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
+    let id = statuses.first().and_then(|status| status.container_id.clone()).unwrap_or_default();
+    let id = id.strip_prefix("containerd://").expect("a container of containerd");
+    let noted = container(id).join("init.pid");
+    let pid = std::fs::read_to_string(&noted);
+    let pid = pid.unwrap_or_else(|error| panic!("{}: {error}", noted.display()));
+    pid.trim().parse().expect("a number")
+}
+
+fn start_monitor(share: &Share) -> Program {
+    let mut command = Command::new(PROGRAM);
+    command.args(["monitor", "--node", NAME, "--gpus", "simulated:3xA100", "--interval", "300ms"]);
+    command.args(["--namespace", &share.namespace]);
+    command.arg("--kubeconfig").arg(&share.cluster.kubeconfig);
+    command.arg("--pod-resources").arg(pod_resources());
+    for option in ["--health", "--metrics"] {
+        command.args([option, &format!("127.0.0.1:{}", free_port())]);
+    }
+    Program::start(command, &share.file("monitor.log"))
+}
+
+async fn gpu_node(share: &Share) -> Value {
+    let path = format!("/apis/agentaflow.io/v1/namespaces/{}/gpunodes/{NAME}", share.namespace);
+    let answer = share.request("GET", &path, None).await;
+    if answer.status == 200 { answer.json() } else { Value::Null }
+}
+
+/// The ids of the GPUs that the monitor tells of.
+async fn published(share: &Share) -> Vec<String> {
+    wait_for("the monitor tells of its GPUs", async || {
+        let devices = gpu_node(share).await["spec"]["gpuDevices"].clone();
+        let ids = devices.as_array().into_iter().flatten();
+        let ids: Vec<String> =
+            ids.filter_map(|gpu| gpu["id"].as_str().map(str::to_owned)).collect();
+        if ids.is_empty() { Err("none") } else { Ok(ids) }
+    })
+    .await
+}

@@ -1,0 +1,83 @@
+//! The real node, lent to one test at a time.
+
+use std::path::PathBuf;
+
+use k8s_openapi::api::core::v1::Node;
+use serde_json::{Value, json};
+use tokio::sync::{Mutex, MutexGuard};
+
+use super::device_plugin::DevicePlugin;
+use crate::support::{OWNER, PodPlan, Share, wait_for};
+
+/// The image that the node has; it reaches no registry.
+pub(super) const IMAGE: &str = "agentaflow-test/busybox:1";
+
+/// What `cargo xtask kube up --real-node` calls it.
+pub(super) const NAME: &str = "real";
+
+/// There is one such node. Whoever holds this before it makes a share has it alone, and until all of the share is gone.
+pub(super) async fn lent() -> MutexGuard<'static, ()> {
+    static LENT: Mutex<()> = Mutex::const_new(());
+    LENT.lock().await
+}
+
+/// The node as a part of a share, with GPUs that a device plugin plays.
+pub(super) struct RealNode {
+    pub(super) plugin: DevicePlugin,
+    pub(super) devices: Vec<String>,
+}
+
+impl RealNode {
+    /// With so many GPUs, which nobody had before.
+    pub(super) async fn join(share: &Share, gpus: usize) -> Self {
+        let devices: Vec<String> =
+            (0..gpus).map(|index| format!("GPU-{}-{index}", share.id)).collect();
+        Self::join_with(share, &devices).await
+    }
+
+    /// With these GPUs.
+    pub(super) async fn join_with(share: &Share, devices: &[String]) -> Self {
+        let patch = json!({"metadata": {"labels": {OWNER: share.id}}});
+        share.patch_node(NAME, &patch).await;
+        let sockets = folder().join("kubelet/device-plugins");
+        let plugin = DevicePlugin::register(&sockets, &share.id, devices).await;
+        let nodes = share.cluster_api::<Node>();
+        wait_for("the kubelet tells of its GPUs", async || {
+            let node = nodes.get(NAME).await.map_err(|error| error.to_string())?;
+            let amounts = node.status.and_then(|status| status.allocatable).unwrap_or_default();
+            let told = amounts.get("nvidia.com/gpu").map(|amount| amount.0.clone());
+            let wanted = Some(devices.len().to_string());
+            if told == wanted { Ok(()) } else { Err(format!("{told:?}")) }
+        })
+        .await;
+        Self { plugin, devices: devices.to_vec() }
+    }
+}
+
+/// Where the kubelet tells who has which device.
+pub(super) fn pod_resources() -> PathBuf {
+    folder().join("kubelet/pod-resources/kubelet.sock")
+}
+
+/// Where the runtime keeps what it knows of a container.
+pub(super) fn container(id: &str) -> PathBuf {
+    folder().join("containerd/state/io.containerd.runtime.v2.task/k8s.io").join(id)
+}
+
+fn folder() -> PathBuf {
+    let folder = std::env::var_os("AGENTAFLOW_TEST_KUBELET").map(PathBuf::from);
+    folder.expect("AGENTAFLOW_TEST_KUBELET names the folder of a real node")
+}
+
+/// A pod that runs a script in a container, and stops at once when it is told to.
+pub(super) fn script(name: &str, script: &str) -> PodPlan {
+    let container = json!({
+        "name": "main",
+        "image": IMAGE,
+        "imagePullPolicy": "Never",
+        "command": ["sh", "-c", script],
+    });
+    PodPlan::new(name)
+        .spec("containers", Value::Array(vec![container]))
+        .spec("terminationGracePeriodSeconds", json!(1))
+}

@@ -1,0 +1,140 @@
+//! The life of a `GPUWorkload` whose pods really run.
+
+use std::sync::{Arc, Mutex};
+
+use futures_util::{StreamExt as _, TryStreamExt as _};
+use kube::Api;
+use kube::api::WatchParams;
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind, WatchEvent};
+use serde_json::Value;
+
+use super::real::{NAME, RealNode, lent, script};
+use crate::PROGRAM;
+use crate::plans::{
+    WorkloadPlan, condition, in_phase, placed_by_us, wait_workload, waits_because, workload,
+};
+use crate::support::{Scheduler, Share};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes node"]
+async fn a_workload_really_runs_and_is_said_to_have_the_gpus_that_the_kubelet_gave_it() {
+    let _lent = lent().await;
+    let share = Share::new().await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let history = History::of(&share).await;
+    let pods = script("", "echo devices=$NVIDIA_VISIBLE_DEVICES; sleep 2");
+    WorkloadPlan::new(&share, "train", &pods).gpus(2).create(&share).await;
+    waits_because(&share, "train", "NoNodes").await;
+    let node = RealNode::join(&share, 4).await;
+    assert_eq!(placed_by_us(&share, "train-0").await, NAME);
+    let planned = in_phase(&share, "train", "Running").await;
+    assert!(planned["assignedGPU"].as_str().is_some_and(|gpus| gpus.contains(NAME)), "{planned}");
+    let confirmed = wait_workload(&share, "train", "confirmed", |object| {
+        let told = condition(&object["status"], "Assigned");
+        (told["reason"] == "Confirmed").then(|| object["status"].clone())
+    })
+    .await;
+    // The plugin prefers its last devices; the scheduler could not know that.
+    let chosen = [&node.devices[3], &node.devices[2]];
+    let mut wanted: Vec<String> = chosen.iter().map(|id| format!("{NAME}/{id}")).collect();
+    wanted.sort();
+    let mut told: Vec<&str> = confirmed["assignedGPU"].as_str().unwrap().split(',').collect();
+    told.sort_unstable();
+    assert_eq!(told, wanted);
+    let log = share.log("train-0").await;
+    let mut given: Vec<&str> = log.trim().trim_start_matches("devices=").split(',').collect();
+    given.sort_unstable();
+    assert_eq!(given, wanted.iter().map(|gpu| &gpu[NAME.len() + 1..]).collect::<Vec<_>>());
+
+    let ended = in_phase(&share, "train", "Succeeded").await;
+    assert!(ended["completionTime"].is_string(), "{ended}");
+    assert_eq!(
+        history.phases("train"),
+        ["Pending", "Scheduled", "Running", "Succeeded"],
+        "each once, in this order"
+    );
+    assert_eq!(history.assigned("train"), ["Planned", "Confirmed"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes node"]
+async fn a_workload_that_really_fails_is_tried_again_and_ends_with_its_exit_code() {
+    let _lent = lent().await;
+    let share = Share::new().await;
+    let _node = RealNode::join(&share, 1).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let pods = script("", "echo no such file >&2; exit 3");
+    WorkloadPlan::new(&share, "crash", &pods).spec("retries", 1).create(&share).await;
+    let status = in_phase(&share, "crash", "Failed").await;
+    assert_eq!(status["retries"], 1, "{status}");
+    let words = status["message"].as_str().unwrap();
+    assert!(words.contains("after 1 retry") && words.contains("exited with code 3"), "{words}");
+    assert!(share.pod("crash-0-r1").await.is_some(), "the second try is another pod");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes node"]
+async fn a_pod_that_the_kubelet_refuses_is_made_again_and_costs_no_retry() {
+    let _lent = lent().await;
+    let share = Share::new().await;
+    let node = RealNode::join(&share, 1).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    node.plugin.refuse_next();
+    let events = script("", "sleep 300");
+    WorkloadPlan::new(&share, "train", &events).spec("retries", 0).create(&share).await;
+    let refused = share.in_phase("train-0", "Failed").await.status.unwrap();
+    assert_eq!(refused.reason.as_deref(), Some("UnexpectedAdmissionError"), "{refused:?}");
+    assert_eq!(node.plugin.refusals(), 0);
+    let status = in_phase(&share, "train", "Running").await;
+    assert_eq!(status["retries"].as_u64().unwrap_or(0), 0, "{status}");
+    assert_eq!(placed_by_us(&share, "train-0-r1").await, NAME);
+    let object = workload(&share, "train").await.unwrap();
+    assert_eq!(object["spec"]["retries"], 0, "it may not fail once by its own doing");
+}
+
+/// Every status that workloads of a share ever had.
+struct History(Arc<Mutex<Vec<Value>>>);
+
+impl History {
+    async fn of(share: &Share) -> Self {
+        let kind = GroupVersionKind::gvk("agentaflow.io", "v1", "GPUWorkload");
+        let resource = ApiResource::from_gvk_with_plural(&kind, "gpuworkloads");
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(share.client(), &share.namespace, &resource);
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let watch = api.watch(&WatchParams::default(), "0").await.expect("news of workloads");
+        let notes = Arc::clone(&seen);
+        tokio::spawn(async move {
+            let mut watch = watch.boxed();
+            while let Ok(Some(event)) = watch.try_next().await {
+                if let WatchEvent::Added(object) | WatchEvent::Modified(object) = event {
+                    let object = serde_json::to_value(object).expect("an object");
+                    notes.lock().unwrap().push(object);
+                }
+            }
+        });
+        Self(seen)
+    }
+
+    fn phases(&self, name: &str) -> Vec<String> {
+        self.each(name, |status| status["phase"].as_str().map(str::to_owned))
+    }
+
+    /// Why its GPUs are said to be its own, while they are.
+    fn assigned(&self, name: &str) -> Vec<String> {
+        self.each(name, |status| {
+            let told = condition(status, "Assigned");
+            let reason = told["reason"].as_str().filter(|_| told["status"] == "True");
+            reason.map(str::to_owned)
+        })
+    }
+
+    /// What was told, without repetitions.
+    fn each(&self, name: &str, read: impl Fn(&Value) -> Option<String>) -> Vec<String> {
+        let seen = self.0.lock().unwrap();
+        let own = seen.iter().filter(|object| object["metadata"]["name"] == name);
+        let mut told: Vec<String> = own.filter_map(|object| read(&object["status"])).collect();
+        told.dedup();
+        told
+    }
+}
