@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use agentaflow_agent::Machine;
-use agentaflow_api::node::{Health, Heartbeat, NodeRegistration};
+use agentaflow_api::node::{GpuInstance, Health, Heartbeat, NodeRegistration};
 use agentaflow_api::units::{Cores, Dollars};
+use agentaflow_engine::Gpu;
 use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
 use agentaflow_kube::{names as kube_names, slim, translate};
 use serde_json::json;
@@ -48,8 +49,24 @@ impl Jobs {
         info!("the node has other GPUs, CPU or memory than before: the server is told");
     }
 
+    /// Marks GPUs that others have, or that take no work.
+    fn mark(&self, offer: &Offer, instances: &mut [GpuInstance]) {
+        let ours = self.granted();
+        let at = |(index, gpu): (usize, &Gpu)| ours.contains(&self.uuid(gpu)).then_some(index);
+        let ours: BTreeSet<usize> = offer.gpus.iter().enumerate().filter_map(at).collect();
+        let gone = offer.unavailable(&ours);
+        for instance in instances {
+            let at = instance.gpu_index.and_then(|index| usize::try_from(index).ok());
+            if at.is_some_and(|at| gone.contains(&at)) {
+                instance.gpu_memory_foreign = instance.gpu_memory;
+                instance.gpu_memory_available = Some(0);
+                instance.status = Some("busy".to_owned());
+            }
+        }
+    }
+
     /// What the agent calls a GPU of the node.
-    fn uuid(&self, gpu: &agentaflow_engine::Gpu) -> String {
+    fn uuid(&self, gpu: &Gpu) -> String {
         format!("{}/{}", self.settings.node, gpu.id)
     }
 }
@@ -60,6 +77,7 @@ impl Machine for Jobs {
         let node = self.watch.node();
         let labels = node.as_ref().and_then(|node| node.metadata.labels.clone());
         let label = |key: &str| labels.as_ref().and_then(|labels| labels.get(key)).cloned();
+        self.mark(&offer, &mut registration.gpu_instances);
         registration.hostname = Some(self.settings.node.clone());
         registration.cpu_cores = Some(Cores(offer.cpu.0));
         registration.memory_total = Some(offer.memory.0);
@@ -80,6 +98,11 @@ impl Machine for Jobs {
 
     fn beat(&self, heartbeat: &mut Heartbeat) {
         let offer = self.offer();
+        if let Some(instances) = &mut heartbeat.gpu_instances {
+            self.mark(&offer, instances);
+            let free = instances.iter().filter_map(|gpu| gpu.gpu_memory_available);
+            heartbeat.gpu_memory_available = Some(free.sum());
+        }
         heartbeat.cpu_cores_available = Some(Cores(offer.cpu.1));
         heartbeat.memory_available = Some(offer.memory.1);
         heartbeat.storage_available = Some(offer.storage.1 >> 10);
@@ -109,7 +132,7 @@ impl GpuSource for Jobs {
 
     fn devices(&self) -> Result<Vec<Device>, GpuError> {
         let gpus = self.offer().gpus;
-        let device = |(index, gpu): (usize, &agentaflow_engine::Gpu)| Device {
+        let device = |(index, gpu): (usize, &Gpu)| Device {
             index: index as u32,
             uuid: self.uuid(gpu),
             name: gpu.model.to_string(),
@@ -119,29 +142,14 @@ impl GpuSource for Jobs {
         Ok(gpus.iter().enumerate().map(device).collect())
     }
 
-    /// Nobody measures here (the monitor does): a GPU that others have, or that takes no work, is full.
+    /// Nobody measures here; the monitor does.
     fn sample(&self) -> Result<Vec<Sample>, GpuError> {
-        let offer = self.offer();
-        let ours = self.granted();
-        let at = |(index, gpu): (usize, &agentaflow_engine::Gpu)| {
-            ours.contains(&self.uuid(gpu)).then_some(index)
-        };
-        let ours: BTreeSet<usize> = offer.gpus.iter().enumerate().filter_map(at).collect();
-        let gone = offer.unavailable(&ours);
-        let sample = |(index, gpu): (usize, &agentaflow_engine::Gpu)| Sample {
-            uuid: self.uuid(gpu),
-            memory_used: Some(if gone.contains(&index) { gpu.memory.0 } else { 0 }),
-            ..Sample::default()
-        };
-        Ok(offer.gpus.iter().enumerate().map(sample).collect())
+        let gpus = self.offer().gpus;
+        Ok(gpus.iter().map(|gpu| Sample { uuid: self.uuid(gpu), ..Sample::default() }).collect())
     }
 
     fn processes(&self) -> Result<Vec<DeviceProcess>, GpuError> {
         Ok(Vec::new())
-    }
-
-    fn pretend(&self, load: &[(String, u32, u64)]) {
-        self.set_running(load.iter().map(|(uuid, _, _)| uuid.clone()).collect());
     }
 }
 

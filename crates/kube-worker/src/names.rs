@@ -14,6 +14,9 @@ pub(crate) const LEASED: &str = "agentaflow.io/leased";
 pub(crate) const DONE: &str = "agentaflow.io/done";
 /// Annotation: the job's name.
 pub(crate) const JOB_NAME: &str = "agentaflow.io/job-name";
+/// Annotation: the GPUs of the node that the server gave it, as it calls them. Which ones the kubelet hands out is
+/// the kubelet's choice.
+pub(crate) const GPUS: &str = "agentaflow.io/gpus";
 /// Annotation: whose job it is.
 pub(crate) const USER: &str = "agentaflow.io/user";
 

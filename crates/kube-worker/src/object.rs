@@ -256,7 +256,10 @@ fn labels(assignment: &Assignment, owner: &str) -> BTreeMap<String, String> {
 /// Anything may stand in these, unlike in labels.
 fn annotations(assignment: &Assignment) -> BTreeMap<String, String> {
     let name = assignment.job_name.clone().map(|name| (names::JOB_NAME.to_owned(), name));
-    [(names::USER.to_owned(), assignment.user.clone())].into_iter().chain(name).collect()
+    let gpus: Vec<&str> = assignment.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
+    let gpus = (!gpus.is_empty()).then(|| (names::GPUS.to_owned(), gpus.join(",")));
+    let user = [(names::USER.to_owned(), assignment.user.clone())];
+    user.into_iter().chain(name).chain(gpus).collect()
 }
 
 fn is_hidden(name: &str) -> bool {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use agentaflow_engine::{Gpu, GpuHealth};
 use agentaflow_kube::translate::{self, Namespaces, Surroundings, Volumes};
 use agentaflow_kube::{names as kube_names, slim};
+use agentaflow_manifest::cloud::gpu_named;
 
 use crate::names;
 
@@ -50,7 +51,7 @@ pub(crate) fn offer(node: &slim::Node, pods: &[Arc<slim::Pod>], owner: &str) -> 
         cpu: left(view.node.cpu.0, cpu),
         memory: left(view.node.memory.0, memory),
         storage: left(view.node.storage.0, storage),
-        gpus: view.node.gpus,
+        gpus: view.node.gpus.into_iter().map(sized).collect(),
         closed: closed(node),
     }
 }
@@ -65,6 +66,16 @@ impl Offer {
         gone.extend(taken);
         gone
     }
+}
+
+/// A GPU of a model that we know has its memory also where no label tells how much.
+fn sized(mut gpu: Gpu) -> Gpu {
+    if gpu.memory.0 <= 1
+        && let Some(known) = gpu_named(gpu.model.as_str())
+    {
+        gpu.memory.0 = u64::from(known.memory_gib) << 10;
+    }
+    gpu
 }
 
 /// Why the node takes no new pods of ours.

@@ -37,7 +37,6 @@ pub(crate) struct Jobs {
     pub(crate) renewal: Notify,
     lease_end: Mutex<Instant>,
     said_closed: Mutex<Option<String>>,
-    running: Mutex<BTreeSet<String>>,
     tasks: Mutex<HashMap<TaskKey, Task>>,
 }
 
@@ -71,7 +70,6 @@ impl Jobs {
             catalogue,
             renewal: Notify::new(),
             said_closed: Mutex::default(),
-            running: Mutex::default(),
             tasks: Mutex::default(),
         });
         tokio::spawn(lease::keep(Arc::clone(&jobs)));
@@ -102,16 +100,14 @@ impl Jobs {
         *held(&self.lease_end)
     }
 
-    /// The GPUs that tasks of ours run on, as the agent says.
-    pub(crate) fn set_running(&self, gpus: BTreeSet<String>) {
-        *held(&self.running) = gpus;
-    }
-
-    /// The GPUs that tasks of ours were given, running or about to.
+    /// The GPUs that tasks of ours were given, whose Jobs are there or about to be.
     pub(crate) fn granted(&self) -> BTreeSet<String> {
+        let jobs = self.watch.jobs();
+        let live = jobs.iter().filter(|job| !job.labels().contains_key(names::DONE));
+        let noted = live.filter_map(|job| job.annotations().get(names::GPUS));
+        let noted = noted.flat_map(|gpus| gpus.split(',').map(str::to_owned));
         let tasks = self.tasks();
-        let given = tasks.values().flat_map(|task| task.gpus.iter().cloned());
-        given.chain(held(&self.running).iter().cloned()).collect()
+        noted.chain(tasks.values().flat_map(|task| task.gpus.iter().cloned())).collect()
     }
 
     pub(crate) fn folder(&self, key: TaskKey) -> PathBuf {

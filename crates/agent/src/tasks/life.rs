@@ -250,7 +250,9 @@ fn usage(used: Used, peak: Option<u64>, ran: Duration) -> ResourceUsage {
     let ran_ms = ran.as_millis().max(1);
     ResourceUsage {
         gpu_memory: peak,
-        cpu_cores: Some(Cores((used.cpu.as_millis() * 1000 / ran_ms) as u64)),
+        // A runtime that does not measure tells nothing at all.
+        cpu_cores: (used != Used::default())
+            .then(|| Cores((used.cpu.as_millis() * 1000 / ran_ms) as u64)),
         memory: (used.memory > 0).then_some(used.memory),
         storage: None,
     }

@@ -133,7 +133,10 @@ async fn a_cancelled_job_is_deleted_from_the_cluster_with_its_pod() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
 async fn an_agent_that_was_killed_adopts_its_jobs_again_and_those_that_ended_meanwhile() {
-    let mut fleet = Fleet::with_heartbeat(&NodePlan::gpus(2), "5s").await;
+    let mut fleet = Fleet::with_heartbeat(&NodePlan::gpus(3), "5s").await;
+    // The next agent must not take the GPUs of its own jobs for those of others.
+    fleet.share.create_pod(&PodPlan::new("theirs").gpus(1)).await;
+    fleet.share.bound("theirs").await;
     let (long, short) = (fleet.post(&documented()), fleet.post(&documented()));
     let pods = [fleet.pod_of(long).await, fleet.pod_of(short).await];
     let uid = fleet.uid_of(&pods[0]).await;
