@@ -13,10 +13,10 @@ use super::super::{CAPABILITIES, Launch, StartError};
 use super::{AGENT, DockerSettings, GRACE, KEY, LEASED, mounts};
 
 /// Where a container sees the folder for its results.
-pub(super) const OUT_FOLDER: &str = "/agentaflow/out";
+pub const OUT_FOLDER: &str = "/agentaflow/out";
 
 /// Where a container sees its data, when they are too large for the environment.
-pub(super) const DATA_FILE: &str = "/agentaflow/data.json";
+pub const DATA_FILE: &str = "/agentaflow/data.json";
 
 /// The engine's own copy of the output, which `output.log` is made from: so many files of this size. A job that
 /// writes faster than the engine can read may be ahead of `output.log` by so much before lines are lost.

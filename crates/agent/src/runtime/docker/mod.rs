@@ -57,7 +57,7 @@ use fault::Secrets;
 use watch::Watcher;
 
 pub use connect::ConnectError;
-use create::{DATA_FILE, OUT_FOLDER};
+pub use create::{DATA_FILE, OUT_FOLDER};
 pub use settings::{DockerSettings, Pull};
 pub use stop::{stop_containers, stop_leased};
 
