@@ -108,21 +108,3 @@ async fn stop(engine: &Engine, id: &str, grace: Duration) -> Result<(), String> 
         Ok(()) => Ok(()),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_reason_for_a_stop_is_kept() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(remembered(folder.path()).is_none());
-        for cause in [StopCause::TimedOut, StopCause::Cancelled] {
-            remember(folder.path(), Stopped::now(cause, Duration::from_millis(1500)));
-        }
-        let stopped = remembered(folder.path()).unwrap();
-        assert_eq!(stopped.cause, StopCause::TimedOut);
-        assert_eq!(stopped.grace(), Duration::from_millis(1500));
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
-    }
-}
