@@ -19,13 +19,13 @@ use crate::object::{self, Made, Spot};
 use crate::runtime::{Jobs, job_name};
 
 /// How long a scheduler may find no room: what was there a moment ago may still be on its way out.
-const ROOM: Duration = Duration::from_secs(60);
+const ROOM: Duration = Duration::from_mins(1);
 
 /// How long the cluster may take to make a pod of a Job.
-const POD: Duration = Duration::from_secs(60);
+const POD: Duration = Duration::from_mins(1);
 
 /// How long an earlier Job of the same name may take to go.
-const GOING: Duration = Duration::from_secs(60);
+const GOING: Duration = Duration::from_mins(1);
 
 /// Looks again at least so often, whatever the watches say.
 const LOOK: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ impl Jobs {
             catalogue: &self.catalogue,
         };
         let made = object::make(launch, &spot)?;
-        let job = self.create(launch.assignment.key, made).await?;
+        let job = Box::pin(self.create(launch.assignment.key, made)).await?;
         let (name, namespace) = (job.name_any(), &self.settings.namespace);
         progress("Created", format!("It is the Job `{name}` in the namespace `{namespace}`"));
         self.until_begun(launch.assignment.key, progress).await

@@ -90,6 +90,12 @@ pub(crate) fn began(pod: &Pod) -> Option<Stamp> {
     running.or(ended).map(stamp)
 }
 
+/// Whether a Job that is over went well.
+pub(crate) fn verdict(job: &Job) -> Option<bool> {
+    let said = |kind: &str| condition(job, kind).is_some();
+    if said("Complete") { Some(true) } else { said("Failed").then_some(false) }
+}
+
 /// The Job's time was up: nobody renewed it.
 pub(crate) fn ran_out(job: &Job) -> bool {
     let conditions = job.status.iter().flat_map(|status| status.conditions.iter().flatten());
@@ -160,6 +166,8 @@ fn taken(pod: &Pod) -> Option<StopCause> {
         "NodeLost" | "NodeShutdown" | "Shutdown" | "Terminated" | "DeletionByPodGC" => {
             Some(StopCause::LeaseLost)
         }
+        // Somebody deleted it, or its Job.
+        _ if pod.metadata.deletion_timestamp.is_some() => Some(StopCause::Drained),
         // It failed without a container that ended: the node's doing.
         _ if phase(pod) == "Failed" && began(pod).is_none() => Some(StopCause::LeaseLost),
         _ => None,

@@ -109,6 +109,16 @@ fn what_kubernetes_took_away_runs_again_and_what_ended_well_before_does_not() {
 }
 
 #[test]
+fn a_pod_that_somebody_deletes_runs_again_and_one_that_we_deleted_does_not() {
+    let end = json!({"exitCode": 143, "reason": "Error", "finishedAt": "2126-01-01T00:00:00Z"});
+    let mut deleted = pod(&terminated("Failed", &end));
+    deleted.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+    assert_eq!(exit(&deleted, None).unwrap().stopped, Some(StopCause::Drained));
+    let stopped = Stopped::now(StopCause::Cancelled, Duration::ZERO);
+    assert_eq!(exit(&deleted, Some(stopped)).unwrap().stopped, Some(StopCause::Cancelled));
+}
+
+#[test]
 fn a_stop_that_came_after_the_end_did_not_stop_it() {
     let stopped = Stopped::now(StopCause::Cancelled, Duration::ZERO);
     let end = |finished: Stamp| {

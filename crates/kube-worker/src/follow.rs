@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -27,7 +28,11 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How long the last of the output may take to come.
-const LAST_OUTPUT: Duration = Duration::from_secs(60);
+const LAST_OUTPUT: Duration = Duration::from_mins(1);
+
+/// The same for one whose pod is about to go, and how often it is looked whether it has come.
+const ON_ITS_WAY: Duration = Duration::from_secs(5);
+const GLANCE: Duration = Duration::from_millis(10);
 
 /// What a task's end is told with: the exit, or what went wrong.
 type End = Option<Result<Exit, String>>;
@@ -47,6 +52,8 @@ pub(crate) struct Subject {
     pub(crate) folder: PathBuf,
     pub(crate) limit: u64,
     pub(crate) stopped: Arc<OnceLock<Stopped>>,
+    /// Output is on its way.
+    pub(crate) copying: AtomicBool,
 }
 
 impl Follower {
@@ -77,6 +84,19 @@ impl Subject {
             // Never ends by itself.
             () = &mut output => return Err("the output is not followed any more".to_owned()),
         };
+        // A pod that is being deleted may be gone before it can be asked again: what is on its way is waited for.
+        let going = pod.as_ref().is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
+        let rest = async {
+            while self.copying.load(Ordering::Relaxed) {
+                sleep(GLANCE).await;
+            }
+        };
+        if going {
+            tokio::select! {
+                _ = timeout(ON_ITS_WAY, rest) => {}
+                () = &mut output => {}
+            }
+        }
         if let Some(pod) = pod {
             self.finish(&pod).await;
         }
@@ -98,25 +118,31 @@ impl Subject {
             if let Some(exit) = seen.pod.as_deref().and_then(|pod| ending::exit(pod, stopped)) {
                 return Ok((late(exit), seen.pod));
             }
-            match (&seen.pod, last) {
-                (Some(_), _) => {}
-                // Its end was not seen, only that it is gone.
-                (None, Some(pod)) if stopped.is_some() || ran_out => {
-                    let cause = stopped.map(|stopped| stopped.cause);
-                    let started_at = ending::began(&pod);
-                    let exit = Exit { stopped: cause, started_at, ..Exit::default() };
-                    return Ok((late(exit), None));
+            if seen.pod.is_none()
+                && (seen.job.as_deref().is_none_or(|job| ending::verdict(job).is_some())
+                    || last.is_some())
+            {
+                let cause = stopped.map(|stopped| stopped.cause);
+                if cause.is_some() || ran_out {
+                    // Its end was not seen, only that it is gone.
+                    let started_at = last.as_deref().and_then(ending::began);
+                    return Ok((
+                        late(Exit { stopped: cause, started_at, ..Exit::default() }),
+                        None,
+                    ));
                 }
-                (None, _) if seen.job.is_none() => {
-                    let cause = stopped.map(|stopped| stopped.cause);
-                    let gone = "the Job is gone: somebody deleted it";
-                    let cause = cause.ok_or_else(|| gone.to_owned())?;
-                    return Ok((Exit { stopped: Some(cause), ..Exit::default() }, None));
+                match seen.job.as_deref().map(ending::verdict) {
+                    None => return Err("the Job is gone: somebody deleted it".to_owned()),
+                    Some(Some(true)) => {
+                        return Ok((Exit { code: Some(0), ..Exit::default() }, None));
+                    }
+                    Some(Some(false)) => {
+                        return Err("its pod is gone, and nobody saw how".to_owned());
+                    }
+                    Some(None) => {}
                 }
-                (None, _) if ran_out => return Ok((late(Exit::default()), None)),
-                (None, _) => {}
             }
-            last = seen.pod;
+            last = seen.pod.or(last);
             // Fails only when nothing is watched any more.
             let _ = timeout(LOOK, changes.changed()).await;
         }
@@ -129,7 +155,10 @@ impl Subject {
             let pod = self.watch.look(self.key).pod;
             if let Some(pod) = pod.filter(|pod| ending::began(pod).is_some()) {
                 let name = pod.name_any();
-                match output::follow(&self.source(&name)).await {
+                self.copying.store(true, Ordering::Relaxed);
+                let followed = output::follow(&self.source(&name)).await;
+                self.copying.store(false, Ordering::Relaxed);
+                match followed {
                     Ok(()) => pause = FIRST_PAUSE,
                     Err(error) => debug!(pod = name, %error, "the output does not come"),
                 }

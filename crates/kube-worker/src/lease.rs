@@ -86,7 +86,7 @@ mod tests {
         let of = |labels: Value, status: Value| -> Option<i64> {
             let spec = json!({"activeDeadlineSeconds": 120, "template": {}});
             let job = json!({"metadata": {"labels": labels}, "spec": spec, "status": status});
-            deadline(&serde_json::from_value(job).unwrap(), Duration::from_secs(60), now)
+            deadline(&serde_json::from_value(job).unwrap(), Duration::from_mins(1), now)
         };
         let leased = json!({names::LEASED: "true"});
         let runs = json!({"startTime": "2026-11-15T10:00:00Z"});

@@ -110,9 +110,11 @@ impl Machine for Jobs {
         heartbeat.health_status = Some(health);
         let mut said = self.said_closed();
         if *said != offer.closed {
-            match &offer.closed {
-                Some(why) => warn!(node = self.settings.node, "the node takes no new jobs: {why}"),
-                None => info!(node = self.settings.node, "the node takes jobs again"),
+            let node = &self.settings.node;
+            if let Some(why) = &offer.closed {
+                warn!(node, "the node takes no new jobs: {why}");
+            } else {
+                info!(node, "the node takes jobs again");
             }
             *said = offer.closed;
         }

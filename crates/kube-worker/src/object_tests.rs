@@ -26,6 +26,7 @@ fn launch(change: impl FnOnce(&mut Value)) -> Launch {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "values are written where they are used")]
 fn node(labels: Value, taint: &str) -> slim::Node {
     let taints = json!([{"key": "nvidia.com/gpu", "value": taint, "effect": "NoSchedule"}]);
     let node = json!({"metadata": {"name": "gpu-7", "labels": labels}, "spec": {"taints": taints}});
@@ -34,7 +35,7 @@ fn node(labels: Value, taint: &str) -> slim::Node {
 
 fn made(launch: &Launch, node: &slim::Node) -> Result<(Value, Vec<Secret>), StartError> {
     let catalogue = Catalogue::built_in().unwrap();
-    let lease = Duration::from_secs(60);
+    let lease = Duration::from_mins(1);
     let spot = Spot { node, namespace: "imagepod", owner: "us", lease, catalogue: &catalogue };
     make(launch, &spot).map(|made| (serde_json::to_value(made.job).unwrap(), made.secrets))
 }

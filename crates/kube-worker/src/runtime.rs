@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -139,6 +140,7 @@ impl Jobs {
             folder: self.folder(key),
             limit: self.settings.log_limit,
             stopped,
+            copying: AtomicBool::new(false),
         };
         task.follower.get_or_insert_with(|| Follower::start(subject())).clone()
     }
@@ -219,7 +221,7 @@ impl Runtime for Jobs {
             task.starting = true;
             task.gpus = launch.assignment.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
         }
-        let started = self.launch(launch, progress).await;
+        let started = Box::pin(self.launch(launch, progress)).await;
         if started.is_err() {
             self.withdraw(key).await;
         }

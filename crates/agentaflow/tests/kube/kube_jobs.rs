@@ -132,6 +132,24 @@ async fn a_cancelled_job_is_deleted_from_the_cluster_with_its_pod() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
+async fn a_job_whose_pod_or_job_somebody_takes_away_runs_again() {
+    let fleet = Fleet::new(&NodePlan::gpus(1)).await;
+    let id = fleet.post(&documented());
+    let pod = fleet.pod_of(id).await;
+    // As when its node is gone: nobody sees how it ends.
+    let place = format!("/api/v1/namespaces/{}/pods/{pod}", fleet.share.namespace);
+    let now = json!({"gracePeriodSeconds": 0});
+    fleet.share.request("DELETE", &place, Some(&now)).await;
+    let job = fleet.is_at(id, "running", 2).await;
+    assert_eq!(job["retries_used"], json!(0), "{job}");
+    let jobs = format!("/apis/batch/v1/namespaces/{}/jobs/gpu-job-{id}-2-0", fleet.share.namespace);
+    let orphan = json!({"propagationPolicy": "Background"});
+    assert_eq!(fleet.share.request("DELETE", &jobs, Some(&orphan)).await.status, 200);
+    fleet.is_at(id, "running", 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
 async fn an_agent_that_was_killed_adopts_its_jobs_again_and_those_that_ended_meanwhile() {
     let mut fleet = Fleet::with_heartbeat(&NodePlan::gpus(3), "5s").await;
     // The next agent must not take the GPUs of its own jobs for those of others.

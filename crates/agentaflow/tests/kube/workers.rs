@@ -163,9 +163,9 @@ impl Fleet {
             .iter()
             .map(|(order, value)| (format!("kwok.agentaflow.io/{order}"), json!(value)));
         let orders: serde_json::Map<String, Value> = orders.collect();
-        let path = format!("/api/v1/namespaces/{}/pods/{pod}", self.share.namespace);
+        let place = format!("/api/v1/namespaces/{}/pods/{pod}", self.share.namespace);
         let patch = json!({"metadata": {"annotations": orders}});
-        let answer = self.share.request("PATCH", &path, Some(&patch)).await;
+        let answer = self.share.request("PATCH", &place, Some(&patch)).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
 
