@@ -10,6 +10,7 @@ use agentaflow_engine::Gpu;
 use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
 use agentaflow_kube::{names as kube_names, slim, translate};
 use serde_json::json;
+use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::offer::{Offer, offer};
@@ -18,16 +19,40 @@ use crate::runtime::Jobs;
 /// What a node has may flicker while its device plugin starts anew.
 const SETTLED: Duration = Duration::from_secs(5);
 
+/// How long a device plugin may take to come back when an agent starts.
+const DEVICES: Duration = Duration::from_mins(2);
+
 /// How often it is looked whether a change has settled.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Jobs {
     /// What the node offers now.
     pub(crate) fn offer(&self) -> Offer {
-        let Some(node) = self.watch.node() else {
-            return Offer { closed: Some("it is gone".to_owned()), ..Offer::default() };
+        let now = match self.watch.node() {
+            Some(node) => offer(&node, &self.watch.pods(), &self.owner),
+            None => Offer { closed: Some("it is gone".to_owned()), ..Offer::default() },
         };
-        offer(&node, &self.watch.pods(), &self.owner)
+        let mut known = self.known();
+        let now = now.with_known(&known);
+        known.clone_from(&now.gpus);
+        now
+    }
+
+    /// Waits until the node hands out the GPUs that Jobs of an earlier agent were given: registered without them, it
+    /// would lose those Jobs. Not for ever, since a GPU may be gone for good.
+    pub(crate) async fn until_complete(&self) {
+        let begun = Instant::now();
+        while begun.elapsed() < DEVICES {
+            let there: BTreeSet<String> =
+                self.offer().gpus.iter().map(|gpu| self.uuid(gpu)).collect();
+            if self.granted().is_subset(&there) {
+                return;
+            }
+            info!(
+                "the node hands out fewer GPUs than its Jobs have; waiting for its device plugin"
+            );
+            sleep(LOOK).await;
+        }
     }
 
     pub(crate) async fn changed(&self) {
@@ -38,13 +63,13 @@ impl Jobs {
         let mut since = None;
         loop {
             let differs = self.watch.node().is_some() && all(&self.offer()) != told;
-            let begun = *since.get_or_insert_with(tokio::time::Instant::now);
+            let begun = *since.get_or_insert_with(Instant::now);
             match differs {
                 true if begun.elapsed() >= SETTLED => break,
                 true => {}
                 false => since = None,
             }
-            tokio::time::sleep(LOOK).await;
+            sleep(LOOK).await;
         }
         info!("the node has other GPUs, CPU or memory than before: the server is told");
     }

@@ -57,10 +57,20 @@ pub(crate) fn offer(node: &slim::Node, pods: &[Arc<slim::Pod>], owner: &str) -> 
 }
 
 impl Offer {
+    /// With the GPUs that were there before, if fewer are now. A kubelet or a device plugin that starts anew hands out
+    /// none for a while, and the jobs on them run on: those that are missing are kept, and taken.
+    pub(crate) fn with_known(mut self, known: &[Gpu]) -> Self {
+        if self.gpus.len() < known.len() {
+            self.taken_gpus = self.taken_gpus.saturating_add(known.len() - self.gpus.len());
+            self.gpus = known.to_vec();
+        }
+        self
+    }
+
     /// The GPUs, by position, that others have or that take no work. Which devices the kubelet gave to whom is not
     /// known: those that none of our tasks was given are counted first, the last ones before the others.
     pub(crate) fn unavailable(&self, ours: &BTreeSet<usize>) -> BTreeSet<usize> {
-        let mut gone: BTreeSet<usize> = self.closed_gpus.clone();
+        let mut gone: BTreeSet<usize> = self.closed_gpus.difference(ours).copied().collect();
         let free = (0..self.gpus.len()).rev().filter(|at| !ours.contains(at) && !gone.contains(at));
         let taken: Vec<usize> = free.take(self.taken_gpus).collect();
         gone.extend(taken);

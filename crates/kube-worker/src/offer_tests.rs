@@ -60,8 +60,20 @@ fn gpus_of_others_are_counted_where_none_of_ours_are() {
     check(2, &[], &[], &[2, 3]);
     check(2, &[], &[3], &[1, 2]);
     check(1, &[3], &[2], &[1, 3]);
+    // A sick one that a job of ours is on is not somebody else's.
+    check(0, &[0, 3], &[3], &[0]);
     // More than there are.
     check(9, &[], &[0], &[1, 2, 3]);
+}
+
+#[test]
+fn gpus_that_the_kubelet_does_not_hand_out_for_a_while_are_kept_and_get_no_jobs() {
+    let all = offer(&node(|_| {}), &[], "us");
+    let one = node(|node| node["status"]["allocatable"]["nvidia.com/gpu"] = json!("1"));
+    let kept = offer(&one, &[pod(1, "Running", "us")], "us").with_known(&all.gpus);
+    assert_eq!(kept.gpus, all.gpus);
+    assert_eq!(kept.unavailable(&BTreeSet::from([3])), BTreeSet::from([0, 1, 2]));
+    assert_eq!(all.clone().with_known(&kept.gpus[..1]), all);
 }
 
 #[test]

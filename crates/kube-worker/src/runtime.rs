@@ -12,6 +12,7 @@ use agentaflow_agent::runtime::{Exit, Found, Launch, Progress, Runtime, StartErr
 use agentaflow_api::job::Runtime as Kind;
 use agentaflow_api::link::{KubernetesPlace, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
+use agentaflow_engine::Gpu;
 use agentaflow_manifest::catalogue::Catalogue;
 use async_trait::async_trait;
 use k8s_openapi::api::batch::v1::Job;
@@ -38,6 +39,7 @@ pub(crate) struct Jobs {
     pub(crate) renewal: Notify,
     lease_end: Mutex<Instant>,
     said_closed: Mutex<Option<String>>,
+    known: Mutex<Vec<Gpu>>,
     tasks: Mutex<HashMap<TaskKey, Task>>,
 }
 
@@ -71,8 +73,10 @@ impl Jobs {
             catalogue,
             renewal: Notify::new(),
             said_closed: Mutex::default(),
+            known: Mutex::default(),
             tasks: Mutex::default(),
         });
+        jobs.until_complete().await;
         tokio::spawn(lease::keep(Arc::clone(&jobs)));
         Ok(jobs)
     }
@@ -95,6 +99,11 @@ impl Jobs {
 
     pub(crate) fn said_closed(&self) -> MutexGuard<'_, Option<String>> {
         held(&self.said_closed)
+    }
+
+    /// The GPUs that the node had so far.
+    pub(crate) fn known(&self) -> MutexGuard<'_, Vec<Gpu>> {
+        held(&self.known)
     }
 
     pub(crate) fn lease_end(&self) -> Instant {

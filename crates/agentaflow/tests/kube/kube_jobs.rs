@@ -240,6 +240,22 @@ async fn a_node_that_is_cordoned_in_the_cluster_takes_no_new_jobs() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes control plane"]
+async fn a_device_plugin_that_starts_anew_costs_no_job_and_more_gpus_are_offered() {
+    let fleet = Fleet::new(&NodePlan::gpus(1)).await;
+    let id = fleet.post(&documented());
+    fleet.is(id, "running").await;
+    fleet.hand_out(0).await;
+    // Nothing is free now, and the job runs on.
+    let waits = fleet.post(&documented());
+    fleet.hand_out(2).await;
+    fleet.is(waits, "running").await;
+    assert_eq!(fleet.node()["gpu_count"], json!(2));
+    let job = fleet.job(id);
+    assert_eq!((&job["status"], &job["attempt"]), (&json!("running"), &json!(1)), "{job}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
 async fn jobs_outlive_an_api_server_that_cannot_be_reached_for_a_while() {
     let mut fleet = Fleet::through_proxy(&NodePlan::gpus(2)).await;
     let id = fleet.post(&documented());

@@ -192,6 +192,13 @@ impl Fleet {
         .await;
     }
 
+    /// The kubelet hands out so many GPUs from now on.
+    pub(crate) async fn hand_out(&self, gpus: u32) {
+        let amounts = json!({"nvidia.com/gpu": gpus.to_string()});
+        let patch = json!({"status": {"capacity": amounts, "allocatable": amounts}});
+        self.share.patch_node_status(&self.node_name, &patch).await;
+    }
+
     pub(crate) async fn cordon(&self, on: bool) {
         let patch = json!({"spec": {"unschedulable": on}});
         self.share.patch_node(&self.node_name, &patch).await;
