@@ -32,7 +32,7 @@ pub(crate) fn registration(
     if let Some(pod) = &settings.pod_name {
         node_metadata.insert("pod_name".to_owned(), Value::from(pod.clone()));
     }
-    NodeRegistration {
+    let mut registration = NodeRegistration {
         node_name: settings.node_name.clone().unwrap_or_else(|| hostname.clone()),
         hostname: Some(hostname),
         region: settings.region.clone(),
@@ -56,25 +56,38 @@ pub(crate) fn registration(
         simulated: gpus.simulated(),
         labels: settings.labels.clone(),
         ..NodeRegistration::default()
+    };
+    if let Some(elsewhere) = &settings.elsewhere {
+        elsewhere.machine.describe(&mut registration);
     }
+    registration
 }
 
 /// A sign of life.
-pub(crate) fn heartbeat(node_id: &str, state: &Path, jobs: usize, gpus: &GpuWatch) -> Heartbeat {
+pub(crate) fn heartbeat(
+    node_id: &str,
+    settings: &AgentSettings,
+    jobs: usize,
+    gpus: &GpuWatch,
+) -> Heartbeat {
     let instances = gpus.instances();
     let sick = !gpus.faults().is_empty();
-    Heartbeat {
+    let mut beat = Heartbeat {
         node_id: Some(Value::from(node_id)),
         gpu_memory_available: Some(
             instances.iter().filter_map(|gpu| gpu.gpu_memory_available).sum(),
         ),
         cpu_cores_available: None,
         memory_available: Some(memory_mib().1),
-        storage_available: Some(storage_gib(state).1),
+        storage_available: Some(storage_gib(&settings.state_dir).1),
         current_jobs: Some(jobs as u32),
         health_status: Some(if sick { Health::Unhealthy } else { Health::Healthy }),
         gpu_instances: Some(instances),
+    };
+    if let Some(elsewhere) = &settings.elsewhere {
+        elsewhere.machine.beat(&mut beat);
     }
+    beat
 }
 
 fn cores() -> Cores {

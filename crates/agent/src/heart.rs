@@ -72,7 +72,7 @@ impl Heart {
 
     async fn once(&self, session: &Session) -> Result<(), ClientError> {
         let jobs = self.tasks.live().len();
-        let beat = facts::heartbeat(&session.node_id, &self.settings.state_dir, jobs, &self.gpus);
+        let beat = facts::heartbeat(&session.node_id, &self.settings, jobs, &self.gpus);
         let sent = boot_ms();
         let within = self.settings.heartbeat_interval.clamp(ANSWER.0, ANSWER.1);
         session.client.heartbeat(&session.node_id, &beat, within).await?;

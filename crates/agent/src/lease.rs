@@ -1,18 +1,22 @@
 //! The lease: as long as it holds, the server does not give this node's tasks to others.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::{boot_ms, millis};
 use crate::guardian::client::Guardian;
+use crate::runtime::Runtime;
 
 /// The lease of this agent. Cheap to clone.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Lease {
     until: Arc<AtomicU64>,
     length: Duration,
     guardian: Option<Guardian>,
+    /// Keeps leased tasks alive elsewhere.
+    runtime: Option<Arc<dyn Runtime>>,
 }
 
 impl Lease {
@@ -20,7 +24,12 @@ impl Lease {
     pub(crate) fn new(interval: Duration, guardian: Option<Guardian>) -> Self {
         let length = interval * 2;
         let until = Arc::new(AtomicU64::new(boot_ms() + millis(length)));
-        Self { until, length, guardian }
+        Self { until, length, guardian, runtime: None }
+    }
+
+    /// Tells a runtime of every renewal.
+    pub(crate) fn telling(self, runtime: Option<Arc<dyn Runtime>>) -> Self {
+        Self { runtime, ..self }
     }
 
     /// The server answered something that was sent at this moment: it counts from there, since the answer may have
@@ -30,6 +39,9 @@ impl Lease {
         self.until.fetch_max(until, Ordering::Relaxed);
         if let Some(guardian) = &self.guardian {
             guardian.renew(until);
+        }
+        if let Some(runtime) = &self.runtime {
+            runtime.renewed(crate::clock::until(self.until.load(Ordering::Relaxed)));
         }
     }
 
@@ -41,6 +53,12 @@ impl Lease {
     /// How often to look at it: late by an eighth of it at most.
     pub(crate) fn pace(&self) -> Duration {
         (self.length / 8).max(Duration::from_millis(10))
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("until", &self.until).finish_non_exhaustive()
     }
 }
 

@@ -28,4 +28,4 @@ mod settings;
 mod tasks;
 
 pub use run::{AgentError, run};
-pub use settings::{AgentSettings, Prices};
+pub use settings::{AgentSettings, Elsewhere, Machine, Prices};

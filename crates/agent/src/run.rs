@@ -170,6 +170,9 @@ fn prepare(mut settings: AgentSettings) -> Result<AgentSettings, AgentError> {
     let dir = made.and_then(|()| fs::canonicalize(&settings.state_dir));
     let dir = dir.and_then(|dir| close(&dir).map(|()| dir));
     settings.state_dir = dir.map_err(|source| folder(&settings, source))?;
+    if settings.elsewhere.is_some() {
+        (settings.docker, settings.allow_process) = (None, false);
+    }
     if let Some(docker) = &mut settings.docker {
         docker.state_dir.clone_from(&settings.state_dir);
         docker.log_limit = settings.log_limit;
@@ -216,13 +219,17 @@ async fn host(
     };
     let dir = prepare_root(&settings.state_dir, job_user.as_ref())
         .map_err(|source| folder(settings, source))?;
-    let docker = engine::find(settings, &dir).await?;
+    let elsewhere = settings.elsewhere.as_ref().map(|elsewhere| Arc::clone(&elsewhere.runtime));
+    let docker = match &elsewhere {
+        Some(_) => None,
+        None => engine::find(settings, &dir).await?,
+    };
     let interval = settings.heartbeat_interval;
     let guardian = (settings.allow_process || settings.docker.is_some())
         .then(|| Guardian::new(settings.state_dir.clone(), settings.guardian.clone(), interval));
     let mut runtimes: Vec<Arc<dyn Runtime>> = Vec::new();
     let engine = settings.docker.as_ref().map(|docker| docker.socket.clone());
-    let lease = Lease::new(interval, guardian.clone());
+    let lease = Lease::new(interval, guardian.clone()).telling(elsewhere.clone());
     let heeding = |docker: Docker| Arc::new(docker.heeding(lease.clone())) as Arc<dyn Runtime>;
     runtimes.extend(docker.map(heeding));
     if let Some(guardian) = guardian.as_ref().filter(|_| settings.allow_process) {
@@ -230,8 +237,8 @@ async fn host(
         let process = Process::new(guardian.clone(), user, settings.pids_limit, settings.log_limit);
         runtimes.push(Arc::new(process));
     }
-    let names: Vec<String> =
-        runtimes.iter().map(|runtime| runtime.kind().as_str().to_owned()).collect();
+    runtimes.extend(elsewhere);
+    let names: Vec<String> = runtimes.iter().map(|runtime| runtime.name().to_owned()).collect();
     info!(runtimes = names.join(", "), "ready to run tasks");
     let host = Host {
         runtimes,

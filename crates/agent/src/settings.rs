@@ -7,9 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agentaflow_api::node::{Heartbeat, NodeRegistration};
 use agentaflow_api::units::{Dollars, Secret};
 use agentaflow_gpu::GpuSource;
 
+use crate::runtime::Runtime;
 use crate::runtime::docker::DockerSettings;
 
 /// Settings of an agent. The command line fills them in.
@@ -56,6 +58,31 @@ pub struct AgentSettings {
     pub listen: Option<SocketAddr>,
     /// The program that is started as `PROGRAM guardian --dir DIR`.
     pub guardian: PathBuf,
+    /// The node is another machine than the agent's. Then neither Docker nor processes of this one are used.
+    pub elsewhere: Option<Elsewhere>,
+}
+
+/// Another machine than the agent's, such as a node of a Kubernetes cluster. Its GPUs are [`AgentSettings::gpus`].
+#[derive(Clone)]
+pub struct Elsewhere {
+    /// How tasks run there.
+    pub runtime: Arc<dyn Runtime>,
+    /// What it is like.
+    pub machine: Arc<dyn Machine>,
+}
+
+impl fmt::Debug for Elsewhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Elsewhere").field("runtime", &self.runtime.name()).finish_non_exhaustive()
+    }
+}
+
+/// What a machine is like that the agent does not run on.
+pub trait Machine: Send + Sync {
+    /// Writes over what would be said of the agent's own.
+    fn describe(&self, registration: &mut NodeRegistration);
+    /// The same for a sign of life.
+    fn beat(&self, heartbeat: &mut Heartbeat);
 }
 
 /// Prices an hour.
@@ -92,6 +119,7 @@ impl AgentSettings {
             zone: None,
             log_limit: 64 << 20,
             listen: None,
+            elsewhere: None,
             guardian: std::env::current_exe().unwrap_or_else(|_| PathBuf::from("agentaflow")),
         }
     }

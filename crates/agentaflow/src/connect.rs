@@ -96,7 +96,8 @@ impl Connect {
     }
 }
 
-async fn config(target: &Kubernetes) -> Result<kube::Config> {
+/// How to reach a cluster.
+pub(crate) async fn config(target: &Kubernetes) -> Result<kube::Config> {
     let options =
         KubeConfigOptions { context: target.context.clone(), ..KubeConfigOptions::default() };
     if let Some(file) = &target.kubeconfig {

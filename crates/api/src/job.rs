@@ -290,9 +290,10 @@ pub struct Job {
 }
 
 impl Job {
-    /// How people name it to us: by its name in Kubernetes, else by its number.
+    /// How people name it to us: by its number, which every job of a server has, else by its name in Kubernetes.
     pub fn handle(&self) -> String {
-        self.k8s_job_name.clone().unwrap_or_else(|| self.id.to_string())
+        let named = self.k8s_job_name.clone().filter(|_| self.id == 0);
+        named.unwrap_or_else(|| self.id.to_string())
     }
 }
 

@@ -252,6 +252,8 @@ pub enum News {
         /// In words.
         detail: String,
     },
+    /// What it is in Kubernetes, where it runs there.
+    Placed(KubernetesPlace),
     /// It runs.
     Running {
         /// Since when, by the agent's clock.
@@ -259,6 +261,18 @@ pub enum News {
     },
     /// It is over and nothing of it runs any more.
     Ended(Box<Ended>),
+}
+
+/// A task as Kubernetes knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct KubernetesPlace {
+    /// The namespace.
+    pub namespace: String,
+    /// The name of the `batch/v1` Job.
+    pub job_name: String,
+    /// The name of its pod.
+    pub pod_name: String,
 }
 
 /// How a task ended.

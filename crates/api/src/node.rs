@@ -84,7 +84,7 @@ pub struct NodeRegistration {
     /// Its GPUs one by one (additive).
     #[serde(deserialize_with = "lenient::or_default")]
     pub gpu_instances: Vec<GpuInstance>,
-    /// How it can run jobs: `docker`, `process` (additive).
+    /// How it can run jobs: `docker`, `process`, `kubernetes` (additive).
     #[serde(deserialize_with = "lenient::or_default")]
     pub runtimes: Vec<String>,
     /// Its GPUs are simulated (additive).
@@ -270,7 +270,7 @@ pub struct NodeSpec {
     pub node_metadata: Map<String, Value>,
     /// Its GPUs one by one.
     pub gpu_instances: Vec<GpuInstance>,
-    /// How it can run jobs: `docker`, `process`, `push`.
+    /// How it can run jobs: `docker`, `process`, `kubernetes`, `push`.
     pub runtimes: Vec<String>,
     /// Its GPUs are simulated: no job gets a device.
     pub simulated: bool,

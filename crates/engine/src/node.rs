@@ -50,6 +50,9 @@ pub struct Node {
     /// Who chooses the devices of a placement.
     #[serde(default)]
     pub chooser: Chooser,
+    /// Its GPUs are handed out whole: who asks for a part of one takes all of it.
+    #[serde(default)]
+    pub undivided: bool,
     /// What it costs.
     #[serde(default)]
     pub price: Price,
@@ -176,6 +179,7 @@ impl Node {
             resources: BTreeMap::new(),
             gpus: Vec::new(),
             chooser: Chooser::default(),
+            undivided: false,
             price: Price::default(),
         }
     }

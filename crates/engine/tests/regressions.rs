@@ -446,3 +446,27 @@ fn a_gang_that_must_stay_together_is_not_led_astray_by_the_best_place_for_its_fi
     );
     assert!(starts(&mut engine, "gang"));
 }
+
+#[test]
+fn who_asks_for_a_part_of_a_gpu_that_is_handed_out_whole_takes_all_of_it() {
+    let memory = |id: &str, mib: u64| {
+        Workload::new(id, Request { gpu: GpuAsk::Memory(MiB(mib)), ..Request::default() })
+    };
+    let mut engine = with(vec![Node { undivided: true, ..node("counted", 3) }]);
+    for workload in [memory("a", 1024), share("b", 100), memory("c", 1024), memory("d", 1024)] {
+        submit(&mut engine, workload);
+    }
+    let plan = engine.decide(NOW);
+    assert_eq!(engine.lint(), Vec::new());
+    assert_eq!(started(&plan), ["a", "b", "c"].map(WorkloadId::from), "one GPU each");
+    tell(&mut engine, Event::Finished("b".into()));
+    assert!(starts(&mut engine, "d"));
+    // Restored from a snapshot, it is still all of the device.
+    let mut again = Scheduler::restore(engine.snapshot()).expect("its own snapshot");
+    submit(&mut again, share("e", 100));
+    assert!(!starts(&mut again, "e"));
+    // And a whole device that is too small is no device for it.
+    let mut small = with(vec![Node { undivided: true, ..node("counted", 1) }]);
+    submit(&mut small, memory("huge", 50_000));
+    assert!(!starts(&mut small, "huge"));
+}

@@ -190,7 +190,7 @@ const EXCLUSIVE: &str = "agentaflow.gpu/exclusive";
 /// What a node cannot do that lacks this: bodies offer ways to run work as resources named `runtime/…`.
 fn runtime(resource: &str) -> Option<&'static str> {
     match resource.strip_prefix("runtime/")? {
-        "docker" | "plain-docker" => Some("Docker containers"),
+        "docker" | "plain-docker" | "container" => Some("Docker containers"),
         "process" => Some("plain processes"),
         _ => Some("this kind of work"),
     }

@@ -101,9 +101,7 @@ impl Outbox {
         {
             let mut boxes = self.boxes();
             let tail = boxes.tails.remove(&key);
-            boxes
-                .early
-                .retain(|report| report.key != key || matches!(report.news, News::Progress { .. }));
+            boxes.early.retain(|report| report.key != key || is_kept(&report.news));
             let size = size_of(&news);
             boxes.last.insert(
                 key,
@@ -296,6 +294,11 @@ fn drain(tail: &Tail, batch: &mut ReportBatch, room: &mut usize) -> bool {
         }
     }
     true
+}
+
+/// Told even when the task is over: an end does not include it.
+fn is_kept(news: &News) -> bool {
+    matches!(news, News::Progress { .. } | News::Placed(_))
 }
 
 /// Only a result can be long.

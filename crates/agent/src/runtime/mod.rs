@@ -2,17 +2,36 @@
 
 pub mod docker;
 pub mod process;
+pub mod stopped;
+pub mod transcript;
 pub mod user;
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use thiserror::Error;
 
 use agentaflow_api::job::Runtime as Kind;
-use agentaflow_api::link::{Assignment, StopCause, TaskKey};
+use agentaflow_api::link::{Assignment, KubernetesPlace, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
+
+/// All that a container may do beyond a plain user, and what for. Everything else is dropped; above all
+/// `NET_RAW` (forged packets), `MKNOD` (devices) and `SYS_CHROOT`, which Docker would leave.
+pub const CAPABILITIES: [&str; 8] = [
+    // Packages are installed and files unpacked with owners and modes of their own.
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    // A first process that is root starts and stops workers that are not.
+    "KILL",
+    "SETGID",
+    "SETUID",
+    // Servers listen on port 80.
+    "NET_BIND_SERVICE",
+];
 
 /// A task with everything decided: what the runtime has only to carry out.
 #[derive(Clone, Debug)]
@@ -87,8 +106,14 @@ pub type Progress<'a> = &'a (dyn Fn(&str, String) + Send + Sync);
 /// A way to run tasks.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
-    /// Which way.
+    /// Which jobs it runs.
     fn kind(&self) -> Kind;
+    /// What the server knows it by.
+    fn name(&self) -> &'static str {
+        self.kind().as_str()
+    }
+    /// Where a task finds the file for its result and the file with its data, given its folder on this machine.
+    fn files(&self, dir: &Path) -> io::Result<[String; 2]>;
     /// Starts a task; returns when it runs. Its output goes to `output.log` in its folder.
     async fn start(&self, launch: &Launch, progress: Progress<'_>) -> Result<Stamp, StartError>;
     /// Waits until nothing of the task runs any more and its output is complete. May be called again after a
@@ -102,6 +127,12 @@ pub trait Runtime: Send + Sync + 'static {
     async fn used(&self, key: TaskKey) -> Used;
     /// The processes of a task, as the host counts.
     async fn pids(&self, key: TaskKey) -> Vec<u32>;
+    /// What a task is in Kubernetes, where it runs there.
+    fn place(&self, _key: TaskKey) -> Option<KubernetesPlace> {
+        None
+    }
+    /// The lease holds for so long from now: leased tasks may live until then, even if this agent does not.
+    fn renewed(&self, _left: Duration) {}
     /// Removes what is left of a task that is over: its container; not its folder.
     async fn remove(&self, key: TaskKey);
 }

@@ -5,7 +5,8 @@
 //! allowed by the host's operator, and granted to the job's user.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -94,7 +95,7 @@ impl Process {
     }
 
     /// The job's own variables over a minimum; nothing of the agent's environment, which may hold secrets.
-    fn environment(&self, launch: &Launch, work: &std::path::Path) -> BTreeMap<String, Secret> {
+    fn environment(&self, launch: &Launch, work: &Path) -> BTreeMap<String, Secret> {
         let home = match &self.user {
             Some(user) => Some(user.home.clone()),
             None => std::env::var_os("HOME").map(PathBuf::from),
@@ -115,6 +116,12 @@ impl Process {
 impl Runtime for Process {
     fn kind(&self) -> Kind {
         Kind::Process
+    }
+
+    fn files(&self, dir: &Path) -> io::Result<[String; 2]> {
+        let dir = std::fs::canonicalize(dir)?;
+        Ok(["out/output.json", "data.json"]
+            .map(|name| dir.join(name).to_string_lossy().into_owned()))
     }
 
     async fn start(&self, launch: &Launch, _progress: Progress<'_>) -> Result<Stamp, StartError> {

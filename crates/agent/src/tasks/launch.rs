@@ -9,13 +9,16 @@ use agentaflow_api::link::Assignment;
 use super::{Host, folder};
 use crate::gpus::{Mps, device_env};
 use crate::guardian::{MARKER, record};
-use crate::runtime::Launch;
-use crate::runtime::docker::{DATA_FILE, OUT_FOLDER};
+use crate::runtime::{Launch, Runtime};
 
 const SIMULATED: &str = "notice: the GPUs of this node are simulated; this job runs without a GPU";
 
 /// Makes the folder of a task, and everything the runtime needs.
-pub(super) fn prepare(host: &Host, assignment: &Assignment) -> io::Result<Launch> {
+pub(super) fn prepare(
+    host: &Host,
+    assignment: &Assignment,
+    runtime: &dyn Runtime,
+) -> io::Result<Launch> {
     let dir = record::folder(&host.dir, assignment.key);
     let user = host.user(assignment.runtime);
     folder::make(&dir, assignment, user, &host.trash)?;
@@ -25,15 +28,8 @@ pub(super) fn prepare(host: &Host, assignment: &Assignment) -> io::Result<Launch
         .map(|(name, value)| (name.clone(), value.expose().to_owned()))
         .collect();
     env.entry("API_ENDPOINT".to_owned()).or_insert_with(|| host.server.clone());
-    let (out, data_file) = match assignment.runtime {
-        Kind::Docker => (OUT_FOLDER.to_owned(), DATA_FILE.to_owned()),
-        Kind::Process => {
-            let dir = std::fs::canonicalize(&dir)?;
-            let show = |name: &str| dir.join(name).to_string_lossy().into_owned();
-            (show("out"), show("data.json"))
-        }
-    };
-    env.insert(MARKER.to_owned(), format!("{out}/output.json"));
+    let [result, data_file] = runtime.files(&dir)?;
+    env.insert(MARKER.to_owned(), result);
     let data = serde_json::to_vec(&assignment.job_data)?;
     if data.len() > folder::INLINE_DATA {
         folder::write_data(&dir, &data, user)?;

@@ -63,6 +63,9 @@ async fn run(host: &Host, task: &Task, birth: Birth) -> News {
     if let Some(started_at) = started_at {
         // Set once: this is the only place.
         let _ = task.started.set(started_at);
+        if let Some(place) = task.runtime.place(task.key) {
+            host.outbox.tell(task.key, News::Placed(place));
+        }
         host.outbox.tell(task.key, News::Running { started_at });
     }
     if matches!(birth, Birth::Adopted(_)) {
@@ -90,8 +93,8 @@ async fn start(
     orders: &mut watch::Receiver<Option<Order>>,
 ) -> Result<Stamp, News> {
     host.outbox.tell(task.key, News::Accepted);
-    let launch = launch::prepare(host, &task.assignment).map_err(|error| News::Refused {
-        detail: format!("this node cannot make the task's folder: {error}"),
+    let launch = launch::prepare(host, &task.assignment, &*task.runtime).map_err(|error| {
+        News::Refused { detail: format!("this node cannot make the task's folder: {error}") }
     })?;
     let progress = |kind: &str, detail: String| {
         host.outbox.tell(task.key, News::Progress { kind: kind.to_owned(), detail });
@@ -247,7 +250,9 @@ fn usage(used: Used, peak: Option<u64>, ran: Duration) -> ResourceUsage {
     let ran_ms = ran.as_millis().max(1);
     ResourceUsage {
         gpu_memory: peak,
-        cpu_cores: Some(Cores((used.cpu.as_millis() * 1000 / ran_ms) as u64)),
+        // A runtime that does not measure tells nothing at all.
+        cpu_cores: (used != Used::default())
+            .then(|| Cores((used.cpu.as_millis() * 1000 / ran_ms) as u64)),
         memory: (used.memory > 0).then_some(used.memory),
         storage: None,
     }

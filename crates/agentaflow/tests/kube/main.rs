@@ -9,6 +9,7 @@ mod kube_commands;
 mod kube_crash;
 mod kube_gangs;
 mod kube_guide;
+mod kube_jobs;
 mod kube_leader;
 mod kube_manifests;
 mod kube_node_loss;
@@ -33,10 +34,13 @@ mod plans;
 #[allow(dead_code, reason = "a part of it is for other tests")]
 #[path = "../top/pty.rs"]
 mod pty;
+#[path = "../standalone/http.rs"]
+mod rest;
 mod service;
 #[path = "../../../kube/tests/support/mod.rs"]
 mod support;
 mod view;
+mod workers;
 
 /// The program as it was built for these tests.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");

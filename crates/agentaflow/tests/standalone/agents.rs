@@ -59,7 +59,15 @@ fn what_is_missing_or_dangerous_is_said_before_anything_happens() {
         "there is no way to run jobs",
     );
     refused(&[&server[..], &["--runtime", "process"]].concat(), "add --allow-process");
-    refused(&[&server[..], &["--runtime", "podman"]].concat(), "docker and process");
+    refused(&[&server[..], &["--runtime", "podman"]].concat(), "docker, process and kubernetes");
+    let of_cluster: [(&[&str], &str); 3] = [
+        (&["kubernetes"], "needs the node whose GPUs are offered"),
+        (&["kubernetes,docker"], "goes with no other"),
+        (&["kubernetes", "--sim-gpus", "2"], "leave out --sim-gpus"),
+    ];
+    for (extra, words) in of_cluster {
+        refused(&[&server[..], &["--runtime"], extra].concat(), words);
+    }
     refused(&[&server[..], &["--allow-process", "--sim-gpus", "9999"]].concat(), "GPU");
     refused(&[&server[..], &["--sim-model", "H100"]].concat(), "--sim-gpus");
 }

@@ -246,6 +246,7 @@ pub(crate) fn share_devices<'a>(
         let fits = device.is_shareable()
             && device.milli >= milli
             && device.mib >= mib
+            && !is_too_small(shape, device)
             && !(shape.exclusive && device.users > 0)
             && (portion.is_some() || serves(shape, device));
         fits.then_some((index, device, (milli, mib)))
@@ -256,10 +257,16 @@ pub(crate) fn share_devices<'a>(
 /// thirds of a GPU really are three.
 pub(crate) fn share_of(shape: &Shape, device: &Device) -> (i32, i32) {
     match shape.ask {
+        _ if device.undivided => (1000, device.total),
         Ask::Share(milli) => (milli, scaled(device.total, milli, 1000)),
         Ask::Memory(mib) => (scaled(1000, mib, device.total), mib),
         Ask::None | Ask::Whole(_) | Ask::Mig(..) => (1000, device.total),
     }
+}
+
+/// All of an undivided device is less than the memory that was asked for.
+fn is_too_small(shape: &Shape, device: &Device) -> bool {
+    device.undivided && matches!(shape.ask, Ask::Memory(mib) if mib > device.total)
 }
 
 fn scaled(whole: i32, part: i32, of: i32) -> i32 {

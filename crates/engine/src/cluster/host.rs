@@ -85,7 +85,11 @@ impl Cluster {
             .map(|(name, amount)| (self.resource(name), *amount as i64))
             .collect();
         named.sort_unstable();
-        let devices: SmallVec<[Device; 8]> = spec.gpus.iter().map(|gpu| self.device(gpu)).collect();
+        let devices: SmallVec<[Device; 8]> = spec
+            .gpus
+            .iter()
+            .map(|gpu| Device { undivided: spec.undivided, ..self.device(gpu) })
+            .collect();
         let uniform = devices.windows(2).all(|pair| {
             pair[0].model == pair[1].model
                 && pair[0].total == pair[1].total
@@ -147,6 +151,7 @@ impl Cluster {
             busy: 0,
             open: true,
             exclusive: 0,
+            undivided: false,
             slots: Slots::default(),
             geometry,
             layout,

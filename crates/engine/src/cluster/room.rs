@@ -42,6 +42,8 @@ pub(crate) struct Device {
     /// Healthy and not cordoned.
     pub(crate) open: bool,
     pub(crate) exclusive: u16,
+    /// Whoever gets a part of it gets all of it.
+    pub(crate) undivided: bool,
     pub(crate) slots: Slots,
     /// Set in MIG mode.
     pub(crate) geometry: Option<&'static Geometry>,

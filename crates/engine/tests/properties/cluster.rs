@@ -50,6 +50,8 @@ pub fn node(number: u8) -> impl Strategy<Value = Node> {
                 }
             } else if special == 1 {
                 node.resources.insert("fpga".into(), 2);
+            } else if special == 2 {
+                node.undivided = true;
             }
             let hour = MicroDollars(price * 1_000_000);
             node.price = Price {

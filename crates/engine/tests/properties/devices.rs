@@ -127,7 +127,14 @@ impl Ledger {
             gpu.id,
             node.id
         );
-        check_kind(request.gpu, chosen.part, gpu);
+        match request.gpu {
+            GpuAsk::Fraction(_) if node.undivided => assert_eq!(chosen.part, Part::Whole),
+            GpuAsk::Memory(wanted) if node.undivided => {
+                assert!(wanted <= gpu.memory, "the GPU is too small");
+                assert_eq!(chosen.part, Part::Whole);
+            }
+            _ => check_kind(request.gpu, chosen.part, gpu),
+        }
     }
 }
 

@@ -19,6 +19,9 @@ const SMALL_PART: u64 = 10;
 /// Use by others is rounded up to this many MiB, so that every flicker is not news.
 const FOREIGN_STEP: u64 = 64;
 
+/// The runtime whose node is one of a Kubernetes cluster: devices are handed out whole, by their count.
+pub(crate) const KUBERNETES: &str = "kubernetes";
+
 /// The engine's name of a GPU: its index.
 pub(crate) fn gpu_id(gpu: &GpuInstance, position: usize) -> GpuId {
     GpuId::from(gpu.gpu_index.map_or_else(|| position.to_string(), |index| index.to_string()))
@@ -53,6 +56,13 @@ pub(crate) fn describe(node: &LiveNode, booked: &BTreeMap<u32, u64>) -> (Node, F
         } else {
             large.gpus.insert(id, ForeignGpu::Memory(MiB(used.min(memory))));
         }
+    }
+    if node.is_kubernetes() {
+        let spec = &node.row.spec;
+        let others =
+            |total: u64, free: Option<u64>| free.map_or(0, |free| total.saturating_sub(free));
+        large.cpu = MilliCpu(others(spec.cpu_cores.0, node.said_free[1]));
+        large.memory = MiB(others(spec.memory_total, node.said_free[2]));
     }
     (engine_node(&node.row, &node.runtimes(), &small), large)
 }
@@ -119,6 +129,7 @@ pub(crate) fn engine_node(
     node.storage = MiB(spec.storage_total.saturating_mul(1024));
     node.max_jobs = (spec.max_concurrent_jobs > 0).then_some(spec.max_concurrent_jobs);
     node.chooser = Chooser::Engine;
+    node.undivided = runtimes.contains(&KUBERNETES);
     node.price = price(spec);
     let region = spec.region.iter().map(|region| ("region", region.as_str()));
     let zone = spec.zone.iter().map(|zone| ("zone", zone.as_str()));
@@ -162,10 +173,11 @@ pub(crate) fn price(spec: &NodeSpec) -> Price {
 }
 
 /// What a runtime offers to jobs; the engine matches these like any other resource. An agent that is pushed to
-/// can only run plain containers.
+/// can only run plain containers; a pod sees no folders of its host, and is not reached under the host's name.
 fn offers(runtime: &str) -> &'static [&'static str] {
     match runtime {
-        "docker" => &["runtime/docker", "runtime/plain-docker"],
+        "docker" => &["runtime/docker", "runtime/container", "runtime/plain-docker"],
+        "kubernetes" => &["runtime/container", "runtime/plain-docker"],
         "process" => &["runtime/process"],
         "push" => &["runtime/plain-docker"],
         _ => &[],

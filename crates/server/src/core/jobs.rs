@@ -342,5 +342,10 @@ fn needed_runtime(row: &JobRow, request: &Request) -> &'static str {
         && !spec.read_only
         && spec.replicas.unwrap_or(1) == 1
         && !matches!(request.gpu, GpuAsk::Fraction(_) | GpuAsk::Mig { .. });
-    if plain { "runtime/plain-docker" } else { "runtime/docker" }
+    let lone = spec.volumes.is_empty() && spec.replicas.unwrap_or(1) == 1;
+    match (plain, lone) {
+        (true, _) => "runtime/plain-docker",
+        (false, true) => "runtime/container",
+        (false, false) => "runtime/docker",
+    }
 }

@@ -8,7 +8,9 @@ use agentaflow_api::node::{
     GpuInstance, Health, Heartbeat, NodeRegistration, NodeSpec, NodeStatus, NodeUpdate,
 };
 use agentaflow_api::units::{Dollars, Secret, Stamp};
-use agentaflow_engine::{Event, ForeignId, GpuHealth, GpuId, MicroDollars, NodeId, Percent};
+use agentaflow_engine::{
+    Event, ForeignId, ForeignUse, GpuHealth, GpuId, MicroDollars, NodeId, Percent,
+};
 
 use super::describe::{describe, engine_node, gpu_id, instances};
 use super::handle::NodeRef;
@@ -324,10 +326,10 @@ impl State {
         }
         if before.as_ref().map(|told| &told.foreign) != Some(&told.foreign) {
             let id = ForeignId::from(OTHERS);
-            if !told.foreign.gpus.is_empty() {
+            if told.foreign != ForeignUse::default() {
                 let uses = Box::new(told.foreign.clone());
                 self.tell(Event::Foreign { node: name.clone(), id, uses });
-            } else if before.as_ref().is_some_and(|told| !told.foreign.gpus.is_empty()) {
+            } else if before.as_ref().is_some_and(|told| told.foreign != ForeignUse::default()) {
                 self.tell(Event::ForeignGone { node: name.clone(), id });
             }
         }

@@ -27,6 +27,12 @@ impl State {
         }
         match news {
             News::Accepted => self.accepted(key, SeatState::Accepted, None),
+            News::Placed(place) => {
+                if let Some(seat) = self.seat_mut(key) {
+                    seat.kubernetes = Some(place);
+                    self.touch(key.job);
+                }
+            }
             News::Running { started_at } => {
                 self.accepted(key, SeatState::Running, Some(started_at));
             }

@@ -41,6 +41,9 @@ impl State {
         }
         // The smaller of what the node says and what is not booked.
         let free = |total: u64, booked: u64, said: Option<u64>| {
+            if node.is_kubernetes() {
+                return said.map_or(total, |said| said.min(total)).saturating_sub(booked);
+            }
             let unbooked = total.saturating_sub(booked);
             said.map_or(unbooked, |said| said.min(unbooked))
         };
@@ -185,6 +188,7 @@ impl State {
         });
         let tasks = tasks.collect();
         let placed = state.status != JobStatus::Pending;
+        let kubernetes = first.filter(|_| placed).and_then(|seat| seat.kubernetes.as_ref());
         Job {
             id: row.id,
             user_id: row.user_id,
@@ -193,9 +197,9 @@ impl State {
             error_message: state.error_message,
             assigned_node_id: first.filter(|_| placed).map(|seat| seat.node),
             assigned_gpu_id: (placed && !gpus.is_empty()).then(|| gpus.join(",")),
-            k8s_pod_name: None,
-            k8s_job_name: None,
-            k8s_namespace: None,
+            k8s_pod_name: kubernetes.map(|place| place.pod_name.clone()),
+            k8s_job_name: kubernetes.map(|place| place.job_name.clone()),
+            k8s_namespace: kubernetes.map(|place| place.namespace.clone()),
             gpu_memory_used: state.usage.gpu_memory,
             cpu_cores_used: state.usage.cpu_cores,
             memory_used: state.usage.memory,

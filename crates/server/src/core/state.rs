@@ -14,6 +14,7 @@ use agentaflow_engine::{Scheduler, Strategy, WorkloadId};
 
 use super::batch::Batch;
 use super::clock::Clock;
+use super::describe::KUBERNETES;
 use super::handle::Ids;
 use super::money::Account;
 use crate::directory::Directory;
@@ -145,6 +146,11 @@ impl LiveNode {
             return vec!["push"];
         }
         self.row.spec.runtimes.iter().map(String::as_str).collect()
+    }
+
+    /// It is a node of a Kubernetes cluster. Its heartbeats say what the pods of others leave, jobs of ours included.
+    pub(crate) fn is_kubernetes(&self) -> bool {
+        self.row.spec.runtimes.iter().any(|runtime| runtime == KUBERNETES)
     }
 
     /// Its agent is pushed to, in the way of the documents.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use agentaflow_api::account::Role;
 use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage};
-use agentaflow_api::link::{GpuGrant, StopCause};
+use agentaflow_api::link::{GpuGrant, KubernetesPlace, StopCause};
 use agentaflow_api::node::{Health, NodeSpec, NodeUpdate};
 use agentaflow_api::queue::QueueSpec;
 use agentaflow_api::units::{Dollars, Stamp};
@@ -305,6 +305,9 @@ pub struct Seat {
     pub exit_code: Option<i32>,
     /// It did not end by itself.
     pub stopped: bool,
+    /// What it is in Kubernetes, if it runs there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<KubernetesPlace>,
 }
 
 /// How far a task is.

@@ -1,8 +1,9 @@
 //! The life of nodes.
 
-use agentaflow_api::job::{JobSpec, JobStatus, OnNodeLost};
-use agentaflow_api::link::{Message, StopCause};
-use agentaflow_api::node::{GpuInstance, Heartbeat, NodeStatus, NodeUpdate};
+use agentaflow_api::job::{JobSpec, JobStatus, OnNodeLost, Volume};
+use agentaflow_api::link::{KubernetesPlace, Message, News, StopCause};
+use agentaflow_api::node::{GpuInstance, Heartbeat, NodeRegistration, NodeStatus, NodeUpdate};
+use agentaflow_api::units::Cores;
 use agentaflow_server::core::NodeRef;
 
 use crate::rig::{Rig, ended, registration, running, spec, stopped};
@@ -278,4 +279,59 @@ async fn an_agent_that_polls_gets_its_work_too() {
     let (session, after) = (Some(first[0].session.clone()), first.last().unwrap().seq);
     let next = rig.core.poll(worker.agent, session, after, 5_000).await.unwrap();
     assert!(matches!(&next[0].message, Message::Assign(assignment) if assignment.key.job == id));
+}
+
+#[tokio::test]
+async fn a_node_of_a_cluster_gives_gpus_whole_and_takes_no_work_that_needs_its_host() {
+    let rig = Rig::new().await;
+    let kubernetes =
+        NodeRegistration { runtimes: vec!["kubernetes".to_owned()], ..registration("gpu-7", 2) };
+    let mut worker = rig.join(kubernetes).await;
+    let part = || JobSpec {
+        docker_image: Some("a/b".to_owned()),
+        command: Some(vec!["true".to_owned()]),
+        gpu_memory_required: Some(1024),
+        cpu_cores_required: Some(Cores(4000)),
+        ..JobSpec::default()
+    };
+    let id = rig.submit(part()).await;
+    let first = worker.assignment().await;
+    assert_eq!(
+        (first.gpus[0].milli, first.gpus[0].memory),
+        (1000, 40_960),
+        "all of it is paid for"
+    );
+    let place = KubernetesPlace {
+        namespace: "imagepod".to_owned(),
+        job_name: "gpu-job-1-1-0".to_owned(),
+        pod_name: "gpu-job-1-1-0-x".to_owned(),
+    };
+    assert!(worker.report(first.key, News::Placed(place)).await);
+    let job = rig.job(id).await;
+    assert_eq!(job.k8s_job_name.as_deref(), Some("gpu-job-1-1-0"));
+    assert_eq!(job.k8s_pod_name.as_deref(), Some("gpu-job-1-1-0-x"));
+    assert_eq!(job.handle(), id.to_string(), "its number is still its name");
+
+    let volume = Volume { source: "/data".to_owned(), target: "/data".to_owned(), read_only: true };
+    let needs_host =
+        [JobSpec { volumes: vec![volume], ..part() }, JobSpec { replicas: Some(2), ..part() }];
+    for spec in needs_host {
+        let id = rig.submit(spec).await;
+        let job = worker.beating(rig.until(id, |job| job.wait_reason.is_some())).await;
+        let why = job.wait_reason.unwrap();
+        assert!(why.contains("does not run Docker containers"), "{why}");
+    }
+
+    // Pods of others have asked for all but two cores.
+    let beat = Heartbeat { cpu_cores_available: Some(Cores(6000)), ..Heartbeat::default() };
+    let node = NodeRef::Number(worker.node);
+    rig.core.heartbeat(&node, beat).await.unwrap();
+    assert_eq!(rig.core.node(&node).unwrap().cpu_cores_available, Cores(2000));
+    let id = rig.submit(part()).await;
+    let job = worker.beating(rig.until(id, |job| job.wait_reason.is_some())).await;
+    assert!(job.wait_reason.as_deref().unwrap_or_default().contains("CPU"), "{job:?}");
+    let beat = Heartbeat { cpu_cores_available: Some(Cores(16_000)), ..Heartbeat::default() };
+    rig.core.heartbeat(&node, beat).await.unwrap();
+    let second = worker.assignment().await;
+    assert_ne!(second.gpus[0].index, first.gpus[0].index);
 }

@@ -137,7 +137,13 @@ impl Rig {
 
     /// Registers a worker with so many GPUs of 40 GiB and opens its stream.
     pub(crate) async fn worker(&self, name: &str, gpus: u32) -> Worker {
-        let node = self.core.register_node(registration(name, gpus), HERE).await.unwrap();
+        self.join(registration(name, gpus)).await
+    }
+
+    /// Registers a worker and opens its stream.
+    pub(crate) async fn join(&self, registration: NodeRegistration) -> Worker {
+        let name = registration.node_name.clone();
+        let node = self.core.register_node(registration, HERE).await.unwrap();
         let mut config = serde_json::Map::new();
         config.insert("heartbeat_interval_ms".into(), (INTERVAL.as_millis() as u64).into());
         let agent = AgentRegistration {

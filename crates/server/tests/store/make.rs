@@ -157,6 +157,11 @@ fn seat() -> Seat {
         ran_ms: 99,
         exit_code: Some(1),
         stopped: true,
+        kubernetes: Some(agentaflow_api::link::KubernetesPlace {
+            namespace: "imagepod".to_owned(),
+            job_name: "gpu-job-1-1-0".to_owned(),
+            pod_name: "gpu-job-1-1-0-x".to_owned(),
+        }),
     }
 }
 

@@ -12,6 +12,7 @@ fn key(job: i64) -> TaskKey {
 fn words(batch: &ReportBatch) -> Vec<String> {
     let word = |news: &News| match news {
         News::Accepted => "accepted".to_owned(),
+        News::Placed(place) => format!("placed in {}", place.pod_name),
         News::Running { .. } => "running".to_owned(),
         News::Progress { kind, .. } => kind.clone(),
         News::Refused { .. } => "refused".to_owned(),

@@ -9,7 +9,7 @@ use bollard::models::{ContainerCreateBody, DeviceRequest, HostConfig, HostConfig
 
 use agentaflow_api::link::Assignment;
 
-use super::super::{Launch, StartError};
+use super::super::{CAPABILITIES, Launch, StartError};
 use super::{AGENT, DockerSettings, GRACE, KEY, LEASED, mounts};
 
 /// Where a container sees the folder for its results.
@@ -17,22 +17,6 @@ pub const OUT_FOLDER: &str = "/agentaflow/out";
 
 /// Where a container sees its data, when they are too large for the environment.
 pub const DATA_FILE: &str = "/agentaflow/data.json";
-
-/// All that a container may do beyond a plain user, and what for. Everything else is dropped; above all
-/// `NET_RAW` (forged packets), `MKNOD` (devices) and `SYS_CHROOT`, which Docker would leave.
-const CAPABILITIES: [&str; 8] = [
-    // Packages are installed and files unpacked with owners and modes of their own.
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    // A first process that is root starts and stops workers that are not.
-    "KILL",
-    "SETGID",
-    "SETUID",
-    // Servers listen on port 80.
-    "NET_BIND_SERVICE",
-];
 
 /// The engine's own copy of the output, which `output.log` is made from: so many files of this size. A job that
 /// writes faster than the engine can read may be ahead of `output.log` by so much before lines are lost.

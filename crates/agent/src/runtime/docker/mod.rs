@@ -7,7 +7,7 @@
 //! | `create.rs` | says what a container is made of: limits, rights, devices, folders |
 //! | `mounts.rs` | decides which folders of the host a container may see |
 //! | `pull.rs` | fetches images and tells how far it is |
-//! | `output.rs` | copies a container's output into `output.log`, each byte once |
+//! | `output.rs` | reads a container's output; `runtime/transcript.rs` keeps each byte once |
 //! | `watch.rs` | follows a container to its end |
 //! | `stop.rs` | ends containers and remembers why; the guardian uses it too |
 //! | `fault.rs` | turns what the engine says into words, without secrets |
@@ -31,7 +31,8 @@ mod tests;
 mod watch;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -48,11 +49,11 @@ use agentaflow_api::job::Runtime as Kind;
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
+use super::stopped::{self, Stopped};
 use super::{Exit, Found, Launch, Progress, Runtime, StartError, Used};
 use crate::lease::Lease;
 use connect::{agent_label, by_labels, connect};
 use fault::Secrets;
-use stop::Stopped;
 use watch::Watcher;
 
 pub use connect::ConnectError;
@@ -283,6 +284,10 @@ impl Runtime for Docker {
         Kind::Docker
     }
 
+    fn files(&self, _dir: &Path) -> io::Result<[String; 2]> {
+        Ok([format!("{OUT_FOLDER}/output.json"), DATA_FILE.to_owned()])
+    }
+
     /// When it is dropped before it is done, `remove` cleans up.
     async fn start(&self, launch: &Launch, progress: Progress<'_>) -> Result<Stamp, StartError> {
         let key = launch.assignment.key;
@@ -325,7 +330,7 @@ impl Runtime for Docker {
             let _ = task.stopped.set(stopped);
         }
         if let Some(id) = container {
-            stop::remember(&self.folder(key), stopped);
+            stopped::remember(&self.folder(key), stopped);
             stop::begin(self.engine.clone(), id, grace);
         }
     }

@@ -1,68 +1,20 @@
-//! Ends containers: asks politely, and after a grace does not ask any more. Remembers why.
+//! Ends containers: asks politely, and after a grace does not ask any more.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use bollard::Docker as Engine;
 use bollard::query_parameters::{KillContainerOptions, StopContainerOptions};
 use futures_util::future::join_all;
-use serde::{Deserialize, Serialize};
 
 use agentaflow_api::link::{StopCause, TaskKey};
-use agentaflow_api::units::Stamp;
 
 use super::connect::{agent_label, by_labels, connect};
 use super::{AGENT, Docker, GRACE, KEY, LEASED, fault};
 use crate::clock::{boot_ms, millis, sleep_until};
 use crate::runtime::Runtime;
-
-/// The file in a task's folder that says why it was stopped.
-const FILE: &str = "stop.json";
-
-/// That, why and when a task was told to stop.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Stopped {
-    pub(super) cause: StopCause,
-    /// A container that was over before was not stopped.
-    pub(super) at: Stamp,
-    grace_ms: u64,
-}
-
-impl Stopped {
-    pub(super) fn now(cause: StopCause, grace: Duration) -> Self {
-        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        Self { cause, at: Stamp::now(), grace_ms }
-    }
-
-    pub(super) fn grace(self) -> Duration {
-        Duration::from_millis(self.grace_ms)
-    }
-}
-
-/// Writes down why a task is stopped, for an agent that starts anew meanwhile. The first reason counts.
-pub(super) fn remember(folder: &Path, stopped: Stopped) {
-    let write = || -> std::io::Result<()> {
-        let temporary = folder.join("stop.json.new");
-        fs::write(&temporary, serde_json::to_vec(&stopped)?)?;
-        // A link, unlike a rename, does not replace what is there.
-        let linked = fs::hard_link(&temporary, folder.join(FILE));
-        fs::remove_file(&temporary)?;
-        linked
-    };
-    match write() {
-        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-            tracing::warn!("cannot write `{}`: {error}", folder.join(FILE).display());
-        }
-        _ => {}
-    }
-}
-
-/// Why a task was stopped, as written down.
-pub(super) fn remembered(folder: &Path) -> Option<Stopped> {
-    serde_json::from_slice(&fs::read(folder.join(FILE)).ok()?).ok()
-}
+use crate::runtime::stopped::{Stopped, remember};
 
 impl Docker {
     /// The engine may have started the container, and only the answer was lost: another node must not get the task
@@ -154,23 +106,5 @@ async fn stop(engine: &Engine, id: &str, grace: Duration) -> Result<(), String> 
         Err(error) if fault::is_conflict(&error) || fault::is_missing(&error) => Ok(()),
         Err(error) => Err(fault::node(&error).to_string()),
         Ok(()) => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_reason_for_a_stop_is_kept() {
-        let folder = tempfile::tempdir().unwrap();
-        assert!(remembered(folder.path()).is_none());
-        for cause in [StopCause::TimedOut, StopCause::Cancelled] {
-            remember(folder.path(), Stopped::now(cause, Duration::from_millis(1500)));
-        }
-        let stopped = remembered(folder.path()).unwrap();
-        assert_eq!(stopped.cause, StopCause::TimedOut);
-        assert_eq!(stopped.grace(), Duration::from_millis(1500));
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

@@ -13,9 +13,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use agentaflow_api::units::Stamp;
 
+use super::super::stopped::{self, Stopped};
 use super::super::{Exit, Used};
 use super::output::Source;
-use super::stop::{self, Stopped};
 use super::{fault, output, status};
 
 /// Between looks at a container that should be over, and at an engine that does not answer.
@@ -79,7 +79,7 @@ async fn follow(source: &Source<'_>, stopped: &OnceLock<Stopped>) -> Result<Exit
         tracing::warn!("the end of the output of the container {id} is missing: {error}");
     }
     let found = with_late_news(engine, id, found).await;
-    let stopped = stopped.get().copied().or_else(|| stop::remembered(folder));
+    let stopped = stopped.get().copied().or_else(|| stopped::remembered(folder));
     Ok(exit(&found, stopped))
 }
 

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use agentaflow_api::Dollars;
-use agentaflow_api::job::Runtime;
 
 use crate::amount;
 use crate::commands::standalone::SimArgs;
@@ -17,6 +16,8 @@ Examples:
       The GPUs of this machine, jobs in containers
   agentaflow agent --server http://head:8000 --token-file token --runtime process --allow-process
       A machine without Docker; jobs are plain processes
+  agentaflow agent --server http://head:8000 --token-file token --runtime kubernetes --node gpu-7 --namespace imagepod
+      A node of a Kubernetes cluster; jobs are Jobs there. deploy/worker runs one for every GPU node
   agentaflow agent --server http://head:8000 --token-file token --sim-gpus 8 --sim-model 'NVIDIA H100'
       A pretended machine, to try things out
 
@@ -48,9 +49,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:8080", value_parser = listen)]
     pub(super) health_listen: Listen,
 
-    /// How jobs may run: docker, process [default: docker where there is one, process where allowed]
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = runtime, help_heading = "Jobs")]
-    pub(super) runtime: Vec<Runtime>,
+    /// How jobs may run: docker, process, or kubernetes alone [default: docker where there is one, process where allowed]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = way, help_heading = "Jobs")]
+    pub(super) runtime: Vec<Way>,
     /// Let users run plain processes on this machine
     #[arg(long, help_heading = "Jobs")]
     pub(super) allow_process: bool,
@@ -74,6 +75,19 @@ pub(crate) struct Args {
     /// The longest time that jobs get between the polite and the hard way of stopping them
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = amount::duration, help_heading = "Jobs")]
     pub(super) stop_grace: Duration,
+
+    /// The node of the cluster whose GPUs are offered, with --runtime kubernetes [default: NODE_NAME]
+    #[arg(long, value_name = "NODE", help_heading = "Kubernetes")]
+    pub(super) node: Option<String>,
+    /// Namespace for Jobs [default: the context's, or the agent's own where it runs in the cluster]
+    #[arg(long, value_name = "NAME", help_heading = "Kubernetes")]
+    pub(super) namespace: Option<String>,
+    /// The kubeconfig of the cluster [default: KUBECONFIG, else ~/.kube/config, else the cluster it runs in]
+    #[arg(long, value_name = "FILE", help_heading = "Kubernetes")]
+    pub(super) kubeconfig: Option<PathBuf>,
+    /// Context in the kubeconfig [default: its current one]
+    #[arg(long, value_name = "NAME", help_heading = "Kubernetes")]
+    pub(super) kube_context: Option<String>,
 
     /// Dollars an hour for a GPU [default: the server's]
     #[arg(long, value_name = "DOLLARS", value_parser = amount::dollars, help_heading = "Node")]
@@ -108,10 +122,19 @@ fn listen(text: &str) -> Result<Listen, String> {
     }
 }
 
-fn runtime(text: &str) -> Result<Runtime, String> {
+/// A way to run jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Docker,
+    Process,
+    Kubernetes,
+}
+
+fn way(text: &str) -> Result<Way, String> {
     match text {
-        "docker" => Ok(Runtime::Docker),
-        "process" => Ok(Runtime::Process),
-        _ => Err("there is docker and process".to_owned()),
+        "docker" => Ok(Way::Docker),
+        "process" => Ok(Way::Process),
+        "kubernetes" => Ok(Way::Kubernetes),
+        _ => Err("there is docker, process and kubernetes".to_owned()),
     }
 }

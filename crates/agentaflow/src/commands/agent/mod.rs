@@ -1,6 +1,7 @@
 //! `agentaflow agent`: makes this machine a node of a server.
 
 mod args;
+mod kubernetes;
 mod settings;
 
 use anyhow::Result;
@@ -13,6 +14,9 @@ use super::standalone::{self, asked_to_stop};
 pub(crate) fn run(args: &Args) -> Result<()> {
     args.log.start()?;
     let settings = settings::settings(args)?;
+    if args.runtime.contains(&args::Way::Kubernetes) {
+        return standalone::runtime(1)?.block_on(kubernetes::run(args, settings));
+    }
     let stop = CancellationToken::new();
     standalone::runtime(1)?.block_on(async {
         let agent = agentaflow_agent::run(settings, stop.clone());

@@ -8,11 +8,11 @@ use std::time::Duration;
 use agentaflow_agent::runtime::docker::DockerSettings;
 use agentaflow_agent::{AgentSettings, Prices};
 use agentaflow_api::Secret;
-use agentaflow_api::job::Runtime;
 use agentaflow_gpu::{GpuError, GpuSource};
 use anyhow::{Context as _, Result, anyhow};
 
 use super::Args;
+use super::args::Way;
 use crate::amount;
 use crate::commands::standalone::check_process_user;
 use crate::context::{default_data_dir, variable};
@@ -22,7 +22,8 @@ pub(super) fn settings(args: &Args) -> Result<AgentSettings> {
     let server = args.server.clone().or_else(|| variable("API_ENDPOINT"));
     let server =
         server.ok_or_else(|| usage("no server is named: add --server URL, or set API_ENDPOINT"))?;
-    let name = args.name.clone().or_else(|| variable("NODE_NAME"));
+    let name = args.name.clone().or_else(|| args.node.clone());
+    let name = name.or_else(|| variable("NODE_NAME"));
     let (docker, allow_process) = runtimes(args)?;
     check_process_user(allow_process, args.process_user.as_deref())?;
     if allow_process && !rustix::process::geteuid().is_root() {
@@ -84,13 +85,22 @@ fn runtimes(args: &Args) -> Result<(bool, bool)> {
         // One that is not there yet is looked for again.
         return Ok((true, args.allow_process));
     }
-    let process = args.runtime.contains(&Runtime::Process);
+    if args.runtime.contains(&Way::Kubernetes) {
+        return match args.runtime.len() {
+            1 if args.sim.asked("")?.is_none() => Ok((false, false)),
+            1 => Err(usage("--runtime kubernetes offers the cluster's GPUs: leave out --sim-gpus")),
+            _ => {
+                Err(usage("--runtime kubernetes goes with no other: the node is not this machine"))
+            }
+        };
+    }
+    let process = args.runtime.contains(&Way::Process);
     if process && !args.allow_process {
         return Err(usage(
             "--runtime process lets users run commands on this machine: add --allow-process if that is meant",
         ));
     }
-    Ok((args.runtime.contains(&Runtime::Docker), process))
+    Ok((args.runtime.contains(&Way::Docker), process))
 }
 
 fn docker_settings(args: &Args, state_dir: PathBuf) -> DockerSettings {
@@ -129,6 +139,10 @@ fn state_dir(args: &Args) -> Result<PathBuf> {
 
 /// The machine's GPUs. An agent never simulates unasked: jobs would be sent to GPUs that are not there.
 fn gpus(args: &Args, node: &str) -> Result<Arc<dyn GpuSource>> {
+    if args.runtime.contains(&Way::Kubernetes) {
+        // The cluster tells of them, when it is connected to.
+        return Ok(Arc::new(agentaflow_gpu::NoGpus));
+    }
     if let Some(asked) = args.sim.asked(node)? {
         return Ok(asked.into());
     }

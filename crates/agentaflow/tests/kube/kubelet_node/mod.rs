@@ -3,6 +3,7 @@
 
 mod commands;
 mod device_plugin;
+mod jobs;
 mod monitor;
 mod real;
 mod workloads;

@@ -12,6 +12,12 @@ use crate::http::read::deeper_than;
 pub fn mend_report(report: &mut Report) {
     match &mut report.news {
         News::Accepted | News::Running { .. } => {}
+        News::Placed(place) => {
+            for name in [&mut place.namespace, &mut place.job_name, &mut place.pod_name] {
+                name.retain(|c| !c.is_control());
+                name.truncate(name.floor_char_boundary(253));
+            }
+        }
         News::Refused { detail } => mend_text(detail),
         News::Progress { kind, detail } => {
             mend_text(kind);

@@ -129,7 +129,7 @@ impl Columns {
     fn new(model: &Model, head: &Heading<'_>, area: Rect) -> Self {
         let width = usize::from(area.width);
         let jobs = model.data.iter().flat_map(|data| &data.jobs);
-        let numbered = jobs.into_iter().all(|job| job.k8s_job_name.is_none());
+        let numbered = jobs.into_iter().all(|job| job.id != 0 || job.k8s_job_name.is_none());
         // The name of the pane stands over the numbers.
         let number = if head.title.is_empty() { 5 } else { 6 };
         let number = if numbered { number } else { 0 };

@@ -1,0 +1,73 @@
+//! `--runtime kubernetes`: the node is one of a cluster.
+
+use agentaflow_agent::AgentSettings;
+use agentaflow_kube_worker::{Settings, Worker};
+use anyhow::{Context as _, Result};
+use tokio_util::sync::CancellationToken;
+
+use super::Args;
+use crate::commands::standalone::asked_to_stop;
+use crate::connect;
+use crate::context::{Kubernetes, variable};
+use crate::failure::usage;
+
+/// Runs agents for the node until told to stop: a new one whenever the node has other things to offer.
+pub(super) async fn run(args: &Args, mut settings: AgentSettings) -> Result<()> {
+    let asked = asked_to_stop();
+    tokio::pin!(asked);
+    let worker = tokio::select! {
+        worker = worker(args, &settings) => worker?,
+        asked = &mut asked => return asked,
+    };
+    settings.elsewhere = Some(worker.elsewhere());
+    settings.gpus = worker.gpus();
+    loop {
+        let stop = CancellationToken::new();
+        let agent = agentaflow_agent::run(settings.clone(), stop.clone());
+        tokio::pin!(agent);
+        let over = tokio::select! {
+            ended = &mut agent => return Ok(ended?),
+            asked = &mut asked => {
+                asked?;
+                tracing::info!("stopping; jobs keep running and are adopted by the next agent");
+                true
+            }
+            () = worker.changed() => false,
+        };
+        stop.cancel();
+        agent.await?;
+        if over {
+            return Ok(());
+        }
+    }
+}
+
+async fn worker(args: &Args, settings: &AgentSettings) -> Result<Worker> {
+    let node = args.node.clone().or_else(|| variable("NODE_NAME"));
+    let node = node.ok_or_else(|| {
+        usage("--runtime kubernetes needs the node whose GPUs are offered: add --node NAME, or set NODE_NAME")
+    })?;
+    // Only an error when there is one already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let target = Kubernetes {
+        kubeconfig: args.kubeconfig.clone(),
+        context: args.kube_context.clone(),
+        ..Kubernetes::default()
+    };
+    let mut config = connect::config(&target).await?;
+    // The worker has a patience of its own for each thing.
+    config.default_retry = false;
+    let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+    let client = kube::Client::try_from(config).context("cannot make a client of the cluster")?;
+    let worker = Worker::connect(Settings {
+        client,
+        cluster: args.kube_context.clone(),
+        namespace,
+        node,
+        server: settings.server.clone(),
+        state_dir: settings.state_dir.clone(),
+        log_limit: settings.log_limit,
+        lease: settings.heartbeat_interval * 2,
+    });
+    Ok(worker.await?)
+}

@@ -1,0 +1,274 @@
+//! Jobs of a server that run in a cluster: `POST /gpu-workers/jobs/` ends in a `batch/v1` Job.
+//!
+//! KWOK's pods have no output and do what their annotations say. Output, results and signals are looked at on a real
+//! node, see `kube_node_jobs`.
+
+use agentaflow_manifest::build::{GpuJobAsk, create_gpu_job};
+use agentaflow_manifest::catalogue::Catalogue;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+
+use crate::support::{NodePlan, PodPlan, wait_for};
+use crate::workers::{Fleet, documented};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_job_posted_to_the_server_runs_as_the_job_that_create_gpu_job_gives_and_is_billed() {
+    let fleet = Fleet::new(&NodePlan::gpus(2)).await;
+    let id = fleet.post(&documented());
+    let job = fleet.is(id, "running").await;
+    let name = format!("gpu-job-{id}-1-0");
+    assert_eq!(job["k8s_job_name"], json!(name));
+    assert_eq!(job["k8s_namespace"], json!(fleet.share.namespace));
+    let pod = job["k8s_pod_name"].as_str().unwrap().to_owned();
+    assert!(pod.starts_with(&name), "{pod}");
+    // A part of a GPU is a whole one where the device plugin counts.
+    assert_eq!(job["assigned_gpu_id"], json!("0"));
+    assert_eq!(fleet.node()["gpu_memory_available"], json!(81_920));
+
+    let made = fleet.share.api::<Job>().get(&name).await.unwrap();
+    check_against_create_gpu_job(&made, id, &fleet.node_name);
+    let labels = made.metadata.labels.clone().unwrap();
+    assert_eq!(
+        (labels["agentaflow.io/job"].as_str(), labels["agentaflow.io/attempt"].as_str()),
+        (&*id.to_string(), "1")
+    );
+    // What people hand in is not for everybody who may read Jobs.
+    assert!(!serde_json::to_string(&made).unwrap().contains("imagenet"));
+    let secret = fleet.share.api::<Secret>().get(&format!("{name}-env")).await.unwrap();
+    let data: Value = serde_json::from_slice(&secret.data.unwrap()["JOB_DATA"].0).unwrap();
+    assert_eq!(data["input_data"], json!({"dataset": "imagenet", "epochs": 100}));
+
+    fleet.tell_pod(&pod, &[("complete-after", "1100ms")]).await;
+    let job = fleet.is(id, "completed").await;
+    assert_eq!((&job["exit_code"], &job["end_reason"]), (&json!(0), &json!("Exited")));
+    assert!(job["cost"].as_f64().unwrap() > 0.0, "{job}");
+    // The Job stays for people until its time is over; its secrets do not.
+    wait_for("the Job is complete", async || {
+        let status = fleet.job_object(id).await.status.unwrap_or_default();
+        if status.succeeded == Some(1) { Ok(()) } else { Err(format!("{status:?}")) }
+    })
+    .await;
+    wait_for("the Secret is gone", async || {
+        let left = fleet.share.api::<Secret>().list(&ListParams::default()).await.unwrap().items;
+        if left.is_empty() { Ok(()) } else { Err(format!("{} are left", left.len())) }
+    })
+    .await;
+}
+
+/// Everything is as `create_gpu_job` gives it but what the server and the node decide.
+fn check_against_create_gpu_job(made: &Job, id: i64, node: &str) {
+    let ask = GpuJobAsk {
+        task_id: format!("{id}-1-0"),
+        image: "pytorch/pytorch:latest".to_owned(),
+        gpu_type: "a100-80".to_owned(),
+        memory: Some("16384Mi".to_owned()),
+        cpu: Some("4".to_owned()),
+        ..GpuJobAsk::default()
+    };
+    let asked = create_gpu_job(&ask, &Catalogue::built_in().unwrap()).unwrap();
+    assert_eq!(made.metadata.name.as_ref(), Some(&asked.job_name));
+    let (spec, wanted) = (made.spec.clone().unwrap(), asked.job.spec.unwrap());
+    assert_eq!(spec.ttl_seconds_after_finished, wanted.ttl_seconds_after_finished);
+    assert_eq!((spec.backoff_limit, spec.suspend), (Some(0), Some(false)));
+    let (pod, wanted) = (spec.template.spec.unwrap(), wanted.template.spec.unwrap());
+    assert_eq!(pod.restart_policy.as_deref(), Some("Never"));
+    assert_eq!(pod.tolerations, wanted.tolerations);
+    assert_eq!(pod.volumes, wanted.volumes);
+    let (has, wants) = (&pod.containers[0], &wanted.containers[0]);
+    assert_eq!((&has.image, &has.name), (&wants.image, &wants.name));
+    assert_eq!(has.volume_mounts, wants.volume_mounts);
+    let amounts = |container: &k8s_openapi::api::core::v1::Container| {
+        let resources = serde_json::to_string(&container.resources).unwrap();
+        // The API server writes 16 GiB in its own way.
+        resources.replace("16384Mi", "16Gi").replace("8192Mi", "8Gi").replace("2000m", "2")
+    };
+    assert_eq!(amounts(has), amounts(wants));
+    for variable in wants.env.iter().flatten() {
+        assert!(has.env.iter().flatten().any(|found| found == variable), "{variable:?}");
+    }
+    let affinity = serde_json::to_value(&pod.affinity).unwrap();
+    let terms = &affinity["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let field = &terms["nodeSelectorTerms"][0]["matchFields"][0];
+    assert_eq!(field["values"], json!([node]), "{affinity}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_job_that_fails_in_the_cluster_tells_how_in_the_words_of_every_runtime() {
+    let fleet = Fleet::new(&NodePlan::gpus(4)).await;
+    let table = [
+        ("3", "Error", "Exited", 3),
+        ("137", "OOMKilled", "OutOfMemory", 137),
+        ("139", "Error", "Signalled", 139),
+    ];
+    for (code, reason, word, exit) in table {
+        let id = fleet.post(&documented());
+        let pod = fleet.pod_of(id).await;
+        let fails = [("fail-after", "1ms"), ("exit-code", code), ("reason", reason)];
+        fleet.tell_pod(&pod, &fails).await;
+        let job = fleet.is(id, "failed").await;
+        assert_eq!((&job["exit_code"], &job["end_reason"]), (&json!(exit), &json!(word)), "{job}");
+        assert_eq!(job["retries_used"], json!(0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_cancelled_job_is_deleted_from_the_cluster_with_its_pod() {
+    let fleet = Fleet::new(&NodePlan::gpus(1)).await;
+    let id = fleet.post(&documented());
+    fleet.is(id, "running").await;
+    fleet.call("POST", &format!("/gpu-workers/jobs/{id}/cancel"), None);
+    let job = fleet.is(id, "cancelled").await;
+    assert_eq!(job["exit_code"], json!(143), "{job}");
+    fleet.nothing_is_left().await;
+    // Its GPU is free again.
+    let next = fleet.post(&documented());
+    fleet.is(next, "running").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_job_whose_pod_or_job_somebody_takes_away_runs_again() {
+    let fleet = Fleet::new(&NodePlan::gpus(1)).await;
+    let id = fleet.post(&documented());
+    let pod = fleet.pod_of(id).await;
+    // As when its node is gone: nobody sees how it ends.
+    let place = format!("/api/v1/namespaces/{}/pods/{pod}", fleet.share.namespace);
+    let now = json!({"gracePeriodSeconds": 0});
+    fleet.share.request("DELETE", &place, Some(&now)).await;
+    let job = fleet.is_at(id, "running", 2).await;
+    assert_eq!(job["retries_used"], json!(0), "{job}");
+    let jobs = format!("/apis/batch/v1/namespaces/{}/jobs/gpu-job-{id}-2-0", fleet.share.namespace);
+    let orphan = json!({"propagationPolicy": "Background"});
+    assert_eq!(fleet.share.request("DELETE", &jobs, Some(&orphan)).await.status, 200);
+    fleet.is_at(id, "running", 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn an_agent_that_was_killed_adopts_its_jobs_again_and_those_that_ended_meanwhile() {
+    let mut fleet = Fleet::with_heartbeat(&NodePlan::gpus(3), "5s").await;
+    // The next agent must not take the GPUs of its own jobs for those of others.
+    fleet.share.create_pod(&PodPlan::new("theirs").gpus(1)).await;
+    fleet.share.bound("theirs").await;
+    let (long, short) = (fleet.post(&documented()), fleet.post(&documented()));
+    let pods = [fleet.pod_of(long).await, fleet.pod_of(short).await];
+    let uid = fleet.uid_of(&pods[0]).await;
+    fleet.agent.kill();
+    fleet.tell_pod(&pods[1], &[("fail-after", "1ms"), ("exit-code", "7")]).await;
+    fleet.pod_is(&pods[1], "Failed").await;
+    fleet.agent.restart();
+    let job = fleet.is(short, "failed").await;
+    assert_eq!((&job["exit_code"], &job["attempt"]), (&json!(7), &json!(1)), "{job}");
+    let job = fleet.is(long, "running").await;
+    assert_eq!((&job["attempt"], &job["k8s_pod_name"]), (&json!(1), &json!(pods[0])));
+    assert_eq!(fleet.uid_of(&pods[0]).await, uid, "the same pod runs on");
+    fleet.tell_pod(&pods[0], &[("complete-after", "1ms")]).await;
+    let job = fleet.is(long, "completed").await;
+    assert_eq!(job["attempt"], json!(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn what_no_agent_looks_after_any_more_is_ended_by_the_cluster_itself() {
+    let mut fleet = Fleet::with_heartbeat(&NodePlan::gpus(1), "1s").await;
+    let id = fleet.post(&documented());
+    let pod = fleet.pod_of(id).await;
+    // The lease is renewed well beyond its length.
+    let begun = fleet.job_object(id).await.spec.unwrap().active_deadline_seconds.unwrap();
+    wait_for("the deadline moves on", async || {
+        let now = fleet.job_object(id).await.spec.unwrap().active_deadline_seconds.unwrap();
+        if now >= begun + 3 { Ok(()) } else { Err(now) }
+    })
+    .await;
+    fleet.agent.kill();
+    wait_for("the pod is gone", async || match fleet.pod_phase(&pod).await {
+        None => Ok(()),
+        Some(phase) if phase == "Failed" => Ok(()),
+        Some(phase) => Err(phase),
+    })
+    .await;
+    fleet.agent.restart();
+    let job = fleet.is_at(id, "running", 2).await;
+    assert_eq!(job["retries_used"], json!(0), "a lost node is not the job's fault: {job}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn gpus_that_pods_of_others_have_are_not_offered() {
+    let fleet = Fleet::new(&NodePlan::gpus(2)).await;
+    let theirs = PodPlan::new("theirs").gpus(1).asks("cpu", "60");
+    fleet.share.create_pod(&theirs).await;
+    fleet.share.bound("theirs").await;
+    wait_for("one GPU is offered, and four cores", async || {
+        let node = fleet.node();
+        let left = (&node["gpu_memory_available"], &node["cpu_cores_available"]);
+        let [first, last] =
+            [0, 1].map(|at| node["gpu_instances"][at]["gpu_memory_foreign"].clone());
+        let told = first == json!(0) && last.as_u64() > Some(80_000);
+        if told && left.1 == &json!(4) { Ok(()) } else { Err(node.to_string()) }
+    })
+    .await;
+    let (first, second) = (fleet.post(&documented()), fleet.post(&documented()));
+    fleet.is(first, "running").await;
+    let waits = fleet.job(second);
+    assert_eq!(waits["status"], json!("pending"), "{waits}");
+    fleet.share.delete_pod("theirs").await;
+    fleet.is(second, "running").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_node_that_is_cordoned_in_the_cluster_takes_no_new_jobs() {
+    let fleet =
+        Fleet::new(&NodePlan::gpus(1).taint("nvidia.com/gpu", "present", "NoSchedule")).await;
+    fleet.cordon(true).await;
+    wait_for("the node is closed", async || {
+        let node = fleet.node();
+        if node["health_status"] == json!("unhealthy") { Ok(()) } else { Err(node.to_string()) }
+    })
+    .await;
+    let id = fleet.post(&documented());
+    assert_eq!(fleet.job(id)["status"], json!("pending"));
+    fleet.cordon(false).await;
+    fleet.is(id, "running").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_device_plugin_that_starts_anew_costs_no_job_and_more_gpus_are_offered() {
+    let fleet = Fleet::new(&NodePlan::gpus(1)).await;
+    let id = fleet.post(&documented());
+    fleet.is(id, "running").await;
+    fleet.hand_out(0).await;
+    // Nothing is free now, and the job runs on.
+    let waits = fleet.post(&documented());
+    fleet.hand_out(2).await;
+    fleet.is(waits, "running").await;
+    assert_eq!(fleet.node()["gpu_count"], json!(2));
+    let job = fleet.job(id);
+    assert_eq!((&job["status"], &job["attempt"]), (&json!("running"), &json!(1)), "{job}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a Kubernetes control plane"]
+async fn jobs_outlive_an_api_server_that_cannot_be_reached_for_a_while() {
+    let mut fleet = Fleet::through_proxy(&NodePlan::gpus(2)).await;
+    let id = fleet.post(&documented());
+    let pod = fleet.pod_of(id).await;
+    let proxy = fleet.proxy.take().unwrap();
+    proxy.unplug();
+    fleet.tell_pod(&pod, &[("complete-after", "1ms")]).await;
+    fleet.pod_is(&pod, "Succeeded").await;
+    let waiting = fleet.post(&documented());
+    fleet.agent.says("a watch broke").await;
+    assert_eq!(fleet.job(id)["status"], json!("running"), "nobody can know yet");
+    proxy.plug();
+    let job = fleet.is(id, "completed").await;
+    assert_eq!((&job["attempt"], &job["exit_code"]), (&json!(1), &json!(0)));
+    fleet.is(waiting, "running").await;
+}

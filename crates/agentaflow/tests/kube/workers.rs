@@ -1,0 +1,211 @@
+//! A server, and an agent that makes a node of the cluster its worker, with the rights of `deploy/worker`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use k8s_openapi::api::batch::v1::Job;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+
+use crate::PROGRAM;
+use crate::rest::{Answer, Connection};
+use crate::support::{NodePlan, Program, Proxy, Share, free_port, repository, wait_for};
+
+/// The body of the documented call.
+pub(crate) fn documented() -> Value {
+    json!({
+        "job_name": "AI Training Job",
+        "docker_image": "pytorch/pytorch",
+        "docker_tag": "latest",
+        "gpu_memory_required": 8192,
+        "cpu_cores_required": 4,
+        "memory_required": 16384,
+        "input_data": {"dataset": "imagenet", "epochs": 100},
+    })
+}
+
+/// A server with one worker: a node of the cluster.
+pub(crate) struct Fleet {
+    pub(crate) agent: Program,
+    _server: Program,
+    pub(crate) proxy: Option<Proxy>,
+    port: u16,
+    token: String,
+    pub(crate) node_name: String,
+    pub(crate) share: Share,
+}
+
+impl Fleet {
+    /// With a node that KWOK plays.
+    pub(crate) async fn new(plan: &NodePlan) -> Self {
+        Self::with_heartbeat(plan, "2s").await
+    }
+
+    /// With signs of life this often; the lease is twice that.
+    pub(crate) async fn with_heartbeat(plan: &NodePlan, heartbeat: &str) -> Self {
+        let share = Share::new().await;
+        let node = share.node("gpu", plan).await;
+        Self::start(share, node, heartbeat, false).await
+    }
+
+    /// The agent reaches the API server through a proxy that can be unplugged.
+    pub(crate) async fn through_proxy(plan: &NodePlan) -> Self {
+        let share = Share::new().await;
+        let node = share.node("gpu", plan).await;
+        Self::start(share, node, "10s", true).await
+    }
+
+    /// With a node that is there already.
+    pub(crate) async fn start(share: Share, node: String, heartbeat: &str, proxied: bool) -> Self {
+        let account = format!("worker-{}", share.id);
+        let rights = fs::read_to_string(repository().join("deploy/worker/10-rbac.yaml")).unwrap();
+        let rights = rights.replace("imagepod-gpu-worker", &account);
+        let own = format!("namespace: {}", share.namespace);
+        share.apply(&rights.replace("namespace: imagepod", &own)).await;
+        let mut kubeconfig = share.kubeconfig_of(&account).await;
+        let mut proxy = None;
+        if proxied {
+            let between = Proxy::start(&kubeconfig).await;
+            kubeconfig = between.write_kubeconfig(share.file("proxied.kubeconfig"));
+            proxy = Some(between);
+        }
+        let port = free_port();
+        let data = share.file("data");
+        let mut command = Command::new(PROGRAM);
+        command.args(["server", "--listen", &format!("127.0.0.1:{port}"), "--data-dir"]);
+        let mut server = Program::start(with_path(command, &data), &share.file("server.log"));
+        server.says("ready on").await;
+        let token = fs::read_to_string(data.join("admin-token")).unwrap().trim().to_owned();
+        let mut command = Command::new(PROGRAM);
+        command.args(["agent", "--runtime", "kubernetes", "--health-listen", "none"]);
+        command.args(["--server", &format!("http://127.0.0.1:{port}"), "--node", &node]);
+        command.args(["--namespace", &share.namespace, "--heartbeat", heartbeat, "--kubeconfig"]);
+        let mut command = with_path(command, &kubeconfig);
+        command.arg("--token-file").arg(data.join("registration-token"));
+        command.arg("--state-dir").arg(share.file("agent"));
+        let agent = Program::start(command, &share.file("agent.log"));
+        let fleet = Self { agent, _server: server, proxy, port, token, node_name: node, share };
+        wait_for("the node takes work", async || {
+            let nodes = fleet.call("GET", "/gpu-workers/nodes/", None).json();
+            let ready = nodes[0]["reachable"] == json!(true)
+                && nodes[0]["health_status"] == json!("healthy");
+            if ready { Ok(()) } else { Err(nodes.to_string()) }
+        })
+        .await;
+        fleet
+    }
+
+    /// A call of an administrator.
+    pub(crate) fn call(&self, method: &str, path: &str, body: Option<&Value>) -> Answer {
+        let connection = Connection::open(self.port, Some(&self.token));
+        connection.and_then(|mut server| server.call(method, path, body)).expect("an answer")
+    }
+
+    /// Hands in a job; gives its number.
+    pub(crate) fn post(&self, job: &Value) -> i64 {
+        let made = self.call("POST", "/gpu-workers/jobs/", Some(job));
+        assert_eq!(made.status, 201, "{}", made.body);
+        made.json()["id"].as_i64().unwrap()
+    }
+
+    pub(crate) fn job(&self, id: i64) -> Value {
+        self.call("GET", &format!("/gpu-workers/jobs/{id}"), None).ok()
+    }
+
+    /// What a task has written, as the server has it.
+    pub(crate) fn output(&self, id: i64) -> String {
+        self.call("GET", &format!("/gpu-workers/jobs/{id}/logs"), None).body
+    }
+
+    /// The node, as the server shows it.
+    pub(crate) fn node(&self) -> Value {
+        self.call("GET", "/gpu-workers/nodes/", None).ok()[0].clone()
+    }
+
+    /// Waits until a job has this status.
+    pub(crate) async fn is(&self, id: i64, status: &str) -> Value {
+        self.wait_job(id, &format!("is {status}"), |job| job["status"] == json!(status)).await
+    }
+
+    /// Waits until a job has this status in this try.
+    pub(crate) async fn is_at(&self, id: i64, status: &str, attempt: u32) -> Value {
+        let there =
+            |job: &Value| job["status"] == json!(status) && job["attempt"] == json!(attempt);
+        self.wait_job(id, &format!("is {status} in try {attempt}"), there).await
+    }
+
+    async fn wait_job(&self, id: i64, what: &str, test: impl Fn(&Value) -> bool) -> Value {
+        wait_for(&format!("job {id} {what}"), async || {
+            let job = self.job(id);
+            if test(&job) { Ok(job) } else { Err(job.to_string()) }
+        })
+        .await
+    }
+
+    /// The pod of a job that runs.
+    pub(crate) async fn pod_of(&self, id: i64) -> String {
+        let job = self
+            .wait_job(id, "has a pod that runs", |job| {
+                job["status"] == json!("running") && job["k8s_pod_name"].is_string()
+            })
+            .await;
+        job["k8s_pod_name"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) async fn job_object(&self, id: i64) -> Job {
+        self.share.api().get(&format!("gpu-job-{id}-1-0")).await.unwrap()
+    }
+
+    /// Makes KWOK do something with a pod.
+    pub(crate) async fn tell_pod(&self, pod: &str, orders: &[(&str, &str)]) {
+        let orders = orders
+            .iter()
+            .map(|(order, value)| (format!("kwok.agentaflow.io/{order}"), json!(value)));
+        let orders: serde_json::Map<String, Value> = orders.collect();
+        let place = format!("/api/v1/namespaces/{}/pods/{pod}", self.share.namespace);
+        let patch = json!({"metadata": {"annotations": orders}});
+        let answer = self.share.request("PATCH", &place, Some(&patch)).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+
+    pub(crate) async fn pod_phase(&self, pod: &str) -> Option<String> {
+        self.share.pod(pod).await?.status?.phase
+    }
+
+    pub(crate) async fn pod_is(&self, pod: &str, phase: &str) {
+        self.share.in_phase(pod, phase).await;
+    }
+
+    pub(crate) async fn uid_of(&self, pod: &str) -> Option<String> {
+        self.share.pod(pod).await?.metadata.uid
+    }
+
+    /// Waits until there is neither a Job nor a pod in the namespace.
+    pub(crate) async fn nothing_is_left(&self) {
+        wait_for("no Job and no pod is left", async || {
+            let jobs = self.share.api::<Job>().list(&ListParams::default()).await.unwrap().items;
+            let pods = self.share.pods("").await;
+            let left = (jobs.len(), pods.len());
+            if left == (0, 0) { Ok(()) } else { Err(format!("{left:?}")) }
+        })
+        .await;
+    }
+
+    /// The kubelet hands out so many GPUs from now on.
+    pub(crate) async fn hand_out(&self, gpus: u32) {
+        let amounts = json!({"nvidia.com/gpu": gpus.to_string()});
+        let patch = json!({"status": {"capacity": amounts, "allocatable": amounts}});
+        self.share.patch_node_status(&self.node_name, &patch).await;
+    }
+
+    pub(crate) async fn cordon(&self, on: bool) {
+        let patch = json!({"spec": {"unschedulable": on}});
+        self.share.patch_node(&self.node_name, &patch).await;
+    }
+}
+
+fn with_path(mut command: Command, path: &PathBuf) -> Command {
+    command.arg(path);
+    command
+}

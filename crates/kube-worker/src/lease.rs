@@ -1,0 +1,101 @@
+//! A task that must not outlive the lease: its Job has a deadline that is moved on with every renewal. When nobody
+//! moves it any more, because the agent or its machine is gone, Kubernetes itself ends the Job.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::batch::v1::Job;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use tokio::time::Instant;
+use tracing::warn;
+
+use crate::runtime::Jobs;
+use crate::{fault, names, object};
+
+/// How often an API server that does not answer is asked again: a deadline must not pass for that.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Moves deadlines on whenever the lease was renewed, for ever.
+pub(crate) async fn keep(jobs: Arc<Jobs>) {
+    loop {
+        jobs.renewal.notified().await;
+        while !jobs.renew_all().await {
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}
+
+impl Jobs {
+    /// What is left of the lease.
+    pub(crate) fn lease_left(&self) -> Duration {
+        self.lease_end().saturating_duration_since(Instant::now())
+    }
+
+    /// Moves every deadline to the end of the lease. False when some could not be.
+    async fn renew_all(&self) -> bool {
+        let left = self.lease_left();
+        let mut all = true;
+        for job in self.watch.jobs() {
+            let Some(seconds) = deadline(&job, left, jiff::Timestamp::now()) else { continue };
+            let name = job.metadata.name.clone().unwrap_or_default();
+            let patch = Patch::Merge(json!({"spec": {"activeDeadlineSeconds": seconds}}));
+            let moved = self.jobs_api().patch(&name, &PatchParams::default(), &patch).await;
+            if let Err(error) = moved
+                && !fault::is_missing(&error)
+            {
+                warn!(job = name, %error, "the deadline of a Job could not be moved on");
+                all = false;
+            }
+        }
+        all
+    }
+}
+
+/// The deadline that a Job should have, counted from its start; none when it has it, or needs none.
+fn deadline(job: &Job, left: Duration, now: jiff::Timestamp) -> Option<i64> {
+    let label = |name: &str| job.metadata.labels.as_ref()?.get(name).map(String::as_str);
+    if label(names::LEASED) != Some("true") || label(names::DONE).is_some() || left.is_zero() {
+        return None;
+    }
+    let status = job.status.as_ref()?;
+    let over = status.conditions.iter().flatten().any(|found| {
+        matches!(
+            found.type_.as_str(),
+            "Complete" | "Failed" | "FailureTarget" | "SuccessCriteriaMet"
+        )
+    });
+    let started = status.start_time.as_ref().filter(|_| !over)?;
+    let age = Duration::from_millis(
+        u64::try_from(now.as_millisecond() - started.0.as_millisecond()).unwrap_or(0),
+    );
+    let seconds = object::seconds(age + left);
+    let present = job.spec.as_ref()?.active_deadline_seconds?;
+    (seconds > present).then_some(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn only_leased_jobs_that_run_have_their_deadline_moved_on() {
+        let now: jiff::Timestamp = "2026-11-15T10:01:40Z".parse().unwrap();
+        let of = |labels: Value, status: Value| -> Option<i64> {
+            let spec = json!({"activeDeadlineSeconds": 120, "template": {}});
+            let job = json!({"metadata": {"labels": labels}, "spec": spec, "status": status});
+            deadline(&serde_json::from_value(job).unwrap(), Duration::from_mins(1), now)
+        };
+        let leased = json!({names::LEASED: "true"});
+        let runs = json!({"startTime": "2026-11-15T10:00:00Z"});
+        assert_eq!(of(leased.clone(), runs.clone()), Some(160));
+        assert_eq!(of(leased.clone(), json!({"startTime": "2026-11-15T10:00:40Z"})), None);
+        assert_eq!(of(leased.clone(), json!({})), None);
+        assert_eq!(of(json!({names::LEASED: "false"}), runs.clone()), None);
+        assert_eq!(of(json!({names::LEASED: "true", names::DONE: "true"}), runs), None);
+        let over = json!({"startTime": "2026-11-15T10:00:00Z", "conditions": [{"type": "Complete", "status": "True"}]});
+        assert_eq!(of(leased, over), None);
+    }
+}

@@ -1,0 +1,195 @@
+//! Tells the agent about the node and its GPUs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use agentaflow_agent::Machine;
+use agentaflow_api::node::{GpuInstance, Health, Heartbeat, NodeRegistration};
+use agentaflow_api::units::{Cores, Dollars};
+use agentaflow_engine::Gpu;
+use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
+use agentaflow_kube::{names as kube_names, slim, translate};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use crate::offer::{Offer, offer};
+use crate::runtime::Jobs;
+
+/// What a node has may flicker while its device plugin starts anew.
+const SETTLED: Duration = Duration::from_secs(5);
+
+/// How long a device plugin may take to come back when an agent starts.
+const DEVICES: Duration = Duration::from_mins(2);
+
+/// How often it is looked whether a change has settled.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Jobs {
+    /// What the node offers now.
+    pub(crate) fn offer(&self) -> Offer {
+        let now = match self.watch.node() {
+            Some(node) => offer(&node, &self.watch.pods(), &self.owner),
+            None => Offer { closed: Some("it is gone".to_owned()), ..Offer::default() },
+        };
+        let mut known = self.known();
+        let now = now.with_known(&known);
+        known.clone_from(&now.gpus);
+        now
+    }
+
+    /// Waits until the node hands out the GPUs that Jobs of an earlier agent were given: registered without them, it
+    /// would lose those Jobs. Not for ever, since a GPU may be gone for good.
+    pub(crate) async fn until_complete(&self) {
+        let begun = Instant::now();
+        while begun.elapsed() < DEVICES {
+            let there: BTreeSet<String> =
+                self.offer().gpus.iter().map(|gpu| self.uuid(gpu)).collect();
+            if self.granted().is_subset(&there) {
+                return;
+            }
+            info!(
+                "the node hands out fewer GPUs than its Jobs have; waiting for its device plugin"
+            );
+            sleep(LOOK).await;
+        }
+    }
+
+    pub(crate) async fn changed(&self) {
+        let all = |offer: &Offer| {
+            (offer.gpus.clone(), offer.cpu.0, offer.memory.0, offer.storage.0 >> 10)
+        };
+        let told = all(&self.offer());
+        let mut since = None;
+        loop {
+            let differs = self.watch.node().is_some() && all(&self.offer()) != told;
+            let begun = *since.get_or_insert_with(Instant::now);
+            match differs {
+                true if begun.elapsed() >= SETTLED => break,
+                true => {}
+                false => since = None,
+            }
+            sleep(LOOK).await;
+        }
+        info!("the node has other GPUs, CPU or memory than before: the server is told");
+    }
+
+    /// Marks GPUs that others have, or that take no work.
+    fn mark(&self, offer: &Offer, instances: &mut [GpuInstance]) {
+        let ours = self.granted();
+        let at = |(index, gpu): (usize, &Gpu)| ours.contains(&self.uuid(gpu)).then_some(index);
+        let ours: BTreeSet<usize> = offer.gpus.iter().enumerate().filter_map(at).collect();
+        let gone = offer.unavailable(&ours);
+        for instance in instances {
+            let at = instance.gpu_index.and_then(|index| usize::try_from(index).ok());
+            if at.is_some_and(|at| gone.contains(&at)) {
+                instance.gpu_memory_foreign = instance.gpu_memory;
+                instance.gpu_memory_available = Some(0);
+                instance.status = Some("busy".to_owned());
+            }
+        }
+    }
+
+    /// What the agent calls a GPU of the node.
+    fn uuid(&self, gpu: &Gpu) -> String {
+        format!("{}/{}", self.settings.node, gpu.id)
+    }
+}
+
+impl Machine for Jobs {
+    fn describe(&self, registration: &mut NodeRegistration) {
+        let offer = self.offer();
+        let node = self.watch.node();
+        let labels = node.as_ref().and_then(|node| node.metadata.labels.clone());
+        let label = |key: &str| labels.as_ref().and_then(|labels| labels.get(key)).cloned();
+        self.mark(&offer, &mut registration.gpu_instances);
+        registration.hostname = Some(self.settings.node.clone());
+        registration.cpu_cores = Some(Cores(offer.cpu.0));
+        registration.memory_total = Some(offer.memory.0);
+        registration.storage_total = Some(offer.storage.0 >> 10);
+        registration.region =
+            registration.region.take().or_else(|| label("topology.kubernetes.io/region"));
+        registration.zone =
+            registration.zone.take().or_else(|| label("topology.kubernetes.io/zone"));
+        registration.k8s_node_name = Some(self.settings.node.clone());
+        registration.k8s_cluster.clone_from(&self.settings.cluster);
+        registration.k8s_namespace = Some(self.settings.namespace.clone());
+        registration.k8s_labels = Some(json!(labels));
+        registration.k8s_taints =
+            node.as_ref().and_then(|node| Some(json!(node.spec.taints.as_ref()?)));
+        registration.price_per_gpu_hour =
+            registration.price_per_gpu_hour.or_else(|| price(node.as_deref()?));
+    }
+
+    fn beat(&self, heartbeat: &mut Heartbeat) {
+        let offer = self.offer();
+        if let Some(instances) = &mut heartbeat.gpu_instances {
+            self.mark(&offer, instances);
+            let free = instances.iter().filter_map(|gpu| gpu.gpu_memory_available);
+            heartbeat.gpu_memory_available = Some(free.sum());
+        }
+        heartbeat.cpu_cores_available = Some(Cores(offer.cpu.1));
+        heartbeat.memory_available = Some(offer.memory.1);
+        heartbeat.storage_available = Some(offer.storage.1 >> 10);
+        let health = if offer.closed.is_some() { Health::Unhealthy } else { Health::Healthy };
+        heartbeat.health_status = Some(health);
+        let mut said = self.said_closed();
+        if *said != offer.closed {
+            let node = &self.settings.node;
+            if let Some(why) = &offer.closed {
+                warn!(node, "the node takes no new jobs: {why}");
+            } else {
+                info!(node, "the node takes jobs again");
+            }
+            *said = offer.closed;
+        }
+    }
+}
+
+impl GpuSource for Jobs {
+    fn host(&self) -> Host {
+        let node = self.watch.node();
+        let labels = node.and_then(|node| node.metadata.labels.clone()).unwrap_or_default();
+        Host {
+            driver: version(&labels, &["driver.major", "driver.minor", "driver.rev"]),
+            cuda: version(&labels, &["runtime.major", "runtime.minor"]),
+            source: "kubernetes",
+        }
+    }
+
+    fn devices(&self) -> Result<Vec<Device>, GpuError> {
+        let gpus = self.offer().gpus;
+        let device = |(index, gpu): (usize, &Gpu)| Device {
+            index: index as u32,
+            uuid: self.uuid(gpu),
+            name: gpu.model.to_string(),
+            memory: gpu.memory.0,
+            ..Device::default()
+        };
+        Ok(gpus.iter().enumerate().map(device).collect())
+    }
+
+    /// Nobody measures here; the monitor does.
+    fn sample(&self) -> Result<Vec<Sample>, GpuError> {
+        let gpus = self.offer().gpus;
+        Ok(gpus.iter().map(|gpu| Sample { uuid: self.uuid(gpu), ..Sample::default() }).collect())
+    }
+
+    fn processes(&self) -> Result<Vec<DeviceProcess>, GpuError> {
+        Ok(Vec::new())
+    }
+}
+
+/// What NVIDIA's feature discovery says of the driver.
+fn version(labels: &BTreeMap<String, String>, parts: &[&str]) -> Option<String> {
+    let parts = parts.iter().map(|part| labels.get(&format!("nvidia.com/cuda.{part}")));
+    let parts: Option<Vec<&str>> = parts.map(|part| part.map(String::as_str)).collect();
+    parts.map(|parts| parts.join("."))
+}
+
+/// What people say that a GPU of this node costs.
+fn price(node: &slim::Node) -> Option<Dollars> {
+    let said = node.metadata.annotations.as_ref()?.get(kube_names::NODE_PRICE)?;
+    let micros = translate::micro_dollars(said)?;
+    i64::try_from(micros.0).ok().map(Dollars)
+}

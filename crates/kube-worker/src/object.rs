@@ -1,0 +1,372 @@
+//! From a task to the objects that run it: the Job that `create_gpu_job` gives, pinned to its node, and a Secret.
+//!
+//! Whoever may read Jobs of a namespace reads their variables. So only what the product itself sets stands in the
+//! Job; variables and data of users are in a Secret that belongs to it and goes with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::Duration;
+
+use agentaflow_agent::runtime::{CAPABILITIES, Launch, StartError};
+use agentaflow_api::link::{Assignment, RegistryAuth};
+use agentaflow_kube::slim;
+use agentaflow_manifest::build::{GpuJobAsk, create_gpu_job};
+use agentaflow_manifest::catalogue::Catalogue;
+use agentaflow_manifest::cloud::{GPU_RESOURCE, gpu_named};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{
+    Affinity, Capabilities, Container, EmptyDirVolumeSource, EnvVar, EnvVarSource,
+    LocalObjectReference, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    PodSpec, Secret, SecretKeySelector, SecretVolumeSource, SecurityContext, Toleration, Volume,
+    VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use serde_json::json;
+
+use crate::names;
+
+/// Where a container finds its data, when they are too large for a variable.
+pub(crate) const DATA_FILE: &str = "/agentaflow/data.json";
+
+/// Where a container leaves its result: the kubelet takes it from there, up to 4 KiB.
+pub(crate) const RESULT_FILE: &str = "/dev/termination-log";
+
+/// What a Secret may hold, with room for its own words.
+const MOST_SECRET: usize = 1000 << 10;
+
+/// Variables that the product itself sets; nothing in them is anybody's secret.
+const OPEN: [&str; 8] = [
+    "API_ENDPOINT",
+    "AGENTAFLOW_OUTPUT",
+    "JOB_DATA_FILE",
+    "JOB_ID",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "WORLD_SIZE",
+];
+
+/// Variables that the device plugin and `create_gpu_job` set; the agent's name devices of its own account.
+const DEVICES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
+
+/// Where a task goes, and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot<'a> {
+    pub(crate) node: &'a slim::Node,
+    pub(crate) namespace: &'a str,
+    /// Tells our Jobs from those of other agents.
+    pub(crate) owner: &'a str,
+    /// How long a leased task may live without hearing from us.
+    pub(crate) lease: Duration,
+    pub(crate) catalogue: &'a Catalogue,
+}
+
+/// What is to be made for a task.
+#[derive(Clone, Debug)]
+pub(crate) struct Made {
+    /// Suspended until its Secrets are there.
+    pub(crate) job: Job,
+    /// Without owners yet.
+    pub(crate) secrets: Vec<Secret>,
+}
+
+/// The objects of a task.
+pub(crate) fn make(launch: &Launch, spot: &Spot<'_>) -> Result<Made, StartError> {
+    let assignment = &launch.assignment;
+    let built = create_gpu_job(&ask(launch, spot), spot.catalogue);
+    let mut job = built.map_err(|error| refused(error.to_string()))?.job;
+    let name = job.metadata.name.clone().unwrap_or_default();
+    let labels = labels(assignment, spot.owner);
+    job.metadata.namespace = Some(spot.namespace.to_owned());
+    job.metadata.labels.get_or_insert_default().extend(labels.clone());
+    job.metadata.annotations = Some(annotations(assignment));
+    let Some(spec) = &mut job.spec else { return Err(refused("the Job is empty".to_owned())) };
+    // The server counts the tries; a second pod of the same try would be billed to nobody.
+    spec.backoff_limit = Some(0);
+    spec.suspend = Some(true);
+    spec.active_deadline_seconds = assignment.leased.then(|| seconds(spot.lease));
+    let meta = spec.template.metadata.get_or_insert_default();
+    meta.labels.get_or_insert_default().extend(labels);
+    let Some(pod) = &mut spec.template.spec else { return Err(refused("no pod".to_owned())) };
+    pod.restart_policy = Some("Never".to_owned());
+    let env_name = format!("{name}-env");
+    let mut secrets = vec![secret(env_name.clone(), spot.namespace, env_data(launch)?)];
+    shape(pod, launch, &env_name);
+    pin(pod, spot.node);
+    if let Some(auth) = &assignment.registry_auth {
+        let pull = format!("{name}-pull");
+        pod.image_pull_secrets = Some(vec![LocalObjectReference { name: pull.clone() }]);
+        secrets.push(pull_secret(pull, spot.namespace, auth, assignment));
+    }
+    Ok(Made { job, secrets })
+}
+
+/// Makes a Secret go with its Job.
+pub(crate) fn own(secret: &mut Secret, job: &Job) {
+    secret.metadata.owner_references = Some(vec![OwnerReference {
+        api_version: "batch/v1".to_owned(),
+        kind: "Job".to_owned(),
+        name: job.metadata.name.clone().unwrap_or_default(),
+        uid: job.metadata.uid.clone().unwrap_or_default(),
+        ..OwnerReference::default()
+    }]);
+}
+
+/// What `create_gpu_job` is asked.
+fn ask(launch: &Launch, spot: &Spot<'_>) -> GpuJobAsk {
+    let assignment = &launch.assignment;
+    let gpus: BTreeSet<&str> = assignment.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
+    let open = launch.env.iter().filter(|(name, _)| OPEN.contains(&name.as_str()));
+    GpuJobAsk {
+        task_id: assignment.key.to_string(),
+        image: assignment.image.clone().unwrap_or_default(),
+        gpu_count: gpus.len().max(1) as u32,
+        gpu_type: gpu_type(spot.node).to_owned(),
+        memory: (assignment.memory > 0).then(|| format!("{}Mi", assignment.memory)),
+        cpu: (assignment.cpu.0 > 0).then(|| format!("{}m", assignment.cpu.0)),
+        // The kubelet would put variables in the place of `$(NAME)`; two dollars are one to it.
+        command: assignment.command.iter().flatten().map(|word| word.replace('$', "$$")).collect(),
+        env: open.map(|(name, value)| (name.clone(), value.replace('$', "$$"))).collect(),
+    }
+}
+
+/// The model of the node's GPUs as people write it. Where it is none that we know, any will do: the pin decides.
+fn gpu_type(node: &slim::Node) -> &'static str {
+    let labels = node.metadata.labels.as_ref();
+    let label = |key: &str| labels.and_then(|labels| labels.get(key));
+    let product = label(agentaflow_kube::names::NVIDIA_PRODUCT).and_then(|name| gpu_named(name));
+    let said = || label(ACCELERATOR).and_then(|name| gpu_named(name.trim_start_matches("nvidia-")));
+    product.or_else(said).map_or("v100", |gpu| gpu.name)
+}
+
+const ACCELERATOR: &str = "accelerator";
+
+/// What of a container the assignment decides and `create_gpu_job` does not know.
+fn shape(pod: &mut PodSpec, launch: &Launch, secret: &str) {
+    let assignment = &launch.assignment;
+    pod.automount_service_account_token = Some(false);
+    pod.enable_service_links = Some(false);
+    // The first process is then not the job's: what it leaves behind is reaped, and TERM ends it.
+    pod.share_process_namespace = Some(true);
+    pod.termination_grace_period_seconds =
+        Some(seconds(Duration::from_millis(assignment.grace_ms)));
+    let Some(container) = pod.containers.first_mut() else { return };
+    // As with Docker: what a node has it need not fetch again.
+    container.image_pull_policy = Some("IfNotPresent".to_owned());
+    container.working_dir.clone_from(&assignment.working_dir);
+    container.security_context = Some(SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities {
+            add: Some(CAPABILITIES.map(str::to_owned).to_vec()),
+            drop: Some(vec!["ALL".to_owned()]),
+        }),
+        read_only_root_filesystem: assignment.read_only.then_some(true),
+        ..SecurityContext::default()
+    });
+    let hidden = launch.env.iter().map(|(name, _)| name).filter(|name| is_hidden(name));
+    container.env.get_or_insert_default().extend(hidden.map(|name| from_secret(name, secret)));
+    limit(container, assignment);
+    if assignment.shm > 0 {
+        let volumes = pod.volumes.iter_mut().flatten();
+        for shm in volumes.filter(|volume| volume.name == "shm").flat_map(|v| &mut v.empty_dir) {
+            shm.size_limit = Some(Quantity(format!("{}Mi", assignment.shm)));
+        }
+    }
+    if assignment.read_only {
+        mount(pod, "tmp", "/tmp", None);
+    }
+    if launch.dir.join("data.json").exists() {
+        mount(pod, "data", "/agentaflow", Some(secret));
+    }
+}
+
+/// Who asks for nothing reserves nothing, and is not limited: presets are for those who leave it to us. A task
+/// without GPUs is the same Job without them.
+fn limit(container: &mut Container, assignment: &Assignment) {
+    let Some(resources) = &mut container.resources else { return };
+    for amounts in [&mut resources.limits, &mut resources.requests] {
+        let Some(amounts) = amounts else { continue };
+        amounts.retain(|name, _| match name.as_str() {
+            "cpu" => assignment.cpu.0 > 0,
+            "memory" => assignment.memory > 0,
+            GPU_RESOURCE => !assignment.gpus.is_empty(),
+            _ => true,
+        });
+    }
+    if assignment.gpus.is_empty() {
+        let of_gpus = ["WORKER_TYPE", "CUDA_VISIBLE_DEVICES"];
+        container
+            .env
+            .iter_mut()
+            .for_each(|env| env.retain(|env| !of_gpus.contains(&env.name.as_str())));
+    }
+}
+
+/// Only this node; labels that it does not carry and taints that it has must not be in the way.
+fn pin(pod: &mut PodSpec, node: &slim::Node) {
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    if let Some(selector) = &mut pod.node_selector {
+        selector.retain(|key, value| labels.get(key) == Some(value));
+    }
+    pod.node_selector = pod.node_selector.take().filter(|selector| !selector.is_empty());
+    let named = NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![node.metadata.name.clone().unwrap_or_default()]),
+    };
+    let term = NodeSelectorTerm { match_fields: Some(vec![named]), match_expressions: None };
+    let required = NodeSelector { node_selector_terms: vec![term] };
+    pod.affinity = Some(Affinity {
+        node_affinity: Some(NodeAffinity {
+            required_during_scheduling_ignored_during_execution: Some(required),
+            ..NodeAffinity::default()
+        }),
+        ..Affinity::default()
+    });
+    let taints = node.spec.taints.iter().flatten();
+    for taint in taints.filter(|taint| taint.key == GPU_RESOURCE) {
+        let other_value = taint.value.as_deref() != Some("true") || taint.effect != "NoSchedule";
+        if other_value {
+            pod.tolerations.get_or_insert_default().push(Toleration {
+                key: Some(GPU_RESOURCE.to_owned()),
+                operator: Some("Exists".to_owned()),
+                ..Toleration::default()
+            });
+            return;
+        }
+    }
+}
+
+fn labels(assignment: &Assignment, owner: &str) -> BTreeMap<String, String> {
+    let key = assignment.key;
+    let pair = |name: &str, value: String| (name.to_owned(), value);
+    BTreeMap::from([
+        pair(names::AGENT, owner.to_owned()),
+        pair(names::TASK, key.to_string()),
+        pair(names::JOB, key.job.to_string()),
+        pair(names::ATTEMPT, key.epoch.to_string()),
+        pair(names::LEASED, assignment.leased.to_string()),
+    ])
+}
+
+/// Anything may stand in these, unlike in labels.
+fn annotations(assignment: &Assignment) -> BTreeMap<String, String> {
+    let name = assignment.job_name.clone().map(|name| (names::JOB_NAME.to_owned(), name));
+    let gpus: Vec<&str> = assignment.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
+    let gpus = (!gpus.is_empty()).then(|| (names::GPUS.to_owned(), gpus.join(",")));
+    let user = [(names::USER.to_owned(), assignment.user.clone())];
+    user.into_iter().chain(name).chain(gpus).collect()
+}
+
+fn is_hidden(name: &str) -> bool {
+    !OPEN.contains(&name) && !DEVICES.contains(&name)
+}
+
+fn from_secret(name: &str, secret: &str) -> EnvVar {
+    let source = SecretKeySelector {
+        key: name.to_owned(),
+        name: secret.to_owned(),
+        ..SecretKeySelector::default()
+    };
+    let value_from = EnvVarSource { secret_key_ref: Some(source), ..EnvVarSource::default() };
+    EnvVar { name: name.to_owned(), value_from: Some(value_from), ..EnvVar::default() }
+}
+
+/// What is not for everybody's eyes: variables, and data that are too large for one.
+fn env_data(launch: &Launch) -> Result<BTreeMap<String, ByteString>, StartError> {
+    let hidden = launch.env.iter().filter(|(name, _)| is_hidden(name));
+    let mut data: BTreeMap<String, ByteString> = hidden
+        .map(|(name, value)| (name.clone(), ByteString(value.clone().into_bytes())))
+        .collect();
+    if let Some(bad) = data.keys().find(|name| !names::is_key(name)) {
+        return Err(refused(format!("Kubernetes takes no variable with the name `{bad}`")));
+    }
+    if let Ok(bytes) = fs::read(launch.dir.join("data.json")) {
+        data.insert("data.json".to_owned(), ByteString(bytes));
+    }
+    let size: usize = data.iter().map(|(name, value)| name.len() + value.0.len()).sum();
+    if size > MOST_SECRET {
+        let detail = "its variables and input are more than the 1 MiB that Kubernetes takes: put the data on a disk \
+                      or behind an address, and hand over where they are";
+        return Err(refused(detail.to_owned()));
+    }
+    Ok(data)
+}
+
+fn secret(name: String, namespace: &str, data: BTreeMap<String, ByteString>) -> Secret {
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name),
+            namespace: Some(namespace.to_owned()),
+            ..ObjectMeta::default()
+        },
+        immutable: Some(true),
+        data: Some(data),
+        ..Secret::default()
+    }
+}
+
+/// How the kubelet logs in to the registry.
+fn pull_secret(
+    name: String,
+    namespace: &str,
+    auth: &RegistryAuth,
+    assignment: &Assignment,
+) -> Secret {
+    let image = assignment.image.as_deref().unwrap_or_default();
+    let first = image.split('/').next().filter(|_| image.contains('/')).unwrap_or_default();
+    let is_host = first.contains(['.', ':']) || first == "localhost";
+    let of_image = is_host.then(|| first.to_owned());
+    let server = auth.server.clone().or(of_image);
+    let server = server.unwrap_or_else(|| "https://index.docker.io/v1/".to_owned());
+    let (user, password) = (&auth.username, auth.password.expose());
+    let both = STANDARD.encode(format!("{user}:{password}"));
+    let config = json!({"auths": {server: {"username": user, "password": password, "auth": both}}});
+    let data = [(".dockerconfigjson".to_owned(), ByteString(config.to_string().into_bytes()))];
+    Secret {
+        type_: Some("kubernetes.io/dockerconfigjson".to_owned()),
+        ..secret(name, namespace, data.into())
+    }
+}
+
+fn mount(pod: &mut PodSpec, name: &str, path: &str, of_secret: Option<&str>) {
+    let only = |key: &str| k8s_openapi::api::core::v1::KeyToPath {
+        key: key.to_owned(),
+        path: key.to_owned(),
+        ..Default::default()
+    };
+    pod.volumes.get_or_insert_default().push(Volume {
+        name: name.to_owned(),
+        empty_dir: of_secret.is_none().then(EmptyDirVolumeSource::default),
+        secret: of_secret.map(|secret| SecretVolumeSource {
+            secret_name: Some(secret.to_owned()),
+            items: Some(vec![only("data.json")]),
+            ..SecretVolumeSource::default()
+        }),
+        ..Volume::default()
+    });
+    let Some(container) = pod.containers.first_mut() else { return };
+    container.volume_mounts.get_or_insert_default().push(VolumeMount {
+        name: name.to_owned(),
+        mount_path: path.to_owned(),
+        read_only: of_secret.map(|_| true),
+        ..VolumeMount::default()
+    });
+}
+
+/// At least one: a Job with no time at all is over at once.
+pub(crate) fn seconds(time: Duration) -> i64 {
+    i64::try_from(time.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1)
+}
+
+fn refused(detail: String) -> StartError {
+    StartError::Job { word: "StartFailed", detail }
+}
+
+#[cfg(test)]
+#[path = "object_tests.rs"]
+mod tests;
