@@ -135,7 +135,7 @@ fn a_closed_gpu_is_shown_as_such_and_found_by_number_or_id() {
         assert_eq!(seen.find_gpu(name).unwrap(), (1, "GPU-b".to_owned()));
     }
     let missing = seen.find_gpu("7").unwrap_err().to_string();
-    assert_eq!(missing, "node `n1` has no GPU `7`; it has GPU-a, GPU-b");
+    assert_eq!(missing, "node `n1` has no GPU `7`; it has 0, 1");
 }
 
 #[test]
