@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 
-use crate::generated::{Chore, Files, printed_by_cargo};
+use crate::generated::{Chore, Files, printed_by};
 
 pub(crate) const HELP: &str = "\
 Write the definitions of the Kubernetes kinds, deploy/crds, from the code.
@@ -20,7 +20,7 @@ pub(crate) const CHORE: Chore = Chore { name: "crds", source: "the code", make }
 /// What the types say.
 fn make() -> Result<Files> {
     let example = ["run", "--quiet", "--package", "agentaflow-kube", "--example", "crds"];
-    split(&printed_by_cargo(&example)?)
+    split(&printed_by(&example, "examples/crds", None)?)
 }
 
 /// One file for each document, named after its kind.

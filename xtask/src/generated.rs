@@ -1,13 +1,15 @@
 //! Files that are made from something else and committed: one command writes them, the tests compare them.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::fs;
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 
 use crate::report::Report;
-use crate::{Failure, repo};
+use crate::{Failure, process, repo};
 
 /// Texts by their path from the root of the repository.
 pub(crate) type Files = BTreeMap<String, String>;
@@ -89,13 +91,29 @@ impl Chore {
     }
 }
 
-/// What `cargo ARGUMENTS` prints.
-pub(crate) fn printed_by_cargo(arguments: &[&str]) -> Result<String> {
-    let mut command = repo::cargo(arguments);
+/// The tests have just built all programs as the code is now. Cargo would build some of their dependencies once more for
+/// one program alone, which takes minutes.
+pub(crate) static BUILT: AtomicBool = AtomicBool::new(false);
+
+/// What `cargo ARGUMENTS -- ARGUMENT` prints; `built` is where the program lies beside our own.
+pub(crate) fn printed_by(cargo: &[&str], built: &str, argument: Option<&str>) -> Result<String> {
+    let ourselves = env::current_exe().context("cannot find ourselves")?;
+    let program = ourselves.with_file_name(built);
+    let mut command = if BUILT.load(Ordering::Relaxed) && program.is_file() {
+        let mut command = Command::new(program);
+        command.current_dir(repo::root());
+        command
+    } else {
+        let mut command = repo::cargo(cargo);
+        command.arg("--");
+        command
+    };
+    command.args(argument);
     let output = command.stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let output = output.context("cannot start `cargo`")?;
+    let output =
+        output.with_context(|| format!("cannot start `{}`", process::display(&command)))?;
     if !output.status.success() {
-        bail!("`cargo {}` failed; see the output above", arguments.join(" "));
+        bail!("`{}` failed; see the output above", process::display(&command));
     }
     String::from_utf8(output.stdout).context("what it printed is not text")
 }

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::generated::{Chore, Files, printed_by_cargo};
+use crate::generated::{Chore, Files, printed_by};
 
 pub(crate) const HELP: &str = "\
 Write the description of the API, docs/openapi.json, from the code.
@@ -17,6 +17,7 @@ pub(crate) const CHORE: Chore = Chore { name: "openapi", source: "the code", mak
 
 /// What the program says of its own API.
 fn make() -> Result<Files> {
-    let text = printed_by_cargo(&["run", "--quiet", "--package", "agentaflow", "--", "openapi"])?;
+    let cargo = ["run", "--quiet", "--package", "agentaflow"];
+    let text = printed_by(&cargo, "agentaflow", Some("openapi"))?;
     Ok(Files::from([("docs/openapi.json".to_owned(), text)]))
 }

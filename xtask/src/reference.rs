@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::generated::{Chore, Files, printed_by_cargo};
+use crate::generated::{Chore, Files, printed_by};
 
 pub(crate) const HELP: &str = "\
 Write the reference of all commands, docs/commands.md, from the code.
@@ -17,6 +17,7 @@ pub(crate) const CHORE: Chore = Chore { name: "reference", source: "the code", m
 
 /// What the program says of its own commands.
 fn make() -> Result<Files> {
-    let text = printed_by_cargo(&["run", "--quiet", "--package", "agentaflow", "--", "reference"])?;
+    let cargo = ["run", "--quiet", "--package", "agentaflow"];
+    let text = printed_by(&cargo, "agentaflow", Some("reference"))?;
     Ok(Files::from([("docs/commands.md".to_owned(), text)]))
 }

@@ -3,11 +3,16 @@
 //! A test that needs one is ignored, with a reason, and its name or its module's begins with the service's: `postgres_…`,
 //! `docker_…`, `kube_…`, `kubelet_…`, `kinds_…`.
 
+use std::sync::atomic::Ordering;
+
 use anyhow::Result;
 
 use crate::report::Report;
 use crate::services::{self, Service};
-use crate::{process, repo, test_output};
+use crate::{generated, process, repo, test_output};
+
+/// How many tests with services run at a time.
+const SIDE_BY_SIDE: &str = "3";
 
 pub(crate) fn tests() -> Result<Report> {
     let finished = process::run(&mut repo::cargo(&["test", "--workspace", "--no-fail-fast"]))?;
@@ -15,6 +20,7 @@ pub(crate) fn tests() -> Result<Report> {
     if report.is_failure() {
         finished.show_output();
     }
+    generated::BUILT.store(true, Ordering::Relaxed);
     let skipped: Vec<&str> = report.skipped.iter().map(|entry| entry.name.as_str()).collect();
     let kinds = services::needed_by(&skipped);
     let services = services::start(kinds);
@@ -39,8 +45,9 @@ fn explain_skips(report: &mut Report, services: &[Service]) {
 /// Runs the tests of the services that are there. What was run is not skipped any more.
 fn run_ignored(report: &mut Report, services: &[Service]) -> Result<()> {
     let mut command = repo::cargo(&["test", "--workspace", "--no-fail-fast"]);
-    // No doc-tests: they would be chosen by the names of their files.
-    command.args(["--lib", "--bins", "--tests", "--", "--ignored"]);
+    // No doc-tests: they would be chosen by the names of their files. Most of these tests wait most of the time: more run
+    // side by side than there are cores.
+    command.args(["--lib", "--bins", "--tests", "--", "--ignored", "--test-threads", SIDE_BY_SIDE]);
     for service in services.iter().filter(|service| service.runs()) {
         command.arg(service.kind.prefix).envs(service.variables());
     }

@@ -4,7 +4,7 @@
 //! * `@node NAME GPUS` adds a node, `@bare NAME` one that is marked and hands out no GPU, `@monitored NODE` lets a monitor
 //!   tell of its GPUs. `@install` adds what an installation has, but for the scheduler, which runs beside the cluster.
 //! * `@later` waits for the next second, so that what follows is younger.
-//! * `@wait JOB PHASE`, `@wait JOB because REASON`, `@wait JOB on NODE` and `@gone JOB` wait.
+//! * `@wait JOB PHASE`, `@wait JOB because REASON`, `@wait JOB told REASON`, `@wait JOB on NODE` and `@gone JOB` wait.
 //! * `@account NAME ROLE…` makes somebody with these roles in the namespace, and a context of that name;
 //!   `@everywhere NAME ROLE` gives them one more role, for the whole cluster.
 //! * `@unreachable` makes `$NOBODY` the kubeconfig of a cluster that does not answer.

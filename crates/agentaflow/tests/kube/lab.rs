@@ -12,9 +12,9 @@ use tokio::runtime::Handle;
 use crate::PROGRAM;
 use crate::golden::Stage;
 use crate::normal::Normal;
-use crate::plans::{in_phase, wait_workload, waits_because, workload};
+use crate::plans::{event, in_phase, wait_workload, waits_because, workload};
 use crate::service::serve_in_cluster;
-use crate::support::{NodePlan, Scheduler, Share, free_port, wait_for};
+use crate::support::{NodePlan, OWNER, Scheduler, Share, free_port, wait_for};
 use crate::view;
 
 /// A share of the cluster, seen as if it were all of it.
@@ -147,6 +147,15 @@ impl Lab {
             }
             ["wait", job, "because", reason] => {
                 waits_because(&self.share, job, reason).await;
+                // Events follow behind.
+                for (kind, name) in
+                    [("GPUWorkload", (*job).to_owned()), ("Pod", format!("{job}-0"))]
+                {
+                    event(&self.share, kind, &name, "FailedScheduling", "").await;
+                }
+            }
+            ["wait", job, "told", reason] => {
+                event(&self.share, "GPUWorkload", job, reason, "").await;
             }
             ["wait", job, phase] => {
                 in_phase(&self.share, job, phase).await;
@@ -282,7 +291,10 @@ impl Lab {
             }],
         });
         self.share.apply_object(object("Deployment", "agentaflow-gpu-scheduler", "apps/v1")).await;
-        self.share.apply_object(object("DaemonSet", "agentaflow-gpu-monitor", "apps/v1")).await;
+        // Not on the nodes of others, which come and go.
+        let mut monitor = object("DaemonSet", "agentaflow-gpu-monitor", "apps/v1");
+        monitor["spec"]["template"]["spec"]["nodeSelector"] = json!({OWNER: self.share.id});
+        self.share.apply_object(monitor).await;
         self.share.apply_object(webhook).await;
         let of =
             |kind: &str, name: &str| format!("/apis/apps/v1/namespaces/{namespace}/{kind}/{name}");

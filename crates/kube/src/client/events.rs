@@ -26,7 +26,9 @@ impl Cluster {
         for event in &found {
             known.learn(event);
         }
-        Ok(found.iter().filter_map(|event| known.show(event)).collect())
+        let told = known.told(&found);
+        let news = found.iter().filter(|event| !known.repeats(event, &told));
+        Ok(news.filter_map(|event| known.show(event)).collect())
     }
 
     /// What happens from now on.
@@ -99,6 +101,21 @@ impl Known {
         }
     }
 
+    /// Why workloads wait, as it is told about them.
+    fn told(&self, events: &[core::Event]) -> BTreeSet<(Named, String)> {
+        let waits = events.iter().filter(|event| is_wait(event));
+        let about =
+            waits.filter(|event| event.involved_object.kind.as_deref() == Some("GPUWorkload"));
+        about.filter_map(|event| Some((self.job_of(event)?, event.message.clone()?))).collect()
+    }
+
+    /// Whether an event says of a pod what was told of its whole workload.
+    fn repeats(&self, event: &core::Event, told: &BTreeSet<(Named, String)>) -> bool {
+        let of_a_pod = event.involved_object.kind.as_deref() == Some("Pod") && is_wait(event);
+        let said = || Some((self.job_of(event)?, event.message.clone()?));
+        of_a_pod && said().is_some_and(|said| told.contains(&said))
+    }
+
     /// The event, if it is about a job that is meant.
     fn show(&self, event: &core::Event) -> Option<Event> {
         let named = self.job_of(event)?;
@@ -156,6 +173,11 @@ impl Known {
         let here = self.workloads.range(first..).take_while(|(space, _)| space == namespace);
         here.map(|(_, name)| name).find(|name| is_pod_of(pod, name)).cloned()
     }
+}
+
+/// Whether an event says why something waits.
+fn is_wait(event: &core::Event) -> bool {
+    event.reason.as_deref() == Some(names::FAILED_SCHEDULING)
 }
 
 /// Whether a pod of this name is one of a workload.

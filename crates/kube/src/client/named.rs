@@ -5,7 +5,7 @@ use std::fmt;
 use super::Failure;
 
 /// What runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// A `GPUWorkload`.
     Workload,
@@ -14,7 +14,7 @@ pub(super) enum Kind {
 }
 
 /// A job by its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Named {
     pub(super) namespace: String,
     pub(super) kind: Kind,

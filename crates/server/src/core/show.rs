@@ -188,6 +188,8 @@ impl State {
         });
         let tasks = tasks.collect();
         let placed = state.status != JobStatus::Pending;
+        let has_place = matches!(state.status, JobStatus::Scheduled | JobStatus::Running);
+        let price_per_hour = has_place.then(|| Dollars(hourly(&row)));
         let kubernetes = first.filter(|_| placed).and_then(|seat| seat.kubernetes.as_ref());
         Job {
             id: row.id,
@@ -220,7 +222,7 @@ impl State {
             simulated,
             tasks: if placed { tasks } else { Vec::new() },
             wait_reason: state.wait_reason.filter(|_| state.status == JobStatus::Pending),
-            price_per_hour: None,
+            price_per_hour,
             spec: row.spec,
         }
     }
@@ -299,9 +301,8 @@ impl State {
     fn explain_place(&self, explanation: &mut Explanation, job: &JobRow, view: &WorkloadView) {
         let placed = job.state.status != JobStatus::Pending;
         let hourly = if placed {
-            let seats = job.state.seats.iter();
             explanation.placement = job.state.seats.iter().map(|seat| self.planned(seat)).collect();
-            seats.map(|seat| money::cost(allocation(job, seat), seat.price, HOUR_MS)).sum()
+            hourly(job)
         } else {
             let asked = money::expected(&view.workload.request, view.workload.tasks);
             money::cost(asked, self.dearest(), HOUR_MS)
@@ -380,6 +381,12 @@ impl State {
 }
 
 /// One word for a wait. A runtime that no node has is a reason of its own.
+/// What a job costs an hour where it is.
+fn hourly(job: &JobRow) -> i64 {
+    let seats = job.state.seats.iter();
+    seats.map(|seat| money::cost(allocation(job, seat), seat.price, HOUR_MS)).sum()
+}
+
 fn reason_word(reason: &WaitReason) -> &'static str {
     let tally = match reason {
         WaitReason::NoRoom(tally) | WaitReason::NeverFits(tally) => tally,

@@ -17,10 +17,15 @@ use crate::context;
 /// Less free space than this is worth a word, in MiB.
 const LITTLE_SPACE: u64 = 5 * 1024;
 
-pub(super) fn checks() -> Vec<Check> {
+/// `server` is the port of a server of ours that runs here.
+pub(super) fn checks(server: Option<u16>) -> Vec<Check> {
     let mut checks = driver();
     checks.extend(docker());
     checks.push(cgroups());
+    let port = |number: u16, whose| match server {
+        Some(own) if own == number => Check::ok(port_name(number), "our server has it"),
+        _ => port(number, whose),
+    };
     checks.extend([port(8000, "the server"), port(8080, "the agent")]);
     checks.extend(disk());
     checks
@@ -139,8 +144,12 @@ fn cgroups() -> Check {
     )
 }
 
+fn port_name(number: u16) -> &'static str {
+    if number == 8000 { "port 8000" } else { "port 8080" }
+}
+
 fn port(number: u16, whose: &str) -> Check {
-    let name = if number == 8000 { "port 8000" } else { "port 8080" };
+    let name = port_name(number);
     match TcpListener::bind(("127.0.0.1", number)) {
         Ok(_) => Check::ok(name, format!("free for {whose}")),
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Check::warn(

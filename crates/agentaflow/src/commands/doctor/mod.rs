@@ -75,11 +75,20 @@ impl Check {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let mut checks = if args.remote_only { Vec::new() } else { host::checks() };
+    let mut checks =
+        if args.remote_only { Vec::new() } else { host::checks(port_of_server(&args.connect)) };
     checks.extend(block_on(async { Ok(remote(&args.connect).await) })?);
     args.output.print(&checks, |checks| Ok(text(checks)))?;
     let failed = checks.iter().any(|check| check.verdict == Verdict::Fail);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Where on this machine the server listens that we know, if it is here.
+fn port_of_server(connect: &Connect) -> Option<u16> {
+    let client = connect.client().ok()?;
+    let host = client.base().host_str()?;
+    let here = matches!(host, "127.0.0.1" | "localhost" | "[::1]");
+    client.base().port_or_known_default().filter(|_| here)
 }
 
 async fn remote(connect: &Connect) -> Vec<Check> {

@@ -57,11 +57,11 @@ async fn if_there(backend: &Backend, name: &str) -> Result<Option<Job>> {
 }
 
 /// A job that is gone before it was over.
-fn deleted(job: &Job) -> Job {
+pub(super) fn deleted(job: &Job) -> Job {
     Job {
         status: JobStatus::Cancelled,
         end_reason: Some("Cancelled".to_owned()),
-        error_message: Some("it was stopped, and its workload is gone".to_owned()),
+        error_message: Some("it was deleted".to_owned()),
         ..job.clone()
     }
 }

@@ -136,9 +136,7 @@ fn if_deleted(error: anyhow::Error, job: &Job) -> Result<Job> {
     if !matches!(error.downcast_ref(), Some(Failure::NotFound(_))) {
         return Err(error);
     }
-    let message = Some("it was deleted".to_owned());
-    let (status, reason) = (JobStatus::Cancelled, Some("Cancelled".to_owned()));
-    Ok(Job { status, end_reason: reason, error_message: message, ..job.clone() })
+    Ok(follow::deleted(job))
 }
 
 /// The exit code for a job that is over, with a word where the code alone does not tell.

@@ -189,7 +189,7 @@ fn node_facts(node: &Node, columns: usize) -> Vec<Toned> {
         let held = all.saturating_sub(free);
         format!("{} of {}", amount::memory(held), amount::memory(all))
     };
-    add(format!("GPU memory {}", used(spec.gpu_memory_total, node.gpu_memory_available)));
+    add(format!("GPU memory {} given out", used(spec.gpu_memory_total, node.gpu_memory_available)));
     let cores = |milli: u64| format!("{}", milli as f64 / 1000.0);
     let held = spec.cpu_cores.0.saturating_sub(node.cpu_cores_available.0);
     add(format!(

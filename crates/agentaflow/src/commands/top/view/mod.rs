@@ -128,7 +128,8 @@ fn facts(model: &Model) -> Vec<(String, bool)> {
     let mut facts = Vec::new();
     let simulated = active.clone().any(|node| node.spec.simulated && node.spec.gpu_count > 0);
     let number: u32 = active.clone().map(|node| node.spec.gpu_count).sum();
-    facts.push((format!("{number} GPUs {mean:.0}%"), false));
+    let many = if number == 1 { "GPU" } else { "GPUs" };
+    facts.push((format!("{number} {many} {mean:.0}%"), false));
     let running = count(&[JobStatus::Running, JobStatus::Scheduled]);
     facts.push((format!("{running} running"), false));
     facts.push((format!("{} waiting", count(&[JobStatus::Pending])), false));
