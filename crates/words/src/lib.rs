@@ -44,7 +44,7 @@ pub fn reason(reason: &WaitReason, now: Time) -> String {
         }
         WaitReason::Held { by, until } => {
             let when = until.map_or_else(String::new, |until| {
-                format!(", expected to start {}", moment(until, now))
+                format!(" and which should start {}", moment(until, now))
             });
             format!("there is room, but it is kept for `{by}`, whose turn it is{when}")
         }

@@ -73,7 +73,7 @@ fn times_to_come_are_told_from_now() {
     let held = WaitReason::Held { by: "train-7".into(), until: Some(Time(7_500_000)) };
     check(
         &held,
-        "there is room, but it is kept for `train-7`, whose turn it is, expected to start in 2 h 5 min",
+        "there is room, but it is kept for `train-7`, whose turn it is and which should start in 2 h 5 min",
     );
     check(
         &WaitReason::BackingOff { until: Time(8000), refusals: 1 },

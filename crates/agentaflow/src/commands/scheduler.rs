@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             ended = &mut admission => return ended,
             asked = asked_to_stop() => asked?,
         }
-        tracing::info!("stopping; another replica takes over");
+        tracing::info!("stopping; the lease is given back");
         stop.cancel();
         // Questions of the API server that were begun are answered, too.
         let (scheduler, admission) = tokio::join!(scheduler, admission);

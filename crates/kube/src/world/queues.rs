@@ -58,9 +58,9 @@ impl Queues {
         !self.leaving.is_empty()
     }
 
-    /// Whether any queue is meant for a namespace.
-    fn serve(&self, namespace: &str) -> bool {
-        self.specs.keys().any(|name| self.names_namespace(name, namespace))
+    /// The queues that are meant for a namespace.
+    fn naming(&self, namespace: &str) -> Vec<&Arc<str>> {
+        self.specs.keys().filter(|name| self.names_namespace(name, namespace)).collect()
     }
 
     /// The queue of a namespace that names none: the only one that names it, else the only one for all.
@@ -178,13 +178,9 @@ impl World {
     pub(super) fn queue(&self, named: Option<&str>, namespace: &str) -> Result<QueueId, Aside> {
         let Some(name) = named else {
             let name = self.queues.default_of(namespace);
-            if name.is_none() && self.queues.serve(namespace) {
-                let message = format!(
-                    "several queues serve namespace `{namespace}`, or its queue is not in force: name one, in \
-                     spec.queue or the annotation {}",
-                    names::QUEUE
-                );
-                return Err(because("QueueNotNamed", message));
+            let serving = self.queues.naming(namespace);
+            if name.is_none() && !serving.is_empty() {
+                return Err(because("QueueNotNamed", unclear(&serving, namespace)));
             }
             return Ok(
                 name.map_or_else(|| QueueId::from(ROOT), |name| QueueId::from(name.as_ref()))
@@ -238,4 +234,21 @@ fn quota(amounts: &QueueAmounts) -> Result<Quota, String> {
         models: models.map(|(model, gpus)| (model.as_str().into(), milli(*gpus))).collect(),
         resources: resources.map(|(name, amount)| (name.as_str().into(), *amount)).collect(),
     })
+}
+
+/// Why a namespace has no queue by default, although some serve it.
+fn unclear(serving: &[&Arc<str>], namespace: &str) -> String {
+    match serving {
+        [only] => format!(
+            "GPUQueue `{only}` serves namespace `{namespace}` and is not in force: its own status says why"
+        ),
+        several => {
+            let all: Vec<String> = several.iter().map(|name| format!("`{name}`")).collect();
+            format!(
+                "namespace `{namespace}` is served by the queues {}: name one, in spec.queue or the annotation {}",
+                all.join(", "),
+                names::QUEUE
+            )
+        }
+    }
 }

@@ -153,8 +153,10 @@ async fn container_pid(share: &Share, pod: &str) -> u32 {
 
 fn start_monitor(share: &Share) -> Program {
     let mut command = Command::new(PROGRAM);
-    command.args(["monitor", "--node", NAME, "--gpus", "simulated:3xA100", "--interval", "300ms"]);
-    command.args(["--namespace", &share.namespace]);
+    command.args(["monitor", "--gpus", "simulated:3xA100"]);
+    // As its DaemonSet says them.
+    command.env("NODE_NAME", NAME).env("KUBERNETES_NAMESPACE", &share.namespace);
+    command.env("MONITOR_INTERVAL", "300ms");
     command.arg("--kubeconfig").arg(&share.cluster.kubeconfig);
     command.arg("--pod-resources").arg(pod_resources());
     for option in ["--health", "--metrics"] {

@@ -102,3 +102,19 @@ fn labels_of_kueue_are_its_business_as_soon_as_it_is_there() {
     play.settle();
     assert_eq!([play.node_of("a"), play.node_of("b")], [Some("n"); 2]);
 }
+
+#[test]
+fn a_pod_that_could_go_to_several_queues_is_told_which() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 1));
+    play.put(Kind::Queue, queue("large", 1));
+    play.put(Kind::Queue, queue("small", 1));
+    play.put(Kind::Pod, pod("a", 1));
+    play.settle();
+    let told = play.server.get(Kind::Pod, &Key::new("ns", "a")).unwrap();
+    assert_eq!(
+        told["status"]["conditions"][0]["message"],
+        "namespace `ns` is served by the queues `large`, `small`: name one, in spec.queue or the annotation \
+         agentaflow.gpu/queue"
+    );
+}
