@@ -40,6 +40,8 @@ pub(super) struct Keeper {
     containers: BTreeMap<TaskKey, PathBuf>,
     /// Those of them that are being stopped.
     stopping: BTreeSet<TaskKey>,
+    /// Processes that no task answered for at the last look, and when they were born.
+    suspects: BTreeSet<(u32, u64)>,
     lease_until_ms: Option<u64>,
     interval_ms: u64,
     groups: Option<Root>,
@@ -60,6 +62,7 @@ impl Keeper {
             ended,
             containers: BTreeMap::new(),
             stopping: BTreeSet::new(),
+            suspects: BTreeSet::new(),
             lease_until_ms: None,
             interval_ms: INTERVAL_MS,
             groups,
@@ -249,10 +252,16 @@ impl Keeper {
             let own: Vec<u32> = strays.iter().copied().filter(|pid| running.owns(*pid)).collect();
             running.sample(&own);
         }
-        // What no task answers for got away from one that is over.
-        for pid in strays.iter().filter(|pid| !self.running.values().any(|task| task.owns(**pid))) {
+        // What no task answers for got away from one that is over; but in the moment in which a process becomes another
+        // program it does not say where it comes from, so that only a second look decides.
+        let nobodys =
+            strays.iter().filter(|pid| !self.running.values().any(|task| task.owns(**pid)));
+        let nobodys: BTreeSet<(u32, u64)> =
+            nobodys.filter_map(|pid| Some((*pid, procs::stat(*pid)?.born))).collect();
+        for (pid, _) in nobodys.intersection(&self.suspects) {
             procs::signal(*pid, Signal::KILL);
         }
+        self.suspects = nobodys;
         if !self.running.is_empty() {
             self.oom_kills = procs::oom_kills();
         }
