@@ -11,7 +11,7 @@ use agentaflow_api::job::{Job, JobStatus, JobStatusUpdate};
 use agentaflow_api::link::{Framed, Report, ReportBatch, ReportReply, Stop, TaskKey};
 
 use super::handle::{Core, StreamItem, Worker};
-use super::nodes::Way;
+use super::pulse::Way;
 use super::reports::illegal;
 use crate::refusal::Refusal;
 use crate::store::JobRow;

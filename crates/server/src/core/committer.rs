@@ -13,7 +13,7 @@ use agentaflow_api::units::Stamp;
 use super::batch::Batch;
 use super::hub::Hub;
 use super::jobs::stops;
-use super::nodes::Way;
+use super::pulse::Way;
 use super::restore::ENGINE_MEMORY;
 use super::state::State;
 use crate::refusal::Refusal;

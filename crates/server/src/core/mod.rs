@@ -24,6 +24,7 @@ mod leases;
 mod money;
 mod nodes;
 mod placing;
+mod pulse;
 mod pushes;
 mod queues;
 mod reports;

@@ -1,26 +1,18 @@
-//! Nodes: how they register, live and get lost, and what the engine is told about them.
+//! Nodes: how they register, are changed and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::time::Instant;
 
-use agentaflow_api::node::{
-    GpuInstance, Health, Heartbeat, NodeRegistration, NodeSpec, NodeStatus, NodeUpdate,
-};
+use agentaflow_api::node::{GpuInstance, NodeRegistration, NodeSpec, NodeStatus, NodeUpdate};
 use agentaflow_api::units::{Dollars, Secret, Stamp};
-use agentaflow_engine::{
-    Event, ForeignId, ForeignUse, GpuHealth, GpuId, MicroDollars, NodeId, Percent,
-};
+use agentaflow_engine::{Event, MicroDollars, NodeId};
 
-use super::describe::{describe, engine_node, gpu_id, instances};
+use super::describe::{engine_node, gpu_id, instances};
 use super::handle::NodeRef;
-use super::state::{LiveNode, State, Told};
+use super::state::{LiveNode, State};
 use crate::auth;
 use crate::refusal::Refusal;
-use crate::store::{Change, CredentialKind, NodeRow, SeatState};
-
-/// Whose use it is, to the engine.
-const OTHERS: &str = "other-processes";
+use crate::store::{Change, CredentialKind, NodeRow};
 
 impl State {
     /// The node that a caller means.
@@ -271,183 +263,6 @@ impl State {
         self.batch.changes.push(Change::NodeGone(id));
         Ok(())
     }
-
-    /// A sign of life. Nothing is written for it.
-    pub(crate) fn heartbeat(&mut self, id: i64, beat: Heartbeat) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        let was_lost = node.lost;
-        (node.beat, node.heard) = (Instant::now(), true);
-        (node.beat_at, node.beat_flushed) = (Some(Stamp::now()), false);
-        node.lost = false;
-        node.said_free = [
-            beat.gpu_memory_available.or(node.said_free[0]),
-            beat.cpu_cores_available.map(|cores| cores.0).or(node.said_free[1]),
-            beat.memory_available.or(node.said_free[2]),
-            beat.storage_available.or(node.said_free[3]),
-        ];
-        node.row.health = beat.health_status.unwrap_or(node.row.health);
-        if let Some(instances) = beat.gpu_instances {
-            node.readings = instances;
-        }
-        if was_lost {
-            // Telling the engine about a node again is how it comes back.
-            node.retell = true;
-            let name = node.row.spec.node_name.clone();
-            self.node_event(id, "NodeBack", format!("node `{name}` is back"));
-            self.batch.syncs.insert(id);
-        }
-        self.refresh_node(id);
-        self.tell_readings(id);
-    }
-
-    /// Brings the engine's idea of a node up to date.
-    pub(crate) fn refresh_node(&mut self, id: i64) {
-        let booked = self.booked(id);
-        let Some(node) = self.nodes.get(&id) else { return };
-        if node.told.is_none() && !node.reachable() {
-            return;
-        }
-        let (facts, foreign) = describe(node, &booked);
-        let open = node.reachable()
-            && node.alive()
-            && !node.row.cordoned
-            && !node.evacuating
-            && node.row.health != Health::Unhealthy;
-        let closed = node.row.overrides.cordoned_gpus.clone();
-        let draining = node.row.draining;
-        let told = Told { node: facts, foreign, cordoned: !open, draining, closed };
-        let (before, again) = (node.told.clone(), node.retell);
-        if before.as_ref() == Some(&told) && !again {
-            return;
-        }
-        let name = told.node.id.clone();
-        if again || before.as_ref().map(|told| &told.node) != Some(&told.node) {
-            self.tell(Event::Node(Box::new(told.node.clone())));
-        }
-        if before.as_ref().map(|told| &told.foreign) != Some(&told.foreign) {
-            let id = ForeignId::from(OTHERS);
-            if told.foreign != ForeignUse::default() {
-                let uses = Box::new(told.foreign.clone());
-                self.tell(Event::Foreign { node: name.clone(), id, uses });
-            } else if before.as_ref().is_some_and(|told| told.foreign != ForeignUse::default()) {
-                self.tell(Event::ForeignGone { node: name.clone(), id });
-            }
-        }
-        if again || before.as_ref().map(|told| told.cordoned) != Some(told.cordoned) {
-            self.tell(Event::Cordon { node: name.clone(), on: told.cordoned });
-        }
-        if before.as_ref().map_or(told.draining, |before| before.draining != told.draining) {
-            self.tell(Event::Drain { node: name.clone(), on: told.draining });
-        }
-        let before = before.map(|told| told.closed).unwrap_or_default();
-        let changed = before.symmetric_difference(&told.closed);
-        let again = told.closed.iter().filter(|_| again);
-        for gpu in changed.chain(again).collect::<BTreeSet<_>>() {
-            let closed = told.closed.contains(gpu);
-            self.tell_gpu_health(id, &name, GpuId::from(gpu.as_str()), closed);
-        }
-        if let Some(node) = self.nodes.get_mut(&id) {
-            (node.told, node.retell) = (Some(told), false);
-        }
-    }
-
-    /// GPU memory booked on each GPU of a node, in MiB.
-    fn booked(&self, node: i64) -> BTreeMap<u32, u64> {
-        let mut booked = BTreeMap::new();
-        let jobs = self.nodes.get(&node).into_iter().flat_map(|node| &node.jobs);
-        let seats = jobs.filter_map(|job| self.jobs.get(job)).flat_map(|job| &job.state.seats);
-        for seat in seats.filter(|seat| seat.node == node && seat.state != SeatState::Ended) {
-            for grant in &seat.grants {
-                *booked.entry(grant.index).or_default() += grant.memory;
-            }
-        }
-        booked
-    }
-
-    /// Utilisation and health of GPUs.
-    fn tell_readings(&mut self, id: i64) {
-        let Some(node) = self.nodes.get(&id).filter(|node| node.told.is_some()) else { return };
-        let name = NodeId::from(node.row.node_id.as_str());
-        let known: Vec<GpuId> =
-            node.told.iter().flat_map(|told| &told.node.gpus).map(|gpu| gpu.id.clone()).collect();
-        let mut readings = Vec::new();
-        let mut health = Vec::new();
-        for (index, reading) in node.readings.iter().enumerate() {
-            let gpu = gpu_id(reading, index);
-            if !known.contains(&gpu) {
-                continue;
-            }
-            readings.extend(
-                reading
-                    .utilization
-                    .and_then(|busy| Percent::new(busy).ok())
-                    .map(|busy| (gpu.clone(), busy)),
-            );
-            let sick = reading.status.as_deref() == Some("error");
-            if sick != node.sick.contains(gpu.as_str()) {
-                health.push((gpu, sick));
-            }
-        }
-        if !readings.is_empty() {
-            self.tell(Event::Utilization { node: name.clone(), readings });
-        }
-        for (gpu, sick) in health {
-            let (kind, verb) =
-                if sick { ("GpuSick", "does not work") } else { ("GpuWell", "works again") };
-            self.node_event(
-                id,
-                kind,
-                format!("GPU {gpu} of node `{}` {verb}", node_name(self, id)),
-            );
-            if let Some(node) = self.nodes.get_mut(&id) {
-                if sick {
-                    node.sick.insert(gpu.to_string());
-                } else {
-                    node.sick.remove(gpu.as_str());
-                }
-            }
-            let closed = self.nodes.get(&id).and_then(|node| node.told.as_ref());
-            let closed = closed.is_some_and(|told| told.closed.contains(gpu.as_str()));
-            self.tell_gpu_health(id, &name, gpu, closed);
-        }
-    }
-
-    /// Tells the engine whether a GPU can be used: one that does not work is sick, whoever closed it.
-    fn tell_gpu_health(&mut self, id: i64, node: &NodeId, gpu: GpuId, closed: bool) {
-        let sick = self.nodes.get(&id).is_some_and(|node| node.sick.contains(gpu.as_str()));
-        let health = match (sick, closed) {
-            (true, _) => GpuHealth::Sick,
-            (false, true) => GpuHealth::Cordoned,
-            (false, false) => GpuHealth::Healthy,
-        };
-        self.tell(Event::GpuHealth { node: node.clone(), gpu, health });
-    }
-
-    /// A node's stream was opened or closed, or its push endpoint began or ceased to answer.
-    pub(crate) fn reach(&mut self, id: i64, way: Way) {
-        let Some(node) = self.nodes.get_mut(&id) else { return };
-        match way {
-            Way::Stream(agent) => node.stream = agent,
-            Way::Push(answers) => node.push_answers = answers,
-        }
-        if matches!(way, Way::Stream(Some(_)) | Way::Push(true)) {
-            // Being reached is a sign of life too; leases are renewed by heartbeats alone.
-            node.heard = true;
-            if !node.lost {
-                node.beat = node.beat.max(Instant::now());
-            }
-        }
-        self.refresh_node(id);
-    }
-}
-
-/// How work reaches a node.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
-    /// Over the stream of this agent, or no longer.
-    Stream(Option<i64>),
-    /// Its push endpoint answers, or does not.
-    Push(bool),
 }
 
 /// GPUs of a node as the engine calls them, from what people write: an index or a UUID.

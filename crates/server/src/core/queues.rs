@@ -5,7 +5,8 @@ use agentaflow_api::queue::QueueSpec;
 use agentaflow_api::units::{Secret, Stamp};
 use agentaflow_engine::{Event, QueueId, Strategy};
 
-use super::nodes::{Way, node_name};
+use super::nodes::node_name;
+use super::pulse::Way;
 use super::restore::{STRATEGY, engine_queue};
 use super::state::State;
 use crate::auth;
