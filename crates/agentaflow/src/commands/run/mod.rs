@@ -111,6 +111,7 @@ async fn watch(
         if quiet { std::future::pending().await } else { place::tell(backend, &name, &line).await }
     };
     tokio::pin!(output, place);
+    let mut stopping = false;
     loop {
         tokio::select! {
             // Output first: what a job wrote before it was stopped is shown.
@@ -120,11 +121,13 @@ async fn watch(
                 let job = job.or_else(|error| if_deleted(error, job_handed_in))?;
                 return Ok(Watched::Ended(Box::new(job)));
             }
-            () = &mut place => {}
+            // Why a job waits that is being stopped concerns nobody.
+            () = &mut place, if !stopping => {}
             () = signals.next() => {
                 line.leave(signals.terminal);
-                if signals.answer(backend, &name).await? == interrupt::Answer::LetGo {
-                    return Ok(Watched::LetGo);
+                match signals.answer(backend, &name).await? {
+                    interrupt::Answer::LetGo => return Ok(Watched::LetGo),
+                    interrupt::Answer::Stopping => stopping = true,
                 }
             }
         }
