@@ -125,8 +125,9 @@ impl Lab {
         match words {
             ["node", name, gpus] => {
                 let gpus = gpus.parse().expect("a number of GPUs");
+                // So cheap that what has run for minutes has cost less than a cent.
                 let plan =
-                    NodePlan::gpus(gpus).annotation("agentaflow.gpu/price-per-gpu-hour", "2.50");
+                    NodePlan::gpus(gpus).annotation("agentaflow.gpu/price-per-gpu-hour", "0.10");
                 self.share.node(name, &plan).await;
                 self.gpus += gpus;
                 self.scheduler.counts("agentaflow_gpu_total", f64::from(self.gpus)).await;
