@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::cluster::fit;
 use crate::cluster::room::{Claim, DeviceClaim};
-use crate::decision::{Decision, GpuPart, Gpus, Part, Placement, Plan, WaitReason};
+use crate::decision::{Decision, GpuPart, Gpus, Part, Placement, Plan, Victim, WaitReason};
 use crate::head::MOST_HEIRS;
 use crate::hold::Purpose;
 use crate::labels::Labels;
@@ -281,16 +281,11 @@ impl Scheduler {
             self.draw_on_budgets(*victim);
             self.stop(*victim);
         }
-        let names = |victims: &[JobIdx]| {
-            victims.iter().map(|v| self.jobs.get(*v).spec.id.clone()).collect::<Vec<_>>()
-        };
-        let victims = names(&eviction.victims);
+        let victims: Vec<Victim> =
+            eviction.victims.iter().map(|victim| self.as_victim(*victim, job)).collect();
         let beneficiary = self.jobs.get(job).spec.id.clone();
-        pass.decisions.push(Decision::Preempt {
-            victims: victims.clone(),
-            beneficiary: beneficiary.clone(),
-            until,
-        });
+        pass.decisions.push(Decision::Preempt { victims: victims.clone(), beneficiary, until });
+        let victims = victims.into_iter().map(|victim| victim.workload).collect();
         self.tell(job, &Arc::new(WaitReason::Preempting { victims, until }), &mut pass.decisions);
         self.hold(job, Purpose::Preemption { victims: eviction.victims, until }, eviction.seats);
         true

@@ -17,6 +17,25 @@ pub struct Plan {
     pub wake: Option<Time>,
 }
 
+/// A workload that is stopped for another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Victim {
+    /// Who is stopped.
+    pub workload: WorkloadId,
+    /// By what right.
+    pub right: Right,
+}
+
+/// What allows one workload to have another one stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Right {
+    /// A higher priority.
+    Priority,
+    /// What its queue is guaranteed, and another queue has borrowed.
+    Guarantee,
+}
+
 /// One thing to do or to know.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -26,8 +45,8 @@ pub enum Decision {
     /// Stop these workloads, every task of them, and answer `Gone` as the tasks go. What they free
     /// is held for the beneficiary until then.
     Preempt {
-        /// Who is stopped.
-        victims: Vec<WorkloadId>,
+        /// Who is stopped, and by what right.
+        victims: Vec<Victim>,
         /// For whom.
         beneficiary: WorkloadId,
         /// When the hold lapses.

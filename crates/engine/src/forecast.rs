@@ -134,9 +134,8 @@ impl Scheduler {
                 }
             }
             Decision::Preempt { victims, beneficiary, .. } => {
-                for victim in &victims {
-                    self.vacate(victim);
-                }
+                let victims = victims.into_iter().map(|victim| victim.workload);
+                let victims: Vec<WorkloadId> = victims.inspect(|id| self.vacate(id)).collect();
                 seen.entry(beneficiary).or_default().victims.extend(victims);
             }
             Decision::Displace { workload, action: OnFault::Requeue, .. } => self.vacate(&workload),

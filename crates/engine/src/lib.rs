@@ -79,7 +79,8 @@ mod workload;
 
 pub use adopt::{Adopted, AdoptedSeat};
 pub use decision::{
-    Decision, Fault, GpuPart, Gpus, Lack, Part, Placement, Plan, QuotaResource, Tally, WaitReason,
+    Decision, Fault, GpuPart, Gpus, Lack, Part, Placement, Plan, QuotaResource, Right, Tally,
+    Victim, WaitReason,
 };
 pub use error::{BadInput, Rejected};
 pub use event::{Demand, Event};

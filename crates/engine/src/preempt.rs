@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cluster::NodeIdx;
 use crate::cluster::fit::{self, Standing};
 use crate::cluster::room::{Claim, Room};
+use crate::decision::{Right, Victim};
 use crate::queues::Queues;
 use crate::quota::Charge;
 use crate::request::Request;
@@ -112,6 +113,14 @@ impl Scheduler {
             && victim.spec.budgets.iter().all(|budget| {
                 self.budgets.get(budget).is_none_or(|allowed| *allowed >= victim.count())
             })
+    }
+
+    /// One that is stopped, and by what right: what a queue is guaranteed counts only against those who are not below.
+    pub(crate) fn as_victim(&self, victim: JobIdx, job: JobIdx) -> Victim {
+        let (victim, job) = (&self.jobs.get(victim).spec, &self.jobs.get(job).spec);
+        let below = victim.priority < job.priority;
+        let right = if below { Right::Priority } else { Right::Guarantee };
+        Victim { workload: victim.id.clone(), right }
     }
 
     /// Those candidates that may all go together: what a queue is guaranteed stays with it, however

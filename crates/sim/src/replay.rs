@@ -213,7 +213,7 @@ impl<'a> Replay<'a> {
                 Decision::Preempt { victims, .. } => {
                     preempted = true;
                     for victim in victims {
-                        self.stop(at, victim)?;
+                        self.stop(at, &victim.workload)?;
                     }
                 }
                 Decision::Wait { workload, reason } => {

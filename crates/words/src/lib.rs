@@ -8,7 +8,7 @@ mod ending;
 pub use ending::{Ending, Verdict, gpu_was_full, verdict};
 
 use agentaflow_engine::{
-    Eta, Explanation, Gate, Lack, MiB, MilliCpu, Nearby, QuotaResource, Span, Tally, Time,
+    Eta, Explanation, Gate, Lack, MiB, MilliCpu, Nearby, QuotaResource, Right, Span, Tally, Time,
     WaitReason, WorkloadId,
 };
 
@@ -64,6 +64,15 @@ pub fn reason(reason: &WaitReason, now: Time) -> String {
         }
         WaitReason::Gated(gate) => self::gate(gate),
     }
+}
+
+/// Why a workload was stopped for another one.
+pub fn stopped_for(beneficiary: &WorkloadId, right: Right) -> String {
+    let because = match right {
+        Right::Priority => "which has a higher priority",
+        Right::Guarantee => "whose queue takes back what it is guaranteed",
+    };
+    format!("stopped for `{beneficiary}`, {because}")
 }
 
 /// What nodes lack, with how many lack it: `5 lack 4 free GPUs (most free 2)`.

@@ -46,8 +46,8 @@ impl Clockwork {
                     }
                 }
                 Decision::Preempt { victims, .. } => {
-                    for id in victims {
-                        self.ends.remove(id);
+                    for victim in victims {
+                        self.ends.remove(&victim.workload);
                     }
                 }
                 Decision::Displace { .. } | Decision::Wait { .. } => {}

@@ -75,7 +75,8 @@ proptest! {
             let plan = body.decide();
             for decision in &plan.decisions {
                 if let Decision::Preempt { victims, beneficiary, .. } = decision {
-                    check_each(&body, victims, beneficiary);
+                    let victims: Vec<_> = victims.iter().map(|victim| victim.workload.clone()).collect();
+                    check_each(&body, &victims, beneficiary);
                 }
             }
         }

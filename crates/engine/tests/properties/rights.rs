@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use agentaflow_engine::{
-    GpuAsk, GpuPart, Gpus, NodeId, Placement, QueueId, Quota, Time, Workload, WorkloadId,
+    GpuAsk, GpuPart, Gpus, NodeId, Placement, QueueId, Quota, Right, Time, Victim, Workload,
+    WorkloadId,
 };
 
 use crate::devices::amounts;
@@ -102,13 +103,13 @@ impl Ledger {
     }
 
     /// Checks a preemption and takes note of it.
-    pub fn preempt(&mut self, now: Time, victims: &[WorkloadId], beneficiary: &WorkloadId) {
+    pub fn preempt(&mut self, now: Time, victims: &[Victim], beneficiary: &WorkloadId) {
         let wanting = self.workloads.get(beneficiary).expect("a known beneficiary").clone();
         assert!(self.policy.preemption && wanting.may_preempt, "{beneficiary} may not stop others");
         assert!(wanting.gate.is_none(), "{beneficiary} is behind a gate");
         assert!(!victims.is_empty(), "nobody is stopped for {beneficiary}");
         let mut named = BTreeSet::new();
-        for id in victims {
+        for Victim { workload: id, right } in victims {
             assert!(named.insert(id), "{id} is stopped twice");
             let victim = self.workloads.get(id).expect("a known victim").clone();
             let since = self
@@ -128,8 +129,11 @@ impl Ledger {
                 (id.as_str() != "root").then(|| &self.queues[*id].parent)
             });
             let entitled = above.any(|id| self.queues[id].guaranteed != Quota::default());
-            let right = lower || (victim.queue != wanting.queue && entitled);
-            assert!(right, "{beneficiary} has no right to stop {id}");
+            let lawful = match right {
+                Right::Priority => lower,
+                Right::Guarantee => victim.queue != wanting.queue && entitled,
+            };
+            assert!(lawful, "{beneficiary} has no right to stop {id} by {right:?}");
             self.check_guarantees(&victim, &wanting, &named);
             for budget in &victim.budgets {
                 if let Some(allowed) = self.budgets.get_mut(budget) {

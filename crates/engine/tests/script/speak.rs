@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use agentaflow_engine::{
     Decision, Eta, Explanation, Fault, Gate, GpuHealth, Gpus, Lack, Nearby, NodeView, OnFault,
-    Part, Placement, Plan, QueueView, QuotaResource, Tally, Time, WaitReason, WhatIf, WorkloadId,
-    WorkloadState, WorkloadView,
+    Part, Placement, Plan, QueueView, QuotaResource, Right, Tally, Time, Victim, WaitReason,
+    WhatIf, WorkloadId, WorkloadState, WorkloadView,
 };
 
 pub(crate) fn plan(plan: &Plan) -> Vec<String> {
@@ -21,7 +21,8 @@ fn decision(decision: &Decision) -> String {
     match decision {
         Decision::Place(placed) => format!("place {}", placement(placed)),
         Decision::Preempt { victims, beneficiary, until } => {
-            format!("stop {} for {beneficiary}, hold until {}", names(victims), time(*until))
+            let victims: Vec<String> = victims.iter().map(victim).collect();
+            format!("stop {} for {beneficiary}, hold until {}", victims.join(" "), time(*until))
         }
         Decision::Displace { workload, cause, action } => {
             let action = match action {
@@ -33,6 +34,13 @@ fn decision(decision: &Decision) -> String {
         Decision::Wait { workload, reason } => {
             format!("{workload} waits: {}", self::reason(reason))
         }
+    }
+}
+
+fn victim(victim: &Victim) -> String {
+    match victim.right {
+        Right::Priority => victim.workload.to_string(),
+        Right::Guarantee => format!("{}, which borrows,", victim.workload),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Carrying out what the engine decided.
 
-use agentaflow_engine::{Decision, Event, Gpus, Placement, WaitReason, WorkloadId};
+use agentaflow_engine::{Decision, Event, Gpus, Placement, Victim, WaitReason, WorkloadId};
 use agentaflow_words as words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -130,8 +130,8 @@ impl World {
         ids.iter().map(|gpu| format!("{node}/{gpu}")).collect()
     }
 
-    fn preempt(&mut self, victims: &[WorkloadId], beneficiary: &WorkloadId) {
-        for victim in victims {
+    fn preempt(&mut self, victims: &[Victim], beneficiary: &WorkloadId) {
+        for Victim { workload: victim, right } in victims {
             let Some(group) = self.groups.get_mut(victim) else {
                 // Nothing of it is left: it only has to be forgotten.
                 self.tell(Event::Cancelled(victim.clone()));
@@ -139,13 +139,14 @@ impl World {
             };
             group.stopping = true;
             let members: Vec<Key> = group.members.values().cloned().collect();
-            let why = self.why_stopped(victim, beneficiary);
+            let why = words::stopped_for(beneficiary, *right);
             self.note_workload(victim, true, "Preempted", why.clone());
             for key in members {
                 self.evict(&key, victim, &why);
             }
         }
-        let stopped: Vec<String> = victims.iter().map(|victim| format!("`{victim}`")).collect();
+        let stopped: Vec<String> =
+            victims.iter().map(|victim| format!("`{}`", victim.workload)).collect();
         let message = format!("stops {} for it", stopped.join(", "));
         if !self.note_workload(beneficiary, false, "Preempting", message.clone()) {
             let first =
@@ -155,17 +156,6 @@ impl World {
             }
         }
         self.nominate(beneficiary);
-    }
-
-    /// Why one workload is stopped for another.
-    fn why_stopped(&self, victim: &WorkloadId, beneficiary: &WorkloadId) -> String {
-        let priority = |id| self.groups.get(id).map(|group| group.traits.priority);
-        let cause = if priority(beneficiary) > priority(victim) {
-            "which has a higher priority"
-        } else {
-            "whose queue takes back what it is guaranteed"
-        };
-        format!("stopped for `{beneficiary}`, {cause}")
     }
 
     fn evict(&mut self, key: &Key, victim: &WorkloadId, why: &str) {

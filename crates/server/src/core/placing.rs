@@ -8,8 +8,8 @@ use agentaflow_api::job::{JobStatus, OnNodeLost};
 use agentaflow_api::link::{Assignment, GpuGrant, Message, RegistryAuth, StopCause, TaskKey};
 use agentaflow_api::units::{Cores, Secret, Stamp};
 use agentaflow_engine::{
-    Decision, Event, Fault, GpuPart, Gpus, OnFault, Part, Placement, Request, Time, WaitReason,
-    WorkloadId,
+    Decision, Event, Fault, GpuPart, Gpus, OnFault, Part, Placement, Request, Time, Victim,
+    WaitReason, WorkloadId,
 };
 
 use super::describe::{gpu_id, instances, price};
@@ -53,10 +53,9 @@ impl State {
                     _ => placed.push((placement.workload.clone(), vec![placement])),
                 },
                 Decision::Preempt { victims, beneficiary, .. } => {
-                    for victim in victims.iter().filter_map(job_of) {
-                        let why = format!(
-                            "stopped to make room for {beneficiary}, which is more important"
-                        );
+                    for Victim { workload, right } in &victims {
+                        let Some(victim) = job_of(workload) else { continue };
+                        let why = agentaflow_words::stopped_for(&beneficiary, *right);
                         self.job_event(victim, "Preempted", why);
                         self.stop_tasks(victim, StopCause::Preempted, None);
                     }

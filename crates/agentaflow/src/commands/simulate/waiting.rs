@@ -128,7 +128,7 @@ impl<'a> World<'a> {
             }
             Decision::Preempt { victims, .. } => {
                 for victim in victims {
-                    self.stop(now, &victim)?;
+                    self.stop(now, &victim.workload)?;
                 }
             }
             Decision::Wait { workload, reason } => return Ok(Some((workload, obstacles(&reason)))),
