@@ -101,7 +101,7 @@ async fn docker_environment_data_results_and_working_folder_reach_the_container(
 async fn docker_a_container_over_its_memory_is_ended_as_such() {
     let bench = Bench::new().await;
     let mut launch = bench.launch("exec tail -c 200000000 /dev/zero");
-    launch.assignment.memory = 16;
+    launch.assignment.memory = 64;
     let exit = bench.run(&launch).await;
     assert!(exit.out_of_memory, "{exit:?}");
     assert_eq!((exit.code, exit.signal), (Some(137), Some(9)));

@@ -1,14 +1,19 @@
 //! Follows a container to its end: first its output, then how it ended.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bollard::Docker as Engine;
 use bollard::models::{
-    ContainerInspectResponse, ContainerStateStatusEnum as State, ContainerStatsResponse,
+    ContainerInspectResponse, ContainerState, ContainerStateStatusEnum as State,
+    ContainerStatsResponse,
 };
+use bollard::query_parameters::EventsOptions;
+use futures_util::StreamExt;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use agentaflow_api::units::Stamp;
@@ -21,6 +26,9 @@ use super::{fault, output, status};
 /// Between looks at a container that should be over, and at an engine that does not answer.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How long after a container's end word of a lack of memory may come.
+const LATE_NEWS: Duration = Duration::from_secs(1);
 
 /// What a task's end is told with: the exit, or what went wrong.
 type End = Option<Result<Exit, String>>;
@@ -78,29 +86,36 @@ async fn follow(source: &Source<'_>, stopped: &OnceLock<Stopped>) -> Result<Exit
     if let Err(error) = output::complete(source).await {
         tracing::warn!("the end of the output of the container {id} is missing: {error}");
     }
-    let found = with_late_news(engine, id, found).await;
     let stopped = stopped.get().copied().or_else(|| stopped::remembered(folder));
-    Ok(exit(&found, stopped))
+    let mut exit = exit(&found, stopped);
+    if exit.stopped.is_none() && may_lack_memory(&found) {
+        exit.out_of_memory = lacked_memory(engine, id, exit.started_at).await;
+    }
+    Ok(exit)
 }
 
 fn is_over(found: &ContainerInspectResponse) -> bool {
     matches!(status(found), State::EXITED | State::DEAD | State::CREATED)
 }
 
-/// Word of a lack of memory may come a moment after the end.
-async fn with_late_news(
-    engine: &Engine,
-    id: &str,
-    found: ContainerInspectResponse,
-) -> ContainerInspectResponse {
-    let state = found.state.as_ref();
-    let killed = state.is_some_and(|state| state.exit_code == Some(137));
-    let limited = found.host_config.as_ref().is_some_and(|host| host.memory > Some(0));
-    if !killed || !limited || state.is_some_and(|state| state.oom_killed == Some(true)) {
-        return found;
-    }
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    engine.inspect_container(id, None).await.unwrap_or(found)
+/// It was killed, it had a limit, and its state does not say that this was why.
+fn may_lack_memory(found: &ContainerInspectResponse) -> bool {
+    let killed =
+        |state: &ContainerState| state.exit_code == Some(137) && state.oom_killed != Some(true);
+    found.state.as_ref().is_some_and(killed)
+        && found.host_config.as_ref().is_some_and(|host| host.memory > Some(0))
+}
+
+/// Whether the engine hears, or has heard, that the kernel ended the container for its memory. That word may come after
+/// the word of the end, and engines before 23 do not put it into the state then.
+async fn lacked_memory(engine: &Engine, id: &str, since: Option<Stamp>) -> bool {
+    let since = since.map_or(0, |since| since.0 / 1000);
+    let only = |name: &str, value: &str| (name.to_owned(), vec![value.to_owned()]);
+    let filters = HashMap::from([only("container", id), only("event", "oom")]);
+    let options =
+        EventsOptions { since: Some(since.to_string()), until: None, filters: Some(filters) };
+    let mut heard = engine.events(Some(options));
+    matches!(timeout(LATE_NEWS, heard.next()).await, Ok(Some(Ok(_))))
 }
 
 fn exit(found: &ContainerInspectResponse, stopped: Option<Stopped>) -> Exit {
