@@ -74,10 +74,11 @@ fn line(line: &str) -> String {
     pennies(&times(&readings(&line)))
 }
 
-/// A few cents more or less are the machine's doing.
+/// A few cents more or less are the machine's doing; and what a cluster ran, it tells in whole seconds, of which there
+/// may be none.
 fn pennies(line: &str) -> String {
     if line.trim_start().starts_with("Cost ") {
-        return (1..10).fold(line.to_owned(), |line, cents| {
+        return (0..10).fold(line.to_owned(), |line, cents| {
             line.replace(&format!(" $0.0{cents}"), " <$0.01")
         });
     }
