@@ -17,6 +17,15 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     // Not $CARGO: rustup's proxy keeps `cargo fmt` and `cargo clippy` on the same toolchain.
     let mut command = Command::new("cargo");
     command.args(arguments).current_dir(root());
+    // What cargo told this program about itself: build scripts that watch it would run again whenever cargo is started
+    // from here after it was started by hand, and most of what is built would be built anew.
+    let of_xtask =
+        |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()) {
+        if of_xtask(&name) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
