@@ -30,7 +30,7 @@ pub use annotations::{
 pub use namespaces::Namespaces;
 pub use node::{NodeView, closed_gpus, node};
 pub use price::{dollars, hourly, micro_dollars};
-pub use resources::{gpu_need, gpu_resources};
+pub use resources::{gpu_need, gpu_resources, takes_the_same};
 pub use selector::{labels, selector};
 pub use volumes::{ClaimHow, ClaimToBind, SELECTED_NODE, Volumes};
 

@@ -38,6 +38,11 @@ pub(super) fn takes(pod: &Pod) -> Needs {
     Needs::of(readable_total(pod))
 }
 
+/// Whether two pods take the same of a node.
+pub fn takes_the_same(pod: &Pod, other: &Pod) -> bool {
+    takes(pod) == takes(other)
+}
+
 /// Whole GPUs, or time slices of them, that a pod asks for; nothing when that cannot be read.
 pub fn gpu_need(pod: &Pod) -> u32 {
     u32::try_from(takes(pod).gpus).unwrap_or(u32::MAX)

@@ -67,6 +67,36 @@ impl World {
         }
     }
 
+    /// A pod that runs takes something else than before: the engine learns it of the whole workload, which stays one.
+    pub(super) fn adopt_anew(&mut self, key: &Key, workload: &WorkloadId) {
+        let rests = |group: &&Group| !group.stopping && !group.breaking;
+        let Some(group) = self.groups.get(workload).filter(rests) else { return };
+        let (cut, members) = (group.cut, group.members.values().cloned().collect::<Vec<_>>());
+        let found: Option<Vec<Found>> = members.iter().map(|member| self.found(member)).collect();
+        let belonging = self.pods[key].pod.clone().and_then(|pod| self.belonging(key, &pod).ok());
+        let (Some(found), Some(mut belonging)) = (found, belonging) else { return };
+        if *workload != belonging.id {
+            belonging.part(key);
+        }
+        for member in &members {
+            self.leave(member);
+        }
+        if !self.adopt(&belonging, found) {
+            self.stuck.extend(members);
+        } else if let Some(group) = self.groups.get_mut(&belonging.id) {
+            group.cut = cut;
+        }
+    }
+
+    /// A pod that is on a node, as it is now.
+    fn found(&self, key: &Key) -> Option<Found> {
+        let entry = self.pods.get(key)?;
+        let Place::Member { seat: Seat::Bound(node), .. } = &entry.place else { return None };
+        let pod = entry.pod.clone()?;
+        let (_, request) = self.request_of_bound(key, &pod)?;
+        Some(Found { key: key.clone(), pod, node: node.clone(), request })
+    }
+
     /// Whether pods of a gang wait that were there before the others began: whoever bound these did not come to them.
     fn is_cut(&self, belonging: &Belonging, found: &[Found]) -> bool {
         let began = found.iter().filter_map(|member| member.pod.status.start_time.as_ref());
@@ -126,7 +156,7 @@ impl World {
         let first = asked[0].clone();
         let mut engine = belonging.traits.workload(belonging.id.clone(), 1, first);
         super::groups::roles(&mut engine, &asked);
-        engine.budgets = self.budgets_of(&found[0].key);
+        engine.budgets = self.budgets_of(found.iter().map(|member| &member.key));
         let seats = (0..).zip(&found).map(|(task, member)| self.seat_of(task, member)).collect();
         let started = found.iter().filter_map(|member| member.pod.status.start_time.as_ref());
         let placed_at = started.map(|time| moment(time.0)).min().unwrap_or(self.now);

@@ -256,6 +256,7 @@ impl World {
         }
         // It runs on, and is a fact again; what its budgets were charged comes back.
         self.leave(&pod.key);
+        self.spare(&pod.key);
         self.find_bound(&pod.key, &object, &node);
         self.tell_budgets();
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::acts::{Key, PodRef};
 use crate::names;
 use crate::slim::Pod;
-use crate::translate::{ClaimToBind, Depends};
+use crate::translate::{self, ClaimToBind, Depends};
 
 /// What is recorded about a pod.
 #[derive(Debug)]
@@ -144,6 +144,14 @@ pub(super) fn is_same_to_us(old: &Pod, new: &Pod) -> bool {
         && old.metadata.generation == new.metadata.generation
         && new.metadata.generation.is_some()
         && old.spec.scheduling_gates == new.spec.scheduling_gates
+}
+
+/// Whether a pod that runs takes something else of its node than before, as after a resize, or is called otherwise by
+/// those who look for its labels. What its binding changes is no news.
+pub(super) fn takes_otherwise(old: &Pod, new: &Pod) -> bool {
+    old.spec.node_name.is_some()
+        && !is_leaving(new)
+        && (old.metadata.labels != new.metadata.labels || !translate::takes_the_same(old, new))
 }
 
 /// Only of pods that wait is the status ours alone; what runs is worth a look at every change.

@@ -69,8 +69,7 @@ impl World {
         let (belonging, asked) = match joined {
             Ok(joined) => joined,
             Err(aside) => {
-                self.leave(key);
-                self.set_aside(key, aside);
+                self.put_aside(key, aside);
                 return;
             }
         };
@@ -289,11 +288,11 @@ impl World {
         group.gated = false;
         let mut workload = group.traits.workload(id.clone(), 1, asked[0].clone());
         roles(&mut workload, &asked);
-        let first = group.members.values().next().cloned();
+        let members: Vec<Key> = group.members.values().cloned().collect();
         if known {
             self.tell(Event::Cancelled(id.clone()));
         }
-        workload.budgets = first.map(|key| self.budgets_of(&key)).unwrap_or_default();
+        workload.budgets = self.budgets_of(&members);
         self.submit(id, workload);
     }
 

@@ -137,6 +137,8 @@ pub struct World {
     failed: Vec<(Key, WorkloadId, u32, Arc<str>)>,
     /// When workloads are to be looked at although nothing happened.
     wakes: BTreeSet<(Time, Key)>,
+    /// Pods whose eviction was refused.
+    spared: BTreeMap<Key, budgets::Spared>,
     /// Workloads whose objects are to be looked at.
     dirty: BTreeSet<Key>,
     /// Pods that wait for something that may have changed.
@@ -178,6 +180,7 @@ impl World {
             renominate: BTreeSet::new(),
             failed: Vec::new(),
             wakes: BTreeSet::new(),
+            spared: BTreeMap::new(),
             dirty: BTreeSet::new(),
             stuck: BTreeSet::new(),
             acts: Vec::new(),
@@ -294,13 +297,14 @@ impl World {
         for id in std::mem::take(&mut self.renominate) {
             self.rebuild_hold(&id);
         }
+        let spared = self.spare_until();
         let plan = self.engine.decide(self.now);
         let wake = plan.wake;
         self.carry_out(plan.decisions);
         let looked = self.reconcile();
         Step {
             acts: std::mem::take(&mut self.acts),
-            wake: [wake, looked].into_iter().flatten().min(),
+            wake: [wake, looked, spared].into_iter().flatten().min(),
         }
     }
 

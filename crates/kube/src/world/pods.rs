@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::acts::{Act, BindResult, Key, PodRef};
 use super::entry::{
     Aside, Heading, Place, PodEntry, Seat, devices, is_finished, is_leaving, is_same_to_us,
-    node_of, workload_owner,
+    node_of, takes_otherwise, workload_owner,
 };
 use super::identity::because;
 use super::{Note, World, key_of};
@@ -30,6 +30,7 @@ impl World {
         entry.nominated = pod.status.nominated_node_name.as_deref().map(Arc::from);
         let same = entry.pod.as_deref().is_some_and(|old| is_same_to_us(old, &pod));
         let arrives = pod.spec.node_name.is_some() && entry.heading.take().is_some();
+        let other = entry.pod.as_deref().is_some_and(|old| takes_otherwise(old, &pod));
         if ours {
             entry.pod = Some(Arc::new(pod));
         } else {
@@ -44,8 +45,12 @@ impl World {
         if let Some(workload) = owner {
             self.own_pod(&workload, &key, finished);
         }
-        if arrives && matches!(self.pods[&key].place, Place::Foreign(_)) {
-            self.leave(&key);
+        match self.pods[&key].place.clone() {
+            Place::Foreign(_) if arrives || other => self.leave(&key),
+            Place::Member { workload, seat: Seat::Bound(_), .. } if other => {
+                self.adopt_anew(&key, &workload);
+            }
+            _ => {}
         }
         if self.begun && !same {
             self.settle(&key);
@@ -58,6 +63,7 @@ impl World {
 
     fn forget_pod(&mut self, key: &Key) {
         self.leave(key);
+        self.spare_no_more(key);
         self.stuck.remove(key);
         let Some(pod) = self.pods.remove(key).and_then(|entry| entry.pod) else { return };
         self.forget_owner(key, &pod);
@@ -199,8 +205,7 @@ impl World {
             }
             (BindResult::Gone, _) => {
                 self.head_for(key, None);
-                self.leave(key);
-                self.set_aside(key, because("Gone", "it is being deleted"));
+                self.put_aside(key, because("Gone", "it is being deleted"));
             }
             (BindResult::Refused(why), Some((workload, task, node))) => {
                 self.head_for(key, None);
@@ -304,6 +309,16 @@ impl World {
         entry.foreign.insert(key.clone());
         if self.begun {
             self.tell_foreign(key, node);
+        }
+    }
+
+    /// A pod of ours cannot be handed to the engine. Why is said once, however often it is looked at.
+    pub(super) fn put_aside(&mut self, key: &Key, aside: Aside) {
+        let said =
+            |entry: &PodEntry| matches!(&entry.place, Place::Aside(known) if *known == aside);
+        if !self.pods.get(key).is_some_and(said) {
+            self.leave(key);
+            self.set_aside(key, aside);
         }
     }
 

@@ -8,5 +8,6 @@ mod objects;
 mod play;
 mod property;
 mod queues;
+mod running;
 mod server;
 mod workloads;

@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::names;
 use crate::world::{Act, Bind, BindResult, Change, Key, Object, Outcome, PodRef};
@@ -66,6 +66,8 @@ pub(super) fn uid(value: &Value) -> &str {
 pub(super) struct Server {
     pub(super) objects: BTreeMap<(Kind, Key), Value>,
     pub(super) history: BTreeMap<Kind, Vec<News>>,
+    /// Pods that somebody does not let be evicted.
+    pub(super) guarded: BTreeSet<Key>,
     /// What owners of pods say, by uid.
     pub(super) owners: BTreeMap<String, Value>,
     version: u64,
@@ -129,6 +131,9 @@ impl Server {
             Act::Bind(bind) => {
                 let (pod, plan) = (bind.pod.clone(), bind.plan);
                 Some(Outcome::Bind { pod, plan, result: self.bind(bind) })
+            }
+            Act::Evict { pod, .. } if self.guarded.contains(&pod.key) => {
+                Some(Outcome::EvictionFailed { pod: pod.clone(), why: "never".to_owned() })
             }
             Act::Evict { pod, .. } | Act::Delete { pod, .. } => {
                 self.delete(pod);
