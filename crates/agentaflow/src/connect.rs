@@ -13,7 +13,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use crate::backend::Backend;
 use crate::candidates;
 use crate::context::{self, Kubernetes, Target};
-use crate::failure::usage;
+use crate::failure::{not_there, usage};
 use clap_complete::engine::ArgValueCandidates;
 
 /// Who to speak to.
@@ -124,8 +124,12 @@ pub(crate) async fn config(target: &Kubernetes) -> Result<kube::Config> {
 
 /// What is wrong with a kubeconfig, without the picture of the line and what is known already.
 fn in_short(error: KubeconfigError) -> anyhow::Error {
-    if let KubeconfigError::ReadConfig(error, _) = error {
-        return error.into();
+    match error {
+        KubeconfigError::ReadConfig(error, _) => return error.into(),
+        KubeconfigError::LoadContext(name) => {
+            return not_there(format!("there is no context `{name}` in it"));
+        }
+        _ => {}
     }
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();

@@ -6,8 +6,9 @@ use agentaflow_api::account::{ApiKey, ApiKeyCreate, Login, Tokens, User};
 use agentaflow_api::client::Client;
 use agentaflow_api::{Secret, Stamp};
 use anyhow::{Context as _, Result};
+use kube::config::Kubeconfig;
 
-use crate::connect::block_on;
+use crate::connect::{block_on, config};
 use crate::context::{self, Contexts, Kubernetes, Target};
 use crate::failure::usage;
 use crate::output;
@@ -50,12 +51,15 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.kubernetes {
+        // By its name: another one may be the current one tomorrow.
+        let current = || Kubeconfig::read().ok()?.current_context;
         let kubernetes = Kubernetes {
-            context: args.kube_context.clone(),
+            context: args.kube_context.clone().or_else(current),
             namespace: args.namespace.clone(),
             scheduler: args.scheduler.clone(),
             ..Kubernetes::default()
         };
+        block_on(config(&kubernetes))?;
         let name = args.name.clone().or_else(|| args.kube_context.clone());
         let name = name.as_deref().unwrap_or("kubernetes");
         return remember(name, Target::cluster(kubernetes));

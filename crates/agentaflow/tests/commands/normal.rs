@@ -62,6 +62,7 @@ impl Normal {
         }
         let aged = text.contains("s ago");
         let mut lines: Vec<_> = text.lines().map(line).collect();
+        brief(&mut lines);
         if aged {
             lines = lines.iter().map(|line| squeezed(line)).collect();
         }
@@ -74,15 +75,23 @@ fn line(line: &str) -> String {
     pennies(&times(&readings(&line)))
 }
 
-/// A few cents more or less are the machine's doing; and what a cluster ran, it tells in whole seconds, of which there
-/// may be none.
+/// A few cents more or less are the machine's doing.
 fn pennies(line: &str) -> String {
     if line.trim_start().starts_with("Cost ") {
-        return (0..10).fold(line.to_owned(), |line, cents| {
+        return (1..10).fold(line.to_owned(), |line, cents| {
             line.replace(&format!(" $0.0{cents}"), " <$0.01")
         });
     }
     (1..10).fold(line.to_owned(), |line, cents| line.replace(&format!(" $0.0{cents}"), "<$0.01"))
+}
+
+/// A cluster tells what ran in whole seconds, of which there may be none: it cost nothing then, or a little.
+fn brief(lines: &mut [String]) {
+    for at in 1..lines.len() {
+        if lines[at - 1].trim_start().starts_with("Ran ") {
+            lines[at] = lines[at].replace("Cost       $0.00", "Cost       <$0.01");
+        }
+    }
 }
 
 /// The value of a field that differs from run to run.

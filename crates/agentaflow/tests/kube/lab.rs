@@ -3,9 +3,12 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use agentaflow_api::Stamp;
 use agentaflow_kube::names::SCHEDULER_NAME;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
@@ -15,7 +18,7 @@ use crate::normal::Normal;
 use crate::plans::{event, in_phase, wait_workload, waits_because, workload};
 use crate::service::serve_in_cluster;
 use crate::support::{NodePlan, OWNER, Scheduler, Share, free_port, wait_for};
-use crate::view;
+use crate::view::{self, Amiss};
 
 /// A share of the cluster, seen as if it were all of it.
 pub(crate) struct Lab {
@@ -24,6 +27,8 @@ pub(crate) struct Lab {
     share: Share,
     /// The port of its API server.
     seen: u16,
+    /// What is amiss with that one.
+    amiss: Arc<Amiss>,
     leader: String,
     /// Of all nodes together.
     gpus: u32,
@@ -41,10 +46,11 @@ impl Lab {
         let scheduler = Scheduler::start(PROGRAM, &share, &extra).await;
         serve_in_cluster(&share, &scheduler).await;
         share.apply_file("deploy/kubernetes/22-rbac-users.yaml").await;
-        let seen = view::serve(&share).await;
+        let amiss = Arc::default();
+        let seen = view::serve(&share, &amiss).await;
         let leader = leader_of(&share).await;
         let (contexts, variables) = (String::new(), Vec::new());
-        let mut lab = Self { share, scheduler, seen, leader, gpus: 0, contexts, variables };
+        let mut lab = Self { share, scheduler, seen, amiss, leader, gpus: 0, contexts, variables };
         let admin = lab.kubeconfig("admin", seen);
         lab.add_context("lab", &admin);
         lab.scheduler_is_known().await;
@@ -178,12 +184,35 @@ impl Lab {
             }
             ["account", name, roles @ ..] => self.account(name, roles).await,
             ["everywhere", name, role] => self.bind("ClusterRoleBinding", name, role).await,
+            ["clock", ahead] => {
+                let ahead = ahead.parse().expect("seconds");
+                self.amiss.ahead.store(ahead, Ordering::Relaxed);
+            }
+            ["kindless"] => self.amiss.kindless.store(true, Ordering::Relaxed),
+            ["leaderless"] => self.lose_leader().await,
             ["unreachable"] => {
                 let file = self.kubeconfig("nobody", free_port());
                 self.variables.push(("NOBODY".to_owned(), file));
             }
+            ["kubeconfig"] => {
+                let file = self.kubeconfig("admin", self.seen);
+                self.variables.push(("KUBECONFIG".to_owned(), file));
+            }
             _ => panic!("there is no order `{words:?}`"),
         }
+    }
+
+    /// The scheduler is killed, and an hour goes by.
+    async fn lose_leader(&mut self) {
+        self.scheduler.program.kill();
+        let namespace = &self.share.namespace;
+        let lease = format!(
+            "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/agentaflow-gpu-scheduler"
+        );
+        let renewed = Timestamp::now() - SignedDuration::from_hours(1);
+        let silent = json!({"spec": {"renewTime": format!("{renewed:.6}")}});
+        let answer = self.share.request("PATCH", &lease, Some(&silent)).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
     }
 
     /// What a monitor on the node would publish: two A100s, the first of them busy.

@@ -1,10 +1,13 @@
-//! The cluster as one test sees it: what lists of nodes and queues say about other tests is left out. Everything
-//! else reaches the API server as it is.
+//! The cluster as one test sees it: what lists of nodes and queues say about other tests is left out, and what is
+//! amiss only for this test is seen by it alone. Everything else reaches the API server as it is.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
+use jiff::fmt::rfc2822::DateTimePrinter;
+use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -13,9 +16,19 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::Share;
 
+/// What is amiss with the API server that is seen.
+#[derive(Default)]
+pub(crate) struct Amiss {
+    /// Seconds that its clock is ahead.
+    pub(crate) ahead: AtomicI64,
+    /// It does not know our kinds.
+    pub(crate) kindless: AtomicBool,
+}
+
 /// What is shown.
 struct View {
     client: Client,
+    amiss: Arc<Amiss>,
     /// Selects the nodes.
     selector: String,
     /// With this the names of its queues begin.
@@ -23,11 +36,15 @@ struct View {
 }
 
 /// Starts it; gives its port. It speaks without TLS, as the administrator.
-pub(crate) async fn serve(share: &Share) -> u16 {
+pub(crate) async fn serve(share: &Share, amiss: &Arc<Amiss>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("an address").port();
-    let view =
-        View { client: share.client(), selector: share.node_selector(), queues: share.id.clone() };
+    let view = View {
+        client: share.client(),
+        amiss: Arc::clone(amiss),
+        selector: share.node_selector(),
+        queues: share.id.clone(),
+    };
     let view = Arc::new(view);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
@@ -43,17 +60,22 @@ impl View {
     async fn answer(&self, stream: TcpStream) -> Option<()> {
         let mut stream = BufReader::new(stream);
         let (request, path) = self.read(&mut stream).await?;
+        if path.starts_with("/apis/agentaflow.io") && self.amiss.kindless.load(Ordering::Relaxed) {
+            let head = "HTTP/1.1 404 Not Found\r\ncontent-type: text/plain\r\nconnection: close";
+            let answer = format!("{head}\r\n\r\n404 page not found\n");
+            stream.write_all(answer.as_bytes()).await.ok()?;
+            return stream.flush().await.ok();
+        }
         let lists_queues = request.method() == Method::GET
             && path.split('?').next() == Some("/apis/agentaflow.io/v1/gpuqueues")
             && !path.contains("watch=");
         let answer = self.client.send(request).await.ok()?;
         let kind = answer.headers().get("content-type").and_then(|kind| kind.to_str().ok());
-        let date = answer.headers().get("date").and_then(|date| date.to_str().ok());
         let head = format!(
             "HTTP/1.1 {} \r\ncontent-type: {}\r\ndate: {}\r\nconnection: close\r\n\r\n",
             answer.status().as_u16(),
             kind.unwrap_or("application/json"),
-            date.unwrap_or_default()
+            self.date()
         );
         stream.write_all(head.as_bytes()).await.ok()?;
         let mut body = answer.into_body();
@@ -69,6 +91,14 @@ impl View {
             }
         }
         Some(())
+    }
+
+    /// What its clock says.
+    fn date(&self) -> String {
+        let ahead = SignedDuration::from_secs(self.amiss.ahead.load(Ordering::Relaxed));
+        let printed =
+            DateTimePrinter::new().timestamp_to_rfc9110_string(&(Timestamp::now() + ahead));
+        printed.expect("a date of our time")
     }
 
     async fn read(&self, stream: &mut BufReader<TcpStream>) -> Option<(Request<Body>, String)> {
