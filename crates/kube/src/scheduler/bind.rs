@@ -7,8 +7,8 @@ use tokio::sync::Semaphore;
 
 use super::api::{Failure, Ignored, Server, core};
 use super::lease::Reign;
-use crate::slim::{PersistentVolumeClaim, Pod};
-use crate::translate::SELECTED_NODE;
+use crate::slim::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use crate::translate::{self, SELECTED_NODE};
 use crate::world::{Bind, BindResult, ClaimAct, Key};
 
 /// How often a binding is tried when nobody knows what came of it.
@@ -99,7 +99,7 @@ pub(crate) async fn claims(
             return Err(over());
         }
         let written = match act {
-            ClaimAct::Provision => select_node(server, claim, &bind.node).await,
+            ClaimAct::Provision(node) => select_node(server, claim, node).await,
             ClaimAct::Volume(volume) => give_volume(server, claim, volume).await,
         };
         written.map_err(|error| BindResult::Refused(format!("claim `{claim}`: {error}")))?;
@@ -128,14 +128,18 @@ pub(crate) async fn claims(
     }
 }
 
-/// A claim of the pod that is not bound yet.
+/// A claim of the pod that is not bound yet, or of which it is not known. When all are, the node must reach their
+/// volumes: a volume that was made for another pod of the claim may be somewhere else.
 async fn unbound_claim<'a>(server: &Server, bind: &'a Bind) -> Result<Option<&'a Key>, BindResult> {
+    let mut got = Vec::new();
     for (claim, act) in &bind.claims {
         let path = core(&claim.namespace, "persistentvolumeclaims", &claim.name);
         match server.get::<PersistentVolumeClaim>(&path).await {
-            Ok(found) if found.status.phase.as_deref() == Some("Bound") => {}
-            Ok(found) if *act == ClaimAct::Provision && !is_selected(&found, &bind.node) => {
-                let why = format!("claim `{claim}`: no volume can be made on this node");
+            Ok(found) if is_bound(&found) => {
+                got.extend(found.spec.volume_name.map(|volume| (claim, volume)));
+            }
+            Ok(found) if is_given_up(&found, act) => {
+                let why = format!("claim `{claim}`: no volume can be made on its node");
                 return Err(BindResult::Refused(why));
             }
             // The pod is still there, and waits for whoever makes the claim again.
@@ -145,22 +149,84 @@ async fn unbound_claim<'a>(server: &Server, bind: &'a Bind) -> Result<Option<&'a
             Ok(_) | Err(_) => return Ok(Some(claim)),
         }
     }
+    match out_of_reach(server, &bind.node, &got).await {
+        Ok(None) => Ok(None),
+        Ok(Some((claim, volume))) => {
+            let why = format!("claim `{claim}`: the node does not reach its volume `{volume}`");
+            Err(BindResult::Refused(why))
+        }
+        Err(Failure::NotFound(why)) => Err(BindResult::Refused(why)),
+        Err(_) => Ok(bind.claims.last().map(|(claim, _)| claim)),
+    }
+}
+
+/// The first of these volumes that a node does not reach, and its claim.
+async fn out_of_reach<'a>(
+    server: &Server,
+    node: &str,
+    volumes: &'a [(&'a Key, String)],
+) -> Result<Option<&'a (&'a Key, String)>, Failure> {
+    let found: Node = server.get(&format!("/api/v1/nodes/{node}")).await?;
+    let labels = translate::labels(found.metadata.labels.as_ref());
+    for claimed in volumes {
+        let path = format!("/api/v1/persistentvolumes/{}", claimed.1);
+        let volume: PersistentVolume = server.get(&path).await?;
+        if !translate::reaches(&volume, node, &labels) {
+            return Ok(Some(claimed));
+        }
+    }
     Ok(None)
 }
 
-/// Whether a claim names the node. A provisioner that cannot make a volume there takes the name off again.
-fn is_selected(claim: &PersistentVolumeClaim, node: &str) -> bool {
-    let annotations = claim.metadata.annotations.as_ref();
-    annotations.and_then(|all| all.get(SELECTED_NODE)).is_some_and(|selected| selected == node)
+fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    claim.status.phase.as_deref() == Some("Bound")
+}
+
+/// The node for which a volume is being made for the claim.
+fn selected(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.metadata.annotations.as_ref()?.get(SELECTED_NODE).map(String::as_str)
+}
+
+/// Whether a provisioner cannot make the volume: it takes the name of the node off again.
+fn is_given_up(claim: &PersistentVolumeClaim, act: &ClaimAct) -> bool {
+    matches!(act, ClaimAct::Provision(node) if selected(claim) != Some(node))
 }
 
 /// Asks the provisioner to make a volume for this node.
 async fn select_node(server: &Server, claim: &Key, node: &str) -> Result<(), Failure> {
     let path = core(&claim.namespace, "persistentvolumeclaims", &claim.name);
-    let body = json!({
-        "metadata": { "annotations": { SELECTED_NODE: node } }
-    });
-    server.merge(&path, &body).await
+    let mut last = Ok(());
+    for _ in 0..TRIES {
+        let found: PersistentVolumeClaim = server.get(&path).await?;
+        let Some(body) = selection(&found, node)? else { return Ok(()) };
+        last = server.merge(&path, &body).await;
+        if !matches!(last, Err(Failure::Conflict(_))) {
+            break;
+        }
+    }
+    last
+}
+
+/// What is written to have a volume made for this node; nothing when that is done. A node that somebody chose before
+/// is not written over: the volume may be under way there, and a pod may be waiting for it.
+fn selection(
+    claim: &PersistentVolumeClaim,
+    node: &str,
+) -> Result<Option<serde_json::Value>, Failure> {
+    match selected(claim) {
+        _ if is_bound(claim) => Ok(None),
+        Some(chosen) if chosen == node => Ok(None),
+        Some(chosen) => {
+            Err(Failure::Conflict(format!("its volume is being made for node `{chosen}`")))
+        }
+        None => Ok(Some(json!({
+            "metadata": {
+                "uid": claim.metadata.uid,
+                "resourceVersion": claim.metadata.resource_version,
+                "annotations": { SELECTED_NODE: node },
+            }
+        }))),
+    }
 }
 
 #[derive(Deserialize)]
@@ -209,6 +275,32 @@ async fn give_volume(server: &Server, claim: &Key, volume: &str) -> Result<(), F
 mod tests {
     use super::*;
     use crate::world::PodRef;
+
+    #[test]
+    fn the_node_that_was_chosen_for_a_claim_is_not_written_over() {
+        let check = |chosen: Option<&str>, phase: &str, expected: Result<bool, &str>| {
+            let claim = json!({
+                "metadata": {"uid": "one", "resourceVersion": "7",
+                    "annotations": chosen.map(|node| json!({SELECTED_NODE: node}))},
+                "status": {"phase": phase},
+            });
+            let claim = serde_json::from_value(claim).expect("a claim");
+            let body = selection(&claim, "a").map_err(|error| error.to_string());
+            assert_eq!(
+                body.as_ref().map(Option::is_some).map_err(String::as_str),
+                expected,
+                "{chosen:?} {phase}"
+            );
+            if let Ok(Some(body)) = body {
+                assert_eq!(body["metadata"]["resourceVersion"], "7");
+                assert_eq!(body["metadata"]["annotations"][SELECTED_NODE], "a");
+            }
+        };
+        check(None, "Pending", Ok(true));
+        check(Some("a"), "Pending", Ok(false));
+        check(Some("b"), "Pending", Err("its volume is being made for node `b`"));
+        check(Some("b"), "Bound", Ok(false));
+    }
 
     #[test]
     fn a_bound_pod_is_bound_even_while_it_ends_and_only_an_unbound_one_is_gone() {

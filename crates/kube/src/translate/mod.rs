@@ -32,7 +32,7 @@ pub use node::{NodeView, closed_gpus, node};
 pub use price::{dollars, hourly, micro_dollars};
 pub use resources::{gpu_need, gpu_resources, takes_the_same};
 pub use selector::{labels, selector};
-pub use volumes::{ClaimHow, ClaimToBind, SELECTED_NODE, Volumes};
+pub use volumes::{ClaimHow, ClaimToBind, SELECTED_NODE, Volumes, reaches};
 
 use agentaflow_engine::labels::NodeTerm;
 use agentaflow_engine::{ForeignUse, GpuAsk, MAX_NODE_GPUS, Preferred, Request};

@@ -144,8 +144,8 @@ pub struct Bind {
 /// How a claim gets its volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimAct {
-    /// A provisioner makes one for the node.
-    Provision,
+    /// A provisioner makes one for this node: the pod's own, or that of another pod of the same claim.
+    Provision(Arc<str>),
     /// This volume becomes the claim's.
     Volume(String),
 }

@@ -2,19 +2,19 @@
 
 use agentaflow_engine::{Decision, Event, Gpus, Placement, Victim, WaitReason, WorkloadId};
 use agentaflow_words as words;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::World;
-use super::acts::{Act, Bind, ClaimAct, Key, PodRef};
+use super::acts::{Act, Bind, Key, PodRef};
 use super::entry::{Heading, Place, Seat, is_leaving};
 use super::show::Reason;
 use crate::names;
-
-use crate::translate::{self, ClaimHow};
+use crate::translate;
 
 impl World {
     pub(super) fn carry_out(&mut self, decisions: Vec<Decision>) {
+        self.promises.settle(&self.volumes);
         for decision in decisions {
             match decision {
                 Decision::Place(placement) => self.place(placement),
@@ -40,6 +40,7 @@ impl World {
             let decided = self.acts.len();
             self.acts.retain(|act| !matches!(act, Act::Bind(bind) if bind.pod.key == *sibling));
             if self.acts.len() < decided {
+                self.head_for(sibling, None);
                 self.refuse(sibling, id, *task, node, "another pod of its gang has no place");
             }
         }
@@ -60,6 +61,7 @@ impl World {
         self.plan += 1;
         let plan = self.plan;
         if let Some(bind) = self.bind(&key, &workload, task, &node, &gpus, plan) {
+            self.promises.make(&bind);
             self.head_for(&key, Some(Heading { node: node.clone(), plan }));
             self.set_seat(&key, Seat::Binding { node, plan });
             self.acts.push(Act::Bind(Box::new(bind)));
@@ -84,22 +86,7 @@ impl World {
     ) -> Option<Bind> {
         let entry = self.pods.get(key)?;
         let pod = entry.pod.as_ref()?;
-        let mut claims = Vec::new();
-        let mut taken = BTreeSet::new();
-        for claim in &entry.claims {
-            let name = Key::new(&claim.namespace, &claim.name);
-            let act = match claim.how {
-                ClaimHow::Provision => ClaimAct::Provision,
-                ClaimHow::Static => {
-                    let labels = self.nodes.get(node)?.labels()?;
-                    let name = (claim.namespace.as_str(), claim.name.as_str());
-                    let volume = self.volumes.volume_for(name, (node, labels), &taken)?;
-                    taken.insert(volume.clone());
-                    ClaimAct::Volume(volume)
-                }
-            };
-            claims.push((name, act));
-        }
+        let claims = self.claim_acts(&entry.claims, workload, node)?;
         let assigned = self.assigned(workload, task, node, gpus);
         let mut annotations = self.inherited(pod);
         annotations.insert(names::POD_ASSIGNED_NODE.to_owned(), node.to_string());

@@ -11,6 +11,7 @@ mod acts;
 mod adopt;
 mod breaking;
 mod budgets;
+mod claims;
 mod decisions;
 mod entry;
 mod foresee;
@@ -42,6 +43,7 @@ use crate::slim::{
 };
 use crate::translate::{Namespaces, Volumes};
 
+use claims::Promises;
 use entry::PodEntry;
 use groups::Group;
 use nodes::NodeEntry;
@@ -119,6 +121,8 @@ pub struct World {
     pod_groups: BTreeMap<Key, u32>,
     queues: Queues,
     volumes: Volumes,
+    /// What bindings under way do with claims.
+    promises: Promises,
     namespaces: Namespaces,
     budgets: BTreeMap<Key, DisruptionBudget>,
     /// What owners of pods say.
@@ -170,6 +174,7 @@ impl World {
             pod_groups: BTreeMap::new(),
             queues: Queues::default(),
             volumes: Volumes::default(),
+            promises: Promises::default(),
             namespaces: Namespaces::default(),
             budgets: BTreeMap::new(),
             owners: FxHashMap::default(),

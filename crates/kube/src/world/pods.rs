@@ -64,6 +64,7 @@ impl World {
     fn forget_pod(&mut self, key: &Key) {
         self.leave(key);
         self.spare_no_more(key);
+        self.promises.withdraw(key);
         self.stuck.remove(key);
         let Some(pod) = self.pods.remove(key).and_then(|entry| entry.pod) else { return };
         self.forget_owner(key, &pod);
@@ -200,6 +201,7 @@ impl World {
             }
             (BindResult::Elsewhere(node), _) => {
                 self.leave(key);
+                self.promises.withdraw(key);
                 self.head_for(key, Some(Heading { node, plan }));
                 self.stuck.insert(key.clone());
             }
@@ -220,6 +222,9 @@ impl World {
     }
 
     pub(super) fn head_for(&mut self, key: &Key, heading: Option<Heading>) {
+        if heading.is_none() {
+            self.promises.withdraw(key);
+        }
         if let Some(entry) = self.pods.get_mut(key) {
             entry.heading = heading;
         }

@@ -174,6 +174,11 @@ impl Volumes {
         candidates.into_iter().min_by_key(size)?.metadata.name.clone()
     }
 
+    /// Whether a node reaches a volume.
+    pub fn reaches(&self, volume: &str, node: &str, labels: &Labels) -> bool {
+        self.volume(volume).is_some_and(|volume| reaches(volume, node, labels))
+    }
+
     fn class(&self, name: &str) -> Option<&StorageClass> {
         self.classes.get(name)
     }
@@ -198,6 +203,12 @@ impl Volumes {
             }
         }
     }
+}
+
+/// Whether a node reaches a volume: it is among those that the volume names, and in its zone.
+pub fn reaches(volume: &PersistentVolume, node: &str, labels: &Labels) -> bool {
+    matching::reachable(volume).is_ok_and(|places| places.contain(node, labels))
+        && matching::in_zone(volume).contain(node, labels)
 }
 
 /// The engine's resource that counts the volumes of a driver on a node.

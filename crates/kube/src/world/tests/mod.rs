@@ -10,4 +10,6 @@ mod property;
 mod queues;
 mod running;
 mod server;
+mod storage;
+mod volumes;
 mod workloads;

@@ -16,11 +16,25 @@ pub(super) enum Kind {
     Budget,
     Workload,
     Pod,
+    Claim,
+    Volume,
+    Class,
+    Namespace,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Node, Self::Queue, Self::PodGroup, Self::Budget, Self::Workload, Self::Pod];
+    pub(super) const ALL: [Self; 10] = [
+        Self::Node,
+        Self::Queue,
+        Self::PodGroup,
+        Self::Budget,
+        Self::Workload,
+        Self::Pod,
+        Self::Claim,
+        Self::Volume,
+        Self::Class,
+        Self::Namespace,
+    ];
 
     fn object(self, value: &Value) -> Object {
         match self {
@@ -30,11 +44,15 @@ impl Kind {
             Self::Budget => Object::Budget(read(value)),
             Self::Workload => Object::Workload(read(value)),
             Self::Pod => Object::Pod(read(value)),
+            Self::Claim => Object::Claim(read(value)),
+            Self::Volume => Object::Volume(read(value)),
+            Self::Class => Object::Class(read(value)),
+            Self::Namespace => Object::Namespace(read(value)),
         }
     }
 }
 
-fn read<T: DeserializeOwned>(value: &Value) -> T {
+pub(super) fn read<T: DeserializeOwned>(value: &Value) -> T {
     serde_json::from_value(value.clone()).expect("an object of the API")
 }
 
@@ -197,6 +215,9 @@ impl Server {
             Some(node) if *node == *bind.node => return BindResult::Bound,
             Some(node) => return BindResult::Elsewhere(node.into()),
             None => {}
+        }
+        if let Err(why) = self.bind_claims(bind) {
+            return BindResult::Refused(why);
         }
         self.change(Kind::Pod, &bind.pod.key, |value| {
             value["spec"]["nodeName"] = json!(&*bind.node);

@@ -1,0 +1,116 @@
+//! Claims of pods that are being bound: where a volume is made for each, or which one it gets.
+//!
+//! What was chosen is remembered until the watches tell it: another pod of the same claim, in the same pass or in one
+//! of the next, must not choose otherwise.
+
+use agentaflow_engine::WorkloadId;
+use agentaflow_engine::labels::Labels;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::World;
+use super::acts::{Bind, ClaimAct, Key};
+use crate::translate::{ClaimHow, ClaimToBind, Volumes};
+
+/// What bindings under way do with claims.
+#[derive(Debug, Default)]
+pub(super) struct Promises(BTreeMap<Key, Promise>);
+
+#[derive(Debug)]
+struct Promise {
+    act: ClaimAct,
+    /// The pods for which it is done.
+    pods: BTreeSet<Key>,
+}
+
+impl Promises {
+    /// A pod is being bound.
+    pub(super) fn make(&mut self, bind: &Bind) {
+        for (claim, act) in &bind.claims {
+            let promise = self.0.entry(claim.clone());
+            let promise =
+                promise.or_insert_with(|| Promise { act: act.clone(), pods: BTreeSet::new() });
+            promise.pods.insert(bind.pod.key.clone());
+        }
+    }
+
+    /// A pod is not being bound any more.
+    pub(super) fn withdraw(&mut self, pod: &Key) {
+        self.0.retain(|_, promise| {
+            promise.pods.remove(pod);
+            !promise.pods.is_empty()
+        });
+    }
+
+    /// Forgets what the watches have told.
+    pub(super) fn settle(&mut self, volumes: &Volumes) {
+        self.0.retain(|Key { namespace, name }, _| {
+            volumes.claim(namespace, name).is_some() && !volumes.is_bound(namespace, name)
+        });
+    }
+
+    fn of(&self, claim: &Key) -> Option<&ClaimAct> {
+        self.0.get(claim).map(|promise| &promise.act)
+    }
+}
+
+impl World {
+    /// What is done for the claims of a pod on a node; none when one of them has no volume there after all.
+    pub(super) fn claim_acts(
+        &self,
+        claims: &[ClaimToBind],
+        workload: &WorkloadId,
+        node: &Arc<str>,
+    ) -> Option<Vec<(Key, ClaimAct)>> {
+        if claims.is_empty() {
+            return Some(Vec::new());
+        }
+        let labels = self.nodes.get(node)?.labels()?;
+        let is_gang = self.groups.get(workload).is_some_and(|group| group.need > 1);
+        let mut taken = BTreeSet::new();
+        let mut acts = Vec::new();
+        for claim in claims {
+            let name = Key::new(&claim.namespace, &claim.name);
+            let act = match self.promises.of(&name) {
+                Some(promised) => self.share(promised, is_gang, (node, labels))?,
+                None => self.choose(claim, (node, labels), &taken)?,
+            };
+            if let ClaimAct::Volume(volume) = &act {
+                taken.insert(volume.clone());
+            }
+            acts.push((name, act));
+        }
+        Some(acts)
+    }
+
+    /// Another pod of the claim is being bound. A pod goes where that one does, or is placed again when it is known
+    /// where the volume is. A gang would never start that way: its pods wait for the volume on their nodes, and are
+    /// bound only where it can be reached.
+    fn share(
+        &self,
+        promised: &ClaimAct,
+        is_gang: bool,
+        (node, labels): (&Arc<str>, &Labels),
+    ) -> Option<ClaimAct> {
+        let is_there = match promised {
+            ClaimAct::Provision(at) => at == node,
+            ClaimAct::Volume(volume) => self.volumes.reaches(volume, node, labels),
+        };
+        (is_gang || is_there).then(|| promised.clone())
+    }
+
+    fn choose(
+        &self,
+        claim: &ClaimToBind,
+        (node, labels): (&Arc<str>, &Labels),
+        taken: &BTreeSet<String>,
+    ) -> Option<ClaimAct> {
+        let name = (claim.namespace.as_str(), claim.name.as_str());
+        match claim.how {
+            ClaimHow::Provision => Some(ClaimAct::Provision(node.clone())),
+            ClaimHow::Static => {
+                self.volumes.volume_for(name, (node, labels), taken).map(ClaimAct::Volume)
+            }
+        }
+    }
+}

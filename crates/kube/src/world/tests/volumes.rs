@@ -1,0 +1,142 @@
+//! Claims of pods that are placed, and the volumes that serve them.
+
+use serde_json::{Value, json};
+
+use super::objects::{group, member, node, pod, with};
+use super::play::{Play, SPACE};
+use super::server::Kind;
+use super::storage::{ZONE, only_on};
+use crate::world::{Act, ClaimAct, Key};
+
+/// A class whose volumes are made, or given, when a pod needs them.
+fn class(name: &str, provisioner: &str) -> Value {
+    json!({"metadata": {"name": name}, "provisioner": provisioner,
+        "volumeBindingMode": "WaitForFirstConsumer"})
+}
+
+fn claim(name: &str, class: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": SPACE, "annotations": {}},
+        "spec": {"storageClassName": class, "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": "1Gi"}}},
+        "status": {"phase": "Pending"}})
+}
+
+/// A volume that nobody has, on one node.
+fn volume(name: &str, class: &str, node: &str) -> Value {
+    json!({"metadata": {"name": name},
+        "spec": {"storageClassName": class, "accessModes": ["ReadWriteMany"],
+            "capacity": {"storage": "1Gi"},
+            "nodeAffinity": only_on("kubernetes.io/hostname", &json!(node))},
+        "status": {"phase": "Available"}})
+}
+
+fn using(value: Value, claim: &str) -> Value {
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]);
+    with(value, "spec|volumes", volumes)
+}
+
+fn in_zone(name: &str, zone: &str, gpus: u32) -> Value {
+    with(node(name, gpus), &format!("metadata|labels|{ZONE}"), json!(zone))
+}
+
+/// What is to be done for the claim of each pod that is being bound.
+fn planned(play: &Play) -> Vec<(&str, &ClaimAct)> {
+    let binds = play.acts.iter().filter_map(|act| match act {
+        Act::Bind(bind) => Some(bind),
+        _ => None,
+    });
+    binds.flat_map(|bind| bind.claims.iter().map(|(_, act)| (&*bind.pod.key.name, act))).collect()
+}
+
+/// A zone with one GPU in each of these places, and a claim whose volume a provisioner makes.
+fn zones(zones: &[(&str, &str)]) -> Play {
+    let mut play = Play::new();
+    play.put(Kind::Class, class("zonal", "csi.example"));
+    play.put(Kind::Claim, claim("data", "zonal"));
+    for (name, zone) in zones {
+        play.put(Kind::Node, in_zone(name, zone, 1));
+    }
+    play
+}
+
+#[test]
+fn pods_that_share_a_claim_go_where_its_volume_was_made() {
+    let mut play = zones(&[("a", "north"), ("b", "south")]);
+    play.put(Kind::Pod, using(pod("one", 1), "data"));
+    play.put(Kind::Pod, using(pod("two", 1), "data"));
+    play.tell_all();
+    play.step();
+    assert_eq!(planned(&play).len(), 1, "{:?}", play.acts);
+    play.settle_for_long();
+    let nodes = [play.node_of("one"), play.node_of("two")];
+    let (at, waits) = match nodes {
+        [Some(at), None] => (at.to_owned(), "two"),
+        [None, Some(at)] => (at.to_owned(), "one"),
+        other => panic!("one has its place, and the other waits: {other:?}"),
+    };
+    let zone = if at == "a" { "north" } else { "south" };
+    play.put(Kind::Node, in_zone("c", zone, 1));
+    play.settle_for_long();
+    assert_eq!(play.node_of(waits), Some("c"));
+}
+
+#[test]
+fn a_binding_that_waits_for_its_volume_decides_for_pods_that_come_later() {
+    let mut play = zones(&[("a", "north")]);
+    play.put(Kind::Pod, using(pod("one", 1), "data"));
+    play.tell_all();
+    play.step();
+    assert_eq!(planned(&play), [("one", &ClaimAct::Provision("a".into()))]);
+    play.put(Kind::Node, in_zone("b", "south", 1));
+    play.put(Kind::Pod, using(pod("two", 1), "data"));
+    play.tell_all();
+    play.step();
+    assert_eq!(planned(&play).len(), 1, "{:?}", play.acts);
+    // It was not to be: the other may have the volume where it goes.
+    play.refuse();
+    while play.answer() {}
+    play.delete("one");
+    play.settle_for_long();
+    assert!(play.node_of("two").is_some());
+}
+
+#[test]
+fn a_gang_that_shares_a_claim_waits_for_the_volume_on_its_nodes() {
+    let mut play = zones(&[("a", "north"), ("b", "north")]);
+    play.put(Kind::PodGroup, group("g", 2));
+    play.put(Kind::Pod, using(member("one", "g", 1), "data"));
+    play.put(Kind::Pod, using(member("two", "g", 1), "data"));
+    play.settle();
+    assert!(play.node_of("one").is_some() && play.node_of("two").is_some(), "{:?}", play.notes);
+}
+
+#[test]
+fn a_gang_whose_volume_is_made_in_one_zone_ends_up_there() {
+    let mut play = zones(&[("a", "north"), ("b", "south")]);
+    play.put(Kind::PodGroup, group("g", 2));
+    let gang = |play: &mut Play| {
+        for name in ["one", "two"] {
+            if play.server.get(Kind::Pod, &Key::new(SPACE, name)).is_none() {
+                play.put(Kind::Pod, using(member(name, "g", 1), "data"));
+            }
+        }
+    };
+    gang(&mut play);
+    play.settle();
+    let made = play.server.volume_of(&Key::new(SPACE, "data"));
+    assert_eq!(made, Some("made-data"));
+    for (name, zone) in [("c", "north"), ("d", "south")] {
+        play.put(Kind::Node, in_zone(name, zone, 1));
+    }
+    for _ in 0..3 {
+        play.kubelets();
+        gang(&mut play);
+        play.settle_for_long();
+    }
+    let nodes = [play.node_of("one"), play.node_of("two")];
+    assert!(
+        nodes.iter().all(|node| matches!(node, Some("a" | "c")))
+            || nodes.iter().all(|node| matches!(node, Some("b" | "d"))),
+        "{nodes:?}"
+    );
+}
