@@ -1,7 +1,7 @@
 //! Claims of pods that are being bound: where a volume is made for each, or which one it gets.
 //!
 //! What was chosen is remembered until the watches tell it: another pod of the same claim, in the same pass or in one
-//! of the next, must not choose otherwise.
+//! of the next, must not choose otherwise, and a pod of another claim not the same volume.
 
 use agentaflow_engine::WorkloadId;
 use agentaflow_engine::labels::Labels;
@@ -49,6 +49,15 @@ impl Promises {
         });
     }
 
+    /// Volumes that claims are getting.
+    fn volumes(&self) -> BTreeSet<String> {
+        let volume = |promise: &Promise| match &promise.act {
+            ClaimAct::Volume(volume) => Some(volume.clone()),
+            ClaimAct::Provision(_) => None,
+        };
+        self.0.values().filter_map(volume).collect()
+    }
+
     fn of(&self, claim: &Key) -> Option<&ClaimAct> {
         self.0.get(claim).map(|promise| &promise.act)
     }
@@ -67,7 +76,7 @@ impl World {
         }
         let labels = self.nodes.get(node)?.labels()?;
         let is_gang = self.groups.get(workload).is_some_and(|group| group.need > 1);
-        let mut taken = BTreeSet::new();
+        let mut taken = self.promises.volumes();
         let mut acts = Vec::new();
         for claim in claims {
             let name = Key::new(&claim.namespace, &claim.name);

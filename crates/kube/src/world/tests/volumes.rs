@@ -140,3 +140,50 @@ fn a_gang_whose_volume_is_made_in_one_zone_ends_up_there() {
         "{nodes:?}"
     );
 }
+
+/// A node with a local volume for each of these names, and claims `data-…` for local volumes.
+fn local(gpus: u32, volumes: &[&str], claims: u32) -> Play {
+    let mut play = Play::new();
+    play.put(Kind::Class, class("local", "kubernetes.io/no-provisioner"));
+    play.put(Kind::Node, node("n", gpus));
+    for name in volumes {
+        play.put(Kind::Volume, volume(name, "local", "n"));
+    }
+    for number in 0..claims {
+        play.put(Kind::Claim, claim(&format!("data-{number}"), "local"));
+    }
+    play
+}
+
+#[test]
+fn each_pod_of_a_gang_gets_a_volume_of_its_own() {
+    let mut play = local(2, &["v", "w"], 2);
+    play.put(Kind::PodGroup, group("g", 2));
+    play.put(Kind::Pod, using(member("one", "g", 1), "data-0"));
+    play.put(Kind::Pod, using(member("two", "g", 1), "data-1"));
+    play.tell_all();
+    play.step();
+    let (v, w) = (ClaimAct::Volume("v".to_owned()), ClaimAct::Volume("w".to_owned()));
+    let planned = planned(&play);
+    assert!(planned == [("one", &v), ("two", &w)] || planned == [("one", &w), ("two", &v)]);
+    play.settle();
+    assert_eq!([play.node_of("one"), play.node_of("two")], [Some("n"); 2]);
+}
+
+#[test]
+fn a_volume_is_not_given_away_while_a_pod_is_being_bound_to_it() {
+    let mut play = local(2, &["v"], 2);
+    play.put(Kind::Pod, using(pod("one", 1), "data-0"));
+    play.tell_all();
+    play.step();
+    play.put(Kind::Pod, using(pod("two", 1), "data-1"));
+    play.tell_all();
+    play.step();
+    assert_eq!(planned(&play), [("one", &ClaimAct::Volume("v".to_owned()))]);
+    // The binding fails, and the volume is free again.
+    play.refuse();
+    while play.answer() {}
+    play.delete("one");
+    play.settle_for_long();
+    assert_eq!(play.node_of("two"), Some("n"));
+}
