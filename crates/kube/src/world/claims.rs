@@ -108,6 +108,7 @@ impl World {
         (is_gang || is_there).then(|| promised.clone())
     }
 
+    /// A volume that is there, else one that is made.
     fn choose(
         &self,
         claim: &ClaimToBind,
@@ -115,11 +116,9 @@ impl World {
         taken: &BTreeSet<String>,
     ) -> Option<ClaimAct> {
         let name = (claim.namespace.as_str(), claim.name.as_str());
-        match claim.how {
-            ClaimHow::Provision => Some(ClaimAct::Provision(node.clone())),
-            ClaimHow::Static => {
-                self.volumes.volume_for(name, (node, labels), taken).map(ClaimAct::Volume)
-            }
-        }
+        let found = self.volumes.volume_for(name, (node, labels), taken).map(ClaimAct::Volume);
+        let can_be_made =
+            || claim.how == ClaimHow::Provision && self.volumes.can_provision(name, (node, labels));
+        found.or_else(|| can_be_made().then(|| ClaimAct::Provision(node.clone())))
     }
 }

@@ -174,6 +174,21 @@ impl Volumes {
         candidates.into_iter().min_by_key(size)?.metadata.name.clone()
     }
 
+    /// Whether a volume for a claim can be made for a node, or is being made there.
+    pub fn can_provision(
+        &self,
+        (namespace, name): (&str, &str),
+        (node, labels): (&str, &Labels),
+    ) -> bool {
+        let Some(claim) = self.claim(namespace, name) else { return false };
+        match selected_node(claim) {
+            Some(selected) => selected == node,
+            None => self
+                .class(class_of_claim(claim))
+                .is_some_and(|class| matching::provisionable(class).contain(node, labels)),
+        }
+    }
+
     /// Whether a node reaches a volume.
     pub fn reaches(&self, volume: &str, node: &str, labels: &Labels) -> bool {
         self.volume(volume).is_some_and(|volume| reaches(volume, node, labels))

@@ -187,3 +187,37 @@ fn a_volume_is_not_given_away_while_a_pod_is_being_bound_to_it() {
     play.settle_for_long();
     assert_eq!(play.node_of("two"), Some("n"));
 }
+
+#[test]
+fn a_volume_that_is_there_is_taken_before_one_is_made() {
+    let mut play = zones(&[("a", "north")]);
+    play.put(Kind::Node, in_zone("a", "north", 2));
+    play.put(Kind::Claim, claim("more", "zonal"));
+    play.put(Kind::Volume, volume("there", "zonal", "a"));
+    play.put(Kind::Pod, using(pod("one", 1), "data"));
+    play.tell_all();
+    play.step();
+    assert_eq!(planned(&play), [("one", &ClaimAct::Volume("there".to_owned()))]);
+    play.settle();
+    play.put(Kind::Pod, using(pod("two", 1), "more"));
+    play.tell_all();
+    play.step();
+    assert_eq!(planned(&play), [("two", &ClaimAct::Provision("a".into()))]);
+}
+
+#[test]
+fn no_volume_is_made_outside_of_what_its_class_allows() {
+    let mut play = zones(&[("a", "north")]);
+    let allowed = json!([{"matchLabelExpressions": [{"key": ZONE, "values": ["south"]}]}]);
+    play.put(Kind::Class, with(class("zonal", "csi.example"), "allowedTopologies", allowed));
+    play.put(Kind::Node, in_zone("a", "north", 2));
+    play.put(Kind::Claim, claim("more", "zonal"));
+    play.put(Kind::Volume, volume("there", "zonal", "a"));
+    play.put(Kind::Pod, using(pod("one", 1), "data"));
+    play.put(Kind::Pod, using(pod("two", 1), "more"));
+    play.tell_all();
+    play.step();
+    let planned = planned(&play);
+    assert_eq!(planned.len(), 1, "{planned:?}");
+    assert_eq!(planned[0].1, &ClaimAct::Volume("there".to_owned()));
+}
