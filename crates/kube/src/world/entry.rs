@@ -16,6 +16,8 @@ pub(super) struct PodEntry {
     pub(super) created: Time,
     /// The pod itself; only of ours.
     pub(super) pod: Option<Arc<Pod>>,
+    /// A pod of others, where what it takes depends on other objects. Most depend on nothing, and are not kept.
+    pub(super) theirs: Option<Box<Pod>>,
     /// What it takes of its node; only of pods that the engine does not decide about.
     pub(super) uses: Option<Box<ForeignUse>>,
     pub(super) place: Place,
@@ -81,6 +83,7 @@ impl PodEntry {
             uid,
             created: created.map_or(Time(0), |time| moment(time.0)),
             pod: None,
+            theirs: None,
             uses: None,
             place: Place::Nowhere,
             asked: None,

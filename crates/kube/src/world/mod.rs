@@ -294,6 +294,7 @@ impl World {
         }
         self.now = self.now.max(now);
         if std::mem::take(&mut self.again) {
+            self.recount();
             self.stuck.extend(self.dependants());
         }
         for key in std::mem::take(&mut self.stuck) {

@@ -39,7 +39,11 @@ impl World {
             let unchanged = entry.uses.as_deref() == Some(&uses);
             entry.uses = Some(Box::new(uses));
             entry.pod = None;
+            let depends = !translate::depends(&pod, &around).is_empty();
             self.settle_foreign(&key, &pod, unchanged);
+            if let Some(entry) = self.pods.get_mut(&key) {
+                entry.theirs = depends.then(|| Box::new(pod));
+            }
             return;
         }
         if let Some(workload) = owner {
@@ -97,6 +101,7 @@ impl World {
         let Some(pod) = entry.pod.clone() else {
             // A pod of others that was recorded before everything was known.
             if let Place::Foreign(node) = entry.place.clone() {
+                self.count_again(key);
                 self.tell_foreign(key, &node);
             }
             return;
@@ -285,6 +290,32 @@ impl World {
             entry.uses = Some(Box::new(uses));
         }
         self.make_foreign(key, node);
+    }
+
+    /// Objects have changed on which it may depend what pods take that the engine does not decide about.
+    pub(super) fn recount(&mut self) {
+        let foreign = self.pods.iter().filter_map(|(key, entry)| match &entry.place {
+            Place::Foreign(node) if entry.theirs.is_some() || entry.pod.is_some() => {
+                Some((key.clone(), node.clone()))
+            }
+            _ => None,
+        });
+        for (key, node) in foreign.collect::<Vec<_>>() {
+            if self.count_again(&key) {
+                self.tell_foreign(&key, &node);
+            }
+        }
+    }
+
+    /// What a pod takes, by what is known now; whether that is something else.
+    fn count_again(&mut self, key: &Key) -> bool {
+        let around = Surroundings { volumes: &self.volumes, namespaces: &self.namespaces };
+        let Some(entry) = self.pods.get_mut(key) else { return false };
+        let pod = entry.theirs.as_deref().or(entry.pod.as_deref());
+        let Some(uses) = pod.map(|pod| translate::foreign(pod, &around)) else { return false };
+        let changed = entry.uses.as_deref() != Some(&uses);
+        entry.uses = Some(Box::new(uses));
+        changed
     }
 
     pub(super) fn set_seat(&mut self, key: &Key, new: Seat) {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::objects::{group, member, node, pod, with};
 use super::play::{Play, SPACE};
-use super::server::Kind;
+use super::server::{Kind, Server};
 use super::storage::{ZONE, only_on};
 use crate::world::{Act, ClaimAct, Key};
 
@@ -220,4 +220,52 @@ fn no_volume_is_made_outside_of_what_its_class_allows() {
     let planned = planned(&play);
     assert_eq!(planned.len(), 1, "{planned:?}");
     assert_eq!(planned[0].1, &ClaimAct::Volume("there".to_owned()));
+}
+
+/// A pod of another scheduler that is on a node.
+fn theirs(value: Value, node: &str) -> Value {
+    let value = with(value, "spec|schedulerName", json!("default-scheduler"));
+    with(value, "spec|nodeName", json!(node))
+}
+
+#[test]
+fn what_pods_of_others_hold_counts_whatever_is_listed_first() {
+    let alone = with(claim("data", "zonal"), "spec|accessModes", json!(["ReadWriteOncePod"]));
+    let alone = with(alone, "spec|volumeName", json!("v"));
+    let done = "metadata|annotations|pv.kubernetes.io/bind-completed";
+    let alone = with(with(alone, done, json!("yes")), "status|phase", json!("Bound"));
+    let mut server = Server::default();
+    server.put(Kind::Node, node("n", 2));
+    server.put(Kind::Claim, alone);
+    server.put(Kind::Volume, volume("v", "zonal", "n"));
+    server.put(Kind::Pod, theirs(using(pod("theirs", 0), "data"), "n"));
+    server.put(Kind::Pod, using(pod("ours", 1), "data"));
+    // Pods are told before claims.
+    let mut play = Play::of(server);
+    play.settle_for_long();
+    assert_eq!(play.node_of("ours"), None, "one pod may use the claim at a time");
+    play.end("theirs", "Succeeded");
+    play.settle_for_long();
+    assert_eq!(play.node_of("ours"), Some("n"));
+}
+
+#[test]
+fn a_pod_of_others_keeps_away_from_namespaces_that_come_to_be_meant() {
+    let away = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{
+        "topologyKey": "kubernetes.io/hostname",
+        "namespaceSelector": {"matchLabels": {"team": "loud"}},
+        "labelSelector": {}}]}});
+    let space = |team: &str| json!({"metadata": {"name": SPACE, "labels": {"team": team}}});
+    let mut play = Play::new();
+    play.put(Kind::Namespace, space("quiet"));
+    play.put(Kind::Node, node("n", 2));
+    play.put(Kind::Pod, theirs(with(pod("theirs", 0), "spec|affinity", away), "n"));
+    play.put(Kind::Pod, pod("before", 1));
+    play.settle();
+    assert_eq!(play.node_of("before"), Some("n"));
+    play.put(Kind::Namespace, space("loud"));
+    play.settle();
+    play.put(Kind::Pod, pod("after", 1));
+    play.settle_for_long();
+    assert_eq!(play.node_of("after"), None);
 }
