@@ -32,7 +32,12 @@ impl World {
             }
             let found =
                 Found { key: key.clone(), pod: Arc::new(pod.clone()), node: node.clone(), request };
-            self.adopt(&belonging, vec![found])
+            let adopted = self.adopt(&belonging, vec![found]);
+            // Its gang may wait for it: a binding of which nobody heard was carried out after all.
+            if let Some(gang) = belonging.gang.filter(|_| adopted) {
+                self.regroup(&gang);
+            }
+            adopted
         });
         if !adopted {
             self.count_as_foreign(key, pod, node);

@@ -173,3 +173,22 @@ fn a_gang_is_stopped_whole_for_a_higher_priority() {
     play.settle();
     assert_eq!([play.node_of("c"), play.node_of("d")], [Some("n"); 2]);
 }
+
+#[test]
+fn a_gang_goes_on_beside_a_member_whose_binding_was_thought_to_have_failed() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 4));
+    play.put(Kind::PodGroup, group("g", 4));
+    gang(&mut play, &["a", "b", "c", "d"]);
+    play.tell_all();
+    play.step();
+    // The API server is out of reach: no answer comes, and one binding was carried out.
+    play.misunderstand();
+    for _ in 0..3 {
+        play.refuse();
+    }
+    while play.answer() {}
+    play.settle_for_long();
+    let nodes = ["a", "b", "c", "d"].map(|name| play.node_of(name));
+    assert_eq!(nodes, [Some("n"); 4], "{:?}", play.notes);
+}
