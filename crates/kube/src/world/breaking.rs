@@ -21,6 +21,7 @@ impl World {
         }
         let others: Vec<Key> = group.members.values().cloned().collect();
         let (empty, breaking) = (group.members.is_empty(), group.breaking);
+        let waits = !group.placed;
         if *seat != Seat::Waiting {
             let (workload, known) = (id.clone(), group.known);
             let event = if breaking {
@@ -45,6 +46,10 @@ impl World {
             self.mend(id);
         } else {
             self.regroup(id);
+            if waits {
+                // Whoever waited for the first pods of the gang may be one of them now.
+                self.wake_waiters(id);
+            }
         }
     }
 

@@ -119,6 +119,20 @@ fn more_members_than_needed_wait_for_the_first() {
 }
 
 #[test]
+fn a_member_too_many_takes_the_place_of_one_that_goes() {
+    let mut play = Play::new();
+    play.put(Kind::PodGroup, group("g", 2));
+    gang(&mut play, &["a", "b", "c"]);
+    play.settle();
+    assert_eq!(play.reason("c").as_deref(), Some("GangFirst"));
+    play.delete("a");
+    play.settle();
+    play.put(Kind::Node, node("n", 4));
+    play.settle();
+    assert_eq!([play.node_of("b"), play.node_of("c")], [Some("n"); 2]);
+}
+
+#[test]
 fn a_gang_may_consist_of_different_pods() {
     let mut play = Play::new();
     play.put(Kind::Node, node("n", 2));
