@@ -65,6 +65,29 @@ async fn read_claim(share: &Share, name: &str) -> Value {
     share.request("GET", &path, None).await.json()
 }
 
+/// Waits until a provisioner is asked to make the volume of the claim `data` for a node.
+async fn claim_names(share: &Share, node: &str) {
+    wait_for("the claim names the node", async || {
+        let claim = read_claim(share, "data").await;
+        let annotations = &claim["metadata"]["annotations"];
+        let told = annotations["volume.kubernetes.io/selected-node"] == node;
+        told.then_some(()).ok_or_else(|| annotations.to_string())
+    })
+    .await;
+}
+
+/// What a provisioner does: a volume for the claim `data` that this node reaches.
+async fn make_volume(share: &Share, class: &str, node: &str) {
+    let name = format!("pv-{}", share.id);
+    let mut made = volume(&name, class, "kubernetes.io/hostname", node);
+    let uid = read_claim(share, "data").await["metadata"]["uid"].clone();
+    made["spec"]["claimRef"] = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "namespace": share.namespace, "name": "data", "uid": uid,
+    });
+    share.apply_object(made).await;
+}
+
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
 async fn a_bound_volume_decides_the_zone_and_a_missing_claim_is_told() {
@@ -118,13 +141,7 @@ async fn a_provisioner_is_told_the_node_and_waited_for() {
     share.apply_object(claim("data", &class)).await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     share.create_pod(&pod(&share, "train", "data")).await;
-    wait_for("the claim names the node", async || {
-        let claim = read_claim(&share, "data").await;
-        let annotations = &claim["metadata"]["annotations"];
-        let told = annotations["volume.kubernetes.io/selected-node"] == node;
-        told.then_some(()).ok_or_else(|| annotations.to_string())
-    })
-    .await;
+    claim_names(&share, &node).await;
     // A provisioner that cannot make it there takes the node off again, and another is looked for.
     let other = share.node("b", &NodePlan::gpus(1)).await;
     share.patch_node(&node, &json!({"spec": {"unschedulable": true}})).await;
@@ -132,23 +149,38 @@ async fn a_provisioner_is_told_the_node_and_waited_for() {
     let give_back =
         json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null}}});
     share.request("PATCH", &path, Some(&give_back)).await;
-    wait_for("the claim names the other node", async || {
-        let claim = read_claim(&share, "data").await;
-        let annotations = &claim["metadata"]["annotations"];
-        let told = annotations["volume.kubernetes.io/selected-node"] == other;
-        told.then_some(()).ok_or_else(|| annotations.to_string())
-    })
-    .await;
+    claim_names(&share, &other).await;
     let before = share.pod("train").await.unwrap();
     assert_eq!(before.spec.unwrap().node_name, None, "bound before its volume was there");
-    // What a provisioner does.
-    let name = format!("pv-{}", share.id);
-    let mut made = volume(&name, &class, "kubernetes.io/hostname", &other);
-    let uid = read_claim(&share, "data").await["metadata"]["uid"].clone();
-    made["spec"]["claimRef"] = json!({
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim",
-        "namespace": share.namespace, "name": "data", "uid": uid,
-    });
-    share.apply_object(made).await;
+    make_volume(&share, &class, &other).await;
     assert_eq!(placed_by_us(&share, "train").await, other);
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn pods_that_share_a_claim_do_not_take_its_volume_from_each_other() {
+    let share = Share::new().await;
+    let class = late_class(&share, "made", "example.com/provisioner").await;
+    share.apply_object(claim("data", &class)).await;
+    let a = share.node("a", &NodePlan::gpus(1)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.create_pod(&pod(&share, "one", "data")).await;
+    claim_names(&share, &a).await;
+    // There is room for the other on another node, and the volume is under way here.
+    let b = share.node("b", &NodePlan::gpus(1)).await;
+    share.create_pod(&pod(&share, "two", "data")).await;
+    pod_waits(&share, "two", "Unschedulable").await;
+    claim_names(&share, &a).await;
+    // It turns out to be on the other node: the first is not bound away from it.
+    make_volume(&share, &class, &b).await;
+    let bound = wait_for("one of them is bound", async || {
+        for name in ["one", "two"] {
+            let found = share.pod(name).await.unwrap();
+            if let Some(node) = found.spec.and_then(|spec| spec.node_name) {
+                return Ok(node);
+            }
+        }
+        Err("none is".to_owned())
+    });
+    assert_eq!(bound.await, b);
 }
