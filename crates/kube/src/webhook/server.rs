@@ -26,7 +26,8 @@ use super::{Options, WebhookError, configuration, queues, workloads};
 
 /// A question holds an object twice at most, and the API server takes no object above three megabytes.
 const LARGEST_QUESTION: usize = 7 << 20;
-/// So many questions are read and answered at a time; the others wait, and cost no memory meanwhile.
+/// So many questions about pods, and as many others, are read and answered at a time; the rest wait, and cost no memory
+/// meanwhile.
 const AT_A_TIME: usize = 16;
 /// How long a question may take, from its first byte to the answer. No API server waits longer.
 const LONGEST_ANSWER: Duration = Duration::from_secs(15);
@@ -56,7 +57,6 @@ pub(super) async fn serve(
         owners: Owners::new(client.clone()),
         client: client.clone(),
         options: options.clone(),
-        places: Semaphore::new(AT_A_TIME),
     }));
     let server = server.handle(handle.clone()).serve(router.into_make_service());
     tokio::pin!(server);
@@ -75,10 +75,18 @@ struct Desk {
     client: Client,
     owners: Owners,
     options: Options,
-    places: Semaphore,
 }
 
+/// Whoever answers about a workload asks the API server about its pods, which asks us about them: pods have places of
+/// their own, so that this never waits for itself.
 fn router(desk: Arc<Desk>) -> Router {
+    bounded(pod_questions())
+        .merge(bounded(other_questions()))
+        .route("/healthz", get(async || "ok"))
+        .with_state(desk)
+}
+
+fn pod_questions() -> Router<Arc<Desk>> {
     Router::new()
         .route(
             "/mutate-pods",
@@ -92,6 +100,10 @@ fn router(desk: Arc<Desk>) -> Router {
                 answer(&body, async |request| desk.pod(request, true).await).await
             }),
         )
+}
+
+fn other_questions() -> Router<Arc<Desk>> {
+    Router::new()
         .route(
             "/validate-workloads",
             post(async |State(desk): State<Arc<Desk>>, body: Bytes| {
@@ -108,20 +120,24 @@ fn router(desk: Arc<Desk>) -> Router {
                 answer(&body, async |request| desk.queue(request).await).await
             }),
         )
+}
+
+/// With places of its own, and nothing too large.
+fn bounded(questions: Router<Arc<Desk>>) -> Router<Arc<Desk>> {
+    let places = Arc::new(Semaphore::new(AT_A_TIME));
+    questions
         .layer(DefaultBodyLimit::max(LARGEST_QUESTION))
-        .layer(middleware::from_fn_with_state(desk.clone(), in_turn))
-        .route("/healthz", get(async || "ok"))
-        .with_state(desk)
+        .layer(middleware::from_fn_with_state(places, in_turn))
 }
 
 /// Lets a few questions in at a time, before their bodies are read.
 async fn in_turn(
-    State(desk): State<Arc<Desk>>,
+    State(places): State<Arc<Semaphore>>,
     question: axum::extract::Request,
     next: Next,
 ) -> Response {
     let answer = async {
-        let _place = desk.places.acquire().await;
+        let _place = places.acquire().await;
         next.run(question).await
     };
     let slow = |_| StatusCode::REQUEST_TIMEOUT.into_response();
@@ -240,4 +256,52 @@ async fn trust(options: &Options, client: &Client, identity: &Identity) -> bool 
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::body::Body;
+    use serde_json::json;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    /// An API server that never answers, and counts what it is asked.
+    fn silent(asked: Arc<AtomicUsize>) -> Client {
+        let never = move |_: http::Request<kube::client::Body>| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>()
+        };
+        Client::new(tower::service_fn(never), "default")
+    }
+
+    fn question(path: &str, object: &Value) -> http::Request<Body> {
+        let request =
+            json!({"uid": "1", "operation": "CREATE", "namespace": "team", "object": object});
+        let body = Body::from(json!({ "request": request }).to_string());
+        http::Request::post(path).body(body).unwrap()
+    }
+
+    #[tokio::test]
+    async fn pods_are_answered_while_any_number_of_workloads_is_being_checked() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let client = silent(asked.clone());
+        let owners = Owners::new(client.clone());
+        let router = router(Arc::new(Desk { owners, client, options: Options::default() }));
+        let spec = json!({"gpuMemoryRequired": 0, "podTemplate": {}});
+        let workload = json!({"apiVersion": "agentaflow.io/v1", "kind": "GPUWorkload", "metadata": {}, "spec": spec});
+        for _ in 0..2 * AT_A_TIME {
+            tokio::spawn(router.clone().oneshot(question("/validate-workloads", &workload)));
+        }
+        while asked.load(Ordering::Relaxed) < AT_A_TIME {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let pod = json!({"metadata": {"name": "w-0"}, "spec": {"schedulerName": "agentaflow"}});
+        let answered = router.oneshot(question("/mutate-pods", &pod));
+        let answered = tokio::time::timeout(Duration::from_secs(3), answered).await;
+        assert_eq!(answered.expect("an answer in time").unwrap().status(), StatusCode::OK);
+        assert_eq!(asked.load(Ordering::Relaxed), AT_A_TIME, "the others wait their turn");
+    }
 }
