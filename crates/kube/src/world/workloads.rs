@@ -17,6 +17,10 @@ const PATIENCE: u64 = 30_000;
 /// How long a status that was written may take to be seen before it is written again, in milliseconds.
 const ECHO: u64 = 5_000;
 
+/// Each time a status was written again for nothing the wait doubles, so often at most: up to five minutes. A schema of
+/// another version may lack a field of ours, and then no status ever comes back as it was written.
+const MOST_DOUBLINGS: u32 = 6;
+
 /// What is recorded about a `GPUWorkload`.
 #[derive(Debug)]
 pub(super) struct WorkloadEntry {
@@ -32,6 +36,8 @@ pub(super) struct WorkloadEntry {
     /// The API server has another status than we wrote: our own has not come back yet, or was overtaken by one that
     /// was long on its way.
     disputed: bool,
+    /// How often the same status was written again and still did not come back.
+    repeats: u32,
 }
 
 impl World {
@@ -55,6 +61,7 @@ impl World {
         if entry.spoken.is_some() {
             entry.disputed = entry.object.status != status;
             entry.object.status = status;
+            entry.repeats = if entry.disputed { entry.repeats } else { 0 };
         }
         if spec_changed && self.begun {
             self.stuck.extend(self.pods_of_workload(&key));
@@ -175,6 +182,10 @@ impl World {
         }
         let overdue = entry.echo_due().is_some_and(|due| due <= self.now);
         let again = overdue.then(|| entry.object.status.clone());
+        entry.repeats = match result.status {
+            Some(_) => 0,
+            None => (entry.repeats + u32::from(overdue)).min(MOST_DOUBLINGS),
+        };
         if let Some(status) = result.status.or(again) {
             entry.object.status = status.clone();
             (entry.spoken, entry.disputed) = (Some(self.now), true);
@@ -272,12 +283,13 @@ impl WorkloadEntry {
             wake: None,
             spoken: None,
             disputed: false,
+            repeats: 0,
         }
     }
 
     /// When a status that was written should have been seen; none when it was.
     fn echo_due(&self) -> Option<Time> {
-        self.spoken.filter(|_| self.disputed).map(|at| Time(at.0 + ECHO))
+        self.spoken.filter(|_| self.disputed).map(|at| Time(at.0 + (ECHO << self.repeats)))
     }
 }
 

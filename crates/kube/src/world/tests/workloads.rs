@@ -136,3 +136,31 @@ fn who_waits_and_who_is_stopped_for_whom_is_told() {
         assert!(told(words), "no `{words}` in {:#?}", play.notes);
     }
 }
+
+#[test]
+fn a_status_of_which_the_installed_schema_drops_a_field_is_not_written_for_ever() {
+    let mut play = Play::new();
+    play.server.pruned = Some("phase");
+    play.put(Kind::Workload, workload("w", 1, 0));
+    for _ in 0..3_600 {
+        play.settle();
+        play.pass(1_000);
+    }
+    let written = play.server.statuses;
+    assert!((5..25).contains(&written), "{written} times in an hour");
+}
+
+#[test]
+fn a_status_that_somebody_else_changed_is_soon_put_right() {
+    let mut play = Play::new();
+    play.put(Kind::Workload, workload("w", 1, 0));
+    play.settle_for_long();
+    for _ in 0..10 {
+        play.pass(60_000);
+        play.server.change(Kind::Workload, &Key::new("ns", "w"), |value| {
+            value["status"]["phase"] = json!("Failed");
+        });
+        play.settle();
+        assert_eq!(phase(&play, "w"), "Pending");
+    }
+}
