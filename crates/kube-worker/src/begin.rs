@@ -11,7 +11,6 @@ use kube::ResourceExt as _;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
-use tracing::warn;
 
 use crate::ending::{self, Stage};
 use crate::fault;
@@ -59,17 +58,7 @@ impl Jobs {
     /// Nothing of a task that did not start may run: another node gets it next.
     pub(crate) async fn withdraw(&self, key: TaskKey) {
         self.remove_secrets(&job_name(key)).await;
-        loop {
-            self.ends().try_to(key, Some(Duration::ZERO)).await;
-            match self.ends().is_gone(key).await {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(error) => {
-                    warn!(%key, %error, "it is not certain that the task does not run; asking again");
-                }
-            }
-            sleep(LOOK / 4).await;
-        }
+        self.ends().until_gone(key).await;
     }
 
     /// The Job, with its Secrets, set going.

@@ -19,6 +19,8 @@
 
 mod begin;
 mod ending;
+#[cfg(test)]
+mod fake;
 mod fault;
 mod follow;
 mod lease;

@@ -1,5 +1,6 @@
 //! Ends Jobs: asks politely, and after a grace the kubelet does not ask any more.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use agentaflow_api::link::TaskKey;
@@ -15,6 +16,15 @@ use crate::{fault, names, object};
 /// How often an API server that does not answer is asked again.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// How soon it is asked for the first time whether what was deleted is gone; each pause is twice the last.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+
+/// The longest pause: a pod on a node that is away may stay for hours.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// The uids of what was asked to go.
+type Asked = BTreeSet<Option<String>>;
+
 /// The ways to what is to be ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ends {
@@ -27,7 +37,8 @@ impl Ends {
     /// Begins to stop a task and returns at once.
     pub(crate) fn begin(self, key: TaskKey, grace: Duration) {
         tokio::spawn(async move {
-            while let Err(error) = self.end(key, Some(grace)).await {
+            let mut asked = Asked::new();
+            while let Err(error) = self.end(key, Some(grace), &mut asked).await {
                 warn!(%key, %error, "cannot stop the task; trying again");
                 sleep(RETRY).await;
             }
@@ -36,30 +47,49 @@ impl Ends {
 
     /// Ends a task as far as the API server lets us: with this grace, or with its own.
     pub(crate) async fn try_to(&self, key: TaskKey, grace: Option<Duration>) {
-        if let Err(error) = self.end(key, grace).await {
+        if let Err(error) = self.end(key, grace, &mut Asked::new()).await {
             warn!(%key, %error, "cannot delete what is left of the task");
         }
     }
 
-    /// The API server has nothing of this task any more.
-    pub(crate) async fn is_gone(&self, key: TaskKey) -> Result<bool, kube::Error> {
-        let (jobs, pods) = self.all(key).await?;
-        Ok(jobs.is_empty() && pods.is_empty())
+    /// Ends a task, and returns when the API server has nothing of it any more.
+    pub(crate) async fn until_gone(&self, key: TaskKey) {
+        let (mut asked, mut pause) = (Asked::new(), FIRST_PAUSE);
+        loop {
+            match self.end(key, Some(Duration::ZERO), &mut asked).await {
+                Ok(true) => return,
+                Ok(false) => {}
+                Err(error) => {
+                    warn!(%key, %error, "it is not certain that the task does not run; asking again");
+                }
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 
-    /// The Job first, so that nobody makes another pod; then its pods.
-    async fn end(&self, key: TaskKey, grace: Option<Duration>) -> Result<(), kube::Error> {
+    /// The Job first, so that nobody makes another pod; then its pods. Each is asked to go once. True when there was
+    /// nothing.
+    async fn end(
+        &self,
+        key: TaskKey,
+        grace: Option<Duration>,
+        asked: &mut Asked,
+    ) -> Result<bool, kube::Error> {
         let (jobs, pods) = self.all(key).await?;
         let background = Some(PropagationPolicy::Background);
         let how = DeleteParams { propagation_policy: background, ..DeleteParams::default() };
-        for job in jobs {
+        for job in jobs.iter().filter(|job| !asked.contains(&job.uid())) {
             gone(self.jobs.delete(&job.name_any(), &how).await.map(drop))?;
         }
-        let Some(grace) = grace else { return Ok(()) };
-        for pod in pods {
+        asked.extend(jobs.iter().map(Job::uid));
+        let nothing = jobs.is_empty() && pods.is_empty();
+        let Some(grace) = grace else { return Ok(nothing) };
+        for pod in pods.iter().filter(|pod| !asked.contains(&pod.uid())) {
             gone(self.pods.delete(&pod.name_any(), &with_grace(grace)).await.map(drop))?;
         }
-        Ok(())
+        asked.extend(pods.iter().map(Pod::uid));
+        Ok(nothing)
     }
 
     async fn all(&self, key: TaskKey) -> Result<(Vec<Job>, Vec<Pod>), kube::Error> {
@@ -80,5 +110,33 @@ fn gone(deleted: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match deleted {
         Err(error) if fault::is_missing(&error) => Ok(()),
         deleted => deleted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::Client;
+    use serde_json::json;
+
+    use super::*;
+    use crate::fake;
+
+    #[tokio::test]
+    async fn a_pod_that_does_not_go_is_asked_once_and_looked_at_ever_less_often() {
+        let pod = json!({"metadata": {"name": "p", "uid": "1", "deletionTimestamp": "2026-11-15T10:00:00Z"}});
+        let api = fake::Api::new(move |path| {
+            let items = if path.contains("/pods") { json!([pod]) } else { json!([]) };
+            json!({"metadata": {}, "items": items})
+        });
+        let client = Client::new(api.clone(), "default");
+        let (jobs, pods) =
+            (Api::default_namespaced(client.clone()), Api::default_namespaced(client));
+        let ends = Ends { jobs, pods, owner: "o".to_owned() };
+        let key = "7-1-1".parse().unwrap();
+        let over = tokio::time::timeout(Duration::from_secs(1), ends.until_gone(key)).await;
+        assert!(over.is_err(), "it is still there");
+        let count = |method: &str| api.asked().iter().filter(|asked| *asked == method).count();
+        assert_eq!(count("DELETE"), 1);
+        assert!((2..=6).contains(&count("GET")), "{} times", count("GET"));
     }
 }
