@@ -34,10 +34,16 @@ impl Jobs {
 
     /// Moves every deadline to the end of the lease. False when some could not be.
     async fn renew_all(&self) -> bool {
-        let left = self.lease_left();
         let mut all = true;
-        for job in self.watch.jobs() {
-            let Some(seconds) = deadline(&job, left, jiff::Timestamp::now()) else { continue };
+        for job in self.watch.jobs().iter().filter(|job| is_leased(job)) {
+            let now = match self.clock.now(&self.settings.client).await {
+                Ok(now) => now,
+                Err(error) => {
+                    warn!(%error, "the cluster does not say what time it is; deadlines cannot be moved on");
+                    return false;
+                }
+            };
+            let Some(seconds) = deadline(job, self.lease_left(), now) else { continue };
             let name = job.metadata.name.clone().unwrap_or_default();
             let patch = Patch::Merge(json!({"spec": {"activeDeadlineSeconds": seconds}}));
             let moved = self.jobs_api().patch(&name, &PatchParams::default(), &patch).await;
@@ -52,10 +58,16 @@ impl Jobs {
     }
 }
 
-/// The deadline that a Job should have, counted from its start; none when it has it, or needs none.
-fn deadline(job: &Job, left: Duration, now: jiff::Timestamp) -> Option<i64> {
+/// Whether a Job may not outlive the lease.
+fn is_leased(job: &Job) -> bool {
     let label = |name: &str| job.metadata.labels.as_ref()?.get(name).map(String::as_str);
-    if label(names::LEASED) != Some("true") || label(names::DONE).is_some() || left.is_zero() {
+    label(names::LEASED) == Some("true") && label(names::DONE).is_none()
+}
+
+/// The deadline that a Job should have, counted from its start by the clock that wrote it; none when it has it, or
+/// needs none.
+fn deadline(job: &Job, left: Duration, now: jiff::Timestamp) -> Option<i64> {
+    if !is_leased(job) || left.is_zero() {
         return None;
     }
     let status = job.status.as_ref()?;

@@ -12,12 +12,13 @@
 //! | `offer.rs` | what a node offers, and what of it others have |
 //! | `watch.rs` | the node, its pods and our Jobs, as the API server tells them |
 //! | `runtime.rs`, `begin.rs`, `follow.rs`, `stop.rs`, `output.rs` | starts, follows and stops tasks, and copies their output |
-//! | `lease.rs` | lets the cluster itself end what nobody looks after any more |
+//! | `lease.rs`, `clock.rs` | lets the cluster itself end what nobody looks after any more, by its own clock |
 //! | `machine.rs` | tells the agent about the node and its GPUs |
 //!
 //! The first three are plain functions. The cluster keeps the truth: Jobs are found again by their labels.
 
 mod begin;
+mod clock;
 mod ending;
 #[cfg(test)]
 mod fake;

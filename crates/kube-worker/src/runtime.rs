@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::warn;
 
+use crate::clock::Clock;
 use crate::follow::{Follower, Subject};
 use crate::stop::Ends;
 use crate::watch::{Watch, key_of};
@@ -37,6 +38,7 @@ pub(crate) struct Jobs {
     pub(crate) watch: Arc<Watch>,
     pub(crate) catalogue: Catalogue,
     pub(crate) renewal: Notify,
+    pub(crate) clock: Clock,
     lease_end: Mutex<Instant>,
     said_closed: Mutex<Option<String>>,
     known: Mutex<Vec<Gpu>>,
@@ -72,6 +74,7 @@ impl Jobs {
             watch,
             catalogue,
             renewal: Notify::new(),
+            clock: Clock::default(),
             said_closed: Mutex::default(),
             known: Mutex::default(),
             tasks: Mutex::default(),

@@ -9,12 +9,16 @@ use super::{Cluster, Failure};
 impl Cluster {
     /// The time by the API server's clock, as its answers are dated: in whole seconds. None if it does not say.
     pub async fn server_time(&self) -> Result<Option<Stamp>, Failure> {
-        let request = Request::get("/version").body(Body::empty());
-        let request = request.map_err(|error| Failure::Other(error.to_string()))?;
-        let answer = self.client.send(request).await?;
-        let date = answer.headers().get("date").and_then(|date| date.to_str().ok());
-        Ok(date.and_then(read))
+        Ok(server_time(&self.client).await?)
     }
+}
+
+/// The same, for whoever has a client only.
+pub async fn server_time(client: &kube::Client) -> Result<Option<Stamp>, kube::Error> {
+    let request = Request::get("/version").body(Body::empty()).map_err(kube::Error::HttpError)?;
+    let answer = client.send(request).await?;
+    let date = answer.headers().get("date").and_then(|date| date.to_str().ok());
+    Ok(date.and_then(read))
 }
 
 /// Reads the date of an HTTP answer. Its zone is always GMT.

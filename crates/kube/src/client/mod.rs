@@ -28,6 +28,7 @@ mod settings;
 mod show;
 mod template;
 
+pub use clock::server_time;
 pub use failure::Failure;
 
 /// A cluster, and where in it.
