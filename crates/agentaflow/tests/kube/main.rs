@@ -16,6 +16,7 @@ mod kube_node_loss;
 mod kube_outage;
 mod kube_owners;
 mod kube_placing;
+mod kube_policies;
 mod kube_preemption;
 mod kube_queues;
 mod kube_rights;

@@ -100,6 +100,19 @@ fn a_healthy_node_is_published_as_documented() {
     }
 }
 
+/// The policy refuses the monitor every other label and annotation.
+#[test]
+fn the_policy_of_the_monitor_names_what_it_writes_on_its_node() {
+    let file =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/kubernetes/23-monitor-policy.yaml");
+    let policy = std::fs::read_to_string(file).unwrap();
+    let report = after(&[seen(vec![gpu(0)])]);
+    let written = report.labels.keys().chain(report.annotations.keys());
+    for name in written.chain([&names::POD_DEVICES]) {
+        assert!(policy.contains(&format!("'{name}'")), "no `{name}` in the policy");
+    }
+}
+
 #[test]
 fn the_tier_follows_the_mean_exactly() {
     for (percents, expected) in [
