@@ -67,8 +67,13 @@ impl Cluster {
         .await
         .unwrap();
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
-        let options =
-            Options { listen: free, url: Some(format!("https://{free}")), ..Options::default() };
+        let options = Options {
+            listen: free,
+            url: Some(format!("https://{free}")),
+            configuration: CONFIGURATION.to_owned(),
+            namespaces: ["webhook-team", "webhook-plain", "kube-system"].map(str::to_owned).into(),
+            ..Options::default()
+        };
         let stop = CancellationToken::new();
         tokio::spawn(serve(options, client.clone(), stop.clone()));
         let cluster = Self { client, stop };
@@ -187,10 +192,20 @@ async fn kube_admission_names_fields_and_remedies_and_gives_pods_their_scheduler
 
 async fn pods_get_our_name_where_asked(cluster: &Cluster) {
     let annotated = json!({"annotations": {"agentaflow.gpu/priority": "9"}});
+    // Whoever makes a pod may name any owner; only what could be its controller keeps it from us.
+    let owned = |version: &str, controller: bool| {
+        let mut metadata = annotated.clone();
+        metadata["ownerReferences"] = json!([{"apiVersion": version, "kind": "DaemonSet",
+            "name": "d", "uid": "u", "controller": controller}]);
+        metadata
+    };
     for (namespace, metadata, scheduler) in [
         ("webhook-team", json!({}), "agentaflow"),
         ("webhook-plain", json!({}), "default-scheduler"),
         ("webhook-plain", annotated.clone(), "agentaflow"),
+        ("webhook-plain", owned("apps/v1", true), "default-scheduler"),
+        ("webhook-plain", owned("apps/v1", false), "agentaflow"),
+        ("webhook-plain", owned("example.com/v1", true), "agentaflow"),
         ("kube-system", annotated, "default-scheduler"),
     ] {
         let made = cluster.create(namespace, &pod("p", &metadata)).await.unwrap();

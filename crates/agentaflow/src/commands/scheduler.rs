@@ -148,6 +148,7 @@ async fn admission(
 fn options(args: &Args) -> Result<Options> {
     let mut settings = Settings::new(&args.scheduler_name);
     settings.node_selector.clone_from(&args.node_selector);
+    settings.admission = args.webhook.0.is_some();
     let name = args.strategy.clone().or_else(|| variable("SCHEDULING_STRATEGY"));
     if let Some(name) = name {
         settings.policy.strategy =

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use crate::PROGRAM;
 use crate::plans::{
-    WorkloadPlan, delete_workload, in_phase, placed_by_us, wait_workload, waits_because,
+    WorkloadPlan, delete_workload, in_phase, placed_by_us, pod_waits, wait_workload, waits_because,
 };
-use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
+use crate::support::{NodePlan, PodPlan, Scheduler, Share, free_port, wait_for};
 
 /// A pod of low priority that our scheduler is to place on this node.
 fn low(share: &Share, name: &str, node: &str, gpus: u32) -> PodPlan {
@@ -303,4 +303,32 @@ async fn wait_budget(share: &Share, name: &str) {
         (status["currentHealthy"] == 1).then_some(()).ok_or_else(|| status.to_string())
     })
     .await;
+}
+
+/// Quotas and policies saw a pod without a class; what is written on it later does not count as one.
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn where_admission_is_on_an_annotation_that_comes_later_stops_nobody() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(1)).await;
+    let address = format!("127.0.0.1:{}", free_port());
+    // Its certificate never comes: the API server asks nobody about these pods, and nothing of others is touched.
+    let [certificate, key] =
+        ["no.crt", "no.key"].map(|file| share.file(file).display().to_string());
+    let admission = ["--webhook", &address, "--webhook-cert", &certificate, "--webhook-key", &key];
+    let _scheduler = Scheduler::start(PROGRAM, &share, &admission).await;
+    place(&share, &[share.one_gpu("runs")]).await;
+    share.create_pod(&share.one_gpu("later")).await;
+    pod_waits(&share, "later", "Unschedulable").await;
+    let path = format!("/api/v1/namespaces/{}/pods/later", share.namespace);
+    let annotation = json!({"metadata": {"annotations": {"agentaflow.gpu/priority": "10"}}});
+    assert_eq!(share.request("PATCH", &path, Some(&annotation)).await.status, 200);
+    // Work of the same priority that comes after it is judged after it.
+    share.create_pod(&share.one_gpu("next")).await;
+    pod_waits(&share, "next", "Unschedulable").await;
+    only(&share, &["later", "next", "runs"]).await;
+    let classed = share.one_gpu("urgent").spec("priorityClassName", json!("agentaflow-9"));
+    share.create_pod(&classed).await;
+    share.gone("runs").await;
+    placed_by_us(&share, "urgent").await;
 }

@@ -8,7 +8,7 @@ use crate::names;
 use crate::slim::Pod;
 
 /// The priority of work about which nobody said anything.
-const MIDDLE: u8 = 5;
+pub const MIDDLE: u8 = 5;
 
 /// The highest priority.
 const HIGHEST: u8 = 10;
@@ -16,7 +16,7 @@ const HIGHEST: u8 = 10;
 /// The priority of a pod from 0 to 10: that of its priority class, which an annotation (`annotations` are its own with
 /// those of its owners) may lower and never raises, because who may have which class is decided by the cluster's quotas
 /// and policies; where it has no class, that of the annotation, else the middle. Our webhook turns the annotation of a
-/// pod without a class into the class, so that with it quotas and policies always count.
+/// new pod without a class into the class; where it does, no more than the middle is to be had without one.
 pub fn priority(pod: &Pod, annotations: &BTreeMap<String, String>) -> u8 {
     match (admitted(pod), asked(annotations)) {
         (Some(admitted), Some(asked)) => asked.min(admitted),

@@ -25,7 +25,8 @@ mod volumes;
 
 pub use amounts::{mebibytes, milli_cpu};
 pub use annotations::{
-    admitted, asked, duration, estimate, min_gpu_memory, misread, of_value, preemptible, priority,
+    MIDDLE, admitted, asked, duration, estimate, min_gpu_memory, misread, of_value, preemptible,
+    priority,
 };
 pub use namespaces::Namespaces;
 pub use node::{NodeView, closed_gpus, node};

@@ -133,6 +133,13 @@ fn conditions(options: &Options, opted_in: bool) -> Value {
          !('app.kubernetes.io/part-of' in object.metadata.labels) || \
          object.metadata.labels['app.kubernetes.io/part-of'] != 'agentaflow'"
     );
+    let kept = format!(
+        "!has(object.metadata.ownerReferences) || !object.metadata.ownerReferences.exists(owner, \
+         has(owner.controller) && owner.controller && ((owner.kind == 'DaemonSet' && \
+         owner.apiVersion.startsWith('apps/')) || (owner.kind == 'GPUWorkload' && \
+         owner.apiVersion.startsWith('{}/'))))",
+        names::GROUP
+    );
     let owned = "has(object.metadata.ownerReferences)";
     let annotated = format!(
         "has(object.metadata.annotations) && object.metadata.annotations.exists(key, key.startsWith('{}'))",
@@ -154,9 +161,7 @@ fn conditions(options: &Options, opted_in: bool) -> Value {
     json!([
         {"name": "not-placed", "expression": "!has(object.spec.nodeName) || object.spec.nodeName == ''"},
         {"name": "not-of-another-scheduler", "expression": scheduler},
-        {"name": "not-a-daemon", "expression":
-            "!has(object.metadata.ownerReferences) || \
-             !object.metadata.ownerReferences.exists(owner, owner.kind in ['DaemonSet', 'GPUWorkload'])"},
+        {"name": "not-a-daemon", "expression": kept},
         {"name": "not-ours", "expression": component},
         {"name": "could-matter", "expression": matter},
     ])

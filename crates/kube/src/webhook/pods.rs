@@ -31,9 +31,9 @@ pub(super) fn may_take(rules: Rules<'_>, request: &Request) -> bool {
     let system = request.namespace == "kube-system";
     let named = ["", "default-scheduler", rules.scheduler].contains(&scheduler);
     let kept = owner_references(pod).any(|owner| {
-        let kind = owner["kind"].as_str().unwrap_or_default();
+        let is = |kind: &str, group: &str| owner["kind"] == kind && group_of(owner) == group;
         // A workload's pods are complete as we made them.
-        kind == "DaemonSet" || (kind == "GPUWorkload" && of_our_group(owner))
+        owner["controller"] == true && (is("DaemonSet", "apps") || is("GPUWorkload", names::GROUP))
     });
     request.operation == "CREATE" && named && !component && !placed && !system && !kept
 }
@@ -91,7 +91,7 @@ fn inherit(pod: &Value, own: &Annotations, owners: &[Annotations]) -> Vec<Value>
 /// The priority that was asked for by annotation as a priority class, so that quotas and policies on classes count for
 /// it. What the API server filled in for no class goes: it looks at the pod again and fills in that of the class.
 fn classify(pod: &Value, own: &Annotations, owners: &[Annotations]) -> Vec<Value> {
-    let named = pod["spec"]["priorityClassName"].as_str().is_some_and(|name| !name.is_empty());
+    let named = has_class(pod);
     let nearest = std::iter::once(own).chain(owners).find(|all| all.contains_key(names::PRIORITY));
     let Some(priority) = nearest.and_then(translate::asked).filter(|_| !named) else {
         return Vec::new();
@@ -106,13 +106,24 @@ fn classify(pod: &Value, own: &Annotations, owners: &[Annotations]) -> Vec<Value
     patch
 }
 
+/// Whether its priority class counts. The cluster's default, which the API server fills in, does not: see
+/// [`translate::admitted`].
+fn has_class(pod: &Value) -> bool {
+    let spec = &pod["spec"];
+    let class = spec["priorityClassName"].as_str().filter(|name| !name.is_empty());
+    let low = spec["priority"]
+        .as_i64()
+        .is_some_and(|value| (0..i64::from(names::PRIORITY_STEP)).contains(&value));
+    class.is_some_and(|name| name.starts_with(names::PRIORITY_CLASS_PREFIX) || !low)
+}
+
 fn owner_references(object: &Value) -> impl Iterator<Item = &Value> {
     object["metadata"]["ownerReferences"].as_array().into_iter().flatten()
 }
 
-fn of_our_group(owner: &Value) -> bool {
+fn group_of(owner: &Value) -> &str {
     let version = owner["apiVersion"].as_str().unwrap_or_default();
-    version.split('/').next() == Some(names::GROUP)
+    version.split_once('/').map_or("", |(group, _)| group)
 }
 
 fn wants_gpu(pod: &Value) -> bool {
@@ -207,6 +218,11 @@ mod tests {
             json!({"metadata": {"ownerReferences": [
                 {"apiVersion": api, "kind": kind, "name": "o", "uid": "u", "controller": true}]}})
         };
+        let uncontrolled = |api: &str, kind: &str| {
+            let mut pod = owned(api, kind);
+            pod["metadata"]["ownerReferences"][0]["controller"] = json!(false);
+            pod
+        };
         let label = json!({"metadata": {"labels": {"app.kubernetes.io/part-of": "agentaflow"}}});
         for (namespace, pod, ours) in [
             ("team", json!({"spec": {"nodeName": "n"}}), false),
@@ -214,6 +230,10 @@ mod tests {
             ("team", owned("apps/v1", "DaemonSet"), false),
             ("team", owned("agentaflow.io/v1", "GPUWorkload"), false),
             ("team", owned("batch/v1", "Job"), true),
+            // Whoever makes a pod writes what he likes there.
+            ("team", owned("v1", "DaemonSet"), true),
+            ("team", owned("example.com/v1", "GPUWorkload"), true),
+            ("team", uncontrolled("apps/v1", "DaemonSet"), true),
             ("agentaflow", label.clone(), false),
             ("team", label, true),
         ] {
@@ -252,6 +272,8 @@ mod tests {
     #[test]
     fn a_priority_asked_for_by_annotation_becomes_a_class_that_quotas_count() {
         let filled_in = json!({"priority": 0, "preemptionPolicy": "PreemptLowerPriority"});
+        let of_default = json!({"priorityClassName": "usual", "priority": 1000,
+            "preemptionPolicy": "PreemptLowerPriority"});
         let none = json!({});
         let class = |name: &str| format!("add /spec/priorityClassName {name}");
         let removals =
@@ -266,6 +288,10 @@ mod tests {
             (&filled_in, Some("high"), None, vec![]),
             (&filled_in, None, None, vec![]),
             (&json!({"priorityClassName": "batch"}), Some("9"), None, vec![]),
+            (&json!({"priorityClassName": "batch", "priority": 100_000}), Some("9"), None, vec![]),
+            (&json!({"priorityClassName": "agentaflow-0", "priority": 0}), Some("9"), None, vec![]),
+            (&of_default, Some("9"), None, with("agentaflow-9")),
+            (&of_default, None, None, vec![]),
         ] {
             let annotations = own.map(|own| json!({"agentaflow.gpu/priority": own}));
             let more = json!({"spec": spec, "metadata": {"annotations": annotations}});

@@ -131,6 +131,7 @@ impl World {
         annotations.extend(spec.queue.clone().map(|queue| (names::QUEUE.to_owned(), queue)));
         let mut traits = self.traits(pod, &annotations)?;
         self.add_spec(&mut traits, spec)?;
+        traits.priority = traits.priority.min(self.highest_priority(pod));
         // Who may have which class is decided by quotas and policies: one that the template names wins.
         if let Some(class) = translate::admitted(pod).filter(|_| names_class(spec)) {
             traits.priority = class.min(self.queues.highest_priority(&traits.queue));
@@ -182,7 +183,7 @@ impl World {
             return Err(because("InvalidAnnotation", problem));
         }
         let created = pod.metadata.creation_timestamp.as_ref();
-        let priority = translate::priority(pod, annotations);
+        let priority = translate::priority(pod, annotations).min(self.highest_priority(pod));
         Ok(Traits {
             priority: priority.min(self.queues.highest_priority(&queue)),
             queue,
@@ -193,6 +194,13 @@ impl World {
             topology: None,
             submitted: created.map_or(self.now, |time| moment(time.0)),
         })
+    }
+
+    /// The most that may be asked for beside a pod's class. The pods that we make have a class, too: those that name
+    /// our kind as their owner and have none were made by others.
+    fn highest_priority(&self, pod: &Pod) -> u8 {
+        let unclassed = self.settings.admission && translate::admitted(pod).is_none();
+        if unclassed { translate::MIDDLE } else { u8::MAX }
     }
 
     /// A pod's own annotations of ours, then its owners'.

@@ -14,6 +14,9 @@ pub struct Settings {
     pub node_selector: Option<NodeTerm>,
     /// Kueue decides about `kueue.x-k8s.io/queue-name` itself.
     pub kueue: bool,
+    /// We answer admission, which makes a priority class of what a new pod's annotations ask for: a pod without a class
+    /// gets no more than the middle, whatever is written on it or its owners later.
+    pub admission: bool,
     /// The engine's settings.
     pub policy: Policy,
 }
@@ -41,6 +44,7 @@ impl Settings {
             scheduler_name: scheduler_name.into(),
             node_selector: None,
             kueue: false,
+            admission: false,
             policy: Policy::default(),
         }
     }

@@ -6,7 +6,7 @@ use super::objects::{node, pod, with};
 use super::play::Play;
 use super::server::Kind;
 use crate::names;
-use crate::world::{Act, BindResult, Key, Outcome};
+use crate::world::{Act, BindResult, Key, Outcome, Settings};
 
 #[test]
 fn a_pod_is_bound_runs_and_makes_room_for_the_next() {
@@ -186,6 +186,37 @@ fn owners_are_asked_before_their_pods_are_judged() {
 }
 
 #[test]
+fn where_admission_makes_classes_nobody_gets_a_high_priority_without_one() {
+    let annotation = format!("metadata|annotations|{}", names::PRIORITY);
+    let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "j",
+        "controller": true}]);
+    let mut settings = Settings::new(names::SCHEDULER_NAME);
+    settings.admission = true;
+    let mut play = Play::new();
+    play.set_settings(settings);
+    play.put(Kind::Node, node("n", 1));
+    play.put(Kind::Pod, pod("runs", 1));
+    play.check_settled(&["bind runs n"]);
+    // It was made without an annotation, which somebody writes there later; or on its owner.
+    play.put(Kind::Pod, pod("later", 1));
+    play.settle();
+    play.server.change(Kind::Pod, &Key::new("ns", "later"), |pod| {
+        *pod = with(pod.clone(), &annotation, json!("10"));
+    });
+    play.server.owners.insert("j".to_owned(), json!({names::PRIORITY: "10"}));
+    play.put(Kind::Pod, with(pod("child", 1), "metadata|ownerReferences", owner));
+    play.settle();
+    let said = play.said();
+    assert!(!said.contains(&"evict runs".to_owned()), "{said:?}");
+    // A class was looked at by quotas and policies.
+    let classed = with(pod("classed", 1), "spec|priorityClassName", json!("agentaflow-9"));
+    play.put(Kind::Pod, with(classed, "spec|priority", json!(900_000)));
+    play.settle();
+    let said = play.said();
+    assert!(said.contains(&"evict runs".to_owned()), "{said:?}");
+}
+
+#[test]
 fn a_higher_priority_stops_a_lower_one_and_waits_for_its_place() {
     let priority = |value: serde_json::Value, priority: &str| {
         with(value, &format!("metadata|annotations|{}", names::PRIORITY), json!(priority))
@@ -226,7 +257,7 @@ fn other_settings_lose_nothing() {
     play.put(Kind::Pod, pod("a", 1));
     play.put(Kind::Pod, pod("b", 1));
     play.settle();
-    let mut settings = crate::world::Settings::new(names::SCHEDULER_NAME);
+    let mut settings = Settings::new(names::SCHEDULER_NAME);
     settings.policy.strategy = crate::world::strategy("pack").expect("a strategy");
     play.set_settings(settings);
     play.settle();
