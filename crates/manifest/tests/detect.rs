@@ -371,3 +371,94 @@ fn the_report_has_the_fields_that_programs_rely_on() {
         assert!(none[field].is_null(), "{field}");
     }
 }
+
+#[test]
+fn a_batch_counts_however_it_is_written() {
+    let arithmetic = |text: &str| {
+        let sizing = check(text).sizing.unwrap_or_else(|| panic!("no ML work: {text}"));
+        assert!(!sizing.reasons.iter().any(|line| line.contains("a batch of")), "{text}");
+        sizing.arithmetic
+    };
+    let train = arithmetic("Train 7B model in bf16, batch_size=32");
+    for batch in [
+        "batch 32",
+        "batch of 32",
+        "batch: 32",
+        "batch=32",
+        "bs=32",
+        "bs 32",
+        "bs32",
+        "batches of 32",
+        "batch size is 32",
+        "batch_size: int = 32",
+        "add_argument(\"--batch-size\", default=32)",
+        "add_argument('--batch-size', '-b', type=int, default=32, help='samples')",
+        "args: [\"--batch-size\", \"32\"]",
+    ] {
+        assert_eq!(arithmetic(&format!("Train 7B model in bf16, {batch}")), train, "{batch}");
+    }
+    let cache = &arithmetic("inference with a 13B model, 128k context, batch 32, bf16")[1];
+    assert!(cache.formula.ends_with("131072 tokens × 32 sequences"), "{}", cache.formula);
+}
+
+#[test]
+fn a_batch_of_each_gpu_is_not_divided() {
+    let memory = |text: &str| check(text).sizing.unwrap().gpu_memory_mib;
+    let each = memory("Train 7B model in bf16 on 8 H200 GPUs, batch size 4 per GPU");
+    for batch in [
+        "micro-batch 4",
+        "micro_batch_size=4",
+        "per_device_train_batch_size=4",
+        "batch_size_per_gpu: 4",
+        "global batch size 1024, micro-batch-size 4",
+    ] {
+        let text = format!("Train 7B model in bf16 on 8 H200 GPUs, {batch}");
+        assert_eq!(memory(&text), each, "{batch}");
+    }
+    assert!(memory("Train 7B model in bf16 on 8 H200 GPUs, batch size 4") < each);
+}
+
+#[test]
+fn options_of_launchers_count() {
+    let table = [
+        ("vllm serve llama-8b --max-model-len 32768 --tensor-parallel-size 8", 8, 32_768),
+        ("LLM(\"meta/llama-8b\", max_model_len=32768, tensor_parallel_size=8)", 8, 32_768),
+        ("vLLM, llama-8b\nargs:\n- --max-model-len\n- \"32768\"\n- --tp\n- \"4\"", 4, 32_768),
+        ("Serve llama-8b, launch --nproc_per_node=2, 64k-token context", 2, 65_536),
+        ("Serve llama-8b, Trainer(accelerator=\"gpu\", devices=4)", 4, 4096),
+    ];
+    for (text, gpus, tokens) in table {
+        let sizing = check(text).sizing.unwrap();
+        assert_eq!(sizing.gpu_count, gpus, "{text}: {:#?}", sizing.reasons);
+        let told = sizing.arithmetic.iter().any(|term| {
+            term.name == "KV cache" && term.formula.contains(&format!("× {tokens} tokens"))
+        });
+        assert!(told, "{text}: {:#?}", sizing.arithmetic);
+    }
+}
+
+#[test]
+fn what_is_no_batch_of_samples_is_not_taken_for_one() {
+    for text in [
+        "Serve a 13B model in bf16, a batch of 12 jobs each night",
+        "Serve a 13B model in bf16, batch job 3",
+        "Serve a 13B model in bf16 in batch mode",
+    ] {
+        let reasons = check(text).sizing.unwrap().reasons;
+        assert!(reasons.iter().any(|line| line == "assumed: a batch of 1"), "{text}: {reasons:?}");
+    }
+}
+
+#[test]
+fn a_number_that_is_not_believed_is_told() {
+    let table = [
+        ("Serve a 13B model in bf16, batch size 5000000", "a batch of 5000000 is not believed"),
+        ("Serve a 13B model in bf16, batch size 0", "a batch of 0 is not believed"),
+        ("Serve a 13B model in bf16, sequence length 4", "a sequence of 4 tokens is not believed"),
+        ("Serve a 13B model in bf16 on 5000 GPUs", "5000 GPUs are not believed"),
+    ];
+    for (text, sentence) in table {
+        let reasons = check(text).sizing.unwrap().reasons;
+        assert!(reasons.iter().any(|line| line.starts_with(sentence)), "{text}: {reasons:?}");
+    }
+}

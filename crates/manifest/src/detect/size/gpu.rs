@@ -41,7 +41,7 @@ pub enum GpuType {
 }
 
 /// The most GPUs that work is sized for.
-const MOST: u32 = 1024;
+pub(in crate::detect) const MOST: u32 = 1024;
 /// The most GPUs in one machine.
 pub(super) const PER_NODE: u32 = 8;
 

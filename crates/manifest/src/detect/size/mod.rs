@@ -74,8 +74,14 @@ impl Sizing {
     }
 }
 
-/// The size of ML work of a kind.
+/// The size of ML work of a kind, with a word about numbers that were not used.
 pub(super) fn size(kind: WorkloadType, facts: &Facts, words: SizeWords) -> Sizing {
+    let mut sizing = sized(kind, facts, words);
+    sizing.reasons.extend(facts.ignored.iter().cloned());
+    sizing
+}
+
+fn sized(kind: WorkloadType, facts: &Facts, words: SizeWords) -> Sizing {
     let base = base(kind, words);
     let Some((work, assumed)) = work(kind, facts) else { return asked(base, facts) };
     let computed = computed(&work, assumed, facts);

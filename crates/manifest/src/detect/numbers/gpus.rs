@@ -1,0 +1,103 @@
+//! GPUs that a text names: their type, how many, and how much memory.
+
+use super::{Facts, split_number};
+use crate::detect::size::gpu::GpuType;
+use crate::detect::text::Text;
+
+/// A word that names GPUs or their memory.
+pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
+    let word = text.word(index);
+    let (counted, word) = match word.split_once('x') {
+        Some((count, rest)) if !rest.is_empty() => (count.parse::<u32>().ok(), rest),
+        _ => (None, word),
+    };
+    let singular = word.strip_suffix('s').filter(|_| word != "l40s").unwrap_or(word);
+    let is_gpu = singular == "gpu";
+    let model = GpuType::named(singular)
+        .filter(|model| !model.is_short_name() || is_beside_gpu(text, index));
+    if let (Some(model), None) = (model, facts.gpu) {
+        let exact = memory_at(text, index + 1).and_then(|mib| model.with_memory(mib));
+        (facts.gpu, facts.gpu_is_exact) = (Some(exact.unwrap_or(model)), exact.is_some());
+    }
+    if (is_gpu || model.is_some()) && facts.gpus.is_none() {
+        let count = counted
+            .or_else(|| count_before(text, index))
+            .or_else(|| count_after(text, index, is_gpu));
+        count.map(f64::from).into_iter().for_each(|count| facts.take_gpus(count));
+    }
+    if facts.gpu_memory_mib.is_none() && (is_gpu || singular == "vram" || word == "card") {
+        facts.gpu_memory_mib = gpu_memory(text, index);
+    }
+}
+
+/// `T4` and `L4` may be anything: they count beside a number, a maker or the word GPU.
+fn is_beside_gpu(text: &Text<'_>, index: usize) -> bool {
+    let before = index.checked_sub(1).map_or("", |before| text.word(before));
+    let after = text.after(index).map_or("", |after| text.word(after));
+    matches!(before, "nvidia" | "tesla" | "x") || matches!(after, "gpu" | "gpus")
+}
+
+/// `8 x H100`, `two GPUs`, `4 NVIDIA A100`; not `at most 4 GPUs`.
+fn count_before(text: &Text<'_>, index: usize) -> Option<u32> {
+    let mut at = index.checked_sub(1)?;
+    while matches!(text.word(at), "nvidia" | "tesla" | "x" | "a100" | "h100" | "v100" | "h200")
+        || matches!(text.mark(at), Some('×'))
+    {
+        at = at.checked_sub(1)?;
+    }
+    let word = text.word(at);
+    let words = ["one", "two", "three", "four", "five", "six", "seven", "eight"];
+    let spoken = words.iter().position(|number| *number == word).map(|index| index as u32 + 1);
+    let count = word.parse().ok().or(spoken)?;
+    let limit = at.checked_sub(1).map_or("", |before| text.word(before));
+    let more = at.checked_sub(2).map_or("", |before| text.word(before));
+    let bounded =
+        matches!(limit, "most" | "to" | "maximum" | "max") || limit == "than" && more == "more";
+    (!bounded).then_some(count)
+}
+
+/// `gpus: 4`, `gpu_count=4`, `nvidia.com/gpu: 4`, `--gpus 4`.
+fn count_after(text: &Text<'_>, index: usize, is_gpu: bool) -> Option<u32> {
+    let mut at = index + 1;
+    while text.word(at) == "count" || matches!(text.mark(at), Some('_' | '"')) {
+        at += 1;
+    }
+    let option = text.word(index) == "gpus" && index >= 2 && text.mark(index - 1) == Some('-');
+    if !is_gpu || !(option || matches!(text.mark(at), Some(':' | '='))) {
+        return None;
+    }
+    let value = if option && text.mark(at).is_none() { at } else { at + 1 };
+    let value = if matches!(text.mark(value), Some('"' | '\'')) { value + 1 } else { value };
+    let unit = text.word(value + 1);
+    let count = text.word(value).parse().ok()?;
+    (!matches!(unit, "gb" | "gib" | "mb" | "mib")).then_some(count)
+}
+
+/// `24 GB VRAM`, `32 GB of GPU memory`, `one 24 GB card`, `GPU memory: 40 GiB`.
+fn gpu_memory(text: &Text<'_>, index: usize) -> Option<u64> {
+    let of_gpu = text.word(index) == "vram"
+        || text.word(index + 1) == "memory"
+        || text.word(index) == "card";
+    let near = (index.saturating_sub(3)..index).rev().take_while(|at| !text.ends(*at));
+    let before = near.filter(|at| {
+        matches!(text.word(*at), "of" | "gb" | "gib" | "") || memory_at(text, *at).is_some()
+    });
+    let before = before.into_iter().find_map(|at| memory_at(text, at));
+    let after = || {
+        (index + 1..index + 5).take_while(|at| !text.ends(*at)).find_map(|at| memory_at(text, at))
+    };
+    if of_gpu { before.or_else(after) } else { before }
+}
+
+/// An amount of memory that begins at a token, in MiB; GB are a thousand million, as on the box of a card.
+fn memory_at(text: &Text<'_>, index: usize) -> Option<u64> {
+    let (number, unit) = split_number(text.word(index))?;
+    let unit =
+        if unit.is_empty() { text.after(index).map_or("", |after| text.word(after)) } else { unit };
+    let bytes = match unit {
+        "gb" | "g" => number * 1e9,
+        "gib" | "gi" => number * f64::from(1 << 30),
+        _ => return None,
+    };
+    (bytes <= 1e13).then_some((bytes / f64::from(1 << 20)) as u64).filter(|mib| *mib > 0)
+}

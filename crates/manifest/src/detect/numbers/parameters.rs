@@ -1,0 +1,82 @@
+//! How many parameters a model has.
+
+use super::{Facts, Parameters, split_number};
+use crate::detect::models;
+use crate::detect::text::Text;
+
+/// The most parameters that are believed.
+const MOST_PARAMETERS: f64 = 1e14;
+
+/// A number that is one of parameters by what stands around it.
+pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
+    let Some((count, last, in_words)) = parameter_count(text, index) else { return };
+    let follows = |reach: usize, begins: &[&str]| {
+        let near = (last + 1..=last + reach).take_while(|at| !text.ends(*at));
+        near.into_iter().any(|at| begins.iter().any(|begin| text.word(at).starts_with(begin)))
+    };
+    let named = (index.saturating_sub(4)..index)
+        .rev()
+        .take_while(|at| !text.ends(*at))
+        .find_map(|at| models::named(text, at));
+    let millions = count < 1e9 && !text.word(index).ends_with('b');
+    let said = follows(3, &["param", "weight"])
+        || !millions && !in_words && follows(3, &["model", "llm", "network", "instruct", "chat"]);
+    let typed = !in_words
+        && follows(3, &["bf16", "fp16", "fp32", "fp8", "int8", "int4", "4bit", "8bit", "bfloat16"]);
+    let money = index
+        .checked_sub(1)
+        .is_some_and(|before| matches!(text.mark(before), Some('$' | '€' | '£')));
+    // Otherwise it may be bus line 7B.
+    if money || !(said || typed || named.is_some()) {
+        return;
+    }
+    if facts.parameters.as_ref().is_some_and(|known| known.count >= count) {
+        return;
+    }
+    let start = text.tokens.get(index).map_or(0, |token| token.range.start);
+    let end = text.tokens.get(last).map_or(start, |token| token.range.end);
+    let bytes = start..end;
+    let written = text.written(&bytes).to_owned();
+    facts.family = named.map(|named| named.name);
+    facts.parameters = Some(Parameters { count, written, bytes, in_words });
+}
+
+/// `70b`, `1.3B`, `8x7b`, `350M`, `7 billion`: the count, the last token, and whether it is in words.
+fn parameter_count(text: &Text<'_>, index: usize) -> Option<(f64, usize, bool)> {
+    let word = text.word(index);
+    let factor = |unit: &str| match unit {
+        "b" | "bn" => Some(1e9),
+        "m" => Some(1e6),
+        _ => None,
+    };
+    let sized = |count: f64| (count > 0.0 && count <= MOST_PARAMETERS).then_some(count);
+    if let Some((experts, each)) = word.split_once('x') {
+        let (each, unit) = split_number(each)?;
+        let count = experts.parse::<u16>().ok()?;
+        let total = mixture(f64::from(count), each) * factor(unit)?;
+        return Some((sized(total)?, index, false));
+    }
+    let (number, unit) = split_number(word)?;
+    if let Some(factor) = factor(unit) {
+        return Some((sized(number * factor)?, index, false));
+    }
+    if !unit.is_empty() {
+        return None;
+    }
+    let next = text.after(index)?;
+    let factor = match text.word(next) {
+        "billion" => 1e9,
+        "million" => 1e6,
+        _ => return None,
+    };
+    Some((sized(number * factor)?, next, true))
+}
+
+/// Experts share what is not feed-forward, so eight of 7B are not 56B.
+fn mixture(experts: f64, each: f64) -> f64 {
+    match (experts as u32, each as u32) {
+        (8, 7) => 46.7,
+        (8, 22) => 141.0,
+        _ => experts * each,
+    }
+}
