@@ -162,20 +162,28 @@ impl Wish {
     }
 }
 
-/// The cheapest GPUs that hold what is needed. A type or count that the text names is kept.
+/// The cheapest GPUs that hold what is needed, in one machine before several: what is spread over machines waits for
+/// their network, and few kinds of work can be. A type or count that the text names is kept.
 pub(super) fn choose(need: &Need, wish: Wish) -> Choice {
+    let cost = |choice: &Choice| {
+        let spread = choice.count > PER_NODE;
+        (spread, u64::from(choice.count).saturating_mul(choice.gpu.cost()))
+    };
+    // Of those that cost the same, the commoner one, which stands first.
+    let best = fitting(need, wish).min_by_key(cost);
+    let (gpu, count) = (wish.gpu.unwrap_or(GpuType::H200), wish.count.unwrap_or(MOST));
+    best.unwrap_or(Choice { gpu, count, fits: false })
+}
+
+/// Every type that holds what is needed, with the least that it takes of them.
+pub(super) fn fitting(need: &Need, wish: Wish) -> impl Iterator<Item = Choice> {
     let named = wish.gpu.is_some();
-    let suits = |gpu: &GpuType| wish.takes(*gpu) && (named || gpu.computes(need.precision));
-    let fitting = GpuType::ALL.into_iter().filter(suits).filter_map(|gpu| {
+    let suits = move |gpu: &GpuType| wish.takes(*gpu) && (named || gpu.computes(need.precision));
+    GpuType::ALL.into_iter().filter(suits).filter_map(move |gpu| {
         let holds =
             |count: &u32| allowed(gpu, *count, need.training, named) && need.fits(gpu, *count);
         counts(wish.count).find(holds).map(|count| Choice { gpu, count, fits: true })
-    });
-    let cost = |choice: &Choice| u64::from(choice.count).saturating_mul(choice.gpu.cost());
-    // Of those that cost the same, the commoner one, which stands first.
-    let best = fitting.min_by_key(cost);
-    let (gpu, count) = (wish.gpu.unwrap_or(GpuType::H200), wish.count.unwrap_or(MOST));
-    best.unwrap_or(Choice { gpu, count, fits: false })
+    })
 }
 
 fn counts(asked: Option<u32>) -> impl Iterator<Item = u32> {
