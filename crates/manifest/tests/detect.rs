@@ -467,7 +467,7 @@ fn a_number_that_is_not_believed_is_told() {
 fn what_fits_one_machine_is_not_spread_over_two() {
     let table = [
         ("Serve Llama-3.1-405B in bf16", 8, GpuType::H200, 1),
-        ("Full fine-tuning of a 70B model in bf16 with AdamW", 16, GpuType::A100Large, 2),
+        ("Full fine-tuning of a 70B model in bf16 with AdamW", 16, GpuType::H200, 2),
     ];
     for (text, count, gpu, nodes) in table {
         let sizing = check(text).sizing.unwrap();

@@ -57,7 +57,7 @@ pub use scaler::Scaler;
 pub use scaling::{Hpa, Keda};
 pub use serving::{Deployment, ModelServer};
 pub use sharing::{MigConfig, TimeSlicing};
-pub use sized::SizedRecipe;
+pub use sized::{SizedRecipe, SizedWork};
 pub use text::{json, yaml};
 pub use values::{Mount, Pair};
 pub use workload::{Strategy, Workload};

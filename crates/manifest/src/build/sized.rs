@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::placement::Placement;
 use super::pod::PodShape;
 use super::{BuildError, Recipe, refuse};
+use crate::catalogue::Catalogue;
 use crate::detect::Sizing;
 
 /// The most GPUs of one pod that a sizing fills in: those of one machine.
@@ -43,10 +44,23 @@ impl SizedRecipe {
     }
 }
 
+/// A recipe with what a sizing says.
+#[derive(Clone, Debug)]
+pub struct SizedWork {
+    /// The recipe.
+    pub recipe: Recipe,
+    /// The sizing that was filled in: where a cloud is named, that of the cheapest of its machines.
+    pub sizing: Sizing,
+    /// Sentences about flags that went before.
+    pub kept: Vec<String>,
+}
+
 impl Recipe {
-    /// The same recipe with what a sizing says, where the flags say nothing; and sentences about flags that went before.
-    pub fn sized(self, sizing: &Sizing) -> Result<(Self, Vec<String>), BuildError> {
-        let sized = SizedRecipe::of(sizing);
+    /// The same recipe with what a sizing says, where the flags say nothing. GPUs that nobody chose are chosen among
+    /// the machines of the cloud that is named.
+    pub fn sized(self, sizing: &Sizing, catalogue: &Catalogue) -> Result<SizedWork, BuildError> {
+        let sizing = self.at_hand(sizing, catalogue)?;
+        let sized = SizedRecipe::of(&sizing);
         let mut kept = Vec::new();
         let recipe = match self {
             Self::Workload(mut recipe) => {
@@ -63,7 +77,94 @@ impl Recipe {
                 sized.one_pod(other, &mut kept)?
             }
         };
-        Ok((recipe, kept))
+        Ok(SizedWork { recipe, sizing, kept })
+    }
+
+    /// What is asked of the nodes, of kinds that run work.
+    fn asks(&self) -> Option<(&PodShape, &Placement)> {
+        match self {
+            Self::Job(recipe) => Some((&recipe.pod, &recipe.placement)),
+            Self::Deployment(recipe) => Some((&recipe.pod, &recipe.placement)),
+            Self::Pod(recipe) => Some((&recipe.pod, &recipe.placement)),
+            Self::ModelServer(recipe) => Some((&recipe.pod, &recipe.placement)),
+            Self::Workload(recipe) => Some((&recipe.pod, &recipe.placement)),
+            _ => None,
+        }
+    }
+
+    /// The sizing for the machines of the cloud that is named, where nobody chose machines or GPUs.
+    fn at_hand(&self, sizing: &Sizing, catalogue: &Catalogue) -> Result<Sizing, BuildError> {
+        let Some((pod, placement)) = self.asks() else { return Ok(sizing.clone()) };
+        let chosen = placement.gpu.is_some() || pod.mig.is_some() || chooses_nodes(placement);
+        let Some(cloud) = placement.cloud().instances().filter(|_| !chosen) else {
+            return Ok(sizing.clone());
+        };
+        let price = |sizing: &Sizing| price(sizing, pod, placement, catalogue);
+        let own = price(sizing);
+        if own.is_ok() && !sizing.is_one_of_many() {
+            return Ok(sizing.clone());
+        }
+        let priced = |gpus| {
+            let others = sizing.on_others(gpus).into_iter();
+            let priced = others.filter_map(|other| Some((price(&other).ok()?, other)));
+            priced
+                .min_by(|(one, _), (other, _)| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)))
+        };
+        let best = priced(pod.gpus).or_else(|| priced(None)).map(|(_, best)| best);
+        match (best, own) {
+            (Some(best), _) => Ok(best),
+            (None, Ok(_)) => Ok(sizing.clone()),
+            (None, Err(BuildError::Refused { flag, .. })) if is_said(flag, pod) => {
+                Ok(sizing.clone())
+            }
+            (None, Err(BuildError::Refused { why, .. })) => refuse(
+                "detect",
+                format!(
+                    "it takes {} × {}, and nothing of {} holds it: {why}",
+                    sizing.gpu_count,
+                    sizing.gpu_type.name(),
+                    cloud.name()
+                ),
+            ),
+            (None, Err(other)) => Err(other),
+        }
+    }
+}
+
+/// Whether it takes several machines, and dollars an hour for all of them; refused where the cloud has none.
+fn price(
+    sizing: &Sizing,
+    pod: &PodShape,
+    placement: &Placement,
+    catalogue: &Catalogue,
+) -> Result<(bool, f64), BuildError> {
+    let sized = SizedRecipe::of(sizing);
+    let (mut pod, mut placement) = (pod.clone(), placement.clone());
+    sized.fill(&mut pod, &mut placement, &mut Vec::new());
+    let ask = pod.ask(pod.gpus.unwrap_or(sized.gpus))?;
+    let machine = placement.instance(placement.model()?, ask, catalogue)?;
+    let hour = machine.and_then(|machine| {
+        let taken_back = machine.spot.filter(|_| placement.spot);
+        taken_back.or(machine.on_demand)
+    });
+    let machines = sized.gang.unwrap_or(1);
+    Ok((machines > 1, hour.unwrap_or(f64::INFINITY) * f64::from(machines)))
+}
+
+/// Who chose a machine or a product chose the model.
+fn chooses_nodes(placement: &Placement) -> bool {
+    placement.instance_type.is_some()
+        || !placement.product.is_empty()
+        || placement.gpu_memory_over.is_some()
+}
+
+/// Whether somebody wrote this flag about a pod.
+fn is_said(flag: &str, pod: &PodShape) -> bool {
+    match flag {
+        "gpus" => pod.gpus.is_some(),
+        "cpu" => pod.cpu.is_some() || pod.cpu_request.is_some(),
+        "memory" => pod.memory.is_some() || pod.memory_request.is_some(),
+        _ => false,
     }
 }
 
@@ -94,15 +195,12 @@ impl SizedRecipe {
     }
 
     fn fill(&self, pod: &mut PodShape, placement: &mut Placement, kept: &mut Vec<String>) {
-        // Slices are counted otherwise, and who chose a machine or a product chose the model.
+        // Slices are counted otherwise.
         if let Some(profile) = &pod.mig {
             kept.push(format!("--mig {profile} goes before {} × {}", self.gpus, self.gpu));
         } else {
             fill("gpus", &mut pod.gpus, self.gpus, kept);
-            let chosen = placement.instance_type.is_some()
-                || !placement.product.is_empty()
-                || placement.gpu_memory_over.is_some();
-            if chosen {
+            if chooses_nodes(placement) {
                 kept.push(format!("the nodes that are chosen go before {}", self.gpu));
             } else {
                 fill("gpu", &mut placement.gpu, self.gpu.to_owned(), kept);

@@ -1,6 +1,6 @@
 //! Recipes by what work needs.
 
-use agentaflow_manifest::build::{Recipe, SizedRecipe};
+use agentaflow_manifest::build::{Recipe, SizedRecipe, SizedWork};
 use agentaflow_manifest::catalogue::Catalogue;
 use agentaflow_manifest::cloud::gpu_named;
 use agentaflow_manifest::detect::{Detection, GpuType};
@@ -11,8 +11,10 @@ use crate::{check, recipe};
 /// What a command line makes for work that a text is about, and the flags that went before.
 fn sized(line: &str, text: &str) -> Result<(Value, Vec<String>), String> {
     let sizing = Detection::of_text(text).sizing.expect("work for GPUs");
-    let (recipe, kept) = recipe(line).sized(&sizing).map_err(|error| error.to_string())?;
-    let made = recipe.make(&Catalogue::built_in().unwrap()).map_err(|error| error.to_string())?;
+    let catalogue = Catalogue::built_in().unwrap();
+    let sized = recipe(line).sized(&sizing, &catalogue).map_err(|error| error.to_string())?;
+    let SizedWork { recipe, kept, .. } = sized;
+    let made = recipe.make(&catalogue).map_err(|error| error.to_string())?;
     let object = made.objects.into_iter().next().unwrap();
     assert_eq!(check::problems(&object), Vec::<String>::new());
     Ok((object, kept))
@@ -122,4 +124,51 @@ fn a_size_is_a_file_that_recipes_are_read_from() {
     };
     assert_eq!((job.pod.gpus, job.placement.gpu.as_deref()), (Some(1), Some("a100")));
     assert_eq!((job.pod.memory.as_deref(), job.pod.shm.as_deref()), (Some("32Gi"), Some("4Gi")));
+}
+
+#[test]
+fn on_a_cloud_the_cheapest_of_its_machines_that_holds_the_work_is_chosen() {
+    let machine = "node.kubernetes.io/instance-type";
+    let model = "cloud.google.com/gke-accelerator";
+    let table = [
+        ("gke", "Train 1.3B model in bf16", "1", model, "nvidia-tesla-a100"),
+        ("aks", "Train 1.3B model in bf16", "1", machine, "Standard_NC24ads_A100_v4"),
+        ("eks", "Serve Llama-3 70B in bf16", "4", machine, "g6e.12xlarge"),
+        (
+            "karpenter",
+            "Serve Llama-3 70B in bf16",
+            "4",
+            "karpenter.k8s.aws/instance-gpu-name",
+            "l40s",
+        ),
+        ("aks", "inference with 24 GB of VRAM", "1", machine, "Standard_NC24ads_A100_v4"),
+        // The words that decide without numbers name a GPU, and it is kept where the cloud has it.
+        ("eks", "image classification", "1", machine, "p3.2xlarge"),
+    ];
+    for (cloud, text, gpus, label, value) in table {
+        let line = format!("job --name train --image train:v1 --cloud {cloud}");
+        let (job, kept) =
+            sized(&line, text).unwrap_or_else(|said| panic!("{cloud}, {text}: {said}"));
+        assert_eq!(limits(&job)["nvidia.com/gpu"], gpus, "{cloud}, {text}");
+        let selector = &job["spec"]["template"]["spec"]["nodeSelector"];
+        assert_eq!(selector[label], value, "{cloud}, {text}");
+        assert!(kept.is_empty(), "{kept:?}");
+    }
+}
+
+#[test]
+fn what_a_cloud_does_not_have_is_refused_by_the_flag_that_was_written() {
+    let line = "job --name train --image train:v1 --cloud gke";
+    let said = sized(line, "Serve Llama-3 8B in bf16 on an L40S GPU").unwrap_err();
+    assert!(said.starts_with("--detect: it takes 1 × l40s, and nothing of gke"), "{said}");
+    let said = sized(&format!("{line} --memory 9000Gi"), "Serve Llama-3 8B in bf16").unwrap_err();
+    assert!(said.starts_with("--memory: "), "{said}");
+}
+
+#[test]
+fn gpus_that_somebody_counted_are_of_a_type_that_holds_the_work() {
+    let line = "job --name serve --image serve:v1 --cloud gke --gpus 2";
+    let (job, _) = sized(line, "Serve Llama-3 70B in bf16").unwrap();
+    let selector = &job["spec"]["template"]["spec"]["nodeSelector"];
+    assert_eq!(selector["cloud.google.com/gke-accelerator"], "nvidia-a100-80gb");
 }

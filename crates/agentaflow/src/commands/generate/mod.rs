@@ -133,11 +133,12 @@ fn make(recipe: Recipe, out: &Out) -> Result<Made> {
             read.with_context(|| format!("`{}` is no such recipe", file.display()))?
         }
     };
+    let catalogue = catalogue(out.catalogue.as_deref())?;
     let recipe = match &out.detect {
         None => recipe,
-        Some(target) => sized::sized(recipe, target)?,
+        Some(target) => sized::sized(recipe, target, &catalogue)?,
     };
-    match recipe.make(&catalogue(out.catalogue.as_deref())?) {
+    match recipe.make(&catalogue) {
         Err(refused @ BuildError::Refused { .. }) => Err(usage(refused.to_string())),
         made => Ok(made?),
     }

@@ -123,7 +123,7 @@ impl GpuType {
     }
 
     /// Whether several of them are joined fast enough to share the work of one step.
-    const fn is_linked(self) -> bool {
+    pub(super) const fn is_linked(self) -> bool {
         !matches!(self, Self::T4 | Self::L4 | Self::A10g | Self::L40s)
     }
 
@@ -147,7 +147,7 @@ pub(super) struct Choice {
 }
 
 /// The GPUs that a text names.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Wish {
     pub(super) gpu: Option<GpuType>,
     /// It must have the memory of that variant.

@@ -71,7 +71,7 @@ pub struct Term {
 }
 
 /// The memory that work needs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Need {
     pub(super) terms: Vec<Term>,
     pub(super) precision: Precision,

@@ -2,14 +2,16 @@
 
 pub(super) mod gpu;
 pub(super) mod memory;
+mod others;
 
 use serde::Serialize;
 
 pub use gpu::GpuType;
 pub use memory::Term;
 
-use self::gpu::{PER_NODE, Wish};
+use self::gpu::{Choice, MOST, PER_NODE, Wish};
 use self::memory::{Adapter, Need, Optimiser, Precision, Work, billions, usual_shape};
+use self::others::Others;
 use super::kind::WorkloadType;
 use super::models::{self, Shape};
 use super::numbers::Facts;
@@ -38,6 +40,8 @@ pub struct Sizing {
     pub reasons: Vec<String>,
     /// Whether what is needed fits on the GPUs; not where a text names GPUs that are too small.
     pub fits: bool,
+    /// What else would do, for who has only some types of GPU.
+    others: Others,
 }
 
 /// How a size was found.
@@ -125,6 +129,7 @@ fn base(kind: WorkloadType, words: SizeWords) -> Sizing {
         arithmetic: Vec::new(),
         reasons: vec![reason],
         fits: true,
+        others: Others::AtLeast,
     }
 }
 
@@ -155,6 +160,9 @@ fn asked(mut sizing: Sizing, facts: &Facts) -> Sizing {
     }];
     sizing.gpu_memory_mib = wanted.filter(|_| holding.is_some()).unwrap_or(gpu_type.memory_mib());
     (sizing.gpu_type, sizing.gpu_count, sizing.rule) = (gpu_type, gpu_count, SizingRule::Asked);
+    if facts.gpu.is_some() {
+        sizing.others = Others::None;
+    }
     sizing
 }
 
@@ -237,54 +245,62 @@ fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
 
 fn computed(work: &Work, assumed: Vec<String>, facts: &Facts) -> Sizing {
     let need = Need::of(work);
-    let choice =
-        gpu::choose(&need, Wish { gpu: facts.gpu, exact: facts.gpu_is_exact, count: facts.gpus });
-    let each = need.each_mib(choice.count);
-    let in_node = u64::from(choice.count.min(PER_NODE));
-    let per_gpu = if work.training { 32 } else { 16 };
-    // Weights pass through the memory of the machine once, in shards; what is divided over machines is, too.
-    let nodes = u64::from(choice.count.div_ceil(PER_NODE).max(1));
-    let weights_gib = (need.weights_mib() / nodes).div_ceil(1024);
-    let memory = (weights_gib + weights_gib / 4 + 8).max(per_gpu * in_node);
-    let mut reasons = vec![format!(
-        "{} on each of {} × {} with {} MiB: what is computed, 10 % more for what allocators lose, 1 GiB for the driver",
-        mib(each),
-        choice.count,
-        choice.gpu.name(),
-        choice.gpu.memory_mib()
-    )];
+    let wish = Wish { gpu: facts.gpu, exact: facts.gpu_is_exact, count: facts.gpus };
+    let choice = gpu::choose(&need, wish);
+    let mut sizing = on(&need, choice);
     if !choice.fits {
         let free = gpu::choose(&need, Wish::default());
         let instead = if free.fits {
             format!("{} × {} would hold it", free.count, free.gpu.name())
         } else {
-            "nothing up to 1024 × h200 would hold it".to_owned()
+            format!("nothing up to {MOST} × h200 would hold it")
         };
-        reasons.push(format!(
+        sizing.reasons.push(format!(
             "it does not fit on {} × {}: {instead}",
             choice.count,
             choice.gpu.name()
         ));
     }
     if !choice.gpu.computes(work.precision) {
-        reasons.push(format!(
+        sizing.reasons.push(format!(
             "{} does not compute in {}",
             choice.gpu.name(),
             work.precision.name()
         ));
     }
-    reasons.extend(assumed.into_iter().map(|text| format!("assumed: {text}")));
+    sizing.reasons.extend(assumed.into_iter().map(|text| format!("assumed: {text}")));
+    sizing.others = Others::Computed(Box::new((need, wish)));
+    sizing
+}
+
+/// What a machine must have for what is needed on these GPUs, and the sentence about them.
+fn on(need: &Need, choice: Choice) -> Sizing {
+    let each = need.each_mib(choice.count);
+    let in_node = u64::from(choice.count.min(PER_NODE));
+    let per_gpu = if need.training { 32 } else { 16 };
+    // Weights pass through the memory of the machine once, in shards; what is divided over machines is, too.
+    let nodes = u64::from(choice.count.div_ceil(PER_NODE).max(1));
+    let weights_gib = (need.weights_mib() / nodes).div_ceil(1024);
+    let memory = (weights_gib + weights_gib / 4 + 8).max(per_gpu * in_node);
+    let reason = format!(
+        "{} on each of {} × {} with {} MiB: what is computed, 10 % more for what allocators lose, 1 GiB for the driver",
+        mib(each),
+        choice.count,
+        choice.gpu.name(),
+        choice.gpu.memory_mib()
+    );
     Sizing {
         gpu_count: choice.count,
         gpu_type: choice.gpu,
         gpu_memory_mib: each,
         memory_gib: memory.div_ceil(8) * 8,
         cpu_millis: 8_000 * in_node,
-        shm_gib: shm(choice.count, work.training),
+        shm_gib: shm(choice.count, need.training),
         rule: SizingRule::Computed,
-        arithmetic: need.terms,
-        reasons,
+        arithmetic: need.terms.clone(),
+        reasons: vec![reason],
         fits: choice.fits,
+        others: Others::None,
     }
 }
 

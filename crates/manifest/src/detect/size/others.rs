@@ -1,0 +1,61 @@
+//! The same work on other GPUs than those that are cheapest everywhere: a cloud rents out only some types, and by the
+//! machine.
+
+use super::gpu::{self, GpuType, Wish};
+use super::memory::Need;
+use super::{Sizing, on};
+
+/// What a size can be chosen again by.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Others {
+    /// The text names the type: no other will do.
+    None,
+    /// Any type with as much memory will do.
+    AtLeast,
+    /// By arithmetic.
+    Computed(Box<(Need, Wish)>),
+}
+
+impl Sizing {
+    /// The same work on every type of GPU that holds it, with so many GPUs if somebody said how many. It is empty
+    /// where the text leaves no choice.
+    pub(crate) fn on_others(&self, gpus: Option<u32>) -> Vec<Self> {
+        match &self.others {
+            Others::None => Vec::new(),
+            Others::AtLeast => {
+                GpuType::ALL.into_iter().filter_map(|gpu| self.at_least(gpu)).collect()
+            }
+            Others::Computed(by) => {
+                let (need, wish) = by.as_ref();
+                let wish = Wish { count: gpus.or(wish.count), ..*wish };
+                let told = self.reasons.iter().skip(1);
+                let choices = gpu::fitting(need, wish).map(|choice| on(need, choice));
+                let others = Others::Computed(by.clone());
+                choices
+                    .map(|mut sizing| {
+                        sizing.reasons.extend(told.clone().cloned());
+                        Self { others: others.clone(), ..sizing }
+                    })
+                    .collect()
+            }
+        }
+    }
+
+    /// Whether the type was found by arithmetic, so that another that is cheaper at hand is as good.
+    pub(crate) fn is_one_of_many(&self) -> bool {
+        matches!(self.others, Others::Computed(_))
+    }
+
+    fn at_least(&self, gpu: GpuType) -> Option<Self> {
+        let joined = self.gpu_count == 1 || gpu.is_linked();
+        if gpu.memory_mib() < self.gpu_memory_mib || !joined {
+            return None;
+        }
+        let mut other = self.clone();
+        if let Some(first) = other.reasons.first_mut() {
+            *first = format!("{first}; {} has as much memory", gpu.name());
+        }
+        other.gpu_type = gpu;
+        Some(other)
+    }
+}
