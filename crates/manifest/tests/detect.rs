@@ -475,3 +475,36 @@ fn what_fits_one_machine_is_not_spread_over_two() {
         assert_eq!(found, (count, gpu, nodes), "{text}: {:?}", sizing.reasons);
     }
 }
+
+#[test]
+fn code_that_trains_is_training() {
+    let adapted = "import torch\nfrom transformers import AutoModelForCausalLM\n\
+        model = AutoModelForCausalLM.from_pretrained(\"meta-llama/Llama-3.1-8B\", torch_dtype=torch.bfloat16)\n\
+        optimizer = torch.optim.AdamW(model.parameters())\n";
+    let classic = "import torch\nfrom torchvision.models import resnet50\nmodel = resnet50().cuda()\n\
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)\nloss.backward()\nopt.step()\n";
+    let keras =
+        "import tensorflow as tf\nmodel = tf.keras.applications.ResNet50()\nmodel.fit(data)\n";
+    let lightning = "import lightning\nclassifier = ResNet()\ntrainer.fit(classifier)\n";
+    let trainer = "from transformers import Trainer\ntrainer = Trainer(model)\ntrainer.train()\n";
+    for code in [adapted, classic, keras, lightning, trainer, "loss.backward(); optimizer.step()"] {
+        let file = files(&[("run.py", code)]);
+        assert_eq!(file.workload_type, WorkloadType::Training, "{code}");
+        assert_eq!(check(code).workload_type, WorkloadType::Training, "{code}");
+    }
+    let sizing = files(&[("run.py", adapted)]).sizing.unwrap();
+    let terms: Vec<_> = sizing.arithmetic.iter().map(|term| term.name).collect();
+    assert!(terms.contains(&"optimiser states"), "{terms:?}");
+}
+
+#[test]
+fn code_that_only_applies_a_model_is_not_training() {
+    let serve =
+        "import torch\nmodel = resnet50().cuda().eval()\nwith torch.no_grad():\n    model(x)\n";
+    assert_eq!(files(&[("run.py", serve)]).workload_type, WorkloadType::Classification);
+    for other in
+        ["player.backward()", "step(3); counter.step()", "a conductor and a trainer", "opt.step()"]
+    {
+        assert!(!check(other).is_ml_workload, "{other}");
+    }
+}

@@ -4,6 +4,7 @@
 //! says that no GPU is needed, and the words "large model", "billion" and "training" decide the size where a text
 //! gives no numbers to compute from. Everything else only adds to them. `docs/detection.md` says how well it works.
 
+mod code;
 mod evidence;
 mod kind;
 mod models;

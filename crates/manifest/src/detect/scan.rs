@@ -11,7 +11,7 @@ use super::packages;
 use super::sources::{Format, Passage};
 use super::text::Text;
 use super::words::{self, BASE_KEYWORDS, Entry, STRONG, WEAK};
-use super::{models, numbers};
+use super::{code, models, numbers};
 
 /// Something found in a text.
 #[derive(Clone, Debug)]
@@ -310,6 +310,13 @@ fn phrases_and_models(text: &Text<'_>) -> Vec<Find> {
     }
     finds.extend(lora(text));
     finds.extend(train_a_model(text));
+    finds.extend(code::calls(text).map(|call| Find {
+        kind: EvidenceKind::Phrase,
+        word: call.name.into(),
+        bytes: bytes(text, call.first, call.tokens),
+        weight: call.weight,
+        hint: Some(Hint { kind: call.kind, said: true }),
+    }));
     finds
 }
 

@@ -52,7 +52,7 @@ pub(super) fn read_plain_batch(text: &Text<'_>, index: usize, facts: &mut Facts)
 /// A batch, unless one is known; that of each GPU decides its memory, so it goes before that of all.
 fn take_batch(text: &Text<'_>, index: usize, samples: f64, facts: &mut Facts) {
     let each = is_of_each_gpu(text, index);
-    if facts.batch.is_some() && !(each && !facts.batch_per_gpu) {
+    if facts.batch.is_some() && (facts.batch_per_gpu || !each) {
         return;
     }
     if samples.fract() != 0.0 || !(1.0..=MOST_SAMPLES).contains(&samples) {
