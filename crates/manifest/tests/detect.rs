@@ -508,3 +508,49 @@ fn code_that_only_applies_a_model_is_not_training() {
         assert!(!check(other).is_ml_workload, "{other}");
     }
 }
+
+#[test]
+fn a_size_counts_beside_what_is_done_to_the_model() {
+    let table = [
+        ("qlora 70B", WorkloadType::FineTuning, "70B × 0.5625 bytes (frozen, 4 bits with scales)"),
+        ("lora on 13B", WorkloadType::FineTuning, "13B × 2 bytes (frozen)"),
+        ("fine-tune a 70B", WorkloadType::FineTuning, "70B × 2 bytes (16 bits)"),
+        ("finetune 7b", WorkloadType::FineTuning, "7B × 2 bytes (16 bits)"),
+        ("Serve gpt-oss-120b", WorkloadType::Inference, "120B × 0.5625 bytes (4 bits with scales)"),
+        ("serve llama-70b gguf q4_K_M", WorkloadType::Inference, "70B × 0.61 bytes (GGUF Q4)"),
+        ("serve llama-70b-Q8_0.gguf", WorkloadType::Inference, "70B × 1.0625 bytes (GGUF Q8)"),
+        ("ollama run llama3:70b-q5", WorkloadType::Inference, "70B × 0.71 bytes (GGUF Q5)"),
+        ("serve 120B mxfp4", WorkloadType::Inference, "120B × 0.5625 bytes (4 bits with scales)"),
+        (
+            "serve a 70B AWQ model",
+            WorkloadType::Inference,
+            "70B × 0.5625 bytes (4 bits with scales)",
+        ),
+        ("Serve Llama 70B from Q4 2026 on", WorkloadType::Inference, "70B × 2 bytes (fp16)"),
+    ];
+    for (text, kind, weights) in table {
+        let detection = check(text);
+        assert_eq!(detection.workload_type, kind, "{text}");
+        let sizing = detection.sizing.unwrap();
+        let formula = sizing.arithmetic.first().map(|term| term.formula.as_str());
+        assert_eq!(formula, Some(weights), "{text}: {:?}", sizing.reasons);
+    }
+    for text in ["Bus 7B stops here", "LoRa on 13B", "LoRaWAN sensors", "Q4 report", "fine, 70B"] {
+        assert!(!check(text).is_ml_workload, "{text}");
+    }
+}
+
+#[test]
+fn a_compressed_cache_is_that_of_the_model() {
+    let sizing = check("Serve DeepSeek-V3 671B, batch 32, 32k context").sizing.unwrap();
+    let weights = &sizing.arithmetic[0].formula;
+    assert_eq!(weights, "671B × 1 bytes (fp8)", "{:?}", sizing.reasons);
+    let cache = &sizing.arithmetic[1];
+    // 61 layers of 576 values of two bytes, for a million tokens.
+    assert_eq!((cache.name, cache.mib), ("KV cache", 61 * 576 * 2));
+    assert!(
+        !sizing.reasons.iter().any(|line| line.contains("usual shape")),
+        "{:?}",
+        sizing.reasons
+    );
+}

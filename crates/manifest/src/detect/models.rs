@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use super::kind::WorkloadType::{
     self, Classification, Detection, Embedding, Generation, Segmentation, Speech,
 };
+use super::size::memory::Precision;
 use super::text::Text;
 use super::words::{MIDDLE, STRONG, WEAK};
 
@@ -67,6 +68,15 @@ pub(super) fn shape(family: Option<&str>, billions: f64) -> Option<Shape> {
     let near = |size: f64| (size - billions).abs() <= 0.12 * size;
     let found = SHAPES.iter().find(|row| family == Some(row.0) && near(row.1))?;
     Some(Shape::Layers { layers: found.2, width: found.3, kept: found.4 })
+}
+
+/// The precision that a model is published in, where that is not 16 bits.
+pub(super) fn published(family: Option<&str>, billions: f64) -> Option<Precision> {
+    match family? {
+        "gptoss" => Some(Precision::Int4),
+        "deepseek" if billions > 600.0 => Some(Precision::Float8),
+        _ => None,
+    }
 }
 
 /// Some words from a token on, written together: `mask r-cnn` is `maskrcnn`.
@@ -133,7 +143,7 @@ const FAMILIES: &[Families] = &[
     (
         STRONG,
         Some(Generation),
-        "mixtral qwen deepseek starcoder codellama vicuna gptj gptneo gptneox gpt2",
+        "mixtral qwen deepseek starcoder codellama vicuna gptj gptneo gptneox gpt2 gptoss",
     ),
     (STRONG, Some(Generation), "stablediffusion sdxl controlnet musicgen nllb flant5"),
     (MIDDLE, Some(Generation), "llama mistral gemma phi t5"),
@@ -191,13 +201,15 @@ const KNOWN: &[Known] = &[
     writer("gpt2", 124.0, 12.0, 768.0, 768.0),
     writer("gpt2xl", 1558.0, 48.0, 1600.0, 1600.0),
     writer("gptj", 6050.0, 28.0, 4096.0, 4096.0),
+    writer("deepseekv3", 671_000.0, 61.0, 7168.0, 288.0),
     writer("phi3mini", 3820.0, 32.0, 3072.0, 3072.0),
     writer("whispersmall", 244.0, 24.0, 768.0, 768.0),
     writer("whispermedium", 769.0, 48.0, 1024.0, 1024.0),
     writer("whisperlarge", 1550.0, 64.0, 1280.0, 1280.0),
 ];
 
-/// Family, billions of parameters, layers, width, width of keys and values.
+/// Family, billions of parameters, layers, width, width of keys and values. Where keys and values are kept together,
+/// compressed, it is half of what is kept: 512 values and 64 of the position in the layers of `DeepSeek`.
 const SHAPES: &[(&str, f64, f64, f64, f64)] = &[
     ("llama", 1.2, 16.0, 2048.0, 512.0),
     ("llama", 3.2, 28.0, 3072.0, 1024.0),
@@ -215,5 +227,10 @@ const SHAPES: &[(&str, f64, f64, f64, f64)] = &[
     ("qwen", 72.7, 80.0, 8192.0, 1024.0),
     ("gemma", 9.2, 42.0, 3584.0, 2048.0),
     ("gemma", 27.2, 46.0, 4608.0, 2048.0),
+    ("deepseek", 15.7, 27.0, 2048.0, 288.0),
+    ("deepseek", 236.0, 60.0, 5120.0, 288.0),
+    ("deepseek", 671.0, 61.0, 7168.0, 288.0),
+    ("gptoss", 20.9, 24.0, 2880.0, 512.0),
+    ("gptoss", 116.8, 36.0, 2880.0, 512.0),
     ("falcon", 40.0, 60.0, 8192.0, 512.0),
 ];

@@ -354,11 +354,17 @@ fn said(text: &Text<'_>, index: usize, entry: Entry, tokens: usize) -> Option<Fi
     })
 }
 
-/// `LoRA` adapts models; `LoRa` is a radio.
+/// `LoRA` adapts models, and so does `lora` before a number of parameters; `LoRa` is a radio.
 fn lora<'a>(text: &'a Text<'_>) -> impl Iterator<Item = Find> + 'a {
     (0..text.tokens.len()).filter(|index| text.word(*index) == "lora").filter_map(|index| {
         let range = text.tokens.get(index)?.range.clone();
-        (text.written(&range) == "LoRA").then(|| Find {
+        let mut near = (index + 1..index + 5).take_while(|at| !text.ends(*at));
+        let adapts = match text.written(&range) {
+            "LoRA" => true,
+            "LoRa" => false,
+            _ => near.any(|at| numbers::is_size(text, at)),
+        };
+        adapts.then(|| Find {
             kind: EvidenceKind::Phrase,
             word: "lora".into(),
             bytes: range,

@@ -1,6 +1,6 @@
 //! What weights are kept in, and what is done to them: precision, optimiser, adapters.
 
-use super::Facts;
+use super::{Facts, is_size};
 use crate::detect::size::memory::{Adapter, Optimiser, Precision};
 use crate::detect::text::Text;
 
@@ -56,8 +56,21 @@ fn precision(text: &Text<'_>, index: usize, word: &str, next: &str) -> Option<Pr
         "int8" => Precision::Int8,
         "8bit" if !beside => Precision::Int8,
         "8" if next == "bit" && !beside => Precision::Int8,
-        "int4" | "4bit" | "nf4" | "awq" | "gptq" => Precision::Int4,
+        "w8a8" | "w8a16" => Precision::Int8,
+        "int4" | "4bit" | "nf4" | "fp4" | "mxfp4" | "nvfp4" | "awq" | "gptq" | "w4a16" => {
+            Precision::Int4
+        }
         "4" if next == "bit" => Precision::Int4,
-        _ => return None,
+        _ => return gguf(text, index, word, next),
     })
+}
+
+/// `q4_K_M`, `Q8_0`, `iq4_xs`, `70b-q4`, and `gguf q4`; Q4 may also be a quarter of a year.
+fn gguf(text: &Text<'_>, index: usize, word: &str, next: &str) -> Option<Precision> {
+    let bits = word.strip_prefix("iq").or_else(|| word.strip_prefix('q'))?;
+    let bits = bits.parse().ok().filter(|bits| (1..=8).contains(bits))?;
+    let variant = text.mark(index + 1) == Some('_') && !next.is_empty();
+    let sized = index >= 2 && text.mark(index - 1) == Some('-') && is_size(text, index - 2);
+    let named = (index.saturating_sub(3)..index + 4).any(|at| text.word(at) == "gguf");
+    (variant || sized || named).then_some(Precision::Gguf(bits))
 }

@@ -8,6 +8,8 @@ mod parameters;
 
 use std::ops::Range;
 
+pub(super) use parameters::is_size;
+
 use super::models::{self, Known};
 use super::size::gpu::{GpuType, MOST};
 use super::size::memory::{Adapter, Optimiser, Precision};

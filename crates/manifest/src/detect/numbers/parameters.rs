@@ -7,6 +7,12 @@ use crate::detect::text::Text;
 /// The most parameters that are believed.
 const MOST_PARAMETERS: f64 = 1e14;
 
+/// Names of formats, which follow a number of parameters and nothing else that is written like one.
+const FORMATS: [&str; 16] = [
+    "bf16", "fp16", "fp32", "fp8", "int8", "int4", "4bit", "8bit", "bfloat16", "gguf", "awq",
+    "gptq", "mxfp4", "nvfp4", "nf4", "exl2",
+];
+
 /// A number that is one of parameters by what stands around it.
 pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     let Some((count, last, in_words)) = parameter_count(text, index) else { return };
@@ -21,13 +27,13 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     let millions = count < 1e9 && !text.word(index).ends_with('b');
     let said = follows(3, &["param", "weight"])
         || !millions && !in_words && follows(3, &["model", "llm", "network", "instruct", "chat"]);
-    let typed = !in_words
-        && follows(3, &["bf16", "fp16", "fp32", "fp8", "int8", "int4", "4bit", "8bit", "bfloat16"]);
+    let typed = !in_words && follows(3, &FORMATS);
+    let adapted = !millions && !in_words && is_adapted(text, index);
     let money = index
         .checked_sub(1)
         .is_some_and(|before| matches!(text.mark(before), Some('$' | '€' | '£')));
     // Otherwise it may be bus line 7B.
-    if money || !(said || typed || named.is_some()) {
+    if money || !(said || typed || adapted || named.is_some()) {
         return;
     }
     if facts.parameters.as_ref().is_some_and(|known| known.count >= count) {
@@ -39,6 +45,22 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     let written = text.written(&bytes).to_owned();
     facts.family = named.map(|named| named.name);
     facts.parameters = Some(Parameters { count, written, bytes, in_words });
+}
+
+/// `qlora 70B`, `lora on 13B`, `fine-tune a 70B`; `LoRa` is a radio.
+fn is_adapted(text: &Text<'_>, index: usize) -> bool {
+    let near = (index.saturating_sub(4)..index).rev().take_while(|at| !text.ends(*at));
+    near.into_iter().any(|at| match text.word(at) {
+        "lora" => text.tokens.get(at).is_some_and(|token| text.written(&token.range) != "LoRa"),
+        "qlora" | "peft" | "sft" | "quantize" | "quantise" => true,
+        "fine" => text.after(at).is_some_and(|next| text.word(next).starts_with("tun")),
+        word => word.starts_with("finetun"),
+    })
+}
+
+/// Whether a number of parameters in billions begins at this token: `13b`, `8x7b`.
+pub(in crate::detect) fn is_size(text: &Text<'_>, index: usize) -> bool {
+    parameter_count(text, index).is_some_and(|(count, _, in_words)| count >= 1e9 && !in_words)
 }
 
 /// `70b`, `1.3B`, `8x7b`, `350M`, `7 billion`: the count, the last token, and whether it is in words.

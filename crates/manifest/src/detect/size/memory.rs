@@ -25,6 +25,8 @@ pub(in crate::detect) enum Precision {
     Float8,
     Int8,
     Int4,
+    /// A format of GGUF files with so many bits for most weights.
+    Gguf(u8),
 }
 
 /// What follows the gradient.
@@ -92,7 +94,21 @@ impl Precision {
             Self::Half | Self::Brain => 2.0,
             Self::Float8 | Self::Int8 => 1.0,
             Self::Int4 => 0.5625,
+            // What files of the commonest variant take (`Q4_K_M`, `Q8_0`): some tensors have more bits than most.
+            Self::Gguf(bits) => match bits {
+                ..=2 => 0.42,
+                3 => 0.49,
+                4 => 0.61,
+                5 => 0.71,
+                6 => 0.82,
+                _ => 1.0625,
+            },
         }
+    }
+
+    /// Whether weights are rounded so far that they cannot be trained themselves.
+    pub(super) const fn is_quantised(self) -> bool {
+        matches!(self, Self::Int8 | Self::Int4 | Self::Gguf(_))
     }
 
     pub(super) const fn name(self) -> &'static str {
@@ -103,6 +119,14 @@ impl Precision {
             Self::Float8 => "fp8",
             Self::Int8 => "int8",
             Self::Int4 => "4 bits with scales",
+            Self::Gguf(bits) => match bits {
+                ..=2 => "GGUF Q2",
+                3 => "GGUF Q3",
+                4 => "GGUF Q4",
+                5 => "GGUF Q5",
+                6 => "GGUF Q6",
+                _ => "GGUF Q8",
+            },
         }
     }
 }

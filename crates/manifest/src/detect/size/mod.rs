@@ -194,13 +194,20 @@ fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
         _ => return None,
     };
     let training = kind.is_training();
-    let quantised = training && matches!(facts.precision, Some(Precision::Int4 | Precision::Int8));
+    let quantised = training && facts.precision.is_some_and(Precision::is_quantised);
     let adapter = facts.adapter.or(quantised.then_some(Adapter::Quantised)).filter(|_| training);
-    let precision = facts.precision.unwrap_or_else(|| {
-        if adapter != Some(Adapter::Quantised) {
-            assume("16 bits for each weight".to_owned());
+    let published = models::published(facts.family, parameters / 1e9).filter(|_| !training);
+    let precision = facts.precision.unwrap_or_else(|| match published {
+        Some(published) => {
+            assume(format!("{}, as the model is published", published.name()));
+            published
         }
-        Precision::Half
+        None => {
+            if adapter != Some(Adapter::Quantised) {
+                assume("16 bits for each weight".to_owned());
+            }
+            Precision::Half
+        }
     });
     let optimiser = facts.optimiser.unwrap_or_else(|| {
         if training {
