@@ -554,3 +554,61 @@ fn a_compressed_cache_is_that_of_the_model() {
         sizing.reasons
     );
 }
+
+#[test]
+fn memory_that_no_gpu_has_is_that_of_several() {
+    let table = [
+        ("training needs 200 GB of VRAM", 4, GpuType::A100Large, true),
+        ("inference with 24 GB of VRAM", 1, GpuType::L4, true),
+        ("deep learning on H100, 300 GB of VRAM in all", 4, GpuType::H100, true),
+        ("deep learning on an A100 with 80 GB of VRAM", 1, GpuType::A100Large, true),
+        ("deep learning on one T4 GPU, 200 GB of VRAM", 1, GpuType::T4, false),
+        ("deep learning on 4 GPUs with 200 GB of VRAM", 4, GpuType::A100Large, true),
+        ("deep learning with 5000000 GB of VRAM", 1, GpuType::V100, true),
+    ];
+    for (text, count, gpu, fits) in table {
+        let detection = check(text);
+        let sizing = detection.sizing.unwrap();
+        let found = (sizing.gpu_count, sizing.gpu_type, sizing.fits);
+        assert_eq!(found, (count, gpu, fits), "{text}: {:?}", sizing.reasons);
+        assert!(sizing.gpu_memory_mib <= gpu.memory_mib(), "{text}: {}", sizing.gpu_memory_mib);
+        let said = sizing.reasons.iter().any(|line| line.contains("do not have"));
+        assert_eq!(said, !fits, "{text}: {:?}", sizing.reasons);
+    }
+}
+
+#[test]
+fn memory_beside_numbers_to_compute_from_is_spoken_of() {
+    let reasons = check("Serve a 13B model in bf16, 200 GB of VRAM").sizing.unwrap().reasons;
+    assert!(reasons.iter().any(|line| line.contains("190734 MiB of GPU memory")), "{reasons:?}");
+}
+
+#[test]
+fn zero_gpus_clear_the_verdict_and_the_first_gpu_does_not() {
+    for text in [
+        "gpu: 0",
+        "0 GPUs pytorch",
+        "values.yaml: gpu: 0, replicas: 2",
+        "pytorch with gpus=0",
+        "num_gpus: 0",
+        "pytorch, gpu.enabled: false",
+        "PyTorch on 0 GPUs",
+    ] {
+        let detection = check(text);
+        assert!(!detection.is_ml_workload, "{text}");
+        assert!(detection.cleared_by.is_some(), "{text}");
+    }
+    for text in [
+        "tf.device('/gpu:0')",
+        "python run.py --gpu=0",
+        "device: cuda:0",
+        "GPU 0, GPU 1",
+        "PyTorch servers scale from 0 GPUs to 8",
+        "scale down to 0 GPUs at night",
+        "0 GPUs are available",
+        "gpu: 8",
+        "10 GPUs",
+    ] {
+        assert!(check(text).is_ml_workload, "{text}");
+    }
+}

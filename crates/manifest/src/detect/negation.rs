@@ -31,7 +31,8 @@ pub(super) fn sense(
     if denied_after(text, tokens.end) {
         return (Sense::Denied, Some(tokens.start));
     }
-    let Some(negation) = negation_before(text, tokens.start, listed) else {
+    let none = is_none_of(text, tokens.start).then(|| tokens.start - 1);
+    let Some(negation) = none.or_else(|| negation_before(text, tokens.start, listed)) else {
         return (Sense::Said, None);
     };
     if is_about_something_else(text, tokens.end) || is_condition(text, negation) {
@@ -143,19 +144,32 @@ fn denied_after(text: &Text<'_>, end: usize) -> bool {
     let mut counted = false;
     while matches!(
         text.word(at),
-        "s" | "count" | "support" | "usage" | "use" | "is" | "are" | "will" | "be" | "would"
+        "s" | "count"
+            | "support"
+            | "usage"
+            | "use"
+            | "enabled"
+            | "is"
+            | "are"
+            | "will"
+            | "be"
+            | "would"
     ) || matches!(text.mark(at), Some('_' | '"' | '\'' | '`'))
+        || text.mark(at) == Some('.') && text.word(at + 1) == "enabled"
     {
         counted |= text.word(at) == "count";
         at += 1;
     }
     if matches!(text.mark(at), Some(':' | '=')) {
         let value = (at + 1..at + 3).find(|at| !text.word(*at).is_empty()).unwrap_or(at + 1);
-        let resource = end >= 2 && text.mark(end - 2) == Some('/');
+        // `nvidia.com/gpu`; in `/gpu:0` nothing stands before.
+        let resource =
+            end >= 3 && text.mark(end - 2) == Some('/') && !text.word(end - 3).is_empty();
         return matches!(
             text.word(value),
             "none" | "no" | "false" | "off" | "disabled" | "not" | "n"
-        ) || text.word(value) == "0" && (counted || resource);
+        ) || text.word(value) == "0"
+            && (counted || resource || is_amount(text, end, value));
     }
     let free = text.mark(end) == Some('-') && matches!(text.word(end + 1), "free" | "less");
     let outside = text.word(at) == "out" && text.word(at + 2) == "scope";
@@ -179,6 +193,26 @@ fn denied_after(text: &Text<'_>, end: usize) -> bool {
                     | "be"
             )
         || is_negation(word) && is_need(text.word(at + 1)) && text.word(at + 1) != "use"
+}
+
+/// Whether the zero after a name is a number of GPUs, as in `gpu: 0` and `gpus=0`; in `/gpu:0` and `gpu=0` it may be
+/// the first GPU.
+fn is_amount(text: &Text<'_>, end: usize, value: usize) -> bool {
+    let name = end.checked_sub(1).map_or("", |name| text.word(name));
+    let starts = |at: usize| text.tokens.get(at).map(|token| token.range.start);
+    let ends = |at: usize| text.tokens.get(at).map(|token| token.range.end);
+    let apart = value.checked_sub(1).and_then(ends) < starts(value);
+    name == "gpus" || name == "gpu" && apart && text.mark(value - 1) == Some(':')
+}
+
+/// "0 GPUs"; not "from 0 GPUs to 8", "0 GPUs are free", nor the one after "GPU 0".
+fn is_none_of(text: &Text<'_>, start: usize) -> bool {
+    let counted = matches!(text.word(start), "gpu" | "gpus");
+    let before = |back: usize| start.checked_sub(back).map_or("", |at| text.word(at));
+    let of_others = ["from", "to", "between", "gpu", "device", "cuda", "than", "over"];
+    let busy = matches!(text.word(start + 1), "is" | "are")
+        && matches!(text.word(start + 2), "available" | "free" | "left" | "idle" | "found");
+    counted && before(1) == "0" && !of_others.contains(&before(2)) && !busy
 }
 
 /// "no GPU quota" and "no GPU sharing" do not speak of GPUs that are not needed.
@@ -209,6 +243,7 @@ fn is_about_something_else(text: &Text<'_>, end: usize) -> bool {
             | "partitioning"
             | "idle"
             | "left"
+            | "available"
             | "free"
     ) && !(noun == "free" && text.mark(end) == Some('-'))
 }

@@ -186,6 +186,33 @@ pub(super) fn fitting(need: &Need, wish: Wish) -> impl Iterator<Item = Choice> {
     })
 }
 
+/// The GPUs for an amount of memory that the text asks for: one that has as much before several that have it together,
+/// the fewest machines, then the cheapest. A type or count that the text names is kept.
+pub(super) fn holding(mib: u64, wish: Wish) -> Choice {
+    let types = || GpuType::ALL.into_iter().filter(move |gpu| wish.takes(*gpu));
+    // A card is sold with a little more than the driver shows.
+    let whole = |gpu: &GpuType| {
+        let slack = if wish.gpu.is_some() { gpu.memory_mib() / 10 } else { 0 };
+        gpu.memory_mib() + slack >= mib
+    };
+    if let Some(gpu) = types().find(whole) {
+        return Choice { gpu, count: wish.count.unwrap_or(1), fits: true };
+    }
+    let together = types().filter_map(|gpu| {
+        let holds = |count: &u32| {
+            allowed(gpu, *count, true, wish.gpu.is_some())
+                && gpu.memory_mib().saturating_mul(u64::from(*count)) >= mib
+        };
+        counts(wish.count).find(holds).map(|count| Choice { gpu, count, fits: true })
+    });
+    let cost = |choice: &Choice| {
+        (choice.count.div_ceil(PER_NODE), u64::from(choice.count).saturating_mul(choice.gpu.cost()))
+    };
+    let largest = types().last().unwrap_or(GpuType::H200);
+    let none = Choice { gpu: largest, count: wish.count.unwrap_or(MOST), fits: false };
+    together.min_by_key(cost).unwrap_or(none)
+}
+
 fn counts(asked: Option<u32>) -> impl Iterator<Item = u32> {
     let free =
         (0..).map(|power| 1 << power).take_while(move |count| asked.is_none() && *count <= MOST);

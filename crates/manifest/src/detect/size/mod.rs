@@ -135,15 +135,11 @@ fn base(kind: WorkloadType, words: SizeWords) -> Sizing {
 
 /// The base size, with the GPUs that the text asks for.
 fn asked(mut sizing: Sizing, facts: &Facts) -> Sizing {
-    let wanted = facts.gpu_memory_mib.filter(|_| facts.gpu.is_none());
-    let holding =
-        wanted.and_then(|mib| GpuType::ALL.into_iter().find(|gpu| gpu.memory_mib() >= mib));
-    let gpu_type = facts.gpu.or(holding).unwrap_or(sizing.gpu_type);
-    let gpu_count =
-        facts.gpus.unwrap_or(if facts.gpu.or(holding).is_some() { 1 } else { sizing.gpu_count });
-    if facts.gpu.is_none() && holding.is_none() && facts.gpus.is_none() {
-        return sizing;
-    }
+    let wanted = facts.gpu_memory_mib;
+    let choice = wanted.map(|mib| gpu::holding(mib, wish(facts)));
+    let gpu_type = choice.map(|choice| choice.gpu).or(facts.gpu).unwrap_or(sizing.gpu_type);
+    let one = if facts.gpu.is_some() { 1 } else { sizing.gpu_count };
+    let gpu_count = choice.map(|choice| choice.count).or(facts.gpus).unwrap_or(one);
     if (gpu_type, gpu_count) == (sizing.gpu_type, sizing.gpu_count) && wanted.is_none() {
         return sizing;
     }
@@ -152,18 +148,32 @@ fn asked(mut sizing: Sizing, facts: &Facts) -> Sizing {
     sizing.cpu_millis = sizing.cpu_millis.max(8_000 * in_node);
     let per_gpu = if sizing.shm_gib > 2 * u64::from(sizing.gpu_count) { 4 } else { 2 };
     sizing.shm_gib = (per_gpu * in_node).min(64);
+    let (count, name) = (gpu_count, gpu_type.name());
+    sizing.fits = choice.is_none_or(|choice| choice.fits);
     sizing.reasons = vec![match wanted {
-        Some(mib) => {
-            format!("{gpu_count} × {}: the text asks for {mib} MiB of GPU memory", gpu_type.name())
+        Some(mib) if sizing.fits => {
+            format!("{count} × {name}: the text asks for {mib} MiB of GPU memory")
         }
-        None => format!("{gpu_count} × {}: the text asks for it", gpu_type.name()),
+        Some(mib) => {
+            format!(
+                "{count} × {name} do not have the {mib} MiB of GPU memory that the text asks for"
+            )
+        }
+        None => format!("{count} × {name}: the text asks for it"),
     }];
-    sizing.gpu_memory_mib = wanted.filter(|_| holding.is_some()).unwrap_or(gpu_type.memory_mib());
+    // What one GPU does not hold is shared among them.
+    let each = wanted
+        .map(|mib| if mib <= gpu_type.memory_mib() { mib } else { mib.div_ceil(u64::from(count)) });
+    sizing.gpu_memory_mib = each.unwrap_or(u64::MAX).min(gpu_type.memory_mib());
     (sizing.gpu_type, sizing.gpu_count, sizing.rule) = (gpu_type, gpu_count, SizingRule::Asked);
     if facts.gpu.is_some() {
         sizing.others = Others::None;
     }
     sizing
+}
+
+fn wish(facts: &Facts) -> Wish {
+    Wish { gpu: facts.gpu, exact: facts.gpu_is_exact, count: facts.gpus }
 }
 
 /// Whether the text says more than how many parameters there are.
@@ -252,7 +262,7 @@ fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
 
 fn computed(work: &Work, assumed: Vec<String>, facts: &Facts) -> Sizing {
     let need = Need::of(work);
-    let wish = Wish { gpu: facts.gpu, exact: facts.gpu_is_exact, count: facts.gpus };
+    let wish = wish(facts);
     let choice = gpu::choose(&need, wish);
     let mut sizing = on(&need, choice);
     if !choice.fits {
@@ -273,6 +283,11 @@ fn computed(work: &Work, assumed: Vec<String>, facts: &Facts) -> Sizing {
             "{} does not compute in {}",
             choice.gpu.name(),
             work.precision.name()
+        ));
+    }
+    if let Some(mib) = facts.gpu_memory_mib {
+        sizing.reasons.push(format!(
+            "the text speaks of {mib} MiB of GPU memory; it has numbers to compute from, and those decide"
         ));
     }
     sizing.reasons.extend(assumed.into_iter().map(|text| format!("assumed: {text}")));
