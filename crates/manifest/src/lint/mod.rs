@@ -7,6 +7,7 @@
 mod amount;
 mod diff;
 mod edit;
+mod embedded;
 mod emit;
 mod fix;
 mod layout;
@@ -25,6 +26,7 @@ use serde_json::Value;
 use crate::yaml::{self, Document, Place, path_text};
 
 pub use diff::diff;
+pub use embedded::not_looked_into;
 pub use fix::{Fixed, fix};
 pub use machine::{CommonMachines, Machine, Machines};
 pub use operation::Operation;

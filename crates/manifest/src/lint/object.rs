@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Input;
+use super::{Input, embedded};
 use crate::yaml::at;
 
 /// A path into a document: keys, and numbers of items.
@@ -118,20 +118,9 @@ impl<'a> Object<'a> {
             | "Job" => &["spec", "template"],
             "CronJob" => &["spec", "jobTemplate", "spec", "template"],
             "GPUWorkload" => &["spec", "podTemplate"],
-            _ => return self.roles(),
+            _ => return embedded::pods(self),
         };
         self.pod(template).into_iter().collect()
-    }
-
-    /// The pods of each role of a job of Kubeflow, such as a `PyTorchJob`.
-    fn roles(&self) -> Vec<Pod<'a>> {
-        let Some(Value::Object(spec)) = self.at(&["spec"]) else { return Vec::new() };
-        let roles = spec.iter().filter(|(key, _)| key.ends_with("ReplicaSpecs"));
-        let named = roles.filter_map(|(key, roles)| Some((key, roles.as_object()?)));
-        named
-            .flat_map(|(key, roles)| roles.keys().map(move |role| (key, role)))
-            .filter_map(|(key, role)| self.pod(&["spec", key, role, "template"]))
-            .collect()
     }
 
     fn pod(&self, template: &[&str]) -> Option<Pod<'a>> {

@@ -77,4 +77,8 @@ stand with commas between them.
 An *error* is refused by the API server, never starts, or breaks something. A *warning* is probably
 not what is wanted. *Information* could be better.
 A file that cannot be read as YAML is an error with the id AF000.
+
+Pods are checked wherever they stand: what has a list of `containers` with images is one, in a
+RayCluster, a PyTorchJob or any other kind. Kinds that write their containers otherwise, such as a
+Workflow of Argo or the `model` of an InferenceService, are named as not checked.
 ";

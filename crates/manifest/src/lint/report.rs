@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Finding, Input, RULES, Severity};
+use super::{Finding, Input, RULES, Severity, not_looked_into};
 
 /// Where pages of rules are found.
 const PAGES: &str = "https://github.com/agentaflow/agentaflow/blob/main/docs/lint";
@@ -88,7 +88,11 @@ pub fn json(seen: &Seen<'_>) -> Value {
         })
     };
     let all = seen.unreadable.iter().map(unreadable).chain(seen.findings.iter().map(finding));
-    json!({"findings": all.collect::<Vec<_>>(), "summary": seen.summary()})
+    json!({
+        "findings": all.collect::<Vec<_>>(),
+        "summary": seen.summary(),
+        "not_looked_into": not_looked_into(seen.inputs),
+    })
 }
 
 /// Everything as SARIF 2.1.0.

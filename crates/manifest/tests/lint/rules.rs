@@ -1,6 +1,8 @@
 //! Every rule, by its own examples.
 
-use agentaflow_manifest::lint::{Input, Options, RULES, Severity, check, check_values, rule};
+use agentaflow_manifest::lint::{
+    Input, Options, RULES, Severity, check, check_values, not_looked_into, rule,
+};
 use serde_json::json;
 
 use crate::{found, ids, input};
@@ -219,6 +221,73 @@ fn the_pods_of_each_role_of_a_kubeflow_job_are_checked() {
         "{}",
         finding.path
     );
+}
+
+#[test]
+fn pods_inside_of_any_kind_are_checked() {
+    let container = "[{name: a, image: \"b:latest\", securityContext: {privileged: true}, resources: {requests: {nvidia.com/gpu: 1}}}]";
+    let table = [
+        (
+            "ray.io/v1",
+            "RayCluster",
+            "{workerGroupSpecs: [{template: {spec: {containers: CONTAINERS}}}]}",
+            "spec.workerGroupSpecs.0.template.spec",
+        ),
+        (
+            "serving.kserve.io/v1beta1",
+            "InferenceService",
+            "{predictor: {containers: CONTAINERS}}",
+            "spec.predictor",
+        ),
+        (
+            "jobset.x-k8s.io/v1alpha2",
+            "JobSet",
+            "{replicatedJobs: [{template: {spec: {template: {spec: {containers: CONTAINERS}}}}}]}",
+            "spec.replicatedJobs.0.template.spec.template.spec",
+        ),
+    ];
+    for (version, kind, spec, path) in table {
+        let spec = spec.replace("CONTAINERS", container);
+        let text =
+            format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\nspec: {spec}\n");
+        let findings = found(&text);
+        for id in ["AF002", "AF301", "AF302"] {
+            let finding = findings.iter().find(|finding| finding.rule.id == id);
+            let finding = finding.unwrap_or_else(|| panic!("{kind}: no {id}"));
+            assert!(
+                finding.path.replace(['[', ']'], ".").replace("..", ".").starts_with(path),
+                "{}",
+                finding.path
+            );
+        }
+        assert!(not_looked_into(&[input("a.yaml", &text)]).is_empty(), "{kind}");
+    }
+}
+
+#[test]
+fn what_shows_how_pods_should_look_is_no_pod() {
+    for (version, kind, spec) in [
+        (
+            "kyverno.io/v1",
+            "ClusterPolicy",
+            "{rules: [{validate: {pattern: {spec: {containers: [{image: \"!*:latest\"}]}}}}]}",
+        ),
+        ("metrics.k8s.io/v1beta1", "PodMetrics", "{containers: [{name: a, usage: {cpu: 1}}]}"),
+    ] {
+        let text =
+            format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\nspec: {spec}\n");
+        assert_eq!(ids(&text), Vec::<&str>::new(), "{kind}");
+        assert!(not_looked_into(&[input("a.yaml", &text)]).is_empty(), "{kind}");
+    }
+}
+
+#[test]
+fn what_runs_containers_that_are_not_those_of_a_pod_is_named() {
+    let model = "apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata: {name: a}\nspec: {predictor: {model: {resources: {limits: {nvidia.com/gpu: 1}}}}}\n";
+    let workflow = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata: {name: a}\nspec: {templates: [{container: {image: \"b:1\", command: [c]}}]}\n";
+    let plain = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {ports: [{port: 80}]}\n";
+    let inputs = [model, workflow, plain].map(|text| input("a.yaml", text));
+    assert_eq!(not_looked_into(&inputs), ["InferenceService", "Workflow"]);
 }
 
 #[test]

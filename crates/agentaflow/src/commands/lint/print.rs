@@ -3,7 +3,9 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use agentaflow_manifest::lint::{Finding, RULES, Seen, Severity, UNREADABLE, is_kubernetes};
+use agentaflow_manifest::lint::{
+    Finding, RULES, Seen, Severity, UNREADABLE, is_kubernetes, not_looked_into,
+};
 
 use crate::listing::one_line;
 use crate::output;
@@ -38,6 +40,10 @@ pub(super) fn findings(seen: &Seen<'_>, mended: usize) -> String {
         if advised.insert(finding.rule.id) {
             text.push_str(&output::wrapped(finding.rule.advice, "    ", "    "));
         }
+    }
+    for kind in not_looked_into(seen.inputs) {
+        let kind = one_line(&kind);
+        let _ = writeln!(text, "not checked: what {kind} runs, for it is not written as a pod is");
     }
     text + &summary(seen, mended)
 }

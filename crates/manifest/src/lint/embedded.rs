@@ -1,0 +1,108 @@
+//! Pods inside of kinds that rules do not know: what has containers is checked like a pod, wherever it stands.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::Input;
+use super::object::{self, Object, Path, Pod, is_gpu, text};
+
+/// How deep templates are looked for. Nobody writes them deeper.
+const DEEPEST: usize = 24;
+
+/// A key, or the number of an item.
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    Key(&'a str),
+    Number(usize),
+}
+
+/// Every pod in an object of any kind.
+pub(super) fn pods<'a>(object: &Object<'a>) -> Vec<Pod<'a>> {
+    let mut found = Vec::new();
+    if !is_pattern(object) {
+        search(object.value, &mut Vec::new(), &mut |path, spec| {
+            if has_containers(spec) {
+                found.push((path_of(object, path), spec));
+            }
+        });
+    }
+    found.into_iter().map(|(path, spec)| Pod { object: object.clone(), path, spec }).collect()
+}
+
+/// The kinds of objects that run containers which are not written as those of pods, so that no rule sees them.
+pub fn not_looked_into(inputs: &[Input]) -> Vec<String> {
+    let runs = |object: &&Object<'_>| {
+        let mut runs = false;
+        search(object.value, &mut Vec::new(), &mut |_, value| runs |= is_container(value));
+        runs && !is_pattern(object) && object.pods().is_empty()
+    };
+    let objects = object::objects(inputs);
+    let kinds: BTreeSet<_> =
+        objects.iter().filter(runs).map(|object| object.kind.to_owned()).collect();
+    kinds.into_iter().collect()
+}
+
+/// Policies and definitions of kinds show what others should look like, and run nothing.
+fn is_pattern(object: &Object<'_>) -> bool {
+    let group = object.api_version.split('/').next().unwrap_or_default();
+    group.ends_with("kyverno.io")
+        || group.ends_with("gatekeeper.sh")
+        || object.is(&["CustomResourceDefinition"])
+}
+
+/// Calls back with every map below a value; what was observed is left out, for it repeats what was asked for.
+fn search<'a>(
+    value: &'a Value,
+    path: &mut Vec<Step<'a>>,
+    visit: &mut impl FnMut(&[Step<'a>], &'a Value),
+) {
+    if path.len() > DEEPEST {
+        return;
+    }
+    match value {
+        Value::Object(map) => {
+            visit(path, value);
+            let top = path.is_empty();
+            for (key, value) in map.iter().filter(|(key, _)| !(top && *key == "status")) {
+                path.push(Step::Key(key));
+                search(value, path, visit);
+                path.pop();
+            }
+        }
+        Value::Array(items) => {
+            for (number, item) in items.iter().enumerate() {
+                path.push(Step::Number(number));
+                search(item, path, visit);
+                path.pop();
+            }
+        }
+        _ => {}
+    }
+}
+
+fn path_of(object: &Object<'_>, steps: &[Step<'_>]) -> Path {
+    let step = |step: &Step<'_>| match step {
+        Step::Key(key) => (*key).to_owned(),
+        Step::Number(number) => number.to_string(),
+    };
+    object.join(&steps.iter().map(step).collect::<Vec<_>>())
+}
+
+/// Whether a map is the spec of a pod: it has a list of containers, with images or resources.
+fn has_containers(spec: &Value) -> bool {
+    let containers = object::list(spec, &["containers"]).iter();
+    containers
+        .into_iter()
+        .any(|one| text(one, &["image"]).is_some() || one.get("resources").is_some())
+}
+
+/// Whether a map is a container: it asks for GPUs, or has an image and what is done with it.
+fn is_container(value: &Value) -> bool {
+    let asks = ["limits", "requests"].iter().any(|part| {
+        let resources = value.get("resources").and_then(|resources| resources.get(part));
+        resources.and_then(Value::as_object).is_some_and(|map| map.keys().any(|key| is_gpu(key)))
+    });
+    let started = ["command", "args", "securityContext", "resources"];
+    asks || text(value, &["image"]).is_some() && started.iter().any(|key| value.get(key).is_some())
+}
