@@ -1,7 +1,7 @@
 //! Work written in files: YAML or JSON, a `GPUWorkload` or the short form, several documents, `-` for stdin.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -21,6 +21,15 @@ use crate::job_args::image_and_tag;
 pub(crate) fn is_file(word: &str) -> bool {
     let ends = |end: &str| word.to_ascii_lowercase().ends_with(end);
     word == "-" || ends(".yaml") || ends(".yml") || ends(".json")
+}
+
+/// Whether reading what is there comes to an end: a named pipe waits until somebody writes, and a device may have no
+/// end. What the shell puts behind a number, as for `<(…)`, is open already.
+pub(crate) fn comes_to_an_end(path: &Path, about: &Metadata) -> bool {
+    about.is_file()
+        || path.starts_with("/dev/fd")
+        || path.starts_with("/proc/self/fd")
+        || path == Path::new("/dev/stdin")
 }
 
 /// All work in a file, with `--set` carried out on each document.

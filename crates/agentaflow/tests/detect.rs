@@ -161,3 +161,26 @@ fn a_file_that_is_named_is_read_in_part_rather_than_not_at_all() {
     std::fs::write(path("model.safetensors"), b"\0\x01").unwrap();
     assert_eq!(json(&["model.safetensors"], folder.path())["is_ml_workload"], true);
 }
+
+#[test]
+fn a_pipe_that_nobody_writes_to_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = Command::new("mkfifo").arg(folder.path().join("notes.md")).status().unwrap();
+    assert!(made.success());
+    let output = detect(&["notes.md"], folder.path());
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("`notes.md` is neither a file nor a folder"), "{said}");
+    let answer = json(&["."], folder.path());
+    assert!(skipped(&answer).contains("notes.md: neither a file nor a folder"), "{answer}");
+}
+
+#[test]
+fn what_the_shell_pipes_in_by_a_name_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = format!("exec {} detect -o json <(echo PyTorch)", env!("CARGO_BIN_EXE_agentaflow"));
+    let output =
+        Command::new("bash").args(["-c", &line]).current_dir(folder.path()).output().unwrap();
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["is_ml_workload"], true, "{answer}");
+}

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use agentaflow_manifest::detect::File;
 use anyhow::{Context as _, Result};
 
-use crate::failure;
+use crate::{failure, files};
 
 /// The most that is read of one file.
 const MOST_BYTES: u64 = 1 << 20;
@@ -141,10 +141,17 @@ impl Walk {
     /// A file or folder that the user named: links are followed here, and only here.
     fn named(&mut self, path: &Path) -> Result<()> {
         let context = || format!("cannot read `{}`", path.display());
-        if fs::metadata(path).with_context(context)?.is_dir() {
+        let about = fs::metadata(path).with_context(context)?;
+        if about.is_dir() {
             fs::read_dir(path).with_context(context)?;
             self.folder(path);
             return Ok(());
+        }
+        if !files::comes_to_an_end(path, &about) {
+            return Err(failure::usage(format!(
+                "`{}` is neither a file nor a folder: name one, or write `-` for standard input",
+                path.display()
+            )));
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if worth(&name) == Worth::Name {
@@ -214,6 +221,8 @@ impl Walk {
         }
         if about.is_file() && !self.full {
             self.file(path, &name, about.len());
+        } else if !about.is_file() && worth(&name) != Worth::Nothing {
+            self.note(format!("{}: neither a file nor a folder", path.display()));
         }
         false
     }
