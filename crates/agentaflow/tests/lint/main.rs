@@ -119,10 +119,70 @@ fn a_folder_is_searched_and_what_is_no_manifest_is_left_out() {
     let (code, out, errors) = check(&folder, "-v .", "");
     assert_eq!((code, out.as_str()), (0, "there is no Kubernetes object to check\n"), "{errors}");
     assert!(errors.contains("helm template"), "{errors}");
+    let (code, _, errors) = check(&folder, ".", "");
+    let line = "note: not checked: blob.json, chart/templates/job.yaml, empty.yml and 2 more; -v says why\n";
+    assert_eq!((code, errors.as_str()), (0, line));
     let (code, out, _) = check(&folder, "chart/templates/job.yaml", "");
     assert_eq!(code, 1);
     assert!(out.contains("job.yaml:1:8: error AF000"), "{out}");
     assert!(out.contains("render it first: helm template"), "{out}");
+}
+
+#[test]
+fn a_template_beside_a_good_manifest_is_named() {
+    let folder = folder("beside");
+    fs::write(folder.join("good.yaml"), CLEAN).unwrap();
+    fs::write(folder.join("template.yaml"), "kind: {{ .Values.kind }}\napiVersion: v1\n").unwrap();
+    for format in ["text", "json", "sarif"] {
+        let (code, _, errors) = check(&folder, &format!("-o {format} ."), "");
+        let line = "note: not checked: template.yaml; -v says why\n";
+        assert_eq!((code, errors.as_str()), (0, line), "{format}");
+    }
+}
+
+#[test]
+fn what_was_named_and_holds_nothing_to_check_fails() {
+    let folder = folder("nothing");
+    fs::write(folder.join("values.yaml"), "image: x:latest\n").unwrap();
+    fs::write(folder.join("comments.yaml"), "# later\n").unwrap();
+    fs::write(folder.join("good.yaml"), CLEAN).unwrap();
+    let table = [
+        ("-", "", "-: error AF000 nothing came through the pipe"),
+        ("-", "# later\n", "-: error AF000 there is nothing in it but comments"),
+        ("-", "image: x:latest\n", "-: error AF000 there is no Kubernetes object in it"),
+        (
+            "values.yaml good.yaml",
+            "",
+            "values.yaml: error AF000 there is no Kubernetes object in it",
+        ),
+        ("comments.yaml", "", "comments.yaml: error AF000 there is nothing in it but comments"),
+    ];
+    for (line, input, said) in table {
+        let (code, out, errors) = check(&folder, line, input);
+        assert!(code == 1 && out.starts_with(said), "{line}: {code} {out}{errors}");
+    }
+    // A list of nothing is an answer, and so is a folder.
+    let empty = "apiVersion: v1\nkind: List\nitems: []\n";
+    assert_eq!(check(&folder, "-", empty).0, 0);
+    assert_eq!(check(&folder, ".", "").0, 0);
+}
+
+#[test]
+fn a_pipe_that_nobody_writes_to_is_not_waited_for() {
+    let folder = folder("fifo");
+    assert!(Command::new("mkfifo").arg(folder.join("job.yaml")).status().unwrap().success());
+    let (code, _, errors) = check(&folder, "job.yaml", "");
+    assert!(code == 1 && errors.contains("neither a file nor a folder"), "{code} {errors}");
+    let (code, _, errors) = check(&folder, ".", "");
+    assert_eq!((code, errors.as_str()), (0, "note: not checked: job.yaml; -v says why\n"));
+}
+
+#[test]
+fn kinds_that_are_not_looked_into_are_named() {
+    let workflow = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata:\n  name: a\nspec:\n  templates:\n  - container:\n      image: b:1\n      command: [c]\n";
+    let (code, out, _) = check(&folder("kinds"), "-", workflow);
+    let said = "not checked: what Workflow runs, for it is not written as a pod is\nnothing found in 1 object\n";
+    assert_eq!((code, out.as_str()), (0, said));
 }
 
 #[test]

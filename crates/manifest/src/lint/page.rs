@@ -76,7 +76,10 @@ stand with commas between them.
 
 An *error* is refused by the API server, never starts, or breaks something. A *warning* is probably
 not what is wanted. *Information* could be better.
-A file that cannot be read as YAML is an error with the id AF000.
+A file that cannot be read as YAML is an error with the id AF000, and so is one that you name, or a
+pipe, without any Kubernetes object in it: what came before the pipe may have failed. Of a folder,
+templates that are not rendered and what is no manifest are left out, and one line names them; `-v`
+says why.
 
 Pods are checked wherever they stand: what has a list of `containers` with images is one, in a
 RayCluster, a PyTorchJob or any other kind. Kinds that write their containers otherwise, such as a

@@ -8,6 +8,7 @@ use kube::core::GroupVersionKind;
 use kube::{Api, Client};
 use serde_json::Value;
 
+use super::gather::Skipped;
 use crate::commands::kubernetes;
 use crate::connect::block_on;
 
@@ -38,7 +39,7 @@ pub(super) struct Live {
     /// Objects that no other object owns.
     pub(super) objects: Vec<Value>,
     /// What could not be looked at, and why.
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<Skipped>,
 }
 
 /// Everything to check in a cluster, or in one namespace of it.
@@ -55,7 +56,7 @@ pub(super) fn objects(kubeconfig: Option<&Path>, namespace: Option<&str>) -> Res
                 // A cluster need not have our kinds, nor let everybody see everything.
                 Err(kube::Error::Api(said)) if said.code == 404 => {}
                 Err(kube::Error::Api(said)) if said.code == 403 => {
-                    live.notes.push(format!("{kind}: {}", said.message));
+                    live.notes.push(Skipped::new(kind, said.message));
                 }
                 Err(error) => {
                     return Err(error)

@@ -1,16 +1,17 @@
 //! Finds the files to check, reads them, and writes them back.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use agentaflow_manifest::lint::{self, Unreadable};
+use agentaflow_manifest::lint::{self, Input, Unreadable};
 use agentaflow_manifest::yaml::{self, Limits, Problem, YamlError};
 use anyhow::{Context as _, Result};
 
-use crate::failure;
 use crate::output;
+use crate::{failure, files};
 
 /// Exit code for a file that is not there.
 const NOT_FOUND: u8 = 3;
@@ -22,8 +23,23 @@ pub(super) struct Gathered {
     pub(super) texts: Vec<(String, String)>,
     /// What was asked for by name and is no text.
     pub(super) unreadable: Vec<Unreadable>,
+    /// What was asked for by name, and so must hold something to check.
+    pub(super) named: HashSet<String>,
     /// What was left out, and why.
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<Skipped>,
+}
+
+/// Something that was not checked.
+#[derive(Clone, Debug)]
+pub(super) struct Skipped {
+    pub(super) name: String,
+    pub(super) why: String,
+}
+
+impl Skipped {
+    pub(super) fn new(name: impl Into<String>, why: impl ToString) -> Self {
+        Self { name: name.into(), why: why.to_string() }
+    }
 }
 
 /// A file that cannot be had.
@@ -53,7 +69,7 @@ pub(super) fn gather(paths: &[PathBuf]) -> Result<Gathered, Missing> {
     for path in paths {
         if path.as_os_str() == "-" {
             let bytes = bounded(io::stdin().lock()).map_err(|error| Missing::new(path, error))?;
-            gathered.take("-".to_owned(), &bytes);
+            gathered.take_named("-".to_owned(), &bytes);
         } else if path.is_dir() {
             let mut files = Vec::new();
             walk(path, &mut files).map_err(|error| Missing::new(path, error))?;
@@ -61,29 +77,44 @@ pub(super) fn gather(paths: &[PathBuf]) -> Result<Gathered, Missing> {
                 gathered.take_from_folder(&file)?;
             }
         } else {
-            gathered.take(path.display().to_string(), &read(path)?);
+            gathered.take_named(path.display().to_string(), &read(path)?);
         }
     }
     gathered.texts.dedup_by(|one, other| one.0 == other.0);
     Ok(gathered)
 }
 
-/// What to do about a text that cannot be read as YAML. One that has nothing in it has nothing wrong in it.
-pub(super) fn unread(
-    name: &str,
-    text: &str,
-    error: &YamlError,
-    notes: &mut Vec<String>,
-    unreadable: &mut Vec<Unreadable>,
-) {
-    match error.problem {
-        Problem::Empty | Problem::OnlyComments => notes.push(format!("{name}: {}", error.problem)),
-        _ => unreadable.push(Unreadable {
-            name: name.to_owned(),
-            place: error.place,
-            message: lint::unreadable(text, error),
-        }),
+/// What to do about a text that cannot be read as YAML. A file of a folder that has nothing in it has nothing wrong
+/// in it; who names a file, or pipes one in, means it to be checked.
+pub(super) fn unread(gathered: &mut Gathered, name: &str, text: &str, error: &YamlError) {
+    let message = match error.problem {
+        Problem::Empty if name == "-" => {
+            "nothing came through the pipe: the command before it may have failed".to_owned()
+        }
+        Problem::Empty | Problem::OnlyComments if !gathered.named.contains(name) => {
+            gathered.notes.push(Skipped::new(name, &error.problem));
+            return;
+        }
+        _ => lint::unreadable(text, error),
+    };
+    let name = name.to_owned();
+    gathered.unreadable.push(Unreadable { name, place: error.place, message });
+}
+
+/// Notes what was read and is nothing to check: a failure where it was asked for by name.
+pub(super) fn without_objects(gathered: &mut Gathered, input: &Input) {
+    let others = input.documents.iter().filter(|document| !lint::is_kubernetes(document)).count();
+    if others == 0 {
+        return;
     }
+    if others == input.documents.len() && gathered.named.contains(&input.name) {
+        let message = "there is no Kubernetes object in it".to_owned();
+        gathered.unreadable.push(Unreadable { name: input.name.clone(), place: None, message });
+        return;
+    }
+    let what = if others == 1 { "a document that is" } else { "documents that are" };
+    let why = format!("{what} no Kubernetes object was not checked");
+    gathered.notes.push(Skipped::new(&input.name, why));
 }
 
 /// Writes mended texts to where they came from; what came through a pipe goes on to the output.
@@ -115,7 +146,8 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 }
 
 impl Gathered {
-    fn take(&mut self, name: String, bytes: &[u8]) {
+    fn take_named(&mut self, name: String, bytes: &[u8]) {
+        self.named.insert(name.clone());
         match yaml::text(bytes, &Limits::default()) {
             Ok(text) => self.texts.push((name, text.to_owned())),
             Err(error) => self.unreadable.push(Unreadable {
@@ -130,18 +162,23 @@ impl Gathered {
     fn take_from_folder(&mut self, path: &Path) -> Result<(), Missing> {
         let path = path.strip_prefix(".").unwrap_or(path);
         let name = path.display().to_string();
+        if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
+            self.notes.push(Skipped::new(name, "it is neither a file nor a folder"));
+            return Ok(());
+        }
         let bytes = read(path)?;
         let readable = yaml::text(&bytes, &Limits::default());
         let Ok(text) = readable else {
-            self.notes.push(format!("{name}: it is no text"));
+            self.notes.push(Skipped::new(name, "it is no text"));
             return Ok(());
         };
         match yaml::read_text(text, &Limits::default()) {
             Err(error) if text.contains("{{") => {
-                self.notes.push(format!("{name}: {}", lint::unreadable(text, &error)));
+                self.notes.push(Skipped::new(name, lint::unreadable(text, &error)));
             }
             Err(error) if !text.contains("apiVersion") => {
-                self.notes.push(format!("{name}: it is no manifest ({})", error.problem));
+                let why = format!("it is no manifest ({})", error.problem);
+                self.notes.push(Skipped::new(name, why));
             }
             _ => self.texts.push((name, text.to_owned())),
         }
@@ -150,6 +187,11 @@ impl Gathered {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Missing> {
+    let about = fs::metadata(path).map_err(|error| Missing::new(path, error))?;
+    if !files::comes_to_an_end(path, &about) {
+        let why = "it is neither a file nor a folder: name one, or write `-` for what comes through a pipe";
+        return Err(Missing::new(path, io::Error::other(why)));
+    }
     let file = fs::File::open(path).map_err(|error| Missing::new(path, error))?;
     bounded(file).map_err(|error| Missing::new(path, error))
 }

@@ -19,7 +19,7 @@ use crate::failure::{self, usage};
 use crate::list;
 use crate::listing::one_line;
 use crate::output;
-use gather::Gathered;
+use gather::{Gathered, Skipped};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +36,8 @@ Examples:
   agentaflow lint --explain AF102
       What a rule is about
 
-Ends with 1 if there is an error, with --strict also for a warning. A comment `# agentaflow-lint: ignore=AF301` silences
+Ends with 1 if there is an error, with --strict also for a warning, and if a file that is named or a pipe holds nothing
+to check. A comment `# agentaflow-lint: ignore=AF301` silences
 a rule on its line or below it, before the first line in the whole document.";
 
 /// Check GPU manifests, and mend them
@@ -151,23 +152,21 @@ fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Res
         }
     }
     let mut inputs = Vec::new();
-    let mut unreadable = Vec::new();
-    for (name, text) in &gathered.texts {
-        match read_text(text, &Limits::default()) {
+    for (name, text) in std::mem::take(&mut gathered.texts) {
+        match read_text(&text, &Limits::default()) {
             Ok(documents) => inputs.push(Input::text(name, documents)),
-            Err(error) => gather::unread(name, text, &error, &mut gathered.notes, &mut unreadable),
+            Err(error) => gather::unread(&mut gathered, &name, &text, &error),
         }
     }
-    unreadable.extend(gathered.unreadable);
-    skipped(&inputs, &mut gathered.notes);
+    inputs.iter().for_each(|input| gather::without_objects(&mut gathered, input));
     if let Some(live) = live {
         gathered.notes.extend(live.notes);
         inputs.push(Input::live(live.name, live.objects));
     }
     let findings = lint::check(&inputs, &options);
-    let seen = Seen { inputs: &inputs, findings: &findings, unreadable: &unreadable };
+    let seen = Seen { inputs: &inputs, findings: &findings, unreadable: &gathered.unreadable };
     say(args, &seen, &gathered.notes, mended, piped && args.fix)?;
-    Ok(verdict(args, &findings, &unreadable))
+    Ok(verdict(args, &findings, &gathered.unreadable))
 }
 
 fn options<'a>(args: &Args, catalogue: &'a Catalogue) -> Result<Options<'a>> {
@@ -186,29 +185,19 @@ fn options<'a>(args: &Args, catalogue: &'a Catalogue) -> Result<Options<'a>> {
     })
 }
 
-/// Notes what was read and is nothing to check.
-fn skipped(inputs: &[Input], notes: &mut Vec<String>) {
-    for input in inputs {
-        let others =
-            input.documents.iter().filter(|document| !lint::is_kubernetes(document)).count();
-        if others > 0 {
-            let what = if others == 1 { "a document that is" } else { "documents that are" };
-            notes.push(format!("{}: {what} no Kubernetes object was not checked", input.name));
-        }
-    }
-}
-
 fn say(
     args: &Args,
     seen: &Seen<'_>,
-    notes: &[String],
+    notes: &[Skipped],
     mended: usize,
     to_stderr: bool,
 ) -> Result<()> {
     if args.verbose {
-        for note in notes {
-            eprintln!("note: {note}");
+        for Skipped { name, why } in notes {
+            eprintln!("note: {}", one_line(&format!("{name}: {why}")));
         }
+    } else if let Some(line) = print::skipped(notes) {
+        eprintln!("note: {line}");
     }
     let text = match args.output {
         Format::Json => list::json(&lint::json(seen))?,

@@ -7,6 +7,7 @@ use agentaflow_manifest::lint::{
     Finding, RULES, Seen, Severity, UNREADABLE, is_kubernetes, not_looked_into,
 };
 
+use super::gather::Skipped;
 use crate::listing::one_line;
 use crate::output;
 
@@ -46,6 +47,17 @@ pub(super) fn findings(seen: &Seen<'_>, mended: usize) -> String {
         let _ = writeln!(text, "not checked: what {kind} runs, for it is not written as a pod is");
     }
     text + &summary(seen, mended)
+}
+
+/// One line about everything that was not checked, by name.
+pub(super) fn skipped(notes: &[Skipped]) -> Option<String> {
+    const NAMED: usize = 3;
+    let mut names: Vec<_> = notes.iter().map(|note| one_line(&note.name)).collect();
+    names.dedup();
+    let more = names.len().saturating_sub(NAMED);
+    names.truncate(NAMED);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    (!names.is_empty()).then(|| format!("not checked: {}{more}; -v says why", names.join(", ")))
 }
 
 /// All rules, one a line.
