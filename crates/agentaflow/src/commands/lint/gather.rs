@@ -37,8 +37,8 @@ pub(super) struct Skipped {
 }
 
 impl Skipped {
-    pub(super) fn new(name: impl Into<String>, why: impl ToString) -> Self {
-        Self { name: name.into(), why: why.to_string() }
+    pub(super) fn new(name: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { name: name.into(), why: why.into() }
     }
 }
 
@@ -92,7 +92,7 @@ pub(super) fn unread(gathered: &mut Gathered, name: &str, text: &str, error: &Ya
             "nothing came through the pipe: the command before it may have failed".to_owned()
         }
         Problem::Empty | Problem::OnlyComments if !gathered.named.contains(name) => {
-            gathered.notes.push(Skipped::new(name, &error.problem));
+            gathered.notes.push(Skipped::new(name, error.problem.to_string()));
             return;
         }
         _ => lint::unreadable(text, error),

@@ -158,7 +158,9 @@ fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Res
             Err(error) => gather::unread(&mut gathered, &name, &text, &error),
         }
     }
-    inputs.iter().for_each(|input| gather::without_objects(&mut gathered, input));
+    for input in &inputs {
+        gather::without_objects(&mut gathered, input);
+    }
     if let Some(live) = live {
         gathered.notes.extend(live.notes);
         inputs.push(Input::live(live.name, live.objects));

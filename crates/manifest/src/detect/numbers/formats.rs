@@ -53,10 +53,9 @@ fn precision(text: &Text<'_>, index: usize, word: &str, next: &str) -> Option<Pr
         "half" if next == "precision" => Precision::Half,
         "mixed" if next == "precision" => Precision::Brain,
         "fp8" | "float8" => Precision::Float8,
-        "int8" => Precision::Int8,
+        "int8" | "w8a8" | "w8a16" => Precision::Int8,
         "8bit" if !beside => Precision::Int8,
         "8" if next == "bit" && !beside => Precision::Int8,
-        "w8a8" | "w8a16" => Precision::Int8,
         "int4" | "4bit" | "nf4" | "fp4" | "mxfp4" | "nvfp4" | "awq" | "gptq" | "w4a16" => {
             Precision::Int4
         }

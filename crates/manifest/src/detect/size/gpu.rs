@@ -208,7 +208,7 @@ pub(super) fn holding(mib: u64, wish: Wish) -> Choice {
     let cost = |choice: &Choice| {
         (choice.count.div_ceil(PER_NODE), u64::from(choice.count).saturating_mul(choice.gpu.cost()))
     };
-    let largest = types().last().unwrap_or(GpuType::H200);
+    let largest = types().next_back().unwrap_or(GpuType::H200);
     let none = Choice { gpu: largest, count: wish.count.unwrap_or(MOST), fits: false };
     together.min_by_key(cost).unwrap_or(none)
 }

@@ -207,18 +207,14 @@ fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
     let quantised = training && facts.precision.is_some_and(Precision::is_quantised);
     let adapter = facts.adapter.or(quantised.then_some(Adapter::Quantised)).filter(|_| training);
     let published = models::published(facts.family, parameters / 1e9).filter(|_| !training);
-    let precision = facts.precision.unwrap_or_else(|| match published {
-        Some(published) => {
-            assume(format!("{}, as the model is published", published.name()));
-            published
+    let precision = facts.precision.or(published).unwrap_or(Precision::Half);
+    match (facts.precision, published) {
+        (None, Some(_)) => assume(format!("{}, as the model is published", precision.name())),
+        (None, None) if adapter != Some(Adapter::Quantised) => {
+            assume("16 bits for each weight".to_owned());
         }
-        None => {
-            if adapter != Some(Adapter::Quantised) {
-                assume("16 bits for each weight".to_owned());
-            }
-            Precision::Half
-        }
-    });
+        _ => {}
+    }
     let optimiser = facts.optimiser.unwrap_or_else(|| {
         if training {
             assume("Adam as the optimiser".to_owned());
