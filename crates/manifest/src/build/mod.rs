@@ -25,6 +25,7 @@
 
 mod claim;
 mod job;
+mod machines;
 mod names;
 mod nodepool;
 mod placement;

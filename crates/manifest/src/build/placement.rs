@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use super::names::{is_label_value, short};
 use super::values::{self, Pair};
 use super::{BuildError, refuse};
-use crate::catalogue::{Catalogue, InstanceType, Need};
-use crate::cloud::{self, Cloud, GPUS, Gpu, gpu_named};
+use crate::catalogue::{Catalogue, InstanceType};
+use crate::cloud::{self, Cloud, GPU_RESOURCE, GPUS, Gpu, gpu_named};
+use crate::mig::{self, Slices};
 
 /// Where pods go. The same for everything that has pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
@@ -57,8 +58,10 @@ pub struct Placement {
 /// What a pod asks of its node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ask {
-    /// GPUs of one node.
+    /// GPUs of one node; of slices, at least so many.
     pub(super) gpus: u32,
+    /// Slices, where no whole GPUs are meant.
+    pub(super) slices: Option<Slices>,
     /// Thousandths of cores, as far as somebody said.
     pub(super) cpu_milli: u64,
     /// MiB, as far as somebody said.
@@ -73,6 +76,8 @@ pub(super) struct Placed {
     pub(super) affinity: Option<Affinity>,
     pub(super) gpu: Option<&'static Gpu>,
     pub(super) instance: Option<InstanceType>,
+    /// The resource that counts what is asked for.
+    pub(super) resource: String,
 }
 
 impl Placement {
@@ -87,97 +92,58 @@ impl Placement {
     }
 
     pub(super) fn resolve(&self, ask: Ask, catalogue: &Catalogue) -> Result<Placed, BuildError> {
-        let gpu = self.model()?;
-        let instance = self.instance(gpu, ask, catalogue)?.cloned();
+        let gpu = self.sliced(ask)?;
+        let instance = self.instance(ask, catalogue)?.cloned();
+        let selector = self.selector(gpu, ask, instance.as_ref())?;
         let gpu = gpu.or_else(|| instance.as_ref().and_then(InstanceType::model));
         Ok(Placed {
-            selector: self.selector(ask, instance.as_ref())?,
+            selector,
             tolerations: self.tolerations()?,
-            affinity: self.affinity()?,
+            affinity: self.affinity(ask)?,
             gpu,
             instance,
+            resource: ask
+                .slices
+                .map_or_else(|| GPU_RESOURCE.to_owned(), |slices| mig::resource(slices.profile)),
         })
     }
 
-    /// The machine that was named, or that serves best.
-    pub(super) fn instance<'a>(
-        &self,
-        gpu: Option<&'static Gpu>,
-        ask: Ask,
-        catalogue: &'a Catalogue,
-    ) -> Result<Option<&'a InstanceType>, BuildError> {
-        let cloud = self.cloud().instances();
-        let Ask { gpus, cpu_milli, memory_mib } = ask;
-        if let Some(name) = &self.instance_type {
-            if name.is_empty() || !is_label_value(name) {
-                return refuse("instance-type", format!("`{}` is no machine", short(name)));
-            }
-            let found = catalogue.named(name, cloud);
-            if let (None, Some(other)) = (found, catalogue.named(name, None)) {
-                let (own, wanted) = (other.cloud.name(), self.cloud().name());
-                let why = format!("`{name}` is a machine of {own}, and --cloud is {wanted}");
-                return refuse("instance-type", why);
-            }
-            found.map_or(Ok(()), |instance| self.check(instance, gpu, ask))?;
-            return Ok(found);
-        }
-        let (Some(cloud), Some(gpu)) = (cloud, gpu) else { return Ok(None) };
-        let need = Need { gpu, gpus, cpu_milli, memory_mib, spot: self.spot };
-        if let Some(chosen) = catalogue.choose(cloud, &need) {
-            return Ok(Some(chosen));
-        }
-        let Some(largest) = catalogue.largest(cloud, gpu) else {
-            let why =
-                format!("no {} machine in the catalogue has the GPU {}", cloud.name(), gpu.title);
-            return refuse("gpu", format!("{why}: choose another, or add one with --catalogue"));
+    /// The model that is meant, or where slices are, the nearest one of its family that has them.
+    fn sliced(&self, ask: Ask) -> Result<Option<&'static Gpu>, BuildError> {
+        let (gpu, Some(slices)) = (self.model()?, ask.slices) else { return self.model() };
+        let Some(gpu) = gpu else {
+            self.check_products(slices)?;
+            return Ok(None);
         };
-        let flag = match largest.allocatable() {
-            _ if largest.gpus < gpus => "gpus",
-            (cpu, _) if cpu < cpu_milli => "cpu",
-            _ => "memory",
-        };
-        refuse(
-            flag,
-            format!(
-                "no {} machine has as much; the largest is {}",
-                cloud.name(),
-                largest.describe(false)
-            ),
-        )
+        match slices.gpus(gpu) {
+            Ok(_) => Ok(Some(gpu)),
+            Err(error) => gpu
+                .served_by()
+                .find(|other| slices.are_of(other))
+                .map_or_else(|| refuse("mig", error.to_string()), |other| Ok(Some(other))),
+        }
     }
 
-    /// Whether a machine that was named has what is asked for.
-    fn check(
-        &self,
-        instance: &InstanceType,
-        gpu: Option<&Gpu>,
-        ask: Ask,
-    ) -> Result<(), BuildError> {
-        let model = instance.model();
-        let (cpu, memory) = instance.allocatable();
-        let (flag, part) = if let (Some(gpu), Some(model)) = (gpu, model)
-            && !gpu.takes(model)
-        {
-            ("instance-type", "another GPU")
-        } else if instance.gpus < ask.gpus {
-            ("gpus", "fewer GPUs")
-        } else if cpu < ask.cpu_milli {
-            ("cpu", "less CPU for pods")
-        } else if memory < ask.memory_mib {
-            ("memory", "less memory for pods")
-        } else {
-            return Ok(());
-        };
-        refuse(flag, format!("the machine has {part}: {}", instance.describe(self.spot)))
+    /// Whether one of the products has slices of that profile, as far as all are known and nothing else will do.
+    fn check_products(&self, slices: Slices) -> Result<(), BuildError> {
+        let models: Option<Vec<_>> = self.product.iter().map(|name| gpu_named(name)).collect();
+        let models = models.filter(|_| self.gpu_memory_over.is_none()).unwrap_or_default();
+        let problems: Vec<_> = models.iter().map(|gpu| slices.gpus(gpu)).collect();
+        match problems.first() {
+            Some(Err(error)) if problems.iter().all(Result::is_err) => {
+                refuse("mig", error.to_string())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn selector(
         &self,
+        gpu: Option<&'static Gpu>,
         ask: Ask,
         instance: Option<&InstanceType>,
     ) -> Result<BTreeMap<String, String>, BuildError> {
         let cloud = self.cloud();
-        let gpu = self.model()?;
         let mut all = BTreeMap::new();
         let mut add = |key: &str, value: &str| all.insert(key.to_owned(), value.to_owned());
         if let Some((key, value)) = cloud.any_gpu()
@@ -190,7 +156,8 @@ impl Placement {
             (Cloud::Aks, _, Some(instance)) if self.node_pool.is_none() => {
                 add(cloud::INSTANCE_TYPE, &instance.name);
             }
-            (Cloud::Karpenter, None, _) => {
+            // Slices are no number of GPUs.
+            (Cloud::Karpenter, None, _) if ask.slices.is_none() => {
                 add("karpenter.k8s.aws/instance-gpu-count", &ask.gpus.to_string());
             }
             (Cloud::Generic | Cloud::Gke | Cloud::Karpenter, Some(gpu), _) => {
@@ -257,10 +224,10 @@ impl Placement {
         Ok(all)
     }
 
-    fn affinity(&self) -> Result<Option<Affinity>, BuildError> {
+    fn affinity(&self, ask: Ask) -> Result<Option<Affinity>, BuildError> {
         let preferred = self.prefer.iter().map(|pair| self.preferred(pair));
         let preferred = preferred.collect::<Result<Vec<_>, _>>()?;
-        let required = self.required()?;
+        let required = self.required(ask)?;
         if preferred.is_empty() && required.is_empty() {
             return Ok(None);
         }
@@ -274,7 +241,7 @@ impl Placement {
     }
 
     /// Terms of which one must hold: the products, or the memory.
-    fn required(&self) -> Result<Vec<NodeSelectorTerm>, BuildError> {
+    fn required(&self, ask: Ask) -> Result<Vec<NodeSelectorTerm>, BuildError> {
         let mut terms = Vec::new();
         let mut products = self.product.clone();
         if let Some(bad) = products.iter().find(|name| name.is_empty() || !is_label_value(name)) {
@@ -283,7 +250,9 @@ impl Placement {
         }
         if let (Cloud::Nvidia, Some(gpu), true) = (self.cloud(), self.model()?, products.is_empty())
         {
-            products = Cloud::Nvidia.model_label(gpu).1.into_iter().map(str::to_owned).collect();
+            let fits = |gpu: &&Gpu| ask.slices.is_none_or(|slices| slices.are_of(gpu));
+            let fitting = gpu.served_by().filter(fits).flat_map(|gpu| gpu.products);
+            products = fitting.map(|product| (*product).to_owned()).collect();
         }
         if !products.is_empty() {
             terms.push(term(cloud::PRODUCT, "In", products));

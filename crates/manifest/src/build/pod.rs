@@ -172,7 +172,7 @@ impl PodShape {
         let metadata = self.metadata(name, role)?;
         let gpus = self.gpus()?;
         let placed = placement.resolve(self.ask(gpus)?, catalogue)?;
-        let notes = self.notes(&placed, placement.spot)?;
+        let notes = self.notes(&placed, placement.spot);
         let resources = self.resources(gpus, &placed)?;
         let (volumes, volume_mounts) = self.volumes(gpus, &placed, &resources)?;
         let container = Container {
@@ -278,7 +278,7 @@ impl PodShape {
         Ok(self.annotation.iter().map(|pair| (pair.key.clone(), pair.value.clone())).collect())
     }
 
-    fn notes(&self, placed: &Placed, spot: bool) -> Result<Vec<String>, BuildError> {
+    fn notes(&self, placed: &Placed, spot: bool) -> Vec<String> {
         let mut notes = Vec::new();
         if let Some(instance) = &placed.instance {
             notes.push(instance.describe(spot));
@@ -288,11 +288,10 @@ impl PodShape {
             notes.push(format!("{why}: mount a claim for checkpoints, such as --workspace CLAIM"));
         }
         if let Some(profile) = &self.mig {
-            let resource = self.resource()?;
             let share = mig::explain(profile).unwrap_or_default();
-            notes.push(format!("{resource}: each is {share}"));
+            notes.push(format!("{}: each is {share}", placed.resource));
         }
-        Ok(notes)
+        notes
     }
 }
 

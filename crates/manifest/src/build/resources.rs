@@ -11,8 +11,7 @@ use super::pod::{PodShape, some};
 use super::quantity::{self, Amount};
 use super::{BuildError, refuse};
 use crate::catalogue::InstanceType;
-use crate::cloud::GPU_RESOURCE;
-use crate::mig;
+use crate::mig::Slices;
 
 impl PodShape {
     /// What somebody said that the pod needs of its node. Kubernetes takes limits for requests that are absent.
@@ -27,6 +26,7 @@ impl PodShape {
         let memory = request(&self.memory_request, &self.memory, true);
         Ok(Ask {
             gpus: if self.mig.is_some() { 1 } else { gpus },
+            slices: self.slices(gpus)?,
             cpu_milli: cpu
                 .map_or(Ok(0), |text| quantity::cpu("cpu", &text).map(Amount::as_milli))?,
             memory_mib: memory
@@ -63,7 +63,7 @@ impl PodShape {
             limits.extend(pairing.limit.map(amount));
             requests.extend(pairing.request.map(amount));
         }
-        let resource = self.resource()?;
+        let resource = placed.resource.clone();
         limits.insert(resource.clone(), Quantity(gpus.to_string()));
         if !self.bare {
             // Never another amount than the limit's: the API server refuses that.
@@ -72,11 +72,11 @@ impl PodShape {
         Ok(ResourceRequirements { limits: some(limits), requests: some(requests), claims: None })
     }
 
-    /// The resource that is asked for: whole GPUs or slices.
-    pub(super) fn resource(&self) -> Result<String, BuildError> {
-        let Some(profile) = &self.mig else { return Ok(GPU_RESOURCE.to_owned()) };
+    /// The slices that are asked for, instead of whole GPUs.
+    fn slices(&self, count: u32) -> Result<Option<Slices>, BuildError> {
+        let Some(profile) = &self.mig else { return Ok(None) };
         let known = agentaflow_engine::mig::known_profile(profile);
-        known.map(mig::resource).map_or_else(
+        known.map(|profile| Some(Slices { profile, count })).map_or_else(
             || {
                 refuse(
                     "mig",

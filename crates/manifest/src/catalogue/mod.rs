@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cloud::{Cloud, Gpu, gpu_named};
+use crate::mig::Slices;
 
 /// The catalogue that comes with the program; what users write has the same format.
 pub const BUILT_IN: &str = include_str!("instances.yaml");
@@ -48,8 +49,10 @@ pub struct InstanceType {
 pub struct Need {
     /// The model.
     pub gpu: &'static Gpu,
-    /// How many.
+    /// How many; of slices, see there.
     pub gpus: u32,
+    /// Slices instead of whole GPUs.
+    pub slices: Option<Slices>,
     /// Thousandths of cores.
     pub cpu_milli: u64,
     /// MiB of memory.
@@ -134,8 +137,7 @@ impl Catalogue {
         let fitting = self.instances.iter().filter(|instance| {
             let (cpu, memory) = instance.allocatable();
             instance.cloud == cloud
-                && instance.model().is_some_and(|gpu| need.gpu.takes(gpu))
-                && instance.gpus >= need.gpus
+                && instance.model().is_some_and(|gpu| need.fits(gpu, instance.gpus))
                 && cpu >= need.cpu_milli
                 && memory >= need.memory_mib
         });
@@ -154,10 +156,26 @@ impl Catalogue {
     }
 
     /// The instance type of a cloud with the most GPUs of a model.
-    pub fn largest(&self, cloud: Cloud, gpu: &Gpu) -> Option<&InstanceType> {
+    pub fn largest(&self, cloud: Cloud, need: &Need) -> Option<&InstanceType> {
         let all = self.instances.iter().filter(|instance| instance.cloud == cloud);
-        all.filter(|instance| instance.model().is_some_and(|model| gpu.takes(model)))
+        all.filter(|instance| instance.model().is_some_and(|model| need.is_served_by(model)))
             .max_by_key(|instance| (instance.gpus, instance.memory_gib))
+    }
+}
+
+impl Need {
+    /// Whether GPUs of a model will do, however many there are.
+    fn is_served_by(&self, gpu: &Gpu) -> bool {
+        self.gpu.takes(gpu) && self.slices.is_none_or(|slices| slices.are_of(gpu))
+    }
+
+    /// Whether so many GPUs of a model are enough.
+    fn fits(&self, gpu: &Gpu, gpus: u32) -> bool {
+        let needed = match self.slices {
+            None => Some(self.gpus),
+            Some(slices) => slices.gpus(gpu).ok(),
+        };
+        self.gpu.takes(gpu) && needed.is_some_and(|needed| needed <= gpus)
     }
 }
 

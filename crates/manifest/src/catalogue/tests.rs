@@ -1,7 +1,14 @@
 use super::*;
 
 fn choose(cloud: Cloud, gpu: &str, gpus: u32, memory_mib: u64) -> Option<String> {
-    let need = Need { gpu: gpu_named(gpu).unwrap(), gpus, cpu_milli: 0, memory_mib, spot: false };
+    let need = Need {
+        gpu: gpu_named(gpu).unwrap(),
+        gpus,
+        slices: None,
+        cpu_milli: 0,
+        memory_mib,
+        spot: false,
+    };
     let catalogue = Catalogue::built_in().unwrap();
     catalogue.choose(cloud, &need).map(|instance| instance.name.clone())
 }

@@ -5,6 +5,9 @@ use super::{ACCELERATOR, GPUS, canonical_accelerator};
 /// GKE's label with the model.
 pub const GKE_ACCELERATOR: &str = "cloud.google.com/gke-accelerator";
 
+/// GKE's label with the MIG profile that all GPUs of a node are cut into.
+pub const GKE_PARTITION: &str = "cloud.google.com/gke-gpu-partition-size";
+
 /// Values of `accelerator` for GPUs that are no longer sold, and AKS's for any GPU.
 const OLDER_ACCELERATORS: [&str; 4] =
     ["nvidia", "nvidia-tesla-p100", "nvidia-tesla-p4", "nvidia-tesla-k80"];

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 pub use gpu::{GPUS, Gpu, canonical_accelerator, gpu_named};
 pub use labels::{
-    GKE_ACCELERATOR, GKE_ACCELERATORS, GUARDED, NODE_LABELS, accelerator_meant, accelerators,
-    known_label,
+    GKE_ACCELERATOR, GKE_ACCELERATORS, GKE_PARTITION, GUARDED, NODE_LABELS, accelerator_meant,
+    accelerators, known_label,
 };
 
 /// The resource that counts whole GPUs, or time slices of them.
@@ -23,6 +23,8 @@ pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 pub const PRODUCT: &str = "nvidia.com/gpu.product";
 /// Label of NVIDIA's feature discovery: MiB of each GPU.
 pub const GPU_MEMORY: &str = "nvidia.com/gpu.memory";
+/// Label of Karpenter on AWS: the model, without its memory.
+pub const KARPENTER_GPU_NAME: &str = "karpenter.k8s.aws/instance-gpu-name";
 /// Label of NVIDIA's feature discovery: there is a GPU.
 pub const GPU_PRESENT: &str = "nvidia.com/gpu.present";
 
@@ -112,7 +114,7 @@ impl Cloud {
     pub fn model_label(self, gpu: &'static Gpu) -> (&'static str, Vec<&'static str>) {
         match self {
             Self::Gke => (GKE_ACCELERATOR, vec![gpu.accelerator]),
-            Self::Karpenter => ("karpenter.k8s.aws/instance-gpu-name", vec![gpu.karpenter]),
+            Self::Karpenter => (KARPENTER_GPU_NAME, vec![gpu.karpenter]),
             Self::Nvidia | Self::Eks | Self::Aks => {
                 (PRODUCT, gpu.served_by().flat_map(|gpu| gpu.products).copied().collect())
             }

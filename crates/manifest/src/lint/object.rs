@@ -232,6 +232,25 @@ impl<'a> Pod<'a> {
         all
     }
 
+    /// The values of a label of which every node that the pod may come to has one; none if it may come to others.
+    pub(super) fn bound_to(&self, label: &str) -> Option<Vec<&'a str>> {
+        if let Some(value) = self.at(&["nodeSelector", label]).and_then(Value::as_str) {
+            return Some(vec![value]);
+        }
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        let terms = list(self.spec, &["affinity", "nodeAffinity", required, "nodeSelectorTerms"]);
+        let values = |term: &'a Value| {
+            let mut all = list(term, &["matchExpressions"]).iter();
+            all.find(|item| {
+                (text(item, &["key"]), text(item, &["operator"])) == (Some(label), Some("In"))
+            })
+            .map(|item| list(item, &["values"]).iter().filter_map(Value::as_str))
+        };
+        let all: Option<Vec<_>> = terms.iter().map(values).collect();
+        let all: Vec<_> = all?.into_iter().flatten().collect();
+        (!all.is_empty()).then_some(all)
+    }
+
     pub(super) fn tolerations(&self) -> &'a [Value] {
         list(self.spec, &["tolerations"])
     }

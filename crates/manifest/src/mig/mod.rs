@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use agentaflow_engine::mig::{GEOMETRIES, Geometry, ProfileId, Slots};
 
-use crate::cloud::gpu_named;
+use crate::cloud::{Gpu, gpu_named};
 
 pub use config::{MigParted, Sharing, SharingMode};
 
@@ -22,7 +22,7 @@ pub struct Layout(pub BTreeMap<&'static str, u32>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MigError {
     /// The GPU cannot be cut, or its rules are not known.
-    #[error("`{0}` cannot be cut into MIG slices: use {known}", known = known_gpus())]
+    #[error("`{0}` cannot be cut into MIG slices, as far as is known: use {known}", known = known_gpus())]
     Gpu(String),
     /// No such profile on this GPU.
     #[error("an {gpu} has no profile `{profile}`: it has {known}")]
@@ -49,11 +49,45 @@ pub enum MigError {
 /// The rules of a GPU by any name of it: `a100`, `a100-80`, `H100-94`, `nvidia-a30`.
 pub fn geometry(name: &str) -> Result<&'static Geometry, MigError> {
     let exact = GEOMETRIES.iter().find(|geometry| geometry.name.eq_ignore_ascii_case(name));
-    let by_model = || {
-        let gpu = gpu_named(name)?;
-        Geometry::for_gpu(gpu.family(), u64::from(gpu.memory_gib) << 10)
-    };
+    let by_model = || gpu_named(name).and_then(rules);
     exact.or_else(by_model).ok_or_else(|| MigError::Gpu(name.chars().take(64).collect()))
+}
+
+/// So many slices of one profile, as a pod asks for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slices {
+    /// The canonical name of the profile.
+    pub profile: &'static str,
+    /// How many.
+    pub count: u32,
+}
+
+impl Slices {
+    /// How many GPUs of a model have so many slices.
+    pub fn gpus(self, gpu: &Gpu) -> Result<u32, MigError> {
+        let geometry = rules(gpu).ok_or_else(|| MigError::Gpu(gpu.name.to_owned()))?;
+        let id = geometry.profile(self.profile).ok_or_else(|| unknown(geometry, self.profile))?;
+        // Slices of one size fit best when each begins as early as it may.
+        let mut slots = Slots::default();
+        let mut most = 0;
+        for start in 0..geometry.memory_slots {
+            if slots.fits_at(geometry, id, start) {
+                slots.take(geometry, id, start);
+                most += 1;
+            }
+        }
+        Ok(self.count.div_ceil(most.max(1)))
+    }
+
+    /// Whether a model has this profile.
+    pub fn are_of(self, gpu: &Gpu) -> bool {
+        self.gpus(gpu).is_ok()
+    }
+}
+
+/// The rules of a model; none if it cannot be cut, or nobody here knows how.
+pub fn rules(gpu: &Gpu) -> Option<&'static Geometry> {
+    Geometry::for_gpu(gpu.family(), u64::from(gpu.memory_gib) << 10)
 }
 
 /// Every layout that a GPU can have, whichever way the slices lie.

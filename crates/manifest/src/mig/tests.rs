@@ -56,7 +56,8 @@ fn what_no_gpu_has_is_named_with_what_there_is() {
         "an A30-24 has no profile `1g.5gb`: it has 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"
     );
     let said = said("t4", "1g.5gb=1");
-    assert!(said.starts_with("`t4` cannot be cut into MIG slices: use A30-24, A100-40"), "{said}");
+    let words = "`t4` cannot be cut into MIG slices, as far as is known: use A30-24, A100-40";
+    assert!(said.starts_with(words), "{said}");
 }
 
 #[test]
@@ -84,4 +85,40 @@ fn a_slice_is_explained() {
     );
     assert_eq!(explain("9g.5gb"), None);
     assert_eq!(resource("1g.5gb+me"), "nvidia.com/mig-1g.5gb.me");
+}
+
+#[test]
+fn a_number_of_slices_takes_so_many_gpus_as_have_them() {
+    for (gpu, profile, count, expected) in [
+        ("a100", "3g.20gb", 20, Ok(10)),
+        ("a100", "1g.5gb", 7, Ok(1)),
+        ("a100", "1g.5gb", 8, Ok(2)),
+        ("a100", "1g.5gb+me", 2, Ok(2)),
+        ("a100", "1g.10gb", 4, Ok(1)),
+        ("a100-80", "1g.10gb", 7, Ok(1)),
+        ("a30", "1g.6gb", 5, Ok(2)),
+        ("h100", "1g.5gb", 1, Err("an H100-80 has no profile `1g.5gb`: it has 1g.10gb")),
+        ("t4", "1g.5gb", 1, Err("`t4` cannot be cut")),
+    ] {
+        let gpus = Slices { profile, count }.gpus(gpu_named(gpu).unwrap());
+        match (gpus, expected) {
+            (Err(error), Err(words)) => assert!(error.to_string().starts_with(words), "{error}"),
+            (gpus, expected) => assert_eq!(gpus.ok(), expected.ok(), "{gpu} {profile} {count}"),
+        }
+    }
+    // The same as the largest layout of that profile alone.
+    for gpu in crate::cloud::GPUS.iter() {
+        let Some(geometry) = rules(gpu) else { continue };
+        for profile in geometry.profiles {
+            let all = layouts(geometry);
+            let most = all.iter().filter_map(|layout| layout.0.get(profile.name)).max().unwrap();
+            let slices = |count| Slices { profile: profile.name, count };
+            let name = (gpu.name, profile.name);
+            assert_eq!(
+                (slices(*most).gpus(gpu), slices(most + 1).gpus(gpu)),
+                (Ok(1), Ok(2)),
+                "{name:?}"
+            );
+        }
+    }
 }

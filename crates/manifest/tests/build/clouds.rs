@@ -145,6 +145,54 @@ fn what_no_machine_has_is_refused_with_the_largest() {
 }
 
 #[test]
+fn slices_come_from_a_gpu_that_has_them() {
+    let at = |flags: &str, path: &str| pod(flags).pointer(path).cloned().unwrap_or_default();
+    let machine = "/nodeSelector/node.kubernetes.io~1instance-type";
+    for (flags, path, expected) in [
+        ("--gpu a100 --mig 1g.5gb", "/nodeSelector/accelerator", "nvidia-tesla-a100"),
+        // The plain name takes the larger GPU where only that has the profile.
+        ("--gpu a100 --mig 3g.40gb", "/nodeSelector/accelerator", "nvidia-a100-80gb"),
+        ("--cloud eks --gpu a100 --mig 3g.40gb", machine, "p4de.24xlarge"),
+        ("--cloud eks --gpu a100 --mig 3g.20gb --gpus 16", machine, "p4d.24xlarge"),
+        // The cheapest A100 of Azure is the larger one, which has no such slices.
+        ("--cloud aks --gpu a100 --mig 1g.5gb", machine, "Standard_ND96asr_v4"),
+    ] {
+        assert_eq!(at(flags, path), expected, "{flags}");
+    }
+    let products = "/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0\
+                    /matchExpressions/0/values";
+    assert_eq!(
+        at("--cloud nvidia --gpu a100 --mig 1g.5gb", products),
+        json!(["NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-PCIE-40GB"])
+    );
+    for (flags, words) in [
+        ("--gpu h100 --mig 1g.5gb", "--mig: an H100-80 has no profile `1g.5gb`: it has 1g.10gb"),
+        ("--gpu t4 --mig 1g.5gb", "--mig: `t4` cannot be cut into MIG slices"),
+        ("--product NVIDIA-H100-PCIe --mig 1g.5gb", "--mig: an H100-80 has no profile `1g.5gb`"),
+        (
+            "--instance-type p4de.24xlarge --mig 1g.5gb",
+            "--mig: an A100-80 has no profile `1g.5gb`: it has",
+        ),
+        (
+            "--cloud eks --gpu a100 --mig 3g.20gb --gpus 20",
+            "--gpus: no eks machine has as much (20 × 3g.20gb take 10 of its GPUs); the largest is p4d.24xlarge",
+        ),
+        (
+            "--instance-type p4d.24xlarge --mig 3g.20gb --gpus 20",
+            "--gpus: the machine has fewer GPUs (20 × 3g.20gb take 10 of its GPUs): p4d.24xlarge",
+        ),
+        (
+            "--cloud eks --gpu h100 --mig 1g.12gb",
+            "--mig: no eks machine in the catalogue has the GPU H100 80 GB with the profile 1g.12gb",
+        ),
+        ("--mig 5g.5gb", "--mig: no GPU has the profile `5g.5gb`"),
+    ] {
+        let said = refusal(&format!("pod --name p --image i:1 {flags}"));
+        assert!(said.starts_with(words), "{flags}: {said}");
+    }
+}
+
+#[test]
 fn nodes_come_and_go_by_the_clock() {
     for (flags, up, down) in [
         (

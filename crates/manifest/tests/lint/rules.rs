@@ -213,6 +213,66 @@ fn mistakes_are_found_in_other_shapes_too() {
 }
 
 #[test]
+fn a_slice_that_the_chosen_gpu_does_not_have_is_found() {
+    let slice = rule("AF006").unwrap().good;
+    let on = |choice: &str| {
+        let text = slice.replace("spec:\n", &format!("spec:\n  {choice}\n"));
+        let all = found(&text).into_iter().filter(|finding| finding.rule.id == "AF006");
+        all.map(|finding| finding.message).collect::<Vec<_>>().join("; ")
+    };
+    let affinity = |terms: &str| {
+        format!(
+            "affinity: {{nodeAffinity: {{requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: [{terms}]}}}}}}"
+        )
+    };
+    let term = |product: &str| {
+        format!(
+            "{{matchExpressions: [{{key: nvidia.com/gpu.product, operator: In, values: [{product}]}}]}}"
+        )
+    };
+    let memory = "{matchExpressions: [{key: nvidia.com/gpu.memory, operator: Gt, values: ['9']}]}";
+    for (choice, words) in [
+        (
+            "nodeSelector: {accelerator: nvidia-h100-80gb}".to_owned(),
+            "an H100-80 has no profile `1g.5gb`",
+        ),
+        (
+            "nodeSelector: {cloud.google.com/gke-accelerator: nvidia-a100-80gb}".to_owned(),
+            "an A100-80 has no",
+        ),
+        (
+            "nodeSelector: {karpenter.k8s.aws/instance-gpu-name: t4}".to_owned(),
+            "`t4` cannot be cut",
+        ),
+        (
+            "nodeSelector: {node.kubernetes.io/instance-type: g4dn.xlarge}".to_owned(),
+            "`t4` cannot be cut",
+        ),
+        (affinity(&term("NVIDIA-H100-PCIe, NVIDIA-H200")), "an H100-80 has no profile `1g.5gb`"),
+    ] {
+        let said = on(&choice);
+        assert!(said.starts_with(words), "{choice}: {said}");
+        assert!(said.contains("leaves the pod no other GPU"), "{said}");
+    }
+    for choice in [
+        "nodeSelector: {accelerator: nvidia-tesla-a100}".to_owned(),
+        "nodeSelector: {accelerator: nvidia}".to_owned(),
+        "nodeSelector: {nvidia.com/gpu.product: NVIDIA-A100-SXM4-40GB-MIG-1g.5gb}".to_owned(),
+        "nodeSelector: {karpenter.k8s.aws/instance-gpu-name: a100}".to_owned(),
+        "nodeSelector: {node.kubernetes.io/instance-type: p4d.24xlarge}".to_owned(),
+        affinity(&term("NVIDIA-H100-PCIe, NVIDIA-A100-SXM4-40GB")),
+        affinity(&format!("{}, {memory}", term("NVIDIA-H100-PCIe"))),
+    ] {
+        assert_eq!(on(&choice), "", "{choice}");
+    }
+    let google = slice.replace("nvidia.com/mig-1g.5gb", "nvidia.com/gpu").replace(
+        "spec:\n",
+        "spec:\n  nodeSelector: {cloud.google.com/gke-accelerator: nvidia-h100-80gb, cloud.google.com/gke-gpu-partition-size: 1g.5gb}\n",
+    );
+    assert!(ids(&google).contains(&"AF006"), "{google}");
+}
+
+#[test]
 fn the_pods_of_each_role_of_a_kubeflow_job_are_checked() {
     let text = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: a}\nspec:\n  pytorchReplicaSpecs:\n    Worker:\n      template:\n        spec:\n          containers:\n          - name: pytorch\n            image: b:1\n            resources: {requests: {nvidia.com/gpu: 1}}\n";
     let finding = found(text).into_iter().find(|finding| finding.rule.id == "AF002").unwrap();

@@ -1,10 +1,15 @@
 //! Slices of GPUs: MIG and time-slicing.
 
+use agentaflow_engine::mig::known_profile;
 use serde_json::Value;
 
-use crate::lint::object::{Container, Object, list, text};
+use crate::cloud::{
+    ACCELERATOR, GKE_ACCELERATOR, GKE_PARTITION, Gpu, INSTANCE_TYPE, KARPENTER_GPU_NAME, PRODUCT,
+    gpu_named,
+};
+use crate::lint::object::{Container, Object, Pod, list, text};
 use crate::lint::{Findings, Operation, Rule, Set};
-use crate::mig;
+use crate::mig::{self, Slices};
 use crate::yaml::{Limits, nearest, read_text};
 
 pub(super) static AF004: Rule = rule! {
@@ -29,8 +34,8 @@ pub(super) static AF005: Rule = rule! {
 pub(super) static AF006: Rule = rule! {
     "AF006" "unknown-mig-profile" Error fixable true;
     title: "There is no such MIG profile",
-    why: "The device plugin offers one resource for each profile of the card. A profile that no card has is never \
-          offered, and the pod waits forever.",
+    why: "The device plugin offers one resource for each profile of the card. A profile that no card has, or that the \
+          card has not which the pod chooses its nodes by, is never offered, and the pod waits forever.",
     advice: "Use a profile of your card: `1g.5gb`, `2g.10gb`, `3g.20gb`, `7g.40gb` on an A100 with 40 GB; `1g.10gb`, \
              `2g.20gb`, `3g.40gb`, `7g.80gb` on an A100 or H100 with 80 GB.",
     check: unknown_profile,
@@ -108,9 +113,45 @@ fn unknown_profile(set: &Set<'_>, findings: &mut Findings<'_>) {
                 for name in map.keys() {
                     let path = container.join(&["resources", part, name.as_str()]);
                     profile(&pod.object, name, &path, findings);
+                    let problem = (part == "limits").then(|| of_no_gpu(set, &pod, name)).flatten();
+                    problem.into_iter().for_each(|why| findings.add(&pod.object, &path, why));
                 }
             }
         }
+        // GKE has the profile in a label, and calls a slice a GPU.
+        let Some(profile) = text(pod.spec, &["nodeSelector", GKE_PARTITION]) else { continue };
+        if let Some(problem) = of_no_gpu(set, &pod, &format!("nvidia.com/mig-{profile}")) {
+            findings.add(&pod.object, &pod.join(&["nodeSelector", GKE_PARTITION]), problem);
+        }
+    }
+}
+
+/// Why no GPU that the pod may come to has the slices of a resource; nothing where one has, or that is not known.
+fn of_no_gpu(set: &Set<'_>, pod: &Pod<'_>, resource: &str) -> Option<String> {
+    let profile = known_profile(resource.strip_prefix("nvidia.com/mig-")?)?;
+    let labels = [PRODUCT, GKE_ACCELERATOR, ACCELERATOR, KARPENTER_GPU_NAME, INSTANCE_TYPE];
+    labels.into_iter().find_map(|label| {
+        let mut problems = Vec::new();
+        for value in pod.bound_to(label)? {
+            for gpu in models(set, label, value)? {
+                problems.push(Slices { profile, count: 1 }.gpus(gpu).err()?);
+            }
+        }
+        let problem = problems.first()?;
+        Some(format!("{problem}; {label} leaves the pod no other GPU"))
+    })
+}
+
+/// The models that a node may have whose label has this value. Two labels say how much memory they have.
+fn models(set: &Set<'_>, label: &str, value: &str) -> Option<Vec<&'static Gpu>> {
+    match label {
+        INSTANCE_TYPE => {
+            let families = set.machines.machine(value)?.models;
+            let models = families.iter().filter_map(|family| gpu_named(family));
+            Some(models.flat_map(Gpu::served_by).collect())
+        }
+        PRODUCT | GKE_ACCELERATOR => Some(vec![gpu_named(value)?]),
+        _ => Some(gpu_named(value)?.served_by().collect()),
     }
 }
 

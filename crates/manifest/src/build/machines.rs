@@ -1,0 +1,96 @@
+//! Which machine serves: the one that was named, if it has everything, or the cheapest of the catalogue.
+
+use super::names::{is_label_value, short};
+use super::placement::{Ask, Placement};
+use super::{BuildError, refuse};
+use crate::catalogue::{Catalogue, InstanceType, Need};
+use crate::cloud::Gpu;
+
+impl Placement {
+    /// The machine that was named, or that serves best.
+    pub(super) fn instance<'a>(
+        &self,
+        ask: Ask,
+        catalogue: &'a Catalogue,
+    ) -> Result<Option<&'a InstanceType>, BuildError> {
+        let (gpu, cloud) = (self.model()?, self.cloud().instances());
+        let Ask { gpus, slices, cpu_milli, memory_mib } = ask;
+        if let Some(name) = &self.instance_type {
+            if name.is_empty() || !is_label_value(name) {
+                return refuse("instance-type", format!("`{}` is no machine", short(name)));
+            }
+            let found = catalogue.named(name, cloud);
+            if let (None, Some(other)) = (found, catalogue.named(name, None)) {
+                let (own, wanted) = (other.cloud.name(), self.cloud().name());
+                let why = format!("`{name}` is a machine of {own}, and --cloud is {wanted}");
+                return refuse("instance-type", why);
+            }
+            found.map_or(Ok(()), |instance| self.check(instance, gpu, ask))?;
+            return Ok(found);
+        }
+        let (Some(cloud), Some(gpu)) = (cloud, gpu) else { return Ok(None) };
+        let need = Need { gpu, gpus, slices, cpu_milli, memory_mib, spot: self.spot };
+        if let Some(chosen) = catalogue.choose(cloud, &need) {
+            return Ok(Some(chosen));
+        }
+        let Some(largest) = catalogue.largest(cloud, &need) else {
+            let with = slices.map(|slices| format!(" with the profile {}", slices.profile));
+            let (flag, with) = with.map_or(("gpu", String::new()), |with| ("mig", with));
+            let what = format!("the GPU {}{with}", gpu.title);
+            let why = format!("no {} machine in the catalogue has {what}", cloud.name());
+            return refuse(flag, format!("{why}: choose another, or add one with --catalogue"));
+        };
+        let needed = needed(ask, largest)?;
+        let flag = match largest.allocatable() {
+            _ if largest.gpus < needed => "gpus",
+            (cpu, _) if cpu < cpu_milli => "cpu",
+            _ => "memory",
+        };
+        let why = format!("no {} machine has as much{}", cloud.name(), takes(ask, needed));
+        refuse(flag, format!("{why}; the largest is {}", largest.describe(false)))
+    }
+
+    /// Whether a machine that was named has what is asked for.
+    fn check(
+        &self,
+        instance: &InstanceType,
+        gpu: Option<&Gpu>,
+        ask: Ask,
+    ) -> Result<(), BuildError> {
+        let model = instance.model();
+        let (cpu, memory) = instance.allocatable();
+        let other = gpu.zip(model).is_some_and(|(gpu, model)| !gpu.takes(model));
+        let needed = if other { 0 } else { needed(ask, instance)? };
+        let fewer = format!("fewer GPUs{}", takes(ask, needed));
+        let (flag, part) = if other {
+            ("instance-type", "another GPU")
+        } else if instance.gpus < needed {
+            ("gpus", fewer.as_str())
+        } else if cpu < ask.cpu_milli {
+            ("cpu", "less CPU for pods")
+        } else if memory < ask.memory_mib {
+            ("memory", "less memory for pods")
+        } else {
+            return Ok(());
+        };
+        refuse(flag, format!("the machine has {part}: {}", instance.describe(self.spot)))
+    }
+}
+
+/// How many of a machine's GPUs are needed.
+fn needed(ask: Ask, instance: &InstanceType) -> Result<u32, BuildError> {
+    match (ask.slices, instance.model()) {
+        (Some(slices), Some(gpu)) => slices.gpus(gpu).or_else(|error| {
+            refuse("mig", format!("{error}; the machine is {}", instance.describe(false)))
+        }),
+        _ => Ok(ask.gpus),
+    }
+}
+
+/// What slices take, for a message.
+fn takes(ask: Ask, gpus: u32) -> String {
+    let slices = ask.slices.map(|slices| (slices.count, slices.profile));
+    slices.map_or_else(String::new, |(count, profile)| {
+        format!(" ({count} × {profile} take {gpus} of its GPUs)")
+    })
+}
