@@ -99,8 +99,10 @@ impl NodePool {
             requirement("kubernetes.io/arch", &["amd64"]),
             requirement(INSTANCE_TYPE, &machines),
         ];
-        let labels =
-            gpu.map(|gpu| BTreeMap::from([(ACCELERATOR.to_owned(), gpu.accelerator.to_owned())]));
+        // What pods for this cloud select by, and what people put on nodes elsewhere.
+        let by_hand = gpu.map(|gpu| (ACCELERATOR, gpu.accelerator));
+        let label = self.cloud()?.any_gpu().or(by_hand);
+        let labels = label.map(|(key, value)| BTreeMap::from([(key.to_owned(), value.to_owned())]));
         let template = Template {
             metadata: ObjectMeta { labels, ..ObjectMeta::default() },
             spec: TemplateSpec {

@@ -244,6 +244,28 @@ fn a_pool_of_nodes_begins_with_none_and_has_a_limit() {
 }
 
 #[test]
+fn a_pool_serves_the_pods_that_are_made_for_its_cloud() {
+    for (cloud, gpu) in
+        [("aks", "a100-80"), ("aks", "t4"), ("karpenter", "a100-80"), ("karpenter", "h100")]
+    {
+        let pool =
+            &make(&format!("nodepool --cloud {cloud} --gpu {gpu}")).objects[0]["spec"]["template"];
+        let machines = pool["spec"]["requirements"][2]["values"].as_array().unwrap();
+        let wanted = pod(&format!("--cloud {cloud} --gpu {gpu}"));
+        for (label, value) in wanted["nodeSelector"].as_object().unwrap() {
+            // Karpenter labels its nodes by itself.
+            let served = match label.as_str() {
+                "node.kubernetes.io/instance-type" => machines.contains(value),
+                label => {
+                    label.starts_with("karpenter.") || pool["metadata"]["labels"][label] == *value
+                }
+            };
+            assert!(served, "{cloud} {gpu}: {label}={value} in {pool}");
+        }
+    }
+}
+
+#[test]
 fn pods_are_scaled_by_a_gpu_metric_and_down_to_zero_by_waiting_work() {
     let hpa = &make("hpa --target llm --max 8").objects[0]["spec"];
     assert_eq!(
