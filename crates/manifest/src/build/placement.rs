@@ -164,6 +164,8 @@ impl Placement {
                 let gpu = instance.and_then(InstanceType::model).unwrap_or(gpu);
                 let (key, values) = cloud.model_label(gpu);
                 values.first().and_then(|value| add(key, value));
+                let size = cloud.size_label(gpu).filter(|_| is_one_size(gpu, ask));
+                size.and_then(|(key, value)| add(key, &value));
             }
             _ => {}
         }
@@ -279,7 +281,12 @@ impl Placement {
             return refuse("prefer", why + ": choose another");
         }
         let values = values.into_iter().map(str::to_owned).collect();
-        Ok(PreferredSchedulingTerm { weight, preference: term(key, "In", values) })
+        let mut preference = term(key, "In", values);
+        let size = self.cloud().size_label(gpu).filter(|_| is_one_size(gpu, Ask::default()));
+        if let (Some((key, value)), Some(all)) = (size, &mut preference.match_expressions) {
+            all.push(requirement(key, "In", vec![value]));
+        }
+        Ok(PreferredSchedulingTerm { weight, preference })
     }
 
     fn names_products(&self) -> bool {
@@ -306,8 +313,18 @@ fn pool_name(text: &str) -> Result<String, BuildError> {
     Ok(text.to_owned())
 }
 
+/// Whether another size of the model will not do: that one was named, or has the slices.
+fn is_one_size(gpu: &'static Gpu, ask: Ask) -> bool {
+    let lacks = |other: &Gpu| ask.slices.is_some_and(|slices| !slices.are_of(other));
+    gpu.name != gpu.family() || gpu.served_by().any(lacks)
+}
+
 fn term(key: &str, operator: &str, values: Vec<String>) -> NodeSelectorTerm {
+    let all = vec![requirement(key, operator, values)];
+    NodeSelectorTerm { match_expressions: Some(all), match_fields: None }
+}
+
+fn requirement(key: &str, operator: &str, values: Vec<String>) -> NodeSelectorRequirement {
     let (key, operator) = (key.to_owned(), operator.to_owned());
-    let requirement = NodeSelectorRequirement { key, operator, values: Some(values) };
-    NodeSelectorTerm { match_expressions: Some(vec![requirement]), match_fields: None }
+    NodeSelectorRequirement { key, operator, values: Some(values) }
 }

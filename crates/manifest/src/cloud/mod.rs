@@ -25,6 +25,8 @@ pub const PRODUCT: &str = "nvidia.com/gpu.product";
 pub const GPU_MEMORY: &str = "nvidia.com/gpu.memory";
 /// Label of Karpenter on AWS: the model, without its memory.
 pub const KARPENTER_GPU_NAME: &str = "karpenter.k8s.aws/instance-gpu-name";
+/// Label of Karpenter on AWS: MiB of each GPU.
+pub const KARPENTER_GPU_MEMORY: &str = "karpenter.k8s.aws/instance-gpu-memory";
 /// Label of NVIDIA's feature discovery: there is a GPU.
 pub const GPU_PRESENT: &str = "nvidia.com/gpu.present";
 
@@ -120,6 +122,12 @@ impl Cloud {
             }
             Self::Generic => (ACCELERATOR, vec![gpu.accelerator]),
         }
+    }
+
+    /// The label that tells the sizes of a model apart where [`Self::model_label`] does not.
+    pub fn size_label(self, gpu: &Gpu) -> Option<(&'static str, String)> {
+        let mib = || (u64::from(gpu.memory_gib) << 10).to_string();
+        (self == Self::Karpenter).then(|| (KARPENTER_GPU_MEMORY, mib()))
     }
 
     /// Labels of every GPU node there, whatever its model.

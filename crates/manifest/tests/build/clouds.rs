@@ -32,6 +32,29 @@ fn each_cloud_selects_nodes_by_its_own_labels() {
             "--cloud karpenter --gpu h100 --spot",
             json!({"karpenter.k8s.aws/instance-gpu-name": "h100", "karpenter.sh/capacity-type": "spot"}),
         ),
+        // Its name alone is that of the smaller one, too.
+        (
+            "--cloud karpenter --gpu a100-80",
+            json!({
+                "karpenter.k8s.aws/instance-gpu-name": "a100",
+                "karpenter.k8s.aws/instance-gpu-memory": "81920",
+            }),
+        ),
+        (
+            "--cloud karpenter --gpu v100-32",
+            json!({
+                "karpenter.k8s.aws/instance-gpu-name": "v100",
+                "karpenter.k8s.aws/instance-gpu-memory": "32768",
+            }),
+        ),
+        ("--cloud karpenter --gpu a100", json!({"karpenter.k8s.aws/instance-gpu-name": "a100"})),
+        (
+            "--cloud karpenter --gpu a100 --mig 1g.5gb",
+            json!({
+                "karpenter.k8s.aws/instance-gpu-name": "a100",
+                "karpenter.k8s.aws/instance-gpu-memory": "40960",
+            }),
+        ),
         (
             "--cloud gke --gpu a100-80",
             json!({"cloud.google.com/gke-accelerator": "nvidia-a100-80gb"}),
@@ -59,6 +82,15 @@ fn each_cloud_selects_nodes_by_its_own_labels() {
         pod("--cloud nvidia --gpu a100-80")["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
             ["nodeSelectorTerms"][0]["matchExpressions"][0]["values"],
         json!(["NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-80GB-PCIe"])
+    );
+    let preferred = pod("--cloud karpenter --prefer a100-80=50");
+    assert_eq!(
+        preferred["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]
+            ["preference"]["matchExpressions"],
+        json!([
+            {"key": "karpenter.k8s.aws/instance-gpu-name", "operator": "In", "values": ["a100"]},
+            {"key": "karpenter.k8s.aws/instance-gpu-memory", "operator": "In", "values": ["81920"]},
+        ])
     );
 }
 
