@@ -102,10 +102,20 @@ impl Placement {
             affinity: self.affinity(ask)?,
             gpu,
             instance,
-            resource: ask
-                .slices
-                .map_or_else(|| GPU_RESOURCE.to_owned(), |slices| mig::resource(slices.profile)),
+            resource: self.resource(ask),
         })
+    }
+
+    /// The resource that counts what is asked for. GKE cuts all GPUs of a node into one kind of slices, and calls
+    /// each a GPU.
+    fn resource(&self, ask: Ask) -> String {
+        let named = ask.slices.filter(|_| !self.calls_slices_gpus());
+        named.map_or_else(|| GPU_RESOURCE.to_owned(), |slices| mig::resource(slices.profile))
+    }
+
+    /// Whether slices are chosen by a label of their nodes instead of by a resource.
+    pub(super) fn calls_slices_gpus(&self) -> bool {
+        self.cloud() == Cloud::Gke
     }
 
     /// The model that is meant, or where slices are, the nearest one of its family that has them.
@@ -168,6 +178,16 @@ impl Placement {
                 size.and_then(|(key, value)| add(key, &value));
             }
             _ => {}
+        }
+        if let Some(slices) = ask.slices.filter(|_| self.calls_slices_gpus()) {
+            // A label cannot hold the name of such a profile, and GKE has none of them.
+            if let Some(plain) = slices.profile.strip_suffix("+me") {
+                return refuse(
+                    "mig",
+                    format!("GKE has no slices with media extensions: use {plain}"),
+                );
+            }
+            add(cloud::GKE_PARTITION, slices.profile);
         }
         if let Some(name) = &self.instance_type {
             add(cloud::INSTANCE_TYPE, name);

@@ -11,6 +11,7 @@ use super::placement::{Placed, Placement};
 use super::values::{self, Mount, Pair};
 use super::{BuildError, Made, refuse};
 use crate::catalogue::Catalogue;
+use crate::cloud::GKE_PARTITION;
 use crate::mig;
 
 /// The most GPUs that a pod may ask for.
@@ -290,6 +291,9 @@ impl PodShape {
         if let Some(profile) = &self.mig {
             let share = mig::explain(profile).unwrap_or_default();
             notes.push(format!("{}: each is {share}", placed.resource));
+            if let Some(size) = placed.selector.get(GKE_PARTITION) {
+                notes.push(format!("the node pool must be made with `gpu-partition-size={size}`"));
+            }
         }
         notes
     }

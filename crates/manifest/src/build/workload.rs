@@ -124,7 +124,8 @@ impl Workload {
         // Devices report up to a tenth less than the size in their name: 15360 MiB of a T4's 16 GB.
         let of_model = shaped.placed.gpu.map(|gpu| u64::from(gpu.memory_gib) * 900);
         let memory = self.gpu_memory.or(of_model.filter(|_| self.pod.mig.is_none())).unwrap_or(0);
-        let profile = self.pod.mig.as_deref().and_then(agentaflow_engine::mig::known_profile);
+        let profile = self.pod.mig.as_deref().filter(|_| !self.placement.calls_slices_gpus());
+        let profile = profile.and_then(agentaflow_engine::mig::known_profile);
         let spec = Spec {
             priority: self.priority.or((!self.pod.bare).then_some(5)),
             gpu_memory_required: memory,

@@ -225,6 +225,41 @@ fn slices_come_from_a_gpu_that_has_them() {
 }
 
 #[test]
+fn on_gke_a_slice_is_a_gpu_of_nodes_that_are_cut_so() {
+    let sliced = pod("--cloud gke --gpu a100 --mig 1g.5gb --gpus 2");
+    assert_eq!(
+        sliced["nodeSelector"],
+        json!({
+            "cloud.google.com/gke-accelerator": "nvidia-tesla-a100",
+            "cloud.google.com/gke-gpu-partition-size": "1g.5gb",
+        })
+    );
+    let resources = &sliced["containers"][0]["resources"];
+    assert_eq!(
+        (&resources["limits"]["nvidia.com/gpu"], &resources["requests"]["nvidia.com/gpu"]),
+        (&json!("2"), &json!("2"))
+    );
+    assert_eq!(resources["limits"].as_object().unwrap().len(), 3, "{resources}");
+    let made = make("workload --name w --image i:1 --cloud gke --gpu a100 --mig 1g.5gb");
+    let spec = &made.objects[0]["spec"];
+    assert_eq!(spec["gpuRequirements"]["migProfile"], Value::Null);
+    assert_eq!(
+        spec["podTemplate"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"],
+        "1"
+    );
+    assert!(
+        made.notes.iter().any(|note| note.contains("gpu-partition-size=1g.5gb")),
+        "{:?}",
+        made.notes
+    );
+    let said = refusal("pod --name p --image i:1 --cloud gke --mig 1g.5gb.me");
+    assert!(
+        said.starts_with("--mig: GKE has no slices with media extensions: use 1g.5gb"),
+        "{said}"
+    );
+}
+
+#[test]
 fn nodes_come_and_go_by_the_clock() {
     for (flags, up, down) in [
         (

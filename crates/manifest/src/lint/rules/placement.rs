@@ -164,6 +164,10 @@ fn does_not_fit(set: &Set<'_>, findings: &mut Findings<'_>) {
 }
 
 fn gpus_fit(pod: &Pod<'_>, name: &str, machine: &Machine, findings: &mut Findings<'_>) {
+    // There a slice is called a GPU, and a machine has several of each.
+    if pod.at(&["nodeSelector", cloud::GKE_PARTITION]).is_some() {
+        return;
+    }
     let whole: u64 = pod
         .containers()
         .iter()
