@@ -50,6 +50,17 @@ pub(super) fn name_within(
     }
 }
 
+/// A pool of nodes of AKS, which takes shorter names than the others.
+pub(super) fn azure_pool<'a>(flag: &'static str, text: &'a str) -> Result<&'a str, BuildError> {
+    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let begins = text.starts_with(|c: char| c.is_ascii_lowercase());
+    if text.len() <= 12 && begins && text.chars().all(is_inner) {
+        return Ok(text);
+    }
+    let why = "AKS has at most 12 of a-z and 0-9 there, beginning with a letter, such as gpupool";
+    refuse(flag, format!("`{}` is no name of a pool: {why}", short(text)))
+}
+
 /// The name of a task's job: `ml_task_123` → `gpu-job-ml-task-123`. What no name can hold becomes a dash; where that
 /// or the length loses something by which two tasks could differ, a hash of the whole id keeps them apart.
 pub fn job_name(task_id: &str) -> Result<String, BuildError> {

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::names::{is_label_value, short};
+use super::names::{self, is_label_value, short};
 use super::values::{self, Pair};
 use super::{BuildError, refuse};
 use crate::catalogue::{Catalogue, InstanceType};
@@ -193,7 +193,7 @@ impl Placement {
             add(cloud::INSTANCE_TYPE, name);
         }
         if let Some(pool) = &self.node_pool {
-            add(self.pool_label()?, &pool_name(pool)?);
+            add(self.pool_label()?, pool_name(cloud, pool)?);
         }
         if self.spot {
             let (key, value) = cloud.spot().label;
@@ -326,11 +326,11 @@ pub(super) fn model(flag: &'static str, text: &str) -> Result<&'static Gpu, Buil
     )
 }
 
-fn pool_name(text: &str) -> Result<String, BuildError> {
+fn pool_name(cloud: Cloud, text: &str) -> Result<&str, BuildError> {
     if text.is_empty() || !is_label_value(text) {
         return refuse("node-pool", format!("`{}` is no name of a pool", short(text)));
     }
-    Ok(text.to_owned())
+    if cloud == Cloud::Aks { names::azure_pool("node-pool", text) } else { Ok(text) }
 }
 
 /// Whether another size of the model will not do: that one was named, or has the slices.

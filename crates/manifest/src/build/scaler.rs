@@ -30,7 +30,7 @@ pub struct Scaler {
     /// Name of the cluster; karpenter needs none
     #[arg(long, value_name = "NAME")]
     pub cluster: Option<String>,
-    /// Pool or group of nodes [default: gpu-pool]
+    /// Pool or group of nodes [default: gpu-pool; for aks gpupool]
     #[arg(long, value_name = "NAME")]
     pub node_pool: Option<String>,
     /// Region or zone of the cluster, for eks and gke
@@ -236,7 +236,10 @@ impl Scaler {
     }
 
     fn pool(&self) -> Result<&str, BuildError> {
-        word("node-pool", self.node_pool.as_deref().or(Some("gpu-pool")))
+        let azure = self.cloud()? == Cloud::Aks;
+        let default = if azure { "gpupool" } else { "gpu-pool" };
+        let pool = word("node-pool", self.node_pool.as_deref().or(Some(default)))?;
+        if azure { names::azure_pool("node-pool", pool) } else { Ok(pool) }
     }
 
     /// May change this one pool and nothing else.

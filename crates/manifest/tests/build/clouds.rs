@@ -294,6 +294,28 @@ fn nodes_come_and_go_by_the_clock() {
 }
 
 #[test]
+fn a_pool_of_aks_has_a_name_that_aks_takes() {
+    let scaler = "scaler --cloud aks --cluster ml --resource-group rg";
+    let command = |line: &str| {
+        let made = make(line);
+        made.objects.last().unwrap()["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["command"]
+            .to_string()
+    };
+    assert!(command(scaler).contains(r#""--name","gpupool""#), "{}", command(scaler));
+    make(&format!("{scaler} --node-pool a100pool0001"));
+    let pod = "pod --name p --image i:1 --cloud aks";
+    for line in [scaler, pod] {
+        for name in ["gpu-pool", "GpuPool", "1pool", "a100pool00001"] {
+            let said = refusal(&format!("{line} --node-pool {name}"));
+            assert!(
+                said.starts_with(&format!("--node-pool: `{name}` is no name of a pool")),
+                "{said}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_pool_of_nodes_begins_with_none_and_has_a_limit() {
     let made = make("nodepool --gpu a100 --spot --max-gpus 16 --idle 10m");
     let spec = &made.objects[0]["spec"];
