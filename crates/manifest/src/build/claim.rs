@@ -67,6 +67,11 @@ impl AccessMode {
             Self::ReadWriteOncePod => "ReadWriteOncePod",
         }
     }
+
+    /// Whether several nodes may mount it at once.
+    pub(super) fn many(self) -> bool {
+        matches!(self, Self::ReadOnlyMany | Self::ReadWriteMany)
+    }
 }
 
 impl Claim {

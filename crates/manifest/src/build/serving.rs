@@ -1,6 +1,8 @@
 //! Servers: deployments that answer requests, with time to load a model.
 
-use k8s_openapi::api::apps::v1::{Deployment as DeploymentObject, DeploymentSpec};
+use k8s_openapi::api::apps::v1::{
+    Deployment as DeploymentObject, DeploymentSpec, DeploymentStrategy,
+};
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, HTTPGetAction, PersistentVolumeClaim, Probe, Service, ServicePort,
     ServiceSpec,
@@ -134,15 +136,14 @@ impl ModelServer {
         &self,
         catalogue: &Catalogue,
     ) -> Result<(DeploymentObject, PersistentVolumeClaim), BuildError> {
-        let shaped = self.shaped(catalogue)?;
-        Ok((self.serving.deployment(shaped, self.pod.bare, "20m")?, self.claim()?))
+        Ok((self.deployment(self.shaped(catalogue)?)?, self.claim()?))
     }
 
     /// The deployment, its claim and what belongs to it, with notes.
     pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
         let shaped = self.shaped(catalogue)?;
         let mut notes = shaped.notes.clone();
-        let deployment = self.serving.deployment(shaped, self.pod.bare, "20m")?;
+        let deployment = self.deployment(shaped)?;
         if self.serving.replicas()? > 1 && self.mode()? == AccessMode::ReadWriteOnce {
             let why = "all replicas must run on the node that has the volume";
             notes.push(format!(
@@ -153,6 +154,18 @@ impl ModelServer {
         made.push(&self.claim()?)?;
         self.serving.add_service(&deployment, &mut made)?;
         Ok(made)
+    }
+
+    /// An update that first started a new pod would wait for the volume and for a GPU that the old one has.
+    fn deployment(&self, shaped: Shaped) -> Result<DeploymentObject, BuildError> {
+        let mut deployment = self.serving.deployment(shaped, self.pod.bare, "20m")?;
+        if let (Some(spec), false, false) =
+            (&mut deployment.spec, self.pod.bare, self.mode()?.many())
+        {
+            let recreate = Some("Recreate".to_owned());
+            spec.strategy = Some(DeploymentStrategy { type_: recreate, rolling_update: None });
+        }
+        Ok(deployment)
     }
 
     fn shaped(&self, catalogue: &Catalogue) -> Result<Shaped, BuildError> {

@@ -129,6 +129,19 @@ fn a_server_has_time_to_load_its_model() {
 }
 
 #[test]
+fn an_update_of_a_server_does_not_wait_for_its_own_volume() {
+    let strategy = |flags: &str| {
+        make(&format!("model-server --name llm --image vllm:v1 {flags}")).objects[0]["spec"]["strategy"].clone()
+    };
+    for flags in ["", "--access-mode rwop", "--replicas 2 --access-mode rwo"] {
+        assert_eq!(strategy(flags), json!({"type": "Recreate"}), "{flags}");
+    }
+    for flags in ["--replicas 2", "--access-mode rwx", "--bare"] {
+        assert_eq!(strategy(flags), Value::Null, "{flags}");
+    }
+}
+
+#[test]
 fn replicas_share_a_claim_only_where_it_can_be_shared() {
     let line = "model-server --name llm --image vllm:v1 --replicas 2";
     let made = make(line);

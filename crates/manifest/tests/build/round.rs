@@ -41,7 +41,8 @@ const ASKED: &[(&str, &[&str])] = &[
     ("AF301", &["--image="]),
     ("AF401", &["--shm=none", "--bare"]),
     ("AF501", &["--load-time=", "--health=none"]),
-    ("AF503", &["--access-mode="]),
+    // Without a strategy, too.
+    ("AF503", &["--access-mode=", "--bare"]),
 ];
 
 fn is_asked_for(finding: &Finding, words: &[String]) -> bool {
@@ -108,6 +109,7 @@ fn what_a_person_asks_for_without_special_wishes_is_clean_to_the_last_hint() {
         "pod --name part --image train:v1 --cloud gke --gpu a100 --mig 1g.5gb",
         "job --name parts --image train:v1 --cloud gke --instance-type a2-highgpu-1g --mig 1g.5gb --gpus 7",
         "deployment --name serve --image serve:v1 --gpu t4 --replicas 2 --service",
+        "model-server --name llm --image vllm/vllm-openai:v0.11.0 --gpu l4",
         "model-server --name llm --image vllm/vllm-openai:v0.11.0 --gpu l4 --replicas 2",
         "scaler --cloud gke --cluster ml --location us-central1",
         "scaler --cloud eks --cluster ml --location us-east-1",

@@ -95,6 +95,27 @@ fn a_claim_in_another_file_counts() {
 }
 
 #[test]
+fn one_replica_with_a_claim_of_one_node_must_stop_before_it_is_replaced() {
+    let text = rule("AF503").unwrap().bad;
+    let with = |strategy: &str| {
+        let one = text.replace("  replicas: 2\n", &format!("  replicas: 1\n{strategy}"));
+        assert_ne!(one, text);
+        ids(&one).contains(&"AF503")
+    };
+    for strategy in
+        ["", "  strategy: {type: RollingUpdate}\n", "  strategy: {rollingUpdate: {maxSurge: 1}}\n"]
+    {
+        assert!(with(strategy), "{strategy}");
+    }
+    for strategy in [
+        "  strategy: {type: Recreate}\n",
+        "  strategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}\n",
+    ] {
+        assert!(!with(strategy), "{strategy}");
+    }
+}
+
+#[test]
 fn only_the_rules_that_were_asked_for_answer() {
     let inputs = [input("a.yaml", rule("AF102").unwrap().bad)];
     let options = Options { only: vec!["AF102"], ..Options::default() };

@@ -30,11 +30,13 @@ pub(super) static AF502: Rule = rule! {
 
 pub(super) static AF503: Rule = rule! {
     "AF503" "claim-of-one-node" Warning;
-    title: "Several replicas share a claim that one node can mount",
+    title: "Several pods share a claim that one node can mount",
     why: "A claim with `ReadWriteOnce` is mounted by one node at a time: the second replica, if it comes to another \
-          node, waits forever. With GPUs, each replica usually needs another node.",
+          node, waits forever. With GPUs, each replica usually needs another node. A single replica meets the same at \
+          its next update: a rolling one starts the new pod first, which waits for the volume and for a GPU, while the \
+          old one waits for the new.",
     advice: "Use `ReadOnlyMany` or `ReadWriteMany` with a storage class that can do it, or a StatefulSet with a claim \
-             for each replica.",
+             for each replica. For one replica, `strategy: {type: Recreate}` stops the old pod first.",
     check: claim_of_one_node,
 };
 
@@ -144,37 +146,57 @@ fn no_probe(set: &Set<'_>, findings: &mut Findings<'_>) {
 }
 
 fn claim_of_one_node(set: &Set<'_>, findings: &mut Findings<'_>) {
-    let kinds = ["Deployment", "ReplicaSet", "StatefulSet"];
-    for pod in set.pods().filter(|pod| pod.object.is(&kinds) && pod.object.replicas() > 1) {
+    for pod in set.pods().filter(|pod| is_server(&pod.object)) {
+        let replicas = pod.object.replicas();
+        let overlaps = replicas == 1 && pod.wants_gpu() && surges(&pod.object);
+        if replicas < 2 && !overlaps {
+            continue;
+        }
         for (number, volume) in list(pod.spec, &["volumes"]).iter().enumerate() {
             let Some(name) = text(volume, &["persistentVolumeClaim", "claimName"]) else {
                 continue;
             };
-            let claim = set.objects.iter().find(|object| {
-                object.kind == "PersistentVolumeClaim"
-                    && object.name() == name
-                    && object.namespace() == pod.object.namespace()
-            });
-            let Some(claim) = claim else { continue };
-            let modes: Vec<_> = list(claim.value, &["spec", "accessModes"])
-                .iter()
-                .filter_map(Value::as_str)
-                .collect();
+            let modes = modes(set, &pod, name);
             if modes.iter().any(|mode| mode.ends_with("Many")) || modes.is_empty() {
                 continue;
             }
-            let alone = modes.contains(&"ReadWriteOncePod");
+            let alone = replicas > 1 && modes.contains(&"ReadWriteOncePod");
             let severity = if alone { Severity::Error } else { Severity::Warning };
             let path =
                 pod.join(&["volumes", &number.to_string(), "persistentVolumeClaim", "claimName"]);
-            let message = format!(
-                "{} replicas mount the claim `{name}`, which is {}",
-                pod.object.replicas(),
-                modes.join(", ")
-            );
+            let modes = modes.join(", ");
+            let message = if overlaps {
+                format!(
+                    "an update starts a second pod, and the claim `{name}` is {modes}: use `strategy: {{type: Recreate}}`"
+                )
+            } else {
+                format!("{replicas} replicas mount the claim `{name}`, which is {modes}")
+            };
             findings.add_as(severity, &pod.object, &path, message, Vec::new());
         }
     }
+}
+
+/// Who may mount a claim of the pod's namespace; nothing if it is not there.
+fn modes<'a>(set: &Set<'a>, pod: &Pod<'a>, name: &str) -> Vec<&'a str> {
+    let claim = set.objects.iter().find(|object| {
+        object.kind == "PersistentVolumeClaim"
+            && object.name() == name
+            && object.namespace() == pod.object.namespace()
+    });
+    let modes = claim.map(|claim| list(claim.value, &["spec", "accessModes"])).unwrap_or_default();
+    modes.iter().filter_map(Value::as_str).collect()
+}
+
+/// Whether an update starts a new pod before it stops the old one.
+fn surges(object: &Object<'_>) -> bool {
+    let surge = object.at(&["spec", "strategy", "rollingUpdate", "maxSurge"]);
+    let none = surge.is_some_and(|surge| {
+        surge.as_u64() == Some(0) || surge.as_str().is_some_and(|text| matches!(text, "0" | "0%"))
+    });
+    object.kind == "Deployment"
+        && object.text(&["spec", "strategy", "type"]) != Some("Recreate")
+        && !none
 }
 
 fn no_model_cache(set: &Set<'_>, findings: &mut Findings<'_>) {
