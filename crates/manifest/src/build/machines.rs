@@ -4,7 +4,8 @@ use super::names::{is_label_value, short};
 use super::placement::{Ask, Placement};
 use super::{BuildError, refuse};
 use crate::catalogue::{Catalogue, InstanceType, Need};
-use crate::cloud::Gpu;
+use crate::cloud::{Cloud, Gpu};
+use crate::yaml::nearest;
 
 impl Placement {
     /// The machine that was named, or that serves best.
@@ -19,12 +20,7 @@ impl Placement {
             if name.is_empty() || !is_label_value(name) {
                 return refuse("instance-type", format!("`{}` is no machine", short(name)));
             }
-            let found = catalogue.named(name, cloud);
-            if let (None, Some(other)) = (found, catalogue.named(name, None)) {
-                let (own, wanted) = (other.cloud.name(), self.cloud().name());
-                let why = format!("`{name}` is a machine of {own}, and --cloud is {wanted}");
-                return refuse("instance-type", why);
-            }
+            let found = known(name, cloud, gpu, catalogue)?;
             found.map_or(Ok(()), |instance| self.check(instance, gpu, ask))?;
             return Ok(found);
         }
@@ -75,6 +71,37 @@ impl Placement {
         };
         refuse(flag, format!("the machine has {part}: {}", instance.describe(self.spot)))
     }
+}
+
+/// The machine of a name, if the catalogue has it; some are sold with several models.
+pub(super) fn known<'a>(
+    name: &str,
+    cloud: Option<Cloud>,
+    gpu: Option<&Gpu>,
+    catalogue: &'a Catalogue,
+) -> Result<Option<&'a InstanceType>, BuildError> {
+    let mut all = catalogue.instances().iter().filter(|instance| instance.name == name);
+    let serves = |instance: &InstanceType| {
+        cloud.is_none_or(|cloud| instance.cloud == cloud)
+            && gpu.zip(instance.model()).is_some_and(|(gpu, model)| gpu.takes(model))
+    };
+    let found = all.find(|instance| serves(instance)).or_else(|| catalogue.named(name, cloud));
+    match (found, cloud, catalogue.named(name, None)) {
+        (None, Some(cloud), Some(other)) => {
+            let (own, wanted) = (other.cloud.name(), cloud.name());
+            let why = format!("`{name}` is a machine of {own}, and --cloud is {wanted}");
+            refuse("instance-type", why)
+        }
+        _ => Ok(found),
+    }
+}
+
+/// What to know about a machine that the catalogue does not have.
+pub(super) fn stranger(name: &str, catalogue: &Catalogue) -> String {
+    let names = catalogue.instances().iter().map(|instance| instance.name.as_str());
+    let meant = nearest(name, names).map(|near| format!(", as is {near}: did you mean that?"));
+    let rest = meant.unwrap_or_else(|| ": what it has is not checked; --catalogue adds it".into());
+    format!("{name} is no machine of the catalogue{rest}")
 }
 
 /// How many of a machine's GPUs are needed.

@@ -6,10 +6,11 @@ use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
+use super::machines::{known, stranger};
 use super::names::{self, is_label_value, short};
 use super::placement::model;
 use super::{BuildError, Made, refuse, values};
-use crate::catalogue::Catalogue;
+use crate::catalogue::{Catalogue, InstanceType};
 use crate::cloud::{ACCELERATOR, Cloud, GPU_RESOURCE, GPU_TAINT, Gpu, INSTANCE_TYPE};
 
 /// `generate nodepool`: a pool of GPU nodes for Karpenter, from none up to a limit.
@@ -152,6 +153,13 @@ impl NodePool {
         {
             return refuse("instance-type", format!("`{}` is no machine", short(bad)));
         }
+        for name in &self.instance_type {
+            let model = known(name, Some(cloud), gpu, catalogue)?.and_then(InstanceType::model);
+            if let Some((gpu, model)) = gpu.zip(model).filter(|(gpu, model)| !gpu.takes(model)) {
+                let why = format!("`{name}` has the GPU {}, not {}", model.title, gpu.title);
+                return refuse("instance-type", why);
+            }
+        }
         if !self.instance_type.is_empty() {
             return Ok(self.instance_type.iter().map(String::as_str).collect());
         }
@@ -182,8 +190,11 @@ impl NodePool {
     }
 
     fn notes(&self, machines: &[&str], catalogue: &Catalogue) -> Vec<String> {
-        let known = machines.iter().filter_map(|name| catalogue.named(name, None));
-        let mut notes: Vec<_> = known.map(|instance| instance.describe(self.spot)).collect();
+        let note = |name: &&str| match catalogue.named(name, None) {
+            Some(instance) => instance.describe(self.spot),
+            None => stranger(name, catalogue),
+        };
+        let mut notes: Vec<_> = machines.iter().map(note).collect();
         notes.push("Karpenter must be installed, with a node class of that name".to_owned());
         notes
     }

@@ -96,6 +96,7 @@ impl Placement {
         let instance = self.instance(ask, catalogue)?.cloned();
         let selector = self.selector(gpu, ask, instance.as_ref())?;
         let gpu = gpu.or_else(|| instance.as_ref().and_then(InstanceType::model));
+        self.check_models(gpu)?;
         Ok(Placed {
             selector,
             tolerations: self.tolerations()?,
@@ -132,6 +133,20 @@ impl Placement {
                 .find(|other| slices.are_of(other))
                 .map_or_else(|| refuse("mig", error.to_string()), |other| Ok(Some(other))),
         }
+    }
+
+    /// Whether the products are those of the model that was named, or that the machine has.
+    fn check_models(&self, gpu: Option<&'static Gpu>) -> Result<(), BuildError> {
+        let Some(gpu) = self.model()?.or(gpu) else { return Ok(()) };
+        for product in &self.product {
+            let other = gpu_named(product).filter(|model| !gpu.takes(model));
+            if let Some(other) = other {
+                let (own, wanted) = (other.title, gpu.title);
+                let why = format!("`{}` has the GPU {own}, and {wanted} is wanted", short(product));
+                return refuse("product", why);
+            }
+        }
+        Ok(())
     }
 
     /// Whether one of the products has slices of that profile, as far as all are known and nothing else will do.
@@ -172,7 +187,7 @@ impl Placement {
             }
             (Cloud::Generic | Cloud::Gke | Cloud::Karpenter, Some(gpu), _) => {
                 let gpu = instance.and_then(InstanceType::model).unwrap_or(gpu);
-                let (key, values) = cloud.model_label(gpu);
+                let (key, values) = self.model_label("gpu", gpu)?;
                 values.first().and_then(|value| add(key, value));
                 let size = cloud.size_label(gpu).filter(|_| is_one_size(gpu, ask));
                 size.and_then(|(key, value)| add(key, &value));
@@ -294,12 +309,7 @@ impl Placement {
                 format!("`{}` is no weight from 1 to 100", short(&pair.value)),
             );
         };
-        let (key, values) = self.cloud().model_label(gpu);
-        let known = cloud::accelerators(key);
-        if known.is_some_and(|known| values.iter().any(|value| !known.contains(value))) {
-            let why = format!("{} has no {}", self.cloud().name(), gpu.title);
-            return refuse("prefer", why + ": choose another");
-        }
+        let (key, values) = self.model_label("prefer", gpu)?;
         let values = values.into_iter().map(str::to_owned).collect();
         let mut preference = term(key, "In", values);
         let size = self.cloud().size_label(gpu).filter(|_| is_one_size(gpu, Ask::default()));
@@ -307,6 +317,21 @@ impl Placement {
             all.push(requirement(key, "In", vec![value]));
         }
         Ok(PreferredSchedulingTerm { weight, preference })
+    }
+
+    /// The label with the model, if nodes with that model are to be had there.
+    fn model_label(
+        &self,
+        flag: &'static str,
+        gpu: &'static Gpu,
+    ) -> Result<(&'static str, Vec<&'static str>), BuildError> {
+        let (key, values) = self.cloud().model_label(gpu);
+        let known = cloud::accelerators(key);
+        if known.is_some_and(|known| values.iter().any(|value| !known.contains(value))) {
+            let why = format!("{} has no {}", self.cloud().name(), gpu.title);
+            return refuse(flag, why + ": choose another");
+        }
+        Ok((key, values))
     }
 
     fn names_products(&self) -> bool {

@@ -6,12 +6,13 @@ use k8s_openapi::api::core::v1::{self as core, Container, EnvVar, PodSpec, PodTe
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
+use super::machines::stranger;
 use super::names::{self, is_label_key, short};
 use super::placement::{Placed, Placement};
 use super::values::{self, Mount, Pair};
 use super::{BuildError, Made, refuse};
 use crate::catalogue::Catalogue;
-use crate::cloud::GKE_PARTITION;
+use crate::cloud::{GKE_PARTITION, INSTANCE_TYPE};
 use crate::mig;
 
 /// The most GPUs that a pod may ask for.
@@ -173,7 +174,7 @@ impl PodShape {
         let metadata = self.metadata(name, role)?;
         let gpus = self.gpus()?;
         let placed = placement.resolve(self.ask(gpus)?, catalogue)?;
-        let notes = self.notes(&placed, placement.spot);
+        let notes = self.notes(&placed, placement.spot, catalogue);
         let resources = self.resources(gpus, &placed)?;
         let (volumes, volume_mounts) = self.volumes(gpus, &placed, &resources)?;
         let container = Container {
@@ -279,10 +280,14 @@ impl PodShape {
         Ok(self.annotation.iter().map(|pair| (pair.key.clone(), pair.value.clone())).collect())
     }
 
-    fn notes(&self, placed: &Placed, spot: bool) -> Vec<String> {
+    fn notes(&self, placed: &Placed, spot: bool, catalogue: &Catalogue) -> Vec<String> {
         let mut notes = Vec::new();
-        if let Some(instance) = &placed.instance {
-            notes.push(instance.describe(spot));
+        match (&placed.instance, placed.selector.get(INSTANCE_TYPE)) {
+            (Some(instance), _) => notes.push(instance.describe(spot)),
+            (None, Some(name)) if catalogue.named(name, None).is_none() => {
+                notes.push(stranger(name, catalogue));
+            }
+            _ => {}
         }
         if spot && self.workspace.is_none() && self.mount.is_empty() {
             let why = "the cloud may take the node back at any time";

@@ -8,6 +8,7 @@ use super::placement::Placement;
 use super::pod::{PodShape, Role};
 use super::{BuildError, Made, names, refuse, values};
 use crate::catalogue::Catalogue;
+use crate::cloud::Gpu;
 
 /// `generate workload`: a `GPUWorkload` for our scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
@@ -119,6 +120,7 @@ impl Workload {
         let restart = Some("Never");
         let role = Role { container: "training", worker: false, restart, labelled: false };
         let shaped = self.pod.shape(self.pod.name.as_deref(), &self.placement, role, catalogue)?;
+        self.check_memory(shaped.placed.gpu)?;
         let duration = self.duration.as_deref();
         let duration = duration.map(|text| values::seconds("duration", text)).transpose()?;
         // Devices report up to a tenth less than the size in their name: 15360 MiB of a T4's 16 GB.
@@ -146,6 +148,19 @@ impl Workload {
         let (api_version, kind) = ("agentaflow.io/v1", "GPUWorkload");
         let object = GpuWorkload { api_version, kind, metadata: shaped.metadata, spec };
         Made::of(&object, shaped.notes)
+    }
+
+    /// Whether a GPU of the model has so much memory.
+    fn check_memory(&self, gpu: Option<&'static Gpu>) -> Result<(), BuildError> {
+        let gpu = self.placement.model()?.or(gpu);
+        let most = gpu.and_then(|gpu| gpu.served_by().max_by_key(|gpu| gpu.memory_gib));
+        match (self.gpu_memory, most) {
+            (Some(memory), Some(gpu)) if memory > u64::from(gpu.memory_gib) << 10 => {
+                let most = u64::from(gpu.memory_gib) << 10;
+                refuse("gpu-memory", format!("no {} has more than {most} MiB", gpu.title))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check(&self) -> Result<(), BuildError> {

@@ -177,6 +177,60 @@ fn what_no_machine_has_is_refused_with_the_largest() {
 }
 
 #[test]
+fn flags_that_contradict_each_other_are_refused() {
+    for (line, words) in [
+        (
+            "pod --name p --image i:1 --gpu a100 --product NVIDIA-H100-PCIe",
+            "--product: `NVIDIA-H100-PCIe` has the GPU H100 80 GB, and A100 40 GB is wanted",
+        ),
+        (
+            "pod --name p --image i:1 --instance-type p4d.24xlarge --product Tesla-T4",
+            "--product: `Tesla-T4` has the GPU T4 16 GB",
+        ),
+        (
+            "workload --name w --image i:1 --gpu t4 --gpu-memory 999999",
+            "--gpu-memory: no T4 16 GB has more than 16384 MiB",
+        ),
+        (
+            "pod --name p --image i:1 --cloud gke --gpu a30 --instance-type own.type",
+            "--gpu: gke has no A30 24 GB: choose another",
+        ),
+        (
+            "nodepool --gpu a100 --instance-type g4dn.xlarge",
+            "--instance-type: `g4dn.xlarge` has the GPU T4 16 GB, not A100 40 GB",
+        ),
+        (
+            "nodepool --cloud aks --instance-type g4dn.xlarge",
+            "--instance-type: `g4dn.xlarge` is a machine of eks, and --cloud is aks",
+        ),
+    ] {
+        let said = refusal(line);
+        assert!(said.starts_with(words), "{line}: {said}");
+    }
+    make("pod --name p --image i:1 --gpu a100 --product NVIDIA-A100-SXM4-80GB");
+    make("workload --name w --image i:1 --gpu a100 --gpu-memory 81920");
+    // A machine that is sold with several models.
+    make("pod --name p --image i:1 --cloud gke --gpu v100 --instance-type n1-standard-8");
+}
+
+#[test]
+fn a_machine_that_nobody_knows_is_noted() {
+    for (line, words) in [
+        (
+            "pod --name p --image i:1 --cloud eks --instance-type p4d.24xlrage",
+            "p4d.24xlrage is no machine of the catalogue, as is p4d.24xlarge: did you mean that?",
+        ),
+        (
+            "nodepool --instance-type own.type",
+            "own.type is no machine of the catalogue: what it has is not checked",
+        ),
+    ] {
+        let notes = make(line).notes;
+        assert!(notes.iter().any(|note| note.starts_with(words)), "{line}: {notes:?}");
+    }
+}
+
+#[test]
 fn slices_come_from_a_gpu_that_has_them() {
     let at = |flags: &str, path: &str| pod(flags).pointer(path).cloned().unwrap_or_default();
     let machine = "/nodeSelector/node.kubernetes.io~1instance-type";
