@@ -32,7 +32,7 @@ pub struct NodePool {
     /// Use spot capacity where there is some, and on-demand where not
     #[arg(long)]
     pub spot: bool,
-    /// Most GPUs of the pool [default: 8]
+    /// Most GPUs of the pool [default: 8, or those of the smallest machine]
     #[arg(long, value_name = "COUNT")]
     pub max_gpus: Option<u32>,
     /// How long an empty node is kept [default: 5m]
@@ -112,10 +112,7 @@ impl NodePool {
                 taints: vec![taint()],
             },
         };
-        let max = self.max_gpus.unwrap_or(8);
-        if max > 100_000 {
-            return refuse("max-gpus", "it lies between 0 and 100000");
-        }
+        let max = self.limit(&machines, catalogue)?;
         let idle = values::seconds("idle", self.idle.as_deref().unwrap_or("5m"))?;
         let disruption =
             Disruption { consolidation_policy: "WhenEmpty", consolidate_after: format!("{idle}s") };
@@ -178,6 +175,26 @@ impl NodePool {
             return refuse("gpu", format!("{why}: choose another, or give --instance-type"));
         }
         Ok(names)
+    }
+
+    /// The most GPUs. Below those of the smallest machine Karpenter would never add a node.
+    fn limit(&self, machines: &[&str], catalogue: &Catalogue) -> Result<u32, BuildError> {
+        let known = machines.iter().map(|name| catalogue.named(name, None));
+        // A machine that nobody knows may be smaller.
+        let known: Option<Vec<_>> = known.collect();
+        let smallest = known.and_then(|all| all.into_iter().min_by_key(|machine| machine.gpus));
+        let least = smallest.map_or(1, |machine| machine.gpus);
+        match self.max_gpus.unwrap_or(least.max(8)) {
+            max if (least..=100_000).contains(&max) => Ok(max),
+            max if max > 100_000 => {
+                refuse("max-gpus", format!("it lies between {least} and 100000"))
+            }
+            max => {
+                let machine = smallest.map(|machine| format!(" ({} has {least})", machine.name));
+                let machine = machine.unwrap_or_default();
+                refuse("max-gpus", format!("{max} is less than the smallest machine has{machine}"))
+            }
+        }
     }
 
     fn class(&self) -> Result<NodeClass, BuildError> {

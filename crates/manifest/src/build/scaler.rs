@@ -289,6 +289,12 @@ impl Scaler {
             Cloud::Aks => may("scale the pool, and annotate it for workload identity"),
             _ => may("`eks:UpdateNodegroupConfig` (IAM role or pod identity)"),
         }];
+        if self.cloud()? == Cloud::Karpenter {
+            notes.push(
+                "--nodes counts GPUs here: below those of the pool's smallest machine no node comes"
+                    .to_owned(),
+            );
+        }
         if self.time_zone.is_none() {
             notes.push("the schedules are in the control plane's time, mostly UTC: --time-zone says otherwise".to_owned());
         }

@@ -387,6 +387,35 @@ fn a_pool_of_nodes_begins_with_none_and_has_a_limit() {
 }
 
 #[test]
+fn a_pool_has_room_for_its_smallest_machine() {
+    for (flags, words) in [
+        (
+            "--gpu a100 --max-gpus 4",
+            "--max-gpus: 4 is less than the smallest machine has (p4d.24xlarge has 8)",
+        ),
+        (
+            "--gpu h100 --max-gpus 0",
+            "--max-gpus: 0 is less than the smallest machine has (p5.4xlarge has 1)",
+        ),
+        ("--instance-type own.type --max-gpus 0", "--max-gpus: 0 is less"),
+        ("--gpu t4 --max-gpus 100001", "--max-gpus: it lies between 1 and 100000"),
+    ] {
+        let said = refusal(&format!("nodepool {flags}"));
+        assert!(said.starts_with(words), "{flags}: {said}");
+    }
+    // One of the machines with an H100 has a single one.
+    for flags in [
+        "--gpu h100 --max-gpus 4",
+        "--gpu a100 --max-gpus 8",
+        "--instance-type own.type --max-gpus 4",
+    ] {
+        make(&format!("nodepool {flags}"));
+    }
+    let notes = make("scaler --cloud karpenter").notes;
+    assert!(notes.iter().any(|note| note.contains("--nodes counts GPUs")), "{notes:?}");
+}
+
+#[test]
 fn a_pool_serves_the_pods_that_are_made_for_its_cloud() {
     for (cloud, gpu) in
         [("aks", "a100-80"), ("aks", "t4"), ("karpenter", "a100-80"), ("karpenter", "h100")]
