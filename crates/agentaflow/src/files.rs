@@ -101,8 +101,7 @@ fn one(document: &Document) -> Result<Said> {
         anyhow!("{place}: work is written as fields with values, such as `image: pytorch/pytorch`")
     })?;
     if !object.contains_key("apiVersion") && !object.contains_key("kind") {
-        let short: ShortJob =
-            document.decode().map_err(|error| anyhow!(for_people(&error.to_string())))?;
+        let short: ShortJob = document.decode().map_err(|error| anyhow!(error.to_string()))?;
         return Ok(Said::Job(Box::new(short.job())));
     }
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -127,13 +126,6 @@ fn one(document: &Document) -> Result<Said> {
         return Err(anyhow!("{place}: {mistake}"));
     }
     Ok(Said::Object(document.value.clone()))
-}
-
-/// What a number is called by those who do not program.
-fn for_people(error: &str) -> String {
-    error
-        .replace("expected u32", "expected a whole number such as 2")
-        .replace("expected f64", "expected a number such as 0.5")
 }
 
 fn sample(key: &str) -> &'static str {

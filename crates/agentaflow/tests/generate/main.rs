@@ -170,12 +170,26 @@ fn what_cannot_be_meant_is_said_in_one_line() {
             2,
             "error: --apply and --output-file",
         ),
-        ("generate pod --from wrong.yaml", 1, "`wrong.yaml` is no such recipe"),
-        ("generate pod --from absent.yaml", 1, "cannot read `absent.yaml`: there is no such file"),
+        (
+            "generate pod --from wrong.yaml",
+            2,
+            "error: `wrong.yaml`, line 1, column 15: colour: unknown field `colour`",
+        ),
+        (
+            "generate pod --from absent.yaml",
+            3,
+            "error: cannot read `absent.yaml`: there is no such file",
+        ),
+        ("generate pod --from .", 1, "error: cannot read `.`: "),
         (
             "generate pod --name p --image i:1 --catalogue prices.yaml",
-            1,
-            "the catalogue `prices.yaml`",
+            2,
+            "error: `prices.yaml`, line 1, column 1: instances: invalid type: integer `7`",
+        ),
+        (
+            "generate pod --name p --image i:1 --catalogue absent.yaml",
+            3,
+            "error: cannot read `absent.yaml`: there is no such file",
         ),
         (
             "generate mig-config --gpu a100 --slices 3g.20gb=3",
@@ -188,6 +202,20 @@ fn what_cannot_be_meant_is_said_in_one_line() {
         assert_eq!(found, code, "{line}: {said}");
         assert!(said.contains(words), "{line}: {said}");
     }
+}
+
+#[test]
+fn a_mistake_on_stdin_is_said_with_its_line() {
+    let mut command = Command::new(PROGRAM);
+    command.args(["generate", "job", "--from", "-", "--name", "a", "--image", "b:1"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"gpus: eight\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    let words = "error: stdin, line 1, column 1: gpus: invalid type: string \"eight\", expected a whole number";
+    assert!(said.starts_with(words), "{said}");
 }
 
 #[test]

@@ -2,13 +2,14 @@
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
     BuildError, Claim, Deployment, Hpa, Job, Keda, Made, MigConfig, ModelServer, NodePool, Pod,
     Scaler, TimeSlicing, Workload,
 };
 use crate::catalogue::Catalogue;
+use crate::yaml::{DecodeError, Document, Limits, YamlError, nearest, read_one};
 
 /// What to build.
 #[derive(Clone, Debug, PartialEq, clap::Subcommand)]
@@ -42,9 +43,12 @@ pub enum Recipe {
 /// A small YAML file that is no recipe.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
-    /// Not YAML, a field that there is not, or a value of another kind.
-    #[error("{0}")]
-    Shape(String),
+    /// Not YAML, or not one document.
+    #[error(transparent)]
+    Text(#[from] YamlError),
+    /// A field that there is not, or a value of another kind.
+    #[error(transparent)]
+    Shape(#[from] DecodeError),
     /// Flags and file do not go together; cannot happen with what was read before.
     #[error("cannot put flags and file together")]
     Merge(#[from] serde_json::Error),
@@ -88,14 +92,46 @@ impl Recipe {
     }
 }
 
-fn over<T: Serialize + DeserializeOwned>(flags: &T, file: &str) -> Result<T, RecipeError> {
-    let read: T =
-        serde_saphyr::from_str(file).map_err(|error| RecipeError::Shape(error.to_string()))?;
+fn over<T: Default + Serialize + DeserializeOwned>(
+    flags: &T,
+    file: &str,
+) -> Result<T, RecipeError> {
+    let document = read_one(file.as_bytes(), &Limits::default())?;
+    let read: T = document.decode().map_err(|error| culprit::<T>(&document, error))?;
     let mut all = serde_json::to_value(read)?;
     if let (Value::Object(all), Value::Object(flags)) = (&mut all, serde_json::to_value(flags)?) {
         all.extend(flags.into_iter().filter(|(_, value)| is_said(value)));
     }
     Ok(serde_json::from_value(all)?)
+}
+
+/// The field that is wrong. Recipes are made of parts, of which serde does not say where it was; but each field can
+/// be read alone.
+fn culprit<T: Default + Serialize + DeserializeOwned>(
+    document: &Document,
+    error: DecodeError,
+) -> DecodeError {
+    let Value::Object(fields) = &document.value else {
+        let problem = "a recipe is fields with values, named as the flags: `gpus: 2`".to_owned();
+        return DecodeError { problem, ..error };
+    };
+    let known = serde_json::to_value(T::default()).unwrap_or_default();
+    let known = known.as_object().cloned().unwrap_or_default();
+    for (name, value) in fields {
+        let steps = vec![name.clone()];
+        if !known.contains_key(name) {
+            let near = nearest(name, known.keys().map(String::as_str));
+            let near = near.map(|near| format!(" (did you mean `{near}`?)"));
+            let rest = near.unwrap_or_else(|| "; fields are named as the flags".to_owned());
+            let problem = format!("unknown field `{name}`{rest}");
+            return DecodeError { problem, ..document.error_at(steps, "") };
+        }
+        let alone = Map::from_iter([(name.clone(), value.clone())]);
+        if let Err(error) = serde_json::from_value::<T>(Value::Object(alone)) {
+            return document.error_at(steps, &error.to_string());
+        }
+    }
+    error
 }
 
 /// Whether a flag was given at all.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cloud::{Cloud, Gpu, gpu_named};
 use crate::mig::Slices;
+use crate::yaml::{DecodeError, Limits, YamlError, read_one};
 
 /// The catalogue that comes with the program; what users write has the same format.
 pub const BUILT_IN: &str = include_str!("instances.yaml");
@@ -64,9 +65,12 @@ pub struct Need {
 /// A catalogue that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CatalogueError {
-    /// It is not YAML of the right shape.
-    #[error("{0}")]
-    Shape(String),
+    /// It is not YAML, or not one document.
+    #[error(transparent)]
+    Text(#[from] YamlError),
+    /// A field is missing, unknown or of another kind.
+    #[error(transparent)]
+    Shape(#[from] DecodeError),
     /// An entry makes no sense.
     #[error("instance type `{name}`: {why}")]
     Entry {
@@ -78,7 +82,11 @@ pub enum CatalogueError {
 }
 
 #[derive(Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+#[serde(
+    rename_all = "kebab-case",
+    deny_unknown_fields,
+    expecting = "fields with values: `instances: […]`"
+)]
 struct File {
     #[serde(alias = "as_of")]
     as_of: Option<String>,
@@ -93,8 +101,8 @@ impl Catalogue {
 
     /// Reads a catalogue.
     pub fn parse(text: &str) -> Result<Self, CatalogueError> {
-        let file: File = serde_saphyr::from_str(text)
-            .map_err(|error| CatalogueError::Shape(error.to_string()))?;
+        let document = read_one(text.as_bytes(), &Limits::default())?;
+        let file: File = document.decode()?;
         let mut instances = file.instances;
         for instance in &mut instances {
             if instance.as_of.is_none() {

@@ -94,8 +94,16 @@ fn a_catalogue_that_makes_no_sense_says_where() {
         ),
         ("{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 0}", "memory-gib"),
         (
-            "{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1, spot: .nan}",
+            "{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1, spot: -1}",
             "a number of dollars",
+        ),
+        (
+            "{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1, spot: .nan}",
+            "line 2, column 68: instances[0].spot: ",
+        ),
+        (
+            "{cloud: eks, nam: x}",
+            "line 2, column 15: instances[0].nam: unknown field `nam` (did you mean `name`?)",
         ),
         (
             "{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1, spot: 1}",

@@ -48,11 +48,23 @@ impl Document {
                 Some((variant, expected)) => {
                     format!("`{variant}` is not known here{}", advice(&variant, &expected))
                 }
-                None => said.to_owned(),
+                None => for_people(said),
             },
         };
         DecodeError { place: self.place(&steps), path: path_text(&steps), problem }
     }
+}
+
+/// What a number is called by those who do not program.
+fn for_people(said: &str) -> String {
+    let Some((said, kind)) = said.rsplit_once("expected ") else { return said.to_owned() };
+    let kind = match kind {
+        "u8" | "u16" | "u32" | "u64" => "a whole number such as 2",
+        "f64" => "a number such as 0.5",
+        "a boolean" => "true or false",
+        other => other,
+    };
+    format!("{said}expected {kind}")
 }
 
 /// A path as people write it: `spec.containers[0].image`. Keys with dots in them stand in brackets and quotes.

@@ -233,7 +233,7 @@ fn a_document_that_is_not_what_was_wanted_says_where_and_what_was_meant() {
     );
     assert_eq!(
         error("spec:\n- gpuCount: many\n"),
-        "line 2, column 3: spec[0].gpuCount: invalid type: string \"many\", expected u32"
+        "line 2, column 3: spec[0].gpuCount: invalid type: string \"many\", expected a whole number such as 2"
     );
     assert_eq!(
         error("spec:\n- mode: exclusiv\n"),

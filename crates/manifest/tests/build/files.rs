@@ -64,9 +64,30 @@ fn every_kind_takes_a_file() {
 #[test]
 fn a_file_that_is_no_recipe_says_why() {
     for (line, file, words) in [
-        ("job", "{name: a, colour: red}", "colour"),
-        ("pod", "{name: a, gpus: many}", "many"),
-        ("pvc", "{name: a, colour: red}", "colour"),
+        (
+            "job",
+            "name: a\ncolour: red",
+            "line 2, column 1: colour: unknown field `colour`; fields are named as the flags",
+        ),
+        (
+            "job",
+            "name: a\nimagee: red",
+            "line 2, column 1: imagee: unknown field `imagee` (did you mean `image`?)",
+        ),
+        (
+            "pod",
+            "gpus: eight",
+            "line 1, column 1: gpus: invalid type: string \"eight\", expected a whole number such as 2",
+        ),
+        (
+            "pod",
+            "name: a\nspot: 7",
+            "line 2, column 1: spot: invalid type: integer `7`, expected true or false",
+        ),
+        ("pvc", "{name: a, colour: red}", "line 1, column 11: colour: unknown field `colour`"),
+        ("pvc", "[a]", "line 1, column 1: a recipe is fields with values"),
+        ("pvc", "", "it is empty"),
+        ("pvc", "name: a\n---\nname: b", "it holds 2 documents"),
         ("pvc", "{name: a\nsize", "line"),
         ("pod", "{env: [A]}", "KEY=VALUE"),
         ("pod", "{mount: [A]}", "CLAIM:/path"),

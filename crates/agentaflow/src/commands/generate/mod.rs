@@ -129,8 +129,7 @@ fn make(recipe: Recipe, out: &Out) -> Result<Made> {
         None => recipe,
         Some(file) => {
             let text = write::read(file)?;
-            let read = recipe.over(&text);
-            read.with_context(|| format!("`{}` is no such recipe", file.display()))?
+            recipe.over(&text).map_err(|error| about(file, &error))?
         }
     };
     let catalogue = catalogue(out.catalogue.as_deref())?;
@@ -147,8 +146,15 @@ fn make(recipe: Recipe, out: &Out) -> Result<Made> {
 pub(crate) fn catalogue(file: Option<&Path>) -> Result<Catalogue> {
     let built_in = Catalogue::built_in().context("the built-in catalogue cannot be read")?;
     let Some(file) = file else { return Ok(built_in) };
-    let own = Catalogue::parse(&write::read(file)?);
-    Ok(own.with_context(|| format!("the catalogue `{}`", file.display()))?.over(built_in))
+    let own = Catalogue::parse(&write::read(file)?).map_err(|error| about(file, &error))?;
+    Ok(own.over(built_in))
+}
+
+/// What is wrong with a file: it was written as little as a flag was meant.
+fn about(file: &Path, error: &dyn std::error::Error) -> anyhow::Error {
+    let said = error.to_string();
+    let separator = if said.starts_with("line ") { "," } else { ":" };
+    usage(format!("{}{separator} {said}", write::name(file)))
 }
 
 fn send(made: &Made, out: &Out) -> Result<()> {

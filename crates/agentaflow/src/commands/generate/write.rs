@@ -4,9 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write as _};
 use std::path::Path;
 
+use agentaflow_manifest::yaml::{self, Limits};
 use anyhow::{Context as _, Result};
 
-use crate::failure::usage;
+use crate::failure::{not_there, usage};
 use crate::output;
 
 /// No recipe and no catalogue is longer.
@@ -40,18 +41,29 @@ pub(super) fn write(text: &str, file: Option<&Path>, force: bool) -> Result<()> 
 
 /// Reads a small file, or stdin.
 pub(super) fn read(file: &Path) -> Result<String> {
-    let mut text = String::new();
-    let read = if file == Path::new("-") {
-        io::stdin().lock().take(MOST + 1).read_to_string(&mut text)
+    let mut bytes = Vec::new();
+    let read = if is_stdin(file) {
+        io::stdin().lock().take(MOST + 1).read_to_end(&mut bytes)
     } else {
-        File::open(file).and_then(|file| file.take(MOST + 1).read_to_string(&mut text))
+        File::open(file).and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes))
     };
-    read.with_context(|| format!("cannot read `{}`", file.display()))?;
-    if text.len() as u64 > MOST {
-        return Err(usage(format!(
-            "`{}` is longer than a MiB: is it the right file?",
-            file.display()
-        )));
+    let name = name(file);
+    if read.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        return Err(not_there(format!("cannot read {name}: there is no such file")));
     }
-    Ok(text)
+    read.with_context(|| format!("cannot read {name}"))?;
+    if bytes.len() as u64 > MOST {
+        return Err(usage(format!("{name} is longer than a MiB: is it the right file?")));
+    }
+    let text = yaml::text(&bytes, &Limits::default());
+    text.map(str::to_owned).map_err(|error| usage(format!("{name}: {error}")))
+}
+
+/// A file as messages name it.
+pub(super) fn name(file: &Path) -> String {
+    if is_stdin(file) { "stdin".to_owned() } else { format!("`{}`", file.display()) }
+}
+
+fn is_stdin(file: &Path) -> bool {
+    file == Path::new("-")
 }
