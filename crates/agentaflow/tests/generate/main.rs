@@ -150,6 +150,13 @@ fn prices_of_ones_own_go_before_the_built_in_ones() {
     assert!(text.contains("node.kubernetes.io/instance-type: own.large"), "{text}");
     printed(&folder, "generate catalogue --output-file built-in.yaml");
     printed(&folder, "generate pod --name p --image i:1 --catalogue built-in.yaml");
+    let text = printed(&folder, "generate catalogue -o json");
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["instances"][0]["cloud"], "eks", "{json}");
+    std::fs::write(folder.join("built-in.json"), text).unwrap();
+    printed(&folder, "generate pod --name p --image i:1 --catalogue built-in.json");
+    let names = printed(&folder, "generate catalogue -o name");
+    assert!(names.lines().any(|name| name == "p4d.24xlarge"), "{names}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub struct Claim {
     #[arg(long, value_name = "NAME")]
     pub namespace: Option<String>,
     /// How much [default: 100Gi]
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub size: Option<String>,
     /// Storage class [default: the cluster's]

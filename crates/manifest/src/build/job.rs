@@ -26,14 +26,14 @@ pub struct Job {
     #[serde(deserialize_with = "values::text")]
     pub task_id: Option<String>,
     /// How often a failed pod is tried again [default: 3]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub backoff_limit: Option<u32>,
     /// How long the job may take in all, such as 24h, or none [default: 24h]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub timeout: Option<String>,
     /// How long a job that ended is kept, or none [default: 1h]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub ttl: Option<String>,
     /// What becomes of a container that failed [default: OnFailure]

@@ -33,10 +33,10 @@ pub struct NodePool {
     #[arg(long)]
     pub spot: bool,
     /// Most GPUs of the pool [default: 8, or those of the smallest machine]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub max_gpus: Option<u32>,
     /// How long an empty node is kept [default: 5m]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub idle: Option<String>,
     /// Name of the node class, which has the image, the subnets and the role [default: default]

@@ -47,7 +47,7 @@ pub struct Placement {
     #[arg(long, value_name = "PRODUCT")]
     pub product: Vec<String>,
     /// GPUs with more MiB of memory than this; with --product either will do
-    #[arg(long, value_name = "MIB")]
+    #[arg(long, value_name = "MIB", allow_negative_numbers = true)]
     pub gpu_memory_over: Option<u32>,
     /// Value of the taint nvidia.com/gpu to tolerate: any, none, or one value such as true [default: any]
     #[arg(long, value_name = "VALUE")]

@@ -39,29 +39,29 @@ pub struct PodShape {
     #[arg(long, value_name = "NAME")]
     pub container: Option<String>,
     /// GPUs, or MIG slices, of each pod [default: 1]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub gpus: Option<u32>,
     /// MIG slices of this profile instead of whole GPUs, such as 1g.5gb
     #[arg(long, value_name = "PROFILE")]
     pub mig: Option<String>,
     /// Limit of memory, such as 16Gi; the request is half [default: by the model of GPU]
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub memory: Option<String>,
     /// Limit of CPU, such as 8 or 8000m; the request is half [default: by the model of GPU]
-    #[arg(long, value_name = "CORES")]
+    #[arg(long, value_name = "CORES", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub cpu: Option<String>,
     /// Request of memory, when not half of the limit
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub memory_request: Option<String>,
     /// Request of CPU, when not half of the limit
-    #[arg(long, value_name = "CORES")]
+    #[arg(long, value_name = "CORES", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub cpu_request: Option<String>,
     /// Shared memory (/dev/shm), or none [default: 2Gi or 4Gi for each GPU]
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub shm: Option<String>,
     /// Environment variable; may be given several times

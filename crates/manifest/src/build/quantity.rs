@@ -62,6 +62,11 @@ impl Amount {
         u64::try_from(self.0.div_ceil(1000 << 20)).unwrap_or(u64::MAX)
     }
 
+    /// Half of it, rounded up.
+    pub(super) fn half(self) -> Self {
+        Self(self.0.div_ceil(2))
+    }
+
     /// As memory is written: the largest binary unit that loses nothing.
     pub fn memory_text(self) -> String {
         let bytes = self.0.div_ceil(1000);
@@ -82,7 +87,7 @@ pub(super) fn half(text: &str, is_memory: bool) -> Option<String> {
             return Some(format!("{}{suffix}", number / 2));
         }
     }
-    let half = Amount(amount.0.div_ceil(2));
+    let half = amount.half();
     Some(if is_memory { half.memory_text() } else { format!("{}m", half.0) })
 }
 
@@ -90,6 +95,9 @@ pub(super) fn half(text: &str, is_memory: bool) -> Option<String> {
 pub(super) fn cpu(flag: &'static str, text: &str) -> Result<Amount, BuildError> {
     match Amount::parse(text) {
         Some(amount) if (1..=4_096_000).contains(&amount.0) => Ok(amount),
+        Some(amount) if amount.0 > 0 => {
+            refuse(flag, format!("`{}` is more than the 4096 cores of any machine", short(text)))
+        }
         _ => refuse(
             flag,
             format!("`{}` is no number of cores: write it like 8, 0.5 or 8000m", short(text)),

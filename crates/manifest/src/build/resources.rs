@@ -13,24 +13,27 @@ use super::{BuildError, refuse};
 use crate::catalogue::InstanceType;
 use crate::mig::Slices;
 
+/// Reads the amount that a flag has.
+type Read = fn(&'static str, &str) -> Result<Amount, BuildError>;
+
 impl PodShape {
     /// What somebody said that the pod needs of its node. Kubernetes takes limits for requests that are absent.
     pub(super) fn ask(&self, gpus: u32) -> Result<Ask, BuildError> {
-        let request = |request: &Option<String>, limit: &Option<String>, is_memory| {
-            let derived = |limit: &String| {
-                if self.bare { Some(limit.clone()) } else { quantity::half(limit, is_memory) }
+        let half = |amount: Amount| if self.bare { amount } else { amount.half() };
+        let request = |[limit, request]: [(&'static str, &Option<String>); 2], read: Read| {
+            let read = |(flag, text): (&'static str, &Option<String>)| {
+                text.as_ref().map(|text| read(flag, text)).transpose()
             };
-            request.clone().or_else(|| limit.as_ref().and_then(derived))
+            let (limit, request) = (read(limit)?, read(request)?);
+            Ok::<_, BuildError>(request.or(limit.map(half)))
         };
-        let cpu = request(&self.cpu_request, &self.cpu, false);
-        let memory = request(&self.memory_request, &self.memory, true);
+        let cpu = [("cpu", &self.cpu), ("cpu-request", &self.cpu_request)];
+        let memory = [("memory", &self.memory), ("memory-request", &self.memory_request)];
         Ok(Ask {
             gpus: if self.mig.is_some() { 1 } else { gpus },
             slices: self.slices(gpus)?,
-            cpu_milli: cpu
-                .map_or(Ok(0), |text| quantity::cpu("cpu", &text).map(Amount::as_milli))?,
-            memory_mib: memory
-                .map_or(Ok(0), |text| quantity::memory("memory", &text).map(Amount::as_mib))?,
+            cpu_milli: request(cpu, quantity::cpu)?.map_or(0, Amount::as_milli),
+            memory_mib: request(memory, quantity::memory)?.map_or(0, Amount::as_mib),
         })
     }
 
@@ -121,7 +124,7 @@ impl Pairing {
         limit: Option<&String>,
         request: Option<&String>,
         preset: Option<(String, String)>,
-        read: fn(&'static str, &str) -> Result<Amount, BuildError>,
+        read: Read,
     ) -> Result<Self, BuildError> {
         let given = limit.map(|text| read(limit_flag, text)).transpose()?;
         let asked = request.map(|text| read(request_flag, text)).transpose()?;

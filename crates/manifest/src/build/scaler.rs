@@ -46,10 +46,10 @@ pub struct Scaler {
     #[arg(long, value_name = "SCHEDULE")]
     pub down: Option<String>,
     /// Nodes while it is grown; for karpenter, GPUs [default: 5]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub nodes: Option<u32>,
     /// Nodes while it is shrunk; for karpenter, GPUs [default: 0]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub down_to: Option<u32>,
     /// Time zone of the schedules, such as Europe/Berlin [default: that of the control plane, mostly UTC]
     #[arg(long, value_name = "ZONE")]

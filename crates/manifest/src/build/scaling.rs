@@ -38,17 +38,17 @@ pub struct Scaled {
     #[arg(long, value_name = "NAME")]
     pub namespace: Option<String>,
     /// Fewest pods [default: 1; with keda and --query: 0]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub min: Option<u32>,
     /// Most pods [default: 4]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub max: Option<u32>,
     /// Value for each pod to aim at [default: 80, percent of utilisation]
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub value: Option<String>,
     /// How long it must be quiet before pods are removed [default: 5m]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub scale_down_delay: Option<String>,
 }

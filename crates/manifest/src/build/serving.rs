@@ -50,24 +50,24 @@ pub struct Deployment {
 #[command(next_help_heading = "Serving")]
 pub struct Serving {
     /// How many pods [default: 1]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub replicas: Option<u32>,
     /// Port that they listen on [default: 8000]
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", allow_negative_numbers = true)]
     pub port: Option<u16>,
     /// Path that answers when all is well, or none [default: /health]
     #[arg(long, value_name = "PATH")]
     pub health: Option<String>,
     /// How long loading the model may take [default: 10m; for a model server 20m]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub load_time: Option<String>,
     /// How long to wait before the first look
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub startup_delay: Option<String>,
     /// How often to look whether it still answers, or none [default: 30s]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub liveness: Option<String>,
     /// Also make a service in front of the pods
@@ -86,7 +86,7 @@ pub struct ModelServer {
     #[arg(long, value_name = "PATH")]
     pub cache_path: Option<String>,
     /// How much room for models [default: 100Gi]
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub cache_size: Option<String>,
     /// Storage class of the claim [default: the cluster's]

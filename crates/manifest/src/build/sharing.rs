@@ -17,7 +17,7 @@ use crate::mig::{self, Layout, MigError, MigParted, Sharing, SharingMode};
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct TimeSlicing {
     /// Pods that share each GPU [default: 4]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub replicas: Option<u32>,
     /// Divide memory and threads with MPS instead of taking turns
     #[arg(long)]
@@ -92,11 +92,9 @@ impl TimeSlicing {
             "pods take turns, and nothing keeps one from using all of its memory".to_owned()
         };
         let mut notes = vec![format!("{share}: {divided}")];
-        if !self.rename {
-            notes.push(
-                "two shares may be of one GPU and are no faster than one: --strict refuses them"
-                    .to_owned(),
-            );
+        if !self.rename && !self.strict {
+            let two = format!("two shares may be of one {whole} and are no faster than one");
+            notes.push(format!("{two}: --strict refuses them"));
         }
         notes.push("the device plugin reads it when it is told to: `config.name` of its Helm chart, or of the GPU operator's `devicePlugin`".to_owned());
         Made::of(&object, notes)

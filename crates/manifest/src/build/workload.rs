@@ -15,29 +15,29 @@ use crate::cloud::Gpu;
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Workload {
     /// 0 to 10, higher first [default: 5]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true)]
     pub priority: Option<u8>,
     /// MiB of memory that each GPU must have [default: the model's, else 0: any]
-    #[arg(long, value_name = "MIB")]
+    #[arg(long, value_name = "MIB", allow_negative_numbers = true)]
     pub gpu_memory: Option<u64>,
     /// How GPUs are chosen [default: the cluster's]
     #[arg(long, value_enum, value_name = "STRATEGY")]
     pub strategy: Option<Strategy>,
     /// How long it is expected to run, such as 4h
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub duration: Option<String>,
     /// Model that is taken where possible, such as "NVIDIA A100"
     #[arg(long, value_name = "MODEL")]
     pub preferred_gpu: Option<String>,
     /// Pods that start together, all or none [default: 1]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub gang: Option<u32>,
     /// Queue that pays for it [default: that of the namespace]
     #[arg(long, value_name = "NAME")]
     pub queue: Option<String>,
     /// How often a failed pod is made again [default: 0]
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub retries: Option<u32>,
     /// What runs.
     #[command(flatten)]

@@ -103,7 +103,7 @@ fn a_catalogue_that_makes_no_sense_says_where() {
         ),
         (
             "{cloud: eks, nam: x}",
-            "line 2, column 15: instances[0].nam: unknown field `nam` (did you mean `name`?)",
+            "line 2, column 16: instances[0].nam: unknown field `nam` (did you mean `name`?)",
         ),
         (
             "{cloud: eks, name: x, gpu: t4, gpus: 1, vcpus: 1, memory-gib: 1, spot: 1}",

@@ -80,6 +80,33 @@ fn a_call_that_cannot_be_meant_says_which_part() {
 }
 
 #[test]
+fn a_negative_number_is_refused_with_its_flag() {
+    use clap::Parser as _;
+    for (line, flag) in [
+        ("job --gpus -1", "--gpus"),
+        ("job --backoff-limit -1", "--backoff-limit"),
+        ("workload --gpu-memory -1", "--gpu-memory"),
+        ("deployment --replicas -1", "--replicas"),
+        ("deployment --port -1", "--port"),
+        ("nodepool --max-gpus -8", "--max-gpus"),
+        ("hpa --target a --max -1", "--max"),
+    ] {
+        let words = ["generate"].into_iter().chain(line.split(' '));
+        let said = crate::Line::try_parse_from(words).unwrap_err().to_string();
+        assert!(said.starts_with("error: invalid value '-"), "{line}: {said}");
+        assert!(said.contains(&format!("for '{flag} <")), "{line}: {said}");
+    }
+    for (flags, words) in [
+        ("--timeout -5", "--timeout: `-5` is no time"),
+        ("--cpu -1", "--cpu: `-1` is no number of cores"),
+        ("--memory -1", "--memory: `-1` is no amount of memory"),
+    ] {
+        let said = refusal(&format!("job --name t --image i:1 {flags}"));
+        assert!(said.starts_with(words), "{flags}: {said}");
+    }
+}
+
+#[test]
 fn several_gpus_get_their_share_of_everything() {
     let at =
         |line: &str, path: &str| make(line).objects[0].pointer(path).cloned().unwrap_or_default();
@@ -167,6 +194,11 @@ fn a_wrong_flag_is_named_with_what_to_write() {
             "--memory-request: the request is more",
         ),
         ("job --task-id t --image i:1 --cpu 0", "--cpu: `0` is no number of cores"),
+        ("job --task-id t --image i:1 --cpu 100000", "--cpu: `100000` is more than the 4096 cores"),
+        (
+            "job --task-id t --image i:1 --memory-request 1",
+            "--memory-request: `1` is less than a MiB",
+        ),
         (
             "job --task-id t --image i:1 --memory 2Gi --shm 3Gi",
             "--shm: it counts against the limit",

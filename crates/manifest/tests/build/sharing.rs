@@ -77,6 +77,14 @@ fn what_a_part_is_is_explained() {
 }
 
 #[test]
+fn who_refuses_two_shares_is_not_told_to() {
+    let told =
+        |line: &str| make(line).notes.iter().any(|note| note.contains("--strict refuses them"));
+    assert!(told("time-slicing") && told("time-slicing --mig 1g.5gb"));
+    assert!(!told("time-slicing --strict") && !told("time-slicing --mig 1g.5gb --strict"));
+}
+
+#[test]
 fn a_part_that_cannot_be_is_refused() {
     for (line, words) in [
         (

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use agentaflow_manifest::build::{self, BuildError, Made, Recipe};
 use agentaflow_manifest::catalogue::{BUILT_IN, Catalogue};
+use agentaflow_manifest::yaml;
 use anyhow::{Context as _, Result};
 
 use self::apply::How;
@@ -98,7 +99,9 @@ enum Format {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     let Args { what, out } = args;
-    let What::Recipe(recipe) = what else { return write::write(BUILT_IN, out.target(), out.force) };
+    let What::Recipe(recipe) = what else {
+        return write::write(&built_in(out.output)?, out.target(), out.force);
+    };
     if out.dry_run && !out.apply {
         return Err(usage("--dry-run goes with --apply: without it nothing is sent anyway"));
     }
@@ -121,6 +124,21 @@ pub(crate) fn run(args: Args) -> Result<()> {
         Format::Name => made.objects.iter().map(|object| apply::name(object) + "\n").collect(),
     };
     write::write(&text, out.target(), out.force)
+}
+
+/// The catalogue that comes with the program; as YAML with its comments.
+fn built_in(format: Format) -> Result<String> {
+    Ok(match format {
+        Format::Yaml => BUILT_IN.to_owned(),
+        Format::Json => {
+            let document = yaml::read_one(BUILT_IN.as_bytes(), &yaml::Limits::default())?;
+            serde_json::to_string_pretty(&document.value)? + "\n"
+        }
+        Format::Name => {
+            let catalogue = Catalogue::built_in()?;
+            catalogue.instances().iter().map(|instance| format!("{}\n", instance.name)).collect()
+        }
+    })
 }
 
 /// The objects of the flags, over what the file says.
