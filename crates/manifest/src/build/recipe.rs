@@ -97,7 +97,9 @@ fn over<T: Default + Serialize + DeserializeOwned>(
     file: &str,
 ) -> Result<T, RecipeError> {
     let document = read_one(file.as_bytes(), &Limits::default())?;
-    let read: T = document.decode().map_err(|error| culprit::<T>(&document, error))?;
+    // Variables keep the order in which they were written, which the document's value forgets.
+    let read: T = serde_saphyr::from_str(file)
+        .map_err(|error| culprit::<T>(&document, &error.without_snippet().to_string()))?;
     let mut all = serde_json::to_value(read)?;
     if let (Value::Object(all), Value::Object(flags)) = (&mut all, serde_json::to_value(flags)?) {
         all.extend(flags.into_iter().filter(|(_, value)| is_said(value)));
@@ -109,11 +111,11 @@ fn over<T: Default + Serialize + DeserializeOwned>(
 /// be read alone.
 fn culprit<T: Default + Serialize + DeserializeOwned>(
     document: &Document,
-    error: DecodeError,
+    said: &str,
 ) -> DecodeError {
+    let whole = |said: &str| document.error_at(Vec::new(), said);
     let Value::Object(fields) = &document.value else {
-        let problem = "a recipe is fields with values, named as the flags: `gpus: 2`".to_owned();
-        return DecodeError { problem, ..error };
+        return whole("a recipe is fields with values, named as the flags: `gpus: 2`");
     };
     let known = serde_json::to_value(T::default()).unwrap_or_default();
     let known = known.as_object().cloned().unwrap_or_default();
@@ -131,7 +133,7 @@ fn culprit<T: Default + Serialize + DeserializeOwned>(
             return document.error_at(steps, &error.to_string());
         }
     }
-    error
+    whole(said.lines().next().unwrap_or_default())
 }
 
 /// Whether a flag was given at all.

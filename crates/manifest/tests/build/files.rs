@@ -66,8 +66,8 @@ fn a_file_that_is_no_recipe_says_why() {
     for (line, file, words) in [
         (
             "job",
-            "name: a\ncolour: red",
-            "line 2, column 1: colour: unknown field `colour`; fields are named as the flags",
+            "name: a\nflavour: red",
+            "line 2, column 1: flavour: unknown field `flavour`; fields are named as the flags",
         ),
         (
             "job",
