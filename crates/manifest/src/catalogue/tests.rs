@@ -27,6 +27,13 @@ fn the_cheapest_instance_type_that_has_everything_is_chosen() {
         (Cloud::Gke, "a100", 1, 100 << 10, Some("a2-ultragpu-1g")),
         (Cloud::Aks, "a100", 1, 0, Some("Standard_NC24ads_A100_v4")),
         (Cloud::Aks, "a100", 8, 0, Some("Standard_ND96asr_v4")),
+        // Not sold on demand with fewer.
+        (Cloud::Gke, "h100", 1, 0, Some("a3-highgpu-8g")),
+        (Cloud::Gke, "l4", 1, 40 << 10, Some("g2-standard-12")),
+        (Cloud::Eks, "b200", 8, 0, Some("p6-b200.48xlarge")),
+        (Cloud::Gke, "b200", 8, 0, Some("a4-highgpu-8g")),
+        // Retired.
+        (Cloud::Aks, "v100", 1, 0, None),
         (Cloud::Eks, "a100", 9, 0, None),
         (Cloud::Gke, "a30", 1, 0, None),
     ] {

@@ -20,7 +20,7 @@ pub struct Gpu {
 
 /// Every model that is known, small ones first.
 #[rustfmt::skip] // One row for each model.
-pub static GPUS: [Gpu; 13] = [
+pub static GPUS: [Gpu; 14] = [
     gpu("t4", "T4 16 GB", 16, "nvidia-tesla-t4", &["Tesla-T4"], "t4"),
     gpu("v100", "V100 16 GB", 16, "nvidia-tesla-v100", &["Tesla-V100-SXM2-16GB", "Tesla-V100-PCIE-16GB"], "v100"),
     gpu("v100-32", "V100 32 GB", 32, "nvidia-tesla-v100-32gb", &["Tesla-V100-SXM2-32GB", "Tesla-V100-SXM3-32GB", "Tesla-V100-PCIE-32GB"], "v100"),
@@ -34,6 +34,7 @@ pub static GPUS: [Gpu; 13] = [
     gpu("h100", "H100 80 GB", 80, "nvidia-h100-80gb", &["NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-PCIe"], "h100"),
     gpu("h100-94", "H100 94 GB", 94, "nvidia-h100-94gb", &["NVIDIA-H100-NVL"], "h100"),
     gpu("h200", "H200 141 GB", 141, "nvidia-h200-141gb", &["NVIDIA-H200"], "h200"),
+    gpu("b200", "B200 180 GB", 180, "nvidia-b200", &["NVIDIA-B200"], "b200"),
 ];
 
 /// A model by any spelling that is in use: `a100`, `A100-40`, `a100-80gb`, `nvidia-tesla-a100`, `NVIDIA A100`.
@@ -85,7 +86,7 @@ fn plain(text: &str) -> String {
     let words = words.filter(|word| !["", "nvidia", "tesla", "gpu"].contains(word));
     let words: String = words.collect();
     let words = words.strip_suffix("gb").unwrap_or(&words);
-    let sizes = [("a100", "40"), ("v100", "16"), ("h100", "80"), ("h200", "141")];
+    let sizes = [("a100", "40"), ("v100", "16"), ("h100", "80"), ("h200", "141"), ("b200", "180")];
     let default = sizes.iter().find(|(model, size)| words.strip_prefix(model) == Some(size));
     default.map_or(words, |(model, _)| model).to_owned()
 }
@@ -116,6 +117,7 @@ mod tests {
             ("NVIDIA A100", Some("a100")),
             ("NVIDIA-A100-SXM4-80GB", Some("a100-80")),
             ("nvidia-h200-141gb", Some("h200")),
+            ("nvidia-b200", Some("b200")),
             ("Tesla-T4", Some("t4")),
             ("v100_32", Some("v100-32")),
             ("nvidia-gpu", None),
