@@ -5,6 +5,7 @@ mod check;
 mod clouds;
 mod files;
 mod jobs;
+mod machines;
 mod property;
 mod round;
 mod sharing;

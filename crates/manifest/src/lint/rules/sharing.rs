@@ -34,8 +34,8 @@ pub(super) static AF005: Rule = rule! {
 pub(super) static AF006: Rule = rule! {
     "AF006" "unknown-mig-profile" Error fixable true;
     title: "There is no such MIG profile",
-    why: "The device plugin offers one resource for each profile of the card. A profile that no card has, or that the \
-          card has not which the pod chooses its nodes by, is never offered, and the pod waits forever.",
+    why: "The device plugin offers one resource for each profile of the card. A profile that no card has, or \
+          that the chosen card lacks, is never offered, and the pod waits forever.",
     advice: "Use a profile of your card: `1g.5gb`, `2g.10gb`, `3g.20gb`, `7g.40gb` on an A100 with 40 GB; `1g.10gb`, \
              `2g.20gb`, `3g.40gb`, `7g.80gb` on an A100 or H100 with 80 GB.",
     check: unknown_profile,
