@@ -107,7 +107,7 @@ fn a_number_of_slices_takes_so_many_gpus_as_have_them() {
         }
     }
     // The same as the largest layout of that profile alone.
-    for gpu in crate::cloud::GPUS.iter() {
+    for gpu in &crate::cloud::GPUS {
         let Some(geometry) = rules(gpu) else { continue };
         for profile in geometry.profiles {
             let all = layouts(geometry);

@@ -114,7 +114,9 @@ fn unknown_profile(set: &Set<'_>, findings: &mut Findings<'_>) {
                     let path = container.join(&["resources", part, name.as_str()]);
                     profile(&pod.object, name, &path, findings);
                     let problem = (part == "limits").then(|| of_no_gpu(set, &pod, name)).flatten();
-                    problem.into_iter().for_each(|why| findings.add(&pod.object, &path, why));
+                    if let Some(problem) = problem {
+                        findings.add(&pod.object, &path, problem);
+                    }
                 }
             }
         }
