@@ -136,7 +136,7 @@ fn built_in(format: Format) -> Result<String> {
         }
         Format::Name => {
             let catalogue = Catalogue::built_in()?;
-            catalogue.instances().iter().map(|instance| format!("{}\n", instance.name)).collect()
+            catalogue.instances().iter().map(|instance| instance.name.clone() + "\n").collect()
         }
     })
 }
