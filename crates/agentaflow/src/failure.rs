@@ -50,6 +50,36 @@ impl std::fmt::Display for NotThere {
 
 impl std::error::Error for NotThere {}
 
+/// What went wrong with some of several things has been said already; this is the exit code for the first.
+#[derive(Debug)]
+pub(crate) struct Told(u8);
+
+impl std::fmt::Display for Told {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("not everything could be done")
+    }
+}
+
+impl std::error::Error for Told {}
+
+/// Does something with each of several things that the caller named. What goes wrong with one is said and keeps
+/// nobody from the others, unless nobody answers at all.
+pub(crate) async fn each(
+    names: &[String],
+    mut act: impl AsyncFnMut(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut first = None;
+    for name in names {
+        let Err(error) = act(name).await else { continue };
+        if names.len() == 1 || is_closed_pipe(&error) || code(&error) == UNREACHABLE {
+            return Err(error);
+        }
+        say(&error);
+        first.get_or_insert(code(&error));
+    }
+    first.map_or(Ok(()), |code| Err(Told(code).into()))
+}
+
 /// The error for something that the caller named and that is not there.
 pub(crate) fn not_there(text: impl Into<String>) -> anyhow::Error {
     NotThere(text.into()).into()
@@ -66,16 +96,22 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
+    if !error.is::<Told>() {
+        say(error);
+    }
+    if error.is::<Usage>() {
+        eprintln!("\nFor more information, try '--help'.");
+    }
+    ExitCode::from(code(error))
+}
+
+fn say(error: &anyhow::Error) {
     let label = if output::colour(io::stderr().is_terminal()) {
         "\u{1b}[1;31merror:\u{1b}[0m"
     } else {
         "error:"
     };
     eprintln!("{label} {}", sentence(error));
-    if error.is::<Usage>() {
-        eprintln!("\nFor more information, try '--help'.");
-    }
-    ExitCode::from(code(error))
 }
 
 /// Whether the reader of the output went away.
@@ -83,7 +119,13 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(is_broken_pipe)
 }
 
+/// The exit code when nobody answers.
+const UNREACHABLE: u8 = 5;
+
 fn code(error: &anyhow::Error) -> u8 {
+    if let Some(Told(code)) = error.downcast_ref() {
+        return *code;
+    }
     if error.is::<Usage>() {
         return 2;
     }
@@ -91,13 +133,13 @@ fn code(error: &anyhow::Error) -> u8 {
         return 3;
     }
     if error.is::<NoServer>() {
-        return 5;
+        return UNREACHABLE;
     }
     if let Some(failure) = error.chain().find_map(|cause| cause.downcast_ref::<Failure>()) {
         return match failure {
             Failure::NotFound(_) => 3,
             Failure::Forbidden(_) => 4,
-            Failure::Unreachable(_) => 5,
+            Failure::Unreachable(_) => UNREACHABLE,
             Failure::Unsupported(_) => 2,
             Failure::Refused(_) | Failure::Other(_) => 1,
         };
@@ -106,7 +148,7 @@ fn code(error: &anyhow::Error) -> u8 {
         Some(ClientError::Address { .. }) => 2,
         Some(ClientError::Refused { status: 404, .. }) => 3,
         Some(ClientError::Refused { status: 401 | 403, .. }) => 4,
-        Some(ClientError::Unreachable { .. }) => 5,
+        Some(ClientError::Unreachable { .. }) => UNREACHABLE,
         _ => 1,
     }
 }

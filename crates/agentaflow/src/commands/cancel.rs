@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result};
 
 use crate::candidates;
 use crate::connect::{Connect, block_on};
+use crate::failure;
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
 
@@ -40,13 +41,13 @@ fn end(connect: &Connect, names: &[String], complete: bool) -> Result<()> {
         if complete { ("complete", "being completed") } else { ("cancel", "being stopped") };
     block_on(async {
         let backend = connect.backend().await?;
-        for name in names {
+        failure::each(names, async |name| {
             let job =
                 if complete { backend.complete(name).await } else { backend.cancel(name).await };
             let job = job.with_context(|| format!("cannot {verb} job {name}"))?;
             let words = if job.status.is_final() { job.status.as_str() } else { under_way };
-            output::print(&format!("job {} {words}\n", job.handle()))?;
-        }
-        Ok(())
+            output::print(&format!("job {} {words}\n", job.handle()))
+        })
+        .await
     })
 }

@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result};
 
 use crate::candidates;
 use crate::connect::{Connect, block_on};
+use crate::failure::{self, usage};
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
 
@@ -49,19 +50,26 @@ fn close(connect: &Connect, targets: &[String], closed: bool) -> Result<()> {
     let (verb, done) = if closed { ("cordon", "cordoned") } else { ("uncordon", "uncordoned") };
     block_on(async {
         let backend = connect.backend().await?;
-        for target in targets {
+        failure::each(targets, async |target| {
             let answer = backend.cordon(target, closed).await;
             answer.with_context(|| format!("cannot {verb} {target}"))?;
-            output::print(&format!("{target} {done}\n"))?;
-        }
-        Ok(())
+            output::print(&format!("{target} {done}\n"))
+        })
+        .await
     })
 }
 
 pub(crate) fn drain(args: &DrainArgs) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
-        for node in &args.nodes {
+        failure::each(&args.nodes, async |node| {
+            if node.contains('/') {
+                // Not an unknown node: who took the nearest name for it would empty a whole machine.
+                return Err(usage(format!(
+                    "cannot drain {node}: drain takes whole nodes; `agentaflow cordon {node}` closes one GPU to \
+                     new work"
+                )));
+            }
             let moved =
                 backend.drain(node).await.with_context(|| format!("cannot drain {node}"))?;
             let more = if moved.is_empty() { "" } else { ", and this work moves elsewhere:" };
@@ -69,7 +77,8 @@ pub(crate) fn drain(args: &DrainArgs) -> Result<()> {
             for work in moved {
                 output::print(&format!("  {work}\n"))?;
             }
-        }
-        Ok(())
+            Ok(())
+        })
+        .await
     })
 }
