@@ -30,8 +30,9 @@ pub(crate) struct NoServer;
 impl std::fmt::Display for NoServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(
-            "no server is known yet: `agentaflow up` starts one here, `agentaflow context use NAME` \
-             chooses one of several, and AGENTAFLOW_SERVER with AGENTAFLOW_TOKEN names any other",
+            "no server is known yet: `agentaflow up` starts one here, `agentaflow login URL` remembers one \
+             elsewhere, `agentaflow context use NAME` chooses one of several, and AGENTAFLOW_SERVER with \
+             AGENTAFLOW_TOKEN names any other",
         )
     }
 }

@@ -1,11 +1,13 @@
 //! `agentaflow version`: which program this is, and which server it speaks to.
 
+use agentaflow_kube::client::Failure;
 use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
+use crate::failure::{NoServer, Usage, sentence};
 use crate::list::OneFormat;
 
 /// Show the version of this program, and of the server or cluster
@@ -29,8 +31,7 @@ struct Versions {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let server =
-        if args.client { None } else { block_on(async { Ok(theirs(&args.connect).await) })? };
+    let server = if args.client { None } else { theirs_or_why_not(&args.connect)? };
     let versions = Versions { client: env!("CARGO_PKG_VERSION"), server };
     args.output.print(&versions, |versions| {
         let server = versions.server.as_ref().map(|server| format!("server      {server}\n"));
@@ -38,16 +39,28 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
-/// The version of whoever answers; nobody need answer.
-async fn theirs(connect: &Connect) -> Option<String> {
-    match connect.backend().await.ok()? {
+/// The version of whoever answers. Nobody need answer, but who is meant and does not is worth a word.
+fn theirs_or_why_not(connect: &Connect) -> Result<Option<String>> {
+    match block_on(theirs(connect)) {
+        Err(error) if error.is::<NoServer>() => Ok(None),
+        Err(error) if error.is::<Usage>() => Err(error),
+        Err(error) => {
+            eprintln!("the version of the server is not known: {}", sentence(&error));
+            Ok(None)
+        }
+        known => known,
+    }
+}
+
+async fn theirs(connect: &Connect) -> Result<Option<String>> {
+    match connect.backend().await? {
         Backend::Server(client) => {
-            let told: Value = client.get("/version").json().await.ok()?;
-            Some(told["version"].as_str()?.to_owned())
+            let told: Value = client.get("/version").json().await?;
+            Ok(told["version"].as_str().map(str::to_owned))
         }
         Backend::Cluster(cluster) => {
-            let told = cluster.client.apiserver_version().await.ok()?;
-            Some(format!("Kubernetes {}", told.git_version))
+            let told = cluster.client.apiserver_version().await.map_err(Failure::from)?;
+            Ok(Some(format!("Kubernetes {}", told.git_version)))
         }
     }
 }

@@ -9,6 +9,7 @@ use agentaflow_api::node::{Node, NodeStatus};
 use serde_json::Value;
 
 use super::{Check, clock_check};
+use crate::failure::numberless;
 use crate::listing::{node_name, one_line};
 
 /// Jobs and nodes that are named one by one.
@@ -21,7 +22,7 @@ pub(super) async fn checks(client: &Client) -> Vec<Check> {
         Err(error) => {
             return vec![Check::fail(
                 "server",
-                one_line(&error.to_string()),
+                numberless(&one_line(&error.to_string())),
                 format!(
                     "is it running? `agentaflow up` starts one here; from a GPU host, `curl {place}/healthz` must answer: \
                      look at the address, the firewall and the certificate"
@@ -80,7 +81,7 @@ fn token(error: &ClientError) -> Check {
         ),
         _ => Check::fail(
             "token",
-            one_line(&error.to_string()),
+            numberless(&one_line(&error.to_string())),
             "try again; if it stays so, look at the server's log",
         ),
     }
