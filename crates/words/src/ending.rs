@@ -170,6 +170,7 @@ fn remedy(reason: &str, end: &Ending<'_>) -> &'static str {
             "check the image's name and tag, that the registry can be reached, and its credentials"
         }
         ("NodeLost", _) => "submit it again; --retries does so by itself",
+        ("StartFailed", _) if end.detail.starts_with("cannot start `") => process(end.detail),
         ("StartFailed", _) | ("Exited", Some(126 | 127)) => {
             "check that the command exists in the image and may be executed"
         }
@@ -181,6 +182,17 @@ fn remedy(reason: &str, end: &Ending<'_>) -> &'static str {
         }
         ("Signalled", Some(143)) => "it was stopped from outside: look at its events",
         _ => "look at its logs",
+    }
+}
+
+/// What to do about a plain process that a node could not start: there is no image that could lack it.
+fn process(detail: &str) -> &'static str {
+    let program = detail.split('`').nth(1).unwrap_or_default();
+    if program.contains('/') && !program.starts_with('/') {
+        "jobs start in a folder of their own: write the whole path, or start it in the folder where you are with \
+         --workdir \"$PWD\""
+    } else {
+        "check that the program is there on the node and may be executed, or name an image that has it"
     }
 }
 
@@ -211,5 +223,16 @@ mod tests {
             assert!(said.cause.contains(cause), "{said:?}");
             assert!(said.remedy.contains(remedy), "{said:?}");
         }
+    }
+
+    #[test]
+    fn what_a_node_could_not_start_has_nothing_to_do_with_images() {
+        let remedy = |detail| {
+            let end = Ending { reason: "StartFailed", detail, ..Ending::default() };
+            verdict(&end).remedy
+        };
+        assert!(remedy("cannot start `./s.sh`: there is no such program").contains("--workdir"));
+        assert!(remedy("cannot start `tarin`: there is no such program").contains("on the node"));
+        assert!(remedy("no such file in the container").contains("in the image"));
     }
 }
