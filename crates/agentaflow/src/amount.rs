@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use agentaflow_api::job::Volume;
-use agentaflow_api::{Cores, Dollars};
+use agentaflow_api::{Cores, Dollars, Stamp};
 
 /// Reads a length of time: `300ms`, `90s`, `5m`, `1h30m`, `2d`; a bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -25,6 +25,24 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         rest = tail;
     }
     if text.is_empty() { Err(wrong()) } else { Ok(total) }
+}
+
+/// Reads a moment in the past: how long ago it was, a day, or a time.
+pub(crate) fn since(text: &str) -> Result<Stamp, String> {
+    let time = |text: String| serde_json::from_value::<Stamp>(text.into());
+    if let Ok(at) = time(text.to_owned()).or_else(|_| time(format!("{text}T00:00:00Z"))) {
+        return Ok(at);
+    }
+    // A bare number would be taken for seconds, and is rather a year.
+    match duration(text).ok().filter(|_| text.ends_with(|c: char| c.is_ascii_alphabetic())) {
+        Some(ago) => {
+            let ago = i64::try_from(ago.as_millis()).unwrap_or(i64::MAX);
+            Ok(Stamp(Stamp::now().0.saturating_sub(ago)))
+        }
+        None => Err("write how long ago, like 24h or 7d, a day like 2026-11-15, or a time like \
+                     2026-11-15T06:43:29Z"
+            .to_owned()),
+    }
 }
 
 fn seconds_in(unit: &str) -> Option<f64> {

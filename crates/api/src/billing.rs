@@ -45,8 +45,11 @@ pub struct LedgerEntry {
 /// Use of the system, summed up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UsageRow {
-    /// The user's name, the queue, the node or the day.
+    /// The user's name, the queue, the node, the day or the job's number.
     pub key: String,
+    /// The job's name, where jobs are told apart and it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Jobs that used something.
     pub jobs: u64,
     /// GPU hours.

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use agentaflow_api::Dollars;
 use agentaflow_api::billing::UsageRow;
 use agentaflow_api::client::user::JobQuery;
 use agentaflow_api::job::Job;
+use agentaflow_api::{Dollars, Stamp};
 use anyhow::Result;
 
+use crate::amount;
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
 use crate::list::{Kind, ListArgs};
-use crate::listing::{left, money, right};
+use crate::listing::{left, money, one_line, right};
 use crate::output::{self, Column};
 
 /// Show what was used and what it cost
@@ -24,9 +25,9 @@ pub(crate) struct Args {
     /// What to sum up by
     #[arg(long, value_enum, default_value = "day")]
     by: By,
-    /// From this time on, such as 2026-11-01T00:00:00Z
-    #[arg(long, value_name = "TIME")]
-    since: Option<String>,
+    /// From this time on: how long ago (24h, 7d), a day (2026-11-01), or a time (2026-11-01T00:00:00Z)
+    #[arg(long, value_name = "TIME", value_parser = amount::since)]
+    since: Option<Stamp>,
     #[command(flatten)]
     list: ListArgs,
     #[command(flatten)]
@@ -62,16 +63,19 @@ impl By {
 pub(crate) fn run(args: &Args) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
-        args.list.show(&USAGE, async || usage(&backend, args).await).await?;
+        let kind = match (&backend, args.by) {
+            (Backend::Server(_), By::Job) => &JOBS,
+            _ => &USAGE,
+        };
+        args.list.show(kind, async || usage(&backend, args).await).await?;
         Ok(())
     })
 }
 
 async fn usage(backend: &Backend, args: &Args) -> Result<Vec<UsageRow>> {
-    if let (Backend::Server(client), By::Day | By::User | By::Queue | By::Node) = (backend, args.by)
-    {
+    if let Backend::Server(client) = backend {
         let call = client.get("/billing/usage").query("by", args.by.word());
-        let mut rows: Vec<UsageRow> = call.maybe("from", args.since.as_ref()).json().await?;
+        let mut rows: Vec<UsageRow> = call.maybe("from", args.since).json().await?;
         if matches!(args.by, By::Node) {
             // The ledger knows nodes by what never changes, people by their names.
             let nodes = backend.nodes().await?;
@@ -83,10 +87,8 @@ async fn usage(backend: &Backend, args: &Args) -> Result<Vec<UsageRow>> {
         }
         return Ok(rows);
     }
-    let query = JobQuery { limit: Some(1000), ..JobQuery::default() };
-    let jobs = backend.jobs(&query).await?;
-    let since = args.since.as_deref();
-    let recent = |job: &&Job| since.is_none_or(|since| *job.created_at.to_string() >= *since);
+    let jobs = backend.jobs(&JobQuery::default()).await?;
+    let recent = |job: &&Job| args.since.is_none_or(|since| job.created_at >= since);
     Ok(summed(jobs.iter().filter(recent), args.by))
 }
 
@@ -125,11 +127,30 @@ fn key(job: &Job, by: By) -> String {
 const USAGE: Kind<UsageRow> =
     Kind { columns: &USAGE_COLUMNS, name: |row| row.key.clone(), none: "Nothing was used." };
 
+/// Jobs have numbers and names, and each is one.
+const JOBS: Kind<UsageRow> =
+    Kind { columns: &JOBS_COLUMNS, name: |row| row.key.clone(), none: USAGE.none };
+
 const USAGE_COLUMNS: [Column<UsageRow>; 6] = [
     left("FOR", 0, |row| row.key.clone()),
     right("JOBS", 1, |row| output::grouped(row.jobs)),
-    right("GPU HOURS", 0, |row| format!("{:.2}", row.gpu_hours)),
-    right("CPU HOURS", 2, |row| format!("{:.2}", row.cpu_hours)),
-    right("GIB HOURS", 3, |row| format!("{:.2}", row.memory_gb_hours)),
-    right("COST", 0, |row| money(row.cost)),
+    GPU_HOURS,
+    CPU_HOURS,
+    GIB_HOURS,
+    COST,
 ];
+
+const JOBS_COLUMNS: [Column<UsageRow>; 6] = [
+    right("FOR", 0, |row| row.key.clone()),
+    left("NAME", 1, |row| one_line(row.name.as_deref().unwrap_or_default())),
+    GPU_HOURS,
+    CPU_HOURS,
+    GIB_HOURS,
+    COST,
+];
+
+const GPU_HOURS: Column<UsageRow> = right("GPU HOURS", 0, |row| format!("{:.2}", row.gpu_hours));
+const CPU_HOURS: Column<UsageRow> = right("CPU HOURS", 2, |row| format!("{:.2}", row.cpu_hours));
+const GIB_HOURS: Column<UsageRow> =
+    right("GIB HOURS", 3, |row| format!("{:.2}", row.memory_gb_hours));
+const COST: Column<UsageRow> = right("COST", 0, |row| money(row.cost));

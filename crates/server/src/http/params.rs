@@ -81,6 +81,16 @@ pub(crate) struct EventList {
     limit: Option<u64>,
 }
 
+/// Which events of all.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct EventsPast {
+    /// Only with a higher number.
+    after: Option<i64>,
+    /// At most so many, the newest of them; 100 when absent, at most 1000.
+    limit: Option<u64>,
+}
+
 /// Which events to stream.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -95,7 +105,7 @@ pub(crate) struct EventStream {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct UsageQuery {
-    /// What to sum up by: `user`, `queue`, `node` or `day`; `day` when absent.
+    /// What to sum up by: `user`, `queue`, `node`, `day` or `job`; `day` when absent.
     by: Option<String>,
     /// From this day or time on.
     from: Option<Stamp>,

@@ -235,7 +235,10 @@ impl<B: Backend> Store for Database<B> {
     }
 
     async fn events(&self, filter: &EventFilter) -> Result<Vec<Event>, StoreError> {
-        self.rows("list events", read::events(B::DIALECT, filter), read::event_row).await
+        let sql = read::events(B::DIALECT, filter);
+        let mut events = self.rows("list events", sql, read::event_row).await?;
+        events.sort_by_key(|event| event.seq);
+        Ok(events)
     }
 
     async fn ledger(&self, filter: &LedgerFilter) -> Result<Vec<LedgerEntry>, StoreError> {
@@ -246,7 +249,9 @@ impl<B: Backend> Store for Database<B> {
         let sql = read::usage(B::DIALECT, by, filter);
         let mut rows = self.rows("sum up usage", sql, read::usage_row).await?;
         // Databases have opinions about the order of letters.
-        rows.sort_by(|one, other| one.key.cmp(&other.key));
+        let number =
+            |row: &UsageRow| (by == UsageBy::Job).then(|| row.key.parse::<i64>().ok()).flatten();
+        rows.sort_by(|one, other| (number(one), &one.key).cmp(&(number(other), &other.key)));
         Ok(rows)
     }
 

@@ -173,8 +173,10 @@ pub struct EventFilter {
     pub user: Option<i64>,
     /// Only with a higher number (a cursor).
     pub after: i64,
-    /// At most so many.
+    /// At most so many: the oldest of them.
     pub limit: u64,
+    /// The newest instead.
+    pub newest: bool,
 }
 
 /// Which lines of the ledger; newest first.
@@ -207,6 +209,8 @@ pub enum UsageBy {
     Node,
     /// The day in UTC.
     Day,
+    /// The job's number.
+    Job,
 }
 
 /// A database.

@@ -108,7 +108,8 @@ pub(super) fn events(dialect: Dialect, filter: &EventFilter) -> Sql {
     sql.and_maybe("job_id = ", filter.job);
     sql.and_maybe("node_id = ", filter.node.as_deref());
     sql.and_maybe("user_id = ", filter.user);
-    sql.push(" ORDER BY seq LIMIT ").bind(filter.limit);
+    let order = if filter.newest { " ORDER BY seq DESC LIMIT " } else { " ORDER BY seq LIMIT " };
+    sql.push(order).bind(filter.limit);
     sql
 }
 
@@ -183,12 +184,19 @@ pub(super) fn usage(dialect: Dialect, by: UsageBy, filter: &LedgerFilter) -> Sql
         UsageBy::Queue => "COALESCE(queue, '')",
         UsageBy::Node => "COALESCE(node_id, '')",
         UsageBy::Day => "day",
+        UsageBy::Job => "COALESCE(CAST(job_id AS TEXT), '')",
+    };
+    let name = match by {
+        UsageBy::Job => {
+            "(SELECT spec -> 'spec' ->> 'job_name' FROM jobs WHERE jobs.id = ledger.job_id)"
+        }
+        _ => "CAST(NULL AS TEXT)",
     };
     let [gpu, cpu, memory] = ["gpu_milli", "cpu_milli", "memory"].map(limbs);
     let mut sql = Sql::new(
         dialect,
         &format!(
-            "SELECT {key}, COUNT(DISTINCT job_id), CAST(SUM(micros) AS BIGINT), {gpu}, {cpu}, {memory} FROM ledger"
+            "SELECT {key}, COUNT(DISTINCT job_id), CAST(SUM(micros) AS BIGINT), {gpu}, {cpu}, {memory}, {name} FROM ledger"
         ),
     );
     if by == UsageBy::User {
@@ -196,7 +204,7 @@ pub(super) fn usage(dialect: Dialect, by: UsageBy, filter: &LedgerFilter) -> Sql
     }
     sql.and(USAGE_KINDS);
     ledger_conditions(&mut sql, filter);
-    sql.push(" GROUP BY 1");
+    sql.push(if by == UsageBy::Job { " GROUP BY 1, job_id" } else { " GROUP BY 1" });
     sql
 }
 
@@ -221,6 +229,7 @@ pub(super) fn usage_row(row: &impl Cells) -> Result<UsageRow, Cause> {
     };
     Ok(UsageRow {
         key: row.text(0)?,
+        name: row.maybe_text(15)?,
         jobs: row.int(1)?.unsigned_abs(),
         gpu_hours: hours(3, 1000)?,
         cpu_hours: hours(7, 1000)?,

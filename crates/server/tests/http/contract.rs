@@ -214,7 +214,7 @@ async fn money_is_paid_in_and_listed_as_json_and_csv() {
     let table = site.get(site.admin(), "/billing/ledger?format=csv").await;
     assert!(table.headers["content-type"].to_str().unwrap().starts_with("text/csv"));
     assert!(table.text.contains("-12.500000,\"'=November, first\""), "{}", table.text);
-    for by in ["user", "queue", "node", "day"] {
+    for by in ["user", "queue", "node", "day", "job"] {
         site.get(site.admin(), &format!("/billing/usage?by={by}&from=2026-01-01"))
             .await
             .expect(200);

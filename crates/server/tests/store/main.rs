@@ -56,7 +56,7 @@ checks! {
     lists::events_are_listed_oldest_first_from_a_cursor,
     lists::the_ledger_is_listed_newest_first,
     lists::a_large_transaction_keeps_its_order,
-    money::usage_is_summed_up_by_user_queue_node_and_day,
+    money::usage_is_summed_up_by_user_queue_node_day_and_job,
     money::sums_are_exact_beyond_64_bits,
     money::accounts_know_their_balance_and_this_month,
     owner::a_second_server_is_refused_in_words,

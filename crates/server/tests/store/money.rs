@@ -42,7 +42,7 @@ fn short(rows: &[UsageRow]) -> Vec<(&str, u64, i64)> {
     rows.iter().map(|row| (row.key.as_str(), row.jobs, row.micros)).collect()
 }
 
-pub(crate) async fn usage_is_summed_up_by_user_queue_node_and_day(place: &Place) {
+pub(crate) async fn usage_is_summed_up_by_user_queue_node_day_and_job(place: &Place) {
     let store = place.open().await;
     store.commit(&lines()).await.unwrap();
     let all = LedgerFilter::default();
@@ -56,8 +56,21 @@ pub(crate) async fn usage_is_summed_up_by_user_queue_node_and_day(place: &Place)
     assert_eq!(short(&by_node), [("", 0, -5), ("gpu-000000000002", 3, 150)]);
     let by_day = store.usage(UsageBy::Day, &all).await.unwrap();
     assert_eq!(short(&by_day), [("2026-10-31", 1, 30), ("2026-11-01", 2, 115)]);
+    let jobs = [9, 10].map(|id| Change::NewJob(Box::new(make::job(id, 1))));
+    store.commit(&jobs).await.unwrap();
+    let tries = [(7, 10, 1), (8, 10, 2), (9, 9, 4)].map(|(id, job, micros)| {
+        paid(LedgerEntry { job_id: Some(job), ..line(id, OCTOBER, 7, None, micros) })
+    });
+    store.commit(&tries).await.unwrap();
+    let of_seven = LedgerFilter { user: Some(7), to: Some(Stamp(OCTOBER.0 + 1)), ..all.clone() };
+    let by_job = store.usage(UsageBy::Job, &of_seven).await.unwrap();
+    assert_eq!(short(&by_job), [("9", 1, 4), ("10", 1, 3)], "by number, all tries of each");
+    assert_eq!(by_job[1].name.as_deref(), Some("Train 10"));
     let october = LedgerFilter { to: Some(Stamp(OCTOBER.0 + 1)), ..all.clone() };
-    assert_eq!(short(&store.usage(UsageBy::User, &october).await.unwrap()), [("ann", 1, 30)]);
+    assert_eq!(
+        short(&store.usage(UsageBy::User, &october).await.unwrap()),
+        [("ann", 1, 30), ("user 7", 2, 7)]
+    );
     let november = LedgerFilter { from: Some(Stamp(OCTOBER.0 + 1)), user: Some(7), ..all };
     assert_eq!(short(&store.usage(UsageBy::Queue, &november).await.unwrap()), [("alpha", 1, 80)]);
 }

@@ -12,7 +12,7 @@ use crate::make::{self, NOW, happened, job_state, new_job, paid};
 use crate::place::Place;
 
 const ALL_EVENTS: EventFilter =
-    EventFilter { job: None, node: None, user: None, after: 0, limit: 100 };
+    EventFilter { job: None, node: None, user: None, after: 0, limit: 100, newest: false };
 
 fn all_jobs() -> JobFilter {
     JobFilter { limit: 100, ..JobFilter::default() }

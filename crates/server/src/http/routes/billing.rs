@@ -32,7 +32,11 @@ pub(crate) async fn usage(
         "queue" => UsageBy::Queue,
         "node" => UsageBy::Node,
         "day" => UsageBy::Day,
-        _ => return Err(Refusal::invalid("by", "`by` must be `user`, `queue`, `node` or `day`")),
+        "job" => UsageBy::Job,
+        _ => {
+            let detail = "`by` must be `user`, `queue`, `node`, `day` or `job`";
+            return Err(Refusal::invalid("by", detail));
+        }
     };
     let table = wants_csv(&query)?;
     let filter = filter(&caller, &query)?;
