@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal as _, Read as _};
 
-use agentaflow_api::account::{ApiKey, ApiKeyCreate, Login, Tokens, User};
+use agentaflow_api::account::{ApiKey, ApiKeyCreate, Login, Register, Tokens, User};
 use agentaflow_api::client::Client;
 use agentaflow_api::{Secret, Stamp};
 use anyhow::{Context as _, Result};
@@ -20,6 +20,7 @@ const MOST: u64 = 64 << 10;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   agentaflow login https://gpus.example.com --user ada
+  agentaflow login https://gpus.example.com --invitation
   agentaflow login https://gpus.example.com --token-stdin < token
   agentaflow login --kubernetes --namespace team-a --name lab")]
 pub(crate) struct Args {
@@ -32,8 +33,12 @@ pub(crate) struct Args {
     /// Read a key (`agentaflow token create`) from stdin instead
     #[arg(long)]
     token_stdin: bool,
+    /// Sign up with an invitation (`agentaflow user add`) and a password of your own: both are read from the terminal,
+    /// or from stdin, each on a line
+    #[arg(long, conflicts_with_all = ["user", "token_stdin"])]
+    invitation: bool,
     /// A Kubernetes cluster: the current context of the kubeconfig, or --kube-context
-    #[arg(long, conflicts_with_all = ["server", "user", "token_stdin"])]
+    #[arg(long, conflicts_with_all = ["server", "user", "token_stdin", "invitation"])]
     kubernetes: bool,
     /// The context of the kubeconfig
     #[arg(long, value_name = "NAME", requires = "kubernetes")]
@@ -69,10 +74,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let host = client.base().host_str().unwrap_or("server").to_owned();
     let token = if args.token_stdin {
         Secret(from_stdin()?)
+    } else if args.invitation {
+        let (invite, password) = invitation()?;
+        block_on(sign_up(&client, invite, password)).context("cannot sign up")?
     } else {
         let Some(user) = &args.user else {
             return Err(usage(
-                "say who you are with --user NAME, or give a key with --token-stdin",
+                "say who you are with --user NAME, sign up with --invitation, or give a key with --token-stdin",
             ));
         };
         let password = Secret(password(user)?);
@@ -83,6 +91,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         block_on(async { Ok(me.get("/auth/me").json().await?) }).context("cannot log in")?;
     eprintln!("logged in to {host} as {}", me.username);
     remember(args.name.as_ref().unwrap_or(&host), Target::new(server.clone(), Some(token)))
+}
+
+/// Becomes the user whom an invitation names, and gets a key.
+async fn sign_up(client: &Client, invite: Secret, password: Secret) -> Result<Secret> {
+    let invite = Some(invite);
+    let new = Register { password: password.clone(), invite, ..Register::default() };
+    let user: User = client.post("/auth/register").body(&new).json().await?;
+    key(client, &user.username, password).await
 }
 
 /// A key that lasts, made with the tokens of a login that do not.
@@ -117,15 +133,38 @@ pub(super) fn from_stdin() -> Result<String> {
     if text.is_empty() { Err(usage("there is nothing on stdin")) } else { Ok(text.to_owned()) }
 }
 
+/// The code of an invitation and a new password: typed without being shown, or from stdin, each on a line.
+fn invitation() -> Result<(Secret, Secret)> {
+    if !io::stdin().is_terminal() {
+        let text = from_stdin()?;
+        let Some((invite, password)) = text.split_once('\n') else {
+            return Err(usage("stdin must hold two lines: the invitation and the new password"));
+        };
+        return Ok((Secret(invite.trim().to_owned()), Secret(password.trim().to_owned())));
+    }
+    let invite = hidden("Invitation: ").context("cannot read the invitation")?;
+    let password = hidden("New password: ").context("cannot read the password")?;
+    let again = hidden("The same again: ").context("cannot read the password")?;
+    if password != again {
+        return Err(usage("the two passwords differ; nothing was done"));
+    }
+    Ok((Secret(invite.trim().to_owned()), Secret(password)))
+}
+
 /// The password of a user: typed without being shown, or from stdin.
 fn password(user: &str) -> Result<String> {
     if !io::stdin().is_terminal() {
         return from_stdin();
     }
-    eprint!("Password of {user}: ");
+    hidden(&format!("Password of {user}: ")).context("cannot read the password")
+}
+
+/// Asks for a line that is not shown.
+fn hidden(question: &str) -> io::Result<String> {
+    eprint!("{question}");
     let typed = hidden_line();
     eprintln!();
-    typed.context("cannot read the password")
+    typed
 }
 
 /// Reads a line from the terminal with its echo off.

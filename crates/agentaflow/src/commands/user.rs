@@ -76,6 +76,12 @@ struct SetArgs {
     /// Jobs wait when the balance is used up
     #[arg(long, value_name = "true|false")]
     prepaid: Option<bool>,
+    /// Give a right beyond the role: `process` allows jobs that run as plain processes of a node
+    #[arg(long, value_name = "RIGHT", value_parser = ["process"])]
+    grant: Vec<String>,
+    /// Take such a right back
+    #[arg(long, value_name = "RIGHT", value_parser = ["process"])]
+    revoke: Vec<String>,
     #[command(flatten)]
     connect: Connect,
 }
@@ -150,6 +156,12 @@ fn add(args: &AddArgs) -> Result<()> {
     };
     let user: User = block_on(async { Ok(client.post("/users").body(&new).json().await?) })
         .with_context(|| format!("cannot add user {}", args.name))?;
+    if user.invite.is_some() {
+        let place = client.base().as_str().trim_end_matches('/');
+        eprintln!(
+            "`agentaflow login {place} --invitation` takes it and lets them choose a password"
+        );
+    }
     output::print(&match &user.invite {
         Some(invite) => format!(
             "user {} may sign up with this invitation, which is shown only once:\n{}\n",
@@ -162,7 +174,7 @@ fn add(args: &AddArgs) -> Result<()> {
 
 fn set(args: &SetArgs) -> Result<()> {
     let client = args.connect.client()?;
-    let update = UserUpdate {
+    let mut update = UserUpdate {
         role: args.role.map(RoleName::role),
         active: args.active,
         default_queue: args.queue.clone(),
@@ -171,7 +183,14 @@ fn set(args: &SetArgs) -> Result<()> {
         ..UserUpdate::default()
     };
     block_on(async {
-        let id = find(&client, &args.name).await?.id;
+        let User { id, mut grants, .. } = find(&client, &args.name).await?;
+        if !args.grant.is_empty() || !args.revoke.is_empty() {
+            grants.extend(args.grant.iter().cloned());
+            grants.sort();
+            grants.dedup();
+            grants.retain(|grant| !args.revoke.contains(grant));
+            update.grants = Some(grants);
+        }
         let user: User = client.put(&format!("/users/{id}")).body(&update).json().await?;
         output::print(&format!("user {} changed\n", user.username))
     })

@@ -233,10 +233,11 @@ fn allowed(caller: &Caller, job: &JobCreate) -> Result<(), Refusal> {
     if granted || job_runtime(&job.spec) != Runtime::Process {
         return Ok(());
     }
-    Err(Refusal::forbidden(
+    Err(Refusal::forbidden(format!(
         "jobs that run as plain processes of a node need the grant `process`, which an admin gives with \
-         PUT /users/{id}; or name a `docker_image` to run in a container",
-    ))
+         `agentaflow user set {} --grant process` or PUT /users/{{id}}; or name a `docker_image` to run in a container",
+        caller.user.username
+    )))
 }
 
 /// The key of the header with a hash of what was asked for: the job, and the node if it names one.
