@@ -126,6 +126,14 @@ impl Backend {
         }
     }
 
+    /// What happened last to all jobs and nodes, oldest first.
+    pub(crate) async fn past_events(&self) -> Result<Vec<Event>> {
+        match self {
+            Self::Server(client) => Ok(client.past_events().await?),
+            Self::Cluster(cluster) => Ok(cluster.events(None).await?),
+        }
+    }
+
     /// What happens from now on, or since an event: to one job, or to all.
     pub(crate) async fn happenings(
         &self,

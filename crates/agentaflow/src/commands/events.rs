@@ -7,15 +7,15 @@ use futures_util::TryStreamExt as _;
 
 use crate::candidates;
 use crate::connect::{Connect, block_on};
-use crate::list::{ListArgs, ListFormat};
-use crate::listing::{self, EVENTS};
-use crate::output;
+use crate::list::{Kind, ListArgs, ListFormat};
+use crate::listing::{EVENTS, event_job, left, one_line, right};
+use crate::output::{self, Column};
 use clap_complete::engine::ArgValueCandidates;
 
-/// Show what happened to a job, or follow everything that happens
+/// Show what happened to a job, or to all, and follow what happens
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number or name of the job; without one everything that happens from now on is shown
+    /// Number or name of the job; without one what happened last to all of them
     #[arg(value_name = "JOB", add = ArgValueCandidates::new(candidates::jobs))]
     job: Option<String>,
     /// Go on as things happen, until the job is over if one is named
@@ -32,18 +32,27 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
         let mut after = None;
-        if let Some(name) = &args.job {
-            let events = backend.events(name).await;
-            let events = events.with_context(|| format!("cannot read the events of job {name}"))?;
+        if !args.follow || args.job.is_some() {
+            let events = match &args.job {
+                Some(name) => backend
+                    .events(name)
+                    .await
+                    .with_context(|| format!("cannot read the events of job {name}"))?,
+                None => backend.past_events().await?,
+            };
             after = events.last().map(|event| event.seq);
             if !args.follow {
-                let list = ListArgs::with(args.output);
-                return list.print(&EVENTS, &events);
+                let kind = if args.job.is_some() { &EVENTS } else { &ALL };
+                return ListArgs::with(args.output).print(kind, &events);
             }
             events.iter().try_for_each(|event| show(event, args.output))?;
+        }
+        if let Some(name) = &args.job {
             if backend.job(name).await?.status.is_final() {
                 return Ok(());
             }
+        } else {
+            eprintln!("listening for what happens; Ctrl-C ends it");
         }
         let mut events = backend.happenings(args.job.as_deref(), after).await?;
         while let Some(event) = events.try_next().await? {
@@ -57,6 +66,21 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     })
 }
 
+/// Events of many: whose they are is said first.
+const ALL: Kind<Event> = Kind {
+    columns: &ALL_COLUMNS,
+    name: |event| event.seq.to_string(),
+    none: "Nothing happened yet.",
+};
+
+const ALL_COLUMNS: [Column<Event>; 5] = [
+    left("TIME", 0, |event| event.at.to_string()),
+    left("EVENT", 0, |event| event.kind.clone()),
+    right("JOB", 0, |event| event_job(event).unwrap_or_default()),
+    left("NODE", 1, |event| event.node_id.clone().unwrap_or_default()),
+    left("MESSAGE", 0, |event| one_line(&event.message)),
+];
+
 /// Whether a job may be over with this; it may also be tried again.
 fn may_be_last(event: &Event) -> bool {
     matches!(event.kind.as_str(), "Completed" | "Failed" | "Cancelled")
@@ -67,7 +91,7 @@ fn show(event: &Event, format: ListFormat) -> Result<()> {
         let line = serde_json::to_string(event).context("cannot write JSON")?;
         return output::print(&format!("{line}\n"));
     }
-    let job = listing::event_job(event).map_or_else(String::new, |job| format!("job {job}  "));
-    let (kind, message) = (&event.kind, listing::one_line(&event.message));
+    let job = event_job(event).map_or_else(String::new, |job| format!("job {job}  "));
+    let (kind, message) = (&event.kind, one_line(&event.message));
     output::print(&format!("{}  {kind:<12}  {job}{message}\n", event.at))
 }

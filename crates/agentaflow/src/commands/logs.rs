@@ -1,6 +1,7 @@
 //! `agentaflow logs`: the output of a job.
 
 use agentaflow_api::client::user::LogQuery;
+use agentaflow_api::job::{Job, JobStatus};
 use anyhow::{Context as _, Result};
 
 use clap_complete::engine::ArgValueCandidates;
@@ -10,6 +11,7 @@ use super::run::follow::{on_and_on, pods_to_the_end};
 use crate::backend::Backend;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
+use crate::listing::one_line;
 use crate::output;
 
 /// Print the output of a job
@@ -31,14 +33,27 @@ pub(crate) struct Args {
     connect: Connect,
 }
 
+/// Says of a job that cannot have written anything yet why that is so.
+fn not_started(job: &Job) {
+    let why = match job.status {
+        JobStatus::Pending => job.wait_reason.as_deref().map(one_line),
+        JobStatus::Scheduled => Some("it is starting".to_owned()),
+        _ => return,
+    };
+    let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+    eprintln!("job {} has not started{why}", job.handle());
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let query = LogQuery { follow: args.follow, tail: args.tail, task: args.task, offset: None };
     let about = || format!("cannot read the output of job {}", args.job);
     block_on(async {
         match args.connect.backend().await? {
             Backend::Server(client) if args.follow => {
-                let id =
-                    Backend::Server(client.clone()).job(&args.job).await.with_context(about)?.id;
+                let job = Backend::Server(client.clone()).job(&args.job).await;
+                let job = job.with_context(about)?;
+                not_started(&job);
+                let id = job.id;
                 let bytes = client.logs(id, &query).await.with_context(about)?;
                 on_and_on(&client, id, args.task, bytes, output::print_bytes).await
             }
@@ -52,8 +67,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                     }
                     _ => None,
                 };
+                let mut silent = true;
                 while let Some(piece) = pieces.try_next().await? {
+                    silent &= piece.is_empty();
                     output::print_bytes(&piece)?;
+                }
+                if silent && followed.is_none() {
+                    not_started(&backend.job(&args.job).await.with_context(about)?);
                 }
                 let Some((cluster, pod)) = followed else { return Ok(()) };
                 pods_to_the_end(cluster, &args.job, task, false, pod, output::print_bytes).await

@@ -133,6 +133,11 @@ impl Client {
         call.query("after", after).query("limit", 1000).json().await
     }
 
+    /// What happened last to all that the caller sees, oldest first.
+    pub async fn past_events(&self) -> Result<Vec<Event>, ClientError> {
+        self.get("/events/past").query("limit", 1000).json().await
+    }
+
     /// What happens from now on, or from after the event of that number; of one job only, if asked.
     pub async fn events(
         &self,

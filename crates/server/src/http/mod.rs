@@ -110,6 +110,7 @@ fn people_routes() -> OpenApiRouter<App> {
 fn other_routes() -> OpenApiRouter<App> {
     OpenApiRouter::default()
         .routes(routes!(events::stream))
+        .routes(routes!(events::past))
         .routes(routes!(queues::list, queues::create))
         .routes(routes!(queues::show, queues::put, queues::delete))
         .routes(routes!(billing::usage))

@@ -255,6 +255,14 @@ async fn events_are_streamed_from_where_one_left_off_and_only_ones_own() {
     let resumed = seen(open(&ada, "?after=0", &live[0].to_string()).await.unwrap(), 1).await;
     assert_eq!(resumed[0], live[1], "the header wins");
     assert_eq!(open(&ada, "", "x").await.unwrap().status(), 400);
+    let past = async |token: &str, query: &str| -> Vec<i64> {
+        let past = site.get(token, &format!("/events/past{query}")).await.expect(200);
+        past.as_array().unwrap().iter().map(|event| event["seq"].as_i64().unwrap()).collect()
+    };
+    let (everything, own) = (past(site.admin(), "").await, past(&ada, "").await);
+    assert!(everything.is_sorted() && own.len() < everything.len(), "{own:?} {everything:?}");
+    let newest = &everything[everything.len() - 2..];
+    assert_eq!(past(site.admin(), "?limit=2").await, newest, "the newest, oldest first");
 }
 
 #[tokio::test]

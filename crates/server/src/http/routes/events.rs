@@ -18,7 +18,7 @@ use agentaflow_api::event::Event;
 
 use crate::http::app::App;
 use crate::http::limits;
-use crate::http::params::{EventList, EventStream};
+use crate::http::params::{EventList, EventStream, EventsPast};
 use crate::http::read::{Asked, Segments};
 use crate::http::routes::jobs::visible_job;
 use crate::http::streams::Counted;
@@ -45,6 +45,25 @@ pub(crate) async fn of_job(
     let after = query.cursor("after")?.unwrap_or(0);
     let job = visible_job(&app, &caller, path.number("job_id")?).await?.id;
     let filter = EventFilter { job: Some(job), after, limit, ..EventFilter::default() };
+    Ok(Answer(app.core.store().events(&filter).await?))
+}
+
+/// What happened last, oldest first: to own jobs; admins and viewers see everything.
+#[utoipa::path(get, path = "/events/past", tag = "events", security(("user" = [])), params(EventsPast),
+    responses((status = 200, description = "The newest events there are", body = [Event])))]
+pub(crate) async fn past(
+    State(app): State<App>,
+    User(caller): User,
+    query: Asked,
+) -> Result<Answer<Vec<Event>>, Refusal> {
+    let (_, limit) = query.page()?;
+    let filter = EventFilter {
+        user: (!sees_all(&caller)).then_some(caller.user.id),
+        after: query.cursor("after")?.unwrap_or(0),
+        limit,
+        newest: true,
+        ..EventFilter::default()
+    };
     Ok(Answer(app.core.store().events(&filter).await?))
 }
 
