@@ -64,6 +64,7 @@ mod queues;
 mod quota;
 mod ranking;
 mod reason;
+mod reasons;
 mod request;
 mod reserve;
 mod scheduler;
@@ -99,6 +100,7 @@ pub use node::{
 pub use policy::{Order, Policy, Queue, Quota};
 pub use prices::list_price;
 pub use ranking::Ranking;
+pub use reasons::Reasons;
 pub use request::{GpuAsk, MigProfile, Preferred, Request, Side, Spread, TaskAffinity, TokenUse};
 pub use scheduler::{Cursor, Scheduler};
 pub use strategy::Strategy;

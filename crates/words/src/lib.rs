@@ -33,6 +33,15 @@ pub fn explanation(explanation: &Explanation, now: Time) -> Vec<String> {
 
 /// Why a workload waits.
 pub fn reason(reason: &WaitReason, now: Time) -> String {
+    reason_naming(reason, now, &quoted)
+}
+
+/// The same, with other workloads called as `name` says: people know them by other names than the engine.
+pub fn reason_naming(
+    reason: &WaitReason,
+    now: Time,
+    name: &dyn Fn(&WorkloadId) -> String,
+) -> String {
     match reason {
         WaitReason::NoNodes => "there are no nodes".to_owned(),
         WaitReason::NoRoom(tally) => nodes_fit(tally, ""),
@@ -46,12 +55,12 @@ pub fn reason(reason: &WaitReason, now: Time) -> String {
             let when = until.map_or_else(String::new, |until| {
                 format!(" and which should start {}", moment(until, now))
             });
-            format!("there is room, but it is kept for `{by}`, whose turn it is{when}")
+            format!("there is room, but it is kept for {}, whose turn it is{when}", name(by))
         }
         WaitReason::Preempting { victims, until } => {
             format!(
                 "stopping {} to make room; planned again {} at the latest",
-                names(victims),
+                names(victims, name),
                 moment(*until, now)
             )
         }
@@ -66,13 +75,13 @@ pub fn reason(reason: &WaitReason, now: Time) -> String {
     }
 }
 
-/// Why a workload was stopped for another one.
-pub fn stopped_for(beneficiary: &WorkloadId, right: Right) -> String {
+/// Why a workload was stopped for another one, which is called as it is given.
+pub fn stopped_for(beneficiary: &str, right: Right) -> String {
     let because = match right {
         Right::Priority => "which has a higher priority",
         Right::Guarantee => "whose queue takes back what it is guaranteed",
     };
-    format!("stopped for `{beneficiary}`, {because}")
+    format!("stopped for {beneficiary}, {because}")
 }
 
 /// What nodes lack, with how many lack it: `5 lack 4 free GPUs (most free 2)`.
@@ -273,8 +282,13 @@ fn plural(number: u32, noun: &str) -> String {
     if number == 1 { noun.to_owned() } else { format!("{noun}s") }
 }
 
-fn names(workloads: &[WorkloadId]) -> String {
-    let named: Vec<_> = workloads.iter().take(NAMED).map(|id| format!("`{id}`")).collect();
+/// The engine's own name of a workload.
+pub fn quoted(workload: &WorkloadId) -> String {
+    format!("`{workload}`")
+}
+
+fn names(workloads: &[WorkloadId], name: &dyn Fn(&WorkloadId) -> String) -> String {
+    let named: Vec<_> = workloads.iter().take(NAMED).map(name).collect();
     match workloads.len().saturating_sub(NAMED) {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),

@@ -38,6 +38,11 @@ fn one_thing_is_described_and_explained() {
 }
 
 #[test]
+fn why_work_waits_is_said_the_same_everywhere() {
+    check("waits");
+}
+
+#[test]
 fn the_fleet_is_looked_after() {
     check("fleet");
 }

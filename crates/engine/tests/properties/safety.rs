@@ -176,6 +176,17 @@ proptest! {
     }
 
     #[test]
+    fn asked_about_all_at_once_the_engine_says_what_it_says_about_each(history in history(1..60)) {
+        let body = Body::play(&history);
+        let mut reasons = body.engine.reasons(body.now);
+        for view in body.engine.workloads() {
+            let id = &view.workload.id;
+            let explained = body.engine.explain(body.now, id).expect("it is known");
+            prop_assert_eq!(reasons.of(id), explained.reason, "{}", id);
+        }
+    }
+
+    #[test]
     fn the_end_of_time_is_a_time_like_any_other(history in history(1..40)) {
         let mut body = Body::play(&history);
         body.now = Time(u64::MAX);

@@ -126,7 +126,7 @@ impl World {
             };
             group.stopping = true;
             let members: Vec<Key> = group.members.values().cloned().collect();
-            let why = words::stopped_for(beneficiary, *right);
+            let why = words::stopped_for(&words::quoted(beneficiary), *right);
             self.note_workload(victim, true, "Preempted", why.clone());
             for key in members {
                 self.evict(&key, victim, &why);

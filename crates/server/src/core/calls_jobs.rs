@@ -33,7 +33,8 @@ impl Core {
             Ok(row) => row,
             Err(id) => self.stored(id).await?,
         };
-        Ok((self.show_job(row), is_new))
+        // Why it waits is for those who look at it: many are handed in, and few of them are looked at.
+        Ok((self.inner.lock().show_job(row, None), is_new))
     }
 
     /// The job that was made with this key in the last 24 hours, if the body was the same.
@@ -84,11 +85,6 @@ impl Core {
             Some(row) => Ok(self.show_job(row)),
             None => Ok(self.show_job(self.stored(job).await?)),
         }
-    }
-
-    /// A job as the API shows it.
-    pub fn show_job(&self, row: JobRow) -> Job {
-        self.inner.lock().show_job(row)
     }
 
     /// Why a job waits, and when it will start.

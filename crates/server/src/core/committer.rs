@@ -47,6 +47,7 @@ pub(crate) struct Inner {
     pub(crate) fatal: CancellationToken,
     pub(crate) settings: Arc<Settings>,
     pub(crate) secrets: Arc<Keyring>,
+    pub(super) reasons: super::waits::Latest,
 }
 
 impl std::fmt::Debug for Inner {

@@ -111,6 +111,7 @@ impl Core {
             fatal: CancellationToken::new(),
             settings,
             secrets,
+            reasons: std::sync::Mutex::default(),
         });
         tokio::spawn(inner.clone().commit_for_ever());
         Ok((Self { inner }, to_push))

@@ -31,5 +31,7 @@ mod reports;
 mod restore;
 mod show;
 mod state;
+mod waits;
 
 pub use handle::{Caller, Core, DirectoryWrite, Idempotency, Ids, NodeRef, StreamItem, Worker};
+pub use waits::Waits;

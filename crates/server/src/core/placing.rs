@@ -16,6 +16,7 @@ use super::describe::{gpu_id, instances, price};
 use super::jobs::{grace_ms, runtime};
 use super::money;
 use super::nodes::node_name;
+use super::show::{called, in_words};
 use super::state::{About, State, job_of};
 use crate::store::{JobRow, Seat, SeatState};
 
@@ -55,7 +56,7 @@ impl State {
                 Decision::Preempt { victims, beneficiary, .. } => {
                     for Victim { workload, right } in &victims {
                         let Some(victim) = job_of(workload) else { continue };
-                        let why = agentaflow_words::stopped_for(&beneficiary, *right);
+                        let why = agentaflow_words::stopped_for(&called(&beneficiary), *right);
                         self.job_event(victim, "Preempted", why);
                         self.stop_tasks(victim, StopCause::Preempted, None);
                     }
@@ -74,7 +75,7 @@ impl State {
     /// A job waits, and why is news.
     fn waits(&mut self, workload: &WorkloadId, reason: &WaitReason, now: Time) {
         let Some(id) = job_of(workload) else { return };
-        let words = agentaflow_words::reason(reason, now);
+        let words = in_words(reason, now);
         let Some(job) = self.jobs.get_mut(&id) else { return };
         if job.state.wait_reason.as_ref() == Some(&words) {
             return;

@@ -7,14 +7,15 @@ use agentaflow_api::node::{Health, Node, NodeStatus};
 use agentaflow_api::queue::Queue;
 use agentaflow_api::units::{Cores, Dollars, Stamp};
 use agentaflow_engine::{
-    Eta, Lack, Placement, Request, Time, WaitReason, WhatIf, WorkloadState, WorkloadView,
+    Eta, Lack, Placement, Request, Time, WaitReason, WhatIf, WorkloadId, WorkloadState,
+    WorkloadView,
 };
 
 use super::budgets::{accrued, expected_ms};
 use super::money;
 use super::nodes::node_name;
 use super::reports::allocation;
-use super::state::{State, workload_id};
+use super::state::{State, job_of, workload_id};
 use crate::store::{AgentRow, JobRow, SeatState};
 
 const HOUR_MS: u64 = 3_600_000;
@@ -153,8 +154,8 @@ impl State {
         }
     }
 
-    /// A job; what it cost so far includes what is not billed yet.
-    pub(crate) fn show_job(&self, row: JobRow) -> Job {
+    /// A job; what it cost so far includes what is not billed yet. Why it waits is told by who asked the engine.
+    pub(crate) fn show_job(&self, row: JobRow, waits: Option<String>) -> Job {
         let state = row.state.clone();
         let first = state.seats.first();
         let gpus: Vec<String> =
@@ -221,7 +222,7 @@ impl State {
             cancel_requested: state.cancel_requested,
             simulated,
             tasks: if placed { tasks } else { Vec::new() },
-            wait_reason: state.wait_reason.filter(|_| state.status == JobStatus::Pending),
+            wait_reason: waits.filter(|_| state.status == JobStatus::Pending),
             price_per_hour,
             spec: row.spec,
         }
@@ -279,7 +280,7 @@ impl State {
 
     /// The part of an explanation that is about a wait.
     fn waiting(&self, reason: Option<&WaitReason>, eta: Eta, now: Time) -> Explanation {
-        let detail = reason.map(|reason| agentaflow_words::reason(reason, now));
+        let detail = reason.map(|reason| in_words(reason, now));
         let eta_text = agentaflow_words::eta(eta, now);
         Explanation {
             summary: detail
@@ -380,13 +381,24 @@ impl State {
     }
 }
 
-/// One word for a wait. A runtime that no node has is a reason of its own.
+/// Why a job waits, with other jobs called by the numbers that every call takes.
+pub(crate) fn in_words(reason: &WaitReason, now: Time) -> String {
+    agentaflow_words::reason_naming(reason, now, &called)
+}
+
+/// What people call a job of the engine. Its name may be nobody's business but its owner's; the number tells nothing.
+pub(crate) fn called(workload: &WorkloadId) -> String {
+    job_of(workload)
+        .map_or_else(|| agentaflow_words::quoted(workload), |number| format!("job {number}"))
+}
+
 /// What a job costs an hour where it is.
 fn hourly(job: &JobRow) -> i64 {
     let seats = job.state.seats.iter();
     seats.map(|seat| money::cost(allocation(job, seat), seat.price, HOUR_MS)).sum()
 }
 
+/// One word for a wait. A runtime that no node has is a reason of its own.
 fn reason_word(reason: &WaitReason) -> &'static str {
     let tally = match reason {
         WaitReason::NoRoom(tally) | WaitReason::NeverFits(tally) => tally,

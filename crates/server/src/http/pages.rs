@@ -14,7 +14,7 @@ use agentaflow_api::job::Job;
 
 use super::answer::TOTAL;
 use super::limits;
-use crate::core::Core;
+use crate::core::{Core, Waits};
 use crate::refusal::Refusal;
 use crate::store::JobFilter;
 
@@ -80,6 +80,7 @@ async fn gather(core: &Core, filter: JobFilter, most: usize) -> Result<JobPage, 
     let mut page = JobPage { json: b"[".to_vec(), total: 0, next: None, sending: None };
     let mut left = filter.limit;
     let mut part = filter;
+    let mut waits = Waits::default();
     while left > 0 {
         part.limit = left.min(ROWS);
         let rows = store.jobs(&part).await?;
@@ -89,7 +90,7 @@ async fn gather(core: &Core, filter: JobFilter, most: usize) -> Result<JobPage, 
             if page.json.len() >= most {
                 return Ok(page.closed());
             }
-            page.push(&core.show_job(row))?;
+            page.push(&core.show_listed(row, &mut waits))?;
         }
         if last {
             page.next = None;

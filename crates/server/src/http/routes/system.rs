@@ -149,7 +149,9 @@ pub(crate) async fn start(State(app): State<App>, headers: HeaderMap) -> Result<
     let own = (!sees_all(&caller)).then_some(caller.user.id);
     let filter = JobFilter { user: own, limit: 20, ..JobFilter::default() };
     let rows = app.core.store().jobs(&filter).await?;
-    let jobs: Vec<_> = rows.into_iter().map(|row| app.core.show_job(row)).collect();
+    let mut waits = crate::core::Waits::default();
+    let shown = |row| app.core.show_listed(row, &mut waits);
+    let jobs: Vec<_> = rows.into_iter().map(shown).collect();
     Ok(page(start_page::for_user(&app.settings, &caller.user, &app.core.nodes(), &jobs)))
 }
 
