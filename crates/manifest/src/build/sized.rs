@@ -142,7 +142,7 @@ fn price(
     let (mut pod, mut placement) = (pod.clone(), placement.clone());
     sized.fill(&mut pod, &mut placement, &mut Vec::new());
     let ask = pod.ask(pod.gpus.unwrap_or(sized.gpus))?;
-    let machine = placement.instance(placement.model()?, ask, catalogue)?;
+    let machine = placement.instance(ask, catalogue)?;
     let hour = machine.and_then(|machine| {
         let taken_back = machine.spot.filter(|_| placement.spot);
         taken_back.or(machine.on_demand)
