@@ -1,6 +1,6 @@
 //! How a command fails: one line that says what, where and what to do, and an exit code.
 //!
-//! 0 is success, 1 is a command that failed, 2 is a command line that cannot be meant, 3 is something that is not
+//! 0 is success, 1 is a command that failed, 2 is a command line or a file that cannot be meant, 3 is something that is not
 //! there, 4 is something that the caller may not do, 5 is a server that cannot be reached.
 
 use std::io::{self, ErrorKind, IsTerminal};
@@ -81,6 +81,23 @@ pub(crate) async fn each(
     first.map_or(Ok(()), |code| Err(Told(code).into()))
 }
 
+/// A file says something that cannot be meant; the text says where and what.
+#[derive(Debug)]
+pub(crate) struct BadFile(String);
+
+impl std::fmt::Display for BadFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadFile {}
+
+/// The error for a file that cannot be meant.
+pub(crate) fn bad_file(text: impl Into<String>) -> anyhow::Error {
+    BadFile(text.into()).into()
+}
+
 /// The error for something that the caller named and that is not there.
 pub(crate) fn not_there(text: impl Into<String>) -> anyhow::Error {
     NotThere(text.into()).into()
@@ -127,7 +144,7 @@ fn code(error: &anyhow::Error) -> u8 {
     if let Some(Told(code)) = error.downcast_ref() {
         return *code;
     }
-    if error.is::<Usage>() {
+    if error.is::<Usage>() || error.is::<BadFile>() {
         return 2;
     }
     if error.is::<NotThere>() {

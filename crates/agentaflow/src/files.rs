@@ -2,25 +2,44 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use agentaflow_api::job::{JobCreate, JobSpec, Runtime};
 use agentaflow_manifest::yaml::{self, Document, Limits};
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use crate::amount;
 use crate::backend::{Said, Work, Written};
-use crate::failure::usage;
+use crate::failure::{bad_file, not_there, usage};
 use crate::job_args::image_and_tag;
 
-/// Whether a word on the command line means a file and not an image.
+/// Whether a word on the command line means a file and not an image: it is called like one, or there is one.
 pub(crate) fn is_file(word: &str) -> bool {
+    let there = || Path::new(word).metadata().is_ok_and(|found| !found.is_dir());
+    is_called_file(word) || there()
+}
+
+/// Whether a word is called as files are and images are not.
+pub(crate) fn is_called_file(word: &str) -> bool {
     let ends = |end: &str| word.to_ascii_lowercase().ends_with(end);
-    word == "-" || ends(".yaml") || ends(".yml") || ends(".json")
+    let begins = |start: &str| word.starts_with(start);
+    let path = begins("/") || begins("./") || begins("../");
+    word == "-" || path || ends(".yaml") || ends(".yml") || ends(".json")
+}
+
+/// Refuses a word that could be an image but is a folder here: nobody would ever find that image.
+pub(crate) fn not_a_folder(word: &str) -> Result<()> {
+    if !Path::new(word).is_dir() {
+        return Ok(());
+    }
+    let folder = word.trim_end_matches('/');
+    Err(usage(format!(
+        "`{word}` is a folder: name the files in it, such as {folder}/*.yaml; an image of that name is `{folder}:latest`"
+    )))
 }
 
 /// Whether reading what is there comes to an end: a named pipe waits until somebody writes, and a device may have no
@@ -39,17 +58,40 @@ pub(crate) fn read(path: &str, set: &[(String, String)]) -> Result<Vec<Work>> {
     let shown = if path == "-" { "stdin" } else { path };
     let documents = yaml::read(&bytes, &limits).map_err(|error| {
         let error = not_json(path, &bytes).unwrap_or_else(|| error.to_string());
-        anyhow!("`{shown}`: {error}")
+        bad_file(format!("`{shown}`: {error}"))
     })?;
     let mut work = Vec::with_capacity(documents.len());
-    for mut document in documents {
+    for written in documents {
+        let mut document = written.clone();
         for (field, value) in set {
             assign(&mut document.value, field, value).map_err(usage)?;
         }
-        let said = one(&document).map_err(|error| anyhow!("`{shown}`, {error}"))?;
+        let said = one(&document).map_err(|error| {
+            blamed(&written, set, &error)
+                .map_or_else(|| bad_file(format!("`{shown}`, {error}")), usage)
+        })?;
         work.push(Work { said, written: Some(Written { file: shown.to_owned(), document }) });
     }
     Ok(work)
+}
+
+/// What is wrong with a `--set` and not with the file: the first with which the document is wrong in this way.
+fn blamed(written: &Document, set: &[(String, String)], wrong: &anyhow::Error) -> Option<String> {
+    let wrong = wrong.to_string();
+    let so_wrong = |document: &Document| one(document).is_err_and(|it| it.to_string() == wrong);
+    let mut document = written.clone();
+    if so_wrong(&document) {
+        return None;
+    }
+    let (field, value) = set.iter().find(|(field, value)| {
+        assign(&mut document.value, field, value).is_ok() && so_wrong(&document)
+    })?;
+    // The line is the file's, and what is wrong does not stand there.
+    let what = match wrong.split_once(": ") {
+        Some((place, what)) if place.starts_with("line ") => what,
+        _ => &wrong,
+    };
+    Some(format!("--set {field}={value}: {what}"))
 }
 
 /// What is wrong with a file that is called JSON, in the words of JSON: it is read as YAML, which has others.
@@ -71,25 +113,35 @@ fn not_json(path: &str, bytes: &[u8]) -> Option<String> {
 /// A file is read to its limit and a byte more: whether it is longer is all that matters then.
 fn bytes(path: &str, most: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let about = || format!("cannot read `{path}`");
+    let about = |error: io::Error| {
+        let about = format!("cannot read `{path}`");
+        match error.kind() {
+            ErrorKind::NotFound => not_there(format!("{about}: there is no such file or folder")),
+            ErrorKind::IsADirectory => bad_file(format!("{about}: it is a folder, not a file")),
+            _ => anyhow::Error::from(error).context(about),
+        }
+    };
     let mut from: Box<dyn Read> = if path == "-" {
         Box::new(io::stdin())
     } else {
-        let file = File::open(Path::new(path)).with_context(about)?;
-        let size = file.metadata().with_context(about)?.len();
+        let file = File::open(Path::new(path)).map_err(about)?;
+        let size = file.metadata().map_err(about)?.len();
         if size > most as u64 {
             let size = amount::memory(size >> 20);
-            return Err(anyhow!(
+            return Err(bad_file(format!(
                 "`{path}` has {size}: a manifest has at most {}",
                 amount::memory(most as u64 >> 20)
-            ));
+            )));
         }
         Box::new(file)
     };
-    from.by_ref().take(most as u64 + 1).read_to_end(&mut bytes).with_context(about)?;
+    from.by_ref().take(most as u64 + 1).read_to_end(&mut bytes).map_err(about)?;
     if bytes.len() > most {
         let most = amount::memory(most as u64 >> 20);
-        return Err(anyhow!("there is more than {most} on stdin: a manifest has at most that"));
+        let place = if path == "-" { "on stdin".to_owned() } else { format!("in `{path}`") };
+        return Err(bad_file(format!(
+            "there is more than {most} {place}: a manifest has at most that"
+        )));
     }
     Ok(bytes)
 }

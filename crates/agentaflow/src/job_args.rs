@@ -6,9 +6,11 @@ use std::time::Duration;
 use agentaflow_api::job::{JobCreate, JobSpec, Runtime, Volume};
 use agentaflow_api::{Cores, Secret};
 use anyhow::Result;
+use clap_complete::engine::ArgValueCandidates;
 
 use crate::amount;
 use crate::backend::{Said, Work};
+use crate::candidates;
 use crate::failure::usage;
 use crate::files;
 
@@ -16,9 +18,9 @@ use crate::files;
 #[derive(Debug, clap::Args)]
 #[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
 pub(crate) struct JobArgs {
-    /// Image to run, or a file with work (.yaml, .json, `-`); without either the command runs as a plain process
+    /// Image to run, or files with work (.yaml, .json, `-`); without either the command runs as a plain process
     #[arg(value_name = "IMAGE|FILE")]
-    image: Option<String>,
+    what: Vec<String>,
     /// What to run, after `--`; the image's own command when absent
     #[arg(value_name = "COMMAND", last = true)]
     command: Vec<String>,
@@ -86,7 +88,12 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "NUMBER", value_parser = amount::whole, help_heading = "How to treat it")]
     priority: Option<u32>,
     /// Queue that pays [default: yours]
-    #[arg(long, value_name = "NAME", help_heading = "How to treat it")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        help_heading = "How to treat it",
+        add = ArgValueCandidates::new(candidates::queues)
+    )]
     queue: Option<String>,
     /// Start it again so often after a failure
     #[arg(long, value_name = "NUMBER", value_parser = amount::whole, help_heading = "How to treat it")]
@@ -96,16 +103,17 @@ pub(crate) struct JobArgs {
 impl JobArgs {
     /// All work that is meant: what the files say, or what the options describe.
     pub(crate) fn all(&self) -> Result<Vec<Work>> {
-        let named = self.image.as_deref().filter(|word| files::is_file(word));
-        let files: Vec<&str> = self.files.iter().map(String::as_str).chain(named).collect();
+        let image = self.image()?;
+        let named = if image.is_some() { &[] } else { self.what.as_slice() };
+        let files: Vec<&str> = self.files.iter().chain(named).map(String::as_str).collect();
         if files.is_empty() {
             if !self.set.is_empty() {
                 return Err(usage("--set changes a file: name one with -f"));
             }
-            let said = Said::Job(Box::new(self.job()?));
+            let said = Said::Job(Box::new(self.job(image)?));
             return Ok(vec![Work { said, written: None }]);
         }
-        if named.is_none() && self.image.is_some() || !self.command.is_empty() {
+        if image.is_some() || !self.command.is_empty() {
             return Err(usage("a file says what to run: leave out IMAGE and COMMAND, or the file"));
         }
         if self.options() != JobSpec::default() || !self.secret.is_empty() {
@@ -126,22 +134,49 @@ impl JobArgs {
         match (all.pop(), all.is_empty()) {
             (Some(work), true) => Ok(work),
             _ => Err(usage(
-                "the file holds several documents: hand them in with `agentaflow submit`",
+                "there is more than one piece of work: hand them in with `agentaflow submit`",
             )),
         }
     }
 
+    /// The image, where the words name one and not files. What comes with a command is one, even if there is a file of
+    /// that name: only an image can be given a command.
+    fn image(&self) -> Result<Option<&str>> {
+        let commanded = !self.command.is_empty();
+        let is_file = |word: &&String| {
+            if commanded { files::is_called_file(word) } else { files::is_file(word) }
+        };
+        match (self.what.as_slice(), self.what.iter().find(|word| !is_file(word))) {
+            (_, None) => Ok(None),
+            ([image], Some(_)) if commanded => Ok(Some(image)),
+            ([image], Some(_)) => files::not_a_folder(image).map(|()| Some(image.as_str())),
+            ([first, ..], Some(word)) if is_file(&first) => {
+                files::not_a_folder(word)?;
+                Err(usage(format!(
+                    "`{word}` is no file: several are named only if all are files with work"
+                )))
+            }
+            ([image, ..], _) => {
+                files::not_a_folder(image)?;
+                Err(usage(format!(
+                    "only one image can be named: what to run in `{image}` comes after `--`"
+                )))
+            }
+            ([], _) => Ok(None),
+        }
+    }
+
     /// The job as the API takes it.
-    pub(crate) fn job(&self) -> Result<JobCreate> {
-        if self.image.is_none() && self.command.is_empty() {
+    fn job(&self, image: Option<&str>) -> Result<JobCreate> {
+        if image.is_none() && self.command.is_empty() {
             return Err(usage("nothing to run: name an IMAGE, or a command after `--`"));
         }
-        let (docker_image, docker_tag) = match self.image.as_deref().map(image_and_tag) {
+        let (docker_image, docker_tag) = match image.map(image_and_tag) {
             Some((image, tag)) => (Some(image), tag),
             None => (None, None),
         };
         let spec = JobSpec {
-            runtime: Some(if self.image.is_some() { Runtime::Docker } else { Runtime::Process }),
+            runtime: Some(if image.is_some() { Runtime::Docker } else { Runtime::Process }),
             docker_image,
             docker_tag,
             command: (!self.command.is_empty()).then(|| self.command.clone()),

@@ -4,10 +4,10 @@
 use agentaflow_api::job::JobCreate;
 use agentaflow_kube::client::convert::{self, Unfit};
 use agentaflow_manifest::yaml::Document;
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use serde_json::Value;
 
-use crate::failure::usage;
+use crate::failure::{bad_file, usage};
 
 /// Work that is handed in.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ impl Work {
             [field] => document.place(&[in_short_form(field, &document.value)]),
             steps => document.place(steps),
         };
-        anyhow!("`{file}`, {place}: this {what}: {unfit}")
+        bad_file(format!("`{file}`, {place}: this {what}: {unfit}"))
     }
 }
 
