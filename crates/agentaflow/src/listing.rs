@@ -27,11 +27,11 @@ const JOBS_COLUMNS: [Column<Job>; 8] = [
     left("JOB", 0, Job::handle),
     left("NAME", 1, job_name),
     left("STATUS", 0, job_status),
-    left("NODE", 2, job_nodes),
-    left("GPUS", 3, job_gpus),
+    left("NODE", 3, job_nodes),
+    left("GPUS", 4, job_gpus),
     right("TIME", 1, |job| job.duration_seconds.map_or_else(String::new, output::short_time)),
-    right("COST", 4, |job| money(job.cost)),
-    left("WHY", 5, job_why),
+    right("COST", 5, |job| money(job.cost)),
+    left("WHY", 2, job_why),
 ];
 
 /// Nodes.

@@ -1,5 +1,6 @@
 //! What commands print: tables that fit the terminal, JSON, CSV.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context as _, Result};
@@ -105,14 +106,38 @@ pub(crate) fn wrapped(sentence: &str, first: &str, rest: &str) -> String {
 /// The least that is shown of a text that closes a table before its column is left out.
 const CUT_TO: usize = 20;
 
+/// So much of a text that closes a table is worth more than a column that matters less than it.
+const READABLE: usize = 36;
+
+/// A reason that is longer than its room, without the count of nodes before what they lack.
+pub(crate) fn shortened(said: &str, room: usize) -> Cow<'_, str> {
+    let fits = said.chars().count() <= room;
+    let Some(count) = said.find(" nodes fit").filter(|_| !fits) else { return said.into() };
+    let start = said[..count].rfind(": ").map_or(0, |colon| colon + 2);
+    let Some(colon) = said[count..].find(": ") else { return said.into() };
+    format!("{}{}", &said[..start], &said[count + colon + 2..]).into()
+}
+
 /// The rows as a table with a bold heading. Columns are left out, highest rank first, until it is
 /// at most `room` wide; without a limit all are shown. A text that would be left out is cut instead where some of
 /// it fits.
 pub(crate) fn table<T>(columns: &[Column<T>], rows: &[T], room: Option<usize>) -> String {
+    table_with(columns, rows, room, None)
+}
+
+/// The same with a column that stays, whatever its rank: somebody asked for it.
+pub(crate) fn table_with<T>(
+    columns: &[Column<T>],
+    rows: &[T],
+    room: Option<usize>,
+    asked: Option<&str>,
+) -> String {
     let columns = telling(columns, rows);
+    let stays = |column: &Column<T>| asked == Some(column.title);
     let mut rank = columns.iter().map(|column| column.rank).max().unwrap_or(0);
     loop {
-        let shown: Vec<_> = columns.iter().copied().filter(|column| column.rank <= rank).collect();
+        let shown: Vec<_> =
+            columns.iter().copied().filter(|column| column.rank <= rank || stays(column)).collect();
         let mut lines = lines(&shown, rows);
         if let (Some(room), true) = (room, rank > 0) {
             cut(&mut lines, &shown, rows, rank, room);
@@ -138,15 +163,26 @@ fn telling<'a, T>(columns: &'a [Column<T>], rows: &[T]) -> Vec<&'a Column<T>> {
     std::iter::once(first).chain(rest.iter().filter(|column| !repeats(column))).collect()
 }
 
-/// Cuts the closing column, if it is a text, the next to be left out, and the rest leaves it some room.
+/// Cuts the closing column, if it is a text that may be left out, and the rest leaves it some room: enough to read it
+/// while there are columns that matter less, a little when it is the next to be left out.
 fn cut<T>(lines: &mut [String], shown: &[&Column<T>], rows: &[T], rank: u8, room: usize) {
     let Some((last, rest)) = shown.split_last() else { return };
-    if last.rank != rank || !matches!(last.side, Side::Left) {
+    if last.rank == 0 || !matches!(last.side, Side::Left) {
         return;
     }
+    let gap = 2;
     let before = self::lines(rest, rows);
     let before = before.iter().map(|line| line.chars().count()).max().unwrap_or(0);
-    if before + CUT_TO > room {
+    let left = room.saturating_sub(before + gap);
+    for (line, row) in lines.iter_mut().skip(1).zip(rows) {
+        let said = (last.cell)(row);
+        let head = line.strip_suffix(said.as_str()).map(str::to_owned);
+        if let Some(head) = head.filter(|_| line.chars().count() > room) {
+            let room = room.saturating_sub(head.chars().count());
+            *line = head + &shortened(&said, room);
+        }
+    }
+    if left + gap < if last.rank >= rank { CUT_TO } else { READABLE } {
         return;
     }
     for line in lines.iter_mut().filter(|line| line.chars().count() > room) {
@@ -248,6 +284,43 @@ mod tests {
             "COUNT  WHY\n    7  there is no node with …\n"
         );
         assert_eq!(table(&columns, &rows, Some(20)), "COUNT\n    7\n");
+    }
+
+    #[test]
+    fn what_nodes_lack_is_said_before_their_count_where_space_is_short() {
+        let columns = [
+            Column {
+                title: "COUNT",
+                rank: 0,
+                side: Side::Right,
+                cell: |row: &(&str, u32)| row.1.to_string(),
+            },
+            Column {
+                title: "COST",
+                rank: 2,
+                side: Side::Right,
+                cell: |_: &(&str, u32)| "$0.00".to_owned(),
+            },
+            Column {
+                title: "WHY",
+                rank: 1,
+                side: Side::Left,
+                cell: |row: &(&str, u32)| row.0.to_owned(),
+            },
+        ];
+        let rows = [("0/1 nodes fit, even when empty: 1 lacks 9 GPUs (most 2)", 7)];
+        assert_eq!(
+            table(&columns, &rows, Some(40)),
+            "COUNT   COST  WHY\n    7  $0.00  1 lacks 9 GPUs (most 2)\n"
+        );
+        assert_eq!(
+            table(&columns, &rows, Some(30)),
+            "COUNT  WHY\n    7  1 lacks 9 GPUs (most 2)\n"
+        );
+        assert_eq!(
+            table_with(&columns, &rows, Some(30), Some("COST")),
+            "COUNT   COST\n    7  $0.00\n"
+        );
     }
 
     #[test]

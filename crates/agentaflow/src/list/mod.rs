@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::output::{self, Column};
-use select::{Selector, sort};
+use select::{Selector, sort, sorted};
 
 /// Between two looks at a list that is watched.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -163,7 +163,9 @@ impl ListArgs {
             }
             ListFormat::Table | ListFormat::Wide => {
                 let room = (self.output == ListFormat::Table).then(output::width);
-                let table = output::table(kind.columns, rows, room);
+                let asked = self.sort_by.as_deref().and_then(|field| sorted(kind, field));
+                let asked = asked.map(|column| column.title);
+                let table = output::table_with(kind.columns, rows, room, asked);
                 match table.split_once('\n') {
                     Some((_, rest)) if !headers => rest.to_owned(),
                     _ => table,

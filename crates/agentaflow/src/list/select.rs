@@ -71,8 +71,7 @@ pub(super) fn sort<T>(kind: &Kind<T>, rows: &mut [(Value, T)], field: &str) -> R
         Some(name) => (true, name),
         None => (false, field),
     };
-    let title = |column: &&Column<T>| slug(column.title) == slug(name);
-    let column = kind.columns.iter().find(title);
+    let column = sorted(kind, name);
     let known = rows.iter().any(|(value, _)| value.get(name).is_some());
     match column {
         _ if known => rows.sort_by(|(a, _), (b, _)| in_order(&a[name], &b[name])),
@@ -90,6 +89,12 @@ pub(super) fn sort<T>(kind: &Kind<T>, rows: &mut [(Value, T)], field: &str) -> R
         rows.reverse();
     }
     Ok(())
+}
+
+/// The column that is sorted by, if it is one.
+pub(super) fn sorted<T>(kind: &Kind<T>, field: &str) -> Option<&'static Column<T>> {
+    let name = slug(field.strip_prefix('-').unwrap_or(field));
+    kind.columns.iter().find(|column| slug(column.title) == name)
 }
 
 fn slug(title: &str) -> String {

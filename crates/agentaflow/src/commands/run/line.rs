@@ -3,6 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::io::{self, IsTerminal as _, Write as _};
 
+use crate::output;
+
 /// Where it is said. Everything goes to stderr.
 pub(super) struct Line {
     /// Whether a line may be written over: once the job has written something, it could be the job's.
@@ -75,6 +77,10 @@ fn cut(text: &str, room: usize) -> String {
     if text.chars().count() <= room {
         return text.to_owned();
     }
+    let text = output::shortened(text, room);
+    if text.chars().count() <= room {
+        return text.into_owned();
+    }
     text.chars().take(room - 1).collect::<String>() + "…"
 }
 
@@ -93,5 +99,7 @@ mod tests {
         assert_eq!(cut("job 1 waits", 11), "job 1 waits");
         assert_eq!(cut("job 1 waits", 6), "job 1…");
         assert_eq!(cut("job", 1), "…");
+        let waits = "job 1 waits, start not known: 0/1 nodes fit, even when empty: 1 lacks 4 GPUs";
+        assert_eq!(cut(waits, 50), "job 1 waits, start not known: 1 lacks 4 GPUs");
     }
 }

@@ -209,21 +209,13 @@ impl Columns {
             row = match (column.width, column.right) {
                 (0, _) => {
                     let room = self.width.saturating_sub(row.width());
-                    row.left(shortened(&said, room), room, style)
+                    row.left(&output::shortened(&said, room), room, style)
                 }
                 (width, true) => row.right(&said, width, style),
                 (width, false) => row.left(&said, width, style),
             };
         }
         row
-    }
-}
-
-/// A reason that is too long for its column, without the count of nodes that it begins with.
-fn shortened(said: &str, room: usize) -> &str {
-    match said.split_once(": ") {
-        Some((count, rest)) if said.chars().count() > room && count.contains("nodes fit") => rest,
-        _ => said,
     }
 }
 
