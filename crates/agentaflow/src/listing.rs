@@ -9,28 +9,44 @@ use agentaflow_api::{Dollars, Stamp};
 
 use crate::amount;
 use crate::list::Kind;
-use crate::output::{self, Column, Side};
+use crate::output::{self, Column, Side, WIDE};
 
 pub(crate) const fn left<T>(title: &'static str, rank: u8, cell: fn(&T) -> String) -> Column<T> {
-    Column { title, rank, side: Side::Left, cell }
+    Column { title, rank, side: Side::Left, plain: None, cell }
 }
 
 pub(crate) const fn right<T>(title: &'static str, rank: u8, cell: fn(&T) -> String) -> Column<T> {
-    Column { title, rank, side: Side::Right, cell }
+    Column { title, rank, side: Side::Right, plain: None, cell }
 }
+
+/// The queue above all others.
+pub(crate) const ROOT: &str = "root";
+
+/// The priority of a job that names none.
+pub(crate) const DEFAULT_PRIORITY: u32 = 5;
 
 /// Jobs.
 pub(crate) const JOBS: Kind<Job> =
     Kind { columns: &JOBS_COLUMNS, name: Job::handle, none: "There are no such jobs." };
 
-const JOBS_COLUMNS: [Column<Job>; 8] = [
+const JOBS_COLUMNS: [Column<Job>; 12] = [
     left("JOB", 0, Job::handle),
-    left("NAME", 1, job_name),
+    left("NAME", 1, job_name).plain(whole_name),
     left("STATUS", 0, job_status),
     left("NODE", 3, job_nodes),
-    left("GPUS", 4, job_gpus),
-    right("TIME", 1, |job| job.duration_seconds.map_or_else(String::new, output::short_time)),
-    right("COST", 5, |job| money(job.cost)),
+    left("GPUS", 4, job_gpus).plain(|job| gpus_of(job).to_string()),
+    right("TIME", 1, |job: &Job| job.duration_seconds.map_or_else(String::new, output::short_time))
+        .plain(|job| job.duration_seconds.map_or_else(String::new, |time| time.to_string())),
+    right("COST", 5, |job: &Job| money(job.cost)).plain(|job| dollars(job.cost)),
+    right(
+        "USER",
+        WIDE,
+        |job| if job.user_id == 0 { String::new() } else { job.user_id.to_string() },
+    ),
+    left("QUEUE", WIDE, job_queue),
+    right("PRIORITY", WIDE, |job| job.spec.priority.unwrap_or(DEFAULT_PRIORITY).to_string()),
+    right("AGE", WIDE, |job: &Job| output::short_time(seconds_since(job.created_at)))
+        .plain(|job| seconds_since(job.created_at).to_string()),
     left("WHY", 2, job_why),
 ];
 
@@ -41,15 +57,18 @@ pub(crate) const NODES: Kind<Node> = Kind {
     none: "There are no nodes; `agentaflow agent --server URL` on a GPU host adds one.",
 };
 
-const NODES_COLUMNS: [Column<Node>; 8] = [
+const NODES_COLUMNS: [Column<Node>; 9] = [
     left("NAME", 0, node_name),
     left("ID", 6, |node| node.node_id.clone()),
     left("STATUS", 0, node_status),
-    left("GPUS", 0, node_gpus),
-    right("GPU MEMORY FREE", 2, |node| amount::memory(node.gpu_memory_available)),
-    right("JOBS", 1, |node| node.current_jobs.to_string()),
+    left("GPUS", 0, node_gpus).plain(|node| node.spec.gpu_count.to_string()),
+    right("GPUS FREE", 1, |node| free_gpus(node).to_string()),
+    right("GPU MEMORY FREE", 3, |node: &Node| amount::memory(node.gpu_memory_available))
+        .plain(|node| node.gpu_memory_available.to_string()),
+    right("JOBS", 2, |node| node.current_jobs.to_string()),
     left("RUNTIMES", 4, |node| node.spec.runtimes.join(", ")),
-    right("SEEN", 5, |node| node.last_seen.map_or_else(|| "never".to_owned(), ago)),
+    right("SEEN", 5, |node: &Node| node.last_seen.map_or_else(|| "never".to_owned(), ago))
+        .plain(|node| node.last_seen.map_or_else(String::new, |at| at.to_string())),
 ];
 
 /// Events.
@@ -72,11 +91,16 @@ pub(crate) fn event_job(event: &Event) -> Option<String> {
     event.job.clone().or_else(|| event.job_id.map(|id| id.to_string()))
 }
 
-/// What people call a job.
-pub(crate) fn job_name(job: &Job) -> String {
+/// What people call a job: its name, else what it runs.
+pub(crate) fn whole_name(job: &Job) -> String {
     let named = job.spec.job_name.clone().or_else(|| job.spec.docker_image.clone());
     let command = || job.spec.command.as_ref().map(|words| words.join(" "));
-    let name = one_line(&named.or_else(command).unwrap_or_default());
+    one_line(&named.or_else(command).unwrap_or_default())
+}
+
+/// The same, as long as a table has room for.
+pub(crate) fn job_name(job: &Job) -> String {
+    let name = whole_name(job);
     if name.chars().count() <= 32 {
         name
     } else {
@@ -92,14 +116,41 @@ pub(crate) fn job_nodes(job: &Job) -> String {
     names.join(", ")
 }
 
-/// The GPUs that a job has.
-pub(crate) fn job_gpus(job: &Job) -> String {
-    let count = job.tasks.iter().map(|task| task.gpus.len()).sum::<usize>();
-    match count {
-        0 => "-".to_owned(),
-        count if job.simulated => format!("{count} SIMULATED"),
-        count => count.to_string(),
+/// The queue that pays for a job.
+pub(crate) fn job_queue(job: &Job) -> String {
+    let named = job.spec.queue.as_deref().filter(|queue| !queue.is_empty());
+    one_line(named.unwrap_or(ROOT))
+}
+
+/// The GPUs that a job has, or asks for while it waits.
+fn job_gpus(job: &Job) -> String {
+    let count = gpus_of(job);
+    match () {
+        () if count == 0.0 => "-".to_owned(),
+        () if job.simulated && !job.tasks.is_empty() => format!("{count} SIMULATED"),
+        () => format!("{}", (count * 100.0).round() / 100.0),
     }
+}
+
+fn gpus_of(job: &Job) -> f64 {
+    match gpus_held(job) {
+        0 if !job.status.is_final() && job.tasks.is_empty() => gpus_wanted(job),
+        held => held as f64,
+    }
+}
+
+/// GPUs that a job asks for, in all its tasks.
+pub(crate) fn gpus_wanted(job: &Job) -> f64 {
+    let share = job.spec.gpu_fraction.filter(|share| share.is_finite());
+    let memory = job.spec.gpu_memory_required.is_some_and(|memory| memory > 0);
+    let whole = job.spec.gpu_count.unwrap_or_else(|| u32::from(memory));
+    let each = share.unwrap_or_else(|| f64::from(whole));
+    each * f64::from(job.spec.replicas.unwrap_or(1))
+}
+
+/// GPUs that a job has or had.
+pub(crate) fn gpus_held(job: &Job) -> usize {
+    job.tasks.iter().map(|task| task.gpus.len()).sum()
 }
 
 /// GPUs by their numbers, `GPUs 0, 1`, or by what says that they are GPUs: `GPU-6f1c2a7e`, `2 × NVIDIA A100`.
@@ -156,6 +207,21 @@ fn job_why(job: &Job) -> String {
     one_line(why.unwrap_or_default())
 }
 
+/// GPUs of a node that nobody uses and that are open to new work.
+pub(crate) fn free_gpus(node: &Node) -> usize {
+    let closed = closed_gpus(node);
+    let gpus = node.spec.gpu_instances.iter().enumerate();
+    let open = gpus.filter(|(position, gpu)| !closed.contains(&gpu_number(*position, gpu)));
+    let free = |gpu: &GpuInstance| gpu.status.as_deref().is_none_or(|word| word == "available");
+    let free = open.filter(|(_, gpu)| free(gpu)).count();
+    // What is given out is known before a node says that it is used; real GPUs are never all free.
+    let each = node.spec.gpu_memory_total.checked_div(node.spec.gpu_count.into());
+    match each.and_then(|each| node.gpu_memory_available.checked_div(each)) {
+        Some(given) if node.spec.simulated => free.min(given as usize),
+        _ => free,
+    }
+}
+
 /// How a node is, in words.
 pub(crate) fn node_status(node: &Node) -> String {
     let word = match node.status {
@@ -203,10 +269,21 @@ pub(crate) fn money(amount: Dollars) -> String {
     format!("{sign}${}.{:02}", cents / 100, cents % 100)
 }
 
+/// Money as a program reads it: dollars, to the last millionth.
+pub(crate) fn dollars(amount: Dollars) -> String {
+    let sign = if amount.0 < 0 { "-" } else { "" };
+    let micros = amount.0.unsigned_abs();
+    let text = format!("{sign}{}.{:06}", micros / 1_000_000, micros % 1_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 /// How long ago something was.
 pub(crate) fn ago(at: Stamp) -> String {
-    let seconds = (Stamp::now().0 - at.0).max(0) as f64 / 1000.0;
-    format!("{} ago", output::short_time(seconds))
+    format!("{} ago", output::short_time(seconds_since(at)))
+}
+
+fn seconds_since(at: Stamp) -> f64 {
+    Stamp::now().0.saturating_sub(at.0).max(0) as f64 / 1000.0
 }
 
 /// Text from elsewhere on one line, without what could move a terminal's cursor.
@@ -224,6 +301,29 @@ mod tests {
             [0, 1, 9_999, 10_000, 1_234_567, -2_500_000, -5].map(|micros| money(Dollars(micros)));
         assert_eq!(told, ["$0.00", "<$0.01", "<$0.01", "$0.01", "$1.23", "-$2.50", "-<$0.01"]);
         assert_eq!([counted(1, "GPU"), counted(2, "GPU")], ["1 GPU", "2 GPUs"]);
+    }
+
+    #[test]
+    fn a_job_that_waits_shows_the_gpus_that_it_asks_for() {
+        let mut job = Job::default();
+        assert_eq!(job_gpus(&job), "-");
+        job.spec.gpu_memory_required = Some(1024);
+        assert_eq!(job_gpus(&job), "1");
+        job.spec.gpu_count = Some(9);
+        assert_eq!(job_gpus(&job), "9");
+        job.spec.replicas = Some(2);
+        assert_eq!(job_gpus(&job), "18");
+        job.spec.gpu_fraction = Some(0.25);
+        assert_eq!(job_gpus(&job), "0.5");
+        job.status = JobStatus::Cancelled;
+        assert_eq!(job_gpus(&job), "-");
+    }
+
+    #[test]
+    fn programs_read_money_as_a_number() {
+        let told =
+            [0, 1, 10_000, 1_234_567, 2_000_000, -2_500_000].map(|micros| dollars(Dollars(micros)));
+        assert_eq!(told, ["0", "0.000001", "0.01", "1.234567", "2", "-2.5"]);
     }
 
     #[test]

@@ -39,6 +39,23 @@ pub(crate) struct Column<T> {
     pub(crate) side: Side,
     /// The text of a row.
     pub(crate) cell: fn(&T) -> String,
+    /// The same as a program reads it, where that is something else: a number without its unit, a name that is not cut.
+    pub(crate) plain: Option<fn(&T) -> String>,
+}
+
+/// The rank of a column that is shown only where every column is.
+pub(crate) const WIDE: u8 = u8::MAX;
+
+impl<T> Column<T> {
+    /// The same column with what programs read.
+    pub(crate) const fn plain(self, plain: fn(&T) -> String) -> Self {
+        Self { plain: Some(plain), ..self }
+    }
+
+    /// What programs read of a row.
+    pub(crate) fn value(&self, row: &T) -> String {
+        self.plain.unwrap_or(self.cell)(row)
+    }
 }
 
 /// A field of a CSV file of `T`.
@@ -134,7 +151,9 @@ pub(crate) fn table_with<T>(
 ) -> String {
     let columns = telling(columns, rows);
     let stays = |column: &Column<T>| asked == Some(column.title);
-    let mut rank = columns.iter().map(|column| column.rank).max().unwrap_or(0);
+    let fits = |column: &&Column<T>| room.is_none() || column.rank < WIDE;
+    let ranks = columns.iter().copied().filter(fits).map(|column| column.rank);
+    let mut rank = ranks.max().unwrap_or(0);
     loop {
         let shown: Vec<_> =
             columns.iter().copied().filter(|column| column.rank <= rank || stays(column)).collect();
@@ -258,8 +277,20 @@ mod tests {
     use super::*;
 
     const COLUMNS: [Column<(&str, u32)>; 2] = [
-        Column { title: "NAME", rank: 0, side: Side::Left, cell: |row| row.0.to_owned() },
-        Column { title: "COUNT", rank: 1, side: Side::Right, cell: |row| row.1.to_string() },
+        Column {
+            title: "NAME",
+            rank: 0,
+            side: Side::Left,
+            plain: None,
+            cell: |row| row.0.to_owned(),
+        },
+        Column {
+            title: "COUNT",
+            rank: 1,
+            side: Side::Right,
+            plain: None,
+            cell: |row| row.1.to_string(),
+        },
     ];
 
     #[test]
@@ -269,12 +300,14 @@ mod tests {
                 title: "COUNT",
                 rank: 0,
                 side: Side::Right,
+                plain: None,
                 cell: |row: &(&str, u32)| row.1.to_string(),
             },
             Column {
                 title: "WHY",
                 rank: 1,
                 side: Side::Left,
+                plain: None,
                 cell: |row: &(&str, u32)| row.0.to_owned(),
             },
         ];
@@ -293,18 +326,21 @@ mod tests {
                 title: "COUNT",
                 rank: 0,
                 side: Side::Right,
+                plain: None,
                 cell: |row: &(&str, u32)| row.1.to_string(),
             },
             Column {
                 title: "COST",
                 rank: 2,
                 side: Side::Right,
+                plain: None,
                 cell: |_: &(&str, u32)| "$0.00".to_owned(),
             },
             Column {
                 title: "WHY",
                 rank: 1,
                 side: Side::Left,
+                plain: None,
                 cell: |row: &(&str, u32)| row.0.to_owned(),
             },
         ];
@@ -329,9 +365,16 @@ mod tests {
             title,
             rank,
             side: Side::Left,
+            plain: None,
             cell: |row: &(&str, u32)| row.0.to_owned(),
         };
-        let count = Column { title: "COUNT", rank: 0, side: Side::Left, cell: COLUMNS[1].cell };
+        let count = Column {
+            title: "COUNT",
+            rank: 0,
+            side: Side::Left,
+            plain: None,
+            cell: COLUMNS[1].cell,
+        };
         let columns = [name("JOB", 0), name("NAME", 1), count];
         assert_eq!(table(&columns, &[("a", 7)], None), "JOB  COUNT\na    7\n");
         assert_eq!(table(&columns, &[], None), "JOB  NAME  COUNT");

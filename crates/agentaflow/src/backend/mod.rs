@@ -4,6 +4,7 @@ mod cluster;
 mod server;
 mod work;
 
+use agentaflow_api::account::User;
 use agentaflow_api::client::Client;
 use agentaflow_api::client::user::{JobQuery, LogQuery};
 use agentaflow_api::event::Event;
@@ -55,6 +56,27 @@ impl Backend {
         match self {
             Self::Server(client) => server::job(client, name).await,
             Self::Cluster(cluster) => cluster::near(cluster, name, cluster.job(name)).await,
+        }
+    }
+
+    /// Names the queue of every job that was handed in without one, as far as it is known.
+    pub(crate) async fn name_queues(&self, jobs: &mut [Job]) {
+        if !jobs.iter().any(|job| job.spec.queue.is_none()) {
+            return;
+        }
+        let users = self.users().await;
+        for job in jobs.iter_mut().filter(|job| job.spec.queue.is_none()) {
+            let owner = users.iter().find(|user| user.id == job.user_id);
+            job.spec.queue =
+                owner.map(|user| user.default_queue.clone()).filter(|queue| !queue.is_empty());
+        }
+    }
+
+    /// The users that the caller may look at: all, or only the caller; a cluster has none.
+    pub(crate) async fn users(&self) -> Vec<User> {
+        match self {
+            Self::Server(client) => server::users(client).await,
+            Self::Cluster(_) => Vec::new(),
         }
     }
 

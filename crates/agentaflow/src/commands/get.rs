@@ -11,7 +11,7 @@ use crate::amount;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::list::{Kind, ListArgs};
-use crate::listing::{JOBS, NODES, left, money, right};
+use crate::listing::{JOBS, NODES, ROOT, dollars, left, money, right};
 use crate::nearest::must_exist;
 use crate::output::Column;
 use clap_complete::engine::ArgValueCandidates;
@@ -100,12 +100,15 @@ pub(crate) fn jobs(args: &JobsArgs) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
         let fetch = async || {
-            if args.names.is_empty() {
-                return backend.jobs(&query).await;
-            }
             let mut jobs = Vec::new();
+            if args.names.is_empty() {
+                jobs = backend.jobs(&query).await?;
+            }
             for name in &args.names {
                 jobs.push(backend.job(name).await?);
+            }
+            if args.list.speaks_of("queue") {
+                backend.name_queues(&mut jobs).await;
             }
             Ok(jobs)
         };
@@ -164,14 +167,15 @@ const QUEUES: Kind<Queue> = Kind {
 
 const QUEUE_COLUMNS: [Column<Queue>; 9] = [
     left("NAME", 0, |queue| queue.spec.name.clone()),
-    left("PARENT", 4, |queue| queue.spec.parent.clone().unwrap_or_default()),
+    left("PARENT", 4, parent),
     right("WEIGHT", 5, |queue| queue.spec.weight.unwrap_or(100).to_string()),
     right("GPUS USED", 0, |queue| queue.gpus_used.to_string()),
     right("GUARANTEED", 1, |queue| or_dash(queue.spec.guaranteed.gpus)),
     right("LIMIT", 1, |queue| or_dash(queue.spec.limit.gpus)),
     right("RUNNING", 2, |queue| queue.running.to_string()),
     right("WAITING", 2, |queue| queue.pending.to_string()),
-    right("MEMORY USED", 6, |queue| amount::memory(queue.memory_used)),
+    right("MEMORY USED", 6, |queue: &Queue| amount::memory(queue.memory_used))
+        .plain(|queue| queue.memory_used.to_string()),
 ];
 
 /// Users.
@@ -187,9 +191,18 @@ const USER_COLUMNS: [Column<User>; 7] = [
     left("ROLE", 0, |user| format!("{:?}", user.role).to_lowercase()),
     left("ACTIVE", 2, |user| if user.active { "yes" } else { "no" }.to_owned()),
     left("QUEUE", 3, |user| user.default_queue.clone()),
-    right("SPENT THIS MONTH", 1, |user| money(user.spent_this_month)),
-    right("LIMIT", 2, |user| or_dash(user.spending_limit)),
+    right("SPENT THIS MONTH", 1, |user: &User| money(user.spent_this_month))
+        .plain(|user| dollars(user.spent_this_month)),
+    right("LIMIT", 2, |user: &User| or_dash(user.spending_limit))
+        .plain(|user| user.spending_limit.map_or_else(String::new, dollars)),
 ];
+
+/// The queue above a queue: all but the root have one.
+pub(crate) fn parent(queue: &Queue) -> String {
+    let named = queue.spec.parent.clone().filter(|parent| !parent.is_empty());
+    let root = || if queue.spec.name == ROOT { String::new() } else { ROOT.to_owned() };
+    named.unwrap_or_else(root)
+}
 
 fn or_dash(amount: Option<impl ToString>) -> String {
     amount.map_or_else(|| "-".to_owned(), |amount| amount.to_string())

@@ -13,12 +13,9 @@ use crate::backend::Backend;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::list::OneFormat;
-use crate::listing::{self, JOBS, NODES, one_line};
+use crate::listing::{self, DEFAULT_PRIORITY, JOBS, NODES, one_line};
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
-
-/// The priority of a job that names none.
-const DEFAULT_PRIORITY: u32 = 5;
 
 /// How many jobs are shown.
 const SHOWN: usize = 10;
@@ -77,14 +74,15 @@ pub(super) fn overview(glance: &Glance) -> String {
         glance.nodes.iter().filter(|node| node.status == NodeStatus::Active).collect();
     let gpus: u32 = active.iter().map(|node| node.spec.gpu_count).sum();
     let simulated = active.iter().any(|node| node.spec.simulated && node.spec.gpu_count > 0);
-    let free = active.iter().map(|node| node.gpu_memory_available).sum();
+    let free: usize = active.iter().map(|node| listing::free_gpus(node)).sum();
+    let memory = active.iter().map(|node| node.gpu_memory_available).sum();
     let notice = if simulated { " (SIMULATED: jobs get no device)" } else { "" };
     let mut text = format!(
-        "Server  {}\nNodes   {} of {} active\nGPUs    {gpus}, {} of memory free{notice}\nJobs    {} with a place, {} waiting\n",
+        "Server  {}\nNodes   {} of {} active\nGPUs    {gpus}, {free} free with {} of memory{notice}\nJobs    {} with a place, {} waiting\n",
         glance.server,
         active.len(),
         glance.nodes.len(),
-        amount::memory(free),
+        amount::memory(memory),
         glance.running.len(),
         glance.waiting.len(),
     );

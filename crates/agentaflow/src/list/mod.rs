@@ -59,7 +59,7 @@ pub(crate) struct ListArgs {
         help_heading = "List"
     )]
     pub(crate) output: ListFormat,
-    /// Only what has these labels or fields: key=value, key!=value or key, with commas between them
+    /// Only what has these labels, columns or fields: key=value, key!=value, key in (a,b) or key, with commas between
     #[arg(short = 'l', long, value_name = "SELECTOR", help_heading = "List")]
     selector: Option<String>,
     /// Sort by a column or by a field of the JSON; a minus in front turns it round
@@ -89,6 +89,12 @@ impl ListArgs {
         Self { output, ..Self::default() }
     }
 
+    /// Whether a column is printed or selected by that most lists do not show.
+    pub(crate) fn speaks_of(&self, column: &str) -> bool {
+        let selected = self.selector.as_ref().is_some_and(|text| text.contains(column));
+        selected || matches!(self.output, ListFormat::Wide | ListFormat::Csv)
+    }
+
     /// Prints what `fetch` finds; again and again if it is to be watched.
     pub(crate) async fn show<T: Serialize>(
         &self,
@@ -97,8 +103,19 @@ impl ListArgs {
     ) -> Result<()> {
         let selector = self.selector.as_deref().map(Selector::parse).transpose()?;
         let chosen = |rows| self.choose(kind, rows, selector.as_ref());
-        let rows = chosen(fetch().await?)?;
+        let all = fetch().await?;
+        let count = all.len();
+        let rows = chosen(all)?;
         if !self.watch {
+            if let (Some(selector), true, 1..) = (&self.selector, rows.is_empty(), count) {
+                let what = if count == 1 {
+                    "The only one does".to_owned()
+                } else {
+                    format!("All {count} do")
+                };
+                let none = format!("{what} not match `{selector}`.");
+                return output::print(&self.text(kind, &rows, false, &none)?);
+            }
             return self.print(kind, &rows);
         }
         let mut shown = Shown::default();
@@ -112,7 +129,7 @@ impl ListArgs {
 
     /// Prints what was found already.
     pub(crate) fn print<T: Serialize>(&self, kind: &Kind<T>, rows: &[T]) -> Result<()> {
-        output::print(&self.text(kind, rows, false)?)
+        output::print(&self.text(kind, rows, false, kind.none)?)
     }
 
     /// What was asked for, in the order that was asked for.
@@ -125,9 +142,11 @@ impl ListArgs {
         let mut with_values = Vec::with_capacity(rows.len());
         for row in rows {
             let value = serde_json::to_value(&row).context("cannot write JSON")?;
-            if selector.is_none_or(|selector| selector.matches(&value)) {
-                with_values.push((value, row));
-            }
+            with_values.push((value, row));
+        }
+        if let Some(selector) = selector {
+            selector.must_be_known(kind, &with_values)?;
+            with_values.retain(|(value, row)| selector.matches(kind, value, row));
         }
         if let Some(field) = &self.sort_by {
             sort(kind, &mut with_values, field)?;
@@ -136,7 +155,13 @@ impl ListArgs {
     }
 
     /// The rows as text; piecemeal are those that changed since others were printed.
-    fn text<T: Serialize>(&self, kind: &Kind<T>, rows: &[T], piecemeal: bool) -> Result<String> {
+    fn text<T: Serialize>(
+        &self,
+        kind: &Kind<T>,
+        rows: &[T],
+        piecemeal: bool,
+        none: &str,
+    ) -> Result<String> {
         let headers = !self.no_headers && !piecemeal;
         Ok(match self.output {
             ListFormat::Json if piecemeal => {
@@ -155,9 +180,9 @@ impl ListArgs {
             _ if rows.is_empty() => {
                 // Programs that read tables must not take a sentence for a row.
                 if io::stdout().is_terminal() {
-                    format!("{}\n", kind.none)
+                    format!("{none}\n")
                 } else {
-                    eprintln!("{}", kind.none);
+                    eprintln!("{none}");
                     String::new()
                 }
             }
@@ -225,7 +250,10 @@ impl Shown {
     fn print<T: Serialize>(&mut self, args: &ListArgs, kind: &Kind<T>, rows: Vec<T>) -> Result<()> {
         let tabular = matches!(args.output, ListFormat::Table | ListFormat::Wide);
         if tabular && io::stdout().is_terminal() {
-            return output::print(&format!("\u{1b}[H\u{1b}[2J{}", args.text(kind, &rows, false)?));
+            return output::print(&format!(
+                "\u{1b}[H\u{1b}[2J{}",
+                args.text(kind, &rows, false, kind.none)?
+            ));
         }
         let mut now = BTreeMap::new();
         let mut changed = Vec::new();
@@ -241,7 +269,7 @@ impl Shown {
         }
         self.rows = now;
         let json = matches!(args.output, ListFormat::Json | ListFormat::Yaml);
-        let text = args.text(kind, &changed, self.begun || json)?;
+        let text = args.text(kind, &changed, self.begun || json, kind.none)?;
         self.begun = true;
         output::print(&text)
     }
@@ -258,7 +286,7 @@ fn csv<T>(columns: &[Column<T>], rows: &[T], headers: bool) -> String {
         text.push_str(&line(columns.iter().map(title).collect()));
     }
     for row in rows {
-        text.push_str(&line(columns.iter().map(|column| (column.cell)(row)).collect()));
+        text.push_str(&line(columns.iter().map(|column| column.value(row)).collect()));
     }
     text
 }
@@ -271,7 +299,8 @@ mod tests {
 
     fn jobs() -> Vec<Job> {
         let job = |id, status, name: &str| {
-            let mut job = Job { id, status, ..Job::default() };
+            let created_at = agentaflow_api::Stamp(4_102_444_800_000);
+            let mut job = Job { id, status, created_at, ..Job::default() };
             job.spec.job_name = Some(name.to_owned());
             job
         };
@@ -285,7 +314,7 @@ mod tests {
     fn check(args: &ListArgs, expected: &str) {
         let selector = args.selector.as_deref().map(Selector::parse).transpose();
         let chosen = selector.and_then(|selector| args.choose(&JOBS, jobs(), selector.as_ref()));
-        let text = chosen.and_then(|rows| args.text(&JOBS, &rows, false));
+        let text = chosen.and_then(|rows| args.text(&JOBS, &rows, false, JOBS.none));
         assert_eq!(text.unwrap_or_else(|error| error.to_string()), expected);
     }
 
@@ -303,7 +332,11 @@ mod tests {
         check(&named(None, None), "10\n9\n2\n");
         check(&named(Some("status=running"), None), "10\n2\n");
         check(&named(Some("status!=running, job_name"), None), "9\n");
-        check(&named(Some("queue"), None), "");
+        check(&named(Some("queue=root"), None), "10\n9\n2\n");
+        check(&named(Some("exit_code"), None), "");
+        check(&named(Some("status in (pending, failed)"), None), "9\n");
+        check(&named(Some("status notin (pending),name"), None), "10\n2\n");
+        check(&named(Some("name=gpu-2"), None), "9\n");
         check(&named(None, Some("id")), "2\n9\n10\n");
         check(&named(None, Some("-name")), "10\n9\n2\n");
         check(&named(None, Some("name")), "2\n9\n10\n");
@@ -314,11 +347,16 @@ mod tests {
         check(
             &named(None, Some("colour")),
             "there is nothing called `colour` to sort by; there is job, name, status, node, gpus, time, \
-             cost, why, and every field of `-o json`",
+             cost, user, queue, priority, age, why, and every field of `-o json`",
+        );
+        check(
+            &named(Some("stauts=running"), None),
+            "nothing here has `stauts` to select by; there is job, name, status, node, gpus, time, cost, user, \
+             queue, priority, age, why, every label, and every field of `-o json`",
         );
         check(
             &named(Some("=x"), None),
-            "`=x` is no selector: write key=value, key!=value or key, with commas between them",
+            "`=x` is no selector: write key=value, key!=value, key in (a,b), key or !key, with commas between them",
         );
     }
 
@@ -328,11 +366,14 @@ mod tests {
             |output, no_headers| ListArgs { output, no_headers, ..named(Some("id=9"), None) };
         check(
             &with(ListFormat::Csv, false),
-            "job,name,status,node,gpus,time,cost,why\n9,gpu-2,pending,,-,,$0.00,\n",
+            "job,name,status,node,gpus,time,cost,user,queue,priority,age,why\n9,gpu-2,pending,,0,,0,,root,5,0,\n",
         );
-        check(&with(ListFormat::Csv, true), "9,gpu-2,pending,,-,,$0.00,\n");
-        check(&with(ListFormat::Wide, true), "9    gpu-2  pending        -           $0.00\n");
-        let yaml = with(ListFormat::Yaml, false).text(&JOBS, &jobs(), false).unwrap();
+        check(&with(ListFormat::Csv, true), "9,gpu-2,pending,,0,,0,,root,5,0,\n");
+        check(
+            &with(ListFormat::Wide, true),
+            "9    gpu-2  pending        -           $0.00        root          5   0s\n",
+        );
+        let yaml = with(ListFormat::Yaml, false).text(&JOBS, &jobs(), false, JOBS.none).unwrap();
         assert!(yaml.starts_with("- id: 10\n"), "{yaml}");
     }
 }

@@ -80,11 +80,11 @@ pub(super) fn csv(outcomes: &[Outcome]) -> String {
 }
 
 const fn left(title: &'static str, rank: u8, cell: fn(&Outcome) -> String) -> Column<Outcome> {
-    Column { title, rank, side: Side::Left, cell }
+    Column { title, rank, side: Side::Left, plain: None, cell }
 }
 
 const fn right(title: &'static str, rank: u8, cell: fn(&Outcome) -> String) -> Column<Outcome> {
-    Column { title, rank, side: Side::Right, cell }
+    Column { title, rank, side: Side::Right, plain: None, cell }
 }
 
 fn replay_columns(several_orders: bool) -> Vec<Column<Outcome>> {

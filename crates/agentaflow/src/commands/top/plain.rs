@@ -22,11 +22,11 @@ struct Line {
 }
 
 const fn left(title: &'static str, rank: u8, cell: fn(&Line) -> String) -> Column<Line> {
-    Column { title, rank, side: Side::Left, cell }
+    Column { title, rank, side: Side::Left, plain: None, cell }
 }
 
 const fn right(title: &'static str, rank: u8, cell: fn(&Line) -> String) -> Column<Line> {
-    Column { title, rank, side: Side::Right, cell }
+    Column { title, rank, side: Side::Right, plain: None, cell }
 }
 
 const COLUMNS: [Column<Line>; 8] = [

@@ -175,8 +175,8 @@ fn words(said: &Explanation, columns: usize) -> Vec<Toned> {
         add(Tone::Plain, &format!("task {} on {}: {gpus}{simulated}", task.task, task.node_name));
     }
     if let Some(price) = said.price_per_hour {
-        let all = said.estimated_cost.map(|cost| format!(", {cost} in all")).unwrap_or_default();
-        add(Tone::Faint, &format!("{price} an hour{all}"));
+        let all = said.estimated_cost.map(|cost| format!(", {} in all", listing::money(cost)));
+        add(Tone::Faint, &format!("{} an hour{}", listing::money(price), all.unwrap_or_default()));
     }
     lines
 }

@@ -15,7 +15,7 @@ use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::Node;
 use ratatui::crossterm::event::KeyEvent;
 
-pub(super) use rows::{GpuRow, gpus_held, gpus_wanted, orders};
+pub(super) use rows::{GpuRow, orders};
 
 use super::layout::{self, Areas};
 

@@ -7,7 +7,7 @@ use agentaflow_api::node::Node;
 
 use super::super::sheet;
 use super::{Model, Pane, gpu_key};
-use crate::listing;
+use crate::listing::{self, gpus_held, gpus_wanted};
 
 /// A row of the pane of GPUs.
 #[derive(Clone, Copy, Debug)]
@@ -168,18 +168,6 @@ impl Model {
     fn eta(&self, job: &Job) -> Option<i64> {
         Some(self.explanation(&job.handle())?.as_ref().ok()?.eta?.0)
     }
-}
-
-/// GPUs that a waiting job asks for, in all its tasks.
-pub(in super::super) fn gpus_wanted(job: &Job) -> f64 {
-    let share = job.spec.gpu_fraction.filter(|share| share.is_finite());
-    let each = share.unwrap_or_else(|| f64::from(job.spec.gpu_count.unwrap_or(0)));
-    each * f64::from(job.spec.replicas.unwrap_or(1))
-}
-
-/// GPUs that a job has or had.
-pub(in super::super) fn gpus_held(job: &Job) -> usize {
-    job.tasks.iter().map(|task| task.gpus.len()).sum()
 }
 
 fn gpu_row_key(row: &GpuRow<'_>) -> String {

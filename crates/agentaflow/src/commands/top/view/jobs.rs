@@ -6,11 +6,12 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::super::model::{Model, Pane, gpus_held, gpus_wanted};
+use super::super::model::{Model, Pane};
 use super::super::sheet;
 use super::Heading;
 use super::row::Row;
 use super::theme::Theme;
+use crate::listing::{gpus_held, gpus_wanted};
 use crate::output;
 
 /// Widths of what both lists begin with.
@@ -273,7 +274,6 @@ fn numbers(model: &Model, task: &TaskPlace) -> Vec<String> {
 /// GPUs that a job asks for.
 fn wanted(job: &Job) -> String {
     match gpus_wanted(job) {
-        0.0 if job.spec.gpu_memory_required.is_some() => "1".to_owned(),
         0.0 => "-".to_owned(),
         count if count.fract() == 0.0 => format!("{count:.0}"),
         count => format!("{count:.2}"),
