@@ -48,14 +48,29 @@ pub(crate) fn nodes() -> Vec<CompletionCandidate> {
     })
 }
 
+/// What `describe` can begin with: a kind, or a job.
+pub(crate) fn kinds_and_jobs() -> Vec<CompletionCandidate> {
+    let kinds = ["workload", "node", "queue", "user"].map(CompletionCandidate::new);
+    kinds.into_iter().chain(jobs()).collect()
+}
+
 /// What `describe` can name: that depends on the kind that was typed before it.
 pub(crate) fn described() -> Vec<CompletionCandidate> {
     let mut words = std::env::args().skip_while(|word| word != "describe").skip(1);
     match words.find(|word| !word.starts_with('-')).as_deref() {
         Some("node" | "nodes" | "gn") => nodes(),
         Some("queue" | "queues" | "gq") => queues(),
+        Some("user" | "users") => users(),
         _ => jobs(),
     }
+}
+
+/// Names of users, for those who may look at them.
+fn users() -> Vec<CompletionCandidate> {
+    asked(async |backend: Backend| {
+        let users = backend.users().await;
+        Ok(users.iter().map(|user| CompletionCandidate::new(user.username.clone())).collect())
+    })
 }
 
 /// Names of queues.

@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
+use agentaflow_api::account::User;
+use agentaflow_api::client::user::JobQuery;
 use agentaflow_api::event::Event;
 use agentaflow_api::explain::Explanation;
-use agentaflow_api::job::Job;
+use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{GpuInstance, Node};
 use agentaflow_api::queue::{Queue, QuotaSpec};
 use anyhow::{Context as _, Result};
@@ -15,23 +17,24 @@ use super::{explain, status};
 use crate::amount;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
+use crate::failure::usage;
 use crate::list::OneFormat;
-use crate::listing::{self, closed_gpus, counted, gpu_number, left, one_line, right};
-use crate::nearest::not_there;
+use crate::listing::{self, JOBS, closed_gpus, counted, gpu_number, left, one_line, right};
+use crate::nearest::{nearest, not_there};
 use crate::output::{self, Column};
 
 /// Events that are shown of a job.
 const EVENTS_SHOWN: usize = 15;
 
-/// Show everything about a job, a node or a queue
+/// Show everything about a job, a node, a queue or a user
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What it is
-    #[arg(value_enum, value_name = "KIND")]
-    kind: Kind,
+    /// What it is: workload, node, queue or user; a job needs no kind
+    #[arg(value_name = "KIND|JOB", add = ArgValueCandidates::new(candidates::kinds_and_jobs))]
+    what: String,
     /// Its name; jobs of a server also by number
     #[arg(add = ArgValueCandidates::new(candidates::described))]
-    name: String,
+    name: Option<String>,
     /// How to print it
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: OneFormat,
@@ -50,6 +53,33 @@ enum Kind {
     /// A queue
     #[value(aliases = ["queues", "gq"])]
     Queue,
+    /// A user of a server
+    #[value(alias = "users")]
+    User,
+}
+
+impl Args {
+    /// What is meant, and its name: a word alone is a job.
+    fn meant(&self) -> Result<(Kind, &str)> {
+        let kind = <Kind as clap::ValueEnum>::from_str(&self.what, false);
+        match (kind, &self.name) {
+            (Ok(kind), Some(name)) => Ok((kind, name)),
+            (Ok(_), None) => {
+                Err(usage(format!("say which: agentaflow describe {} NAME", self.what)))
+            }
+            (Err(_), None) => Ok((Kind::Workload, &self.what)),
+            (Err(_), Some(_)) => {
+                let kinds = ["workload", "job", "node", "queue", "user"];
+                let near = nearest(&self.what, kinds);
+                let near = near.map(|near| format!("; did you mean `{near}`?"));
+                Err(usage(format!(
+                    "`{}` is no kind of thing: there is workload, node, queue and user{}",
+                    self.what,
+                    near.unwrap_or_default()
+                )))
+            }
+        }
+    }
 }
 
 /// A job with what is said about it and what happened to it.
@@ -63,15 +93,17 @@ struct AboutJob {
 pub(crate) fn run(args: &Args) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
-        let name = &args.name;
-        match args.kind {
+        let (kind, name) = args.meant()?;
+        match kind {
             Kind::Workload => {
                 let job = backend.job(name).await;
                 let job = job.with_context(|| format!("cannot describe job {name}"))?;
                 let explanation = backend.explain(name).await.ok();
                 let events = backend.events(name).await.unwrap_or_default();
+                let users = backend.users().await;
+                let owner = users.iter().find(|user| user.id == job.user_id);
                 let about = AboutJob { job, explanation, events };
-                args.output.print(&about, |about| Ok(job_text(about)))
+                args.output.print(&about, |about| Ok(job_text(about, owner)))
             }
             Kind::Node => {
                 let nodes = backend.nodes().await?;
@@ -81,7 +113,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                         nodes.iter().map(|node| node.spec.node_name.clone()).collect();
                     not_there("node", name, &names)
                 })?;
-                args.output.print(node, |node| Ok(node_text(node)))
+                let live = vec![JobStatus::Running, JobStatus::Scheduled];
+                let query = JobQuery { status: live, limit: Some(1000), skip: None };
+                let mut jobs = backend.jobs(&query).await.unwrap_or_default();
+                jobs.retain(|job| job.tasks.iter().any(|task| task.node_id == node.node_id));
+                args.output.print(node, |node| Ok(node_text(node, &jobs)))
             }
             Kind::Queue => {
                 let queues = backend.queues().await?;
@@ -93,16 +129,30 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                     })?;
                 args.output.print(queue, |queue| Ok(queue_text(queue)))
             }
+            Kind::User => {
+                let client = args.connect.client()?;
+                let me: User = client.get("/auth/me").json().await?;
+                let all = if me.username == *name || me.id.to_string() == *name {
+                    vec![me]
+                } else {
+                    client.get("/users").json::<Vec<User>>().await?
+                };
+                let meant = |user: &&User| user.username == *name || user.id.to_string() == *name;
+                let user = all.iter().find(meant).ok_or_else(|| {
+                    let names: Vec<_> = all.iter().map(|user| user.username.clone()).collect();
+                    not_there("user", name, &names)
+                })?;
+                args.output.print(user, |user| Ok(user_text(user)))
+            }
         }
     })
 }
 
-fn job_text(about: &AboutJob) -> String {
+fn job_text(about: &AboutJob, owner: Option<&User>) -> String {
     let job = &about.job;
     let mut text = status::about(job);
-    let asked = asked(job);
-    if !asked.is_empty() {
-        let _ = writeln!(text, "{:<10} {}", "Asks for", asked.join(", "));
+    for (name, value) in written(job, owner) {
+        text.push_str(&output::wrapped(&one_line(&value), &format!("{name:<10} "), "           "));
     }
     let waits = !job.status.is_final();
     if let Some(said) = about.explanation.as_ref().filter(|_| waits || job.error_message.is_some())
@@ -124,6 +174,82 @@ const JOB_EVENTS: [Column<Event>; 3] = [
     left("EVENT", 0, |event| event.kind.clone()),
     left("MESSAGE", 0, |event| one_line(&event.message)),
 ];
+
+/// What its owner wrote about a job, and what holds where nothing was written.
+fn written(job: &Job, owner: Option<&User>) -> Vec<(&'static str, String)> {
+    let spec = &job.spec;
+    let mut lines = Vec::new();
+    let mut add = |name, value: Option<String>| {
+        lines.extend(value.filter(|value| !value.is_empty()).map(|value| (name, value)));
+    };
+    let time = |seconds: u64| output::short_time(seconds as f64);
+    add("Asks for", Some(asked(job).join(", ")));
+    add(
+        "Image",
+        spec.docker_image.as_ref().map(|image| match &spec.docker_tag {
+            Some(tag) => format!("{image}:{tag}"),
+            None => image.clone(),
+        }),
+    );
+    add("Command", spec.command.as_ref().map(|words| shell_words(words)));
+    add("Folder", spec.working_dir.clone());
+    let volumes = spec.volumes.iter().map(|volume| {
+        let only = if volume.read_only { ":ro" } else { "" };
+        format!("{}:{}{only}", volume.source, volume.target)
+    });
+    add("Volumes", Some(volumes.collect::<Vec<_>>().join(", ")));
+    // A value may be as secret as one that is called so.
+    add("Variables", Some(spec.env.keys().cloned().collect::<Vec<_>>().join(", ")));
+    add("Secrets", Some(job.secret_env_names.join(", ")));
+    let default = owner.map(|user| user.default_queue.clone()).filter(|queue| !queue.is_empty());
+    add("Queue", spec.queue.clone().or(default).or_else(|| Some(listing::job_queue(job))));
+    let number = || (job.user_id != 0).then(|| job.user_id.to_string());
+    add("User", owner.map(|user| user.username.clone()).or_else(number));
+    add("Priority", Some(spec.priority.unwrap_or(listing::DEFAULT_PRIORITY).to_string()));
+    add(
+        "Preempts",
+        spec.preemptible.then(|| "it may be stopped for more important work".to_owned()),
+    );
+    add("Time-out", spec.timeout_seconds.map(time));
+    add("Estimate", spec.estimated_duration_seconds.map(time));
+    add("Retries", spec.max_retries.map(|most| format!("{} of {most} used", job.retries_used)));
+    lines
+}
+
+/// A command as it could be typed: words with spaces in them stand in quotes.
+fn shell_words(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
+    let word = |word: &String| {
+        if !word.is_empty() && word.chars().all(plain) {
+            word.clone()
+        } else {
+            format!("'{}'", word.replace('\'', r"'\''"))
+        }
+    };
+    words.iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+fn user_text(user: &User) -> String {
+    let mut text = String::new();
+    let mut add = |name: &str, value: String| {
+        if !value.is_empty() {
+            let _ = writeln!(text, "{name:<10} {}", one_line(&value));
+        }
+    };
+    add("User", format!("{} {}", user.id, user.username));
+    add("Mail", user.email.clone().unwrap_or_default());
+    add("Role", format!("{:?}", user.role).to_lowercase());
+    add("Rights", user.grants.join(", "));
+    add("Active", if user.active { "yes" } else { "no" }.to_owned());
+    add("Queue", user.default_queue.clone());
+    let prepaid = if user.prepaid { ", prepaid: jobs wait when it is used up" } else { "" };
+    add("Balance", format!("{}{prepaid}", listing::money(user.balance)));
+    let limit = user.spending_limit.map(|most| format!(" of {}", listing::money(most)));
+    let limit = limit.unwrap_or_default();
+    add("Spent", format!("{}{limit} this month", listing::money(user.spent_this_month)));
+    add("Made", listing::ago(user.created_at));
+    text
+}
 
 /// What a job asked for, in a few words each.
 fn asked(job: &Job) -> Vec<String> {
@@ -148,7 +274,7 @@ fn asked(job: &Job) -> Vec<String> {
     asked
 }
 
-fn node_text(node: &Node) -> String {
+fn node_text(node: &Node, jobs: &[Job]) -> String {
     let mut text = String::new();
     let mut add = |name: &str, value: String| {
         if !value.is_empty() {
@@ -158,7 +284,9 @@ fn node_text(node: &Node) -> String {
     let spec = &node.spec;
     add("Node", spec.node_name.clone());
     add("Status", listing::node_status(node));
-    add("GPUs", listing::node_gpus(node));
+    let free = listing::free_gpus(node);
+    let free = if node.spec.gpu_count == 0 { String::new() } else { format!(", {free} free") };
+    add("GPUs", listing::node_gpus(node) + &free);
     add("Driver", spec.gpu_driver_version.clone().unwrap_or_default());
     add("CUDA", spec.gpu_cuda_version.clone().unwrap_or_default());
     add("CPU", format!("{} cores, {} free", spec.cpu_cores, node.cpu_cores_available));
@@ -190,6 +318,10 @@ fn node_text(node: &Node) -> String {
         }
         text.push_str(&output::table(&GPU_COLUMNS, &gpus, Some(output::width())));
     }
+    if !jobs.is_empty() {
+        text.push('\n');
+        text.push_str(&output::table(JOBS.columns, jobs, Some(output::width())));
+    }
     text
 }
 
@@ -219,7 +351,7 @@ fn queue_text(queue: &Queue) -> String {
         }
     };
     add("Queue", spec.name.clone());
-    add("Parent", spec.parent.clone().unwrap_or_default());
+    add("Parent", super::get::parent(queue));
     add("Weight", spec.weight.unwrap_or(100).to_string());
     add("Guaranteed", quota(&spec.guaranteed));
     add("Limit", quota(&spec.limit));
