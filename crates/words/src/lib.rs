@@ -162,7 +162,8 @@ fn lacking(lack: &Lack, one: bool) -> String {
     match lack {
         Lack::GpuSize { need, largest } => {
             let has = if one { "has" } else { "have" };
-            format!("{has} no GPU of {need} (largest {})", largest.0)
+            let [need, largest] = sizes(*need, *largest);
+            format!("{has} no GPU of {need} (largest {largest})")
         }
         Lack::GpuCount { need, most } => format!("{lacks} {} (most {most})", count(*need, "GPU")),
         Lack::FreeGpus { need, most } => {
@@ -173,7 +174,8 @@ fn lacking(lack: &Lack, one: bool) -> String {
             format!("{lacks} {need} of one GPU (largest free {most})")
         }
         Lack::GpuMemory { need, most } => {
-            format!("{lacks} {need} on one GPU (largest free {})", most.0)
+            let [need, most] = sizes(*need, *most);
+            format!("{lacks} {need} on one GPU (largest free {most})")
         }
         Lack::MigSlice { profile, need, most } => {
             format!(
@@ -245,7 +247,27 @@ fn plain(lack: &Lack, one: bool) -> &'static str {
 }
 
 fn of(lacks: &str, need: MiB, what: &str, most: MiB) -> String {
-    format!("{lacks} {need} of {what} (most free {})", most.0)
+    let [need, most] = sizes(need, most);
+    format!("{lacks} {need} of {what} (most free {most})")
+}
+
+/// Two amounts of memory as people read them; to the last MiB where they would read the same.
+fn sizes(need: MiB, most: MiB) -> [String; 2] {
+    let told = [size(need), size(most)];
+    if told[0] == told[1] { [need.to_string(), most.to_string()] } else { told }
+}
+
+/// An amount of memory as people read it: `512 MiB`, `23.5 GiB`, `1 TiB`.
+fn size(memory: MiB) -> String {
+    let short = |amount: f64, unit: &str| {
+        let text = format!("{amount:.1}");
+        format!("{} {unit}", text.trim_end_matches(".0"))
+    };
+    match memory.0 {
+        mib @ 0..1024 => format!("{mib} MiB"),
+        mib @ 1024..1_048_576 => short(mib as f64 / 1024.0, "GiB"),
+        mib => short(mib as f64 / 1_048_576.0, "TiB"),
+    }
 }
 
 fn amount(resource: &QuotaResource, value: u64) -> String {

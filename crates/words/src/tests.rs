@@ -19,7 +19,7 @@ fn nodes_that_do_not_fit_are_counted_by_what_they_lack() {
     };
     check(
         &WaitReason::NoRoom(tally),
-        "0/12 nodes fit: 5 lack 24576 MiB on one GPU (largest free 8192), 4 taint spot, 3 wrong model",
+        "0/12 nodes fit: 5 lack 24 GiB on one GPU (largest free 8 GiB), 4 taint spot, 3 wrong model",
     );
 }
 
@@ -113,4 +113,12 @@ fn a_length_of_time_has_two_units_at_most() {
     for (milliseconds, text) in spans {
         assert_eq!(span(Span(milliseconds)), text);
     }
+}
+
+#[test]
+fn amounts_of_memory_are_told_as_people_read_them() {
+    let told = |need, most| lack(&Lack::Memory { need: MiB(need), most: MiB(most) }, 1);
+    assert_eq!(told(1_048_576, 24_105), "1 lacks 1 TiB of memory (most free 23.5 GiB)");
+    assert_eq!(told(1024, 512), "1 lacks 1 GiB of memory (most free 512 MiB)");
+    assert_eq!(told(24_106, 24_105), "1 lacks 24106 MiB of memory (most free 24105 MiB)");
 }
