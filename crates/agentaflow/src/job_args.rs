@@ -147,7 +147,7 @@ impl JobArgs {
             if commanded { files::is_called_file(word) } else { files::is_file(word) }
         };
         match (self.what.as_slice(), self.what.iter().find(|word| !is_file(word))) {
-            (_, None) => Ok(None),
+            ([], _) | (_, None) => Ok(None),
             ([image], Some(_)) if commanded => Ok(Some(image)),
             ([image], Some(_)) => files::not_a_folder(image).map(|()| Some(image.as_str())),
             ([first, ..], Some(word)) if is_file(&first) => {
@@ -162,7 +162,6 @@ impl JobArgs {
                     "only one image can be named: what to run in `{image}` comes after `--`"
                 )))
             }
-            ([], _) => Ok(None),
         }
     }
 

@@ -33,7 +33,7 @@ const JOBS_COLUMNS: [Column<Job>; 12] = [
     left("JOB", 0, Job::handle),
     left("NAME", 1, job_name).plain(whole_name),
     left("STATUS", 0, job_status),
-    left("NODE", 3, job_nodes),
+    left("NODE", 2, job_nodes),
     left("GPUS", 4, job_gpus).plain(|job| gpus_of(job).to_string()),
     right("TIME", 1, |job: &Job| job.duration_seconds.map_or_else(String::new, output::short_time))
         .plain(|job| job.duration_seconds.map_or_else(String::new, |time| time.to_string())),
@@ -47,7 +47,7 @@ const JOBS_COLUMNS: [Column<Job>; 12] = [
     right("PRIORITY", WIDE, |job| job.spec.priority.unwrap_or(DEFAULT_PRIORITY).to_string()),
     right("AGE", WIDE, |job: &Job| output::short_time(seconds_since(job.created_at)))
         .plain(|job| seconds_since(job.created_at).to_string()),
-    left("WHY", 2, job_why),
+    left("WHY", 3, job_why),
 ];
 
 /// Nodes.
@@ -209,6 +209,9 @@ fn job_why(job: &Job) -> String {
 
 /// GPUs of a node that nobody uses and that are open to new work.
 pub(crate) fn free_gpus(node: &Node) -> usize {
+    if node.status != NodeStatus::Active {
+        return 0;
+    }
     let closed = closed_gpus(node);
     let gpus = node.spec.gpu_instances.iter().enumerate();
     let open = gpus.filter(|(position, gpu)| !closed.contains(&gpu_number(*position, gpu)));

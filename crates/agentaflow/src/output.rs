@@ -124,7 +124,7 @@ pub(crate) fn wrapped(sentence: &str, first: &str, rest: &str) -> String {
 const CUT_TO: usize = 20;
 
 /// So much of a text that closes a table is worth more than a column that matters less than it.
-const READABLE: usize = 36;
+const READABLE: usize = 30;
 
 /// A reason that is longer than its room, without the count of nodes before what they lack.
 pub(crate) fn shortened(said: &str, room: usize) -> Cow<'_, str> {

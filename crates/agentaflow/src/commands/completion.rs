@@ -10,6 +10,7 @@ use clap_complete::env::Shells;
 
 use crate::Cli;
 use crate::failure::usage;
+use crate::nearest::not_there;
 use crate::output;
 
 /// The variable that asks the program for completions instead of running it.
@@ -30,9 +31,12 @@ pub(crate) struct CompletionArgs {
     shell: String,
 }
 
-/// Print the manual page, or write the pages of all commands into a folder
+/// Print a manual page, or write the pages of all commands into a folder
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManArgs {
+    /// The command whose page is printed, such as `run` or `context use`; the program's own when absent
+    #[arg(value_name = "COMMAND", conflicts_with = "dir")]
+    command: Vec<String>,
     /// Write one page for each command into this folder
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
@@ -59,7 +63,10 @@ pub(crate) fn completion(args: &CompletionArgs) -> Result<()> {
 pub(crate) fn man(args: &ManArgs) -> Result<()> {
     let mut root = Cli::command();
     root.build();
-    let Some(dir) = &args.dir else { return output::print_bytes(&page(&root, "agentaflow")?) };
+    let Some(dir) = &args.dir else {
+        let (command, name) = named(&root, &args.command)?;
+        return output::print_bytes(&page(command, &name)?);
+    };
     fs::create_dir_all(dir).with_context(|| format!("cannot make `{}`", dir.display()))?;
     let mut pages = vec![(root.clone(), "agentaflow".to_owned())];
     let mut count = 0;
@@ -73,6 +80,20 @@ pub(crate) fn man(args: &ManArgs) -> Result<()> {
         );
     }
     output::print(&format!("{count} pages in {}\n", dir.display()))
+}
+
+/// The command that the words name, and the name of its page.
+fn named<'a>(root: &'a Command, words: &[String]) -> Result<(&'a Command, String)> {
+    let mut found = (root, root.get_name().to_owned());
+    for word in words {
+        let (command, name) = found;
+        let sub = command.find_subcommand(word).ok_or_else(|| {
+            let known: Vec<_> = visible(command).map(|sub| sub.get_name().to_owned()).collect();
+            not_there("command", word, &known)
+        })?;
+        found = (sub, format!("{name}-{}", sub.get_name()));
+    }
+    Ok(found)
 }
 
 fn page(command: &Command, name: &str) -> Result<Vec<u8>> {

@@ -26,6 +26,13 @@ enum What {
     },
     /// Show which server commands speak to, and why
     Show,
+    /// Forget a context and its token; nothing of the server or the cluster changes
+    #[command(visible_alias = "remove")]
+    Delete {
+        /// Its name
+        #[arg(add = ArgValueCandidates::new(candidates::contexts))]
+        name: String,
+    },
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -33,6 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         None | Some(What::List) => list(),
         Some(What::Use { name }) => choose(name),
         Some(What::Show) => show(),
+        Some(What::Delete { name }) => delete(name),
     }
 }
 
@@ -55,6 +63,24 @@ fn choose(name: &str) -> Result<()> {
     contexts.current = Some(name.to_owned());
     contexts.write(&path)?;
     output::print(&format!("`{name}` is the current context: {server}\n"))
+}
+
+fn delete(name: &str) -> Result<()> {
+    let path = context::file()?;
+    let mut contexts = Contexts::read(&path)?;
+    contexts.named(name)?;
+    contexts.known.remove(name);
+    let current = contexts.current.as_deref() == Some(name);
+    if current {
+        contexts.current = None;
+    }
+    contexts.write(&path)?;
+    let next = if current && !contexts.known.is_empty() {
+        "; `agentaflow context use NAME` makes another the current one"
+    } else {
+        ""
+    };
+    output::print(&format!("`{name}` is forgotten{next}\n"))
 }
 
 fn show() -> Result<()> {

@@ -206,10 +206,7 @@ fn written(job: &Job, owner: Option<&User>) -> Vec<(&'static str, String)> {
     let number = || (job.user_id != 0).then(|| job.user_id.to_string());
     add("User", owner.map(|user| user.username.clone()).or_else(number));
     add("Priority", Some(spec.priority.unwrap_or(listing::DEFAULT_PRIORITY).to_string()));
-    add(
-        "Preempts",
-        spec.preemptible.then(|| "it may be stopped for more important work".to_owned()),
-    );
+    add("Yields", spec.preemptible.then(|| "it may be stopped for more important work".to_owned()));
     add("Time-out", spec.timeout_seconds.map(time));
     add("Estimate", spec.estimated_duration_seconds.map(time));
     add("Retries", spec.max_retries.map(|most| format!("{} of {most} used", job.retries_used)));

@@ -59,7 +59,7 @@ pub(crate) struct ListArgs {
         help_heading = "List"
     )]
     pub(crate) output: ListFormat,
-    /// Only what has these labels, columns or fields: key=value, key!=value, key in (a,b) or key, with commas between
+    /// Only what has these labels, columns or fields: key=value, key!=value, key in (a,b) or key, with commas between them
     #[arg(short = 'l', long, value_name = "SELECTOR", help_heading = "List")]
     selector: Option<String>,
     /// Sort by a column or by a field of the JSON; a minus in front turns it round
@@ -108,12 +108,10 @@ impl ListArgs {
         let rows = chosen(all)?;
         if !self.watch {
             if let (Some(selector), true, 1..) = (&self.selector, rows.is_empty(), count) {
-                let what = if count == 1 {
-                    "The only one does".to_owned()
-                } else {
-                    format!("All {count} do")
+                let none = match count {
+                    1 => format!("The only one does not match `{selector}`."),
+                    _ => format!("None of {count} matches `{selector}`."),
                 };
-                let none = format!("{what} not match `{selector}`.");
                 return output::print(&self.text(kind, &rows, false, &none)?);
             }
             return self.print(kind, &rows);
