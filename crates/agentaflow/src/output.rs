@@ -123,8 +123,8 @@ pub(crate) fn wrapped(sentence: &str, first: &str, rest: &str) -> String {
 /// The least that is shown of a text that closes a table before its column is left out.
 const CUT_TO: usize = 20;
 
-/// So much of a text that closes a table is worth more than a column that matters less than it.
-const READABLE: usize = 30;
+/// So much more of it must be left by every rank that matters less: what can be read is worth more than they are.
+const CUT_LESS: usize = 10;
 
 /// A reason that is longer than its room, without the count of nodes before what they lack.
 pub(crate) fn shortened(said: &str, room: usize) -> Cow<'_, str> {
@@ -201,7 +201,7 @@ fn cut<T>(lines: &mut [String], shown: &[&Column<T>], rows: &[T], rank: u8, room
             *line = head + &shortened(&said, room);
         }
     }
-    if left + gap < if last.rank >= rank { CUT_TO } else { READABLE } {
+    if left + gap < CUT_TO + CUT_LESS * usize::from(rank.saturating_sub(last.rank)) {
         return;
     }
     for line in lines.iter_mut().filter(|line| line.chars().count() > room) {

@@ -209,7 +209,8 @@ fn written(job: &Job, owner: Option<&User>) -> Vec<(&'static str, String)> {
     add("Yields", spec.preemptible.then(|| "it may be stopped for more important work".to_owned()));
     add("Time-out", spec.timeout_seconds.map(time));
     add("Estimate", spec.estimated_duration_seconds.map(time));
-    add("Retries", spec.max_retries.map(|most| format!("{} of {most} used", job.retries_used)));
+    let retries = spec.max_retries.filter(|most| *most > 0);
+    add("Retries", retries.map(|most| format!("{} of {most} used", job.retries_used)));
     lines
 }
 
