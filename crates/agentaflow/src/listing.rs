@@ -45,7 +45,7 @@ const JOBS_COLUMNS: [Column<Job>; 12] = [
     ),
     left("QUEUE", WIDE, job_queue),
     right("PRIORITY", WIDE, |job| job.spec.priority.unwrap_or(DEFAULT_PRIORITY).to_string()),
-    right("AGE", WIDE, |job: &Job| output::short_time(seconds_since(job.created_at)))
+    right("AGE", WIDE, |job: &Job| output::short_time(seconds_since(job.created_at).floor()))
         .plain(|job| seconds_since(job.created_at).to_string()),
     left("WHY", 3, job_why),
 ];
