@@ -52,7 +52,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Backend::Server(client) if args.follow => {
                 let job = Backend::Server(client.clone()).job(&args.job).await;
                 let job = job.with_context(about)?;
-                not_started(&job);
+                // What is starting already will write in a moment.
+                if job.status == JobStatus::Pending {
+                    not_started(&job);
+                }
                 let id = job.id;
                 let bytes = client.logs(id, &query).await.with_context(about)?;
                 on_and_on(&client, id, args.task, bytes, output::print_bytes).await
