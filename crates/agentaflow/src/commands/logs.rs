@@ -52,8 +52,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Backend::Server(client) if args.follow => {
                 let job = Backend::Server(client.clone()).job(&args.job).await;
                 let job = job.with_context(about)?;
-                // What is starting already will write in a moment.
-                if job.status == JobStatus::Pending {
+                // What nobody knows a reason against starts in a moment.
+                if job.wait_reason.is_some() {
                     not_started(&job);
                 }
                 let id = job.id;
