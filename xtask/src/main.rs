@@ -9,6 +9,8 @@ mod generated;
 mod kube;
 mod links;
 mod openapi;
+#[path = "../../tests/ports.rs"]
+mod ports;
 mod process;
 mod reference;
 mod repo;

@@ -14,20 +14,59 @@ const SCHEDULER: &str = "k8s-gpu-scheduler";
 /// As a plugin of `kubectl`, which runs it for `kubectl agentaflow …`.
 const PLUGIN: &str = "kubectl-agentaflow";
 
+/// Options of every command that asks somebody.
+const WHERE: [&str; 4] = ["--context", "--namespace", "-n", "--kubeconfig"];
+
 /// Options of the documented form that stand before its command.
 const BEFORE: [&str; 4] = ["--namespace", "--strategy", "--node", "--log-level"];
 
 /// The arguments as our own commands take them; or what is wrong with them.
 pub(crate) fn arguments(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
+    renamed(given).map(with_negative_values)
+}
+
+/// `--memory -16Gi` as `--memory=-16Gi`: no option of ours is a digit, and what refuses the amount names the flag then.
+fn with_negative_values(words: Vec<OsString>) -> Vec<OsString> {
+    let mut all: Vec<OsString> = Vec::with_capacity(words.len());
+    let mut ours = true;
+    for word in words {
+        let text = word.to_string_lossy();
+        let negative = text.strip_prefix('-').is_some_and(|rest| rest.starts_with(is_of_number));
+        let flag = all.last_mut().filter(|last| is_open_flag(&last.to_string_lossy()));
+        ours &= text != "--";
+        match flag {
+            Some(flag) if ours && negative => {
+                flag.push("=");
+                flag.push(&word);
+            }
+            _ => all.push(word),
+        }
+    }
+    all
+}
+
+fn is_of_number(c: char) -> bool {
+    c.is_ascii_digit() || c == '.'
+}
+
+/// A flag whose value may be the next word.
+fn is_open_flag(word: &str) -> bool {
+    word.len() > 2 && word.starts_with("--") && !word.contains('=')
+}
+
+fn renamed(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
     let called = given.first().map(Path::new).and_then(Path::file_stem).map(OsStr::to_os_string);
     if called.as_deref() == Some(OsStr::new(PLUGIN)) {
+        let words = where_last(given.into_iter().skip(1).collect());
         let plugin = ["agentaflow", "--kubernetes"].map(OsString::from);
-        return Ok(plugin.into_iter().chain(given.into_iter().skip(1)).collect());
+        return Ok(plugin.into_iter().chain(words).collect());
     }
     let called = called.as_deref() == Some(OsStr::new(SCHEDULER));
     let asks = given.get(1).is_some_and(|first| first.to_string_lossy().starts_with("--mode"));
     if !called && !asks {
-        return Ok(given);
+        let mut words = given.into_iter();
+        let program = words.next();
+        return Ok(program.into_iter().chain(where_last(words.collect())).collect());
     }
     let mut rest = Vec::with_capacity(given.len());
     let mut mode = None;
@@ -62,6 +101,26 @@ pub(crate) fn arguments(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
     };
     let command = (!command.is_empty()).then(|| OsString::from(command));
     Ok([OsString::from("agentaflow")].into_iter().chain(command).chain(rest).collect())
+}
+
+/// What says where a command goes may stand before it, as with `kubectl`: it is moved behind the command, but not
+/// into the words after `--`, which are a job's own.
+fn where_last(words: Vec<OsString>) -> Vec<OsString> {
+    let mut moved = 0;
+    while let Some(word) = words.get(moved).map(|word| word.to_string_lossy()) {
+        let (name, has_value) =
+            word.split_once('=').map_or((&*word, false), |(name, _)| (name, true));
+        if !WHERE.contains(&name) {
+            break;
+        }
+        moved += if has_value { 1 } else { 2 };
+    }
+    if moved == 0 || moved >= words.len() {
+        return words;
+    }
+    let (options, command) = words.split_at(moved);
+    let end = command.iter().position(|word| word == "--").unwrap_or(command.len());
+    [&command[..end], options, &command[end..]].concat()
 }
 
 /// The words without an option and its value.
@@ -163,6 +222,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_negative_amount_belongs_to_its_flag() {
+        for (given, taken) in [
+            ("generate pvc --size -5Gi --name c", "generate pvc --size=-5Gi --name c"),
+            ("run --gpus -.5 -n -1", "run --gpus=-.5 -n -1"),
+            ("run --name=x -1 -- train --rate -5", "run --name=x -1 -- train --rate -5"),
+        ] {
+            let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+            assert_eq!(with_negative_values(words(given)), words(taken));
+        }
+    }
+
+    #[test]
     fn the_documented_form_means_our_commands() {
         let cases = [
             ("agentaflow up", Ok("agentaflow up")),
@@ -218,6 +289,16 @@ mod tests {
             ("k8s-gpu-scheduler --mode=cli fly", Err("there is no command `fly` in --mode=cli")),
             ("k8s-gpu-scheduler --mode=cli --namespace", Err("--namespace needs a value")),
             ("kubectl-agentaflow get nodes", Ok("agentaflow --kubernetes get nodes")),
+            (
+                "kubectl-agentaflow -n team get nodes",
+                Ok("agentaflow --kubernetes get nodes -n team"),
+            ),
+            (
+                "agentaflow --context lab --namespace=a run x -- y --context z",
+                Ok("agentaflow run x --context lab --namespace=a -- y --context z"),
+            ),
+            ("agentaflow --context lab", Ok("agentaflow --context lab")),
+            ("agentaflow --context", Ok("agentaflow --context")),
         ];
         for (given, expected) in cases {
             let found = arguments(given.split(' ').map(OsString::from).collect());

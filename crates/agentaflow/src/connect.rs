@@ -1,6 +1,7 @@
 //! How commands reach a server or a cluster.
 
 use std::future::Future;
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -110,22 +111,60 @@ pub(crate) async fn config(target: &Kubernetes) -> Result<kube::Config> {
         let config = kube::Config::from_kubeconfig(&options).await;
         return config.map_err(in_short).context("cannot use the kubeconfig");
     }
-    kube::Config::infer().await.map_err(|error| {
-        const NONE: &str = "no cluster is known: set KUBECONFIG, or give --kubeconfig";
-        match Kubeconfig::read() {
-            // There is none at all: what was looked at in vain is noise.
-            Err(KubeconfigError::FindPath | KubeconfigError::ReadConfig(..)) => {
-                Failure::Unreachable(NONE.to_owned()).into()
-            }
-            _ => anyhow::Error::from(error).context(NONE),
-        }
-    })
+    // A kubeconfig that is only there because kubectl looks there comes after the cluster that we run in.
+    if context::variable("KUBECONFIG").is_none()
+        && let Ok(config) = kube::Config::incluster()
+    {
+        return Ok(config);
+    }
+    match kube::Config::infer().await {
+        Ok(config) => Ok(config),
+        Err(_) => Err(no_config(&options).await),
+    }
 }
+
+/// Why no cluster is known, without everything that was looked at in vain.
+async fn no_config(options: &KubeConfigOptions) -> anyhow::Error {
+    let error = match Kubeconfig::read() {
+        Ok(read) => kube::Config::from_custom_kubeconfig(read, options).await.err(),
+        Err(error) => Some(error),
+    };
+    let missing = |error: &io::Error| error.kind() == ErrorKind::NotFound;
+    match error {
+        Some(KubeconfigError::ReadConfig(error, path)) if missing(&error) => {
+            let named = context::variable("KUBECONFIG").is_some();
+            let path = path.display();
+            let why = if named {
+                format!("KUBECONFIG names `{path}`, which is not there")
+            } else {
+                NONE.to_owned()
+            };
+            Failure::Unreachable(format!("no cluster is known: {why}")).into()
+        }
+        None | Some(KubeconfigError::FindPath) => {
+            Failure::Unreachable(format!("no cluster is known: {NONE}")).into()
+        }
+        Some(KubeconfigError::ReadConfig(error, path)) => anyhow::Error::from(error)
+            .context(format!("cannot use the kubeconfig `{}`", path.display())),
+        Some(error) => in_short(error).context("cannot use the kubeconfig"),
+    }
+}
+
+/// What to do where there is no kubeconfig.
+const NONE: &str = "set KUBECONFIG, or give --kubeconfig";
 
 /// What is wrong with a kubeconfig, without the picture of the line and what is known already.
 fn in_short(error: KubeconfigError) -> anyhow::Error {
     match error {
+        KubeconfigError::ReadConfig(error, _) if error.kind() == ErrorKind::NotFound => {
+            return not_there("there is no such file or folder");
+        }
         KubeconfigError::ReadConfig(error, _) => return error.into(),
+        KubeconfigError::CurrentContextNotSet => {
+            return not_there(
+                "none of its contexts is the current one; `kubectl config use-context NAME` chooses one",
+            );
+        }
         KubeconfigError::LoadContext(name) => {
             return not_there(format!("there is no context `{name}` in it"));
         }

@@ -220,7 +220,8 @@ impl Environment {
 }
 
 /// Who is meant: `--context`, else `AGENTAFLOW_SERVER` with `AGENTAFLOW_TOKEN`, else `AGENTAFLOW_CONTEXT`, else the
-/// current context, which `up` sets; else the cluster of the pod that we run in, else that of the kubeconfig.
+/// current context, which `up` sets; else the cluster of `KUBECONFIG`, else that of the pod that we run in, else that of
+/// the kubeconfig where kubectl looks for it.
 pub(crate) fn target(asked: Option<&str>) -> Result<Target> {
     let path = file();
     let read =

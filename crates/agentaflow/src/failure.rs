@@ -140,7 +140,8 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
 /// The exit code when nobody answers.
 const UNREACHABLE: u8 = 5;
 
-fn code(error: &anyhow::Error) -> u8 {
+/// The exit code that says what kind of failure it is.
+pub(crate) fn code(error: &anyhow::Error) -> u8 {
     if let Some(Told(code)) = error.downcast_ref() {
         return *code;
     }

@@ -38,11 +38,7 @@ const JOBS_COLUMNS: [Column<Job>; 12] = [
     right("TIME", 1, |job: &Job| job.duration_seconds.map_or_else(String::new, output::short_time))
         .plain(|job| job.duration_seconds.map_or_else(String::new, |time| time.to_string())),
     right("COST", 5, |job: &Job| money(job.cost)).plain(|job| dollars(job.cost)),
-    right(
-        "USER",
-        WIDE,
-        |job| if job.user_id == 0 { String::new() } else { job.user_id.to_string() },
-    ),
+    left("USER", WIDE, |job| job_user(job).unwrap_or_default()),
     left("QUEUE", WIDE, job_queue),
     right("PRIORITY", WIDE, |job| job.spec.priority.unwrap_or(DEFAULT_PRIORITY).to_string()),
     right("AGE", WIDE, |job: &Job| output::short_time(seconds_since(job.created_at).floor()))
@@ -55,6 +51,14 @@ pub(crate) const NODES: Kind<Node> = Kind {
     columns: &NODES_COLUMNS,
     name: node_name,
     none: "There are no nodes; `agentaflow agent --server URL` on a GPU host adds one.",
+};
+
+/// Nodes of a cluster.
+pub(crate) const CLUSTER_NODES: Kind<Node> = Kind {
+    none: "There are no nodes. GPUs are those of nodes that offer `nvidia.com/gpu`, which NVIDIA's device plugin has \
+           them do; a scheduler with --node-selector sees only what that selects. `agentaflow doctor` says what is \
+           missing.",
+    ..NODES
 };
 
 const NODES_COLUMNS: [Column<Node>; 9] = [
@@ -93,14 +97,19 @@ pub(crate) fn event_job(event: &Event) -> Option<String> {
 
 /// What people call a job: its name, else what it runs.
 pub(crate) fn whole_name(job: &Job) -> String {
-    let named = job.spec.job_name.clone().or_else(|| job.spec.docker_image.clone());
+    let given = job.spec.job_name.clone().filter(|name| !name.trim().is_empty());
+    let named = given.or_else(|| job.spec.docker_image.clone());
     let command = || job.spec.command.as_ref().map(|words| words.join(" "));
     one_line(&named.or_else(command).unwrap_or_default())
 }
 
 /// The same, as long as a table has room for.
 pub(crate) fn job_name(job: &Job) -> String {
-    let name = whole_name(job);
+    cut_name(whole_name(job))
+}
+
+/// As much of a name as a table has room for.
+pub(crate) fn cut_name(name: String) -> String {
     if name.chars().count() <= 32 {
         name
     } else {
@@ -114,6 +123,12 @@ pub(crate) fn job_nodes(job: &Job) -> String {
     names.sort();
     names.dedup();
     names.join(", ")
+}
+
+/// The owner of a job: the name, or the number where the server tells no name. A cluster has no users.
+pub(crate) fn job_user(job: &Job) -> Option<String> {
+    let number = || (job.user_id != 0).then(|| job.user_id.to_string());
+    job.username.clone().or_else(number)
 }
 
 /// The queue that pays for a job.
@@ -196,15 +211,28 @@ pub(crate) fn node_name(node: &Node) -> String {
     node.spec.node_name.clone()
 }
 
+/// Why a job waits, or what ended it.
 fn job_why(job: &Job) -> String {
-    let why = match job.status {
-        JobStatus::Pending => job.wait_reason.as_deref(),
-        JobStatus::Failed | JobStatus::Cancelled => {
-            job.error_message.as_deref().or(job.end_reason.as_deref())
+    match job.status {
+        JobStatus::Pending => one_line(job.wait_reason.as_deref().unwrap_or_default()),
+        JobStatus::Failed => failure(job),
+        JobStatus::Cancelled => {
+            let told = job.error_message.as_deref().or(job.end_reason.as_deref());
+            one_line(told.unwrap_or_default())
         }
-        _ => None,
-    };
-    one_line(why.unwrap_or_default())
+        _ => String::new(),
+    }
+}
+
+/// What killed a job, in few words.
+pub(crate) fn failure(job: &Job) -> String {
+    let said = agentaflow_words::verdict(&agentaflow_words::Ending {
+        reason: job.end_reason.as_deref().unwrap_or_default(),
+        exit_code: job.exit_code,
+        detail: job.error_message.as_deref().unwrap_or_default(),
+        output: "",
+    });
+    one_line(&said.short)
 }
 
 /// GPUs of a node that nobody uses and that are open to new work.
@@ -216,13 +244,7 @@ pub(crate) fn free_gpus(node: &Node) -> usize {
     let gpus = node.spec.gpu_instances.iter().enumerate();
     let open = gpus.filter(|(position, gpu)| !closed.contains(&gpu_number(*position, gpu)));
     let free = |gpu: &GpuInstance| gpu.status.as_deref().is_none_or(|word| word == "available");
-    let free = open.filter(|(_, gpu)| free(gpu)).count();
-    // What is given out is known before a node says that it is used; real GPUs are never all free.
-    let each = node.spec.gpu_memory_total.checked_div(node.spec.gpu_count.into());
-    match each.and_then(|each| node.gpu_memory_available.checked_div(each)) {
-        Some(given) if node.spec.simulated => free.min(given as usize),
-        _ => free,
-    }
+    open.filter(|(_, gpu)| free(gpu)).count()
 }
 
 /// How a node is, in words.

@@ -6,7 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table, presets};
 
-/// The width that a table keeps to when nobody says how wide the terminal is.
+/// The width that sentences keep to when nobody says how wide the terminal is.
 const DEFAULT_WIDTH: usize = 80;
 
 /// How a list is printed.
@@ -92,15 +92,22 @@ pub(crate) fn bold(text: &str) -> String {
     if stdout_colour() { format!("\u{1b}[1m{text}\u{1b}[0m") } else { text.to_owned() }
 }
 
-/// How many columns there are to write in.
+/// How wide tables may be. Into a pipe or a file they go uncut: whoever searches them is to find everything.
 pub(crate) fn width() -> usize {
+    said_width().unwrap_or(usize::MAX)
+}
+
+/// How many columns there are to write in: those of the terminal, or as many as `COLUMNS` says.
+fn said_width() -> Option<usize> {
     let terminal = terminal_size::terminal_size_of(io::stdout());
-    terminal.map_or(DEFAULT_WIDTH, |(width, _)| usize::from(width.0))
+    let terminal = terminal.map(|(width, _)| usize::from(width.0));
+    let said = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|width| *width > 0);
+    terminal.or_else(said)
 }
 
 /// A sentence broken into lines that fit the terminal; all but the first begin with `rest`.
 pub(crate) fn wrapped(sentence: &str, first: &str, rest: &str) -> String {
-    let width = width();
+    let width = said_width().unwrap_or(DEFAULT_WIDTH);
     let mut text = String::new();
     let mut line = first.to_owned();
     let mut begun = false;
@@ -275,42 +282,24 @@ pub(crate) fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listing::{left, right};
 
-    const COLUMNS: [Column<(&str, u32)>; 2] = [
-        Column {
-            title: "NAME",
-            rank: 0,
-            side: Side::Left,
-            plain: None,
-            cell: |row| row.0.to_owned(),
-        },
-        Column {
-            title: "COUNT",
-            rank: 1,
-            side: Side::Right,
-            plain: None,
-            cell: |row| row.1.to_string(),
-        },
+    type Row = (&'static str, u32);
+
+    const COLUMNS: [Column<Row>; 2] =
+        [left("NAME", 0, |row| row.0.to_owned()), right("COUNT", 1, |row| row.1.to_string())];
+
+    /// A count, what it costs, and a text that closes the table.
+    const COUNT_COST_WHY: [Column<Row>; 3] = [
+        right("COUNT", 0, |row| row.1.to_string()),
+        right("COST", 2, |_| "$0.00".to_owned()),
+        left("WHY", 1, |row| row.0.to_owned()),
     ];
 
     #[test]
     fn a_text_that_closes_a_table_is_cut_before_it_is_left_out() {
-        let columns = [
-            Column {
-                title: "COUNT",
-                rank: 0,
-                side: Side::Right,
-                plain: None,
-                cell: |row: &(&str, u32)| row.1.to_string(),
-            },
-            Column {
-                title: "WHY",
-                rank: 1,
-                side: Side::Left,
-                plain: None,
-                cell: |row: &(&str, u32)| row.0.to_owned(),
-            },
-        ];
+        let [count, _, why] = COUNT_COST_WHY;
+        let columns = [count, why];
         let rows = [("there is no node with that many free GPUs", 7)];
         assert_eq!(
             table(&columns, &rows, Some(30)),
@@ -321,29 +310,7 @@ mod tests {
 
     #[test]
     fn what_nodes_lack_is_said_before_their_count_where_space_is_short() {
-        let columns = [
-            Column {
-                title: "COUNT",
-                rank: 0,
-                side: Side::Right,
-                plain: None,
-                cell: |row: &(&str, u32)| row.1.to_string(),
-            },
-            Column {
-                title: "COST",
-                rank: 2,
-                side: Side::Right,
-                plain: None,
-                cell: |_: &(&str, u32)| "$0.00".to_owned(),
-            },
-            Column {
-                title: "WHY",
-                rank: 1,
-                side: Side::Left,
-                plain: None,
-                cell: |row: &(&str, u32)| row.0.to_owned(),
-            },
-        ];
+        let columns = COUNT_COST_WHY;
         let rows = [("0/1 nodes fit, even when empty: 1 lacks 9 GPUs (most 2)", 7)];
         assert_eq!(
             table(&columns, &rows, Some(40)),
@@ -361,20 +328,8 @@ mod tests {
 
     #[test]
     fn a_column_that_repeats_the_first_is_left_out() {
-        let name = |title, rank| Column {
-            title,
-            rank,
-            side: Side::Left,
-            plain: None,
-            cell: |row: &(&str, u32)| row.0.to_owned(),
-        };
-        let count = Column {
-            title: "COUNT",
-            rank: 0,
-            side: Side::Left,
-            plain: None,
-            cell: COLUMNS[1].cell,
-        };
+        let name = |title, rank| left(title, rank, |row: &Row| row.0.to_owned());
+        let count = left("COUNT", 0, |row: &Row| row.1.to_string());
         let columns = [name("JOB", 0), name("NAME", 1), count];
         assert_eq!(table(&columns, &[("a", 7)], None), "JOB  COUNT\na    7\n");
         assert_eq!(table(&columns, &[], None), "JOB  NAME  COUNT");

@@ -90,6 +90,28 @@ fn a_file_that_is_not_there_is_not_taken_for_a_text() {
         assert!(said.contains("there is no such file or folder"), "{said}");
     }
     assert!(detect(&["cv/nlp"], folder.path()).status.success());
+    symlink("nowhere", folder.path().join("link")).unwrap();
+    let said = String::from_utf8(detect(&["link"], folder.path()).stderr).unwrap();
+    assert!(said.starts_with("error: cannot read `link`: "), "{said}");
+}
+
+#[test]
+fn texts_of_windows_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "xformers==0.0.32\r\n";
+    let units = |bytes: fn(u16) -> [u8; 2]| text.encode_utf16().flat_map(bytes).collect::<Vec<_>>();
+    for content in [
+        [b"\xff\xfe", units(u16::to_le_bytes).as_slice()].concat(),
+        [b"\xfe\xff", units(u16::to_be_bytes).as_slice()].concat(),
+        [b"\xef\xbb\xbf", text.as_bytes()].concat(),
+    ] {
+        std::fs::write(folder.path().join("requirements.txt"), content).unwrap();
+        for target in ["requirements.txt", "."] {
+            let answer = json(&[target], folder.path());
+            assert_eq!(answer["evidence"][0]["column"], 1, "{answer}");
+            assert_eq!(answer["is_ml_workload"], true, "{answer}");
+        }
+    }
 }
 
 #[test]

@@ -37,6 +37,7 @@ fn folder(name: &str) -> PathBuf {
 fn agentaflow(folder: &Path, line: &str) -> Output {
     Command::new(env!("CARGO_BIN_EXE_agentaflow"))
         .args(line.split_whitespace())
+        .env("COLUMNS", "80")
         .current_dir(folder)
         .output()
         .unwrap()
@@ -232,11 +233,11 @@ fn a_misspelt_strategy_is_answered_with_the_right_one() {
 fn a_missing_or_broken_file_is_named_in_plain_words() {
     let folder = folder("missing");
     let (code, message) = failure(&folder, "simulate nowhere.yaml");
-    assert_eq!(code, 1);
+    assert_eq!(code, 3);
     assert!(message.contains("`nowhere.yaml`") && message.contains("no such file"), "{message}");
     std::fs::write(folder.join("bad.yaml"), "nodes:\n  - name: a\n    gpu: 8\n").unwrap();
     let (code, message) = failure(&folder, "simulate bad.yaml");
-    assert_eq!(code, 1);
+    assert_eq!(code, 2);
     assert!(
         message.contains("bad.yaml") && message.contains("line 3") && message.contains("gpu"),
         "{message}"
@@ -312,7 +313,7 @@ fn an_arrival_that_is_no_pod_is_named_with_its_line() {
     let line =
         "simulate --experiment fgd --nodes nodes.csv --pods pods.csv --arrivals arrivals.txt";
     let (code, message) = failure(&folder, line);
-    assert_eq!(code, 1);
+    assert_eq!(code, 2);
     assert!(message.contains("`arrivals.txt`, line 3, column `name`: `stranger`"), "{message}");
 }
 

@@ -287,6 +287,9 @@ pub struct Job {
     /// What it costs an hour while it has its place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price_per_hour: Option<Dollars>,
+    /// The name of its owner, while there is such a user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
 }
 
 impl Job {

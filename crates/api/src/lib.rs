@@ -24,3 +24,6 @@ pub use units::{Cores, Dollars, Secret, Stamp};
 
 /// The path below which the worker API lives.
 pub const BASE: &str = "/gpu-workers";
+
+/// The most rows that a server tells in one answer.
+pub const PAGE_MOST: u64 = 1000;

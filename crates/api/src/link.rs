@@ -300,6 +300,9 @@ pub struct Ended {
     pub usage: ResourceUsage,
     /// Bytes of output in all, so that the server knows when it has everything.
     pub log_bytes: u64,
+    /// The end of what it wrote, if it failed. It is not sent: the server has it in its log.
+    #[serde(skip)]
+    pub last_words: String,
 }
 
 /// The answer to a batch.

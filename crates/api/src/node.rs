@@ -199,6 +199,9 @@ pub struct Node {
     /// GPUs that take no new work by an admin's wish (additive).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cordoned_gpus: Vec<String>,
+    /// GPUs from which running jobs are being moved (additive).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub draining_gpus: Vec<String>,
     /// Whether work can reach it now: a live stream, or a push endpoint that answers (additive).
     pub reachable: bool,
     /// The key for heartbeats and status; only in the answer to a registration.
@@ -345,6 +348,15 @@ pub struct NodeUpdate {
     pub drain: Option<bool>,
     /// GPUs, by index or UUID, that take no new work; replaces all.
     pub cordoned_gpus: Option<Vec<String>>,
+    /// GPUs, by index or UUID, that take no new work and from which running jobs are moved; replaces all.
+    pub draining_gpus: Option<Vec<String>>,
+    /// GPUs, by index or UUID, that take no new work from now on; all others stay as they are (additive).
+    pub cordon_gpus: Option<Vec<String>>,
+    /// GPUs, by index or UUID, that take no new work from now on and from which running jobs are moved; all others
+    /// stay as they are (additive).
+    pub drain_gpus: Option<Vec<String>>,
+    /// GPUs, by index or UUID, that take work again; all others stay as they are (additive).
+    pub uncordon_gpus: Option<Vec<String>>,
     /// The most jobs at a time; 0 when resources alone decide.
     #[serde(deserialize_with = "lenient::small")]
     pub max_concurrent_jobs: Option<u32>,

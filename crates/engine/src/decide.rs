@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::cluster::fit;
 use crate::cluster::room::{Claim, DeviceClaim};
-use crate::decision::{Decision, GpuPart, Gpus, Part, Placement, Plan, Victim, WaitReason};
+use crate::decision::{Decision, GpuPart, Gpus, Part, Placement, Plan, Victim};
 use crate::head::MOST_HEIRS;
 use crate::hold::Purpose;
 use crate::labels::Labels;
@@ -19,6 +19,7 @@ use crate::request::{MigProfile, Side, Spread, TaskAffinity};
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, Seat, State};
 use crate::units::Time;
+use crate::wait::WaitReason;
 
 /// What a pass remembers while it runs.
 #[derive(Debug, Default)]

@@ -1,12 +1,13 @@
-//! What the engine answers: complete decisions, and reasons as data.
+//! What the engine answers: complete decisions. Why something waits is in `wait.rs`.
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-use crate::name::{GpuId, GpuModel, NodeId, QueueId, ResourceName, TokenName, WorkloadId};
+use crate::name::{GpuId, NodeId, WorkloadId};
 use crate::request::MigProfile;
-use crate::units::{MiB, MilliCpu, Time};
-use crate::workload::{Gate, OnFault};
+use crate::units::{MiB, Time};
+use crate::wait::WaitReason;
+use crate::workload::OnFault;
 
 /// The answer to one `decide`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,6 +134,13 @@ pub enum Fault {
     NodeLost(NodeId),
     /// The node is being emptied.
     Draining(NodeId),
+    /// The GPU is being emptied.
+    GpuDraining {
+        /// Its node.
+        node: NodeId,
+        /// The GPU.
+        gpu: GpuId,
+    },
     /// The cloud takes the node back.
     SpotReclaim {
         /// The node.
@@ -152,253 +160,4 @@ pub enum Fault {
         /// The task that was refused.
         task: u32,
     },
-}
-
-/// Why a workload waits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WaitReason {
-    /// There are no nodes.
-    NoNodes,
-    /// No node has room now.
-    NoRoom(Tally),
-    /// No node would have room even if it were empty.
-    NeverFits(Tally),
-    /// Some tasks of the gang would fit now, but not all.
-    Gang {
-        /// Tasks that must start together.
-        needs: u32,
-        /// Tasks that fit now (in the best domain, when the gang is bound to one).
-        fits: u32,
-        /// Whether an empty cluster would take them all.
-        ever: bool,
-        /// What the nodes lack for one more.
-        tally: Tally,
-    },
-    /// The queue, or one above it, is at its limit.
-    Quota {
-        /// The queue at its limit.
-        queue: QueueId,
-        /// What is limited.
-        resource: QuotaResource,
-        /// The limit.
-        limit: u64,
-        /// What is used.
-        used: u64,
-        /// What this workload would add.
-        asked: u64,
-    },
-    /// There is room, but it is kept for a workload whose turn it is.
-    Held {
-        /// For whom.
-        by: WorkloadId,
-        /// When that one is expected to start.
-        until: Option<Time>,
-    },
-    /// Others are being stopped for it.
-    Preempting {
-        /// Who.
-        victims: Vec<WorkloadId>,
-        /// When the hold lapses.
-        until: Time,
-    },
-    /// A placement was refused; it is tried again then.
-    BackingOff {
-        /// When.
-        until: Time,
-        /// How often so far.
-        refusals: u32,
-    },
-    /// The body keeps it back.
-    Gated(Gate),
-}
-
-impl WaitReason {
-    /// One word for the kind of reason.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::NoNodes => "NoNodes",
-            Self::NoRoom(_) => "NoRoom",
-            Self::NeverFits(_) => "NeverFits",
-            Self::Gang { .. } => "GangIncomplete",
-            Self::Quota { .. } => "QuotaExceeded",
-            Self::Held { .. } => "Held",
-            Self::Preempting { .. } => "Preempting",
-            Self::BackingOff { .. } => "BackingOff",
-            Self::Gated(_) => "Gated",
-        }
-    }
-
-    /// Reasons of one sort come and go with every start and end; only a change of sort is news.
-    pub(crate) fn sort(&self) -> &'static str {
-        match self {
-            Self::NoRoom(_) | Self::Gang { .. } | Self::Held { .. } => "Room",
-            other => other.kind(),
-        }
-    }
-
-    /// The sort with this name, if there is one.
-    pub(crate) fn known_sort(name: &str) -> Option<&'static str> {
-        const SORTS: [&str; 7] =
-            ["NoNodes", "Room", "NeverFits", "QuotaExceeded", "Preempting", "BackingOff", "Gated"];
-        SORTS.into_iter().find(|sort| *sort == name)
-    }
-
-    /// Whether more nodes of the right kind would cure it: what a node autoscaler wants to know.
-    pub fn cured_by_nodes(&self) -> bool {
-        matches!(
-            self,
-            Self::NoNodes
-                | Self::NoRoom(_)
-                | Self::NeverFits(_)
-                | Self::Gang { .. }
-                | Self::Held { .. }
-        )
-    }
-}
-
-/// How many nodes there are and what each lacks; most common first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
-    /// Nodes looked at.
-    pub nodes: u32,
-    /// What is lacking, and on how many nodes.
-    pub lacks: Vec<(Lack, u32)>,
-}
-
-/// What a node lacks for a request: the first thing that stands in the way.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Lack {
-    /// It does not answer.
-    Down,
-    /// It is cordoned, drained or about to be taken back.
-    Closed,
-    /// The request names another node.
-    OtherNode,
-    /// It lacks the labels of the node selector.
-    Selector,
-    /// It matches no term of the node affinity.
-    NodeAffinity,
-    /// It has a taint that the request does not tolerate.
-    Taint(String),
-    /// It has no GPU.
-    NoGpu,
-    /// Its GPUs are of another model.
-    Model,
-    /// Its queue may use no more GPUs of that model.
-    ModelQuota(GpuModel),
-    /// Its GPUs are too small.
-    GpuSize {
-        /// Memory asked for.
-        need: MiB,
-        /// The largest GPU among these nodes.
-        largest: MiB,
-    },
-    /// Too few GPUs at all.
-    GpuCount {
-        /// GPUs asked for.
-        need: u32,
-        /// The most that one of these nodes has.
-        most: u32,
-    },
-    /// It chooses devices by itself and only hands out whole ones.
-    Unshared,
-    /// Too few free GPUs.
-    FreeGpus {
-        /// GPUs asked for.
-        need: u32,
-        /// The most that are free on one of these nodes.
-        most: u32,
-    },
-    /// No GPU with that share left.
-    GpuShare {
-        /// Thousandths asked for.
-        need: u32,
-        /// The largest share left.
-        most: u32,
-    },
-    /// No GPU with that memory left.
-    GpuMemory {
-        /// Memory asked for.
-        need: MiB,
-        /// The most left on one GPU.
-        most: MiB,
-    },
-    /// No GPU in MIG mode has that profile.
-    NoMig(MigProfile),
-    /// No place for the slice.
-    MigSlice {
-        /// The profile.
-        profile: MigProfile,
-        /// Slices asked for.
-        need: u32,
-        /// The most that one of these nodes could take.
-        most: u32,
-    },
-    /// Too few free GPUs in one `NVLink` group.
-    NvLink {
-        /// GPUs asked for.
-        need: u32,
-        /// The most free in one group.
-        most: u32,
-    },
-    /// CPU.
-    Cpu {
-        /// Asked for.
-        need: MilliCpu,
-        /// The most left on one of these nodes.
-        most: MilliCpu,
-    },
-    /// Host memory.
-    Memory {
-        /// Asked for.
-        need: MiB,
-        /// The most left on one of these nodes.
-        most: MiB,
-    },
-    /// Local storage.
-    Storage {
-        /// Asked for.
-        need: MiB,
-        /// The most left on one of these nodes.
-        most: MiB,
-    },
-    /// It runs as many tasks as it may.
-    Jobs,
-    /// A named resource.
-    Resource {
-        /// Its name.
-        name: ResourceName,
-        /// Asked for.
-        need: u64,
-        /// The most left on one of these nodes.
-        most: u64,
-    },
-    /// A token that somebody else holds.
-    Token(TokenName),
-    /// Not where the tasks are that it wants to be near.
-    Near,
-    /// Where tasks are that it, or they, want to be away from.
-    Away,
-    /// The domain has its share of such tasks already.
-    Spread,
-}
-
-/// What a quota counts.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum QuotaResource {
-    /// Thousandths of a core.
-    Cpu,
-    /// MiB.
-    Memory,
-    /// MiB.
-    Storage,
-    /// Thousandths of a GPU.
-    Gpu,
-    /// Thousandths of a GPU of a model.
-    GpuModel(GpuModel),
-    /// A named resource.
-    Named(ResourceName),
 }

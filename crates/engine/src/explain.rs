@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::fit::{self, Standing};
-use crate::decision::{Lack, WaitReason};
+use crate::cluster::shut;
 use crate::forecast::Eta;
 use crate::name::{GpuModel, NodeId, WorkloadId};
 use crate::place::Obstacle;
@@ -11,6 +11,7 @@ use crate::request::{GpuAsk, Request};
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, State};
 use crate::units::{MiB, MilliCpu, MilliGpu, Time};
+use crate::wait::{Lack, WaitReason};
 
 /// Nodes named as having come closest.
 const CLOSEST: usize = 3;
@@ -259,20 +260,29 @@ impl Scheduler {
     }
 
     /// The nodes that lack the least: nothing of what only their description could change, and most
-    /// GPU left.
+    /// GPU left; before them those that lack nothing but that their GPUs be opened. Where all are the wrong ones, those with GPUs that are not the right ones.
     fn closest(&self, job: JobIdx) -> Vec<(NodeId, Lack)> {
         let shape = self.jobs.get(job).shape_of(self.hardest_first(job)[0].tasks[0]);
-        let mut nodes: Vec<(i32, u32, u32)> = Vec::new();
+        let (mut nodes, mut others): (Vec<(bool, i32, u32, u32)>, Vec<_>) =
+            (Vec::new(), Vec::new());
         for node in &self.cluster.order {
             let room = self.cluster.room(*node);
             let standing =
                 fit::standing(self.cluster.shape(shape), &self.cluster.host(*node).spec, room);
-            if matches!(standing, Standing::Yes(_)) && room.open {
-                nodes.push((-room.free_milli, self.cluster.place[*node as usize], *node));
+            let open = shut::in_the_way(self.cluster.shape(shape), room).is_none();
+            let key = (open, -room.free_milli, self.cluster.place[*node as usize], *node);
+            match standing {
+                _ if !room.open => {}
+                Standing::Yes(_) => nodes.push(key),
+                Standing::No(code) if code.is_about_gpus() => others.push(key),
+                Standing::No(_) => {}
             }
         }
+        if nodes.is_empty() {
+            nodes = others;
+        }
         nodes.sort_unstable();
-        let named = |(_, _, node): &(i32, u32, u32)| {
+        let named = |(_, _, _, node): &(bool, i32, u32, u32)| {
             Some((self.cluster.host(*node).spec.id.clone(), self.lack_of(shape, *node)?))
         };
         nodes.iter().filter_map(named).take(CLOSEST).collect()

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::decision::{Decision, GpuPart, WaitReason};
+use crate::decision::{Decision, GpuPart};
 use crate::demand::Kind;
 use crate::event::Demand;
 use crate::name::{BudgetId, ForeignId, GpuId, GpuModel, NodeId, ResourceName, WorkloadId};
@@ -13,6 +13,7 @@ use crate::policy::{Policy, Queue};
 use crate::scheduler::Cursor;
 use crate::strategy::Strategy;
 use crate::units::{Percent, Time};
+use crate::wait::WaitReason;
 use crate::workload::Workload;
 
 /// Everything that the engine knows, as plain data.

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::cluster::{Change, NodeIdx, Reach};
-use crate::decision::{Decision, Fault, WaitReason};
+use crate::cluster::{Change, Host, NodeIdx, Reach};
+use crate::decision::{Decision, Fault};
 use crate::name::GpuId;
 use crate::node::GpuHealth;
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, State};
 use crate::units::{Span, Time};
+use crate::wait::WaitReason;
 use crate::workload::OnFault;
 
 impl Scheduler {
@@ -84,16 +85,14 @@ impl Scheduler {
         if health != GpuHealth::Healthy {
             self.drop_holds_on(node);
         }
-        if health == GpuHealth::Sick {
-            self.displace_from(node, gpu);
-        }
+        self.displace_from(node, gpu);
     }
 
-    /// Everything that uses this GPU has to go.
+    /// Everything that uses a GPU that is broken or being emptied has to go.
     pub(crate) fn displace_from(&mut self, node: NodeIdx, gpu: &GpuId) {
         let host = self.cluster.host(node);
         let Some(device) = host.device(gpu) else { return };
-        let fault = Fault::GpuSick { node: host.spec.id.clone(), gpu: gpu.clone() };
+        let Some(fault) = fault_of(host, gpu) else { return };
         for job in self.jobs_on(node, |part| usize::from(part) == device) {
             self.displace(job, &fault);
         }
@@ -104,9 +103,7 @@ impl Scheduler {
         let fault = self.jobs.get(job).seats().find_map(|(_, seat)| {
             let host = self.cluster.host(seat.node);
             let node = host.spec.id.clone();
-            let gpus =
-                seat.claim.devices.iter().map(|part| &host.spec.gpus[usize::from(part.device)]);
-            let sick = |gpu: &&crate::node::Gpu| host.health.get(&gpu.id) == Some(&GpuHealth::Sick);
+            let mut parts = seat.claim.devices.iter();
             if host.reach == Reach::Lost {
                 Some(Fault::NodeLost(node))
             } else if host.draining {
@@ -114,7 +111,7 @@ impl Scheduler {
             } else if let Some(at) = host.reclaimed {
                 Some(Fault::SpotReclaim { node, at })
             } else {
-                gpus.clone().find(sick).map(|gpu| Fault::GpuSick { node, gpu: gpu.id.clone() })
+                parts.find_map(|part| fault_of(host, &host.spec.gpus[usize::from(part.device)].id))
             }
         });
         if let Some(fault) = fault {
@@ -260,5 +257,15 @@ impl Scheduler {
             self.tell(index, &Arc::new(WaitReason::Gated(gate)), &mut notices);
             self.notices = notices;
         }
+    }
+}
+
+/// Why what uses a GPU cannot stay, if it cannot.
+fn fault_of(host: &Host, gpu: &GpuId) -> Option<Fault> {
+    let (node, gpu) = (host.spec.id.clone(), gpu.clone());
+    match host.health.get(&gpu)? {
+        GpuHealth::Healthy | GpuHealth::Cordoned | GpuHealth::Unfit => None,
+        GpuHealth::Draining => Some(Fault::GpuDraining { node, gpu }),
+        GpuHealth::Sick => Some(Fault::GpuSick { node, gpu }),
     }
 }

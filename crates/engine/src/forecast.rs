@@ -3,14 +3,15 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-use crate::decision::{Decision, Placement, WaitReason};
+use crate::decision::{Decision, Placement};
 use crate::error::Rejected;
 use crate::event::Event;
 use crate::explain::Nearby;
-use crate::name::WorkloadId;
+use crate::name::{NodeId, WorkloadId};
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, State};
 use crate::units::Time;
+use crate::wait::{Lack, WaitReason};
 use crate::workload::{OnFault, Workload};
 
 /// Steps a forecast looks ahead.
@@ -41,6 +42,8 @@ pub struct WhatIf {
     pub reason: Option<WaitReason>,
     /// Requests that would start at once instead.
     pub nearby: Vec<Nearby>,
+    /// The nodes that came closest, and what each lacks.
+    pub closest: Vec<(NodeId, Lack)>,
 }
 
 /// What a forecast saw happen to one workload.
@@ -64,11 +67,20 @@ impl Scheduler {
             Some(at) => Eta::At(at),
             None => Eta::Unknown,
         };
-        let (reason, nearby) = match explained {
-            Some(explained) if eta != Eta::Now => (explained.reason, explained.nearby),
-            _ => (None, Vec::new()),
+        let mut answer = WhatIf {
+            eta,
+            placements: seen.placements,
+            victims: seen.victims,
+            reason: None,
+            nearby: Vec::new(),
+            closest: Vec::new(),
         };
-        Ok(WhatIf { eta, placements: seen.placements, victims: seen.victims, reason, nearby })
+        if let Some(explained) = explained.filter(|_| eta != Eta::Now) {
+            answer.reason = explained.reason;
+            answer.nearby = explained.nearby;
+            answer.closest = explained.closest;
+        }
+        Ok(answer)
     }
 
     /// When each waiting workload is expected to start; those that nobody can tell are absent.

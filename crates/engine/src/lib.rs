@@ -50,6 +50,7 @@ mod head;
 mod hold;
 mod index;
 pub mod labels;
+mod lack;
 mod lint;
 pub mod mig;
 mod name;
@@ -76,13 +77,11 @@ mod terms;
 mod tree;
 mod units;
 mod view;
+mod wait;
 mod workload;
 
 pub use adopt::{Adopted, AdoptedSeat};
-pub use decision::{
-    Decision, Fault, GpuPart, Gpus, Lack, Part, Placement, Plan, QuotaResource, Right, Tally,
-    Victim, WaitReason,
-};
+pub use decision::{Decision, Fault, GpuPart, Gpus, Part, Placement, Plan, Right, Victim};
 pub use error::{BadInput, Rejected};
 pub use event::{Demand, Event};
 pub use explain::{Explanation, Nearby};
@@ -106,4 +105,5 @@ pub use scheduler::{Cursor, Scheduler};
 pub use strategy::Strategy;
 pub use units::{MiB, MicroDollars, MilliCpu, MilliGpu, Percent, Span, Time};
 pub use view::{GpuView, NodeView, QueueView, TaskView, WorkloadState, WorkloadView};
+pub use wait::{ClosedGpus, Lack, QuotaResource, Tally, WaitReason};
 pub use workload::{Gate, OnFault, Role, Topology, Workload};

@@ -122,8 +122,12 @@ pub enum GpuHealth {
     Healthy,
     /// Nothing new goes there; what runs stays.
     Cordoned,
+    /// Nothing new goes there, and what runs is displaced.
+    Draining,
     /// Broken: what runs there is displaced.
     Sick,
+    /// Broken, and what runs there is left to its own fate.
+    Unfit,
 }
 
 /// Use of a node by somebody else. It may exceed what the node has: that is a fact, not an error.

@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use crate::cluster::NodeIdx;
 use crate::cluster::shape::ShapeIdx;
-use crate::decision::WaitReason;
 use crate::labels::Labels;
 use crate::queues::{QueueIdx, Queues};
 use crate::strategy::Strategy;
 use crate::task::{JobIdx, Part};
+use crate::wait::WaitReason;
 use crate::workload::Topology;
 
 /// Dense number of a group.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::cluster::fit;
 use crate::cluster::room::DeviceClaim;
 use crate::cluster::shape::{Ask, ShapeIdx};
-use crate::decision::QuotaResource;
 use crate::find::{Domain, Search};
 use crate::gang::Batch;
 use crate::quota::{Charge, Excess};
@@ -14,6 +13,7 @@ use crate::request::Request;
 use crate::scheduler::Scheduler;
 use crate::strategy::Strategy;
 use crate::task::JobIdx;
+use crate::wait::QuotaResource;
 use crate::workload::Topology;
 
 /// Why a workload was not placed; the details are worked out when somebody is told.

@@ -4,10 +4,10 @@ use smallvec::SmallVec;
 
 use crate::cluster::Cluster;
 use crate::cluster::room::{Claim, ModelIdx, ResIdx};
-use crate::decision::QuotaResource;
 use crate::name::GpuModel;
 use crate::policy::Quota;
 use crate::queues::{GPU, QueueIdx, QueueState};
+use crate::wait::QuotaResource;
 
 /// What something costs a queue: CPU, memory, storage, GPU thousandths, and the details.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,13 +6,13 @@ use crate::cluster::NodeIdx;
 use crate::cluster::fit::{self, Standing};
 use crate::cluster::room::{ModelIdx, Room};
 use crate::cluster::shape::{Shape, ShapeIdx};
-use crate::decision::{QuotaResource, WaitReason};
 use crate::hold::Purpose;
 use crate::place::Obstacle;
 use crate::queues::GPU;
 use crate::quota::{Charge, Excess};
 use crate::scheduler::Scheduler;
 use crate::task::JobIdx;
+use crate::wait::{QuotaResource, WaitReason};
 use crate::workload::Topology;
 
 impl Scheduler {

@@ -2,12 +2,12 @@
 
 use rustc_hash::FxHashMap;
 
-use crate::decision::WaitReason;
 use crate::name::WorkloadId;
 use crate::pending::GroupIdx;
 use crate::scheduler::Scheduler;
 use crate::task::State;
 use crate::units::Time;
+use crate::wait::WaitReason;
 
 /// Answers why workloads wait, as of the moment in which it was made. Workloads that ask for the same are tried once.
 #[derive(Debug)]

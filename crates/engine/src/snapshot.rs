@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::cluster::room::{Claim, DeviceClaim};
 use crate::cluster::shape::ShapeIdx;
 use crate::cluster::{NodeIdx, Reach};
-use crate::decision::{GpuPart, Part, WaitReason};
+use crate::decision::{GpuPart, Part};
 use crate::error::Rejected;
 use crate::facts::{HoldFacts, NodeFacts, Phase, QueueFacts, SeatFacts, Snapshot, WorkloadFacts};
 use crate::hold::Purpose;
@@ -18,6 +18,7 @@ use crate::queues::Account;
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, Seat, State};
 use crate::units::Time;
+use crate::wait::WaitReason;
 
 impl Scheduler {
     /// Everything that is needed to go on.

@@ -3,19 +3,17 @@
 use std::collections::BTreeMap;
 
 use crate::cluster::fit::{self, Code, Standing};
-use crate::cluster::room::{CPU, MEMORY, Room, STORAGE};
-use crate::cluster::shape::{Ask, ModelVerdict, Shape, ShapeIdx};
-use crate::cluster::{NodeIdx, Reach};
-use crate::decision::{Lack, Tally};
+use crate::cluster::room::{ModelIdx, Room};
+use crate::cluster::shape::{ModelVerdict, Shape, ShapeIdx};
+use crate::cluster::{NodeIdx, Reach, shut};
 use crate::labels;
-use crate::name::TokenName;
-use crate::request::{MigProfile, Request, TokenUse};
+use crate::lack::{ALL_CODES, CODES, amount, has_text, note_models, other_model, plain, worded};
+use crate::name::{GpuModel, TokenName};
+use crate::request::{Request, TokenUse};
 use crate::scheduler::Scheduler;
 use crate::strategy::Strategy;
 use crate::terms::Judgement;
-use crate::units::{MiB, MilliCpu};
-
-const CODES: usize = Code::Spread as usize + 1;
+use crate::wait::{ClosedGpus, Lack, Tally};
 
 impl Scheduler {
     /// What each node lacks for a task of this shape.
@@ -33,7 +31,7 @@ impl Scheduler {
             return self.tally_one_by_one(shape, None);
         }
         let shape = self.cluster.shape(shape);
-        let mut count = Count::new(shape);
+        let mut count = Count::new(shape, &self.cluster.models);
         // Nodes of one kind stand alike, and most of the others show at a glance what they lack.
         let mut kinds: Vec<Option<(Standing, NodeIdx, u32)>> = vec![None; self.cluster.kinds()];
         for node in &self.cluster.order {
@@ -51,6 +49,7 @@ impl Scheduler {
             }
             match fit::brief_lack(shape, brief) {
                 Some(Code::Closed) => self.count_node(*node, Code::Closed, &mut count),
+                Some(code) if brief.shut => self.count_node(*node, code, &mut count),
                 Some(code) => count.add(code, 1, fit::brief_amount(code, brief)),
                 None => {
                     if let Some(code) = fit::lack(shape, self.cluster.room(*node)) {
@@ -70,7 +69,7 @@ impl Scheduler {
     /// The same where labels, names or other tasks have a say.
     fn tally_one_by_one(&self, shape: ShapeIdx, judgement: Option<&Judgement>) -> Tally {
         let shape = self.cluster.shape(shape);
-        let mut count = Count::new(shape);
+        let mut count = Count::new(shape, &self.cluster.models);
         for node in &self.cluster.order {
             let room = self.cluster.room(*node);
             let by_terms =
@@ -89,7 +88,7 @@ impl Scheduler {
     /// What each node would lack even if nothing were booked on it.
     pub(crate) fn tally_when_empty(&self, shape: ShapeIdx) -> Tally {
         let shape = self.cluster.shape(shape);
-        let mut count = Count::new(shape);
+        let mut count = Count::new(shape, &self.cluster.models);
         for node in &self.cluster.order {
             let room = self.empty_room_of(*node);
             let code = match fit::standing(shape, &self.cluster.host(*node).spec, &room) {
@@ -118,6 +117,12 @@ impl Scheduler {
     ) {
         let lost = code == Code::Closed && self.cluster.host(node).reach == Reach::Lost;
         let code = if lost { Code::Down } else { code };
+        if let Some(closed) = self.closed_in_the_way(code, count.shape, node, room) {
+            return count.add_closed(&closed);
+        }
+        if code == Code::Model {
+            return count.add_models(room, nodes);
+        }
         match self.text(code, count.shape, node, room) {
             Some((text, left)) if has_text(code) => count.add_text(code, text, nodes, left),
             _ => count.add(code, nodes, amount(code, count.shape, room)),
@@ -132,10 +137,35 @@ impl Scheduler {
             Standing::No(code) => code,
             Standing::Yes(_) => fit::lack(shape, room)?,
         };
+        if let Some(closed) = self.closed_in_the_way(code, shape, node, room) {
+            return Some(Lack::ClosedGpus(closed));
+        }
+        if code == Code::Model {
+            let mut models = Vec::new();
+            note_models(&mut models, room);
+            return Some(other_model(shape, &models, &self.cluster.models));
+        }
         match self.text(code, shape, node, room) {
             Some((text, left)) if has_text(code) => Some(worded(code, &text, shape, left)),
             _ => Some(plain(code, shape, amount(code, shape, room).unwrap_or(0))),
         }
+    }
+
+    /// The closed GPUs of a node, if the shape lacks GPUs there and opening them would help.
+    fn closed_in_the_way(
+        &self,
+        code: Code,
+        shape: &Shape,
+        node: NodeIdx,
+        room: &Room,
+    ) -> Option<ClosedGpus> {
+        let closed = shut::in_the_way(shape, room).filter(|_| code.is_short_of_gpus())?;
+        let host = self.cluster.host(node);
+        let mut counted = ClosedGpus::default();
+        for device in closed {
+            counted.count(&host.spec.gpus[device].id, host.health_of(device));
+        }
+        Some(counted)
     }
 
     /// The name of what is in the way, for those codes that have one, and how much of it is left.
@@ -179,20 +209,44 @@ impl Scheduler {
 /// Lacks as they are counted.
 struct Count<'a> {
     shape: &'a Shape,
+    /// The names of all models.
+    names: &'a [GpuModel],
     nodes: [u32; CODES],
     most: [i64; CODES],
+    /// What the nodes have whose GPUs are of another model.
+    models: Vec<ModelIdx>,
+    /// What the nodes have whose GPUs would do if they were open.
+    closed: ClosedGpus,
     texts: BTreeMap<(Code, String), (u32, i64)>,
 }
 
 impl<'a> Count<'a> {
-    fn new(shape: &'a Shape) -> Self {
-        Self { shape, nodes: [0; CODES], most: [0; CODES], texts: BTreeMap::new() }
+    fn new(shape: &'a Shape, names: &'a [GpuModel]) -> Self {
+        Self {
+            shape,
+            names,
+            nodes: [0; CODES],
+            most: [0; CODES],
+            models: Vec::new(),
+            closed: ClosedGpus::default(),
+            texts: BTreeMap::new(),
+        }
     }
 
     fn add(&mut self, code: Code, nodes: u32, amount: Option<i64>) {
         self.nodes[code as usize] += nodes;
         let most = &mut self.most[code as usize];
         *most = (*most).max(amount.unwrap_or(0));
+    }
+
+    fn add_models(&mut self, room: &Room, nodes: u32) {
+        self.add(Code::Model, nodes, None);
+        note_models(&mut self.models, room);
+    }
+
+    fn add_closed(&mut self, closed: &ClosedGpus) {
+        self.add(Code::ClosedGpus, 1, None);
+        self.closed.add(closed);
     }
 
     fn add_text(&mut self, code: Code, text: String, nodes: u32, left: i64) {
@@ -202,9 +256,12 @@ impl<'a> Count<'a> {
 
     fn tally(self, nodes: usize) -> Tally {
         let counted = ALL_CODES.into_iter().filter(|code| self.nodes[*code as usize] > 0);
-        let plain = counted.map(|code| {
-            (plain(code, self.shape, self.most[code as usize]), self.nodes[code as usize])
-        });
+        let told = |code: Code| match code {
+            Code::Model => other_model(self.shape, &self.models, self.names),
+            Code::ClosedGpus => Lack::ClosedGpus(self.closed.clone()),
+            _ => plain(code, self.shape, self.most[code as usize]),
+        };
+        let plain = counted.map(|code| (told(code), self.nodes[code as usize]));
         let worded = self
             .texts
             .iter()
@@ -213,134 +270,4 @@ impl<'a> Count<'a> {
         lacks.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         Tally { nodes: nodes as u32, lacks }
     }
-}
-
-const ALL_CODES: [Code; CODES] = [
-    Code::Down,
-    Code::Closed,
-    Code::OtherNode,
-    Code::Selector,
-    Code::NodeAffinity,
-    Code::Taint,
-    Code::NoGpu,
-    Code::Model,
-    Code::ModelQuota,
-    Code::GpuSize,
-    Code::GpuCount,
-    Code::Unshared,
-    Code::NoMig,
-    Code::FreeGpus,
-    Code::GpuShare,
-    Code::GpuMemory,
-    Code::MigSlice,
-    Code::NvLink,
-    Code::Cpu,
-    Code::Memory,
-    Code::Storage,
-    Code::Jobs,
-    Code::Named,
-    Code::Token,
-    Code::Near,
-    Code::Away,
-    Code::Spread,
-];
-
-fn has_text(code: Code) -> bool {
-    matches!(code, Code::Taint | Code::ModelQuota | Code::Named | Code::Token)
-}
-
-/// The lack of something that has a name.
-fn worded(code: Code, text: &str, shape: &Shape, most: i64) -> Lack {
-    match code {
-        Code::Taint => Lack::Taint(text.to_owned()),
-        Code::ModelQuota => Lack::ModelQuota(text.into()),
-        Code::Named => {
-            let request = &shape.key.request;
-            let need = request
-                .resources
-                .iter()
-                .find(|(name, _)| name.as_str() == text)
-                .map_or(0, |(_, n)| *n);
-            Lack::Resource { name: text.into(), need, most: most.max(0) as u64 }
-        }
-        _ => Lack::Token(text.into()),
-    }
-}
-
-/// How much this node has of what it lacks.
-fn amount(code: Code, shape: &Shape, room: &Room) -> Option<i64> {
-    let serving = || room.devices.iter().filter(|d| fit::serves(shape, d));
-    let shareable = || serving().filter(|d| d.is_shareable() && !(shape.exclusive && d.users > 0));
-    Some(match code {
-        Code::GpuSize => room
-            .devices
-            .iter()
-            .filter(|d| shape.accepts(d.model))
-            .map(|d| d.total)
-            .max()
-            .unwrap_or(0)
-            .into(),
-        Code::GpuCount => serving().filter(|d| d.geometry.is_none()).count() as i64,
-        Code::FreeGpus if room.uniform => room.whole.into(),
-        Code::FreeGpus => fit::whole_devices(shape, room).count() as i64,
-        Code::GpuShare => shareable().map(|d| d.milli).max().unwrap_or(0).into(),
-        Code::GpuMemory => shareable().map(|d| d.mib).max().unwrap_or(0).into(),
-        Code::MigSlice => fit::mig_copies(shape, room, u32::MAX).into(),
-        Code::NvLink => fit::largest_link(shape, room) as i64,
-        Code::Cpu => room.free[CPU],
-        Code::Memory => room.free[MEMORY],
-        Code::Storage => room.free[STORAGE],
-        _ => return None,
-    })
-}
-
-/// The lack in words that need no look at other nodes.
-fn plain(code: Code, shape: &Shape, most: i64) -> Lack {
-    let most = most.max(0) as u64;
-    let amounts = shape.need.amounts.map(|amount| amount as u64);
-    let count = |need: u16| (u32::from(need), most as u32);
-    match (code, shape.ask) {
-        (Code::Down, _) => Lack::Down,
-        (Code::OtherNode, _) => Lack::OtherNode,
-        (Code::Selector, _) => Lack::Selector,
-        (Code::NodeAffinity, _) => Lack::NodeAffinity,
-        (Code::NoGpu, _) => Lack::NoGpu,
-        (Code::Model, _) => Lack::Model,
-        (Code::GpuSize, Ask::Memory(mib)) => {
-            let need = mib.max(shape.min_memory);
-            Lack::GpuSize { need: MiB(need as u64), largest: MiB(most) }
-        }
-        (Code::GpuSize, _) => {
-            Lack::GpuSize { need: MiB(shape.min_memory as u64), largest: MiB(most) }
-        }
-        (Code::GpuCount, ask) => {
-            let need = if let Ask::Whole(need) = ask { need.into() } else { 1 };
-            Lack::GpuCount { need, most: most as u32 }
-        }
-        (Code::NoMig, Ask::Mig(profile, _)) => Lack::NoMig(profile),
-        (Code::FreeGpus, Ask::Whole(need)) => {
-            Lack::FreeGpus { need: count(need).0, most: count(need).1 }
-        }
-        (Code::GpuShare, Ask::Share(milli)) => {
-            Lack::GpuShare { need: milli as u32, most: most as u32 }
-        }
-        (Code::GpuMemory, Ask::Memory(mib)) => {
-            Lack::GpuMemory { need: MiB(mib as u64), most: MiB(most) }
-        }
-        (Code::MigSlice, Ask::Mig(profile, need)) => mig_lack(profile, need, most),
-        (Code::NvLink, Ask::Whole(need)) => Lack::NvLink { need: need.into(), most: most as u32 },
-        (Code::Cpu, _) => Lack::Cpu { need: MilliCpu(amounts[CPU]), most: MilliCpu(most) },
-        (Code::Memory, _) => Lack::Memory { need: MiB(amounts[MEMORY]), most: MiB(most) },
-        (Code::Storage, _) => Lack::Storage { need: MiB(amounts[STORAGE]), most: MiB(most) },
-        (Code::Unshared, _) => Lack::Unshared,
-        (Code::Jobs, _) => Lack::Jobs,
-        (Code::Near, _) => Lack::Near,
-        (Code::Away, _) => Lack::Away,
-        (Code::Spread, _) => Lack::Spread,
-        _ => Lack::Closed,
-    }
-}
-
-fn mig_lack(profile: MigProfile, need: u16, most: u64) -> Lack {
-    Lack::MigSlice { profile, need: need.into(), most: most as u32 }
 }

@@ -55,6 +55,8 @@ pub const PREFIX: &str = "agentaflow.gpu/";
 pub const POD_WORKLOAD: &str = "agentaflow.gpu/workload";
 /// Pod label: we look after it.
 pub const POD_MANAGED: &str = "agentaflow.gpu/managed";
+/// The label by which tools tell who looks after an object.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Pod label: the number of the task in its workload.
 pub const POD_TASK: &str = "agentaflow.gpu/task";
 /// Pod label: which attempt of the task this is, from 0.

@@ -20,28 +20,32 @@ pub struct Verdict {
     pub reason: String,
     /// What killed it.
     pub cause: String,
+    /// The same in few words, for lists.
+    pub short: String,
     /// What to do about it.
     pub remedy: String,
 }
 
 /// What killed a job, and the remedy.
 pub fn verdict(end: &Ending<'_>) -> Verdict {
+    // Where nobody has the output at hand, what was said about the end may quote it.
+    let says = |test: fn(&str) -> bool| test(end.output) || test(end.detail);
     let reason = match end.reason {
-        "Exited" | "Signalled" | "StartFailed" | "OutOfMemory" | "" if gpu_was_full(end.output) => {
+        "Exited" | "Signalled" | "StartFailed" | "OutOfMemory" | "" if says(gpu_was_full) => {
             "GpuOutOfMemory"
         }
-        "Exited" | "" if host_was_full(end.output) => "OutOfMemory",
+        "Exited" | "" if says(host_was_full) => "OutOfMemory",
         reason => reason,
     };
     let told = match reason {
-        "Exited" | "Signalled" | "" => sign(end.output),
+        "Exited" | "Signalled" | "" => sign(end.output).or_else(|| sign(end.detail)),
         _ => None,
     };
-    let (cause, remedy) = match told {
-        Some((cause, remedy)) => (with_code(cause, end), remedy),
-        None => (cause(reason, end), remedy(reason, end)),
+    let (cause, short, remedy) = match told {
+        Some((cause, remedy)) => (with_code(cause, end), cause.to_owned(), remedy),
+        None => (cause(reason, end), short(reason, end), remedy(reason, end)),
     };
-    Verdict { reason: reason.to_owned(), cause, remedy: remedy.to_owned() }
+    Verdict { reason: reason.to_owned(), cause, short, remedy: remedy.to_owned() }
 }
 
 /// What programs on GPUs write when they give up, in lower case: the sign, what it means, what to do. The first that is
@@ -80,10 +84,11 @@ const SIGNS: [(&str, &str, &str); 8] = [
 const NO_GPU: &str = "it looked for a GPU and found none";
 const ASK_FOR_GPU: &str = "ask for one with --gpus 1; where it did, `agentaflow doctor` on the node checks driver and container runtime";
 
-/// What the output says about the end.
+/// What the output says about the end; or what was found in it before.
 fn sign(output: &str) -> Option<(&'static str, &'static str)> {
-    let output = output.to_lowercase();
-    let found = SIGNS.iter().find(|(sign, ..)| output.contains(sign))?;
+    let lower = output.to_lowercase();
+    let found =
+        SIGNS.iter().find(|(sign, cause, _)| lower.contains(sign) || output.contains(cause))?;
     Some((found.1, found.2))
 }
 
@@ -111,11 +116,12 @@ pub fn gpu_was_full(output: &str) -> bool {
 
 /// Whether the output says that the memory of the host was used up.
 fn host_was_full(output: &str) -> bool {
-    const SIGNS: [&str; 4] = [
+    const SIGNS: [&str; 5] = [
         "cannot allocate memory",
         "std::bad_alloc",
         "defaultcpuallocator: can't allocate memory",
         "memoryerror",
+        "it used more of the host's than it may",
     ];
     let output = output.to_lowercase();
     SIGNS.iter().any(|sign| output.contains(sign))
@@ -138,6 +144,27 @@ fn cause(reason: &str, end: &Ending<'_>) -> String {
         ("Exited", Some(code)) => format!("it ended with exit code {code}"),
         _ if end.detail.is_empty() => "it ended without saying why".to_owned(),
         _ => end.detail.to_owned(),
+    }
+}
+
+/// What lists have room for. What a node said of an image or a program is kept: it names them.
+fn short(reason: &str, end: &Ending<'_>) -> String {
+    match (reason, end.exit_code) {
+        ("GpuOutOfMemory", _) => "CUDA out of memory".to_owned(),
+        ("OutOfMemory", _) => "out of memory".to_owned(),
+        ("GpuMemoryExceeded", _) => "used more GPU memory than it was given".to_owned(),
+        ("TimedOut", _) => "timed out".to_owned(),
+        ("NodeLost", _) => "node lost".to_owned(),
+        ("Signalled", Some(code @ 129..=192)) => {
+            let told = signalled(code - 128);
+            let told = told.strip_prefix("it was ended by ").unwrap_or(&told);
+            match told.split_once(':') {
+                Some((signal, _)) => format!("{signal})"),
+                None => told.to_owned(),
+            }
+        }
+        ("Exited", Some(code)) => format!("exit code {code}"),
+        _ => cause(reason, end),
     }
 }
 
@@ -222,6 +249,41 @@ mod tests {
             assert_eq!(said.reason, word, "{reason} {exit_code:?} {output}");
             assert!(said.cause.contains(cause), "{said:?}");
             assert!(said.remedy.contains(remedy), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn lists_tell_what_killed_a_job_in_few_words() {
+        let short = |reason, exit_code, detail, output| {
+            verdict(&Ending { reason, exit_code, detail, output }).short
+        };
+        let cuda = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB";
+        assert_eq!(short("Exited", Some(3), "it ended with exit code 3", ""), "exit code 3");
+        assert_eq!(short("Exited", Some(1), "", cuda), "CUDA out of memory");
+        assert_eq!(short("Exited", Some(1), cuda, ""), "CUDA out of memory");
+        assert_eq!(short("OutOfMemory", Some(137), "ask for more", ""), "out of memory");
+        assert_eq!(short("Signalled", Some(137), "", ""), "signal 9 (SIGKILL)");
+        assert_eq!(short("Signalled", Some(139), "", ""), "signal 11 (SIGSEGV)");
+        assert_eq!(short("TimedOut", None, "its time was up", ""), "timed out");
+        assert_eq!(
+            short("ImagePull", None, "there is no image `a:1`", ""),
+            "there is no image `a:1`"
+        );
+        assert_eq!(short("BudgetExceeded", None, "no money is left", ""), "no money is left");
+    }
+
+    #[test]
+    fn what_was_found_in_the_output_is_told_again_when_the_output_is_gone() {
+        for output in [
+            "CUDA out of memory.",
+            "MemoryError",
+            "No module named 'torch'",
+            "NO SPACE LEFT on device",
+        ] {
+            let end = Ending { reason: "Exited", exit_code: Some(1), output, ..Ending::default() };
+            let first = verdict(&end);
+            let again = verdict(&Ending { output: "", detail: &first.cause, ..end });
+            assert_eq!(again, first);
         }
     }
 

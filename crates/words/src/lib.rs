@@ -8,8 +8,8 @@ mod ending;
 pub use ending::{Ending, Verdict, gpu_was_full, verdict};
 
 use agentaflow_engine::{
-    Eta, Explanation, Gate, Lack, MiB, MilliCpu, Nearby, QuotaResource, Right, Span, Tally, Time,
-    WaitReason, WorkloadId,
+    ClosedGpus, Eta, Explanation, Gate, GpuId, GpuModel, Lack, MiB, MilliCpu, Nearby,
+    QuotaResource, Right, Span, Tally, Time, WaitReason, WorkloadId,
 };
 
 /// Names listed before "and N more".
@@ -89,6 +89,30 @@ pub fn lack(lack: &Lack, nodes: u32) -> String {
     format!("{nodes} {}", lacking(lack, nodes == 1))
 }
 
+/// What one node lacks, and what would help where that can be said. The node is called as commands call it.
+pub fn lack_of(node: &str, lack: &Lack) -> String {
+    let lacks = lacking(lack, true);
+    match lack {
+        Lack::ClosedGpus(closed) if !closed.gpus.is_empty() => {
+            format!("{lacks}; {}", opening(node, &closed.gpus))
+        }
+        Lack::Resource { name, .. } if runtime(name.as_str()) == Some(CONTAINERS) => {
+            format!("{lacks}; start Docker there, or hand in a command without an image")
+        }
+        _ => lacks,
+    }
+}
+
+/// The command that opens these GPUs again. Parts of one device are opened together.
+fn opening(node: &str, gpus: &[GpuId]) -> String {
+    let device = |gpu: &GpuId| gpu.as_str().split("::").next().unwrap_or_default().to_owned();
+    let mut devices: Vec<String> = gpus.iter().map(device).collect();
+    devices.dedup();
+    let targets: Vec<String> = devices.iter().map(|device| format!("{node}/{device}")).collect();
+    let them = if targets.len() == 1 { "it" } else { "them" };
+    format!("`agentaflow uncordon {}` opens {them}", targets.join(" "))
+}
+
 /// A change with which a request would start now.
 pub fn nearby(nearby: &Nearby) -> String {
     match nearby {
@@ -165,6 +189,10 @@ fn lacking(lack: &Lack, one: bool) -> String {
             let [need, largest] = sizes(*need, *largest);
             format!("{has} no GPU of {need} (largest {largest})")
         }
+        Lack::Model { has, asked } => {
+            let verb = if one { "has" } else { "have" };
+            format!("{verb} {} (asked for {})", models(has, "and"), models(asked, "or"))
+        }
         Lack::GpuCount { need, most } => format!("{lacks} {} (most {most})", count(*need, "GPU")),
         Lack::FreeGpus { need, most } => {
             format!("{lacks} {} (most free {most})", count(*need, "free GPU"))
@@ -200,17 +228,34 @@ fn lacking(lack: &Lack, one: bool) -> String {
             Some(what) => format!("{} {what}", if one { "does not run" } else { "do not run" }),
             None => format!("{lacks} {need} {name} (most free {most})"),
         },
+        Lack::ClosedGpus(gpus) => format!("{} {}", if one { "has" } else { "have" }, closed(gpus)),
         other => standing(other, one),
     }
+}
+
+/// GPUs that take no new work, and why: `1 GPU that is cordoned`, `3 GPUs that are closed (2 draining, 1 sick)`.
+fn closed(gpus: &ClosedGpus) -> String {
+    let why = [(gpus.cordoned, "cordoned"), (gpus.draining, "draining"), (gpus.sick, "sick")];
+    let why: Vec<_> = why.into_iter().filter(|(number, _)| *number > 0).collect();
+    let all = why.iter().map(|(number, _)| number).sum();
+    let are = if all == 1 { "that is" } else { "that are" };
+    if let [(_, why)] = why.as_slice() {
+        return format!("{} {are} {why}", count(all, "GPU"));
+    }
+    let each: Vec<_> = why.iter().map(|(number, why)| format!("{number} {why}")).collect();
+    format!("{} {are} closed ({})", count(all, "GPU"), each.join(", "))
 }
 
 /// What nodes offer whose GPUs nobody shares.
 const EXCLUSIVE: &str = "agentaflow.gpu/exclusive";
 
+/// What a node cannot run that has no Docker.
+const CONTAINERS: &str = "Docker containers";
+
 /// What a node cannot do that lacks this: bodies offer ways to run work as resources named `runtime/…`.
 fn runtime(resource: &str) -> Option<&'static str> {
     match resource.strip_prefix("runtime/")? {
-        "docker" | "plain-docker" | "container" => Some("Docker containers"),
+        "docker" | "plain-docker" | "container" => Some(CONTAINERS),
         "process" => Some("plain processes"),
         _ => Some("this kind of work"),
     }
@@ -236,7 +281,6 @@ fn plain(lack: &Lack, one: bool) -> &'static str {
         Lack::NodeAffinity => "outside the node affinity",
         Lack::NoGpu => "without GPUs",
         Lack::Unshared => "without GPUs to share",
-        Lack::Model => "wrong model",
         Lack::Jobs if one => "runs as many tasks as it may",
         Lack::Jobs => "run as many tasks as they may",
         Lack::Near => "not near the tasks it belongs to",
@@ -314,6 +358,18 @@ fn names(workloads: &[WorkloadId], name: &dyn Fn(&WorkloadId) -> String) -> Stri
     match workloads.len().saturating_sub(NAMED) {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+/// The first few models, joined by this word.
+fn models(models: &[GpuModel], word: &str) -> String {
+    let named: Vec<_> = models.iter().take(NAMED).map(GpuModel::as_str).collect();
+    match (models.len().saturating_sub(NAMED), named.split_last()) {
+        (0, Some((last, rest))) if !rest.is_empty() => {
+            format!("{} {word} {last}", rest.join(", "))
+        }
+        (0, _) => named.concat(),
+        (more, _) => format!("{} {word} {more} more", named.join(", ")),
     }
 }
 

@@ -14,12 +14,29 @@ fn nodes_that_do_not_fit_are_counted_by_what_they_lack() {
         lacks: vec![
             (Lack::GpuMemory { need: MiB(24_576), most: MiB(8192) }, 5),
             (Lack::Taint("spot".into()), 4),
-            (Lack::Model, 3),
+            (Lack::Model { has: vec!["NVIDIA A100".into()], asked: vec!["H100".into()] }, 3),
         ],
     };
     check(
         &WaitReason::NoRoom(tally),
-        "0/12 nodes fit: 5 lack 24 GiB on one GPU (largest free 8 GiB), 4 taint spot, 3 wrong model",
+        "0/12 nodes fit: 5 lack 24 GiB on one GPU (largest free 8 GiB), 4 taint spot, 3 have NVIDIA A100 (asked for H100)",
+    );
+}
+
+#[test]
+fn a_node_of_another_model_says_what_it_has_and_what_was_asked_for() {
+    let named = |names: &[&str]| names.iter().map(|name| (*name).into()).collect();
+    let told = |has: &[&str], asked: &[&str], nodes| {
+        lack(&Lack::Model { has: named(has), asked: named(asked) }, nodes)
+    };
+    assert_eq!(told(&["NVIDIA A100"], &["H100"], 1), "1 has NVIDIA A100 (asked for H100)");
+    assert_eq!(
+        told(&["A100", "T4"], &["H100", "L4"], 2),
+        "2 have A100 and T4 (asked for H100 or L4)"
+    );
+    assert_eq!(
+        told(&["A", "B", "C", "D", "E"], &["H100"], 9),
+        "9 have A, B, C and 2 more (asked for H100)"
     );
 }
 
@@ -28,6 +45,36 @@ fn gpus_that_others_share_are_told_in_words_and_not_as_a_resource() {
     let name = "agentaflow.gpu/exclusive".into();
     let tally = Tally { nodes: 2, lacks: vec![(Lack::Resource { name, need: 1, most: 0 }, 2)] };
     check(&WaitReason::NoRoom(tally), "0/2 nodes fit: 2 share their GPUs among pods");
+}
+
+fn closed_gpus(numbers: [u32; 3], gpus: &[&str]) -> Lack {
+    let [cordoned, draining, sick] = numbers;
+    let gpus = gpus.iter().map(|gpu| (*gpu).into()).collect();
+    Lack::ClosedGpus(ClosedGpus { cordoned, draining, sick, gpus })
+}
+
+#[test]
+fn closed_gpus_are_counted_by_why_they_are_closed() {
+    let told = |numbers, nodes| lack(&closed_gpus(numbers, &[]), nodes);
+    assert_eq!(told([1, 0, 0], 1), "1 has 1 GPU that is cordoned");
+    assert_eq!(told([0, 4, 0], 3), "3 have 4 GPUs that are draining");
+    assert_eq!(told([1, 0, 2], 2), "2 have 3 GPUs that are closed (1 cordoned, 2 sick)");
+}
+
+#[test]
+fn who_waits_for_closed_gpus_is_told_how_to_open_them() {
+    let told = |numbers, gpus: &[&str]| lack_of("gpu-7", &closed_gpus(numbers, gpus));
+    assert_eq!(
+        told([1, 0, 0], &["0"]),
+        "has 1 GPU that is cordoned; `agentaflow uncordon gpu-7/0` opens it"
+    );
+    assert_eq!(
+        told([1, 1, 1], &["0", "3"]),
+        "has 3 GPUs that are closed (1 cordoned, 1 draining, 1 sick); \
+         `agentaflow uncordon gpu-7/0 gpu-7/3` opens them"
+    );
+    assert_eq!(told([0, 0, 1], &[]), "has 1 GPU that is sick");
+    assert!(told([2, 0, 0], &["GPU-a::0", "GPU-a::1"]).contains("uncordon gpu-7/GPU-a` opens it"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -19,6 +19,7 @@ use super::node;
 use super::options::Options;
 use super::parts::{Layout, Ports};
 use super::running::Process;
+use crate::ports::free_port;
 use crate::process;
 
 /// Shows that a folder is ours, and says where the programs lie.
@@ -145,7 +146,7 @@ pub(super) fn start(options: &Options, binaries: &Binaries) -> Result<Plane> {
     fs::create_dir_all(dir.join("parts"))?;
     fs::create_dir_all(dir.join("logs"))?;
     fs::write(dir.join(MARK), binaries.folder.display().to_string())?;
-    let layout = Layout { programs: &binaries.folder, dir, ports: free_ports()?, options };
+    let layout = Layout { programs: &binaries.folder, dir, ports: free_ports(), options };
     certificates::make(&layout.certificates())?;
     for client in &CLIENTS {
         write_kubeconfig(&layout, client.name)?;
@@ -284,23 +285,15 @@ pub(super) fn last_words(log: &Path) -> String {
     format!("{last} (more in {})", log.display())
 }
 
-/// A port on the loopback that nobody uses now.
-pub(super) fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
-/// All at once, so that no port is given twice.
-fn free_ports() -> Result<Ports> {
-    let listeners: Vec<TcpListener> =
-        (0..6).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
-    let mut free = Vec::new();
-    for listener in &listeners {
-        free.push(listener.local_addr()?.port());
+fn free_ports() -> Ports {
+    Ports {
+        etcd: free_port(),
+        etcd_peers: free_port(),
+        server: free_port(),
+        controllers: free_port(),
+        scheduler: free_port(),
+        kwok: free_port(),
     }
-    let [etcd, etcd_peers, server, controllers, scheduler, kwok] = free[..] else {
-        bail!("there are not enough free ports");
-    };
-    Ok(Ports { etcd, etcd_peers, server, controllers, scheduler, kwok })
 }
 
 /// True when a plain HTTP server on the loopback answers with 200.

@@ -1,7 +1,6 @@
 //! A PostgreSQL of our own, on a free port. It refuses to run as root, so root starts it as another user.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,6 +10,7 @@ use anyhow::{Context, Result};
 
 use super::daemon::{self, Daemon};
 use super::{Started, folder};
+use crate::ports::free_port;
 use crate::{process, tools};
 
 /// Users that Debian has; the first comes with the package.
@@ -27,7 +27,7 @@ pub(super) fn start() -> Result<Started> {
     let data = folder.join("data");
     daemon::prepare(&mut initdb(&programs, user.as_ref(), &data))
         .inspect_err(|_| drop(fs::remove_dir_all(&folder)))?;
-    let port = free_port()?;
+    let port = free_port();
     let server = server(&programs, user.as_ref(), &data, port);
     let is_ready = || {
         let mut probe = Command::new(programs.join("pg_isready"));
@@ -80,9 +80,4 @@ fn as_user(user: Option<&User>, program: &PathBuf) -> Command {
     command.arg(format!("--reuid={}", user.id)).arg(format!("--regid={}", user.group));
     command.args(["--clear-groups", "--"]).arg(program);
     command
-}
-
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
-    Ok(listener.local_addr()?.port())
 }

@@ -243,6 +243,7 @@ async fn conclude(host: &Host, task: &Task, exit: Exit, tail: &Tail) -> News {
         output_data,
         usage: usage(used, host.gpus.peak_memory(task.key), exit.ran),
         log_bytes: tail.total(),
+        last_words: String::new(),
     }))
 }
 

@@ -14,15 +14,22 @@ use crate::{World, engine, shell};
 async fn tasks_go_on_without_the_agent_and_the_next_one_adopts_them() {
     let world = World::new().await;
     let agent = world.agent();
-    let key = world.assign(shell(1, "echo one; sleep 0.8; echo two; exit 6"));
-    let short = world.assign(shell(2, "sleep 0.2; echo short"));
+    let until = |file: &str| {
+        let path = world.dir.path().join(file);
+        (format!("until [ -e {} ]; do sleep 0.05; done", path.display()), path)
+    };
+    let ((first, first_file), (second, second_file)) = (until("first"), until("second"));
+    let key = world.assign(shell(1, &format!("echo one; {second}; echo two; exit 6")));
+    let short = world.assign(shell(2, &format!("{first}; echo short")));
     world.server.running(key).await;
     world.server.running(short).await;
     agent.stop().await;
+    std::fs::write(first_file, "").unwrap();
     tokio::time::sleep(Duration::from_millis(400)).await;
     assert!(world.server.memory().ended(short).is_none());
     let agent = world.agent();
     assert_eq!(world.server.ended(short).await.exit_code, Some(0));
+    std::fs::write(second_file, "").unwrap();
     assert_eq!(world.server.ended(key).await.exit_code, Some(6));
     assert_eq!(world.server.log(key), "one\ntwo\n");
     assert_eq!(world.server.log(short), "short\n");
@@ -130,7 +137,12 @@ async fn a_sync_that_names_what_is_over_or_lost_is_answered_and_starts_nothing()
     let fresh_key = fresh.key;
     let assignments = vec![again, lost, fresh];
     world.server.memory().reports.clear();
-    world.server.say(Message::Sync { assignments, stops: Vec::new() });
+    // The agent forgets a task after its folder is gone; until then it has nothing to say about it.
+    while world.server.memory().ended(over).is_none() {
+        let assignments = assignments.clone();
+        world.server.say(Message::Sync { assignments, stops: Vec::new() });
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
     for key in [over, lost_key] {
         let ended = world.server.ended(key).await;
         assert_eq!((ended.exit_code, ended.stopped), (None, Some(StopCause::LeaseLost)));

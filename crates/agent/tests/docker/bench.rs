@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use bollard::models::ContainerInspectResponse;
-use bollard::query_parameters::CreateImageOptions;
+use bollard::query_parameters::{CreateImageOptions, LogsOptions};
 use bollard::{API_DEFAULT_VERSION, Docker as Engine};
 use futures_util::StreamExt;
 use serde_json::json;
@@ -75,6 +75,17 @@ impl Bench {
             Err(StartError::Job { word, detail }) => (word, detail),
             other => panic!("not the job's fault: {other:?}"),
         }
+    }
+
+    /// The output that the engine itself has.
+    pub(crate) async fn kept(&self, key: TaskKey) -> String {
+        let options = LogsOptions { stdout: true, stderr: true, ..LogsOptions::default() };
+        let mut lines = self.engine.logs(&name(key), Some(options));
+        let mut text = String::new();
+        while let Some(line) = lines.next().await {
+            text.push_str(&line.expect("a line").to_string());
+        }
+        text
     }
 
     pub(crate) async fn inspect(&self, key: TaskKey) -> ContainerInspectResponse {

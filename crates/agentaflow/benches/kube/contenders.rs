@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::cluster::Cluster;
+use crate::ports::free_port;
 
 /// Who binds the pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,9 +153,4 @@ async fn get(port: u16, path: &str) -> String {
         std::io::Result::Ok(answer)
     };
     ask.await.unwrap_or_default()
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("an address").port()
 }

@@ -5,6 +5,8 @@
 
 mod cluster;
 mod contenders;
+#[path = "../../../../tests/ports.rs"]
+mod ports;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -10,6 +10,8 @@ mod image;
 mod latency;
 mod load;
 mod memory;
+#[path = "../../../../tests/ports.rs"]
+mod ports;
 mod system;
 
 use std::process::ExitCode;

@@ -1,7 +1,6 @@
 //! Programs under measurement: started with folders of their own, looked at through /proc, ended.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -11,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::http::{Answer, Connection};
+use crate::ports::free_port;
 
 /// `up` or a server, with what it wrote.
 pub(crate) struct System {
@@ -24,7 +24,7 @@ impl System {
     /// Starts it and waits until it is ready.
     pub(crate) fn start(command: &str, extra: &[&str]) -> Self {
         let home = tempfile::Builder::new().prefix("agentaflow-bench-").tempdir().unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port();
         let data = home.path().join("data").display().to_string();
         let mut program = program(home.path(), command);
         program

@@ -90,18 +90,22 @@ impl Backend {
 
     /// Hands in work.
     pub(crate) async fn submit(&self, work: &Work) -> Result<Job> {
-        match self {
+        let answer = match self {
             Self::Server(client) => server::submit(client, work).await,
-            Self::Cluster(cluster) => Ok(cluster.create(&work.object()?, false).await?),
-        }
+            Self::Cluster(cluster) => {
+                cluster.create(&work.object()?, false).await.map_err(Into::into)
+            }
+        };
+        answer.map_err(|error| work.refused(error))
     }
 
     /// Says whether work would be taken, and what it would become.
     pub(crate) async fn try_out(&self, work: &Work) -> Result<Explanation> {
-        match self {
-            Self::Server(client) => Ok(client.what_if(&work.job()?).await?),
-            Self::Cluster(cluster) => Ok(cluster.what_if(&work.object()?).await?),
-        }
+        let answer: Result<Explanation> = match self {
+            Self::Server(client) => client.what_if(&work.job()?).await.map_err(Into::into),
+            Self::Cluster(cluster) => cluster.what_if(&work.object()?).await.map_err(Into::into),
+        };
+        answer.map_err(|error| work.refused(error))
     }
 
     /// Stops a job.

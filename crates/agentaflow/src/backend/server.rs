@@ -4,7 +4,7 @@ use agentaflow_api::account::User;
 use agentaflow_api::client::user::{JobQuery, LogQuery};
 use agentaflow_api::client::{Client, ClientError, segment};
 use agentaflow_api::event::Event;
-use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_api::job::{Job, JobStatus, TaskPlace};
 use agentaflow_api::node::{Node, NodeStatus, NodeUpdate};
 use agentaflow_api::queue::{Queue, QueueSpec};
 use anyhow::Result;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Happenings, Output, Work};
 use crate::failure::NotThere;
-use crate::listing::whole_name;
+use crate::listing::{gpu_number, whole_name};
 use crate::nearest::not_there;
 
 /// Jobs that are looked through for a name.
@@ -103,47 +103,55 @@ pub(super) async fn happenings(
 }
 
 pub(super) async fn cordon(client: &Client, target: &str, closed: bool) -> Result<()> {
-    let (name, gpu) =
-        target.split_once('/').map_or((target, None), |(name, gpu)| (name, Some(gpu)));
-    let node = node(client, name).await?;
-    let update = match gpu {
+    let (node, gpu) = node_or_gpu(client, target).await?;
+    let update = match &gpu {
         None => {
             let status = if closed { NodeStatus::Maintenance } else { NodeStatus::Active };
             NodeUpdate { status: Some(status), ..NodeUpdate::default() }
         }
-        Some(gpu) => {
-            if !has_gpu(&node, gpu) {
-                return Err(NotThere(format!("node `{name}` has no GPU `{gpu}`")).into());
-            }
-            let mut gpus = node.cordoned_gpus;
-            gpus.retain(|other| other != gpu);
-            gpus.extend(closed.then(|| gpu.to_owned()));
-            NodeUpdate { cordoned_gpus: Some(gpus), ..NodeUpdate::default() }
+        Some(gpu) if closed => {
+            NodeUpdate { cordon_gpus: Some(vec![gpu.clone()]), ..NodeUpdate::default() }
         }
+        Some(gpu) => NodeUpdate { uncordon_gpus: Some(vec![gpu.clone()]), ..NodeUpdate::default() },
     };
     client.update_node(&node.node_id, &update).await?;
     Ok(())
 }
 
-/// Whether a node has a GPU of this index or UUID.
-fn has_gpu(node: &Node, gpu: &str) -> bool {
-    node.spec.gpu_instances.iter().enumerate().any(|(position, known)| {
-        let index = known.gpu_index.map_or(position as u64, u64::from);
-        index.to_string() == gpu || known.gpu_uuid.as_deref() == Some(gpu)
-    })
+/// A node, or a GPU of it (`node/gpu`) by its number; people write its UUID, too.
+async fn node_or_gpu(client: &Client, target: &str) -> Result<(Node, Option<String>)> {
+    let Some((name, gpu)) = target.split_once('/') else {
+        return Ok((node(client, target).await?, None));
+    };
+    let node = node(client, name).await?;
+    let mut known = node.spec.gpu_instances.iter().enumerate();
+    let number = known.find_map(|(position, known)| {
+        let number = gpu_number(position, known);
+        (number == gpu || known.gpu_uuid.as_deref() == Some(gpu)).then_some(number)
+    });
+    match number {
+        Some(number) => Ok((node, Some(number))),
+        None => Err(NotThere(format!("node `{name}` has no GPU `{gpu}`")).into()),
+    }
 }
 
-pub(super) async fn drain(client: &Client, name: &str) -> Result<Vec<String>> {
-    let node = node(client, name).await?;
+pub(super) async fn drain(client: &Client, target: &str) -> Result<Vec<String>> {
+    let (node, gpu) = node_or_gpu(client, target).await?;
     let live = vec![JobStatus::Scheduled, JobStatus::Running];
     let query = JobQuery { status: live, limit: Some(LOOKED_THROUGH), ..JobQuery::default() };
-    let there = |job: &Job| job.tasks.iter().any(|task| task.node_id == node.node_id);
+    let meant = |task: &TaskPlace| gpu.as_ref().is_none_or(|gpu| task.gpus.contains(gpu));
+    let there = |task: &TaskPlace| task.node_id == node.node_id && meant(task);
     // Asked before: what moves at once is no longer there afterwards.
     let jobs = client.jobs(&query).await?;
-    let status = Some(NodeStatus::Maintenance);
-    let update = NodeUpdate { status, drain: Some(true), ..NodeUpdate::default() };
+    let update = match &gpu {
+        None => {
+            let status = Some(NodeStatus::Maintenance);
+            NodeUpdate { status, drain: Some(true), ..NodeUpdate::default() }
+        }
+        Some(gpu) => NodeUpdate { drain_gpus: Some(vec![gpu.clone()]), ..NodeUpdate::default() },
+    };
     client.update_node(&node.node_id, &update).await?;
-    let moved = jobs.iter().rev().filter(|job| there(job));
+    let moved = jobs.iter().rev().filter(|job| job.tasks.iter().any(there));
     Ok(moved.map(|job| format!("job {}", job.handle())).collect())
 }
 

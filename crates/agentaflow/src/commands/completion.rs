@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::{Arg, Command, CommandFactory as _};
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 use clap_complete::env::Shells;
 
 use crate::Cli;
@@ -28,6 +29,7 @@ Names of contexts, nodes, jobs and queues are completed too: the server is asked
 #[command(after_help = COMPLETION_HELP)]
 pub(crate) struct CompletionArgs {
     /// The shell: bash, zsh, fish, elvish or powershell
+    #[arg(add = ArgValueCandidates::new(shells))]
     shell: String,
 }
 
@@ -45,6 +47,10 @@ pub(crate) struct ManArgs {
 /// Print the reference of all commands as Markdown
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReferenceArgs {}
+
+fn shells() -> Vec<CompletionCandidate> {
+    Shells::builtins().names().map(CompletionCandidate::new).collect()
+}
 
 pub(crate) fn completion(args: &CompletionArgs) -> Result<()> {
     let shells = Shells::builtins();
@@ -134,7 +140,7 @@ fn section(text: &mut String, command: &Command, parents: &str, depth: usize) {
         let _ = writeln!(text, "```\n{usage}\n```");
         options(text, command);
     }
-    let aliases: Vec<_> = command.get_visible_aliases().collect();
+    let aliases: Vec<_> = command.get_all_aliases().collect();
     if !aliases.is_empty() {
         let _ = writeln!(text, "\nAlso: `{}`.", aliases.join("`, `"));
     }

@@ -12,8 +12,11 @@ use crate::amount;
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
 use crate::list::{Kind, ListArgs};
-use crate::listing::{left, money, one_line, right};
+use crate::listing::{cut_name, dollars, left, money, one_line, right, whole_name};
 use crate::output::{self, Column};
+
+/// Jobs that are looked through for what a job without a name is called.
+const LOOKED_THROUGH: u64 = 100_000;
 
 /// Show what was used and what it cost
 #[derive(Debug, clap::Args)]
@@ -85,11 +88,30 @@ async fn usage(backend: &Backend, args: &Args) -> Result<Vec<UsageRow>> {
                 }
             }
         }
+        if matches!(args.by, By::Job) && rows.iter().any(|row| row.name.is_none()) {
+            name_jobs(backend, &mut rows).await?;
+        }
         return Ok(rows);
     }
     let jobs = backend.jobs(&JobQuery::default()).await?;
-    let recent = |job: &&Job| args.since.is_none_or(|since| job.created_at >= since);
-    Ok(summed(jobs.iter().filter(recent), args.by))
+    // As in a ledger: what ran counts when it ends, and what runs counts now.
+    let ran = |job: &&Job| {
+        let end = job.completed_at.unwrap_or_else(Stamp::now);
+        job.started_at.is_some() && args.since.is_none_or(|since| end >= since)
+    };
+    Ok(summed(jobs.iter().filter(ran), args.by))
+}
+
+/// Calls jobs that nobody gave a name what other lists call them.
+async fn name_jobs(backend: &Backend, rows: &mut [UsageRow]) -> Result<()> {
+    let query = JobQuery { limit: Some(LOOKED_THROUGH), ..JobQuery::default() };
+    let jobs = backend.jobs(&query).await?;
+    let names: BTreeMap<String, String> =
+        jobs.iter().map(|job| (job.handle(), whole_name(job))).collect();
+    for row in rows.iter_mut().filter(|row| row.name.is_none()) {
+        row.name = names.get(&row.key).cloned().filter(|name| !name.is_empty());
+    }
+    Ok(())
 }
 
 fn summed<'a>(jobs: impl Iterator<Item = &'a Job>, by: By) -> Vec<UsageRow> {
@@ -142,15 +164,25 @@ const USAGE_COLUMNS: [Column<UsageRow>; 6] = [
 
 const JOBS_COLUMNS: [Column<UsageRow>; 6] = [
     right("FOR", 0, |row| row.key.clone()),
-    left("NAME", 1, |row| one_line(row.name.as_deref().unwrap_or_default())),
+    left("NAME", 1, |row: &UsageRow| cut_name(job_named(row))).plain(job_named),
     GPU_HOURS,
     CPU_HOURS,
     GIB_HOURS,
     COST,
 ];
 
-const GPU_HOURS: Column<UsageRow> = right("GPU HOURS", 0, |row| format!("{:.2}", row.gpu_hours));
-const CPU_HOURS: Column<UsageRow> = right("CPU HOURS", 2, |row| format!("{:.2}", row.cpu_hours));
+fn job_named(row: &UsageRow) -> String {
+    one_line(row.name.as_deref().unwrap_or_default())
+}
+
+const GPU_HOURS: Column<UsageRow> =
+    right("GPU HOURS", 0, |row: &UsageRow| format!("{:.2}", row.gpu_hours))
+        .plain(|row| row.gpu_hours.to_string());
+const CPU_HOURS: Column<UsageRow> =
+    right("CPU HOURS", 2, |row: &UsageRow| format!("{:.2}", row.cpu_hours))
+        .plain(|row| row.cpu_hours.to_string());
 const GIB_HOURS: Column<UsageRow> =
-    right("GIB HOURS", 3, |row| format!("{:.2}", row.memory_gb_hours));
-const COST: Column<UsageRow> = right("COST", 0, |row| money(row.cost));
+    right("GIB HOURS", 3, |row: &UsageRow| format!("{:.2}", row.memory_gb_hours))
+        .plain(|row| row.memory_gb_hours.to_string());
+const COST: Column<UsageRow> =
+    right("COST", 0, |row: &UsageRow| money(row.cost)).plain(|row| dollars(row.cost));

@@ -203,8 +203,7 @@ fn written(job: &Job, owner: Option<&User>) -> Vec<(&'static str, String)> {
     add("Secrets", Some(job.secret_env_names.join(", ")));
     let default = owner.map(|user| user.default_queue.clone()).filter(|queue| !queue.is_empty());
     add("Queue", spec.queue.clone().or(default).or_else(|| Some(listing::job_queue(job))));
-    let number = || (job.user_id != 0).then(|| job.user_id.to_string());
-    add("User", owner.map(|user| user.username.clone()).or_else(number));
+    add("User", listing::job_user(job));
     add("Priority", Some(spec.priority.unwrap_or(listing::DEFAULT_PRIORITY).to_string()));
     add("Yields", spec.preemptible.then(|| "it may be stopped for more important work".to_owned()));
     add("Time-out", spec.timeout_seconds.map(time));

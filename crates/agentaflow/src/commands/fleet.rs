@@ -1,10 +1,10 @@
-//! `agentaflow cordon`, `uncordon` and `drain`: nodes that are to be left alone.
+//! `agentaflow cordon`, `uncordon` and `drain`: nodes and GPUs that are to be left alone.
 
 use anyhow::{Context as _, Result};
 
 use crate::candidates;
 use crate::connect::{Connect, block_on};
-use crate::failure::{self, usage};
+use crate::failure;
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
 
@@ -28,12 +28,12 @@ pub(crate) struct UncordonArgs {
     connect: Connect,
 }
 
-/// Close nodes and move the work on them elsewhere
+/// Close nodes or single GPUs and move the work on them elsewhere
 #[derive(Debug, clap::Args)]
 pub(crate) struct DrainArgs {
-    /// Nodes
-    #[arg(value_name = "NODE", required = true, add = ArgValueCandidates::new(candidates::nodes))]
-    nodes: Vec<String>,
+    /// Nodes, or GPUs of nodes: `gpu-7` or `gpu-7/0`
+    #[arg(value_name = "NODE[/GPU]", required = true, add = ArgValueCandidates::new(candidates::nodes))]
+    targets: Vec<String>,
     #[command(flatten)]
     connect: Connect,
 }
@@ -62,18 +62,11 @@ fn close(connect: &Connect, targets: &[String], closed: bool) -> Result<()> {
 pub(crate) fn drain(args: &DrainArgs) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
-        failure::each(&args.nodes, async |node| {
-            if node.contains('/') {
-                // Not an unknown node: who took the nearest name for it would empty a whole machine.
-                return Err(usage(format!(
-                    "cannot drain {node}: drain takes whole nodes; `agentaflow cordon {node}` closes one GPU to \
-                     new work"
-                )));
-            }
-            let moved =
-                backend.drain(node).await.with_context(|| format!("cannot drain {node}"))?;
+        failure::each(&args.targets, async |target| {
+            let moved = backend.drain(target).await;
+            let moved = moved.with_context(|| format!("cannot drain {target}"))?;
             let more = if moved.is_empty() { "" } else { ", and this work moves elsewhere:" };
-            output::print(&format!("{node} drains: nothing new goes there{more}\n"))?;
+            output::print(&format!("{target} drains: nothing new goes there{more}\n"))?;
             for work in moved {
                 output::print(&format!("  {work}\n"))?;
             }

@@ -8,32 +8,38 @@ use anyhow::Result;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 
 use crate::amount;
+use crate::backend::Backend;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::list::{Kind, ListArgs};
-use crate::listing::{JOBS, NODES, ROOT, dollars, left, money, right};
+use crate::listing::{CLUSTER_NODES, JOBS, NODES, ROOT, dollars, left, money, right};
 use crate::nearest::must_exist;
 use crate::output::Column;
 use clap_complete::engine::ArgValueCandidates;
 
 /// List nodes, workloads, queues or users
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Also: workload, jobs, job, gw; node, gn; queue, gq; user.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     what: What,
 }
 
+// Shells complete one name of each only: were the others not hidden, it would be the first in the alphabet.
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    #[command(visible_aliases = ["workload", "jobs", "job", "gw"])]
+    #[command(aliases = ["workload", "jobs", "job", "gw"])]
     Workloads(JobsArgs),
-    #[command(visible_aliases = ["node", "gn"])]
+    #[command(aliases = ["node", "gn"])]
     Nodes(NodesArgs),
-    #[command(visible_aliases = ["queue", "gq"])]
+    #[command(aliases = ["queue", "gq"])]
     Queues(QueuesArgs),
-    #[command(visible_alias = "user")]
+    #[command(alias = "user")]
     Users(UsersArgs),
 }
+
+/// Jobs that are looked through for what a selector or an order asks for.
+const LOOKED_THROUGH: u64 = 100_000;
 
 /// List your jobs; admins see everybody's
 #[derive(Debug, clap::Args)]
@@ -44,8 +50,8 @@ pub(crate) struct JobsArgs {
     /// Only jobs with one of these statuses
     #[arg(long, value_name = "STATUS,…", value_delimiter = ',', value_parser = statuses())]
     status: Vec<JobStatus>,
-    /// At most so many, the newest
-    #[arg(long, value_name = "NUMBER", default_value_t = 100)]
+    /// At most so many: the newest, or the first of what --selector and --sort-by find
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
     #[command(flatten)]
     list: ListArgs,
@@ -96,7 +102,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 pub(crate) fn jobs(args: &JobsArgs) -> Result<()> {
-    let query = JobQuery { status: args.status.clone(), limit: Some(args.limit), skip: None };
+    // One more than is shown tells whether there are more.
+    let limit = if args.list.chooses() { LOOKED_THROUGH } else { args.limit.saturating_add(1) };
+    let query = JobQuery { status: args.status.clone(), limit: Some(limit), skip: None };
+    let most = if args.names.is_empty() { args.limit as usize } else { usize::MAX };
     block_on(async {
         let backend = args.connect.backend().await?;
         let fetch = async || {
@@ -112,7 +121,7 @@ pub(crate) fn jobs(args: &JobsArgs) -> Result<()> {
             }
             Ok(jobs)
         };
-        args.list.show(&JOBS, fetch).await
+        args.list.show_most(&JOBS, most, fetch).await
     })
 }
 
@@ -120,7 +129,11 @@ pub(crate) fn nodes(args: &NodesArgs) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
         let fetch = async || asked("node", &args.names, backend.nodes().await?, NODES.name);
-        args.list.show(&NODES, fetch).await
+        let kind = match &backend {
+            Backend::Server(_) => &NODES,
+            Backend::Cluster(_) => &CLUSTER_NODES,
+        };
+        args.list.show(kind, fetch).await
     })
 }
 
@@ -170,8 +183,10 @@ const QUEUE_COLUMNS: [Column<Queue>; 9] = [
     left("PARENT", 4, parent),
     right("WEIGHT", 5, |queue| queue.spec.weight.unwrap_or(100).to_string()),
     right("GPUS USED", 0, |queue| queue.gpus_used.to_string()),
-    right("GUARANTEED", 1, |queue| or_dash(queue.spec.guaranteed.gpus)),
-    right("LIMIT", 1, |queue| or_dash(queue.spec.limit.gpus)),
+    right("GUARANTEED", 1, |queue: &Queue| or_dash(queue.spec.guaranteed.gpus))
+        .plain(|queue| or_nothing(queue.spec.guaranteed.gpus)),
+    right("LIMIT", 1, |queue: &Queue| or_dash(queue.spec.limit.gpus))
+        .plain(|queue| or_nothing(queue.spec.limit.gpus)),
     right("RUNNING", 2, |queue| queue.running.to_string()),
     right("WAITING", 2, |queue| queue.pending.to_string()),
     right("MEMORY USED", 6, |queue: &Queue| amount::memory(queue.memory_used))
@@ -202,6 +217,10 @@ pub(crate) fn parent(queue: &Queue) -> String {
     let named = queue.spec.parent.clone().filter(|parent| !parent.is_empty());
     let root = || if queue.spec.name == ROOT { String::new() } else { ROOT.to_owned() };
     named.unwrap_or_else(root)
+}
+
+fn or_nothing(amount: Option<impl ToString>) -> String {
+    amount.map_or_else(String::new, |amount| amount.to_string())
 }
 
 fn or_dash(amount: Option<impl ToString>) -> String {

@@ -5,26 +5,16 @@ use std::path::Path;
 
 use agentaflow_kube::names;
 use anyhow::{Context as _, Result};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 
-use crate::context::variable;
+use crate::connect;
+use crate::context::{Kubernetes, variable};
 
 /// A client of the cluster that is meant.
 pub(crate) async fn client(kubeconfig: Option<&Path>) -> Result<kube::Client> {
     // Only an error when there is one already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let config = match kubeconfig {
-        Some(file) => {
-            let read = Kubeconfig::read_from(file)
-                .with_context(|| format!("cannot read the kubeconfig `{}`", file.display()))?;
-            kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
-                .await
-                .with_context(|| format!("cannot use the kubeconfig `{}`", file.display()))?
-        }
-        None => kube::Config::infer().await.context(
-            "no cluster is known: run it in a pod, set KUBECONFIG, or give --kubeconfig",
-        )?,
-    };
+    let target = Kubernetes { kubeconfig: kubeconfig.map(Path::to_owned), ..Kubernetes::default() };
+    let config = connect::config(&target).await?;
     kube::Client::try_from(config).context("cannot make a client of the cluster")
 }
 

@@ -2,6 +2,7 @@
 
 use agentaflow_api::client::user::LogQuery;
 use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_kube::client::Failure;
 use anyhow::{Context as _, Result};
 
 use clap_complete::engine::ArgValueCandidates;
@@ -44,6 +45,13 @@ fn not_started(job: &Job) {
     eprintln!("job {} has not started{why}", job.handle());
 }
 
+/// Whether there is nothing to read because the job has not come so far: its pod is not made, or not started.
+fn is_before_output(job: &Job, why: &anyhow::Error) -> bool {
+    let early = matches!(job.status, JobStatus::Pending | JobStatus::Scheduled);
+    let absent = matches!(why.downcast_ref(), Some(Failure::NotFound(_) | Failure::Refused(_)));
+    early && absent
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let query = LogQuery { follow: args.follow, tail: args.tail, task: args.task, offset: None };
     let about = || format!("cannot read the output of job {}", args.job);
@@ -61,7 +69,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 on_and_on(&client, id, args.task, bytes, output::print_bytes).await
             }
             backend => {
-                let mut pieces = backend.logs(&args.job, &query).await.with_context(about)?;
+                let job = backend.job(&args.job).await.with_context(about)?;
+                if args.follow && job.wait_reason.is_some() {
+                    not_started(&job);
+                }
+                let mut pieces = match backend.logs(&args.job, &query).await {
+                    Err(why) if !args.follow && is_before_output(&job, &why) => {
+                        not_started(&job);
+                        return Ok(());
+                    }
+                    pieces => pieces.with_context(about)?,
+                };
                 let task = args.task.unwrap_or(0);
                 let followed = match &backend {
                     // Which pod it is whose output this is: others may follow.

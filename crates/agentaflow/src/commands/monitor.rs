@@ -11,6 +11,7 @@ use agentaflow_kube::names;
 use anyhow::Result;
 use tokio_util::sync::CancellationToken;
 
+use super::kubernetes;
 use super::standalone::{self, asked_to_stop};
 use crate::amount;
 use crate::context::variable;
@@ -82,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let settings = settings(args)?;
     let stop = CancellationToken::new();
     standalone::runtime(1)?.block_on(async {
-        let client = monitor::connect(args.kubeconfig.as_deref()).await?;
+        let client = kubernetes::client(args.kubeconfig.as_deref()).await?;
         let monitor = monitor::run(client, settings, stop.clone());
         tokio::pin!(monitor);
         tokio::select! {

@@ -95,17 +95,37 @@ impl ListArgs {
         selected || matches!(self.output, ListFormat::Wide | ListFormat::Csv)
     }
 
+    /// Whether what is shown depends on more than what comes first.
+    pub(crate) fn chooses(&self) -> bool {
+        self.selector.is_some() || self.sort_by.is_some()
+    }
+
     /// Prints what `fetch` finds; again and again if it is to be watched.
     pub(crate) async fn show<T: Serialize>(
         &self,
         kind: &Kind<T>,
         fetch: impl AsyncFn() -> Result<Vec<T>>,
     ) -> Result<()> {
+        self.show_most(kind, usize::MAX, fetch).await
+    }
+
+    /// The same, but not more than so many of them; says when there are more.
+    pub(crate) async fn show_most<T: Serialize>(
+        &self,
+        kind: &Kind<T>,
+        most: usize,
+        fetch: impl AsyncFn() -> Result<Vec<T>>,
+    ) -> Result<()> {
         let selector = self.selector.as_deref().map(Selector::parse).transpose()?;
-        let chosen = |rows| self.choose(kind, rows, selector.as_ref());
+        let chosen = |rows| -> Result<_> {
+            let mut rows = self.choose(kind, rows, selector.as_ref())?;
+            let more = rows.len() > most;
+            rows.truncate(most);
+            Ok((rows, more))
+        };
         let all = fetch().await?;
         let count = all.len();
-        let rows = chosen(all)?;
+        let (rows, more) = chosen(all)?;
         if !self.watch {
             if let (Some(selector), true, 1..) = (&self.selector, rows.is_empty(), count) {
                 let none = match count {
@@ -114,14 +134,18 @@ impl ListArgs {
                 };
                 return output::print(&self.text(kind, &rows, false, &none)?);
             }
-            return self.print(kind, &rows);
+            self.print(kind, &rows)?;
+            if more {
+                eprintln!("There are more than {most}; `--limit` shows more.");
+            }
+            return Ok(());
         }
         let mut shown = Shown::default();
         let mut rows = rows;
         loop {
             shown.print(self, kind, rows)?;
             tokio::time::sleep(PAUSE).await;
-            rows = chosen(fetch().await?)?;
+            (rows, _) = chosen(fetch().await?)?;
         }
     }
 
@@ -349,8 +373,8 @@ mod tests {
         );
         check(
             &named(Some("stauts=running"), None),
-            "nothing here has `stauts` to select by; there is job, name, status, node, gpus, time, cost, user, \
-             queue, priority, age, why, every label, and every field of `-o json`",
+            "nothing here has `stauts` to select by; did you mean `status`? there is job, name, status, node, gpus, \
+             time, cost, user, queue, priority, age, why, every label, and every field of `-o json`",
         );
         check(
             &named(Some("=x"), None),

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::Kind;
 use crate::failure::usage;
+use crate::nearest::nearest;
 use crate::output::Column;
 
 /// Conditions on labels and fields, all of which must hold.
@@ -43,7 +44,8 @@ impl Selector {
         let unknown = self.0.iter().find(|(key, wanted)| !absent(wanted) && !known(key));
         match unknown {
             Some((key, _)) if !rows.is_empty() => Err(usage(format!(
-                "nothing here has `{key}` to select by; there is {}, every label, and every field of `-o json`",
+                "nothing here has `{key}` to select by; {}there is {}, every label, and every field of `-o json`",
+                near(kind, key),
                 titles(kind)
             ))),
             _ => Ok(()),
@@ -119,6 +121,13 @@ fn titles<T>(kind: &Kind<T>) -> String {
     titles.join(", ")
 }
 
+/// The column that may be meant.
+fn near<T>(kind: &Kind<T>, name: &str) -> String {
+    let titles: Vec<_> = kind.columns.iter().map(|column| slug(column.title)).collect();
+    let near = nearest(name, titles.iter().map(String::as_str));
+    near.map(|near| format!("did you mean `{near}`? ")).unwrap_or_default()
+}
+
 pub(super) fn sort<T>(kind: &Kind<T>, rows: &mut [(Value, T)], field: &str) -> Result<()> {
     let (backwards, name) = match field.strip_prefix('-') {
         Some(name) => (true, name),
@@ -132,7 +141,8 @@ pub(super) fn sort<T>(kind: &Kind<T>, rows: &mut [(Value, T)], field: &str) -> R
         None if rows.is_empty() => {}
         None => {
             return Err(usage(format!(
-                "there is nothing called `{name}` to sort by; there is {}, and every field of `-o json`",
+                "there is nothing called `{name}` to sort by; {}there is {}, and every field of `-o json`",
+                near(kind, name),
                 titles(kind)
             )));
         }

@@ -111,6 +111,7 @@ fn run(line: &str, stage: &impl Stage, home: &Path) -> Came {
         .env_clear()
         .env("PATH", format!("{}:{path}", home.join("bin").display()))
         .env("HOME", home)
+        .env("COLUMNS", "80")
         .env("LC_ALL", "C.UTF-8");
     stage.prepare(&mut command);
     within_limit(command, line)

@@ -110,7 +110,10 @@ fn work_that_is_described_gets_what_it_needs_and_stderr_says_why() {
         run("pod --name one --image one:v1", &["--detect", "requirements.txt"]);
     assert_eq!((code, manifest.contains("nvidia.com/gpu")), (0, true), "{said}");
     for (about, words) in [
-        (["--detect", "import a csv into the database"], "there is no ML work that needs a GPU"),
+        (
+            ["--detect", "import a csv into the database"],
+            "error: --detect: there is no ML work that needs a GPU",
+        ),
         (["--detect", "absent/requirements.txt"], "there is no such file or folder"),
         (["--detect", "Full fine-tuning of a 70B model in bf16"], "use `generate workload`"),
     ] {
@@ -164,12 +167,24 @@ fn what_cannot_be_meant_is_said_in_one_line() {
     let folder = folder("generate-refusals");
     std::fs::write(folder.join("wrong.yaml"), "{name: train, colour: red}").unwrap();
     std::fs::write(folder.join("prices.yaml"), "instances: 7").unwrap();
+    let dead = "{apiVersion: v1, kind: Config, current-context: c, \
+                clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], \
+                contexts: [{name: c, context: {cluster: c, user: u}}], users: [{name: u, user: {}}]}";
+    std::fs::write(folder.join("dead.yaml"), dead).unwrap();
     for (line, code, words) in [
         ("generate job --name train", 2, "error: --image: say which image to run"),
         (
             "generate pod --name p --image i:1 --gpus 0",
             2,
             "error: --gpus: 0 is not between 1 and 64",
+        ),
+        ("generate pvc --name c --size -5Gi", 2, "error: --size: `-5Gi` is no amount of memory"),
+        ("generate pod --name p --image i:1 --gpus -1", 2, "invalid value '-1' for '--gpus"),
+        ("generate pod --name p --image i:1 --gpus 0.5", 2, "a part of one is a MIG slice (--mig"),
+        (
+            "generate pvc --name c --apply --kubeconfig dead.yaml",
+            5,
+            "error: cannot ask for the kind PersistentVolumeClaim of v1: the API server does not answer",
         ),
         ("generate pod --name p --image i:1 --dry-run", 2, "error: --dry-run goes with --apply"),
         (

@@ -71,8 +71,8 @@ async fn a_pod_that_a_kubelet_refuses_is_made_again_and_no_retry_is_spent() {
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     let slow = PodPlan::new("x").start_after("20s");
     share.create_workload(workload(&share, "train", 1, 1, &slow)).await;
-    share.create_workload(workload(&share, "gang", 2, 1, &PodPlan::new("x"))).await;
     assert_eq!(share.bound("train-0").await, full);
+    share.create_workload(workload(&share, "gang", 2, 1, &PodPlan::new("x"))).await;
     let free = share.node("free", &NodePlan::gpus(4)).await;
     share.workload_is("gang", "Running").await;
     // Somebody else's pods take the node, as far as its kubelet knows.

@@ -262,10 +262,13 @@ async fn a_workload_is_completed_by_hand_and_events_are_followed() {
         if jobs == Some(0) { Ok(()) } else { Err(format!("{jobs:?}")) }
     })
     .await;
-    assert!(matches!(
-        asked.logs("serve", &agentaflow_kube::client::LogQuery::default()).await,
-        Err(Failure::NotFound(_))
-    ));
+    let query = agentaflow_kube::client::LogQuery::default();
+    wait_for("its pod is gone, and its output", async || match asked.logs("serve", &query).await {
+        Err(Failure::NotFound(_)) => Ok(()),
+        Err(other) => Err(other.to_string()),
+        Ok(_) => Err("there is output".to_owned()),
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::PROGRAM;
 use crate::bursts::{Chance, is_over, workload};
 use crate::ledger::Ledger;
-use crate::support::{NodePlan, PodPlan, Scheduler, Share, state, wait_within};
+use crate::support::{NodePlan, PodPlan, Scheduler, Share, state, wait_for, wait_within};
 
 const KILLS: usize = 50;
 /// How much may wait before no more is made.
@@ -37,7 +37,7 @@ async fn a_scheduler_killed_fifty_times_places_everything_once_and_forgets_nothi
             scheduler.program.restart();
             // Every other life is counted from the moment at which it decides for the first time.
             if kill % 2 == 1 {
-                wait_within(Duration::from_secs(20), "it decides", async || {
+                wait_for("it decides", async || {
                     let now = scheduler.program.log().matches("everything is listed").count();
                     if now > lives { Ok(()) } else { Err(scheduler.program.log()) }
                 })
@@ -248,7 +248,7 @@ async fn a_gang_that_a_crash_cut_in_two_starts_whole() {
     assert_eq!(bound.status, 201, "{}", bound.body);
     share.in_phase("gang-0", "Running").await;
     scheduler.program.restart();
-    wait_within(Duration::from_secs(30), "none of the gang has a node", async || {
+    wait_for("none of the gang has a node", async || {
         let pods = share.pods_of("gang").await;
         let waits = pods.len() == 2 && pods.iter().all(|(_, node)| node.is_none());
         waits.then_some(()).ok_or_else(|| format!("{pods:?}"))

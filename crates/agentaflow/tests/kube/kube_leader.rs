@@ -85,7 +85,7 @@ async fn a_leader_cut_off_in_a_burst_gives_up_before_another_takes_over() {
     let cut = Instant::now();
     let ended = pair.first.program.ended().await;
     assert!(!ended.success(), "a leader that lost the lease says so: {ended}");
-    assert!(cut.elapsed() < Duration::from_secs(12), "it took {:?}", cut.elapsed());
+    assert!(cut.elapsed() < Duration::from_secs(14), "it took {:?}", cut.elapsed());
     assert_eq!(pair.second.metric("agentaflow_leader"), Some(0.0), "the lease is not over yet");
     pair.second.leads().await;
     pair.cable.plug();
@@ -103,7 +103,7 @@ async fn a_leader_whose_requests_get_lost_gives_up_before_another_takes_over() {
     let cut = Instant::now();
     let ended = pair.first.program.ended().await;
     assert!(!ended.success(), "a leader that lost the lease says so: {ended}");
-    assert!(cut.elapsed() < Duration::from_secs(12), "it took {:?}", cut.elapsed());
+    assert!(cut.elapsed() < Duration::from_secs(14), "it took {:?}", cut.elapsed());
     pair.check().await;
 }
 
@@ -135,6 +135,6 @@ async fn a_leader_that_is_asked_to_stop_hands_over_at_once() {
         leads.then_some(()).ok_or("it does not")
     })
     .await;
-    assert!(asked.elapsed() < Duration::from_secs(5), "it took {:?}", asked.elapsed());
+    assert!(asked.elapsed() < Duration::from_secs(10), "it took {:?}", asked.elapsed());
     pair.check().await;
 }

@@ -1,5 +1,8 @@
 //! Queues: shares of the cluster for some namespaces.
 
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::PROGRAM;
@@ -70,6 +73,36 @@ async fn a_queue_that_is_not_for_a_namespace_or_not_there_is_refused_with_words(
     placed_by_us(&share, "a").await;
     placed_by_us(&share, "c-0").await;
     placed_by_us(&share, "d").await;
+}
+
+/// Since when a pod says that it is not placed.
+async fn waits_since(share: &Share, name: &str) -> jiff::Timestamp {
+    let since = |pod: &Pod| {
+        let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+        let told = conditions.iter().find(|condition| condition.type_ == "PodScheduled")?;
+        Some(told.last_transition_time.as_ref()?.0)
+    };
+    share.wait_pod(name, "a time of transition", since).await
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn another_reason_does_not_change_since_when_a_pod_waits() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(1)).await;
+    share.apply_file("deploy/crds").await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    let team = format!("team-{}", share.id);
+    share.create_pod(&pod(&share, "a").annotation("agentaflow.gpu/queue", &team)).await;
+    pod_waits(&share, "a", "QueueMissing").await;
+    let since = waits_since(&share, "a").await;
+    // Times are written in whole seconds: the next would show.
+    let next = since + Duration::from_secs(1);
+    let left = next.duration_since(jiff::Timestamp::now()).unsigned_abs();
+    tokio::time::sleep(left.min(Duration::from_secs(1))).await;
+    share.apply_object(queue(&share, "team", &json!({"namespaces": ["elsewhere"]}))).await;
+    pod_waits(&share, "a", "QueueForbidden").await;
+    assert_eq!(waits_since(&share, "a").await, since);
 }
 
 #[tokio::test]

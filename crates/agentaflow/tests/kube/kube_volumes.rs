@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::PROGRAM;
-use crate::plans::{placed_by_us, pod_waits};
+use crate::plans::{WorkloadPlan, placed_by_us, pod_waits};
 use crate::support::{NodePlan, PodPlan, Scheduler, Share, wait_for};
 
 /// A pod with one GPU and one claim.
@@ -130,6 +130,64 @@ async fn a_claim_that_waits_for_its_pod_gets_the_local_volume_of_the_pods_node()
         (&claim["spec"]["volumeName"], &claim["status"]["phase"]),
         (&json!(name), &json!("Bound"))
     );
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_gang_goes_where_each_of_its_pods_finds_a_local_volume() {
+    let share = Share::new().await;
+    share.apply_file("deploy/crds").await;
+    let nodes =
+        [share.node("a", &NodePlan::gpus(8)).await, share.node("b", &NodePlan::gpus(8)).await];
+    let class = late_class(&share, "local", "kubernetes.io/no-provisioner").await;
+    for (number, node) in nodes.iter().enumerate() {
+        let name = format!("pv-{}-{number}", share.id);
+        share.apply_object(volume(&name, &class, "kubernetes.io/hostname", node)).await;
+    }
+    let _scheduler = Scheduler::start(PROGRAM, &share, &["--strategy", "best_fit"]).await;
+    let asked = claim("", &class)["spec"].clone();
+    let own = json!([{"name": "data", "ephemeral": {"volumeClaimTemplate": {"spec": asked}}}]);
+    let pods = PodPlan::new("").spec("volumes", own);
+    WorkloadPlan::new(&share, "gang", &pods).spec("gangSize", 2).create(&share).await;
+    let mut found = [placed_by_us(&share, "gang-0").await, placed_by_us(&share, "gang-1").await];
+    found.sort_unstable();
+    assert_eq!(found, nodes);
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_volume_is_made_where_its_driver_has_enough_left() {
+    let share = Share::new().await;
+    share.node("a", &NodePlan::gpus(8)).await;
+    let b = share.node("b", &NodePlan::gpus(1)).await;
+    let driver = format!("csi-{}.example.com", share.id);
+    share
+        .apply_object(json!({
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "CSIDriver",
+            "metadata": {"name": driver},
+            "spec": {"storageCapacity": true},
+        }))
+        .await;
+    let class = late_class(&share, "small", &driver).await;
+    share.apply_object(claim("data", &class)).await;
+    let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
+    share.create_pod(&pod(&share, "train", "data")).await;
+    let words = pod_waits(&share, "train", "Unschedulable").await;
+    assert!(words.contains("nowhere is enough of it left"), "{words}");
+    share
+        .apply_object(json!({
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "CSIStorageCapacity",
+            "metadata": {"name": "left", "namespace": share.namespace},
+            "storageClassName": class,
+            "capacity": "2Gi",
+            "nodeTopology": {"matchLabels": {"kubernetes.io/hostname": b}},
+        }))
+        .await;
+    claim_names(&share, &b).await;
+    make_volume(&share, &class, &b).await;
+    assert_eq!(placed_by_us(&share, "train").await, b);
 }
 
 #[tokio::test]

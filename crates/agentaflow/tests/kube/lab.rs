@@ -141,6 +141,7 @@ impl Lab {
             ["bare", name] => {
                 let plan = NodePlan::plain().label("nvidia.com/gpu.product", "NVIDIA-L4");
                 self.share.node(name, &plan).await;
+                self.is_installed_on(2).await;
             }
             ["monitored", name] => self.monitor(name).await,
             ["install"] => self.install().await,
@@ -326,18 +327,23 @@ impl Lab {
         monitor["spec"]["template"]["spec"]["nodeSelector"] = json!({OWNER: self.share.id});
         self.share.apply_object(monitor).await;
         self.share.apply_object(webhook).await;
-        let of =
-            |kind: &str, name: &str| format!("/apis/apps/v1/namespaces/{namespace}/{kind}/{name}");
+        self.is_installed_on(1).await;
+    }
+
+    /// Waits until a scheduler and monitors on so many nodes are ready.
+    async fn is_installed_on(&self, nodes: u64) {
+        let namespace = &self.share.namespace;
+        let status = async |kind: &str, name: &str| {
+            let path = format!("/apis/apps/v1/namespaces/{namespace}/{kind}/{name}");
+            self.share.request("GET", &path, None).await.json()["status"].take()
+        };
         wait_for("all of it is ready", async || {
-            let get = async |path: String| self.share.request("GET", &path, None).await.json();
-            let scheduler = get(of("deployments", "agentaflow-gpu-scheduler")).await;
-            let monitor = get(of("daemonsets", "agentaflow-gpu-monitor")).await;
-            let status = &monitor["status"];
-            let wanted = status["desiredNumberScheduled"].as_u64().unwrap_or(0);
-            let ready = scheduler["status"]["readyReplicas"] == 1
-                && wanted > 0
-                && status["numberReady"] == wanted;
-            if ready { Ok(()) } else { Err(format!("{} {status}", scheduler["status"])) }
+            let scheduler = status("deployments", "agentaflow-gpu-scheduler").await;
+            let monitor = status("daemonsets", "agentaflow-gpu-monitor").await;
+            let ready = scheduler["readyReplicas"] == 1
+                && monitor["desiredNumberScheduled"] == nodes
+                && monitor["numberReady"] == nodes;
+            if ready { Ok(()) } else { Err(format!("{scheduler} {monitor}")) }
         })
         .await;
     }

@@ -174,6 +174,23 @@ async fn what_was_generated_and_applied_is_clean_as_it_lives() {
     assert_eq!(lint(&share).await, (0, BTreeSet::new()));
 }
 
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn a_namespace_that_is_misspelt_is_not_called_clean() {
+    let share = Share::new().await;
+    for (namespace, code, words) in [
+        (share.namespace.clone(), 0, ""),
+        (format!("{}-x", share.namespace), 3, "error: there is no namespace `"),
+    ] {
+        let mut command = Command::new(PROGRAM);
+        command.args(["lint", "--cluster", "-n", &namespace, "--kubeconfig"]);
+        let output = command.arg(&share.cluster.kubeconfig).output().await.unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+}
+
 /// Manifests as they are printed, and whether the API server refuses them.
 const PRINTED: [(&str, bool); 5] = [
     ("worker-job.yaml", true),

@@ -93,6 +93,20 @@ fn fix_mends_the_file_and_keeps_its_comments() {
 }
 
 #[test]
+fn what_fix_cannot_mend_is_not_promised_again() {
+    let folder = folder("shared");
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  \
+                - {name: a, image: a:1, resources: {requests: &one {nvidia.com/gpu: 1}, limits: {nvidia.com/gpu: 2}}}\n  \
+                - {name: b, image: a:1, resources: {requests: *one, limits: {nvidia.com/gpu: 1}}}\n";
+    fs::write(folder.join("pod.yaml"), text).unwrap();
+    let (_, out, _) = check(&folder, "--rule AF001 pod.yaml", "");
+    assert!(out.ends_with("1 error in 1 object; --fix mends 1\n"), "{out}");
+    let (_, out, _) = check(&folder, "--fix --rule AF001 pod.yaml", "");
+    assert!(out.ends_with("1 error in 1 object; 1 that --fix cannot mend there\n"), "{out}");
+    assert_eq!(fs::read_to_string(folder.join("pod.yaml")).unwrap(), text);
+}
+
+#[test]
 fn what_comes_through_a_pipe_goes_on_mended() {
     let (code, out, errors) = check(&folder("pipe"), "--fix -", REFUSED);
     assert_eq!(code, 0, "{errors}");
@@ -233,7 +247,8 @@ fn a_command_line_that_names_nothing_or_what_is_not_there_says_so() {
     );
     assert_eq!(check(&folder, "-n research job.yaml", "").0, 2);
     let (code, _, errors) = check(&folder, "--cluster --kubeconfig nowhere", "");
-    assert!(code == 1 && errors.contains("cannot read the kubeconfig"), "{errors}");
+    let words = "cannot use the kubeconfig `nowhere`: there is no such file";
+    assert!(code == 3 && errors.contains(words), "{code}: {errors}");
 }
 
 #[test]
@@ -243,6 +258,15 @@ fn a_cluster_that_does_not_answer_is_unreachable() {
     fs::write(folder.join("config"), config).unwrap();
     let (code, _, errors) = check(&folder, "--cluster --kubeconfig config", "");
     assert_eq!(code, 5, "{errors}");
+    let mut program = Command::new(PROGRAM);
+    program.args(["lint", "--cluster"]).env_clear().env("HOME", &folder).env("KUBECONFIG", "none");
+    let output = program.current_dir(&folder).output().unwrap();
+    assert_eq!(output.status.code(), Some(5), "{}", String::from_utf8_lossy(&output.stderr));
+    for flag in ["--fix", "--diff"] {
+        let (code, _, errors) = check(&folder, &format!("--cluster {flag}"), "");
+        assert_eq!(code, 2, "{errors}");
+        assert!(errors.starts_with(&format!("error: {flag}: files are mended")), "{errors}");
+    }
 }
 
 #[test]

@@ -190,12 +190,15 @@ fn a_job_finds_its_data_in_its_environment_or_in_a_file_when_it_is_large() {
 fn a_restarted_server_loses_nothing_and_stops_nothing() {
     let mut cluster = three_agents();
     let file = cluster.shared("once");
-    let running = cluster.submit(&format!("echo x >> {file}; sleep 4; echo done"), json!({}));
+    let end = cluster.shared("end");
+    let script = format!("echo x >> {file}; until [ -e {end} ]; do sleep 0.05; done; echo done");
+    let running = cluster.submit(&script, json!({}));
     let waiting = cluster.submit("true", json!({"gpu_count": 64}));
     cluster.wait_for_status(running, "running");
     cluster.server.kill();
     std::thread::sleep(Duration::from_millis(300));
     cluster.restart_server();
+    std::fs::write(end, "").unwrap();
     let job = cluster.wait_for_status(running, "completed");
     assert_eq!(job["attempt"], 1, "{job:#}");
     assert_eq!(std::fs::read_to_string(file).unwrap(), "x\n");

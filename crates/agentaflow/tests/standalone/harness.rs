@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -13,8 +12,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+#[path = "../../../../tests/ports.rs"]
+mod ports;
+
 use crate::http::{Answer, Connection};
 use crate::procs::{kill_all, processes};
+pub(crate) use ports::free_port;
 
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_agentaflow");
@@ -385,11 +388,6 @@ pub(crate) fn shell_job(script: &str, more: Value) -> Value {
         job.extend(more);
     }
     job
-}
-
-/// A port that nobody listens on.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Asks again until there is an answer.

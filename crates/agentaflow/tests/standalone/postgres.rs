@@ -31,11 +31,14 @@ fn postgres_keeps_jobs_through_kill_9() {
     cluster.agent("one", &[]);
     cluster.wait_for_nodes(1);
     let file = cluster.shared("once");
-    let running = cluster.submit(&format!("echo x >> {file}; sleep 4; echo done"), json!({}));
+    let end = cluster.shared("end");
+    let script = format!("echo x >> {file}; until [ -e {end} ]; do sleep 0.05; done; echo done");
+    let running = cluster.submit(&script, json!({}));
     let waiting = cluster.submit("true", json!({"gpu_count": 64}));
     cluster.wait_for_status(running, "running");
     cluster.server.kill();
     cluster.restart_server();
+    std::fs::write(end, "").unwrap();
     let job = cluster.wait_for_status(running, "completed");
     assert_eq!(job["attempt"], 1, "{job:#}");
     assert_eq!(std::fs::read_to_string(file).unwrap(), "x\n");

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::{Bytes, Client, ClientError, Lines, segment};
-use crate::BASE;
 use crate::event::Event;
 use crate::explain::Explanation;
 use crate::job::{Job, JobCreate, JobStatus};
 use crate::node::{Node, NodeUpdate};
 use crate::queue::Queue;
+use crate::{BASE, PAGE_MOST};
 
 /// Which part of a job's output is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,6 +84,7 @@ impl Client {
         let (mut skip, mut before) = (query.skip, None);
         loop {
             let left = query.limit.map(|limit| limit.saturating_sub(jobs.len() as u64));
+            let left = left.map(|left| left.min(PAGE_MOST));
             let call = self
                 .get(&format!("{BASE}/jobs/"))
                 .maybe("status", words.clone())

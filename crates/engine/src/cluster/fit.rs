@@ -33,6 +33,7 @@ pub(crate) enum Code {
     GpuMemory,
     MigSlice,
     NvLink,
+    ClosedGpus,
     Cpu,
     Memory,
     Storage,
@@ -42,6 +43,20 @@ pub(crate) enum Code {
     Near,
     Away,
     Spread,
+}
+
+impl Code {
+    /// Whether the node has GPUs, but not such as were asked for.
+    pub(crate) fn is_about_gpus(self) -> bool {
+        use Code::{GpuCount, GpuSize, Model, ModelQuota, NoMig, Unshared};
+        matches!(self, Model | ModelQuota | GpuSize | GpuCount | Unshared | NoMig)
+    }
+
+    /// Whether the node has such GPUs as were asked for, but too few to give.
+    pub(crate) fn is_short_of_gpus(self) -> bool {
+        use Code::{FreeGpus, GpuMemory, GpuShare, MigSlice, NvLink};
+        matches!(self, FreeGpus | GpuShare | GpuMemory | MigSlice | NvLink)
+    }
 }
 
 /// What a node's description says about a shape.
@@ -62,8 +77,10 @@ const SOFT_TAINT: i32 = 10;
 pub(crate) fn standing(shape: &Shape, node: &Node, room: &Room) -> Standing {
     if let Some(code) = node_terms_lack(shape, node) {
         // Needs of GPUs are also written as affinity, for whoever buys nodes: the GPU is what people want to hear of.
-        let size = code == Code::NodeAffinity && device_standing(shape, room) == Err(Code::GpuSize);
-        return Standing::No(if size { Code::GpuSize } else { code });
+        return Standing::No(match device_standing(shape, room) {
+            Err(gpu @ (Code::GpuSize | Code::Model)) if code == Code::NodeAffinity => gpu,
+            _ => code,
+        });
     }
     let request = &shape.key.request;
     if labels::first_untolerated(&node.taints, &request.tolerations).is_some() {
@@ -195,7 +212,8 @@ pub(crate) fn lack(shape: &Shape, room: &Room) -> Option<Code> {
     (!need.tokens.is_empty() && !tokens_free(shape, room)).then_some(Code::Token)
 }
 
-fn gpu_lack(shape: &Shape, room: &Room) -> Option<Code> {
+/// What the GPUs of a node lack, as they are used now.
+pub(crate) fn gpu_lack(shape: &Shape, room: &Room) -> Option<Code> {
     match shape.ask {
         Ask::None => None,
         Ask::Whole(count) => {

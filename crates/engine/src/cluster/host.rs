@@ -61,12 +61,17 @@ impl Host {
     /// Writes the node's condition into its room.
     pub(crate) fn apply_state(&self, room: &mut Room) {
         room.open = self.is_open();
-        for (gpu, device) in self.spec.gpus.iter().zip(&mut room.devices) {
-            let health = self.health.get(&gpu.id).copied().unwrap_or_default();
-            device.open = health == GpuHealth::Healthy;
+        for (index, (gpu, device)) in self.spec.gpus.iter().zip(&mut room.devices).enumerate() {
+            device.open = self.health_of(index) == GpuHealth::Healthy;
             device.busy = self.busy.get(&gpu.id).copied().unwrap_or_default().step();
         }
         room.summarise();
+    }
+
+    /// Whether the GPU at this position can be used.
+    pub(crate) fn health_of(&self, device: usize) -> GpuHealth {
+        let gpu = self.spec.gpus.get(device);
+        gpu.and_then(|gpu| self.health.get(&gpu.id)).copied().unwrap_or_default()
     }
 
     pub(crate) fn device(&self, gpu: &GpuId) -> Option<usize> {

@@ -5,6 +5,7 @@ mod host;
 pub(crate) mod pick;
 pub(crate) mod room;
 pub(crate) mod shape;
+pub(crate) mod shut;
 
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -48,6 +49,8 @@ pub(crate) struct Brief {
     /// Nodes of one kind have the same devices and taints.
     pub(crate) kind: u16,
     pub(crate) open: bool,
+    /// Some of its devices are closed.
+    pub(crate) shut: bool,
 }
 
 impl Brief {
@@ -60,6 +63,7 @@ impl Brief {
             whole: room.whole,
             kind,
             open: room.open,
+            shut: room.has_closed(),
         }
     }
 }

@@ -179,6 +179,11 @@ impl Room {
         self.summarise();
     }
 
+    /// Whether some of its devices are closed.
+    pub(crate) fn has_closed(&self) -> bool {
+        self.total_milli < WHOLE * self.devices.len() as i32
+    }
+
     /// The amount left of a named resource; a node that does not know it has none.
     pub(crate) fn named(&self, resource: ResIdx) -> i64 {
         match self.named.binary_search_by_key(&resource, |entry| entry.0) {

@@ -340,6 +340,7 @@ impl Body {
                 let health = match health {
                     0 => GpuHealth::Sick,
                     1 => GpuHealth::Cordoned,
+                    2 => GpuHealth::Draining,
                     _ => GpuHealth::Healthy,
                 };
                 Event::GpuHealth { node, gpu, health }

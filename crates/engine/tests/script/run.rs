@@ -185,6 +185,8 @@ fn node_event(command: &str, words: Words) -> Result<Vec<Event>, String> {
             health: match words.plain(2) {
                 "sick" => GpuHealth::Sick,
                 "cordoned" => GpuHealth::Cordoned,
+                "draining" => GpuHealth::Draining,
+                "unfit" => GpuHealth::Unfit,
                 _ => GpuHealth::Healthy,
             },
         },

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use agentaflow_engine::{
-    Decision, Eta, Explanation, Fault, Gate, GpuHealth, Gpus, Lack, Nearby, NodeView, OnFault,
-    Part, Placement, Plan, QueueView, QuotaResource, Right, Tally, Time, Victim, WaitReason,
-    WhatIf, WorkloadId, WorkloadState, WorkloadView,
+    ClosedGpus, Decision, Eta, Explanation, Fault, Gate, GpuHealth, Gpus, Lack, Nearby, NodeId,
+    NodeView, OnFault, Part, Placement, Plan, QueueView, QuotaResource, Right, Tally, Time, Victim,
+    WaitReason, WhatIf, WorkloadId, WorkloadState, WorkloadView,
 };
 
 pub(crate) fn plan(plan: &Plan) -> Vec<String> {
@@ -70,6 +70,7 @@ fn fault(fault: &Fault) -> String {
     match fault {
         Fault::NodeLost(node) => format!("node {node} is lost"),
         Fault::Draining(node) => format!("node {node} is drained"),
+        Fault::GpuDraining { node, gpu } => format!("GPU {gpu} of {node} is drained"),
         Fault::SpotReclaim { node, at } => format!("node {node} is taken back at {}", time(*at)),
         Fault::GpuSick { node, gpu } => format!("GPU {gpu} of {node} is sick or gone"),
         Fault::GangBroken { task } => format!("task {task} of its gang is missing"),
@@ -137,7 +138,10 @@ fn lack(lack: &Lack) -> String {
         Lack::Taint(taint) => format!("tainted {taint}"),
         Lack::NoGpu => "without GPU".to_owned(),
         Lack::Unshared => "that hands out whole GPUs only".to_owned(),
-        Lack::Model => "of another model".to_owned(),
+        Lack::Model { has, .. } => {
+            let has: Vec<_> = has.iter().map(ToString::to_string).collect();
+            format!("of another model ({})", has.join(", "))
+        }
         Lack::ModelQuota(model) => format!("with {model} beyond quota"),
         Lack::GpuSize { need, largest } => format!("with GPUs too small ({largest}, need {need})"),
         Lack::GpuCount { need, most } => format!("with too few GPUs ({most}, need {need})"),
@@ -149,6 +153,13 @@ fn lack(lack: &Lack) -> String {
             format!("with places for {most} {}, need {need}", profile.as_str())
         }
         Lack::NvLink { need, most } => format!("with {most} free in one NVLink group, need {need}"),
+        Lack::ClosedGpus(ClosedGpus { cordoned, draining, sick, gpus }) => {
+            let open =
+                if gpus.is_empty() { String::new() } else { format!("; open {}", names(gpus)) };
+            format!(
+                "with closed GPUs ({cordoned} cordoned, {draining} draining, {sick} sick{open})"
+            )
+        }
         Lack::Cpu { need, most } => format!("short of CPU ({most}, need {need})"),
         Lack::Memory { need, most } => format!("short of memory ({most}, need {need})"),
         Lack::Storage { need, most } => format!("short of storage ({most}, need {need})"),
@@ -167,9 +178,7 @@ pub(crate) fn explanation(explained: &Explanation) -> Vec<String> {
     lines.push(reason.as_ref().map_or("nothing in the way".to_owned(), self::reason));
     lines.extend(position.map(|position| format!("position {position} of {waiting}")));
     lines.extend(nearby_line(nearby));
-    for (node, lack) in closest {
-        lines.push(format!("closest: {node}, {}", self::lack(lack)));
-    }
+    lines.extend(closest.iter().map(close));
     lines.push(format!("starts {}", self::eta(*eta)));
     lines
 }
@@ -200,7 +209,7 @@ fn eta(eta: Eta) -> String {
 }
 
 pub(crate) fn what_if(answer: &WhatIf) -> Vec<String> {
-    let WhatIf { eta, placements, victims, reason, nearby } = answer;
+    let WhatIf { eta, placements, victims, reason, nearby, closest } = answer;
     let mut lines = vec![format!("starts {}", self::eta(*eta))];
     lines.extend(placements.iter().map(placement));
     if !victims.is_empty() {
@@ -208,7 +217,12 @@ pub(crate) fn what_if(answer: &WhatIf) -> Vec<String> {
     }
     lines.extend(reason.as_ref().map(|reason| format!("because {}", self::reason(reason))));
     lines.extend(nearby_line(nearby));
+    lines.extend(closest.iter().map(close));
     lines
+}
+
+fn close((node, lack): &(NodeId, Lack)) -> String {
+    format!("closest: {node}, {}", self::lack(lack))
 }
 
 pub(crate) fn node(view: &NodeView) -> String {
@@ -224,7 +238,9 @@ pub(crate) fn node(view: &NodeView) -> String {
         match gpu.health {
             GpuHealth::Healthy => {}
             GpuHealth::Cordoned => text.push_str(" cordoned"),
+            GpuHealth::Draining => text.push_str(" draining"),
             GpuHealth::Sick => text.push_str(" sick"),
+            GpuHealth::Unfit => text.push_str(" unfit"),
         }
         if gpu.utilization.get() > 0 {
             let _ = write!(text, " {}%", gpu.utilization.get());

@@ -22,6 +22,7 @@ fn full() -> JobSpec {
         memory_required: Some(8192),
         gpu_count: Some(2),
         gpu_memory_required: Some(40_960),
+        gpu_type: Some("A100".to_owned()),
         priority: Some(7),
         queue: Some("research".to_owned()),
         replicas: Some(2),
@@ -50,6 +51,7 @@ fn a_short_job_becomes_a_workload_with_everything_it_says() {
         },
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],
         "workingDir": "/work",
+        "terminationMessagePolicy": "FallbackToLogsOnError",
     });
     let expected = json!({
         "apiVersion": "agentaflow.io/v1",
@@ -57,7 +59,7 @@ fn a_short_job_becomes_a_workload_with_everything_it_says() {
         "metadata": {"name": "train"},
         "spec": {
             "gpuMemoryRequired": 40_960,
-            "gpuRequirements": {"gpuCount": 2},
+            "gpuRequirements": {"gpuCount": 2, "requiredGPUType": "A100"},
             "priority": 7,
             "queue": "research",
             "gangSize": 2,

@@ -50,6 +50,10 @@ fn of_container(end: &Terminated) -> &'static str {
         "OOMKilled" => "OutOfMemory",
         "StartError" | "ContainerCannotRun" | "CreateContainerError" => "StartFailed",
         "DeadlineExceeded" => "TimedOut",
+        // Where the end of its output is its message, that tells more than its code.
+        _ if agentaflow_words::gpu_was_full(end.message.as_deref().unwrap_or_default()) => {
+            "GpuOutOfMemory"
+        }
         _ if (129..=192).contains(&code(end)) => "Signalled",
         _ => "Exited",
     }
@@ -103,6 +107,12 @@ mod tests {
             ended(json!({"exitCode": 137, "reason": "OOMKilled"})),
             Some("OutOfMemory"),
             Some(137),
+        );
+        let last = "Traceback\ntorch.OutOfMemoryError: CUDA out of memory.";
+        check(
+            ended(json!({"exitCode": 1, "reason": "Error", "message": last})),
+            Some("GpuOutOfMemory"),
+            Some(1),
         );
         check(ended(json!({"exitCode": 139, "reason": "Error"})), Some("Signalled"), Some(139));
         check(ended(json!({"exitCode": 0, "signal": 9})), Some("Signalled"), Some(137));

@@ -9,6 +9,7 @@
 
 mod clock;
 pub mod convert;
+mod convert_back;
 mod create;
 mod ending;
 mod events;

@@ -63,6 +63,26 @@ impl Seen {
         })
     }
 
+    /// The devices that a pod on this node has: as the kubelet gave them out, where a monitor says so, or else as the
+    /// pod says; none when nobody knows.
+    pub(super) fn gpus_of(&self, pod: &Pod) -> Option<BTreeSet<String>> {
+        let whole = whole_name(pod);
+        let holds = |gpu: &&GpuStatus| {
+            let holders = gpu.current_workload.iter().flat_map(|holders| holders.split(','));
+            holders.into_iter().any(|holder| holder == whole)
+        };
+        let status = self.devices.as_ref().and_then(|devices| devices.status.as_ref());
+        let read = status.into_iter().flat_map(|status| &status.gpu_status).filter(holds);
+        let read: BTreeSet<String> = read.map(|gpu| gpu.id.clone()).collect();
+        if !read.is_empty() {
+            return Some(read);
+        }
+        let said = devices_of(pod);
+        let instances = self.instances();
+        let is_known = |id: &String| instances.iter().any(|gpu| gpu.gpu_uuid.as_ref() == Some(id));
+        (!said.is_empty() && said.iter().all(is_known)).then_some(said)
+    }
+
     pub(super) fn show(&self) -> Node {
         let name = self.node.metadata.name.clone().unwrap_or_default();
         let spec = self.spec(&name);
@@ -84,7 +104,9 @@ impl Seen {
         Node {
             id: 0,
             node_id: name,
-            gpu_memory_available: free.filter_map(|gpu| gpu.gpu_memory_available).sum(),
+            gpu_memory_available: free
+                .filter_map(|gpu| gpu.gpu_memory_available.or(gpu.gpu_memory))
+                .sum(),
             cpu_cores_available: Cores(node.cpu.0.saturating_sub(cpu)),
             memory_available: node.memory.0.saturating_sub(memory),
             storage_available: node.storage.0.saturating_sub(storage) / 1024,
@@ -100,6 +122,7 @@ impl Seen {
             cordoned: self.is_cordoned(),
             draining: false,
             cordoned_gpus: self.closed_gpus(),
+            draining_gpus: Vec::new(),
             reachable: self.is_ready(),
             api_key: None,
             spec,
@@ -204,8 +227,7 @@ impl Seen {
 
     /// The GPUs that pods on this node say they have.
     fn busy(&self) -> BTreeSet<String> {
-        let device = |gpu: String| gpu.split("::").next().unwrap_or_default().to_owned();
-        self.pods.iter().flat_map(gpus).map(device).collect()
+        self.pods.iter().flat_map(devices_of).collect()
     }
 
     /// Pods of others do not say which GPUs they have; as many more are busy.
@@ -291,6 +313,18 @@ impl Seen {
     }
 }
 
+/// What people call a pod: `namespace/name`.
+pub(super) fn whole_name(pod: &Pod) -> String {
+    let part = |part: &Option<String>| part.clone().unwrap_or_default();
+    format!("{}/{}", part(&pod.metadata.namespace), part(&pod.metadata.name))
+}
+
+/// The devices that a pod says it has: of a share of a device, the device.
+fn devices_of(pod: &Pod) -> BTreeSet<String> {
+    let device = |gpu: String| gpu.split("::").next().unwrap_or_default().to_owned();
+    gpus(pod).into_iter().map(device).collect()
+}
+
 fn instance(
     at: usize,
     id: &str,
@@ -305,7 +339,9 @@ fn instance(
         gpu_type: Some(model.to_owned()),
         // The engine's least memory stands for a GPU about which nothing is known.
         gpu_memory: Some(memory).filter(|memory| *memory > 1),
-        gpu_memory_available: Some(memory.saturating_sub(reading.map_or(0, |gpu| gpu.memory_used)))
+        // Without a reading nobody knows what is used of it.
+        gpu_memory_available: reading
+            .map(|gpu| memory.saturating_sub(gpu.memory_used))
             .filter(|_| memory > 1),
         utilization: reading.map(|gpu| gpu.utilization),
         temperature: reading.map(|gpu| gpu.temperature),

@@ -99,7 +99,13 @@ fn without_a_monitor_labels_and_pods_tell() {
     let shown = show(node(json!({})), None, vec![pod(json!({}), 1)]);
     assert_eq!(statuses(&shown), ["busy", "available"]);
     assert_eq!(shown.spec.gpu_type.as_deref(), Some("NVIDIA-A100-SXM4-80GB"));
-    assert_eq!(shown.spec.gpu_instances[1].utilization, None);
+    let unread = &shown.spec.gpu_instances[1];
+    assert_eq!((unread.utilization, unread.gpu_memory_available), (None, None));
+    assert_eq!(
+        shown.gpu_memory_available,
+        unread.gpu_memory.unwrap(),
+        "a GPU that nobody has is free"
+    );
     assert!(!seen(json!({"metadata": {"name": "plain"}}), None, vec![]).has_gpus());
 }
 
@@ -147,4 +153,31 @@ fn slices_of_time_are_one_device() {
     let shown = show(node(sliced), Some(monitor()), vec![]);
     assert_eq!((shown.spec.gpu_count, shown.spec.gpu_memory_total), (2, 2 * 81_920));
     assert_eq!(shown.spec.price_per_gpu_hour, Dollars(2_500_000));
+}
+
+#[test]
+fn a_pod_has_the_gpus_that_the_kubelet_gave_it_or_else_those_it_says() {
+    let pod = |name: &str, annotations: Value| {
+        let text = json!({
+            "metadata": {"name": name, "namespace": "ml", "annotations": annotations},
+            "spec": {},
+        });
+        serde_json::from_value(text).unwrap()
+    };
+    let has = |seen: &Seen, name: &str, annotations: Value| {
+        let gpus = seen.gpus_of(&pod(name, annotations))?;
+        Some(gpus.into_iter().collect::<Vec<_>>().join(" "))
+    };
+    let with = seen(node(json!({})), Some(monitor()), Vec::new());
+    let assigned = |gpu: &str| json!({"agentaflow.gpu/assigned-gpu": format!("n1/{gpu}")});
+    let cases = [
+        ("the kubelet chose otherwise than planned", "train-0", assigned("GPU-b"), Some("GPU-a")),
+        ("planned, and not yet started", "late", assigned("GPU-b"), Some("GPU-b")),
+        ("a slice of time", "slice", assigned("GPU-b::3"), Some("GPU-b")),
+        ("a device that nobody knows", "odd", assigned("MIG-7"), None),
+        ("a pod of others", "other", json!({}), None),
+    ];
+    for (what, name, annotations, expected) in cases {
+        assert_eq!(has(&with, name, annotations).as_deref(), expected, "{what}");
+    }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 use super::named::is_name;
-use super::node_view::Seen;
+use super::node_view::{Seen, whole_name};
 use super::{Cluster, Failure, list, once};
 use crate::names;
 use crate::slim::{self, Pod};
@@ -38,8 +38,7 @@ impl Cluster {
     /// Closes a node, or a GPU of it (`node/gpu`), to new work; or opens it again. Of a GPU only our scheduler takes
     /// notice: it gives out one fewer on that node.
     pub async fn cordon(&self, target: &str, closed: bool) -> Result<(), Failure> {
-        let (node, gpu) =
-            target.split_once('/').map_or((target, None), |(node, gpu)| (node, Some(gpu)));
+        let (node, gpu) = parts(target);
         let found = self.node(node).await?;
         let patch = match gpu {
             None => json!({"spec": {"unschedulable": closed.then_some(true)}}),
@@ -58,22 +57,33 @@ impl Cluster {
         self.patch_node(node, patch).await
     }
 
-    /// Closes a node and evicts the GPU work on it; says what it evicted. Pods that a disruption budget keeps stay,
-    /// and the failure names them.
-    pub async fn drain(&self, node: &str) -> Result<Vec<String>, Failure> {
-        self.cordon(node, true).await?;
-        let pods = self.pods_on_nodes_where(Some(node)).await?.remove(node).unwrap_or_default();
+    /// Closes a node, or a GPU of it (`node/gpu`), and evicts the GPU work on it; says what it evicted. Pods that a
+    /// disruption budget keeps stay, and so do those of which nobody says which GPUs they have; the failure names
+    /// them.
+    pub async fn drain(&self, target: &str) -> Result<Vec<String>, Failure> {
+        self.cordon(target, true).await?;
+        let (node, gpu) = parts(target);
+        let mut pods = self.pods_on_nodes_where(Some(node)).await?.remove(node).unwrap_or_default();
+        pods.retain(is_to_go);
         let (mut evicted, mut kept) = (Vec::new(), Vec::new());
-        for pod in pods.iter().filter(|pod| is_to_go(pod)) {
-            let space = pod.metadata.namespace.as_deref().unwrap_or_default();
-            let name = pod.metadata.name.as_deref().unwrap_or_default();
+        if let Some(gpu) = gpu {
+            let devices = self.devices().await?.remove(node);
+            let seen = Seen::new(self.node(node).await?, devices, Vec::new());
+            let (_, gpu) = seen.find_gpu(gpu)?;
+            let silent = |pod| format!("{}: nobody says which GPUs it has", whole_name(pod));
+            kept.extend(pods.iter().filter(|pod| seen.gpus_of(pod).is_none()).map(silent));
+            pods.retain(|pod| seen.gpus_of(pod).is_some_and(|gpus| gpus.contains(&gpu)));
+        }
+        for pod in &pods {
+            let whole = whole_name(pod);
+            let (space, name) = whole.split_once('/').unwrap_or_default();
             match self.evict(space, name).await {
-                Ok(()) => evicted.push(format!("{space}/{name}")),
+                Ok(()) => evicted.push(whole),
                 Err(gone) if gone.is_missing() => {}
                 Err(
                     refused @ (Failure::Refused(_) | Failure::Forbidden(_) | Failure::Other(_)),
                 ) => {
-                    kept.push(format!("{space}/{name}: {refused}"));
+                    kept.push(format!("{whole}: {refused}"));
                 }
                 Err(error) => return Err(error),
             }
@@ -86,7 +96,7 @@ impl Cluster {
             _ => format!("{} evicted", evicted.join(", ")),
         };
         Err(Failure::Refused(format!(
-            "`{node}` takes no new work, but these pods stay: {}; {done}; drain it again later",
+            "`{target}` takes no new work, but these pods stay: {}; {done}; drain it again later",
             kept.join("; ")
         )))
     }
@@ -171,6 +181,11 @@ fn with_gpu(seen: &Seen, gpu: &str, closed: bool) -> Result<Option<String>, Fail
     }
     let list: Vec<&str> = list.into_iter().collect();
     Ok((!list.is_empty()).then(|| list.join(",")))
+}
+
+/// A node, or a node and a GPU of it.
+fn parts(target: &str) -> (&str, Option<&str>) {
+    target.split_once('/').map_or((target, None), |(node, gpu)| (node, Some(gpu)))
 }
 
 /// Whether a drain evicts a pod: it has GPUs, and nobody would put it back on the same node.

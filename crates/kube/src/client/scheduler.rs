@@ -51,7 +51,7 @@ impl Cluster {
             .map_err(|error| Failure::Other(error.to_string()))?;
         let asked = async {
             let answer = once::send(&client, request).await;
-            let (status, text) = answer.map_err(|failure| self.unreachable(failure))?;
+            let (status, text) = answer.map_err(|failure| self.unreachable(failure, port))?;
             if (200..300).contains(&status) { Ok(text) } else { Err(self.refusal(status, &text)) }
         };
         tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| {
@@ -59,12 +59,9 @@ impl Cluster {
         })
     }
 
-    fn unreachable(&self, failure: Failure) -> Failure {
+    fn unreachable(&self, failure: Failure, port: Port) -> Failure {
         match (failure, &self.scheduler) {
-            (Failure::Unreachable(why), Some(url)) => {
-                let why = why.rsplit(": ").next().unwrap_or_default().to_owned();
-                Failure::Unreachable(format!("the scheduler at {url} does not answer: {why}"))
-            }
+            (Failure::Unreachable(why), Some(url)) => silent(url, port, &why),
             (failure, _) => failure,
         }
     }
@@ -111,6 +108,15 @@ fn address(url: &str, port: Port) -> Option<http::Uri> {
     }
 }
 
+/// Nobody answers where the scheduler was asked, which for metrics is not where the context says.
+fn silent(url: &str, port: Port, why: &str) -> Failure {
+    let asked = address(url, port).map_or_else(|| url.to_owned(), |uri| uri.to_string());
+    let why = why.rsplit(": ").next().unwrap_or_default();
+    let why = why.split(" (os error").next().unwrap_or_default();
+    let asked = asked.trim_end_matches('/');
+    Failure::Unreachable(format!("the scheduler at {asked} does not answer: {why}"))
+}
+
 fn wrong(url: &str) -> Failure {
     let url: String = url.chars().take(200).collect();
     Failure::Refused(format!(
@@ -138,6 +144,11 @@ mod tests {
             assert_eq!(address(url, Port::Http).unwrap().to_string(), questions);
             assert_eq!(address(url, Port::Metrics).unwrap().to_string(), metrics);
         }
+        let why = "client error: Connect: Connection refused (os error 111)";
+        assert_eq!(
+            silent("http://10.0.0.1:8080", Port::Metrics, why).to_string(),
+            "the scheduler at http://10.0.0.1:9090 does not answer: Connection refused"
+        );
         for url in ["", "here", "10.0.0.1:8080", "http://", "/x"] {
             assert_eq!(address(url, Port::Http), None, "{url}");
         }

@@ -288,7 +288,7 @@ fn of_spec(spec: &GpuWorkloadSpec) -> JobSpec {
     JobSpec {
         gpu_count: Some(wanted.gpu_count),
         gpu_memory_required: (memory > 0).then_some(memory),
-        gpu_type: wanted.preferred_gpu_type.clone(),
+        gpu_type: wanted.required_gpu_type.clone(),
         mig_profile: wanted.mig_profile.clone(),
         exclusive: Some(wanted.exclusive_access),
         priority: Some(spec.priority.into()),

@@ -170,6 +170,10 @@ pub struct GpuRequirements {
     #[serde(rename = "preferredGPUType", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub preferred_gpu_type: Option<String>,
+    /// The only model that will do, such as `H100`: every word of it occurs in the GPU's name.
+    #[serde(rename = "requiredGPUType", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 256))]
+    pub required_gpu_type: Option<String>,
     /// How many GPUs, or MIG slices, each pod gets.
     #[schemars(range(min = 1, max = 64))]
     pub gpu_count: u32,
@@ -279,6 +283,7 @@ impl Default for GpuRequirements {
         Self {
             min_gpu_memory: None,
             preferred_gpu_type: None,
+            required_gpu_type: None,
             gpu_count: 1,
             exclusive_access: true,
             mig_profile: None,

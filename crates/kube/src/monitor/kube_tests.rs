@@ -212,6 +212,7 @@ async fn kube_the_gpus_of_a_node_appear_and_a_sick_one_goes_and_comes_back() {
     let node = stage.published("the GPUNode", |node| gpu(node, 1).available).await;
     assert_eq!(node.spec.gpu_devices.len(), 2);
     assert_eq!(node.owner_references()[0].kind, "Node");
+    assert_eq!(node.labels().get(names::MANAGED_BY).map(String::as_str), Some("agentaflow"));
     let conditions = node.status.unwrap().conditions;
     assert!(conditions.iter().all(|condition| condition.status == "True"), "{conditions:?}");
     assert_eq!(conditions[0].observed_generation, node.metadata.generation);

@@ -130,6 +130,7 @@ impl Publisher {
             "kind": "GPUNode",
             "metadata": {
                 "name": name,
+                "labels": { names::MANAGED_BY: names::FIELD_MANAGER },
                 // It goes with its node.
                 "ownerReferences": [{
                     "apiVersion": "v1",

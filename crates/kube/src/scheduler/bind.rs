@@ -5,7 +5,7 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
-use super::api::{Failure, Ignored, Server, core};
+use super::api::{Failure, Ignored, Server, TIMEOUT, core};
 use super::lease::Reign;
 use crate::slim::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use crate::translate::{self, SELECTED_NODE};
@@ -35,29 +35,50 @@ pub(crate) async fn pod(server: &Server, reign: &Reign, bind: &Bind) -> BindResu
         "target": { "apiVersion": "v1", "kind": "Node", "name": bind.node },
     });
     let mut pause = Duration::from_millis(100);
-    let mut last = String::new();
-    for _ in 0..TRIES {
+    let mut why = String::new();
+    let mut tries = 0;
+    // Until then a call without an answer may still be carried out.
+    let mut doubtful = Instant::now();
+    loop {
         if !reign.is_open() {
             return BindResult::Refused(Failure::NotLeading.to_string());
         }
-        match server.post::<Ignored>(&path, &body).await {
-            Ok(_) => return BindResult::Bound,
-            Err(Failure::NotFound(_)) => return BindResult::Gone,
-            Err(Failure::Refused { code, message }) if code != 408 => {
-                return BindResult::Refused(message);
+        if tries < TRIES {
+            tries += 1;
+            match server.post::<Ignored>(&path, &body).await {
+                Ok(_) => return BindResult::Bound,
+                Err(Failure::NotFound(_)) => return BindResult::Gone,
+                Err(Failure::Refused { code, message }) if code != 408 => {
+                    return BindResult::Refused(message);
+                }
+                Err(error) => why = error.to_string(),
             }
-            Err(error) => last = error.to_string(),
+            doubtful = Instant::now() + TIMEOUT;
         }
         // Conflict, or no answer: the pod tells.
-        match read(server, bind).await {
-            Ok(Some(result)) => return result,
-            Ok(None) => {}
-            Err(error) => last = error.to_string(),
+        let is_settled = Instant::now() >= doubtful;
+        let found = read(server, bind).await;
+        if let Some(result) = verdict(found, tries < TRIES, is_settled, &why) {
+            return result;
         }
         reign.pause(pause).await;
         pause = (pause * 3).min(Duration::from_secs(3));
     }
-    BindResult::Refused(last)
+}
+
+/// What came of a binding by what the pod says; none while it is to be tried or looked at again. Who gives up must know
+/// that it was not carried out: what the pod would take is given to others then.
+fn verdict(
+    found: Result<Option<BindResult>, Failure>,
+    may_try: bool,
+    is_settled: bool,
+    why: &str,
+) -> Option<BindResult> {
+    match found {
+        Ok(Some(result)) => Some(result),
+        Ok(None) => (!may_try && is_settled).then(|| BindResult::Refused(why.to_owned())),
+        Err(_) => None,
+    }
 }
 
 /// What the pod says about its binding; none when it is not bound.
@@ -248,8 +269,7 @@ async fn give_volume(server: &Server, claim: &Key, volume: &str) -> Result<(), F
     let claimed: Versioned = server.get(&path).await?;
     let path = format!("/api/v1/persistentvolumes/{volume}");
     let found: serde_json::Value = server.get(&path).await?;
-    let holder = found.pointer("/spec/claimRef/uid").and_then(serde_json::Value::as_str);
-    if holder.is_some_and(|holder| holder != claimed.metadata.uid) {
+    if is_anothers(&found["spec"]["claimRef"], claim, &claimed.metadata.uid) {
         return Err(Failure::Conflict(format!("volume `{volume}` was given to another claim")));
     }
     let version = found.pointer("/metadata/resourceVersion").cloned().unwrap_or_default();
@@ -271,10 +291,46 @@ async fn give_volume(server: &Server, claim: &Key, volume: &str) -> Result<(), F
     server.merge(&path, &body).await
 }
 
+/// Whether a volume is another claim's, or was set aside for one, which need not exist yet.
+fn is_anothers(holder: &serde_json::Value, claim: &Key, uid: &str) -> bool {
+    let text = |field: &str| holder[field].as_str().filter(|text| !text.is_empty());
+    let named = |field: &str, own: &str| text(field).is_none_or(|held| held == own);
+    !(named("name", &claim.name) && named("namespace", &claim.namespace) && named("uid", uid))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::world::PodRef;
+
+    #[test]
+    fn a_binding_is_given_up_only_when_it_is_known_not_to_have_happened() {
+        let unknown = || Err(Failure::Unknown("no answer".to_owned()));
+        let refused = || Some(BindResult::Refused("why".to_owned()));
+        let check = |found, may_try, is_settled, expected| {
+            assert_eq!(verdict(found, may_try, is_settled, "why"), expected);
+        };
+        check(Ok(Some(BindResult::Bound)), false, false, Some(BindResult::Bound));
+        check(Ok(None), true, true, None);
+        check(Ok(None), false, false, None);
+        check(Ok(None), false, true, refused());
+        check(unknown(), true, true, None);
+        check(unknown(), false, true, None);
+    }
+
+    #[test]
+    fn a_volume_that_was_set_aside_for_another_claim_is_left_to_it() {
+        let check = |holder: serde_json::Value, expected: bool| {
+            let found = is_anothers(&holder, &Key::new("ml", "data"), "one");
+            assert_eq!(found, expected, "{holder}");
+        };
+        check(serde_json::Value::Null, false);
+        check(json!({"namespace": "ml", "name": "data"}), false);
+        check(json!({"namespace": "ml", "name": "data", "uid": "one"}), false);
+        check(json!({"namespace": "ml", "name": "data", "uid": "two"}), true);
+        check(json!({"namespace": "ml", "name": "more"}), true);
+        check(json!({"namespace": "other", "name": "data"}), true);
+    }
 
     #[test]
     fn the_node_that_was_chosen_for_a_claim_is_not_written_over() {

@@ -25,8 +25,8 @@ impl fmt::Display for Deed<'_> {
             }
             Act::Nominate { pod, node: Some(node) } => write!(f, "nominate {node} for {}", pod.key),
             Act::Nominate { pod, node: None } => write!(f, "nominate no node for {}", pod.key),
-            Act::Explain { pod, reason, message } => {
-                write!(f, "explain {}: {reason}: {message}", pod.key)
+            Act::Explain { pod, why } => {
+                write!(f, "explain {}: {}: {}", pod.key, why.reason, why.message)
             }
             Act::LookUp(owner) => {
                 write!(f, "look up {} {}/{}", owner.kind, owner.namespace, owner.name)
@@ -93,6 +93,8 @@ impl fmt::Display for Seen<'_> {
             Object::Volume(slim::PersistentVolume { metadata, .. }) => ("volume", metadata),
             Object::Class(slim::StorageClass { metadata, .. }) => ("storage class", metadata),
             Object::CsiNode(slim::CsiNode { metadata, .. }) => ("CSI node", metadata),
+            Object::Driver(slim::StorageDriver { metadata, .. }) => ("CSI driver", metadata),
+            Object::Capacity(slim::StorageCapacity { metadata, .. }) => ("capacity", metadata),
             Object::Namespace(slim::Namespace { metadata, .. }) => ("namespace", metadata),
             Object::Priority(slim::PriorityClass { metadata, .. }) => ("priority class", metadata),
             Object::Budget(slim::DisruptionBudget { metadata, .. }) => ("budget", metadata),

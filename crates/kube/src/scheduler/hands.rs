@@ -10,9 +10,10 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use super::api::{Failure, Server};
 use super::lease::Reign;
 use super::words::{Word, Words};
+use super::writes::Turns;
 use super::{bind, events, owners, writes};
 use crate::names;
-use crate::world::{About, Act, BindResult, Note, Outcome, PodRef};
+use crate::world::{About, Act, BindResult, Note, Outcome, PodRef, Why};
 
 /// Bindings at a time.
 const BINDINGS: usize = 48;
@@ -107,9 +108,7 @@ impl Hands {
                 shared.add(Word::Status(workload, uid, status));
             }
             Act::QueueStatus { queue, status } => shared.add(Word::Queue(queue, status)),
-            Act::Explain { pod, reason, message } => {
-                shared.add(Word::Condition(pod, reason, message));
-            }
+            Act::Explain { pod, why } => shared.add(Word::Condition(pod, why)),
             Act::Note(note) => shared.add(Word::Note(note)),
             Act::Bind(bind) => {
                 shared.words().bind(&bind.pod);
@@ -187,10 +186,7 @@ impl Shared {
                 let annotations = owners::annotations(&self.server, &self.reign, &owner).await;
                 Some(Outcome::Owner { namespace: owner.namespace, uid: owner.uid, annotations })
             }
-            other => {
-                let _permit = self.changes.acquire().await;
-                self.write(other).await
-            }
+            other => self.write(other).await,
         };
         self.under_way.fetch_sub(1, Ordering::AcqRel);
         if let Some(outcome) = outcome.filter(|_| self.reign.is_open()) {
@@ -199,21 +195,22 @@ impl Shared {
     }
 
     async fn write(&self, act: Act) -> Option<Outcome> {
-        let (server, reign) = (&self.server, &self.reign);
+        let server = &self.server;
+        let turns = Turns { reign: &self.reign, permits: &self.changes };
         match act {
             Act::Create { workload, name, body } => {
-                return Some(writes::create(server, reign, workload, name, &body).await);
+                return Some(writes::create(server, turns, workload, name, &body).await);
             }
-            Act::Delete { pod, grace } => writes::delete(server, reign, &pod, grace).await,
+            Act::Delete { pod, grace } => writes::delete(server, turns, &pod, grace).await,
             Act::DeleteOrphan { pod, node } => {
-                writes::delete_orphan(server, reign, &pod, &node).await;
+                writes::delete_orphan(server, turns, &pod, &node).await;
             }
             Act::Nominate { pod, node } => {
-                writes::nominate(server, reign, &pod, node.as_deref()).await;
+                writes::nominate(server, turns, &pod, node.as_deref()).await;
             }
             Act::Finalizer { workload, uid, version, add, present } => {
                 let about = writes::Revision { workload: &workload, uid: &uid, version: &version };
-                writes::finalizer(server, reign, about, add, present).await;
+                writes::finalizer(server, turns, about, add, present).await;
             }
             _ => {}
         }
@@ -247,10 +244,10 @@ impl Shared {
 
     /// Why a pod is not placed: its condition for programs, an event for people, who see no messages of conditions in
     /// `kubectl describe`.
-    async fn say_why(&self, pod: &PodRef, reason: &str, message: &Arc<str>) -> Result<(), Failure> {
-        writes::condition(&self.server, pod, reason, message).await?;
+    async fn say_why(&self, pod: &PodRef, why: &Why) -> Result<(), Failure> {
+        writes::condition(&self.server, pod, why).await?;
         let about = About { kind: "Pod", key: pod.key.clone(), uid: pod.uid.clone() };
-        let message = message.to_string();
+        let message = why.message.to_string();
         let note = Note { about, warning: true, reason: names::FAILED_SCHEDULING, message };
         events::tell(&self.server, &self.identity, &note).await
     }
@@ -264,9 +261,7 @@ impl Shared {
             Word::Queue(queue, status) => {
                 (writes::queue_status(&self.server, queue, status).await, "queue status")
             }
-            Word::Condition(pod, reason, message) => {
-                (self.say_why(pod, reason, message).await, "pod condition")
-            }
+            Word::Condition(pod, why) => (self.say_why(pod, why).await, "pod condition"),
             Word::Note(note) => (events::tell(&self.server, &self.identity, note).await, "event"),
         };
         match said {

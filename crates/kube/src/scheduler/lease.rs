@@ -35,7 +35,7 @@ pub(crate) struct Reign {
 
 impl Reign {
     /// A reign that began with a request sent at this time.
-    fn new(asked: Instant) -> Self {
+    pub(super) fn new(asked: Instant) -> Self {
         let reign = Self {
             started: asked,
             until: Arc::default(),

@@ -127,9 +127,15 @@ impl Metrics {
         simple("agentaflow_nodes", "gauge", "Nodes that are looked after.", census.nodes as f64);
         simple("agentaflow_workloads_pending", "gauge", "Workloads that wait.", pending as f64);
         simple(
+            "agentaflow_workloads_scheduled",
+            "gauge",
+            "Workloads that are placed, and of which not every pod runs yet.",
+            census.scheduled as f64,
+        );
+        simple(
             "agentaflow_workloads_running",
             "gauge",
-            "Workloads that are placed.",
+            "Workloads of which every pod runs.",
             census.running as f64,
         );
         simple(

@@ -34,7 +34,7 @@ pub(crate) enum Feed {
 }
 
 /// Everything that must be listed before anything is decided.
-pub(crate) const REQUIRED: [&str; 12] = [
+pub(crate) const REQUIRED: [&str; 14] = [
     "pods",
     "nodes",
     "gpunodes",
@@ -44,6 +44,8 @@ pub(crate) const REQUIRED: [&str; 12] = [
     "persistentvolumes",
     "storageclasses",
     "csinodes",
+    "csidrivers",
+    "csistoragecapacities",
     "namespaces",
     "poddisruptionbudgets",
     "configmaps",
@@ -98,6 +100,10 @@ fn watch_required(spawn: &Spawn, namespace: &str) {
     spawn
         .watch("storageclasses", Object::Class, |key| with_key(slim::StorageClass::default(), key));
     spawn.watch("csinodes", Object::CsiNode, |key| with_key(slim::CsiNode::default(), key));
+    spawn.watch("csidrivers", Object::Driver, |key| with_key(slim::StorageDriver::default(), key));
+    spawn.watch("csistoragecapacities", Object::Capacity, |key| {
+        with_key(slim::StorageCapacity::default(), key)
+    });
     spawn.watch("namespaces", Object::Namespace, |key| with_key(slim::Namespace::default(), key));
     spawn.watch("poddisruptionbudgets", Object::Budget, |key| {
         with_key(slim::DisruptionBudget::default(), key)

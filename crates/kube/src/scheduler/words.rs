@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::crd::{GpuQueueStatus, GpuWorkloadStatus};
-use crate::world::{Key, Note, PodRef};
+use crate::world::{Key, Note, PodRef, Why};
 
 /// Words that wait to be said; more are dropped, oldest first.
 const MAX_NOTES: usize = 20_000;
@@ -24,7 +24,7 @@ pub(crate) enum Word {
     /// The status of a queue.
     Queue(Arc<str>, Box<GpuQueueStatus>),
     /// Why a pod is not placed.
-    Condition(PodRef, &'static str, Arc<str>),
+    Condition(PodRef, Why),
     /// An event.
     Note(Note),
 }
@@ -34,7 +34,7 @@ pub(crate) enum Word {
 pub(crate) struct Words {
     statuses: BTreeMap<Key, (Arc<str>, Box<GpuWorkloadStatus>)>,
     queues: BTreeMap<Arc<str>, Box<GpuQueueStatus>>,
-    conditions: BTreeMap<PodRef, (&'static str, Arc<str>)>,
+    conditions: BTreeMap<PodRef, Why>,
     notes: VecDeque<Note>,
     /// The API server did not hear the last note: the next is said then.
     quiet_until: Option<Instant>,
@@ -62,8 +62,8 @@ impl Words {
             Word::Queue(queue, status) => {
                 self.queues.insert(queue, status);
             }
-            Word::Condition(pod, reason, message) => {
-                self.conditions.insert(pod, (reason, message));
+            Word::Condition(pod, why) => {
+                self.conditions.insert(pod, why);
             }
             Word::Note(note) => {
                 self.notes.push_back(note);
@@ -95,10 +95,8 @@ impl Words {
         let pod = self.conditions.keys().find(|pod| {
             !self.binding.contains_key(*pod) && self.is_free(&Topic::Pod((*pod).clone()))
         });
-        if let Some((pod, (reason, message))) =
-            pod.cloned().and_then(|pod| self.conditions.remove_entry(&pod))
-        {
-            return Some(Word::Condition(pod, reason, message));
+        if let Some((pod, why)) = pod.cloned().and_then(|pod| self.conditions.remove_entry(&pod)) {
+            return Some(Word::Condition(pod, why));
         }
         let queue = self.queues.keys().find(|queue| self.is_free(&Topic::Queue((*queue).clone())));
         if let Some((queue, status)) =
@@ -123,7 +121,8 @@ impl Words {
             if let Word::Note(note) = word
                 && again
             {
-                self.notes.push_front(note);
+                // Behind the others: one that is never heard must not keep them waiting.
+                self.notes.push_back(note);
                 self.quiet_until = Some(now + REST);
             }
             return;
@@ -141,8 +140,8 @@ impl Words {
             }
             // What was to be said before the binding is void.
             Word::Condition(pod, ..) if self.binding.contains_key(&pod) => {}
-            Word::Condition(pod, reason, message) => {
-                self.conditions.entry(pod).or_insert((reason, message));
+            Word::Condition(pod, why) => {
+                self.conditions.entry(pod).or_insert(why);
             }
             Word::Note(_) => {}
         }
@@ -192,13 +191,15 @@ fn topic(word: &Word) -> Option<Topic> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::world::About;
 
     fn pod(name: &str) -> PodRef {
         PodRef { key: Key::new("default", name), uid: "u".into() }
     }
 
     fn waits(name: &str, message: &str) -> Word {
-        Word::Condition(pod(name), "Unschedulable", message.into())
+        let why = Why { reason: "Unschedulable", message: message.into(), again: false };
+        Word::Condition(pod(name), why)
     }
 
     fn status(name: &str, message: &str) -> Word {
@@ -248,6 +249,24 @@ mod tests {
         let first = words.next(now).expect("a word");
         words.said(first, true, now);
         assert_eq!(words.next(now), Some(status("b", "follows")));
+    }
+
+    #[test]
+    fn an_event_that_is_not_heard_does_not_keep_others_waiting() {
+        let now = Instant::now();
+        let note = |name: &str| {
+            let about = About { kind: "Pod", key: Key::new("default", name), uid: "u".into() };
+            let message = "bound to node n".to_owned();
+            Word::Note(Note { about, warning: false, reason: "Scheduled", message })
+        };
+        let mut words = Words::default();
+        words.add(note("a"));
+        words.add(note("b"));
+        let first = words.next(now).expect("a word");
+        words.said(first, true, now);
+        assert_eq!(words.next(now), None, "not before it was quiet for a while");
+        assert_eq!(words.next(now + REST), Some(note("b")));
+        assert_eq!(words.next(now + REST), Some(note("a")));
     }
 
     #[test]

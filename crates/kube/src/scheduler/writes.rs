@@ -2,13 +2,14 @@
 
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
+use tokio::sync::Semaphore;
 
 use super::api::{Failure, Ignored, Server, core, ours};
 use super::lease::Reign;
 use crate::crd::{GpuQueueStatus, GpuWorkloadStatus};
 use crate::names;
 use crate::slim::Pod;
-use crate::world::{Key, Outcome, PodRef};
+use crate::world::{Key, Outcome, PodRef, Why};
 
 /// How long an eviction is tried against a disruption budget.
 const EVICTION: Duration = Duration::from_mins(5);
@@ -28,6 +29,16 @@ const OPTIONAL: [&str; 10] = [
     "observedGeneration",
 ];
 
+/// When a write may be tried: while we lead, and not too many at a time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turns<'a> {
+    /// Whether we lead.
+    pub(crate) reign: &'a Reign,
+    /// How many at a time. Whoever pauses before the next try lets others have their turn: what one webhook does not let
+    /// pass must not hold up everything else.
+    pub(crate) permits: &'a Semaphore,
+}
+
 /// One version of a workload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Revision<'a> {
@@ -42,7 +53,7 @@ pub(crate) struct Revision<'a> {
 /// Makes a pod of a workload. One of that name that is the workload's already is as good.
 pub(crate) async fn create(
     server: &Server,
-    reign: &Reign,
+    turns: Turns<'_>,
     workload: Key,
     name: String,
     body: &Value,
@@ -53,7 +64,7 @@ pub(crate) async fn create(
         names::FIELD_MANAGER
     );
     let post = || server.post::<Ignored>(&path, body);
-    let made = persist_until(reign, Some(Instant::now() + CREATION), post).await;
+    let made = persist_until(turns, Some(Instant::now() + CREATION), post).await;
     let refused = match made {
         Ok(_) => None,
         Err(Failure::Conflict(message)) => {
@@ -76,22 +87,22 @@ async fn foreign_namesake(server: &Server, workload: &Key, name: &str, body: &Va
 }
 
 /// Deletes a pod.
-pub(crate) async fn delete(server: &Server, reign: &Reign, pod: &PodRef, grace: Option<u32>) {
+pub(crate) async fn delete(server: &Server, turns: Turns<'_>, pod: &PodRef, grace: Option<u32>) {
     let mut body = json!({ "preconditions": { "uid": pod.uid } });
     if let Some(grace) = grace {
         body["gracePeriodSeconds"] = grace.into();
     }
     let path = core(&pod.key.namespace, "pods", &pod.key.name);
-    let done = persist(reign, || server.delete(&path, &body)).await;
+    let done = persist(turns, || server.delete(&path, &body)).await;
     log(done, "delete pod", &pod.key);
 }
 
 /// Deletes a pod whose node is gone, after asking for the node once more.
-pub(crate) async fn delete_orphan(server: &Server, reign: &Reign, pod: &PodRef, node: &str) {
+pub(crate) async fn delete_orphan(server: &Server, turns: Turns<'_>, pod: &PodRef, node: &str) {
     let path = format!("/api/v1/nodes/{node}");
-    let found = persist(reign, || server.get::<Ignored>(&path)).await;
+    let found = persist(turns, || server.get::<Ignored>(&path)).await;
     if matches!(found, Err(Failure::NotFound(_))) {
-        delete(server, reign, pod, Some(0)).await;
+        delete(server, turns, pod, Some(0)).await;
     }
 }
 
@@ -111,8 +122,10 @@ pub(crate) async fn evict(server: &Server, reign: &Reign, pod: &PodRef) -> Optio
             return None;
         }
         match server.post::<Ignored>(&path, &body).await {
-            Ok(_) | Err(Failure::NotFound(_) | Failure::Conflict(_)) => return None,
-            Err(error) if error.is_passing() && Instant::now() < deadline => {}
+            Ok(_) | Err(Failure::NotFound(_)) => return None,
+            // Another of the same name, or the pod was changed meanwhile: it tells itself.
+            Err(Failure::Conflict(_)) if !stays(server, pod).await => return None,
+            Err(error) if may_pass(&error) && Instant::now() < deadline => {}
             Err(error) => return Some(error.to_string()),
         }
         reign.pause(pause).await;
@@ -120,36 +133,50 @@ pub(crate) async fn evict(server: &Server, reign: &Reign, pod: &PodRef) -> Optio
     }
 }
 
+/// Whether asking again for an eviction may help.
+fn may_pass(error: &Failure) -> bool {
+    error.is_passing() || matches!(error, Failure::Conflict(_))
+}
+
+/// Whether a pod is there and nobody has asked it to go, as far as that can be told.
+async fn stays(server: &Server, pod: &PodRef) -> bool {
+    match server.get::<Pod>(&core(&pod.key.namespace, "pods", &pod.key.name)).await {
+        Ok(found) => is_to_go(&found, pod),
+        Err(error) => !matches!(error, Failure::NotFound(_)),
+    }
+}
+
+/// Whether this is the pod, and it was not asked to go yet.
+fn is_to_go(found: &Pod, pod: &PodRef) -> bool {
+    found.metadata.uid.as_deref() == Some(&*pod.uid) && found.metadata.deletion_timestamp.is_none()
+}
+
 /// Says on which node others are being stopped for a pod.
-pub(crate) async fn nominate(server: &Server, reign: &Reign, pod: &PodRef, node: Option<&str>) {
+pub(crate) async fn nominate(server: &Server, turns: Turns<'_>, pod: &PodRef, node: Option<&str>) {
     let path = format!("{}/status", core(&pod.key.namespace, "pods", &pod.key.name));
     let body = json!({
         "metadata": { "uid": pod.uid },
         "status": { "nominatedNodeName": node },
     });
-    let done = persist(reign, || server.merge(&path, &body)).await;
+    let done = persist(turns, || server.merge(&path, &body)).await;
     log(done, "nominate node", &pod.key);
 }
 
-/// Says why a pod is not placed.
-pub(crate) async fn condition(
-    server: &Server,
-    pod: &PodRef,
-    reason: &str,
-    message: &str,
-) -> Result<(), Failure> {
+/// Says why a pod is not placed. The time of transition is when it began not to be, whatever the reason since.
+pub(crate) async fn condition(server: &Server, pod: &PodRef, why: &Why) -> Result<(), Failure> {
     let path = format!("{}/status", core(&pod.key.namespace, "pods", &pod.key.name));
-    let body = json!({
-        "metadata": { "uid": pod.uid },
-        "status": { "conditions": [{
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": reason,
-            "message": message,
-            "lastProbeTime": null,
-            "lastTransitionTime": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        }]},
+    let mut condition = json!({
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": why.reason,
+        "message": why.message,
+        "lastProbeTime": null,
     });
+    if !why.again {
+        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        condition["lastTransitionTime"] = now.into();
+    }
+    let body = json!({ "metadata": { "uid": pod.uid }, "status": { "conditions": [condition] } });
     server.strategic(&path, &body).await
 }
 
@@ -190,7 +217,7 @@ pub(crate) async fn queue_status(
 /// adds or removes meanwhile is not undone.
 pub(crate) async fn finalizer(
     server: &Server,
-    reign: &Reign,
+    turns: Turns<'_>,
     about: Revision<'_>,
     add: bool,
     present: Vec<String>,
@@ -206,21 +233,21 @@ pub(crate) async fn finalizer(
     if !version.is_empty() {
         body["metadata"]["resourceVersion"] = version.into();
     }
-    let done = persist(reign, || server.merge(&path, &body)).await;
+    let done = persist(turns, || server.merge(&path, &body)).await;
     log(done, "write finalizer", workload);
 }
 
 /// Tries until there is an answer, or we are not to write any more.
-async fn persist<T, F, Fut>(reign: &Reign, attempt: F) -> Result<T, Failure>
+async fn persist<T, F, Fut>(turns: Turns<'_>, attempt: F) -> Result<T, Failure>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, Failure>>,
 {
-    persist_until(reign, None, attempt).await
+    persist_until(turns, None, attempt).await
 }
 
 async fn persist_until<T, F, Fut>(
-    reign: &Reign,
+    Turns { reign, permits }: Turns<'_>,
     deadline: Option<Instant>,
     mut attempt: F,
 ) -> Result<T, Failure>
@@ -230,10 +257,14 @@ where
 {
     let mut pause = Duration::from_millis(100);
     loop {
+        let permit = permits.acquire().await;
+        // Others may have had their turn for long.
         if !reign.is_open() {
             return Err(Failure::NotLeading);
         }
-        match attempt().await {
+        let answer = attempt().await;
+        drop(permit);
+        match answer {
             Err(error) if error.is_passing() => {
                 if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                     return Err(error);
@@ -262,6 +293,37 @@ mod tests {
     use super::*;
     use crate::crd::{BackOff, WorkloadPhase};
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    #[test]
+    fn an_eviction_is_asked_for_again_while_its_pod_is_there_and_stays() {
+        let pod = PodRef { key: Key::new("default", "train-0"), uid: "one".into() };
+        let check = |uid: &str, leaves: Option<&str>, expected: bool| {
+            let found = json!({ "metadata": { "uid": uid, "deletionTimestamp": leaves } });
+            let found: Pod = serde_json::from_value(found).expect("a pod");
+            assert_eq!(is_to_go(&found, &pod), expected, "{uid} {leaves:?}");
+        };
+        check("one", None, true);
+        check("one", Some("2030-01-01T00:00:00Z"), false);
+        check("two", None, false);
+        assert!(may_pass(&Failure::Conflict(String::new())));
+        assert!(!may_pass(&Failure::Refused { code: 403, message: String::new() }));
+    }
+
+    #[tokio::test]
+    async fn a_write_that_is_tried_for_long_lets_others_have_their_turn() {
+        let (reign, permits) = (Reign::new(Instant::now()), Semaphore::new(1));
+        let turns = Turns { reign: &reign, permits: &permits };
+        let never = || async { Err::<(), _>(Failure::Unknown("a webhook is down".to_owned())) };
+        let done = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            persist(turns, || async { Ok::<_, Failure>(()) }).await
+        };
+        tokio::select! {
+            _ = persist(turns, never) => panic!("it has no end"),
+            done = done => assert!(done.is_ok()),
+            () = tokio::time::sleep(Duration::from_secs(5)) => panic!("it had no turn"),
+        }
+    }
 
     #[test]
     fn whatever_a_status_does_not_say_is_taken_away() {

@@ -27,7 +27,8 @@ pub use rules::{
 };
 pub use storage::{
     Csi, CsiDriver, CsiNode, CsiNodeSpec, PersistentVolume, PersistentVolumeClaim,
-    PersistentVolumeClaimSpec, PersistentVolumeSpec, Phase, StorageClass,
+    PersistentVolumeClaimSpec, PersistentVolumeSpec, Phase, StorageCapacity, StorageClass,
+    StorageDriver, StorageDriverSpec,
 };
 pub use workload::{Decoded, GpuNode, Queue, Workload};
 

@@ -169,6 +169,70 @@ pub struct CsiDriver {
     pub allocatable: Option<VolumeNodeResources>,
 }
 
+/// A storage driver of the cluster.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct StorageDriver {
+    /// Metadata without managed fields.
+    #[serde(deserialize_with = "super::meta::slim")]
+    pub metadata: ObjectMeta,
+    /// What it does.
+    pub spec: StorageDriverSpec,
+}
+
+super::resource!(
+    StorageDriver,
+    "storage.k8s.io",
+    "v1",
+    "CSIDriver",
+    "csidrivers",
+    ClusterResourceScope
+);
+
+/// What a storage driver does.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StorageDriverSpec {
+    /// It tells how much storage is left, and wants that looked at.
+    pub storage_capacity: Option<bool>,
+}
+
+/// How much storage a driver has left for a class somewhere.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StorageCapacity {
+    /// Metadata without managed fields.
+    #[serde(deserialize_with = "super::meta::slim")]
+    pub metadata: ObjectMeta,
+    /// The class.
+    pub storage_class_name: String,
+    /// All that is left.
+    pub capacity: Option<Quantity>,
+    /// The largest volume that can be made.
+    pub maximum_volume_size: Option<Quantity>,
+    /// The nodes that reach it; none when absent.
+    pub node_topology: Option<LabelSelector>,
+}
+
+impl StorageCapacity {
+    /// Whether both say the same.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        self.storage_class_name == other.storage_class_name
+            && self.capacity == other.capacity
+            && self.maximum_volume_size == other.maximum_volume_size
+            && self.node_topology == other.node_topology
+    }
+}
+
+super::resource!(
+    StorageCapacity,
+    "storage.k8s.io",
+    "v1",
+    "CSIStorageCapacity",
+    "csistoragecapacities",
+    NamespaceResourceScope
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

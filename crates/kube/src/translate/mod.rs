@@ -33,7 +33,7 @@ pub use node::{NodeView, closed_gpus, node};
 pub use price::{dollars, hourly, micro_dollars};
 pub use resources::{gpu_need, gpu_resources, takes_the_same};
 pub use selector::{labels, selector};
-pub use volumes::{ClaimHow, ClaimToBind, SELECTED_NODE, Volumes, reaches};
+pub use volumes::{ClaimHow, ClaimToBind, Left, SELECTED_NODE, Volumes, is_counted, reaches};
 
 use agentaflow_engine::labels::NodeTerm;
 use agentaflow_engine::{ForeignUse, GpuAsk, MAX_NODE_GPUS, Preferred, Request};
@@ -99,6 +99,12 @@ pub enum Obstacle {
     #[error("{why}")]
     NotYet {
         /// What.
+        why: String,
+    },
+    /// No storage is left for the volume that is to be made for it.
+    #[error("{why}")]
+    NoStorage {
+        /// For which claim.
         why: String,
     },
     /// Somebody keeps it back by scheduling gates.

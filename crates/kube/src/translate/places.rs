@@ -78,6 +78,17 @@ impl Places {
         }
     }
 
+    /// The values that this label of a node can have among them; none when nodes without it may be, too.
+    pub(super) fn values_of(&self, label: &str) -> Option<Vec<&str>> {
+        let mut values = Vec::new();
+        for term in self.0.as_ref()? {
+            let mut asked = term.exprs.iter().filter(|expr| expr.op == Op::In);
+            let asked = asked.find(|expr| &*expr.key == label)?;
+            values.extend(asked.values.iter().map(|value| &**value));
+        }
+        Some(values)
+    }
+
     /// Whether a node is among them.
     pub(super) fn contain(&self, name: &str, labels: &Labels) -> bool {
         self.0.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches(name, labels)))

@@ -28,6 +28,13 @@ pub fn selector(selector: &LabelSelector) -> Result<Selector, String> {
     Ok(selector)
 }
 
+/// A selector of labels as a term about nodes; one that selects everything is an empty term.
+pub(super) fn selector_term(wanted: &LabelSelector) -> Result<NodeTerm, String> {
+    let Selector { match_labels, exprs } = selector(wanted)?;
+    let same = match_labels.into_iter().map(|(key, value)| Expr::new(key, Op::In, [value]));
+    Ok(NodeTerm { exprs: same.chain(exprs).collect(), names: Vec::new() })
+}
+
 /// Labels as the engine keeps them.
 pub fn labels(labels: Option<&BTreeMap<String, String>>) -> Labels {
     let shared = |(key, value): (&String, &String)| (Arc::from(&**key), Arc::from(&**value));

@@ -45,20 +45,24 @@ pub fn check(spec: &GpuWorkloadSpec) -> Result<(), BadSpec> {
     if bytes > MAX_TEMPLATE { Err(BadSpec::TemplateSize(bytes)) } else { Ok(()) }
 }
 
-/// Adds to what the pod asks for: memory, the preferred model, and that nobody shares its GPUs.
+/// Adds to what the pod asks for: memory, models, and that nobody shares its GPUs.
 ///
 /// Memory and exclusive access speak of whole GPUs; a pod that asks for MIG slices or none is left alone.
 pub fn ask(spec: &GpuWorkloadSpec, request: &mut Request) {
     let wanted = &spec.gpu_requirements;
-    let preferred = wanted.preferred_gpu_type.as_deref().map(str::trim);
-    if let Some(model) = preferred.filter(|model| !model.is_empty()) {
-        request.preferred_model = Some(GpuModel::from(model));
+    if let Some(model) = model(wanted.preferred_gpu_type.as_deref()) {
+        request.preferred_model = Some(model);
     }
+    request.models.extend(model(wanted.required_gpu_type.as_deref()));
     let GpuAsk::Whole(count) = request.gpu else { return };
     request.min_gpu_memory = request.min_gpu_memory.max(MiB(memory(spec)));
     if wanted.exclusive_access {
         request.resources.insert(ResourceName::from(names::EXCLUSIVE_RESOURCE), count.into());
     }
+}
+
+fn model(name: Option<&str>) -> Option<GpuModel> {
+    name.map(str::trim).filter(|name| !name.is_empty()).map(GpuModel::from)
 }
 
 /// Everything but name, queue and request, written into the engine's workload. What cannot be read is left as it

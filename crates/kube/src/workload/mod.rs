@@ -28,7 +28,7 @@ mod tests;
 pub use ask::{BadSpec, ask, check, estimate, fill, priority, strategy, topology};
 pub use name::{label_value, pod_name};
 pub use reconcile::reconcile;
-pub use template::{BadTemplate, Identity, pod};
+pub use template::{BadTemplate, Identity, names_class, pod};
 pub(crate) use verdict::{story, stuck};
 
 use crate::crd::GpuWorkloadStatus;

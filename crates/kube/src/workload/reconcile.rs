@@ -107,13 +107,12 @@ impl Look<'_> {
         let mut notes = making.notes;
         let phase = status.phase.unwrap_or_default();
         notes.extend(lifecycle::progress(self.old.phase, phase, places.nodes.as_deref()));
-        Reconciled {
-            create: making.create,
-            delete: roster.leftovers(),
-            notes,
-            wake: making.wake,
-            ..self.done(status)
+        let mut delete = roster.leftovers();
+        // Once for each change of the spec: others may have given the pods another class than we asked for.
+        if self.old.observed_generation != self.workload.metadata.generation {
+            delete.extend(roster.of_other_priority(spec));
         }
+        Reconciled { create: making.create, delete, notes, wake: making.wake, ..self.done(status) }
     }
 
     /// Phase, conditions, places and the sentence.

@@ -8,8 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::member::{self, Member, State};
-use super::{DeletePod, verdict};
+use super::{DeletePod, template, verdict};
 use crate::crd::{GpuWorkloadSpec, GpuWorkloadStatus};
+use crate::names;
 use crate::slim::Pod;
 
 /// All pods of a workload.
@@ -38,6 +39,15 @@ pub(super) enum Seat<'a> {
     Ending(Timestamp),
     /// Nobody: a pod is to be made. The one that was lost, if it is still there.
     Empty(Option<Member<'a>>),
+}
+
+impl<'a> Seat<'a> {
+    fn holder(&self) -> Option<&Member<'a>> {
+        match self {
+            Self::Held(member) => Some(member),
+            _ => None,
+        }
+    }
 }
 
 impl<'a> Roster<'a> {
@@ -128,6 +138,22 @@ impl<'a> Roster<'a> {
             all.extend(delete(member.pod, why));
         }
         all
+    }
+
+    /// Pods that wait with the class of another priority than the workload has now. A pod's class cannot be changed, and
+    /// new pods are asked about anew by whoever decides who may have which class.
+    pub(super) fn of_other_priority(&self, spec: &GpuWorkloadSpec) -> Vec<DeletePod> {
+        let held = || self.seats.iter().filter_map(Seat::holder);
+        let class = names::priority_class(spec.priority);
+        let other = |pod: &Pod| {
+            let given = pod.spec.priority_class_name.as_deref().unwrap_or_default();
+            given.starts_with(names::PRIORITY_CLASS_PREFIX) && given != class
+        };
+        if template::names_class(spec) || held().any(Member::bound) {
+            return Vec::new();
+        }
+        let pods = held().map(|member| member.pod).filter(|pod| other(pod));
+        pods.filter_map(|pod| delete(pod, "PriorityChanged")).collect()
     }
 
     /// What a finished workload still has running, and failures that a success has made pointless.

@@ -102,6 +102,8 @@ pub fn pod(
     let gpus = gpu_limit::fill(body, &annotations, &spec.gpu_requirements)?;
     if gpus.whole {
         affinity::require_memory(body, memory(spec))?;
+        let model = spec.gpu_requirements.required_gpu_type.as_deref();
+        affinity::require_model(body, model.unwrap_or_default())?;
     }
     fill(body, "restartPolicy", || "Never".into());
     fill(body, "schedulerName", || scheduler_name.into());
@@ -110,6 +112,13 @@ pub fn pod(
     }
     identify(&mut template, workload, task, attempt)?;
     Ok(Value::Object(template))
+}
+
+/// Whether a template says itself which priority its pods have.
+pub fn names_class(spec: &GpuWorkloadSpec) -> bool {
+    let template = spec.pod_template.value();
+    let said = |field: &str| template.pointer(field).is_some_and(|value| !value.is_null());
+    said("/spec/priorityClassName") || said("/spec/priority")
 }
 
 /// MiB that each GPU must have.
@@ -179,6 +188,7 @@ fn identify(
     let labels = object(metadata, "labels", "podTemplate.metadata.labels")?;
     labels.insert(names::POD_WORKLOAD.into(), name::label_value(workload.name).into());
     labels.insert(names::POD_MANAGED.into(), "true".into());
+    labels.entry(names::MANAGED_BY).or_insert_with(|| names::FIELD_MANAGER.into());
     labels.insert(names::POD_TASK.into(), task.to_string().into());
     labels.insert(names::POD_ATTEMPT.into(), attempt.to_string().into());
     Ok(())

@@ -100,7 +100,7 @@ fn ending(end: &Terminated) -> String {
     }
     if let Some(message) = end.message.as_deref().map(str::trim).filter(|text| !text.is_empty()) {
         text.push_str(": ");
-        text.push_str(&clip(message, 300));
+        text.push_str(&clip_front(message, 300));
     }
     text
 }
@@ -147,6 +147,14 @@ pub(super) fn clip(text: &str, characters: usize) -> String {
     match text.char_indices().nth(characters) {
         None => text.to_owned(),
         Some((end, _)) => format!("{}…", &text[..end]),
+    }
+}
+
+/// The end of a text: a program that gives up says why in its last lines.
+fn clip_front(text: &str, characters: usize) -> String {
+    match text.char_indices().nth_back(characters.saturating_sub(1)) {
+        Some((start, _)) if start > 0 => format!("…{}", &text[start..]),
+        _ => text.to_owned(),
     }
 }
 

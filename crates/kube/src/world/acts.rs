@@ -75,10 +75,8 @@ pub enum Act {
     Explain {
         /// The pod.
         pod: PodRef,
-        /// One word; `Unschedulable` only where more nodes would help.
-        reason: &'static str,
-        /// One sentence.
-        message: Arc<str>,
+        /// Why.
+        why: Why,
     },
     /// Read the annotations of a pod's owner, and of the owner's owners.
     LookUp(Owner),
@@ -239,4 +237,15 @@ pub enum BindResult {
     Gone,
     /// It could not be bound.
     Refused(String),
+}
+
+/// Why a pod is not placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Why {
+    /// One word; `Unschedulable` only where more nodes would help.
+    pub reason: &'static str,
+    /// One sentence.
+    pub message: Arc<str>,
+    /// The pod says already that it is not placed, for another reason perhaps.
+    pub again: bool,
 }

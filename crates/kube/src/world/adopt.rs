@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::entry::{Place, Seat, is_finished, is_leaving, moment};
+use super::free_volumes::without_volumes;
 use super::groups::Group;
 use super::identity::Belonging;
 use super::{Key, World};
@@ -86,8 +87,12 @@ impl World {
         for member in &members {
             self.leave(member);
         }
-        if !self.adopt(&belonging, found) {
-            self.stuck.extend(members);
+        // What was a gang, and is none any more, goes on as single pods.
+        let is_one = members.len() == 1 || *workload == belonging.id;
+        if !(is_one && self.adopt(&belonging, found)) {
+            for member in &members {
+                self.settle(member);
+            }
         } else if let Some(group) = self.groups.get_mut(&belonging.id) {
             group.cut = cut;
         }
@@ -98,7 +103,9 @@ impl World {
         let entry = self.pods.get(key)?;
         let Place::Member { seat: Seat::Bound(node), .. } = &entry.place else { return None };
         let pod = entry.pod.clone()?;
-        let (_, request) = self.request_of_bound(key, &pod)?;
+        // While it is not told yet that it has its volumes, it asks for what it asked before, but for those.
+        let request = self.request_of_bound(key, &pod).map(|(_, request)| request);
+        let request = request.or_else(|| Some(without_volumes(entry.asked.as_ref()?)))?;
         Some(Found { key: key.clone(), pod, node: node.clone(), request })
     }
 
@@ -157,7 +164,8 @@ impl World {
         let mut asked: Vec<Arc<Request>> =
             found.iter().map(|member| member.request.clone()).collect();
         let missing = (found.len() as u32)..belonging.need;
-        asked.resize(belonging.need.max(1) as usize, kinds[0].clone());
+        // There may be more than are needed by now.
+        asked.resize(found.len().max(belonging.need as usize), kinds[0].clone());
         let first = asked[0].clone();
         let mut engine = belonging.traits.workload(belonging.id.clone(), 1, first);
         super::groups::roles(&mut engine, &asked);

@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    fn is_bound(&self, key: &Key) -> bool {
+    pub(super) fn is_bound(&self, key: &Key) -> bool {
         let place = self.pods.get(key).map(|entry| &entry.place);
         matches!(place, Some(Place::Member { seat: Seat::Bound(_), .. }))
     }

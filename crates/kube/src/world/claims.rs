@@ -50,7 +50,7 @@ impl Promises {
     }
 
     /// Volumes that claims are getting.
-    fn volumes(&self) -> BTreeSet<String> {
+    pub(super) fn volumes(&self) -> BTreeSet<String> {
         let volume = |promise: &Promise| match &promise.act {
             ClaimAct::Volume(volume) => Some(volume.clone()),
             ClaimAct::Provision(_) => None,

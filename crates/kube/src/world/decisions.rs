@@ -218,33 +218,42 @@ impl World {
     /// Says on a pod why it waits.
     pub(super) fn explain_pod(&mut self, key: &Key, told: &Reason) {
         if let Some(entry) = self.pods.get(key) {
-            let (pod, message) = (entry.reference(key), told.message.clone());
-            self.acts.push(Act::Explain { pod, reason: told.condition(), message });
+            self.acts.push(entry.explain(key, told.condition(), told.message.clone()));
         }
     }
 
     /// An eviction was refused for good: the pod stays, and whoever waited for it looks for others.
     pub(super) fn eviction_failed(&mut self, pod: &PodRef, why: String) {
-        let Some(entry) = self.pods.get(&pod.key).filter(|entry| entry.uid == pod.uid) else {
-            return;
-        };
-        let (place, object) = (entry.place.clone(), entry.pod.clone());
-        self.note_pod(&pod.key, true, "EvictionFailed", why);
-        let (Place::Member { workload, seat: Seat::Bound(node), .. }, Some(object)) =
-            (place, object)
-        else {
-            return;
-        };
-        if is_leaving(&object) {
-            return;
+        if self.pods.get(&pod.key).is_some_and(|entry| entry.uid == pod.uid) {
+            self.note_pod(&pod.key, true, "EvictionFailed", why);
+            self.unmoved.insert(pod.key.clone());
         }
-        if let Some(group) = self.groups.get_mut(&workload) {
-            group.stopping = false;
+    }
+
+    /// Those who could not be evicted run on, and are facts again; what their budgets were charged comes back. Who is
+    /// being bound meanwhile is one as soon as it is bound.
+    pub(super) fn let_unmoved_stay(&mut self) {
+        for key in std::mem::take(&mut self.unmoved) {
+            let Some(entry) = self.pods.get(&key) else { continue };
+            let (place, object) = (entry.place.clone(), entry.pod.clone());
+            let (Place::Member { workload, seat, .. }, Some(object)) = (place, object) else {
+                continue;
+            };
+            match seat {
+                Seat::Bound(node) if !is_leaving(&object) => {
+                    if let Some(group) = self.groups.get_mut(&workload) {
+                        group.stopping = false;
+                    }
+                    self.leave(&key);
+                    self.spare(&key);
+                    self.find_bound(&key, &object, &node);
+                    self.tell_budgets();
+                }
+                Seat::Binding { .. } => {
+                    self.unmoved.insert(key);
+                }
+                Seat::Bound(_) | Seat::Waiting => {}
+            }
         }
-        // It runs on, and is a fact again; what its budgets were charged comes back.
-        self.leave(&pod.key);
-        self.spare(&pod.key);
-        self.find_bound(&pod.key, &object, &node);
-        self.tell_budgets();
     }
 }

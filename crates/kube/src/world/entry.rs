@@ -4,9 +4,9 @@ use agentaflow_engine::{ForeignUse, Request, Time, WorkloadId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::acts::{Key, PodRef};
+use super::acts::{Act, Key, PodRef, Why};
 use crate::names;
-use crate::slim::Pod;
+use crate::slim::{Pod, PodCondition};
 use crate::translate::{self, ClaimToBind, Depends};
 
 /// What is recorded about a pod.
@@ -101,6 +101,14 @@ impl PodEntry {
 
     pub(super) fn reference(&self, key: &Key) -> PodRef {
         PodRef { key: key.clone(), uid: self.uid.clone() }
+    }
+
+    /// Says on the pod why it is not placed.
+    pub(super) fn explain(&self, key: &Key, reason: &'static str, message: Arc<str>) -> Act {
+        let said = self.pod.as_ref().and_then(|pod| pod.status.conditions.as_ref());
+        let no = |one: &PodCondition| one.kind == "PodScheduled" && one.status == "False";
+        let again = said.is_some_and(|said| said.iter().any(no));
+        Act::Explain { pod: self.reference(key), why: Why { reason, message, again } }
     }
 }
 

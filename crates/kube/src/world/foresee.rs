@@ -194,6 +194,7 @@ impl World {
         let mut told = self.waiting(seen.reason.as_ref(), seen.eta);
         told.waiting = self.engine.waiting() as u32;
         told.would_start_now = seen.nearby.iter().map(words::nearby).collect();
+        told.closest = seen.closest.iter().map(close).collect();
         let planned = |place: &Placement| self.planned(place.task, &place.node, &place.gpus);
         told.placement = seen.placements.iter().map(planned).collect();
         told.placement.sort_by_key(|task| task.task);
@@ -223,7 +224,7 @@ impl World {
 
 /// A node that came close, and what it lacks.
 fn close((node, lack): &(NodeId, Lack)) -> CloseNode {
-    let lacks = words::lack(lack, 1).trim_start_matches("1 ").to_owned();
+    let lacks = words::lack_of(node.as_str(), lack);
     CloseNode { node_id: node.to_string(), node_name: node.to_string(), lacks }
 }
 

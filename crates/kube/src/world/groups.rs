@@ -66,13 +66,16 @@ impl World {
         });
         let joined =
             joined.and_then(|(belonging, asked)| Ok((self.seat_for(belonging, key)?, asked)));
-        let (belonging, asked) = match joined {
+        let (belonging, mut asked) = match joined {
             Ok(joined) => joined,
             Err(aside) => {
+                self.take_volumes(key, &[]);
                 self.put_aside(key, aside);
                 return;
             }
         };
+        self.take_volumes(key, &asked.claims);
+        self.ask_for_volumes(&mut asked);
         let Some(entry) = self.pods.get_mut(key) else { return };
         let request = Arc::new(asked.request);
         let stays = match (&entry.place, self.groups.get(&belonging.id)) {
@@ -103,6 +106,7 @@ impl World {
                 because("Unsupported", format!("{field}: {why}"))
             }
             Obstacle::NotYet { why } => because("WaitingForVolume", why),
+            Obstacle::NoStorage { why } => because("Unschedulable", why),
             Obstacle::Gated(gates) => because(
                 "SchedulingGated",
                 format!("held by scheduling gates: {}", gates.join(", ")),
@@ -168,7 +172,9 @@ impl World {
         if pod.status.phase.as_deref() == Some("Succeeded")
             && let Ok(Belonging { id, need: 2.., .. }) = self.belonging(key, pod)
         {
-            self.stray(key, Some(id));
+            self.stray(key, Some(id.clone()));
+            // Fewer are needed to start the rest.
+            self.regroup(&id);
         }
     }
 

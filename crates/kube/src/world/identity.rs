@@ -132,9 +132,11 @@ impl World {
         let mut traits = self.traits(pod, &annotations)?;
         self.add_spec(&mut traits, spec)?;
         traits.priority = traits.priority.min(self.highest_priority(pod));
-        // Who may have which class is decided by quotas and policies: one that the template names wins.
-        if let Some(class) = translate::admitted(pod).filter(|_| names_class(spec)) {
-            traits.priority = class.min(self.queues.highest_priority(&traits.queue));
+        // Who may have which class is decided by quotas and policies: one that the template names wins, and one that
+        // we asked for is the most until there are new pods.
+        if let Some(class) = translate::admitted(pod) {
+            let most = if workload::names_class(spec) { class } else { class.min(traits.priority) };
+            traits.priority = most.min(self.queues.highest_priority(&traits.queue));
         }
         if let Some(created) = &entry.object.metadata.creation_timestamp {
             traits.submitted = moment(created.0);
@@ -263,12 +265,6 @@ pub(super) fn controller(
 /// The id of a pod that stands alone.
 pub(super) fn alone(key: &Key) -> WorkloadId {
     format!("{}/pod/{}", key.namespace, key.name).into()
-}
-
-/// Whether a template names a priority class of its own.
-fn names_class(spec: &GpuWorkloadSpec) -> bool {
-    let template = spec.pod_template.value();
-    template.pointer("/spec/priorityClassName").and_then(|name| name.as_str()).is_some()
 }
 
 /// The group that a pod names.

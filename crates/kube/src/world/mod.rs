@@ -11,10 +11,13 @@ mod acts;
 mod adopt;
 mod breaking;
 mod budgets;
+mod change;
 mod claims;
 mod decisions;
 mod entry;
+mod foreign;
 mod foresee;
+mod free_volumes;
 mod groups;
 mod identity;
 mod nodes;
@@ -28,7 +31,8 @@ mod show;
 mod tests;
 mod workloads;
 
-pub use acts::{About, Act, Bind, BindResult, ClaimAct, Key, Note, Outcome, Owner, PodRef};
+pub use acts::{About, Act, Bind, BindResult, ClaimAct, Key, Note, Outcome, Owner, PodRef, Why};
+pub use change::{Change, Object};
 pub use settings::{Settings, SettingsError, node_selector, percent, strategy};
 pub use show::{Answer, Census};
 
@@ -37,62 +41,17 @@ use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::slim::{
-    CsiNode, DisruptionBudget, GpuNode, Namespace, NativePodGroup, Node, PersistentVolume,
-    PersistentVolumeClaim, Pod, PodGroup, PriorityClass, Queue, StorageClass, Workload,
-};
+use crate::slim::DisruptionBudget;
 use crate::translate::{Namespaces, Volumes};
 
 use claims::Promises;
 use entry::PodEntry;
+use free_volumes::Takers;
 use groups::Group;
 use nodes::NodeEntry;
 use owners::{OwnerEntry, OwnerKey};
 use queues::Queues;
 use workloads::WorkloadEntry;
-
-/// Something changed in the cluster.
-#[derive(Clone, Debug)]
-pub enum Change {
-    /// An object is there, new or changed.
-    Applied(Box<Object>),
-    /// An object is gone.
-    Deleted(Box<Object>),
-}
-
-/// What is watched.
-#[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "always boxed, in `Change`")]
-pub enum Object {
-    /// A pod.
-    Pod(Pod),
-    /// A node.
-    Node(Node),
-    /// A node's GPUs.
-    GpuNode(GpuNode),
-    /// A workload.
-    Workload(Workload),
-    /// A queue.
-    Queue(Queue),
-    /// A claim.
-    Claim(PersistentVolumeClaim),
-    /// A volume.
-    Volume(PersistentVolume),
-    /// A storage class.
-    Class(StorageClass),
-    /// The storage drivers of a node.
-    CsiNode(CsiNode),
-    /// A namespace.
-    Namespace(Namespace),
-    /// A priority class.
-    Priority(PriorityClass),
-    /// A disruption budget.
-    Budget(DisruptionBudget),
-    /// A pod group of the scheduler plugins.
-    PodGroup(PodGroup),
-    /// A pod group of Kubernetes itself.
-    NativeGroup(NativePodGroup),
-}
 
 /// What is to be done now, and when to ask again.
 #[derive(Clone, Debug, Default)]
@@ -123,6 +82,8 @@ pub struct World {
     volumes: Volumes,
     /// What bindings under way do with claims.
     promises: Promises,
+    /// Pods that wait for volumes that people made.
+    takers: Takers,
     namespaces: Namespaces,
     budgets: BTreeMap<Key, DisruptionBudget>,
     /// What owners of pods say.
@@ -141,7 +102,9 @@ pub struct World {
     failed: Vec<(Key, WorkloadId, u32, Arc<str>)>,
     /// When workloads are to be looked at although nothing happened.
     wakes: BTreeSet<(Time, Key)>,
-    /// Pods whose eviction was refused.
+    /// Pods whose eviction was refused, and of which the engine does not know it yet.
+    unmoved: BTreeSet<Key>,
+    /// Pods that are not asked to go for a while, because their eviction was refused.
     spared: BTreeMap<Key, budgets::Spared>,
     /// Workloads whose objects are to be looked at.
     dirty: BTreeSet<Key>,
@@ -175,6 +138,7 @@ impl World {
             queues: Queues::default(),
             volumes: Volumes::default(),
             promises: Promises::default(),
+            takers: Takers::default(),
             namespaces: Namespaces::default(),
             budgets: BTreeMap::new(),
             owners: FxHashMap::default(),
@@ -185,6 +149,7 @@ impl World {
             renominate: BTreeSet::new(),
             failed: Vec::new(),
             wakes: BTreeSet::new(),
+            unmoved: BTreeSet::new(),
             spared: BTreeMap::new(),
             dirty: BTreeSet::new(),
             stuck: BTreeSet::new(),
@@ -214,6 +179,8 @@ impl World {
             Object::Volume(volume) => self.look_again(|world| world.volumes.set_volume(volume)),
             Object::Class(class) => self.look_again(|world| world.volumes.set_class(class)),
             Object::CsiNode(node) => self.see_csi_node(node),
+            Object::Driver(driver) => self.look_again(|world| world.volumes.set_driver(&driver)),
+            Object::Capacity(told) => self.look_again(|world| world.volumes.set_capacity(told)),
             Object::Namespace(space) => self.look_again(|world| world.namespaces.set(&space)),
             // Pods carry the value of their class; classes themselves are not asked.
             Object::Priority(_) => {}
@@ -247,6 +214,13 @@ impl World {
                 self.look_again(|world| world.volumes.remove_class(names_of(&class.metadata).1));
             }
             Object::CsiNode(node) => self.lose_csi_node(&node),
+            Object::Driver(driver) => {
+                self.look_again(|world| world.volumes.remove_driver(names_of(&driver.metadata).1));
+            }
+            Object::Capacity(told) => self.look_again(|world| {
+                let (namespace, name) = names_of(&told.metadata);
+                world.volumes.remove_capacity(namespace, name)
+            }),
             Object::Namespace(space) => {
                 self.look_again(|world| world.namespaces.remove(names_of(&space.metadata).1));
             }
@@ -303,6 +277,8 @@ impl World {
         for id in std::mem::take(&mut self.renominate) {
             self.rebuild_hold(&id);
         }
+        self.let_unmoved_stay();
+        self.count_volumes();
         let spared = self.spare_until();
         let plan = self.engine.decide(self.now);
         let wake = plan.wake;

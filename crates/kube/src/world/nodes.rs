@@ -2,13 +2,13 @@
 
 use agentaflow_engine::labels::Labels;
 use agentaflow_engine::{Event, ForeignId, GpuHealth, GpuId, MicroDollars, NodeId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Key, World, names_of};
 use crate::crd::GpuNode;
 use crate::slim::{self, CsiNode, Node};
-use crate::translate::{self, NodeView};
+use crate::translate::{self, Left, NodeView};
 
 /// What is recorded about a node.
 #[derive(Debug, Default)]
@@ -18,6 +18,8 @@ pub(super) struct NodeEntry {
     csi: Option<CsiNode>,
     /// What the engine was told last.
     told: Option<NodeView>,
+    /// Volumes that people made and that are left there for those who wait.
+    pub(super) left: Left,
     /// Pods of others that use it.
     pub(super) foreign: BTreeSet<Key>,
     /// Pods of ours that the engine has there.
@@ -176,6 +178,7 @@ impl World {
             .map(|node| translate::node(node, entry.devices.as_ref(), entry.csi.as_ref()));
         let view = view.map(|mut view| {
             self.volumes.lift_limits(&mut view.node);
+            view.node.resources.extend(entry.left.clone());
             view
         });
         let Some(view) = view else {
@@ -208,16 +211,15 @@ impl World {
     /// A GPU that cannot be used takes nothing new; what runs there is left to its own fate, as the kubelet does.
     fn tell_health(&mut self, name: &Arc<str>, view: &NodeView) {
         let node = NodeId::from(name.as_ref());
-        let bad = unhealthy(view);
+        let now = unhealthy(view);
         let told = self.nodes.get(name).and_then(|entry| entry.told.as_ref());
         let before = told.map(unhealthy).unwrap_or_default();
         let readings = told.is_none_or(|told| told.readings != view.readings);
-        for gpu in bad.symmetric_difference(&before) {
-            if !view.node.gpus.iter().any(|known| known.id == *gpu) {
-                continue;
+        for gpu in view.node.gpus.iter().map(|gpu| &gpu.id) {
+            if now.get(gpu) != before.get(gpu) {
+                let health = now.get(gpu).copied().unwrap_or_default();
+                self.tell(Event::GpuHealth { node: node.clone(), gpu: gpu.clone(), health });
             }
-            let health = if bad.contains(gpu) { GpuHealth::Cordoned } else { GpuHealth::Healthy };
-            self.tell(Event::GpuHealth { node: node.clone(), gpu: gpu.clone(), health });
         }
         if readings && !view.readings.is_empty() {
             self.tell(Event::Utilization { node, readings: view.readings.clone() });
@@ -274,8 +276,12 @@ impl World {
     }
 }
 
-/// The GPUs of a node that cannot be used.
-fn unhealthy(view: &NodeView) -> BTreeSet<GpuId> {
-    let bad = view.health.iter().filter(|(_, health)| *health != GpuHealth::Healthy);
-    bad.map(|(gpu, _)| gpu.clone()).collect()
+/// The GPUs of a node that cannot be used, as the engine is told of them.
+fn unhealthy(view: &NodeView) -> BTreeMap<GpuId, GpuHealth> {
+    let told = view.health.iter().filter_map(|(gpu, health)| match health {
+        GpuHealth::Healthy => None,
+        GpuHealth::Cordoned | GpuHealth::Draining => Some((gpu.clone(), GpuHealth::Cordoned)),
+        GpuHealth::Sick | GpuHealth::Unfit => Some((gpu.clone(), GpuHealth::Unfit)),
+    });
+    told.collect()
 }

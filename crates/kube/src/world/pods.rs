@@ -11,7 +11,6 @@ use super::entry::{
 use super::identity::because;
 use super::{Note, World, key_of};
 use crate::slim::Pod;
-use crate::translate::{self, Surroundings};
 
 impl World {
     pub(super) fn see_pod(&mut self, pod: Pod) {
@@ -34,16 +33,7 @@ impl World {
         if ours {
             entry.pod = Some(Arc::new(pod));
         } else {
-            let around = Surroundings { volumes: &self.volumes, namespaces: &self.namespaces };
-            let uses = translate::foreign(&pod, &around);
-            let unchanged = entry.uses.as_deref() == Some(&uses);
-            entry.uses = Some(Box::new(uses));
-            entry.pod = None;
-            let depends = !translate::depends(&pod, &around).is_empty();
-            self.settle_foreign(&key, &pod, unchanged);
-            if let Some(entry) = self.pods.get_mut(&key) {
-                entry.theirs = depends.then(|| Box::new(pod));
-            }
+            self.see_foreign(&key, pod);
             return;
         }
         if let Some(workload) = owner {
@@ -69,29 +59,13 @@ impl World {
         self.leave(key);
         self.spare_no_more(key);
         self.promises.withdraw(key);
+        self.take_volumes(key, &[]);
         self.stuck.remove(key);
+        self.unmoved.remove(key);
         let Some(pod) = self.pods.remove(key).and_then(|entry| entry.pod) else { return };
         self.forget_owner(key, &pod);
         if let Some(workload) = workload_owner(&pod) {
             self.disown_pod(&workload, key);
-        }
-    }
-
-    fn settle_foreign(&mut self, key: &Key, pod: &Pod, unchanged: bool) {
-        let wanted = if is_finished(pod) { None } else { node_of(pod) };
-        let wanted: Option<Arc<str>> = wanted.map(Arc::from);
-        let place = self.pods.get(key).map(|entry| entry.place.clone()).unwrap_or_default();
-        if place == wanted.clone().map_or(Place::Nowhere, Place::Foreign) && unchanged {
-            return;
-        }
-        if let Some(node) = wanted {
-            if place != Place::Foreign(node.clone()) {
-                self.leave(key);
-            }
-            self.make_foreign(key, &node);
-        } else {
-            self.leave(key);
-            self.pods.remove(key);
         }
     }
 
@@ -108,6 +82,7 @@ impl World {
         };
         if is_finished(&pod) || (pod.spec.node_name.is_none() && is_leaving(&pod)) {
             self.leave(key);
+            self.take_volumes(key, &[]);
             self.retire(key, &pod);
         } else if let Some(node) = &pod.spec.node_name {
             self.settle_on_node(key, &pod, &Arc::from(node.as_str()));
@@ -135,6 +110,7 @@ impl World {
             Place::Foreign(at) if at == *node => {}
             _ => {
                 self.leave(key);
+                self.take_volumes(key, &[]);
                 self.find_bound(key, pod, node);
             }
         }
@@ -148,6 +124,7 @@ impl World {
     fn confirm(&mut self, key: &Key, workload: &WorkloadId, task: u32, node: &Arc<str>) {
         self.tell(Event::Confirmed { workload: workload.clone(), task });
         self.set_seat(key, Seat::Bound(node.clone()));
+        self.has_volumes(key, workload);
         self.note_pod(key, false, "Scheduled", format!("bound to node {node}"));
         if self.groups.get(workload).is_some_and(|group| group.breaking) {
             self.delete_pod(key, None);
@@ -282,42 +259,6 @@ impl World {
         self.count_as_foreign(key, &pod, node);
     }
 
-    /// A pod of ours that the engine does not decide about takes what it takes.
-    pub(super) fn count_as_foreign(&mut self, key: &Key, pod: &Pod, node: &Arc<str>) {
-        let around = Surroundings { volumes: &self.volumes, namespaces: &self.namespaces };
-        let uses = translate::foreign(pod, &around);
-        if let Some(entry) = self.pods.get_mut(key) {
-            entry.uses = Some(Box::new(uses));
-        }
-        self.make_foreign(key, node);
-    }
-
-    /// Objects have changed on which it may depend what pods take that the engine does not decide about.
-    pub(super) fn recount(&mut self) {
-        let foreign = self.pods.iter().filter_map(|(key, entry)| match &entry.place {
-            Place::Foreign(node) if entry.theirs.is_some() || entry.pod.is_some() => {
-                Some((key.clone(), node.clone()))
-            }
-            _ => None,
-        });
-        for (key, node) in foreign.collect::<Vec<_>>() {
-            if self.count_again(&key) {
-                self.tell_foreign(&key, &node);
-            }
-        }
-    }
-
-    /// What a pod takes, by what is known now; whether that is something else.
-    fn count_again(&mut self, key: &Key) -> bool {
-        let around = Surroundings { volumes: &self.volumes, namespaces: &self.namespaces };
-        let Some(entry) = self.pods.get_mut(key) else { return false };
-        let pod = entry.theirs.as_deref().or(entry.pod.as_deref());
-        let Some(uses) = pod.map(|pod| translate::foreign(pod, &around)) else { return false };
-        let changed = entry.uses.as_deref() != Some(&uses);
-        entry.uses = Some(Box::new(uses));
-        changed
-    }
-
     pub(super) fn set_seat(&mut self, key: &Key, new: Seat) {
         let node = match &new {
             Seat::Waiting => None,
@@ -333,18 +274,6 @@ impl World {
         }
         if let Some(node) = node {
             self.nodes.entry(node).or_default().ours.insert(key.clone());
-        }
-    }
-
-    /// A pod that takes something of a node without the engine deciding about it.
-    pub(super) fn make_foreign(&mut self, key: &Key, node: &Arc<str>) {
-        if let Some(entry) = self.pods.get_mut(key) {
-            entry.place = Place::Foreign(node.clone());
-        }
-        let entry = self.nodes.entry(node.clone()).or_default();
-        entry.foreign.insert(key.clone());
-        if self.begun {
-            self.tell_foreign(key, node);
         }
     }
 
@@ -368,8 +297,7 @@ impl World {
         entry.place = place;
         self.asides.insert(key.clone());
         if let Aside::Because(reason, message) = aside {
-            let pod = entry.reference(key);
-            self.acts.push(Act::Explain { pod, reason, message });
+            self.acts.push(entry.explain(key, reason, message));
         }
     }
 

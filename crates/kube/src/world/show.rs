@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::entry::{Aside, Place};
+use super::groups::Group;
 use super::{Key, World};
 
 /// Why a workload waits, as it was last said.
@@ -65,7 +66,9 @@ pub struct Census {
     pub nodes: u64,
     /// Workloads that wait, by reason.
     pub pending: BTreeMap<&'static str, u64>,
-    /// Workloads that run.
+    /// Workloads that are placed, and of which not every pod runs yet.
+    pub scheduled: u64,
+    /// Workloads of which every pod runs.
     pub running: u64,
     /// Thousandths of a GPU in use, by queue.
     pub queues: BTreeMap<String, i64>,
@@ -164,8 +167,10 @@ impl World {
         }
         census.utilization = readings.0 / (readings.1.max(1) as f64);
         for group in self.groups.values() {
-            if group.placed {
+            if group.placed && self.runs(group) {
                 census.running += 1;
+            } else if group.placed {
+                census.scheduled += 1;
             } else {
                 let word = group.reason.as_ref().map_or("New", |reason| reason.word);
                 *census.pending.entry(word).or_default() += 1;
@@ -184,5 +189,13 @@ impl World {
             census.queues.insert(queue.id.to_string(), queue.used[3]);
         }
         census
+    }
+
+    /// Whether every pod of a workload runs; those that are over have left it.
+    fn runs(&self, group: &Group) -> bool {
+        group.members.values().all(|key| {
+            let pod = self.pods.get(key).and_then(|entry| entry.pod.as_ref());
+            pod.is_some_and(|pod| pod.status.phase.as_deref() == Some("Running"))
+        })
     }
 }

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::process::Command;
 
 use super::http::get;
+use super::ports::free_port;
 use super::program::Program;
-use super::share::{Share, free_port};
+use super::share::Share;
 use super::wait::wait_for;
 
 /// A running `agentaflow scheduler`. It is killed at the end of the test.

@@ -1,6 +1,5 @@
 //! The control plane, and one test's share of it.
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -186,12 +185,6 @@ impl Drop for Share {
 pub(crate) fn repository() -> PathBuf {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.ancestors().nth(2).expect("crates lie two levels below the root").to_owned()
-}
-
-/// A port on the loopback that nobody uses now.
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
 }
 
 /// Short, and different in every test of every run.

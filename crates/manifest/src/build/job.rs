@@ -141,7 +141,7 @@ impl Job {
     /// The job, with notes.
     pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
         let shaped = self.shaped(catalogue)?;
-        let mut notes = shaped.notes.clone();
+        let mut notes = shaped.notes_for(1);
         if self.timeout.is_none() && !self.pod.bare {
             notes.push(format!("the job is stopped after {TIMEOUT}: --timeout says otherwise"));
         }

@@ -104,6 +104,23 @@ pub(super) fn stranger(name: &str, catalogue: &Catalogue) -> String {
     format!("{name} is no machine of the catalogue{rest}")
 }
 
+/// How many machines so many pods take at least, where GPUs stay free on them: machines are rented whole.
+pub(super) fn spare(instance: &InstanceType, gpus: u32, pods: u32) -> Option<String> {
+    let (has, gpus, pods) = (u64::from(instance.gpus), u64::from(gpus), u64::from(pods));
+    let on_each = has.checked_div(gpus).filter(|on_each| *on_each > 0)?;
+    let machines = pods.div_ceil(on_each);
+    let free = (machines * has).checked_sub(pods * gpus).filter(|free| *free > 0)?;
+    Some(if pods == 1 {
+        format!("{free} of the {has} GPUs of {} stay free for other pods", instance.name)
+    } else {
+        let all = machines * has;
+        let machines = format!("{machines} × {}", instance.name);
+        format!(
+            "{pods} pods of {gpus} GPUs take {machines}: {free} of {all} GPUs stay free for other pods"
+        )
+    })
+}
+
 /// How many of a machine's GPUs are needed.
 fn needed(ask: Ask, instance: &InstanceType) -> Result<u32, BuildError> {
     match (ask.slices, instance.model()) {

@@ -24,6 +24,7 @@
 )]
 
 mod claim;
+mod image;
 mod job;
 mod machines;
 mod names;
@@ -42,9 +43,13 @@ mod text;
 mod values;
 mod volumes;
 mod workload;
+mod zone;
 
 use serde::Serialize;
 use serde_json::Value;
+
+pub(crate) use values::bad_schedule;
+pub(crate) use zone::bad_zone;
 
 pub use claim::{AccessMode, Claim};
 pub use job::{GpuJob, GpuJobAsk, Job, RestartPolicy, create_gpu_job};

@@ -92,7 +92,7 @@ struct NodeClass {
 impl NodePool {
     /// The pool, with notes.
     pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
-        let gpu = self.gpu.as_deref().map(|text| model("gpu", text)).transpose()?;
+        let gpu = self.model()?;
         let machines = self.machines(gpu, catalogue)?;
         let capacity: &[&str] = if self.spot { &["spot", "on-demand"] } else { &["on-demand"] };
         let requirements = vec![
@@ -112,7 +112,7 @@ impl NodePool {
                 taints: vec![taint()],
             },
         };
-        let max = self.limit(&machines, catalogue)?;
+        let max = self.limit(catalogue)?;
         let idle = values::seconds("idle", self.idle.as_deref().unwrap_or("5m"))?;
         let disruption =
             Disruption { consolidation_policy: "WhenEmpty", consolidate_after: format!("{idle}s") };
@@ -124,7 +124,10 @@ impl NodePool {
             metadata: ObjectMeta { name: Some(name), ..ObjectMeta::default() },
             spec: Spec { template, limits, disruption },
         };
-        Made::of(&object, self.notes(&machines, catalogue))
+        let mut notes = self.machine_notes(catalogue)?;
+        notes.extend(self.count_notes(&[("--max-gpus", self.max_gpus)], catalogue)?);
+        notes.push("Karpenter must be installed, with a node class of that name".to_owned());
+        Made::of(&object, notes)
     }
 
     fn cloud(&self) -> Result<Cloud, BuildError> {
@@ -136,6 +139,10 @@ impl NodePool {
                 format!("Karpenter does not run on {}: use karpenter or aks", other.name()),
             ),
         }
+    }
+
+    fn model(&self) -> Result<Option<&'static Gpu>, BuildError> {
+        self.gpu.as_deref().map(|text| model("gpu", text)).transpose()
     }
 
     /// The machines that were named, or all with the model.
@@ -177,23 +184,28 @@ impl NodePool {
         Ok(names)
     }
 
-    /// The most GPUs. Below those of the smallest machine Karpenter would never add a node.
-    fn limit(&self, machines: &[&str], catalogue: &Catalogue) -> Result<u32, BuildError> {
-        let known = machines.iter().map(|name| catalogue.named(name, None));
-        // A machine that nobody knows may be smaller.
+    /// The machine with the fewest GPUs. A machine that nobody knows may be smaller than those that are known.
+    pub(super) fn smallest<'a>(
+        &self,
+        catalogue: &'a Catalogue,
+    ) -> Result<Option<&'a InstanceType>, BuildError> {
+        let (gpu, cloud) = (self.model()?, self.cloud()?);
+        let names = self.machines(gpu, catalogue)?;
+        let known = names.iter().map(|name| catalogue.named(name, Some(cloud)));
         let known: Option<Vec<_>> = known.collect();
-        let smallest = known.and_then(|all| all.into_iter().min_by_key(|machine| machine.gpus));
+        Ok(known.and_then(|all| all.into_iter().min_by_key(|machine| machine.gpus)))
+    }
+
+    /// The most GPUs. Below those of the smallest machine Karpenter would never add a node.
+    fn limit(&self, catalogue: &Catalogue) -> Result<u32, BuildError> {
+        let smallest = self.smallest(catalogue)?;
         let least = smallest.map_or(1, |machine| machine.gpus);
         match self.max_gpus.unwrap_or(least.max(8)) {
-            max if (least..=100_000).contains(&max) => Ok(max),
             max if max > 100_000 => {
                 refuse("max-gpus", format!("it lies between {least} and 100000"))
             }
-            max => {
-                let machine = smallest.map(|machine| format!(" ({} has {least})", machine.name));
-                let machine = machine.unwrap_or_default();
-                refuse("max-gpus", format!("{max} is less than the smallest machine has{machine}"))
-            }
+            max if max >= least => Ok(max),
+            max => refuse("max-gpus", too_few(max, smallest)),
         }
     }
 
@@ -206,15 +218,46 @@ impl NodePool {
         })
     }
 
-    fn notes(&self, machines: &[&str], catalogue: &Catalogue) -> Vec<String> {
-        let note = |name: &&str| match catalogue.named(name, None) {
+    /// What limits that count GPUs are in machines; of none, and where a machine has one GPU, there is nothing to say.
+    pub(super) fn count_notes(
+        &self,
+        counts: &[(&str, Option<u32>)],
+        catalogue: &Catalogue,
+    ) -> Result<Vec<String>, BuildError> {
+        let Some(machine) = self.smallest(catalogue)? else { return Ok(Vec::new()) };
+        let given = counts.iter().filter_map(|(flag, count)| Some((flag, (*count)?)));
+        let given = given.filter(|(_, count)| *count > 0);
+        Ok(given.filter_map(|(flag, count)| counted(flag, count, machine)).collect())
+    }
+
+    /// What each machine has, and costs.
+    pub(super) fn machine_notes(&self, catalogue: &Catalogue) -> Result<Vec<String>, BuildError> {
+        let cloud = self.cloud()?;
+        let note = |name: &str| match catalogue.named(name, Some(cloud)) {
             Some(instance) => instance.describe(self.spot),
             None => stranger(name, catalogue),
         };
-        let mut notes: Vec<_> = machines.iter().map(note).collect();
-        notes.push("Karpenter must be installed, with a node class of that name".to_owned());
-        notes
+        Ok(self.machines(self.model()?, catalogue)?.into_iter().map(note).collect())
     }
+}
+
+/// How many machines a limit of GPUs is, where they have several each: people also count machines.
+fn counted(flag: &str, gpus: u32, machine: &InstanceType) -> Option<String> {
+    let (name, each) = (&machine.name, machine.gpus);
+    let (machines, rest) = (gpus.checked_div(each).filter(|_| each > 1)?, gpus % each);
+    let unused = match rest {
+        0 => String::new(),
+        rest => format!(", and {rest} of these GPUs never come, because machines are whole"),
+    };
+    let meant = format!("{gpus} such machines have {}", u64::from(gpus) * u64::from(each));
+    Some(format!("{flag} {gpus} counts GPUs: {machines} × {name} with {each}{unused}; {meant}"))
+}
+
+/// Why a limit of so many GPUs adds no node.
+pub(super) fn too_few(gpus: u32, smallest: Option<&InstanceType>) -> String {
+    let has = |machine: &InstanceType| format!(" ({} has {})", machine.name, machine.gpus);
+    let machine = smallest.map(has).unwrap_or_default();
+    format!("{gpus} is less than the smallest machine has{machine}")
 }
 
 fn requirement(key: &str, values: &[&str]) -> NodeSelectorRequirement {

@@ -97,6 +97,7 @@ impl Placement {
         let selector = self.selector(gpu, ask, instance.as_ref())?;
         let gpu = gpu.or_else(|| instance.as_ref().and_then(InstanceType::model));
         self.check_models(gpu)?;
+        self.check_memory(instance.as_ref().and_then(InstanceType::model))?;
         Ok(Placed {
             selector,
             tolerations: self.tolerations()?,
@@ -147,6 +148,24 @@ impl Placement {
             }
         }
         Ok(())
+    }
+
+    /// Whether the model that was named, or the machine's, has as much memory. Where products are asked for as well,
+    /// either will do.
+    fn check_memory(&self, machine: Option<&'static Gpu>) -> Result<(), BuildError> {
+        let either = self.cloud() == Cloud::Nvidia || !self.product.is_empty();
+        let Some(memory) = self.gpu_memory_over.filter(|_| !either) else { return Ok(()) };
+        let has_more = |gpu: &Gpu| gpu.memory_gib << 10 > memory;
+        let wanting = match (machine, self.model()?) {
+            (Some(machine), _) => Some(machine).filter(|gpu| !has_more(gpu)),
+            (None, model) => model.filter(|gpu| !gpu.served_by().any(has_more)),
+        };
+        wanting.map_or(Ok(()), |gpu| {
+            refuse(
+                "gpu-memory-over",
+                format!("the GPU {} has no more than {memory} MiB", gpu.title),
+            )
+        })
     }
 
     /// Whether one of the products has slices of that profile, as far as all are known and nothing else will do.

@@ -2,21 +2,25 @@
 
 use std::collections::BTreeMap;
 
+use agentaflow_engine::mig::Geometry;
 use k8s_openapi::api::core::v1::{self as core, Container, EnvVar, PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-use super::machines::stranger;
+use super::image::image;
+use super::machines::{spare, stranger};
 use super::names::{self, is_label_key, short};
 use super::placement::{Placed, Placement};
 use super::values::{self, Mount, Pair};
 use super::{BuildError, Made, refuse};
 use crate::catalogue::Catalogue;
-use crate::cloud::{GKE_PARTITION, INSTANCE_TYPE};
+use crate::cloud::{GKE_PARTITION, GPU_RESOURCE, Gpu, INSTANCE_TYPE};
 use crate::mig;
 
 /// The most GPUs that a pod may ask for.
 const MOST_GPUS: u32 = 64;
+/// The most GPUs that most machines have.
+const USUAL_GPUS: u32 = 8;
 /// The label that everything gets when nobody names one.
 pub(super) const NAME_LABEL: &str = "app.kubernetes.io/name";
 
@@ -39,7 +43,7 @@ pub struct PodShape {
     #[arg(long, value_name = "NAME")]
     pub container: Option<String>,
     /// GPUs, or MIG slices, of each pod [default: 1]
-    #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
+    #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = whole_gpus)]
     pub gpus: Option<u32>,
     /// MIG slices of this profile instead of whole GPUs, such as 1g.5gb
     #[arg(long, value_name = "PROFILE")]
@@ -119,6 +123,22 @@ pub(super) struct Shaped {
     pub(super) notes: Vec<String>,
 }
 
+impl Shaped {
+    /// What to know, with a word about GPUs that so many of these pods leave free on their machines.
+    pub(super) fn notes_for(&self, pods: u32) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        let slices = self.placed.resource != GPU_RESOURCE
+            || self.placed.selector.contains_key(GKE_PARTITION);
+        let instance = self.placed.instance.as_ref().filter(|_| !slices);
+        if let Some(instance) = instance {
+            // Behind what the machine is.
+            let at = notes.len().min(1);
+            notes.splice(at..at, spare(instance, self.gpus, pods));
+        }
+        notes
+    }
+}
+
 /// `generate pod`: one pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
@@ -142,7 +162,7 @@ impl Pod {
     /// The pod, with notes.
     pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
         let shaped = self.shaped(catalogue)?;
-        Made::of(&pod_of(&shaped), shaped.notes)
+        Made::of(&pod_of(&shaped), shaped.notes_for(1))
     }
 
     fn shaped(&self, catalogue: &Catalogue) -> Result<Shaped, BuildError> {
@@ -227,14 +247,10 @@ impl PodShape {
     }
 
     fn image(&self) -> Result<String, BuildError> {
-        let Some(image) = &self.image else {
-            return refuse("image", "say which image to run, such as pytorch/pytorch:2.8.0");
-        };
-        let bad = |c: char| c.is_whitespace() || c.is_control();
-        if image.is_empty() || image.len() > 1024 || image.contains(bad) {
-            return refuse("image", format!("`{}` is no image", short(image)));
+        match &self.image {
+            None => refuse("image", "say which image to run, such as pytorch/pytorch:2.8.0"),
+            Some(text) => image("image", text),
         }
-        Ok(image.clone())
     }
 
     pub(super) fn gpus(&self) -> Result<u32, BuildError> {
@@ -287,6 +303,11 @@ impl PodShape {
             (None, Some(name)) if catalogue.named(name, None).is_none() => {
                 notes.push(stranger(name, catalogue));
             }
+            (None, _) if self.gpus.is_some_and(|gpus| gpus > USUAL_GPUS) && self.mig.is_none() => {
+                notes.push(format!(
+                    "all GPUs of a pod are on one node, and few machines have more than {USUAL_GPUS}"
+                ));
+            }
             _ => {}
         }
         if spot && self.workspace.is_none() && self.mount.is_empty() {
@@ -294,14 +315,31 @@ impl PodShape {
             notes.push(format!("{why}: mount a claim for checkpoints, such as --workspace CLAIM"));
         }
         if let Some(profile) = &self.mig {
-            let share = mig::explain(profile).unwrap_or_default();
+            let is_meant = |geometry: &Geometry| {
+                let is_of =
+                    |gpu: &Gpu| mig::rules(gpu).is_some_and(|own| own.name == geometry.name);
+                placed.gpu.is_none_or(|gpu| gpu.served_by().any(is_of))
+            };
+            let share = mig::explain(profile, is_meant).unwrap_or_default();
             notes.push(format!("{}: each is {share}", placed.resource));
+            if self.gpus.is_some_and(|slices| slices > 1) {
+                notes.push(
+                    "CUDA gives a process one slice: several are for several processes".into(),
+                );
+            }
             if let Some(size) = placed.selector.get(GKE_PARTITION) {
                 notes.push(format!("the node pool must be made with `gpu-partition-size={size}`"));
             }
         }
         notes
     }
+}
+
+/// Who asks for half a GPU learns what there is instead.
+fn whole_gpus(text: &str) -> Result<u32, String> {
+    let parts =
+        "a part of one is a MIG slice (--mig 1g.5gb), or what `generate time-slicing` makes";
+    text.parse().map_err(|_| format!("write a whole number, such as 2; {parts}"))
 }
 
 /// `0,1,2` for three.

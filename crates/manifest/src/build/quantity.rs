@@ -67,6 +67,12 @@ impl Amount {
         Self(self.0.div_ceil(2))
     }
 
+    /// As a plain number, without a suffix.
+    pub(super) fn plain_text(self) -> String {
+        let text = format!("{}.{:03}", self.0 / 1000, self.0 % 1000);
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    }
+
     /// As memory is written: the largest binary unit that loses nothing.
     pub fn memory_text(self) -> String {
         let bytes = self.0.div_ceil(1000);

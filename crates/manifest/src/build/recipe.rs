@@ -65,7 +65,7 @@ impl Recipe {
             Self::Pvc(recipe) => recipe.make(),
             Self::TimeSlicing(recipe) => recipe.make(),
             Self::MigConfig(recipe) => recipe.make(),
-            Self::Scaler(recipe) => recipe.make(),
+            Self::Scaler(recipe) => recipe.make(catalogue),
             Self::Hpa(recipe) => recipe.make(),
             Self::Keda(recipe) => recipe.make(),
             Self::Nodepool(recipe) => recipe.make(catalogue),

@@ -13,12 +13,19 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
+use super::image::image;
 use super::names::{self, is_label_value, short};
-use super::{BuildError, Made, refuse, values};
+use super::nodepool::too_few;
+use super::zone::zone;
+use super::{BuildError, Made, NodePool, refuse, values};
+use crate::catalogue::Catalogue;
 use crate::cloud::{Cloud, GPU_RESOURCE};
 
 /// Room for `-down` in the name of a cron job, to whose jobs eleven characters are added.
 const LONGEST_NAME: usize = 63 - 11 - 5;
+
+/// Nodes, or GPUs, while it is grown, when nobody says.
+const USUAL: u32 = 5;
 
 /// `generate scaler`: GPU nodes for the working day, and fewer or none at night.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
@@ -45,7 +52,13 @@ pub struct Scaler {
     /// When to shrink [default: "0 19 * * 1-5"]
     #[arg(long, value_name = "SCHEDULE")]
     pub down: Option<String>,
-    /// Nodes while it is grown; for karpenter, GPUs [default: 5]
+    /// Model of the pool's GPUs, as for generate nodepool; for karpenter
+    #[arg(long, value_name = "MODEL")]
+    pub gpu: Option<String>,
+    /// Machine of the pool, for karpenter; may be given several times
+    #[arg(long, value_name = "TYPE")]
+    pub instance_type: Vec<String>,
+    /// Nodes while it is grown [default: 5]; for karpenter, GPUs [default: 5, or whole machines of --gpu]
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub nodes: Option<u32>,
     /// Nodes while it is shrunk; for karpenter, GPUs [default: 0]
@@ -70,14 +83,8 @@ pub struct Scaler {
 
 impl Scaler {
     /// Both schedules.
-    pub fn objects(&self) -> Result<[CronJob; 2], BuildError> {
-        let (up, down) = (self.nodes.unwrap_or(5), self.down_to.unwrap_or(0));
-        if !(1..=10_000).contains(&up) {
-            return refuse("nodes", "it lies between 1 and 10000");
-        }
-        if down >= up {
-            return refuse("down-to", format!("{down} is not less than the {up} of --nodes"));
-        }
+    pub fn objects(&self, catalogue: &Catalogue) -> Result<[CronJob; 2], BuildError> {
+        let (up, down) = self.counts(catalogue)?;
         let name = self.name()?;
         let at_up = values::schedule("up", self.up.as_deref().unwrap_or("0 9 * * 1-5"))?;
         let at_down = values::schedule("down", self.down.as_deref().unwrap_or("0 19 * * 1-5"))?;
@@ -91,8 +98,8 @@ impl Scaler {
     }
 
     /// Both schedules and the account that they run under, with notes.
-    pub fn make(&self) -> Result<Made, BuildError> {
-        let [up, down] = self.objects()?;
+    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+        let [up, down] = self.objects(catalogue)?;
         let mut made = Made::default();
         if self.service_account.is_none() {
             let metadata = self.metadata(self.name()?)?;
@@ -105,8 +112,51 @@ impl Scaler {
         }
         made.push(&up)?;
         made.push(&down)?;
-        made.notes = self.notes()?;
+        made.notes = self.notes(catalogue)?;
         Ok(made)
+    }
+
+    /// How many there are while it is grown, and while it is shrunk.
+    fn counts(&self, catalogue: &Catalogue) -> Result<(u32, u32), BuildError> {
+        let machine = match self.karpenter_pool(catalogue)? {
+            Some(pool) => pool.smallest(catalogue)?,
+            None => None,
+        };
+        let each = machine.map_or(1, |machine| machine.gpus);
+        // Karpenter adds whole machines only, below the limit or at it.
+        let up = self.nodes.unwrap_or(USUAL.next_multiple_of(each));
+        let down = self.down_to.unwrap_or(0);
+        match (up, down) {
+            (0 | 10_001.., _) => refuse("nodes", "it lies between 1 and 10000"),
+            _ if up < each => refuse("nodes", too_few(up, machine)),
+            _ if down >= up => {
+                refuse("down-to", format!("{down} is not less than the {up} of --nodes"))
+            }
+            _ if (1..each).contains(&down) => {
+                refuse("down-to", format!("{}: for none, write 0", too_few(down, machine)))
+            }
+            counts => Ok(counts),
+        }
+    }
+
+    /// Karpenter's pool, where its machines are told. Elsewhere nodes are counted, whatever they have.
+    fn karpenter_pool(&self, catalogue: &Catalogue) -> Result<Option<NodePool>, BuildError> {
+        if self.gpu.is_none() && self.instance_type.is_empty() {
+            return Ok(None);
+        }
+        if self.cloud()? != Cloud::Karpenter {
+            let flag = if self.gpu.is_some() { "gpu" } else { "instance-type" };
+            return refuse(flag, "it is for karpenter: on this cloud --nodes counts nodes");
+        }
+        // Karpenter runs on two clouds; the machines say on which.
+        let mut known = self.instance_type.iter().filter_map(|name| catalogue.named(name, None));
+        let azure = known.next().is_some_and(|machine| machine.cloud == Cloud::Aks);
+        Ok(Some(NodePool {
+            cloud: azure.then_some(Cloud::Aks),
+            gpu: self.gpu.clone(),
+            instance_type: self.instance_type.clone(),
+            ..NodePool::default()
+        }))
     }
 
     fn cloud(&self) -> Result<Cloud, BuildError> {
@@ -140,10 +190,8 @@ impl Scaler {
         schedule: String,
         command: Vec<String>,
     ) -> Result<CronJob, BuildError> {
-        let zone = self.time_zone.clone();
-        if zone.as_deref().is_some_and(|zone| !is_zone(zone)) {
-            return refuse("time-zone", "write it like Europe/Berlin or Etc/UTC");
-        }
+        let time_zone =
+            self.time_zone.as_deref().map(|text| zone("time-zone", text)).transpose()?;
         let template = self.template(command)?;
         let job = JobSpec {
             active_deadline_seconds: Some(600),
@@ -158,7 +206,7 @@ impl Scaler {
             schedule,
             // A control plane that was away for a while still scales.
             starting_deadline_seconds: Some(3600),
-            time_zone: zone,
+            time_zone,
             ..CronJobSpec::default()
         };
         Ok(CronJob { metadata: self.metadata(name)?, spec: Some(spec), status: None })
@@ -166,10 +214,7 @@ impl Scaler {
 
     fn template(&self, command: Vec<String>) -> Result<PodTemplateSpec, BuildError> {
         let cloud = self.cloud()?;
-        let image = self.image.clone().unwrap_or_else(|| image(cloud).to_owned());
-        if image.is_empty() || image.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return refuse("image", format!("`{}` is no image", short(&image)));
-        }
+        let image = image("image", self.image.as_deref().unwrap_or_else(|| tool(cloud)))?;
         let amounts = |amounts: &[(&str, &str)]| {
             let amount = |(name, text): &(&str, &str)| ((*name).into(), Quantity((*text).into()));
             Some(amounts.iter().map(amount).collect::<BTreeMap<_, _>>())
@@ -274,7 +319,7 @@ impl Scaler {
         Ok((role, ClusterRoleBinding { metadata, role_ref, subjects: Some(vec![subject]) }))
     }
 
-    fn notes(&self) -> Result<Vec<String>, BuildError> {
+    fn notes(&self, catalogue: &Catalogue) -> Result<Vec<String>, BuildError> {
         let account = self.account()?;
         let may = |what: &str| {
             format!("give the service account `{account}` an identity that may {what}")
@@ -289,11 +334,18 @@ impl Scaler {
             Cloud::Aks => may("scale the pool, and annotate it for workload identity"),
             _ => may("`eks:UpdateNodegroupConfig` (IAM role or pod identity)"),
         }];
-        if self.cloud()? == Cloud::Karpenter {
-            notes.push(
-                "--nodes counts GPUs here: below those of the pool's smallest machine no node comes"
+        match self.karpenter_pool(catalogue)? {
+            Some(pool) => {
+                notes.extend(pool.machine_notes(catalogue)?);
+                let counts = [("--nodes", self.nodes), ("--down-to", self.down_to)];
+                notes.extend(pool.count_notes(&counts, catalogue)?);
+            }
+            None if self.cloud()? == Cloud::Karpenter => notes.push(
+                "--nodes counts GPUs here: below those of the pool's smallest machine no node comes; \
+                 --gpu or --instance-type checks that"
                     .to_owned(),
-            );
+            ),
+            None => {}
         }
         if self.time_zone.is_none() {
             notes.push("the schedules are in the control plane's time, mostly UTC: --time-zone says otherwise".to_owned());
@@ -307,7 +359,8 @@ const AZURE: &str = "az login --service-principal --username \"$AZURE_CLIENT_ID\
                      --federated-token \"$(cat \"$AZURE_FEDERATED_TOKEN_FILE\")\" --output none \
                      && exec az aks nodepool scale \"$@\"";
 
-fn image(cloud: Cloud) -> &'static str {
+/// The image with the command line of a cloud.
+fn tool(cloud: Cloud) -> &'static str {
     match cloud {
         Cloud::Karpenter => "registry.k8s.io/kubectl:v1.34.1",
         Cloud::Gke => "gcr.io/google.com/cloudsdktool/google-cloud-cli:540.0.0-slim",
@@ -328,12 +381,4 @@ fn word<'a>(flag: &'static str, text: Option<&'a str>) -> Result<&'a str, BuildE
         Some(text) if !text.is_empty() && is_label_value(text) => Ok(text),
         Some(text) => refuse(flag, format!("`{}` is no name that a cloud has", short(text))),
     }
-}
-
-fn is_zone(text: &str) -> bool {
-    let part = |part: &str| {
-        let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '+');
-        part.starts_with(|c: char| c.is_ascii_alphabetic()) && part.chars().all(inner)
-    };
-    text.len() <= 64 && text != "Local" && text.split('/').all(part)
 }

@@ -118,10 +118,11 @@ impl Scaled {
         Ok((min, max))
     }
 
-    fn value(&self) -> Result<String, BuildError> {
+    /// The value to aim at, as it was written and as an amount.
+    fn value(&self) -> Result<(&str, Amount), BuildError> {
         let text = self.value.as_deref().unwrap_or(GOAL);
         match Amount::parse(text) {
-            Some(amount) if amount > Amount::milli(0) => Ok(text.to_owned()),
+            Some(amount) if amount > Amount::milli(0) => Ok((text, amount)),
             _ => refuse("value", format!("`{}` is no amount above zero", short(text))),
         }
     }
@@ -133,6 +134,14 @@ impl Scaled {
             return refuse("scale-down-delay", "it is at most 1h");
         }
         Ok(delay)
+    }
+
+    fn behavior(&self) -> Result<HorizontalPodAutoscalerBehavior, BuildError> {
+        let scale_down = HPAScalingRules {
+            stabilization_window_seconds: Some(self.delay()? as i32),
+            ..HPAScalingRules::default()
+        };
+        Ok(HorizontalPodAutoscalerBehavior { scale_down: Some(scale_down), scale_up: None })
     }
 }
 
@@ -151,15 +160,8 @@ impl Hpa {
             kind: "Deployment".to_owned(),
             name: self.scaled.target()?,
         };
-        let scale_down = HPAScalingRules {
-            stabilization_window_seconds: Some(self.scaled.delay()? as i32),
-            ..HPAScalingRules::default()
-        };
         let spec = HorizontalPodAutoscalerSpec {
-            behavior: Some(HorizontalPodAutoscalerBehavior {
-                scale_down: Some(scale_down),
-                scale_up: None,
-            }),
+            behavior: Some(self.scaled.behavior()?),
             max_replicas: max as i32,
             metrics: Some(vec![self.metric()?]),
             min_replicas: Some(min as i32),
@@ -189,7 +191,7 @@ impl Hpa {
         }
         let target = MetricTarget {
             type_: "AverageValue".to_owned(),
-            average_value: Some(Quantity(self.scaled.value()?)),
+            average_value: Some(Quantity(self.scaled.value()?.0.to_owned())),
             ..MetricTarget::default()
         };
         let labels = some(values::labels("metric-label", &self.metric_label)?);
@@ -226,7 +228,20 @@ struct ScaledObjectSpec {
     min_replica_count: u32,
     max_replica_count: u32,
     cooldown_period: u32,
+    advanced: Advanced,
     triggers: Vec<Trigger>,
+}
+
+/// What KEDA hands on to the autoscaler that it makes.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Advanced {
+    horizontal_pod_autoscaler_config: AutoscalerConfig,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct AutoscalerConfig {
+    behavior: HorizontalPodAutoscalerBehavior,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -244,13 +259,20 @@ impl Keda {
         let metadata = BTreeMap::from([
             ("serverAddress", server),
             ("query", query),
-            ("threshold", self.scaled.value()?),
+            // KEDA reads a plain number there, not an amount such as 500m.
+            ("threshold", self.scaled.value()?.1.plain_text()),
         ]);
         let spec = ScaledObjectSpec {
             scale_target_ref: BTreeMap::from([("name", target)]),
             min_replica_count: min,
             max_replica_count: max,
+            // This is for the last pod only, and the behaviour for those before.
             cooldown_period: self.scaled.delay()?,
+            advanced: Advanced {
+                horizontal_pod_autoscaler_config: AutoscalerConfig {
+                    behavior: self.scaled.behavior()?,
+                },
+            },
             triggers: vec![Trigger { r#type: "prometheus", metadata }],
         };
         let (api_version, kind) = ("keda.sh/v1alpha1", "ScaledObject");
@@ -282,7 +304,9 @@ impl Keda {
 
     fn server(&self) -> Result<String, BuildError> {
         let server = self.prometheus.as_deref().unwrap_or("http://prometheus.monitoring.svc:9090");
-        let is_url = server.starts_with("http://") || server.starts_with("https://");
+        let host = server.strip_prefix("http://").or_else(|| server.strip_prefix("https://"));
+        let is_url =
+            host.is_some_and(|host| host.starts_with(|c: char| c.is_alphanumeric() || c == '['));
         if !is_url || server.contains(|c: char| c.is_whitespace() || c.is_control()) {
             return refuse("prometheus", "write it like http://prometheus.monitoring.svc:9090");
         }

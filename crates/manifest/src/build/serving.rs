@@ -118,7 +118,7 @@ impl Deployment {
     /// The deployment and what belongs to it, with notes.
     pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
         let shaped = self.shaped(catalogue)?;
-        let notes = shaped.notes.clone();
+        let notes = shaped.notes_for(self.serving.replicas()?);
         let deployment = self.serving.deployment(shaped, self.pod.bare, "10m")?;
         let mut made = Made::of(&deployment, notes)?;
         self.serving.add_service(&deployment, &mut made)?;
@@ -142,7 +142,7 @@ impl ModelServer {
     /// The deployment, its claim and what belongs to it, with notes.
     pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
         let shaped = self.shaped(catalogue)?;
-        let mut notes = shaped.notes.clone();
+        let mut notes = shaped.notes_for(self.serving.replicas()?);
         let deployment = self.deployment(shaped)?;
         if self.serving.replicas()? > 1 && self.mode()? == AccessMode::ReadWriteOnce {
             let why = "all replicas must run on the node that has the volume";
@@ -172,6 +172,14 @@ impl ModelServer {
         let path = self.cache_path.as_deref().unwrap_or("/root/.cache/huggingface");
         if !is_mount_path(path) {
             return refuse("cache-path", format!("`{}` is no absolute path", short(path)));
+        }
+        let taken = [
+            ("/dev/shm", true),
+            ("/workspace", self.pod.workspace.is_some()),
+            ("/models", self.pod.model_cache.is_some()),
+        ];
+        if taken.contains(&(path, true)) {
+            return refuse("cache-path", format!("`{path}` is mounted already: choose another"));
         }
         let mut pod = self.pod.clone();
         let (volume, claim, path) = ("models".to_owned(), self.claim_name()?, path.to_owned());

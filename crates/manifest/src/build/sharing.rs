@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use agentaflow_engine::mig::Geometry;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
@@ -46,8 +47,8 @@ pub struct MigConfig {
     /// Model of GPU: a30, a100, a100-80, h100, h100-94, h100-96 or h200
     #[arg(long, value_name = "MODEL")]
     pub gpu: Option<String>,
-    /// Slices of each GPU; may be given several times
-    #[arg(long, value_name = "PROFILE=COUNT")]
+    /// Slices of each GPU; may be given several times, or with commas between
+    #[arg(long, value_name = "PROFILE=COUNT", value_delimiter = ',')]
     #[serde(deserialize_with = "values::pairs")]
     pub slices: Vec<Pair>,
     /// Name of the layout, by which nodes choose it [default: custom]
@@ -92,7 +93,9 @@ impl TimeSlicing {
             "pods take turns, and nothing keeps one from using all of its memory".to_owned()
         };
         let mut notes = vec![format!("{share}: {divided}")];
-        if !self.rename && !self.strict {
+        if self.mps {
+            notes.push("a pod that asks for two shares is refused".to_owned());
+        } else if !self.rename && !self.strict {
             let two = format!("two shares may be of one {whole} and are no faster than one");
             notes.push(format!("{two}: --strict refuses them"));
         }
@@ -137,8 +140,9 @@ impl MigConfig {
     pub fn make(&self) -> Result<Made, BuildError> {
         let object = self.object()?;
         let mut notes = Vec::new();
+        let gpu = self.geometry()?.name;
         for profile in self.checked()?.0.keys() {
-            let share = mig::explain(profile).unwrap_or_default();
+            let share = mig::explain(profile, |geometry| geometry.name == gpu).unwrap_or_default();
             notes.push(format!("{}: each is {share}", mig::resource(profile)));
         }
         let map = object.metadata.name.as_deref().unwrap_or_default();
@@ -152,11 +156,15 @@ impl MigConfig {
         Made::of(&object, notes)
     }
 
-    fn checked(&self) -> Result<Layout, BuildError> {
+    fn geometry(&self) -> Result<&'static Geometry, BuildError> {
         let Some(gpu) = &self.gpu else {
             return refuse("gpu", "say which GPU is cut, such as a100 or h100");
         };
-        let geometry = mig::geometry(gpu).or_else(|error| refuse("gpu", error.to_string()))?;
+        mig::geometry(gpu).or_else(|error| refuse("gpu", error.to_string()))
+    }
+
+    fn checked(&self) -> Result<Layout, BuildError> {
+        let geometry = self.geometry()?;
         if self.slices.is_empty() {
             return refuse("slices", "say into what, such as --slices 3g.20gb=2");
         }

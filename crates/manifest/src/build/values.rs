@@ -100,7 +100,8 @@ pub(super) fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pa
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
             let mut all = Vec::new();
-            while let Some(text) = list.next_element::<String>()? {
+            while let Some(pair) = list.next_element::<serde_json::Value>()? {
+                let text = pair.as_str().unwrap_or_default();
                 all.push(text.parse().map_err(de::Error::custom)?);
             }
             Ok(all)
@@ -175,6 +176,14 @@ fn parse_seconds(text: &str) -> Option<u32> {
 
 /// A schedule in cron's five fields, checked as the API server does.
 pub(super) fn schedule(flag: &'static str, text: &str) -> Result<String, BuildError> {
+    match bad_schedule(text) {
+        Some(why) => refuse(flag, why),
+        None => Ok(text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")),
+    }
+}
+
+/// Why a text is no schedule in five fields.
+pub(crate) fn bad_schedule(text: &str) -> Option<String> {
     const FIELDS: [(u32, u32, &[&str]); 5] =
         [(0, 59, &[]), (0, 23, &[]), (1, 31, &[]), (1, 12, &MONTHS), (0, 6, &DAYS)];
     let fields: Vec<_> = text.split_ascii_whitespace().collect();
@@ -182,16 +191,8 @@ pub(super) fn schedule(flag: &'static str, text: &str) -> Result<String, BuildEr
         && fields.iter().zip(FIELDS).all(|(field, (low, high, names))| {
             field.split(',').all(|part| is_cron_part(part, low, high, names))
         });
-    if !fits {
-        return refuse(
-            flag,
-            format!(
-                "`{}` is no schedule: write minute, hour, day, month and weekday, such as `0 9 * * 1-5`",
-                short(text)
-            ),
-        );
-    }
-    Ok(fields.join(" "))
+    let hint = "write minute, hour, day, month and weekday, such as `0 9 * * 1-5`";
+    (!fits).then(|| format!("`{}` is no schedule: {hint}", short(text)))
 }
 
 const MONTHS: [&str; 12] =
@@ -210,7 +211,9 @@ fn is_cron_part(part: &str, low: u32, high: u32, names: &[&str]) -> bool {
             Some((from, to)) => number(from).zip(number(to)).is_some_and(|(from, to)| from <= to),
             None => number(span).is_some(),
         };
-    is_span && digits(every).is_some_and(|every| every > 0)
+    // Every hundredth minute is the first of each hour: odd, and taken.
+    let is_step = every.len() <= 9 && every.bytes().all(|byte| byte.is_ascii_digit());
+    is_span && is_step && every.parse().is_ok_and(|every: u32| every > 0)
 }
 
 /// A number of one or two digits, without a sign.

@@ -121,6 +121,7 @@ impl Workload {
         let role = Role { container: "training", worker: false, restart, labelled: false };
         let shaped = self.pod.shape(self.pod.name.as_deref(), &self.placement, role, catalogue)?;
         self.check_memory(shaped.placed.gpu)?;
+        let notes = shaped.notes_for(self.gang.unwrap_or(1));
         let duration = self.duration.as_deref();
         let duration = duration.map(|text| values::seconds("duration", text)).transpose()?;
         // Devices report up to a tenth less than the size in their name: 15360 MiB of a T4's 16 GB.
@@ -147,7 +148,7 @@ impl Workload {
         };
         let (api_version, kind) = ("agentaflow.io/v1", "GPUWorkload");
         let object = GpuWorkload { api_version, kind, metadata: shaped.metadata, spec };
-        Made::of(&object, shaped.notes)
+        Made::of(&object, notes)
     }
 
     /// Whether a GPU of the model has so much memory.

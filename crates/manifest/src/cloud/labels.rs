@@ -35,6 +35,9 @@ pub const GKE_ACCELERATORS: &[&str] = &[
 /// nobody's.
 pub const NODE_LABELS: &[&str] = &[
     "accelerator",
+    "beta.kubernetes.io/arch",
+    "beta.kubernetes.io/instance-type",
+    "beta.kubernetes.io/os",
     "cloud.google.com/gke-accelerator",
     "cloud.google.com/gke-accelerator-count",
     "cloud.google.com/gke-gpu-partition-size",
@@ -48,6 +51,8 @@ pub const NODE_LABELS: &[&str] = &[
     "eks.amazonaws.com/instance-gpu-count",
     "eks.amazonaws.com/instance-gpu-name",
     "eks.amazonaws.com/nodegroup",
+    "failure-domain.beta.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
     "karpenter.k8s.aws/instance-category",
     "karpenter.k8s.aws/instance-cpu",
     "karpenter.k8s.aws/instance-family",

@@ -112,7 +112,11 @@ static BY_NAME: LazyLock<HashMap<&'static str, (f64, Option<WorkloadType>)>> =
 fn cased(text: &Text<'_>, index: usize, family: &str) -> bool {
     let capitals =
         |name: &str| text.tokens.get(index).is_some_and(|token| text.written(&token.range) == name);
-    family == "bert" && capitals("BERT") || family == "clip" && capitals("CLIP")
+    // `toxic-bert`
+    let derived = index.checked_sub(1).is_some_and(|before| text.mark(before) == Some('-'));
+    family == "bert" && (derived || capitals("BERT"))
+        || family == "clip" && capitals("CLIP")
+        || family == "vit" && capitals("ViT")
 }
 
 /// Whether a size or version follows: `bert-large`, `llama 70B`, `falcon-40b`.
@@ -135,23 +139,31 @@ type Families = (f64, Option<WorkloadType>, &'static str);
 
 const FAMILIES: &[Families] = &[
     (STRONG, Some(Classification), "resnet efficientnet mobilenet vgg densenet convnext layoutlm"),
-    (STRONG, Some(Classification), "roberta deberta distilbert"),
+    (STRONG, Some(Classification), "roberta deberta distilbert paddleocr easyocr trocr"),
     (MIDDLE, Some(Classification), "bert vit swin"),
-    (STRONG, Some(Detection), "yolo fasterrcnn detr retinanet efficientdet"),
-    (STRONG, Some(Segmentation), "unet nnunet maskrcnn deeplab segformer segmentanything"),
+    (STRONG, Some(Detection), "yolo retinaface fasterrcnn detr retinanet efficientdet"),
+    (
+        STRONG,
+        Some(Segmentation),
+        "unet pointnet nnunet u2net maskrcnn deeplab segformer segmentanything",
+    ),
     (WEAK, Some(Segmentation), "sam"),
     (
         STRONG,
         Some(Generation),
         "mixtral qwen deepseek starcoder codellama vicuna gptj gptneo gptneox gpt2 gptoss",
     ),
-    (STRONG, Some(Generation), "stablediffusion sdxl controlnet musicgen nllb flant5"),
-    (MIDDLE, Some(Generation), "llama mistral gemma phi t5"),
+    (
+        STRONG,
+        Some(Generation),
+        "stablediffusion sdxl controlnet musicgen nllb flant5 graphcast esrgan realesrgan",
+    ),
+    (MIDDLE, Some(Generation), "blip llama mistral gemma phi t5"),
     (WEAK, Some(Generation), "falcon flux bloom"),
-    (STRONG, Some(Embedding), "sentencetransformers minilm sbert"),
+    (STRONG, Some(Embedding), "sentencetransformers minilm sbert bertopic"),
     (MIDDLE, Some(Embedding), "bge faiss milvus qdrant word2vec"),
     (WEAK, Some(Embedding), "clip e5"),
-    (STRONG, Some(Speech), "wav2vec wav2vec2 pyannote xtts fasterwhisper"),
+    (STRONG, Some(Speech), "demucs seamlessm4t wav2vec wav2vec2 pyannote xtts fasterwhisper"),
     (MIDDLE, Some(Speech), "whisper"),
     (WEAK, Some(Speech), "nemo hubert"),
 ];
@@ -185,6 +197,11 @@ const KNOWN: &[Known] = &[
     pictures("yolov8m", 25.9, 430.0),
     pictures("yolov8l", 43.7, 650.0),
     pictures("yolov8x", 68.2, 850.0),
+    pictures("yolo11n", 2.6, 130.0),
+    pictures("yolo11s", 9.4, 230.0),
+    pictures("yolo11m", 20.1, 430.0),
+    pictures("yolo11l", 25.3, 650.0),
+    pictures("yolo11x", 56.9, 850.0),
     pictures("maskrcnn", 44.4, 1500.0),
     pictures("fasterrcnn", 41.8, 1300.0),
     pictures("stablediffusion", 1070.0, 4096.0),
@@ -193,6 +210,15 @@ const KNOWN: &[Known] = &[
     reader("vitb", 86.6, 12.0, 768.0),
     reader("vitl", 304.0, 24.0, 1024.0),
     reader("vith", 632.0, 32.0, 1280.0),
+    reader("vitbase", 86.6, 12.0, 768.0),
+    reader("vitlarge", 304.0, 24.0, 1024.0),
+    reader("vithuge", 632.0, 32.0, 1280.0),
+    reader("bgesmall", 33.4, 12.0, 384.0),
+    reader("bgebase", 109.0, 12.0, 768.0),
+    reader("bgelarge", 335.0, 24.0, 1024.0),
+    reader("bgem3", 568.0, 24.0, 1024.0),
+    reader("e5large", 335.0, 24.0, 1024.0),
+    reader("minilml6", 22.7, 6.0, 384.0),
     reader("bertbase", 110.0, 12.0, 768.0),
     reader("bertlarge", 340.0, 24.0, 1024.0),
     reader("robertabase", 125.0, 12.0, 768.0),
@@ -217,20 +243,26 @@ const SHAPES: &[(&str, f64, f64, f64, f64)] = &[
     ("llama", 8.0, 32.0, 4096.0, 1024.0),
     ("llama", 13.0, 40.0, 5120.0, 5120.0),
     ("llama", 70.0, 80.0, 8192.0, 1024.0),
+    ("llama", 109.0, 48.0, 5120.0, 1024.0),
     ("llama", 405.0, 126.0, 16384.0, 1024.0),
     ("mistral", 7.2, 32.0, 4096.0, 1024.0),
     ("mixtral", 46.7, 32.0, 4096.0, 1024.0),
     ("mixtral", 141.0, 56.0, 6144.0, 1024.0),
     ("qwen", 7.6, 28.0, 3584.0, 512.0),
+    ("qwen", 4.0, 36.0, 2560.0, 1024.0),
     ("qwen", 14.7, 48.0, 5120.0, 1024.0),
+    ("qwen", 30.0, 48.0, 2048.0, 512.0),
     ("qwen", 32.8, 64.0, 5120.0, 1024.0),
     ("qwen", 72.7, 80.0, 8192.0, 1024.0),
+    ("qwen", 235.0, 94.0, 4096.0, 512.0),
     ("gemma", 9.2, 42.0, 3584.0, 2048.0),
+    ("gemma", 12.2, 48.0, 3840.0, 2048.0),
     ("gemma", 27.2, 46.0, 4608.0, 2048.0),
     ("deepseek", 15.7, 27.0, 2048.0, 288.0),
     ("deepseek", 236.0, 60.0, 5120.0, 288.0),
     ("deepseek", 671.0, 61.0, 7168.0, 288.0),
     ("gptoss", 20.9, 24.0, 2880.0, 512.0),
     ("gptoss", 116.8, 36.0, 2880.0, 512.0),
+    ("phi", 14.7, 40.0, 5120.0, 1280.0),
     ("falcon", 40.0, 60.0, 8192.0, 512.0),
 ];

@@ -74,6 +74,11 @@ impl<'a> Text<'a> {
         self.tokens.get(index).is_none_or(|token| token.sort == Sort::Break)
     }
 
+    /// Whether a question ends at this place.
+    pub(super) fn asks(&self, index: usize) -> bool {
+        self.tokens.get(index).is_some_and(|token| self.lower[token.range.clone()] == *"?")
+    }
+
     /// The next word after a token, over what joins words (`fine-tune`, `batch_size`).
     pub(super) fn after(&self, index: usize) -> Option<usize> {
         let mut next = index + 1;

@@ -140,7 +140,18 @@ const PHRASES: &[Group] = &[
         None,
         "a100, a100s, h100, h100s, h200, h200s, b200, gh200, v100, v100s, l40s, a10g, a6000",
     ),
-    (STRONG, None, "a cnn"),
+    (STRONG, None, "rtx 3090, rtx 4090, rtx 5090, rtx 6000, rtx a6000, geforce, optix, cuml"),
+    (STRONG, None, "dgx, hgx, neural net, neural nets, isaac lab, isaac sim"),
+    (
+        STRONG,
+        None,
+        "a cnn, a gan, crnn, gnn, gnns, temporal fusion transformer*, neural radiance field*",
+    ),
+    (
+        STRONG,
+        None,
+        "gaussian splatting, nerf reconstruction, alphafold, alphafold2, alphafold3, protein folding",
+    ),
     (MIDDLE, None, "chatgpt"),
     (MIDDLE, None, "tpu, tpus, graphics card*, mixed precision"),
     // What it is called.
@@ -171,6 +182,7 @@ const PHRASES: &[Group] = &[
         Some(Training),
         "self supervised, distributed training, gradient descent, pre training, pre train",
     ),
+    (STRONG, Some(Training), "fsdp, knowledge distillation, stable baselines*, ppo agent*"),
     (MIDDLE, Some(Training), "training loop, training run, epochs, pretrain, torchrun"),
     (HINT, Some(Training), "train, trains, training, trained"),
     // Adapting what is there.
@@ -179,6 +191,11 @@ const PHRASES: &[Group] = &[
         STRONG,
         Some(FineTuning),
         "transfer learning, instruction tun*, qlora, peft, rlhf, dreambooth",
+    ),
+    (
+        MIDDLE,
+        Some(FineTuning),
+        "preference pairs, preference optimi*, dpo run, dpo training, grpo, reward model*",
     ),
     (MIDDLE, Some(FineTuning), "instruction tuned, instruct tun*, sft, lora adapter*"),
     // Serving.
@@ -224,11 +241,20 @@ const PHRASES: &[Group] = &[
         Some(Embedding),
         "sentence embedding*, text embedding*, image embedding*, word embedding*",
     ),
-    (STRONG, Some(Embedding), "vector embedding*, embedding model*"),
+    (
+        STRONG,
+        Some(Embedding),
+        "vector embedding*, embedding model*, cross encoder*, clip vectors, protein embeddings",
+    ),
+    (MIDDLE, Some(Embedding), "reranker, rerankers, reranking"),
     (MIDDLE, Some(Embedding), "embeddings, embedding service, semantic search, similarity search"),
     (HINT, Some(Embedding), "embed, embedding"),
     (STRONG, Some(Speech), "speech recognition, speech to text, text to speech, voice cloning"),
-    (STRONG, Some(Speech), "diarization, diarisation"),
-    (MIDDLE, Some(Speech), "asr, tts"),
+    (
+        STRONG,
+        Some(Speech),
+        "diarization, diarisation, diarise, diarize, source separation, voice conversion, speech translation",
+    ),
+    (MIDDLE, Some(Speech), "asr, tts, kokoro, parakeet"),
     (HINT, Some(Speech), "speech"),
 ];

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-const SUFFIXES: [(&str, i32, u32); 14] = [
+const SUFFIXES: [(&str, i32, u32); 15] = [
     ("Ki", 2, 10),
     ("Mi", 2, 20),
     ("Gi", 2, 30),
@@ -17,6 +17,7 @@ const SUFFIXES: [(&str, i32, u32); 14] = [
     ("G", 10, 9),
     ("T", 10, 12),
     ("P", 10, 15),
+    ("E", 10, 18),
 ];
 
 /// An amount in thousandths, which is what CPUs are counted in.

@@ -22,6 +22,23 @@ pub(super) fn edited(text: &str, operation: &Operation) -> Option<String> {
     (single(&new)?.value == meant).then_some(new)
 }
 
+/// The text with several changes made, of which one in the text may be several in what it says; nothing if it would not
+/// say what all of them together mean.
+pub(super) fn edited_together(text: &str, operations: &[&Operation]) -> Option<String> {
+    let mut meant = single(text)?.value;
+    let mut new = text.to_owned();
+    for operation in operations {
+        apply(&mut meant, operation)?;
+        let document = single(&new)?;
+        let mut next = document.value.clone();
+        apply(&mut next, operation)?;
+        if next != document.value {
+            new = Editor { text: &new, document: &document }.edit(operation)?;
+        }
+    }
+    (single(&new)?.value == meant).then_some(new)
+}
+
 fn single(text: &str) -> Option<Document> {
     let mut documents = read_text(text, &Limits::default()).ok()?;
     if documents.len() == 1 { documents.pop() } else { None }

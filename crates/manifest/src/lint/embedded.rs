@@ -22,12 +22,36 @@ pub(super) fn pods<'a>(object: &Object<'a>) -> Vec<Pod<'a>> {
     let mut found = Vec::new();
     if !is_pattern(object) {
         search(object.value, &mut Vec::new(), &mut |path, spec| {
-            if has_containers(spec) {
+            if has_containers(spec) || inline(object, spec).is_some() {
                 found.push((path_of(object, path), spec));
             }
         });
     }
-    found.into_iter().map(|(path, spec)| Pod { object: object.clone(), path, spec }).collect()
+    let pod =
+        |(path, spec)| Pod { object: object.clone(), path, spec, inline: inline(object, spec) };
+    found.into_iter().map(pod).collect()
+}
+
+/// The container that `KServe` writes into the spec of a pod, beside what pods have: `model`, or the name of a server.
+fn inline<'a>(object: &Object<'_>, spec: &'a Value) -> Option<&'a str> {
+    const SERVERS: [&str; 12] = [
+        "model",
+        "huggingface",
+        "triton",
+        "pytorch",
+        "tensorflow",
+        "onnx",
+        "sklearn",
+        "xgboost",
+        "lightgbm",
+        "paddle",
+        "pmml",
+        "mlflow",
+    ];
+    let keys = spec.as_object().filter(|_| object.api_version.starts_with("serving.kserve.io/"))?;
+    let found =
+        keys.iter().find(|(key, value)| SERVERS.contains(&key.as_str()) && value.is_object());
+    found.map(|(key, _)| key.as_str())
 }
 
 /// The kinds of objects that run containers which are not written as those of pods, so that no rule sees them.

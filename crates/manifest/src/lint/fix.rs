@@ -1,6 +1,8 @@
 //! Mends what can be mended, document by document, until nothing more can be.
 
-use super::edit::edited;
+use std::collections::BTreeMap;
+
+use super::edit::{edited, edited_together};
 use super::{Finding, Input, Options, check};
 use crate::yaml::{Document, Limits, read_text};
 
@@ -75,10 +77,22 @@ fn mend(
     mended: &mut Vec<(&'static str, String)>,
 ) -> bool {
     let before = mended.len();
-    for finding in findings {
-        if let Some(new) = with_fix(text, finding) {
+    let mut left: BTreeMap<_, Vec<&Finding>> = BTreeMap::new();
+    for finding in findings.iter().filter(|finding| !finding.fix.is_empty()) {
+        match with_fix(text, finding) {
+            Some(new) => {
+                *text = new;
+                mended.push((finding.rule.id, finding.object.clone()));
+            }
+            None => left.entry(finding.rule.id).or_default().push(finding),
+        }
+    }
+    // What an anchor gives to several is mended for all of them, or for none.
+    for (id, findings) in left.into_iter().filter(|(_, findings)| findings.len() > 1) {
+        let operations: Vec<_> = findings.iter().flat_map(|finding| &finding.fix).collect();
+        if let Some(new) = edited_together(text, &operations).filter(|new| new != text) {
             *text = new;
-            mended.push((finding.rule.id, finding.object.clone()));
+            mended.extend(findings.iter().map(|finding| (id, finding.object.clone())));
         }
     }
     mended.len() > before

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::amount::milli;
 use super::{Input, embedded};
 use crate::yaml::at;
 
@@ -34,6 +35,8 @@ pub(super) struct Pod<'a> {
     /// The path of the pod's spec.
     pub(super) path: Path,
     pub(super) spec: &'a Value,
+    /// The key of a container that stands in the spec itself.
+    pub(super) inline: Option<&'a str>,
 }
 
 /// A container of a pod.
@@ -102,13 +105,26 @@ impl<'a> Object<'a> {
         format!("{}/{}", self.kind, self.name())
     }
 
+    /// Whether it is of one of these kinds of Kubernetes or of ours; Volcano has a `Job` of its own.
     pub(super) fn is(&self, kinds: &[&str]) -> bool {
-        kinds.contains(&self.kind)
+        self.native().is_some_and(|kind| kinds.contains(&kind))
+    }
+
+    /// Whether its kind is one of Kubernetes or of ours.
+    pub(super) fn is_native(&self) -> bool {
+        self.native().is_some()
+    }
+
+    fn native(&self) -> Option<&'a str> {
+        let group = self.api_version.split_once('/').map_or("", |(group, _)| group);
+        let foreign =
+            group.contains('.') && !group.ends_with(".k8s.io") && group != "agentaflow.io";
+        (!foreign).then_some(self.kind)
     }
 
     /// The pods that it is, or has templates of.
     pub(super) fn pods(&self) -> Vec<Pod<'a>> {
-        let template: &[&str] = match self.kind {
+        let template: &[&str] = match self.native().unwrap_or_default() {
             "Pod" => &[],
             "Deployment"
             | "StatefulSet"
@@ -126,12 +142,12 @@ impl<'a> Object<'a> {
     fn pod(&self, template: &[&str]) -> Option<Pod<'a>> {
         let spec = at(self.at(template)?, &["spec"])?;
         let path = join(&self.join(template), &["spec"]);
-        Some(Pod { object: self.clone(), path, spec })
+        Some(Pod { object: self.clone(), path, spec, inline: None })
     }
 
     /// Where the `spec` of the job is, if it is one or makes some.
     pub(super) fn job_spec(&self) -> Option<Path> {
-        match self.kind {
+        match self.native()? {
             "Job" => Some(self.join(&["spec"])),
             "CronJob" => Some(self.join(&["spec", "jobTemplate", "spec"])),
             _ => None,
@@ -155,13 +171,21 @@ impl<'a> Pod<'a> {
 
     /// The containers; those that run first only if they are asked for.
     pub(super) fn containers(&self) -> Vec<Container<'a>> {
-        self.containers_in("containers")
+        let inline = self.inline.and_then(|key| Some((key, self.spec.get(key)?)));
+        let inline = inline.map(|(key, value)| Container { path: self.join(&[key]), value });
+        inline.into_iter().chain(self.containers_in("containers")).collect()
     }
 
     pub(super) fn all_containers(&self) -> Vec<Container<'a>> {
         let mut all = self.containers_in("initContainers");
         all.extend(self.containers());
         all
+    }
+
+    /// Of the containers that start before the others, those that then stay beside them, and those that end.
+    pub(super) fn initial_containers(&self) -> (Vec<Container<'a>>, Vec<Container<'a>>) {
+        let stays = |one: &Container<'a>| text(one.value, &["restartPolicy"]) == Some("Always");
+        self.containers_in("initContainers").into_iter().partition(stays)
     }
 
     fn containers_in(&self, key: &str) -> Vec<Container<'a>> {
@@ -174,8 +198,7 @@ impl<'a> Pod<'a> {
     }
 
     pub(super) fn wants_gpu(&self) -> bool {
-        self.all_containers().iter().any(|container| !container.gpu_resources().is_empty())
-            || self.object.kind == "GPUWorkload"
+        self.all_containers().iter().any(Container::wants_gpu) || self.object.is(&["GPUWorkload"])
     }
 
     /// Selector entries: label, value, path.
@@ -297,6 +320,17 @@ impl<'a> Container<'a> {
         names
     }
 
+    /// Whether it asks for GPUs; 0 of them are none.
+    pub(super) fn wants_gpu(&self) -> bool {
+        let some = |name: &str| {
+            ["limits", "requests"]
+                .iter()
+                .filter_map(|part| self.resource(part, name))
+                .any(|value| whole(value) != Some(0))
+        };
+        self.gpu_resources().into_iter().any(some)
+    }
+
     /// How many GPUs, whole or slices, it asks for.
     pub(super) fn gpus(&self) -> u64 {
         let count = |name: &&str| {
@@ -337,9 +371,10 @@ pub(super) fn is_gpu(resource: &str) -> bool {
         || resource.starts_with("nvidia.com/mig-")
 }
 
-/// A whole number, written as such or as text.
+/// A whole number, written as such, as text or as an amount: `1`, `"1"`, `1000m`.
 pub(super) fn whole(value: &Value) -> Option<u64> {
-    value.as_u64().or_else(|| value.as_str()?.trim().parse().ok())
+    let amount = || milli(value).filter(|milli| milli % 1000.0 == 0.0 && *milli < 1e15);
+    value.as_u64().or_else(|| amount().map(|milli| (milli / 1000.0) as u64))
 }
 
 /// The text at a path.

@@ -82,6 +82,7 @@ templates that are not rendered and what is no manifest are left out, and one li
 says why.
 
 Pods are checked wherever they stand: what has a list of `containers` with images is one, in a
-RayCluster, a PyTorchJob or any other kind. Kinds that write their containers otherwise, such as a
-Workflow of Argo or the `model` of an InferenceService, are named as not checked.
+RayCluster, a PyTorchJob, a Job of Volcano or any other kind, and so is the predictor of an
+InferenceService with its `model`. Kinds that write their containers otherwise, such as a Workflow of
+Argo, are named as not checked.
 ";

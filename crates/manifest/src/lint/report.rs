@@ -53,8 +53,13 @@ impl Seen<'_> {
             errors: count(Severity::Error) + self.unreadable.len(),
             warnings: count(Severity::Warning),
             infos: count(Severity::Info),
-            fixable: self.findings.iter().filter(|finding| !finding.fix.is_empty()).count(),
+            fixable: self.findings.iter().filter(|finding| self.is_fixable(finding)).count(),
         }
+    }
+
+    /// Whether `--fix` can mend it: it edits texts, not what lives in a cluster.
+    fn is_fixable(&self, finding: &Finding) -> bool {
+        !finding.fix.is_empty() && self.inputs[finding.input].written
     }
 }
 
@@ -72,7 +77,7 @@ pub fn json(seen: &Seen<'_>) -> Value {
             "path": finding.path,
             "message": finding.message,
             "advice": finding.rule.advice,
-            "fixable": !finding.fix.is_empty(),
+            "fixable": seen.is_fixable(finding),
         })
     };
     let unreadable = |unreadable: &Unreadable| {

@@ -136,10 +136,10 @@ pub fn profiles() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().map(String::as_str).chain(LATER)
 }
 
-/// What a slice of a profile is, on each GPU that has it: `1 of 7 compute slices and 4.8 GiB of an A100-40`.
-pub fn explain(profile: &str) -> Option<String> {
+/// What a slice of a profile is, on each GPU that has it and is meant: `1 of 7 compute slices and 4.8 GiB of an A100-40`.
+pub fn explain(profile: &str, is_meant: impl Fn(&Geometry) -> bool) -> Option<String> {
     let mut parts = Vec::new();
-    for geometry in &GEOMETRIES {
+    for geometry in GEOMETRIES.iter().filter(|geometry| is_meant(geometry)) {
         let Some(found) = geometry.profile(profile).and_then(|id| geometry.get(id)) else {
             continue;
         };

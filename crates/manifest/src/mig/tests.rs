@@ -80,10 +80,14 @@ fn the_nearest_layout_can_always_be_had() {
 #[test]
 fn a_slice_is_explained() {
     assert_eq!(
-        explain("1g.5gb").as_deref(),
+        explain("1g.5gb", |_| true).as_deref(),
         Some("1 of 7 compute slices and 4.8 GiB of an A100-40")
     );
-    assert_eq!(explain("9g.5gb"), None);
+    assert_eq!(
+        explain("1g.10gb", |geometry| geometry.name.starts_with("H100")).as_deref(),
+        Some("1 of 7 compute slices and 9.8 GiB of an H100-80")
+    );
+    assert_eq!(explain("9g.5gb", |_| true), None);
     assert_eq!(resource("1g.5gb+me"), "nvidia.com/mig-1g.5gb.me");
 }
 

@@ -62,6 +62,8 @@ fn for_people(said: &str) -> String {
         "u8" | "u16" | "u32" | "u64" => "a whole number such as 2",
         "f64" => "a number such as 0.5",
         "a boolean" => "true or false",
+        "a string" => "a text",
+        "a sequence" => "a list such as [a, b]",
         other => other,
     };
     format!("{said}expected {kind}")

@@ -7,6 +7,7 @@
 
 mod decode;
 mod error;
+mod mapping;
 mod node;
 mod reader;
 mod scalar;

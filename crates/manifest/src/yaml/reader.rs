@@ -5,16 +5,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use granit_parser::{Event, Options, Parser, ScalarStyle, Span, StructureStyle, Tag};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::error::scan;
+use super::mapping::{self, Built, Key, OpenMapping};
 use super::{
-    Comment, Content, Document, Entry, Limits, Node, Note, Place, Problem, Scalar, YamlError,
-    scalar,
+    Comment, Content, Document, Limits, Node, Note, Place, Problem, Scalar, YamlError, scalar,
 };
-
-/// What introduces entries of other mappings.
-const MERGE: &str = "<<";
 
 /// Every document that has content.
 pub(super) fn documents(text: &str, limits: &Limits) -> Result<Vec<Document>, YamlError> {
@@ -50,12 +47,6 @@ fn options(limits: &Limits) -> Options {
     }
 }
 
-/// A node with its value, as long as nobody has taken it in.
-struct Built {
-    node: Node,
-    value: Value,
-}
-
 /// What an alias stands for.
 struct Anchored {
     value: Value,
@@ -83,22 +74,6 @@ struct Frame {
 enum Inside {
     Sequence { items: Vec<Node>, values: Vec<Value> },
     Mapping(OpenMapping),
-}
-
-#[derive(Default)]
-struct OpenMapping {
-    entries: Vec<Entry>,
-    values: Map<String, Value>,
-    first: HashMap<String, Place>,
-    key: Option<Key>,
-    merges: Vec<Built>,
-}
-
-struct Key {
-    text: String,
-    place: Place,
-    span: Range<usize>,
-    merge: bool,
 }
 
 struct Reader<'t> {
@@ -201,7 +176,7 @@ impl<'t> Reader<'t> {
         let content = Arc::new(Content::Scalar(written));
         let node = Node { place, span, content, alias: false };
         if is_key {
-            let merge = text == MERGE && written == Scalar::Plain;
+            let merge = text == mapping::MERGE && written == Scalar::Plain;
             self.remember(anchor, &node, &Value::String(text.to_owned()), before)?;
             return self.key(text.to_owned(), place, node.span, merge);
         }
@@ -285,7 +260,7 @@ impl<'t> Reader<'t> {
     }
 
     fn wants_key(&self) -> bool {
-        matches!(self.open.last(), Some(Frame { inside: Inside::Mapping(mapping), .. }) if mapping.key.is_none())
+        matches!(self.open.last(), Some(Frame { inside: Inside::Mapping(mapping), .. }) if mapping.wants_key())
     }
 
     fn key(
@@ -298,11 +273,7 @@ impl<'t> Reader<'t> {
         let Some(Frame { inside: Inside::Mapping(mapping), .. }) = self.open.last_mut() else {
             return Ok(());
         };
-        if let Some(first) = mapping.first.insert(text.clone(), place) {
-            return Err(YamlError::at(place, Problem::DuplicateKey { key: text, first }));
-        }
-        mapping.key = Some(Key { text, place, span, merge });
-        Ok(())
+        mapping.name(Key { text, place, span, merge })
     }
 
     fn put(&mut self, built: Built) -> Result<(), YamlError> {
@@ -350,55 +321,6 @@ impl<'t> Reader<'t> {
         let start = span.start.byte_offset().unwrap_or_default() + self.base;
         let end = span.end.byte_offset().unwrap_or_default() + self.base;
         start..end.max(start)
-    }
-}
-
-impl OpenMapping {
-    fn put(&mut self, built: Built) -> Result<(), YamlError> {
-        let Some(key) = self.key.take() else { return Ok(()) };
-        if key.merge {
-            return self.merge(built);
-        }
-        self.values.insert(key.text.clone(), built.value);
-        self.entries.push(Entry {
-            key: key.text,
-            place: key.place,
-            span: key.span,
-            value: built.node,
-            merged: false,
-        });
-        Ok(())
-    }
-
-    /// Takes note of what `<<` names: one mapping, or a list of them.
-    fn merge(&mut self, built: Built) -> Result<(), YamlError> {
-        match built.value {
-            Value::Object(_) => self.merges.push(built),
-            Value::Array(values) if values.iter().all(Value::is_object) => {
-                let nodes = built.node.items().to_vec();
-                let each = nodes.into_iter().zip(values);
-                self.merges.extend(each.map(|(node, value)| Built { node, value }));
-            }
-            _ => return Err(YamlError::at(built.node.place, Problem::MergeNotMapping)),
-        }
-        Ok(())
-    }
-
-    /// What is written here goes before what is merged in, and what is merged in first before the rest.
-    fn close(mut self) -> Result<(Vec<Entry>, Map<String, Value>), YamlError> {
-        for Built { node, value } in std::mem::take(&mut self.merges) {
-            let Value::Object(mut values) = value else {
-                return Err(YamlError::at(node.place, Problem::MergeNotMapping));
-            };
-            for entry in node.entries() {
-                let Some(value) = values.remove(&entry.key) else { continue };
-                if !self.values.contains_key(&entry.key) {
-                    self.values.insert(entry.key.clone(), value);
-                    self.entries.push(Entry { merged: true, ..entry.clone() });
-                }
-            }
-        }
-        Ok((self.entries, self.values))
     }
 }
 

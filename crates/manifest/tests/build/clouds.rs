@@ -177,130 +177,6 @@ fn what_no_machine_has_is_refused_with_the_largest() {
 }
 
 #[test]
-fn nodes_come_and_go_by_the_clock() {
-    for (flags, up, down) in [
-        (
-            "--cloud eks --cluster ml --location us-east-1 --nodes 3",
-            "minSize=3,maxSize=3,desiredSize=3",
-            "minSize=0,maxSize=3,desiredSize=0",
-        ),
-        ("--cloud gke --cluster ml --location us-central1", "5", "0"),
-        ("--cloud aks --cluster ml --resource-group rg --down-to 1", "5", "1"),
-        (
-            "--cloud karpenter --nodes 16",
-            r#"{"spec":{"limits":{"nvidia.com/gpu":"16"}}}"#,
-            r#"{"spec":{"limits":{"nvidia.com/gpu":"0"}}}"#,
-        ),
-    ] {
-        let made = make(&format!("scaler {flags} --time-zone Europe/Berlin"));
-        let jobs: Vec<_> =
-            made.objects.iter().filter(|object| object["kind"] == "CronJob").collect();
-        let schedules: Vec<_> =
-            jobs.iter().map(|job| job["spec"]["schedule"].as_str().unwrap()).collect();
-        assert_eq!(schedules, ["0 9 * * 1-5", "0 19 * * 1-5"]);
-        for (job, word) in jobs.iter().zip([up, down]) {
-            let command =
-                &job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["command"];
-            assert!(command.as_array().unwrap().contains(&json!(word)), "{flags}: {command}");
-            assert_eq!(job["spec"]["timeZone"], "Europe/Berlin");
-        }
-        assert!(made.objects.iter().any(|object| object["kind"] == "ServiceAccount"));
-    }
-    let made = make("scaler --cloud karpenter");
-    assert!(made.objects.iter().any(|object| object["kind"] == "ClusterRole"));
-}
-
-#[test]
-fn a_pool_of_aks_has_a_name_that_aks_takes() {
-    let scaler = "scaler --cloud aks --cluster ml --resource-group rg";
-    let command = |line: &str| {
-        let made = make(line);
-        made.objects.last().unwrap()["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["command"]
-            .to_string()
-    };
-    assert!(command(scaler).contains(r#""--name","gpupool""#), "{}", command(scaler));
-    make(&format!("{scaler} --node-pool a100pool0001"));
-    let pod = "pod --name p --image i:1 --cloud aks";
-    for line in [scaler, pod] {
-        for name in ["gpu-pool", "GpuPool", "1pool", "a100pool00001"] {
-            let said = refusal(&format!("{line} --node-pool {name}"));
-            assert!(
-                said.starts_with(&format!("--node-pool: `{name}` is no name of a pool")),
-                "{said}"
-            );
-        }
-    }
-}
-
-#[test]
-fn a_pool_of_nodes_begins_with_none_and_has_a_limit() {
-    let made = make("nodepool --gpu a100 --spot --max-gpus 16 --idle 10m");
-    let spec = &made.objects[0]["spec"];
-    assert_eq!(spec["limits"], json!({"nvidia.com/gpu": "16"}));
-    assert_eq!(
-        spec["disruption"],
-        json!({"consolidationPolicy": "WhenEmpty", "consolidateAfter": "600s"})
-    );
-    let requirements = spec["template"]["spec"]["requirements"].as_array().unwrap();
-    assert_eq!(requirements[0]["values"], json!(["spot", "on-demand"]));
-    assert_eq!(requirements[2]["values"], json!(["p4d.24xlarge", "p4de.24xlarge"]));
-    assert_eq!(spec["template"]["spec"]["taints"][0]["key"], "nvidia.com/gpu");
-    let made = make("nodepool --cloud aks --instance-type Standard_NC24ads_A100_v4");
-    assert_eq!(made.objects[0]["spec"]["template"]["spec"]["nodeClassRef"]["kind"], "AKSNodeClass");
-}
-
-#[test]
-fn a_pool_has_room_for_its_smallest_machine() {
-    for (flags, words) in [
-        (
-            "--gpu a100 --max-gpus 4",
-            "--max-gpus: 4 is less than the smallest machine has (p4d.24xlarge has 8)",
-        ),
-        (
-            "--gpu h100 --max-gpus 0",
-            "--max-gpus: 0 is less than the smallest machine has (p5.4xlarge has 1)",
-        ),
-        ("--instance-type own.type --max-gpus 0", "--max-gpus: 0 is less"),
-        ("--gpu t4 --max-gpus 100001", "--max-gpus: it lies between 1 and 100000"),
-    ] {
-        let said = refusal(&format!("nodepool {flags}"));
-        assert!(said.starts_with(words), "{flags}: {said}");
-    }
-    // One of the machines with an H100 has a single one.
-    for flags in [
-        "--gpu h100 --max-gpus 4",
-        "--gpu a100 --max-gpus 8",
-        "--instance-type own.type --max-gpus 4",
-    ] {
-        make(&format!("nodepool {flags}"));
-    }
-    let notes = make("scaler --cloud karpenter").notes;
-    assert!(notes.iter().any(|note| note.contains("--nodes counts GPUs")), "{notes:?}");
-}
-
-#[test]
-fn a_pool_serves_the_pods_that_are_made_for_its_cloud() {
-    for (cloud, gpu) in
-        [("aks", "a100-80"), ("aks", "t4"), ("karpenter", "a100-80"), ("karpenter", "h100")]
-    {
-        let pool =
-            &make(&format!("nodepool --cloud {cloud} --gpu {gpu}")).objects[0]["spec"]["template"];
-        let machines = pool["spec"]["requirements"][2]["values"].as_array().unwrap();
-        let wanted = pod(&format!("--cloud {cloud} --gpu {gpu}"));
-        for (label, value) in wanted["nodeSelector"].as_object().unwrap() {
-            // Karpenter labels its nodes by itself.
-            let served = match label.as_str() {
-                "node.kubernetes.io/instance-type" => machines.contains(value),
-                label => {
-                    label.starts_with("karpenter.") || pool["metadata"]["labels"][label] == *value
-                }
-            };
-            assert!(served, "{cloud} {gpu}: {label}={value} in {pool}");
-        }
-    }
-}
-
-#[test]
 fn pods_are_scaled_by_a_gpu_metric_and_down_to_zero_by_waiting_work() {
     let hpa = &make("hpa --target llm --max 8").objects[0]["spec"];
     assert_eq!(
@@ -323,4 +199,24 @@ fn pods_are_scaled_by_a_gpu_metric_and_down_to_zero_by_waiting_work() {
     assert_eq!(keda["triggers"][0]["metadata"]["query"], "sum(requests_waiting)");
     let busy = &make("keda --target llm").objects[0]["spec"];
     assert_eq!(busy["minReplicaCount"], 1);
+}
+
+#[test]
+fn keda_gets_numbers_and_waits_before_every_pod_that_it_removes() {
+    for (value, threshold) in [
+        ("80", "80"),
+        ("100", "100"),
+        ("500m", "0.5"),
+        ("0.25", "0.25"),
+        ("1.50", "1.5"),
+        ("2k", "2000"),
+        ("1Gi", "1073741824"),
+    ] {
+        let made = make(&format!("keda --target llm --value {value} --scale-down-delay 10m"));
+        let spec = &made.objects[0]["spec"];
+        assert_eq!(spec["triggers"][0]["metadata"]["threshold"], threshold);
+        assert_eq!(spec["cooldownPeriod"], 600);
+        let behavior = &spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"];
+        assert_eq!(behavior["scaleDown"]["stabilizationWindowSeconds"], 600);
+    }
 }

@@ -90,6 +90,13 @@ fn a_file_that_is_no_recipe_says_why() {
         ("pvc", "name: a\n---\nname: b", "it holds 2 documents"),
         ("pvc", "{name: a\nsize", "line"),
         ("pod", "{env: [A]}", "KEY=VALUE"),
+        ("pod", "{env: [{name: A, value: b}]}", "env: write it as KEY=VALUE"),
+        (
+            "pod",
+            "{command: python train.py}",
+            "command: invalid type: string \"python train.py\", expected a list such as [a, b]",
+        ),
+        ("pod", "{name: 7}", "name: invalid type: integer `7`, expected a text"),
         ("pod", "{mount: [A]}", "CLAIM:/path"),
         ("pod", "{cloud: moon}", "moon"),
     ] {

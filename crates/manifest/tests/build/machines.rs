@@ -141,3 +141,36 @@ fn on_gke_a_slice_is_a_gpu_of_nodes_that_are_cut_so() {
         "{said}"
     );
 }
+
+#[test]
+fn gpus_that_stay_free_on_rented_machines_are_told() {
+    let free = |line: &str| {
+        let notes = make(line).notes;
+        notes
+            .into_iter()
+            .filter(|note| note.contains("stay free") || note.contains("one node"))
+            .collect::<Vec<_>>()
+    };
+    for (line, words) in [
+        ("job --gpus 3", "5 of the 8 GPUs of p4d.24xlarge stay free for other pods"),
+        (
+            "deployment --gpus 3 --replicas 3",
+            "3 pods of 3 GPUs take 2 × p4d.24xlarge: 7 of 16 GPUs stay free for other pods",
+        ),
+        ("workload --gpus 8 --gang 2", ""),
+        (
+            "workload --gpus 5 --gang 2",
+            "2 pods of 5 GPUs take 2 × p4d.24xlarge: 6 of 16 GPUs stay free for other pods",
+        ),
+        ("model-server --gpus 4 --replicas 2", ""),
+        ("deployment --gpus 4 --replicas 0", ""),
+        ("job --gpus 8", ""),
+        ("job --mig 1g.5gb", ""),
+    ] {
+        let said = free(&format!("{line} --name x --image i:1 --cloud eks --gpu a100"));
+        assert_eq!(said.join("; "), words, "{line}");
+    }
+    let many = free("job --name x --image i:1 --gpu a100 --gpus 12");
+    assert_eq!(many, ["all GPUs of a pod are on one node, and few machines have more than 8"]);
+    assert!(free("job --name x --image i:1 --gpu a100 --gpus 8").is_empty());
+}

@@ -6,6 +6,7 @@ mod clouds;
 mod files;
 mod jobs;
 mod machines;
+mod pools;
 mod property;
 mod round;
 mod sharing;

@@ -35,7 +35,7 @@ fn value(flag: &str) -> BoxedStrategy<String> {
         "strategy" => &["best_fit", "pack"],
         "prometheus" => &["http://p:9090"],
         "taint" => &["any", "none", "true"],
-        "image" => &["train:v1", "registry/x/y@sha256:0"],
+        "image" => &["train:v1", "registry:5000/x/y@sha256:0123456789abcdef0123456789abcdef"],
         "cache-path" | "health" => &["/health", "/root/.cache"],
         "time-zone" => &["Europe/Berlin", "Etc/UTC"],
         _ => &["train", "1", "4", "8", "ml_task_123"],

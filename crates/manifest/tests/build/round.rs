@@ -79,6 +79,8 @@ const UNCLEAN: &[(&str, &[&str])] = &[
     ("training-job", &["AF205", "AF401"]),
     // No toleration, and two replicas on a claim of one node.
     ("model-server", &["AF101", "AF503"]),
+    // `latest-gpu`.
+    ("gpu-workload", &["AF301"]),
     // A label of one's own.
     ("printed/inference-deployment", &["AF103"]),
 ];

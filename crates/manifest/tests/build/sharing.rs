@@ -58,6 +58,7 @@ fn what_a_part_is_is_explained() {
             "time-slicing --mps --rename",
             "`nvidia.com/gpu.shared: 1` then means 1/4 of a GPU: each pod may use 1/4",
         ),
+        ("time-slicing --mps", "a pod that asks for two shares is refused"),
         (
             "mig-config --gpu h100 --slices 1g.10gb=7",
             "nvidia.com/mig-1g.10gb: each is 1 of 7 compute slices",
@@ -109,4 +110,39 @@ fn a_part_that_cannot_be_is_refused() {
         let said = refusal(line);
         assert!(said.starts_with(words), "{line}: {said}");
     }
+}
+
+#[test]
+fn a_slice_is_explained_for_the_gpu_that_is_meant() {
+    for (line, words) in [
+        ("mig-config --gpu h100 --slices 1g.10gb=7", "9.8 GiB of an H100-80"),
+        ("pod --name p --image i:1 --gpu h100 --mig 1g.10gb", "9.8 GiB of an H100-80"),
+        (
+            "pod --name p --image i:1 --cloud gke --gpu a100-80 --mig 1g.10gb",
+            "9.5 GiB of an A100-80",
+        ),
+    ] {
+        let notes = make(line).notes;
+        let note = notes.iter().find(|note| note.contains("each is")).unwrap();
+        assert!(note.ends_with(&format!(": each is 1 of 7 compute slices and {words}")), "{note}");
+    }
+}
+
+#[test]
+fn who_asks_for_several_slices_learns_that_a_process_has_one() {
+    let said = |flags: &str| {
+        let notes = make(&format!("pod --name p --image i:1 --gpu a100 {flags}")).notes;
+        notes.iter().any(|note| note.starts_with("CUDA gives a process one slice"))
+    };
+    assert!(said("--mig 1g.5gb --gpus 3"));
+    assert!(!said("--mig 1g.5gb") && !said("--gpus 3"));
+}
+
+#[test]
+fn slices_may_stand_in_one_list() {
+    let list = make("mig-config --gpu a100-80 --slices 3g.40gb=1,2g.20gb=2").objects;
+    assert_eq!(
+        list,
+        make("mig-config --gpu a100-80 --slices 3g.40gb=1 --slices 2g.20gb=2").objects
+    );
 }

@@ -197,6 +197,17 @@ fn what_an_anchor_gives_to_several_is_never_mended_for_one_alone() {
 }
 
 #[test]
+fn what_an_anchor_gives_to_several_is_mended_for_all_of_them() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - &first\n    name: a\n    \
+                image: a:1\n    resources:\n      requests: {nvidia.com/gpu: 1}   # one\n      limits: \
+                {nvidia.com/gpu: 2}\n  - <<: *first\n    name: b\n";
+    let mended = fixed(text);
+    assert!(mended.contains("      requests: {nvidia.com/gpu: 2}   # one\n"), "{mended}");
+    assert!(mended.contains("  - <<: *first\n    name: b\n"), "{mended}");
+    assert!(!ids(&mended).contains(&"AF001"), "{mended}");
+}
+
+#[test]
 fn a_text_that_cannot_be_read_is_not_touched() {
     let text = "a: [1\nkind: Pod\n";
     assert_eq!(fixed(text), text);

@@ -3,9 +3,13 @@
 mod corrections;
 mod fixes;
 mod hostile;
+mod kinds;
 mod pages;
+mod refused;
 mod reports;
 mod rules;
+mod schedules;
+mod servers;
 
 use agentaflow_manifest::lint::{Finding, Input, Options, check, fix};
 use agentaflow_manifest::yaml::{Limits, read_text};

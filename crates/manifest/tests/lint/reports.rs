@@ -1,7 +1,7 @@
 //! What programs get to read.
 
 use agentaflow_manifest::lint::{
-    Options, RULES, Seen, Unreadable, check, json, rule, sarif, unreadable,
+    Input, Options, RULES, Seen, Unreadable, check, json, rule, sarif, unreadable,
 };
 use agentaflow_manifest::yaml::{Limits, Place, read_text};
 
@@ -23,6 +23,18 @@ fn json_has_one_entry_for_each_finding() {
         said["summary"]["warnings"],
         findings.iter().filter(|f| f.severity.as_str() == "warning").count()
     );
+}
+
+#[test]
+fn what_lives_in_a_cluster_is_not_said_to_be_mended() {
+    let text = rule("AF102").unwrap().bad;
+    let values = read_text(text, &Limits::default()).unwrap().into_iter().map(|one| one.value);
+    let inputs = [Input::live("cluster", values.collect())];
+    let findings = check(&inputs, &Options::default());
+    assert!(findings.iter().any(|finding| !finding.fix.is_empty()));
+    let seen = Seen { inputs: &inputs, findings: &findings, unreadable: &[] };
+    assert_eq!(seen.summary().fixable, 0);
+    assert!(json(&seen)["findings"].as_array().unwrap().iter().all(|one| one["fixable"] == false));
 }
 
 #[test]

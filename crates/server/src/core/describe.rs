@@ -1,16 +1,16 @@
 //! Nodes as the engine wants them described.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use agentaflow_api::node::{GpuInstance, NodeSpec};
 use agentaflow_api::units::Dollars;
 use agentaflow_engine::{
-    Chooser, ForeignGpu, ForeignUse, Gpu, GpuId, MiB, MicroDollars, MigMode, MigProfile, MilliCpu,
-    Node, Price,
+    Chooser, ForeignGpu, ForeignUse, Gpu, GpuHealth, GpuId, MiB, MicroDollars, MigMode, MigProfile,
+    MilliCpu, Node, Price,
 };
 
 use super::state::LiveNode;
-use crate::store::NodeRow;
+use crate::store::{NodeOverrides, NodeRow};
 
 /// What a node offers as often as anybody asks.
 const PLENTY: u64 = 1 << 30;
@@ -25,6 +25,16 @@ pub(crate) const KUBERNETES: &str = "kubernetes";
 /// The engine's name of a GPU: its index.
 pub(crate) fn gpu_id(gpu: &GpuInstance, position: usize) -> GpuId {
     GpuId::from(gpu.gpu_index.map_or_else(|| position.to_string(), |index| index.to_string()))
+}
+
+/// The GPUs that an admin closed, or has emptied.
+pub(crate) fn closed_gpus(set: &NodeOverrides) -> BTreeMap<GpuId, GpuHealth> {
+    let each = |gpus: &BTreeSet<String>, health| {
+        let named = gpus.iter().map(|gpu| (GpuId::from(gpu.as_str()), health));
+        named.collect::<Vec<_>>()
+    };
+    let closed = each(&set.cordoned_gpus, GpuHealth::Cordoned);
+    closed.into_iter().chain(each(&set.draining_gpus, GpuHealth::Draining)).collect()
 }
 
 /// A node's GPUs one by one: as listed, or, when only sums are known, that many equal ones.

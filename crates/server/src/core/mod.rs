@@ -8,6 +8,7 @@
 //! Nothing is answered, sent or published that is not durable. If a transaction fails, the memory is thrown away
 //! and loaded from the store again; everybody who waited is told to try again.
 
+mod assigning;
 mod batch;
 mod budgets;
 mod calls_agents;
@@ -30,6 +31,7 @@ mod queues;
 mod reports;
 mod restore;
 mod show;
+mod show_nodes;
 mod state;
 mod waits;
 

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use agentaflow_api::node::{GpuInstance, NodeRegistration, NodeSpec, NodeStatus, NodeUpdate};
 use agentaflow_api::units::{Dollars, Secret, Stamp};
-use agentaflow_engine::{Event, MicroDollars, NodeId};
+use agentaflow_engine::{Event, GpuHealth, MicroDollars, NodeId};
 
-use super::describe::{engine_node, gpu_id, instances};
+use super::describe::{closed_gpus, engine_node, gpu_id, instances};
 use super::handle::NodeRef;
 use super::state::{LiveNode, State};
 use crate::auth;
@@ -187,6 +187,9 @@ impl State {
     pub(crate) fn update_node(&mut self, id: i64, update: NodeUpdate) -> Result<(), Refusal> {
         let Some(node) = self.nodes.get_mut(&id) else { return Ok(()) };
         let was = (node.row.cordoned, node.row.draining);
+        let gpus_were = closed_gpus(&node.row.overrides);
+        // First of all, because it may be refused.
+        let closed = gpus_after(&node.row, &update)?;
         match update.status {
             None => {}
             Some(NodeStatus::Maintenance) => node.row.cordoned = true,
@@ -199,9 +202,7 @@ impl State {
             }
         }
         node.row.draining = update.drain.unwrap_or(node.row.draining);
-        if let Some(gpus) = &update.cordoned_gpus {
-            node.row.overrides.cordoned_gpus = named_gpus(&node.row.spec, gpus)?;
-        }
+        (node.row.overrides.cordoned_gpus, node.row.overrides.draining_gpus) = closed;
         node.row.overrides.merge(update);
         let overrides = node.row.overrides.clone();
         overrides.apply(&mut node.row.spec, &mut node.row.price_source);
@@ -214,6 +215,14 @@ impl State {
             if before != after {
                 let kind = if after { begun } else { ended };
                 self.node_event(id, kind, format!("node `{name}`: {}", words_of(kind)));
+            }
+        }
+        let gpus_are = closed_gpus(&row.overrides);
+        for gpu in gpus_were.keys().chain(gpus_are.keys()).collect::<BTreeSet<_>>() {
+            let now = gpus_are.get(gpu);
+            if gpus_were.get(gpu) != now {
+                let (kind, words) = news_of_gpu(now.copied());
+                self.node_event(id, kind, format!("GPU {gpu} of node `{name}`: {words}"));
             }
         }
         self.batch.changes.push(Change::Node(Box::new(row)));
@@ -265,17 +274,43 @@ impl State {
     }
 }
 
+/// The GPUs of a node that are closed, and those that are emptied, once an admin's wishes are granted. Whole lists
+/// come first; what is added to them or taken off is reckoned here, so that two admins do not undo each other.
+fn gpus_after(
+    node: &NodeRow,
+    update: &NodeUpdate,
+) -> Result<(BTreeSet<String>, BTreeSet<String>), Refusal> {
+    let named = |field, gpus: &Option<Vec<String>>| {
+        gpus.as_ref().map(|gpus| named_gpus(&node.spec, field, gpus)).transpose()
+    };
+    let set = &node.overrides;
+    let mut cordoned =
+        named("cordoned_gpus", &update.cordoned_gpus)?.unwrap_or_else(|| set.cordoned_gpus.clone());
+    let mut emptied =
+        named("draining_gpus", &update.draining_gpus)?.unwrap_or_else(|| set.draining_gpus.clone());
+    cordoned.extend(named("cordon_gpus", &update.cordon_gpus)?.unwrap_or_default());
+    for gpu in named("drain_gpus", &update.drain_gpus)?.unwrap_or_default() {
+        cordoned.insert(gpu.clone());
+        emptied.insert(gpu);
+    }
+    for gpu in named("uncordon_gpus", &update.uncordon_gpus)?.unwrap_or_default() {
+        cordoned.remove(&gpu);
+        emptied.remove(&gpu);
+    }
+    Ok((cordoned, emptied))
+}
+
 /// GPUs of a node as the engine calls them, from what people write: an index or a UUID.
-fn named_gpus(spec: &NodeSpec, named: &[String]) -> Result<BTreeSet<String>, Refusal> {
+fn named_gpus(spec: &NodeSpec, field: &str, named: &[String]) -> Result<BTreeSet<String>, Refusal> {
     let known = instances(spec);
     let id = |name: &String| {
         let is = |(position, gpu): &(usize, &GpuInstance)| {
             gpu.gpu_uuid.as_deref() == Some(name) || gpu_id(gpu, *position).as_str() == name
         };
         let found = known.iter().enumerate().find(is);
-        found.map(|(position, gpu)| gpu_id(gpu, position).to_string()).ok_or_else(|| {
-            Refusal::invalid("cordoned_gpus", format!("the node has no GPU `{name}`"))
-        })
+        found
+            .map(|(position, gpu)| gpu_id(gpu, position).to_string())
+            .ok_or_else(|| Refusal::invalid(field, format!("the node has no GPU `{name}`")))
     };
     named.iter().map(id).collect()
 }
@@ -291,6 +326,15 @@ fn words_of(kind: &str) -> &'static str {
         "NodeOpened" => "takes work again",
         "NodeDraining" => "its jobs are being moved off",
         _ => "its jobs may stay",
+    }
+}
+
+/// What is told when an admin closes a GPU, has it emptied, or opens it again.
+fn news_of_gpu(now: Option<GpuHealth>) -> (&'static str, &'static str) {
+    match now {
+        None => ("GpuOpened", "takes work again"),
+        Some(GpuHealth::Draining) => ("GpuDraining", "its jobs are being moved off"),
+        Some(_) => ("GpuCordoned", "takes no new work"),
     }
 }
 

@@ -7,7 +7,7 @@ use agentaflow_api::node::{Health, Heartbeat};
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::{Event, ForeignId, ForeignUse, GpuHealth, GpuId, NodeId, Percent};
 
-use super::describe::{describe, gpu_id};
+use super::describe::{closed_gpus, describe, gpu_id};
 use super::nodes::node_name;
 use super::state::{State, Told};
 use crate::store::SeatState;
@@ -57,7 +57,7 @@ impl State {
             && !node.row.cordoned
             && !node.evacuating
             && node.row.health != Health::Unhealthy;
-        let closed = node.row.overrides.cordoned_gpus.clone();
+        let closed = closed_gpus(&node.row.overrides);
         let draining = node.row.draining;
         let told = Told { node: facts, foreign, cordoned: !open, draining, closed };
         let (before, again) = (node.told.clone(), node.retell);
@@ -84,11 +84,11 @@ impl State {
             self.tell(Event::Drain { node: name.clone(), on: told.draining });
         }
         let before = before.map(|told| told.closed).unwrap_or_default();
-        let changed = before.symmetric_difference(&told.closed);
-        let again = told.closed.iter().filter(|_| again);
-        for gpu in changed.chain(again).collect::<BTreeSet<_>>() {
-            let closed = told.closed.contains(gpu);
-            self.tell_gpu_health(id, &name, GpuId::from(gpu.as_str()), closed);
+        for gpu in before.keys().chain(told.closed.keys()).collect::<BTreeSet<_>>() {
+            let closed = told.closed.get(gpu).copied();
+            if again || before.get(gpu).copied() != closed {
+                self.tell_gpu_health(id, &name, gpu.clone(), closed);
+            }
         }
         if let Some(node) = self.nodes.get_mut(&id) {
             (node.told, node.retell) = (Some(told), false);
@@ -96,7 +96,7 @@ impl State {
     }
 
     /// GPU memory booked on each GPU of a node, in MiB.
-    fn booked(&self, node: i64) -> BTreeMap<u32, u64> {
+    pub(crate) fn booked(&self, node: i64) -> BTreeMap<u32, u64> {
         let mut booked = BTreeMap::new();
         let jobs = self.nodes.get(&node).into_iter().flat_map(|node| &node.jobs);
         let seats = jobs.filter_map(|job| self.jobs.get(job)).flat_map(|job| &job.state.seats);
@@ -151,19 +151,15 @@ impl State {
                 }
             }
             let closed = self.nodes.get(&id).and_then(|node| node.told.as_ref());
-            let closed = closed.is_some_and(|told| told.closed.contains(gpu.as_str()));
+            let closed = closed.and_then(|told| told.closed.get(&gpu)).copied();
             self.tell_gpu_health(id, &name, gpu, closed);
         }
     }
 
     /// Tells the engine whether a GPU can be used: one that does not work is sick, whoever closed it.
-    fn tell_gpu_health(&mut self, id: i64, node: &NodeId, gpu: GpuId, closed: bool) {
+    fn tell_gpu_health(&mut self, id: i64, node: &NodeId, gpu: GpuId, closed: Option<GpuHealth>) {
         let sick = self.nodes.get(&id).is_some_and(|node| node.sick.contains(gpu.as_str()));
-        let health = match (sick, closed) {
-            (true, _) => GpuHealth::Sick,
-            (false, true) => GpuHealth::Cordoned,
-            (false, false) => GpuHealth::Healthy,
-        };
+        let health = if sick { GpuHealth::Sick } else { closed.unwrap_or_default() };
         self.tell(Event::GpuHealth { node: node.clone(), gpu, health });
     }
 

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use agentaflow_api::link::{Stop, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
+use super::assigning::requirements;
 use super::jobs::{grace_ms, stops};
-use super::placing::requirements;
 use super::state::State;
 use crate::store::{JobRow, SeatState};
 

@@ -129,7 +129,7 @@ impl State {
         if ended.output_data.is_some() {
             state.output_data.clone_from(&ended.output_data);
         }
-        let verdict = verdict(ended);
+        let verdict = verdict(ended).with_last_words(ended);
         match verdict {
             Verdict::Good => {}
             Verdict::Moved(cause) => {
@@ -188,7 +188,8 @@ impl State {
         let micros = money::cost(allocation, seat.price, ran_ms);
         job.state.ran_ms = job.state.ran_ms.max(ran_ms);
         job.state.cost = job.state.cost.saturating_add(micros);
-        if ran_ms == 0 {
+        // What ended within a millisecond ran, too.
+        if ran_ms == 0 && seat.exit_code.is_none() {
             return;
         }
         let (user, queue) = (job.user_id, job.queue.clone());
@@ -294,6 +295,26 @@ enum Verdict {
     Cancelled,
     /// One word and a sentence.
     Bad(&'static str, String),
+}
+
+impl Verdict {
+    /// What a program wrote before it gave up tells more than its exit code, and lists are to tell it, too.
+    fn with_last_words(self, ended: &Ended) -> Self {
+        match self {
+            Self::Bad(word @ ("Exited" | "Signalled"), detail)
+                if ended.failed_to_start.is_none() =>
+            {
+                let said = agentaflow_words::verdict(&agentaflow_words::Ending {
+                    reason: word,
+                    exit_code: ended.exit_code,
+                    detail: &detail,
+                    output: &ended.last_words,
+                });
+                Self::Bad(word, said.cause)
+            }
+            other => other,
+        }
+    }
 }
 
 fn verdict(ended: &Ended) -> Verdict {

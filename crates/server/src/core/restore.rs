@@ -7,15 +7,15 @@ use rustc_hash::FxHashMap;
 
 use agentaflow_api::job::{JobStatus, OnNodeLost};
 use agentaflow_engine::{
-    Gate, GpuHealth, GpuId, MiB, MilliCpu, NodeFacts, NodeId, Phase, Policy, Queue, QueueFacts,
-    Quota, Scheduler, SeatFacts, Snapshot, Time, WorkloadFacts,
+    Gate, GpuId, MiB, MilliCpu, NodeFacts, NodeId, Phase, Policy, Queue, QueueFacts, Quota,
+    Scheduler, SeatFacts, Snapshot, Time, WorkloadFacts,
 };
 
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 
 use super::batch::Batch;
 use super::clock::Clock;
-use super::describe::engine_node;
+use super::describe::{closed_gpus, engine_node};
 use super::handle::Ids;
 use super::jobs::{weight, workload};
 use super::money::Account;
@@ -163,12 +163,11 @@ impl State {
                 foreign: agentaflow_engine::ForeignUse::default(),
                 cordoned: true,
                 draining: node.row.draining,
-                closed: node.row.overrides.cordoned_gpus.clone(),
+                closed: closed_gpus(&node.row.overrides),
             });
-            let closed = node.row.overrides.cordoned_gpus.iter();
-            let closed = closed.map(|gpu| (GpuId::from(gpu.as_str()), GpuHealth::Cordoned));
             let known = |id: &GpuId| description.gpus.iter().any(|gpu| gpu.id == *id);
-            let health = closed.filter(|(id, _)| known(id)).collect();
+            let mut health = closed_gpus(&node.row.overrides);
+            health.retain(|id, _| known(id));
             facts.push(NodeFacts {
                 node: description,
                 lost: node.lost,

@@ -3,7 +3,7 @@
 use agentaflow_api::agent::Agent;
 use agentaflow_api::explain::{CloseNode, Explanation, PlannedTask};
 use agentaflow_api::job::{Job, JobStatus, TaskPlace};
-use agentaflow_api::node::{Health, Node, NodeStatus};
+use agentaflow_api::node::Health;
 use agentaflow_api::queue::Queue;
 use agentaflow_api::units::{Cores, Dollars, Stamp};
 use agentaflow_engine::{
@@ -21,115 +21,6 @@ use crate::store::{AgentRow, JobRow, SeatState};
 const HOUR_MS: u64 = 3_600_000;
 
 impl State {
-    /// A node.
-    pub(crate) fn show_node(&self, id: i64) -> Option<Node> {
-        let node = self.nodes.get(&id)?;
-        let row = &node.row;
-        let spec = &row.spec;
-        let (mut gpu, mut cpu, mut memory, mut storage) = (0, 0, 0, 0);
-        for job in node.jobs.iter().filter_map(|job| self.jobs.get(job)) {
-            for seat in job
-                .state
-                .seats
-                .iter()
-                .filter(|seat| seat.node == id && seat.state != SeatState::Ended)
-            {
-                gpu += seat.grants.iter().map(|grant| grant.memory).sum::<u64>();
-                cpu += job.spec.cpu_cores_required.unwrap_or_default().0;
-                memory += job.spec.memory_required.unwrap_or(0);
-                storage += job.spec.storage_required.unwrap_or(0);
-            }
-        }
-        // The smaller of what the node says and what is not booked.
-        let free = |total: u64, booked: u64, said: Option<u64>| {
-            if node.is_kubernetes() {
-                return said.map_or(total, |said| said.min(total)).saturating_sub(booked);
-            }
-            let unbooked = total.saturating_sub(booked);
-            said.map_or(unbooked, |said| said.min(unbooked))
-        };
-        let reported: Vec<u64> =
-            node.readings.iter().filter_map(|reading| reading.gpu_memory_available).collect();
-        let said_gpu =
-            node.said_free[0].or_else(|| (!reported.is_empty()).then(|| reported.iter().sum()));
-        let mut spec = spec.clone();
-        if !node.readings.is_empty() {
-            spec.gpu_instances = self.merged_readings(id);
-        }
-        Some(Node {
-            id,
-            node_id: row.node_id.clone(),
-            gpu_memory_available: free(
-                spec.gpu_memory_total,
-                gpu,
-                said_gpu.filter(|_| !spec.simulated),
-            ),
-            cpu_cores_available: Cores(free(spec.cpu_cores.0, cpu, node.said_free[1])),
-            memory_available: free(spec.memory_total, memory, node.said_free[2]),
-            storage_available: free(spec.storage_total, storage, node.said_free[3]),
-            status: self.status_of(id),
-            health_status: row.health,
-            last_heartbeat: node.beat_at,
-            current_jobs: node.jobs.len() as u32,
-            registered_at: row.registered_at,
-            last_seen: node.beat_at.max(Some(row.registered_at)),
-            created_at: row.created_at,
-            updated_at: row.updated_at,
-            price_source: row.price_source.clone(),
-            cordoned_gpus: row.overrides.cordoned_gpus.iter().cloned().collect(),
-            cordoned: row.cordoned,
-            draining: row.draining,
-            reachable: node.reachable(),
-            api_key: None,
-            spec,
-        })
-    }
-
-    fn status_of(&self, id: i64) -> NodeStatus {
-        let Some(node) = self.nodes.get(&id) else { return NodeStatus::Inactive };
-        if node.row.cordoned || node.row.draining {
-            NodeStatus::Maintenance
-        } else if node.lost {
-            NodeStatus::Inactive
-        } else if node.alive() {
-            match node.row.health {
-                Health::Unhealthy => NodeStatus::Error,
-                _ => NodeStatus::Active,
-            }
-        } else if node.beat_at.is_none() {
-            NodeStatus::Pending
-        } else {
-            NodeStatus::Inactive
-        }
-    }
-
-    /// A node's GPUs with their last readings.
-    pub(crate) fn merged_readings(&self, id: i64) -> Vec<agentaflow_api::node::GpuInstance> {
-        let Some(node) = self.nodes.get(&id) else { return Vec::new() };
-        let mut all = super::describe::instances(&node.row.spec);
-        for (position, gpu) in all.iter_mut().enumerate() {
-            let wanted = super::describe::gpu_id(gpu, position);
-            let reading = node.readings.iter().enumerate();
-            let Some((_, reading)) = reading
-                .into_iter()
-                .find(|(at, reading)| super::describe::gpu_id(reading, *at) == wanted)
-            else {
-                continue;
-            };
-            let facts = gpu.clone();
-            *gpu = reading.clone();
-            gpu.gpu_index = facts.gpu_index.or(gpu.gpu_index);
-            gpu.gpu_uuid = facts.gpu_uuid.or(gpu.gpu_uuid.take());
-            gpu.gpu_name = facts.gpu_name.or(gpu.gpu_name.take());
-            gpu.gpu_type = facts.gpu_type.or(gpu.gpu_type.take());
-            gpu.gpu_memory = facts.gpu_memory.or(gpu.gpu_memory);
-            gpu.nvlink_group = facts.nvlink_group.or(gpu.nvlink_group);
-            gpu.pci_bus_id = facts.pci_bus_id.or(gpu.pci_bus_id.take());
-            gpu.mig = facts.mig.or(gpu.mig.take());
-        }
-        all
-    }
-
     /// An agent.
     pub(crate) fn show_agent(&self, row: &AgentRow) -> Agent {
         let node = self.nodes.get(&row.node_id);
@@ -224,6 +115,7 @@ impl State {
             tasks: if placed { tasks } else { Vec::new() },
             wait_reason: waits.filter(|_| state.status == JobStatus::Pending),
             price_per_hour,
+            username: self.directory.users.get(&row.user_id).map(|user| user.username.clone()),
             spec: row.spec,
         }
     }
@@ -340,10 +232,11 @@ impl State {
 
     fn close_node(&self, node_id: &str, lack: &Lack) -> CloseNode {
         let node = self.nodes.values().find(|node| node.row.node_id == node_id);
+        let node_name = node.map_or_else(String::new, |node| node.row.spec.node_name.clone());
         CloseNode {
             node_id: node_id.to_owned(),
-            node_name: node.map_or_else(String::new, |node| node.row.spec.node_name.clone()),
-            lacks: agentaflow_words::lack(lack, 1).trim_start_matches("1 ").to_owned(),
+            lacks: agentaflow_words::lack_of(&node_name, lack),
+            node_name,
         }
     }
 
@@ -359,6 +252,8 @@ impl State {
         let mut explanation = self.waiting(seen.reason.as_ref(), seen.eta, now);
         explanation.waiting = self.engine.waiting() as u32;
         explanation.would_start_now = seen.nearby.iter().map(agentaflow_words::nearby).collect();
+        explanation.closest =
+            seen.closest.iter().map(|(node, lack)| self.close_node(node.as_str(), lack)).collect();
         let seat = |placement: &Placement| self.seat(request, placement);
         let seats: Vec<_> = seen.placements.iter().filter_map(seat).collect();
         explanation.placement = seats.iter().map(|seat| self.planned(seat)).collect();

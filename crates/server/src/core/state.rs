@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use agentaflow_api::event::Event;
 use agentaflow_api::node::GpuInstance;
 use agentaflow_api::units::Stamp;
-use agentaflow_engine::{Scheduler, Strategy, WorkloadId};
+use agentaflow_engine::{GpuHealth, GpuId, Scheduler, Strategy, WorkloadId};
 
 use super::batch::Batch;
 use super::clock::Clock;
@@ -104,8 +104,8 @@ pub(crate) struct Told {
     pub(crate) foreign: agentaflow_engine::ForeignUse,
     pub(crate) cordoned: bool,
     pub(crate) draining: bool,
-    /// GPUs that take no new work.
-    pub(crate) closed: BTreeSet<String>,
+    /// GPUs that take no new work by an admin's wish.
+    pub(crate) closed: BTreeMap<GpuId, GpuHealth>,
 }
 
 impl LiveNode {

@@ -1,5 +1,7 @@
 //! How much is too much: every limit on what callers send, in one place.
 
+pub(crate) use agentaflow_api::PAGE_MOST;
+
 /// Bytes of a body.
 pub(crate) const BODY: usize = 1 << 20;
 /// Bytes of a body of a login and the like, which strangers send.
@@ -16,8 +18,6 @@ pub(crate) const REPORT: usize = 8 << 20;
 pub(crate) const BODY_TIME: std::time::Duration = std::time::Duration::from_mins(1);
 /// Entries of a page when the caller does not say.
 pub(crate) const PAGE: u64 = 100;
-/// Entries of a page at most.
-pub(crate) const PAGE_MOST: u64 = 1000;
 /// Bytes of a text in a query.
 pub(crate) const QUERY_TEXT: usize = 1024;
 /// Bytes of a name.

@@ -140,6 +140,7 @@ pub struct NodeOverrides {
     pub labels: Option<BTreeMap<String, String>>,
     pub node_metadata: Option<Map<String, Value>>,
     pub cordoned_gpus: BTreeSet<String>,
+    pub draining_gpus: BTreeSet<String>,
 }
 
 impl NodeOverrides {

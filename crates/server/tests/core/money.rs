@@ -4,7 +4,7 @@ use agentaflow_api::job::{JobSpec, JobStatus};
 use agentaflow_api::link::StopCause;
 use agentaflow_api::units::Dollars;
 use agentaflow_engine::Span;
-use agentaflow_server::store::LedgerFilter;
+use agentaflow_server::store::{LedgerFilter, UsageBy};
 
 use crate::rig::{Rig, ended, running, spec, stopped};
 
@@ -29,6 +29,21 @@ async fn a_job_costs_what_it_was_allocated_for_as_long_as_it_ran() {
         rig.core.store().ledger(&LedgerFilter { limit: 10, ..Default::default() }).await.unwrap();
     assert_eq!(ledger.iter().map(|line| line.micros).sum::<i64>(), job.cost.0);
     assert_eq!(rig.core.account(rig.ana.user.id).0, Dollars(-job.cost.0));
+}
+
+#[tokio::test]
+async fn a_job_that_ended_within_a_millisecond_is_among_those_that_ran() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 1).await;
+    let id = rig.submit(spec(1)).await;
+    let key = worker.assignment().await.key;
+    worker.report(key, ended(0, 0)).await;
+    let waiting = rig.submit(spec(1)).await;
+    worker.assignment().await;
+    let all = LedgerFilter::default();
+    let usage = rig.core.store().usage(UsageBy::Job, &all).await.unwrap();
+    let usage: Vec<_> = usage.iter().map(|row| (row.key.clone(), row.micros)).collect();
+    assert_eq!(usage, [(id.to_string(), 0)], "and job {waiting} has not run");
 }
 
 #[tokio::test]

@@ -269,6 +269,69 @@ async fn a_closed_gpu_gets_no_work_until_it_is_opened_again() {
 }
 
 #[tokio::test]
+async fn a_drained_gpu_loses_its_work_to_others_and_its_neighbours_keep_theirs() {
+    let rig = Rig::new().await;
+    let mut worker = rig.worker("a", 3).await;
+    let node = NodeRef::Number(worker.node);
+    let drain = |gpus: &[&str]| {
+        let gpus = gpus.iter().map(|gpu| (*gpu).to_owned()).collect();
+        NodeUpdate { draining_gpus: Some(gpus), ..NodeUpdate::default() }
+    };
+    let refused = rig.core.update_node(&node, drain(&["7"])).await.unwrap_err();
+    assert_eq!((refused.status, refused.field.as_deref()), (422, Some("draining_gpus")));
+    rig.submit(spec(1)).await;
+    let first = worker.assignment().await;
+    rig.submit(spec(1)).await;
+    let second = worker.assignment().await;
+    for key in [first.key, second.key] {
+        worker.report(key, running()).await;
+    }
+    let gpu = first.gpus[0].index.to_string();
+    let shown = rig.core.update_node(&node, drain(&[&gpu])).await.unwrap();
+    assert_eq!(shown.draining_gpus, std::slice::from_ref(&gpu));
+    let stop = worker.stop().await;
+    assert_eq!((stop.key, stop.cause), (first.key, StopCause::Drained));
+    worker.report(first.key, stopped(StopCause::Drained, 5)).await;
+    let again = worker.assignment().await;
+    assert_eq!(again.key.job, first.key.job);
+    assert!(![first.gpus[0].index, second.gpus[0].index].contains(&again.gpus[0].index));
+}
+
+#[tokio::test]
+async fn two_admins_who_close_gpus_of_one_node_at_a_time_do_not_undo_each_other() {
+    let rig = Rig::new().await;
+    let worker = rig.worker("a", 4).await;
+    let node = NodeRef::Number(worker.node);
+    let named = |gpus: &[&str]| Some(gpus.iter().map(|gpu| (*gpu).to_owned()).collect());
+    let close = |gpu| NodeUpdate { cordon_gpus: named(&[gpu]), ..NodeUpdate::default() };
+    let empty = |gpu| NodeUpdate { drain_gpus: named(&[gpu]), ..NodeUpdate::default() };
+    let open = |gpu| NodeUpdate { uncordon_gpus: named(&[gpu]), ..NodeUpdate::default() };
+    // Nobody has seen what the others did.
+    let (first, second, third) = tokio::join!(
+        rig.core.update_node(&node, close("0")),
+        rig.core.update_node(&node, empty("1")),
+        rig.core.update_node(&node, close("2")),
+    );
+    first.and(second).and(third).unwrap();
+    let shown = rig.core.node(&node).unwrap();
+    assert_eq!(
+        (shown.cordoned_gpus, shown.draining_gpus),
+        (["0", "1", "2"].map(str::to_owned).into(), vec!["1".to_owned()])
+    );
+    let (first, second) = tokio::join!(
+        rig.core.update_node(&node, open("1")),
+        rig.core.update_node(&node, close("3")),
+    );
+    first.and(second).unwrap();
+    let shown = rig.core.node(&node).unwrap();
+    assert_eq!((shown.cordoned_gpus.join(" "), shown.draining_gpus.len()), ("0 2 3".to_owned(), 0));
+    let both = NodeUpdate { status: Some(NodeStatus::Maintenance), ..close("7") };
+    let refused = rig.core.update_node(&node, both).await.unwrap_err();
+    assert_eq!((refused.status, refused.field.as_deref()), (422, Some("cordon_gpus")));
+    assert!(!rig.core.node(&node).unwrap().cordoned, "nothing is changed by what is refused");
+}
+
+#[tokio::test]
 async fn an_agent_that_polls_gets_its_work_too() {
     let rig = Rig::new().await;
     let worker = rig.worker("a", 1).await;

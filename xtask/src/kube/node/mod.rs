@@ -20,6 +20,7 @@ use anyhow::{Context, Result, bail};
 use super::options::Options;
 use super::plane::{self, Plane};
 use super::{binaries, certificates, nodes};
+use crate::ports::free_port;
 use crate::{process, tools};
 use ground::Ground;
 
@@ -123,7 +124,7 @@ fn start(plane: &Plane, options: &Options, plugins: &Path, kubelet: &Path) -> Re
     images::import(&folder, &inside)?;
 
     certificates::serving(&dir.join("certificates"), "kubelet", &ground.address())?;
-    let health = plane::free_port()?;
+    let health = free_port();
     let settings = configuration::kubelet(dir, &ground, health, options.grace());
     fs::write(folder.join("kubelet.json"), serde_json::to_vec_pretty(&settings)?)?;
     let mut command = Command::new("nsenter");

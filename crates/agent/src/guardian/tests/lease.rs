@@ -49,7 +49,7 @@ async fn the_first_lease_is_two_intervals() {
     let exit = agent.wait(key(1)).await.unwrap();
     assert_eq!(exit.stopped, Some(StopCause::LeaseLost));
     assert!(begun.elapsed() >= Duration::from_millis(290), "{:?}", begun.elapsed());
-    assert!(begun.elapsed() < Duration::from_millis(900), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
@@ -57,18 +57,18 @@ async fn the_grace_counts_from_the_end_of_the_lease_also_when_it_is_seen_late() 
     let place = Place::new();
     let agent = place.agent();
     let script = "trap '' TERM; echo $$; while :; do sleep 0.05; done";
-    let order = Order { leased: true, grace_ms: 2000, ..place.order(1, script) };
+    let order = Order { leased: true, grace_ms: 4000, ..place.order(1, script) };
     agent.renew(boot_ms() + 500);
     agent.start(order).await.unwrap();
     place.pid_written(1, 1).await;
     let guardian = place.guardian();
     procs::signal(guardian, Signal::STOP);
-    tokio::time::sleep(Duration::from_millis(2600)).await;
+    tokio::time::sleep(Duration::from_millis(4600)).await;
     procs::signal(guardian, Signal::CONT);
     let awake = Instant::now();
     let exit = agent.wait(key(1)).await.unwrap();
     assert_eq!((exit.signal, exit.stopped), (Some(9), Some(StopCause::LeaseLost)));
-    assert!(awake.elapsed() < Duration::from_millis(1900), "{:?}", awake.elapsed());
+    assert!(awake.elapsed() < Duration::from_millis(3900), "{:?}", awake.elapsed());
 }
 
 #[tokio::test]

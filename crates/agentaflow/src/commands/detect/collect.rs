@@ -43,7 +43,8 @@ pub(super) fn target(arguments: &[String]) -> Result<Target> {
     if arguments == ["-"] {
         return standard_input();
     }
-    let exists = |argument: &String| fs::metadata(argument).is_ok();
+    // A link to nothing is a file that cannot be read, not a text.
+    let exists = |argument: &String| fs::symlink_metadata(argument).is_ok();
     if !arguments.iter().any(exists) {
         if let Some(path) = arguments.iter().find(|argument| is_like_a_path(argument)) {
             return Err(failure::not_there(format!(
@@ -76,6 +77,7 @@ fn standard_input() -> Result<Target> {
         bytes.truncate(MOST_BYTES as usize);
         notes.push(format!("standard input: only the first {} MiB were read", MOST_BYTES >> 20));
     }
+    let bytes = as_utf8(bytes);
     if bytes.contains(&0) {
         anyhow::bail!("standard input is not text: write a text, or name a file");
     }
@@ -164,6 +166,7 @@ impl Walk {
             bytes.truncate(most as usize);
             self.note(format!("{}: only the first {} MiB were read", path.display(), most >> 20));
         }
+        let bytes = as_utf8(bytes);
         if is_binary(&bytes) {
             anyhow::bail!(
                 "`{}` is not a text: name a text, a notebook or a folder",
@@ -234,7 +237,7 @@ impl Walk {
             Worth::Text if size > most(name) => {
                 self.note(format!("{}: larger than {} MiB", path.display(), most(name) >> 20));
             }
-            Worth::Text => match read(path, most(name)) {
+            Worth::Text => match read(path, most(name)).map(as_utf8) {
                 Ok(bytes) if is_binary(&bytes) => {
                     self.note(format!("{}: not a text", path.display()));
                 }
@@ -290,6 +293,19 @@ fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     fs::File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// A text of Windows, where `pip freeze > requirements.txt` gives UTF-16 and editors put a mark before UTF-8, as others
+/// write it.
+fn as_utf8(mut bytes: Vec<u8>) -> Vec<u8> {
+    let unit: fn([u8; 2]) -> u16 = match bytes.as_slice() {
+        [0xff, 0xfe, ..] => u16::from_le_bytes,
+        [0xfe, 0xff, ..] => u16::from_be_bytes,
+        [0xef, 0xbb, 0xbf, ..] => return bytes.split_off(3),
+        _ => return bytes,
+    };
+    let units: Vec<_> = bytes[2..].as_chunks().0.iter().map(|pair| unit(*pair)).collect();
+    String::from_utf16_lossy(&units).into_bytes()
 }
 
 fn most(name: &str) -> u64 {

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::Check;
 use crate::amount;
 use crate::context;
+use crate::failure::numberless;
 
 /// Less free space than this is worth a word, in MiB.
 const LITTLE_SPACE: u64 = 5 * 1024;
@@ -91,7 +92,11 @@ fn docker() -> Vec<Check> {
         }
         Err(error) => {
             let fix = "start it: `sudo systemctl start docker`";
-            return vec![Check::fail("docker", format!("{socket} does not answer: {error}"), fix)];
+            return vec![Check::fail(
+                "docker",
+                format!("{socket} does not answer: {}", numberless(&error.to_string())),
+                fix,
+            )];
         }
     };
     let version = info["ServerVersion"].as_str().unwrap_or("of an unknown version");

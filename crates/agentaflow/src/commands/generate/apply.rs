@@ -51,13 +51,17 @@ async fn api(client: &Client, object: &Value) -> Result<Api<DynamicObject>> {
     let version = text(&object["apiVersion"]);
     let (group, version) = version.split_once('/').unwrap_or(("", &version));
     let kind = GroupVersionKind::gvk(group, version, &text(&object["kind"]));
-    let found = pinned_kind(client, &kind).await;
-    let (resource, capabilities) = found.map_err(Failure::from).with_context(|| {
-        format!(
-            "cannot find the kind {} of {}: is what defines it installed?",
-            kind.kind,
-            kind.api_version()
-        )
+    let found = pinned_kind(client, &kind).await.map_err(Failure::from);
+    let (resource, capabilities) = found.map_err(|failure| {
+        let named = format!("{} of {}", kind.kind, kind.api_version());
+        // Who cannot be asked, or does not answer such a question, has said nothing about the kind.
+        match failure {
+            Failure::NotFound(_) | Failure::Other(_) => anyhow::Error::new(failure)
+                .context(format!("cannot find the kind {named}: is what defines it installed?")),
+            failure => {
+                anyhow::Error::new(failure).context(format!("cannot ask for the kind {named}"))
+            }
+        }
     })?;
     if capabilities.scope == Scope::Cluster {
         return Ok(Api::all_with(client.clone(), &resource));

@@ -12,7 +12,7 @@ use crate::listing::one_line;
 /// The recipe with what was detected, where flags and file say nothing. What was decided, and why, goes to stderr.
 pub(super) fn sized(recipe: Recipe, target: &str, catalogue: &Catalogue) -> Result<Recipe> {
     let (detection, skipped) = detect::look(&[target.to_owned()])?;
-    let found = detect::size(&detection)?;
+    let found = detect::size(&detection).map_err(|none| usage(format!("--detect: {none}")))?;
     let sized = recipe.sized(found, catalogue).map_err(|refused| usage(refused.to_string()))?;
     let SizedWork { recipe, sizing, kept } = sized;
     let why = reasons(&detection, found, &sizing);

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client};
@@ -11,6 +12,7 @@ use serde_json::Value;
 use super::gather::Skipped;
 use crate::commands::kubernetes;
 use crate::connect::block_on;
+use crate::failure;
 
 /// How many objects are asked for at once.
 const PAGE: u32 = 500;
@@ -64,16 +66,29 @@ pub(super) fn objects(kubeconfig: Option<&Path>, namespace: Option<&str>) -> Res
                 }
             }
         }
-        Ok(())
+        match namespace {
+            Some(namespace) if live.objects.is_empty() => exists(client, namespace).await,
+            _ => Ok(()),
+        }
     })?;
     Ok(live)
+}
+
+/// Nothing is found in a namespace that is misspelt, either. Who may not look at namespaces is not told.
+async fn exists(client: Client, namespace: &str) -> Result<()> {
+    let found = Api::<Namespace>::all(client).get_opt(namespace).await;
+    if matches!(found, Ok(None)) {
+        return Err(failure::not_there(format!("there is no namespace `{namespace}`")));
+    }
+    Ok(())
 }
 
 /// The exit code for a cluster that does not answer, or not us.
 pub(super) fn code(error: &anyhow::Error) -> u8 {
     match error.chain().find_map(|cause| cause.downcast_ref::<kube::Error>()) {
         Some(kube::Error::Api(said)) if matches!(said.code, 401 | 403) => 4,
-        Some(kube::Error::Api(_)) | None => 1,
+        Some(kube::Error::Api(_)) => 1,
+        None => failure::code(error),
         Some(_) => 5,
     }
 }

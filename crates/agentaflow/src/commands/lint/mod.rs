@@ -117,6 +117,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             "name files or folders, `-` for what comes through a pipe, or --cluster",
         ));
     }
+    if (args.fix || args.diff) && args.files.is_empty() {
+        let flag = if args.fix { "--fix" } else { "--diff" };
+        return Err(usage(format!(
+            "{flag}: files are mended, not a cluster: name those that it was made from"
+        )));
+    }
     let gathered = match gather::gather(&args.files) {
         Ok(gathered) => gathered,
         Err(missing) => return Ok(missing.report()),
@@ -139,7 +145,7 @@ fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Res
     let catalogue = generate::catalogue(args.catalogue.as_deref())?;
     let options = options(args, &catalogue)?;
     let piped = gathered.texts.iter().any(|(name, _)| name == "-");
-    let mut mended = 0;
+    let mut mended = None;
     if args.fix || args.diff {
         let fixed = fix(&gathered.texts, &options);
         if args.diff {
@@ -147,7 +153,7 @@ fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Res
                 output::print(&print::coloured(&lint::diff(name, old, new)))?;
             }
         } else {
-            mended = fixed.mended.len();
+            mended = Some(fixed.mended.len());
             gather::write(&mut gathered.texts, fixed.texts)?;
         }
     }
@@ -191,7 +197,7 @@ fn say(
     args: &Args,
     seen: &Seen<'_>,
     notes: &[Skipped],
-    mended: usize,
+    mended: Option<usize>,
     to_stderr: bool,
 ) -> Result<()> {
     if args.verbose {

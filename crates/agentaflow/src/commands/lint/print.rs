@@ -12,7 +12,7 @@ use crate::listing::one_line;
 use crate::output;
 
 /// One line for each finding, with advice the first time a rule speaks, and how many there are.
-pub(super) fn findings(seen: &Seen<'_>, mended: usize) -> String {
+pub(super) fn findings(seen: &Seen<'_>, mended: Option<usize>) -> String {
     let mut text = String::new();
     for unreadable in seen.unreadable {
         let place = unreadable.place.map(|place| format!(":{}:{}", place.line, place.column));
@@ -111,7 +111,7 @@ fn paint(severity: Severity) -> String {
     }
 }
 
-fn summary(seen: &Seen<'_>, mended: usize) -> String {
+fn summary(seen: &Seen<'_>, mended: Option<usize>) -> String {
     let summary = seen.summary();
     let mut parts = Vec::new();
     for (count, one, many) in [
@@ -132,11 +132,12 @@ fn summary(seen: &Seen<'_>, mended: usize) -> String {
         1 => "1 object".to_owned(),
         count => format!("{count} objects"),
     };
-    let fixable = if summary.fixable > 0 {
-        format!("; --fix mends {}", summary.fixable)
-    } else {
-        String::new()
+    // What --fix left it cannot mend: what an anchor gives to others that are right, for one.
+    let fixable = match (summary.fixable, mended) {
+        (0, _) => String::new(),
+        (count, None) => format!("; --fix mends {count}"),
+        (count, Some(_)) => format!("; {count} that --fix cannot mend there"),
     };
-    let mended = if mended > 0 { format!("{mended} mended, ") } else { String::new() };
-    format!("{mended}{found} in {objects}{fixable}\n")
+    let mended = mended.filter(|count| *count > 0).map(|count| format!("{count} mended, "));
+    format!("{}{found} in {objects}{fixable}\n", mended.unwrap_or_default())
 }

@@ -67,7 +67,7 @@ impl Signals {
         }
         if self.terminal {
             eprintln!(
-                "let go of job {job}, which goes on; `agentaflow logs -f {job}` comes back to it. \
+                "let go of job {job}, which goes on; `agentaflow logs -f {job}` comes back to it.\n\
                  Ctrl-C again within {} seconds stops it.",
                 SECOND.as_secs()
             );

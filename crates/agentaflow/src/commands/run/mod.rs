@@ -32,7 +32,8 @@ Examples:
       Half a GPU, an hour at most, in the background
 
 Ctrl-C lets go of the job, which goes on; Ctrl-C again within three seconds stops it.
-Without a terminal SIGINT and SIGTERM stop it.
+Without a terminal SIGINT and SIGTERM stop it. A job has no standard input: it reads an
+empty one, whatever is piped into `run`.
 
 Exit codes: the job's own; 128 and the number of the signal that ended it; 125 when it
 could not be run.";

@@ -93,8 +93,9 @@ fn waits(job: &Job, said: Option<&Explanation>) -> Option<String> {
     }
 }
 
+/// The job itself is told later than whoever asks the scheduler, and sometimes not again while the kind stays.
 fn reason<'a>(job: &'a Job, said: Option<&'a Explanation>) -> Option<&'a str> {
-    job.wait_reason.as_deref().or_else(|| said?.detail.as_deref())
+    said.and_then(|said| said.detail.as_deref()).or(job.wait_reason.as_deref())
 }
 
 /// Waits of one kind differ in numbers only.
@@ -141,9 +142,15 @@ mod tests {
             reason: Some("NoRoom".to_owned()),
             ..Explanation::default()
         };
+        let fresh = Explanation { detail: Some("no GPU is free".to_owned()), ..said.clone() };
         let bare = Explanation::default();
         let table = [
             (Some("no\nroom"), Some(&said), "waits, place 2 of 7, starts in about 5m: no room"),
+            (
+                Some("nobody has looked"),
+                Some(&fresh),
+                "waits, place 2 of 7, starts in about 5m: no GPU is free",
+            ),
             (Some("no room"), Some(&bare), "waits: no room"),
             (Some("no room"), None, "waits: no room"),
             (None, Some(&bare), "waits; nobody has said why yet"),

@@ -22,7 +22,7 @@ Examples:
       --seed 42 --inflate 1.3 --strategy fgd,bestfit,least_fragmented -o json
       The packing experiment of the ATC '23 paper on fragmentation
 
-Exit codes: 0 done, 1 failed, 2 the command line cannot be meant.
+Exit codes: 0 done, 1 failed, 2 the command line or a file cannot be meant, 3 a file is missing.
 docs/simulator.md explains the numbers, the file formats and the scenario language.";
 
 /// Replay a workload in virtual time and compare strategies

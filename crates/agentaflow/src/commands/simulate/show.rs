@@ -8,7 +8,8 @@ use anyhow::{Context as _, Result};
 
 use super::notes;
 use super::subject::{Prepared, Subject};
-use crate::output::{self, Column, Field, Side, grouped, short_time};
+use crate::listing::{left, right};
+use crate::output::{self, Column, Field, grouped, short_time};
 
 const REPLAY_NOTE: &str = "\
 WAIT: mean time to the first start. DONE: mean time from arrival to the end.";
@@ -77,14 +78,6 @@ pub(super) fn json(outcomes: &[Outcome], curve: bool) -> Result<String> {
 /// One line for each run, without the curves.
 pub(super) fn csv(outcomes: &[Outcome]) -> String {
     output::csv(&FIELDS, outcomes)
-}
-
-const fn left(title: &'static str, rank: u8, cell: fn(&Outcome) -> String) -> Column<Outcome> {
-    Column { title, rank, side: Side::Left, plain: None, cell }
-}
-
-const fn right(title: &'static str, rank: u8, cell: fn(&Outcome) -> String) -> Column<Outcome> {
-    Column { title, rank, side: Side::Right, plain: None, cell }
 }
 
 fn replay_columns(several_orders: bool) -> Vec<Column<Outcome>> {

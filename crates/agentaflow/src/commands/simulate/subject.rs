@@ -1,6 +1,7 @@
 //! What is simulated: read from files or made up, and described in a sentence.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use agentaflow_engine::{Node, Span};
@@ -12,7 +13,7 @@ use anyhow::{Error, Result};
 
 use super::args::{Args, Cluster};
 use super::rules::Kind;
-use crate::failure::usage;
+use crate::failure::{bad_file, not_there, usage};
 use crate::output::grouped;
 
 /// How much demand arrives in the published experiment.
@@ -66,13 +67,23 @@ impl Subject {
 }
 
 /// A parameter out of range is a wrong command line; a file that cannot be read is told with what
-/// the system says; anything else is a failure that explains itself.
+/// the system says; a file that cannot be meant says where; anything else is a failure that explains itself.
 fn refused(error: SimError) -> Error {
     match error {
         SimError::Parameter { .. } => usage(error.to_string()),
+        SimError::Read { path, source } if source.kind() == ErrorKind::NotFound => {
+            not_there(format!("cannot read `{}`: there is no such file or folder", path.display()))
+        }
         SimError::Read { path, source } => {
             Error::new(source).context(format!("cannot read `{}`", path.display()))
         }
+        SimError::UnknownFormat { .. }
+        | SimError::MissingColumn { .. }
+        | SimError::Value { .. }
+        | SimError::Empty { .. }
+        | SimError::UnknownName { .. }
+        | SimError::Scenario { .. }
+        | SimError::ScenarioPart { .. } => bad_file(error.to_string()),
         other => other.into(),
     }
 }

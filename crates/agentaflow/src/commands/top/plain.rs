@@ -6,8 +6,8 @@ use agentaflow_api::node::NodeStatus;
 
 use super::model::{Model, Snapshot};
 use super::sheet;
-use crate::listing::{self, JOBS, one_line};
-use crate::output::{self, Column, Side};
+use crate::listing::{self, JOBS, left, one_line, right};
+use crate::output::{self, Column};
 
 /// A GPU, or a node without any, in words.
 struct Line {
@@ -19,14 +19,6 @@ struct Line {
     heat: String,
     power: String,
     jobs: String,
-}
-
-const fn left(title: &'static str, rank: u8, cell: fn(&Line) -> String) -> Column<Line> {
-    Column { title, rank, side: Side::Left, plain: None, cell }
-}
-
-const fn right(title: &'static str, rank: u8, cell: fn(&Line) -> String) -> Column<Line> {
-    Column { title, rank, side: Side::Right, plain: None, cell }
 }
 
 const COLUMNS: [Column<Line>; 8] = [

@@ -3,7 +3,7 @@
 use agentaflow_kube::names::SCHEDULER_NAME;
 use serde_json::json;
 
-use super::real::{IMAGE, NAME, RealNode, lent};
+use super::real::{IMAGE, LISTENS, NAME, RealNode, UNTIL_TOLD, go_on, lent};
 use crate::PROGRAM;
 use crate::kube_cli::{Person, check};
 use crate::plans::{alone, in_phase, workload};
@@ -101,17 +101,25 @@ async fn the_output_of_a_gang_is_shown_once_when_one_of_its_pods_is_made_again()
     let _node = RealNode::join(&share, 2).await;
     let scheduler = our_scheduler(&share).await;
     let me = Person::new(&share, Some(&scheduler));
-    let script = "trap exit TERM; echo begun; sleep 2 & wait; echo done";
+    let script = format!("{LISTENS}; echo begun; {UNTIL_TOLD}; echo done");
     let begin = ["run", "--quiet", "--gpus", "1", "--replicas", "2", "--name", "gang"];
-    let mut run = me.starts(&share, &line(&begin, script));
+    let mut run = me.starts(&share, &line(&begin, &script));
+    let count = |log: &str, line| log.lines().filter(|shown| *shown == line).count();
     run.says("[0] begun\n").await;
     run.says("[1] begun\n").await;
     share.delete_pod("gang-1").await;
+    wait_for("the pod made anew is shown, too", async || {
+        let log = run.log();
+        if count(&log, "[1] begun") == 2 { Ok(()) } else { Err(log) }
+    })
+    .await;
+    for (pod, _) in share.pods_of("gang").await {
+        go_on(&share, &pod).await;
+    }
     assert_eq!(run.ended().await.code(), Some(0), "{}", run.log());
     let log = run.log();
-    let count = |line: &str| log.lines().filter(|shown| *shown == line).count();
-    assert_eq!((count("[0] begun"), count("[0] done")), (1, 1), "{log}");
-    assert_eq!((count("[1] begun"), count("[1] done")), (2, 1), "{log}");
+    assert_eq!((count(&log, "[0] begun"), count(&log, "[0] done")), (1, 1), "{log}");
+    assert_eq!((count(&log, "[1] begun"), count(&log, "[1] done")), (2, 1), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,7 +9,7 @@ use agentaflow_kube::monitor::{REFRESH, Settings};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::real::{NAME, RealNode, container, lent, pod_resources, script};
+use super::real::{NAME, RealNode, container_pid, lent, pod_resources, script};
 use crate::PROGRAM;
 use crate::support::{Cluster, PodPlan, Program, Share, free_port, get, wait_for};
 
@@ -137,18 +137,6 @@ impl GpuSource for OneGpu {
 /// Says which GPU it has, and stays.
 fn gpu_pod(name: &str) -> PodPlan {
     script(name, "echo $NVIDIA_VISIBLE_DEVICES; sleep 300").gpus(1)
-}
-
-/// The number of a container's process, as the machine counts and as the runtime noted it.
-async fn container_pid(share: &Share, pod: &str) -> u32 {
-    let pod = share.in_phase(pod, "Running").await;
-    let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
-    let id = statuses.first().and_then(|status| status.container_id.clone()).unwrap_or_default();
-    let id = id.strip_prefix("containerd://").expect("a container of containerd");
-    let noted = container(id).join("init.pid");
-    let pid = std::fs::read_to_string(&noted);
-    let pid = pid.unwrap_or_else(|error| panic!("{}: {error}", noted.display()));
-    pid.trim().parse().expect("a number")
 }
 
 fn start_monitor(share: &Share) -> Program {

@@ -1,6 +1,7 @@
 //! The real node, lent to one test at a time.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
@@ -59,8 +60,33 @@ pub(super) fn pod_resources() -> PathBuf {
     folder().join("kubelet/pod-resources/kubelet.sock")
 }
 
+/// A piece of a script that waits until `go_on` is called for its pod, however long that takes.
+pub(super) const UNTIL_TOLD: &str = "until [ $told ]; do sleep 0.1; done";
+
+/// What such a script must begin with, before it says that it runs.
+pub(super) const LISTENS: &str = "trap 'exit 143' TERM; trap told=yes USR1";
+
+/// Tells the script of a pod, which waits, that it may go on.
+pub(super) async fn go_on(share: &Share, pod: &str) {
+    let pid = container_pid(share, pod).await.to_string();
+    let sent = Command::new("kill").args(["-s", "USR1", "--", &pid]).status();
+    assert!(sent.expect("`kill` can be started").success(), "{pod} was not told");
+}
+
+/// The number of a container's process, as the machine counts and as the runtime noted it.
+pub(super) async fn container_pid(share: &Share, pod: &str) -> u32 {
+    let pod = share.in_phase(pod, "Running").await;
+    let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
+    let id = statuses.first().and_then(|status| status.container_id.clone()).unwrap_or_default();
+    let id = id.strip_prefix("containerd://").expect("a container of containerd");
+    let noted = container(id).join("init.pid");
+    let pid = std::fs::read_to_string(&noted);
+    let pid = pid.unwrap_or_else(|error| panic!("{}: {error}", noted.display()));
+    pid.trim().parse().expect("a number")
+}
+
 /// Where the runtime keeps what it knows of a container.
-pub(super) fn container(id: &str) -> PathBuf {
+fn container(id: &str) -> PathBuf {
     folder().join("containerd/state/io.containerd.runtime.v2.task/k8s.io").join(id)
 }
 

@@ -8,13 +8,13 @@ use kube::api::WatchParams;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind, WatchEvent};
 use serde_json::Value;
 
-use super::real::{NAME, RealNode, lent, script};
+use super::real::{LISTENS, NAME, RealNode, UNTIL_TOLD, go_on, lent, script};
 use crate::PROGRAM;
 use crate::kube_cli::Person;
 use crate::plans::{
     WorkloadPlan, condition, in_phase, placed_by_us, wait_workload, waits_because, workload,
 };
-use crate::support::{Scheduler, Share};
+use crate::support::{Scheduler, Share, wait_for};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a Kubernetes node"]
@@ -23,7 +23,8 @@ async fn a_workload_really_runs_and_is_said_to_have_the_gpus_that_the_kubelet_ga
     let share = Share::new().await;
     let _scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     let history = History::of(&share).await;
-    let pods = script("", "echo devices=$NVIDIA_VISIBLE_DEVICES; sleep 2");
+    let says = format!("{LISTENS}; echo devices=$NVIDIA_VISIBLE_DEVICES; {UNTIL_TOLD}");
+    let pods = script("", &says);
     WorkloadPlan::new(&share, "train", &pods).gpus(2).create(&share).await;
     waits_because(&share, "train", "NoNodes").await;
     let node = RealNode::join(&share, 4).await;
@@ -42,11 +43,16 @@ async fn a_workload_really_runs_and_is_said_to_have_the_gpus_that_the_kubelet_ga
     let mut told: Vec<&str> = confirmed["assignedGPU"].as_str().unwrap().split(',').collect();
     told.sort_unstable();
     assert_eq!(told, wanted);
-    let log = share.log("train-0").await;
+    let log = wait_for("it has said which", async || {
+        let log = share.log("train-0").await;
+        if log.ends_with('\n') { Ok(log) } else { Err(log) }
+    })
+    .await;
     let mut given: Vec<&str> = log.trim().trim_start_matches("devices=").split(',').collect();
     given.sort_unstable();
     assert_eq!(given, wanted.iter().map(|gpu| &gpu[NAME.len() + 1..]).collect::<Vec<_>>());
 
+    go_on(&share, "train-0").await;
     let ended = in_phase(&share, "train", "Succeeded").await;
     assert!(ended["completionTime"].is_string(), "{ended}");
     assert_eq!(

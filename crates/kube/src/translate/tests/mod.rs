@@ -3,6 +3,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "tables are made of JSON literals")]
 
 mod between;
+mod capacity;
 mod gpus;
 mod holding;
 mod hostile;
@@ -112,6 +113,19 @@ impl Cluster {
         self
     }
 
+    /// A driver that tells how much storage is left, or does not.
+    pub(super) fn with_driver(mut self, name: &str, tells: bool) -> Self {
+        let driver = json!({"metadata": {"name": name}, "spec": {"storageCapacity": tells}});
+        self.volumes.set_driver(&read(driver));
+        self
+    }
+
+    pub(super) fn with_capacity(mut self, name: &str, mut told: Value) -> Self {
+        told["metadata"] = json!({"name": name, "namespace": "csi"});
+        self.volumes.set_capacity(read(told));
+        self
+    }
+
     pub(super) fn with_csi(mut self, node: &str, drivers: Value) -> Self {
         let csi = json!({"metadata": {"name": node}, "spec": {"drivers": drivers}});
         self.volumes.set_csi_node(&read(csi.clone()));
@@ -194,7 +208,7 @@ pub(super) fn check_lands(cluster: &Cluster, pod: Value, expected: &str) {
 fn told(obstacle: &Obstacle) -> String {
     match obstacle {
         Obstacle::Unsupported { field, .. } => format!("unsupported {field}"),
-        Obstacle::NotYet { why } => why.clone(),
+        Obstacle::NotYet { why } | Obstacle::NoStorage { why } => why.clone(),
         Obstacle::Gated(_) => obstacle.to_string(),
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn asking(class: &str, size: &str) -> Value {
 }
 
 /// A local volume on a host.
-fn local(host: &str, size: &str) -> Value {
+pub(super) fn local(host: &str, size: &str) -> Value {
     json!({"storageClassName": "local", "accessModes": ["ReadWriteOnce", "ReadOnlyMany"],
         "capacity": {"storage": size}, "nodeAffinity": on_host(json!([host]))})
 }

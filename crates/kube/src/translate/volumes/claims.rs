@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::Obstacle;
 use super::super::places::{Places, TooMany};
 use super::super::terms::namespace;
-use super::{Volumes, matching, together};
+use super::{Volumes, counted, matching, together};
 use crate::slim::{PersistentVolumeClaim, Pod, StorageClass};
 
 /// The access mode of volumes that one pod may use at a time.
@@ -22,6 +22,8 @@ pub struct ClaimToBind {
     pub name: String,
     /// Where the volume comes from.
     pub how: ClaimHow,
+    /// Amounts of which it takes one of its node: volumes that people made, of which there are only so many.
+    pub takes: Vec<ResourceName>,
 }
 
 /// Where the volume of a claim comes from once the node is chosen.
@@ -72,8 +74,13 @@ pub(in super::super) fn of_pod(pod: &Pod, volumes: &Volumes) -> Result<PodClaims
         let (reachable, how) = reach(volumes, claim, &name)?;
         places = places.and(reachable).map_err(too_many)?;
         to_match.extend(how.filter(|how| *how == ClaimHow::Static).map(|_| claim));
-        let bind =
-            |how| ClaimToBind { namespace: namespace(pod).to_owned(), name: name.clone(), how };
+        let counts = |how| how == ClaimHow::Static && !volumes.has_own(claim);
+        let bind = |how| ClaimToBind {
+            namespace: namespace(pod).to_owned(),
+            name: name.clone(),
+            how,
+            takes: if counts(how) { counted::asked(claim) } else { Vec::new() },
+        };
         binds.extend(how.map(bind));
         found.push(claim);
     }
@@ -146,23 +153,36 @@ fn reach(
         volumes.class(super::class_of_claim(claim)).filter(|class| waits_for_consumer(class));
     let class = class.ok_or_else(|| not_yet("waits for its volume to be bound".to_owned()))?;
     let how = if matching::provisions(class) { ClaimHow::Provision } else { ClaimHow::Static };
-    let places = to_be_bound(volumes, claim, class);
-    if places == Places::NOWHERE {
-        return Err(not_yet("waits for a volume: none matches, and nobody makes one".to_owned()));
+    let places = to_be_bound(volumes, claim, class)
+        .map_err(|TooMany| not_yet("could have its volume in too many places".to_owned()))?;
+    match how {
+        _ if places != Places::NOWHERE => Ok((places, Some(how))),
+        ClaimHow::Static => {
+            Err(not_yet("waits for a volume: none matches, and nobody makes one".to_owned()))
+        }
+        // More nodes may bring more storage.
+        ClaimHow::Provision => {
+            let why = format!("claim `{name}` waits for storage: nowhere is enough of it left");
+            Err(Obstacle::NoStorage { why })
+        }
     }
-    Ok((places, Some(how)))
 }
 
 /// Where an unbound claim could get its volume.
-fn to_be_bound(volumes: &Volumes, claim: &PersistentVolumeClaim, class: &StorageClass) -> Places {
+fn to_be_bound(
+    volumes: &Volumes,
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+) -> Result<Places, TooMany> {
     if let Some(node) = super::selected_node(claim) {
         // A volume is being made there; whoever makes it removes the annotation when it cannot.
         let names = vec![NameExpr::new(NameOp::In, [node])];
-        return Places::any_of(vec![NodeTerm { exprs: Vec::new(), names }]);
+        return Ok(Places::any_of(vec![NodeTerm { exprs: Vec::new(), names }]));
     }
     let reachable = |volume| matching::reachable(volume).unwrap_or(Places::NOWHERE);
     let there = matching::candidates(volumes, claim).into_iter().map(reachable);
-    Places::union(there.chain([matching::provisionable(class)]))
+    let made = matching::provisionable(class).and(volumes.capacities.places(class, claim))?;
+    Ok(Places::union(there.chain([made])))
 }
 
 fn waits_for_consumer(class: &StorageClass) -> bool {

@@ -26,23 +26,35 @@ pub(super) fn candidates<'a>(
     volumes: &'a Volumes,
     claim: &PersistentVolumeClaim,
 ) -> Vec<&'a PersistentVolume> {
-    let wanted = claim.spec.selector.as_ref().map(selector).transpose();
-    let Ok(wanted) = wanted else { return Vec::new() };
-    let suitable = |volume: &&PersistentVolume| is_large_and_alike(volume, claim);
-    let suitable: Vec<_> = volumes.of_class(class_of_claim(claim)).filter(suitable).collect();
-    if let Some(own) = suitable.iter().find(|volume| is_reserved_for(volume, claim)) {
-        return vec![*own];
+    if claim.spec.selector.as_ref().is_some_and(|wanted| selector(wanted).is_err()) {
+        return Vec::new();
     }
-    let is_free = |volume: &&PersistentVolume| {
-        let picked = wanted
-            .as_ref()
-            .is_none_or(|wanted| wanted.matches(&labels(volume.metadata.labels.as_ref())));
-        volume.spec.claim_ref.is_none()
-            && volume.status.phase.as_deref() == Some("Available")
-            && picked
-            && serves_modes(volume, claim)
-    };
-    suitable.into_iter().filter(is_free).collect()
+    let of_class = || volumes.of_class(class_of_claim(claim));
+    if let Some(own) = of_class().find(|volume| is_set_aside(volume, claim)) {
+        return vec![own];
+    }
+    of_class().filter(|volume| is_free(volume) && serves(volume, claim)).collect()
+}
+
+/// Whether a volume was set aside for this claim, and can serve it.
+pub(super) fn is_set_aside(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    is_reserved_for(volume, claim) && is_large_and_alike(volume, claim)
+}
+
+/// Whether nobody has a volume.
+pub(super) fn is_free(volume: &PersistentVolume) -> bool {
+    volume.spec.claim_ref.is_none()
+        && volume.status.phase.as_deref() == Some("Available")
+        && volume.metadata.deletion_timestamp.is_none()
+}
+
+/// Whether a volume that nobody has can serve a claim.
+pub(super) fn serves(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    let wanted = claim.spec.selector.as_ref().map(selector).transpose();
+    let picked = wanted.is_ok_and(|wanted| {
+        wanted.is_none_or(|wanted| wanted.matches(&labels(volume.metadata.labels.as_ref())))
+    });
+    picked && serves_modes(volume, claim) && is_large_and_alike(volume, claim)
 }
 
 /// The nodes that can reach a volume, by its own account.

@@ -1,18 +1,24 @@
 //! What is known of storage: claims, volumes, classes, and how many volumes each node can attach.
 
+mod capacity;
 mod claims;
+mod counted;
 mod matching;
 mod together;
 
 pub use claims::{ClaimHow, ClaimToBind};
 pub(super) use claims::{claim_names, of_pod, taken_by};
+pub use counted::{Left, is_counted};
 
 use agentaflow_engine::labels::Labels;
 use agentaflow_engine::{Node, ResourceName};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::slim::{CsiNode, PersistentVolume, PersistentVolumeClaim, StorageClass};
+use crate::slim::{
+    CsiNode, PersistentVolume, PersistentVolumeClaim, StorageCapacity, StorageClass, StorageDriver,
+};
+use capacity::Capacities;
 
 /// The annotation by which a scheduler tells a provisioner where to make a volume.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -38,6 +44,7 @@ pub struct Volumes {
     limits: BTreeMap<String, BTreeMap<String, u64>>,
     /// How many nodes limit a driver.
     limited: BTreeMap<String, usize>,
+    capacities: Capacities,
 }
 
 impl Volumes {
@@ -126,6 +133,26 @@ impl Volumes {
         !limits.is_empty()
     }
 
+    /// A storage driver is there, or was changed.
+    pub fn set_driver(&mut self, driver: &StorageDriver) -> bool {
+        self.capacities.set_driver(driver)
+    }
+
+    /// A storage driver is gone.
+    pub fn remove_driver(&mut self, name: &str) -> bool {
+        self.capacities.remove_driver(name)
+    }
+
+    /// A driver says how much storage it has left somewhere.
+    pub fn set_capacity(&mut self, told: StorageCapacity) -> bool {
+        self.capacities.set(told)
+    }
+
+    /// A driver says so no more.
+    pub fn remove_capacity(&mut self, namespace: &str, name: &str) -> bool {
+        self.capacities.remove(namespace, name).is_some()
+    }
+
     /// The drivers that some node limits.
     pub fn limited_drivers(&self) -> impl Iterator<Item = &str> {
         self.limited.keys().map(String::as_str)
@@ -185,13 +212,29 @@ impl Volumes {
             Some(selected) => selected == node,
             None => self
                 .class(class_of_claim(claim))
-                .is_some_and(|class| matching::provisionable(class).contain(node, labels)),
+                .is_some_and(|class| self.can_make(class, claim, (node, labels))),
         }
     }
 
     /// Whether a node reaches a volume.
     pub fn reaches(&self, volume: &str, node: &str, labels: &Labels) -> bool {
         self.volume(volume).is_some_and(|volume| reaches(volume, node, labels))
+    }
+
+    /// Whether a class can make a volume for a claim there, and storage is left for it.
+    fn can_make(
+        &self,
+        class: &StorageClass,
+        claim: &PersistentVolumeClaim,
+        (node, labels): (&str, &Labels),
+    ) -> bool {
+        matching::provisionable(class).contain(node, labels)
+            && self.capacities.places(class, claim).contain(node, labels)
+    }
+
+    /// Whether a volume was set aside for a claim.
+    fn has_own(&self, claim: &PersistentVolumeClaim) -> bool {
+        self.of_class(class_of_claim(claim)).any(|volume| matching::is_set_aside(volume, claim))
     }
 
     fn class(&self, name: &str) -> Option<&StorageClass> {

@@ -4,6 +4,7 @@ use agentaflow_engine::{GpuAsk, MiB, Request, Span, Strategy, Topology};
 use serde_json::{Value, json};
 
 use super::spec;
+use crate::names;
 use crate::workload::{Identity, ask, check, fill, pod};
 
 const OWNER: Identity<'_> = Identity { name: "train", namespace: "ml", uid: Some("w-1") };
@@ -180,6 +181,7 @@ fn a_pod_keeps_the_template_as_written_and_gets_only_what_is_absent() {
             "labels": {
                 "app": "x", "agentaflow.gpu/workload": "train", "agentaflow.gpu/managed": "true",
                 "agentaflow.gpu/task": "0", "agentaflow.gpu/attempt": "0",
+                "app.kubernetes.io/managed-by": "agentaflow",
             },
             "ownerReferences": [{
                 "apiVersion": "agentaflow.io/v1", "kind": "GPUWorkload", "name": "train", "uid": "w-1",
@@ -196,6 +198,11 @@ fn a_pod_keeps_the_template_as_written_and_gets_only_what_is_absent() {
     let own = json!({ "spec": { "priority": 3, "containers": [{ "name": "a" }] } });
     let own = make(json!({ "podTemplate": own })).expect("a pod");
     assert_eq!(own["spec"]["priorityClassName"], Value::Null, "an explicit priority stays alone");
+    let helm = json!({ names::MANAGED_BY: "Helm" });
+    let helm =
+        json!({ "metadata": { "labels": helm }, "spec": { "containers": [{ "name": "a" }] } });
+    let helm = make(json!({ "podTemplate": helm })).expect("a pod");
+    assert_eq!(helm["metadata"]["labels"][names::MANAGED_BY], "Helm");
 }
 
 #[test]
@@ -248,6 +255,27 @@ fn memory_becomes_node_affinity_that_also_holds_where_nodes_carry_no_label() {
 }
 
 #[test]
+fn a_required_model_shuts_out_nodes_that_say_they_have_another() {
+    let of = |model: &str| {
+        let wanted = json!({ "requiredGPUType": model });
+        terms(json!({ "gpuMemoryRequired": 0, "gpuRequirements": wanted }))
+    };
+    let made = of("NVIDIA A100").pop().expect("a term");
+    for label in ["nvidia.com/gpu.product", "karpenter.k8s.aws/instance-gpu-name"] {
+        assert!(made.contains(&format!("{label} NotIn[")), "{made}");
+    }
+    for other in ["Tesla-T4", "NVIDIA-A10G", "NVIDIA-H100-PCIe", "nvidia-tesla-k80", "h200"] {
+        assert!(made.contains(&format!("\"{other}\"")), "{other}: {made}");
+    }
+    assert!(!made.to_lowercase().contains("a100"), "no name of it: {made}");
+    let none = Vec::<String>::new();
+    assert_eq!(of("a new one"), none, "what has no known word is left to the scheduler");
+    let both = terms(json!({ "gpuRequirements": { "requiredGPUType": "H100" } }));
+    assert_eq!(both.len(), 3);
+    assert!(both.iter().all(|term| term.contains("gpu.product NotIn[")), "{both:?}");
+}
+
+#[test]
 fn memory_narrows_each_of_the_templates_own_terms() {
     let zone = |zone: &str| json!({ "matchExpressions": [{ "key": "zone", "operator": "In", "values": [zone] }] });
     let template = |terms: Value| {
@@ -278,8 +306,13 @@ fn the_engine_hears_of_memory_model_and_exclusive_access() {
     ask(&spec(json!({ "gpuRequirements": gpu })), &mut request);
     assert_eq!(request.min_gpu_memory, MiB(9000));
     assert_eq!(request.preferred_model, Some("NVIDIA A100".into()));
+    assert!(request.models.is_empty(), "others are taken too");
     assert_eq!(request.resources.get("agentaflow.gpu/exclusive"), Some(&2));
     assert_eq!(request.validate(), Ok(()));
+
+    let mut picky = Request { gpu: GpuAsk::Whole(1), ..Request::default() };
+    ask(&spec(json!({ "gpuRequirements": { "requiredGPUType": "H100 " } })), &mut picky);
+    assert_eq!(picky.models, ["H100".into()]);
 
     let mut shared = Request { gpu: GpuAsk::Whole(1), ..Request::default() };
     ask(&spec(json!({ "gpuRequirements": { "exclusiveAccess": false } })), &mut shared);

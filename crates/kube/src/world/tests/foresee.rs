@@ -52,6 +52,18 @@ fn work_that_does_not_fit_is_told_why_and_what_would() {
 }
 
 #[test]
+fn work_that_waits_for_closed_gpus_is_told_so_and_how_to_open_them() {
+    let mut play = Play::new();
+    let closed = json!({names::NODE_CLOSED_GPUS: "0,1"});
+    play.put(Kind::Node, with(node("n", 2), "metadata|annotations", closed));
+    play.settle_for_long();
+    let told = play.world.what_if("ns", &asked("new", 1, 1)).unwrap();
+    assert_eq!(told.detail.as_deref(), Some("0/1 nodes fit: 1 has 2 GPUs that are cordoned"));
+    let lacks = "has 2 GPUs that are cordoned; `agentaflow uncordon n/0 n/1` opens them";
+    assert_eq!(told.closest[0].lacks, lacks);
+}
+
+#[test]
 fn asking_changes_nothing_and_can_be_repeated_even_for_names_that_exist() {
     let mut play = half_full();
     play.put(Kind::Workload, workload("new", 1, 0));

@@ -20,7 +20,7 @@ fn a_gang_waits_until_it_is_complete_and_then_starts_whole() {
     gang(&mut play, &["a"]);
     play.check_settled(&["explain a PodGroupMissing"]);
     play.put(Kind::PodGroup, group("g", 3));
-    play.check_settled(&["explain a Gated"]);
+    play.check_settled(&["explain a Gated again"]);
     gang(&mut play, &["b"]);
     play.settle();
     assert_eq!(play.node_of("a"), None);
@@ -205,4 +205,25 @@ fn a_gang_goes_on_beside_a_member_whose_binding_was_thought_to_have_failed() {
     play.settle_for_long();
     let nodes = ["a", "b", "c", "d"].map(|name| play.node_of(name));
     assert_eq!(nodes, [Some("n"); 4], "{:?}", play.notes);
+}
+
+#[test]
+fn a_gang_starts_again_when_the_only_pod_that_was_bound_is_done_before_anybody_knew() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 4));
+    play.put(Kind::PodGroup, group("g", 2));
+    gang(&mut play, &["a", "b", "c", "d"]);
+    play.tell_all();
+    play.step();
+    play.refuse();
+    play.answer();
+    while play.carry_out() {}
+    let (bound, rest): (Vec<&str>, Vec<&str>) =
+        ["a", "b", "c", "d"].into_iter().partition(|name| play.node_of(name).is_some());
+    play.end(bound[0], "Succeeded");
+    play.settle_for_long();
+    for name in rest {
+        let reason = play.reason(name);
+        assert!(play.node_of(name).is_some(), "{name}: {reason:?}");
+    }
 }

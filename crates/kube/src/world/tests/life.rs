@@ -1,9 +1,9 @@
 //! The life of single pods.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::objects::{node, pod, with};
-use super::play::Play;
+use super::objects::{group, member, node, pod, with};
+use super::play::{Play, SPACE};
 use super::server::Kind;
 use crate::names;
 use crate::world::{Act, BindResult, Key, Outcome, Settings};
@@ -218,7 +218,7 @@ fn where_admission_makes_classes_nobody_gets_a_high_priority_without_one() {
 
 #[test]
 fn a_higher_priority_stops_a_lower_one_and_waits_for_its_place() {
-    let priority = |value: serde_json::Value, priority: &str| {
+    let priority = |value: Value, priority: &str| {
         with(value, &format!("metadata|annotations|{}", names::PRIORITY), json!(priority))
     };
     let mut play = Play::new();
@@ -286,4 +286,28 @@ fn metrics_count_devices_where_units_are_shares_of_them() {
     play.settle();
     assert_eq!(play.node_of("a"), Some("sliced"));
     assert!((play.world.census().free - 9.75).abs() < 1e-9);
+}
+
+#[test]
+fn metrics_count_what_runs_and_not_what_is_about_to() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 2));
+    play.put(Kind::PodGroup, group("g", 2));
+    for name in ["a", "b"] {
+        play.put(Kind::Pod, member(name, "g", 1));
+    }
+    let counts = |play: &Play| {
+        let census = play.world.census();
+        (census.pending.values().sum::<u64>(), census.scheduled, census.running)
+    };
+    play.tell_all();
+    assert_eq!(counts(&play), (1, 0, 0));
+    play.settle();
+    assert_eq!(counts(&play), (0, 1, 0));
+    for (name, expected) in [("a", (0, 1, 0)), ("b", (0, 0, 1))] {
+        let running = |pod: &mut Value| pod["status"]["phase"] = json!("Running");
+        play.server.change(Kind::Pod, &Key::new(SPACE, name), running);
+        play.settle();
+        assert_eq!(counts(&play), expected, "{name} runs");
+    }
 }

@@ -10,6 +10,7 @@ mod property;
 mod queues;
 mod running;
 mod server;
+mod stage;
 mod storage;
 mod volumes;
 mod workloads;

@@ -417,7 +417,10 @@ fn words(act: &Act) -> Option<String> {
         Act::Nominate { pod, node } => {
             format!("nominate {} {}", pod.key.name, node.as_deref().unwrap_or("nothing"))
         }
-        Act::Explain { pod, reason, .. } => format!("explain {} {reason}", pod.key.name),
+        Act::Explain { pod, why } => {
+            let again = if why.again { " again" } else { "" };
+            format!("explain {} {}{again}", pod.key.name, why.reason)
+        }
         Act::LookUp(owner) => format!("look up {}", owner.name),
         Act::Create { name, .. } => format!("create {name}"),
         Act::Finalizer { workload, add, .. } => {

@@ -19,7 +19,7 @@ fn a_pod_waits_for_its_queue_and_for_the_right_to_use_it() {
     play.put(Kind::Pod, in_queue("a", "q"));
     play.check_settled(&["explain a QueueMissing"]);
     play.put(Kind::Queue, with(queue("q", 4), "spec|namespaces", json!(["others"])));
-    play.check_settled(&["explain a QueueForbidden"]);
+    play.check_settled(&["explain a QueueForbidden again"]);
     play.put(Kind::Queue, queue("q", 4));
     play.check_settled(&["bind a n"]);
 }

@@ -60,6 +60,27 @@ fn a_gang_of_which_a_pod_is_resized_stays_one() {
 }
 
 #[test]
+fn a_gang_that_needs_fewer_pods_than_run_keeps_them_all_when_one_is_resized() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 2));
+    play.put(Kind::PodGroup, group("g", 2));
+    for name in ["a", "b"] {
+        play.put(Kind::Pod, of_priority(with_cpu(member(name, "g", 1), "8"), 1));
+    }
+    play.settle();
+    play.put(Kind::PodGroup, group("g", 1));
+    play.settle();
+    let change = |pod: &mut Value| *pod = with_cpu(pod.clone(), "40");
+    play.server.change(Kind::Pod, &Key::new(SPACE, "b"), change);
+    play.put(Kind::Pod, with_cpu(pod("c", 0), "20"));
+    play.settle();
+    assert_eq!(play.node_of("c"), None, "64 cores are not 8, 40 and 20");
+    play.end("b", "Succeeded");
+    play.settle();
+    assert_eq!(play.node_of("c"), Some("n"));
+}
+
+#[test]
 fn a_pod_that_is_called_otherwise_is_known_by_its_new_labels() {
     let away = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"loud": "yes"}}}
@@ -112,6 +133,34 @@ fn an_eviction_that_is_always_refused_is_tried_seldom() {
     let evictions = play.said().into_iter().filter(|act| act == "evict low").count();
     assert!((3..=8).contains(&evictions), "{evictions}");
     assert_eq!(play.node_of("high"), None);
+    play.server.guarded.clear();
+    for _ in 0..240 {
+        play.settle();
+        play.kubelets();
+        play.pass(30_000);
+    }
+    assert_eq!(play.node_of("high"), Some("n"));
+}
+
+#[test]
+fn who_could_not_be_evicted_while_it_was_being_bound_is_asked_again_later() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 1));
+    play.put(Kind::Pod, of_priority(pod("low", 1), 1));
+    play.tell_all();
+    play.step();
+    assert!(play.up_to_binding());
+    let bind = play.acts.pop_front();
+    play.server.guarded.insert(Key::new(SPACE, "low"));
+    play.put(Kind::Pod, of_priority(pod("high", 1), 9));
+    play.tell_all();
+    play.step();
+    assert!(play.said().contains(&"evict low".to_owned()));
+    while play.carry_out() {}
+    while play.answer() {}
+    play.acts.extend(bind);
+    play.settle();
+    assert_eq!(play.node_of("low"), Some("n"));
     play.server.guarded.clear();
     for _ in 0..240 {
         play.settle();

@@ -19,11 +19,13 @@ pub(super) enum Kind {
     Claim,
     Volume,
     Class,
+    Driver,
+    Capacity,
     Namespace,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::Node,
         Self::Queue,
         Self::PodGroup,
@@ -33,6 +35,8 @@ impl Kind {
         Self::Claim,
         Self::Volume,
         Self::Class,
+        Self::Driver,
+        Self::Capacity,
         Self::Namespace,
     ];
 
@@ -47,6 +51,8 @@ impl Kind {
             Self::Claim => Object::Claim(read(value)),
             Self::Volume => Object::Volume(read(value)),
             Self::Class => Object::Class(read(value)),
+            Self::Driver => Object::Driver(read(value)),
+            Self::Capacity => Object::Capacity(read(value)),
             Self::Namespace => Object::Namespace(read(value)),
         }
     }
@@ -176,12 +182,12 @@ impl Server {
                 }
                 None
             }
-            Act::Explain { pod, reason, message } => {
+            Act::Explain { pod, why } => {
                 let waits = self.pod(pod).is_some_and(|found| found["spec"]["nodeName"].is_null());
                 if waits {
                     self.change(Kind::Pod, &pod.key, |value| {
                         value["status"]["conditions"] = json!([{"type": "PodScheduled",
-                            "status": "False", "reason": reason, "message": &**message}]);
+                            "status": "False", "reason": why.reason, "message": &*why.message}]);
                     });
                 }
                 None

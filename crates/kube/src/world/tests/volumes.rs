@@ -6,15 +6,16 @@ use super::objects::{group, member, node, pod, with};
 use super::play::{Play, SPACE};
 use super::server::{Kind, Server};
 use super::storage::{ZONE, only_on};
+use crate::names;
 use crate::world::{Act, ClaimAct, Key};
 
 /// A class whose volumes are made, or given, when a pod needs them.
-fn class(name: &str, provisioner: &str) -> Value {
+pub(super) fn class(name: &str, provisioner: &str) -> Value {
     json!({"metadata": {"name": name}, "provisioner": provisioner,
         "volumeBindingMode": "WaitForFirstConsumer"})
 }
 
-fn claim(name: &str, class: &str) -> Value {
+pub(super) fn claim(name: &str, class: &str) -> Value {
     json!({"metadata": {"name": name, "namespace": SPACE, "annotations": {}},
         "spec": {"storageClassName": class, "accessModes": ["ReadWriteMany"],
             "resources": {"requests": {"storage": "1Gi"}}},
@@ -22,7 +23,7 @@ fn claim(name: &str, class: &str) -> Value {
 }
 
 /// A volume that nobody has, on one node.
-fn volume(name: &str, class: &str, node: &str) -> Value {
+pub(super) fn volume(name: &str, class: &str, node: &str) -> Value {
     json!({"metadata": {"name": name},
         "spec": {"storageClassName": class, "accessModes": ["ReadWriteMany"],
             "capacity": {"storage": "1Gi"},
@@ -30,7 +31,7 @@ fn volume(name: &str, class: &str, node: &str) -> Value {
         "status": {"phase": "Available"}})
 }
 
-fn using(value: Value, claim: &str) -> Value {
+pub(super) fn using(value: Value, claim: &str) -> Value {
     let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]);
     with(value, "spec|volumes", volumes)
 }
@@ -170,6 +171,88 @@ fn each_pod_of_a_gang_gets_a_volume_of_its_own() {
     assert_eq!([play.node_of("one"), play.node_of("two")], [Some("n"); 2]);
 }
 
+/// Nodes with this many GPUs and this many local volumes, and a gang of which each pod waits for one.
+fn spread(nodes: &[(&str, u32, u32)], gang: u32) -> Play {
+    let mut play = local(0, &[], gang);
+    for (name, gpus, volumes) in nodes {
+        play.put(Kind::Node, node(name, *gpus));
+        for number in 0..*volumes {
+            play.put(Kind::Volume, volume(&format!("{name}-{number}"), "local", name));
+        }
+    }
+    play.put(Kind::PodGroup, group("g", gang));
+    for number in 0..gang {
+        let pod = using(member(&format!("p{number}"), "g", 1), &format!("data-{number}"));
+        play.put(Kind::Pod, pod);
+    }
+    play
+}
+
+fn places(play: &Play, gang: u32) -> Vec<Option<&str>> {
+    let mut places: Vec<_> = (0..gang).map(|n| play.node_of(&format!("p{n}"))).collect();
+    places.sort_unstable();
+    places
+}
+
+#[test]
+fn a_gang_goes_where_each_of_its_pods_finds_a_volume_and_is_refused_nowhere() {
+    let mut play = spread(&[("a", 8, 1), ("b", 8, 2), ("c", 8, 1)], 4);
+    play.settle();
+    assert_eq!(places(&play, 4), [Some("a"), Some("b"), Some("b"), Some("c")], "{:?}", play.notes);
+    assert!(!play.notes.iter().any(|note| note.contains("FailedBinding")), "{:?}", play.notes);
+}
+
+#[test]
+fn a_gang_waits_for_the_volume_that_it_lacks_and_is_not_tried_before() {
+    let mut play = spread(&[("a", 8, 1), ("b", 8, 1)], 3);
+    play.settle_for_long();
+    assert_eq!(places(&play, 3), [None; 3]);
+    assert!(!play.notes.iter().any(|note| note.contains("FailedBinding")), "{:?}", play.notes);
+    play.put(Kind::Volume, volume("more", "local", "a"));
+    play.settle();
+    assert_eq!(places(&play, 3), [Some("a"), Some("a"), Some("b")]);
+}
+
+#[test]
+fn a_small_volume_does_not_count_for_a_large_claim() {
+    let mut play = spread(&[("a", 8, 0), ("b", 8, 0)], 2);
+    let sized =
+        |name, node, size| with(volume(name, "local", node), "spec|capacity|storage", json!(size));
+    play.put(Kind::Volume, sized("small", "a", "1Mi"));
+    play.put(Kind::Volume, sized("large", "a", "1Gi"));
+    play.put(Kind::Volume, sized("huge", "b", "1Ti"));
+    play.settle();
+    assert_eq!(places(&play, 2), [Some("a"), Some("b")]);
+    assert!(!play.notes.iter().any(|note| note.contains("FailedBinding")), "{:?}", play.notes);
+}
+
+#[test]
+fn pods_that_share_a_claim_share_its_volume() {
+    let mut play = local(2, &["v"], 1);
+    for name in ["one", "two"] {
+        play.put(Kind::Pod, using(pod(name, 1), "data-0"));
+    }
+    play.settle_for_long();
+    assert_eq!([play.node_of("one"), play.node_of("two")], [Some("n"); 2]);
+}
+
+#[test]
+fn nobody_is_stopped_for_a_volume_that_would_not_come_free() {
+    let mut play = local(2, &["v"], 2);
+    play.put(Kind::Pod, using(pod("one", 1), "data-0"));
+    play.settle();
+    assert_eq!(play.node_of("one"), Some("n"));
+    let urgent =
+        with(pod("two", 1), &format!("metadata|annotations|{}", names::PRIORITY), json!("10"));
+    play.put(Kind::Pod, using(urgent, "data-1"));
+    play.settle_for_long();
+    assert!(!play.notes.iter().any(|note| note.contains("Preempted")), "{:?}", play.notes);
+    assert_eq!(play.node_of("two"), None);
+    play.put(Kind::Volume, volume("more", "local", "n"));
+    play.settle_for_long();
+    assert_eq!(play.node_of("two"), Some("n"));
+}
+
 #[test]
 fn a_volume_is_not_given_away_while_a_pod_is_being_bound_to_it() {
     let mut play = local(2, &["v"], 2);
@@ -220,6 +303,25 @@ fn no_volume_is_made_outside_of_what_its_class_allows() {
     let planned = planned(&play);
     assert_eq!(planned.len(), 1, "{planned:?}");
     assert_eq!(planned[0].1, &ClaimAct::Volume("there".to_owned()));
+}
+
+#[test]
+fn a_pod_waits_for_storage_and_starts_where_there_is_some_again() {
+    let left = |size: &str| {
+        json!({"metadata": {"name": "north", "namespace": "csi"}, "storageClassName": "zonal",
+            "capacity": size, "nodeTopology": {"matchLabels": {(ZONE): "north"}}})
+    };
+    let mut play = zones(&[("a", "north"), ("b", "south")]);
+    let driver = json!({"metadata": {"name": "csi.example"}, "spec": {"storageCapacity": true}});
+    play.put(Kind::Driver, driver);
+    play.put(Kind::Capacity, left("1Mi"));
+    play.put(Kind::Pod, using(pod("one", 1), "data"));
+    play.settle_for_long();
+    assert_eq!(play.node_of("one"), None);
+    assert_eq!(play.reason("one").as_deref(), Some("Unschedulable"));
+    play.put(Kind::Capacity, left("1Ti"));
+    play.settle();
+    assert_eq!(play.node_of("one"), Some("a"));
 }
 
 /// A pod of another scheduler that is on a node.

@@ -117,6 +117,34 @@ fn a_priority_class_of_the_template_decides_about_its_priority() {
 }
 
 #[test]
+fn a_raised_priority_takes_new_pods_and_running_ones_keep_theirs() {
+    let raised = |name: &str, priority: u8| {
+        with(of_priority(name, priority), "metadata|generation", json!(2))
+    };
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 1));
+    play.put(Kind::Workload, of_priority("runs", 5));
+    play.settle_for_long();
+    play.put(Kind::Workload, of_priority("waits", 2));
+    play.settle_for_long();
+    play.put(Kind::Workload, raised("runs", 9));
+    play.settle_for_long();
+    assert_eq!(play.node_of("runs-0"), Some("n"), "what runs goes on");
+    play.put(Kind::Workload, raised("waits", 7));
+    play.settle_for_long();
+    play.kubelets();
+    play.settle_for_long();
+    let class = |pod: &str| {
+        let found = play.server.get(Kind::Pod, &Key::new("ns", pod)).expect("a pod");
+        found["spec"]["priorityClassName"].as_str().unwrap_or_default().to_owned()
+    };
+    assert_eq!(class("waits-0"), "agentaflow-7");
+    let words = "GPUWorkload runs Preempted: stopped for `ns/waits`, which has a higher priority";
+    assert!(play.notes.iter().any(|note| note == words), "{:?}", play.notes);
+    assert_eq!(class("runs-0-r1"), "agentaflow-9", "its next pod has the class it asks for now");
+}
+
+#[test]
 fn who_waits_and_who_is_stopped_for_whom_is_told() {
     let mut play = Play::new();
     play.put(Kind::Node, node("n", 1));

@@ -49,6 +49,76 @@ pub(super) fn read_plain_batch(text: &Text<'_>, index: usize, facts: &mut Facts)
     }
 }
 
+/// `16 concurrent users`, `16 users at once`, `concurrency of 16`, `max_concurrent_requests=16`: how many requests are
+/// served together.
+pub(super) fn read_concurrent(text: &Text<'_>, index: usize, facts: &mut Facts) {
+    let concurrent = match text.word(index) {
+        "concurrent" | "simultaneous" | "parallel" => {
+            let near = (index + 1..index + 4).take_while(|at| !text.ends(*at));
+            let asked = near.into_iter().find(|at| is_request(text.word(*at)));
+            asked.and_then(|at| number_before(text, index).or_else(|| value(text, at)))
+        }
+        "concurrency" => value(text, index),
+        word if is_request(word) && is_together(text, index + 1) => number_before(text, index),
+        _ => None,
+    };
+    let Some(requests) = concurrent else { return };
+    if requests.fract() == 0.0 && (1.0..=MOST_SAMPLES).contains(&requests) {
+        facts.concurrent = Some(facts.concurrent.map_or(requests, |known| known.max(requests)));
+    } else {
+        facts.ignore(format!(
+            "{requests} requests at once are not believed: it is from 1 to 1,000,000"
+        ));
+    }
+}
+
+/// What a model that is served answers one by one.
+fn is_request(word: &str) -> bool {
+    let singular = word.strip_suffix('s').unwrap_or(word);
+    matches!(
+        singular,
+        "user"
+            | "request"
+            | "session"
+            | "stream"
+            | "sequence"
+            | "caller"
+            | "call"
+            | "client"
+            | "chat"
+            | "conversation"
+            | "prompt"
+            | "generation"
+            | "query"
+            | "querie"
+            | "completion"
+    )
+}
+
+/// `users at once`, `requests at the same time`, `streams in parallel`, `users concurrently`.
+fn is_together(text: &Text<'_>, at: usize) -> bool {
+    let words = [text.word(at), text.word(at + 1), text.word(at + 2), text.word(at + 3)];
+    matches!(
+        words,
+        ["concurrently" | "simultaneously", ..]
+            | ["at", "once", ..]
+            | ["at", "a", "time", _]
+            | ["at", "the", "same", "time"]
+            | ["in", "parallel", ..]
+    )
+}
+
+/// The number that stands before a word: `16`, `1,000`, `10k`, `up to 16`.
+fn number_before(text: &Text<'_>, index: usize) -> Option<f64> {
+    let before = index.checked_sub(1)?;
+    let (number, unit) = split_number(text.word(before))?;
+    match unit {
+        "" => Some(number),
+        "k" => Some(number * 1000.0),
+        _ => None,
+    }
+}
+
 /// A batch, unless one is known; that of each GPU decides its memory, so it goes before that of all.
 fn take_batch(text: &Text<'_>, index: usize, samples: f64, facts: &mut Facts) {
     let each = is_of_each_gpu(text, index);

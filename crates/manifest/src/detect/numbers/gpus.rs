@@ -30,11 +30,14 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     }
 }
 
-/// `T4` and `L4` may be anything: they count beside a number, a maker or the word GPU.
+/// `T4` and `L4` may be anything: they count beside a number, a maker or the word GPU, and where something runs on one.
 fn is_beside_gpu(text: &Text<'_>, index: usize) -> bool {
     let before = index.checked_sub(1).map_or("", |before| text.word(before));
     let after = text.after(index).map_or("", |after| text.word(after));
-    matches!(before, "nvidia" | "tesla" | "x") || matches!(after, "gpu" | "gpus")
+    let article = matches!(before, "a" | "an" | "one" | "the");
+    let place = if article { index.checked_sub(2) } else { index.checked_sub(1) };
+    let on = place.is_some_and(|at| text.word(at) == "on");
+    on || matches!(before, "nvidia" | "tesla" | "x") || matches!(after, "gpu" | "gpus")
 }
 
 /// `8 x H100`, `two GPUs`, `4 NVIDIA A100`; not `at most 4 GPUs`.
@@ -45,15 +48,37 @@ fn count_before(text: &Text<'_>, index: usize) -> Option<u32> {
     {
         at = at.checked_sub(1)?;
     }
-    let word = text.word(at);
-    let words = ["one", "two", "three", "four", "five", "six", "seven", "eight"];
-    let spoken = words.iter().position(|number| *number == word).map(|index| index as u32 + 1);
-    let count = word.parse().ok().or(spoken)?;
+    let count = match text.word(at).split_once('x') {
+        // `2x8 A100`: machines, and GPUs of each.
+        Some((nodes, each)) => number(nodes)?.checked_mul(number(each)?)?,
+        None => number(text.word(at))?.checked_mul(nodes_before(text, at))?,
+    };
     let limit = at.checked_sub(1).map_or("", |before| text.word(before));
     let more = at.checked_sub(2).map_or("", |before| text.word(before));
     let bounded =
         matches!(limit, "most" | "to" | "maximum" | "max") || limit == "than" && more == "more";
     (!bounded).then_some(count)
+}
+
+fn number(word: &str) -> Option<u32> {
+    let words = ["one", "two", "three", "four", "five", "six", "seven", "eight"];
+    let spoken = words.iter().position(|number| *number == word).map(|index| index as u32 + 1);
+    word.parse().ok().or(spoken)
+}
+
+/// How many machines have so many GPUs: 2 for the 8 of `2 nodes x 8 H100`, `2 × 8 H100` and `two machines with 8
+/// GPUs each`.
+fn nodes_before(text: &Text<'_>, count: usize) -> u32 {
+    let word = |back: usize| count.checked_sub(back).map_or("", |at| text.word(at));
+    let mark = |back: usize| count.checked_sub(back).and_then(|at| text.mark(at));
+    let times = word(1) == "x" || matches!(mark(1), Some('×' | '*'));
+    let machines = matches!(word(2), "nodes" | "machines" | "servers");
+    let nodes = if machines && (times || matches!(word(1), "with" | "of")) {
+        number(word(3))
+    } else {
+        number(word(2)).filter(|_| times)
+    };
+    nodes.unwrap_or(1)
 }
 
 /// `gpus: 4`, `gpu_count=4`, `nvidia.com/gpu: 4`, `--gpus 4`.
@@ -86,7 +111,17 @@ fn gpu_memory(text: &Text<'_>, index: usize) -> Option<u64> {
     let after = || {
         (index + 1..index + 5).take_while(|at| !text.ends(*at)).find_map(|at| memory_at(text, at))
     };
-    if of_gpu { before.or_else(after) } else { before }
+    if of_gpu { before.or_else(after) } else { before.or_else(|| memory_with(text, index)) }
+}
+
+/// `GPUs with 80 GB each`, `a GPU with 24 GB of memory`, `a GPU with 24 GB.`; not `a GPU with 64 GB RAM`, which may be the machine's.
+fn memory_with(text: &Text<'_>, index: usize) -> Option<u64> {
+    let mib = memory_at(text, index + 2).filter(|_| text.word(index + 1) == "with")?;
+    let joined = split_number(text.word(index + 2)).is_some_and(|(_, unit)| !unit.is_empty());
+    let after = index + if joined { 3 } else { 4 };
+    let after = if text.word(after) == "of" { after + 1 } else { after };
+    let alone = text.word(after).is_empty();
+    (alone || matches!(text.word(after), "each" | "memory" | "vram")).then_some(mib)
 }
 
 /// An amount of memory that begins at a token, in MiB; GB are a thousand million, as on the box of a card.

@@ -30,6 +30,8 @@ pub(super) struct Facts {
     pub(super) batch: Option<f64>,
     /// The batch is that of each GPU.
     pub(super) batch_per_gpu: bool,
+    /// How many requests are served at once.
+    pub(super) concurrent: Option<f64>,
     pub(super) sequence: Option<f64>,
     pub(super) optimiser: Option<Optimiser>,
     pub(super) adapter: Option<Adapter>,
@@ -63,6 +65,7 @@ impl Facts {
             self.model.is_some(),
             self.precision.is_some(),
             self.batch.is_some(),
+            self.concurrent.is_some(),
             self.sequence.is_some(),
             self.optimiser.is_some(),
             self.adapter.is_some(),
@@ -90,6 +93,7 @@ impl Facts {
         if self.batch.is_none() {
             (self.batch, self.batch_per_gpu) = (other.batch, other.batch_per_gpu);
         }
+        self.concurrent = self.concurrent.or(other.concurrent);
         self.sequence = self.sequence.or(other.sequence);
         self.optimiser = self.optimiser.or(other.optimiser);
         self.adapter = self.adapter.or(other.adapter);
@@ -127,6 +131,7 @@ pub(super) fn read(text: &Text<'_>) -> Facts {
         parameters::read(text, index, &mut facts);
         formats::read(text, index, &mut facts);
         amounts::read(text, index, &mut facts);
+        amounts::read_concurrent(text, index, &mut facts);
         gpus::read(text, index, &mut facts);
         if facts.model.is_none() {
             facts.model = models::known(text, index);

@@ -13,6 +13,20 @@ const FORMATS: [&str; 16] = [
     "gptq", "mxfp4", "nvfp4", "nf4", "exl2",
 ];
 
+/// What has parameters, behind their number.
+const MODELS: [&str; 10] = [
+    "model",
+    "llm",
+    "network",
+    "instruct",
+    "chat",
+    "gpt",
+    "teacher",
+    "student",
+    "transformer",
+    "moe",
+];
+
 /// A number that is one of parameters by what stands around it.
 pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     let Some((count, last, in_words)) = parameter_count(text, index) else { return };
@@ -25,10 +39,9 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
         .take_while(|at| !text.ends(*at))
         .find_map(|at| models::named(text, at));
     let millions = count < 1e9 && !text.word(index).ends_with('b');
-    let said = follows(3, &["param", "weight"])
-        || !millions && !in_words && follows(3, &["model", "llm", "network", "instruct", "chat"]);
-    let typed = !in_words && follows(3, &FORMATS);
-    let adapted = !millions && !in_words && is_adapted(text, index);
+    let said = follows(3, &["param", "weight"]) || !millions && !in_words && follows(3, &MODELS);
+    let typed = !in_words && (follows(3, &FORMATS) || is_typed(text, index, last));
+    let adapted = !millions && !in_words && (is_adapted(text, index) || is_tuned(text, last));
     let money = index
         .checked_sub(1)
         .is_some_and(|before| matches!(text.mark(before), Some('$' | '€' | '£')));
@@ -47,6 +60,26 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     facts.parameters = Some(Parameters { count, written, bytes, in_words });
 }
 
+/// `bf16 training of 175B`, `70B in 4-bit`.
+fn is_typed(text: &Text<'_>, index: usize, last: usize) -> bool {
+    let before = (index.saturating_sub(4)..index).rev().take_while(|at| !text.ends(*at));
+    let near = (last + 1..=last + 3).take_while(|at| !text.ends(*at));
+    let bits = |at: usize| {
+        let bit = |next: usize| matches!(text.word(next), "bit" | "bits");
+        matches!(text.word(at), "4" | "8" | "16") && text.after(at).is_some_and(bit)
+    };
+    before.into_iter().any(|at| FORMATS.contains(&text.word(at))) || near.into_iter().any(bits)
+}
+
+/// `13B full fine-tune`, `7B finetuning`.
+fn is_tuned(text: &Text<'_>, last: usize) -> bool {
+    let mut near = (last + 1..=last + 3).take_while(|at| !text.ends(*at));
+    near.any(|at| match text.word(at) {
+        "fine" => text.after(at).is_some_and(|next| text.word(next).starts_with("tun")),
+        word => word.starts_with("finetun") || word == "qlora" || word == "sft",
+    })
+}
+
 /// `qlora 70B`, `lora on 13B`, `fine-tune a 70B`; `LoRa` is a radio.
 fn is_adapted(text: &Text<'_>, index: usize) -> bool {
     let near = (index.saturating_sub(4)..index).rev().take_while(|at| !text.ends(*at));
@@ -54,7 +87,7 @@ fn is_adapted(text: &Text<'_>, index: usize) -> bool {
         "lora" => text.tokens.get(at).is_some_and(|token| text.written(&token.range) != "LoRa"),
         "qlora" | "peft" | "sft" | "quantize" | "quantise" => true,
         "fine" => text.after(at).is_some_and(|next| text.word(next).starts_with("tun")),
-        word => word.starts_with("finetun"),
+        word => word.starts_with("finetun") || word.starts_with("pretrain"),
     })
 }
 

@@ -1,9 +1,10 @@
 //! GPU types, what they hold, and the cheapest that hold a given memory.
 
-use agentaflow_engine::{MicroDollars, list_price};
 use serde::Serialize;
 
 use super::memory::{Need, Precision};
+use super::price::cost;
+use crate::cloud::{Gpu, gpu_named};
 
 /// A GPU type that work can be sized for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -46,7 +47,7 @@ pub(in crate::detect) const MOST: u32 = 1024;
 pub(super) const PER_NODE: u32 = 8;
 
 impl GpuType {
-    /// Every type, the cheapest first.
+    /// Every type, those without fast links first; of the others, the older ones.
     pub const ALL: [Self; 10] = [
         Self::T4,
         Self::L4,
@@ -116,10 +117,9 @@ impl GpuType {
         self.variants().iter().copied().find(|gpu| gpu.memory_mib() >= mib)
     }
 
-    /// What one costs for an hour, in micro-dollars: the list price that is also used for nodes without prices.
-    fn cost(self) -> u64 {
-        let family = self.name().split('-').next().unwrap_or_default();
-        list_price(family).map_or(u64::MAX, |MicroDollars(price)| price)
+    /// The same as clouds and catalogues know it.
+    pub(super) fn model(self) -> Option<&'static Gpu> {
+        gpu_named(self.name())
     }
 
     /// Whether several of them are joined fast enough to share the work of one step.
@@ -165,12 +165,9 @@ impl Wish {
 /// The cheapest GPUs that hold what is needed, in one machine before several: what is spread over machines waits for
 /// their network, and few kinds of work can be. A type or count that the text names is kept.
 pub(super) fn choose(need: &Need, wish: Wish) -> Choice {
-    let cost = |choice: &Choice| {
-        let spread = choice.count > PER_NODE;
-        (spread, u64::from(choice.count).saturating_mul(choice.gpu.cost()))
-    };
+    let rank = |choice: &Choice| (choice.count > PER_NODE, cost(choice.gpu, choice.count));
     // Of those that cost the same, the commoner one, which stands first.
-    let best = fitting(need, wish).min_by_key(cost);
+    let best = fitting(need, wish).min_by_key(rank);
     let (gpu, count) = (wish.gpu.unwrap_or(GpuType::H200), wish.count.unwrap_or(MOST));
     best.unwrap_or(Choice { gpu, count, fits: false })
 }
@@ -195,8 +192,9 @@ pub(super) fn holding(mib: u64, wish: Wish) -> Choice {
         let slack = if wish.gpu.is_some() { gpu.memory_mib() / 10 } else { 0 };
         gpu.memory_mib() + slack >= mib
     };
-    if let Some(gpu) = types().find(whole) {
-        return Choice { gpu, count: wish.count.unwrap_or(1), fits: true };
+    let count = wish.count.unwrap_or(1);
+    if let Some(gpu) = types().filter(whole).min_by_key(|gpu| cost(*gpu, count)) {
+        return Choice { gpu, count, fits: true };
     }
     let together = types().filter_map(|gpu| {
         let holds = |count: &u32| {
@@ -205,12 +203,10 @@ pub(super) fn holding(mib: u64, wish: Wish) -> Choice {
         };
         counts(wish.count).find(holds).map(|count| Choice { gpu, count, fits: true })
     });
-    let cost = |choice: &Choice| {
-        (choice.count.div_ceil(PER_NODE), u64::from(choice.count).saturating_mul(choice.gpu.cost()))
-    };
+    let rank = |choice: &Choice| (choice.count.div_ceil(PER_NODE), cost(choice.gpu, choice.count));
     let largest = types().next_back().unwrap_or(GpuType::H200);
     let none = Choice { gpu: largest, count: wish.count.unwrap_or(MOST), fits: false };
-    together.min_by_key(cost).unwrap_or(none)
+    together.min_by_key(rank).unwrap_or(none)
 }
 
 fn counts(asked: Option<u32>) -> impl Iterator<Item = u32> {
@@ -224,16 +220,4 @@ fn allowed(gpu: GpuType, count: u32, training: bool, named: bool) -> bool {
     let joined = count == 1 || gpu.is_linked() || !training && count <= 4;
     let spread = count <= PER_NODE || gpu.memory_mib() > 80_000;
     named || joined && spread
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_type_has_a_list_price_and_the_cheapest_stands_first() {
-        let prices = GpuType::ALL.map(GpuType::cost);
-        assert!(prices.is_sorted(), "{prices:?}");
-        assert!(prices.iter().all(|price| *price < u64::MAX), "{prices:?}");
-    }
 }

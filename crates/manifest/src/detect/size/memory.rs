@@ -288,12 +288,16 @@ fn samples(work: &Work) -> Vec<Line> {
     }
 }
 
+/// From so many parameters on, nearly all models share keys and values among eight heads.
+const SHARES_KEYS_FROM: f64 = 3e10;
+
 /// The shape that a transformer of this size usually has: 12 × layers × width² parameters, 128 wide a layer.
 pub(super) fn usual_shape(parameters: f64) -> Shape {
     let width = (parameters * 128.0 / 12.0).cbrt().max(64.0);
     let width = (width / 64.0).round() * 64.0;
     let layers = (width / 128.0).round().max(1.0);
-    Shape::Layers { layers, width, kept: width }
+    let kept = if parameters < SHARES_KEYS_FROM { width } else { width / 8.0 };
+    Shape::Layers { layers, width, kept }
 }
 
 /// `7B`, `350M`, `46.7B`.

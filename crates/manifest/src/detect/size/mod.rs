@@ -3,6 +3,7 @@
 pub(super) mod gpu;
 pub(super) mod memory;
 mod others;
+mod price;
 
 use serde::Serialize;
 
@@ -78,9 +79,28 @@ impl Sizing {
     }
 }
 
-/// The size of ML work of a kind, with a word about numbers that were not used.
+/// The tokens of half a minute of sound, which speech models hear at once.
+const HEARD: f64 = 1500.0;
+
+/// How many requests a server takes into one batch; it lets more wait.
+const MOST_TOGETHER: f64 = 256.0;
+
+/// The size of ML work of a kind, with a word about numbers that were not used. Each request that is served at
+/// once keeps a cache of its own, as each sample of a batch does.
 pub(super) fn size(kind: WorkloadType, facts: &Facts, words: SizeWords) -> Sizing {
-    let mut sizing = sized(kind, facts, words);
+    let together = facts.concurrent.filter(|_| facts.batch.is_none() && !kind.is_training());
+    let Some(requests) = together else { return told(sized(kind, facts, words), facts) };
+    let batch = requests.min(MOST_TOGETHER);
+    let facts = Facts { batch: Some(batch), ..facts.clone() };
+    let mut sizing = sized(kind, &facts, words);
+    if sizing.rule == SizingRule::Computed {
+        let more = if requests > batch { "; the others wait, or go to more replicas" } else { "" };
+        sizing.reasons.push(format!("{requests} requests at once are a batch of {batch}{more}"));
+    }
+    told(sizing, &facts)
+}
+
+fn told(mut sizing: Sizing, facts: &Facts) -> Sizing {
     sizing.reasons.extend(facts.ignored.iter().cloned());
     sizing
 }
@@ -228,8 +248,11 @@ fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
     let sequence = facts.sequence.unwrap_or_else(|| match shape {
         Shape::Pictures { .. } => 1.0,
         Shape::Layers { kept, .. } => {
+            let hears = facts.model.is_some_and(|known| known.name.starts_with("whisper"));
             let usual = if kept == 0.0 {
                 512.0
+            } else if hears {
+                HEARD
             } else if training {
                 2048.0
             } else {
@@ -256,7 +279,15 @@ fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
     Some((work, assumed))
 }
 
-fn computed(work: &Work, assumed: Vec<String>, facts: &Facts) -> Sizing {
+fn computed(work: &Work, mut assumed: Vec<String>, facts: &Facts) -> Sizing {
+    // Large models are trained with activations that are computed twice instead of kept.
+    let checkpointed = Work { checkpointing: true, ..*work };
+    if work.training && !work.checkpointing && is_too_large(work) && !is_too_large(&checkpointed) {
+        assumed.push(format!(
+            "gradient checkpointing, without which nothing up to {MOST} × h200 would hold it"
+        ));
+        return computed(&checkpointed, assumed, facts);
+    }
     let need = Need::of(work);
     let wish = wish(facts);
     let choice = gpu::choose(&need, wish);
@@ -289,6 +320,11 @@ fn computed(work: &Work, assumed: Vec<String>, facts: &Facts) -> Sizing {
     sizing.reasons.extend(assumed.into_iter().map(|text| format!("assumed: {text}")));
     sizing.others = Others::Computed(Box::new((need, wish)));
     sizing
+}
+
+/// Whether no number of GPUs that anybody has would do.
+fn is_too_large(work: &Work) -> bool {
+    !gpu::choose(&Need::of(work), Wish::default()).fits
 }
 
 /// What a machine must have for what is needed on these GPUs, and the sentence about them.

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::values;
+use crate::build::{bad_schedule, bad_zone};
 use crate::lint::object::{Object, join};
 use crate::lint::schema::{Mismatch, MismatchKind, mismatches};
 use crate::lint::{Findings, Operation, Rule, Set, set};
@@ -97,6 +99,23 @@ fn wrong_value(set: &Set<'_>, findings: &mut Findings<'_>) {
             findings.add(object, &join(&object.path, &mismatch.path), message.as_str());
         }
     });
+    values::look(set, findings);
+    for object in set.objects.iter().filter(|object| object.written && object.is(&["CronJob"])) {
+        for (field, wrong) in
+            [("schedule", refused_schedule as fn(&str) -> _), ("timeZone", bad_zone)]
+        {
+            if let Some(why) = object.text(&["spec", field]).and_then(wrong) {
+                findings.add(object, &object.join(&["spec", field]), why);
+            }
+        }
+    }
+}
+
+/// Why the API server refuses a schedule; besides five fields it takes `@daily` and the like.
+fn refused_schedule(text: &str) -> Option<String> {
+    let named = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
+    let is_named = named.contains(&text) || text.starts_with("@every ");
+    if is_named { None } else { bad_schedule(&text.replace('?', "*")) }
 }
 
 fn ambiguous(set: &Set<'_>, findings: &mut Findings<'_>) {

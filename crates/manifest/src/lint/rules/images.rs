@@ -8,7 +8,7 @@ use crate::lint::{Findings, Object, Rule, Set, set};
 pub(super) static AF301: Rule = rule! {
     "AF301" "latest-tag" Warning;
     title: "The image has no fixed version",
-    why: "`latest`, or no tag, is another image tomorrow: replicas differ, a restart changes the program, and a result \
+    why: "`latest`, `nightly`, or no tag, is another image tomorrow: replicas differ, a restart changes the program, and a result \
           cannot be repeated. It is also pulled anew at each start, which takes minutes for a CUDA image.",
     advice: "Name a version, or better the digest: `image@sha256:…`.",
     check: latest_tag,
@@ -58,7 +58,7 @@ fn latest_tag(set: &Set<'_>, findings: &mut Findings<'_>) {
             let message = match name.split_once(':') {
                 _ if image.contains('@') => continue,
                 None => format!("image `{image}` has no tag, which means `latest`"),
-                Some((_, "latest")) => format!("image `{image}` is another one tomorrow"),
+                Some((_, tag)) if moves(tag) => format!("image `{image}` is another one tomorrow"),
                 Some(_) => continue,
             };
             findings.add(&pod.object, &container.join(&["image"]), message);
@@ -66,10 +66,17 @@ fn latest_tag(set: &Set<'_>, findings: &mut Findings<'_>) {
     }
 }
 
+/// Whether a tag is put on another image again and again: `latest`, `latest-gpu`, `nightly`; not `nightly-20260101`.
+fn moves(tag: &str) -> bool {
+    let dated = tag.chars().filter(char::is_ascii_digit).count() >= 6;
+    let part = |part: &str| matches!(part, "latest" | "nightly");
+    matches!(tag, "main" | "master" | "edge") || !dated && tag.split(['-', '_']).any(part)
+}
+
 fn privileged(set: &Set<'_>, findings: &mut Findings<'_>) {
     for pod in set.pods() {
         // What installs drivers on nodes has to be.
-        let system = pod.object.kind == "DaemonSet" && !pod.wants_gpu();
+        let system = pod.object.is(&["DaemonSet"]) && !pod.wants_gpu();
         for container in pod.all_containers() {
             let path = ["securityContext", "privileged"];
             if !system && container.at(&path) == Some(&Value::Bool(true)) {
@@ -85,7 +92,7 @@ fn privileged(set: &Set<'_>, findings: &mut Findings<'_>) {
 
 fn bypasses(set: &Set<'_>, findings: &mut Findings<'_>) {
     // Monitors and plugins of nodes look at all GPUs by design.
-    for pod in set.pods().filter(|pod| pod.object.kind != "DaemonSet") {
+    for pod in set.pods().filter(|pod| !pod.object.is(&["DaemonSet"])) {
         for container in pod.all_containers() {
             for (name, value, number) in container.environment() {
                 let value = value.and_then(Value::as_str).unwrap_or_default();

@@ -96,7 +96,7 @@ fn template_labels(set: &Set<'_>, findings: &mut Findings<'_>) {
 }
 
 fn workload_restart_policy(set: &Set<'_>, findings: &mut Findings<'_>) {
-    for pod in set.pods().filter(|pod| pod.object.kind == "GPUWorkload") {
+    for pod in set.pods().filter(|pod| pod.object.is(&["GPUWorkload"])) {
         let (severity, message) = match pod.at(&["restartPolicy"]).and_then(Value::as_str) {
             Some("OnFailure" | "Never") => continue,
             None => (Severity::Info, "restartPolicy is not written out; `Never` is filled in"),
@@ -136,7 +136,7 @@ fn no_deadline(set: &Set<'_>, findings: &mut Findings<'_>) {
 fn no_ttl(set: &Set<'_>, findings: &mut Findings<'_>) {
     gpu_jobs(set, |pod, path, spec| {
         // A CronJob keeps a few of its jobs and deletes the others by itself.
-        if pod.object.kind == "Job" && spec.get("ttlSecondsAfterFinished").is_none() {
+        if pod.object.is(&["Job"]) && spec.get("ttlSecondsAfterFinished").is_none() {
             let fix = vec![self::set(join(&path, &["ttlSecondsAfterFinished"]), 3600)];
             findings.add_with(
                 &pod.object,
@@ -150,7 +150,10 @@ fn no_ttl(set: &Set<'_>, findings: &mut Findings<'_>) {
 
 fn no_backoff(set: &Set<'_>, findings: &mut Findings<'_>) {
     gpu_jobs(set, |pod, path, spec| {
-        if spec.get("backoffLimit").is_none() {
+        // With a limit for each index there is none for all of them.
+        let limited =
+            ["backoffLimit", "backoffLimitPerIndex"].iter().any(|key| spec.get(key).is_some());
+        if !limited {
             let fix = vec![self::set(join(&path, &["backoffLimit"]), 3)];
             findings.add_with(
                 &pod.object,

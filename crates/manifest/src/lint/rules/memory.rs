@@ -56,12 +56,12 @@ fn no_shared_memory(set: &Set<'_>, findings: &mut Findings<'_>) {
                 continue;
             }
             let why = if gpus > 1 {
-                format!("has {gpus} GPUs")
+                format!("has {gpus} GPUs and")
             } else {
-                "loads data in worker processes".to_owned()
+                "loads data in worker processes and has".to_owned()
             };
             let message =
-                format!("container `{}` {why} and only 64 MiB of shared memory", container.name());
+                format!("container `{}` {why} only 64 MiB of shared memory", container.name());
             let fix = mount(&pod, &container, gpus);
             findings.add_with(&pod.object, &container.path, message, fix);
         }

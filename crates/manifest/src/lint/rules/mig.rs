@@ -22,7 +22,7 @@ pub(super) static AF009: Rule = rule! {
 const LAYOUTS_READ: usize = 256;
 
 fn impossible_layout(set: &Set<'_>, findings: &mut Findings<'_>) {
-    for object in set.objects.iter().filter(|object| object.kind == "ConfigMap") {
+    for object in set.objects.iter().filter(|object| object.is(&["ConfigMap"])) {
         let Some(Value::Object(data)) = object.at(&["data"]) else { continue };
         for (key, value) in data {
             for message in value.as_str().map(impossible_in).unwrap_or_default() {

@@ -39,6 +39,7 @@ mod selectors;
 mod servers;
 mod sharing;
 mod spot;
+mod values;
 
 /// All rules, in the order of their ids.
 pub static RULES: &[&Rule] = &[

@@ -16,7 +16,7 @@ pub(super) static AF101: Rule = rule! {
     "AF101" "no-gpu-toleration" Warning fixable true;
     title: "The taint of GPU nodes is not tolerated",
     why: "GPU nodes are usually tainted with `nvidia.com/gpu` so that nothing else takes their place. A GPU pod that \
-          does not tolerate the taint waits forever.",
+          does not tolerate the taint waits forever. GKE adds the toleration by itself.",
     advice: "Tolerate the taint whatever its value is: `operator: Exists`.",
     check: no_toleration,
 };
@@ -67,8 +67,10 @@ fn tolerates(toleration: &Value) -> bool {
 
 fn no_toleration(set: &Set<'_>, findings: &mut Findings<'_>) {
     // A GPUWorkload's pods are placed by a scheduler that adds what its nodes need.
-    for pod in set.gpu_pods().filter(|pod| pod.object.kind != "GPUWorkload") {
-        if pod.tolerations().iter().any(tolerates) {
+    for pod in set.gpu_pods().filter(|pod| !pod.object.is(&["GPUWorkload"])) {
+        // GKE adds it to every pod that asks for GPUs.
+        let google = !pod.required(cloud::GKE_ACCELERATOR).is_empty();
+        if google || pod.tolerations().iter().any(tolerates) {
             continue;
         }
         let value = json!({"key": TAINT, "operator": "Exists", "effect": "NoSchedule"});
@@ -83,7 +85,8 @@ fn no_toleration(set: &Set<'_>, findings: &mut Findings<'_>) {
 }
 
 fn one_value(set: &Set<'_>, findings: &mut Findings<'_>) {
-    for pod in set.pods() {
+    let any_value = |one: &Value| tolerates(one) && text(one, &["operator"]) == Some("Exists");
+    for pod in set.pods().filter(|pod| !pod.tolerations().iter().any(any_value)) {
         for (number, toleration) in pod.tolerations().iter().enumerate() {
             let equal = matches!(text(toleration, &["operator"]), None | Some("Equal"));
             let Some(value) = toleration.get("value") else { continue };
@@ -226,7 +229,8 @@ fn part_fits(
     part: &Part,
     findings: &mut Findings<'_>,
 ) {
-    let containers = pod.containers();
+    let (beside, _) = pod.initial_containers();
+    let containers = [pod.containers(), beside].concat();
     let requested = |container: &Container<'_>| {
         let value = container
             .resource("requests", part.resource)
@@ -235,6 +239,18 @@ fn part_fits(
     };
     let sum: f64 = containers.iter().map(requested).sum();
     let left = (part.left)(machine);
+    let first = largest_first(pod, requested).filter(|(most, _)| *most > sum.max(left as f64));
+    if let Some((most, container)) = first {
+        let path = container.join(&["resources", "requests", part.resource]);
+        let message = format!(
+            "{} of {} is requested by a container that runs first, and a {name} leaves {} for pods",
+            (part.say)(most),
+            part.resource,
+            (part.say)(left as f64)
+        );
+        findings.add(&pod.object, &path, message);
+        return;
+    }
     if sum <= left as f64 {
         return;
     }
@@ -257,11 +273,19 @@ fn part_fits(
     findings.add_with(&pod.object, &path, message, fix.into_iter().collect());
 }
 
+/// The most that a container requests which runs before the others, one after the other, beside those that stay.
+fn largest_first<'a>(
+    pod: &Pod<'a>,
+    requested: impl Fn(&Container<'_>) -> f64,
+) -> Option<(f64, Container<'a>)> {
+    let (beside, first) = pod.initial_containers();
+    let beside: f64 = beside.iter().map(&requested).sum();
+    let all = first.into_iter().map(|container| (requested(&container) + beside, container));
+    all.max_by(|one, other| one.0.total_cmp(&other.0))
+}
+
 fn no_type(set: &Set<'_>, findings: &mut Findings<'_>) {
-    for pod in set
-        .gpu_pods()
-        .filter(|pod| pod.object.kind != "GPUWorkload" && pod.object.kind != "DaemonSet")
-    {
+    for pod in set.gpu_pods().filter(|pod| !pod.object.is(&["GPUWorkload", "DaemonSet"])) {
         let chosen = !pod.selector().is_empty()
             || !pod.expressions().is_empty()
             || pod.at(&["nodeName"]).is_some();

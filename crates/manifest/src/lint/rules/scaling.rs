@@ -68,7 +68,7 @@ fn words(container: &Container<'_>) -> Vec<String> {
 
 fn never_down(set: &Set<'_>, findings: &mut Findings<'_>) {
     let mut schedules: Vec<(&Object<'_>, Container<'_>, Scaled)> = Vec::new();
-    for object in set.objects.iter().filter(|object| object.kind == "CronJob") {
+    for object in set.objects.iter().filter(|object| object.is(&["CronJob"])) {
         for container in object.pods().iter().flat_map(Pod::containers) {
             if let Some(scaled) = scaled(&container) {
                 schedules.push((object, container, scaled));

@@ -134,11 +134,16 @@ fn no_probe(set: &Set<'_>, findings: &mut Findings<'_>) {
         for container in pod.containers() {
             let probed =
                 ["startupProbe", "readinessProbe"].iter().any(|key| container.at(&[key]).is_some());
-            if container.gpus() > 0 && !list(container.value, &["ports"]).is_empty() && !probed {
-                let message = format!(
-                    "container `{}` serves a port and has no startup or readiness probe",
-                    container.name()
-                );
+            // A port need not be named to be served.
+            let serves = match list(container.value, &["ports"]) {
+                [] if is_model_server(&container) => "serves a model",
+                [] => continue,
+                _ => "serves a port",
+            };
+            if container.gpus() > 0 && !probed {
+                let name = container.name();
+                let message =
+                    format!("container `{name}` {serves} and has no startup or readiness probe");
                 findings.add(&pod.object, &container.path, message);
             }
         }
@@ -180,7 +185,7 @@ fn claim_of_one_node(set: &Set<'_>, findings: &mut Findings<'_>) {
 /// Who may mount a claim of the pod's namespace; nothing if it is not there.
 fn modes<'a>(set: &Set<'a>, pod: &Pod<'a>, name: &str) -> Vec<&'a str> {
     let claim = set.objects.iter().find(|object| {
-        object.kind == "PersistentVolumeClaim"
+        object.is(&["PersistentVolumeClaim"])
             && object.name() == name
             && object.namespace() == pod.object.namespace()
     });
@@ -194,12 +199,13 @@ fn surges(object: &Object<'_>) -> bool {
     let none = surge.is_some_and(|surge| {
         surge.as_u64() == Some(0) || surge.as_str().is_some_and(|text| matches!(text, "0" | "0%"))
     });
-    object.kind == "Deployment"
+    object.is(&["Deployment"])
         && object.text(&["spec", "strategy", "type"]) != Some("Recreate")
         && !none
 }
 
-fn no_model_cache(set: &Set<'_>, findings: &mut Findings<'_>) {
+/// Whether the image is one of those that everybody serves models with.
+fn is_model_server(container: &Container<'_>) -> bool {
     let servers = [
         "vllm",
         "text-generation-inference",
@@ -209,18 +215,21 @@ fn no_model_cache(set: &Set<'_>, findings: &mut Findings<'_>) {
         "ollama",
         "text-embeddings-inference",
     ];
+    let image = container.image().unwrap_or_default();
+    let name = image.split(['@', ':']).next().unwrap_or_default().to_lowercase();
+    name.split(['/', '-', '_']).any(|part| servers.contains(&part))
+        || servers.iter().any(|server| server.contains('-') && name.contains(server))
+}
+
+fn no_model_cache(set: &Set<'_>, findings: &mut Findings<'_>) {
     for pod in set.gpu_pods().filter(|pod| is_server(&pod.object)) {
         for container in pod.containers() {
-            let image = container.image().unwrap_or_default();
-            let name = image.split(['@', ':']).next().unwrap_or_default().to_lowercase();
-            let known = name.split(['/', '-', '_']).any(|part| servers.contains(&part))
-                || servers.iter().any(|server| server.contains('-') && name.contains(server));
             let kept = container.mounts().iter().any(|(mounted, _)| {
                 pod.volume(mounted).is_some_and(|(_, volume)| {
                     text(volume, &["emptyDir", "medium"]) != Some("Memory")
                 }) || claim_template(&pod.object, mounted)
             });
-            if known && !kept {
+            if is_model_server(&container) && !kept {
                 let message =
                     format!("container `{}` has no volume for its models", container.name());
                 findings.add(&pod.object, &container.path, message);

@@ -59,7 +59,7 @@ fn several_kinds(set: &Set<'_>, findings: &mut Findings<'_>) {
 }
 
 fn mig_with_time_slicing(set: &Set<'_>, findings: &mut Findings<'_>) {
-    for object in set.objects.iter().filter(|object| object.kind == "ConfigMap") {
+    for object in set.objects.iter().filter(|object| object.is(&["ConfigMap"])) {
         let Some(Value::Object(data)) = object.at(&["data"]) else { continue };
         for (key, value) in data {
             let mixed = value.as_str().and_then(mixed_in);

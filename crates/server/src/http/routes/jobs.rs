@@ -19,14 +19,11 @@ use crate::http::check::{check_job, check_status_update, idempotency_key, job_ru
 use crate::http::pages::JobPage;
 use crate::http::params::JobList;
 use crate::http::read::{Asked, Raw, Segments, Sent, json_object, shape};
+use crate::http::routes::logs::last_words;
 use crate::http::routes::nodes::node_ref;
 use crate::http::who::{Admin, User, WorkerAuth, Writer, sees_all};
 use crate::refusal::Refusal;
 use crate::store::{JobFilter, JobRow};
-
-/// Lines and bytes of a failed job's output that are looked at for what killed it.
-const LAST_WORDS: u64 = 50;
-const LAST_BYTES: usize = 32 << 10;
 
 /// Hands in a job. With an `Idempotency-Key` header a repeated call returns the job of the first one.
 #[utoipa::path(post, path = "/gpu-workers/jobs", tag = "jobs", security(("user" = [])),
@@ -160,13 +157,11 @@ pub(crate) async fn explain(
 async fn blame(app: &App, job: &Job, said: &mut Explanation) {
     let failed = job.tasks.iter().find(|task| task.exit_code.is_some_and(|code| code != 0));
     let task = failed.map_or(0, |task| task.task);
-    let from = app.logs.tail(job.id, task, LAST_WORDS).await.unwrap_or(0);
-    let output = app.logs.read(job.id, task, from, LAST_BYTES).await.unwrap_or_default().bytes;
     let verdict = agentaflow_words::verdict(&agentaflow_words::Ending {
         reason: job.end_reason.as_deref().unwrap_or_default(),
         exit_code: job.exit_code,
         detail: job.error_message.as_deref().unwrap_or_default(),
-        output: &String::from_utf8_lossy(&output),
+        output: &last_words(app, job.id, task).await,
     });
     said.summary = format!("it is over (failed): {}", verdict.cause);
     said.detail = Some(format!("remedy: {}", verdict.remedy));

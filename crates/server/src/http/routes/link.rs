@@ -14,7 +14,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 
-use agentaflow_api::link::{Framed, LogPiece, ReportBatch, ReportReply, TaskKey};
+use agentaflow_api::link::{Framed, LogPiece, News, Report, ReportBatch, ReportReply, TaskKey};
 
 use crate::core::StreamItem;
 use crate::http::app::App;
@@ -23,6 +23,7 @@ use crate::http::limits;
 use crate::http::params::{PollPlace, StreamPlace};
 use crate::http::read::{Asked, Segments, body};
 use crate::http::routes::agents::own_agent;
+use crate::http::routes::logs::last_words;
 use crate::http::who::WorkerAuth;
 use crate::logs::LogError;
 use crate::refusal::Refusal;
@@ -100,8 +101,20 @@ pub(crate) async fn report(
     let ReportBatch { logs, mut reports } = batch;
     reports.iter_mut().for_each(mend_report);
     let log_have = write_logs(&app, agent, logs).await?;
+    for report in &mut reports {
+        add_last_words(&app, agent, report).await;
+    }
     let reply = app.core.report(agent, ReportBatch { logs: Vec::new(), reports }).await?;
     Ok(Answer(ReportReply { log_have, ..reply }))
+}
+
+/// Adds to the news of a failure what was written last, which is there by now.
+async fn add_last_words(app: &App, agent: i64, report: &mut Report) {
+    let Report { key, news: News::Ended(ended) } = report else { return };
+    let failed = ended.stopped.is_none() && ended.exit_code.is_some_and(|code| code != 0);
+    if failed && app.core.owns(agent, *key) {
+        ended.last_words = last_words(app, key.job, key.task).await;
+    }
 }
 
 /// Reads a batch at once: it can be large, so no detour is made for better words.

@@ -34,6 +34,17 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Followers are sent away after this, so that who reads is checked again; clients come back with `offset`.
 const LONGEST: Duration = Duration::from_hours(1);
 
+/// Lines and bytes of a failed job's output that are looked at for what killed it.
+const LAST_WORDS: u64 = 50;
+const LAST_BYTES: usize = 32 << 10;
+
+/// The end of what a task wrote.
+pub(crate) async fn last_words(app: &App, job: i64, task: u32) -> String {
+    let from = app.logs.tail(job, task, LAST_WORDS).await.unwrap_or(0);
+    let output = app.logs.read(job, task, from, LAST_BYTES).await.unwrap_or_default().bytes;
+    String::from_utf8_lossy(&output).into_owned()
+}
+
 /// The output of a job, all tries one after the other. With `follow` it goes on until the job is over and
 /// everything was sent, but ends after an hour; a stream that ended early goes on with `offset`.
 #[utoipa::path(get, path = "/gpu-workers/jobs/{job_id}/logs", tag = "jobs", security(("user" = [])),

@@ -36,6 +36,8 @@ pub(crate) struct Version {
     version: &'static str,
     /// When it was started.
     started_at: Stamp,
+    /// What time it is there, so that others can compare their clocks.
+    time: Stamp,
     /// What its users should know, such as that GPUs are simulated.
     notice: Option<String>,
 }
@@ -74,6 +76,7 @@ pub(crate) async fn version(State(app): State<App>) -> Answer<Version> {
         name: "agentaflow",
         version: env!("CARGO_PKG_VERSION"),
         started_at: app.started,
+        time: Stamp::now(),
         notice: app.settings.notice.clone(),
     })
 }

@@ -348,10 +348,13 @@ fn gpu_count(node: &Node) -> String {
     }
 }
 
-/// A model without its maker.
+/// A model without its maker, which labels of Kubernetes join with a hyphen.
 fn short_model(gpu: &GpuInstance, node: &Node) -> String {
     let name = gpu.gpu_type.as_deref().or(gpu.gpu_name.as_deref());
-    let name = name.or(node.spec.gpu_type.as_deref()).unwrap_or_default();
-    let name = name.trim_start_matches("NVIDIA ").trim_start_matches("GeForce ");
-    name.trim_start_matches("Tesla ").to_owned()
+    let mut name = name.or(node.spec.gpu_type.as_deref()).unwrap_or_default();
+    for maker in ["NVIDIA", "GeForce", "Tesla"] {
+        let rest = name.strip_prefix(maker).and_then(|rest| rest.strip_prefix([' ', '-']));
+        name = rest.unwrap_or(name);
+    }
+    name.to_owned()
 }

@@ -236,8 +236,7 @@ fn state(theme: Theme, job: &Job) -> (String, Style) {
 /// Where a job is, or why it ended.
 fn place(model: &Model, theme: Theme, job: &Job) -> (String, Style) {
     if job.status == JobStatus::Failed {
-        let why = job.error_message.clone().or_else(|| job.end_reason.clone());
-        return (why.unwrap_or_default(), theme.bad());
+        return (crate::listing::failure(job), theme.bad());
     }
     let places: Vec<_> = job
         .tasks

@@ -122,14 +122,16 @@ fn facts(model: &Model) -> Vec<(String, bool)> {
     let active = data.nodes.iter().filter(|node| node.status == NodeStatus::Active);
     let gpus: Vec<_> = active.clone().flat_map(|node| &node.spec.gpu_instances).collect();
     let busy: Vec<f64> = gpus.iter().filter_map(|gpu| gpu.utilization).collect();
-    let mean = busy.iter().sum::<f64>() / busy.len().max(1) as f64;
+    // Where nothing measures, nothing is known of the load.
+    let mean = busy.iter().sum::<f64>() / busy.len() as f64;
+    let load = if busy.is_empty() { String::new() } else { format!(" {mean:.0}%") };
     let count =
         |which: &[JobStatus]| data.jobs.iter().filter(|job| which.contains(&job.status)).count();
     let mut facts = Vec::new();
     let simulated = active.clone().any(|node| node.spec.simulated && node.spec.gpu_count > 0);
     let number: u32 = active.clone().map(|node| node.spec.gpu_count).sum();
     let many = if number == 1 { "GPU" } else { "GPUs" };
-    facts.push((format!("{number} {many} {mean:.0}%"), false));
+    facts.push((format!("{number} {many}{load}"), false));
     let running = count(&[JobStatus::Running, JobStatus::Scheduled]);
     facts.push((format!("{running} running"), false));
     facts.push((format!("{} waiting", count(&[JobStatus::Pending])), false));

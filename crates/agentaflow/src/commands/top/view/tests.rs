@@ -74,6 +74,21 @@ fn the_screen_looks_as_in_its_pictures() {
 }
 
 #[test]
+fn gpus_that_nobody_measures_have_a_name_and_no_load() {
+    let mut model = model(80, 24);
+    let mut world = world(0);
+    for gpu in world.nodes.iter_mut().flat_map(|node| &mut node.spec.gpu_instances) {
+        gpu.gpu_type = Some("NVIDIA-A100-SXM4-80GB".to_owned());
+        gpu.utilization = None;
+    }
+    model.update(Message::Data(Box::new(world)));
+    let shown = lines(&drawn(&model, model.size, true, false));
+    let first = shown.lines().next().unwrap();
+    assert!(first.contains(" GPUs ") && !first.contains('%'), "{first}");
+    assert!(shown.contains(" 0 A100-"), "{shown}");
+}
+
+#[test]
 fn a_broken_connection_is_a_banner_over_the_last_data() {
     let mut model = model(80, 24);
     model.update(Message::Clock(Stamp(NOW.0 + 75_000)));

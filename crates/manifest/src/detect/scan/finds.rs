@@ -1,203 +1,25 @@
-//! Looks through one text for everything that points to ML work, and in which sense it was said.
+//! The words of a text that point to ML work, whatever is said about them.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::ops::Range;
 
-use super::evidence::{EvidenceKind, Place};
-use super::kind::{Hint, WorkloadType};
-use super::negation::{self, Sense};
-use super::packages;
-use super::sources::{Format, Passage};
-use super::text::Text;
-use super::words::{self, BASE_KEYWORDS, Entry, STRONG, WEAK};
-use super::{code, models, numbers};
-
-/// Something found in a text.
-#[derive(Clone, Debug)]
-pub(super) struct Hit {
-    pub(super) kind: EvidenceKind,
-    pub(super) word: String,
-    pub(super) found: String,
-    pub(super) place: Place,
-    pub(super) weight: f64,
-    pub(super) hint: Option<Hint>,
-    pub(super) sense: Sense,
-    /// The words of the negation, where there is one.
-    pub(super) denial: Option<String>,
-    /// What is denied is denied of a side of the work only.
-    pub(super) aside: bool,
-    /// How often it was found in this sense.
-    pub(super) times: usize,
-}
-
-/// What one text says.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Scanned {
-    pub(super) hits: Vec<Hit>,
-    pub(super) cpu_only: Vec<CpuOnly>,
-    pub(super) facts: numbers::Facts,
-    pub(super) file: Option<String>,
-    /// Which of the words that decide the base size it has.
-    pub(super) size_words: SizeWords,
-}
-
-/// A statement that a CPU is enough.
-#[derive(Clone, Debug)]
-pub(super) struct CpuOnly {
-    pub(super) words: String,
-    pub(super) place: Place,
-    /// It is about a side of the work only.
-    pub(super) aside: bool,
-    /// It holds for all files, not only for the one that it stands in.
-    pub(super) whole: bool,
-}
-
-/// How many such statements of one text are kept.
-const MOST_STATEMENTS: usize = 32;
-
-/// The words that decide the size where no numbers do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct SizeWords {
-    pub(super) large: Option<&'static str>,
-    pub(super) training: bool,
-}
+use crate::detect::evidence::EvidenceKind;
+use crate::detect::kind::{Hint, WorkloadType};
+use crate::detect::text::Text;
+use crate::detect::words::{self, BASE_KEYWORDS, Entry, WEAK};
+use crate::detect::{code, models, numbers};
 
 /// A hit before its sense is known.
-struct Find {
-    kind: EvidenceKind,
-    word: Cow<'static, str>,
-    bytes: Range<usize>,
-    weight: f64,
-    hint: Option<Hint>,
+pub(super) struct Find {
+    pub(super) kind: EvidenceKind,
+    pub(super) word: Cow<'static, str>,
+    pub(super) bytes: Range<usize>,
+    pub(super) weight: f64,
+    pub(super) hint: Option<Hint>,
 }
 
-/// Looks through a passage.
-pub(super) fn scan(passage: &Passage<'_>) -> Scanned {
-    let text = Text::new(&passage.content, passage.file, passage.cell);
-    let mut finds = base_keywords(&text);
-    finds.extend(phrases_and_models(&text));
-    finds.extend(packages::find(&text, passage.format).into_iter().map(|package| Find {
-        kind: EvidenceKind::Package,
-        word: package.name.replace('-', " ").into(),
-        bytes: package.bytes,
-        weight: package.weight,
-        hint: package.hint.map(|kind| Hint { kind, said: false }),
-    }));
-    let facts = numbers::read(&text);
-    finds.extend(facts.parameters.iter().map(|parameters| Find {
-        kind: EvidenceKind::Model,
-        word: "parameters".into(),
-        bytes: parameters.bytes.clone(),
-        weight: STRONG,
-        hint: None,
-    }));
-    let mut listed = vec![false; text.tokens.len()];
-    for find in finds.iter().filter(|find| find.weight > 0.0) {
-        for token in text.tokens_of(&find.bytes) {
-            if let Some(listed) = listed.get_mut(token) {
-                *listed = true;
-            }
-        }
-    }
-    let hits = hits(&text, finds, &listed);
-    Scanned {
-        hits,
-        file: passage.file.map(str::to_owned),
-        cpu_only: cpu_only(&text, passage.format),
-        facts,
-        size_words: size_words(&text.lower),
-    }
-}
-
-/// The words that decide the base size, exactly as they are: a part of a word counts.
-fn size_words(lower: &str) -> SizeWords {
-    let large = ["large model", "billion"].into_iter().find(|word| lower.contains(word));
-    SizeWords { large, training: lower.contains("training") }
-}
-
-/// The senses of what was found. The same word in the same sense is kept once, and counted.
-fn hits(text: &Text<'_>, finds: Vec<Find>, listed: &[bool]) -> Vec<Hit> {
-    let mut hits: Vec<Hit> = Vec::new();
-    let mut known = HashMap::new();
-    for find in finds {
-        let tokens = text.tokens_of(&find.bytes);
-        let (sense, negation) = match find.kind {
-            EvidenceKind::Package => (Sense::Said, None),
-            _ => negation::sense(text, &tokens, listed),
-        };
-        let aside = sense == Sense::Denied && negation::is_aside(text, &tokens);
-        let key = (find.kind, find.word.clone(), sense, aside);
-        if let Some(hit) = known.get(&key).and_then(|index: &usize| hits.get_mut(*index)) {
-            hit.times += 1;
-            hit.weight = hit.weight.max(find.weight);
-            continue;
-        }
-        known.insert(key, hits.len());
-        hits.push(Hit {
-            kind: find.kind,
-            word: find.word.into_owned(),
-            found: short(text.written(&find.bytes)),
-            place: text.place(
-                negation.map_or(find.bytes.start, |first| start(text, first).min(find.bytes.start)),
-            ),
-            weight: find.weight,
-            hint: find.hint,
-            sense,
-            denial: negation.map(|first| denial(text, first, &tokens)),
-            aside,
-            times: 1,
-        });
-    }
-    hits
-}
-
-/// The words of a negation with what follows in its sentence, so that "GPU is not needed" is told whole.
-fn denial(text: &Text<'_>, first: usize, tokens: &Range<usize>) -> String {
-    let far = tokens.end + 4;
-    let last = (tokens.end..far).find(|at| text.ends(*at) || text.mark(*at) == Some(','));
-    let last = last.unwrap_or(far).min(text.tokens.len()).max(tokens.end);
-    quote(text, first.min(tokens.start)..last)
-}
-
-fn cpu_only(text: &Text<'_>, format: Format) -> Vec<CpuOnly> {
-    let said = negation::cpu_is_enough(text).map(|tokens| {
-        let start = start(text, tokens.start);
-        let aside = negation::is_aside(text, &tokens);
-        CpuOnly { words: quote(text, tokens), place: text.place(start), aside, whole: false }
-    });
-    let whole = matches!(format, Format::Requirements | Format::Project | Format::Docker);
-    let builds = packages::cpu_builds(text).into_iter().map(|bytes| CpuOnly {
-        words: short(text.written(&bytes)),
-        place: text.place(bytes.start),
-        aside: false,
-        whole,
-    });
-    said.take(MOST_STATEMENTS).chain(builds.take(MOST_STATEMENTS)).collect()
-}
-
-/// The words from one token to another as they were written, on one line.
-fn quote(text: &Text<'_>, tokens: Range<usize>) -> String {
-    let start = text.tokens.get(tokens.start).map_or(0, |token| token.range.start);
-    let last = tokens.end.checked_sub(1).and_then(|last| text.tokens.get(last));
-    short(text.written(&(start..last.map_or(start, |token| token.range.end))))
-}
-
-fn start(text: &Text<'_>, token: usize) -> usize {
-    text.tokens.get(token).map_or(0, |token| token.range.start)
-}
-
-fn short(text: &str) -> String {
-    let words: Vec<_> = text.split_whitespace().collect();
-    let line = words.join(" ");
-    if line.chars().count() <= 60 {
-        line
-    } else {
-        line.chars().take(59).collect::<String>() + "…"
-    }
-}
-
-fn base_keywords(text: &Text<'_>) -> Vec<Find> {
+/// Every place of a base keyword: these are never missed.
+pub(super) fn base_keywords(text: &Text<'_>) -> Vec<Find> {
     let mut finds = Vec::new();
     for keyword in BASE_KEYWORDS {
         let whole = matches!(keyword, "cv" | "nlp");
@@ -270,7 +92,8 @@ fn is_doubtful(text: &Text<'_>, keyword: &str, bytes: &Range<usize>) -> bool {
     }
 }
 
-fn phrases_and_models(text: &Text<'_>) -> Vec<Find> {
+/// Other phrases, names of models, and calls of code.
+pub(super) fn phrases_and_models(text: &Text<'_>) -> Vec<Find> {
     let mut finds = Vec::new();
     let mut index = 0;
     while index < text.tokens.len() {
@@ -279,6 +102,9 @@ fn phrases_and_models(text: &Text<'_>) -> Vec<Find> {
             index += 1;
             continue;
         }
+        // `8xH100`
+        let word =
+            word.split_once('x').filter(|(count, _)| is_count(count)).map_or(word, |(_, gpu)| gpu);
         let phrase = words::beginning_with(word)
             .iter()
             .find_map(|entry| Some((*entry, phrase(text, index, entry)?)));
@@ -309,6 +135,10 @@ fn phrases_and_models(text: &Text<'_>) -> Vec<Find> {
         index += taken;
     }
     finds.extend(lora(text));
+    if only_serves(text) {
+        let adapters = |find: &&mut Find| matches!(&*find.word, "lora" | "lora adapter");
+        finds.iter_mut().filter(adapters).for_each(|find| find.hint = None);
+    }
     finds.extend(train_a_model(text));
     finds.extend(code::calls(text).map(|call| Find {
         kind: EvidenceKind::Phrase,
@@ -318,6 +148,10 @@ fn phrases_and_models(text: &Text<'_>) -> Vec<Find> {
         hint: Some(Hint { kind: call.kind, said: true }),
     }));
     finds
+}
+
+fn is_count(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|letter| letter.is_ascii_digit())
 }
 
 /// The tokens that a phrase takes, if it stands here.
@@ -372,6 +206,22 @@ fn lora<'a>(text: &'a Text<'_>) -> impl Iterator<Item = Find> + 'a {
             hint: Some(Hint { kind: WorkloadType::FineTuning, said: true }),
         })
     })
+}
+
+/// Whether a text speaks of serving and not of training, so that its adapters are there already: `serve SDXL with two
+/// LoRA adapters`.
+fn only_serves(text: &Text<'_>) -> bool {
+    let any = |is: fn(&str) -> bool| (0..text.tokens.len()).any(|index| is(text.word(index)));
+    let trains = |word: &str| {
+        ["train", "pretrain", "finetun", "tun", "qlora"].iter().any(|begin| word.starts_with(begin))
+    };
+    let serves = |word: &str| {
+        matches!(
+            word,
+            "serve" | "serves" | "serving" | "served" | "inference" | "vllm" | "comfyui" | "comfy"
+        )
+    };
+    any(serves) && !any(trains)
 }
 
 /// "train a model", with a few words between.

@@ -1,7 +1,11 @@
 //! What a text says is not so: "no GPU needed", "without CUDA", "GPU: none", "CPU only".
 
+mod answer;
+mod words;
+
 use std::ops::Range;
 
+use self::words::{is_adverb, is_contrast, is_filler, is_need, is_negation};
 use super::text::{Sort, Text};
 
 /// In which sense a word was used.
@@ -28,7 +32,10 @@ pub(super) fn sense(
     tokens: &Range<usize>,
     listed: &[bool],
 ) -> (Sense, Option<usize>) {
-    if denied_after(text, tokens.end) {
+    if let Some(disabled) = disabled(text, tokens) {
+        return (Sense::Denied, Some(disabled));
+    }
+    if denied_after(text, tokens.end) || answer::question_denies(text, tokens.start, tokens.end) {
         return (Sense::Denied, Some(tokens.start));
     }
     let none = is_none_of(text, tokens.start).then(|| tokens.start - 1);
@@ -38,10 +45,16 @@ pub(super) fn sense(
     if is_about_something_else(text, tokens.end) || is_condition(text, negation) {
         return (Sense::Said, None);
     }
-    if text.word(negation) == "without" && is_needed_after_all(text, negation, tokens.end) {
+    let before = if negation == 0 { "" } else { text.word(negation - 1) };
+    // "with or without a GPU"
+    let either = before == "or";
+    if text.word(negation) == "without"
+        && (either
+            || answer::is_answered_no(text, tokens.end)
+            || is_needed_after_all(text, negation, tokens.end))
+    {
         return (Sense::Said, None);
     }
-    let before = if negation == 0 { "" } else { text.word(negation - 1) };
     let mut between = (negation + 1..tokens.start).map(|at| text.word(at));
     let had = matches!(before, "have" | "has" | "had" | "having" | "got" | "is" | "there's");
     let lacking = (had && text.word(negation) == "no"
@@ -55,7 +68,10 @@ pub(super) fn cpu_is_enough<'a>(text: &'a Text<'_>) -> impl Iterator<Item = Rang
     let cpu = |index: &usize| matches!(text.word(*index), "cpu" | "cpus");
     let statements =
         (0..text.tokens.len()).filter(cpu).filter_map(|index| cpu_statement(text, index));
-    statements.filter(|tokens| !is_denied(text, tokens.start) && !is_condition(text, tokens.start))
+    statements.filter(|tokens| {
+        let denied = is_denied(text, tokens.start) || denied_after(text, tokens.end);
+        !denied && !answer::is_answered_no(text, tokens.end) && !is_condition(text, tokens.start)
+    })
 }
 
 /// "CPU only", "only CPU", "CPU is enough", "runs on the CPU".
@@ -123,7 +139,9 @@ fn negation_before(text: &Text<'_>, start: usize, listed: &[bool]) -> Option<usi
             Sort::Word => {
                 let word = text.word(at);
                 if is_negation(word) {
-                    return Some(at);
+                    // "No, a GPU is required" answers something else.
+                    let answers = word == "no" && text.mark(at + 1) == Some(',');
+                    return (!answers).then_some(at);
                 }
                 let listed = listed.get(at).copied().unwrap_or(false);
                 if matches!(word, "or" | "and" | "nor") && passed_article
@@ -138,7 +156,7 @@ fn negation_before(text: &Text<'_>, start: usize, listed: &[bool]) -> Option<usi
     None
 }
 
-/// "GPU not needed", "GPUs are not required", "gpu: none", `gpu_count: 0`, "GPU-free".
+/// "GPU not needed", "GPUs are no longer required", "gpu: none", `gpu_count: 0`, "GPU-free".
 fn denied_after(text: &Text<'_>, end: usize) -> bool {
     let mut at = end;
     let mut counted = false;
@@ -154,7 +172,11 @@ fn denied_after(text: &Text<'_>, end: usize) -> bool {
             | "will"
             | "be"
             | "would"
+            | "acceleration"
+            | "hardware"
     ) || matches!(text.mark(at), Some('_' | '"' | '\'' | '`'))
+        || is_need(text.word(at))
+            && matches!(text.mark(at + 1), Some(':' | '=' | '-' | '–' | '—' | '|' | '→'))
         || text.mark(at) == Some('.') && text.word(at + 1) == "enabled"
     {
         counted |= text.word(at) == "count";
@@ -165,34 +187,24 @@ fn denied_after(text: &Text<'_>, end: usize) -> bool {
         // `nvidia.com/gpu`; in `/gpu:0` nothing stands before.
         let resource =
             end >= 3 && text.mark(end - 2) == Some('/') && !text.word(end - 3).is_empty();
-        return matches!(
-            text.word(value),
-            "none" | "no" | "false" | "off" | "disabled" | "not" | "n"
-        ) || text.word(value) == "0"
-            && (counted || resource || is_amount(text, end, value));
+        let zero = text.word(value) == "0" && (counted || resource || is_amount(text, end, value));
+        return zero || answer::says_no(text, value);
+    }
+    if answer::dash_denies(text, at) {
+        return true;
     }
     let free = text.mark(end) == Some('-') && matches!(text.word(end + 1), "free" | "less");
     let outside = text.word(at) == "out" && text.word(at + 2) == "scope";
     let word = text.word(at);
+    let next =
+        if text.word(at + 1) == "longer" || is_adverb(text.word(at + 1)) { at + 2 } else { at + 1 };
     free || outside
-        || matches!(word, "unnecessary" | "unneeded" | "unwanted" | "excluded" | "forbidden")
-        || is_negation(word)
-            && word != "without"
-            && matches!(
-                text.word(at + 1),
-                "needed"
-                    | "required"
-                    | "necessary"
-                    | "used"
-                    | "wanted"
-                    | "involved"
-                    | "applicable"
-                    | "planned"
-                    | "part"
-                    | "allowed"
-                    | "be"
-            )
-        || is_negation(word) && is_need(text.word(at + 1)) && text.word(at + 1) != "use"
+        || matches!(
+            word,
+            "unnecessary" | "unneeded" | "unwanted" | "excluded" | "forbidden" | "disabled"
+        )
+        || is_negation(word) && word != "without" && answer::is_not_needed(text.word(next))
+        || is_negation(word) && is_need(text.word(next)) && text.word(next) != "use"
 }
 
 /// Whether the zero after a name is a number of GPUs, as in `gpu: 0` and `gpus=0`; in `/gpu:0` and `gpu=0` it may be
@@ -203,6 +215,15 @@ fn is_amount(text: &Text<'_>, end: usize, value: usize) -> bool {
     let ends = |at: usize| text.tokens.get(at).map(|token| token.range.end);
     let apart = value.checked_sub(1).and_then(ends) < starts(value);
     name == "gpus" || name == "gpu" && apart && text.mark(value - 1) == Some(':')
+}
+
+/// `--disable-gpu`, "disable CUDA"; not "disable GPU throttling".
+fn disabled(text: &Text<'_>, tokens: &Range<usize>) -> Option<usize> {
+    let mut before = (tokens.start.saturating_sub(2)..tokens.start).rev();
+    let verb = before.find(|at| text.mark(*at) != Some('-'))?;
+    let disables = matches!(text.word(verb), "disable" | "disables" | "disabled" | "disabling");
+    (disables && text.word(tokens.end).is_empty() && text.mark(tokens.end) != Some('-'))
+        .then_some(verb)
 }
 
 /// "0 GPUs"; not "from 0 GPUs to 8", "0 GPUs are free", nor the one after "GPU 0".
@@ -301,94 +322,4 @@ fn is_denied(text: &Text<'_>, first: usize) -> bool {
     (first.saturating_sub(4)..first).rev().take_while(|at| !text.ends(*at)).any(|at| {
         is_negation(text.word(at)) && text.word(at) != "without" || text.word(at) == "longer"
     })
-}
-
-fn is_negation(word: &str) -> bool {
-    matches!(
-        word,
-        "no" | "not"
-            | "without"
-            | "never"
-            | "neither"
-            | "nor"
-            | "nothing"
-            | "instead"
-            | "rather"
-            | "non"
-            | "dont"
-            | "doesnt"
-            | "isnt"
-            | "zero"
-    ) || word.ends_with("n't")
-        || word.ends_with("n’t")
-}
-
-fn is_need(word: &str) -> bool {
-    matches!(
-        word,
-        "need"
-            | "needs"
-            | "needed"
-            | "needing"
-            | "require"
-            | "requires"
-            | "required"
-            | "requiring"
-            | "use"
-            | "uses"
-            | "using"
-    )
-}
-
-fn is_filler(word: &str) -> bool {
-    is_need(word)
-        || matches!(
-            word,
-            "a" | "an"
-                | "any"
-                | "the"
-                | "our"
-                | "this"
-                | "of"
-                | "for"
-                | "on"
-                | "to"
-                | "do"
-                | "with"
-                | "dedicated"
-                | "special"
-                | "kind"
-                | "sort"
-                | "real"
-                | "single"
-                | "extra"
-                | "expensive"
-                | "own"
-                | "ever"
-                | "such"
-                | "touch"
-                | "touches"
-                | "run"
-                | "runs"
-                | "involve"
-                | "involves"
-                | "involving"
-                | "contain"
-                | "contains"
-                | "or"
-                | "and"
-                | "it"
-                | "want"
-                | "wants"
-                | "have"
-                | "depend"
-                | "depends"
-                | "used"
-                | "about"
-                | "than"
-        )
-}
-
-fn is_contrast(word: &str) -> bool {
-    matches!(word, "but" | "however" | "while" | "whereas" | "although" | "though" | "yet")
 }

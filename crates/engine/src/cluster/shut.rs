@@ -1,0 +1,33 @@
+//! GPUs that nobody new may use: whether they are what stands in the way.
+
+use crate::cluster::fit;
+use crate::cluster::room::Room;
+use crate::cluster::shape::{Ask, Shape};
+
+/// The closed GPUs of a node, by position, that a task of this shape could have if all of them were open. None when
+/// it would not find room even then.
+pub(crate) fn in_the_way(shape: &Shape, room: &Room) -> Option<Vec<usize>> {
+    if !room.has_closed() {
+        return None;
+    }
+    let mut opened = room.clone();
+    for device in &mut opened.devices {
+        device.open = true;
+    }
+    opened.summarise();
+    if fit::gpu_lack(shape, &opened).is_some() {
+        return None;
+    }
+    let devices = opened.devices.iter().enumerate();
+    let usable: Vec<usize> = match shape.ask {
+        Ask::None => Vec::new(),
+        Ask::Whole(_) => fit::whole_devices(shape, &opened).map(|(index, _)| index).collect(),
+        Ask::Share(_) | Ask::Memory(_) => {
+            fit::share_devices(shape, &opened).map(|(index, ..)| index).collect()
+        }
+        Ask::Mig(..) => {
+            devices.filter(|(_, device)| fit::mig_open(shape, device)).map(|(at, _)| at).collect()
+        }
+    };
+    Some(usable.into_iter().filter(|index| !room.devices[*index].open).collect())
+}

@@ -1,0 +1,180 @@
+//! Where work may go, and what of a GPU it takes.
+
+use std::sync::Arc;
+
+use agentaflow_engine::labels::Selector;
+use agentaflow_engine::{
+    Chooser, Event, ForeignGpu, ForeignUse, GpuAsk, MiB, MigMode, MigProfile, MilliCpu, MilliGpu,
+    Node, Policy, Queue, Quota, Request, Scheduler, Side, Span, TaskAffinity, Topology, Workload,
+    WorkloadId,
+};
+
+use crate::{NOW, node, share, started, starts, submit, tell, whole, with};
+
+#[test]
+fn a_model_that_is_used_up_is_avoided_and_not_the_first_one_that_was_chosen() {
+    let mut mixed = node("n", 3);
+    mixed.gpus[2].model = "NVIDIA A30".into();
+    mixed.gpus[2].memory = MiB(24_576);
+    let mut engine = with(vec![mixed]);
+    let limit = Quota { models: [("NVIDIA A30".into(), 0)].into(), ..Quota::default() };
+    tell(&mut engine, Event::Queue(Box::new(Queue { limit, ..Queue::new("team") })));
+    submit(&mut engine, share("small", 100));
+    engine.decide(NOW);
+    tell(&mut engine, Event::Finished("small".into()));
+    submit(&mut engine, Workload { queue: "team".into(), ..whole("pair", 2) });
+    assert!(starts(&mut engine, "pair"));
+}
+
+#[test]
+fn slices_leave_what_somebody_else_uses_of_the_gpu_alone() {
+    let mut split = node("n", 1);
+    split.gpus[0].mig = MigMode::Free;
+    let mut engine = with(vec![split]);
+    let half = ForeignGpu::Share(MilliGpu::new(431).expect("a share"));
+    let uses = ForeignUse { gpus: [("g0".into(), half)].into(), ..ForeignUse::default() };
+    tell(&mut engine, Event::Foreign { node: "n".into(), id: "f".into(), uses: Box::new(uses) });
+    let gpu = GpuAsk::Mig { profile: MigProfile::new("2g.10gb").expect("a profile"), count: 3 };
+    submit(&mut engine, Workload::new("slices", Request { gpu, ..Request::default() }));
+    assert!(!starts(&mut engine, "slices"));
+}
+
+#[test]
+fn several_exclusive_slices_of_one_task_do_not_count_as_strangers_to_each_other() {
+    let mut split = node("n", 2);
+    split.gpus[0].mig = MigMode::Free;
+    split.gpus[1].mig = MigMode::Free;
+    let mut engine = with(vec![split]);
+    let gpu = GpuAsk::Mig { profile: MigProfile::new("1g.5gb").expect("a profile"), count: 2 };
+    submit(
+        &mut engine,
+        Workload::new("slices", Request { gpu, exclusive: true, ..Request::default() }),
+    );
+    assert!(starts(&mut engine, "slices"));
+}
+
+#[test]
+fn a_gang_spread_over_a_label_that_no_node_has_is_said_to_never_fit_and_keeps_no_room() {
+    let mut engine = with(vec![node("n", 2)]);
+    engine
+        .apply(NOW, Event::Policy(Box::new(Policy { patience: Span(0), ..Policy::default() })))
+        .expect("settings");
+    let topology = Some(Topology::Spread("rack".into()));
+    submit(&mut engine, Workload { tasks: 2, topology, ..whole("gang", 1) });
+    submit(&mut engine, whole("single", 2));
+    assert!(starts(&mut engine, "single"));
+    let reason = engine.explain(NOW, &"gang".into()).and_then(|explained| explained.reason);
+    assert!(
+        matches!(reason, Some(agentaflow_engine::WaitReason::Gang { ever: false, .. })),
+        "{reason:?}"
+    );
+}
+
+#[test]
+fn a_beneficiary_is_not_started_next_to_one_that_came_to_want_it_away() {
+    let mut engine = with(vec![node("n", 2)]);
+    submit(&mut engine, Workload { preemptible: true, priority: 1, ..whole("low", 2) });
+    engine.decide(NOW);
+    let mut high = Workload { priority: 9, ..whole("high", 1) };
+    Arc::make_mut(&mut high.request).labels.insert("app".into(), "a".into());
+    submit(&mut engine, high);
+    engine.decide(NOW);
+    let away = TaskAffinity {
+        side: Side::Away,
+        selector: Selector { match_labels: [("app".into(), "a".into())].into(), exprs: Vec::new() },
+        key: "node".into(),
+        weight: None,
+    };
+    let uses = ForeignUse { keeps_away: vec![away], ..ForeignUse::default() };
+    tell(&mut engine, Event::Foreign { node: "n".into(), id: "f".into(), uses: Box::new(uses) });
+    tell(&mut engine, Event::Gone { workload: "low".into(), task: 0 });
+    assert!(!starts(&mut engine, "high"));
+}
+
+#[test]
+fn one_gpu_cannot_be_two_whole_gpus_of_a_task() {
+    let mut engine = with(vec![Node { chooser: Chooser::Node, ..node("n", 2) }]);
+    submit(&mut engine, whole("pair", 2));
+    engine.decide(NOW);
+    let twice =
+        Event::Devices { workload: "pair".into(), task: 0, gpus: vec!["g0".into(), "g0".into()] };
+    assert!(engine.apply(NOW, twice).is_err());
+}
+
+#[test]
+fn any_number_of_large_foreign_uses_is_refused_or_counted_but_never_panics() {
+    let mut engine = with(vec![node("n", 1)]);
+    for number in 0..1200 {
+        let gpus = [("g0".into(), ForeignGpu::Memory(MiB(1 << 20)))].into();
+        let uses =
+            ForeignUse { gpus, gpu_count: 1, cpu: MilliCpu(1 << 46), ..ForeignUse::default() };
+        let id = format!("f{number}").into();
+        engine.apply(NOW, Event::Foreign { node: "n".into(), id, uses: Box::new(uses) }).ok();
+    }
+    submit(&mut engine, whole("a", 1));
+    assert!(!starts(&mut engine, "a"));
+    assert!(engine.explain(NOW, &"a".into()).is_some());
+}
+
+#[test]
+fn slices_that_a_node_moves_to_one_gpu_do_not_lie_on_each_other() {
+    let mut split = node("n", 2);
+    split.gpus[0].mig = MigMode::Free;
+    split.gpus[1].mig = MigMode::Free;
+    let mut engine = with(vec![split]);
+    let gpu = GpuAsk::Mig { profile: MigProfile::new("1g.5gb").expect("a profile"), count: 3 };
+    submit(&mut engine, Workload::new("slices", Request { gpu, ..Request::default() }));
+    assert!(starts(&mut engine, "slices"));
+    let gpus = vec!["g1".into(), "g1".into(), "g1".into()];
+    tell(&mut engine, Event::Devices { workload: "slices".into(), task: 0, gpus });
+    assert_eq!(engine.lint(), Vec::new());
+}
+
+#[test]
+fn a_gang_that_must_stay_together_is_not_led_astray_by_the_best_place_for_its_first_task() {
+    let tight = Node { cpu: MilliCpu(5000), rank: 0, ..node("tight", 1) };
+    let wide = Node { cpu: MilliCpu(10_000), rank: 1, ..node("wide", 4) };
+    let mut engine = with(vec![tight, wide]);
+    engine
+        .apply(NOW, Event::Policy(Box::new(Policy { patience: Span(0), ..Policy::default() })))
+        .expect("settings");
+    let request = Request {
+        gpu: GpuAsk::Whole(1),
+        cpu: MilliCpu(5000),
+        tokens: [("volume".into(), agentaflow_engine::TokenUse::OneNode)].into(),
+        ..Request::default()
+    };
+    submit(
+        &mut engine,
+        Workload {
+            tasks: 2,
+            strategy: Some(agentaflow_engine::Strategy::Pack),
+            ..Workload::new("gang", request)
+        },
+    );
+    assert!(starts(&mut engine, "gang"));
+}
+
+#[test]
+fn who_asks_for_a_part_of_a_gpu_that_is_handed_out_whole_takes_all_of_it() {
+    let memory = |id: &str, mib: u64| {
+        Workload::new(id, Request { gpu: GpuAsk::Memory(MiB(mib)), ..Request::default() })
+    };
+    let mut engine = with(vec![Node { undivided: true, ..node("counted", 3) }]);
+    for workload in [memory("a", 1024), share("b", 100), memory("c", 1024), memory("d", 1024)] {
+        submit(&mut engine, workload);
+    }
+    let plan = engine.decide(NOW);
+    assert_eq!(engine.lint(), Vec::new());
+    assert_eq!(started(&plan), ["a", "b", "c"].map(WorkloadId::from), "one GPU each");
+    tell(&mut engine, Event::Finished("b".into()));
+    assert!(starts(&mut engine, "d"));
+    // Restored from a snapshot, it is still all of the device.
+    let mut again = Scheduler::restore(engine.snapshot()).expect("its own snapshot");
+    submit(&mut again, share("e", 100));
+    assert!(!starts(&mut again, "e"));
+    // And a whole device that is too small is no device for it.
+    let mut small = with(vec![Node { undivided: true, ..node("counted", 1) }]);
+    submit(&mut small, memory("huge", 50_000));
+    assert!(!starts(&mut small, "huge"));
+}

@@ -1,0 +1,91 @@
+//! How much storage is left where volumes are made, for drivers that tell.
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::places::Places;
+use super::super::quantity::Amount;
+use super::super::selector::selector_term;
+use crate::slim::{PersistentVolumeClaim, StorageCapacity, StorageClass, StorageDriver};
+
+/// What drivers tell of the storage that they have left.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Capacities {
+    /// Drivers that tell.
+    drivers: BTreeSet<String>,
+    /// What is left, by class, and by namespace and name of who says so.
+    by_class: BTreeMap<String, BTreeMap<(String, String), StorageCapacity>>,
+    /// The class of each.
+    classes: BTreeMap<(String, String), String>,
+}
+
+impl Capacities {
+    pub(super) fn set_driver(&mut self, driver: &StorageDriver) -> bool {
+        let Some(name) = driver.metadata.name.as_deref() else { return false };
+        if driver.spec.storage_capacity == Some(true) {
+            self.drivers.insert(name.to_owned())
+        } else {
+            self.drivers.remove(name)
+        }
+    }
+
+    pub(super) fn remove_driver(&mut self, name: &str) -> bool {
+        self.drivers.remove(name)
+    }
+
+    pub(super) fn set(&mut self, capacity: StorageCapacity) -> bool {
+        let metadata = &capacity.metadata;
+        let key = (
+            metadata.namespace.clone().unwrap_or_default(),
+            metadata.name.clone().unwrap_or_default(),
+        );
+        let class = capacity.storage_class_name.clone();
+        let old = self.remove(&key.0, &key.1);
+        let relevant = old.is_none_or(|old| !old.says_the_same(&capacity));
+        self.classes.insert(key.clone(), class.clone());
+        self.by_class.entry(class).or_default().insert(key, capacity);
+        relevant
+    }
+
+    pub(super) fn remove(&mut self, namespace: &str, name: &str) -> Option<StorageCapacity> {
+        let key = (namespace.to_owned(), name.to_owned());
+        let class = self.classes.remove(&key)?;
+        let all = self.by_class.get_mut(&class)?;
+        let old = all.remove(&key);
+        if all.is_empty() {
+            self.by_class.remove(&class);
+        }
+        old
+    }
+
+    /// Where there is storage for a new volume of this class that is as large as the claim asks.
+    pub(super) fn places(&self, class: &StorageClass, claim: &PersistentVolumeClaim) -> Places {
+        let requests =
+            claim.spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+        let asked = requests.and_then(|requests| requests.get("storage"));
+        let Some(asked) = asked.filter(|_| self.drivers.contains(&class.provisioner)) else {
+            return Places::ANYWHERE;
+        };
+        let Ok(asked) = Amount::parse(&asked.0) else { return Places::NOWHERE };
+        let name = class.metadata.name.as_deref().unwrap_or_default();
+        let told = self.by_class.get(name).into_iter().flat_map(BTreeMap::values);
+        let enough = told.filter(|told| largest(told).is_some_and(|largest| largest >= asked));
+        Places::union(enough.map(reaching))
+    }
+}
+
+/// The largest volume that can be made.
+fn largest(told: &StorageCapacity) -> Option<Amount> {
+    let quantity: &Quantity = told.maximum_volume_size.as_ref().or(told.capacity.as_ref())?;
+    Amount::parse(&quantity.0).ok()
+}
+
+/// The nodes that reach the storage; without a word about them, or a selector that cannot be right, none.
+fn reaching(told: &StorageCapacity) -> Places {
+    let Some(topology) = &told.node_topology else { return Places::NOWHERE };
+    match selector_term(topology) {
+        Err(_) => Places::NOWHERE,
+        Ok(term) if term.is_empty() => Places::ANYWHERE,
+        Ok(term) => Places::any_of(vec![term]),
+    }
+}

@@ -1,0 +1,112 @@
+//! Volumes that people made, counted: how many of them each node has left.
+//!
+//! Nobody makes another when they are used up. Each pod whose claim waits for one asks for one as for any other amount,
+//! so that the engine puts no more pods on a node, a gang's least of all, than find a volume there.
+
+use agentaflow_engine::ResourceName;
+use agentaflow_engine::labels::Labels;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Volumes, class_of_claim, class_of_volume, matching};
+use crate::slim::{PersistentVolume, PersistentVolumeClaim};
+
+/// How many volumes a node has left, by what is asked for.
+pub type Left = BTreeMap<ResourceName, u64>;
+
+/// What the names of these amounts begin with.
+const FREE: &str = "free volume of class ";
+/// The label of a node by which local volumes name it.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// Whether an amount is one of volumes that are left.
+pub fn is_counted(resource: &ResourceName) -> bool {
+    resource.as_str().starts_with(FREE)
+}
+
+/// What a claim asks of its node when only a volume that is there can serve it: one that fits, and one of its class at
+/// all. The second keeps claims that differ from counting the same volume twice.
+pub(super) fn asked(claim: &PersistentVolumeClaim) -> Vec<ResourceName> {
+    let class = class_of_claim(claim);
+    let spec = &claim.spec;
+    let requests = spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
+    let size = requests.and_then(|requests| requests.get("storage")).map(|size| size.0.as_str());
+    let modes = spec.access_modes.iter().flatten().map(String::as_str);
+    let others = [&spec.volume_mode, &spec.volume_attributes_class_name];
+    let others = others.into_iter().filter_map(Option::as_deref);
+    let mut words: Vec<String> =
+        size.into_iter().chain(modes).chain(others).map(str::to_owned).collect();
+    words.extend(spec.selector.as_ref().and_then(|wanted| serde_json::to_string(wanted).ok()));
+    vec![of_class(class), format!("{FREE}{class} for {}", words.join(", ")).into()]
+}
+
+fn of_class(class: &str) -> ResourceName {
+    format!("{FREE}{class}").into()
+}
+
+impl Volumes {
+    /// How many volumes that nobody has, and none of those in `taken`, each node has left for claims like these.
+    pub fn left<'a>(
+        &self,
+        claims: impl IntoIterator<Item = (&'a str, &'a str)>,
+        nodes: &BTreeMap<&'a str, &'a Labels>,
+        taken: &BTreeSet<String>,
+    ) -> BTreeMap<&'a str, Left> {
+        let mut left: BTreeMap<&str, Left> = BTreeMap::new();
+        let by_host = by_host(nodes);
+        for (volume, names) in self.serving(claims) {
+            let is_taken = volume.metadata.name.as_ref().is_none_or(|name| taken.contains(name));
+            let Ok(places) = matching::reachable(volume) else { continue };
+            if is_taken {
+                continue;
+            }
+            let hosts = places.values_of(HOSTNAME).map(|hosts| {
+                hosts.into_iter().filter_map(|host| by_host.get(host)).flatten().copied().collect()
+            });
+            let near: BTreeSet<&str> = hosts.unwrap_or_else(|| nodes.keys().copied().collect());
+            for node in near.into_iter().filter(|node| places.contain(node, nodes[node])) {
+                let there = left.entry(node).or_default();
+                for name in &names {
+                    *there.entry(name.clone()).or_default() += 1;
+                }
+            }
+        }
+        left
+    }
+
+    /// The volumes that could serve claims like these, each with the amounts in which it counts.
+    fn serving<'a>(
+        &self,
+        claims: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Vec<(&PersistentVolume, Vec<ResourceName>)> {
+        let mut kinds: BTreeSet<Vec<ResourceName>> = BTreeSet::new();
+        let mut serving: BTreeMap<Option<&str>, (&PersistentVolume, Vec<ResourceName>)> =
+            BTreeMap::new();
+        for (namespace, name) in claims {
+            let Some(claim) = self.claim(namespace, name) else { continue };
+            let kind = asked(claim);
+            if kinds.contains(&kind) {
+                continue;
+            }
+            for volume in self.of_class(class_of_claim(claim)).filter(|one| matching::is_free(one))
+            {
+                let entry = serving.entry(volume.metadata.name.as_deref());
+                let any = || (volume, vec![of_class(class_of_volume(volume))]);
+                let (_, names) = entry.or_insert_with(any);
+                names.extend(kind.last().filter(|_| matching::serves(volume, claim)).cloned());
+            }
+            kinds.insert(kind);
+        }
+        serving.into_values().collect()
+    }
+}
+
+/// Nodes by the name of their host: most volumes that people make name it, and there may be thousands of both.
+fn by_host<'a>(nodes: &BTreeMap<&'a str, &'a Labels>) -> BTreeMap<&'a str, Vec<&'a str>> {
+    let mut hosts: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (node, labels) in nodes {
+        if let Some(host) = labels.get(HOSTNAME) {
+            hosts.entry(host).or_default().push(node);
+        }
+    }
+    hosts
+}

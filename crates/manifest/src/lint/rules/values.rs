@@ -1,0 +1,140 @@
+//! Values of pods that the API server refuses though their kind is right: what no schema says.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::lint::amount::milli;
+use crate::lint::object::{Container, Pod, is_gpu, list, text};
+use crate::lint::{Findings, Set};
+use crate::yaml::nearest;
+
+const RESTART: [&str; 3] = ["Always", "OnFailure", "Never"];
+const PULL: [&str; 3] = ["Always", "IfNotPresent", "Never"];
+const OPERATORS: [&str; 4] = ["Exists", "Equal", "Lt", "Gt"];
+const EFFECTS: [&str; 4] = ["", "NoSchedule", "PreferNoSchedule", "NoExecute"];
+
+/// Among more names than these nobody's slip of the hand is looked for.
+const MOST_COMPARED: usize = 64;
+
+/// Looks at the pods that somebody wrote, of kinds whose pods go to the API server as they are.
+pub(super) fn look(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for object in set.objects.iter().filter(|object| object.written && object.is_native()) {
+        for pod in object.pods() {
+            one_of(&pod, pod.spec, &pod.path, ("restartPolicy", &RESTART), findings);
+            tolerations(&pod, findings);
+            names(&pod, findings);
+            let volumes = volumes(&pod);
+            for container in pod.all_containers() {
+                let at = (container.value, &container.path);
+                one_of(&pod, at.0, at.1, ("imagePullPolicy", &PULL), findings);
+                mounts(&pod, &container, &volumes, findings);
+                amounts(&pod, &container, findings);
+            }
+        }
+    }
+}
+
+/// A field that takes a few words only.
+fn one_of(
+    pod: &Pod<'_>,
+    value: &Value,
+    path: &[String],
+    (field, known): (&str, &[&str]),
+    findings: &mut Findings<'_>,
+) {
+    let Some(given) = text(value, &[field]).filter(|given| !known.contains(given)) else { return };
+    let near = nearest(given, known.iter().copied());
+    let meant = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+    let words: Vec<_> = known.iter().copied().filter(|word| !word.is_empty()).collect();
+    let message = format!("`{given}` is none of {}{meant}", words.join(", "));
+    findings.add(&pod.object, &[path, &[field.to_owned()]].concat(), message);
+}
+
+fn tolerations(pod: &Pod<'_>, findings: &mut Findings<'_>) {
+    for (number, toleration) in pod.tolerations().iter().enumerate() {
+        let path = pod.join(&["tolerations", &number.to_string()]);
+        one_of(pod, toleration, &path, ("operator", &OPERATORS), findings);
+        one_of(pod, toleration, &path, ("effect", &EFFECTS), findings);
+        let exists = text(toleration, &["operator"]) == Some("Exists");
+        let field = |key: &str| text(toleration, &[key]).filter(|text| !text.is_empty());
+        if exists && field("value").is_some() {
+            let path = [path, vec!["value".to_owned()]].concat();
+            findings.add(&pod.object, &path, "`operator: Exists` takes no value: leave it away");
+        } else if !exists && field("key").is_none() && toleration.is_object() {
+            findings.add(&pod.object, &path, "without a key it needs `operator: Exists`");
+        }
+    }
+}
+
+/// Containers and volumes have names of their own.
+fn names(pod: &Pod<'_>, findings: &mut Findings<'_>) {
+    let lists: [(&str, &[&str]); 2] =
+        [("container", &["initContainers", "containers"]), ("volume", &["volumes"])];
+    for (what, keys) in lists {
+        let mut seen = BTreeSet::new();
+        for key in keys {
+            for (number, item) in list(pod.spec, &[key]).iter().enumerate() {
+                let Some(name) = text(item, &["name"]) else { continue };
+                if !seen.insert(name) {
+                    let path = pod.join(&[key, number.to_string().as_str(), "name"]);
+                    findings.add(&pod.object, &path, format!("another {what} is called `{name}`"));
+                }
+            }
+        }
+    }
+}
+
+/// The names that can be mounted: volumes, and the claims of a `StatefulSet`.
+fn volumes<'a>(pod: &Pod<'a>) -> BTreeSet<&'a str> {
+    let templates = list(pod.object.value, &["spec", "volumeClaimTemplates"]).iter();
+    let claims = templates.filter_map(|one| text(one, &["metadata", "name"]));
+    let volumes = list(pod.spec, &["volumes"]).iter().filter_map(|one| text(one, &["name"]));
+    volumes.chain(claims).collect()
+}
+
+fn mounts(
+    pod: &Pod<'_>,
+    container: &Container<'_>,
+    volumes: &BTreeSet<&str>,
+    findings: &mut Findings<'_>,
+) {
+    for (number, mount) in list(container.value, &["volumeMounts"]).iter().enumerate() {
+        let name = text(mount, &["name"]).filter(|name| !volumes.contains(name));
+        let Some(name) = name else { continue };
+        let few = volumes.iter().copied().filter(|_| volumes.len() <= MOST_COMPARED);
+        let meant = nearest(name, few).map(|near| format!("; did you mean `{near}`?"));
+        let path = container.join(&["volumeMounts", number.to_string().as_str(), "name"]);
+        let meant = meant.unwrap_or_default();
+        findings.add(&pod.object, &path, format!("no volume is called `{name}`{meant}"));
+    }
+}
+
+/// Amounts that can be read, and requests that are not above their limits. GPUs have rules of their own.
+fn amounts(pod: &Pod<'_>, container: &Container<'_>, findings: &mut Findings<'_>) {
+    for part in ["requests", "limits"] {
+        let Some(Value::Object(all)) = container.at(&["resources", part]) else { continue };
+        for (name, value) in all.iter().filter(|(name, _)| !is_gpu(name)) {
+            let path = || container.join(&["resources", part, name.as_str()]);
+            let Some(amount) = milli(value) else {
+                if let Some(given) = value.as_str() {
+                    let write = "write it like 500m, 4, 512Mi or 16Gi";
+                    findings.add(&pod.object, &path(), format!("`{given}` is no amount: {write}"));
+                }
+                continue;
+            };
+            let limit = container.resource("limits", name).filter(|_| part == "requests");
+            if let Some(limit) =
+                limit.filter(|limit| milli(limit).is_some_and(|most| amount > most))
+            {
+                let (given, most) = (plain(value), plain(limit));
+                let message = format!("{given} of {name} is requested, and the limit is {most}");
+                findings.add(&pod.object, &path(), message);
+            }
+        }
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
