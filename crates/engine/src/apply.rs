@@ -162,7 +162,7 @@ impl Scheduler {
         self.learn_from(&workload);
         let index = self.take_in(workload);
         if self.jobs.get(index).spec.gate.is_some() {
-            self.tell_later(index);
+            self.tell_gate(index);
         } else {
             self.enqueue(index);
         }
@@ -290,7 +290,7 @@ impl Scheduler {
         let was_gated = self.jobs.get(job).spec.gate.is_some();
         Arc::make_mut(&mut self.jobs.get_mut(job).spec).gate = gate;
         if closes && waiting {
-            self.tell_later(job);
+            self.tell_gate(job);
         } else if was_gated && waiting && !self.is_backing_off(job) {
             self.enqueue(job);
         }

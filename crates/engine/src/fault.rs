@@ -208,7 +208,7 @@ impl Scheduler {
             self.back_off(index);
         }
         if gated {
-            self.tell_later(index);
+            self.tell_gate(index);
         } else if !later {
             self.enqueue(index);
         }
@@ -245,17 +245,20 @@ impl Scheduler {
         let job = self.jobs.get(index);
         let (until, refusals) = (job.not_before, job.refusals);
         self.backoffs.insert((until, index));
+        self.tell_later(index, WaitReason::BackingOff { until, refusals });
+    }
+
+    /// Reports why a workload waits with the next plan.
+    pub(crate) fn tell_later(&mut self, index: JobIdx, reason: WaitReason) {
         let mut notices = std::mem::take(&mut self.notices);
-        self.tell(index, &Arc::new(WaitReason::BackingOff { until, refusals }), &mut notices);
+        self.tell(index, &Arc::new(reason), &mut notices);
         self.notices = notices;
     }
 
     /// Reports a closed gate with the next plan.
-    pub(crate) fn tell_later(&mut self, index: JobIdx) {
+    pub(crate) fn tell_gate(&mut self, index: JobIdx) {
         if let Some(gate) = self.jobs.get(index).spec.gate.clone() {
-            let mut notices = std::mem::take(&mut self.notices);
-            self.tell(index, &Arc::new(WaitReason::Gated(gate)), &mut notices);
-            self.notices = notices;
+            self.tell_later(index, WaitReason::Gated(gate));
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::hold::Purpose;
 use crate::name::{GpuId, NodeId, WorkloadId};
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, State};
+use crate::wait::WaitReason;
 
 impl Scheduler {
     /// The nodes on which others are being stopped for a workload, by task; empty when nobody is.
@@ -58,7 +59,10 @@ impl Scheduler {
         self.dequeue(job);
         self.jobs.get_mut(job).state = State::Preempting;
         self.timers.insert(until);
+        let names = victims.iter().map(|victim| self.jobs.get(*victim).spec.id.clone()).collect();
         self.hold(job, Purpose::Preemption { victims, until }, seats);
+        // The body may have stopped before anybody was told.
+        self.tell_later(job, WaitReason::Preempting { victims: names, until });
         Ok(())
     }
 

@@ -116,6 +116,11 @@ fn a_nomination_is_kept_over_a_crash() {
     play.settle();
     assert_eq!(play.node_of("high"), None);
     play.crash();
+    play.said();
+    play.settle();
+    // The crash may have come before anybody was told.
+    let said = play.said();
+    assert!(said.iter().any(|act| act.starts_with("explain high ")), "{said:?}");
     play.put(Kind::Pod, priority(pod("other", 1), "9"));
     play.settle();
     play.kubelets();
