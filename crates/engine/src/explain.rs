@@ -266,16 +266,16 @@ impl Scheduler {
         let (mut nodes, mut others): (Vec<(bool, i32, u32, u32)>, Vec<_>) =
             (Vec::new(), Vec::new());
         for node in &self.cluster.order {
-            let room = self.cluster.room(*node);
-            let standing =
-                fit::standing(self.cluster.shape(shape), &self.cluster.host(*node).spec, room);
-            let open = shut::in_the_way(self.cluster.shape(shape), room).is_none();
-            let key = (open, -room.free_milli, self.cluster.place[*node as usize], *node);
-            match standing {
-                _ if !room.open => {}
-                Standing::Yes(_) => nodes.push(key),
-                Standing::No(code) if code.is_about_gpus() => others.push(key),
-                Standing::No(_) => {}
+            let (host, room) = (self.cluster.host(*node), self.cluster.room(*node));
+            let asked = self.cluster.shape(shape);
+            let opening_helps =
+                shut::in_the_way(asked, room).is_some() || shut::is_in_the_way(asked, host, room);
+            let place = self.cluster.place[*node as usize];
+            let key = (!opening_helps, -room.free_milli, place, *node);
+            match fit::standing(asked, &host.spec, room) {
+                Standing::Yes(_) if room.open || opening_helps => nodes.push(key),
+                Standing::No(code) if room.open && code.is_about_gpus() => others.push(key),
+                Standing::Yes(_) | Standing::No(_) => {}
             }
         }
         if nodes.is_empty() {

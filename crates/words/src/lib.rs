@@ -96,6 +96,7 @@ pub fn lack_of(node: &str, lack: &Lack) -> String {
         Lack::ClosedGpus(closed) if !closed.gpus.is_empty() => {
             format!("{lacks}; {}", opening(node, &closed.gpus))
         }
+        Lack::Closed => format!("{lacks}; `agentaflow uncordon {node}` opens it"),
         Lack::Resource { name, .. } if runtime(name.as_str()) == Some(CONTAINERS) => {
             format!("{lacks}; start Docker there, or hand in a command without an image")
         }

@@ -74,6 +74,10 @@ fn who_waits_for_closed_gpus_is_told_how_to_open_them() {
          `agentaflow uncordon gpu-7/0 gpu-7/3` opens them"
     );
     assert_eq!(told([0, 0, 1], &[]), "has 1 GPU that is sick");
+    assert_eq!(
+        lack_of("gpu-7", &Lack::Closed),
+        "closed to new work; `agentaflow uncordon gpu-7` opens it"
+    );
     assert!(told([2, 0, 0], &["GPU-a::0", "GPU-a::1"]).contains("uncordon gpu-7/GPU-a` opens it"));
 }
 

@@ -158,19 +158,20 @@ fn exposition(nodes: &[Node], jobs: &[Job]) -> String {
     let readings: Vec<f64> = gpus().filter_map(|gpu| gpu.utilization).collect();
     let mean = readings.iter().sum::<f64>() / readings.len().max(1) as f64;
     let total: u32 = live.iter().map(|node| node.spec.gpu_count).sum();
-    let waiting = jobs.iter().filter(|job| job.status == JobStatus::Pending).count();
+    let number = |status| jobs.iter().filter(|job| job.status == status).count() as f64;
     let mut text = String::new();
     for (name, kind, help, value) in [
         ("agentaflow_gpu_total", "untyped", "GPUs of all active nodes.", f64::from(total)),
         ("agentaflow_gpu_available", "gauge", "GPUs that nobody uses.", free as f64),
         ("agentaflow_gpu_utilization", "gauge", "Mean use of the GPUs in percent.", mean),
-        ("agentaflow_workloads_pending", "gauge", "Jobs that wait.", waiting as f64),
+        ("agentaflow_workloads_pending", "gauge", "Jobs that wait.", number(JobStatus::Pending)),
         (
-            "agentaflow_workloads_running",
+            "agentaflow_workloads_scheduled",
             "gauge",
-            "Jobs that have a place.",
-            (jobs.len() - waiting) as f64,
+            "Jobs that are placed and do not run yet.",
+            number(JobStatus::Scheduled),
         ),
+        ("agentaflow_workloads_running", "gauge", "Jobs that run.", number(JobStatus::Running)),
     ] {
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
     }
@@ -223,11 +224,13 @@ mod tests {
     #[test]
     fn the_documented_metrics_are_there() {
         let gpu = GpuInstance { status: Some("available".to_owned()), ..GpuInstance::default() };
-        let text = exposition(&[node(gpu)], &[Job::default()]);
+        let job = |status| Job { status, ..Job::default() };
+        let text = exposition(&[node(gpu)], &[job(JobStatus::Pending), job(JobStatus::Scheduled)]);
         assert!(
             text.contains("# TYPE agentaflow_gpu_total untyped\nagentaflow_gpu_total 1\n"),
             "{text}"
         );
         assert!(text.contains("agentaflow_workloads_pending 1\n"), "{text}");
+        assert!(text.contains("agentaflow_workloads_running 0\n"), "{text}");
     }
 }

@@ -1,8 +1,8 @@
-//! GPUs that nobody new may use: whether they are what stands in the way.
+//! Nodes and GPUs that nobody new may use: whether they are what stands in the way.
 
-use crate::cluster::fit;
 use crate::cluster::room::Room;
 use crate::cluster::shape::{Ask, Shape};
+use crate::cluster::{Host, Reach, fit};
 
 /// The closed GPUs of a node, by position, that a task of this shape could have if all of them were open. None when
 /// it would not find room even then.
@@ -30,4 +30,16 @@ pub(crate) fn in_the_way(shape: &Shape, room: &Room) -> Option<Vec<usize>> {
         }
     };
     Some(usable.into_iter().filter(|index| !room.devices[*index].open).collect())
+}
+
+/// Whether people closed this node, and a task of this shape would find room there if they opened it.
+pub(crate) fn is_in_the_way(shape: &Shape, host: &Host, room: &Room) -> bool {
+    let by_people = host.cordoned || host.draining;
+    if !by_people || host.reach == Reach::Lost || host.reclaimed.is_some() {
+        return false;
+    }
+    let mut opened = room.clone();
+    opened.open = true;
+    opened.summarise();
+    fit::lack(shape, &opened).is_none()
 }
