@@ -101,6 +101,24 @@ fn a_job_is_cancelled_after_yes_and_stays_after_no() {
 }
 
 #[test]
+fn who_hands_in_what_can_never_start_is_warned_at_a_terminal() {
+    let cluster = Cluster::up(&[]);
+    let handed_in = |line: &[&str], number: &str| {
+        let mut terminal = Terminal::start(&cluster.cli(line), 120, 24);
+        terminal.wait_for(number);
+        assert_eq!(terminal.end().code(), Some(0), "{}", terminal.contents());
+        terminal
+    };
+    let warning = "warning: it cannot start as things are: 0/1 nodes fit";
+    handed_in(&["submit", "--gpus", "16", "--", "true"], "1").wait_for(warning);
+    handed_in(&["run", "-d", "--gpus", "16", "--", "true"], "2").wait_for(warning);
+    let calm = handed_in(&["submit", "--gpus", "1", "--", "true"], "3");
+    assert!(!calm.contents().contains("warning"), "{}", calm.contents());
+    let quiet = handed_in(&["run", "-d", "--quiet", "--gpus", "16", "--", "true"], "4");
+    assert!(!quiet.contents().contains("warning"), "{}", quiet.contents());
+}
+
+#[test]
 fn it_follows_the_size_of_the_terminal() {
     let (cluster, _, _) = busy();
     let mut terminal = top(&cluster, 80, 24);

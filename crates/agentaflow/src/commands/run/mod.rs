@@ -3,7 +3,7 @@
 pub(super) mod follow;
 mod interrupt;
 mod line;
-mod place;
+pub(super) mod place;
 
 use std::process::ExitCode;
 
@@ -83,6 +83,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let name = job.handle();
         if args.detach {
             output::print(&format!("{name}\n"))?;
+            if !args.quiet {
+                place::warn_if_never(&backend, &work).await;
+            }
             return Ok(ExitCode::SUCCESS);
         }
         match Box::pin(watch(&backend, &job, &mut signals, args.quiet)).await {

@@ -1,6 +1,7 @@
 //! Says on stderr where a job would go, why it waits, when its turn comes, and where it runs.
 
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use agentaflow_api::explain::Explanation;
@@ -32,6 +33,19 @@ pub(super) async fn foretell(backend: &Backend, work: &Work) {
         false => eprintln!("would run on {}{price}{all}", nodes.join(", ")),
         true if !price.is_empty() => eprintln!("would wait{price}{all}"),
         true => {}
+    }
+}
+
+/// Says to a person of work that was handed in and is not watched that it cannot start as things are. A script is not
+/// kept waiting: it asks `what-if` when it wants to know.
+pub(in crate::commands) async fn warn_if_never(backend: &Backend, work: &Work) {
+    if !std::io::stderr().is_terminal() {
+        return;
+    }
+    let Ok(Ok(said)) = timeout(FORETELL, backend.try_out(work)).await else { return };
+    if matches!(said.reason.as_deref(), Some("NeverFits" | "NoNodes")) {
+        let why = said.detail.as_deref().unwrap_or(&said.summary);
+        eprintln!("warning: it cannot start as things are: {}", one_line(why));
     }
 }
 
