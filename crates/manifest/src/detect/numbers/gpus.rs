@@ -61,7 +61,10 @@ fn count_before(text: &Text<'_>, index: usize) -> Option<u32> {
 }
 
 fn number(word: &str) -> Option<u32> {
-    let words = ["one", "two", "three", "four", "five", "six", "seven", "eight"];
+    let words = [
+        "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven",
+        "twelve", "thirteen", "fourteen", "fifteen", "sixteen",
+    ];
     let spoken = words.iter().position(|number| *number == word).map(|index| index as u32 + 1);
     word.parse().ok().or(spoken)
 }
