@@ -25,6 +25,8 @@ All phases run even when one fails. The last line counts what passed, failed and
 was skipped; the lines before it name each failure and each skip with its reason.
 Ends with 0 when nothing failed, with 1 otherwise. Without a terminal only failed
 phases show their output. Installed tools are kept in ~/.cache/agentaflow/tools.
+Tests under tests/ watch programs from outside: where no more than five failed, they
+are run once more by themselves, and what passes then is named as unsteady.
 Tests that need a PostgreSQL, a Docker engine, a Kubernetes control plane or a node of it get
 one, where it can be started.";
 

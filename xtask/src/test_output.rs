@@ -51,6 +51,12 @@ pub(crate) fn names_of_run(output: &str) -> BTreeSet<String> {
     names
 }
 
+/// The path of a test whose program is under `tests/`, as `cargo test` takes it, from the name that a report gives it.
+pub(crate) fn path_of_integration_test(name: &str) -> Option<&str> {
+    let (program, test) = name.split_once(") ")?;
+    program.contains(" (tests/").then_some(test)
+}
+
 /// `Running tests/scripts.rs (target/…)` and `Doc-tests agentaflow_engine` announce a program.
 fn started(line: &str) -> Option<String> {
     let line = line.trim_start();
@@ -109,6 +115,15 @@ fn without_colour(line: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_test_of_a_program_of_its_own_has_a_path() {
+        let path = path_of_integration_test;
+        assert_eq!(path("kube (tests/kube/main.rs) kube_gangs::waits"), Some("kube_gangs::waits"));
+        assert_eq!(path("agentaflow_engine (src/lib.rs) order::tests::holds"), None);
+        assert_eq!(path("kube (tests/kube/main.rs)"), None);
+        assert_eq!(path("tests"), None);
+    }
 
     const MIXED: &str = "
    Compiling demo v0.1.0
