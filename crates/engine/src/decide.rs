@@ -1,10 +1,11 @@
 //! One pass: everything that waits gets a place, a reason, or somebody else's place.
 
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::cluster::fit;
 use crate::cluster::room::{Claim, DeviceClaim};
+use crate::cluster::{NodeIdx, fit};
 use crate::decision::{Decision, GpuPart, Gpus, Part, Placement, Plan, Victim};
 use crate::head::MOST_HEIRS;
 use crate::hold::Purpose;
@@ -96,13 +97,19 @@ impl Scheduler {
         }
     }
 
-    /// Holds without victims left become placements.
+    /// Holds without victims left become placements. What was planned for one was free, or its victims', and nothing of
+    /// what others were to get: they give back what they have booked of it meanwhile, and get it from their own victims.
     fn start_beneficiaries(&mut self, pass: &mut Pass) {
         self.cluster.sort();
         let ready = |purpose: &Purpose| matches!(purpose, Purpose::Preemption { victims, .. } if victims.is_empty());
         for job in self.holders(|hold| ready(&hold.purpose)) {
             let Some(hold) = self.drop_hold(job) else { continue };
-            if self.seats_are_free(job, &hold.planned) && self.seat_as_planned(job, hold.planned) {
+            let nodes: BTreeSet<NodeIdx> = hold.planned.iter().map(|(node, _)| *node).collect();
+            nodes.iter().for_each(|node| self.give_way(*node));
+            let seated =
+                self.seats_are_free(job, &hold.planned) && self.seat_as_planned(job, hold.planned);
+            nodes.iter().for_each(|node| self.top_up(*node));
+            if seated {
                 self.mark_placed(job);
                 self.announce(job, pass);
                 self.wake_company(job);

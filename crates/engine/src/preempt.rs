@@ -7,6 +7,7 @@ use crate::cluster::NodeIdx;
 use crate::cluster::fit::{self, Standing};
 use crate::cluster::room::{Claim, Room};
 use crate::decision::{Right, Victim};
+use crate::hold::Purpose;
 use crate::queues::Queues;
 use crate::quota::Charge;
 use crate::request::Request;
@@ -36,17 +37,41 @@ impl Scheduler {
         if !self.policy.preemption || !spec.may_preempt || self.stoppable.is_empty() {
             return None;
         }
-        let candidates = self.candidates(job);
+        let foreseen = self.queues.have_guarantees().then(|| self.foreseen());
+        let foreseen = foreseen.as_ref();
+        let candidates = self.candidates(job, foreseen);
         if candidates.is_empty() {
             return None;
         }
-        let one =
-            if spec.task_count() == 1 { self.evict_on_one_node(job, &candidates) } else { None };
+        let single = spec.task_count() == 1;
+        let one = if single { self.evict_on_one_node(job, &candidates, foreseen) } else { None };
         one.or_else(|| {
             let useful = self.useful(job, candidates);
-            let rightful = self.rightful(job, &useful);
+            let rightful = self.rightful(job, &useful, foreseen);
             self.evict_step_by_step(job, &rightful)
         })
+    }
+
+    /// The queues as they are once everything that is being stopped is gone, and those for whom that is done have their
+    /// places: what is under way already is not asked for again.
+    fn foreseen(&self) -> Queues {
+        let mut queues = self.queues.clone();
+        let mut moves = |queue, claim: &Claim, sign| {
+            queues.charge(queue, &Charge::of(claim), sign, self.now, self.policy.half_life);
+        };
+        for (_, job) in self.jobs.iter() {
+            for (_, seat) in job.seats().filter(|(_, seat)| seat.terminating) {
+                moves(job.queue, &seat.claim, -1);
+            }
+        }
+        for (job, hold) in self.holds.iter() {
+            if matches!(hold.purpose, Purpose::Preemption { .. }) {
+                hold.planned
+                    .iter()
+                    .for_each(|(_, claim)| moves(self.jobs.get(job).queue, claim, 1));
+            }
+        }
+        queues
     }
 
     /// Those candidates whose going would free something where the workload could go, or quota.
@@ -68,12 +93,13 @@ impl Scheduler {
     }
 
     /// Who may be stopped for this workload, cheapest first: lowest priority, then youngest.
-    fn candidates(&mut self, job: JobIdx) -> Vec<JobIdx> {
+    fn candidates(&mut self, job: JobIdx, foreseen: Option<&Queues>) -> Vec<JobIdx> {
         let charge = self.charge_of(job);
+        let queues = foreseen.unwrap_or(&self.queues);
         let mut found = Vec::new();
         let mut later: Option<Time> = None;
         for victim in &self.stoppable {
-            if *victim == job || !self.may_stop(&self.queues, *victim, job, &charge) {
+            if *victim == job || !self.may_stop(queues, *victim, job, &charge) {
                 continue;
             }
             let other = self.jobs.get(*victim);
@@ -125,13 +151,15 @@ impl Scheduler {
 
     /// Those candidates that may all go together: what a queue is guaranteed stays with it, however
     /// many of its workloads are asked for one after the other.
-    fn rightful(&self, job: JobIdx, candidates: &[JobIdx]) -> Vec<JobIdx> {
+    fn rightful(
+        &self,
+        job: JobIdx,
+        candidates: &[JobIdx],
+        foreseen: Option<&Queues>,
+    ) -> Vec<JobIdx> {
         let mut rightful = candidates.to_vec();
-        if !self.queues.have_guarantees() {
-            return rightful;
-        }
+        let Some(mut queues) = foreseen.cloned() else { return rightful };
         let charge = self.charge_of(job);
-        let mut queues = self.queues.clone();
         rightful.retain(|victim| {
             let right = self.may_stop(&queues, *victim, job, &charge);
             if right {
@@ -152,7 +180,12 @@ impl Scheduler {
     }
 
     /// One task: each node by itself, so that the fewest victims are found.
-    fn evict_on_one_node(&mut self, job: JobIdx, candidates: &[JobIdx]) -> Option<Eviction> {
+    fn evict_on_one_node(
+        &mut self,
+        job: JobIdx,
+        candidates: &[JobIdx],
+        foreseen: Option<&Queues>,
+    ) -> Option<Eviction> {
         let mut by_node: BTreeMap<NodeIdx, Vec<JobIdx>> = BTreeMap::new();
         for victim in candidates {
             let nodes: BTreeSet<NodeIdx> =
@@ -163,7 +196,7 @@ impl Scheduler {
         }
         let mut found: Vec<(Cost, Vec<JobIdx>)> = Vec::new();
         for (node, victims) in by_node {
-            if let Some(victims) = self.evict_rightfully(job, node, &victims) {
+            if let Some(victims) = self.evict_rightfully(job, node, &victims, foreseen) {
                 found.push((self.cost(&victims, node), victims));
             }
         }
@@ -182,12 +215,13 @@ impl Scheduler {
         job: JobIdx,
         node: NodeIdx,
         candidates: &[JobIdx],
+        foreseen: Option<&Queues>,
     ) -> Option<Vec<JobIdx>> {
         let victims = self.evict_here(job, node, candidates)?;
-        if self.rightful(job, &victims) == victims {
+        if self.rightful(job, &victims, foreseen) == victims {
             return Some(victims);
         }
-        let fewer = self.rightful(job, candidates);
+        let fewer = self.rightful(job, candidates, foreseen);
         self.evict_here(job, node, &fewer).or_else(|| {
             candidates.iter().take(MOST_TRIALS).find_map(|one| self.evict_here(job, node, &[*one]))
         })
