@@ -262,9 +262,13 @@ fn runtime(resource: &str) -> Option<&'static str> {
     }
 }
 
+/// The taint that Kubernetes gives to a node which is cordoned.
+const CORDONED: &str = "node.kubernetes.io/unschedulable";
+
 /// What stands in the way that is not an amount.
 fn standing(lack: &Lack, one: bool) -> String {
     match lack {
+        Lack::Taint(taint) if taint.starts_with(CORDONED) => plain(&Lack::Closed, one).to_owned(),
         Lack::Taint(taint) => format!("taint {taint}"),
         Lack::ModelQuota(model) => format!("where the queue may use no more {model}"),
         Lack::NoMig(profile) => format!("without MIG profile {}", profile.as_str()),

@@ -82,6 +82,13 @@ fn who_waits_for_closed_gpus_is_told_how_to_open_them() {
 }
 
 #[test]
+fn a_node_that_kubectl_closed_is_called_closed() {
+    let taint = |taint: &str| lack(&Lack::Taint(taint.to_owned()), 2);
+    assert_eq!(taint("node.kubernetes.io/unschedulable:NoSchedule"), "2 closed to new work");
+    assert_eq!(taint("gpu:NoSchedule"), "2 taint gpu:NoSchedule");
+}
+
+#[test]
 fn one_node_takes_the_singular() {
     let tally =
         Tally { nodes: 2, lacks: vec![(Lack::FreeGpus { need: 4, most: 2 }, 1), (Lack::Jobs, 1)] };

@@ -170,7 +170,7 @@ async fn a_scheduler_that_dies_amid_a_preemption_stops_nobody_else() {
     let nodes = share.nodes(3, &NodePlan::gpus(2)).await;
     let mut scheduler = Scheduler::start(PROGRAM, &share, &[]).await;
     // Longer than it takes until another may lead.
-    let victim = |i: usize| low(&share, &format!("low-{i}"), &nodes[i], 2).stop_after("25s");
+    let victim = |i: usize| low(&share, &format!("low-{i}"), &nodes[i], 2).stop_after("40s");
     place(&share, &[victim(0), victim(1), victim(2)]).await;
     high(&share, 2).create(&share).await;
     let node = share.wait_pod("urgent-0", "nominated", nominated).await;

@@ -132,8 +132,8 @@ fn close(units: &mut Units, node: &Node, shared: u32) {
 
 /// Units as the monitor names their devices; none when it names fewer than there are, or names that cannot be used.
 ///
-/// A device that the kubelet no longer hands out stays in the account, so that those who have it keep it: it is sick
-/// when the monitor says so, else closed, the last ones first.
+/// A device that the kubelet no longer hands out stays in the account, so that those who have it keep it: it is the one
+/// that the monitor calls sick, else the last ones. No command of ours opens it.
 fn monitored(devices: &GpuNode, allocatable: u64, shared: u32) -> Option<Units> {
     let listed = &devices.spec.gpu_devices;
     let ids: BTreeSet<&str> = listed.iter().map(|device| device.id.as_str()).collect();
@@ -159,9 +159,8 @@ fn monitored(devices: &GpuNode, allocatable: u64, shared: u32) -> Option<Units> 
             let id = unit_id(device, unit, shared);
             let health = match () {
                 () if sick => GpuHealth::Sick,
-                () if usable == 0 || phase == Some(GpuNodePhase::Maintenance) => {
-                    GpuHealth::Cordoned
-                }
+                () if usable == 0 => GpuHealth::Unfit,
+                () if phase == Some(GpuNodePhase::Maintenance) => GpuHealth::Cordoned,
                 () => GpuHealth::Healthy,
             };
             usable = usable.saturating_sub(u64::from(!sick));

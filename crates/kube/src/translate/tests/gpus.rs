@@ -61,7 +61,7 @@ fn gpus_come_from_the_monitor_then_from_labels_then_nameless() {
             json!({}),
             json!("1"),
             two(),
-            &["u1 NVIDIA A100-SXM4-40GB 40960 Healthy", "u2 NVIDIA A100-SXM4-40GB 40960 Cordoned"],
+            &["u1 NVIDIA A100-SXM4-40GB 40960 Healthy", "u2 NVIDIA A100-SXM4-40GB 40960 Unfit"],
         ),
         (
             json!({}),
