@@ -145,7 +145,7 @@ impl Ledger {
         }
     }
 
-    /// Between queues only what goes beyond a guarantee is taken, counted without earlier victims.
+    /// Between queues only what goes beyond a guarantee is taken, counted without those who are on their way out already.
     fn check_guarantees(
         &self,
         victim: &Workload,
@@ -154,11 +154,12 @@ impl Ledger {
     ) {
         let mut next = Some(victim.queue.clone()).filter(|queue| *queue != wanting.queue);
         while let Some(id) = next.filter(|id| !self.is_below(&wanting.queue, id)) {
-            let (queue, earlier) =
-                (&self.queues[&id], |id: &WorkloadId| named.contains(id) && *id != victim.id);
+            let queue = &self.queues[&id];
+            let goes = |id: &WorkloadId| named.contains(id) || self.stopping.contains(id);
             let quota = &queue.guaranteed;
             let seats = || {
-                let seats = self.seats.iter().filter(|((seated, _), _)| !earlier(seated));
+                let seats = self.seats.iter();
+                let seats = seats.filter(|((seated, _), _)| *seated == victim.id || !goes(seated));
                 let seats = seats.map(|(_, seat)| (&seat.of, seat));
                 seats.filter(|(workload, _)| self.is_below(&workload.queue, &id))
             };
