@@ -119,14 +119,14 @@ pub fn nearby(nearby: &Nearby) -> String {
     match nearby {
         Nearby::Gpus(gpus) => format!("with {}", count(*gpus, "GPU")),
         Nearby::Share(share) => format!("with {} of one GPU", thousandths(share.get().into())),
-        Nearby::GpuMemory(memory) => format!("with {memory} of GPU memory"),
-        Nearby::MinGpuMemory(memory) => format!("on GPUs of {memory}"),
+        Nearby::GpuMemory(memory) => format!("with {} of GPU memory", size_within(*memory)),
+        Nearby::MinGpuMemory(memory) => format!("on GPUs of {}", size_within(*memory)),
         Nearby::Models(models) => {
             format!("on {}", alternatives(models.iter().map(ToString::to_string)))
         }
         Nearby::Tasks(tasks) => format!("as a gang of {}", count(*tasks, "task")),
         Nearby::Cpu(cpu) => format!("with {}", cores(*cpu)),
-        Nearby::Memory(memory) => format!("with {memory} of memory"),
+        Nearby::Memory(memory) => format!("with {} of memory", size_within(*memory)),
         Nearby::WithoutNvlink => "without NVLink".to_owned(),
         Nearby::Shared => "on shared GPUs".to_owned(),
     }
@@ -317,6 +317,17 @@ fn size(memory: MiB) -> String {
         mib @ 1024..1_048_576 => short(mib as f64 / 1024.0, "GiB"),
         mib => short(mib as f64 / 1_048_576.0, "TiB"),
     }
+}
+
+/// The same, but never more than there is: what is proposed must fit.
+fn size_within(memory: MiB) -> String {
+    let tenth = match memory.0 {
+        0..1024 => return size(memory),
+        1024..1_048_576 => 1024,
+        _ => 1_048_576,
+    };
+    // Rounded up to a whole MiB, a tenth of a unit reads as itself.
+    size(MiB((memory.0 * 10 / tenth * tenth).div_ceil(10).min(memory.0)))
 }
 
 fn amount(resource: &QuotaResource, value: u64) -> String {

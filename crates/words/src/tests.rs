@@ -179,4 +179,8 @@ fn amounts_of_memory_are_told_as_people_read_them() {
     assert_eq!(told(1_048_576, 24_105), "1 lacks 1 TiB of memory (most free 23.5 GiB)");
     assert_eq!(told(1024, 512), "1 lacks 1 GiB of memory (most free 512 MiB)");
     assert_eq!(told(24_106, 24_105), "1 lacks 24106 MiB of memory (most free 24105 MiB)");
+    let proposed = |mib| nearby(&Nearby::GpuMemory(MiB(mib)));
+    assert_eq!(proposed(20_480), "with 20 GiB of GPU memory");
+    assert_eq!(proposed(24_140), "with 23.5 GiB of GPU memory", "more does not fit");
+    assert_eq!(proposed(900), "with 900 MiB of GPU memory");
 }

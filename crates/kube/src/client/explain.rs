@@ -91,7 +91,9 @@ impl Cluster {
         let warning =
             events.iter().rev().find(|event| event.data.get("type") == Some(&json!("Warning")));
         let warning = warning.map(|event| event.message.clone());
-        let nodes: Vec<&str> = job.tasks.iter().map(|task| task.node_name.as_str()).collect();
+        let mut nodes: Vec<&str> = job.tasks.iter().map(|task| task.node_name.as_str()).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
         let told = match job.status {
             JobStatus::Running => format!("it runs on {}", nodes.join(", ")),
             JobStatus::Scheduled => format!("it is starting on {}", nodes.join(", ")),

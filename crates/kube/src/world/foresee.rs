@@ -101,6 +101,7 @@ impl World {
         let placement: Vec<PlannedTask> =
             view.tasks.iter().map(|seat| self.planned(seat.task, &seat.node, &seat.gpus)).collect();
         let mut nodes: Vec<&str> = placement.iter().map(|task| task.node_name.as_str()).collect();
+        nodes.sort_unstable();
         nodes.dedup();
         let summary = format!("it {verb} {}", nodes.join(", "));
         Explanation {
@@ -201,6 +202,7 @@ impl World {
         if seen.eta == Eta::Now {
             let mut nodes: Vec<&str> =
                 told.placement.iter().map(|task| task.node_name.as_str()).collect();
+            nodes.sort_unstable();
             nodes.dedup();
             told.summary = format!("it would start now on {}", nodes.join(", "));
         }

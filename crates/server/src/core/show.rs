@@ -206,14 +206,13 @@ impl State {
             Dollars((i128::from(hourly) * i128::from(expected_ms(job)) / 3_600_000) as i64)
         });
         if placed {
-            let where_to: Vec<String> =
-                explanation.placement.iter().map(|task| task.node_name.clone()).collect();
+            let where_to = node_names(&explanation.placement);
             let verb = match (job.state.status, view.state) {
                 (_, WorkloadState::Stopping) => "is being stopped on",
                 (JobStatus::Running, _) => "runs on",
                 _ => "is starting on",
             };
-            explanation.summary = format!("it {verb} {}", where_to.join(", "));
+            explanation.summary = format!("it {verb} {where_to}");
             explanation.eta = job.state.started_at;
             explanation.eta_text = explanation.summary.clone();
         }
@@ -268,12 +267,19 @@ impl State {
             Dollars((i128::from(hourly) * i128::from(expected_ms(job)) / 3_600_000) as i64)
         });
         if seen.eta == Eta::Now {
-            let places: Vec<_> =
-                explanation.placement.iter().map(|task| task.node_name.as_str()).collect();
-            explanation.summary = format!("it would start now on {}", places.join(", "));
+            let places = node_names(&explanation.placement);
+            explanation.summary = format!("it would start now on {places}");
         }
         explanation
     }
+}
+
+/// The nodes of tasks, each named once.
+fn node_names(tasks: &[PlannedTask]) -> String {
+    let mut names: Vec<&str> = tasks.iter().map(|task| task.node_name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.join(", ")
 }
 
 /// Why a job waits, with other jobs called by the numbers that every call takes.

@@ -43,6 +43,14 @@ fn process(fields: &Value) -> Value {
 }
 
 #[test]
+fn a_blank_name_is_no_name() {
+    for name in ["", "  "] {
+        let job = read_job(with(&json!({"job_name": name})).to_string().as_bytes()).unwrap();
+        assert_eq!(job.spec.job_name, None);
+    }
+}
+
+#[test]
 fn jobs_of_the_documents_and_of_daily_life_are_taken() {
     for fields in [
         json!({}),

@@ -212,6 +212,8 @@ pub(crate) fn read_job(body: &[u8]) -> Result<JobCreate, Refusal> {
     for text in [&mut spec.docker_tag, &mut spec.docker_registry, &mut spec.docker_username] {
         text.take_if(|text| text.is_empty());
     }
+    // Nobody could call a job by such a name.
+    spec.job_name.take_if(|name| name.trim().is_empty());
     let job = JobCreate {
         spec,
         docker_password: secrets.docker_password.filter(|password| !password.expose().is_empty()),
