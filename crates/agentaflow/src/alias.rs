@@ -22,7 +22,17 @@ const BEFORE: [&str; 4] = ["--namespace", "--strategy", "--node", "--log-level"]
 
 /// The arguments as our own commands take them; or what is wrong with them.
 pub(crate) fn arguments(given: Vec<OsString>) -> Result<Vec<OsString>, String> {
-    renamed(given).map(with_negative_values)
+    renamed(given).map(with_negative_values).map(help_last)
+}
+
+/// `help COMMAND`, as people type it elsewhere, as `COMMAND --help`.
+fn help_last(mut words: Vec<OsString>) -> Vec<OsString> {
+    let first = words.iter().skip(1).position(|word| word != "--kubernetes").map(|at| at + 1);
+    if let Some(at) = first.filter(|at| words[*at] == "help") {
+        words.remove(at);
+        words.push(OsString::from("--help"));
+    }
+    words
 }
 
 /// `--memory -16Gi` as `--memory=-16Gi`: no option of ours is a digit, and what refuses the amount names the flag then.
@@ -288,6 +298,10 @@ mod tests {
             ("k8s-gpu-scheduler --mode=cli help", Ok("agentaflow --help")),
             ("k8s-gpu-scheduler --mode=cli fly", Err("there is no command `fly` in --mode=cli")),
             ("k8s-gpu-scheduler --mode=cli --namespace", Err("--namespace needs a value")),
+            ("agentaflow help", Ok("agentaflow --help")),
+            ("agentaflow help context use", Ok("agentaflow context use --help")),
+            ("agentaflow run help", Ok("agentaflow run help")),
+            ("kubectl-agentaflow help run", Ok("agentaflow --kubernetes run --help")),
             ("kubectl-agentaflow get nodes", Ok("agentaflow --kubernetes get nodes")),
             (
                 "kubectl-agentaflow -n team get nodes",

@@ -1,5 +1,7 @@
 //! How amounts are written on the command line: `90s`, `8G`, `2.5`, `KEY=VALUE`.
 
+use std::net::SocketAddr;
+use std::str::FromStr;
 use std::time::Duration;
 
 use agentaflow_api::job::Volume;
@@ -90,6 +92,11 @@ pub(crate) fn cores(text: &str) -> Result<Cores, String> {
     Ok(Cores((number * 1000.0).round() as u64))
 }
 
+/// Reads a number of GPUs that a queue may have: `4`, `0.5`.
+pub(crate) fn quota(text: &str) -> Result<Cores, String> {
+    cores(text).map_err(|_| "write a number of GPUs, such as 4 or 0.5".to_owned())
+}
+
 /// Reads an amount of money: `2.5` or `$2.50`.
 pub(crate) fn dollars(text: &str) -> Result<Dollars, String> {
     let number: f64 = text
@@ -124,9 +131,48 @@ pub(crate) fn volume(text: &str) -> Result<Volume, String> {
     }
 }
 
+/// Reads where to listen.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    let wrong = "write an address and a port, like 127.0.0.1:8000; 0.0.0.0:8000 is every network";
+    text.parse().map_err(|_| wrong.to_owned())
+}
+
 /// Reads a whole number.
-pub(crate) fn whole(text: &str) -> Result<u32, String> {
+pub(crate) fn whole<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| "write a whole number, such as 2".to_owned())
+}
+
+/// Reads a whole number of 1 or more.
+pub(crate) fn some<T: FromStr + Default + PartialEq>(text: &str) -> Result<T, String> {
+    let number = whole(text)?;
+    if number == T::default() {
+        Err("write a whole number of 1 or more".to_owned())
+    } else {
+        Ok(number)
+    }
+}
+
+/// Reads a number of whole GPUs. Who writes a part of one means another option.
+pub(crate) fn gpus(text: &str) -> Result<u32, String> {
+    let part = || text.parse().is_ok_and(|number: f64| number > 0.0 && number < 1.0);
+    whole(text).map_err(|wrong| {
+        if part() { format!("{wrong}; a share of one GPU is --fraction {text}") } else { wrong }
+    })
+}
+
+/// Reads a share of a GPU: `0.5`.
+pub(crate) fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.001..1.0).contains(share));
+    share.ok_or_else(|| {
+        "write a share of one GPU from 0.001 to 0.999, such as 0.5; `gpus` asks for whole ones"
+            .to_owned()
+    })
+}
+
+/// Reads a priority.
+pub(crate) fn priority(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok().filter(|number| *number <= 10);
+    number.ok_or_else(|| "write a whole number from 0 to 10".to_owned())
 }
 
 /// An amount of memory as people read it: `512 MiB`, `8 GiB`, `1.5 GiB`.
@@ -159,6 +205,24 @@ mod tests {
             assert!(mib(wrong).is_err(), "{wrong}");
         }
         assert_eq!([512, 8192, 1536].map(memory), ["512 MiB", "8 GiB", "1.5 GiB"]);
+    }
+
+    #[test]
+    fn a_share_lies_between_nothing_and_a_whole_gpu() {
+        assert_eq!(share("0.25"), Ok(0.25));
+        for wrong in ["", "x", "nan", "inf", "0", "1", "-0.5", "0.0001"] {
+            assert!(share(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(gpus("2"), Ok(2));
+        assert!(gpus("0.5").unwrap_err().contains("--fraction 0.5"));
+        assert!(!gpus("1.5").unwrap_err().contains("--fraction"));
+    }
+
+    #[test]
+    fn a_priority_goes_from_nothing_to_ten() {
+        assert_eq!((priority("0"), priority("10")), (Ok(0), Ok(10)));
+        assert!(["11", "-1", "high", ""].iter().all(|wrong| priority(wrong).is_err()));
+        assert!(some::<u64>("0").is_err() && some::<u64>("3") == Ok(3));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use agentaflow_api::client::user::JobQuery;
-use agentaflow_api::job::Job;
+use agentaflow_api::job::{Job, JobStatus};
 use anyhow::Result;
 use clap_complete::engine::CompletionCandidate;
 
@@ -25,8 +25,17 @@ pub(crate) fn contexts() -> Vec<CompletionCandidate> {
 
 /// Numbers or names of jobs.
 pub(crate) fn jobs() -> Vec<CompletionCandidate> {
-    asked(async |backend: Backend| {
-        let query = JobQuery { limit: Some(50), ..JobQuery::default() };
+    jobs_with(Vec::new())
+}
+
+/// Numbers or names of jobs that are not over.
+pub(crate) fn live_jobs() -> Vec<CompletionCandidate> {
+    jobs_with(JobStatus::ALL.into_iter().filter(|status| !status.is_final()).collect())
+}
+
+fn jobs_with(status: Vec<JobStatus>) -> Vec<CompletionCandidate> {
+    asked(async move |backend: Backend| {
+        let query = JobQuery { status, limit: Some(50), skip: None };
         let jobs = backend.jobs(&query).await?;
         let about = |job| format!("{} {}", listing::job_status(job), listing::job_name(job));
         let names = |job: &Job| {
@@ -66,7 +75,7 @@ pub(crate) fn described() -> Vec<CompletionCandidate> {
 }
 
 /// Names of users, for those who may look at them.
-fn users() -> Vec<CompletionCandidate> {
+pub(crate) fn users() -> Vec<CompletionCandidate> {
     asked(async |backend: Backend| {
         let users = backend.users().await;
         Ok(users.iter().map(|user| CompletionCandidate::new(user.username.clone())).collect())

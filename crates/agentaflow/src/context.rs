@@ -229,6 +229,17 @@ pub(crate) fn target(asked: Option<&str>) -> Result<Target> {
     choose(asked, &Environment::read(), read).map(Target::refreshed)
 }
 
+/// Why that one is meant which nobody names: in words, for people.
+pub(crate) fn without_being_asked() -> Result<String> {
+    let path = file()?;
+    Ok(match (Contexts::read(&path)?.current, variable("KUBECONFIG")) {
+        (Some(_), _) => format!("the current context of `{}`", path.display()),
+        (None, Some(_)) => "no context is chosen, and KUBECONFIG names a cluster".to_owned(),
+        (None, None) if in_a_pod() => "no context is chosen, and this is a pod".to_owned(),
+        (None, None) => "no context is chosen, and ~/.kube/config names a cluster".to_owned(),
+    })
+}
+
 /// The cluster that is meant where only one can be: that of the context that is current, else the kubeconfig's.
 pub(crate) fn cluster() -> Target {
     let current = target(None).ok().filter(|target| target.kubernetes.is_some());

@@ -31,8 +31,8 @@ impl std::fmt::Display for NoServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(
             "no server is known yet: `agentaflow up` starts one here, `agentaflow login URL` remembers one \
-             elsewhere, `agentaflow context use NAME` chooses one of several, and AGENTAFLOW_SERVER with \
-             AGENTAFLOW_TOKEN names any other",
+             elsewhere, `agentaflow login --kubernetes` a cluster, `agentaflow context use NAME` chooses one of \
+             several, and AGENTAFLOW_SERVER with AGENTAFLOW_TOKEN names any other",
         )
     }
 }
@@ -168,8 +168,14 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
         Some(ClientError::Refused { status: 404, .. }) => 3,
         Some(ClientError::Refused { status: 401 | 403, .. }) => 4,
         Some(ClientError::Unreachable { .. }) => UNREACHABLE,
+        Some(error) if is_only_a_gateway(error) => UNREACHABLE,
         _ => 1,
     }
+}
+
+/// Something between us and the server answered, because the server did not.
+fn is_only_a_gateway(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused { status: 502..=504, body } if body.code == "unknown")
 }
 
 fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
@@ -182,11 +188,11 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
     for cause in error.chain() {
         let part = match cause.downcast_ref::<io::Error>() {
             Some(error) => plain(error),
-            None => with_advice(cause),
+            None => numberless(&with_advice(cause)),
         };
         if text.is_empty() {
             text = part;
-        } else if !text.contains(&part) {
+        } else if !text.to_lowercase().contains(&part.to_lowercase()) {
             text = format!("{text}: {part}");
         }
     }
@@ -210,12 +216,15 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
         _ => {}
     }
     match cause.downcast_ref::<ClientError>() {
-        Some(unreachable @ ClientError::Unreachable { .. }) => {
-            format!(
-                "{}; is it running? `agentaflow up` starts one",
-                numberless(&unreachable.to_string())
-            )
+        Some(ClientError::Unreachable { url, cause }) => unreachable(url, &numberless(cause)),
+        Some(error) if is_only_a_gateway(error) => {
+            format!("{error}: what is between does not reach the server; is it running?")
         }
+        // A server of ours says more than a status.
+        Some(ClientError::Refused { body, .. }) if body.code == "unknown" => {
+            format!("{cause}, which no agentaflow server says like that; {ANOTHER}")
+        }
+        Some(ClientError::Garbled { .. }) => format!("{cause}; {ANOTHER}"),
         Some(ClientError::Refused { body, .. })
             if body.detail.ends_with("GET /queues lists them") =>
         {
@@ -239,6 +248,36 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
         _ => cause.to_string(),
     }
 }
+
+/// A server that did not answer, and what to do about it.
+fn unreachable(url: &str, cause: &str) -> String {
+    let (cause, advice) = match cause {
+        _ if cause.contains("InvalidContentType") => {
+            ("it does not speak TLS", "write http:// where https:// is")
+        }
+        _ if cause.contains("invalid HTTP version") => {
+            ("what answers does not speak HTTP", ANOTHER)
+        }
+        _ if cause.contains("failed to lookup address") => {
+            ("there is no host of that name", ANOTHER)
+        }
+        _ if is_here(url) => (cause, "is it running? `agentaflow up` starts one"),
+        _ => (
+            cause,
+            "is it running, and is that the one that is meant? `agentaflow context show` tells",
+        ),
+    };
+    format!("cannot reach {url}: {cause}; {advice}")
+}
+
+/// Whether a server is to run on this machine.
+fn is_here(url: &str) -> bool {
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+    ["127.", "localhost", "[::1]"].iter().any(|here| host.starts_with(here))
+}
+
+/// What to do about an address that is not a server's.
+const ANOTHER: &str = "is the address right? `agentaflow context show` tells which is meant";
 
 /// What to do about a token that will not do.
 const LOG_IN: &str = "log in with `agentaflow login URL --user NAME`, or set AGENTAFLOW_TOKEN to a key that is valid";
@@ -282,8 +321,47 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_does_not_answer_is_told_with_what_to_do() {
+        let told = |url: &str, cause: &str| {
+            let error = ClientError::Unreachable { url: url.to_owned(), cause: cause.to_owned() };
+            sentence(&error.into())
+        };
+        let here = told("http://127.0.0.1:1/x", "Connection refused (os error 111)");
+        assert!(here.ends_with("Connection refused; is it running? `agentaflow up` starts one"));
+        let there = told("http://gpus.example.com/x", "Connection refused");
+        assert!(there.contains("`agentaflow context show`") && !there.contains("agentaflow up"));
+        let tls =
+            told("https://127.0.0.1:1/x", "received corrupt message of type InvalidContentType");
+        assert!(tls.ends_with("it does not speak TLS; write http:// where https:// is"), "{tls}");
+    }
+
+    #[test]
+    fn a_gateway_without_a_server_is_one_that_cannot_be_reached() {
+        let refused = |status, code: &str| {
+            let (detail, code) = ("http://x answered so".to_owned(), code.to_owned());
+            let body = agentaflow_api::error::ErrorBody { detail, code, field: None };
+            super::code(&ClientError::Refused { status, body }.into())
+        };
+        assert_eq!((refused(502, "unknown"), refused(504, "unknown")), (5, 5));
+        assert_eq!((refused(503, "unavailable"), refused(500, "unknown")), (1, 1));
+        let body = agentaflow_api::error::ErrorBody {
+            detail: "http://x answered 404 Not Found".to_owned(),
+            code: "unknown".to_owned(),
+            field: None,
+        };
+        let told = sentence(&ClientError::Refused { status: 404, body }.into());
+        assert!(
+            told.contains("404 Not Found, which no agentaflow server says like that"),
+            "{told}"
+        );
+    }
+
+    #[test]
     fn a_cause_that_was_said_is_not_repeated() {
         let error = anyhow::anyhow!("too small").context("the cluster is too small");
         assert_eq!(sentence(&error), "the cluster is too small");
+        let refused = io::Error::from_raw_os_error(111);
+        let error = anyhow::Error::from(refused).context("Connection refused (os error 111)");
+        assert_eq!(sentence(&error), "Connection refused");
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use agentaflow_api::job::{JobCreate, JobSpec, Runtime, Volume};
 use agentaflow_api::{Cores, Secret};
 use anyhow::Result;
+use clap::ValueHint;
 use clap_complete::engine::ArgValueCandidates;
 
 use crate::amount;
@@ -19,14 +20,14 @@ use crate::files;
 #[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
 pub(crate) struct JobArgs {
     /// Image to run, or files with work (.yaml, .json, `-`); without either the command runs as a plain process
-    #[arg(value_name = "IMAGE|FILE")]
+    #[arg(value_name = "IMAGE|FILE", value_hint = ValueHint::FilePath)]
     what: Vec<String>,
     /// What to run, after `--`; the image's own command when absent
     #[arg(value_name = "COMMAND", last = true)]
     command: Vec<String>,
 
     /// Whole GPUs
-    #[arg(long, value_name = "NUMBER", value_parser = amount::whole, help_heading = "What it needs")]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::gpus, help_heading = "What it needs")]
     gpus: Option<u32>,
     /// Memory on each GPU, in MiB or like 8G
     #[arg(long, value_name = "MEMORY", value_parser = amount::mib, help_heading = "What it needs")]
@@ -35,7 +36,7 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "MODEL", help_heading = "What it needs")]
     gpu_type: Option<String>,
     /// A share of one GPU, such as 0.5
-    #[arg(long, value_name = "SHARE", help_heading = "What it needs")]
+    #[arg(long, value_name = "SHARE", value_parser = amount::share, help_heading = "What it needs")]
     fraction: Option<f64>,
     /// MIG slices of this profile, such as 1g.5gb; --gpus says how many
     #[arg(long, value_name = "PROFILE", help_heading = "What it needs")]
@@ -50,11 +51,11 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "MEMORY", value_parser = amount::mib, help_heading = "What it needs")]
     shm: Option<u64>,
     /// Copies that start together; each knows its RANK and WORLD_SIZE
-    #[arg(long, value_name = "NUMBER", value_parser = amount::whole, help_heading = "What it needs")]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::some::<u32>, help_heading = "What it needs")]
     replicas: Option<u32>,
 
     /// Read the work from a file: YAML or JSON, `-` is stdin; may be given several times
-    #[arg(short, long = "file", value_name = "FILE", help_heading = "From a file")]
+    #[arg(short, long = "file", value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "From a file")]
     files: Vec<String>,
     /// Change a field of the file, such as spec.priority=9; may be given several times
     #[arg(long, value_name = "FIELD=VALUE", value_parser = amount::pair, help_heading = "From a file")]
@@ -85,7 +86,7 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "TIME", value_parser = amount::some_duration, help_heading = "How to treat it")]
     timeout: Option<Duration>,
     /// 0 to 10, higher first [default: 5]
-    #[arg(long, value_name = "NUMBER", value_parser = amount::whole, help_heading = "How to treat it")]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::priority, help_heading = "How to treat it")]
     priority: Option<u32>,
     /// Queue that pays [default: yours]
     #[arg(
@@ -96,7 +97,7 @@ pub(crate) struct JobArgs {
     )]
     queue: Option<String>,
     /// Start it again so often after a failure
-    #[arg(long, value_name = "NUMBER", value_parser = amount::whole, help_heading = "How to treat it")]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::whole::<u32>, help_heading = "How to treat it")]
     retries: Option<u32>,
 }
 

@@ -67,8 +67,8 @@ const NODES_COLUMNS: [Column<Node>; 9] = [
     left("STATUS", 0, node_status),
     left("GPUS", 0, node_gpus).plain(|node| node.spec.gpu_count.to_string()),
     right("GPUS FREE", 1, |node| free_gpus(node).to_string()),
-    right("GPU MEMORY FREE", 3, |node: &Node| amount::memory(node.gpu_memory_available))
-        .plain(|node| node.gpu_memory_available.to_string()),
+    right("GPU MEMORY FREE", 3, |node: &Node| amount::memory(free_gpu_memory(node)))
+        .plain(|node| free_gpu_memory(node).to_string()),
     right("JOBS", 2, |node| node.current_jobs.to_string()),
     left("RUNTIMES", 4, |node| node.spec.runtimes.join(", ")),
     right("SEEN", 5, |node: &Node| node.last_seen.map_or_else(|| "never".to_owned(), ago))
@@ -137,35 +137,47 @@ pub(crate) fn job_queue(job: &Job) -> String {
     one_line(named.unwrap_or(ROOT))
 }
 
-/// The GPUs that a job has, or asks for while it waits.
+/// The GPUs that a job has, or asks for while it waits: `2`, `0.5` of one, `8 GiB` of one, `2 × 1g.5gb`.
 fn job_gpus(job: &Job) -> String {
-    let count = gpus_of(job);
-    match () {
-        () if count == 0.0 => "-".to_owned(),
-        () if job.simulated && !job.tasks.is_empty() => format!("{count} SIMULATED"),
-        () => format!("{}", (count * 100.0).round() / 100.0),
-    }
+    let count = ((gpus_of(job) * 1000.0).round() / 1000.0).to_string();
+    let text = match (count.as_str(), &job.spec.mig_profile, shared_memory(job)) {
+        ("0", ..) => return "-".to_owned(),
+        (_, Some(profile), _) => format!("{count} × {profile}"),
+        ("1", None, Some(memory)) => amount::memory(memory),
+        (_, None, Some(memory)) => format!("{count} × {}", amount::memory(memory)),
+        (_, None, None) => count,
+    };
+    if job.simulated && !job.tasks.is_empty() { text + " SIMULATED" } else { text }
+}
+
+/// The memory that a job asks for where it asks for that much of one GPU and not for whole ones.
+fn shared_memory(job: &Job) -> Option<u64> {
+    let spec = &job.spec;
+    let memory = spec.gpu_memory_required.filter(|memory| *memory > 0)?;
+    (spec.gpu_count.is_none() && spec.gpu_fraction.is_none()).then_some(memory)
 }
 
 fn gpus_of(job: &Job) -> f64 {
-    match gpus_held(job) {
-        0 if !job.status.is_final() && job.tasks.is_empty() => gpus_wanted(job),
-        held => held as f64,
-    }
+    if !job.status.is_final() && job.tasks.is_empty() { gpus_wanted(job) } else { gpus_held(job) }
 }
 
 /// GPUs that a job asks for, in all its tasks.
 pub(crate) fn gpus_wanted(job: &Job) -> f64 {
-    let share = job.spec.gpu_fraction.filter(|share| share.is_finite());
     let memory = job.spec.gpu_memory_required.is_some_and(|memory| memory > 0);
-    let whole = job.spec.gpu_count.unwrap_or_else(|| u32::from(memory));
-    let each = share.unwrap_or_else(|| f64::from(whole));
+    let some = memory || job.spec.mig_profile.is_some();
+    let whole = job.spec.gpu_count.unwrap_or_else(|| u32::from(some));
+    let each = share(job).unwrap_or_else(|| f64::from(whole));
     each * f64::from(job.spec.replicas.unwrap_or(1))
 }
 
-/// GPUs that a job has or had.
-pub(crate) fn gpus_held(job: &Job) -> usize {
-    job.tasks.iter().map(|task| task.gpus.len()).sum()
+/// GPUs that a job has or had; of one that it shares, the part that it asked for.
+pub(crate) fn gpus_held(job: &Job) -> f64 {
+    let held: usize = job.tasks.iter().map(|task| task.gpus.len()).sum();
+    share(job).unwrap_or(1.0) * held as f64
+}
+
+fn share(job: &Job) -> Option<f64> {
+    job.spec.gpu_fraction.filter(|share| share.is_finite())
 }
 
 /// GPUs by their numbers, `GPUs 0, 1`, or by what says that they are GPUs: `GPU-6f1c2a7e`, `2 × NVIDIA A100`.
@@ -240,11 +252,23 @@ pub(crate) fn free_gpus(node: &Node) -> usize {
     if node.status != NodeStatus::Active {
         return 0;
     }
+    let free = |gpu: &GpuInstance| gpu.status.as_deref().is_none_or(|word| word == "available");
     let closed = closed_gpus(node);
     let gpus = node.spec.gpu_instances.iter().enumerate();
-    let open = gpus.filter(|(position, gpu)| !closed.contains(&gpu_number(*position, gpu)));
-    let free = |gpu: &GpuInstance| gpu.status.as_deref().is_none_or(|word| word == "available");
-    open.filter(|(_, gpu)| free(gpu)).count()
+    gpus.filter(|(position, gpu)| !closed.contains(&gpu_number(*position, gpu)) && free(gpu))
+        .count()
+}
+
+/// GPU memory of a node that new work can have: what is closed holds some that it cannot.
+pub(crate) fn free_gpu_memory(node: &Node) -> u64 {
+    if node.status != NodeStatus::Active {
+        return 0;
+    }
+    let closed = closed_gpus(node);
+    let gpus = node.spec.gpu_instances.iter().enumerate();
+    let closed = gpus.filter(|(position, gpu)| closed.contains(&gpu_number(*position, gpu)));
+    let kept: u64 = closed.filter_map(|(_, gpu)| gpu.gpu_memory_available).sum();
+    node.gpu_memory_available.saturating_sub(kept)
 }
 
 /// How a node is, in words.
@@ -304,7 +328,7 @@ pub(crate) fn dollars(amount: Dollars) -> String {
 
 /// How long ago something was.
 pub(crate) fn ago(at: Stamp) -> String {
-    format!("{} ago", output::short_time(seconds_since(at)))
+    format!("{} ago", output::short_time(seconds_since(at).floor()))
 }
 
 fn seconds_since(at: Stamp) -> f64 {
@@ -319,6 +343,7 @@ pub(crate) fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agentaflow_api::job::TaskPlace;
 
     #[test]
     fn money_is_told_in_cents_and_a_little_is_not_nothing() {
@@ -333,7 +358,7 @@ mod tests {
         let mut job = Job::default();
         assert_eq!(job_gpus(&job), "-");
         job.spec.gpu_memory_required = Some(1024);
-        assert_eq!(job_gpus(&job), "1");
+        assert_eq!(job_gpus(&job), "1 GiB");
         job.spec.gpu_count = Some(9);
         assert_eq!(job_gpus(&job), "9");
         job.spec.replicas = Some(2);
@@ -342,6 +367,28 @@ mod tests {
         assert_eq!(job_gpus(&job), "0.5");
         job.status = JobStatus::Cancelled;
         assert_eq!(job_gpus(&job), "-");
+        let mut job = Job::default();
+        job.spec.mig_profile = Some("1g.5gb".to_owned());
+        assert_eq!(job_gpus(&job), "1 × 1g.5gb");
+        job.spec.gpu_count = Some(2);
+        assert_eq!(job_gpus(&job), "2 × 1g.5gb");
+    }
+
+    #[test]
+    fn a_job_that_shares_a_gpu_does_not_show_a_whole_one() {
+        let on = |gpu: &str| TaskPlace { gpus: vec![gpu.to_owned()], ..TaskPlace::default() };
+        let mut job = Job { tasks: vec![on("0"), on("0")], ..Job::default() };
+        job.status = JobStatus::Running;
+        job.spec.gpu_fraction = Some(0.25);
+        assert_eq!(job_gpus(&job), "0.5");
+        job.simulated = true;
+        assert_eq!(job_gpus(&job), "0.5 SIMULATED");
+        job.spec.gpu_fraction = None;
+        job.spec.gpu_memory_required = Some(8192);
+        assert_eq!(job_gpus(&job), "2 × 8 GiB SIMULATED");
+        job.tasks.pop();
+        assert_eq!(job_gpus(&job), "8 GiB SIMULATED");
+        assert_eq!(gpus_held(&job).to_string(), "1");
     }
 
     #[test]

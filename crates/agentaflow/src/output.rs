@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context as _, Result};
 use comfy_table::{CellAlignment, Table, presets};
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr};
 
 /// The width that sentences keep to when nobody says how wide the terminal is.
 const DEFAULT_WIDTH: usize = 80;
@@ -75,6 +76,24 @@ pub(crate) fn print(text: &str) -> Result<()> {
 pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).context("cannot write the output")
+}
+
+/// Clears the terminal and writes what fits it: were there more, the first lines would be out of sight.
+pub(crate) fn print_anew(text: &str) -> Result<()> {
+    let size = terminal_size::terminal_size_of(io::stdout());
+    let rows = size.map_or(usize::MAX, |(_, rows)| usize::from(rows.0));
+    print(&format!("\u{1b}[H\u{1b}[2J{}", first_rows(text, rows)))
+}
+
+/// As many lines as fit, with how many there are besides. The line below the last is the cursor's.
+fn first_rows(text: &str, rows: usize) -> Cow<'_, str> {
+    let count = text.lines().count();
+    if count < rows {
+        return text.into();
+    }
+    let shown: Vec<_> = text.lines().take(rows.saturating_sub(2)).collect();
+    let more = count - shown.len();
+    format!("{}\n… {more} more\n", shown.join("\n")).into()
 }
 
 /// Whether a stream gets colours: only a terminal, and not when `NO_COLOR` is set.
@@ -160,15 +179,21 @@ pub(crate) fn table_with<T>(
     let stays = |column: &Column<T>| asked == Some(column.title);
     let fits = |column: &&Column<T>| room.is_none() || column.rank < WIDE;
     let ranks = columns.iter().copied().filter(fits).map(|column| column.rank);
+    let closing = columns.last().filter(|last| may_be_cut(last)).map(|last| last.rank);
     let mut rank = ranks.max().unwrap_or(0);
+    // The end of a long name goes before the end of the text that closes the table.
+    let mut whole = true;
     loop {
         let shown: Vec<_> =
             columns.iter().copied().filter(|column| column.rank <= rank || stays(column)).collect();
-        let mut lines = lines(&shown, rows);
+        let mut lines = lines(&shown, rows, whole);
         if let (Some(room), true) = (room, rank > 0) {
-            cut(&mut lines, &shown, rows, rank, room);
+            shorten(&mut lines, &shown, rows, room);
+            if !whole || closing != Some(rank) {
+                cut(&mut lines, &shown, rows, whole, rank, room);
+            }
         }
-        let widest = lines.iter().map(|line| line.chars().count()).max().unwrap_or(0);
+        let widest = lines.iter().map(|line| width_of(line)).max().unwrap_or(0);
         if rank == 0 || room.is_none_or(|room| widest <= room) {
             let mut text = lines.join("\n");
             if let Some((heading, rest)) = text.split_once('\n') {
@@ -176,52 +201,101 @@ pub(crate) fn table_with<T>(
             }
             return text;
         }
-        rank -= 1;
+        if whole && closing == Some(rank) {
+            whole = false;
+        } else {
+            (rank, whole) = (rank - 1, true);
+        }
     }
 }
 
 /// Without columns that only repeat the first: in a cluster a job is called by its name, and so is a node.
 fn telling<'a, T>(columns: &'a [Column<T>], rows: &[T]) -> Vec<&'a Column<T>> {
     let Some((first, rest)) = columns.split_first() else { return Vec::new() };
+    // A pod that belongs to no workload is called `pod/NAME`.
+    let same = |cell: String, first: String| first.strip_prefix("pod/").unwrap_or(&first) == cell;
     let repeats = |column: &Column<T>| {
-        !rows.is_empty() && rows.iter().all(|row| (column.cell)(row) == (first.cell)(row))
+        !rows.is_empty() && rows.iter().all(|row| same((column.cell)(row), (first.cell)(row)))
     };
     std::iter::once(first).chain(rest.iter().filter(|column| !repeats(column))).collect()
 }
 
-/// Cuts the closing column, if it is a text that may be left out, and the rest leaves it some room: enough to read it
-/// while there are columns that matter less, a little when it is the next to be left out.
-fn cut<T>(lines: &mut [String], shown: &[&Column<T>], rows: &[T], rank: u8, room: usize) {
-    let Some((last, rest)) = shown.split_last() else { return };
-    if last.rank == 0 || !matches!(last.side, Side::Left) {
-        return;
+/// Whether a column is a text that is rather cut than left out where it closes a table.
+fn may_be_cut<T>(column: &Column<T>) -> bool {
+    column.rank > 0 && matches!(column.side, Side::Left)
+}
+
+/// The columns of a terminal that a text takes: some letters take two.
+fn width_of(text: &str) -> usize {
+    UnicodeWidthStr::width(text)
+}
+
+/// A text that takes at most so many columns.
+fn cut_to(text: &str, room: usize) -> String {
+    if width_of(text) <= room {
+        return text.to_owned();
     }
-    let gap = 2;
-    let before = self::lines(rest, rows);
-    let before = before.iter().map(|line| line.chars().count()).max().unwrap_or(0);
-    let left = room.saturating_sub(before + gap);
+    let mut cut = String::new();
+    for letter in text.chars() {
+        if width_of(&cut) + letter.width().unwrap_or(0) >= room {
+            break;
+        }
+        cut.push(letter);
+    }
+    cut + "…"
+}
+
+/// Says reasons that close a table in fewer words where they are longer than their room.
+fn shorten<T>(lines: &mut [String], shown: &[&Column<T>], rows: &[T], room: usize) {
+    let Some(last) = shown.last().filter(|last| may_be_cut(last)) else { return };
     for (line, row) in lines.iter_mut().skip(1).zip(rows) {
         let said = (last.cell)(row);
         let head = line.strip_suffix(said.as_str()).map(str::to_owned);
-        if let Some(head) = head.filter(|_| line.chars().count() > room) {
-            let room = room.saturating_sub(head.chars().count());
+        if let Some(head) = head.filter(|_| width_of(line) > room) {
+            let room = room.saturating_sub(width_of(&head));
             *line = head + &shortened(&said, room);
         }
     }
+}
+
+/// Cuts the closing column, if it is a text that may be left out, and the rest leaves it some room: enough to read it
+/// while there are columns that matter less, a little when it is the next to be left out.
+fn cut<T>(
+    lines: &mut [String],
+    shown: &[&Column<T>],
+    rows: &[T],
+    whole: bool,
+    rank: u8,
+    room: usize,
+) {
+    let Some((last, rest)) = shown.split_last().filter(|(last, _)| may_be_cut(last)) else {
+        return;
+    };
+    let gap = 2;
+    let before = self::lines(rest, rows, whole);
+    let before = before.iter().map(|line| width_of(line)).max().unwrap_or(0);
+    let left = room.saturating_sub(before + gap);
     if left + gap < CUT_TO + CUT_LESS * usize::from(rank.saturating_sub(last.rank)) {
         return;
     }
-    for line in lines.iter_mut().filter(|line| line.chars().count() > room) {
-        *line = line.chars().take(room - 1).collect::<String>() + "…";
+    for line in lines.iter_mut().filter(|line| width_of(line) > room) {
+        *line = cut_to(line, room);
     }
 }
 
-fn lines<T>(columns: &[&Column<T>], rows: &[T]) -> Vec<String> {
+/// The least that is shown of a name.
+const NAME_CUT_TO: usize = 16;
+
+fn lines<T>(columns: &[&Column<T>], rows: &[T], whole: bool) -> Vec<String> {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(columns.iter().map(|column| column.title));
+    let cell = |column: &Column<T>, row: &T| match (column.cell)(row) {
+        name if !whole && column.title == "NAME" => cut_to(&name, NAME_CUT_TO),
+        text => text,
+    };
     for row in rows {
-        table.add_row(columns.iter().map(|column| (column.cell)(row)));
+        table.add_row(columns.iter().map(|column| cell(column, row)));
     }
     for (column, drawn) in columns.iter().zip(table.column_iter_mut()) {
         drawn.set_padding((0, 2));
@@ -327,12 +401,50 @@ mod tests {
     }
 
     #[test]
+    fn a_long_name_is_cut_before_the_text_that_closes_a_table_is_left_out() {
+        let columns = [
+            right("COUNT", 0, |row: &Row| row.1.to_string()),
+            left("NAME", 0, |_: &Row| "python train.py --epochs 10".to_owned()),
+            left("WHY", 1, |row: &Row| row.0.to_owned()),
+        ];
+        let rows = [("1 lacks 2 GPUs", 7)];
+        assert_eq!(
+            table(&columns, &rows, Some(50)),
+            "COUNT  NAME                         WHY\n    7  python train.py --epochs 10  1 lacks 2 GPUs\n"
+        );
+        assert_eq!(
+            table(&columns, &rows, Some(45)),
+            "COUNT  NAME              WHY\n    7  python train.py…  1 lacks 2 GPUs\n"
+        );
+        assert_eq!(
+            table(&columns, &rows, Some(36)),
+            "COUNT  NAME\n    7  python train.py --epochs 10\n"
+        );
+    }
+
+    #[test]
+    fn what_is_watched_begins_at_the_top_of_the_screen() {
+        assert_eq!(first_rows("a\nb\n", 3), "a\nb\n");
+        assert_eq!(first_rows("a\nb\nc\nd\n", 4), "a\nb\n… 2 more\n");
+    }
+
+    #[test]
+    fn letters_that_take_two_columns_are_counted_as_two() {
+        assert_eq!(cut_to("训练模型", 8), "训练模型");
+        assert_eq!(cut_to("训练模型", 7), "训练模…");
+        assert_eq!(cut_to("训练模型", 6), "训练…");
+    }
+
+    #[test]
     fn a_column_that_repeats_the_first_is_left_out() {
         let name = |title, rank| left(title, rank, |row: &Row| row.0.to_owned());
         let count = left("COUNT", 0, |row: &Row| row.1.to_string());
         let columns = [name("JOB", 0), name("NAME", 1), count];
         assert_eq!(table(&columns, &[("a", 7)], None), "JOB  COUNT\na    7\n");
         assert_eq!(table(&columns, &[], None), "JOB  NAME  COUNT");
+        let handle = left("JOB", 0, |row: &Row| format!("pod/{}", row.0));
+        let columns = [handle, name("NAME", 1)];
+        assert_eq!(table(&columns, &[("a", 7)], None), "JOB\npod/a\n");
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub struct UserCreate {
 }
 
 /// What may be changed about a user; absent fields stay.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct UserUpdate {
     /// Mail address.

@@ -99,6 +99,19 @@ impl Backend {
         answer.map_err(|error| work.refused(error))
     }
 
+    /// Whether work would be taken: hands in nothing.
+    pub(crate) async fn would_take(&self, work: &Work) -> Result<()> {
+        let answer: Result<()> = match self {
+            Self::Server(client) => {
+                client.what_if(&work.job()?).await.map(drop).map_err(Into::into)
+            }
+            Self::Cluster(cluster) => {
+                cluster.create(&work.object()?, true).await.map(drop).map_err(Into::into)
+            }
+        };
+        answer.map_err(|error| work.refused(error))
+    }
+
     /// Says whether work would be taken, and what it would become.
     pub(crate) async fn try_out(&self, work: &Work) -> Result<Explanation> {
         let answer: Result<Explanation> = match self {

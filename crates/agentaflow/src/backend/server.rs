@@ -12,7 +12,7 @@ use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
 
 use super::{Happenings, Output, Work};
-use crate::failure::NotThere;
+use crate::failure::{NotThere, usage};
 use crate::listing::{gpu_number, whole_name};
 use crate::nearest::not_there;
 
@@ -22,14 +22,18 @@ const LOOKED_THROUGH: u64 = 1000;
 /// The number of a job that is named by its number, or by its name: the newest of that name.
 pub(super) async fn number(client: &Client, name: &str) -> Result<i64> {
     match name.parse() {
-        Ok(id) => Ok(id),
-        Err(_) => Ok(job(client, name).await?.id),
+        Ok(id @ 1..) => Ok(id),
+        _ => Ok(job(client, name).await?.id),
     }
 }
 
 pub(super) async fn job(client: &Client, name: &str) -> Result<Job> {
-    if let Ok(id) = name.parse() {
+    if let Ok(id @ 1..) = name.parse() {
         return Ok(client.job(id).await?);
+    }
+    // A variable of a script that is not set must not mean some job.
+    if name.trim().is_empty() {
+        return Err(usage("the name of the job is empty: write its number or its name"));
     }
     let query = JobQuery { limit: Some(LOOKED_THROUGH), ..JobQuery::default() };
     let jobs = client.jobs(&query).await?;

@@ -39,6 +39,14 @@ pub(crate) struct Written {
 }
 
 impl Work {
+    /// What it is called, if its author named it.
+    pub(crate) fn name(&self) -> Option<&str> {
+        match &self.said {
+            Said::Job(job) => job.spec.job_name.as_deref(),
+            Said::Object(object) => object["metadata"]["name"].as_str(),
+        }
+    }
+
     /// As a server takes it.
     pub(crate) fn job(&self) -> Result<JobCreate> {
         match &self.said {
@@ -76,10 +84,40 @@ impl Work {
         let by_server = matches!(error.downcast_ref(), Some(ClientError::Refused { .. }));
         let by_cluster = matches!(error.downcast_ref(), Some(Failure::Refused(_)));
         let written = self.written.as_ref().filter(|_| by_server || by_cluster);
-        match written.and_then(|written| written.meant(&error.to_string())) {
+        let place = written.and_then(|written| written.meant(&error.to_string()));
+        let error = self.in_own_words(error);
+        match place {
             Some(place) => error.context(place),
             None => error,
         }
+    }
+
+    /// A refusal of a server with fields called as the options or the short form call them.
+    fn in_own_words(&self, error: anyhow::Error) -> anyhow::Error {
+        let short = match (&self.said, &self.written) {
+            (Said::Object(_), _) => return error,
+            (Said::Job(_), Some(_)) => str::to_owned,
+            (Said::Job(_), None) => option,
+        };
+        match error.downcast::<ClientError>() {
+            Ok(ClientError::Refused { status, mut body }) => {
+                for (long, name) in SHORT_NAMES {
+                    let long = format!("`{long}`");
+                    body.detail = body.detail.replace(&long, &format!("`{}`", short(name)));
+                }
+                ClientError::Refused { status, body }.into()
+            }
+            Ok(other) => other.into(),
+            Err(error) => error,
+        }
+    }
+}
+
+/// The option that is called like a field of the short form.
+fn option(field: &str) -> String {
+    match field {
+        "estimated_duration" => "--estimate".to_owned(),
+        field => format!("--{}", field.replace('_', "-")),
     }
 }
 
@@ -124,7 +162,11 @@ impl Written {
             }
         }
         let set = self.set.iter().find(|(_, value)| !value.is_empty() && is_quoted(value));
+        let fields = self.document.value.as_object().into_iter().flatten();
+        let mut texts = fields.filter_map(|(field, value)| Some((field, value.as_str()?)));
+        let text = texts.find(|(_, text)| !text.is_empty() && is_quoted(text));
         set.map(|(field, value)| format!("--set {field}={value}"))
+            .or_else(|| text.map(|(field, _)| self.line(&[field.as_str()])))
             .or_else(|| said.contains("` is missing").then(|| self.line(&[])))
     }
 }
@@ -177,6 +219,28 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_calls_fields_as_whoever_wrote_them_does() {
+        let refused = || {
+            let detail = "`gpu_memory_required` and `estimated_duration_seconds`, `priority`";
+            let body = agentaflow_api::error::ErrorBody {
+                detail: detail.to_owned(),
+                code: "invalid".to_owned(),
+                field: None,
+            };
+            anyhow::Error::from(ClientError::Refused { status: 422, body })
+        };
+        let said = Said::Job(Box::default());
+        let mut work = Work { said, written: None };
+        let told = work.refused(refused()).to_string();
+        assert_eq!(told, "`--gpu-memory` and `--estimate`, `priority`");
+        let document = agentaflow_manifest::yaml::read_text("command: x\n", &Limits::default());
+        let document = document.unwrap().remove(0);
+        work.written = Some(Written { file: "x".to_owned(), document, set: Vec::new() });
+        let told = work.refused(refused()).to_string();
+        assert_eq!(told, "`gpu_memory` and `estimated_duration`, `priority`");
+    }
+
+    #[test]
     fn a_refusal_names_the_set_or_the_line_that_it_is_about() {
         let text = "name: t\nimage: x\npriority: 3\n";
         let mut document =
@@ -191,6 +255,7 @@ mod tests {
             ("`gpu_fraction` must be below 1", Some("--set fraction=7")),
             ("`env` has a name that cannot be one", Some("--set env.A-B=1")),
             ("there is no queue `nope`", Some("--set queue=nope")),
+            ("there is no queue `x`", Some("`t.yaml`, line 2, column 1")),
             ("`priority` is 3; at most 2 is allowed", Some("`t.yaml`, line 3, column 1")),
             ("`command` is missing", Some("`t.yaml`, line 1, column 1")),
             ("the server takes no more jobs", None),

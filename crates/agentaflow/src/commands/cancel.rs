@@ -12,7 +12,7 @@ use clap_complete::engine::ArgValueCandidates;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Numbers or names of the jobs
-    #[arg(value_name = "JOB", required = true, add = ArgValueCandidates::new(candidates::jobs))]
+    #[arg(value_name = "JOB", required = true, add = ArgValueCandidates::new(candidates::live_jobs))]
     jobs: Vec<String>,
     #[command(flatten)]
     connect: Connect,
@@ -22,7 +22,7 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompleteArgs {
     /// Numbers or names of the jobs
-    #[arg(value_name = "JOB", required = true, add = ArgValueCandidates::new(candidates::jobs))]
+    #[arg(value_name = "JOB", required = true, add = ArgValueCandidates::new(candidates::live_jobs))]
     jobs: Vec<String>,
     #[command(flatten)]
     connect: Connect,

@@ -89,7 +89,7 @@ fn show() -> Result<()> {
         match (context::variable("AGENTAFLOW_SERVER"), context::variable("AGENTAFLOW_CONTEXT")) {
             (Some(_), _) => "AGENTAFLOW_SERVER is set".to_owned(),
             (None, Some(name)) => format!("AGENTAFLOW_CONTEXT is `{name}`"),
-            (None, None) => format!("the current context of `{}`", context::file()?.display()),
+            (None, None) => context::without_being_asked()?,
         };
     let token = if target.token.is_some() { " with a token" } else { " without a token" };
     let token = if target.kubernetes.is_some() { "" } else { token };

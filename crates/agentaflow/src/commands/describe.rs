@@ -61,8 +61,14 @@ enum Kind {
 impl Args {
     /// What is meant, and its name: a word alone is a job.
     fn meant(&self) -> Result<(Kind, &str)> {
-        let kind = <Kind as clap::ValueEnum>::from_str(&self.what, false);
-        match (kind, &self.name) {
+        let kind = |word: &str| <Kind as clap::ValueEnum>::from_str(word, false);
+        // As kubectl takes it: `node/gpu-7`.
+        if let (None, Some((Ok(kind), name))) =
+            (&self.name, self.what.split_once('/').map(|(word, name)| (kind(word), name)))
+        {
+            return Ok((kind, name));
+        }
+        match (kind(&self.what), &self.name) {
             (Ok(kind), Some(name)) => Ok((kind, name)),
             (Ok(_), None) => {
                 Err(usage(format!("say which: agentaflow describe {} NAME", self.what)))

@@ -3,6 +3,7 @@
 use agentaflow_api::explain::Explanation;
 use anyhow::{Context as _, Result};
 
+use crate::backend::Work;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::job_args::JobArgs;
@@ -46,7 +47,8 @@ pub(crate) fn what_if(args: &WhatIfArgs) -> Result<()> {
     block_on(async {
         let backend = args.connect.backend().await?;
         for one in &work {
-            show(&backend.try_out(one).await?, args.output)?;
+            let said = backend.try_out(one).await?;
+            args.output.print(&said, |said| Ok(named(one, &work) + &words(said)))?;
         }
         Ok(())
     })
@@ -54,6 +56,14 @@ pub(crate) fn what_if(args: &WhatIfArgs) -> Result<()> {
 
 fn show(said: &Explanation, format: OneFormat) -> Result<()> {
     format.print(said, |said| Ok(words(said)))
+}
+
+/// A line that tells a piece of work from others that are spoken of with it; nothing where it is the only one.
+pub(super) fn named(work: &Work, all: &[Work]) -> String {
+    match (all, work.name()) {
+        ([_, _, ..], Some(name)) => format!("{}:\n", one_line(name)),
+        _ => String::new(),
+    }
 }
 
 pub(super) fn words(said: &Explanation) -> String {

@@ -51,7 +51,7 @@ pub(crate) struct JobsArgs {
     #[arg(long, value_name = "STATUS,…", value_delimiter = ',', value_parser = statuses())]
     status: Vec<JobStatus>,
     /// At most so many: the newest, or the first of what --selector and --sort-by find
-    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 100, value_parser = amount::some::<u64>)]
     limit: u64,
     #[command(flatten)]
     list: ListArgs,
@@ -86,6 +86,9 @@ pub(crate) struct QueuesArgs {
 /// List the users of a server; only its admins may
 #[derive(Debug, clap::Args)]
 pub(crate) struct UsersArgs {
+    /// Only these, by name
+    #[arg(value_name = "USER", add = ArgValueCandidates::new(candidates::users))]
+    names: Vec<String>,
     #[command(flatten)]
     list: ListArgs,
     #[command(flatten)]
@@ -148,7 +151,9 @@ pub(crate) fn queues(args: &QueuesArgs) -> Result<()> {
 pub(crate) fn users(args: &UsersArgs) -> Result<()> {
     let client = args.connect.client()?;
     block_on(async {
-        args.list.show(&USERS, async || Ok(client.get("/users").json().await?)).await
+        let fetch =
+            async || asked("user", &args.names, client.get("/users").json().await?, USERS.name);
+        args.list.show(&USERS, fetch).await
     })
 }
 

@@ -9,6 +9,7 @@ use clap_complete::engine::ArgValueCandidates;
 use futures_util::TryStreamExt as _;
 
 use super::run::follow::{on_and_on, pods_to_the_end};
+use crate::amount;
 use crate::backend::Backend;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
@@ -25,10 +26,10 @@ pub(crate) struct Args {
     #[arg(short, long)]
     follow: bool,
     /// Only so many lines from the end
-    #[arg(long, value_name = "LINES")]
+    #[arg(long, value_name = "LINES", value_parser = amount::whole::<u64>)]
     tail: Option<u64>,
     /// Which of a gang's tasks, from 0
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::whole::<u32>)]
     task: Option<u32>,
     #[command(flatten)]
     connect: Connect,

@@ -55,10 +55,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", default_value = "/proc")]
     proc: PathBuf,
     /// Where to answer /healthz and /readyz
-    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:8080")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = amount::address, default_value = "0.0.0.0:8080")]
     health: SocketAddr,
     /// Where to answer /metrics
-    #[arg(long, value_name = "ADDR:PORT", default_value = "0.0.0.0:9090")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = amount::address, default_value = "0.0.0.0:9090")]
     metrics: SocketAddr,
     /// The cluster [default: KUBECONFIG, else the one that this runs in]
     #[arg(long, value_name = "FILE")]

@@ -38,13 +38,13 @@ struct SetArgs {
     #[arg(long, value_name = "QUEUE")]
     parent: Option<String>,
     /// Its weight among its siblings when GPUs are short [default: 100]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::some::<u32>)]
     weight: Option<u32>,
     /// GPUs that it gets back from borrowers whenever it needs them
-    #[arg(long, value_name = "GPUS", value_parser = amount::cores)]
+    #[arg(long, value_name = "GPUS", value_parser = amount::quota)]
     guaranteed: Option<Cores>,
     /// GPUs that it never exceeds
-    #[arg(long, value_name = "GPUS", value_parser = amount::cores)]
+    #[arg(long, value_name = "GPUS", value_parser = amount::quota)]
     limit: Option<Cores>,
     /// GPUs of one model that it never exceeds; may be given several times
     #[arg(long, value_name = "MODEL=GPUS", value_parser = amount::pair)]
@@ -53,7 +53,7 @@ struct SetArgs {
     #[arg(long, value_name = "true|false")]
     borrow: Option<bool>,
     /// The highest priority of its jobs
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::priority)]
     max_priority: Option<u32>,
     /// Only these users, or namespaces in Kubernetes, may use it
     #[arg(long = "user", visible_alias = "for-namespace", value_name = "NAME")]
@@ -89,9 +89,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn set(args: &SetArgs) -> Result<()> {
+    if args.name.is_empty() {
+        return Err(crate::failure::usage("the name of the queue is empty"));
+    }
     let mut models = BTreeMap::new();
     for (model, gpus) in &args.limit_model {
-        models.insert(model.clone(), amount::cores(gpus).map_err(crate::failure::usage)?);
+        models.insert(model.clone(), amount::quota(gpus).map_err(crate::failure::usage)?);
     }
     block_on(async {
         let backend = args.connect.backend().await?;

@@ -20,7 +20,7 @@ use crate::failure::usage;
 #[expect(clippy::struct_field_names, reason = "the names are the options")]
 pub(crate) struct SimArgs {
     /// Simulate so many GPUs instead of using real ones; 0 is a machine without GPUs
-    #[arg(long, value_name = "NUMBER", help_heading = "Simulated GPUs")]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::whole::<u32>, help_heading = "Simulated GPUs")]
     sim_gpus: Option<u32>,
     /// Model of the simulated GPUs [default: NVIDIA A100]
     #[arg(long, value_name = "NAME", requires = "sim_gpus", help_heading = "Simulated GPUs")]

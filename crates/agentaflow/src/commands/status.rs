@@ -20,6 +20,9 @@ use clap_complete::engine::ArgValueCandidates;
 /// How many jobs are shown.
 const SHOWN: usize = 10;
 
+/// How many jobs with a place, and how many that wait, are counted.
+const COUNTED: u64 = 10_000;
+
 /// Show how nodes, GPUs and the queue are, or how one job is
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -54,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 pub(super) async fn glance(backend: &Backend) -> Result<Glance> {
-    let with = |status| JobQuery { status, limit: Some(1000), skip: None };
+    let with = |status| JobQuery { status, limit: Some(COUNTED), skip: None };
     let mut waiting = backend.jobs(&with(vec![JobStatus::Pending])).await?;
     // Whose turn comes first stands first: lists begin with the newest.
     waiting.sort_by_cached_key(|job| {
@@ -75,16 +78,16 @@ pub(super) fn overview(glance: &Glance) -> String {
     let gpus: u32 = active.iter().map(|node| node.spec.gpu_count).sum();
     let simulated = active.iter().any(|node| node.spec.simulated && node.spec.gpu_count > 0);
     let free: usize = active.iter().map(|node| listing::free_gpus(node)).sum();
-    let memory = active.iter().map(|node| node.gpu_memory_available).sum();
+    let memory = active.iter().map(|node| listing::free_gpu_memory(node)).sum();
     let notice = if simulated { " (SIMULATED: jobs get no device)" } else { "" };
     let mut text = format!(
-        "Server  {}\nNodes   {} of {} active\nGPUs    {gpus}, {free} free with {} of memory{notice}\nJobs    {} with a place, {} waiting\n",
+        "Server  {}\nNodes   {} of {} active\nGPUs    {gpus}, {free} free; {} of GPU memory free{notice}\nJobs    {} with a place, {} waiting\n",
         glance.server,
         active.len(),
         glance.nodes.len(),
         amount::memory(memory),
-        glance.running.len(),
-        glance.waiting.len(),
+        counted(&glance.running),
+        counted(&glance.waiting),
     );
     let mut add = |table: String| {
         text.push('\n');
@@ -93,12 +96,26 @@ pub(super) fn overview(glance: &Glance) -> String {
     if !glance.nodes.is_empty() {
         add(output::table(NODES.columns, &glance.nodes, Some(output::width())));
     }
-    let shown: Vec<_> = glance.running.iter().chain(&glance.waiting).take(SHOWN).collect();
+    let shown = shown(&glance.running, &glance.waiting);
     if !shown.is_empty() {
-        let shown: Vec<Job> = shown.into_iter().cloned().collect();
         add(output::table(JOBS.columns, &shown, Some(output::width())));
     }
-    text
+    match glance.running.len() + glance.waiting.len() - shown.len() {
+        0 => text,
+        more => text + &format!("{more} more: `agentaflow get workloads` lists all\n"),
+    }
+}
+
+/// The first of both: half of the room is for those that wait, if there are so many.
+fn shown(running: &[Job], waiting: &[Job]) -> Vec<Job> {
+    let kept = waiting.len().min(SHOWN / 2);
+    running.iter().take(SHOWN - kept).chain(waiting).take(SHOWN).cloned().collect()
+}
+
+/// How many there are; of those that are counted no further, at least.
+fn counted(jobs: &[Job]) -> String {
+    let more = if jobs.len() as u64 >= COUNTED { "at least " } else { "" };
+    format!("{more}{}", jobs.len())
 }
 
 /// Everything people ask about one job, one thing a line.
@@ -152,5 +169,25 @@ fn status_words(job: &Job) -> String {
         }
         _ if job.cancel_requested && !job.status.is_final() => format!("{word}, being stopped"),
         _ => word.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_shown_beside_much_that_runs() {
+        let jobs = |numbers: std::ops::Range<i64>| -> Vec<Job> {
+            numbers.map(|id| Job { id, ..Job::default() }).collect()
+        };
+        let shown = |running: i64, waiting: i64| {
+            let shown = shown(&jobs(0..running), &jobs(100..100 + waiting));
+            (shown.iter().filter(|job| job.id < 100).count(), shown.len())
+        };
+        assert_eq!(
+            [shown(3, 2), shown(20, 2), shown(20, 20), shown(2, 20)],
+            [(3, 5), (8, 10), (5, 10), (2, 10)]
+        );
     }
 }

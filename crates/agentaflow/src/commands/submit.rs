@@ -29,10 +29,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let backend = args.connect.backend().await?;
         // Of several, all or none are handed in, as far as it can be told before.
         work.iter().try_for_each(|one| backend.understands(one))?;
+        if !args.dry_run && work.len() > 1 {
+            for one in &work {
+                backend.would_take(one).await?;
+            }
+        }
         for one in &work {
             if args.dry_run {
                 let said = backend.try_out(one).await?;
-                args.output.print(&said, |said| Ok(explain::words(said)))?;
+                let text = |said: &_| Ok(explain::named(one, &work) + &explain::words(said));
+                args.output.print(&said, text)?;
                 continue;
             }
             let job = backend.submit(one).await?;

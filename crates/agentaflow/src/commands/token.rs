@@ -1,8 +1,10 @@
 //! `agentaflow token`: keys for people's programs and for machines that join.
 
+use agentaflow_api::Stamp;
 use agentaflow_api::account::{ApiKey, ApiKeyCreate};
 use anyhow::Result;
 
+use crate::amount;
 use crate::connect::{Connect, block_on};
 use crate::list::{Kind, ListArgs};
 use crate::listing::{ago, left, right};
@@ -28,7 +30,7 @@ struct CreateArgs {
     /// What it is for
     name: String,
     /// Days until it ends [default: never]
-    #[arg(long, value_name = "DAYS")]
+    #[arg(long, value_name = "DAYS", value_parser = amount::some::<u32>)]
     days: Option<u32>,
     /// A registration token for GPU hosts instead of a key of your own
     #[arg(long)]
@@ -52,7 +54,8 @@ struct ListTokens {
 /// Make a key void
 #[derive(Debug, clap::Args)]
 struct RevokeArgs {
-    /// Its number
+    /// Its number, which `token list` shows
+    #[arg(value_parser = number)]
     id: i64,
     /// A registration token for GPU hosts instead of a key of your own
     #[arg(long)]
@@ -88,8 +91,20 @@ fn create(args: &CreateArgs) -> Result<()> {
     output::print(&format!("{text}\n"))
 }
 
+fn number(text: &str) -> Result<i64, String> {
+    text.parse().map_err(|_| "write its number, which `agentaflow token list` shows".to_owned())
+}
+
 fn path(worker: bool) -> &'static str {
     if worker { "/registration-tokens" } else { "/auth/api-keys" }
+}
+
+fn state(key: &ApiKey, now: Stamp) -> &'static str {
+    match key.expires_at {
+        _ if key.revoked => "revoked",
+        Some(end) if end <= now => "expired",
+        _ => "valid",
+    }
 }
 
 const KEYS: Kind<ApiKey> = Kind {
@@ -102,7 +117,20 @@ const KEY_COLUMNS: [Column<ApiKey>; 6] = [
     right("ID", 0, |key| key.id.to_string()),
     left("NAME", 0, |key| key.name.clone()),
     left("BEGINS", 2, |key| format!("{}…", key.prefix)),
-    left("STATE", 1, |key| if key.revoked { "revoked" } else { "valid" }.to_owned()),
+    left("STATE", 1, |key| state(key, Stamp::now()).to_owned()),
     right("MADE", 3, |key| ago(key.created_at)),
     right("USED", 2, |key| key.last_used_at.map_or_else(|| "never".to_owned(), ago)),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_whose_time_is_over_is_not_called_valid() {
+        let mut key = ApiKey { expires_at: Some(Stamp(1000)), ..ApiKey::default() };
+        assert_eq!([999, 1000].map(|now| state(&key, Stamp(now))), ["valid", "expired"]);
+        key.revoked = true;
+        assert_eq!(state(&key, Stamp(1000)), "revoked");
+    }
+}

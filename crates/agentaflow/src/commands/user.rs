@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use super::get;
 use crate::amount;
 use crate::connect::{Connect, block_on};
+use crate::failure::usage;
 use crate::list::OneFormat;
 use crate::nearest::not_there;
 use crate::output;
@@ -182,9 +183,13 @@ fn set(args: &SetArgs) -> Result<()> {
         prepaid: args.prepaid,
         ..UserUpdate::default()
     };
+    let rights = !args.grant.is_empty() || !args.revoke.is_empty();
+    if update == UserUpdate::default() && !rights {
+        return Err(usage("nothing is changed: say what, such as --limit 50 or --role viewer"));
+    }
     block_on(async {
         let User { id, mut grants, .. } = find(&client, &args.name).await?;
-        if !args.grant.is_empty() || !args.revoke.is_empty() {
+        if rights {
             grants.extend(args.grant.iter().cloned());
             grants.sort();
             grants.dedup();

@@ -17,7 +17,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", value_parser = amount::some_duration, default_value = "2s")]
     interval: Duration,
     /// End after so many looks
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = amount::some::<u64>)]
     count: Option<u64>,
     #[command(flatten)]
     connect: Connect,
@@ -30,8 +30,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut looks = 0;
         loop {
             let text = status::overview(&status::glance(&backend).await?);
-            let clear = if terminal { "\u{1b}[H\u{1b}[2J" } else { "" };
-            output::print(&format!("{clear}{text}{}", if terminal { "" } else { "\n" }))?;
+            if terminal {
+                output::print_anew(&text)?;
+            } else {
+                output::print(&format!("{text}\n"))?;
+            }
             looks += 1;
             if args.count.is_some_and(|count| looks >= count) {
                 return Ok(());

@@ -18,7 +18,7 @@ pub(super) struct ShortJob {
     gpus: Option<u32>,
     gpu_memory: Option<Amount>,
     gpu_type: Option<String>,
-    fraction: Option<f64>,
+    fraction: Option<Share>,
     mig: Option<String>,
     cpu: Option<CpuAmount>,
     memory: Option<Amount>,
@@ -51,7 +51,7 @@ impl ShortJob {
             gpu_count: self.gpus,
             gpu_memory_required: self.gpu_memory.map(|amount| amount.0),
             gpu_type: self.gpu_type,
-            gpu_fraction: self.fraction,
+            gpu_fraction: self.fraction.map(|share| share.0),
             mig_profile: self.mig,
             cpu_cores_required: self.cpu.map(|amount| amount.0),
             memory_required: self.memory.map(|amount| amount.0),
@@ -124,6 +124,7 @@ macro_rules! as_on_the_command_line {
 }
 
 as_on_the_command_line!(Amount, u64, amount::mib);
+as_on_the_command_line!(Share, f64, amount::share);
 as_on_the_command_line!(CpuAmount, agentaflow_api::Cores, amount::cores);
 as_on_the_command_line!(Time, u64, |text: &str| {
     amount::some_duration(text).map(|time| time.as_secs_f64().ceil() as u64)

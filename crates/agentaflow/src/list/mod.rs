@@ -272,10 +272,7 @@ impl Shown {
     fn print<T: Serialize>(&mut self, args: &ListArgs, kind: &Kind<T>, rows: Vec<T>) -> Result<()> {
         let tabular = matches!(args.output, ListFormat::Table | ListFormat::Wide);
         if tabular && io::stdout().is_terminal() {
-            return output::print(&format!(
-                "\u{1b}[H\u{1b}[2J{}",
-                args.text(kind, &rows, false, kind.none)?
-            ));
+            return output::print_anew(&args.text(kind, &rows, false, kind.none)?);
         }
         let mut now = BTreeMap::new();
         let mut changed = Vec::new();

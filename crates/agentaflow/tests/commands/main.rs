@@ -43,6 +43,11 @@ fn why_work_waits_is_said_the_same_everywhere() {
 }
 
 #[test]
+fn shared_gpus_and_odd_names_are_shown_for_what_they_are() {
+    check("shared");
+}
+
+#[test]
 fn the_fleet_is_looked_after() {
     check("fleet");
 }

@@ -1,5 +1,6 @@
 //! `agentaflow run` on a terminal, and without one when it is told to stop.
 
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::harness::Cluster;
+use crate::harness::{Cluster, PROGRAM};
 use crate::pty::Terminal;
 
 const INTERRUPT: &str = "\u{3}";
@@ -82,6 +83,30 @@ fn a_terminal_that_cannot_rewrite_a_line_gets_lines() {
     terminal.wait_for("waits, place 1 of 1");
     terminal.press(INTERRUPT);
     assert_eq!(terminal.end().code(), Some(130));
+}
+
+#[test]
+fn a_server_that_keeps_silent_does_not_keep_who_presses_ctrl_c() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", silent.local_addr().unwrap());
+    let start = |words: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(words).env("AGENTAFLOW_SERVER", &address).env("AGENTAFLOW_TOKEN", "x");
+        Terminal::start(&command, 100, 24)
+    };
+    // It asks where the job would go: nothing is handed in yet.
+    let mut terminal = start(&["run", "--", "true"]);
+    let asked = silent.accept().unwrap();
+    terminal.press(INTERRUPT);
+    assert_eq!(terminal.end().code(), Some(130));
+    drop(asked);
+    let mut terminal = start(&["run", "--quiet", "--", "true"]);
+    let _handed_in = silent.accept().unwrap();
+    terminal.press(INTERRUPT);
+    terminal.wait_for("waiting to hear whether the job was taken");
+    terminal.press(INTERRUPT);
+    assert_eq!(terminal.end().code(), Some(130));
+    terminal.wait_for("it is not known whether the job was taken");
 }
 
 /// Without a terminal, many signals at once are one wish: the job is stopped, and that is waited for.

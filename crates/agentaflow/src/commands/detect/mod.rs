@@ -24,7 +24,7 @@ Examples:
   kubectl get configmap task -o jsonpath='{.data.text}' | agentaflow detect -")]
 pub(crate) struct Args {
     /// A text, a file, a folder, or `-` for standard input
-    #[arg(value_name = "TEXT|FILE|DIR|-", required = true, allow_hyphen_values = false)]
+    #[arg(value_name = "TEXT|FILE|DIR|-", required = true, allow_hyphen_values = false, value_hint = clap::ValueHint::AnyPath)]
     target: Vec<String>,
     /// How to print it
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]

@@ -36,6 +36,8 @@ pub(super) struct Signals {
     pub(super) terminal: bool,
     /// When it was acknowledged that the job is stopped.
     stopping: Option<Instant>,
+    /// One came that was not answered yet.
+    unanswered: bool,
 }
 
 impl Signals {
@@ -45,14 +47,42 @@ impl Signals {
             terminate: signal(SignalKind::terminate()).context("cannot listen for signals")?,
             terminal: io::stdin().is_terminal() && io::stderr().is_terminal(),
             stopping: None,
+            unanswered: false,
         })
     }
 
     /// Waits for the next one.
     pub(super) async fn next(&mut self) {
+        if std::mem::take(&mut self.unanswered) {
+            return;
+        }
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+        }
+    }
+
+    /// Waits to hear whether a job was taken: only then can a signal be answered. Who sends another does not want
+    /// to know.
+    pub(super) async fn during<T>(&mut self, taken: impl Future<Output = T>) -> Option<T> {
+        tokio::pin!(taken);
+        let mut first: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                biased;
+                taken = &mut taken => {
+                    self.unanswered = first.is_some();
+                    return Some(taken);
+                }
+                () = self.next() => match first {
+                    None => {
+                        first = Some(Instant::now());
+                        eprintln!("waiting to hear whether the job was taken; Ctrl-C again ends at once");
+                    }
+                    Some(since) if self.terminal || since.elapsed() >= SAME => return None,
+                    Some(_) => {}
+                }
+            }
         }
     }
 

@@ -77,9 +77,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         // From here on a signal is ours to answer: a job that was handed in must not be forgotten.
         let mut signals = interrupt::Signals::new()?;
         if !args.quiet && !args.detach {
-            place::foretell(&backend, &work).await;
+            tokio::select! {
+                () = place::foretell(&backend, &work) => {}
+                // Nothing was handed in yet.
+                () = signals.next() => return Ok(ExitCode::from(interrupt::INTERRUPTED)),
+            }
         }
-        let job = backend.submit(&work).await.context("cannot hand in the job")?;
+        let Some(job) = signals.during(backend.submit(&work)).await else {
+            eprintln!(
+                "it is not known whether the job was taken; `agentaflow get workloads` tells"
+            );
+            return Ok(ExitCode::from(interrupt::INTERRUPTED));
+        };
+        let job = job.context("cannot hand in the job")?;
         let name = job.handle();
         if args.detach {
             output::print(&format!("{name}\n"))?;

@@ -100,7 +100,8 @@ pub(super) fn job_title(job: &Job) -> String {
 pub(super) fn job_name(job: &Job) -> String {
     let spec = &job.spec;
     let command = || spec.command.as_ref().map(|words| words.join(" "));
-    let name = spec.job_name.clone().or_else(|| spec.docker_image.clone()).or_else(command);
+    let given = spec.job_name.clone().filter(|name| !name.trim().is_empty());
+    let name = given.or_else(|| spec.docker_image.clone()).or_else(command);
     text::clean(&name.unwrap_or_default()).trim().to_owned()
 }
 

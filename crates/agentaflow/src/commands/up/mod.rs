@@ -49,7 +49,7 @@ Ctrl-C stops it within five seconds; jobs go back to waiting and start again wit
 #[expect(clippy::doc_markdown, reason = "these comments are the help text, which has no markup")]
 pub(crate) struct Args {
     /// Where to listen
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8000")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = amount::address, default_value = "127.0.0.1:8000")]
     listen: SocketAddr,
     /// Folder for the database, tokens and logs [default: ~/.local/share/agentaflow]
     #[arg(long, value_name = "DIR")]

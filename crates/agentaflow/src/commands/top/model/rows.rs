@@ -53,7 +53,7 @@ impl Model {
             };
             let chosen = match cursor.sort {
                 1 => sheet::job_name(a).cmp(&sheet::job_name(b)),
-                2 => gpus_held(b).cmp(&gpus_held(a)),
+                2 => gpus_held(b).total_cmp(&gpus_held(a)),
                 3 => by_number(b.duration_seconds, a.duration_seconds),
                 4 => b.price_per_hour.cmp(&a.price_per_hour),
                 _ => newest,

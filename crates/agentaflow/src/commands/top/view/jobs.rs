@@ -74,14 +74,16 @@ pub(super) fn draw(
 ) {
     let cells = |job: &Job| {
         let time = job.duration_seconds.map_or_else(String::new, output::short_time);
-        let gpus = match gpus_held(job) {
-            0 => "-".to_owned(),
-            count => count.to_string(),
-        };
         let price = job.price_per_hour.filter(|_| !job.status.is_final());
         let price = price.map(self::price).unwrap_or_default();
         let plain = |text| (text, Style::new());
-        [state(theme, job), plain(gpus), plain(time), plain(price), place(model, theme, job)]
+        [
+            state(theme, job),
+            plain(gpus(gpus_held(job))),
+            plain(time),
+            plain(price),
+            place(model, theme, job),
+        ]
     };
     let list =
         List { pane: Pane::Jobs, columns: &WITH_A_PLACE, cells: &cells, none: "Nothing runs." };
@@ -111,7 +113,7 @@ pub(super) fn draw_queue(
         let plain = |text| (text, Style::new());
         [
             (position, theme.warn()),
-            plain(wanted(job)),
+            plain(gpus(gpus_wanted(job))),
             plain(output::short_time(waits)),
             plain(eta),
             plain(why.unwrap_or_default()),
@@ -270,9 +272,9 @@ fn numbers(model: &Model, task: &TaskPlace) -> Vec<String> {
     numbers
 }
 
-/// GPUs that a job asks for.
-fn wanted(job: &Job) -> String {
-    match gpus_wanted(job) {
+/// A number of GPUs, or a share of one.
+fn gpus(count: f64) -> String {
+    match count {
         0.0 => "-".to_owned(),
         count if count.fract() == 0.0 => format!("{count:.0}"),
         count => format!("{count:.2}"),
