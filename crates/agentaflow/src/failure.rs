@@ -208,6 +208,12 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
                 numberless(why)
             );
         }
+        Some(Failure::Unreachable(why)) if why.starts_with("no answer through service") => {
+            return format!(
+                "{why}; `agentaflow doctor` says what is missing, and `agentaflow login --kubernetes --scheduler URL` \
+                 names a scheduler that answers elsewhere"
+            );
+        }
         Some(Failure::Forbidden(why)) if why.contains("is forbidden: ") => {
             return format!(
                 "{why}; `agentaflow doctor` says what you may do, and which roles there are"

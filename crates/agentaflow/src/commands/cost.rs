@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use agentaflow_api::billing::UsageRow;
 use agentaflow_api::client::user::JobQuery;
-use agentaflow_api::job::Job;
+use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::{Dollars, Stamp};
 use anyhow::Result;
 
@@ -12,7 +12,7 @@ use crate::amount;
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
 use crate::list::{Kind, ListArgs};
-use crate::listing::{cut_name, dollars, left, money, one_line, right, whole_name};
+use crate::listing::{counted, cut_name, dollars, left, money, one_line, right, whole_name};
 use crate::output::{self, Column};
 
 /// Jobs that are looked through for what a job without a name is called.
@@ -22,7 +22,8 @@ const LOOKED_THROUGH: u64 = 100_000;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "On Kubernetes the cost is that of the workloads that still exist: a workload that was \
-deleted is no longer known. A server keeps a ledger."
+deleted is no longer known. A server keeps a ledger, in which jobs \
+are counted when they end."
 )]
 pub(crate) struct Args {
     /// What to sum up by
@@ -71,8 +72,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             _ => &USAGE,
         };
         args.list.show(kind, async || usage(&backend, args).await).await?;
+        if matches!(backend, Backend::Server(_)) {
+            let status = vec![JobStatus::Running];
+            let running = JobQuery { status, limit: Some(LOOKED_THROUGH), skip: None };
+            let running = backend.jobs(&running).await?;
+            if let Some(note) = not_yet_booked(&running) {
+                eprintln!("{note}");
+            }
+        }
         Ok(())
     })
+}
+
+/// What a ledger does not know: it is written when jobs end.
+fn not_yet_booked(running: &[Job]) -> Option<String> {
+    let cost = running.iter().map(|job| job.cost.0).sum();
+    let count = counted(running.len(), "job");
+    let verb = if running.len() == 1 { "runs and is" } else { "run and are" };
+    (!running.is_empty())
+        .then(|| format!("{count} {verb} not counted yet: {} so far", money(Dollars(cost))))
 }
 
 async fn usage(backend: &Backend, args: &Args) -> Result<Vec<UsageRow>> {

@@ -217,7 +217,7 @@ async fn the_scheduler_is_asked_through_the_api_server_and_its_absence_is_told()
     let told = me.says(&["explain", "vast"]);
     check(&told, &["even when empty", "the scheduler could not be asked"]);
     let told = me.fails(&["what-if", "--gpus", "1", IMAGE], 5);
-    check(&told, &["agentaflow-scheduler-service"]);
+    check(&told, &["agentaflow-scheduler-service", "`agentaflow doctor` says"]);
 
     serve_in_cluster(&share, &scheduler).await;
     wait_for("the API server passes questions on", async || {

@@ -63,8 +63,9 @@ pub(crate) async fn logs(
     let row = visible_job(&app, &caller, path.number("job_id")?).await?;
     let tasks = u64::from(row.spec.replicas.unwrap_or(1).max(1));
     let task = u32::try_from(task).ok().filter(|task| u64::from(*task) < tasks);
-    let task = task
-        .ok_or_else(|| Refusal::not_found(format!("the job has {tasks} tasks, counted from 0")))?;
+    let counted =
+        if tasks == 1 { "one task, which is 0" } else { &format!("{tasks} tasks, counted from 0") };
+    let task = task.ok_or_else(|| Refusal::not_found(format!("the job has {counted}")))?;
     let from_tail = match tail {
         Some(lines) => app.logs.tail(row.id, task, lines).await.map_err(|error| failed(&error))?,
         None => 0,
