@@ -261,14 +261,17 @@ pub(crate) fn free_gpus(node: &Node) -> usize {
 
 /// GPU memory of a node that new work can have: what is closed holds some that it cannot.
 pub(crate) fn free_gpu_memory(node: &Node) -> u64 {
-    if node.status != NodeStatus::Active {
-        return 0;
-    }
     let closed = closed_gpus(node);
-    let gpus = node.spec.gpu_instances.iter().enumerate();
-    let closed = gpus.filter(|(position, gpu)| closed.contains(&gpu_number(*position, gpu)));
-    let kept: u64 = closed.filter_map(|(_, gpu)| gpu.gpu_memory_available).sum();
-    node.gpu_memory_available.saturating_sub(kept)
+    match (node.status, closed.as_slice()) {
+        (NodeStatus::Active, []) => node.gpu_memory_available,
+        (NodeStatus::Active, _) => {
+            let gpus = node.spec.gpu_instances.iter().enumerate();
+            let open = gpus.filter(|(position, gpu)| !closed.contains(&gpu_number(*position, gpu)));
+            let free: u64 = open.filter_map(|(_, gpu)| gpu.gpu_memory_available).sum();
+            free.min(node.gpu_memory_available)
+        }
+        _ => 0,
+    }
 }
 
 /// How a node is, in words.
