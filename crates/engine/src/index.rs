@@ -53,6 +53,7 @@ struct Index {
     standings: Standings,
     mark: u64,
     layout: u64,
+    numbering: u64,
     outlook: u64,
     stamp: u64,
     last_used: u64,
@@ -174,8 +175,8 @@ impl Indexes {
         strategy: Strategy,
     ) -> Option<(&'a Common, Look<'a>)> {
         let shape = cluster.shape(shape);
-        let family =
-            Family::of(shape).filter(|_| strategy.has_bounds() && !cluster.has_soft_taints())?;
+        let family = Family::of(shape)
+            .filter(|_| strategy.has_bounds() && !cluster.kinds.has_soft_taints())?;
         let common = self.common.entry((family, strategy)).or_default();
         common.refresh(cluster, strategy, family);
         Some((common, Look { cluster, outlook, shape, strategy }))
@@ -224,6 +225,7 @@ impl Index {
         let cluster = look.cluster;
         let (changes, mark) = cluster.changes_since(self.mark);
         let same = self.layout == cluster.layout
+            && self.numbering == cluster.kinds.numbering
             && self.outlook == version
             && self.stamp == look.shape.stamp;
         match changes.filter(|changes| same && changes.len() <= 2 * cluster.order.len().max(64)) {
@@ -232,6 +234,7 @@ impl Index {
         }
         self.mark = mark;
         self.layout = cluster.layout;
+        self.numbering = cluster.kinds.numbering;
         self.outlook = version;
         self.stamp = look.shape.stamp;
     }
@@ -284,7 +287,7 @@ impl Standings {
             return self.by_place[place];
         }
         let node = look.cluster.order[place];
-        let kind = usize::from(look.cluster.briefs[node as usize].kind);
+        let kind = look.cluster.briefs[node as usize].kind as usize;
         match self.by_kind.get(kind) {
             Some(Some(standing)) => *standing,
             _ => self.learn(look, node, kind),

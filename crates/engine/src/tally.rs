@@ -33,10 +33,10 @@ impl Scheduler {
         let shape = self.cluster.shape(shape);
         let mut count = Count::new(shape, &self.cluster.models);
         // Nodes of one kind stand alike, and most of the others show at a glance what they lack.
-        let mut kinds: Vec<Option<(Standing, NodeIdx, u32)>> = vec![None; self.cluster.kinds()];
+        let mut kinds: Vec<Option<(Standing, NodeIdx, u32)>> = vec![None; self.cluster.kinds.len()];
         for node in &self.cluster.order {
             let brief = &self.cluster.briefs[*node as usize];
-            let kind = kinds[usize::from(brief.kind)].get_or_insert_with(|| {
+            let kind = kinds[brief.kind as usize].get_or_insert_with(|| {
                 (
                     fit::standing(shape, &self.cluster.host(*node).spec, self.cluster.room(*node)),
                     *node,

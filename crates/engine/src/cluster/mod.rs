@@ -2,6 +2,7 @@
 
 pub(crate) mod fit;
 mod host;
+mod kinds;
 pub(crate) mod pick;
 pub(crate) mod room;
 pub(crate) mod shape;
@@ -12,12 +13,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) use host::{Host, Reach};
+use kinds::Kinds;
 use room::{Claim, ModelIdx, ResIdx, Room};
 use shape::{Shape, ShapeIdx, ShapeKey};
 
-use crate::labels::{Effect, Taint};
 use crate::name::{GpuModel, NodeId, ResourceName};
-use crate::node::{Chooser, Node};
+use crate::node::Node;
 use crate::request::Request;
 
 /// Dense number of a node.
@@ -45,9 +46,9 @@ pub(crate) struct Brief {
     pub(crate) free: [i64; 4],
     pub(crate) most_milli: i32,
     pub(crate) most_mib: i32,
-    pub(crate) whole: u16,
     /// Nodes of one kind have the same devices and taints.
-    pub(crate) kind: u16,
+    pub(crate) kind: u32,
+    pub(crate) whole: u16,
     pub(crate) open: bool,
     /// Some of its devices are closed.
     pub(crate) shut: bool,
@@ -55,7 +56,7 @@ pub(crate) struct Brief {
 
 impl Brief {
     #[inline]
-    pub(crate) fn of(room: &Room, kind: u16) -> Self {
+    pub(crate) fn of(room: &Room, kind: u32) -> Self {
         Self {
             free: room.free,
             most_milli: room.most_milli,
@@ -68,10 +69,6 @@ impl Brief {
     }
 }
 
-/// What nodes of one kind have in common: devices as (model, memory, in MIG mode), who chooses among
-/// them, and taints.
-type Kind = (Vec<(ModelIdx, i32, bool)>, bool, Vec<Taint>);
-
 /// All nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cluster {
@@ -79,8 +76,7 @@ pub(crate) struct Cluster {
     pub(crate) hosts: Vec<Option<Host>>,
     pub(crate) rooms: Vec<Room>,
     pub(crate) briefs: Vec<Brief>,
-    kinds: BTreeMap<Kind, u16>,
-    soft_taints: bool,
+    pub(crate) kinds: Kinds,
     /// By memory of its largest GPU: how many nodes.
     gpu_sizes: BTreeMap<i32, u32>,
     by_name: FxHashMap<NodeId, NodeIdx>,
@@ -97,6 +93,7 @@ pub(crate) struct Cluster {
     growth: u64,
     pub(crate) models: Vec<GpuModel>,
     pub(crate) resources: Vec<ResourceName>,
+    resource_numbers: FxHashMap<ResourceName, ResIdx>,
     shapes: Vec<Option<Shape>>,
     vacant_shapes: Vec<ShapeIdx>,
     shape_by_key: FxHashMap<ShapeKey, ShapeIdx>,
@@ -317,15 +314,17 @@ impl Cluster {
 
     /// The number of a named resource, new or known.
     pub(crate) fn resource(&mut self, name: &ResourceName) -> ResIdx {
-        if let Some(known) = self.resources.iter().position(|resource| resource == name) {
-            return known as ResIdx;
+        if let Some(known) = self.resource_numbers.get(name) {
+            return *known;
         }
+        let next = self.resources.len() as ResIdx;
         self.resources.push(name.clone());
-        self.resources.len() as ResIdx - 1
+        self.resource_numbers.insert(name.clone(), next);
+        next
     }
 
     pub(crate) fn resource_name(&self, resource: ResIdx) -> &ResourceName {
-        &self.resources[usize::from(resource)]
+        &self.resources[resource as usize]
     }
 
     /// The domains of a topology key; `node` makes every node its own.
@@ -377,16 +376,6 @@ impl Cluster {
         self.gpu_sizes.keys().next_back().copied().unwrap_or(0)
     }
 
-    /// How many kinds of nodes there have been.
-    pub(crate) fn kinds(&self) -> usize {
-        self.kinds.len()
-    }
-
-    /// Whether any node merely asks to stay away.
-    pub(crate) fn has_soft_taints(&self) -> bool {
-        self.soft_taints
-    }
-
     /// Counts changes that may have made room.
     pub(crate) fn growth(&self) -> u64 {
         self.growth
@@ -395,17 +384,6 @@ impl Cluster {
     fn summarise(&mut self, node: NodeIdx) {
         let brief = &mut self.briefs[node as usize];
         *brief = Brief::of(&self.rooms[node as usize], brief.kind);
-    }
-
-    fn sort_into_kind(&mut self, node: NodeIdx) {
-        let devices = &self.rooms[node as usize].devices;
-        let devices = devices.iter().map(|d| (d.model, d.total, d.geometry.is_some())).collect();
-        let spec = &self.host(node).spec;
-        let kind: Kind = (devices, spec.chooser == Chooser::Node, spec.taints.clone());
-        self.soft_taints |= kind.2.iter().any(|taint| taint.effect == Effect::PreferNoSchedule);
-        let next = self.kinds.len() as u16;
-        self.briefs[node as usize].kind = *self.kinds.entry(kind).or_insert(next);
-        self.summarise(node);
     }
 
     fn drop_idle_shapes(&mut self) {

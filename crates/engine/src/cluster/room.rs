@@ -14,7 +14,7 @@ use crate::request::TokenUse;
 /// Dense number of a GPU model.
 pub(crate) type ModelIdx = u16;
 /// Dense number of a named resource.
-pub(crate) type ResIdx = u16;
+pub(crate) type ResIdx = u32;
 
 /// Positions in [`Room::free`].
 pub(crate) const CPU: usize = 0;

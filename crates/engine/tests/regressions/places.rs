@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use agentaflow_engine::labels::Selector;
+use agentaflow_engine::labels::{Effect, Selector, Taint};
 use agentaflow_engine::{
     Chooser, Event, ForeignGpu, ForeignUse, GpuAsk, MiB, MigMode, MigProfile, MilliCpu, MilliGpu,
     Node, Policy, Queue, Quota, Request, Scheduler, Side, Span, TaskAffinity, Topology, Workload,
@@ -177,4 +177,36 @@ fn who_asks_for_a_part_of_a_gpu_that_is_handed_out_whole_takes_all_of_it() {
     let mut small = with(vec![Node { undivided: true, ..node("counted", 1) }]);
     submit(&mut small, memory("huge", 50_000));
     assert!(!starts(&mut small, "huge"));
+}
+
+#[test]
+fn a_node_is_judged_by_its_own_taints_however_often_they_changed() {
+    let mut engine = with(vec![node("a", 1), node("b", 1)]);
+    // Those who take nodes away write the time into their taints.
+    for time in 0..1 << 16 {
+        let taints = vec![
+            Taint::new("leaves-at", time.to_string(), Effect::NoSchedule),
+            Taint::new("leaves", "", Effect::PreferNoSchedule),
+        ];
+        tell(&mut engine, Event::Node(Box::new(Node { taints, ..node("b", 1) })));
+    }
+    submit(&mut engine, whole("first", 1));
+    submit(&mut engine, whole("second", 1));
+    assert!(starts(&mut engine, "first"));
+    let views = engine.workload(&"second".into()).map(|view| view.tasks.len());
+    assert_eq!(views, Some(0), "it does not tolerate the taint of the only node with room");
+}
+
+#[test]
+fn a_resource_that_no_node_has_is_found_nowhere_however_many_others_were_asked_for() {
+    let asks = |id: &str, names: &mut dyn Iterator<Item = String>| {
+        let resources = names.map(|name| (name.into(), 1)).collect();
+        Workload::new(id, Request { resources, ..Request::default() })
+    };
+    let mut engine = with(vec![Node { resources: [("nic".into(), 1)].into(), ..node("n", 1) }]);
+    submit(&mut engine, asks("greedy", &mut (1..1 << 16).map(|number| format!("x{number}"))));
+    submit(&mut engine, asks("lost", &mut ["elsewhere".to_owned()].into_iter()));
+    submit(&mut engine, asks("found", &mut ["nic".to_owned()].into_iter()));
+    let plan = engine.decide(NOW);
+    assert_eq!(started(&plan), ["found".into()]);
 }
