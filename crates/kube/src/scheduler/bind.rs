@@ -7,11 +7,17 @@ use tokio::sync::Semaphore;
 
 use super::api::{Failure, Ignored, Server, TIMEOUT, core};
 use super::lease::Reign;
+use super::writes::Turns;
 use crate::slim::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use crate::translate::{self, SELECTED_NODE};
 use crate::world::{Bind, BindResult, ClaimAct, Key};
 
-/// How often a binding is tried when nobody knows what came of it.
+/// How long a binding is tried while the API server is too busy, or does not answer. Who gives up takes what is bound of
+/// a gang down with it, and an API server that is replaced by a newer one is away for as long as this.
+const BINDING: Duration = Duration::from_secs(30);
+/// The first and the longest pause between two tries.
+const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(3)];
+/// How often a claim is written on that others change at the same time.
 const TRIES: u32 = 5;
 /// How long claims may take to be bound.
 const CLAIMS: Duration = Duration::from_mins(10);
@@ -19,7 +25,16 @@ const CLAIMS: Duration = Duration::from_mins(10);
 const LOOKS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
 /// Binds a pod. A call without an answer is resolved by reading the pod, never assumed.
-pub(crate) async fn pod(server: &Server, reign: &Reign, bind: &Bind) -> BindResult {
+pub(crate) async fn pod(server: &Server, turns: Turns<'_>, bind: &Bind) -> BindResult {
+    persist(server, turns, bind, PAUSES).await
+}
+
+async fn persist(
+    server: &Server,
+    turns: Turns<'_>,
+    bind: &Bind,
+    [mut pause, longest]: [Duration; 2],
+) -> BindResult {
     let Key { namespace, name } = &bind.pod.key;
     let path = format!("{}/binding", core(namespace, "pods", name));
     let body = json!({
@@ -34,17 +49,17 @@ pub(crate) async fn pod(server: &Server, reign: &Reign, bind: &Bind) -> BindResu
         },
         "target": { "apiVersion": "v1", "kind": "Node", "name": bind.node },
     });
-    let mut pause = Duration::from_millis(100);
     let mut why = String::new();
-    let mut tries = 0;
+    let deadline = Instant::now() + BINDING;
+    let mut may_try = true;
     // Until then a call without an answer may still be carried out.
     let mut doubtful = Instant::now();
     loop {
-        if !reign.is_open() {
+        let permit = turns.permits.acquire().await;
+        if !turns.reign.is_open() {
             return BindResult::Refused(Failure::NotLeading.to_string());
         }
-        if tries < TRIES {
-            tries += 1;
+        if may_try {
             match server.post::<Ignored>(&path, &body).await {
                 Ok(_) => return BindResult::Bound,
                 Err(Failure::NotFound(_)) => return BindResult::Gone,
@@ -57,12 +72,14 @@ pub(crate) async fn pod(server: &Server, reign: &Reign, bind: &Bind) -> BindResu
         }
         // Conflict, or no answer: the pod tells.
         let is_settled = Instant::now() >= doubtful;
+        may_try = Instant::now() < deadline;
         let found = read(server, bind).await;
-        if let Some(result) = verdict(found, tries < TRIES, is_settled, &why) {
+        if let Some(result) = verdict(found, may_try, is_settled, &why) {
             return result;
         }
-        reign.pause(pause).await;
-        pause = (pause * 3).min(Duration::from_secs(3));
+        drop(permit);
+        turns.reign.pause(pause).await;
+        pause = (pause * 3).min(longest);
     }
 }
 
@@ -299,93 +316,4 @@ fn is_anothers(holder: &serde_json::Value, claim: &Key, uid: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::world::PodRef;
-
-    #[test]
-    fn a_binding_is_given_up_only_when_it_is_known_not_to_have_happened() {
-        let unknown = || Err(Failure::Unknown("no answer".to_owned()));
-        let refused = || Some(BindResult::Refused("why".to_owned()));
-        let check = |found, may_try, is_settled, expected| {
-            assert_eq!(verdict(found, may_try, is_settled, "why"), expected);
-        };
-        check(Ok(Some(BindResult::Bound)), false, false, Some(BindResult::Bound));
-        check(Ok(None), true, true, None);
-        check(Ok(None), false, false, None);
-        check(Ok(None), false, true, refused());
-        check(unknown(), true, true, None);
-        check(unknown(), false, true, None);
-    }
-
-    #[test]
-    fn a_volume_that_was_set_aside_for_another_claim_is_left_to_it() {
-        let check = |holder: serde_json::Value, expected: bool| {
-            let found = is_anothers(&holder, &Key::new("ml", "data"), "one");
-            assert_eq!(found, expected, "{holder}");
-        };
-        check(serde_json::Value::Null, false);
-        check(json!({"namespace": "ml", "name": "data"}), false);
-        check(json!({"namespace": "ml", "name": "data", "uid": "one"}), false);
-        check(json!({"namespace": "ml", "name": "data", "uid": "two"}), true);
-        check(json!({"namespace": "ml", "name": "more"}), true);
-        check(json!({"namespace": "other", "name": "data"}), true);
-    }
-
-    #[test]
-    fn the_node_that_was_chosen_for_a_claim_is_not_written_over() {
-        let check = |chosen: Option<&str>, phase: &str, expected: Result<bool, &str>| {
-            let claim = json!({
-                "metadata": {"uid": "one", "resourceVersion": "7",
-                    "annotations": chosen.map(|node| json!({SELECTED_NODE: node}))},
-                "status": {"phase": phase},
-            });
-            let claim = serde_json::from_value(claim).expect("a claim");
-            let body = selection(&claim, "a").map_err(|error| error.to_string());
-            assert_eq!(
-                body.as_ref().map(Option::is_some).map_err(String::as_str),
-                expected,
-                "{chosen:?} {phase}"
-            );
-            if let Ok(Some(body)) = body {
-                assert_eq!(body["metadata"]["resourceVersion"], "7");
-                assert_eq!(body["metadata"]["annotations"][SELECTED_NODE], "a");
-            }
-        };
-        check(None, "Pending", Ok(true));
-        check(Some("a"), "Pending", Ok(false));
-        check(Some("b"), "Pending", Err("its volume is being made for node `b`"));
-        check(Some("b"), "Bound", Ok(false));
-    }
-
-    #[test]
-    fn a_bound_pod_is_bound_even_while_it_ends_and_only_an_unbound_one_is_gone() {
-        let bind = Bind {
-            pod: PodRef { key: Key::new("default", "train-0"), uid: "one".into() },
-            node: "gpu-7".into(),
-            annotations: std::collections::BTreeMap::new(),
-            labels: std::collections::BTreeMap::new(),
-            claims: Vec::new(),
-            plan: 1,
-        };
-        let check = |uid: &str, node: Option<&str>, ending: bool, expected: Option<BindResult>| {
-            let pod = json!({
-                "metadata": {
-                    "name": "train-0",
-                    "namespace": "default",
-                    "uid": uid,
-                    "deletionTimestamp": ending.then_some("2030-01-01T00:00:00Z"),
-                },
-                "spec": { "nodeName": node },
-            });
-            let pod: Pod = serde_json::from_value(pod).expect("a pod");
-            assert_eq!(judge(&pod, &bind), expected, "{uid} {node:?} {ending}");
-        };
-        check("one", Some("gpu-7"), false, Some(BindResult::Bound));
-        check("one", Some("gpu-7"), true, Some(BindResult::Bound));
-        check("one", Some("gpu-8"), true, Some(BindResult::Elsewhere("gpu-8".into())));
-        check("one", None, true, Some(BindResult::Gone));
-        check("one", None, false, None);
-        check("two", Some("gpu-7"), false, Some(BindResult::Gone));
-    }
-}
+mod tests;

@@ -155,10 +155,10 @@ impl Shared {
     }
 
     async fn bind_pod(&self, bind: &crate::world::Bind) -> BindResult {
-        let _permit = self.bindings.acquire().await;
         self.silence(&bind.pod).await;
         self.binding.fetch_add(1, Ordering::AcqRel);
-        let result = bind::pod(&self.server, &self.reign, bind).await;
+        let turns = Turns { reign: &self.reign, permits: &self.bindings };
+        let result = bind::pod(&self.server, turns, bind).await;
         self.binding.fetch_sub(1, Ordering::AcqRel);
         result
     }
