@@ -4,6 +4,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
 
+use crate::names;
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[derive(Default)]
@@ -23,14 +25,16 @@ struct Meta {
     finalizers: Option<Vec<String>>,
 }
 
-/// The annotation in which `kubectl apply` keeps a copy of the whole object.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// What the annotations begin with that somebody here asks for: ours, those of claims and volumes, and those by which
+/// static pods are known. All others stay behind: whole manifests and programs are kept in annotations, up to 256 kB of
+/// them in each object.
+const READ: [&str; 4] = [names::PREFIX, "volume.", "pv.kubernetes.io/", "kubernetes.io/config."];
 
 /// Reads metadata and leaves out what nobody here asks for.
 pub(super) fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let meta = Meta::deserialize(deserializer)?;
     let annotations = meta.annotations.map(|mut annotations| {
-        annotations.remove(LAST_APPLIED);
+        annotations.retain(|name, _| READ.iter().any(|start| name.starts_with(start)));
         annotations
     });
     Ok(ObjectMeta {
@@ -48,4 +52,34 @@ pub(super) fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectM
         finalizers: meta.finalizers,
         ..ObjectMeta::default()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::slim::Pod;
+
+    #[test]
+    fn only_annotations_that_somebody_reads_are_kept() {
+        let kept = [
+            "agentaflow.gpu/queue",
+            "volume.kubernetes.io/selected-node",
+            "volume.beta.kubernetes.io/storage-class",
+            "pv.kubernetes.io/bind-completed",
+            "kubernetes.io/config.mirror",
+        ];
+        let others = [
+            "kubectl.kubernetes.io/last-applied-configuration",
+            "workflows.argoproj.io/template",
+            "kubernetes.io/psp",
+        ];
+        let all: serde_json::Map<String, Value> =
+            kept.iter().chain(&others).map(|name| ((*name).to_owned(), json!("x"))).collect();
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"annotations": all}})).unwrap();
+        let mut found: Vec<String> =
+            pod.metadata.annotations.into_iter().flatten().map(|(name, _)| name).collect();
+        found.sort_by_key(|name| kept.iter().position(|known| known == name));
+        assert_eq!(found, kept);
+    }
 }

@@ -18,6 +18,9 @@ use crate::workload;
 /// The most pods of one gang.
 const MAX_GANG: u32 = 10_000;
 
+/// The most bytes that are said about why a pod is set aside, as of an Event.
+const LONGEST_REASON: usize = 1024;
+
 /// What a pod belongs to.
 #[derive(Clone, Debug)]
 pub(super) struct Belonging {
@@ -275,9 +278,11 @@ fn group_of(pod: &Pod) -> Option<&str> {
     native.or_else(label).filter(|name| !name.is_empty())
 }
 
-/// A reason to set a pod aside.
+/// A reason to set a pod aside. What people wrote is part of many, and may be longer than anybody reads.
 pub(super) fn because(word: &'static str, message: impl Into<Arc<str>>) -> Aside {
-    Aside::Because(word, message.into())
+    let message: Arc<str> = message.into();
+    let end = message.floor_char_boundary(LONGEST_REASON);
+    Aside::Because(word, if end < message.len() { message[..end].into() } else { message })
 }
 
 /// A gang that is not complete.

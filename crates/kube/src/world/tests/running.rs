@@ -219,3 +219,14 @@ fn why_a_pod_cannot_be_placed_is_said_once_whatever_else_changes() {
         play.check_settled(&[]);
     }
 }
+
+#[test]
+fn however_long_the_name_of_a_queue_is_what_is_said_about_it_is_short() {
+    let mut play = Play::new();
+    let queue = format!("metadata|annotations|{}", names::QUEUE);
+    play.put(Kind::Pod, with(pod("a", 1), &queue, json!("ü".repeat(100_000))));
+    play.check_settled(&["explain a QueueMissing"]);
+    let told = play.server.get(Kind::Pod, &Key::new(SPACE, "a")).expect("a pod");
+    let message = told["status"]["conditions"][0]["message"].as_str().expect("a message");
+    assert!(message.len() <= 1024, "{} bytes", message.len());
+}
