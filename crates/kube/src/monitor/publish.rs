@@ -1,6 +1,6 @@
 //! Writes what there is to write. Every write can be repeated: what was not confirmed is written again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::diff::{Written, diff};
 use super::observe::{Happening, Report};
 use super::run::Settings;
-use super::seen::Holders;
+use super::seen::{Holders, PodName};
 use super::serve::Pulse;
 use super::{FIELD_MANAGER, MonitorError, watch};
 use crate::crd::GpuNode;
@@ -35,6 +35,8 @@ pub(super) struct Publisher {
     generation: Option<i64>,
     events: VecDeque<(Happening, Timestamp, u64)>,
     told: u64,
+    /// Pods on which we may not write, so that it is said once.
+    refused: BTreeSet<PodName>,
 }
 
 impl Publisher {
@@ -54,6 +56,7 @@ impl Publisher {
             generation: None,
             events: VecDeque::new(),
             told: 0,
+            refused: BTreeSet::new(),
         }
     }
 
@@ -99,9 +102,9 @@ impl Publisher {
         self.write_events(node).await
     }
 
-    /// Writes on pods which devices the kubelet gave them.
+    /// Writes on pods which devices the kubelet gave them. One that nobody may write on keeps no other from being told.
     pub(super) async fn annotate(
-        &self,
+        &mut self,
         pods: &[Arc<slim::Pod>],
         holders: &Holders,
     ) -> Result<(), MonitorError> {
@@ -113,9 +116,15 @@ impl Publisher {
             match self.patch(&api, &name.name, &patch, &what).await {
                 // It is gone, or another one has its name by now: a UID that cannot be changed to ours is invalid.
                 Err(MonitorError::Api { source, .. }) if is_code(&source, &[404, 409, 422]) => {}
+                Err(MonitorError::Api { source, .. }) if is_refusal(&source) => {
+                    if self.refused.insert(name) {
+                        tracing::warn!("cannot {what}: {source}");
+                    }
+                }
                 other => other?,
             }
         }
+        self.refused.retain(|name| holders.pods.contains_key(name));
         Ok(())
     }
 
@@ -182,6 +191,9 @@ impl Publisher {
             let event = event(node, happening, *at, *number);
             match self.call("tell an event", api.create(&PostParams::default(), &event)).await {
                 Err(MonitorError::Api { source, .. }) if is_code(&source, &[409]) => {}
+                Err(MonitorError::Api { source, .. }) if is_refusal(&source) => {
+                    tracing::warn!("an event is not told: {source}");
+                }
                 other => {
                     other?;
                 }
@@ -269,14 +281,74 @@ fn event(node: &slim::Node, happening: &Happening, at: Timestamp, number: u64) -
     }
 }
 
+/// Whether the API server does not let it pass, and would not the next time: a policy of the cluster, for one.
+fn is_refusal(error: &kube::Error) -> bool {
+    let passing = [401, 408, 429];
+    let code = |status: &kube::core::Status| status.code;
+    matches!(error, kube::Error::Api(status)
+        if (400..500).contains(&code(status)) && !passing.contains(&code(status)))
+}
+
 fn is_code(error: &kube::Error, codes: &[u16]) -> bool {
     matches!(error, kube::Error::Api(status) if codes.contains(&status.code))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
-    use crate::monitor::seen::PodName;
+
+    /// A publisher whose API server lets nobody write on pod `guarded`, and the paths that it lets pass.
+    fn publisher() -> (Publisher, Arc<Mutex<Vec<String>>>) {
+        let passed = Arc::new(Mutex::new(Vec::new()));
+        let paths = passed.clone();
+        let answer = move |request: http::Request<kube::client::Body>| {
+            let path = request.uri().path().to_owned();
+            let refused = path.ends_with("/guarded") || path.ends_with("/events");
+            let code = if refused { 403 } else { 200 };
+            let mut body = json!({});
+            if refused {
+                body = json!({"kind": "Status", "status": "Failure", "code": code});
+            } else {
+                paths.lock().unwrap().push(path);
+            }
+            let body = kube::client::Body::from(body.to_string().into_bytes());
+            let answer = http::Response::builder().status(code).body(body);
+            std::future::ready(answer.map_err(std::io::Error::other))
+        };
+        let publisher = Publisher {
+            client: Client::new(tower::service_fn(answer), "default"),
+            namespace: "agentaflow".into(),
+            again_after: Duration::ZERO,
+            patience: Duration::from_secs(10),
+            pulse: Arc::new(Pulse::new(Duration::from_secs(10))),
+            written: Written::default(),
+            generation: None,
+            events: VecDeque::new(),
+            told: 0,
+            refused: BTreeSet::new(),
+        };
+        (publisher, passed)
+    }
+
+    #[tokio::test]
+    async fn what_a_policy_refuses_keeps_nothing_else_from_being_written() {
+        let (mut publisher, passed) = publisher();
+        let mut holders = Holders::default();
+        let pods = ["guarded", "train"].map(|name| {
+            let name = PodName { namespace: "ml".into(), name: name.into() };
+            holders.pods.insert(name.clone(), [("GPU-a".to_owned(), 1_000)].into());
+            let metadata = json!({"name": name.name, "namespace": name.namespace, "uid": "1"});
+            Arc::new(serde_json::from_value(json!({ "metadata": metadata })).unwrap())
+        });
+        publisher.annotate(&pods, &holders).await.unwrap();
+        assert_eq!(*passed.lock().unwrap(), ["/api/v1/namespaces/ml/pods/train"]);
+        let happening = Happening { warning: true, reason: "GPULost", note: "it is lost".into() };
+        publisher.tell(vec![happening], Timestamp::UNIX_EPOCH);
+        publisher.write_events(&slim::Node::default()).await.unwrap();
+        assert!(publisher.events.is_empty());
+    }
 
     fn pod(told: Option<&str>) -> slim::Pod {
         let annotations = told.map(|told| json!({names::POD_DEVICES: told}));

@@ -145,7 +145,9 @@ async fn shared(options: &Options, client: &Client) -> Result<Identity, Certific
                     return Ok(identity);
                 }
             }
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            // Another replica was first, or somebody deleted it. Without a namespace there is nothing to be had.
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(kube::Error::Api(status)) if status.code == 404 && found.is_some() => {}
             Err(error) => return Err(failed(error)),
         }
     }
