@@ -28,6 +28,8 @@ pub(super) struct Queues {
     leaving: BTreeSet<Arc<str>>,
     /// What is wrong with a queue.
     pub(super) faults: BTreeMap<Arc<str>, String>,
+    /// Queues that could not be read when they were last seen.
+    unread: BTreeSet<Arc<str>>,
     /// What is told on the queues themselves.
     pub(super) shown: BTreeMap<Arc<str>, Shown>,
 }
@@ -81,18 +83,21 @@ impl World {
         self.queues.show(queue);
         match &queue.spec.0 {
             Ok(spec) => {
+                let same = self.queues.specs.get(&name) == Some(spec);
                 let judged =
                     self.queues.told.contains_key(&name) || self.queues.faults.contains_key(&name);
-                if self.queues.specs.get(&name) == Some(spec) && judged {
+                if self.queues.unread.remove(&name) || !same {
+                    self.queues.faults.remove(&name);
+                } else if judged {
                     return;
                 }
-                self.queues.faults.remove(&name);
                 self.queues.leaving.remove(&name);
                 self.queues.specs.insert(name, (**spec).clone());
             }
             Err(why) => {
                 // What was last understood stays in force.
-                self.queues.faults.insert(name, format!("cannot be read: {why}"));
+                self.queues.faults.insert(name.clone(), format!("cannot be read: {why}"));
+                self.queues.unread.insert(name);
                 return;
             }
         }
@@ -106,6 +111,7 @@ impl World {
         let name: Arc<str> = names_of(&queue.metadata).1.into();
         self.queues.specs.remove(&name);
         self.queues.faults.remove(&name);
+        self.queues.unread.remove(&name);
         self.queues.shown.remove(&name);
         if self.queues.told.contains_key(&name) {
             self.queues.leaving.insert(name);

@@ -118,3 +118,20 @@ fn a_pod_that_could_go_to_several_queues_is_told_which() {
          agentaflow.gpu/queue"
     );
 }
+
+#[test]
+fn a_queue_that_can_be_read_again_is_in_force_again() {
+    let mut play = Play::new();
+    let readiness = |play: &mut Play| {
+        play.settle();
+        let told = play.world.queue_statuses().pop();
+        let Some(crate::world::Act::QueueStatus { status, .. }) = told else { panic!("{told:?}") };
+        status.conditions[0].reason.clone()
+    };
+    play.put(Kind::Queue, queue("q", 4));
+    assert_eq!(readiness(&mut play), "InForce");
+    play.put(Kind::Queue, with(queue("q", 4), "spec|namespaces", json!("none")));
+    assert_eq!(readiness(&mut play), "Invalid");
+    play.put(Kind::Queue, queue("q", 4));
+    assert_eq!(readiness(&mut play), "InForce");
+}
