@@ -31,6 +31,8 @@ pub use reconcile::reconcile;
 pub use template::{BadTemplate, Identity, names_class, pod};
 pub(crate) use verdict::{story, stuck};
 
+use std::collections::BTreeSet;
+
 use crate::crd::GpuWorkloadStatus;
 
 /// What the scheduler thinks of a workload now.
@@ -42,6 +44,8 @@ pub struct Outlook {
     pub planned: Vec<Planned>,
     /// What the API server said when it last refused to make a pod of it; none once one was made.
     pub rejected: Option<String>,
+    /// Pods whose deletion was asked for and that were not seen to end yet.
+    pub deleting: BTreeSet<String>,
 }
 
 /// Why a workload waits.

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::condition::{self, News, Obstacle, Scribe};
 use super::roster::{self, Roster};
 use super::seat::{Assignment, assignment};
-use super::{Finalizer, Note, NoteKind, Outlook, Reconciled, lifecycle};
+use super::{DeletePod, Finalizer, Note, NoteKind, Outlook, Reconciled, lifecycle};
 use crate::crd::{GpuWorkloadSpec, GpuWorkloadStatus, WorkloadPhase};
 use crate::names;
 use crate::slim::{self, Pod};
@@ -28,18 +28,9 @@ pub fn reconcile(
     if workload.metadata.deletion_timestamp.is_some() {
         return look.clean_up();
     }
-    let checked = match &workload.spec.0 {
-        Err(message) => Err(format!("It cannot be read: {message}")),
-        Ok(spec) => super::check(spec).map(|()| spec.as_ref()).map_err(|bad| bad.to_string()),
-    };
-    let over = matches!(look.old.phase, Some(WorkloadPhase::Succeeded | WorkloadPhase::Failed));
-    match checked {
-        Ok(spec) if over => look.after_the_end(spec),
-        Err(_) if over => look.nothing(),
-        Ok(spec) if look.is_completed_by_hand() => look.complete(spec),
-        Ok(spec) => look.carry_on(spec),
-        Err(message) => look.invalid(&message),
-    }
+    let mut done = look.decide();
+    done.delete.retain(|pod| !look.is_asked_to_go(pod));
+    done
 }
 
 /// Everything that a decision goes by.
@@ -53,11 +44,31 @@ pub(super) struct Look<'a> {
 }
 
 impl Look<'_> {
+    fn decide(&self) -> Reconciled {
+        let checked = match &self.workload.spec.0 {
+            Err(message) => Err(format!("It cannot be read: {message}")),
+            Ok(spec) => super::check(spec).map(|()| spec.as_ref()).map_err(|bad| bad.to_string()),
+        };
+        let over = matches!(self.old.phase, Some(WorkloadPhase::Succeeded | WorkloadPhase::Failed));
+        match checked {
+            Ok(spec) if over => self.after_the_end(spec),
+            Err(_) if over => self.nothing(),
+            Ok(spec) if self.is_completed_by_hand() => self.complete(spec),
+            Ok(spec) => self.carry_on(spec),
+            Err(message) => self.invalid(&message),
+        }
+    }
+
+    /// Whether the deletion of a pod was asked for, and need not be again.
+    fn is_asked_to_go(&self, pod: &DeletePod) -> bool {
+        self.outlook.deleting.contains(&pod.name)
+    }
+
     /// All pods are deleted, and the workload may go when none is left.
     fn clean_up(&self) -> Reconciled {
         let mut done = self.nothing();
-        done.delete
-            .extend(self.pods.iter().filter_map(|pod| roster::delete(pod, "WorkloadDeleted")));
+        let pods = self.pods.iter().filter_map(|pod| roster::delete(pod, "WorkloadDeleted"));
+        done.delete.extend(pods.filter(|pod| !self.is_asked_to_go(pod)));
         let ours = self.has_finalizer() && self.pods.is_empty();
         done.finalizer = if ours { Finalizer::Remove } else { Finalizer::Keep };
         if !done.delete.is_empty() {

@@ -4,7 +4,7 @@ use agentaflow_engine::{Adopted, AdoptedSeat, Event, GpuId, NodeId, Request, Wor
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::entry::{Place, Seat, is_finished, is_leaving, moment};
+use super::entry::{Place, PodEntry, Seat, is_finished, is_leaving, moment};
 use super::free_volumes::without_volumes;
 use super::groups::Group;
 use super::identity::Belonging;
@@ -227,6 +227,23 @@ impl World {
         if !held {
             for key in members {
                 self.withdraw_nomination(&key);
+            }
+        }
+    }
+
+    /// A nomination of ours that was long on its way, and is void by now, is withdrawn when it is seen: autoscalers take
+    /// such a pod for placed. What others nominate is their business.
+    pub(super) fn check_nomination(&mut self, key: &Key) {
+        let ours = |entry: &&PodEntry| {
+            entry.nominated.is_some() && entry.nominated == entry.nominated_by_us
+        };
+        let Some(entry) = self.pods.get(key).filter(ours) else { return };
+        let Place::Member { workload, seat: Seat::Waiting, .. } = &entry.place else { return };
+        let group = self.groups.get(workload);
+        if group.is_some_and(|group| !group.nominated) && !self.renominate.contains(workload) {
+            self.withdraw_nomination(key);
+            if let Some(entry) = self.pods.get_mut(key) {
+                entry.nominated_by_us = None;
             }
         }
     }

@@ -1,10 +1,11 @@
 //! A pod leaves its workload. A gang starts whole or not at all: one that loses a pod before it runs is taken back.
 
-use agentaflow_engine::{Event, WorkloadId};
+use agentaflow_engine::{Event, Time, WorkloadId};
 
 use super::World;
-use super::acts::Key;
-use super::entry::{Place, Seat};
+use super::acts::{Act, Key};
+use super::entry::{Place, Seat, is_finished, is_leaving};
+use super::workloads::PATIENCE;
 
 impl World {
     /// A pod leaves its workload: it is over, gone, or changed.
@@ -84,6 +85,33 @@ impl World {
                 self.delete_pod(key, None);
             }
         }
+    }
+
+    /// Asks for a pod's deletion.
+    pub(super) fn delete_pod(&mut self, key: &Key, grace: Option<u32>) {
+        if let Some(entry) = self.pods.get(key) {
+            self.acts.push(Act::Delete { pod: entry.reference(key), grace });
+            self.sent_away.insert(key.clone(), Time(self.now.0 + PATIENCE));
+        }
+    }
+
+    /// Pods that should have gone and stay are asked again: the API server may have refused it, and their gang waits for
+    /// that. Says when the next are due.
+    pub(super) fn send_away_again(&mut self) -> Option<Time> {
+        let due: Vec<Key> = self
+            .sent_away
+            .iter()
+            .filter(|(_, until)| **until <= self.now)
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in due {
+            self.sent_away.remove(&key);
+            let pod = self.pods.get(&key).and_then(|entry| entry.pod.as_ref());
+            if pod.is_some_and(|pod| !is_leaving(pod) && !is_finished(pod)) {
+                self.delete_pod(&key, None);
+            }
+        }
+        self.sent_away.values().copied().min()
     }
 
     pub(super) fn is_bound(&self, key: &Key) -> bool {

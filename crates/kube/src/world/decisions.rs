@@ -170,6 +170,7 @@ impl World {
             let Some(entry) = self.pods.get_mut(key) else { continue };
             if entry.nominated.as_ref() != Some(&node) {
                 entry.nominated = Some(node.clone());
+                entry.nominated_by_us = Some(node.clone());
                 let pod = entry.reference(key);
                 self.acts.push(Act::Nominate { pod, node: Some(node) });
             }
@@ -197,7 +198,7 @@ impl World {
         group.nominated &= preempting;
         group.reason = Some(told.clone());
         // A gang that gathers says so on its pods; that is soon over.
-        if !matches!(**reason, WaitReason::Gated(_)) {
+        if !matches!(**reason, WaitReason::Gated(_)) && !self.is_known_to_wait(id, told.word) {
             self.note_workload(id, true, names::FAILED_SCHEDULING, told.message.to_string());
         }
         let Some(group) = self.groups.get(id) else { return };
@@ -217,8 +218,8 @@ impl World {
 
     /// Says on a pod why it waits.
     pub(super) fn explain_pod(&mut self, key: &Key, told: &Reason) {
-        if let Some(entry) = self.pods.get(key) {
-            self.acts.push(entry.explain(key, told.condition(), told.message.clone()));
+        if let Some(entry) = self.pods.get_mut(key) {
+            self.acts.extend(entry.explain(key, told.condition(), told.message.clone()));
         }
     }
 

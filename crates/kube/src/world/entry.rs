@@ -31,8 +31,12 @@ pub(super) struct PodEntry {
     pub(super) depends: Depends,
     /// The node that it is nominated for, as the API server has it.
     pub(super) nominated: Option<Arc<str>>,
+    /// The node that we last nominated it for; that may still be on its way.
+    pub(super) nominated_by_us: Option<Arc<str>>,
     /// Its binding is under way, or carried out and not told back yet.
     pub(super) heading: Option<Heading>,
+    /// We have said on it why it is not placed, or found it said.
+    explained: bool,
 }
 
 /// Where a binding leads, whatever the engine thinks of it by now.
@@ -91,7 +95,9 @@ impl PodEntry {
             claims: Vec::new(),
             depends: Depends::default(),
             nominated: None,
+            nominated_by_us: None,
             heading: None,
+            explained: false,
         }
     }
 
@@ -103,12 +109,23 @@ impl PodEntry {
         PodRef { key: key.clone(), uid: self.uid.clone() }
     }
 
-    /// Says on the pod why it is not placed.
-    pub(super) fn explain(&self, key: &Key, reason: &'static str, message: Arc<str>) -> Act {
+    /// Says on the pod why it is not placed, unless whoever led before us has said just that.
+    pub(super) fn explain(
+        &mut self,
+        key: &Key,
+        reason: &'static str,
+        message: Arc<str>,
+    ) -> Option<Act> {
         let said = self.pod.as_ref().and_then(|pod| pod.status.conditions.as_ref());
-        let no = |one: &PodCondition| one.kind == "PodScheduled" && one.status == "False";
-        let again = said.is_some_and(|said| said.iter().any(no));
-        Act::Explain { pod: self.reference(key), why: Why { reason, message, again } }
+        let no = |one: &&PodCondition| one.kind == "PodScheduled" && one.status == "False";
+        let said = said.and_then(|said| said.iter().find(no));
+        let told = |said: &PodCondition| {
+            said.reason.as_deref() == Some(reason) && said.message.as_deref() == Some(&*message)
+        };
+        let (again, told) = (said.is_some(), said.is_some_and(told));
+        let first = !std::mem::replace(&mut self.explained, true);
+        let why = Why { reason, message, again };
+        (!(first && told)).then(|| Act::Explain { pod: self.reference(key), why })
     }
 }
 

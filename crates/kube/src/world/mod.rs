@@ -106,6 +106,8 @@ pub struct World {
     unmoved: BTreeSet<Key>,
     /// Pods that are not asked to go for a while, because their eviction was refused.
     spared: BTreeMap<Key, budgets::Spared>,
+    /// Pods that were told to go because their gang must start whole, and when they are told again.
+    sent_away: BTreeMap<Key, Time>,
     /// Workloads whose objects are to be looked at.
     dirty: BTreeSet<Key>,
     /// Pods that wait for something that may have changed.
@@ -151,6 +153,7 @@ impl World {
             wakes: BTreeSet::new(),
             unmoved: BTreeSet::new(),
             spared: BTreeMap::new(),
+            sent_away: BTreeMap::new(),
             dirty: BTreeSet::new(),
             stuck: BTreeSet::new(),
             acts: Vec::new(),
@@ -280,13 +283,14 @@ impl World {
         self.let_unmoved_stay();
         self.count_volumes();
         let spared = self.spare_until();
+        let sent_away = self.send_away_again();
         let plan = self.engine.decide(self.now);
         let wake = plan.wake;
         self.carry_out(plan.decisions);
         let looked = self.reconcile();
         Step {
             acts: std::mem::take(&mut self.acts),
-            wake: [wake, looked, spared].into_iter().flatten().min(),
+            wake: [wake, looked, spared, sent_away].into_iter().flatten().min(),
         }
     }
 

@@ -49,6 +49,7 @@ impl World {
         if self.begun && !same {
             self.settle(&key);
         }
+        self.check_nomination(&key);
     }
 
     pub(super) fn lose_pod(&mut self, pod: &Pod) {
@@ -62,6 +63,7 @@ impl World {
         self.take_volumes(key, &[]);
         self.stuck.remove(key);
         self.unmoved.remove(key);
+        self.sent_away.remove(key);
         let Some(pod) = self.pods.remove(key).and_then(|entry| entry.pod) else { return };
         self.forget_owner(key, &pod);
         if let Some(workload) = workload_owner(&pod) {
@@ -297,14 +299,7 @@ impl World {
         entry.place = place;
         self.asides.insert(key.clone());
         if let Aside::Because(reason, message) = aside {
-            self.acts.push(entry.explain(key, reason, message));
-        }
-    }
-
-    /// Asks for a pod's deletion.
-    pub(super) fn delete_pod(&mut self, key: &Key, grace: Option<u32>) {
-        if let Some(entry) = self.pods.get(key) {
-            self.acts.push(Act::Delete { pod: entry.reference(key), grace });
+            self.acts.extend(entry.explain(key, reason, message));
         }
     }
 

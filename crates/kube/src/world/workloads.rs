@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::acts::{About, Act, Key, Note, PodRef};
-use super::entry::{Place, Seat, moment, workload_owner};
+use super::entry::{Place, Seat, is_leaving, moment, workload_owner};
 use super::{World, key_of};
 use crate::names;
 use crate::slim::{Pod, Workload};
 use crate::workload::{self, Finalizer, NoteKind, Outlook, Planned, Waiting};
 
-/// How long a pod that was made may take to show up before it is made again, in milliseconds.
-const PATIENCE: u64 = 30_000;
+/// How long what was asked for, such as a new pod or the end of one, may take to be seen before it is asked for again, in
+/// milliseconds: the API server may have refused it.
+pub(super) const PATIENCE: u64 = 30_000;
 
 /// How long a status that was written may take to be seen before it is written again, in milliseconds.
 const ECHO: u64 = 5_000;
@@ -27,6 +28,8 @@ pub(super) struct WorkloadEntry {
     pub(super) object: Workload,
     /// Pods that were asked for and not seen yet, and until when we wait for them.
     creating: BTreeMap<String, Time>,
+    /// Pods whose deletion was asked for and that were not seen to end yet, and until when we wait for that.
+    deleting: BTreeMap<String, Time>,
     /// Why the API server refused the last pod.
     rejected: Option<String>,
     /// When to look again.
@@ -97,8 +100,13 @@ impl World {
     /// A pod of a workload was seen.
     pub(super) fn own_pod(&mut self, workload: &Key, pod: &Key, finished: bool) {
         self.owned.entry(workload.clone()).or_default().insert(pod.clone());
+        let leaves =
+            self.pods.get(pod).and_then(|entry| entry.pod.as_deref()).is_some_and(is_leaving);
         if let Some(entry) = self.workloads.get_mut(workload) {
             entry.creating.remove(&*pod.name);
+            if leaves {
+                entry.deleting.remove(&*pod.name);
+            }
         }
         if finished && self.begun {
             // Fewer are needed to start the rest of the gang.
@@ -119,6 +127,9 @@ impl World {
             if pods.is_empty() {
                 self.owned.remove(workload);
             }
+        }
+        if let Some(entry) = self.workloads.get_mut(workload) {
+            entry.deleting.remove(&*pod.name);
         }
         self.dirty.insert(workload.clone());
     }
@@ -175,7 +186,9 @@ impl World {
             let (workload, name) = (key.clone(), new.name);
             self.acts.push(Act::Create { workload, name, body: Box::new(new.body) });
         }
+        entry.deleting.retain(|_, until| *until > self.now);
         for gone in result.delete {
+            entry.deleting.insert(gone.name.clone(), patience);
             let pod =
                 PodRef { key: Key::new(&key.namespace, &gone.name), uid: gone.uid.as_str().into() };
             self.acts.push(Act::Delete { pod, grace: gone.grace });
@@ -192,7 +205,8 @@ impl World {
             let (workload, uid) = (key.clone(), uid.clone());
             self.acts.push(Act::Status { workload, uid, status: Box::new(status) });
         }
-        if result.finalizer != Finalizer::Keep {
+        let finalizer = (result.finalizer != Finalizer::Keep).then_some(patience);
+        if finalizer.is_some() {
             let present = entry.object.metadata.finalizers.clone().unwrap_or_default();
             let add = result.finalizer == Finalizer::Add;
             let version = entry.object.metadata.resource_version.clone().unwrap_or_default();
@@ -205,9 +219,9 @@ impl World {
             let (reason, message) = (note.reason, note.message);
             self.acts.push(Act::Note(Note { about, warning, reason, message }));
         }
-        let creating = entry.creating.values().copied().min();
-        let wake =
-            [result.wake.map(moment), creating, entry.echo_due()].into_iter().flatten().min();
+        let asked = entry.creating.values().chain(entry.deleting.values()).copied();
+        let asked = asked.chain(finalizer).min();
+        let wake = [result.wake.map(moment), asked, entry.echo_due()].into_iter().flatten().min();
         if let Some(old) = std::mem::replace(&mut entry.wake, wake) {
             self.wakes.remove(&(old, key.clone()));
         }
@@ -224,21 +238,38 @@ impl World {
         reason: &'static str,
         message: String,
     ) -> bool {
-        let first = self.groups.get(id).and_then(|group| group.members.values().next());
-        let pod = first.and_then(|key| self.pods.get(key)?.pod.as_ref());
-        let Some(key) = pod.and_then(|pod| workload_owner(pod)) else { return false };
-        let Some(entry) = self.workloads.get(&key) else { return false };
+        let Some((key, entry)) = self.behind(id) else { return false };
         let uid = entry.object.metadata.uid.as_deref().unwrap_or_default().into();
         let about = About { kind: "GPUWorkload", key, uid };
         self.acts.push(Act::Note(Note { about, warning, reason, message }));
         true
     }
 
+    /// The `GPUWorkload` behind what the engine calls so.
+    fn behind(&self, id: &WorkloadId) -> Option<(Key, &WorkloadEntry)> {
+        let first = self.groups.get(id)?.members.values().next()?;
+        let key = workload_owner(self.pods.get(first)?.pod.as_ref()?)?;
+        let entry = self.workloads.get(&key)?;
+        Some((key, entry))
+    }
+
+    /// Whether a `GPUWorkload` says of itself that it waits for this reason: whoever led before us has told people.
+    pub(super) fn is_known_to_wait(&self, id: &WorkloadId, word: &str) -> bool {
+        let conditions =
+            self.behind(id).into_iter().flat_map(|(_, entry)| &entry.object.status.conditions);
+        conditions
+            .into_iter()
+            .any(|one| one.type_ == "Schedulable" && one.status == "False" && one.reason == word)
+    }
+
     /// What the scheduler thinks of a workload.
     fn outlook(&self, key: &Key) -> Outlook {
         let id = WorkloadId::from(key.to_string());
         let rejected = self.workloads.get(key).and_then(|entry| entry.rejected.clone());
-        let mut outlook = Outlook { rejected, ..Outlook::default() };
+        let deleting = self.workloads.get(key).into_iter().flat_map(|entry| &entry.deleting);
+        let deleting = deleting.filter(|(_, until)| **until > self.now);
+        let deleting = deleting.map(|(pod, _)| pod.clone()).collect();
+        let mut outlook = Outlook { rejected, deleting, ..Outlook::default() };
         let aside = self.owned.get(key).into_iter().flatten().find_map(|pod| {
             match &self.pods.get(pod)?.place {
                 Place::Aside(super::entry::Aside::Because(word, message)) => {
@@ -279,6 +310,7 @@ impl WorkloadEntry {
         Self {
             object,
             creating: BTreeMap::new(),
+            deleting: BTreeMap::new(),
             rejected: None,
             wake: None,
             spoken: None,

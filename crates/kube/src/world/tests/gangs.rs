@@ -227,3 +227,29 @@ fn a_gang_starts_again_when_the_only_pod_that_was_bound_is_done_before_anybody_k
         assert!(play.node_of(name).is_some(), "{name}: {reason:?}");
     }
 }
+
+#[test]
+fn a_pod_of_a_broken_gang_is_told_to_go_until_it_does() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 2));
+    play.put(Kind::PodGroup, group("g", 2));
+    gang(&mut play, &["a", "b"]);
+    play.tell_all();
+    play.step();
+    assert!(play.up_to_binding());
+    play.carry_out();
+    play.refuse();
+    while play.answer() {}
+    play.tell_all();
+    play.step();
+    assert!(play.said().contains(&"delete a".to_owned()));
+    // Somebody does not let it be deleted at first.
+    play.deny();
+    play.settle();
+    assert!(!play.said().contains(&"delete a".to_owned()), "it was told a moment ago");
+    play.settle_for_long();
+    play.kubelets();
+    gang(&mut play, &["c"]);
+    play.settle_for_long();
+    assert_eq!([play.node_of("b"), play.node_of("c")], [Some("n"); 2]);
+}

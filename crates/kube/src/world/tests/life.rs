@@ -311,3 +311,25 @@ fn metrics_count_what_runs_and_not_what_is_about_to() {
         assert_eq!(counts(&play), expected, "{name} runs");
     }
 }
+
+#[test]
+fn a_nomination_that_comes_late_is_withdrawn() {
+    let of_priority = |name: &str, priority: &str| {
+        with(pod(name, 1), &format!("metadata|annotations|{}", names::PRIORITY), json!(priority))
+    };
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 1));
+    play.put(Kind::Pod, of_priority("low", "1"));
+    play.settle();
+    play.server.guarded.insert(Key::new(SPACE, "low"));
+    play.put(Kind::Pod, of_priority("high", "9"));
+    play.tell_all();
+    play.step();
+    let nominates = |act: &Act| matches!(act, Act::Nominate { node: Some(_), .. });
+    let late = play.acts.iter().position(nominates).and_then(|at| play.acts.remove(at));
+    play.settle();
+    play.acts.extend(late);
+    play.settle();
+    let high = play.server.get(Kind::Pod, &Key::new(SPACE, "high")).expect("a pod");
+    assert_eq!(high["status"]["nominatedNodeName"], Value::Null);
+}

@@ -256,6 +256,14 @@ impl Play {
         }
     }
 
+    /// The API server refuses the next deletion of a pod, or change of a finalizer.
+    pub(super) fn deny(&mut self) {
+        let denied = |act: &Act| matches!(act, Act::Delete { .. } | Act::Finalizer { .. });
+        if let Some(next) = self.acts.iter().position(denied) {
+            self.acts.remove(next);
+        }
+    }
+
     /// The next binding is carried out, and nobody knows.
     pub(super) fn misunderstand(&mut self) {
         if self.up_to_binding()

@@ -53,6 +53,7 @@ fn event() -> impl Strategy<Value = Event> {
         8 => Just(Event::Step),
         8 => (1..6_u8).prop_map(|count| Event::CarryOut { count }),
         2 => Just(Event::Refuse),
+        2 => Just(Event::Deny),
         6 => (1..6_u8).prop_map(|count| Event::Answer { count }),
         3 => Just(Event::Settle),
         2 => (1..40_000_u64).prop_map(|milliseconds| Event::Pass { milliseconds }),

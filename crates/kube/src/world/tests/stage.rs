@@ -75,6 +75,8 @@ pub(super) enum Event {
         count: u8,
     },
     Refuse,
+    /// The API server refuses to delete a pod, or to change a workload.
+    Deny,
     Answer {
         count: u8,
     },
@@ -190,6 +192,7 @@ impl Stage {
                 }
             }
             Event::Refuse => play.refuse(),
+            Event::Deny => play.deny(),
             Event::Answer { count } => {
                 for _ in 0..count {
                     play.answer();

@@ -192,3 +192,48 @@ fn a_status_that_somebody_else_changed_is_soon_put_right() {
         assert_eq!(phase(&play, "w"), "Pending");
     }
 }
+
+/// Names of the pods of `w` that somebody deletes.
+fn deleted(play: &mut Play) -> Vec<String> {
+    play.said().into_iter().filter(|said| said.starts_with("delete ")).collect()
+}
+
+#[test]
+fn the_end_of_a_pod_is_asked_for_once_however_often_its_workload_is_looked_at() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 3));
+    play.put(Kind::Workload, workload("w", 3, 0));
+    play.settle_for_long();
+    play.said();
+    play.server.delete_workload(&Key::new("ns", "w"));
+    play.tell_all();
+    play.step();
+    assert_eq!(deleted(&mut play), ["delete w-0", "delete w-1", "delete w-2"]);
+    // The API server has so far heard of one.
+    play.carry_out();
+    play.tell_all();
+    play.step();
+    assert_eq!(deleted(&mut play), [""; 0]);
+    let told = play.notes.iter().filter(|note| note.starts_with("GPUWorkload w Stopping"));
+    assert_eq!(told.count(), 1);
+}
+
+#[test]
+fn what_was_refused_is_asked_for_again_until_a_deleted_workload_is_gone() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 2));
+    play.put(Kind::Workload, workload("w", 2, 0));
+    play.settle_for_long();
+    play.server.delete_workload(&Key::new("ns", "w"));
+    // Somebody lets nothing pass for a while, first of the pods, then of the workload.
+    for _ in 0..2 {
+        play.tell_all();
+        play.step();
+        play.acts.clear();
+        play.pass(31_000);
+        play.settle();
+        play.kubelets();
+    }
+    play.settle_for_long();
+    assert_eq!(phase(&play, "w"), "gone");
+}
