@@ -182,7 +182,7 @@ impl Leader {
         let served = served::probe(&self.server, &self.reign, stop).await;
         self.options.settings.kueue = served.kueue;
         self.missing.extend(served.required());
-        let mut world = World::new(self.options.settings.clone(), remembered);
+        let mut world = World::new(self.options.settings.clone(), remembered, self.clock.now());
         if tracing::enabled!(tracing::Level::DEBUG) {
             world.keep_rankings(SCORES_TOLD);
         }

@@ -27,6 +27,11 @@ pub(super) fn after_making(old: Option<&BackOff>, now: Timestamp) -> BackOff {
     BackOff { until: later(now, doubled(1, count)), count }
 }
 
+/// Whether a wait is not over yet. One that is longer than any was written by somebody whose clock was ahead.
+pub(super) fn is_waiting(wait: &BackOff, now: Timestamp) -> bool {
+    now < wait.until.0 && wait.until.0 <= later(now, LONGEST).0
+}
+
 /// Times are written in whole seconds, as Kubernetes does.
 pub(super) fn whole_second(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))

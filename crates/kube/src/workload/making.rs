@@ -72,7 +72,7 @@ impl Look<'_> {
     /// The wait that is not over yet.
     fn too_early<'s>(&self, status: &'s GpuWorkloadStatus) -> Option<&'s BackOff> {
         let wait = status.back_off.as_ref()?;
-        (self.now < wait.until.0 && !self.mended()).then_some(wait)
+        (lifecycle::is_waiting(wait, self.now) && !self.mended()).then_some(wait)
     }
 
     fn pods_for(

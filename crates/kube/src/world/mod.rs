@@ -119,11 +119,16 @@ pub struct World {
 }
 
 impl World {
-    /// An empty world. `memory` is what the last one left: past use and the round-robin cursor.
-    pub fn new(settings: Settings, memory: Option<Snapshot>) -> Self {
+    /// An empty world. `memory` is what the last one left: past use and the round-robin cursor. Its clock may have been
+    /// ahead of ours, and the engine would stand still until ours is there.
+    pub fn new(settings: Settings, memory: Option<Snapshot>, now: Time) -> Self {
         let mut snapshot = memory.unwrap_or_default();
         snapshot.policy = settings.policy.clone();
         snapshot.queues.retain(|facts| facts.queue.validate().is_ok());
+        let times = snapshot.queues.iter_mut().flat_map(|facts| &mut facts.as_of);
+        for time in times.chain([&mut snapshot.now]) {
+            *time = (*time).min(now);
+        }
         let engine = Scheduler::restore(snapshot)
             .unwrap_or_else(|_| Scheduler::new(settings.policy.clone()));
         Self {

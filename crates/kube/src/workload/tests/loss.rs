@@ -200,6 +200,19 @@ fn what_is_lost_again_and_again_is_made_ever_more_slowly() {
 }
 
 #[test]
+fn a_wait_that_a_clock_ahead_of_ours_wrote_down_is_not_waited_for() {
+    const DAY: i64 = 86_400;
+    let mut cluster = running(json!({ "retries": 1 }), &["train-0"]);
+    cluster.pass(DAY);
+    cluster.crash("train-0");
+    cluster.settle();
+    assert_eq!(cluster.says("Schedulable"), "False/BackOff");
+    cluster.pass(-DAY);
+    cluster.settle();
+    assert_eq!(cluster.names(), ["train-0", "train-0-r1"]);
+}
+
+#[test]
 fn a_pod_that_is_not_seen_yet_is_not_made_under_another_name() {
     let mut cluster = Cluster::new(json!({ "gangSize": 2 }));
     cluster.step();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::objects::{group, member, node, pod, with, workload};
+use super::objects::{group, member, node, pod, queue, with, workload};
 use super::play::Play;
 use super::server::{Kind, Server};
 use crate::names;
@@ -150,4 +150,23 @@ fn who_takes_over_says_only_what_was_not_said_before() {
     play.put(Kind::PodGroup, group("g", 2));
     play.settle();
     play.check(&["explain c Gated again"]);
+}
+
+#[test]
+fn a_clock_that_was_ahead_does_not_stop_whoever_leads_next() {
+    const DAY: u64 = 24 * 3_600_000;
+    let mut play = Play::new();
+    play.put(Kind::Queue, queue("q", 4));
+    play.put(Kind::Node, node("n", 1));
+    play.pass(DAY);
+    play.settle();
+    play.now.0 -= DAY;
+    play.crash();
+    play.put(Kind::Pod, pod("a", 1));
+    play.tell_all();
+    play.step();
+    play.refuse();
+    play.answer();
+    play.settle_for_long();
+    assert_eq!(play.node_of("a"), Some("n"), "it waits for a moment, and not for a day");
 }

@@ -57,7 +57,7 @@ impl Play {
         let settings = Settings::new(names::SCHEDULER_NAME);
         let now = Time(server.seconds * 1000);
         let mut play = Self {
-            world: World::new(settings.clone(), None),
+            world: World::new(settings.clone(), None, now),
             server,
             now,
             wake: None,
@@ -86,7 +86,7 @@ impl Play {
     /// The program is killed and begins again. What was under way is not done any more.
     pub(super) fn crash(&mut self) {
         let memory = self.world.memory();
-        self.world = World::new(self.settings.clone(), Some(memory));
+        self.world = World::new(self.settings.clone(), Some(memory), self.now);
         self.acts.clear();
         self.outcomes.clear();
         self.known.clear();
