@@ -138,9 +138,13 @@ impl Server {
     /// None: the control plane is not one that `cargo xtask kube` has started.
     async fn start(share: &Share) -> Option<Self> {
         let own = &share.cluster.kubeconfig;
-        let first = std::fs::read_to_string(own.parent()?.join("parts/kube-apiserver")).ok()?;
-        let first = Path::new("/proc").join(first.split(' ').next()?).join("cmdline");
-        let line = String::from_utf8(std::fs::read(first).ok()?).ok()?;
+        let folder = own.parent()?;
+        // Its port, its process, and since when that runs.
+        let first = std::fs::read_to_string(folder.join("parts/kube-apiserver")).ok()?;
+        let process = first.split(' ').nth(1).expect("the process of the API server");
+        let line = std::fs::read(Path::new("/proc").join(process).join("cmdline"));
+        let line = String::from_utf8(line.expect("its command line")).expect("its command line");
+        assert!(line.contains(&*folder.to_string_lossy()), "an API server of others: {line}");
         let mut words = line.split('\0').filter(|word| !word.is_empty());
         let port = free_port();
         let mut command = Command::new(words.next()?);
