@@ -143,6 +143,27 @@ fn a_folder_is_searched_and_what_is_no_manifest_is_left_out() {
 }
 
 #[test]
+fn a_patch_of_kustomize_is_no_whole_object() {
+    let folder = folder("kustomize");
+    let patch =
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: a\nspec:\n  replicas: 2\n";
+    fs::create_dir_all(folder.join("overlay")).unwrap();
+    fs::write(folder.join("more.yaml"), patch).unwrap();
+    fs::write(folder.join("overlay/less.yaml"), patch).unwrap();
+    fs::write(folder.join("good.yaml"), CLEAN).unwrap();
+    let names = "patches:\n- path: ../more.yaml\npatchesStrategicMerge: [less.yaml]\n";
+    fs::write(folder.join("overlay/kustomization.yaml"), names).unwrap();
+    let (code, _, said) = check(&folder, "-v .", "");
+    assert_eq!(code, 0, "{said}");
+    for name in ["more.yaml", "overlay/less.yaml"] {
+        assert!(said.contains(&format!("note: {name}: it is a patch")), "{said}");
+    }
+    // Who names it wants to know.
+    let (code, found, _) = check(&folder, "more.yaml", "");
+    assert_eq!(code, 1, "{found}");
+}
+
+#[test]
 fn a_template_beside_a_good_manifest_is_named() {
     let folder = folder("beside");
     fs::write(folder.join("good.yaml"), CLEAN).unwrap();
@@ -193,7 +214,7 @@ fn a_pipe_that_nobody_writes_to_is_not_waited_for() {
 
 #[test]
 fn kinds_that_are_not_looked_into_are_named() {
-    let workflow = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata:\n  name: a\nspec:\n  templates:\n  - container:\n      image: b:1\n      command: [c]\n";
+    let workflow = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata:\n  name: a\nspec:\n  podSpecPatch: '{}'\n  templates:\n  - container:\n      image: b:1\n      command: [c]\n";
     let (code, out, _) = check(&folder("kinds"), "-", workflow);
     let said = "not checked: what Workflow runs, for it is not written as a pod is\nnothing found in 1 object\n";
     assert_eq!((code, out.as_str()), (0, said));

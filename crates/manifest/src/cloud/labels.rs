@@ -1,6 +1,9 @@
 //! Labels of nodes, and which values of them somebody sets.
 
+use std::sync::LazyLock;
+
 use super::{ACCELERATOR, GPUS, canonical_accelerator};
+use crate::yaml::nearest_within;
 
 /// GKE's label with the model.
 pub const GKE_ACCELERATOR: &str = "cloud.google.com/gke-accelerator";
@@ -31,84 +34,212 @@ pub const GKE_ACCELERATORS: &[&str] = &[
     "nvidia-rtx-pro-6000",
 ];
 
-/// Labels that clouds, Karpenter and NVIDIA put on nodes. A label below one of their prefixes that is not here is
-/// nobody's.
-pub const NODE_LABELS: &[&str] = &[
-    "accelerator",
-    "beta.kubernetes.io/arch",
-    "beta.kubernetes.io/instance-type",
-    "beta.kubernetes.io/os",
-    "cloud.google.com/gke-accelerator",
-    "cloud.google.com/gke-accelerator-count",
-    "cloud.google.com/gke-gpu-partition-size",
-    "cloud.google.com/gke-gpu-sharing-strategy",
-    "cloud.google.com/gke-max-shared-clients-per-gpu",
-    "cloud.google.com/gke-nodepool",
-    "cloud.google.com/gke-provisioning",
-    "cloud.google.com/gke-spot",
-    "cloud.google.com/machine-family",
-    "eks.amazonaws.com/capacityType",
-    "eks.amazonaws.com/instance-gpu-count",
-    "eks.amazonaws.com/instance-gpu-name",
-    "eks.amazonaws.com/nodegroup",
-    "failure-domain.beta.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "karpenter.k8s.aws/instance-category",
-    "karpenter.k8s.aws/instance-cpu",
-    "karpenter.k8s.aws/instance-family",
-    "karpenter.k8s.aws/instance-generation",
-    "karpenter.k8s.aws/instance-gpu-count",
-    "karpenter.k8s.aws/instance-gpu-manufacturer",
-    "karpenter.k8s.aws/instance-gpu-memory",
-    "karpenter.k8s.aws/instance-gpu-name",
-    "karpenter.k8s.aws/instance-local-nvme",
-    "karpenter.k8s.aws/instance-memory",
-    "karpenter.k8s.aws/instance-size",
-    "karpenter.sh/capacity-type",
-    "karpenter.sh/initialized",
-    "karpenter.sh/nodepool",
-    "karpenter.sh/registered",
-    "kubernetes.azure.com/accelerator",
-    "kubernetes.azure.com/agentpool",
-    "kubernetes.azure.com/mode",
-    "kubernetes.azure.com/scalesetpriority",
-    "node.kubernetes.io/instance-type",
-    "node.kubernetes.io/lifecycle",
-    "nvidia.com/cuda.driver.major",
-    "nvidia.com/cuda.driver-version.major",
-    "nvidia.com/cuda.runtime.major",
-    "nvidia.com/cuda.runtime-version.major",
-    "nvidia.com/gpu",
-    "nvidia.com/gpu.compute.major",
-    "nvidia.com/gpu.compute.minor",
-    "nvidia.com/gpu.count",
-    "nvidia.com/gpu.family",
-    "nvidia.com/gpu.machine",
-    "nvidia.com/gpu.memory",
-    "nvidia.com/gpu.present",
-    "nvidia.com/gpu.product",
-    "nvidia.com/gpu.replicas",
-    "nvidia.com/gpu.sharing-strategy",
-    "nvidia.com/mig.capable",
-    "nvidia.com/mig.config",
-    "nvidia.com/mig.strategy",
+/// Labels that Kubernetes, clouds, Karpenter and NVIDIA put on nodes: what they begin with, and how they go on.
+const NODE_LABELS: &[(&str, &[&str])] = &[
+    ("", &["accelerator"]),
+    ("kubernetes.io/", &["arch", "hostname", "os"]),
+    ("topology.kubernetes.io/", &["region", "zone"]),
+    ("node.kubernetes.io/", &["instance-type", "lifecycle", "windows-build"]),
+    ("beta.kubernetes.io/", &["arch", "instance-type", "os"]),
+    ("failure-domain.beta.kubernetes.io/", &["region", "zone"]),
+    ("agentaflow.gpu/", &["count", "enabled", "schedulable", "utilization-tier"]),
+    (
+        "cloud.google.com/",
+        &[
+            "compute-class",
+            "gke-accelerator",
+            "gke-accelerator-count",
+            "gke-boot-disk",
+            "gke-container-runtime",
+            "gke-ephemeral-storage-local-ssd",
+            "gke-gpu",
+            "gke-gpu-driver-version",
+            "gke-gpu-partition-size",
+            "gke-gpu-sharing-strategy",
+            "gke-local-nvme-ssd",
+            "gke-max-shared-clients-per-gpu",
+            "gke-nodepool",
+            "gke-os-distribution",
+            "gke-placement-group",
+            "gke-preemptible",
+            "gke-provisioning",
+            "gke-queued",
+            "gke-spot",
+            "gke-tpu-accelerator",
+            "gke-tpu-topology",
+            "machine-family",
+            "reservation-affinity",
+            "reservation-name",
+        ],
+    ),
+    (
+        "eks.amazonaws.com/",
+        &[
+            "capacityType",
+            "compute-type",
+            "instance-category",
+            "instance-cpu",
+            "instance-cpu-manufacturer",
+            "instance-ebs-bandwidth",
+            "instance-encryption-in-transit-supported",
+            "instance-family",
+            "instance-generation",
+            "instance-gpu-count",
+            "instance-gpu-manufacturer",
+            "instance-gpu-memory",
+            "instance-gpu-name",
+            "instance-hypervisor",
+            "instance-local-nvme",
+            "instance-memory",
+            "instance-network-bandwidth",
+            "instance-size",
+            "nodeclass",
+            "nodegroup",
+            "nodegroup-image",
+            "sourceLaunchTemplateId",
+            "sourceLaunchTemplateVersion",
+        ],
+    ),
+    (
+        "karpenter.k8s.aws/",
+        &[
+            "capacity-reservation-id",
+            "capacity-reservation-interruptible",
+            "capacity-reservation-type",
+            "ec2nodeclass",
+            "instance-accelerator-count",
+            "instance-accelerator-manufacturer",
+            "instance-accelerator-name",
+            "instance-capability-flex",
+            "instance-category",
+            "instance-cpu",
+            "instance-cpu-manufacturer",
+            "instance-cpu-sustained-clock-speed-mhz",
+            "instance-ebs-bandwidth",
+            "instance-encryption-in-transit-supported",
+            "instance-family",
+            "instance-generation",
+            "instance-gpu-count",
+            "instance-gpu-manufacturer",
+            "instance-gpu-memory",
+            "instance-gpu-name",
+            "instance-hypervisor",
+            "instance-local-nvme",
+            "instance-memory",
+            "instance-network-bandwidth",
+            "instance-size",
+            "instance-tenancy",
+            "placement-group-id",
+            "placement-group-partition",
+        ],
+    ),
+    ("karpenter.sh/", &["capacity-type", "initialized", "nodepool", "registered"]),
+    ("kubernetes.azure.com/", &["accelerator", "agentpool", "mode", "scalesetpriority"]),
+    (
+        "nvidia.com/",
+        &[
+            "cc.capable",
+            "cuda.driver-version.full",
+            "cuda.driver-version.major",
+            "cuda.driver-version.minor",
+            "cuda.driver-version.revision",
+            "cuda.driver.major",
+            "cuda.driver.minor",
+            "cuda.driver.rev",
+            "cuda.runtime-version.full",
+            "cuda.runtime-version.major",
+            "cuda.runtime-version.minor",
+            "cuda.runtime.major",
+            "cuda.runtime.minor",
+            "device-plugin.config",
+            "gfd.timestamp",
+            "gpu",
+            "gpu-driver-upgrade-state",
+            "gpu.clique",
+            "gpu.compute.major",
+            "gpu.compute.minor",
+            "gpu.count",
+            "gpu.family",
+            "gpu.imex-domain",
+            "gpu.machine",
+            "gpu.memory",
+            "gpu.mode",
+            "gpu.multiprocessors",
+            "gpu.present",
+            "gpu.product",
+            "gpu.replicas",
+            "gpu.sharing-strategy",
+            "gpu.slices.ci",
+            "gpu.slices.gi",
+            "gpu.workload.config",
+            "mig.capable",
+            "mig.config",
+            "mig.config.state",
+            "mig.strategy",
+            "mps.capable",
+            "vgpu.config",
+            "vgpu.present",
+        ],
+    ),
 ];
 
-/// The prefixes of [`NODE_LABELS`] below which nobody else makes up labels, and which have a few labels only.
-pub const GUARDED: &[&str] = &[
-    "cloud.google.com/gke-",
-    "karpenter.k8s.aws/",
-    "karpenter.sh/",
-    "nvidia.com/",
-    "node.kubernetes.io/",
-    "eks.amazonaws.com/",
+/// Beginnings of labels that NVIDIA's operator and feature discovery complete with parts, engines and profiles.
+const COMPLETED: [&str; 5] = [
+    "nvidia.com/gpu.deploy.",
+    "nvidia.com/gpu.engines.",
+    "nvidia.com/gpu-operator.",
+    "nvidia.com/mig-",
+    "nvidia.com/vgpu.host-",
 ];
+
+/// Below these nobody makes up labels, and all are known. Those of GKE become more from month to month.
+const GUARDED: [&str; 4] =
+    ["eks.amazonaws.com/", "karpenter.k8s.aws/", "karpenter.sh/", "nvidia.com/"];
+
+/// How many letters of a label may be wrong to be a slip of the hand: of names that are alike, some differ by few.
+const SLIP: usize = 2;
+
+static WHOLE_LABELS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let whole = |(begin, ends): &(&str, &[&str])| {
+        ends.iter().map(|end| format!("{begin}{end}")).collect::<Vec<_>>()
+    };
+    NODE_LABELS.iter().flat_map(whole).collect()
+});
+
+fn node_labels() -> impl Iterator<Item = &'static str> {
+    WHOLE_LABELS.iter().map(String::as_str)
+}
 
 /// Labels of nodes that a selector may name without being a mistake: those of the clouds, of NVIDIA and of Kubernetes.
 pub fn known_label(key: &str) -> bool {
     const OTHERS: [&str; 4] =
         ["kubernetes.io/", "topology.kubernetes.io/", "kubernetes.azure.com/", "agentaflow.gpu/"];
-    NODE_LABELS.contains(&key) || OTHERS.iter().any(|prefix| key.starts_with(prefix))
+    let begins = |prefix: &&str| key.starts_with(*prefix);
+    node_labels().any(|known| known == key)
+        || OTHERS.iter().any(begins)
+        || COMPLETED.iter().any(begins)
+}
+
+/// Whether a label is nobody's, as far as all of that kind are known.
+pub fn strange_label(key: &str) -> bool {
+    !known_label(key) && GUARDED.iter().any(|prefix| key.starts_with(prefix))
+}
+
+/// The label that was meant by one that nobody sets: a slip of the hand, or a name of Kubernetes below another prefix of
+/// it, as in `node.kubernetes.io/arch`.
+pub fn label_meant(key: &str) -> Option<&'static str> {
+    let slip = || nearest_within(key, node_labels(), SLIP).filter(|_| key.len() > 6);
+    let elsewhere = || {
+        let (domain, name) =
+            key.split_once('/').filter(|(domain, _)| domain.ends_with(".kubernetes.io"))?;
+        let own = ["kubernetes.io/", "topology.kubernetes.io/", "node.kubernetes.io/"];
+        let named = |known: &&str| {
+            known.split_once('/').is_some_and(|(_, other)| other == name)
+                && own.iter().any(|prefix| known.starts_with(prefix))
+        };
+        node_labels().find(named).filter(|_| domain != "beta.kubernetes.io")
+    };
+    if known_label(key) { None } else { elsewhere().or_else(slip) }
 }
 
 /// The values that the label with the model may have; none if it is another label.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 pub use gpu::{GPUS, Gpu, canonical_accelerator, gpu_named};
 pub use labels::{
-    GKE_ACCELERATOR, GKE_ACCELERATORS, GKE_PARTITION, GUARDED, NODE_LABELS, accelerator_meant,
-    accelerators, known_label,
+    GKE_ACCELERATOR, GKE_ACCELERATORS, GKE_PARTITION, accelerator_meant, accelerators, known_label,
+    label_meant, strange_label,
 };
 
 /// The resource that counts whole GPUs, or time slices of them.

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::Input;
 use super::object::{self, Object, Path, Pod, is_gpu, text};
+use super::{Input, argo};
 
 /// How deep templates are looked for. Nobody writes them deeper.
 const DEEPEST: usize = 24;
@@ -20,7 +20,7 @@ enum Step<'a> {
 /// Every pod in an object of any kind.
 pub(super) fn pods<'a>(object: &Object<'a>) -> Vec<Pod<'a>> {
     let mut found = Vec::new();
-    if !is_pattern(object) {
+    if !is_pattern(object) && !argo::is_workflow(object) {
         search(object.value, &mut Vec::new(), &mut |path, spec| {
             if has_containers(spec) || inline(object, spec).is_some() {
                 found.push((path_of(object, path), spec));
@@ -59,7 +59,12 @@ pub fn not_looked_into(inputs: &[Input]) -> Vec<String> {
     let runs = |object: &&Object<'_>| {
         let mut runs = false;
         search(object.value, &mut Vec::new(), &mut |_, value| runs |= is_container(value));
-        runs && !is_pattern(object) && object.pods().is_empty()
+        let seen = if argo::is_workflow(object) {
+            !argo::has_more(object)
+        } else {
+            !object.pods().is_empty()
+        };
+        runs && !is_pattern(object) && !seen
     };
     let objects = object::objects(inputs);
     let kinds: BTreeSet<_> =

@@ -5,6 +5,7 @@
 //! where something stands in the text, whether a comment silences it and how a fix is carried out is common to all.
 
 mod amount;
+mod argo;
 mod diff;
 mod edit;
 mod embedded;
@@ -175,8 +176,11 @@ impl Default for Options<'_> {
 /// Everything that the rules find in some inputs, in the order in which it is written there. The inputs are looked at
 /// together: a claim in one file may be mounted twice by another.
 pub fn check(inputs: &[Input], options: &Options<'_>) -> Vec<Finding> {
+    let objects = object::objects(inputs);
+    let templates = argo::templates(&objects);
     let set = Set {
-        objects: object::objects(inputs),
+        objects,
+        templates: &templates,
         machines: options.machines,
         machine: options.machine.as_deref(),
     };
@@ -210,13 +214,16 @@ fn sort_key(finding: &Finding) -> (usize, usize, Option<Place>, &str, &str) {
 /// All objects that are checked together.
 struct Set<'a> {
     objects: Vec<Object<'a>>,
+    /// Those of workflows.
+    templates: &'a [argo::Template],
     machines: &'a dyn Machines,
     machine: Option<&'a str>,
 }
 
 impl<'a> Set<'a> {
     fn pods(&self) -> impl Iterator<Item = Pod<'a>> {
-        self.objects.iter().flat_map(Object::pods)
+        let templates = self.templates.iter().filter_map(|one| one.pod(&self.objects));
+        self.objects.iter().flat_map(Object::pods).chain(templates)
     }
 
     fn gpu_pods(&self) -> impl Iterator<Item = Pod<'a>> {
@@ -259,11 +266,15 @@ impl Findings<'_> {
     ) {
         let input = &self.inputs[object.input];
         let document = &input.documents[object.document];
+        if yaml::at(&document.value, path).is_some_and(is_filled_in_later) {
+            return;
+        }
         let place = input.written.then(|| document.place(path));
         let mut finding = self.finding(object, place, message.into());
         finding.severity = severity;
         finding.path = path_text(path);
-        finding.fix = fix;
+        // What a template of a workflow says replaces what the workflow says: nothing can be added to it blindly.
+        finding.fix = if argo::is_workflow(object) { Vec::new() } else { fix };
         self.all.push(finding);
     }
 
@@ -286,6 +297,14 @@ impl Findings<'_> {
             fix: Vec::new(),
         }
     }
+}
+
+/// Whether a value is a variable that another program fills in, such as `${GPU_COUNT}` for `envsubst` and
+/// `{{inputs.parameters.gpus}}` for Argo. Of what it will be, nobody can say that it is wrong. What has spaces in it is
+/// a script.
+fn is_filled_in_later(value: &Value) -> bool {
+    let opens = |text: &str| text.contains("${") || text.contains("{{");
+    value.as_str().is_some_and(|text| opens(text) && !text.contains(char::is_whitespace))
 }
 
 /// What to do with a template.

@@ -373,7 +373,8 @@ pub(super) fn is_gpu(resource: &str) -> bool {
 
 /// A whole number, written as such, as text or as an amount: `1`, `"1"`, `1000m`.
 pub(super) fn whole(value: &Value) -> Option<u64> {
-    let amount = || milli(value).filter(|milli| milli % 1000.0 == 0.0 && *milli < 1e15);
+    let amount =
+        || milli(value).filter(|milli| milli % 1000.0 == 0.0 && (0.0..1e15).contains(milli));
     value.as_u64().or_else(|| amount().map(|milli| (milli / 1000.0) as u64))
 }
 

@@ -78,11 +78,13 @@ An *error* is refused by the API server, never starts, or breaks something. A *w
 not what is wanted. *Information* could be better.
 A file that cannot be read as YAML is an error with the id AF000, and so is one that you name, or a
 pipe, without any Kubernetes object in it: what came before the pipe may have failed. Of a folder,
-templates that are not rendered and what is no manifest are left out, and one line names them; `-v`
-says why.
+templates that are not rendered, patches that a `kustomization.yaml` names and what is no manifest are
+left out, and one line names them; `-v` says why. A value that is to be filled in later, such as
+`${GPU_COUNT}`, is not judged.
 
 Pods are checked wherever they stand: what has a list of `containers` with images is one, in a
 RayCluster, a PyTorchJob, a Job of Volcano or any other kind, and so is the predictor of an
-InferenceService with its `model`. Kinds that write their containers otherwise, such as a Workflow of
-Argo, are named as not checked.
+InferenceService with its `model`. The templates of Argo's workflows are checked with what the workflow
+says for all of them; those with a `containerSet` or a `podSpecPatch`, and kinds that write their
+containers otherwise, are named as not checked.
 ";

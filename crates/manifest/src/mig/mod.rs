@@ -123,9 +123,21 @@ pub fn resource(profile: &str) -> String {
     format!("nvidia.com/mig-{}", profile.replace("+me", ".me"))
 }
 
-/// Profiles of GPUs whose layouts we do not know, so that a manifest for them is not called wrong: B200.
-const LATER: [&str; 7] =
-    ["1g.23gb", "1g.23gb.me", "1g.45gb", "2g.45gb", "3g.90gb", "4g.90gb", "7g.180gb"];
+/// Profiles of GPUs whose layouts we do not know, so that a manifest for them is not called wrong: of a row each, RTX PRO
+/// 6000, B200 and GB200, GH200 with 144 GB, B300, GB300.
+#[rustfmt::skip] // One row for each GPU.
+const LATER: [&str; 45] = [
+    "1g.24gb", "1g.24gb.gfx", "1g.24gb.me", "1g.24gb.me.all", "1g.24gb-me", "2g.48gb", "2g.48gb.gfx", "2g.48gb.me.all", "2g.48gb-me", "4g.96gb", "4g.96gb.gfx",
+    "1g.23gb", "1g.23gb.me", "1g.45gb", "2g.45gb", "3g.90gb", "4g.90gb", "7g.180gb", "1g.47gb", "2g.47gb", "3g.93gb", "4g.93gb", "7g.186gb", "3g.95gb", "4g.95gb", "7g.189gb",
+    "1g.36gb", "2g.36gb", "3g.72gb", "4g.72gb", "7g.144gb",
+    "1g.34gb", "1g.34gb.me", "1g.67gb", "2g.67gb", "3g.135gb", "4g.135gb", "7g.269gb",
+    "1g.35gb", "1g.35gb.me", "1g.70gb", "2g.70gb", "3g.139gb", "4g.139gb", "7g.278gb",
+];
+
+/// Whether a profile, in any spelling, is one of a GPU whose layouts we do not know.
+pub fn is_of_unknown_layout(profile: &str) -> bool {
+    LATER.contains(&profile.replace('+', ".").as_str())
+}
 
 /// Every profile that some GPU has, as resources are named after it: `1g.5gb`, `1g.5gb.me`.
 pub fn profiles() -> impl Iterator<Item = &'static str> {

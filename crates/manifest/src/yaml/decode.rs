@@ -90,11 +90,19 @@ pub(crate) fn path_text<S: AsRef<str>>(steps: &[S]) -> String {
 
 /// The nearest of some names, if any is near enough to be a slip of the hand.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    nearest_within(name, known, 1 + name.chars().count() / 4)
+}
+
+/// The same, where at most so many letters may be wrong.
+pub fn nearest_within<'a>(
+    name: &str,
+    known: impl IntoIterator<Item = &'a str>,
+    most: usize,
+) -> Option<&'a str> {
     let lower = name.to_lowercase();
     let scored = known.into_iter().map(|other| (distance(&lower, &other.to_lowercase()), other));
     let (score, best) = scored.min_by_key(|(score, _)| *score)?;
-    let length = name.chars().count();
-    (score <= 1 + length / 4 && score < length).then_some(best)
+    (score <= most && score < name.chars().count()).then_some(best)
 }
 
 fn step(segment: &Segment) -> Option<String> {

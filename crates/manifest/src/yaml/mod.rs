@@ -13,7 +13,7 @@ mod reader;
 mod scalar;
 
 pub(crate) use decode::path_text;
-pub use decode::{DecodeError, nearest};
+pub use decode::{DecodeError, nearest, nearest_within};
 pub use error::{Problem, YamlError};
 pub use node::{Content, Entry, Node, Scalar};
 pub use scalar::Oddity;

@@ -34,6 +34,62 @@ spec:
         requests: {nvidia.com/gpu: 2}
 ";
 
+const WORKFLOW: &str = "apiVersion: argoproj.io/v1alpha1
+kind: Workflow
+metadata: {generateName: train-}
+spec:
+  entrypoint: train
+  tolerations: [{key: nvidia.com/gpu, operator: Exists}]
+  nodeSelector: {nvidia.com/gpu.product: NVIDIA-L4}
+  volumes:
+  - name: shm
+    emptyDir: {medium: Memory, sizeLimit: 4Gi}
+  volumeClaimTemplates:
+  - metadata: {name: work}
+  templates:
+  - name: train
+    container:
+      image: a:1
+      command: [torchrun, train.py]
+      resources: {limits: {memory: 32Gi, nvidia.com/gpu: \"{{inputs.parameters.gpus}}\"}}
+      volumeMounts: [{name: shm, mountPath: /dev/shm}, {name: work, mountPath: /work}]
+  - name: report
+    script: {image: a:1, source: print(1), resources: {limits: {memory: 8Gi, nvidia.com/gpu: 1}}}
+  - name: all
+    steps: [[{name: a, template: train}]]
+";
+
+#[test]
+fn templates_of_a_workflow_have_what_the_workflow_says_for_all() {
+    assert_eq!(ids(WORKFLOW), Vec::<&str>::new());
+    assert!(not_looked_into(&[input("a", WORKFLOW)]).is_empty());
+    let bare = WORKFLOW.replace("  tolerations: [{key: nvidia.com/gpu, operator: Exists}]\n", "");
+    let own = bare
+        .replace("  - name: train\n", "  - name: train\n    tolerations: [{operator: Exists}]\n");
+    let defaults = bare + "  templateDefaults: {tolerations: [{operator: Exists}]}\n";
+    assert_eq!(ids(&defaults), Vec::<&str>::new());
+    let paths: Vec<_> = found(&own).into_iter().map(|one| (one.rule.id, one.path)).collect();
+    assert_eq!(paths, [("AF101", "spec.templates[1]".to_owned())]);
+    // What a template says replaces what the workflow says, so nothing is added to it.
+    assert_eq!(fixed(&own), own);
+    let wrong = WORKFLOW
+        .replace("product: NVIDIA-L4", "prodcut: NVIDIA-L4")
+        .replace("image: a:1\n", "image: a\n");
+    assert_eq!(ids(&wrong), ["AF104", "AF301"]);
+    let (head, spec) = wrong.split_once("spec:\n").unwrap();
+    let head = head.replace("kind: Workflow", "kind: CronWorkflow");
+    let cron = format!("{head}spec:\n  workflowSpec:\n  {}", spec.trim_end().replace('\n', "\n  "));
+    assert_eq!(ids(&cron), ["AF104", "AF301"]);
+}
+
+#[test]
+fn a_workflow_whose_pods_are_patched_is_named() {
+    let patched = WORKFLOW.replace("    script:", "    podSpecPatch: '{}'\n    script:");
+    assert_eq!(not_looked_into(&[input("a", &patched)]), ["Workflow"]);
+    let set = WORKFLOW.replace("    script: {", "    containerSet: {containers: [{name: a}], ");
+    assert_eq!(not_looked_into(&[input("a", &set)]), ["Workflow"]);
+}
+
 #[test]
 fn a_job_of_another_project_is_checked_by_its_own_templates() {
     let ids = ids(VOLCANO);

@@ -5,6 +5,7 @@ mod fixes;
 mod hostile;
 mod kinds;
 mod pages;
+mod real;
 mod refused;
 mod reports;
 mod rules;

@@ -364,7 +364,7 @@ fn what_shows_how_pods_should_look_is_no_pod() {
 
 #[test]
 fn what_runs_containers_that_are_not_those_of_a_pod_is_named() {
-    let workflow = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata: {name: a}\nspec: {templates: [{container: {image: \"b:1\", command: [c]}}]}\n";
+    let workflow = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata: {name: a}\nspec: {podSpecPatch: \"{}\", templates: [{container: {image: \"b:1\", command: [c]}}]}\n";
     let plain = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {ports: [{port: 80}]}\n";
     let inputs = [workflow, plain].map(|text| input("a.yaml", text));
     assert_eq!(not_looked_into(&inputs), ["Workflow"]);

@@ -10,6 +10,7 @@ use agentaflow_manifest::lint::{self, Input, Unreadable};
 use agentaflow_manifest::yaml::{self, Limits, Problem, YamlError};
 use anyhow::{Context as _, Result};
 
+use super::kustomize;
 use crate::output;
 use crate::{failure, files};
 
@@ -73,8 +74,14 @@ pub(super) fn gather(paths: &[PathBuf]) -> Result<Gathered, Missing> {
         } else if path.is_dir() {
             let mut files = Vec::new();
             walk(path, &mut files).map_err(|error| Missing::new(path, error))?;
+            let patches = kustomize::patches(&files);
             for file in files {
-                gathered.take_from_folder(&file)?;
+                if kustomize::is_patch(&file, &patches) {
+                    let name = file.strip_prefix(".").unwrap_or(&file).display().to_string();
+                    gathered.notes.push(Skipped::new(name, kustomize::PATCH));
+                } else {
+                    gathered.take_from_folder(&file)?;
+                }
             }
         } else {
             gathered.take_named(path.display().to_string(), &read(path)?);

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod gather;
+mod kustomize;
 mod print;
 
 use std::path::PathBuf;

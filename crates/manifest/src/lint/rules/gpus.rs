@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
+use crate::cloud::GPU_RESOURCE;
 use crate::lint::object::{Container, Pod, whole};
-use crate::lint::{Findings, Rule, Set, set};
+use crate::lint::{Findings, Operation, Rule, Set, set};
 
 pub(super) static AF001: Rule = rule! {
     "AF001" "gpu-request-differs" Error fixable true;
@@ -49,6 +50,26 @@ pub(super) static AF008: Rule = rule! {
     advice: "Set `resources.limits.memory`; a GPU job usually needs at least as much memory as its GPUs have.",
     check: no_memory_limit,
 };
+
+pub(super) static AF010: Rule = rule! {
+    "AF010" "gpu-resource-misspelt" Error fixable true;
+    title: "No device plugin offers GPUs by this name",
+    why: "GPUs are `nvidia.com/gpu`. A name without a domain is refused by the API server, and for any other nobody has \
+          a device: the pod waits forever, and what makes it a GPU pod for quotas, webhooks and these checks is missing.",
+    advice: "Write `nvidia.com/gpu`.",
+    check: misspelt,
+};
+
+/// Letters and digits of names that are meant to be that of GPUs.
+const MISSPELT: [&str; 7] = [
+    "gpu",
+    "gpus",
+    "nvidiagpu",
+    "nvidiagpus",
+    "nvidiacomgpu",
+    "nvidiacomgpus",
+    "alphakubernetesionvidiagpu",
+];
 
 fn each_container(
     set: &Set<'_>,
@@ -113,6 +134,34 @@ fn not_whole(set: &Set<'_>, findings: &mut Findings<'_>) {
             }
         }
     });
+}
+
+fn misspelt(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.pods() {
+        for container in pod.all_containers() {
+            for part in ["limits", "requests"] {
+                let Some(Value::Object(map)) = container.at(&["resources", part]) else { continue };
+                let wrong = map.keys().filter(|name| is_misspelt(name));
+                for name in wrong {
+                    let path = container.join(&["resources", part, name.as_str()]);
+                    let message =
+                        format!("no device is called `{name}`: GPUs are `{GPU_RESOURCE}`");
+                    let key = GPU_RESOURCE.to_owned();
+                    let alone =
+                        map.keys().filter(|name| is_misspelt(name) || *name == GPU_RESOURCE);
+                    let fix =
+                        (alone.count() == 1).then(|| Operation::Rename { path: path.clone(), key });
+                    findings.add_with(&pod.object, &path, message, fix.into_iter().collect());
+                }
+            }
+        }
+    }
+}
+
+fn is_misspelt(name: &str) -> bool {
+    let letters = name.chars().filter(char::is_ascii_alphanumeric);
+    let letters: String = letters.map(|letter| letter.to_ascii_lowercase()).collect();
+    name != GPU_RESOURCE && MISSPELT.contains(&letters.as_str())
 }
 
 fn visible_devices(set: &Set<'_>, findings: &mut Findings<'_>) {

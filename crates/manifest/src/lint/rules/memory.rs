@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::lint::amount::mebibytes;
 use crate::lint::object::{Container, Pod, list, text};
-use crate::lint::{Findings, Rule, Set, append, set};
+use crate::lint::{Findings, Rule, Set, Severity, append, set};
 
 const SHM: &str = "/dev/shm";
 
@@ -21,8 +21,9 @@ pub(super) static AF401: Rule = rule! {
 pub(super) static AF402: Rule = rule! {
     "AF402" "shared-memory-size" Warning fixable true;
     title: "The shared memory has no limit, or one that does not fit",
-    why: "Without `sizeLimit` a memory volume may grow until the node runs out of memory. What is in it counts towards \
-          the container's memory limit: a volume as large as the limit gets the container killed when it fills.",
+    why: "What is in a memory volume counts towards the container's memory limit: a volume as large as the limit, or \
+          without a `sizeLimit`, gets the container killed when it fills. Without a memory limit it may grow until the \
+          node runs out of memory.",
     advice: "Set `sizeLimit`, well below the memory limit.",
     check: size,
 };
@@ -43,7 +44,9 @@ const LOADERS: [&str; 10] = [
 
 fn no_shared_memory(set: &Set<'_>, findings: &mut Findings<'_>) {
     for pod in set.gpu_pods() {
-        if pod.at(&["hostIPC"]) == Some(&Value::Bool(true)) {
+        // The operator of Ray mounts it by itself.
+        let ray = pod.object.api_version.starts_with("ray.io/");
+        if ray || pod.at(&["hostIPC"]) == Some(&Value::Bool(true)) {
             continue;
         }
         for container in pod.containers() {
@@ -99,21 +102,27 @@ fn size(set: &Set<'_>, findings: &mut Findings<'_>) {
                 .into_iter()
                 .filter(|c| c.mounts().iter().any(|(mounted, _)| *mounted == name))
                 .collect();
+            // Somebody else fills it: the cache of a driver that is put beside the containers later.
+            if users.is_empty() {
+                continue;
+            }
             let limit = users
                 .iter()
                 .filter_map(|c| c.resource("limits", "memory").and_then(mebibytes))
                 .min_by(f64::total_cmp);
             let Some(size) = volume["emptyDir"].get("sizeLimit").and_then(mebibytes) else {
-                let gpus = users.iter().map(Container::gpus).max().unwrap_or(1).clamp(1, 16);
+                let gpus = users.iter().map(Container::gpus).max().unwrap_or(0).min(16);
                 let wanted = 2048.0 * gpus as f64;
                 let size = limit.map_or(wanted, |limit| wanted.min((limit / 2.0).floor()));
-                let fix = vec![self::set(path.clone(), crate::lint::amount::memory(size))];
-                findings.add_with(
-                    &pod.object,
-                    &path,
-                    format!("the memory volume `{name}` has no sizeLimit"),
-                    fix,
-                );
+                // How much a pod on other accelerators needs, nobody here knows.
+                let fix =
+                    (gpus > 0).then(|| self::set(path.clone(), crate::lint::amount::memory(size)));
+                let limited = |c: &Container<'_>| c.resource("limits", "memory").is_some();
+                let severity =
+                    if users.iter().all(limited) { Severity::Info } else { Severity::Warning };
+                let message = format!("the memory volume `{name}` has no sizeLimit");
+                let fix = fix.into_iter().collect();
+                findings.add_as(severity, &pod.object, &path, message, fix);
                 continue;
             };
             if let Some(limit) = limit.filter(|limit| size >= *limit) {

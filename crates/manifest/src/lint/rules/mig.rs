@@ -57,10 +57,12 @@ fn small(count: &Value) -> Option<u32> {
 
 /// Why no GPU can be cut so; nothing when one can, or when a profile is of a GPU whose layouts are not known.
 fn problem(asked: &[(&str, u32)]) -> Option<String> {
+    if asked.iter().any(|(profile, _)| mig::is_of_unknown_layout(profile)) {
+        return None;
+    }
     for (profile, _) in asked {
         if !GEOMETRIES.iter().any(|geometry| geometry.profile(profile).is_some()) {
-            let later = mig::profiles().any(|known| known == profile.replace("+me", ".me"));
-            return (!later).then(|| format!("no GPU has the profile `{profile}`"));
+            return Some(format!("no GPU has the profile `{profile}`"));
         }
     }
     let mut problems = Vec::new();
@@ -90,8 +92,12 @@ mod tests {
         {
             assert_eq!(said(possible), "", "{possible}");
         }
-        // Nobody knows how a B200 may be cut.
-        assert_eq!(said("      3g.90gb: 9\n"), "");
+        // Nobody here knows how a B200, a GB300 or an RTX PRO 6000 may be cut.
+        for other in
+            ["3g.90gb: 9", "1g.35gb: 7", "1g.24gb+me.all: 1", "1g.24gb-me: 4", "7g.278gb: 1"]
+        {
+            assert_eq!(said(&format!("      {other}\n")), "", "{other}");
+        }
         let cases = [
             (
                 "      1g.5gb: 8\n",

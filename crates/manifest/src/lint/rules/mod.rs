@@ -52,6 +52,7 @@ pub static RULES: &[&Rule] = &[
     &gpus::AF007,
     &gpus::AF008,
     &mig::AF009,
+    &gpus::AF010,
     &placement::AF101,
     &placement::AF102,
     &selectors::AF103,

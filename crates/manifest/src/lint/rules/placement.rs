@@ -68,9 +68,7 @@ fn tolerates(toleration: &Value) -> bool {
 fn no_toleration(set: &Set<'_>, findings: &mut Findings<'_>) {
     // A GPUWorkload's pods are placed by a scheduler that adds what its nodes need.
     for pod in set.gpu_pods().filter(|pod| !pod.object.is(&["GPUWorkload"])) {
-        // GKE adds it to every pod that asks for GPUs.
-        let google = !pod.required(cloud::GKE_ACCELERATOR).is_empty();
-        if google || pod.tolerations().iter().any(tolerates) {
+        if chooses_google(&pod) || pod.tolerations().iter().any(tolerates) {
             continue;
         }
         let value = json!({"key": TAINT, "operator": "Exists", "effect": "NoSchedule"});
@@ -82,6 +80,14 @@ fn no_toleration(set: &Set<'_>, findings: &mut Findings<'_>) {
             fix,
         );
     }
+}
+
+/// Whether nodes are chosen by a label of GKE, which adds the toleration to every pod that asks for GPUs.
+fn chooses_google(pod: &Pod<'_>) -> bool {
+    let google = |label: &str| label.starts_with("cloud.google.com/");
+    let expressions = pod.expressions();
+    let mut keys = expressions.iter().filter_map(|(item, _)| text(item, &["key"]));
+    keys.any(google) || pod.selector().iter().any(|(label, ..)| google(label))
 }
 
 fn one_value(set: &Set<'_>, findings: &mut Findings<'_>) {

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::cloud::{
-    ACCELERATOR, GPU_MEMORY, GPU_PRESENT, GUARDED, INSTANCE_TYPE, NODE_LABELS, accelerator_meant,
-    accelerators, gpu_named,
+    ACCELERATOR, GPU_MEMORY, GPU_PRESENT, INSTANCE_TYPE, accelerator_meant, accelerators,
+    gpu_named, label_meant, strange_label,
 };
 use crate::lint::object::{Object, Path, list, text};
 use crate::lint::{Findings, Operation, Rule, Set, set};
@@ -121,21 +121,16 @@ fn canonical(label: &str, value: &str, known: &[&'static str]) -> Option<&'stati
 
 fn unknown_label(set: &Set<'_>, findings: &mut Findings<'_>) {
     each_label(set, |object, label, path, _| {
-        if NODE_LABELS.contains(&label) {
-            return;
-        }
-        let guarded = GUARDED.iter().any(|prefix| label.starts_with(prefix));
         let placeholder = label
             .split('/')
             .next()
             .is_some_and(|domain| domain.ends_with(".example") || domain.ends_with("example.com"));
-        let slip =
-            nearest(label, NODE_LABELS.iter().copied()).filter(|near| near_enough(label, near));
-        if !guarded && !placeholder && slip.is_none() {
+        let meant = label_meant(label);
+        if !strange_label(label) && !placeholder && meant.is_none() {
             return;
         }
         let memory = placeholder && label.contains("memory");
-        let meant = if memory { Some(GPU_MEMORY) } else { slip };
+        let meant = if memory { Some(GPU_MEMORY) } else { meant };
         let hint = meant.map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
         let fix = meant.map(|meant| {
             if path.last().is_some_and(|step| step == "key") {
@@ -151,12 +146,6 @@ fn unknown_label(set: &Set<'_>, findings: &mut Findings<'_>) {
             fix.into_iter().collect(),
         );
     });
-}
-
-/// A label of somebody's own is not taken for a slip of the hand just because it is short.
-fn near_enough(label: &str, near: &str) -> bool {
-    let domain = |label: &str| label.split_once('/').map(|(domain, _)| domain.to_owned());
-    domain(label) == domain(near) || (label.len() > 6 && label.contains('/') == near.contains('/'))
 }
 
 fn affinity_value(set: &Set<'_>, findings: &mut Findings<'_>) {

@@ -159,6 +159,8 @@ fn models(set: &Set<'_>, label: &str, value: &str) -> Option<Vec<&'static Gpu>> 
 
 fn profile(object: &Object<'_>, name: &str, path: &[String], findings: &mut Findings<'_>) {
     let Some(profile) = name.strip_prefix("nvidia.com/mig-") else { return };
+    // Shares of a slice, where the device plugin was told to give them a name of their own.
+    let profile = profile.strip_suffix(".shared").unwrap_or(profile);
     if mig::profiles().any(|known| known == profile) {
         return;
     }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::cloud::Cloud;
 use crate::lint::object::{Container, Pod, list, text};
-use crate::lint::{Findings, Rule, Set, append};
+use crate::lint::{Findings, Rule, Set, Severity, append};
 
 pub(super) static AF110: Rule = rule! {
     "AF110" "spot-without-checkpoint" Warning;
@@ -19,8 +19,9 @@ pub(super) static AF110: Rule = rule! {
 pub(super) static AF111: Rule = rule! {
     "AF111" "no-spot-toleration" Warning fixable true;
     title: "Spot machines are selected, and their taint is not tolerated",
-    why: "Spot nodes carry a taint of their own on GKE and AKS, and where they are set up after the manuals (`spot`). \
-          A selector alone leads to nodes that refuse the pod.",
+    why: "Spot nodes carry a taint of their own on AKS, and where they are set up after the manuals (`spot`). A selector \
+          alone leads to nodes that refuse the pod. On GKE it is so in pools that GKE makes by itself and in those that \
+          somebody tainted, and Autopilot adds the toleration: there it is a hint.",
     advice: "Tolerate the taint that belongs to the selector.",
     check: no_toleration,
 };
@@ -87,9 +88,14 @@ fn no_toleration(set: &Set<'_>, findings: &mut Findings<'_>) {
         }
         let value = json!({"key": taint, "operator": "Exists", "effect": "NoSchedule"});
         let fix = vec![append(pod.join(&["tolerations"]), value)];
-        let message = format!(
-            "it selects spot machines by {label} and does not tolerate their taint `{taint}`"
-        );
-        findings.add_with(&pod.object, &pod.join(&["nodeSelector", label]), message, fix);
+        let google = taint == Cloud::Gke.spot().taint.0;
+        let (severity, which) = if google {
+            (Severity::Info, "the taint that some have:")
+        } else {
+            (Severity::Warning, "their taint")
+        };
+        let message =
+            format!("it selects spot machines by {label} and does not tolerate {which} `{taint}`");
+        findings.add_as(severity, &pod.object, &pod.join(&["nodeSelector", label]), message, fix);
     }
 }

@@ -123,6 +123,13 @@ fn amounts(pod: &Pod<'_>, container: &Container<'_>, findings: &mut Findings<'_>
                 }
                 continue;
             };
+            if let Some(given) =
+                value.as_str().filter(|text| name == "memory" && text.ends_with('m'))
+            {
+                let why = "`m` is a thousandth, here of a byte: mebibytes are `Mi`";
+                findings.add(&pod.object, &path(), format!("`{given}` of memory: {why}"));
+                continue;
+            }
             let limit = container.resource("limits", name).filter(|_| part == "requests");
             if let Some(limit) =
                 limit.filter(|limit| milli(limit).is_some_and(|most| amount > most))
