@@ -95,7 +95,7 @@ pub struct PodShape {
     /// Only what is asked for: no presets, requests, shared memory, variables, deadlines
     #[arg(long)]
     pub bare: bool,
-    /// Command of the container
+    /// Command of the container; if it begins with an option, what is handed to the image's own
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
@@ -197,13 +197,15 @@ impl PodShape {
         let notes = self.notes(&placed, placement.spot, catalogue);
         let resources = self.resources(gpus, &placed)?;
         let (volumes, volume_mounts) = self.volumes(gpus, &placed, &resources)?;
+        let (command, args) = self.command_and_args();
         let container = Container {
             name: names::name(
                 "container",
                 Some(self.container.as_deref().unwrap_or(role.container)),
             )?,
             image: Some(self.image()?),
-            command: some(self.command.clone()),
+            command: some(command),
+            args: some(args),
             env: some(self.variables(gpus, role)?),
             resources: Some(resources),
             volume_mounts: some(volume_mounts),
@@ -260,6 +262,17 @@ impl PodShape {
                 "gpus",
                 format!("{gpus} is not between 1 and {MOST_GPUS}: all are on one node"),
             ),
+        }
+    }
+
+    /// No program is called like an option: `-- --model NAME` is for the program that the image starts by itself, which
+    /// a `command` would replace.
+    fn command_and_args(&self) -> (Vec<String>, Vec<String>) {
+        let words = self.command.clone();
+        if words.first().is_some_and(|word| word.starts_with('-')) {
+            (Vec::new(), words)
+        } else {
+            (words, Vec::new())
         }
     }
 

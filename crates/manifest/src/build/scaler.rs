@@ -347,10 +347,26 @@ impl Scaler {
             ),
             None => {}
         }
+        notes.extend(surprises(self.cloud()?, self.location.as_deref()));
         if self.time_zone.is_none() {
             notes.push("the schedules are in the control plane's time, mostly UTC: --time-zone says otherwise".to_owned());
         }
         Ok(notes)
+    }
+}
+
+/// What a cloud does with a number of nodes that people may not expect.
+fn surprises(cloud: Cloud, location: Option<&str>) -> Vec<String> {
+    // `us-central1-a` is a zone of the region `us-central1`.
+    let zone = location.is_some_and(|location| location.matches('-').count() > 1);
+    let each_zone =
+        "in a region --nodes counts for each zone of the pool: of three zones, three times as many";
+    let autoscaled = "the cluster autoscaler must not scale the pool, too";
+    match cloud {
+        Cloud::Gke if !zone => vec![each_zone.into(), format!("{autoscaled}: it would undo it")],
+        Cloud::Gke => vec![format!("{autoscaled}: it would undo it")],
+        Cloud::Aks => vec![format!("{autoscaled}: `az` refuses to scale such a pool")],
+        _ => Vec::new(),
     }
 }
 

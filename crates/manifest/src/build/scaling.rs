@@ -118,6 +118,12 @@ impl Scaled {
         Ok((min, max))
     }
 
+    /// What the usual goal, which is one of utilisation, means for something else that is counted.
+    fn goal_note(&self, counted: &str) -> Option<String> {
+        let none = self.value.is_none();
+        none.then(|| format!("a pod is added for each {GOAL} of {counted}: --value says otherwise"))
+    }
+
     /// The value to aim at, as it was written and as an amount.
     fn value(&self) -> Result<(&str, Amount), BuildError> {
         let text = self.value.as_deref().unwrap_or(GOAL);
@@ -180,7 +186,9 @@ impl Hpa {
         let note = format!(
             "the metric must be served under {api}: an adapter such as prometheus-adapter does that"
         );
-        Made::of(&self.object()?, vec![note])
+        let own = self.metric.as_deref().filter(|metric| *metric != METRIC);
+        let notes = [Some(note), own.and_then(|_| self.scaled.goal_note("the metric"))];
+        Made::of(&self.object()?, notes.into_iter().flatten().collect())
     }
 
     fn metric(&self) -> Result<MetricSpec, BuildError> {
@@ -278,6 +286,7 @@ impl Keda {
         let (api_version, kind) = ("keda.sh/v1alpha1", "ScaledObject");
         let object = ScaledObject { api_version, kind, metadata: self.scaled.metadata()?, spec };
         let mut notes = vec!["KEDA must be installed: it has the kind ScaledObject".to_owned()];
+        notes.extend(self.query.as_ref().and_then(|_| self.scaled.goal_note("the query's result")));
         if min == 0 {
             notes.push(
                 "the first request after a quiet time waits for a node and for the model"

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::BuildError;
 
 /// Keys that come first, in this order; the others follow by the alphabet.
-const FIRST: [&str; 14] = [
+const FIRST: [&str; 15] = [
     "apiVersion",
     "kind",
     "metadata",
@@ -19,6 +19,7 @@ const FIRST: [&str; 14] = [
     "effect",
     "image",
     "command",
+    "args",
     "schedule",
     "timeZone",
 ];

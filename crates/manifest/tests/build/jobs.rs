@@ -156,6 +156,26 @@ fn a_server_has_time_to_load_its_model() {
 }
 
 #[test]
+fn what_begins_with_an_option_is_for_the_program_of_the_image() {
+    for kind in ["model-server", "job", "workload"] {
+        let line =
+            format!("{kind} --name llm --image vllm/vllm-openai:v0.11.0 -- --model m --port 8000");
+        let made = make(&line);
+        let object = &made.objects[0];
+        let template = if kind == "workload" { "podTemplate" } else { "template" };
+        let container = &object["spec"][template]["spec"]["containers"][0];
+        assert_eq!(container["command"], Value::Null, "{kind}");
+        assert_eq!(container["args"], json!(["--model", "m", "--port", "8000"]), "{kind}");
+    }
+    let made = make("job --name a --image a:v1 -- python --version");
+    let container = &made.objects[0]["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(
+        (&container["command"], &container["args"]),
+        (&json!(["python", "--version"]), &Value::Null)
+    );
+}
+
+#[test]
 fn an_update_of_a_server_does_not_wait_for_its_own_volume() {
     let strategy = |flags: &str| {
         make(&format!("model-server --name llm --image vllm:v1 {flags}")).objects[0]["spec"]["strategy"].clone()

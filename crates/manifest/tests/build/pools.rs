@@ -7,6 +7,29 @@ use crate::clouds::pod;
 use crate::{make, recipe, refusal};
 
 #[test]
+fn the_usual_goal_of_utilisation_is_told_where_something_else_is_counted() {
+    let told = |line: &str| make(line).notes.iter().any(|note| note.contains("for each 80 of"));
+    assert!(told("keda --target llm --query sum(waiting)"));
+    assert!(told("hpa --target llm --metric requests_waiting"));
+    assert!(!told("keda --target llm --query sum(waiting) --value 4"));
+    assert!(!told("keda --target llm") && !told("hpa --target llm"));
+}
+
+#[test]
+fn what_a_cloud_does_with_a_number_of_nodes_is_told() {
+    let notes = |flags: &str| {
+        make(&format!("scaler --cluster ml --time-zone UTC {flags}")).notes.join("; ")
+    };
+    let region = notes("--cloud gke --location us-central1");
+    assert!(region.contains("for each zone") && region.contains("undo it"), "{region}");
+    let zone = notes("--cloud gke --location us-central1-a");
+    assert!(!zone.contains("for each zone"), "{zone}");
+    let azure = notes("--cloud aks --resource-group rg");
+    assert!(azure.contains("`az` refuses"), "{azure}");
+    assert!(!notes("--cloud eks --location us-east-1").contains("autoscaler"));
+}
+
+#[test]
 fn nodes_come_and_go_by_the_clock() {
     for (flags, up, down) in [
         (
