@@ -98,7 +98,7 @@ pub(super) fn choose(hints: &[(Hint, usize)]) -> WorkloadType {
         .unwrap_or(WorkloadType::General)
 }
 
-/// The task that was named most often, the first of those named equally often.
+/// The task that was named most often, the first of those named equally often; whatever is made may be generated.
 fn most_named<'a>(hints: impl Iterator<Item = &'a (Hint, usize)>) -> Option<WorkloadType> {
     let mut named: Vec<(WorkloadType, usize)> = Vec::new();
     for (hint, times) in hints.filter(|(hint, _)| hint.kind != WorkloadType::Inference) {
@@ -108,5 +108,6 @@ fn most_named<'a>(hints: impl Iterator<Item = &'a (Hint, usize)>) -> Option<Work
         }
     }
     let most = named.iter().map(|(_, times)| *times).max()?;
-    named.iter().find(|(_, times)| *times == most).map(|(kind, _)| *kind)
+    let often = named.iter().filter(|(_, times)| *times == most);
+    often.min_by_key(|(kind, _)| *kind == WorkloadType::Generation).map(|(kind, _)| *kind)
 }

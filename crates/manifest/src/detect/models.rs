@@ -70,11 +70,13 @@ pub(super) fn shape(family: Option<&str>, billions: f64) -> Option<Shape> {
     Some(Shape::Layers { layers: found.2, width: found.3, kept: found.4 })
 }
 
-/// The precision that a model is published in, where that is not 16 bits.
-pub(super) fn published(family: Option<&str>, billions: f64) -> Option<Precision> {
-    match family? {
-        "gptoss" => Some(Precision::Int4),
-        "deepseek" if billions > 600.0 => Some(Precision::Float8),
+/// The precision that a model of this family or name is published in, where that is not 16 bits.
+pub(super) fn published(name: Option<&str>, billions: f64) -> Option<Precision> {
+    match name? {
+        "gptoss" => Some(Precision::Float4),
+        "deepseek" | "deepseekv3" | "deepseekr1" | "kimik2" if billions > 600.0 => {
+            Some(Precision::Float8)
+        }
         _ => None,
     }
 }
@@ -151,7 +153,12 @@ const FAMILIES: &[Families] = &[
     (
         STRONG,
         Some(Generation),
-        "mixtral qwen deepseek starcoder codellama vicuna gptj gptneo gptneox gpt2 gptoss",
+        "mixtral qwen deepseek starcoder codellama vicuna gptj gptneo gptneox gpt2 gptoss kimik2",
+    ),
+    (
+        STRONG,
+        Some(Generation),
+        "nemotron pixtral codestral devstral ministral smollm tinyllama internlm internvl llava chatglm cogvideox",
     ),
     (
         STRONG,
@@ -159,7 +166,7 @@ const FAMILIES: &[Families] = &[
         "stablediffusion sdxl controlnet musicgen nllb flant5 graphcast esrgan realesrgan",
     ),
     (MIDDLE, Some(Generation), "blip llama mistral gemma phi t5"),
-    (WEAK, Some(Generation), "falcon flux bloom"),
+    (WEAK, Some(Generation), "falcon flux bloom yi granite glm"),
     (STRONG, Some(Embedding), "sentencetransformers minilm sbert bertopic"),
     (MIDDLE, Some(Embedding), "bge faiss milvus qdrant word2vec"),
     (WEAK, Some(Embedding), "clip e5"),
@@ -228,6 +235,11 @@ const KNOWN: &[Known] = &[
     writer("gpt2xl", 1558.0, 48.0, 1600.0, 1600.0),
     writer("gptj", 6050.0, 28.0, 4096.0, 4096.0),
     writer("deepseekv3", 671_000.0, 61.0, 7168.0, 288.0),
+    writer("deepseekr1", 671_000.0, 61.0, 7168.0, 288.0),
+    writer("kimik2", 1_026_000.0, 61.0, 7168.0, 288.0),
+    writer("llama4scout", 109_000.0, 48.0, 5120.0, 1024.0),
+    writer("llama4maverick", 400_000.0, 48.0, 5120.0, 1024.0),
+    writer("mistrallarge", 123_000.0, 88.0, 12288.0, 1024.0),
     writer("phi3mini", 3820.0, 32.0, 3072.0, 3072.0),
     writer("whispersmall", 244.0, 24.0, 768.0, 768.0),
     writer("whispermedium", 769.0, 48.0, 1024.0, 1024.0),

@@ -35,7 +35,7 @@ pub(super) fn find(text: &Text<'_>, format: Format) -> Vec<Package> {
 
 /// Places where a text asks for the build of a package that uses no GPU.
 pub(super) fn cpu_builds(text: &Text<'_>) -> Vec<Range<usize>> {
-    ["whl/cpu", "+cpu", "tensorflow-cpu"]
+    ["whl/cpu", "+cpu", "tensorflow-cpu", "cpuonly"]
         .into_iter()
         .flat_map(|mark| text.lower.match_indices(mark))
         .map(|(at, mark)| at..at + mark.len())
@@ -177,11 +177,9 @@ const PACKAGES: &[Group] = &[
         None,
         "pytorch-lightning monai pycuda cudf cuml cugraph xformers flash-attn tensorrt paddlepaddle",
     ),
-    (
-        0.6,
-        None,
-        "cv2 opencv-python opencv-python-headless opencv-contrib-python mmcv accelerate onnx",
-    ),
+    (0.6, None, "mmcv accelerate onnx"),
+    // Its wheels know no GPU, and most who take it only scale or cut pictures.
+    (0.4, None, "cv2 opencv-python opencv-python-headless opencv-contrib-python"),
     (0.2, None, "sklearn scikit-learn xgboost lightgbm spacy datasets mlflow"),
     (0.2, None, "numba evaluate nltk gensim"),
     (0.9, Some(Training), "deepspeed horovod fairscale torchrl stable-baselines3"),
@@ -193,7 +191,8 @@ const PACKAGES: &[Group] = &[
         Some(Inference),
         "vllm onnxruntime-gpu llama-cpp-python llama-cpp tritonclient sglang ctranslate2",
     ),
-    (0.6, Some(Inference), "onnxruntime"),
+    // Its plain build computes on CPUs only.
+    (0.4, Some(Inference), "onnxruntime"),
     (0.9, Some(Generation), "diffusers"),
     (0.9, Some(Embedding), "sentence-transformers faiss-gpu flagembedding"),
     (0.4, Some(Embedding), "faiss faiss-cpu qdrant-client"),

@@ -183,7 +183,8 @@ const PHRASES: &[Group] = &[
         "self supervised, distributed training, gradient descent, pre training, pre train",
     ),
     (STRONG, Some(Training), "fsdp, knowledge distillation, stable baselines*, ppo agent*"),
-    (MIDDLE, Some(Training), "training loop, training run, epochs, pretrain, torchrun"),
+    (STRONG, Some(Training), "torchrun"),
+    (MIDDLE, Some(Training), "training loop, training run, epochs, pretrain"),
     (HINT, Some(Training), "train, trains, training, trained"),
     // Adapting what is there.
     (0.5, Some(FineTuning), "fine tun*"),

@@ -59,7 +59,15 @@ fn a_size_counts_beside_what_is_done_to_the_model() {
         let formula = sizing.arithmetic.first().map(|term| term.formula.as_str());
         assert_eq!(formula, Some(weights), "{text}: {:?}", sizing.reasons);
     }
-    for text in ["Bus 7B stops here", "LoRa on 13B", "LoRaWAN sensors", "Q4 report", "fine, 70B"] {
+    for text in [
+        "Copy the model to a 10T disk",
+        "trained on 15T tokens",
+        "Bus 7B stops here",
+        "LoRa on 13B",
+        "LoRaWAN sensors",
+        "Q4 report",
+        "fine, 70B",
+    ] {
         assert!(!check(text).is_ml_workload, "{text}");
     }
 }
@@ -108,6 +116,10 @@ fn sizes_of_models_are_read_by_the_words_around_them() {
         ("Serve 70B in 4-bit", "70B × 0.5625 bytes (4 bits with scales)"),
         ("bf16 training of 175B, batch 1536, adamw", "175B × 2 bytes (16 bits)"),
         ("13B full fine-tune with ZeRO-3, micro-batch 1", "13B × 2 bytes (16 bits)"),
+        ("Serve Mistral-Large-2 123B", "123B × 2 bytes (fp16)"),
+        ("Serve Codestral 22B", "22B × 2 bytes (fp16)"),
+        ("Serve a model with 1 trillion parameters in fp8", "1000B × 1 bytes (fp8)"),
+        ("Serve a 1T-parameter MoE in fp8", "1000B × 1 bytes (fp8)"),
     ] {
         let sizing = check(text).sizing.unwrap_or_else(|| panic!("{text}"));
         let formula = sizing.arithmetic.first().map(|term| term.formula.as_str());
@@ -116,9 +128,40 @@ fn sizes_of_models_are_read_by_the_words_around_them() {
 }
 
 #[test]
-fn gpus_are_counted_where_count_and_model_are_one_word() {
-    let sizing = check("Fine-tuning job on 8xH100 using FSDP").sizing.unwrap();
-    assert_eq!((sizing.gpu_count, sizing.gpu_type), (8, GpuType::H100), "{:?}", sizing.reasons);
+fn gpus_are_counted_however_count_and_model_are_joined() {
+    for (text, count, gpu) in [
+        ("Fine-tuning job on 8xH100 using FSDP", 8, GpuType::H100),
+        ("Fine-tuning job on 8x H100 using FSDP", 8, GpuType::H100),
+        ("Train ResNet-50 on 4x V100", 4, GpuType::V100),
+        ("Train on 16 nodes of 8x NVIDIA H100", 128, GpuType::H100),
+        ("Pretraining on 8 x 80GB A100", 8, GpuType::A100Large),
+        ("Pretraining on 8x80GB A100", 8, GpuType::A100Large),
+        ("Pretraining on 8x 40GB A100", 8, GpuType::A100),
+        ("Pretraining on 2x8 A100", 16, GpuType::A100),
+        ("Pretraining on six A100", 6, GpuType::A100),
+        ("Pretraining on sixteen A100", 16, GpuType::A100),
+        ("inference on 4x T4", 4, GpuType::T4),
+        ("inference, 2xL4", 2, GpuType::L4),
+    ] {
+        let sizing = check(text).sizing.unwrap_or_else(|| panic!("{text}"));
+        assert_eq!((sizing.gpu_count, sizing.gpu_type), (count, gpu), "{text}");
+    }
+}
+
+#[test]
+fn a_model_that_is_split_takes_as_many_gpus_as_it_is_told() {
+    for (told, count) in [
+        ("tensor parallel 4", 4),
+        ("tensor parallelism of 4", 4),
+        ("tensor-parallel degree 4", 4),
+        ("4-way tensor parallelism", 4),
+        ("--tensor-parallel-size 4", 4),
+        ("tensor_parallel_size=4, pipeline_parallel_size=2", 8),
+        ("--pipeline-parallel-size 2 --tensor-parallel-size 8", 16),
+    ] {
+        let text = format!("Serve Llama-3 70B in bf16 with {told}");
+        assert_eq!(check(&text).sizing.unwrap().gpu_count, count, "{text}");
+    }
 }
 
 #[test]

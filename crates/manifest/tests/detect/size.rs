@@ -253,6 +253,60 @@ fn what_nothing_holds_otherwise_is_trained_with_checkpoints_of_gradients() {
 }
 
 #[test]
+fn gradients_are_checkpointed_before_machines_are_added_or_named_gpus_are_too_few() {
+    let sizing = check("Fine-tune Llama 70B in bf16 on A100s").sizing.unwrap();
+    assert_eq!((sizing.gpu_count, sizing.gpu_type), (16, GpuType::A100Large));
+    let words = "assumed: gradient checkpointing, without which it takes 64 × a100-80gb";
+    assert!(sizing.reasons.iter().any(|why| why == words), "{:?}", sizing.reasons);
+    let text = "Full fine-tune of Mistral 7B in bf16 on 2x A100 80GB, sequence length 8192";
+    let sizing = check(text).sizing.unwrap();
+    assert_eq!((sizing.gpu_count, sizing.fits), (2, true), "{:?}", sizing.reasons);
+    let words = "assumed: gradient checkpointing, without which it does not fit";
+    assert!(sizing.reasons.iter().any(|why| why.starts_with(words)), "{:?}", sizing.reasons);
+    // One machine is enough without.
+    let sizing = check("Full fine-tune of Mistral 7B in bf16").sizing.unwrap();
+    assert!(
+        !sizing.reasons.iter().any(|why| why.contains("checkpointing")),
+        "{:?}",
+        sizing.reasons
+    );
+}
+
+#[test]
+fn what_is_kept_in_mxfp4_is_computed_in_bf16() {
+    let sizing = check("Serve gpt-oss-20b").sizing.unwrap();
+    assert_eq!((sizing.gpu_count, sizing.gpu_type), (1, GpuType::L4), "{:?}", sizing.reasons);
+    let sizing = check("Serve a 12B model in int4").sizing.unwrap();
+    assert_eq!(sizing.gpu_type, GpuType::T4, "{:?}", sizing.reasons);
+}
+
+#[test]
+fn what_is_compared_with_the_model_as_it_was_keeps_that_too() {
+    let names = |text: &str| {
+        let terms = check(text).sizing.unwrap().arithmetic;
+        terms.into_iter().find(|term| term.name.starts_with("reference")).map(|term| term.formula)
+    };
+    let said = |text: &str| names(text).unwrap_or_else(|| panic!("{text}"));
+    assert_eq!(said("DPO fine-tuning of Llama 3 8B"), "8B × 2 bytes (frozen)");
+    assert_eq!(
+        said("RLHF training of a 13B model in bf16"),
+        "13B × 4 bytes (frozen, as large as the model)"
+    );
+    assert_eq!(names("DPO fine-tuning of Llama 3 8B with LoRA"), None);
+    assert_eq!(names("Full fine-tuning of Llama 3 8B"), None);
+}
+
+#[test]
+fn a_large_model_that_is_only_named_keeps_the_base_size_and_the_arithmetic_is_told() {
+    let sizing = check("Serve DeepSeek-V3").sizing.unwrap();
+    assert_eq!((sizing.gpu_count, sizing.gpu_type), (1, GpuType::V100));
+    let words = "in fp8 the arithmetic would give 8 × h200; write a precision";
+    assert!(sizing.reasons.iter().any(|why| why.starts_with(words)), "{:?}", sizing.reasons);
+    let small = check("Serve resnet50").sizing.unwrap();
+    assert_eq!(small.reasons.len(), 1, "{:?}", small.reasons);
+}
+
+#[test]
 fn what_fits_one_machine_is_not_spread_over_two() {
     let table = [
         ("Serve Llama-3.1-405B in bf16", 8, GpuType::H200, 1),

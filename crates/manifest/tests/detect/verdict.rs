@@ -61,6 +61,15 @@ fn a_negation_clears_the_verdict_and_says_so() {
         ("gpu: none", "gpu: none"),
         ("nvidia.com/gpu: 0", "gpu: 0"),
         ("torch==2.3.0+cpu\ntransformers==4.41", "+cpu"),
+        ("CUDA_VISIBLE_DEVICES=-1 python main.py", "CUDA_VISIBLE_DEVICES"),
+        ("export CUDA_VISIBLE_DEVICES=\"\"", "CUDA_VISIBLE_DEVICES"),
+        ("USE_GPU=0", "GPU=0"),
+        ("Läuft ohne GPU", "ohne GPU"),
+        ("keine GPU erforderlich", "keine GPU"),
+        ("Pas besoin de GPU", "Pas besoin de GPU"),
+        ("Funciona sin una GPU", "sin una GPU"),
+        ("No necesita GPU", "No necesita GPU"),
+        ("senza GPU", "senza GPU"),
     ];
     for (text, words) in table {
         let detection = check(text);
@@ -93,6 +102,9 @@ fn what_only_sounds_like_a_negation_clears_nothing() {
         "device: cuda:0",
         "Disable GPU throttling on all nodes",
         "disable-gpu-sharing: true",
+        "Das geht nicht ohne GPU",
+        "CUDA_VISIBLE_DEVICES=0 python train.py",
+        "CUDA_VISIBLE_DEVICES=0,1",
     ] {
         assert!(check(text).is_ml_workload, "{text}");
     }
@@ -106,6 +118,9 @@ fn names_of_models_and_words_beyond_the_base_count() {
         ("Stable Diffusion web service", WorkloadType::Generation),
         ("Whisper large-v3 for meetings", WorkloadType::Speech),
         ("sentence-embeddings of abstracts", WorkloadType::Embedding),
+        ("Generate embeddings with sentence-transformers", WorkloadType::Embedding),
+        ("Serve Kimi-K2-Instruct", WorkloadType::Inference),
+        ("Serve Nemotron", WorkloadType::Inference),
         ("semantic segmentation of roofs", WorkloadType::Segmentation),
         ("vLLM deployment", WorkloadType::Inference),
         ("Fine-tuning job on 8xH100 using FSDP", WorkloadType::FineTuning),

@@ -5,7 +5,9 @@ mod words;
 
 use std::ops::Range;
 
-use self::words::{is_adverb, is_contrast, is_filler, is_need, is_negation};
+use self::words::{
+    is_adverb, is_contrast, is_filler, is_foreign, is_foreign_filler, is_need, is_negation,
+};
 use super::text::{Sort, Text};
 
 /// In which sense a word was used.
@@ -143,9 +145,12 @@ fn negation_before(text: &Text<'_>, start: usize, listed: &[bool]) -> Option<usi
                     let answers = word == "no" && text.mark(at + 1) == Some(',');
                     return (!answers).then_some(at);
                 }
+                if is_foreign(word) {
+                    return (!is_denied_abroad(text, at)).then_some(at);
+                }
                 let listed = listed.get(at).copied().unwrap_or(false);
                 if matches!(word, "or" | "and" | "nor") && passed_article
-                    || !(listed || is_filler(word))
+                    || !(listed || is_filler(word) || is_foreign_filler(word))
                 {
                     return None;
                 }
@@ -156,10 +161,21 @@ fn negation_before(text: &Text<'_>, start: usize, listed: &[bool]) -> Option<usi
     None
 }
 
-/// "GPU not needed", "GPUs are no longer required", "gpu: none", `gpu_count: 0`, "GPU-free".
+/// "geht nicht ohne GPU", "pas possible sans GPU".
+fn is_denied_abroad(text: &Text<'_>, negation: usize) -> bool {
+    let denies = |word: &str| {
+        matches!(word, "nicht" | "nie" | "non" | "niet" | "kaum")
+            || is_negation(word)
+            || is_foreign(word)
+    };
+    (negation.saturating_sub(4)..negation).any(|at| denies(text.word(at)))
+}
+
+/// "GPU not needed", "GPUs are no longer required", "gpu: none", `gpu_count: 0`, "GPU-free", `CUDA_VISIBLE_DEVICES=-1`.
 fn denied_after(text: &Text<'_>, end: usize) -> bool {
     let mut at = end;
     let mut counted = false;
+    let visible = (end..end + 4).any(|at| text.word(at) == "visible");
     while matches!(
         text.word(at),
         "s" | "count"
@@ -174,6 +190,8 @@ fn denied_after(text: &Text<'_>, end: usize) -> bool {
             | "would"
             | "acceleration"
             | "hardware"
+            | "visible"
+            | "devices"
     ) || matches!(text.mark(at), Some('_' | '"' | '\'' | '`'))
         || is_need(text.word(at))
             && matches!(text.mark(at + 1), Some(':' | '=' | '-' | '–' | '—' | '|' | '→'))
@@ -188,7 +206,8 @@ fn denied_after(text: &Text<'_>, end: usize) -> bool {
         let resource =
             end >= 3 && text.mark(end - 2) == Some('/') && !text.word(end - 3).is_empty();
         let zero = text.word(value) == "0" && (counted || resource || is_amount(text, end, value));
-        return zero || answer::says_no(text, value);
+        let hidden = visible && is_no_device(text, at + 1);
+        return zero || hidden || answer::says_no(text, value);
     }
     if answer::dash_denies(text, at) {
         return true;
@@ -214,7 +233,18 @@ fn is_amount(text: &Text<'_>, end: usize, value: usize) -> bool {
     let starts = |at: usize| text.tokens.get(at).map(|token| token.range.start);
     let ends = |at: usize| text.tokens.get(at).map(|token| token.range.end);
     let apart = value.checked_sub(1).and_then(ends) < starts(value);
-    name == "gpus" || name == "gpu" && apart && text.mark(value - 1) == Some(':')
+    // `USE_GPU=0`
+    let switch = end >= 3
+        && text.mark(end - 2) == Some('_')
+        && matches!(text.word(end - 3), "use" | "enable" | "with");
+    name == "gpus" || switch || name == "gpu" && apart && text.mark(value - 1) == Some(':')
+}
+
+/// `-1` or two quotes with nothing between, by which CUDA is shown no device.
+fn is_no_device(text: &Text<'_>, at: usize) -> bool {
+    let quote = |at: usize| matches!(text.mark(at), Some('"' | '\''));
+    let at = if quote(at) { at + 1 } else { at };
+    quote(at) || text.mark(at) == Some('-') && text.word(at + 1) == "1"
 }
 
 /// `--disable-gpu`, "disable CUDA"; not "disable GPU throttling".

@@ -20,6 +20,56 @@ pub(super) fn is_negation(word: &str) -> bool {
         || word.ends_with("n’t")
 }
 
+/// Words of other languages that deny what follows.
+pub(super) fn is_foreign(word: &str) -> bool {
+    matches!(
+        word,
+        "ohne"
+            | "kein"
+            | "keine"
+            | "keinen"
+            | "keinerlei"
+            | "sans"
+            | "pas"
+            | "aucun"
+            | "aucune"
+            | "sin"
+            | "ninguna"
+            | "senza"
+            | "nessuna"
+            | "sem"
+            | "zonder"
+            | "geen"
+            | "bez"
+    )
+}
+
+/// Words of other languages that may stand between: "pas besoin de GPU", "no necesita una GPU".
+pub(super) fn is_foreign_filler(word: &str) -> bool {
+    matches!(
+        word,
+        "eine"
+            | "einen"
+            | "de"
+            | "d"
+            | "des"
+            | "un"
+            | "une"
+            | "una"
+            | "uma"
+            | "besoin"
+            | "necesita"
+            | "necesitan"
+            | "requiere"
+            | "requieren"
+            | "se"
+            | "hace"
+            | "falta"
+            | "precisa"
+            | "een"
+    )
+}
+
 pub(super) fn is_need(word: &str) -> bool {
     matches!(
         word,

@@ -163,13 +163,20 @@ fn read_length(text: &Text<'_>, index: usize, next: usize, facts: &mut Facts) {
     }
 }
 
-/// `tensor_parallel_size=8`, `--tp 8`, `--nproc_per_node=8`, and `devices=4` of a trainer.
+/// `tensor_parallel_size=8`, `tensor parallel 8`, `8-way tensor parallelism`, `--tp 8`, `--nproc_per_node=8`, and
+/// `devices=4` of a trainer. Where a pipeline is told as well, each of its stages takes so many.
 fn told_to_launcher(text: &Text<'_>, index: usize) -> Option<f64> {
     let then = |at: Option<usize>| at.and_then(|at| text.after(at));
     let word = |at: Option<usize>| at.map_or("", |at| text.word(at));
     let (next, last) = (then(Some(index)), then(then(Some(index))));
     match (text.word(index), word(next), word(last)) {
-        ("tensor", "parallel", "size") | ("nproc", "per", "node") => value(text, last?),
+        ("nproc", "per", "node") => value(text, last?),
+        ("tensor", "parallel" | "parallelism", then) => {
+            let sized = matches!(then, "size" | "degree");
+            let told = value(text, if sized { last? } else { next? });
+            let count = told.or_else(|| ways_before(text, index))?;
+            Some(count * stages(text).unwrap_or(1.0))
+        }
         ("tp", ..) if text.mark(index + 1) == Some('=') || is_option(text, index) => {
             value(text, index)
         }
@@ -180,6 +187,23 @@ fn told_to_launcher(text: &Text<'_>, index: usize) -> Option<f64> {
         }
         _ => None,
     }
+}
+
+/// `8-way tensor parallelism`, `8 way tensor parallel`.
+fn ways_before(text: &Text<'_>, index: usize) -> Option<f64> {
+    let way = index.checked_sub(1).filter(|way| text.word(*way) == "way")?;
+    let joined = usize::from(way > 0 && text.mark(way - 1) == Some('-'));
+    number_before(text, way - joined)
+}
+
+/// `pipeline_parallel_size=2`, `pipeline parallel 2`.
+fn stages(text: &Text<'_>) -> Option<f64> {
+    let pipeline = (0..text.tokens.len()).find_map(|at| {
+        let parallel = text.after(at).filter(|_| text.word(at) == "pipeline")?;
+        matches!(text.word(parallel), "parallel" | "parallelism").then_some(parallel)
+    })?;
+    let sized = text.after(pipeline).filter(|then| matches!(text.word(*then), "size" | "degree"));
+    value(text, sized.unwrap_or(pipeline)).filter(|stages| *stages >= 1.0)
 }
 
 /// Whether a name is that of an option: `--tp`.

@@ -25,6 +25,12 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     if adapter == Some(Adapter::Quantised) || facts.adapter.is_none() {
         facts.adapter = adapter.or(facts.adapter);
     }
+    // The model as it was, and one that rewards.
+    facts.judges = facts.judges.max(match word {
+        "dpo" | "grpo" | "kto" => 1,
+        "ppo" | "rlhf" => 2,
+        _ => 0,
+    });
     facts.checkpointing |= word == "gradient" && next == "checkpointing";
     if facts.precision.is_none() {
         facts.precision = precision(text, index, word, next);
@@ -56,9 +62,8 @@ fn precision(text: &Text<'_>, index: usize, word: &str, next: &str) -> Option<Pr
         "int8" | "w8a8" | "w8a16" => Precision::Int8,
         "8bit" if !beside => Precision::Int8,
         "8" if next == "bit" && !beside => Precision::Int8,
-        "int4" | "4bit" | "nf4" | "fp4" | "mxfp4" | "nvfp4" | "awq" | "gptq" | "w4a16" => {
-            Precision::Int4
-        }
+        "int4" | "4bit" | "nf4" | "awq" | "gptq" | "w4a16" => Precision::Int4,
+        "fp4" | "mxfp4" | "nvfp4" => Precision::Float4,
         "4" if next == "bit" => Precision::Int4,
         _ => return gguf(text, index, word, next),
     })

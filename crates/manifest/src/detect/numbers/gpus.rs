@@ -14,9 +14,10 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     let singular = word.strip_suffix('s').filter(|_| word != "l40s").unwrap_or(word);
     let is_gpu = singular == "gpu";
     let model = GpuType::named(singular)
-        .filter(|model| !model.is_short_name() || is_beside_gpu(text, index));
+        .filter(|model| !model.is_short_name() || counted.is_some() || is_beside_gpu(text, index));
     if let (Some(model), None) = (model, facts.gpu) {
-        let exact = memory_at(text, index + 1).and_then(|mib| model.with_memory(mib));
+        let memory = memory_at(text, index + 1).or_else(|| memory_before(text, index));
+        let exact = memory.and_then(|mib| model.with_memory(mib));
         (facts.gpu, facts.gpu_is_exact) = (Some(exact.unwrap_or(model)), exact.is_some());
     }
     if (is_gpu || model.is_some()) && facts.gpus.is_none() {
@@ -37,21 +38,26 @@ fn is_beside_gpu(text: &Text<'_>, index: usize) -> bool {
     let article = matches!(before, "a" | "an" | "one" | "the");
     let place = if article { index.checked_sub(2) } else { index.checked_sub(1) };
     let on = place.is_some_and(|at| text.word(at) == "on");
-    on || matches!(before, "nvidia" | "tesla" | "x") || matches!(after, "gpu" | "gpus")
+    let times = before.strip_suffix('x').is_some_and(|count| count.parse::<u32>().is_ok());
+    on || times || matches!(before, "nvidia" | "tesla" | "x") || matches!(after, "gpu" | "gpus")
 }
 
-/// `8 x H100`, `two GPUs`, `4 NVIDIA A100`; not `at most 4 GPUs`.
+/// `8 x H100`, `8x H100`, `two GPUs`, `4 NVIDIA A100`; not `at most 4 GPUs`.
 fn count_before(text: &Text<'_>, index: usize) -> Option<u32> {
     let mut at = index.checked_sub(1)?;
     while matches!(text.word(at), "nvidia" | "tesla" | "x" | "a100" | "h100" | "v100" | "h200")
         || matches!(text.mark(at), Some('×'))
+        || amount_of_memory(text.word(at)).is_some()
     {
         at = at.checked_sub(1)?;
     }
-    let count = match text.word(at).split_once('x') {
-        // `2x8 A100`: machines, and GPUs of each.
-        Some((nodes, each)) => number(nodes)?.checked_mul(number(each)?)?,
-        None => number(text.word(at))?.checked_mul(nodes_before(text, at))?,
+    let word = text.word(at);
+    let times = word.split_once('x').and_then(|(count, each)| Some((number(count)?, each)));
+    let count = match times {
+        // `2x8 A100`: machines, and GPUs of each; `8x80GB A100`.
+        Some((nodes, each)) if number(each).is_some() => nodes.checked_mul(number(each)?)?,
+        Some((count, _)) => count.checked_mul(nodes_before(text, at))?,
+        None => number(word)?.checked_mul(nodes_before(text, at))?,
     };
     let limit = at.checked_sub(1).map_or("", |before| text.word(before));
     let more = at.checked_sub(2).map_or("", |before| text.word(before));
@@ -127,11 +133,27 @@ fn memory_with(text: &Text<'_>, index: usize) -> Option<u64> {
     (alone || matches!(text.word(after), "each" | "memory" | "vram")).then_some(mib)
 }
 
+/// `80GB A100`, `8x80GB A100`.
+fn memory_before(text: &Text<'_>, index: usize) -> Option<u64> {
+    let word = text.word(index.checked_sub(1)?);
+    amount_of_memory(word.split_once('x').map_or(word, |(_, each)| each))
+}
+
+/// `80gb`, in MiB.
+fn amount_of_memory(word: &str) -> Option<u64> {
+    let (number, unit) = split_number(word)?;
+    to_mib(number, unit)
+}
+
 /// An amount of memory that begins at a token, in MiB; GB are a thousand million, as on the box of a card.
 fn memory_at(text: &Text<'_>, index: usize) -> Option<u64> {
     let (number, unit) = split_number(text.word(index))?;
     let unit =
         if unit.is_empty() { text.after(index).map_or("", |after| text.word(after)) } else { unit };
+    to_mib(number, unit)
+}
+
+fn to_mib(number: f64, unit: &str) -> Option<u64> {
     let bytes = match unit {
         "gb" | "g" => number * 1e9,
         "gib" | "gi" => number * f64::from(1 << 30),

@@ -36,6 +36,8 @@ pub(super) struct Facts {
     pub(super) optimiser: Option<Optimiser>,
     pub(super) adapter: Option<Adapter>,
     pub(super) checkpointing: bool,
+    /// How many frozen models judge the one that is trained.
+    pub(super) judges: u8,
     pub(super) gpus: Option<u32>,
     pub(super) gpu: Option<GpuType>,
     /// The text says how much memory that GPU has.
@@ -98,6 +100,7 @@ impl Facts {
         self.optimiser = self.optimiser.or(other.optimiser);
         self.adapter = self.adapter.or(other.adapter);
         self.checkpointing |= other.checkpointing;
+        self.judges = self.judges.max(other.judges);
         self.gpus = self.gpus.or(other.gpus);
         if self.gpu.is_none() {
             (self.gpu, self.gpu_is_exact) = (other.gpu, other.gpu_is_exact);

@@ -34,14 +34,15 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
         let near = (last + 1..=last + reach).take_while(|at| !text.ends(*at));
         near.into_iter().any(|at| begins.iter().any(|begin| text.word(at).starts_with(begin)))
     };
-    let named = (index.saturating_sub(4)..index)
-        .rev()
-        .take_while(|at| !text.ends(*at))
-        .find_map(|at| models::named(text, at));
+    // `10T` is mostly a disk.
+    let trillions = count >= 1e12 && !text.word(index).ends_with('b');
+    let named =
+        words_before(text, index, 4).find_map(|at| models::named(text, at)).filter(|_| !trillions);
+    let plain = !in_words && !trillions;
     let millions = count < 1e9 && !text.word(index).ends_with('b');
-    let said = follows(3, &["param", "weight"]) || !millions && !in_words && follows(3, &MODELS);
-    let typed = !in_words && (follows(3, &FORMATS) || is_typed(text, index, last));
-    let adapted = !millions && !in_words && (is_adapted(text, index) || is_tuned(text, last));
+    let said = follows(3, &["param", "weight"]) || !millions && plain && follows(3, &MODELS);
+    let typed = plain && (follows(3, &FORMATS) || is_typed(text, index, last));
+    let adapted = !millions && plain && (is_adapted(text, index) || is_tuned(text, last));
     let money = index
         .checked_sub(1)
         .is_some_and(|before| matches!(text.mark(before), Some('$' | '€' | '£')));
@@ -58,6 +59,16 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     let written = text.written(&bytes).to_owned();
     facts.family = named.map(|named| named.name);
     facts.parameters = Some(Parameters { count, written, bytes, in_words });
+}
+
+/// The nearest so many words before a token in its sentence; what joins words does not count: `Mistral-Large-2 123B`.
+fn words_before<'t>(
+    text: &'t Text<'_>,
+    index: usize,
+    words: usize,
+) -> impl Iterator<Item = usize> + 't {
+    let near = (index.saturating_sub(4 * words)..index).rev().take_while(|at| !text.ends(*at));
+    near.filter(|at| !matches!(text.mark(*at), Some('-' | '_' | '.'))).take(words)
 }
 
 /// `bf16 training of 175B`, `70B in 4-bit`.
@@ -96,12 +107,13 @@ pub(in crate::detect) fn is_size(text: &Text<'_>, index: usize) -> bool {
     parameter_count(text, index).is_some_and(|(count, _, in_words)| count >= 1e9 && !in_words)
 }
 
-/// `70b`, `1.3B`, `8x7b`, `350M`, `7 billion`: the count, the last token, and whether it is in words.
+/// `70b`, `1.3B`, `8x7b`, `350M`, `1T`, `7 billion`: the count, the last token, and whether it is in words.
 fn parameter_count(text: &Text<'_>, index: usize) -> Option<(f64, usize, bool)> {
     let word = text.word(index);
     let factor = |unit: &str| match unit {
         "b" | "bn" => Some(1e9),
         "m" => Some(1e6),
+        "t" => Some(1e12),
         _ => None,
     };
     let sized = |count: f64| (count > 0.0 && count <= MOST_PARAMETERS).then_some(count);
@@ -120,11 +132,13 @@ fn parameter_count(text: &Text<'_>, index: usize) -> Option<(f64, usize, bool)> 
     }
     let next = text.after(index)?;
     let factor = match text.word(next) {
+        "trillion" => 1e12,
         "billion" => 1e9,
         "million" => 1e6,
         _ => return None,
     };
-    Some((sized(number * factor)?, next, true))
+    // The base rules know billions, and nothing larger.
+    Some((sized(number * factor)?, next, factor < 1e12))
 }
 
 /// Experts share what is not feed-forward, so eight of 7B are not 56B.

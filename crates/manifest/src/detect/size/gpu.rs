@@ -130,7 +130,9 @@ impl GpuType {
     /// Whether it computes in this precision.
     pub(super) const fn computes(self, precision: Precision) -> bool {
         match precision {
-            Precision::Brain => !matches!(self, Self::T4 | Self::V100 | Self::V100Large),
+            Precision::Brain | Precision::Float4 => {
+                !matches!(self, Self::T4 | Self::V100 | Self::V100Large)
+            }
             Precision::Float8 => matches!(self, Self::L4 | Self::L40s | Self::H100 | Self::H200),
             _ => true,
         }

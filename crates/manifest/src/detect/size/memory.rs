@@ -25,6 +25,8 @@ pub(in crate::detect) enum Precision {
     Float8,
     Int8,
     Int4,
+    /// `mxfp4` and its like, beside which GPUs compute in bf16.
+    Float4,
     /// A format of GGUF files with so many bits for most weights.
     Gguf(u8),
 }
@@ -56,6 +58,8 @@ pub(super) struct Work {
     pub(super) optimiser: Optimiser,
     pub(super) adapter: Option<Adapter>,
     pub(super) checkpointing: bool,
+    /// Frozen models beside the one that is trained; with adapters they are the same.
+    pub(super) judges: u8,
     pub(super) batch: f64,
     pub(super) batch_per_gpu: bool,
     pub(super) sequence: f64,
@@ -93,7 +97,7 @@ impl Precision {
             Self::Single => 4.0,
             Self::Half | Self::Brain => 2.0,
             Self::Float8 | Self::Int8 => 1.0,
-            Self::Int4 => 0.5625,
+            Self::Int4 | Self::Float4 => 0.5625,
             // What files of the commonest variant take (`Q4_K_M`, `Q8_0`): some tensors have more bits than most.
             Self::Gguf(bits) => match bits {
                 ..=2 => 0.42,
@@ -108,7 +112,7 @@ impl Precision {
 
     /// Whether weights are rounded so far that they cannot be trained themselves.
     pub(super) const fn is_quantised(self) -> bool {
-        matches!(self, Self::Int8 | Self::Int4 | Self::Gguf(_))
+        matches!(self, Self::Int8 | Self::Int4 | Self::Float4 | Self::Gguf(_))
     }
 
     pub(super) const fn name(self) -> &'static str {
@@ -118,7 +122,7 @@ impl Precision {
             Self::Brain => "bf16",
             Self::Float8 => "fp8",
             Self::Int8 => "int8",
-            Self::Int4 => "4 bits with scales",
+            Self::Int4 | Self::Float4 => "4 bits with scales",
             Self::Gguf(bits) => match bits {
                 ..=2 => "GGUF Q2",
                 3 => "GGUF Q3",
@@ -225,11 +229,21 @@ fn states(work: &Work) -> Vec<Line> {
     let copy = if single { 0.0 } else { 4.0 };
     let optimiser = work.optimiser.name();
     let kept = if single { optimiser.to_owned() } else { format!("{optimiser} and an fp32 copy") };
-    vec![
+    let mut lines = vec![
         line("weights", each, why),
         line("gradients", each, why),
         line("optimiser states", work.optimiser.bytes() + copy, &kept),
-    ]
+    ];
+    match work.judges {
+        0 => {}
+        1 => lines.push(line("reference model", each, "frozen")),
+        many => lines.push(line(
+            "reference and reward models",
+            each * f64::from(many),
+            "frozen, as large as the model",
+        )),
+    }
+    lines
 }
 
 /// What grows with the batch.

@@ -109,15 +109,24 @@ fn sized(kind: WorkloadType, facts: &Facts, words: SizeWords) -> Sizing {
     let base = base(kind, words);
     let Some((work, assumed)) = work(kind, facts) else { return asked(base, facts) };
     let computed = computed(&work, assumed, facts);
-    let only_in_words =
-        facts.parameters.as_ref().is_some_and(|parameters| parameters.in_words) && !has_more(facts);
-    if !only_in_words {
+    // "7 billion", or the name of a model, without a precision or a batch is what the base rules know: they hold.
+    let named = facts.parameters.is_none();
+    let told = match &facts.parameters {
+        Some(parameters) => !parameters.in_words || has_more(facts),
+        None => facts.batch.is_some() || facts.precision.is_some(),
+    };
+    if told {
         return computed;
     }
-    // "7 billion" without a precision or a batch is what the base rules know: they hold.
     let mut base = asked(base, facts);
+    let enough = computed.gpu_memory_mib * u64::from(computed.gpu_count)
+        <= base.gpu_type.memory_mib() * u64::from(base.gpu_count);
+    if named && enough {
+        return base;
+    }
     base.reasons.push(format!(
-        "in 16 bits the arithmetic would give {} × {}; write a precision (\"in bf16\") or a batch size to have it computed",
+        "in {} the arithmetic would give {} × {}; write a precision (\"in bf16\") or a batch size to have it computed",
+        work.precision.name(),
         computed.gpu_count,
         computed.gpu_type.name()
     ));
@@ -217,7 +226,7 @@ fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
             }
             (given.count, shape)
         }
-        (None, Some(known)) if facts.batch.is_some() || facts.precision.is_some() => {
+        (None, Some(known)) => {
             assume(format!("{} has {} parameters", known.name, billions(known.millions * 1e6)));
             (known.millions * 1e6, known.shape)
         }
@@ -226,7 +235,8 @@ fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
     let training = kind.is_training();
     let quantised = training && facts.precision.is_some_and(Precision::is_quantised);
     let adapter = facts.adapter.or(quantised.then_some(Adapter::Quantised)).filter(|_| training);
-    let published = models::published(facts.family, parameters / 1e9).filter(|_| !training);
+    let name = facts.family.or(facts.model.map(|known| known.name));
+    let published = models::published(name, parameters / 1e9).filter(|_| !training);
     let precision = facts.precision.or(published).unwrap_or(Precision::Half);
     match (facts.precision, published) {
         (None, Some(_)) => assume(format!("{}, as the model is published", precision.name())),
@@ -272,6 +282,7 @@ fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
         optimiser,
         adapter,
         checkpointing,
+        judges: facts.judges,
         batch,
         batch_per_gpu,
         sequence,
@@ -280,17 +291,26 @@ fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
 }
 
 fn computed(work: &Work, mut assumed: Vec<String>, facts: &Facts) -> Sizing {
-    // Large models are trained with activations that are computed twice instead of kept.
-    let checkpointed = Work { checkpointing: true, ..*work };
-    if work.training && !work.checkpointing && is_too_large(work) && !is_too_large(&checkpointed) {
-        assumed.push(format!(
-            "gradient checkpointing, without which nothing up to {MOST} × h200 would hold it"
-        ));
-        return computed(&checkpointed, assumed, facts);
-    }
     let need = Need::of(work);
     let wish = wish(facts);
     let choice = gpu::choose(&need, wish);
+    // Large models are trained with activations that are computed twice instead of kept.
+    if work.training && !work.checkpointing && (!choice.fits || choice.count > PER_NODE) {
+        let checkpointed = Work { checkpointing: true, ..*work };
+        let instead = gpu::choose(&Need::of(&checkpointed), wish);
+        if instead.fits && (!choice.fits || instead.count < choice.count) {
+            let Choice { gpu, count, fits } = choice;
+            let without = if fits {
+                format!("it takes {count} × {}", gpu.name())
+            } else if (wish.gpu, wish.count) == (None, None) {
+                format!("nothing up to {MOST} × h200 would hold it")
+            } else {
+                "it does not fit on the GPUs that are named".to_owned()
+            };
+            assumed.push(format!("gradient checkpointing, without which {without}"));
+            return computed(&checkpointed, assumed, facts);
+        }
+    }
     let mut sizing = on(&need, choice);
     if !choice.fits {
         let free = gpu::choose(&need, Wish::default());
@@ -320,11 +340,6 @@ fn computed(work: &Work, mut assumed: Vec<String>, facts: &Facts) -> Sizing {
     sizing.reasons.extend(assumed.into_iter().map(|text| format!("assumed: {text}")));
     sizing.others = Others::Computed(Box::new((need, wish)));
     sizing
-}
-
-/// Whether no number of GPUs that anybody has would do.
-fn is_too_large(work: &Work) -> bool {
-    !gpu::choose(&Need::of(work), Wish::default()).fits
 }
 
 /// What a machine must have for what is needed on these GPUs, and the sentence about them.
