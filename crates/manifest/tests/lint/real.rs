@@ -180,3 +180,35 @@ fn amounts_that_no_container_can_run_with_are_found() {
     assert_eq!(ids(&text.replace("nvidia.com/gpu: 1", "nvidia.com/gpu: -1")), ["AF003"]);
     assert_eq!(ids(&text.replace("8Gi", "8000m")), ["AF703"]);
 }
+
+#[test]
+fn a_launcher_that_is_told_of_more_gpus_than_there_are_is_found() {
+    let started = |command: &str| {
+        on("a: b")
+            .replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 2")
+            .replace("    image:", &format!("    args: [{command}]\n    image:"))
+    };
+    for command in [
+        "torchrun, --nproc_per_node=4, train.py",
+        "torchrun, --nproc-per-node, '4', train.py",
+        "sh, -c, 'exec torchrun --nproc-per-node 4 train.py'",
+        "--model, m, --tensor-parallel-size, '4'",
+        "--model, m, --tensor-parallel-size=4",
+    ] {
+        assert!(ids(&started(command)).contains(&"AF011"), "{command}");
+    }
+    for command in [
+        "torchrun, --nproc_per_node=2, train.py",
+        "torchrun, --nproc_per_node=gpu, train.py",
+        "torchrun, --nnodes=4, --nproc_per_node=2, train.py",
+        "--model, m, --tensor-parallel-size, '2'",
+        "--model, m, --tensor-parallel-size",
+        // These reach into other pods.
+        "--model, m, --tensor-parallel-size, '4', --distributed-executor-backend, ray",
+    ] {
+        assert!(!ids(&started(command)).contains(&"AF011"), "{command}");
+    }
+    let spread = started("vllm, serve, m, --tensor-parallel-size, '4'")
+        .replace("apiVersion: v1\nkind: Pod", "apiVersion: a.example.org/v1\nkind: Group");
+    assert!(!ids(&spread).contains(&"AF011"));
+}

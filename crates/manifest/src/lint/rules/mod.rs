@@ -31,6 +31,7 @@ mod fields;
 mod gpus;
 mod images;
 mod jobs;
+mod launch;
 mod memory;
 mod mig;
 mod placement;
@@ -53,6 +54,7 @@ pub static RULES: &[&Rule] = &[
     &gpus::AF008,
     &mig::AF009,
     &gpus::AF010,
+    &launch::AF011,
     &placement::AF101,
     &placement::AF102,
     &selectors::AF103,

@@ -1,0 +1,55 @@
+//! What launchers are told about GPUs, and what their containers have.
+
+use crate::lint::object::{Container, Pod};
+use crate::lint::{Findings, Rule, Set};
+
+pub(super) static AF011: Rule = rule! {
+    "AF011" "more-processes-than-gpus" Error;
+    title: "The launcher is told of more GPUs than the container has",
+    why: "A process for each GPU is started, and those beyond the limit find none: the program ends with `invalid device \
+          ordinal`, or waits for GPUs that never come, and is started again and again.",
+    advice: "Write the same number in both: `--nproc-per-node` and `--tensor-parallel-size` are the GPUs of one pod.",
+    check: more_than_there_are,
+};
+
+/// Options that say how many GPUs of one machine are used, whatever else the command says.
+const OF_ONE_MACHINE: [&str; 2] = ["--nproc-per-node", "--nproc_per_node"];
+
+/// Options of servers whose GPUs may also be spread over several pods.
+const OF_A_SERVER: [&str; 3] = ["--tensor-parallel-size", "--tensor_parallel_size", "--tp-size"];
+
+/// Words of commands that spread a server over several pods.
+const SPREAD: [&str; 4] = ["ray", "nnodes", "leader", "multi"];
+
+fn more_than_there_are(set: &Set<'_>, findings: &mut Findings<'_>) {
+    for pod in set.gpu_pods() {
+        for container in pod.containers() {
+            let gpus = container.gpus();
+            let told = told(&pod, &container).filter(|(_, count)| gpus > 0 && *count > gpus);
+            let Some((option, count)) = told else { continue };
+            let has = if gpus == 1 { "GPU" } else { "GPUs" };
+            let message = format!(
+                "`{option}` is {count}, but container `{}` has {gpus} {has}",
+                container.name()
+            );
+            findings.add(&pod.object, &container.path, message);
+        }
+    }
+}
+
+/// The option that asks for the most GPUs of this container, and for how many.
+fn told(pod: &Pod<'_>, container: &Container<'_>) -> Option<(&'static str, u64)> {
+    let line = container.command_line();
+    let words: Vec<_> = line.split_whitespace().collect();
+    let of = |option: &'static str| {
+        let numbers = words.iter().enumerate().filter_map(|(at, word)| {
+            let rest = word.strip_prefix(option)?;
+            let value = if rest.is_empty() { words.get(at + 1) } else { None };
+            value.copied().or_else(|| rest.strip_prefix('='))?.parse::<u64>().ok()
+        });
+        numbers.max().map(|count| (option, count))
+    };
+    let spread = !pod.object.is_native() || SPREAD.iter().any(|word| line.contains(word));
+    let server = OF_A_SERVER.into_iter().filter(|_| !spread);
+    OF_ONE_MACHINE.into_iter().chain(server).filter_map(of).max_by_key(|(_, count)| *count)
+}
