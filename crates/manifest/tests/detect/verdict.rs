@@ -192,6 +192,23 @@ fn a_notebook_is_read_cell_by_cell_and_a_broken_one_as_text() {
 }
 
 #[test]
+fn names_of_companies_and_places_are_no_models() {
+    for text in
+        ["Keras Bros. construction invoices", "Yolo County property tax", "Whisper Ltd payroll"]
+    {
+        assert!(!check(text).is_ml_workload, "{text}");
+    }
+    for text in [
+        "YOLO for county roads",
+        "keras inc. tests",
+        "CUDA Street",
+        "Pedestrians by Yolo on a street",
+    ] {
+        assert!(check(text).is_ml_workload, "{text}");
+    }
+}
+
+#[test]
 fn words_that_may_mean_something_else_make_less_sure() {
     for text in ["Upload your CV as a PDF", "Type inference", "barracuda"] {
         let detection = check(text);

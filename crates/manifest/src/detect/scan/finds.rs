@@ -92,13 +92,32 @@ fn is_doubtful(text: &Text<'_>, keyword: &str, bytes: &Range<usize>) -> bool {
     }
 }
 
+/// Whether a word is the name of a company or a place: "Keras Bros.", "Yolo County".
+fn is_proper_name(text: &Text<'_>, index: usize) -> bool {
+    let named = matches!(
+        text.word(index + 1),
+        "bros"
+            | "brothers"
+            | "county"
+            | "inc"
+            | "llc"
+            | "ltd"
+            | "gmbh"
+            | "street"
+            | "avenue"
+            | "road"
+    );
+    let capital = |word: &str| word.starts_with(char::is_uppercase);
+    named && text.tokens.get(index).is_some_and(|token| capital(text.written(&token.range)))
+}
+
 /// Other phrases, names of models, and calls of code.
 pub(super) fn phrases_and_models(text: &Text<'_>) -> Vec<Find> {
     let mut finds = Vec::new();
     let mut index = 0;
     while index < text.tokens.len() {
         let word = text.word(index);
-        if word.is_empty() {
+        if word.is_empty() || is_proper_name(text, index) {
             index += 1;
             continue;
         }
