@@ -10,6 +10,9 @@ const LENGTHS: std::ops::RangeInclusive<f64> = 16.0..=1.6e7;
 /// How far behind the name of an option its default is looked for, in tokens.
 const DEFAULT_WITHIN: usize = 32;
 
+/// How far from the parts of a layer the stages of a pipeline are looked for, in tokens.
+const STAGES_WITHIN: usize = 60;
+
 /// `batch size 32` and its like, lengths, and options of launchers.
 pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     let word = text.word(index);
@@ -175,7 +178,7 @@ fn told_to_launcher(text: &Text<'_>, index: usize) -> Option<f64> {
             let sized = matches!(then, "size" | "degree");
             let told = value(text, if sized { last? } else { next? });
             let count = told.or_else(|| ways_before(text, index))?;
-            Some(count * stages(text).unwrap_or(1.0))
+            Some(count * stages(text, index).unwrap_or(1.0))
         }
         ("tp", ..) if text.mark(index + 1) == Some('=') || is_option(text, index) => {
             value(text, index)
@@ -196,9 +199,10 @@ fn ways_before(text: &Text<'_>, index: usize) -> Option<f64> {
     number_before(text, way - joined)
 }
 
-/// `pipeline_parallel_size=2`, `pipeline parallel 2`.
-fn stages(text: &Text<'_>) -> Option<f64> {
-    let pipeline = (0..text.tokens.len()).find_map(|at| {
+/// `pipeline_parallel_size=2`, `pipeline parallel 2`, near the other number.
+fn stages(text: &Text<'_>, index: usize) -> Option<f64> {
+    let near = index.saturating_sub(STAGES_WITHIN)..index + STAGES_WITHIN;
+    let pipeline = near.into_iter().find_map(|at| {
         let parallel = text.after(at).filter(|_| text.word(at) == "pipeline")?;
         matches!(text.word(parallel), "parallel" | "parallelism").then_some(parallel)
     })?;
