@@ -8,6 +8,9 @@ use crate::yaml::at;
 /// What a template takes over where it says nothing itself.
 const INHERITED: [&str; 3] = ["nodeSelector", "affinity", "tolerations"];
 
+/// How many values may be written down again for the templates of one workflow.
+const MOST_COPIED: usize = 1 << 20;
+
 /// A template of a workflow, as the pod that is made from it.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
@@ -30,7 +33,8 @@ pub(super) fn templates(objects: &[Object<'_>]) -> Vec<Template> {
     let workflows = objects.iter().enumerate().filter(|(_, object)| is_workflow(object));
     let all = workflows.flat_map(|(number, object)| {
         let (path, spec) = workflow(object);
-        let numbered = list(spec, &["templates"]).iter().enumerate();
+        let all = if is_too_large(spec) { &[] } else { list(spec, &["templates"]) };
+        let numbered = all.iter().enumerate();
         let found = numbered.filter_map(|(index, template)| {
             let inline = container(spec, template)?;
             let path = [path.clone(), vec!["templates".to_owned(), index.to_string()]].concat();
@@ -55,7 +59,24 @@ pub(super) fn has_more(object: &Object<'_>) -> bool {
         ["container", "script", "containerSet"].iter().any(|key| template.get(key).is_some())
     };
     let all = list(spec, &["templates"]).iter();
-    all.filter(runs).any(|template| container(spec, template).is_none())
+    is_too_large(spec) || all.filter(runs).any(|template| container(spec, template).is_none())
+}
+
+/// Whether what all templates have in common is too much to give it to each of them.
+fn is_too_large(workflow: &Value) -> bool {
+    let shared =
+        INHERITED.into_iter().chain(["volumes", "volumeClaimTemplates", "templateDefaults"]);
+    let shared: usize = shared.filter_map(|key| workflow.get(key)).map(values).sum();
+    shared.saturating_mul(list(workflow, &["templates"]).len()) > MOST_COPIED
+}
+
+/// How many values there are in one.
+fn values(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(values).sum(),
+        Value::Object(map) => map.values().map(values).sum(),
+        _ => 0,
+    }
 }
 
 /// Where the spec of the workflow is.

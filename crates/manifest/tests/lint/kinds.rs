@@ -83,6 +83,16 @@ fn templates_of_a_workflow_have_what_the_workflow_says_for_all() {
 }
 
 #[test]
+fn a_workflow_that_says_too_much_for_too_many_is_named() {
+    let many = "  - {name: a, container: {image: a}}\n".repeat(3000);
+    let large = "  - {name: a, emptyDir: {}}\n".repeat(3000);
+    let text = WORKFLOW.replace("  volumes:\n", &format!("  volumes:\n{large}")) + &many;
+    let inputs = [input("a", &text)];
+    assert_eq!(not_looked_into(&inputs), ["Workflow"]);
+    assert_eq!(ids(&text), Vec::<&str>::new());
+}
+
+#[test]
 fn a_workflow_whose_pods_are_patched_is_named() {
     let patched = WORKFLOW.replace("    script:", "    podSpecPatch: '{}'\n    script:");
     assert_eq!(not_looked_into(&[input("a", &patched)]), ["Workflow"]);
