@@ -177,7 +177,7 @@ fn put_aside_it_gives_the_terminal_to_the_shell_and_takes_it_back() {
     shell.args([
         "--norc",
         "-ic",
-        &format!("{program} top --interval 200ms; echo aside; fg; echo over"),
+        &format!("{program} top --interval 200ms; echo aside; read; fg; echo over"),
     ]);
     for (name, value) in top.get_envs() {
         match value {
@@ -188,11 +188,20 @@ fn put_aside_it_gives_the_terminal_to_the_shell_and_takes_it_back() {
     let mut terminal = Terminal::start(&shell, 80, 24);
     terminal.wait_for("alpha");
     terminal.press("\u{1a}");
-    // The shell goes on with its script, which brings it back.
+    // The shell goes on with its script, which brings it back after a key.
+    terminal.wait_for("aside");
+    assert!(!terminal.contents().contains("alpha"), "{}", terminal.contents());
+    terminal.press("\r");
     terminal.wait_for("alpha");
+    // It lives on, also when all is to be drawn anew.
+    terminal.press("\u{c}");
+    terminal.press("?");
+    terminal.wait_for("Shift-Tab");
+    terminal.press(ESC);
+    terminal.wait_until_gone("Shift-Tab");
     terminal.press("q");
     terminal.wait_for("over");
-    terminal.wait_for("aside");
+    assert!(!terminal.contents().contains("error"), "{}", terminal.contents());
     terminal.assert_restored();
 }
 

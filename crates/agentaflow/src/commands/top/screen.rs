@@ -15,8 +15,8 @@ use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::event::{self, Event};
 use ratatui::crossterm::terminal::{
-    BeginSynchronizedUpdate, EndSynchronizedUpdate, EnterAlternateScreen, LeaveAlternateScreen,
-    disable_raw_mode, enable_raw_mode,
+    BeginSynchronizedUpdate, Clear, ClearType, EndSynchronizedUpdate, EnterAlternateScreen,
+    LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use ratatui::crossterm::{execute, queue};
 use rustix::process::{Signal, getpid, kill_process};
@@ -112,8 +112,7 @@ struct Screen {
 impl Screen {
     fn enter() -> Result<Self> {
         restore_on_panic();
-        let terminal = Terminal::new(CrosstermBackend::new(Frames(Vec::new())));
-        let screen = Self { terminal: terminal.context("cannot use the terminal")? };
+        let screen = Self { terminal: empty()? };
         take().context("cannot use the terminal")?;
         Ok(screen)
     }
@@ -134,8 +133,11 @@ impl Screen {
         drawn.context("cannot draw")
     }
 
+    /// Draws everything anew. `Terminal::clear` would ask the terminal where its cursor is, and the answer goes to
+    /// whoever reads the keys.
     fn repaint(&mut self) -> Result<()> {
-        self.terminal.clear().context("cannot draw")
+        self.terminal = empty()?;
+        queue!(self.terminal.backend_mut(), Clear(ClearType::All)).context("cannot draw")
     }
 
     /// Gives the terminal back to the shell until it is continued.
@@ -151,6 +153,12 @@ impl Drop for Screen {
     fn drop(&mut self) {
         restore();
     }
+}
+
+/// A terminal on which nothing is drawn yet.
+fn empty() -> Result<Terminal<CrosstermBackend<Frames>>> {
+    let terminal = Terminal::new(CrosstermBackend::new(Frames(Vec::new())));
+    terminal.context("cannot use the terminal")
 }
 
 /// What is drawn, held back until it is whole. What is left when the terminal was given back is thrown away: it
