@@ -26,6 +26,7 @@ impl Scheduler {
             Event::Cordon { node, on } => self.node_number(&node).map(|node| {
                 self.cluster.host_mut(node).cordoned = on;
                 self.refresh_state(node);
+                self.replan_reservation_on(node);
             }),
             Event::Drain { node, on } => self.node_number(&node).map(|node| self.drain(node, on)),
             Event::SpotReclaim { node, at } => {

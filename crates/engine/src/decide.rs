@@ -105,11 +105,16 @@ impl Scheduler {
         for job in self.holders(|hold| ready(&hold.purpose)) {
             let Some(hold) = self.drop_hold(job) else { continue };
             let nodes: BTreeSet<NodeIdx> = hold.planned.iter().map(|(node, _)| *node).collect();
-            nodes.iter().for_each(|node| self.give_way(*node));
+            for node in &nodes {
+                self.give_way(*node);
+            }
             let seated =
                 self.seats_are_free(job, &hold.planned) && self.seat_as_planned(job, hold.planned);
-            nodes.iter().for_each(|node| self.top_up(*node));
-            if seated {
+            for node in &nodes {
+                self.top_up(*node);
+            }
+            // Its victims are gone: nobody goes before it, though what it gets is not what was planned.
+            if seated || self.place(job).is_ok() {
                 self.mark_placed(job);
                 self.announce(job, pass);
                 self.wake_company(job);

@@ -22,6 +22,15 @@ pub(crate) struct Eviction {
     pub(crate) seats: Vec<(NodeIdx, Claim)>,
 }
 
+/// The queues when some of their work is being stopped for others.
+#[derive(Clone, Debug)]
+struct Foreseen {
+    /// With what their work is promised, and all that still runs: what they may ask for is within their guarantee.
+    owed: Queues,
+    /// The same without what is on its way out: what may be asked of them is beyond their guarantee.
+    left: Queues,
+}
+
 /// The price of a set of victims: fewer workloads, lower, younger is cheaper. A gang counts as one, for
 /// one person loses its work. The node's place in the order
 /// makes the choice unique.
@@ -47,31 +56,41 @@ impl Scheduler {
         let one = if single { self.evict_on_one_node(job, &candidates, foreseen) } else { None };
         one.or_else(|| {
             let useful = self.useful(job, candidates);
-            let rightful = self.rightful(job, &useful, foreseen);
-            self.evict_step_by_step(job, &rightful)
+            let rightful = self.rightful(job, &self.charge_of(job), &useful, foreseen);
+            let eviction = self.evict_step_by_step(job, &rightful)?;
+            self.is_rightful(job, &eviction, foreseen).then_some(eviction)
         })
     }
 
-    /// The queues as they are once everything that is being stopped is gone, and those for whom that is done have their
-    /// places: what is under way already is not asked for again.
-    fn foreseen(&self) -> Queues {
-        let mut queues = self.queues.clone();
-        let mut moves = |queue, claim: &Claim, sign| {
+    /// Whether all victims may go for what the workload really takes: its devices are known only now.
+    fn is_rightful(&self, job: JobIdx, eviction: &Eviction, foreseen: Option<&Foreseen>) -> bool {
+        let mut charge = Charge::default();
+        for (_, claim) in &eviction.seats {
+            charge.add(&Charge::of(claim));
+        }
+        self.rightful(job, &charge, &eviction.victims, foreseen) == eviction.victims
+    }
+
+    /// The queues with what is under way: it is not asked for again.
+    fn foreseen(&self) -> Foreseen {
+        let charge = |queues: &mut Queues, queue, claim: &Claim, sign| {
             queues.charge(queue, &Charge::of(claim), sign, self.now, self.policy.half_life);
         };
-        for (_, job) in self.jobs.iter() {
-            for (_, seat) in job.seats().filter(|(_, seat)| seat.terminating) {
-                moves(job.queue, &seat.claim, -1);
-            }
-        }
+        let mut owed = self.queues.clone();
         for (job, hold) in self.holds.iter() {
             if matches!(hold.purpose, Purpose::Preemption { .. }) {
-                hold.planned
-                    .iter()
-                    .for_each(|(_, claim)| moves(self.jobs.get(job).queue, claim, 1));
+                for (_, claim) in &hold.planned {
+                    charge(&mut owed, self.jobs.get(job).queue, claim, 1);
+                }
             }
         }
-        queues
+        let mut left = owed.clone();
+        for (_, job) in self.jobs.iter() {
+            for (_, seat) in job.seats().filter(|(_, seat)| seat.terminating) {
+                charge(&mut left, job.queue, &seat.claim, -1);
+            }
+        }
+        Foreseen { owed, left }
     }
 
     /// Those candidates whose going would free something where the workload could go, or quota.
@@ -93,13 +112,12 @@ impl Scheduler {
     }
 
     /// Who may be stopped for this workload, cheapest first: lowest priority, then youngest.
-    fn candidates(&mut self, job: JobIdx, foreseen: Option<&Queues>) -> Vec<JobIdx> {
+    fn candidates(&mut self, job: JobIdx, foreseen: Option<&Foreseen>) -> Vec<JobIdx> {
         let charge = self.charge_of(job);
-        let queues = foreseen.unwrap_or(&self.queues);
         let mut found = Vec::new();
         let mut later: Option<Time> = None;
         for victim in &self.stoppable {
-            if *victim == job || !self.may_stop(queues, *victim, job, &charge) {
+            if *victim == job || !self.may_stop(foreseen, *victim, job, &charge) {
                 continue;
             }
             let other = self.jobs.get(*victim);
@@ -125,14 +143,24 @@ impl Scheduler {
 
     /// Whether rights and budgets allow it. Inside a queue the higher priority wins. Between queues
     /// only borrowed capacity can be taken: back by its owner, or by a higher priority.
-    fn may_stop(&self, queues: &Queues, victim: JobIdx, job: JobIdx, charge: &Charge) -> bool {
+    fn may_stop(
+        &self,
+        foreseen: Option<&Foreseen>,
+        victim: JobIdx,
+        job: JobIdx,
+        charge: &Charge,
+    ) -> bool {
         let (victim, job) = (self.jobs.get(victim), self.jobs.get(job));
         let lower = victim.spec.priority < job.spec.priority;
-        let right = if victim.queue == job.queue {
-            lower
-        } else {
-            (lower && queues.is_borrowing(&self.cluster, victim.queue, job.queue))
-                || queues.may_reclaim(&self.cluster, victim.queue, job.queue, charge)
+        let (from, to) = (victim.queue, job.queue);
+        let right = match foreseen {
+            // Nobody is guaranteed anything.
+            None => lower,
+            Some(_) if from == to => lower,
+            Some(Foreseen { owed, left }) => {
+                left.is_borrowing(&self.cluster, from, to)
+                    && (lower || owed.is_entitled(&self.cluster, from, to, charge))
+            }
         };
         right
             && victim.state == State::Placed
@@ -154,18 +182,18 @@ impl Scheduler {
     fn rightful(
         &self,
         job: JobIdx,
+        charge: &Charge,
         candidates: &[JobIdx],
-        foreseen: Option<&Queues>,
+        foreseen: Option<&Foreseen>,
     ) -> Vec<JobIdx> {
         let mut rightful = candidates.to_vec();
-        let Some(mut queues) = foreseen.cloned() else { return rightful };
-        let charge = self.charge_of(job);
+        let Some(mut foreseen) = foreseen.cloned() else { return rightful };
         rightful.retain(|victim| {
-            let right = self.may_stop(&queues, *victim, job, &charge);
+            let right = self.may_stop(Some(&foreseen), *victim, job, charge);
             if right {
                 let victim = self.jobs.get(*victim);
                 for (_, seat) in victim.seats() {
-                    queues.charge(
+                    foreseen.left.charge(
                         victim.queue,
                         &Charge::of(&seat.claim),
                         -1,
@@ -184,7 +212,7 @@ impl Scheduler {
         &mut self,
         job: JobIdx,
         candidates: &[JobIdx],
-        foreseen: Option<&Queues>,
+        foreseen: Option<&Foreseen>,
     ) -> Option<Eviction> {
         let mut by_node: BTreeMap<NodeIdx, Vec<JobIdx>> = BTreeMap::new();
         for victim in candidates {
@@ -204,7 +232,8 @@ impl Scheduler {
         // Quotas and terms have their say last: the cheapest that they allow.
         found.into_iter().take(MOST_TRIALS).find_map(|(_, victims)| {
             let seats = self.seats_without(job, &victims)?;
-            Some(Eviction { victims, seats })
+            let eviction = Eviction { victims, seats };
+            self.is_rightful(job, &eviction, foreseen).then_some(eviction)
         })
     }
 
@@ -215,13 +244,14 @@ impl Scheduler {
         job: JobIdx,
         node: NodeIdx,
         candidates: &[JobIdx],
-        foreseen: Option<&Queues>,
+        foreseen: Option<&Foreseen>,
     ) -> Option<Vec<JobIdx>> {
         let victims = self.evict_here(job, node, candidates)?;
-        if self.rightful(job, &victims, foreseen) == victims {
+        let charge = self.charge_of(job);
+        if self.rightful(job, &charge, &victims, foreseen) == victims {
             return Some(victims);
         }
-        let fewer = self.rightful(job, candidates, foreseen);
+        let fewer = self.rightful(job, &charge, candidates, foreseen);
         self.evict_here(job, node, &fewer).or_else(|| {
             candidates.iter().take(MOST_TRIALS).find_map(|one| self.evict_here(job, node, &[*one]))
         })

@@ -280,8 +280,8 @@ impl Queues {
     }
 
     /// Whether a queue with this much more would still be within all guarantees that it has a part
-    /// in, below the common ancestor with the victim's queue; and the victim's is beyond its own.
-    pub(crate) fn may_reclaim(
+    /// in, below the common ancestor with the victim's queue.
+    pub(crate) fn is_entitled(
         &self,
         cluster: &Cluster,
         from: QueueIdx,
@@ -304,7 +304,7 @@ impl Queues {
             }
             entitled = true;
         }
-        entitled && self.is_borrowing(cluster, from, to)
+        entitled
     }
 
     /// Whether the queue uses more than its guarantee, seen from `to`.

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::cluster::fit;
 use crate::mig::{Geometry, Instance, ProfileId, Slots};
 use crate::name::TokenName;
 use crate::request::TokenUse;
@@ -298,6 +299,8 @@ impl Claim {
         for (resource, amount) in &self.need.named {
             need.named.push((*resource, (*amount).min(room.named(*resource)).max(0)));
         }
+        let tokens = self.need.tokens.iter().filter(|token| fit::token_free(room, token));
+        need.tokens = tokens.cloned().collect();
         let devices = self.devices.iter().filter_map(|part| part.clipped(room)).collect();
         Self { need: Arc::new(need), devices }
     }
