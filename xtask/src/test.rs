@@ -26,7 +26,8 @@ was skipped; the lines before it name each failure and each skip with its reason
 Ends with 0 when nothing failed, with 1 otherwise. Without a terminal only failed
 phases show their output. Installed tools are kept in ~/.cache/agentaflow/tools.
 Tests under tests/ watch programs from outside: where no more than five failed, they
-are run once more by themselves, and what passes then is named as unsteady.
+are run once more by themselves, and what passes then is named as unsteady. So it is
+with the bars of speed.
 Tests that need a PostgreSQL, a Docker engine, a Kubernetes control plane or a node of it get
 one, where it can be started.";
 
@@ -212,7 +213,12 @@ fn bench() -> Result<Report> {
     }
     let mut command = repo::cargo(&["bench", "--package", "agentaflow-engine"]);
     command.args(["--bench", "ranges", "--", "--check"]);
-    one("bench", &mut command, "see the output above")
+    let mut report = one("bench", &mut command, "see the output above")?;
+    // A machine that does something else for a moment is slow for a moment.
+    if report.is_failure() && process::run(&mut command)?.succeeded() {
+        report.forgive("missed its bars at first; the figures are above", |_| true);
+    }
+    Ok(report)
 }
 
 /// A phase that is one program: it passes or fails as a whole.
