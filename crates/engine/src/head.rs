@@ -33,9 +33,9 @@ impl Scheduler {
             return placed;
         }
         let blocked = self.place(job);
-        // Room is kept from those who come later, not from those who come before.
+        // Room and quota are kept from those who come later, not from those who come before.
         let may_use_it = self.is_gone_in_time(job) || self.comes_before(job, reserved);
-        if blocked.is_ok() || matches!(blocked, Err(Obstacle::Quota(_))) || !may_use_it {
+        if blocked.is_ok() || !may_use_it {
             return blocked;
         }
         self.place_in_held_room(job, reserved)
