@@ -177,7 +177,7 @@ impl Scheduler {
         let complete = claim.devices.len() >= shape.key.request.gpu_count() as usize;
         let known = devices.is_some()
             || (complete && self.cluster.host(node).spec.chooser == Chooser::Engine);
-        let seat = Seat { node, claim, confirmed: false, terminating: false, known };
+        let seat = Seat { node, claim, confirmed: false, leaving: None, known };
         self.seat_as_found(job, task, seat);
         if let Some(devices) = devices {
             self.clear_devices(node, Some(TaskRef { job, task }), devices, Vec::new());

@@ -229,7 +229,8 @@ impl Scheduler {
         self.terms.watch(request, || {
             let ours = jobs.iter().flat_map(|(_, job)| {
                 let labels = |task| &job.spec.request_of(task).labels;
-                job.seats().map(move |(task, seat)| (seat.node, labels(task), seat.terminating))
+                job.seats()
+                    .map(move |(task, seat)| (seat.node, labels(task), seat.leaving.is_some()))
             });
             let hosts = cluster
                 .hosts

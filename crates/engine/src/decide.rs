@@ -287,20 +287,23 @@ impl Scheduler {
         if let Some(other) = after {
             self.drop_hold(other);
         }
-        let until = self.now.after(self.policy.hold);
         self.dequeue(job);
         self.jobs.get_mut(job).state = State::Preempting;
         for victim in &eviction.victims {
             self.draw_on_budgets(*victim);
             self.stop(*victim);
         }
+        let gone = [eviction.victims.as_slice(), &eviction.awaited].concat();
+        let until = self.kept_until(&gone);
         let victims: Vec<Victim> =
             eviction.victims.iter().map(|victim| self.as_victim(*victim, job)).collect();
-        let beneficiary = self.jobs.get(job).spec.id.clone();
-        pass.decisions.push(Decision::Preempt { victims: victims.clone(), beneficiary, until });
-        let victims = victims.into_iter().map(|victim| victim.workload).collect();
-        self.tell(job, &Arc::new(WaitReason::Preempting { victims, until }), &mut pass.decisions);
-        self.hold(job, Purpose::Preemption { victims: eviction.victims, until }, eviction.seats);
+        if !victims.is_empty() {
+            let beneficiary = self.jobs.get(job).spec.id.clone();
+            pass.decisions.push(Decision::Preempt { victims, beneficiary, until });
+        }
+        let reason = self.preempting(&gone, until);
+        self.tell(job, &Arc::new(reason), &mut pass.decisions);
+        self.hold(job, Purpose::Preemption { victims: gone, until }, eviction.seats);
         true
     }
 

@@ -148,9 +148,9 @@ pub struct SeatFacts {
     /// The placement was carried out.
     #[serde(default)]
     pub confirmed: bool,
-    /// The task is being stopped.
-    #[serde(default)]
-    pub terminating: bool,
+    /// Since when it is being stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaving: Option<Time>,
     /// The GPUs are what it really has.
     #[serde(default)]
     pub known: bool,

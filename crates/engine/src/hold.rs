@@ -85,6 +85,11 @@ impl Hold {
         self.planned.iter().any(|(on, _)| *on == node)
     }
 
+    /// Whether it keeps nothing for the moment.
+    pub(crate) fn is_lifted(&self) -> bool {
+        self.lifted
+    }
+
     pub(crate) fn booked(&self) -> &[(NodeIdx, Claim)] {
         &self.booked
     }

@@ -68,6 +68,7 @@ mod reason;
 mod reasons;
 mod request;
 mod reserve;
+mod rights;
 mod scheduler;
 mod snapshot;
 mod strategy;

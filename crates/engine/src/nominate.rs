@@ -6,6 +6,7 @@ use crate::hold::Purpose;
 use crate::name::{GpuId, NodeId, WorkloadId};
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, State};
+use crate::units::Time;
 use crate::wait::WaitReason;
 
 impl Scheduler {
@@ -55,22 +56,35 @@ impl Scheduler {
             self.take_hold(job);
             return Err(Rejected::NotPlaced { workload: workload.clone(), task: 0 });
         };
-        let until = self.now.after(self.policy.hold);
+        let until = self.kept_until(&victims);
         self.dequeue(job);
         self.jobs.get_mut(job).state = State::Preempting;
         self.timers.insert(until);
-        let names = victims.iter().map(|victim| self.jobs.get(*victim).spec.id.clone()).collect();
+        let reason = self.preempting(&victims, until);
         self.hold(job, Purpose::Preemption { victims, until }, seats);
         // The body may have stopped before anybody was told.
-        self.tell_later(job, WaitReason::Preempting { victims: names, until });
+        self.tell_later(job, reason);
         Ok(())
+    }
+
+    /// How long room is kept for somebody who waits for these to go: a while longer than each of them may take.
+    pub(crate) fn kept_until(&self, leaving: &[JobIdx]) -> Time {
+        let leaving = leaving.iter().map(|job| self.jobs.get(*job));
+        let latest = leaving.filter_map(|job| job.gone_by(self.policy.hold)).max();
+        latest.unwrap_or_else(|| self.now.after(self.policy.hold))
+    }
+
+    /// What somebody is told who waits for these to go.
+    pub(crate) fn preempting(&self, leaving: &[JobIdx], until: Time) -> WaitReason {
+        let names = leaving.iter().map(|victim| self.jobs.get(*victim).spec.id.clone());
+        WaitReason::Preempting { victims: names.collect(), until }
     }
 
     /// Workloads of which something is being stopped on one of these nodes.
     fn leaving(&self, nodes: &[NodeId]) -> Vec<JobIdx> {
         let is_meant = |node: u32| nodes.contains(&self.cluster.host(node).spec.id);
         let leaves = self.jobs.iter().filter(|(_, job)| {
-            job.seats().any(|(_, seat)| seat.terminating && is_meant(seat.node))
+            job.seats().any(|(_, seat)| seat.leaving.is_some() && is_meant(seat.node))
         });
         let mut victims: Vec<JobIdx> = leaves.map(|(index, _)| index).collect();
         victims.sort_unstable_by_key(|victim| self.jobs.get(*victim).serial);

@@ -6,29 +6,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cluster::NodeIdx;
 use crate::cluster::fit::{self, Standing};
 use crate::cluster::room::{Claim, Room};
-use crate::decision::{Right, Victim};
-use crate::hold::Purpose;
-use crate::queues::Queues;
-use crate::quota::Charge;
 use crate::request::Request;
+use crate::rights::Foreseen;
 use crate::scheduler::Scheduler;
-use crate::task::{JobIdx, State};
-use crate::units::Time;
+use crate::task::{JobIdx, Seat};
+use crate::units::{Span, Time};
 
 /// Who is stopped and where the beneficiary then goes.
 #[derive(Clone, Debug)]
 pub(crate) struct Eviction {
     pub(crate) victims: Vec<JobIdx>,
+    /// Those who are on their way out anyway and must be gone too.
+    pub(crate) awaited: Vec<JobIdx>,
     pub(crate) seats: Vec<(NodeIdx, Claim)>,
-}
-
-/// The queues when some of their work is being stopped for others.
-#[derive(Clone, Debug)]
-struct Foreseen {
-    /// With what their work is promised, and all that still runs: what they may ask for is within their guarantee.
-    owed: Queues,
-    /// The same without what is on its way out: what may be asked of them is beyond their guarantee.
-    left: Queues,
 }
 
 /// The price of a set of victims: fewer workloads, lower, younger is cheaper. A gang counts as one, for
@@ -40,8 +30,57 @@ type Cost = (usize, u8, u64, Reverse<Time>, u32);
 const MOST_TRIALS: usize = 8;
 
 impl Scheduler {
-    /// The cheapest set of victims that lets the workload start, if there is one.
+    /// The cheapest set of victims that lets the workload start, if there is one. What others leave anyway, and no later,
+    /// costs nobody anything: where it spares victims, it is waited for.
     pub(crate) fn plan_eviction(&mut self, job: JobIdx) -> Option<Eviction> {
+        let eviction = self.plan_victims(job)?;
+        let graces = eviction.victims.iter().map(|victim| self.jobs.get(*victim).spec.grace);
+        let leaving = self.leaving_for_nobody(self.now.after(graces.max().unwrap_or_default()));
+        if leaving.is_empty() {
+            return Some(eviction);
+        }
+        let fewer = self.plan_without(job, &leaving);
+        Some(fewer.filter(|fewer| fewer.victims.len() < eviction.victims.len()).unwrap_or(eviction))
+    }
+
+    /// The eviction when all of these are gone, and which of them it needs gone.
+    fn plan_without(&mut self, job: JobIdx, leaving: &[JobIdx]) -> Option<Eviction> {
+        let planned = self.trying_without(leaving, |this| {
+            let seats = this.seats_without(job, &[]);
+            let none = seats.map(|seats| Eviction { victims: vec![], awaited: vec![], seats });
+            none.or_else(|| this.plan_victims(job))
+        });
+        let mut planned = planned?;
+        let nodes: BTreeSet<NodeIdx> = planned.seats.iter().map(|(node, _)| *node).collect();
+        let is_near = |seat: &Seat| nodes.contains(&seat.node);
+        let mut awaited = leaving.to_vec();
+        awaited.retain(|other| self.jobs.get(*other).seats().any(|(_, seat)| is_near(seat)));
+        let everybody = |awaited: &[JobIdx]| [&planned.victims, awaited].concat();
+        planned.seats = self.seats_without(job, &everybody(&awaited))?;
+        for other in awaited.clone() {
+            let fewer: Vec<JobIdx> = awaited.iter().copied().filter(|one| *one != other).collect();
+            if let Some(seats) = self.seats_without(job, &everybody(&fewer)) {
+                (awaited, planned.seats) = (fewer, seats);
+            }
+        }
+        Some(Eviction { awaited, ..planned })
+    }
+
+    /// Work of which all is being stopped, for nobody else, that ends by then and is not overdue.
+    fn leaving_for_nobody(&self, by: Time) -> Vec<JobIdx> {
+        let is_free =
+            |node| self.holds.iter().all(|(_, hold)| hold.is_lifted() || !hold.is_on(node));
+        let leaving = self.jobs.iter().filter(|(_, job)| {
+            job.gone_by(Span(0)).is_some_and(|at| at <= by && at.after(self.policy.hold) > self.now)
+                && job.seats().all(|(_, seat)| is_free(seat.node))
+        });
+        let mut leaving: Vec<JobIdx> = leaving.map(|(index, _)| index).collect();
+        leaving.sort_unstable_by_key(|job| self.jobs.get(*job).serial);
+        leaving
+    }
+
+    /// The victims that let the workload start.
+    fn plan_victims(&mut self, job: JobIdx) -> Option<Eviction> {
         let spec = self.jobs.get(job).spec.clone();
         if !self.policy.preemption || !spec.may_preempt || self.stoppable.is_empty() {
             return None;
@@ -62,37 +101,6 @@ impl Scheduler {
         })
     }
 
-    /// Whether all victims may go for what the workload really takes: its devices are known only now.
-    fn is_rightful(&self, job: JobIdx, eviction: &Eviction, foreseen: Option<&Foreseen>) -> bool {
-        let mut charge = Charge::default();
-        for (_, claim) in &eviction.seats {
-            charge.add(&Charge::of(claim));
-        }
-        self.rightful(job, &charge, &eviction.victims, foreseen) == eviction.victims
-    }
-
-    /// The queues with what is under way: it is not asked for again.
-    fn foreseen(&self) -> Foreseen {
-        let charge = |queues: &mut Queues, queue, claim: &Claim, sign| {
-            queues.charge(queue, &Charge::of(claim), sign, self.now, self.policy.half_life);
-        };
-        let mut owed = self.queues.clone();
-        for (job, hold) in self.holds.iter() {
-            if matches!(hold.purpose, Purpose::Preemption { .. }) {
-                for (_, claim) in &hold.planned {
-                    charge(&mut owed, self.jobs.get(job).queue, claim, 1);
-                }
-            }
-        }
-        let mut left = owed.clone();
-        for (_, job) in self.jobs.iter() {
-            for (_, seat) in job.seats().filter(|(_, seat)| seat.terminating) {
-                charge(&mut left, job.queue, &seat.claim, -1);
-            }
-        }
-        Foreseen { owed, left }
-    }
-
     /// Those candidates whose going would free something where the workload could go, or quota.
     fn useful(&self, job: JobIdx, mut candidates: Vec<JobIdx>) -> Vec<JobIdx> {
         let wanting = self.jobs.get(job);
@@ -109,102 +117,6 @@ impl Scheduler {
             victim.queue == wanting.queue || seats.any(|(_, seat)| helps(seat.node))
         });
         candidates
-    }
-
-    /// Who may be stopped for this workload, cheapest first: lowest priority, then youngest.
-    fn candidates(&mut self, job: JobIdx, foreseen: Option<&Foreseen>) -> Vec<JobIdx> {
-        let charge = self.charge_of(job);
-        let mut found = Vec::new();
-        let mut later: Option<Time> = None;
-        for victim in &self.stoppable {
-            if *victim == job || !self.may_stop(foreseen, *victim, job, &charge) {
-                continue;
-            }
-            let other = self.jobs.get(*victim);
-            let protected = other.spec.min_runtime.unwrap_or(self.policy.min_runtime);
-            if other.ran(self.now) < protected {
-                let free = other.placed_at.after(protected);
-                later = Some(later.map_or(free, |later| later.min(free)));
-            } else {
-                found.push((
-                    other.spec.priority,
-                    Reverse(other.placed_at),
-                    Reverse(other.serial),
-                    *victim,
-                ));
-            }
-        }
-        if let Some(later) = later.filter(|later| *later > self.now) {
-            self.timers.insert(later);
-        }
-        found.sort_unstable();
-        found.into_iter().map(|(_, _, _, victim)| victim).collect()
-    }
-
-    /// Whether rights and budgets allow it. Inside a queue the higher priority wins. Between queues
-    /// only borrowed capacity can be taken: back by its owner, or by a higher priority.
-    fn may_stop(
-        &self,
-        foreseen: Option<&Foreseen>,
-        victim: JobIdx,
-        job: JobIdx,
-        charge: &Charge,
-    ) -> bool {
-        let (victim, job) = (self.jobs.get(victim), self.jobs.get(job));
-        let lower = victim.spec.priority < job.spec.priority;
-        let (from, to) = (victim.queue, job.queue);
-        let right = match foreseen {
-            // Nobody is guaranteed anything.
-            None => lower,
-            Some(_) if from == to => lower,
-            Some(Foreseen { owed, left }) => {
-                left.is_borrowing(&self.cluster, from, to)
-                    && (lower || owed.is_entitled(&self.cluster, from, to, charge))
-            }
-        };
-        right
-            && victim.state == State::Placed
-            && victim.spec.budgets.iter().all(|budget| {
-                self.budgets.get(budget).is_none_or(|allowed| *allowed >= victim.count())
-            })
-    }
-
-    /// One that is stopped, and by what right: what a queue is guaranteed counts only against those who are not below.
-    pub(crate) fn as_victim(&self, victim: JobIdx, job: JobIdx) -> Victim {
-        let (victim, job) = (&self.jobs.get(victim).spec, &self.jobs.get(job).spec);
-        let below = victim.priority < job.priority;
-        let right = if below { Right::Priority } else { Right::Guarantee };
-        Victim { workload: victim.id.clone(), right }
-    }
-
-    /// Those candidates that may all go together: what a queue is guaranteed stays with it, however
-    /// many of its workloads are asked for one after the other.
-    fn rightful(
-        &self,
-        job: JobIdx,
-        charge: &Charge,
-        candidates: &[JobIdx],
-        foreseen: Option<&Foreseen>,
-    ) -> Vec<JobIdx> {
-        let mut rightful = candidates.to_vec();
-        let Some(mut foreseen) = foreseen.cloned() else { return rightful };
-        rightful.retain(|victim| {
-            let right = self.may_stop(Some(&foreseen), *victim, job, charge);
-            if right {
-                let victim = self.jobs.get(*victim);
-                for (_, seat) in victim.seats() {
-                    foreseen.left.charge(
-                        victim.queue,
-                        &Charge::of(&seat.claim),
-                        -1,
-                        self.now,
-                        self.policy.half_life,
-                    );
-                }
-            }
-            right
-        });
-        rightful
     }
 
     /// One task: each node by itself, so that the fewest victims are found.
@@ -232,7 +144,7 @@ impl Scheduler {
         // Quotas and terms have their say last: the cheapest that they allow.
         found.into_iter().take(MOST_TRIALS).find_map(|(_, victims)| {
             let seats = self.seats_without(job, &victims)?;
-            let eviction = Eviction { victims, seats };
+            let eviction = Eviction { victims, awaited: Vec::new(), seats };
             self.is_rightful(job, &eviction, foreseen).then_some(eviction)
         })
     }
@@ -316,7 +228,7 @@ impl Scheduler {
             }
         }
         let seats = self.seats_without(job, &victims)?;
-        (!victims.is_empty()).then_some(Eviction { victims, seats })
+        (!victims.is_empty()).then_some(Eviction { victims, awaited: Vec::new(), seats })
     }
 
     /// Places for all tasks once these victims are gone: they are taken away, the workload is placed
@@ -326,34 +238,45 @@ impl Scheduler {
         job: JobIdx,
         victims: &[JobIdx],
     ) -> Option<Vec<(NodeIdx, Claim)>> {
+        self.trying_without(victims, |this| {
+            let cursor = this.cursor.clone();
+            let placed = this.place(job).is_ok();
+            this.cursor = cursor;
+            let seats = this.jobs.get(job).seats();
+            let seats = seats.map(|(_, seat)| (seat.node, seat.claim.clone())).collect();
+            for task in 0..this.jobs.get(job).count() {
+                this.unseat(job, task);
+            }
+            placed.then_some(seats)
+        })
+    }
+
+    /// Something tried out while these are gone; then all is as it was.
+    fn trying_without<T>(&mut self, gone: &[JobIdx], trial: impl FnOnce(&mut Self) -> T) -> T {
         let mut taken = Vec::new();
-        for victim in victims {
-            for (task, seat) in self.jobs.get(*victim).seats() {
-                taken.push((*victim, task, seat.clone()));
+        for job in gone {
+            for (task, seat) in self.jobs.get(*job).seats() {
+                taken.push((*job, task, seat.clone()));
             }
         }
-        // What they leave is for this workload: nobody else who waits for room there takes it meanwhile.
+        // What they leave is for the trial: nobody who waits for room there takes it meanwhile.
         let frozen = std::mem::replace(&mut self.holds.frozen, true);
-        for (victim, task, _) in &taken {
-            self.unseat(*victim, *task);
+        for (job, task, _) in &taken {
+            self.unseat(*job, *task);
         }
-        let cursor = self.cursor.clone();
-        let placed = self.place(job).is_ok();
-        self.cursor = cursor;
+        let found = trial(self);
         self.holds.frozen = frozen;
-        let seats =
-            self.jobs.get(job).seats().map(|(_, seat)| (seat.node, seat.claim.clone())).collect();
-        for task in 0..self.jobs.get(job).count() {
-            self.unseat(job, task);
-        }
         for (victim, task, seat) in taken {
             let node = seat.node;
-            self.give_way(node);
+            // In a trial within a trial holds stay as they are.
+            if !frozen {
+                self.give_way(node);
+            }
             // If that is too much, it was before, and by nobody's fault here.
             self.seat_as_found(victim, task, seat);
             self.top_up(node);
         }
-        placed.then_some(seats)
+        found
     }
 
     fn fits_in(&mut self, job: JobIdx, node: NodeIdx, room: &Room, victims: &[JobIdx]) -> bool {
@@ -388,20 +311,6 @@ impl Scheduler {
         for (_, seat) in self.jobs.get(victim).seats().filter(|(_, seat)| seat.node == node) {
             room.release(&seat.claim);
         }
-    }
-
-    /// Whether the budgets let all of these go together.
-    fn within_budgets(&self, victims: &[JobIdx]) -> bool {
-        let mut drawn: BTreeMap<&crate::name::BudgetId, u32> = BTreeMap::new();
-        for victim in victims {
-            let spec = &self.jobs.get(*victim).spec;
-            for budget in &spec.budgets {
-                *drawn.entry(budget).or_default() += spec.task_count();
-            }
-        }
-        drawn
-            .iter()
-            .all(|(budget, tasks)| self.budgets.get(*budget).is_none_or(|allowed| tasks <= allowed))
     }
 
     fn cost(&self, victims: &[JobIdx], node: NodeIdx) -> Cost {

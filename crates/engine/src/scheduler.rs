@@ -251,7 +251,7 @@ impl Scheduler {
         self.terms.moved(node, Subject::of(spec.request_of(task), false), 1);
         self.queues.charge(queue, &Charge::of(&claim), 1, self.now, self.policy.half_life);
         let known = self.cluster.host(node).spec.chooser == crate::node::Chooser::Engine;
-        let seat = Seat { node, claim, confirmed: false, terminating: false, known };
+        let seat = Seat { node, claim, confirmed: false, leaving: None, known };
         self.jobs.get_mut(job).tasks[task as usize].seat = Some(seat);
     }
 
@@ -265,7 +265,7 @@ impl Scheduler {
         if let Some(at) = host.tasks.iter().position(|on| *on == TaskRef { job, task }) {
             host.tasks.swap_remove(at);
         }
-        self.terms.moved(seat.node, Subject::of(spec.request_of(task), seat.terminating), -1);
+        self.terms.moved(seat.node, Subject::of(spec.request_of(task), seat.leaving.is_some()), -1);
         self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, self.policy.half_life);
         self.settle(seat.node);
         Some(seat.node)
@@ -275,8 +275,8 @@ impl Scheduler {
     pub(crate) fn begin_to_stop(&mut self, job: JobIdx, task: u32) {
         let spec = self.jobs.get(job).spec.clone();
         let seat = self.jobs.get_mut(job).tasks[task as usize].seat.as_mut();
-        let Some(seat) = seat.filter(|seat| !seat.terminating) else { return };
-        seat.terminating = true;
+        let Some(seat) = seat.filter(|seat| seat.leaving.is_none()) else { return };
+        seat.leaving = Some(self.now);
         let labels = &spec.request_of(task).labels;
         self.terms.begins_to_go(seat.node, labels);
         // Somebody may have too many such tasks around.

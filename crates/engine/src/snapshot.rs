@@ -192,7 +192,7 @@ impl Scheduler {
             node: self.cluster.host(seat.node).spec.id.clone(),
             gpus: self.parts(seat.node, &seat.claim),
             confirmed: seat.confirmed,
-            terminating: seat.terminating,
+            leaving: seat.leaving,
             known: seat.known,
         };
         let finished = job.tasks.iter().enumerate().filter(|(_, slot)| slot.finished);
@@ -253,7 +253,8 @@ impl Scheduler {
                 let now = std::mem::replace(&mut self.now, placed_at);
                 self.mark_placed(index);
                 self.now = now;
-                let terminating = self.jobs.get(index).seats().any(|(_, seat)| seat.terminating);
+                let terminating =
+                    self.jobs.get(index).seats().any(|(_, seat)| seat.leaving.is_some());
                 if phase == Phase::Stopping {
                     self.unmark_placed(index);
                     self.jobs.get_mut(index).state = State::Stopping;
@@ -293,19 +294,22 @@ impl Scheduler {
         }
         let shape = self.jobs.get(job).shape_of(facts.task);
         let claim = self.claim_of(shape, node, &facts.gpus, true)?;
-        let SeatFacts { confirmed, terminating, known, .. } = *facts;
-        self.seat_as_found(job, facts.task, Seat { node, claim, confirmed, terminating, known });
+        let SeatFacts { confirmed, leaving, known, .. } = *facts;
+        self.seat_as_found(job, facts.task, Seat { node, claim, confirmed, leaving, known });
         Ok(())
     }
 
     /// Books a task where it is, whether or not there is room: that is a fact.
     pub(crate) fn seat_as_found(&mut self, job: JobIdx, task: u32, seat: Seat) {
-        let (node, terminating) = (seat.node, seat.terminating);
+        let (node, leaving) = (seat.node, seat.leaving);
         self.seat(job, task, node, seat.claim.clone());
-        let staying = Seat { terminating: false, ..seat };
+        let staying = Seat { leaving: None, ..seat };
         self.jobs.get_mut(job).tasks[task as usize].seat = Some(staying);
-        if terminating {
+        if leaving.is_some() {
             self.begin_to_stop(job, task);
+            if let Some(seat) = self.jobs.get_mut(job).tasks[task as usize].seat.as_mut() {
+                seat.leaving = leaving;
+            }
         }
         if self.cluster.room(node).overcommitted() {
             self.cluster.host_mut(node).disturbed = true;

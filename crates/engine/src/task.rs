@@ -82,7 +82,8 @@ pub(crate) struct Seat {
     pub(crate) node: NodeIdx,
     pub(crate) claim: Claim,
     pub(crate) confirmed: bool,
-    pub(crate) terminating: bool,
+    /// Since when it is being stopped.
+    pub(crate) leaving: Option<Time>,
     /// The devices are what the task really has, not the engine's guess for a node that chooses.
     pub(crate) known: bool,
 }
@@ -124,6 +125,13 @@ impl Job {
     pub(crate) fn seats(&self) -> impl Iterator<Item = (u32, &Seat)> {
         let tasks = self.tasks.iter().enumerate();
         tasks.filter_map(|(task, slot)| Some((task as u32, slot.seat.as_ref()?)))
+    }
+
+    /// When all that is being stopped of it should be gone; nothing when something of it stays.
+    pub(crate) fn gone_by(&self, slack: Span) -> Option<Time> {
+        let last =
+            self.seats().map(|(_, seat)| seat.leaving).reduce(|one, other| Some(one?.max(other?)));
+        Some(last??.after(self.spec.grace).after(slack))
     }
 
     /// How long it has run.

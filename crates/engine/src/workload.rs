@@ -59,6 +59,9 @@ pub struct Workload {
     /// Not stopped for others before it has run this long; the policy's when absent.
     #[serde(default)]
     pub min_runtime: Option<Span>,
+    /// How long it may take to end when it is asked to.
+    #[serde(default)]
+    pub grace: Span,
     /// Disruption budgets that stopping it draws on, once for each task.
     #[serde(default)]
     pub budgets: Vec<BudgetId>,
@@ -136,6 +139,7 @@ impl Workload {
             preemptible: false,
             may_preempt: true,
             min_runtime: None,
+            grace: Span(0),
             budgets: Vec::new(),
             on_fault: OnFault::default(),
             gate: None,

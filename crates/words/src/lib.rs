@@ -59,7 +59,7 @@ pub fn reason_naming(
         }
         WaitReason::Preempting { victims, until } => {
             format!(
-                "stopping {} to make room; planned again {} at the latest",
+                "waiting for the end of {}, which makes room; planned again {} at the latest",
                 names(victims, name),
                 moment(*until, now)
             )

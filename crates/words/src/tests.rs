@@ -140,7 +140,7 @@ fn times_to_come_are_told_from_now() {
     let victims = ["a", "b", "c", "d", "e"].map(WorkloadId::from).to_vec();
     check(
         &WaitReason::Preempting { victims, until: Time(300_000) },
-        "stopping `a`, `b`, `c` and 2 more to make room; planned again in 5 min at the latest",
+        "waiting for the end of `a`, `b`, `c` and 2 more, which makes room; planned again in 5 min at the latest",
     );
 }
 

@@ -55,6 +55,7 @@ pub fn nonsense(kind: u8, pick: u8, known: WorkloadId) -> Event {
         13 => Event::Submit(Box::new(Workload {
             estimate: Some(ages),
             min_runtime: Some(ages),
+            grace: ages,
             submitted: Some(Time(u64::MAX)),
             ..Workload::new(format!("late{pick}"), Request::default())
         })),

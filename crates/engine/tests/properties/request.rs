@@ -171,6 +171,7 @@ pub fn workload() -> impl Strategy<Value = Workload> {
         preemptible: rights.1,
         may_preempt: rights.2 > 0,
         min_runtime: rights.3.map(Span::minutes),
+        grace: Span::seconds(10 * u64::from(rights.2)),
         budgets: rights.4.map(|budget| format!("b{budget}").into()).into_iter().collect(),
         estimate: other.0.map(Span::minutes),
         strategy: other.1,

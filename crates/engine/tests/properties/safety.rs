@@ -51,7 +51,7 @@ fn adopted(engine: &Scheduler, order: u64) -> Scheduler {
             devices: Some(seat.gpus.into_iter().map(|part| part.gpu).collect())
                 .filter(|gpus: &Vec<_>| seat.known && gpus.len() == count(seat.task)),
             confirmed: seat.confirmed,
-            terminating: seat.terminating,
+            terminating: seat.leaving.is_some(),
         };
         let seats = seats.into_iter().map(seat).collect();
         let adopted = Adopted {

@@ -4,7 +4,7 @@ use agentaflow_engine::labels::{NodeTerm, Selector};
 use agentaflow_engine::{
     Adopted, AdoptedSeat, Chooser, ForeignGpu, ForeignUse, Gate, Gpu, GpuAsk, MiB, MicroDollars,
     MigMode, MigProfile, MilliCpu, MilliGpu, Node, OnFault, Order, Percent, Policy, Preferred,
-    Price, Queue, Quota, Request, Role, Side, Spread, TaskAffinity, Time, TokenUse, Topology,
+    Price, Queue, Quota, Request, Role, Side, Span, Spread, TaskAffinity, Time, TokenUse, Topology,
     Workload,
 };
 
@@ -90,6 +90,7 @@ pub(crate) fn workload(mut words: Words) -> Answer<Workload> {
     workload.strategy = words.take("strategy").map(|name| refusable(name.parse())).transpose()?;
     workload.estimate = words.take_span("estimate");
     workload.min_runtime = words.take_span("min-runtime");
+    workload.grace = words.take_span("grace").unwrap_or(Span(0));
     workload.submitted = words.take_span("submitted").map(|span| Time(span.0));
     let same = words.take("same").map(Topology::Same);
     workload.topology = same.or(words.take("spread").map(Topology::Spread));

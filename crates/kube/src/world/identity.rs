@@ -18,6 +18,9 @@ use crate::workload;
 /// The most pods of one gang.
 const MAX_GANG: u32 = 10_000;
 
+/// The time to end of pods that say none, as the API server has it, in seconds.
+const DEFAULT_GRACE: i64 = 30;
+
 /// The most bytes that are said about why a pod is set aside, as of an Event.
 const LONGEST_REASON: usize = 1024;
 
@@ -51,6 +54,8 @@ pub(super) struct Traits {
     pub(super) priority: u8,
     pub(super) strategy: Option<Strategy>,
     pub(super) estimate: Option<Span>,
+    /// How long it may take to end when it is asked to.
+    pub(super) grace: Span,
     pub(super) preemptible: bool,
     pub(super) may_preempt: bool,
     pub(super) topology: Option<Topology>,
@@ -81,6 +86,7 @@ impl Traits {
             priority: self.priority,
             submitted: Some(self.submitted),
             estimate: self.estimate,
+            grace: self.grace,
             strategy: self.strategy,
             preemptible: self.preemptible,
             may_preempt: self.may_preempt,
@@ -189,11 +195,13 @@ impl World {
         }
         let created = pod.metadata.creation_timestamp.as_ref();
         let priority = translate::priority(pod, annotations).min(self.highest_priority(pod));
+        let grace = pod.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE);
         Ok(Traits {
             priority: priority.min(self.queues.highest_priority(&queue)),
             queue,
             strategy: strategy.transpose()?,
             estimate: translate::estimate(annotations),
+            grace: Span::seconds(grace.try_into().unwrap_or(0)),
             preemptible: translate::preemptible(annotations),
             may_preempt: pod.spec.preemption_policy.as_deref() != Some("Never"),
             topology: None,

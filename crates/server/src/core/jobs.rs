@@ -277,6 +277,7 @@ pub(crate) fn workload(row: &JobRow) -> Result<Workload, Refusal> {
     workload.priority = spec.priority.map_or(5, |priority| priority.min(10) as u8);
     workload.estimate =
         spec.estimated_duration_seconds.map(|seconds| Span(seconds.saturating_mul(1000)));
+    workload.grace = Span(grace_ms(spec));
     workload.preemptible = spec.preemptible;
     workload.submitted = u64::try_from(row.created_at.0).ok().map(agentaflow_engine::Time);
     workload.on_fault = match spec.on_node_lost.unwrap_or_default() {

@@ -125,7 +125,7 @@ impl State {
         let mut workloads = Vec::new();
         for job in self.jobs.values() {
             match workload(job) {
-                Ok(workload) => workloads.push(facts(job, workload, self)),
+                Ok(workload) => workloads.push(facts(job, workload, self, now)),
                 Err(error) => tracing::error!(job = job.id, %error, "a stored job cannot be read"),
             }
         }
@@ -224,7 +224,12 @@ fn accounts(rows: &[(i64, i64, i64)]) -> FxHashMap<i64, Account> {
     rows.iter().map(account).collect()
 }
 
-fn facts(job: &JobRow, mut workload: agentaflow_engine::Workload, state: &State) -> WorkloadFacts {
+fn facts(
+    job: &JobRow,
+    mut workload: agentaflow_engine::Workload,
+    state: &State,
+    now: Time,
+) -> WorkloadFacts {
     let job_state = &job.state;
     workload.gate = job_state.gate.clone().map(Gate::Budget);
     let name = |id: i64| state.nodes.get(&id).map(|node| NodeId::from(node.row.node_id.as_str()));
@@ -240,7 +245,8 @@ fn facts(job: &JobRow, mut workload: agentaflow_engine::Workload, state: &State)
                 node: name(seat.node)?,
                 gpus: known_parts(state, seat),
                 confirmed: seat.state != SeatState::Assigned,
-                terminating: job_state.stopping.is_some(),
+                // Since when is not kept: it may take as long again.
+                leaving: job_state.stopping.map(|_| now),
                 known: false,
             })
         })

@@ -239,6 +239,29 @@ fn a_higher_priority_stops_a_lower_one_and_waits_for_its_place() {
 }
 
 #[test]
+fn what_ends_anyway_is_waited_for_and_nobody_is_evicted() {
+    let priority = |value: Value, priority: &str| {
+        with(value, &format!("metadata|annotations|{}", names::PRIORITY), json!(priority))
+    };
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 2));
+    play.put(Kind::Pod, priority(pod("low", 1), "1"));
+    let ending = with(pod("ending", 1), "spec|terminationGracePeriodSeconds", json!(30));
+    play.put(Kind::Pod, ending);
+    play.settle();
+    play.said();
+    play.delete("ending");
+    play.put(Kind::Pod, priority(pod("high", 1), "9"));
+    play.settle();
+    let said = play.said();
+    assert!(!said.iter().any(|act| act.starts_with("evict")), "{said:?}");
+    assert_eq!(play.reason("high").as_deref(), Some("Preempting"));
+    play.kubelets();
+    play.settle();
+    assert_eq!((play.node_of("high"), play.node_of("low")), (Some("n"), Some("n")));
+}
+
+#[test]
 fn after_an_interrupted_watch_ghosts_are_gone() {
     let mut play = Play::new();
     play.put(Kind::Node, node("n", 1));
