@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::json;
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::api::{Failure, Ignored, Server, TIMEOUT, core};
 use super::lease::Reign;
@@ -24,14 +24,20 @@ const CLAIMS: Duration = Duration::from_mins(10);
 /// The first and the longest pause between two looks at claims.
 const LOOKS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(5)];
 
-/// Binds a pod. A call without an answer is resolved by reading the pod, never assumed.
-pub(crate) async fn pod(server: &Server, turns: Turns<'_>, bind: &Bind) -> BindResult {
-    persist(server, turns, bind, PAUSES).await
+/// Binds a pod, for which it is its turn. A call without an answer is resolved by reading the pod, never assumed.
+pub(crate) async fn pod(
+    server: &Server,
+    turns: Turns<'_>,
+    turn: Option<SemaphorePermit<'_>>,
+    bind: &Bind,
+) -> BindResult {
+    persist(server, turns, turn, bind, PAUSES).await
 }
 
 async fn persist(
     server: &Server,
     turns: Turns<'_>,
+    mut turn: Option<SemaphorePermit<'_>>,
     bind: &Bind,
     [mut pause, longest]: [Duration; 2],
 ) -> BindResult {
@@ -55,7 +61,10 @@ async fn persist(
     // Until then a call without an answer may still be carried out.
     let mut doubtful = Instant::now();
     loop {
-        let permit = turns.permits.acquire().await;
+        let permit = match turn.take() {
+            Some(permit) => Ok(permit),
+            None => turns.permits.acquire().await,
+        };
         if !turns.reign.is_open() {
             return BindResult::Refused(Failure::NotLeading.to_string());
         }

@@ -138,7 +138,12 @@ impl Shared {
 
     async fn bind(self: Arc<Self>, bind: Box<crate::world::Bind>) {
         let (pod, plan) = (bind.pod.clone(), bind.plan);
-        let ready = bind::claims(&self.server, &self.reign, &self.claims, &bind).await;
+        // Thousands wait for their turn at a time: what the calls need is made when it comes.
+        let ready = if bind.claims.is_empty() {
+            Ok(())
+        } else {
+            Box::pin(bind::claims(&self.server, &self.reign, &self.claims, &bind)).await
+        };
         let result = match ready {
             Ok(()) => self.bind_pod(&bind).await,
             Err(result) => result,
@@ -158,7 +163,8 @@ impl Shared {
         self.silence(&bind.pod).await;
         self.binding.fetch_add(1, Ordering::AcqRel);
         let turns = Turns { reign: &self.reign, permits: &self.bindings };
-        let result = bind::pod(&self.server, turns, bind).await;
+        let turn = turns.permits.acquire().await;
+        let result = Box::pin(bind::pod(&self.server, turns, turn.ok(), bind)).await;
         self.binding.fetch_sub(1, Ordering::AcqRel);
         result
     }

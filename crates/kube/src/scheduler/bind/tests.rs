@@ -37,7 +37,7 @@ fn busy(times: usize) -> Server {
 async fn a_binding_waits_for_an_api_server_that_is_too_busy() {
     let (reign, permits) = (Reign::new(Instant::now()), Semaphore::new(1));
     let turns = Turns { reign: &reign, permits: &permits };
-    let found = persist(&busy(9), turns, &bind(), [Duration::ZERO; 2]).await;
+    let found = persist(&busy(9), turns, None, &bind(), [Duration::ZERO; 2]).await;
     assert_eq!(found, BindResult::Bound);
 }
 
