@@ -37,6 +37,8 @@ pub struct NodeSpec {
 pub struct NodeStatus {
     /// What pods may use.
     pub allocatable: Option<BTreeMap<String, Quantity>>,
+    /// What its kubelet can do that others cannot, by name; known since Kubernetes 1.35.
+    pub declared_features: Option<Vec<String>>,
     /// Conditions; the times at which they were confirmed are left out.
     pub conditions: Option<Vec<NodeCondition>>,
 }

@@ -74,6 +74,8 @@ pub struct PodSpec {
     pub termination_grace_period_seconds: Option<i64>,
     /// Its ports are the host's.
     pub host_network: Option<bool>,
+    /// Whether its users are the host's.
+    pub host_users: Option<bool>,
 }
 
 /// A container's resources and ports.
@@ -89,6 +91,17 @@ pub struct Container {
     pub ports: Option<Vec<ContainerPort>>,
     /// `Always` on an init container makes it a sidecar.
     pub restart_policy: Option<String>,
+    /// What happens when it ends with certain codes.
+    #[serde(deserialize_with = "super::tight::list")]
+    pub restart_policy_rules: Option<Vec<RestartRule>>,
+}
+
+/// What happens when a container ends in a certain way.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct RestartRule {
+    /// `Restart`, or `RestartAllContainers`.
+    pub action: String,
 }
 
 /// A volume that comes from a claim, or one that scheduling must know for other reasons.
@@ -176,6 +189,10 @@ pub struct PodStatus {
     pub message: Option<String>,
     /// The node that others are being stopped on for it.
     pub nominated_node_name: Option<String>,
+    /// What it has as a whole, while that may differ from what it asks for.
+    pub resources: Option<Box<ResourceRequirements>>,
+    /// What it was promised as a whole.
+    pub allocated_resources: Option<BTreeMap<String, Quantity>>,
     /// When the kubelet saw it.
     pub start_time: Option<Time>,
     /// Conditions.

@@ -9,6 +9,7 @@
 mod amounts;
 mod annotations;
 mod disks;
+mod features;
 mod namespaces;
 mod node;
 mod places;
@@ -140,6 +141,7 @@ pub fn pod(pod: &Pod, around: &Surroundings<'_>) -> Result<Asked, Obstacle> {
         spread: terms::spread(pod)?,
         ..Request::default()
     };
+    request.node_selector.extend(features::needed(pod));
     request.tokens.extend(disks::tokens(pod));
     request.tokens.extend(claims.tokens);
     request.resources.extend(claims.attached);

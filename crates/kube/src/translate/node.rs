@@ -5,6 +5,7 @@ use agentaflow_engine::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::features;
 use super::price;
 use super::quantity::LARGEST;
 use super::resources::offers;
@@ -48,6 +49,7 @@ pub fn node(node: &Node, devices: Option<&GpuNode>, csi: Option<&CsiNode>) -> No
     let offers = offers(node.status.allocatable.as_ref());
     let mut made = agentaflow_engine::Node::new(node.metadata.name.as_deref().unwrap_or_default());
     made.labels = labels(node.metadata.labels.as_ref());
+    made.labels.extend(features::declared(node));
     made.taints = taints(node);
     made.cpu.0 = offers.cpu.0.min(LARGEST);
     made.memory.0 = offers.memory.0.min(LARGEST);

@@ -114,7 +114,15 @@ fn readable_total(pod: &Pod) -> Amounts {
 fn total(pod: &Pod, read: Read) -> Result<Amounts, String> {
     let mut total = containers(pod, read)?;
     if let Some(whole) = &pod.spec.resources {
-        for (name, amount) in whole_pod(whole, &total, read)? {
+        let asked = whole_pod(whole, &total, read)?;
+        let mut most = asked.clone();
+        if let Some(has) = &pod.status.resources {
+            let promised = pod.status.allocated_resources.as_ref();
+            most =
+                the_most(asked.clone(), has.requests.as_ref(), promised, is_resize_infeasible(pod));
+        }
+        for name in asked.into_keys() {
+            let amount = most.get(&name).copied().unwrap_or_default();
             total.insert(name, amount);
         }
     }
@@ -157,8 +165,7 @@ pub(super) fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// What a container asks for; one that is being resized counts with the most of what it asks for, has, and was
-/// promised.
+/// What a container asks for; one that is being resized counts with the most.
 fn effective(
     container: &Container,
     status: Option<&ContainerStatus>,
@@ -171,14 +178,22 @@ fn effective(
     else {
         return Ok(asked);
     };
+    let promised = status.allocated_resources.as_ref();
+    Ok(the_most(asked, has.requests.as_ref(), promised, infeasible))
+}
+
+/// The most of what somebody asks for, has, and was promised; what it cannot get does not count.
+fn the_most(
+    asked: Amounts,
+    has: Option<&Quantities>,
+    promised: Option<&Quantities>,
+    infeasible: bool,
+) -> Amounts {
     let mut most = if infeasible { Amounts::new() } else { asked };
-    if let Some(has) = &has.requests {
-        raise(&mut most, &readable(has));
+    for amounts in [has, promised].into_iter().flatten() {
+        raise(&mut most, &readable(amounts));
     }
-    if let Some(promised) = &status.allocated_resources {
-        raise(&mut most, &readable(promised));
-    }
-    Ok(most)
+    most
 }
 
 /// Requests, with limits where there is no request, as the API server fills them in.

@@ -87,7 +87,11 @@ impl Hunt {
         for number in 0..NODES {
             let short = format!("n{number}");
             let plan = nodes::plan(&mut dice, &keys, &share.node_name(&short));
-            names.push(share.node(&short, &plan).await);
+            let name = share.node(&short, &plan).await;
+            if dice.chance(50) {
+                share.patch_node_status(&name, &nodes::declaring(true)).await;
+            }
+            names.push(name);
         }
         let mut namespaces = vec![share.namespace.clone()];
         for (team, name) in [("red", "red"), ("blue", "blue")] {

@@ -65,10 +65,16 @@ pub(crate) fn plan(dice: &mut Dice, keys: &Keys, name: &str) -> NodePlan {
     plan
 }
 
+/// What the status of a node says whose kubelet can, or cannot, restart all containers of a pod.
+pub(crate) fn declaring(can: bool) -> Value {
+    let features = if can { json!(["RestartAllContainersOnContainerExits"]) } else { json!(null) };
+    json!({"status": {"declaredFeatures": features}})
+}
+
 /// A random change of a node that is there: of the node itself, and of its status.
 pub(crate) fn change(dice: &mut Dice, keys: &Keys) -> (Option<Value>, Option<Value>) {
     let label = |key: &str, value: Value| Some(json!({"metadata": {"labels": {key: value}}}));
-    match dice.below(6) {
+    match dice.below(7) {
         0 => (Some(json!({"spec": {"unschedulable": true}})), None),
         1 => (Some(json!({"spec": {"unschedulable": null}})), None),
         2 => (label(&keys.zone, json!(dice.pick(&[Some("a"), Some("b"), None]))), None),
@@ -78,6 +84,7 @@ pub(crate) fn change(dice: &mut Dice, keys: &Keys) -> (Option<Value>, Option<Val
             let amounts = json!({"nvidia.com/gpu": gpus});
             (None, Some(json!({"status": {"allocatable": amounts, "capacity": amounts}})))
         }
+        5 => (None, Some(declaring(dice.chance(50)))),
         _ => {
             let amounts = json!({"pods": dice.between(3, 14).to_string()});
             (None, Some(json!({"status": {"allocatable": amounts}})))

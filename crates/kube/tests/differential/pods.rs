@@ -73,6 +73,12 @@ fn container(dice: &mut Dice, name: &str) -> Value {
         }
         container["ports"] = json!([port]);
     }
+    if dice.chance(5) {
+        let codes = json!({"operator": "In", "values": [42]});
+        container["restartPolicy"] = json!("Never");
+        container["restartPolicyRules"] =
+            json!([{"action": "RestartAllContainers", "exitCodes": codes}]);
+    }
     container
 }
 
@@ -80,6 +86,7 @@ fn init_containers(dice: &mut Dice) -> Value {
     let mut all = containers(dice, "init", 1, 3);
     for container in all.as_array_mut().expect("an array") {
         if dice.chance(50) {
+            container.as_object_mut().expect("an object").remove("restartPolicyRules");
             container["restartPolicy"] = json!("Always");
         }
     }

@@ -160,6 +160,35 @@ fn a_cordoned_node_takes_only_those_who_tolerate_that() {
 }
 
 #[test]
+fn what_only_some_kubelets_can_do_is_asked_of_those() {
+    let mut cluster = nodes([("old", json!({}))]);
+    for (name, features) in [
+        ("new", json!(["RestartAllContainersOnContainerExits", "SomethingElse"])),
+        (
+            "newer",
+            json!(["RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport"]),
+        ),
+    ] {
+        cluster
+            .nodes
+            .push(json!({"metadata": {"name": name}, "status": {"declaredFeatures": features}}));
+    }
+    let ending = |action: &str| json!([{"name": "c", "restartPolicyRules": [{"action": action, "exitCodes": {"operator": "In"}}]}]);
+    let users = |own: bool, network: bool| json!({"hostUsers": !own, "hostNetwork": network});
+    let table = [
+        (json!({"containers": ending("Restart")}), "old new newer"),
+        (json!({"containers": ending("RestartAllContainers")}), "new newer"),
+        (json!({"initContainers": ending("RestartAllContainers")}), "new newer"),
+        (users(true, true), "newer"),
+        (users(true, false), "old new newer"),
+        (users(false, true), "old new newer"),
+    ];
+    for (spec, expected) in table {
+        check(&cluster, pod(spec), expected);
+    }
+}
+
+#[test]
 fn gates_and_what_we_cannot_do_keep_a_pod_back() {
     let table = [
         (

@@ -160,6 +160,22 @@ fn a_pod_that_is_being_resized_counts_with_the_most_that_it_may_have() {
             .cpu
             .0
     };
+    let whole = |spec: &str, has: &str, promised: &str, reason: &str| {
+        let cluster = Cluster::default();
+        let pod = read(json!({
+            "spec": {"containers": [container(&json!({"cpu": "500m"}))], "resources": {"requests": {"cpu": spec}}},
+            "status": {
+                "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+                "resources": {"requests": {"cpu": has, "memory": "1Gi"}},
+                "allocatedResources": {"cpu": promised},
+            },
+        }));
+        foreign(&pod, &Surroundings { volumes: &cluster.volumes, namespaces: &cluster.namespaces })
+    };
+    assert_eq!(whole("1", "2", "1", "").cpu.0, 2000);
+    assert_eq!(whole("3", "2", "1", "Deferred").cpu.0, 3000);
+    assert_eq!(whole("3", "1", "2", "Infeasible").cpu.0, 2000);
+    assert_eq!(whole("3", "1", "2", "").memory.0, 0, "only what it asks for as a whole");
     assert_eq!(resized("1", "2", "1", ""), 2000);
     assert_eq!(resized("3", "2", "1", "Deferred"), 3000);
     assert_eq!(resized("3", "1", "2", "Infeasible"), 2000);

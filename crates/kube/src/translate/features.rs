@@ -1,0 +1,39 @@
+//! What a kubelet must be able to do for some pods. Nodes declare it, and to the engine it is a label that no person can
+//! write, because its key is none.
+
+use std::sync::Arc;
+
+use crate::slim::{Node, Pod};
+
+/// Before the names of features; a real key has no capital letters there.
+const PREFIX: &str = "status.declaredFeatures/";
+/// All containers of a pod begin again when one ends in a certain way.
+const RESTART_ALL: &str = "RestartAllContainersOnContainerExits";
+/// The host's network with users of its own.
+const OWN_USERS: &str = "UserNamespacesHostNetworkSupport";
+
+type Label = (Arc<str>, Arc<str>);
+
+/// What the node of a pod must have declared.
+pub(super) fn needed(pod: &Pod) -> impl Iterator<Item = Label> {
+    let spec = &pod.spec;
+    let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let restarts_all = containers.any(|container| {
+        let mut rules = container.restart_policy_rules.iter().flatten();
+        rules.any(|rule| rule.action == "RestartAllContainers")
+    });
+    let own_users = spec.host_network == Some(true) && spec.host_users == Some(false);
+    let all = [(RESTART_ALL, restarts_all), (OWN_USERS, own_users)];
+    all.into_iter().filter(|(_, needed)| *needed).map(|(name, _)| label(name))
+}
+
+/// What a node declares, as far as any pod can need it.
+pub(super) fn declared(node: &Node) -> impl Iterator<Item = Label> {
+    let declared = node.status.declared_features.as_deref().unwrap_or_default();
+    let known = [RESTART_ALL, OWN_USERS].into_iter();
+    known.filter(|name| declared.iter().any(|one| one == name)).map(label)
+}
+
+fn label(feature: &str) -> Label {
+    (format!("{PREFIX}{feature}").into(), "true".into())
+}
