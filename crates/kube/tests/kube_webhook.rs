@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
 use agentaflow_kube::crd;
-use agentaflow_kube::webhook::{Options, serve};
+use agentaflow_kube::webhook::{Options, configurations, serve};
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -74,6 +74,10 @@ impl Cluster {
             namespaces: ["webhook-team", "webhook-plain", "kube-system"].map(str::to_owned).into(),
             ..Options::default()
         };
+        // Somebody has installed what is asked through a service.
+        for installed in configurations(&Options { url: None, ..options.clone() }) {
+            apply(&client, &installed).await.unwrap();
+        }
         let stop = CancellationToken::new();
         tokio::spawn(serve(options, client.clone(), stop.clone()));
         let cluster = Self { client, stop };

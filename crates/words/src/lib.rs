@@ -168,9 +168,9 @@ fn lacks(tally: &Tally) -> String {
 }
 
 fn gang(needs: u32, fits: u32, ever: bool, tally: &Tally) -> String {
-    let when = if ever { "fit now" } else { "would fit, even on empty nodes" };
+    let never = if ever { "" } else { ", for which there is no place even on empty nodes" };
     let rest = lacks(tally).replacen(": ", "; for one more, ", 1);
-    format!("{fits} of {needs} tasks {when}, and all start together{rest}")
+    format!("{fits} of {needs} tasks fit now, and all start together{never}{rest}")
 }
 
 fn gate(gate: &Gate) -> String {

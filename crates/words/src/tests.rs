@@ -105,6 +105,10 @@ fn a_gang_says_how_much_of_it_fits() {
         &WaitReason::Gang { needs: 4, fits: 2, ever: true, tally },
         "2 of 4 tasks fit now, and all start together; for one more, 8 lack 8 free GPUs (most free 3)",
     );
+    check(
+        &WaitReason::Gang { needs: 4, fits: 2, ever: false, tally: Tally::default() },
+        "2 of 4 tasks fit now, and all start together, for which there is no place even on empty nodes",
+    );
 }
 
 #[test]

@@ -29,17 +29,33 @@ pub(super) async fn install(
         let api: Api<DynamicObject> =
             Api::all_with(client.clone(), &ApiResource::from_gvk(&version));
         let whole = configuration(kind, options);
-        let patch = if options.url.is_some() {
-            whole
-        } else {
-            let installed = api.get(&options.configuration).await?;
-            only_trust(&whole, &installed.data)
-        };
+        if options.url.is_some() {
+            put(&api, &trusting(whole, bundle)).await?;
+            continue;
+        }
+        let installed = api.get(&options.configuration).await?;
+        let patch = only_trust(&whole, &installed.data);
         if patch["webhooks"].as_array().is_none_or(Vec::is_empty) {
             continue;
         }
         api.patch(&options.configuration, &parameters, &Patch::Apply(&trusting(patch, bundle)))
             .await?;
+    }
+    Ok(())
+}
+
+/// Puts a configuration in the place of the installed one, if there is any: applied over that, our address and the
+/// service that it names would both be there, which the API server refuses.
+async fn put(api: &Api<DynamicObject>, whole: &Value) -> Result<(), kube::Error> {
+    let name = whole["metadata"]["name"].as_str().unwrap_or_default();
+    let webhooks = json!({"webhooks": whole["webhooks"]});
+    let parameters =
+        PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    match api.patch(name, &parameters, &Patch::Merge(webhooks)).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            api.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(whole)).await?;
+        }
+        answer => drop(answer?),
     }
     Ok(())
 }
