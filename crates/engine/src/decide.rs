@@ -60,7 +60,9 @@ impl Scheduler {
         self.prepare_order();
         while let Some((group, job)) = self.next_up() {
             let (group, job) = self.reserved_first(&pass).unwrap_or((group, job));
+            let lifted = self.lift_savings(job);
             self.serve(group, job, &mut pass);
+            self.return_savings(lifted);
         }
         self.reserve_for_heir(&mut pass);
         // 4. Why the others wait.
@@ -108,13 +110,16 @@ impl Scheduler {
             for node in &nodes {
                 self.give_way(*node);
             }
+            let lifted = self.lift_savings(job);
             let seated =
                 self.seats_are_free(job, &hold.planned) && self.seat_as_planned(job, hold.planned);
             for node in &nodes {
                 self.top_up(*node);
             }
             // Its victims are gone: nobody goes before it, though what it gets is not what was planned.
-            if seated || self.place(job).is_ok() {
+            let seated = seated || self.place(job).is_ok();
+            self.return_savings(lifted);
+            if seated {
                 self.mark_placed(job);
                 self.announce(job, pass);
                 self.wake_company(job);
@@ -202,9 +207,14 @@ impl Scheduler {
         if self.evict_for(job, pass) {
             return;
         }
-        if matches!(obstacle, Obstacle::Quota(_)) && self.holds.reserved == Some(job) {
+        if matches!(obstacle, Obstacle::Quota(_)) {
             // It cannot pay for what is kept for it: others may have it.
-            self.drop_hold(job);
+            if self.holds.reserved == Some(job) {
+                self.drop_hold(job);
+            }
+            self.save_for(job);
+        } else if self.savers.contains(&job) && !self.ever_fits(job) {
+            self.forget_savings(job);
         }
         let mut held = None;
         if matches!(obstacle, Obstacle::NoRoom | Obstacle::Gang { .. }) {
@@ -319,7 +329,10 @@ impl Scheduler {
     /// A booked workload leaves the queue.
     pub(crate) fn start(&mut self, job: JobIdx, pass: &mut Pass) {
         pass.reasons.clear();
+        // What was saved for it is spent: that helps nobody else.
+        let improved = self.improved;
         self.dequeue(job);
+        self.improved = improved;
         self.mark_placed(job);
         self.announce(job, pass);
         self.wake_company(job);

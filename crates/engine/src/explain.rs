@@ -112,6 +112,7 @@ impl Scheduler {
         if self.holds.reserved == Some(job) {
             self.lift_hold(job);
         }
+        self.lift_savings(job);
         match self.place(job) {
             Err(obstacle @ Obstacle::Quota(_)) => Some(self.reason(job, &obstacle)),
             Err(obstacle) => Some(match self.holder_in_the_way(job) {

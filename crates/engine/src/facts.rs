@@ -39,6 +39,8 @@ pub struct Snapshot {
     pub cursor: Option<Cursor>,
     /// Room kept for waiting workloads.
     pub holds: Vec<HoldFacts>,
+    /// Workloads that quota is kept for, oldest first.
+    pub savers: Vec<WorkloadId>,
     /// Reasons that stand for all workloads like this one.
     pub set_aside: Vec<(WorkloadId, Arc<WaitReason>)>,
     /// The demand to expect.

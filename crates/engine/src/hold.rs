@@ -99,6 +99,7 @@ impl Scheduler {
     /// Begins to keep room for a workload.
     pub(crate) fn hold(&mut self, job: JobIdx, purpose: Purpose, planned: Vec<(NodeIdx, Claim)>) {
         self.drop_hold(job);
+        self.forget_savings(job);
         if matches!(purpose, Purpose::Reservation { .. }) {
             self.holds.reserved = Some(job);
         }

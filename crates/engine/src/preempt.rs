@@ -63,7 +63,9 @@ impl Scheduler {
                 (awaited, planned.seats) = (fewer, seats);
             }
         }
-        Some(Eviction { awaited, ..planned })
+        let eviction = Eviction { awaited, ..planned };
+        let foreseen = self.queues.have_guarantees().then(|| self.foreseen());
+        self.is_rightful(job, &eviction, foreseen.as_ref()).then_some(eviction)
     }
 
     /// Work of which all is being stopped, for nobody else, that ends by then and is not overdue.

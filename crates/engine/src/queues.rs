@@ -7,7 +7,7 @@ use crate::cluster::Cluster;
 use crate::cluster::room::{ModelIdx, ResIdx};
 use crate::name::{QueueId, ResourceName};
 use crate::policy::{Queue, Quota};
-use crate::quota::{Charge, Excess, add, covers, exceeded, names, one_of_each};
+use crate::quota::{Charge, add, covers, exceeded, names, one_of_each};
 use crate::task::JobIdx;
 use crate::units::{Span, Time};
 
@@ -93,14 +93,14 @@ impl QueueState {
 /// All queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Queues {
-    states: Vec<Option<QueueState>>,
+    pub(crate) states: Vec<Option<QueueState>>,
     by_name: FxHashMap<QueueId, QueueIdx>,
     /// Any queue has a guarantee: without one, shares alone decide.
     guarantees: bool,
     /// Any queue has a limit.
-    limits: bool,
+    pub(crate) limits: bool,
     /// What is kept for holders of room: by workload, the queue that will pay and how much.
-    pledges: BTreeMap<JobIdx, (QueueIdx, Charge)>,
+    pub(crate) pledges: BTreeMap<JobIdx, (QueueIdx, Charge)>,
 }
 
 impl Default for Queues {
@@ -221,27 +221,6 @@ impl Queues {
         }
     }
 
-    /// Keeps quota for a workload that room is kept for.
-    pub(crate) fn pledge(&mut self, job: JobIdx, queue: QueueIdx, charge: Charge) {
-        self.pledges.insert(job, (queue, charge));
-    }
-
-    /// Gives back what was kept.
-    pub(crate) fn release_pledge(&mut self, job: JobIdx) {
-        self.pledges.remove(&job);
-    }
-
-    /// What is kept of a queue's quota, by itself and below it.
-    fn pledged(&self, queue: QueueIdx) -> Option<Charge> {
-        let mut sum: Option<Charge> = None;
-        for (from, charge) in self.pledges.values() {
-            if self.path(*from).any(|above| above == queue) {
-                sum.get_or_insert_default().add(charge);
-            }
-        }
-        sum
-    }
-
     /// Whether any queue has a guarantee.
     pub(crate) fn have_guarantees(&self) -> bool {
         self.guarantees
@@ -250,33 +229,6 @@ impl Queues {
     /// Whether any queue has a limit.
     pub(crate) fn have_limits(&self) -> bool {
         self.limits
-    }
-
-    /// The first limit on the way up that this charge would break.
-    pub(crate) fn excess(
-        &self,
-        cluster: &Cluster,
-        queue: QueueIdx,
-        charge: &Charge,
-    ) -> Option<Excess> {
-        if !self.limits {
-            return None;
-        }
-        self.path(queue).find_map(|queue| {
-            let state = self.get(queue);
-            let pledged = self.pledged(queue);
-            let over = |quota| exceeded(cluster, state, quota, charge, pledged.as_ref(), false);
-            let excess = over(&state.spec.limit);
-            let own = if state.spec.borrow { None } else { over(&state.spec.guaranteed) };
-            let (resource, limit, used, asked) = excess.or(own)?;
-            Some(Excess {
-                queue,
-                resource,
-                limit: limit as u64,
-                used: used.max(0) as u64,
-                asked: asked as u64,
-            })
-        })
     }
 
     /// Whether a queue with this much more would still be within all guarantees that it has a part
@@ -316,34 +268,6 @@ impl Queues {
             *quota == Quota::default()
                 || exceeded(cluster, state, quota, &Charge::default(), None, false).is_some()
         })
-    }
-
-    /// Whether a queue uses more than its own limit.
-    pub(crate) fn is_over(&self, cluster: &Cluster, queue: QueueIdx) -> bool {
-        let state = self.get(queue);
-        let over =
-            |quota| exceeded(cluster, state, quota, &Charge::default(), None, false).is_some();
-        over(&state.spec.limit) || (!state.spec.borrow && over(&state.spec.guaranteed))
-    }
-
-    /// Remembers which queues are over their limit before a pass begins.
-    pub(crate) fn note_excess(&mut self, cluster: &Cluster) {
-        if self.limits {
-            for queue in 0..self.states.len() as QueueIdx {
-                if self.states[queue as usize].is_some() {
-                    self.get_mut(queue).disturbed = self.is_over(cluster, queue);
-                }
-            }
-        }
-    }
-
-    /// What was found running may be more than a queue and those above it allow: that is a fact.
-    pub(crate) fn forgive_excess(&mut self, cluster: &Cluster, queue: QueueIdx) {
-        if self.limits {
-            for queue in self.path(queue).collect::<Vec<_>>() {
-                self.get_mut(queue).disturbed |= self.is_over(cluster, queue);
-            }
-        }
     }
 
     /// A group in this queue became ready (`change` 1) or no longer is (`change` -1).

@@ -59,6 +59,7 @@ pub(crate) struct Excess {
     pub(crate) resource: QuotaResource,
     pub(crate) limit: u64,
     pub(crate) used: u64,
+    pub(crate) kept: u64,
     pub(crate) asked: u64,
 }
 
@@ -68,7 +69,7 @@ pub(crate) fn one_of_each(cluster: &Cluster) -> Charge {
     Charge { base: [1; 4], models, named: Vec::new() }
 }
 
-/// The first part of a quota that use plus charge exceeds. With `only_charged`, parts that the charge
+/// The first part of a quota that use, what is kept for others, and the charge exceed, with these amounts. With `only_charged`, parts that the charge
 /// does not touch do not matter.
 pub(crate) fn exceeded(
     cluster: &Cluster,
@@ -77,39 +78,34 @@ pub(crate) fn exceeded(
     charge: &Charge,
     pledged: Option<&Charge>,
     only_charged: bool,
-) -> Option<(QuotaResource, i64, i64, i64)> {
+) -> Option<(QuotaResource, [i64; 4])> {
     let plain = [
         (quota.cpu, QuotaResource::Cpu),
         (quota.memory, QuotaResource::Memory),
         (quota.storage, QuotaResource::Storage),
         (quota.gpu, QuotaResource::Gpu),
     ];
-    let over = |limit: u64, used: i64, asked: i64| {
+    let over = |limit: u64, used: i64, kept: i64, asked: i64| {
         let counted = asked > 0 || (!only_charged && charge.base == [0; 4]);
-        (counted && used.saturating_add(asked) > limit as i64).then_some((
-            limit as i64,
-            used,
-            asked,
-        ))
+        let total = used.saturating_add(kept).saturating_add(asked);
+        (counted && total > limit as i64).then_some([limit as i64, used, kept, asked])
     };
     for (at, (limit, resource)) in plain.into_iter().enumerate() {
         let held = pledged.map_or(0, |pledged| pledged.base[at]);
         let found =
-            limit.and_then(|limit| over(limit, state.total.used[at] + held, charge.base[at]));
-        if let Some((limit, used, asked)) = found {
-            return Some((resource, limit, used, asked));
+            limit.and_then(|limit| over(limit, state.total.used[at], held, charge.base[at]));
+        if let Some(amounts) = found {
+            return Some((resource, amounts));
         }
     }
     for (model, limit) in &quota.models {
         let held = pledged.into_iter().flat_map(|pledged| pledged.models.iter().copied());
-        let used = by_model(
-            cluster,
-            model,
-            state.models.iter().map(|(m, amount)| (*m, *amount)).chain(held),
-        );
+        let held = by_model(cluster, model, held);
+        let used = state.models.iter().map(|(model, amount)| (*model, *amount));
+        let used = by_model(cluster, model, used);
         let asked = by_model(cluster, model, charge.models.iter().copied());
-        if let Some((limit, used, asked)) = over(*limit, used, asked) {
-            return Some((QuotaResource::GpuModel(model.clone()), limit, used, asked));
+        if let Some(amounts) = over(*limit, used, held, asked) {
+            return Some((QuotaResource::GpuModel(model.clone()), amounts));
         }
     }
     quota.resources.iter().find_map(|(name, limit)| {
@@ -118,10 +114,10 @@ pub(crate) fn exceeded(
         };
         let held = pledged.into_iter().flat_map(|pledged| pledged.named.iter());
         let held: i64 = held.map(|(resource, amount)| of((resource, amount))).sum();
-        let used = held + state.named.iter().map(of).sum::<i64>();
+        let used = state.named.iter().map(of).sum();
         let asked = charge.named.iter().map(|(resource, amount)| of((resource, amount))).sum();
-        let (limit, used, asked) = over(*limit, used, asked)?;
-        Some((QuotaResource::Named(name.clone()), limit, used, asked))
+        let amounts = over(*limit, used, held, asked)?;
+        Some((QuotaResource::Named(name.clone()), amounts))
     })
 }
 

@@ -51,6 +51,7 @@ impl Scheduler {
             resource: excess.resource.clone(),
             limit: excess.limit,
             used: excess.used,
+            kept: excess.kept,
             asked: excess.asked,
         }
     }

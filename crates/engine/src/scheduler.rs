@@ -41,6 +41,8 @@ pub struct Scheduler {
     pub(crate) pending: Pending,
     pub(crate) terms: Terms,
     pub(crate) holds: Holds,
+    /// Those who wait for quota that is kept for them.
+    pub(crate) savers: BTreeSet<JobIdx>,
     pub(crate) budgets: BTreeMap<BudgetId, u32>,
     /// The last GPU that round robin gave out.
     pub(crate) cursor: Option<Cursor>,
@@ -94,6 +96,7 @@ impl Scheduler {
             pending: Pending::default(),
             terms: Terms::default(),
             holds: Holds::default(),
+            savers: BTreeSet::new(),
             budgets: BTreeMap::new(),
             cursor: None,
             ends: BTreeSet::new(),
@@ -238,6 +241,7 @@ impl Scheduler {
     }
 
     pub(crate) fn dequeue(&mut self, job: JobIdx) {
+        self.forget_savings(job);
         let (key, rank) = (self.group_key(job), self.rank(job));
         self.pending.remove(&key, rank, &mut self.queues);
     }

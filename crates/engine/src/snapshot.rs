@@ -45,6 +45,7 @@ impl Scheduler {
                 .into_iter()
                 .filter_map(|job| self.hold_facts(job))
                 .collect(),
+            savers: self.saver_names(),
             set_aside,
             demand: self.expectation.facts(&self.cluster, &self.outlook),
             timers: self.timers.clone(),
@@ -90,6 +91,14 @@ impl Scheduler {
         }
         for facts in &snapshot.holds {
             scheduler.restore_hold(facts)?;
+        }
+        for workload in &snapshot.savers {
+            let job = scheduler.job_number(workload)?;
+            if !scheduler.is_queued(job) {
+                return Err(contradiction("waiting workload", workload));
+            }
+            scheduler.savers.insert(job);
+            scheduler.return_savings(vec![job]);
         }
         for (workload, reason) in snapshot.set_aside {
             let job = scheduler.job_number(&workload)?;

@@ -39,6 +39,9 @@ pub enum WaitReason {
         limit: u64,
         /// What is used.
         used: u64,
+        /// What is kept for work that waits for it.
+        #[serde(default)]
+        kept: u64,
         /// What this workload would add.
         asked: u64,
     },

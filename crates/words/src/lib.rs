@@ -47,9 +47,13 @@ pub fn reason_naming(
         WaitReason::NoRoom(tally) => nodes_fit(tally, ""),
         WaitReason::NeverFits(tally) => nodes_fit(tally, ", even when empty"),
         WaitReason::Gang { needs, fits, ever, tally } => gang(*needs, *fits, *ever, tally),
-        WaitReason::Quota { queue, resource, limit, used, asked } => {
+        WaitReason::Quota { queue, resource, limit, used, kept, asked } => {
             let [limit, used, asked] = [limit, used, asked].map(|value| amount(resource, *value));
-            format!("queue `{queue}` may use {limit}: {used} in use, {asked} asked")
+            let kept = match kept {
+                0 => String::new(),
+                kept => format!(", {} kept for work whose turn it is", amount(resource, *kept)),
+            };
+            format!("queue `{queue}` may use {limit}: {used} in use{kept}, {asked} asked")
         }
         WaitReason::Held { by, until } => {
             let when = until.map_or_else(String::new, |until| {

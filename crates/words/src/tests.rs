@@ -113,19 +113,24 @@ fn a_gang_says_how_much_of_it_fits() {
 
 #[test]
 fn a_quota_is_told_in_its_own_unit() {
-    let quota = |resource, limit, used, asked| WaitReason::Quota {
+    let quota = |resource, [limit, used, kept, asked]: [u64; 4]| WaitReason::Quota {
         queue: "research".into(),
         resource,
         limit,
         used,
+        kept,
         asked,
     };
     check(
-        &quota(QuotaResource::Gpu, 8000, 7500, 1000),
+        &quota(QuotaResource::Gpu, [8000, 7500, 0, 1000]),
         "queue `research` may use 8 GPUs: 7.5 GPUs in use, 1 GPU asked",
     );
     check(
-        &quota(QuotaResource::Memory, 1024, 1000, 64),
+        &quota(QuotaResource::Gpu, [8000, 5000, 8000, 1000]),
+        "queue `research` may use 8 GPUs: 5 GPUs in use, 8 GPUs kept for work whose turn it is, 1 GPU asked",
+    );
+    check(
+        &quota(QuotaResource::Memory, [1024, 1000, 0, 64]),
         "queue `research` may use 1024 MiB of memory: 1000 MiB of memory in use, 64 MiB of memory asked",
     );
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agentaflow_engine::{
-    Event, GpuAsk, MilliCpu, MilliGpu, Order, Policy, Queue, Quota, Request, Span, Time,
+    Event, GpuAsk, MilliCpu, MilliGpu, Node, Order, Policy, Queue, Quota, Request, Span, Time,
     WaitReason, Workload, WorkloadId,
 };
 use proptest::prelude::*;
@@ -38,14 +38,11 @@ fn drop_in_the_stream(number: u64, kind: u8, queue: &str) -> Workload {
 /// Whether it waits for room that an empty cluster has, rather than for rules or nodes to change.
 fn can_ever_start(body: &Body, id: &WorkloadId) -> bool {
     let explained = body.engine.explain(body.now, id).expect("it is known");
-    !matches!(
-        explained.reason,
-        Some(
-            WaitReason::NeverFits(_)
-                | WaitReason::Gang { ever: false, .. }
-                | WaitReason::Quota { .. }
-        )
-    )
+    match explained.reason {
+        Some(WaitReason::NeverFits(_) | WaitReason::Gang { ever: false, .. }) => false,
+        Some(WaitReason::Quota { limit, asked, .. }) => asked <= limit,
+        _ => true,
+    }
 }
 
 /// What memory of a GPU costs its queue depends on the GPU: whether a limit can ever pay for it is for
@@ -133,5 +130,25 @@ proptest! {
         let free = |queue: Queue| Queue { guaranteed: Quota::default(), borrow: true, ..queue };
         let queues = queues.into_iter().map(free).collect();
         play(&History { policy, nodes, queues, steps: Vec::new() }, &work, &kinds)?;
+    }
+
+    #[test]
+    fn whoever_its_queue_can_pay_for_starts_in_the_end_even_against_an_endless_stream_in_its_queue(
+        limit in 2..5_u32, size in 1..5_u32, more in 0..5_u32, kinds in prop::collection::vec(0..1_u8, 4..8),
+    ) {
+        let node = |name: &str| {
+            let node = Node { cpu: MilliCpu(64_000), ..Node::new(name) };
+            Node { gpus: cluster::other_gpus(&node), ..node }
+        };
+        let nodes = ["n0", "n1", "n2"].map(node).to_vec();
+        let quota = Quota { gpu: Some(u64::from(limit) * 1000), ..Quota::default() };
+        let queue = Queue { limit: quota, ..Queue::new("q0") };
+        let sized = |gpus: u32| {
+            let request = Request { gpu: GpuAsk::Whole(gpus), ..Request::default() };
+            Workload { queue: "q0".into(), may_preempt: false, ..Workload::new("w", request) }
+        };
+        let work: Vec<Workload> = [size, more].into_iter().filter(|size| *size > 0).map(sized).collect();
+        let history = History { policy: Policy::default(), nodes, queues: vec![queue], steps: Vec::new() };
+        play(&history, &work, &kinds)?;
     }
 }

@@ -112,7 +112,7 @@ proptest! {
         // What waits, and the room that is kept for it, is not found on any node.
         let mut facts = Body::play(&history).engine.snapshot();
         facts.workloads.retain(|facts| !facts.seats.is_empty());
-        (facts.holds, facts.set_aside) = (Vec::new(), Vec::new());
+        (facts.holds, facts.savers, facts.set_aside) = (vec![], vec![], vec![]);
         let engine = Scheduler::restore(facts).expect("a part of a snapshot of ours is right");
         let fresh = adopted(&engine, order);
         prop_assert_eq!(fresh.lint(), Vec::new());

@@ -86,9 +86,12 @@ fn reason(reason: &WaitReason) -> String {
             let ever = if *ever { "" } else { ", and never will" };
             format!("{fits} of {needs} tasks fit{ever}: {}", self::tally(tally))
         }
-        WaitReason::Quota { queue, resource, limit, used, asked } => {
+        WaitReason::Quota { queue, resource, limit, used, kept, asked } => {
             let resource = quota(resource);
-            format!("queue {queue} may use {limit} {resource}, uses {used}, {asked} more asked")
+            let kept = if *kept > 0 { format!(", {kept} kept") } else { String::new() };
+            format!(
+                "queue {queue} may use {limit} {resource}, uses {used}{kept}, {asked} more asked"
+            )
         }
         WaitReason::Held { by, until } => {
             let until = until.map(|until| format!(" until {}", time(until))).unwrap_or_default();
