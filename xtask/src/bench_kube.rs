@@ -37,6 +37,9 @@ fn measure(dir: &str) -> Result<ExitCode, Failure> {
     let (kubeconfig, folder) = kube::places(dir.as_ref())?;
     let mut kubectl = Command::new(folder.join("kubectl"));
     kubectl.arg("--kubeconfig").arg(&kubeconfig).args(["apply", "-f", "deploy/crds"]);
+    for file in ["00-namespace", "20-rbac-scheduler"] {
+        kubectl.arg("-f").arg(format!("deploy/kubernetes/{file}.yaml"));
+    }
     let applied = kubectl.current_dir(repo::root()).status().context("cannot start kubectl")?;
     if !applied.success() {
         return Ok(ExitCode::FAILURE);

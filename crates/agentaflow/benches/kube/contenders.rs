@@ -52,8 +52,15 @@ impl Scheduler {
         let mut command = match contender {
             Contender::Ours => {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_agentaflow"));
-                command.arg("scheduler").arg("--kubeconfig").arg(&cluster.kubeconfig);
-                command.args(["--namespace", "default", "--webhook", "off", "--log-level", "warn"]);
+                command.arg("scheduler").arg("--kubeconfig").arg(&cluster.as_scheduler);
+                command.args([
+                    "--namespace",
+                    "agentaflow",
+                    "--webhook",
+                    "off",
+                    "--log-level",
+                    "warn",
+                ]);
                 command.args(["--scheduler-name", contender.scheduler_name()]);
                 command.args(["--http", &format!("127.0.0.1:{http}")]);
                 command.args(["--metrics", &format!("127.0.0.1:{metrics}")]);
