@@ -93,9 +93,7 @@ impl Scheduler {
                 let crate::hold::Purpose::Preemption { victims, until } = &hold.purpose else {
                     return None;
                 };
-                let victims =
-                    victims.iter().map(|victim| self.jobs.get(*victim).spec.id.clone()).collect();
-                return Some(WaitReason::Preempting { victims, until: *until });
+                return Some(self.preempting(victims, *until));
             }
             State::Waiting => {}
         }

@@ -12,6 +12,7 @@ use crate::quota::Charge;
 use crate::scheduler::Scheduler;
 use crate::task::JobIdx;
 use crate::units::Time;
+use crate::wait::WaitReason;
 
 /// Room kept for one workload.
 #[derive(Clone, Debug)]
@@ -105,6 +106,19 @@ impl Scheduler {
         }
         self.holds.by_job.insert(job, Hold { purpose, planned, booked: Vec::new(), lifted: true });
         self.take_hold(job);
+    }
+
+    /// How long room is kept for somebody who waits for these to go: a while longer than each of them may take.
+    pub(crate) fn kept_until(&self, leaving: &[JobIdx]) -> Time {
+        let leaving = leaving.iter().map(|job| self.jobs.get(*job));
+        let latest = leaving.filter_map(|job| job.gone_by(self.policy.hold)).max();
+        latest.unwrap_or_else(|| self.now.after(self.policy.hold))
+    }
+
+    /// What somebody is told who waits for these to go.
+    pub(crate) fn preempting(&self, leaving: &[JobIdx], until: Time) -> WaitReason {
+        let names = leaving.iter().map(|victim| self.jobs.get(*victim).spec.id.clone());
+        WaitReason::Preempting { victims: names.collect(), until }
     }
 
     /// Ends a hold; its room is free for all.

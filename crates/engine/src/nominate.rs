@@ -6,8 +6,6 @@ use crate::hold::Purpose;
 use crate::name::{GpuId, NodeId, WorkloadId};
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, State};
-use crate::units::Time;
-use crate::wait::WaitReason;
 
 impl Scheduler {
     /// The nodes on which others are being stopped for a workload, by task; empty when nobody is.
@@ -65,19 +63,6 @@ impl Scheduler {
         // The body may have stopped before anybody was told.
         self.tell_later(job, reason);
         Ok(())
-    }
-
-    /// How long room is kept for somebody who waits for these to go: a while longer than each of them may take.
-    pub(crate) fn kept_until(&self, leaving: &[JobIdx]) -> Time {
-        let leaving = leaving.iter().map(|job| self.jobs.get(*job));
-        let latest = leaving.filter_map(|job| job.gone_by(self.policy.hold)).max();
-        latest.unwrap_or_else(|| self.now.after(self.policy.hold))
-    }
-
-    /// What somebody is told who waits for these to go.
-    pub(crate) fn preempting(&self, leaving: &[JobIdx], until: Time) -> WaitReason {
-        let names = leaving.iter().map(|victim| self.jobs.get(*victim).spec.id.clone());
-        WaitReason::Preempting { victims: names.collect(), until }
     }
 
     /// Workloads of which something is being stopped on one of these nodes.

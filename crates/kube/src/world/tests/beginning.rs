@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::objects::{group, member, node, pod, queue, with, workload};
+use super::objects::{group, member, node, pod, queue, weighted, with, workload};
 use super::play::Play;
 use super::server::{Kind, Server};
-use crate::names;
 use crate::world::{Act, Key};
 
 fn on(value: Value, node: &str) -> Value {
@@ -105,14 +104,11 @@ fn pods_on_nodes_that_are_gone_are_deleted() {
 
 #[test]
 fn a_nomination_is_kept_over_a_crash() {
-    let priority = |value: Value, priority: &str| {
-        with(value, &format!("metadata|annotations|{}", names::PRIORITY), json!(priority))
-    };
     let mut play = Play::new();
     play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, priority(pod("low", 1), "1"));
+    play.put(Kind::Pod, weighted("low", 1, "1"));
     play.settle();
-    play.put(Kind::Pod, priority(pod("high", 1), "9"));
+    play.put(Kind::Pod, weighted("high", 1, "9"));
     play.tell_all();
     play.step();
     // The crash comes before anybody is told.
@@ -124,7 +120,7 @@ fn a_nomination_is_kept_over_a_crash() {
     play.settle();
     let said = play.said();
     assert!(said.iter().any(|act| act.starts_with("explain high ")), "{said:?}");
-    play.put(Kind::Pod, priority(pod("other", 1), "9"));
+    play.put(Kind::Pod, weighted("other", 1, "9"));
     play.settle();
     play.kubelets();
     play.settle();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::objects::{group, member, node, pod, with};
+use super::objects::{group, member, node, pod, weighted, with};
 use super::play::{Play, SPACE};
 use super::server::Kind;
 use crate::names;
@@ -218,20 +218,17 @@ fn where_admission_makes_classes_nobody_gets_a_high_priority_without_one() {
 
 #[test]
 fn a_higher_priority_stops_a_lower_one_and_waits_for_its_place() {
-    let priority = |value: Value, priority: &str| {
-        with(value, &format!("metadata|annotations|{}", names::PRIORITY), json!(priority))
-    };
     let mut play = Play::new();
     play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, priority(pod("low", 1), "1"));
+    play.put(Kind::Pod, weighted("low", 1, "1"));
     play.check_settled(&["bind low n"]);
-    play.put(Kind::Pod, priority(pod("high", 1), "9"));
+    play.put(Kind::Pod, weighted("high", 1, "9"));
     play.settle();
     let said = play.said();
     assert!(said.contains(&"evict low".to_owned()), "{said:?}");
     assert!(said.contains(&"nominate high n".to_owned()), "{said:?}");
     assert_eq!(play.node_of("high"), None);
-    play.put(Kind::Pod, priority(pod("middle", 1), "5"));
+    play.put(Kind::Pod, weighted("middle", 1, "5"));
     play.kubelets();
     play.settle();
     assert_eq!(play.node_of("high"), Some("n"));
@@ -240,18 +237,15 @@ fn a_higher_priority_stops_a_lower_one_and_waits_for_its_place() {
 
 #[test]
 fn what_ends_anyway_is_waited_for_and_nobody_is_evicted() {
-    let priority = |value: Value, priority: &str| {
-        with(value, &format!("metadata|annotations|{}", names::PRIORITY), json!(priority))
-    };
     let mut play = Play::new();
     play.put(Kind::Node, node("n", 2));
-    play.put(Kind::Pod, priority(pod("low", 1), "1"));
+    play.put(Kind::Pod, weighted("low", 1, "1"));
     let ending = with(pod("ending", 1), "spec|terminationGracePeriodSeconds", json!(30));
     play.put(Kind::Pod, ending);
     play.settle();
     play.said();
     play.delete("ending");
-    play.put(Kind::Pod, priority(pod("high", 1), "9"));
+    play.put(Kind::Pod, weighted("high", 1, "9"));
     play.settle();
     let said = play.said();
     assert!(!said.iter().any(|act| act.starts_with("evict")), "{said:?}");
@@ -337,15 +331,12 @@ fn metrics_count_what_runs_and_not_what_is_about_to() {
 
 #[test]
 fn a_nomination_that_comes_late_is_withdrawn() {
-    let of_priority = |name: &str, priority: &str| {
-        with(pod(name, 1), &format!("metadata|annotations|{}", names::PRIORITY), json!(priority))
-    };
     let mut play = Play::new();
     play.put(Kind::Node, node("n", 1));
-    play.put(Kind::Pod, of_priority("low", "1"));
+    play.put(Kind::Pod, weighted("low", 1, "1"));
     play.settle();
     play.server.guarded.insert(Key::new(SPACE, "low"));
-    play.put(Kind::Pod, of_priority("high", "9"));
+    play.put(Kind::Pod, weighted("high", 1, "9"));
     play.tell_all();
     play.step();
     let nominates = |act: &Act| matches!(act, Act::Nominate { node: Some(_), .. });

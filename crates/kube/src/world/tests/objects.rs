@@ -36,6 +36,12 @@ pub(super) fn with(mut value: Value, pointer: &str, part: Value) -> Value {
     value
 }
 
+/// A pod with an annotation that says how important it is.
+pub(super) fn weighted(name: &str, gpus: u32, priority: &str) -> Value {
+    let pointer = format!("metadata|annotations|{}", names::PRIORITY);
+    with(pod(name, gpus), &pointer, json!(priority))
+}
+
 /// A pod of a group.
 pub(super) fn member(name: &str, group: &str, gpus: u32) -> Value {
     with(pod(name, gpus), &format!("metadata|labels|{}", names::POD_GROUP), json!(group))

@@ -2,11 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::objects::{group, member, node, pod, with};
+use super::objects::{group, member, node, pod, weighted, with};
 use super::play::{Play, SPACE};
 use super::server::{Kind, Server};
 use super::storage::{ZONE, only_on};
-use crate::names;
 use crate::world::{Act, ClaimAct, Key};
 
 /// A class whose volumes are made, or given, when a pod needs them.
@@ -242,8 +241,7 @@ fn nobody_is_stopped_for_a_volume_that_would_not_come_free() {
     play.put(Kind::Pod, using(pod("one", 1), "data-0"));
     play.settle();
     assert_eq!(play.node_of("one"), Some("n"));
-    let urgent =
-        with(pod("two", 1), &format!("metadata|annotations|{}", names::PRIORITY), json!("10"));
+    let urgent = weighted("two", 1, "10");
     play.put(Kind::Pod, using(urgent, "data-1"));
     play.settle_for_long();
     assert!(!play.notes.iter().any(|note| note.contains("Preempted")), "{:?}", play.notes);
