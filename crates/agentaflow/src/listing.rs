@@ -238,7 +238,7 @@ fn job_why(job: &Job) -> String {
 
 /// What killed a job, in few words.
 pub(crate) fn failure(job: &Job) -> String {
-    let said = agentaflow_words::verdict(&agentaflow_words::Ending {
+    let said = agentaflow_explain::verdict(&agentaflow_explain::Ending {
         reason: job.end_reason.as_deref().unwrap_or_default(),
         exit_code: job.exit_code,
         detail: job.error_message.as_deref().unwrap_or_default(),

@@ -51,7 +51,7 @@ fn of_container(end: &Terminated) -> &'static str {
         "StartError" | "ContainerCannotRun" | "CreateContainerError" => "StartFailed",
         "DeadlineExceeded" => "TimedOut",
         // Where the end of its output is its message, that tells more than its code.
-        _ if agentaflow_words::gpu_was_full(end.message.as_deref().unwrap_or_default()) => {
+        _ if agentaflow_explain::gpu_was_full(end.message.as_deref().unwrap_or_default()) => {
             "GpuOutOfMemory"
         }
         _ if (129..=192).contains(&code(end)) => "Signalled",

@@ -2,7 +2,7 @@
 
 use agentaflow_api::explain::{Explanation, PlannedTask};
 use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_words::{Ending, Verdict, verdict};
+use agentaflow_explain::{Ending, Verdict, verdict};
 use serde_json::{Value, json};
 
 use super::named::{Kind, Named, is_name};

@@ -1,7 +1,7 @@
 //! Carrying out what the engine decided.
 
 use agentaflow_engine::{Decision, Event, Gpus, Placement, Victim, WaitReason, WorkloadId};
-use agentaflow_words as words;
+use agentaflow_explain as words;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@ use agentaflow_engine::{
     Eta, Gpus, Lack, MicroDollars, NodeId, Placement, Span, Time, WaitReason, WorkloadState,
     WorkloadView,
 };
-use agentaflow_words as words;
+use agentaflow_explain as words;
 use serde_json::Value;
 
 use super::entry::Aside;

@@ -1,7 +1,7 @@
 //! The life of a workload: gathering its pods, handed to the engine whole, placed, over.
 
 use agentaflow_engine::{Event, Request, Role, WaitReason, WorkloadId};
-use agentaflow_words as words;
+use agentaflow_explain as words;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use agentaflow_api::explain::Explanation;
 use agentaflow_engine::{GpuHealth, WorkloadId, WorkloadState};
-use agentaflow_words as words;
+use agentaflow_explain as words;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;

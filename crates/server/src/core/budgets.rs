@@ -156,7 +156,7 @@ impl State {
             (true, None) => {
                 job.state.warned_at = Some(now);
                 self.touch(id);
-                let when = agentaflow_words::span(grace);
+                let when = agentaflow_explain::span(grace);
                 let words = format!(
                     "its owner's money is used up; it is stopped in {when} unless there is more"
                 );

@@ -50,7 +50,7 @@ impl State {
                 Decision::Preempt { victims, beneficiary, .. } => {
                     for Victim { workload, right } in &victims {
                         let Some(victim) = job_of(workload) else { continue };
-                        let why = agentaflow_words::stopped_for(&called(&beneficiary), *right);
+                        let why = agentaflow_explain::stopped_for(&called(&beneficiary), *right);
                         self.job_event(victim, "Preempted", why);
                         self.stop_tasks(victim, StopCause::Preempted, None);
                     }

@@ -304,7 +304,7 @@ impl Verdict {
             Self::Bad(word @ ("Exited" | "Signalled"), detail)
                 if ended.failed_to_start.is_none() =>
             {
-                let said = agentaflow_words::verdict(&agentaflow_words::Ending {
+                let said = agentaflow_explain::verdict(&agentaflow_explain::Ending {
                     reason: word,
                     exit_code: ended.exit_code,
                     detail: &detail,

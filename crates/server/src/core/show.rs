@@ -163,7 +163,7 @@ impl State {
         explanation.status = job.state.status;
         explanation.position = told.position;
         explanation.waiting = told.waiting;
-        explanation.would_start_now = told.nearby.iter().map(agentaflow_words::nearby).collect();
+        explanation.would_start_now = told.nearby.iter().map(agentaflow_explain::nearby).collect();
         explanation.closest =
             told.closest.iter().map(|(node, lack)| self.close_node(node.as_str(), lack)).collect();
         self.explain_place(&mut explanation, job, &view);
@@ -173,7 +173,7 @@ impl State {
     /// The part of an explanation that is about a wait.
     fn waiting(&self, reason: Option<&WaitReason>, eta: Eta, now: Time) -> Explanation {
         let detail = reason.map(|reason| in_words(reason, now));
-        let eta_text = agentaflow_words::eta(eta, now);
+        let eta_text = agentaflow_explain::eta(eta, now);
         Explanation {
             summary: detail
                 .clone()
@@ -234,7 +234,7 @@ impl State {
         let node_name = node.map_or_else(String::new, |node| node.row.spec.node_name.clone());
         CloseNode {
             node_id: node_id.to_owned(),
-            lacks: agentaflow_words::lack_of(&node_name, lack),
+            lacks: agentaflow_explain::lack_of(&node_name, lack),
             node_name,
         }
     }
@@ -250,7 +250,7 @@ impl State {
         let now = self.clock.now();
         let mut explanation = self.waiting(seen.reason.as_ref(), seen.eta, now);
         explanation.waiting = self.engine.waiting() as u32;
-        explanation.would_start_now = seen.nearby.iter().map(agentaflow_words::nearby).collect();
+        explanation.would_start_now = seen.nearby.iter().map(agentaflow_explain::nearby).collect();
         explanation.closest =
             seen.closest.iter().map(|(node, lack)| self.close_node(node.as_str(), lack)).collect();
         let seat = |placement: &Placement| self.seat(request, placement);
@@ -284,13 +284,13 @@ fn node_names(tasks: &[PlannedTask]) -> String {
 
 /// Why a job waits, with other jobs called by the numbers that every call takes.
 pub(crate) fn in_words(reason: &WaitReason, now: Time) -> String {
-    agentaflow_words::reason_naming(reason, now, &called)
+    agentaflow_explain::reason_naming(reason, now, &called)
 }
 
 /// What people call a job of the engine. Its name may be nobody's business but its owner's; the number tells nothing.
 pub(crate) fn called(workload: &WorkloadId) -> String {
     job_of(workload)
-        .map_or_else(|| agentaflow_words::quoted(workload), |number| format!("job {number}"))
+        .map_or_else(|| agentaflow_explain::quoted(workload), |number| format!("job {number}"))
 }
 
 /// What a job costs an hour where it is.

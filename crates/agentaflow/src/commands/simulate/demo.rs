@@ -9,7 +9,7 @@ use agentaflow_sim::{Load, Outcome, html};
 use super::subject::{Prepared, Subject, short_model};
 use super::{notes, show, spark, waiting};
 use crate::output::{self, bold, short_time};
-use agentaflow_words as words;
+use agentaflow_explain as words;
 
 /// Wide enough to see the day; with the names, narrow enough for 80 columns.
 const SPARK_WIDTH: usize = 60;

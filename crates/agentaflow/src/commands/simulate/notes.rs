@@ -4,7 +4,7 @@ use agentaflow_engine::Time;
 use agentaflow_sim::{CutOff, Outcome, html};
 
 use crate::output::{self, grouped};
-use agentaflow_words as words;
+use agentaflow_explain as words;
 
 /// Reasons told before the rest is left to `-o json`.
 const REASONS: usize = 3;

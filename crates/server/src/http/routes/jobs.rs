@@ -157,7 +157,7 @@ pub(crate) async fn explain(
 async fn blame(app: &App, job: &Job, said: &mut Explanation) {
     let failed = job.tasks.iter().find(|task| task.exit_code.is_some_and(|code| code != 0));
     let task = failed.map_or(0, |task| task.task);
-    let verdict = agentaflow_words::verdict(&agentaflow_words::Ending {
+    let verdict = agentaflow_explain::verdict(&agentaflow_explain::Ending {
         reason: job.end_reason.as_deref().unwrap_or_default(),
         exit_code: job.exit_code,
         detail: job.error_message.as_deref().unwrap_or_default(),
