@@ -1,8 +1,7 @@
-//! Ports for programs that tests, benches and xtask start.
+//! Ports for programs that tests, benchmarks and xtask start.
 //!
-//! What the kernel gives for port 0 is no port to name to a program that starts later: every outgoing connection takes
-//! its own port from the same range, and one of them may have it by then. These lie below that range, and below the
-//! ports that Kubernetes gives to services.
+//! A port that the kernel chooses for port 0 comes from the range of outgoing connections, so a connection may take it
+//! before the program starts. These ports are below that range and below the node ports of Kubernetes.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,10 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const FIRST: u32 = 10_000;
 const COUNT: u32 = 20_000;
 
-/// A port on the loopback that nobody uses now, and that this program gives to nobody else soon.
+/// A free port on the loopback interface. This process returns it once; a later call returns a different one.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Programs that run at the same time begin in different places.
+    // Concurrent processes start at different ports.
     let begin = std::process::id().wrapping_mul(101);
     let mut ports =
         std::iter::repeat_with(|| begin.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)))

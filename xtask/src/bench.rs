@@ -1,19 +1,19 @@
-//! `cargo xtask bench`: measures the speed of the engine.
+//! `cargo xtask bench`: criterion benchmarks.
 
 use std::process::ExitCode;
 
-use crate::{Failure, run};
+use crate::{CommandError, run};
 
 pub(crate) const HELP: &str = "\
-Measure the speed of the engine.
+Benchmark the engine with criterion.
 
 Usage: cargo xtask bench [FILTER]
 
-Runs every benchmark of the workspace, or those whose name contains FILTER.
-Results are compared with the last run; numbers are kept under target/criterion.";
+Runs every benchmark, or the ones with FILTER in their name. Compares the results with
+the last run; target/criterion keeps the numbers.";
 
-pub(crate) fn run(filter: &[String]) -> Result<ExitCode, Failure> {
-    // `--bench *` leaves out the unit tests that `--benches` would run as benchmarks too.
+pub(crate) fn run(filter: &[String]) -> Result<ExitCode, CommandError> {
+    // `--bench *` excludes the unit tests, which `--benches` would run as benchmarks.
     let mut arguments = vec!["bench", "--workspace", "--bench", "*", "--"];
     arguments.extend(filter.iter().map(String::as_str));
     let passed = run::attached(&arguments)?;

@@ -1,40 +1,40 @@
-//! `cargo xtask bench-kube`: measures the scheduler on a real control plane.
+//! `cargo xtask bench-kube`: measures the scheduler on a Kubernetes control plane.
 
 use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
 
-use crate::{Failure, kube, repo};
+use crate::{CommandError, kube, repo};
 
 pub(crate) const HELP: &str = "\
-Measure the scheduler on Kubernetes: pods bound a second beside kube-scheduler and beside plain
-binding calls, memory, and the time to a reason with 10,000 waiting pods.
+Benchmark the Kubernetes scheduler: pods bound per second compared with kube-scheduler and with
+plain binding calls, memory, and the time to a pending reason for 10,000 pending pods.
 
 Usage: cargo xtask bench-kube
 
-Builds the program as images have it, starts a control plane of its own with 1,000 nodes of 8
-GPUs, prints Markdown tables and stops everything. It takes a quarter of an hour on two cores, and
-the build as long.";
+Builds the program with the profile of images, starts a control plane with 1,000 nodes of 8
+GPUs, prints Markdown tables and stops the control plane. On two cores the benchmark takes 15
+minutes, and the build takes the same.";
 
-/// Where the control plane of the benchmark lives.
+/// Folder of the control plane.
 const DIR: &str = "target/kube-bench";
 
-pub(crate) fn run(rest: &[String]) -> Result<ExitCode, Failure> {
+pub(crate) fn run(rest: &[String]) -> Result<ExitCode, CommandError> {
     crate::no_arguments("bench-kube", rest)?;
     if !bench(&["--no-run"]).status().context("cannot start cargo")?.success() {
         return Ok(ExitCode::FAILURE);
     }
-    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let dir = repo::root().join(DIR).display().to_string();
-    let up = words(&["up", "--nodes", "1000", "--gpus", "8", "--no-scheduler", "--dir", &dir]);
+    let up = owned(&["up", "--nodes", "1000", "--gpus", "8", "--no-scheduler", "--dir", &dir]);
     kube::run(&up)?;
     let measured = measure(&dir);
-    kube::run(&words(&["down", "--dir", &dir]))?;
+    kube::run(&owned(&["down", "--dir", &dir]))?;
     measured
 }
 
-fn measure(dir: &str) -> Result<ExitCode, Failure> {
-    let (kubeconfig, folder) = kube::places(dir.as_ref())?;
+fn measure(dir: &str) -> Result<ExitCode, CommandError> {
+    let (kubeconfig, folder) = kube::kubeconfig_and_programs(dir.as_ref())?;
     let mut kubectl = Command::new(folder.join("kubectl"));
     kubectl.arg("--kubeconfig").arg(&kubeconfig).args(["apply", "-f", "deploy/crds"]);
     for file in ["00-namespace", "20-rbac-scheduler"] {
@@ -50,7 +50,7 @@ fn measure(dir: &str) -> Result<ExitCode, Failure> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// With link-time optimisation, as images have it.
+/// With the profile of images.
 fn bench(more: &[&str]) -> Command {
     let words = ["bench", "--profile", "dist", "--package", "agentaflow", "--bench", "kube"];
     repo::cargo(&[&words, more].concat())

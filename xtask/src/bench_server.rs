@@ -1,24 +1,28 @@
-//! `cargo xtask bench-server`: measures the standalone body from outside.
+//! `cargo xtask bench-server`: measures the server and the agent from outside.
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::Context as _;
 
-use crate::{Failure, repo};
+use crate::{CommandError, repo};
 
 pub(crate) const HELP: &str = "\
-Measure the standalone body: jobs a second, latencies, memory.
+Benchmark the server: jobs per second, latency, memory.
 
 Usage: cargo xtask bench-server [PART]...
 
-Builds the release program, runs it, and prints a Markdown table. Parts are jobs, submit,
-heartbeats, memory, start and container; without any all are measured, which takes a minute.
-The time to the start of a container needs AGENTAFLOW_TEST_DOCKER (the socket of an engine).";
+Builds the program with full optimisation, runs it, and prints a Markdown table. Without
+PART every part runs, which takes about a minute; an unknown PART prints the list. The start
+time of a container needs AGENTAFLOW_TEST_DOCKER, the socket of a Docker engine.";
 
-pub(crate) fn run(parts: &[String]) -> Result<ExitCode, Failure> {
-    let mut cargo = repo::cargo(&["bench", "--package", "agentaflow", "--bench", "server", "--"]);
-    // Without it the benchmark says how to be run: `cargo bench` of everything is for the engine.
-    cargo.args(parts).env("AGENTAFLOW_BENCH_SERVER", "1");
-    let status = cargo.status().context("cannot start cargo")?;
+pub(crate) fn run(parts: &[String]) -> Result<ExitCode, CommandError> {
+    let status = command(parts).status().context("cannot start cargo")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+pub(crate) fn command(parts: &[String]) -> Command {
+    let mut cargo = repo::cargo(&["bench", "--package", "agentaflow", "--bench", "server", "--"]);
+    // Without the variable the benchmark only prints its usage, so that `cargo bench` of the workspace stays short.
+    cargo.args(parts).env("AGENTAFLOW_BENCH_SERVER", "1");
+    cargo
 }

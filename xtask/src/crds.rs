@@ -1,36 +1,35 @@
-//! `cargo xtask crds`: the definitions of the Kubernetes kinds, made from the code and committed beside it.
+//! `cargo xtask crds`: the custom resource definitions, generated from the code.
 
 use anyhow::{Context, Result};
 
-use crate::generated::{Chore, Files, printed_by};
+use crate::generate::{Files, Generator, stdout_of};
 
 pub(crate) const HELP: &str = "\
-Write the definitions of the Kubernetes kinds, deploy/crds, from the code.
+Generate deploy/crds, the custom resource definitions, from the code.
 
 Usage: cargo xtask crds [--check]
 
 Options:
-  --check     Change nothing; end with 1 when a file is not what the code says
+  --check     Write nothing; exit with 1 if a file does not match the code
   -h, --help  Show this text";
 
 pub(crate) const FOLDER: &str = "deploy/crds";
 
-pub(crate) const CHORE: Chore = Chore { name: "crds", source: "the code", make };
+pub(crate) const GENERATOR: Generator = Generator { name: "crds", source: "the code", generate };
 
-/// What the types say.
-fn make() -> Result<Files> {
+fn generate() -> Result<Files> {
     let example = ["run", "--quiet", "--package", "agentaflow-kube", "--example", "crds"];
-    split(&printed_by(&example, "examples/crds", None)?)
+    split(&stdout_of(&example, "examples/crds", None)?)
 }
 
-/// One file for each document, named after its kind.
+/// One file per definition, named after the plural of its kind.
 fn split(documents: &str) -> Result<Files> {
     let documents = documents.split("---\n").filter(|document| !document.is_empty());
     documents
         .map(|document| {
             let name = document.lines().find_map(|line| line.strip_prefix("  name: "));
             let plural = name.and_then(|name| name.split('.').next());
-            let plural = plural.context("a definition has no name")?;
+            let plural = plural.context("a definition without a name")?;
             Ok((format!("{FOLDER}/{plural}.yaml"), document.to_owned()))
         })
         .collect()

@@ -1,29 +1,29 @@
-//! `cargo xtask examples`: the files in `examples/k8s` that the documented installation names, made from `deploy`.
+//! `cargo xtask examples`: the installation files in `examples/k8s`, generated from `deploy`.
 
 use std::fs;
 
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use crate::generated::{Chore, Files};
+use crate::generate::{Files, Generator};
 use crate::{crds, repo};
 
 pub(crate) const HELP: &str = "\
-Write the files of the documented installation, examples/k8s, from deploy.
+Generate examples/k8s, the files of the documented installation, from deploy.
 
 Usage: cargo xtask examples [--check]
 
 Options:
-  --check     Change nothing; end with 1 when a file is not what deploy says
+  --check     Write nothing; exit with 1 if a file does not match deploy
   -h, --help  Show this text
 
 examples/k8s/Dockerfile and examples/k8s/pytorch-training-workload.yaml are written by hand.";
 
-pub(crate) const CHORE: Chore = Chore { name: "examples", source: "deploy", make };
+pub(crate) const GENERATOR: Generator = Generator { name: "examples", source: "deploy", generate };
 
 const FOLDER: &str = "examples/k8s";
 
-/// What each step of the installation applies: the beginnings of the names of files, in their order.
+/// Each file of the installation, and the prefixes of its source files in order.
 const INSTALLED: [(&str, &[&str]); 5] = [
     ("rbac.yaml", &RIGHTS),
     ("scheduler.yaml", &["deploy/kubernetes/3", "deploy/kubernetes/4"]),
@@ -32,13 +32,14 @@ const INSTALLED: [(&str, &[&str]); 5] = [
     ("prometheus-servicemonitor.yaml", &["deploy/prometheus/monitors.yaml"]),
 ];
 
-/// Everything but what runs. The namespace is there already, but without the label that lets the monitor in.
+/// Everything except workloads. The namespace already exists at that step, but without the label that admits the
+/// monitor's privileged pods.
 const RIGHTS: [&str; 4] =
     [crds::FOLDER, "deploy/kubernetes/0", "deploy/kubernetes/1", "deploy/kubernetes/2"];
 
 const DASHBOARD: &str = "deploy/grafana/dashboard.json";
 
-fn make() -> Result<Files> {
+fn generate() -> Result<Files> {
     let all = repo::files()?;
     let mut files = Files::new();
     for (name, sources) in INSTALLED {
@@ -57,26 +58,25 @@ fn read(file: &str) -> Result<String> {
     fs::read_to_string(repo::root().join(file)).with_context(|| format!("cannot read `{file}`"))
 }
 
-/// Documents of one file.
 fn joined(parts: &[String]) -> String {
-    format!("{}{}", made_from("deploy"), parts.join("---\n"))
+    format!("{}{}", header("deploy"), parts.join("---\n"))
 }
 
-fn made_from(source: &str) -> String {
-    format!("# Made from {source} by `cargo xtask examples`: change it there.\n")
+fn header(source: &str) -> String {
+    format!("# Generated from {source} by `cargo xtask examples`; edit the source.\n")
 }
 
-/// Grafana's sidecar takes dashboards from every `ConfigMap` with the label `grafana_dashboard`.
+/// Grafana's sidecar loads dashboards from every `ConfigMap` with the label `grafana_dashboard`.
 fn dashboard_yaml(dashboard: &str) -> String {
     let indented = dashboard.trim_end().replace('\n', "\n    ");
-    let head = made_from(DASHBOARD);
+    let head = header(DASHBOARD);
     format!(
         "{head}apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {MAP}\n  namespace: agentaflow\n  labels:\n    \
          app.kubernetes.io/part-of: agentaflow\n    grafana_dashboard: \"1\"\ndata:\n  {KEY}: |\n    {indented}\n"
     )
 }
 
-/// The same object as JSON, for which `kubectl apply` needs the dashboard inside of a `ConfigMap` too.
+/// The same `ConfigMap` as JSON, for `kubectl apply`.
 fn dashboard_json(dashboard: &str) -> Result<String> {
     let map = json!({
         "apiVersion": "v1",
@@ -102,11 +102,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_what_its_steps_are_together() {
-        let files = make().unwrap();
+    fn the_complete_file_is_the_union_of_its_steps() {
+        let files = generate().unwrap();
         let documents = |name: &str| -> BTreeSet<String> {
             let text = &files[&format!("{FOLDER}/{name}")];
-            let text = text.strip_prefix(&made_from("deploy")).unwrap();
+            let text = text.strip_prefix(&header("deploy")).unwrap();
             text.split("---\n").map(str::to_owned).collect()
         };
         let steps = ["rbac.yaml", "scheduler.yaml", "monitor-daemonset.yaml"];
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dashboard_keeps_every_line_in_both_forms() {
+    fn both_forms_of_the_dashboard_keep_every_line() {
         let dashboard = "{\n  \"title\": \"x\"\n}\n";
         let yaml = dashboard_yaml(dashboard);
         let (_, block) = yaml.split_once("agentaflow.json: |\n").unwrap();
@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(json["data"]["agentaflow.json"], dashboard);
     }
 
-    /// Names of metrics in a text, as the text format of Prometheus writes them.
+    /// Metric names in a text, without the suffixes of histograms and counters.
     fn metrics(text: &str, before: char) -> BTreeSet<String> {
         let is_part = |c: char| c.is_ascii_lowercase() || c == '_';
         let words = text.match_indices("agentaflow_").filter(|(at, _)| {
@@ -146,13 +146,19 @@ mod tests {
     }
 
     #[test]
-    fn the_dashboard_shows_every_metric_and_none_that_is_not_there() {
-        let sources =
-            ["crates/kube/src/scheduler/metrics.rs", "crates/kube/src/monitor/metrics.rs"];
-        let code: String = sources
+    fn the_dashboard_shows_every_metric_and_no_other() {
+        let is_source = |file: &&String| {
+            file.starts_with("crates/kube")
+                && (file.ends_with("scheduler/metrics.rs") || file.ends_with("monitor/metrics.rs"))
+        };
+        let sources = repo::files().unwrap();
+        let code: Vec<String> = sources
+            .iter()
+            .filter(is_source)
             .map(|file| read(file).unwrap())
             .map(|code| code.split("#[cfg(test)]").next().unwrap_or_default().to_owned())
-            .concat();
+            .collect();
+        let code = code.concat();
         assert_eq!(metrics(&read(DASHBOARD).unwrap(), ' '), metrics(&code, '"'));
     }
 }

@@ -1,46 +1,44 @@
-//! The `links` phase: every relative link in a Markdown file leads to a file or heading that exists.
+//! The `links` phase: every relative link in a Markdown file resolves to a file or a heading.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use anyhow::{Context, Result};
 
+use crate::output::out;
 use crate::report::Report;
 use crate::{repo, tools};
 
 pub(crate) fn check() -> Result<Report> {
     tools::ensure_program("git")?;
     let files = repo::files()?;
-    let places = places(&files);
+    let paths = paths(&files);
     let mut broken = 0;
     for file in files.iter().filter(|file| is_markdown(file)) {
         for (number, link) in links(&read(file)?) {
-            if let Err(problem) = resolve(file, &link, &places) {
-                println!("   {file}:{number}: `{link}`: {problem}");
+            if let Err(problem) = resolve(file, &link, &paths) {
+                out!("   {file}:{number}: `{link}`: {problem}");
                 broken += 1;
             }
         }
     }
-    Ok(match broken {
-        0 => Report::passed(),
-        _ => Report::failed("links", format!("broken links: {broken}; see the output above")),
-    })
+    Ok(Report::from_count("links", broken))
 }
 
-/// Every file and folder of the repository. What git does not carry is not there for others.
-fn places(files: &[String]) -> BTreeSet<&str> {
-    let mut places = BTreeSet::from([""]);
+/// Every file and folder that git tracks; other files do not exist in a clone.
+fn paths(files: &[String]) -> BTreeSet<&str> {
+    let mut paths = BTreeSet::from([""]);
     for file in files {
-        let mut place = file.as_str();
-        while places.insert(place) {
-            place = place.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let mut path = file.as_str();
+        while paths.insert(path) {
+            path = path.rsplit_once('/').map_or("", |(folder, _)| folder);
         }
     }
-    places
+    paths
 }
 
-fn resolve(file: &str, link: &str, places: &BTreeSet<&str>) -> Result<(), String> {
-    if is_elsewhere(link) {
+fn resolve(file: &str, link: &str, paths: &BTreeSet<&str>) -> Result<(), String> {
+    if is_external(link) {
         return Ok(());
     }
     let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
@@ -49,7 +47,7 @@ fn resolve(file: &str, link: &str, places: &BTreeSet<&str>) -> Result<(), String
     } else {
         join(file, &percent_decoded(path)).ok_or("leaves the repository")?
     };
-    if !places.contains(target.as_str()) {
+    if !paths.contains(target.as_str()) {
         return Err(format!("`{target}` is not in the repository"));
     }
     if anchor.is_empty() || !is_markdown(&target) {
@@ -64,14 +62,14 @@ fn resolve(file: &str, link: &str, places: &BTreeSet<&str>) -> Result<(), String
 }
 
 /// True for `https://…`, `mailto:…` and the like.
-fn is_elsewhere(link: &str) -> bool {
+fn is_external(link: &str) -> bool {
     link.starts_with("//")
         || link.split_once(':').is_some_and(|(scheme, _)| {
             !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric() || c == '+')
         })
 }
 
-/// The path that `link` names when it stands in `file`; none when it climbs out of the repository.
+/// Path of `link` relative to `file`; `None` if the path leaves the repository.
 fn join(file: &str, link: &str) -> Option<String> {
     let mut parts: Vec<&str> = if link.starts_with('/') {
         Vec::new()
@@ -91,7 +89,7 @@ fn join(file: &str, link: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Every link with its line number: inline, by reference, and as an HTML attribute.
+/// Links with line numbers: inline, by reference, and as HTML attributes.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {
@@ -113,7 +111,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Reads `path`, `path "title"` or `<path with spaces>` up to the closing mark.
+/// Parses `path`, `path "title"` or `<path with spaces>` up to the closing mark.
 fn destination(rest: &str, close: char) -> String {
     if let Some(bracketed) = rest.strip_prefix('<') {
         return bracketed.split('>').next().unwrap_or("").to_owned();
@@ -126,7 +124,7 @@ fn destination(rest: &str, close: char) -> String {
     rest[..end.unwrap_or(rest.len())].to_owned()
 }
 
-/// The numbered lines outside fenced code blocks.
+/// Numbered lines outside fenced code blocks.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fence: Option<&str> = None;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -142,16 +140,16 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Removes `code spans`, which may show links without being any.
+/// Removes `code spans`: links inside them are text.
 fn without_code(line: &str) -> String {
     let spans: Vec<&str> = line.split('`').collect();
-    // An odd backtick at the end opens nothing.
+    // An unpaired backtick at the end opens no span.
     let closed = spans.len() - usize::from(spans.len().is_multiple_of(2));
     let is_text = |(index, _): &(usize, &&str)| index % 2 == 0 || *index >= closed;
     spans.iter().enumerate().filter(is_text).map(|(_, span)| *span).collect()
 }
 
-/// The anchors of all headings, made as code hosts make them.
+/// Anchors of all headings, in the form of GitHub.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for (_, line) in prose(text) {
@@ -213,24 +211,24 @@ mod tests {
     }
 
     #[test]
-    fn a_link_may_climb_inside_the_repository_but_not_out_of_it() {
+    fn a_link_stays_inside_the_repository() {
         assert_eq!(join("docs/a.md", "../b.md").as_deref(), Some("b.md"));
         assert_eq!(join("docs/a.md", "/b.md").as_deref(), Some("b.md"));
         assert_eq!(join("docs/a.md", "../../b.md"), None);
     }
 
     #[test]
-    fn a_broken_link_is_told_from_a_good_one() {
+    fn a_link_to_a_missing_file_is_broken() {
         let files = ["docs/a.md".to_owned(), "img/b.png".to_owned()];
-        let places = places(&files);
-        assert!(resolve("docs/a.md", "../img/b.png", &places).is_ok());
-        assert!(resolve("docs/a.md", "../img/", &places).is_ok());
-        assert!(resolve("docs/a.md", "https://example.org", &places).is_ok());
-        assert!(resolve("docs/a.md", "../img/c.png", &places).is_err());
+        let paths = paths(&files);
+        assert!(resolve("docs/a.md", "../img/b.png", &paths).is_ok());
+        assert!(resolve("docs/a.md", "../img/", &paths).is_ok());
+        assert!(resolve("docs/a.md", "https://example.org", &paths).is_ok());
+        assert!(resolve("docs/a.md", "../img/c.png", &paths).is_err());
     }
 
     #[test]
-    fn headings_get_the_anchors_that_code_hosts_give_them() {
+    fn headings_get_the_anchors_of_github() {
         let anchors = anchors("# The `run` command\n## Why?\n## Why?\n#hashtag\n");
         let expected = ["the-run-command", "why", "why-1"];
         assert_eq!(anchors, expected.map(str::to_owned).into());

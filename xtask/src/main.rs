@@ -1,17 +1,26 @@
-//! The chores of this repository: `cargo xtask <command>`.
+//! Development commands of this repository: `cargo xtask <command>`.
 
 mod bench;
 mod bench_kube;
 mod bench_server;
+mod cargo_test;
+mod changes;
+mod check;
+mod commits;
 mod crds;
 mod examples;
-mod generated;
+mod generate;
+mod glossary;
 mod kube;
 mod links;
+mod machine_paths;
 mod openapi;
+mod output;
+mod phases;
 #[path = "../../tests/ports.rs"]
 mod ports;
 mod process;
+mod prose;
 mod reference;
 mod repo;
 mod report;
@@ -19,63 +28,118 @@ mod run;
 mod services;
 mod suggest;
 mod test;
-mod test_output;
+mod test_programs;
 mod tools;
-mod with_services;
-mod words;
 
-use std::io::Write;
 use std::process::ExitCode;
 
-const HELP: &str = "\
-Chores of this repository.
+use output::out;
+
+const HELP_HEADER: &str = "\
+Development commands of this repository.
 
 Usage: cargo xtask <command>
 
-Commands:
-  run       Build the program and start everything on this machine
-  test      Check everything: format, lints, licences, tests, docs, links, speed
-  services  Start the services that some tests need, and hold them
-  kube      Start a Kubernetes control plane on this machine, with nodes that have GPUs
-  openapi   Write the description of the API from the code
-  reference Write the reference of all commands from the code
-  crds      Write the definitions of the Kubernetes kinds from the code
-  examples  Write the files of the documented installation from deploy
-  bench     Measure the speed of the engine
-  bench-server
-            Measure the standalone body: jobs a second, latencies, memory
-  bench-kube
-            Measure the scheduler on Kubernetes
-  help      Show this text
+Commands:";
 
-`cargo xtask <command> --help` says more about one command.";
+const HELP_FOOTER: &str = "\
+  help          Show this text
 
-const COMMANDS: [&str; 12] = [
-    "run",
-    "test",
-    "services",
-    "kube",
-    "openapi",
-    "reference",
-    "crds",
-    "examples",
-    "bench",
-    "bench-server",
-    "bench-kube",
-    "help",
-];
+`cargo xtask <command> --help` describes one command.";
 
-/// How a command ends when it did not end well.
-enum Failure {
-    /// The command line was wrong; exits with 2.
-    Usage(String),
-    /// The work could not be done; exits with 1.
-    Work(anyhow::Error),
+struct Subcommand {
+    name: &'static str,
+    about: &'static str,
+    help: &'static str,
+    run: fn(&[String]) -> Result<ExitCode, CommandError>,
 }
 
-impl<E: Into<anyhow::Error>> From<E> for Failure {
+const SUBCOMMANDS: [Subcommand; 13] = [
+    Subcommand {
+        name: "run",
+        about: "Build the program and start it: API, scheduler and one worker",
+        help: run::HELP,
+        run: run::run,
+    },
+    Subcommand {
+        name: "check",
+        about: "Check the current change: format, lints and unit tests of changed crates",
+        help: check::HELP,
+        run: check::run,
+    },
+    Subcommand {
+        name: "test",
+        about: "Run every check that CI runs; --full adds the release checks",
+        help: test::HELP,
+        run: test::run,
+    },
+    Subcommand {
+        name: "services",
+        about: "Start PostgreSQL, Docker and Kubernetes for tests until Ctrl-C",
+        help: services::HELP,
+        run: services::run,
+    },
+    Subcommand {
+        name: "kube",
+        about: "Start a Kubernetes control plane with simulated GPU nodes",
+        help: kube::HELP,
+        run: kube::run,
+    },
+    Subcommand {
+        name: "openapi",
+        about: "Generate docs/openapi.json from the code",
+        help: openapi::HELP,
+        run: |rest| openapi::GENERATOR.run(rest),
+    },
+    Subcommand {
+        name: "reference",
+        about: "Generate docs/commands.md from the code",
+        help: reference::HELP,
+        run: |rest| reference::GENERATOR.run(rest),
+    },
+    Subcommand {
+        name: "crds",
+        about: "Generate deploy/crds from the code",
+        help: crds::HELP,
+        run: |rest| crds::GENERATOR.run(rest),
+    },
+    Subcommand {
+        name: "examples",
+        about: "Generate examples/k8s from deploy",
+        help: examples::HELP,
+        run: |rest| examples::GENERATOR.run(rest),
+    },
+    Subcommand {
+        name: "prose",
+        about: "List sentences that break the prose rule",
+        help: prose::HELP,
+        run: prose::run,
+    },
+    Subcommand { name: "bench", about: "Benchmark the engine", help: bench::HELP, run: bench::run },
+    Subcommand {
+        name: "bench-server",
+        about: "Benchmark the server: throughput, latency, memory",
+        help: bench_server::HELP,
+        run: bench_server::run,
+    },
+    Subcommand {
+        name: "bench-kube",
+        about: "Benchmark the Kubernetes scheduler on a control plane",
+        help: bench_kube::HELP,
+        run: bench_kube::run,
+    },
+];
+
+enum CommandError {
+    /// Wrong command line; exit code 2.
+    Usage(String),
+    /// The command failed; exit code 1.
+    Failed(anyhow::Error),
+}
+
+impl<E: Into<anyhow::Error>> From<E> for CommandError {
     fn from(error: E) -> Self {
-        Self::Work(error.into())
+        Self::Failed(error.into())
     }
 }
 
@@ -83,65 +147,51 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match dispatch(&arguments) {
         Ok(code) => code,
-        Err(Failure::Usage(message)) => {
+        Err(CommandError::Usage(message)) => {
             eprintln!("error: {message}");
             ExitCode::from(2)
         }
-        Err(Failure::Work(error)) => {
+        Err(CommandError::Failed(error)) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn dispatch(arguments: &[String]) -> Result<ExitCode, Failure> {
-    let Some((command, rest)) = arguments.split_first() else {
-        return Err(Failure::Usage(format!("no command given\n\n{HELP}")));
+fn dispatch(arguments: &[String]) -> Result<ExitCode, CommandError> {
+    let Some((name, rest)) = arguments.split_first() else {
+        return Err(CommandError::Usage(format!("no command given\n\n{}", help())));
     };
-    // What stands after `--` is for somebody else.
-    let mut ours = rest.iter().take_while(|argument| *argument != "--");
-    let wants_help = ours.any(|argument| argument == "--help" || argument == "-h");
-    match command.as_str() {
-        "run" if wants_help => Ok(say(run::HELP)),
-        "test" if wants_help => Ok(say(test::HELP)),
-        "services" if wants_help => Ok(say(services::HELP)),
-        "kube" if wants_help => Ok(say(kube::HELP)),
-        "openapi" if wants_help => Ok(say(openapi::HELP)),
-        "reference" if wants_help => Ok(say(reference::HELP)),
-        "crds" if wants_help => Ok(say(crds::HELP)),
-        "examples" if wants_help => Ok(say(examples::HELP)),
-        "bench" if wants_help => Ok(say(bench::HELP)),
-        "bench-server" if wants_help => Ok(say(bench_server::HELP)),
-        "bench-kube" if wants_help => Ok(say(bench_kube::HELP)),
-        "run" => run::run(rest),
-        "test" => test::run(rest),
-        "services" => no_arguments("services", rest).and_then(|()| services::run()),
-        "kube" => kube::run(rest),
-        "openapi" => openapi::CHORE.run(rest),
-        "reference" => reference::CHORE.run(rest),
-        "crds" => crds::CHORE.run(rest),
-        "examples" => examples::CHORE.run(rest),
-        "bench" => bench::run(rest),
-        "bench-server" => bench_server::run(rest),
-        "bench-kube" => bench_kube::run(rest),
-        "help" | "--help" | "-h" => Ok(say(HELP)),
-        unknown => Err(Failure::Usage(format!(
-            "unknown command `{unknown}`{}; `cargo xtask help` lists them",
-            suggest::did_you_mean(unknown, COMMANDS)
-        ))),
+    if matches!(name.as_str(), "help" | "--help" | "-h") {
+        out!("{}", help());
+        return Ok(ExitCode::SUCCESS);
     }
+    let Some(subcommand) = SUBCOMMANDS.iter().find(|subcommand| subcommand.name == name) else {
+        let names = SUBCOMMANDS.iter().map(|subcommand| subcommand.name).chain(["help"]);
+        return Err(CommandError::Usage(format!(
+            "unknown command `{name}`{}; `cargo xtask help` lists the commands",
+            suggest::did_you_mean(name, names)
+        )));
+    };
+    // Arguments after `--` belong to the started program.
+    let mut own = rest.iter().take_while(|argument| *argument != "--");
+    if own.any(|argument| argument == "--help" || argument == "-h") {
+        out!("{}", subcommand.help);
+        return Ok(ExitCode::SUCCESS);
+    }
+    (subcommand.run)(rest)
 }
 
-fn say(text: &str) -> ExitCode {
-    // Whoever closed the pipe, as `head` does, has read enough.
-    let _ = writeln!(std::io::stdout(), "{text}");
-    ExitCode::SUCCESS
+fn help() -> String {
+    let line = |subcommand: &Subcommand| format!("  {:<13} {}", subcommand.name, subcommand.about);
+    let lines: Vec<String> = SUBCOMMANDS.iter().map(line).collect();
+    format!("{HELP_HEADER}\n{}\n{HELP_FOOTER}", lines.join("\n"))
 }
 
-fn no_arguments(command: &str, rest: &[String]) -> Result<(), Failure> {
+fn no_arguments(command: &str, rest: &[String]) -> Result<(), CommandError> {
     match rest.first() {
         None => Ok(()),
-        Some(extra) => Err(Failure::Usage(format!(
+        Some(extra) => Err(CommandError::Usage(format!(
             "`cargo xtask {command}` takes no arguments, but got `{extra}`"
         ))),
     }

@@ -1,23 +1,22 @@
-//! `cargo xtask openapi`: the description of the API, made from the code and committed beside it.
+//! `cargo xtask openapi`: the OpenAPI document, generated from the code.
 
 use anyhow::Result;
 
-use crate::generated::{Chore, Files, printed_by};
+use crate::generate::{Files, Generator, stdout_of};
 
 pub(crate) const HELP: &str = "\
-Write the description of the API, docs/openapi.json, from the code.
+Generate docs/openapi.json, the OpenAPI document of the REST API, from the code.
 
 Usage: cargo xtask openapi [--check]
 
 Options:
-  --check     Change nothing; end with 1 when the file is not what the code says
+  --check     Write nothing; exit with 1 if the file does not match the code
   -h, --help  Show this text";
 
-pub(crate) const CHORE: Chore = Chore { name: "openapi", source: "the code", make };
+pub(crate) const GENERATOR: Generator = Generator { name: "openapi", source: "the code", generate };
 
-/// What the program says of its own API.
-fn make() -> Result<Files> {
+fn generate() -> Result<Files> {
     let cargo = ["run", "--quiet", "--package", "agentaflow"];
-    let text = printed_by(&cargo, "agentaflow", Some("openapi"))?;
+    let text = stdout_of(&cargo, "agentaflow", Some("openapi"))?;
     Ok(Files::from([("docs/openapi.json".to_owned(), text)]))
 }

@@ -1,4 +1,4 @@
-//! Runs a program: its output is shown as it comes on a terminal, kept for later elsewhere.
+//! Runs programs. A terminal sees their output at once; otherwise the output is kept until a failure.
 
 use std::io::{BufRead, BufReader, IsTerminal, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -8,16 +8,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// How often a log that nobody watches is told that a long phase is still alive.
-const SIGN_OF_LIFE: Duration = Duration::from_mins(1);
+use crate::output::out;
 
-/// After this much silence we look whether the program is still there.
-const SILENCE: Duration = Duration::from_secs(1);
+/// Interval of progress lines when standard output is not a terminal.
+const PROGRESS_INTERVAL: Duration = Duration::from_mins(1);
 
-/// What a program said and how it ended.
+/// Interval between checks for the end of a program that prints nothing.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
 pub(crate) struct Finished {
     pub(crate) status: ExitStatus,
-    /// Standard output and standard error, in the order in which they were written.
+    /// Standard output and standard error, in the order of writing.
     pub(crate) output: String,
 }
 
@@ -26,15 +27,15 @@ impl Finished {
         self.status.success()
     }
 
-    /// Shows the output of a failed program, unless it was streamed already.
+    /// Prints the output, unless a terminal has already shown it.
     pub(crate) fn show_output(&self) {
         if !on_terminal() {
-            print!("{}", self.output);
+            out!("{}", self.output.trim_end());
         }
     }
 }
 
-/// Runs the command to its end. An error means that it could not even be started.
+/// Runs the command to its end. `Err` means that the command could not start.
 pub(crate) fn run(command: &mut Command) -> Result<Finished> {
     let name = display(command);
     let (reader, writer) = std::io::pipe().context("cannot create a pipe")?;
@@ -43,7 +44,7 @@ pub(crate) fn run(command: &mut Command) -> Result<Finished> {
     }
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let mut child = command.spawn().with_context(|| format!("cannot start `{name}`"))?;
-    // The command holds our copies of the pipe's writing end; the reader sees no end before they go.
+    // The command holds the write ends of the pipe; the reader sees no end of file while they are open.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let output = relay(&mut child, BufReader::new(reader))
         .with_context(|| format!("cannot read the output of `{name}`"))?;
@@ -51,7 +52,7 @@ pub(crate) fn run(command: &mut Command) -> Result<Finished> {
     Ok(Finished { status, output })
 }
 
-/// Runs the command silently; false when it cannot be started, fails or takes longer than `limit`.
+/// Runs the command without output; false if it cannot start, fails or exceeds `limit`.
 pub(crate) fn succeeds_within(command: &mut Command, limit: Duration) -> bool {
     let silent = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let Ok(mut child) = silent.spawn() else {
@@ -65,13 +66,13 @@ pub(crate) fn succeeds_within(command: &mut Command, limit: Duration) -> bool {
             Err(_) => break,
         }
     }
-    // It may have ended in this very moment; then there is nothing left to stop.
+    // The program may have ended since the last poll, so errors do not matter.
     let _ = child.kill();
     let _ = child.wait();
     false
 }
 
-/// The command as one would type it.
+/// The command line, without quoting.
 pub(crate) fn display(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
@@ -81,37 +82,38 @@ pub(crate) fn on_terminal() -> bool {
     std::io::stdout().is_terminal()
 }
 
-/// Reads to the end. A terminal sees every line, a log one line a minute.
+/// Reads to the end of file. A terminal sees every line, a log one progress line per minute.
 fn relay(child: &mut Child, reader: impl BufRead + Send + 'static) -> Result<String> {
     let lines = lines_of(reader);
     let streaming = on_terminal();
     let started = Instant::now();
-    let mut last_sign = started;
+    let mut last_progress = started;
     let mut output = String::new();
     loop {
-        match lines.recv_timeout(SILENCE) {
+        match lines.recv_timeout(POLL_INTERVAL) {
             Ok(line) => {
                 let line = line?;
                 if streaming {
-                    print!("{line}");
-                    std::io::stdout().flush()?;
+                    let mut stdout = std::io::stdout().lock();
+                    // A closed pipe must not stop the program.
+                    let _ = write!(stdout, "{line}").and_then(|()| stdout.flush());
                 }
                 output.push_str(&line);
             }
             Err(RecvTimeoutError::Disconnected) => return Ok(output),
-            // A server that a test forgot keeps the pipe open for ever: do not wait for it.
+            // A server left running by a test keeps the pipe open forever; the end of the child counts.
             Err(RecvTimeoutError::Timeout) if child.try_wait()?.is_some() => return Ok(output),
             Err(RecvTimeoutError::Timeout) => {}
         }
-        if !streaming && last_sign.elapsed() >= SIGN_OF_LIFE {
-            last_sign = Instant::now();
+        if !streaming && last_progress.elapsed() >= PROGRESS_INTERVAL {
+            last_progress = Instant::now();
             let last_line = output.lines().next_back().unwrap_or_default().trim();
-            println!("   {} s: {last_line}", started.elapsed().as_secs());
+            out!("   {} s: {last_line}", started.elapsed().as_secs());
         }
     }
 }
 
-/// The lines of the reader as they come, read aside so that waiting for them can end.
+/// Lines from a reader thread, so that the receiver can time out.
 fn lines_of(mut reader: impl BufRead + Send + 'static) -> mpsc::Receiver<std::io::Result<String>> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
@@ -122,7 +124,7 @@ fn lines_of(mut reader: impl BufRead + Send + 'static) -> mpsc::Receiver<std::io
                 return;
             }
             let text = read.map(|_| String::from_utf8_lossy(&line).into_owned());
-            // Nobody listens any more after an error.
+            // The receiver is gone after an error.
             if sender.send(text).is_err() {
                 return;
             }
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_left_running_does_not_hold_us_up() {
+    fn a_server_left_running_does_not_delay_the_end() {
         let started = Instant::now();
         let finished = run(Command::new("sh").args(["-c", "sleep 30 & echo done"])).unwrap();
         assert_eq!(finished.output, "done\n");
@@ -152,13 +154,13 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_named() {
+    fn a_missing_program_is_named() {
         let error = run(&mut Command::new("no-such-program")).err().unwrap();
         assert_eq!(error.to_string(), "cannot start `no-such-program`");
     }
 
     #[test]
-    fn a_silent_program_is_given_up_after_its_limit() {
+    fn a_program_is_killed_after_its_limit() {
         let limit = Duration::from_millis(100);
         assert!(!succeeds_within(Command::new("sleep").arg("30"), limit));
     }

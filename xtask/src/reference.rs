@@ -1,23 +1,23 @@
-//! `cargo xtask reference`: the reference of all commands, made from the code and committed beside it.
+//! `cargo xtask reference`: the reference of all commands, generated from the code.
 
 use anyhow::Result;
 
-use crate::generated::{Chore, Files, printed_by};
+use crate::generate::{Files, Generator, stdout_of};
 
 pub(crate) const HELP: &str = "\
-Write the reference of all commands, docs/commands.md, from the code.
+Generate docs/commands.md, the reference of all commands, from the code.
 
 Usage: cargo xtask reference [--check]
 
 Options:
-  --check     Change nothing; end with 1 when the file is not what the code says
+  --check     Write nothing; exit with 1 if the file does not match the code
   -h, --help  Show this text";
 
-pub(crate) const CHORE: Chore = Chore { name: "reference", source: "the code", make };
+pub(crate) const GENERATOR: Generator =
+    Generator { name: "reference", source: "the code", generate };
 
-/// What the program says of its own commands.
-fn make() -> Result<Files> {
+fn generate() -> Result<Files> {
     let cargo = ["run", "--quiet", "--package", "agentaflow"];
-    let text = printed_by(&cargo, "agentaflow", Some("reference"))?;
+    let text = stdout_of(&cargo, "agentaflow", Some("reference"))?;
     Ok(Files::from([("docs/commands.md".to_owned(), text)]))
 }

@@ -1,4 +1,4 @@
-//! Finds the tools that the checks need, installs what is missing and keeps it for the next time.
+//! Finds the tools of the checks and installs missing ones into a cache.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::output::out;
 use crate::{process, repo};
 
-/// Programs the checks call and the Debian packages that hold them.
+/// Programs and their Debian packages.
 const DEBIAN_PACKAGES: [(&str, &str); 7] = [
     ("containerd", "containerd"),
     ("curl", "curl"),
@@ -19,29 +20,29 @@ const DEBIAN_PACKAGES: [(&str, &str); 7] = [
     ("runc", "runc"),
 ];
 
-/// Where Debian puts the programs of a PostgreSQL server, and the package that holds them.
+/// Folder of the PostgreSQL server programs on Debian, and their package.
 const POSTGRES: (&str, &str) = ("/usr/lib/postgresql/15/bin", "postgresql-15");
 
-/// Runs in an image without any library.
+/// Statically linked, so that an image needs no library.
 pub(crate) const STATIC_BUSYBOX: &str = "/bin/busybox";
 
-/// Changing this installs the new version beside the old one.
+/// A changed version is installed beside the old one.
 const CARGO_DENY: &str = "0.20.2";
 
-/// Makes sure that a part of the Rust toolchain is there: `rustfmt` or `clippy`.
+/// Installs `rustfmt` or `clippy` if missing.
 pub(crate) fn ensure_component(component: &str) -> Result<()> {
     let subcommand = component.trim_start_matches("rust");
     if answers(&mut repo::cargo(&[subcommand, "--version"])) {
         return Ok(());
     }
-    println!("   installing the Rust component {component}");
+    out!("   installing the Rust component {component}");
     let advice = format!("`rustup component add {component}` installs it");
     let mut rustup = Command::new("rustup");
     rustup.args(["component", "add", component]);
     install(&mut rustup).with_context(|| format!("{component} is missing; {advice}"))
 }
 
-/// Makes sure that a program of [`DEBIAN_PACKAGES`] is there.
+/// Installs a program of [`DEBIAN_PACKAGES`] if missing.
 pub(crate) fn ensure_program(program: &str) -> Result<()> {
     if on_path(program).is_some() {
         return Ok(());
@@ -51,11 +52,11 @@ pub(crate) fn ensure_program(program: &str) -> Result<()> {
     install_package(&format!("`{program}`"), package)
 }
 
-/// Makes sure that there is a PostgreSQL server; gives the folder of its programs.
+/// Installs PostgreSQL if missing; returns the folder of its programs.
 pub(crate) fn ensure_postgres() -> Result<PathBuf> {
     let (folder, package) = POSTGRES;
-    let has_all = |at: &PathBuf| {
-        ["initdb", "pg_isready", "postgres"].iter().all(|name| is_executable(&at.join(name)))
+    let has_all = |folder: &PathBuf| {
+        ["initdb", "pg_isready", "postgres"].iter().all(|name| is_executable(&folder.join(name)))
     };
     let usual = || Some(PathBuf::from(folder)).filter(has_all);
     let elsewhere = || Some(on_path("postgres")?.parent()?.to_owned()).filter(has_all);
@@ -63,31 +64,31 @@ pub(crate) fn ensure_postgres() -> Result<PathBuf> {
         return Ok(programs);
     }
     install_package("PostgreSQL", package)?;
-    usual().with_context(|| format!("`{package}` is installed, but `{folder}` is not there"))
+    usual().with_context(|| format!("`{package}` is installed, but `{folder}` is missing"))
 }
 
-/// Makes sure that there is a busybox that needs no library.
+/// Installs a statically linked busybox if missing.
 pub(crate) fn ensure_static_busybox() -> Result<()> {
-    let is_there = is_executable(Path::new(STATIC_BUSYBOX));
-    if is_there && !answers(Command::new("ldd").arg(STATIC_BUSYBOX)) {
+    let exists = is_executable(Path::new(STATIC_BUSYBOX));
+    if exists && !answers(Command::new("ldd").arg(STATIC_BUSYBOX)) {
         return Ok(());
     }
-    install_package("a busybox that needs no library", "busybox-static")
+    install_package("a static busybox", "busybox-static")
 }
 
-/// Installs a Debian package where that is possible; elsewhere the error says what to install.
+/// Installs a Debian package as root; otherwise the error names the command.
 pub(crate) fn install_package(what: &str, package: &str) -> Result<()> {
     let missing =
         format!("{what} is missing; `sudo apt-get install {package}` installs it on Debian");
     if !is_root() || on_path("apt-get").is_none() {
         bail!(missing);
     }
-    println!("   installing the Debian package {package}");
+    out!("   installing the Debian package {package}");
     let install = ["install", "-y", "--no-install-recommends", package];
     apt_get(&["update"]).and_then(|()| apt_get(&install)).context(missing)
 }
 
-/// The path of cargo-deny: the one on `PATH`, or our own, built once into the cache.
+/// Path of cargo-deny: from `PATH`, or built once into the cache.
 pub(crate) fn cargo_deny() -> Result<PathBuf> {
     if let Some(found) = on_path("cargo-deny") {
         return Ok(found);
@@ -97,9 +98,12 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
     if program.is_file() {
         return Ok(program);
     }
-    println!("   building cargo-deny {CARGO_DENY}, once; this takes a few minutes");
+    out!("   building cargo-deny {CARGO_DENY}, once; this takes a few minutes");
     let mut cargo = repo::cargo(&["install", "--locked", "cargo-deny", "--version", CARGO_DENY]);
     cargo.arg("--root").arg(&home);
+    // Its own release profile links for minutes to save seconds here.
+    cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
+    cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
     install(&mut cargo).context(
         "cargo-deny is missing and could not be built; `cargo install --locked cargo-deny` installs it",
     )?;
@@ -121,17 +125,16 @@ fn install(command: &mut Command) -> Result<()> {
     bail!("`{}` failed", process::display(command))
 }
 
-/// Where things of this kind are kept between runs and checkouts.
+/// Cache folder that survives runs and is shared by checkouts.
 pub(crate) fn cache(kind: &str) -> Result<PathBuf> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let usual = || absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
     let base = absolute("AGENTAFLOW_CACHE").or_else(|| Some(usual()?.join("agentaflow")));
     let base =
-        base.context("none of AGENTAFLOW_CACHE, XDG_CACHE_HOME and HOME says where to keep tools")?;
+        base.context("set AGENTAFLOW_CACHE, XDG_CACHE_HOME or HOME to place the tool cache")?;
     Ok(base.join(kind))
 }
 
-/// True when the program can be called by its name.
 pub(crate) fn is_on_path(program: &str) -> bool {
     on_path(program).is_some()
 }

@@ -1,4 +1,4 @@
-//! The programs of a control plane: built once with Go, from the versions in `tests/kube`, and kept.
+//! Programs of the control plane, built once with Go from the versions in `tests/kube`, and cached.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,17 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::output::out;
 use crate::{process, repo, tools};
 
-/// A program, the folder of the Go module that names its version, and its package there.
 struct Program {
     name: &'static str,
+    /// Folder in `tests/kube` of the Go module that pins the version.
     module: &'static str,
     package: &'static str,
 }
 
-/// Only for a real node.
+/// Built only for a real node.
 const KUBELET: Program =
     Program { name: "kubelet", module: "control-plane", package: "k8s.io/kubernetes/cmd/kubelet" };
 
@@ -41,34 +42,33 @@ const PROGRAMS: [Program; 6] = [
     Program { name: "kwok", module: "kwok", package: "sigs.k8s.io/kwok/cmd/kwok" },
 ];
 
-/// Where the programs lie.
 #[derive(Debug)]
 pub(crate) struct Binaries {
     pub(crate) folder: PathBuf,
-    /// Of Kubernetes: `v1.36.4`.
+    /// Version of Kubernetes: `v1.36.4`.
     pub(crate) version: String,
 }
 
-/// Makes sure that every program is there and of the version that `tests/kube` asks for.
+/// Builds missing and outdated programs.
 pub(crate) fn ensure() -> Result<Binaries> {
-    let binaries = place()?;
+    let binaries = locate()?;
     for program in &PROGRAMS {
         program.ensure(&binaries)?;
     }
     Ok(binaries)
 }
 
-/// Makes sure of the kubelet, of the same version; gives its path.
+/// Builds the kubelet if missing or outdated; returns its path.
 pub(super) fn ensure_kubelet() -> Result<PathBuf> {
-    let binaries = place()?;
+    let binaries = locate()?;
     KUBELET.ensure(&binaries)?;
     Ok(binaries.folder.join(KUBELET.name))
 }
 
-fn place() -> Result<Binaries> {
+fn locate() -> Result<Binaries> {
     let version = version_in(&go_mod("control-plane")?, "k8s.io/kubernetes")?;
     let folder = tools::cache("kube")?.join(&version);
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make `{}`", folder.display()))?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create `{}`", folder.display()))?;
     Ok(Binaries { folder, version })
 }
 
@@ -81,21 +81,24 @@ impl Program {
             return Ok(());
         }
         if !tools::is_on_path("go") {
-            bail!("`{}` must be built, and Go is missing; https://go.dev/dl has it", self.name);
+            bail!(
+                "Go is missing and `{}` must be built; install Go from https://go.dev/dl",
+                self.name
+            );
         }
-        println!("   building {} with Go, once", self.name);
+        out!("   building {} with Go", self.name);
         let started = Instant::now();
-        // Whoever looks meanwhile sees the old one or the new one, never half of it.
+        // Rename at the end: a concurrent run sees the old or the new program, never a partial one.
         let unfinished = folder.join(format!("{}.{}.new", self.name, std::process::id()));
         let finished = process::run(&mut self.build(&unfinished, version))?;
         if !finished.succeeded() {
             finished.show_output();
             let _ = fs::remove_file(&unfinished);
-            bail!("Go could not build {}", self.name);
+            bail!("Go failed to build {}", self.name);
         }
         fs::rename(&unfinished, &program)?;
         fs::write(stamp, wanted)?;
-        println!("   built {} in {} s", self.name, started.elapsed().as_secs());
+        out!("   built {} in {} s", self.name, started.elapsed().as_secs());
         Ok(())
     }
 
@@ -121,13 +124,13 @@ fn go_mod(name: &str) -> Result<String> {
     fs::read_to_string(&file).with_context(|| format!("cannot read `{}`", file.display()))
 }
 
-/// What a `go.mod` asks for itself. What else it lists follows from this, and grows with every program that is named.
+/// Direct requirements of a `go.mod`. Indirect ones follow from them and change with each added program.
 fn requirements(go_mod: &str) -> String {
-    let own = |line: &&str| line.contains(" v") && !line.ends_with("// indirect");
-    go_mod.lines().map(str::trim).filter(own).collect::<Vec<_>>().join("\n")
+    let is_direct = |line: &&str| line.contains(" v") && !line.ends_with("// indirect");
+    go_mod.lines().map(str::trim).filter(is_direct).collect::<Vec<_>>().join("\n")
 }
 
-/// The version of a package that a `go.mod` requires.
+/// Version of a package in a `go.mod`.
 fn version_in(go_mod: &str, package: &str) -> Result<String> {
     let mut requirements = go_mod.lines().map(|line| line.trim().trim_start_matches("require "));
     let version = requirements.find_map(|line| line.strip_prefix(package)?.strip_prefix(' '));
@@ -148,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_built_again_for_another_version_and_not_for_another_program() {
+    fn only_a_changed_direct_requirement_rebuilds_a_program() {
         let text = |version: &str, more: &str| {
             format!(
                 "module m\n\ngo 1.26.0\n\nrequire (\n\tk8s.io/kubernetes {version}\n)\n\nrequire (\n\t\
@@ -162,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_modules_name_their_versions() {
+    fn the_modules_of_this_repository_pin_kubernetes() {
         let own = version_in(&go_mod("control-plane").unwrap(), "k8s.io/kubernetes").unwrap();
         assert!(own.starts_with("v1."), "{own}");
     }

@@ -1,4 +1,4 @@
-//! The certificates of one control plane: an authority, one for the servers, one for each client.
+//! Certificates of a control plane: one authority, one for the servers, one per client.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -9,32 +9,32 @@ use anyhow::{Context, Result, bail};
 
 use crate::tools;
 
-/// Who a client is to the API server.
+/// A client of the API server.
 pub(super) struct Identity {
-    /// Names the files.
+    /// File name without suffix.
     pub(super) name: &'static str,
     user: &'static str,
     group: Option<&'static str>,
 }
 
-/// The clients of the API server. The server's own roles know the names of its controllers.
+/// The built-in roles of the API server refer to the users of the controllers.
 pub(super) const CLIENTS: [Identity; 6] = [
     Identity { name: "admin", user: "agentaflow-admin", group: Some("system:masters") },
     Identity { name: "controller-manager", user: "system:kube-controller-manager", group: None },
     Identity { name: "scheduler", user: "system:kube-scheduler", group: None },
     Identity { name: "kwok", user: "kwok", group: Some("system:masters") },
     Identity { name: "node", user: "system:node:real", group: Some("system:nodes") },
-    // With this one the API server asks the real node for logs.
+    // The API server uses this certificate to read logs from the real node.
     Identity { name: "kubelet-client", user: "kube-apiserver", group: Some("system:masters") },
 ];
 
-/// Files of a pair of certificate and key, without their endings.
+/// Paths of a certificate and its key.
 pub(super) fn files(folder: &Path, name: &str) -> (PathBuf, PathBuf) {
     (folder.join(format!("{name}.crt")), folder.join(format!("{name}.key")))
 }
 
-/// Makes all certificates, and the key that signs the tokens of service accounts.
-pub(super) fn make(folder: &Path) -> Result<()> {
+/// Creates all certificates and the signing key of service account tokens.
+pub(super) fn create(folder: &Path) -> Result<()> {
     tools::ensure_program("openssl")?;
     fs::create_dir_all(folder)?;
     fs::set_permissions(folder, Permissions::from_mode(0o700))?;
@@ -50,7 +50,7 @@ pub(super) fn make(folder: &Path) -> Result<()> {
     key(&folder.join("service-accounts.key"))
 }
 
-/// Makes one more certificate, for a server that is reached by this address.
+/// Creates a serving certificate for this address.
 pub(super) fn serving(folder: &Path, name: &str, address: &str) -> Result<()> {
     let names = format!("subjectAltName=IP:{address}\nextendedKeyUsage=serverAuth\n");
     signed(folder, name, &format!("/CN={name}"), &names)
@@ -67,20 +67,20 @@ fn authority(folder: &Path) -> Result<()> {
 fn signed(folder: &Path, name: &str, subject: &str, extensions: &str) -> Result<()> {
     let (certificate, private) = files(folder, name);
     let (authority, authority_key) = files(folder, "ca");
-    let asked = folder.join(format!("{name}.csr"));
-    let wanted = folder.join(format!("{name}.ext"));
-    fs::write(&wanted, extensions)?;
+    let request_file = folder.join(format!("{name}.csr"));
+    let extensions_file = folder.join(format!("{name}.ext"));
+    fs::write(&extensions_file, extensions)?;
     key(&private)?;
     let mut request = openssl("req");
     request.args(["-new", "-subj", subject, "-key"]).arg(private);
-    run(request.arg("-out").arg(&asked))?;
+    run(request.arg("-out").arg(&request_file))?;
     let mut sign = openssl("x509");
     sign.args(["-req", "-days", "365", "-CAcreateserial"]);
-    sign.arg("-in").arg(&asked).arg("-extfile").arg(&wanted);
+    sign.arg("-in").arg(&request_file).arg("-extfile").arg(&extensions_file);
     sign.arg("-CA").arg(authority).arg("-CAkey").arg(authority_key);
     run(sign.arg("-out").arg(certificate))?;
-    fs::remove_file(asked)?;
-    Ok(fs::remove_file(wanted)?)
+    fs::remove_file(request_file)?;
+    Ok(fs::remove_file(extensions_file)?)
 }
 
 fn key(file: &Path) -> Result<()> {
@@ -97,7 +97,7 @@ fn openssl(command: &str) -> Command {
 fn run(command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output().context("cannot start `openssl`")?;
     if !output.status.success() {
-        bail!("`openssl` made no certificate: {}", String::from_utf8_lossy(&output.stderr).trim());
+        bail!("`openssl` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Nodes with GPUs that KWOK plays.
+//! GPU nodes simulated by KWOK.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -11,38 +11,39 @@ use serde_json::{Value, json};
 
 use super::options::Options;
 
-/// What one call of kubectl creates: it slows itself down after this many.
-const AT_ONCE: usize = 250;
+/// Nodes per call of kubectl, which throttles larger calls.
+const BATCH: usize = 250;
 
-/// Calls of kubectl side by side.
-const WORKERS: usize = 4;
+/// Concurrent calls of kubectl.
+const CONCURRENCY: usize = 4;
 
 const ZONES: [&str; 3] = ["a", "b", "c"];
 
-/// How long new nodes may take to be ready: all of them, and each of them.
-const PATIENCE: Duration = Duration::from_mins(3);
-const PATIENCE_EACH: Duration = Duration::from_millis(200);
+/// Longest time until new nodes are ready: a constant part and a part per node.
+const READY_TIMEOUT: Duration = Duration::from_mins(3);
+const READY_TIMEOUT_PER_NODE: Duration = Duration::from_millis(200);
 
-/// Makes the nodes that are missing and waits until they are ready; gives their number.
+/// Creates missing nodes and waits until they are ready; returns the number of new nodes.
 pub(super) fn ensure(kubectl: &(impl Fn() -> Command + Sync), options: &Options) -> Result<usize> {
-    let there: BTreeSet<String> =
+    let existing: BTreeSet<String> =
         nodes(kubectl)?.iter().map(|node| name(node).to_owned()).collect();
     let missing: Vec<Value> = (0..options.nodes)
-        .filter(|index| !there.contains(&format!("{}-{index}", options.prefix)))
+        .filter(|index| !existing.contains(&format!("{}-{index}", options.prefix)))
         .map(|index| node(options, index))
         .collect();
-    let bundles: Vec<&[Value]> = missing.chunks(AT_ONCE).collect();
-    for group in bundles.chunks(WORKERS) {
+    let batches: Vec<&[Value]> = missing.chunks(BATCH).collect();
+    for group in batches.chunks(CONCURRENCY) {
         thread::scope(|scope| {
             let calls: Vec<_> =
-                group.iter().map(|bundle| scope.spawn(|| create(kubectl(), bundle))).collect();
-            calls.into_iter().try_for_each(|call| call.join().expect("it does not panic"))
+                group.iter().map(|batch| scope.spawn(|| create(kubectl(), batch))).collect();
+            calls.into_iter().try_for_each(|call| call.join().expect("`create` does not panic"))
         })?;
     }
-    let (started, patience) = (Instant::now(), PATIENCE + PATIENCE_EACH * options.nodes);
+    let started = Instant::now();
+    let timeout = READY_TIMEOUT + READY_TIMEOUT_PER_NODE * options.nodes;
     while !missing.is_empty() && nodes(kubectl)?.iter().any(|node| !is_usable(node)) {
-        if started.elapsed() > patience {
-            bail!("some nodes are not ready: {}", summary(kubectl)?);
+        if started.elapsed() > timeout {
+            bail!("nodes are not ready: {}", summary(kubectl)?);
         }
         thread::sleep(Duration::from_millis(300));
     }
@@ -57,7 +58,7 @@ pub(super) fn summary(kubectl: &impl Fn() -> Command) -> Result<String> {
     Ok(format!("{}, {ready} ready, {gpus} GPUs", nodes.len()))
 }
 
-/// True when there is a node of this name, and pods can be placed on it.
+/// True if the node exists and accepts pods.
 pub(super) fn is_usable_named(kubectl: &impl Fn() -> Command, wanted: &str) -> Result<bool> {
     Ok(nodes(kubectl)?.iter().any(|node| name(node) == wanted && is_usable(node)))
 }
@@ -103,7 +104,7 @@ fn create(mut kubectl: Command, nodes: &[Value]) -> Result<()> {
     drop(stdin);
     let output = child.wait_with_output()?;
     if !output.status.success() {
-        bail!("no nodes could be made: {}", String::from_utf8_lossy(&output.stderr).trim());
+        bail!("cannot create nodes: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(())
 }
@@ -112,12 +113,12 @@ fn nodes(kubectl: &impl Fn() -> Command) -> Result<Vec<Value>> {
     let output = kubectl().args(["get", "nodes", "--output=json"]).output();
     let output = output.context("cannot start kubectl")?;
     if !output.status.success() {
-        bail!("the nodes cannot be listed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        bail!("cannot list nodes: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     let mut list: Value = serde_json::from_slice(&output.stdout)?;
     match list["items"].take() {
         Value::Array(nodes) => Ok(nodes),
-        _ => bail!("kubectl does not list nodes"),
+        _ => bail!("unexpected output of `kubectl get nodes`"),
     }
 }
 
@@ -125,17 +126,17 @@ fn name(node: &Value) -> &str {
     node["metadata"]["name"].as_str().unwrap_or_default()
 }
 
-/// Ready, and nothing keeps pods away any more.
+/// Ready, and without a taint of the node lifecycle. Cordoned nodes count as usable.
 fn is_usable(node: &Value) -> bool {
     let each = |list: &Value| list.as_array().cloned().unwrap_or_default();
     let is_ready = each(&node["status"]["conditions"])
         .iter()
         .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
-    let keeps_away = |taint: &Value| {
+    let is_lifecycle_taint = |taint: &Value| {
         let key = taint["key"].as_str().unwrap_or_default();
         key.starts_with("node.kubernetes.io/") && key != "node.kubernetes.io/unschedulable"
     };
-    is_ready && !each(&node["spec"]["taints"]).iter().any(keeps_away)
+    is_ready && !each(&node["spec"]["taints"]).iter().any(is_lifecycle_taint)
 }
 
 fn gpus(node: &Value) -> u64 {
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_is_usable_when_it_is_ready_and_carries_no_taint_for_its_state() {
+    fn a_node_is_usable_when_ready_and_without_a_lifecycle_taint() {
         let node = |ready: &str, taint: &str| {
             json!({
                 "spec": {"taints": [{"key": taint}]},

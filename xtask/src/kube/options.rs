@@ -5,27 +5,27 @@ use std::str::FromStr;
 
 use crate::{repo, suggest};
 
-/// What `up` is asked for.
+/// Options of `up`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) nodes: u32,
     pub(super) gpus: u32,
     pub(super) model: String,
-    /// MiB of one GPU.
+    /// MiB per GPU.
     pub(super) memory: u32,
     pub(super) pods: u32,
     pub(super) prefix: String,
-    /// Seconds of silence after which a node counts as lost.
+    /// Seconds without a heartbeat until a node is lost.
     pub(super) grace: Option<u32>,
     pub(super) qps: u32,
     pub(super) scheduler: bool,
-    /// One node with a kubelet and containers, beside those that are played.
+    /// Adds a node with a kubelet and containers.
     pub(super) real_node: bool,
     pub(super) dir: PathBuf,
 }
 
 impl Options {
-    /// Short, so that tests need not wait; longer where the leases of many nodes would keep the server busy.
+    /// Short for fast tests; longer for many nodes, whose leases would load the API server.
     pub(super) fn grace(&self) -> u32 {
         self.grace.unwrap_or(if self.nodes > 200 { 40 } else { 10 })
     }
@@ -67,7 +67,7 @@ const NAMES: [&str; 11] = [
     "--dir",
 ];
 
-/// Reads the arguments of one command; only `up` takes more than `--dir`.
+/// Parses the arguments of one command; only `up` takes more than `--dir`.
 pub(super) fn parse(command: &str, arguments: &[String]) -> Result<Options, String> {
     let mut options = Options::default();
     let mut arguments = arguments.iter();
@@ -110,13 +110,13 @@ fn default_dir() -> PathBuf {
     repo::root().join("target/kube")
 }
 
-/// The parts run in folders of their own, so a relative path would mean something else to them.
+/// Components run in their own folders, so paths must be absolute.
 fn absolute(dir: &str) -> Result<PathBuf, String> {
     std::path::absolute(Path::new(dir)).map_err(|error| format!("`--dir {dir}`: {error}"))
 }
 
 fn number<N: FromStr>(name: &str, value: &str) -> Result<N, String> {
-    value.parse().map_err(|_| format!("`{name} {value}`: not a number that fits"))
+    value.parse().map_err(|_| format!("`{name} {value}`: not a valid number"))
 }
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn options_may_carry_their_value_after_a_space_or_an_equals_sign() {
+    fn a_value_follows_a_space_or_an_equals_sign() {
         let options =
             parsed("up", "--nodes 10 --gpus=4 --model H200 --no-scheduler --real-node").unwrap();
         assert_eq!((options.nodes, options.gpus, &*options.model), (10, 4, "H200"));
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn many_nodes_have_a_longer_grace_unless_one_is_given() {
+    fn many_nodes_have_a_longer_default_grace() {
         let grace = |line: &str| parsed("up", line).unwrap().grace();
         assert_eq!(grace("--nodes 200"), 10);
         assert_eq!(grace("--nodes 5000"), 40);
@@ -145,11 +145,11 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments_are_answered_with_what_is_wrong() {
+    fn errors_name_the_wrong_argument() {
         let message = |command: &str, line: &str| parsed(command, line).unwrap_err();
         assert!(message("up", "--node 3").contains("did you mean `--nodes`?"));
         assert_eq!(message("up", "--nodes"), "`--nodes` needs a value");
-        assert_eq!(message("up", "--gpus many"), "`--gpus many`: not a number that fits");
+        assert_eq!(message("up", "--gpus many"), "`--gpus many`: not a valid number");
         assert_eq!(message("down", "--nodes 3"), "`kube down` does not take `--nodes`");
     }
 }

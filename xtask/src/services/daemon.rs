@@ -1,4 +1,4 @@
-//! A program in the background that never outlives us.
+//! Background program that never outlives xtask.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Runs the program and waits for the end of its own input: that comes when we close the pipe, and also when we
-/// are ended in any other way. Then it stops the program, politely first, and removes its folder.
+/// Starts the program and reads its own standard input to the end. The input ends when xtask closes the pipe or dies in
+/// any way. Then the script signals the program, kills it after 20 seconds, and removes its folder.
 ///
-/// The program is started before signals are ignored: one that comes while it is being started would be lost on it.
-/// `$1` is the signal to stop with, `$2` the folder, the rest is the program. Shells start what runs in the
-/// background with INT ignored; a program that is stopped with it must ask for it, as servers do.
+/// The program starts before the script ignores signals, because ignored signals are inherited. `$1` is the stop signal,
+/// `$2` the folder, the rest is the command line. Shells start background programs with INT ignored; a program that is
+/// stopped with INT must install a handler, as servers do.
 const KEEPER: &str = r#"
 signal=$1 folder=$2
 shift 2
@@ -36,10 +36,10 @@ wait
 rm -rf "$folder"
 "#;
 
-/// How long a service may take until it can be used.
-const PATIENCE: Duration = Duration::from_mins(2);
+/// Longest time from start to readiness.
+const START_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A program in the background; stopped, with its folder removed, when this is dropped.
+/// A background program. Drop stops the program and removes its folder.
 #[derive(Debug)]
 pub(super) struct Daemon {
     keeper: Child,
@@ -48,12 +48,12 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `command`, to be stopped with `signal` (`TERM`), with `folder` for all that it writes.
+    /// Starts `command`; drop sends `signal` (`TERM`). `folder` holds its log and data.
     pub(super) fn start(command: &Command, signal: &str, folder: PathBuf) -> Result<Self> {
         let mut shell = Command::new("sh");
         shell.args(["-c", KEEPER, "keeper", signal]).arg(&folder);
         shell.arg(command.get_program()).args(command.get_args());
-        // A group of its own: Ctrl-C in our terminal is meant for us.
+        // A separate process group: Ctrl-C in the terminal reaches only xtask.
         shell.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut keeper = shell.spawn().context("cannot start `sh`")?;
         let mut line = String::new();
@@ -63,28 +63,28 @@ impl Daemon {
         Ok(Self { keeper, program, folder })
     }
 
-    /// Waits until `is_ready`; when the program ends first or takes too long, its last words are the error.
+    /// Waits until `is_ready`; the error contains the end of the log.
     pub(super) fn until(self, is_ready: impl Fn() -> bool) -> Result<Self> {
         let started = Instant::now();
         while !is_ready() {
             if !self.runs() {
-                bail!("it ended at once: {}", self.last_words());
+                bail!("the program ended during its start: {}", self.log_tail());
             }
-            if started.elapsed() > PATIENCE {
-                bail!("it was not ready within {} s: {}", PATIENCE.as_secs(), self.last_words());
+            if started.elapsed() > START_TIMEOUT {
+                bail!("not ready within {} s: {}", START_TIMEOUT.as_secs(), self.log_tail());
             }
             thread::sleep(Duration::from_millis(50));
         }
         Ok(self)
     }
 
-    /// A program that ended but was not waited for yet still has its number.
+    /// False for a zombie too: its process id still exists.
     fn runs(&self) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/stat", self.program));
         status.is_ok_and(|status| !status.contains(") Z"))
     }
 
-    fn last_words(&self) -> String {
+    fn log_tail(&self) -> String {
         let log = fs::read(self.folder.join("log")).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
         let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
@@ -94,13 +94,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Closes the pipe; the keeper does the rest.
+        // Closes the pipe: the keeper script stops the program.
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();
     }
 }
 
-/// Runs a program that prepares a service; its words are the error.
+/// Runs a program that prepares a service; the error contains its output.
 pub(super) fn prepare(command: &mut Command) -> Result<()> {
     let name = Path::new(command.get_program()).display().to_string();
     let output = command.stdin(Stdio::null()).output();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_daemon_is_stopped_by_its_signal_and_leaves_nothing() {
+    fn drop_stops_the_program_with_its_signal_and_removes_the_folder() {
         let folder = folder("stop");
         let witness = folder.with_extension("witness");
         let script = format!(
@@ -149,10 +149,10 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_outlives_neither_us_nor_a_kill_of_us() {
+    fn a_closed_pipe_stops_the_daemon() {
         let folder = folder("orphan");
         let mut daemon = Daemon::start(&shell("exec sleep 60"), "TERM", folder.clone()).unwrap();
-        // What the kernel does with our end of the pipe when we are ended.
+        // The kernel does the same when xtask is killed.
         drop(daemon.keeper.stdin.take());
         let started = Instant::now();
         while folder.exists() {
@@ -162,10 +162,10 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_ends_at_once_is_told_with_its_last_words() {
+    fn the_error_of_a_daemon_that_ends_at_once_contains_its_log() {
         let daemon =
             Daemon::start(&shell("echo no such option >&2"), "TERM", folder("dead")).unwrap();
         let error = daemon.until(|| false).unwrap_err();
-        assert_eq!(error.to_string(), "it ended at once: no such option");
+        assert_eq!(error.to_string(), "the program ended during its start: no such option");
     }
 }

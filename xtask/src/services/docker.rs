@@ -1,4 +1,4 @@
-//! A Docker engine of our own, beside any other on the machine.
+//! A Docker engine with its own socket and data, beside the engine of the machine.
 
 use std::process::Command;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use super::daemon::Daemon;
-use super::{Started, folder};
+use super::{RunningService, folder};
 use crate::{process, tools};
 
-pub(super) fn start() -> Result<Started> {
+pub(super) fn start() -> Result<RunningService> {
     if !tools::is_root() {
         bail!(
-            "only root can start one; AGENTAFLOW_TEST_DOCKER may name the socket of an engine to test on"
+            "a Docker engine needs root; set AGENTAFLOW_TEST_DOCKER to the socket of an engine to use it instead"
         );
     }
     tools::ensure_program("dockerd")?;
@@ -25,14 +25,14 @@ pub(super) fn start() -> Result<Started> {
     dockerd.arg("--data-root").arg(folder.join("data"));
     dockerd.arg("--exec-root").arg(folder.join("exec"));
     dockerd.arg("--pidfile").arg(folder.join("docker.pid"));
-    // Works without systemd, and without the right to protect itself from the lack of memory.
+    // Works without systemd and without the right to change OOM scores.
     dockerd.args(["--exec-opt", "native.cgroupdriver=cgroupfs", "--oom-score-adjust=0"]);
-    let place = socket.display().to_string();
+    let address = socket.display().to_string();
     let answers = || {
         let mut ping = Command::new("curl");
-        ping.args(["--fail", "--unix-socket", &place, "http://localhost/_ping"]);
+        ping.args(["--fail", "--unix-socket", &address, "http://localhost/_ping"]);
         process::succeeds_within(&mut ping, Duration::from_secs(2))
     };
     let daemon = Daemon::start(&dockerd, "TERM", folder)?.until(answers)?;
-    Ok(Started { place, others: Vec::new(), daemon: Some(daemon) })
+    Ok(RunningService { address, more_variables: Vec::new(), daemon: Some(daemon) })
 }

@@ -1,5 +1,5 @@
-//! The kinds of KEDA and Karpenter, which `agentaflow generate` writes and a bare API server does not know: their
-//! definitions as those projects publish them, from their Go modules.
+//! Custom resource definitions of KEDA and Karpenter, for manifests of `agentaflow generate`, from the Go modules of the
+//! two projects.
 
 use std::fs;
 use std::process::Command;
@@ -7,13 +7,13 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{Service, Started};
+use super::{RunningService, Service};
 use crate::{process, tools};
 
-/// A published module, what it must contain to the last byte, and the files of it that define kinds.
+/// A Go module and the files in it that define kinds.
 struct Module {
     name: &'static str,
-    /// As Go writes it into `go.sum`.
+    /// Checksum in the format of `go.sum`.
     sum: &'static str,
     files: &'static [&'static str],
 }
@@ -34,50 +34,51 @@ const MODULES: [Module; 2] = [
     },
 ];
 
-/// Puts the definitions into a folder of their own, which is kept. They are of use on a control plane only.
-pub(super) fn start(others: &[Service]) -> Result<Started> {
-    if !others.iter().any(|service| service.kind.prefix == "kube_" && service.runs()) {
-        bail!("there is no control plane for them");
+/// Copies the definitions into the cache. Tests apply them to the control plane, so there must be one.
+pub(super) fn start(others: &[Service]) -> Result<RunningService> {
+    if !others.iter().any(|service| service.kind.prefix == "kube_" && service.is_running()) {
+        bail!("no control plane is running");
     }
     if !tools::is_on_path("go") {
-        bail!("their modules are fetched with Go, which is missing; https://go.dev/dl has it");
+        bail!("Go is missing; install it from https://go.dev/dl");
     }
     let folder = tools::cache("kube")?.join("kinds");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make `{}`", folder.display()))?;
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create `{}`", folder.display()))?;
     for module in &MODULES {
         let from = module.fetch()?;
         for file in module.files {
             let (_, name) = file.rsplit_once('/').unwrap_or_default();
             let source = format!("{from}/{file}");
-            // Read and written, not copied: files of modules may not be written to, and so not twice.
+            // A copy would keep the read-only mode of the module cache and could not be replaced.
             let text = fs::read(&source).with_context(|| format!("cannot read `{source}`"))?;
             fs::write(folder.join(name), text)?;
         }
     }
-    Ok(Started::elsewhere(folder.display().to_string()))
+    Ok(RunningService::external(folder.display().to_string()))
 }
 
 impl Module {
-    /// The folder where Go keeps it.
+    /// Downloads the module; returns its folder in Go's cache.
     fn fetch(&self) -> Result<String> {
         let mut go = Command::new("go");
-        // Outside of any module, whose own versions would have a say.
+        // Outside any module, whose go.mod could select a different version.
         go.current_dir(std::env::temp_dir()).args(["mod", "download", "-json", self.name]);
         let finished = process::run(&mut go)?;
         if !finished.succeeded() {
-            bail!("Go could not fetch {}: {}", self.name, finished.output.trim());
+            bail!("cannot download {}: {}", self.name, finished.output.trim());
         }
-        self.read(&finished.output)
+        self.parse(&finished.output)
     }
 
-    /// Reads what Go says of it.
-    fn read(&self, said: &str) -> Result<String> {
-        let object = said.find('{').map_or("", |start| &said[start..]);
-        let told: Value = serde_json::from_str(object)
-            .with_context(|| format!("what Go says of {} cannot be read: {said}", self.name))?;
-        let text = |field: &str| told[field].as_str().unwrap_or_default();
+    /// Parses the output of `go mod download -json`; returns the folder of the module.
+    fn parse(&self, output: &str) -> Result<String> {
+        let object = output.find('{').map_or("", |start| &output[start..]);
+        let module: Value = serde_json::from_str(object).with_context(|| {
+            format!("unexpected output of `go mod download` for {}: {output}", self.name)
+        })?;
+        let text = |field: &str| module[field].as_str().unwrap_or_default();
         if text("Sum") != self.sum {
-            bail!("{} is not what it was: {} instead of {}", self.name, text("Sum"), self.sum);
+            bail!("checksum of {} is {}, expected {}", self.name, text("Sum"), self.sum);
         }
         Ok(text("Dir").to_owned())
     }
@@ -88,13 +89,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_that_has_changed_is_not_taken() {
+    fn a_module_with_a_different_checksum_is_rejected() {
         let module = Module { name: "a.io/b@v1.0.0", sum: "h1:good=", files: &[] };
-        let said =
+        let output =
             |sum: &str| format!("go: downloading\n{{\"Dir\": \"/mod/b\", \"Sum\": \"{sum}\"}}");
-        assert_eq!(module.read(&said("h1:good=")).unwrap(), "/mod/b");
-        let error = module.read(&said("h1:other=")).unwrap_err().to_string();
-        assert_eq!(error, "a.io/b@v1.0.0 is not what it was: h1:other= instead of h1:good=");
-        assert!(module.read("no").is_err());
+        assert_eq!(module.parse(&output("h1:good=")).unwrap(), "/mod/b");
+        let error = module.parse(&output("h1:other=")).unwrap_err().to_string();
+        assert_eq!(error, "checksum of a.io/b@v1.0.0 is h1:other=, expected h1:good=");
+        assert!(module.parse("no").is_err());
     }
 }

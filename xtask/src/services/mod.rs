@@ -1,5 +1,5 @@
-//! The real services that tests need: a PostgreSQL, a Docker engine, a Kubernetes control plane and a node of it, each
-//! in a folder of its own that is gone afterwards. `cargo xtask test` starts them by itself, `cargo xtask services` for work by hand.
+//! Services for tests: PostgreSQL, a Docker engine, a Kubernetes control plane and a Kubernetes node, each with a temporary
+//! folder. `cargo xtask test` starts the services that skipped tests need; `cargo xtask services` starts all of them.
 
 mod daemon;
 mod docker;
@@ -16,163 +16,162 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::Failure;
+use crate::output::out;
+use crate::{CommandError, no_arguments};
 use daemon::Daemon;
 
 pub(crate) const HELP: &str = "\
-Start the services that some tests need, and hold them until Ctrl-C.
+Start PostgreSQL, a Docker engine and Kubernetes for tests until Ctrl-C.
 
 Usage: cargo xtask services
 
-Prints the variables that name them. Paste these into another terminal, and there run
+Prints the variables that name the services. Paste them into a second terminal and run
   cargo test --workspace -- --ignored postgres_ docker_ kube_ kubelet_ kinds_
-or one of these tests by its name. A variable that is set already is taken as it is,
-and that service is not started. Docker and the Kubernetes node need root, Kubernetes
-needs Go.";
+or one of these tests by name. A service whose variable is already set is not started.
+Docker and the Kubernetes node need root; Kubernetes needs Go.";
 
-/// A kind of service: how its tests are told from others, and how it is started.
 #[derive(Debug)]
-pub(crate) struct Kind {
+pub(crate) struct ServiceKind {
     name: &'static str,
-    /// The names of its tests, or of their modules, begin like this.
+    /// Prefix of the names of its tests or of their modules.
     pub(crate) prefix: &'static str,
-    /// Tells its tests where it is.
+    /// Environment variable with its address.
     variable: &'static str,
-    /// Is told of those that were started before.
-    start: fn(&[Service]) -> Result<Started>,
+    /// Gets the services started before.
+    start: fn(&[Service]) -> Result<RunningService>,
 }
 
-const KINDS: [Kind; 5] = [
-    Kind {
+const KINDS: [ServiceKind; 5] = [
+    ServiceKind {
         name: "PostgreSQL",
         prefix: "postgres_",
         variable: "AGENTAFLOW_TEST_POSTGRES",
         start: |_| postgres::start(),
     },
-    Kind {
+    ServiceKind {
         name: "Docker engine",
         prefix: "docker_",
         variable: "AGENTAFLOW_TEST_DOCKER",
         start: |_| docker::start(),
     },
-    Kind {
+    ServiceKind {
         name: "Kubernetes control plane",
         prefix: "kube_",
         variable: "AGENTAFLOW_TEST_KUBE",
         start: |_| kubernetes::start(),
     },
-    Kind {
+    ServiceKind {
         name: "Kubernetes node",
         prefix: "kubelet_",
         variable: "AGENTAFLOW_TEST_KUBELET",
         start: node::start,
     },
-    Kind {
-        name: "definition of the kinds of KEDA and Karpenter",
+    ServiceKind {
+        name: "definition of the KEDA and Karpenter kinds",
         prefix: "kinds_",
         variable: "AGENTAFLOW_TEST_KINDS",
         start: kinds::start,
     },
 ];
 
-/// A running service and what its variable says. It is stopped when this is dropped.
-pub(crate) struct Started {
-    place: String,
-    /// More variables for its tests.
-    others: Vec<(&'static str, String)>,
-    /// None: somebody else's.
+/// A running service, stopped on drop.
+pub(crate) struct RunningService {
+    /// Value of the variable of its kind.
+    address: String,
+    more_variables: Vec<(&'static str, String)>,
+    /// `None` if xtask did not start the service.
     daemon: Option<Daemon>,
 }
 
-/// A service, or why there is none.
+/// A service, or the error of its start.
 pub(crate) struct Service {
-    pub(crate) kind: &'static Kind,
-    started: Result<Started>,
+    pub(crate) kind: &'static ServiceKind,
+    running: Result<RunningService>,
 }
 
 impl Service {
-    pub(crate) fn runs(&self) -> bool {
-        self.started.is_ok()
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.is_ok()
     }
 
-    /// The variables for its tests; none when it does not run.
+    /// Variables for its tests; empty unless the service runs.
     pub(crate) fn variables(&self) -> Vec<(&'static str, &str)> {
-        let Ok(started) = &self.started else { return Vec::new() };
-        let others = started.others.iter().map(|(name, value)| (*name, value.as_str()));
-        std::iter::once((self.kind.variable, started.place.as_str())).chain(others).collect()
+        let Ok(running) = &self.running else { return Vec::new() };
+        let more = running.more_variables.iter().map(|(name, value)| (*name, value.as_str()));
+        std::iter::once((self.kind.variable, running.address.as_str())).chain(more).collect()
     }
 
-    /// One that could not be started.
     #[cfg(test)]
-    pub(crate) fn broken(prefix: &str, reason: &'static str) -> Self {
+    pub(crate) fn failed(prefix: &str, reason: &'static str) -> Self {
         let kind = KINDS.iter().find(|kind| kind.prefix == prefix).expect("a known prefix");
-        Self { kind, started: Err(anyhow::anyhow!(reason)) }
+        Self { kind, running: Err(anyhow::anyhow!(reason)) }
     }
 
-    /// Why it does not run.
+    /// Start error for the user.
     pub(crate) fn problem(&self) -> Option<String> {
-        let error = self.started.as_ref().err()?;
-        Some(format!("there is no {}: {error:#}", self.kind.name))
+        let error = self.running.as_ref().err()?;
+        Some(format!("no {}: {error:#}", self.kind.name))
     }
 }
 
-/// The kinds of service that one of these tests needs. A test may carry the path of its module in front.
-pub(crate) fn needed_by(tests: &[&str]) -> Vec<&'static Kind> {
-    let is_needed = |kind: &&Kind| tests.iter().any(|test| belongs(test, kind));
+/// Kinds of service that at least one of these tests needs.
+pub(crate) fn needed_by(tests: &[&str]) -> Vec<&'static ServiceKind> {
+    let is_needed = |kind: &&ServiceKind| tests.iter().any(|test| needs(test, kind));
     KINDS.iter().filter(is_needed).collect()
 }
 
-/// True when the test needs this kind of service: its name, or that of a module around it, says so.
-pub(crate) fn belongs(test: &str, kind: &Kind) -> bool {
+/// True if the name of the test, or of a module around it, has the prefix of this kind of service.
+pub(crate) fn needs(test: &str, kind: &ServiceKind) -> bool {
     test.split([' ', ':']).any(|part| part.starts_with(kind.prefix))
 }
 
-/// Starts services, but for those that a variable names already.
-pub(crate) fn start(kinds: impl IntoIterator<Item = &'static Kind>) -> Vec<Service> {
+/// Starts services, except the ones that a variable already names.
+pub(crate) fn start(kinds: impl IntoIterator<Item = &'static ServiceKind>) -> Vec<Service> {
     let mut services = Vec::new();
     for kind in kinds {
-        let started = match given(kind.variable) {
-            Some(place) => Ok(Started::elsewhere(place)),
+        let running = match variable(kind.variable) {
+            Some(address) => Ok(RunningService::external(address)),
             None => (kind.start)(&services),
         };
-        services.push(Service { kind, started });
+        services.push(Service { kind, running });
     }
     services
 }
 
-impl Started {
-    /// Somebody else's.
-    fn elsewhere(place: String) -> Self {
-        Self { place, others: Vec::new(), daemon: None }
+impl RunningService {
+    /// A service that xtask did not start and does not stop.
+    fn external(address: String) -> Self {
+        Self { address, more_variables: Vec::new(), daemon: None }
     }
 }
 
-fn given(variable: &str) -> Option<String> {
-    env::var(variable).ok().filter(|place| !place.is_empty())
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// `cargo xtask services`.
-pub(crate) fn run() -> Result<ExitCode, Failure> {
+pub(crate) fn run(rest: &[String]) -> Result<ExitCode, CommandError> {
+    no_arguments("services", rest)?;
     let services = start(&KINDS);
     for problem in services.iter().filter_map(Service::problem) {
         eprintln!("warning: {problem}");
     }
     let mut any = false;
-    for (name, place) in services.iter().flat_map(Service::variables) {
-        println!("export {name}={place}");
+    for (name, value) in services.iter().flat_map(Service::variables) {
+        out!("export {name}={value}");
         any = true;
     }
     if !any {
         return Ok(ExitCode::FAILURE);
     }
-    println!("# Ctrl-C stops them.");
-    // Ctrl-C ends us, and that ends them: see `daemon.rs`.
+    out!("# Ctrl-C stops them.");
+    // The end of this process ends the services: see `daemon.rs`.
     loop {
         thread::sleep(Duration::from_hours(1));
     }
 }
 
-/// A fresh folder for one service; removed when the service is stopped.
+/// New folder of one service, removed when the service stops.
 fn folder(name: &str) -> Result<PathBuf> {
     let base = env::temp_dir();
     let folder = base.join(format!("agentaflow-{name}-{}", std::process::id()));
@@ -186,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_test_is_told_by_the_beginning_of_its_name() {
+    fn the_prefix_of_a_test_or_its_module_selects_the_service() {
         let prefixes = |tests: &[&str]| -> Vec<&str> {
             needed_by(tests).iter().map(|kind| kind.prefix).collect()
         };
@@ -199,19 +198,19 @@ mod tests {
     }
 
     #[test]
-    fn a_node_needs_a_control_plane_that_may_be_added_to() {
-        let without = node::start(&[Service::broken("kube_", "no Go")]).err().unwrap();
-        assert!(without.to_string().contains("no control plane"), "{without}");
+    fn a_node_needs_a_control_plane_started_by_xtask() {
+        let without = node::start(&[Service::failed("kube_", "no Go")]).err().unwrap();
+        assert!(without.to_string().contains("no control plane is running"), "{without}");
         let kind = KINDS.iter().find(|kind| kind.prefix == "kube_").unwrap();
-        let started = Ok(Started::elsewhere("/nowhere/at/all/config".to_owned()));
-        let of_others = node::start(&[Service { kind, started }]).err().unwrap();
-        assert!(of_others.to_string().contains("somebody else's"), "{of_others}");
+        let running = Ok(RunningService::external("/nowhere/at/all/config".to_owned()));
+        let external = node::start(&[Service { kind, running }]).err().unwrap();
+        assert!(external.to_string().contains("external control plane"), "{external}");
     }
 
     #[test]
-    fn a_service_that_does_not_run_has_a_reason_instead_of_a_place() {
-        let service = Service::broken("docker_", "not root");
+    fn a_failed_service_has_a_problem_and_no_variables() {
+        let service = Service::failed("docker_", "not root");
         assert!(service.variables().is_empty());
-        assert_eq!(service.problem().unwrap(), "there is no Docker engine: not root");
+        assert_eq!(service.problem().unwrap(), "no Docker engine: not root");
     }
 }

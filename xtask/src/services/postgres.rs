@@ -1,4 +1,4 @@
-//! A PostgreSQL of our own, on a free port. It refuses to run as root, so root starts it as another user.
+//! PostgreSQL on a free port. The server refuses to run as root, so root starts it as an unprivileged user.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -9,14 +9,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::daemon::{self, Daemon};
-use super::{Started, folder};
+use super::{RunningService, folder};
 use crate::ports::free_port;
 use crate::{process, tools};
 
-/// Users that Debian has; the first comes with the package.
+/// Unprivileged users of Debian; the package creates the first.
 const USERS: [&str; 2] = ["postgres", "nobody"];
 
-pub(super) fn start() -> Result<Started> {
+pub(super) fn start() -> Result<RunningService> {
     let programs = tools::ensure_postgres()?;
     let user = if tools::is_root() { Some(User::find()?) } else { None };
     let folder = folder("postgres")?;
@@ -34,10 +34,10 @@ pub(super) fn start() -> Result<Started> {
         probe.args(["-h", "127.0.0.1", "-p", &port.to_string()]);
         process::succeeds_within(&mut probe, Duration::from_secs(5))
     };
-    // INT: it does not wait for clients.
+    // INT is a fast shutdown: the server disconnects its clients.
     let daemon = Daemon::start(&server, "INT", folder)?.until(is_ready)?;
-    let place = format!("postgres://agentaflow@127.0.0.1:{port}/postgres");
-    Ok(Started { place, others: Vec::new(), daemon: Some(daemon) })
+    let address = format!("postgres://agentaflow@127.0.0.1:{port}/postgres");
+    Ok(RunningService { address, more_variables: Vec::new(), daemon: Some(daemon) })
 }
 
 fn initdb(programs: &Path, user: Option<&User>, data: &Path) -> Command {
@@ -54,7 +54,6 @@ fn server(programs: &Path, user: Option<&User>, data: &Path, port: u16) -> Comma
     command
 }
 
-/// An unprivileged user.
 struct User {
     id: u32,
     group: u32,
@@ -69,8 +68,9 @@ impl User {
         let known =
             |name: &&str| Some(Self { id: number("-u", name)?, group: number("-g", name)? });
         let found = USERS.iter().find_map(known);
-        found
-            .context("it must not run as root, and there is neither a user `postgres` nor `nobody`")
+        found.context(
+            "PostgreSQL must not run as root, and the users `postgres` and `nobody` do not exist",
+        )
     }
 }
 

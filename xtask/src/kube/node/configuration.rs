@@ -1,4 +1,4 @@
-//! What the kubelet, containerd and the network plugins of the real node are told.
+//! Configuration of the kubelet, containerd and the network plugins of the real node.
 
 use std::path::Path;
 
@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use super::super::certificates::files;
 use super::super::options::Options;
-use super::ground::Ground;
+use super::host_resources::HostResources;
 use super::{NAME, folder, images};
 
-/// containerd works here without the right to protect its containers from the lack of memory.
+/// `restrict_oom_score_adj`: containers often lack the right to change OOM scores.
 pub(super) fn containerd(folder: &Path, plugins: &Path) -> String {
-    // A TOML string is written as a JSON string is.
+    // TOML and JSON quote strings the same way.
     let quoted = |path: &Path| Value::from(path.display().to_string()).to_string();
     format!(
         r#"version = 2
@@ -37,25 +37,24 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
     )
 }
 
-/// Pods get addresses on the node's bridge, with no way out.
-pub(super) fn network(folder: &Path, ground: &Ground) -> String {
-    let range = json!([{"subnet": ground.subnet(), "rangeStart": ground.first_of_pods()}]);
+/// Pods get addresses on the bridge of the node, without a route to other networks.
+pub(super) fn network(folder: &Path, host: &HostResources) -> String {
+    let range = json!([{"subnet": host.subnet(), "rangeStart": host.first_of_pods()}]);
     let plugin = json!({
         "type": "bridge",
-        "bridge": ground.name(),
+        "bridge": host.name(),
         "ipam": {"type": "host-local", "ranges": [range], "dataDir": folder.join("addresses")},
     });
-    json!({"cniVersion": "0.4.0", "name": ground.name(), "plugins": [plugin]}).to_string()
+    json!({"cniVersion": "0.4.0", "name": host.name(), "plugins": [plugin]}).to_string()
 }
 
-/// A kubelet's settings; those of a machine are often different, but for what stands here there is a reason.
-pub(super) fn kubelet(dir: &Path, ground: &Ground, health: u16, grace: u32) -> Value {
+pub(super) fn kubelet(dir: &Path, host: &HostResources, health: u16, grace: u32) -> Value {
     let certificates = dir.join("certificates");
     let (certificate, key) = files(&certificates, "kubelet");
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": ground.address(),
+        "address": host.address(),
         "healthzBindAddress": "127.0.0.1",
         "healthzPort": health,
         "tlsCertFile": certificate,
@@ -68,33 +67,33 @@ pub(super) fn kubelet(dir: &Path, ground: &Ground, health: u16, grace: u32) -> V
         "containerRuntimeEndpoint":
             format!("unix://{}", folder(dir).join("containerd.sock").display()),
         "cgroupDriver": "cgroupfs",
-        "cgroupRoot": format!("/{}", ground.name()),
-        // The machine may be one that Kubernetes would not choose, and not all of it is given to us.
+        "cgroupRoot": format!("/{}", host.name()),
+        // Test machines have cgroup v1, swap, or run in a user namespace.
         "failCgroupV1": false,
         "failSwapOn": false,
         "featureGates": {"KubeletInUserNamespace": true},
-        // It is nobody's business here how full the disk is, and images that cannot be fetched again must stay.
+        // A full disk must not evict pods or delete images: no registry can provide them again.
         "evictionHard": {
             "memory.available": "50Mi",
             "nodefs.available": "0%", "nodefs.inodesFree": "0%",
             "imagefs.available": "0%", "imagefs.inodesFree": "0%",
         },
         "imageGCHighThresholdPercent": 100,
-        // Rules of the machine's firewall are left alone.
+        // Leaves the firewall of the machine unchanged.
         "makeIPTablesUtilChains": false,
-        // Nobody answers there: names are not needed, and without this every pod is warned of the lack.
+        // No DNS server runs at this address; without an address every pod gets a warning event.
         "clusterDNS": ["192.0.2.53"],
         "resolvConf": "",
         "volumePluginDir": folder(dir).join("volume-plugins"),
-        // Tests shall not wait.
+        // Short intervals for fast tests.
         "nodeStatusUpdateFrequency": "300ms",
         "nodeLeaseDurationSeconds": grace.max(4),
         "syncFrequency": "1s",
     })
 }
 
-/// What can only be said on the command line.
-pub(super) fn kubelet_options(dir: &Path, ground: &Ground, options: &Options) -> Vec<String> {
+/// Options that the configuration file does not support.
+pub(super) fn kubelet_options(dir: &Path, host: &HostResources, options: &Options) -> Vec<String> {
     let labels = [
         ("nvidia.com/gpu.product", options.model.clone()),
         ("nvidia.com/gpu.memory", options.memory.to_string()),
@@ -105,7 +104,7 @@ pub(super) fn kubelet_options(dir: &Path, ground: &Ground, options: &Options) ->
         format!("--config={}", folder(dir).join("kubelet.json").display()),
         format!("--kubeconfig={}", dir.join("node.kubeconfig").display()),
         format!("--hostname-override={NAME}"),
-        format!("--node-ip={}", ground.address()),
+        format!("--node-ip={}", host.address()),
         format!("--node-labels={}", labels.join(",")),
     ]
 }

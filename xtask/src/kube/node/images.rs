@@ -1,4 +1,4 @@
-//! The images that pods of the real node can use: made here, so that no registry is needed.
+//! Container images of the real node, built locally because the node reaches no registry.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -11,22 +11,21 @@ use serde_json::json;
 use super::{architecture, run};
 use crate::tools;
 
-/// A busybox for tests.
 const BUSYBOX: &str = "docker.io/agentaflow-test/busybox:1";
 
-/// What holds the namespaces of a pod: it waits, and does nothing else.
+/// Sandbox image: its container only sleeps and holds the namespaces of a pod.
 pub(super) const PAUSE: &str = "docker.io/agentaflow-test/pause:1";
 
-/// Commands that tests may use.
+/// Commands available to tests.
 const APPLETS: [&str; 16] = [
     "cat", "date", "echo", "env", "false", "grep", "head", "mkdir", "seq", "sh", "sleep", "tail",
     "test", "touch", "tr", "true",
 ];
 
-/// Makes both images and gives them to the containerd of this folder.
+/// Builds both images and imports them into the containerd of this folder.
 pub(super) fn import(folder: &Path, inside: &str) -> Result<()> {
     let images = folder.join("images");
-    make(&images).context("cannot make the images of the node")?;
+    build(&images).context("cannot build the images of the node")?;
     let archive = folder.join("images.tar");
     pack(&images, &archive, &["manifest.json", "busybox.json", "pause.json", "layer.tar"])?;
     let mut import = Command::new("nsenter");
@@ -37,15 +36,15 @@ pub(super) fn import(folder: &Path, inside: &str) -> Result<()> {
     Ok(fs::remove_dir_all(images)?)
 }
 
-/// As `docker save` writes them: a list, what each is, and the one layer that both have.
-fn make(images: &Path) -> Result<()> {
+/// Writes the format of `docker save`: a list, two configurations and one shared layer.
+fn build(images: &Path) -> Result<()> {
     let bin = images.join("root/bin");
     fs::create_dir_all(&bin)?;
     fs::copy(tools::STATIC_BUSYBOX, bin.join("busybox"))?;
     for applet in APPLETS {
         symlink("busybox", bin.join(applet))?;
     }
-    // Not everybody may write where programs expect to.
+    // Programs expect a writable /tmp.
     fs::create_dir_all(images.join("root/tmp"))?;
     let layer = images.join("layer.tar");
     pack(&images.join("root"), &layer, &["."])?;
@@ -79,5 +78,5 @@ fn digest(file: &Path) -> Result<String> {
     let output = output.context("cannot start `sha256sum`")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let digest = text.split_whitespace().next().filter(|digest| digest.len() == 64);
-    Ok(digest.context("`sha256sum` gives no sum")?.to_owned())
+    Ok(digest.context("unexpected output of `sha256sum`")?.to_owned())
 }

@@ -1,11 +1,11 @@
-//! A real node beside those that KWOK plays: a kubelet and a containerd of its own, for the containers of real pods.
+//! A real node beside the simulated ones: a kubelet and a containerd that run containers.
 //!
-//! Kubelets and containerd have places on a machine that they insist on. Both run in a mount namespace of their own in
-//! which these places are folders of the control plane, so that several nodes can live beside each other and beside a
-//! cluster of the machine; and all that they mounted is gone with their last process.
+//! The kubelet and containerd use fixed paths such as `/var/lib/kubelet`. Both run in a mount namespace that maps these
+//! paths to the folder of the control plane, so that several nodes can share a machine with each other and with a
+//! cluster. The mounts disappear with the last process of the namespace.
 
 mod configuration;
-mod ground;
+mod host_resources;
 mod images;
 
 use std::env;
@@ -17,24 +17,25 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::control_plane::{self, ControlPlane};
 use super::options::Options;
-use super::plane::{self, Plane};
 use super::{binaries, certificates, nodes};
 use crate::ports::free_port;
 use crate::{process, tools};
-use ground::Ground;
+use host_resources::HostResources;
 
-/// What the node is called.
+/// Name of the node.
 pub(super) const NAME: &str = "real";
 
-/// Says in the environment of a process which node it belongs to.
+/// Environment variable of every process of the node; its value is the folder of the node.
 const MARK: &str = "AGENTAFLOW_KUBE_NODE";
 
-/// Where the packages of distributions, and the project itself, put the plugins of networks.
+/// Folders of CNI plugins: of distributions and of the project itself.
 const NETWORK_PLUGINS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 
-/// Hides what must be the node's own, and becomes the program behind it. `$1` is the folder of the node.
-const HIDE: &str = r#"
+/// Mounts the folders of the node over the fixed paths, then replaces itself with the program. `$1` is the folder of the
+/// node.
+const MOUNT_SCRIPT: &str = r#"
 set -e
 mkdir -p /var/lib/kubelet /var/lib/cni
 mount -t tmpfs tmpfs /run
@@ -45,50 +46,48 @@ shift
 exec "$@"
 "#;
 
-/// What [`HIDE`] hides: nothing of ours may lie there.
-const HIDDEN: [&str; 5] = ["/run", "/var/run", "/var/lib/kubelet", "/var/lib/cni", "/var/log"];
+/// Paths that [`MOUNT_SCRIPT`] replaces; the folder of the node must not be inside them.
+const REPLACED: [&str; 5] = ["/run", "/var/run", "/var/lib/kubelet", "/var/lib/cni", "/var/log"];
 
-/// How long the node may take to be ready.
-const PATIENCE: Duration = Duration::from_mins(2);
+/// Longest time until the node is ready.
+const READY_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Where all of the node's own is, in the folder of a control plane.
+/// Folder of the node in the folder of a control plane.
 pub(crate) fn folder(dir: &Path) -> PathBuf {
     dir.join("node")
 }
 
-/// Starts the node if it is not there, and waits until pods can be placed on it; false: it was there.
-pub(super) fn ensure(plane: &Plane, options: &Options) -> Result<bool> {
-    if plane.parts().iter().any(|part| part.name == "kubelet") {
+/// Starts the node and waits until it accepts pods. Returns false if the node already exists.
+pub(super) fn ensure(plane: &ControlPlane, options: &Options) -> Result<bool> {
+    if plane.components().iter().any(|component| component.name == "kubelet") {
         return Ok(false);
     }
     let plugins = ensure_programs(&options.dir)?;
     let kubelet = binaries::ensure_kubelet()?;
     start(plane, options, &plugins, &kubelet).inspect_err(|_| {
-        // The error that matters is the first one; the logs stay for whoever looks for its reason.
-        let _ = plane::stop_parts_named(&options.dir, &["kubelet", "containerd"]);
+        // The start error is the one to report; the logs stay.
+        let _ = control_plane::stop_components_named(&options.dir, &["kubelet", "containerd"]);
         let _ = clear(&options.dir);
     })?;
     Ok(true)
 }
 
-/// Ends what is left of the node once its kubelet and its containerd are stopped: containers, groups, the bridge.
+/// Removes containers, control groups and the bridge after the kubelet and containerd have stopped.
 pub(super) fn clear(dir: &Path) -> Result<()> {
     let folder = folder(dir);
-    match Ground::read(&folder)? {
-        Some(ground) => ground.clear(&folder, &format!("{MARK}={}", folder.display())),
+    match HostResources::read(&folder)? {
+        Some(host) => host.release(&folder, &format!("{MARK}={}", folder.display())),
         None => Ok(()),
     }
 }
 
-/// What the machine must have; gives the folder of the network plugins.
+/// Installs missing programs; returns the folder of the CNI plugins.
 fn ensure_programs(dir: &Path) -> Result<PathBuf> {
     if !tools::is_root() {
-        bail!("only root can start containers");
+        bail!("a real node needs root");
     }
-    if let Some(hidden) = HIDDEN.iter().find(|hidden| dir.starts_with(hidden)) {
-        bail!(
-            "a node cannot live in `{hidden}`, which it hides from itself; `--dir` names another place"
-        );
+    if let Some(replaced) = REPLACED.iter().find(|replaced| dir.starts_with(replaced)) {
+        bail!("the data folder cannot be inside `{replaced}`; choose a different one with `--dir`");
     }
     for program in ["containerd", "runc", "ip"] {
         tools::ensure_program(program)?;
@@ -96,68 +95,71 @@ fn ensure_programs(dir: &Path) -> Result<PathBuf> {
     tools::ensure_static_busybox()?;
     let found = || NETWORK_PLUGINS.iter().map(PathBuf::from).find(|at| at.join("bridge").is_file());
     if found().is_none() {
-        tools::install_package("the network plugin `bridge`", "containernetworking-plugins")?;
+        tools::install_package("the CNI plugin `bridge`", "containernetworking-plugins")?;
     }
-    found().context("`containernetworking-plugins` is installed, but its plugins are not there")
+    found().context("`containernetworking-plugins` is installed, but its plugins are missing")
 }
 
-fn start(plane: &Plane, options: &Options, plugins: &Path, kubelet: &Path) -> Result<()> {
+fn start(plane: &ControlPlane, options: &Options, plugins: &Path, kubelet: &Path) -> Result<()> {
     let dir = &options.dir;
     let folder = folder(dir);
-    for own in ["kubelet", "cni", "log", "network", "volume-plugins"] {
-        fs::create_dir_all(folder.join(own))?;
+    for name in ["kubelet", "cni", "log", "network", "volume-plugins"] {
+        fs::create_dir_all(folder.join(name))?;
     }
-    let ground = Ground::claim(&folder)?;
+    let host = HostResources::claim(&folder)?;
     let mark = (MARK, folder.display().to_string());
     fs::write(folder.join("containerd.toml"), configuration::containerd(&folder, plugins))?;
-    fs::write(folder.join("network/10.conflist"), configuration::network(&folder, &ground))?;
+    fs::write(folder.join("network/10.conflist"), configuration::network(&folder, &host))?;
     let mut containerd = Command::new("unshare");
-    containerd.args(["--mount", "--propagation", "private", "sh", "-c", HIDE, "hide"]);
+    containerd.args(["--mount", "--propagation", "private", "sh", "-c", MOUNT_SCRIPT, "mount"]);
     containerd.arg(&folder).arg("containerd").arg("--config").arg(folder.join("containerd.toml"));
     containerd.env(mark.0, &mark.1);
-    // Its own address it finds in its settings; that of another one in the environment would confuse its helpers.
+    // The variable would point helper programs to a different containerd.
     containerd.env_remove("CONTAINERD_ADDRESS");
-    plane::start_part(dir, "containerd", 0, &containerd)?;
-    plane::wait_for(dir, "containerd")?;
-    let runs = plane::process_of(dir, "containerd")?;
-    let inside = format!("--mount=/proc/{}/ns/mnt", runs.pid);
+    control_plane::start_component(dir, "containerd", 0, &containerd)?;
+    control_plane::wait_for(dir, "containerd")?;
+    let process = control_plane::process_of(dir, "containerd")?;
+    let inside = format!("--mount=/proc/{}/ns/mnt", process.pid);
     images::import(&folder, &inside)?;
 
-    certificates::serving(&dir.join("certificates"), "kubelet", &ground.address())?;
+    certificates::serving(&dir.join("certificates"), "kubelet", &host.address())?;
     let health = free_port();
-    let settings = configuration::kubelet(dir, &ground, health, options.grace());
+    let settings = configuration::kubelet(dir, &host, health, options.grace());
     fs::write(folder.join("kubelet.json"), serde_json::to_vec_pretty(&settings)?)?;
     let mut command = Command::new("nsenter");
-    command.arg(&inside).arg(kubelet).args(configuration::kubelet_options(dir, &ground, options));
+    command.arg(&inside).arg(kubelet).args(configuration::kubelet_options(dir, &host, options));
     command.env(mark.0, mark.1);
-    plane::start_part(dir, "kubelet", health, &command)?;
-    plane::wait_for(dir, "kubelet")?;
+    control_plane::start_component(dir, "kubelet", health, &command)?;
+    control_plane::wait_for(dir, "kubelet")?;
     wait_until_usable(plane, dir)
 }
 
-fn wait_until_usable(plane: &Plane, dir: &Path) -> Result<()> {
+fn wait_until_usable(plane: &ControlPlane, dir: &Path) -> Result<()> {
     let started = Instant::now();
     while !nodes::is_usable_named(&plane.kubectl(), NAME)? {
-        if started.elapsed() > PATIENCE || !plane::process_of(dir, "kubelet")?.runs() {
-            bail!("its node is not ready: {}", plane::last_words(&plane::log(dir, "kubelet")));
+        if started.elapsed() > READY_TIMEOUT || !control_plane::process_of(dir, "kubelet")?.runs() {
+            bail!(
+                "the node is not ready: {}",
+                control_plane::log_tail(&control_plane::log(dir, "kubelet"))
+            );
         }
         thread::sleep(Duration::from_millis(100));
     }
     Ok(())
 }
 
-/// Runs a helper of the node's; its words are the error.
+/// Runs a program; the error contains its output.
 fn run(command: &mut Command) -> Result<()> {
-    let what = process::display(command);
+    let line = process::display(command);
     let output = command.stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("cannot start `{what}`"))?;
+    let output = output.with_context(|| format!("cannot start `{line}`"))?;
     if !output.status.success() {
-        bail!("`{what}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
+        bail!("`{line}` failed: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(())
 }
 
-/// As Go and containers call the processor.
+/// Architecture in the naming of Go and OCI images.
 fn architecture() -> &'static str {
     match env::consts::ARCH {
         "x86_64" => "amd64",

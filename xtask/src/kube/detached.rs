@@ -1,4 +1,4 @@
-//! A program that goes on after we have ended, and is known again later.
+//! Detached process that outlives xtask and is found again by a later command.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -8,33 +8,34 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// How long a program may take to end before it is killed.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time between TERM and KILL.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A process, known by its number and by the moment of its start: numbers are used again.
+/// A process, identified by its id and start time: the kernel reuses ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Process {
     pub(super) pid: u32,
-    /// Clock ticks after the start of the machine, as the kernel counts them.
+    /// Clock ticks since boot.
     started: u64,
 }
 
 impl Process {
-    /// Starts the command in a session of its own: neither Ctrl-C nor the end of the terminal reaches it.
+    /// Starts the command in a new session, out of reach of Ctrl-C and a closed terminal.
     pub(super) fn spawn(command: &Command, log: &Path) -> Result<Self> {
         let log = File::create(log).with_context(|| format!("cannot write `{}`", log.display()))?;
         let mut detached = Command::new("setsid");
         detached.arg(command.get_program()).args(command.get_args());
         detached.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         detached.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        // `setsid` becomes the program: the number stays. Nobody waits for it here, it outlives us.
+        // `setsid` replaces itself with the program, so the process id stays.
         let child = detached.spawn().context("cannot start `setsid`")?;
         let pid = child.id();
-        let started = started(pid).with_context(|| format!("process {pid} ended at once"))?;
+        let started =
+            started(pid).with_context(|| format!("process {pid} ended during its start"))?;
         Ok(Self { pid, started })
     }
 
-    /// Reads what [`Self::record`] wrote.
+    /// Parses the format of [`Self::record`].
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (pid, started) = text.split_once(' ')?;
         Some(Self { pid: pid.parse().ok()?, started: started.parse().ok()? })
@@ -44,7 +45,7 @@ impl Process {
         format!("{} {}", self.pid, self.started)
     }
 
-    /// Orders processes by their start.
+    /// Key for sorting by start time.
     pub(super) fn started(self) -> u64 {
         self.started
     }
@@ -53,20 +54,20 @@ impl Process {
         started(self.pid) == Some(self.started)
     }
 
-    /// Asks it to end, and kills it when it does not.
+    /// Sends TERM, and KILL after a timeout.
     pub(super) fn stop(self) -> Result<()> {
         for signal in ["TERM", "KILL"] {
             if !self.runs() {
                 return Ok(());
             }
-            // It may end before the signal arrives.
+            // The process may end before the signal arrives.
             let pid = self.pid.to_string();
             let _ = Command::new("kill")
                 .args(["-s", signal, "--", &pid])
                 .stderr(Stdio::null())
                 .status();
-            let asked = Instant::now();
-            while self.runs() && asked.elapsed() < PATIENCE {
+            let signalled = Instant::now();
+            while self.runs() && signalled.elapsed() < STOP_TIMEOUT {
                 thread::sleep(Duration::from_millis(20));
             }
         }
@@ -77,7 +78,7 @@ impl Process {
     }
 }
 
-/// When the process was started; None when there is none, or only its remains.
+/// Start time of a process; `None` if the process does not exist or is a zombie.
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may itself contain spaces and parentheses.
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_known_again_and_stopped_and_another_one_with_its_number_is_not() {
+    fn a_recorded_process_is_stopped_and_a_different_one_with_its_id_is_not() {
         let log = std::env::temp_dir().join(format!("agentaflow-xtask-{}", std::process::id()));
         let mut sleep = Command::new("sleep");
         sleep.arg("60");
@@ -106,7 +107,7 @@ mod tests {
         let stranger = Process { started: process.started + 1, ..process };
         assert!(!stranger.runs());
         stranger.stop().unwrap();
-        assert!(process.runs(), "a process that was not ours was stopped");
+        assert!(process.runs(), "a process with a different start time was stopped");
         process.stop().unwrap();
         assert!(!process.runs());
     }

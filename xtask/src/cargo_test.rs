@@ -1,12 +1,13 @@
-//! Reads what `cargo test` prints: totals from the result lines, names from the lines of tests.
+//! Parses the output of `cargo test`: totals from the result lines, names from the lines of tests.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use crate::report::Report;
 
-/// Turns the output of `cargo test --no-fail-fast` into a report.
+/// Parses the output of `cargo test --no-fail-fast`.
 ///
-/// A program that dies without a result line counts as one failure, and so does a build that fails.
+/// A program that ends without a result line counts as one failure, and so does a failed build.
 pub(crate) fn read(output: &str, succeeded: bool) -> Report {
     let mut report = Report::default();
     let mut running: Option<String> = None;
@@ -17,7 +18,8 @@ pub(crate) fn read(output: &str, succeeded: bool) -> Report {
             unfinished.extend(running.replace(program));
         } else if let Some(passed) = passed(&line) {
             report.passed += passed;
-            running = None;
+            let program = running.take().unwrap_or_default();
+            report.durations.extend(duration(&line).map(|time| (program, time)));
         } else if let Some((test, outcome)) = test_line(&line) {
             record(&mut report, running.as_deref(), test, outcome);
         }
@@ -25,7 +27,7 @@ pub(crate) fn read(output: &str, succeeded: bool) -> Report {
     unfinished.extend(running);
     if !succeeded {
         for program in unfinished {
-            report.fail(program, "ended without a result; see the output above");
+            report.fail(program, "ended without a result line; see the output above");
         }
         if !report.is_failure() {
             report.fail("tests", "the tests do not build; see the output above");
@@ -34,7 +36,7 @@ pub(crate) fn read(output: &str, succeeded: bool) -> Report {
     report
 }
 
-/// The names of all tests that were run, as a report names them.
+/// Names of the tests that ran, in the form of a report.
 pub(crate) fn names_of_run(output: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut running: Option<String> = None;
@@ -51,7 +53,7 @@ pub(crate) fn names_of_run(output: &str) -> BTreeSet<String> {
     names
 }
 
-/// The path of a test whose program is under `tests/`, as `cargo test` takes it, from the name that a report gives it.
+/// Path of a test for `cargo test -- --exact`, from its name in a report; `None` unless its program is under `tests/`.
 pub(crate) fn path_of_integration_test(name: &str) -> Option<&str> {
     let (program, test) = name.split_once(") ")?;
     program.contains(" (tests/").then_some(test)
@@ -69,6 +71,12 @@ fn started(line: &str) -> Option<String> {
     // The binary is named after its crate or test and a hash: `scripts-0f3a…`.
     let name = file.rsplit_once('-').map_or(file, |(name, _hash)| name);
     Some(format!("{name} ({source})"))
+}
+
+/// `test result: … finished in 1.25s` gives 1.25 s.
+fn duration(line: &str) -> Option<Duration> {
+    let (_, seconds) = line.rsplit_once("finished in ")?;
+    Duration::try_from_secs_f64(seconds.trim_end_matches('s').parse().ok()?).ok()
 }
 
 /// `test result: ok. 3 passed; 0 failed; …` gives 3.
@@ -117,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_test_of_a_program_of_its_own_has_a_path() {
+    fn only_a_test_of_a_program_under_tests_has_a_path() {
         let path = path_of_integration_test;
         assert_eq!(path("kube (tests/kube/main.rs) kube_gangs::waits"), Some("kube_gangs::waits"));
         assert_eq!(path("agentaflow_engine (src/lib.rs) order::tests::holds"), None);
@@ -153,6 +161,8 @@ test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
     fn totals_are_summed_and_failures_and_skips_are_named() {
         let report = read(MIXED, false);
         assert_eq!(report.passed, 2);
+        let program = "doc-tests demo".to_owned();
+        assert_eq!(report.durations[1], (program, Duration::from_millis(100)));
         let names = |entries: &[crate::report::Entry]| -> Vec<String> {
             let line = |e: &crate::report::Entry| format!("{}: {}", e.name, e.reason);
             entries.iter().map(line).collect()
@@ -171,7 +181,7 @@ test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn tests_that_were_run_are_named_whether_they_passed_or_not() {
+    fn passed_and_failed_tests_are_named_and_ignored_ones_are_not() {
         let names = names_of_run(MIXED);
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         assert_eq!(
@@ -185,14 +195,14 @@ test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; fini
     }
 
     #[test]
-    fn a_build_that_fails_is_one_failure() {
+    fn a_failed_build_is_one_failure() {
         let report = read("error[E0425]: cannot find value `x`\n", false);
         assert_eq!((report.passed, report.failed.len()), (0, 1));
         assert!(report.failed[0].reason.contains("do not build"));
     }
 
     #[test]
-    fn a_test_program_that_dies_without_a_result_is_a_failure_by_name() {
+    fn a_test_program_without_a_result_line_is_a_failure_by_name() {
         let output = "     Running tests/a.rs (target/debug/deps/a-01)\n\
                       test one ... ok\n\
                       \x20    Running tests/b.rs (target/debug/deps/b-02)\n\

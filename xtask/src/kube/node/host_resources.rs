@@ -1,5 +1,5 @@
-//! What the real node takes of the machine: a bridge with an address, and control groups. Both have one name, and the
-//! bridge is the claim: there cannot be two of that name.
+//! Host resources of the real node: a network bridge and control groups with the same name. Creating the bridge claims the
+//! name, because the kernel allows one bridge of a name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,48 +11,51 @@ use anyhow::{Context, Result, bail};
 
 use super::run;
 
+/// File with the claimed number.
+const RECORD: &str = "host-resources";
+
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// How long killed processes may take to be gone.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time between KILL and the end of a process.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A number that nobody else on the machine has, of which names and addresses are made.
+/// A number that is unique on the machine; names and addresses derive from it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Ground(u8);
+pub(super) struct HostResources(u8);
 
-impl Ground {
-    /// Takes what is free and notes it in the node's folder.
+impl HostResources {
+    /// Claims the first free number and records it in the folder of the node.
     pub(super) fn claim(folder: &Path) -> Result<Self> {
-        let mut refused = None;
+        let mut last_error = None;
         for number in 0..=u8::MAX {
-            let ground = Self(number);
-            match run(&mut ip(&["link", "add", &ground.name(), "type", "bridge"])) {
+            let resources = Self(number);
+            match run(&mut ip(&["link", "add", &resources.name(), "type", "bridge"])) {
                 Ok(()) => {
-                    fs::write(folder.join("ground"), number.to_string())?;
-                    ground.prepare(folder)?;
-                    return Ok(ground);
+                    fs::write(folder.join(RECORD), number.to_string())?;
+                    resources.prepare(folder)?;
+                    return Ok(resources);
                 }
-                Err(error) if ground.link().exists() => refused = Some(error),
+                Err(error) if resources.link().exists() => last_error = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        Err(refused.context("there is no number")?)
+        Err(last_error.context("no bridge number is free")?)
     }
 
-    /// What an earlier call claimed.
+    /// Reads the record of an earlier claim.
     pub(super) fn read(folder: &Path) -> Result<Option<Self>> {
-        let file = folder.join("ground");
+        let file = folder.join(RECORD);
         let Ok(text) = fs::read_to_string(&file) else { return Ok(None) };
         let number = text.trim().parse();
         Ok(Some(Self(number.with_context(|| format!("`{}` is damaged", file.display()))?)))
     }
 
-    /// Of the bridge and of the groups.
+    /// Name of the bridge and of the control groups.
     pub(super) fn name(&self) -> String {
         format!("agentaflow-{}", self.0)
     }
 
-    /// Of the node; from a block that is kept for measurements, as nobody uses it.
+    /// Address of the node, from the block reserved for benchmarks (RFC 2544).
     pub(super) fn address(&self) -> String {
         format!("198.18.{}.1", self.0)
     }
@@ -65,28 +68,29 @@ impl Ground {
         format!("198.18.{}.10", self.0)
     }
 
-    /// Kills what still runs in our groups or carries our mark, and gives back the groups and the bridge. After a start
-    /// of the machine they may belong to somebody else, and are left alone.
-    pub(super) fn clear(&self, folder: &Path, mark: &str) -> Result<()> {
-        let ours = !self.link().exists() || self.owner() == folder.display().to_string();
-        let is_ours = |pid: u32| {
-            carries(pid, mark) || (ours && is_in_group(&text(pid, "cgroup"), &self.name()))
+    /// Kills processes in the control groups or with the mark, and removes the groups and the bridge. After a reboot a
+    /// different node may own the bridge; then both stay.
+    pub(super) fn release(&self, folder: &Path, mark: &str) -> Result<()> {
+        let is_owner = !self.link().exists() || self.owner() == folder.display().to_string();
+        let belongs = |pid: u32| {
+            has_variable(pid, mark)
+                || (is_owner && is_in_group(&proc_file(pid, "cgroup"), &self.name()))
         };
         let started = Instant::now();
         loop {
-            let left: Vec<u32> = processes().filter(|pid| is_ours(*pid)).collect();
-            if left.is_empty() {
+            let remaining: Vec<u32> = processes().filter(|pid| belongs(*pid)).collect();
+            if remaining.is_empty() {
                 break;
             }
-            if started.elapsed() > PATIENCE {
-                bail!("the processes {left:?} of the node do not end");
+            if started.elapsed() > KILL_TIMEOUT {
+                bail!("processes of the node do not end: {remaining:?}");
             }
-            let pids: Vec<String> = left.iter().map(u32::to_string).collect();
-            // Some may end before the signal arrives.
+            let pids: Vec<String> = remaining.iter().map(u32::to_string).collect();
+            // A process may end before the signal arrives.
             let _ = Command::new("kill").args(["-s", "KILL", "--"]).args(pids).output();
             thread::sleep(Duration::from_millis(50));
         }
-        if ours {
+        if is_owner {
             for group in self.groups() {
                 remove_group(&group)?;
             }
@@ -94,7 +98,7 @@ impl Ground {
                 run(&mut ip(&["link", "delete", &self.name()]))?;
             }
         }
-        fs::remove_file(folder.join("ground")).context("cannot forget what was claimed")
+        fs::remove_file(folder.join(RECORD)).context("cannot remove the record of the bridge")
     }
 
     fn prepare(&self, folder: &Path) -> Result<()> {
@@ -103,8 +107,9 @@ impl Ground {
         run(&mut ip(&["address", "add", &format!("{}/24", self.address()), "dev", &name]))?;
         run(&mut ip(&["link", "set", &name, "up"]))?;
         for group in self.groups() {
-            fs::create_dir_all(&group)
-                .with_context(|| format!("cannot make the group `{}`", group.display()))?;
+            fs::create_dir_all(&group).with_context(|| {
+                format!("cannot create the control group `{}`", group.display())
+            })?;
         }
         Ok(())
     }
@@ -113,13 +118,13 @@ impl Ground {
         Path::new("/sys/class/net").join(self.name())
     }
 
-    /// The folder of the node that has the bridge, as it stands there.
+    /// Folder of the node that owns the bridge, from the alias of the bridge.
     fn owner(&self) -> String {
         let alias = fs::read_to_string(self.link().join("ifalias")).unwrap_or_default();
         alias.trim_end_matches('\n').to_owned()
     }
 
-    /// Our group in every hierarchy; on machines with one hierarchy there is one.
+    /// The control group in each hierarchy; cgroup v2 has one hierarchy.
     fn groups(&self) -> Vec<PathBuf> {
         let root = Path::new(GROUPS);
         if root.join("cgroup.controllers").is_file() {
@@ -133,18 +138,18 @@ impl Ground {
     }
 }
 
-/// True when this variable stands in the environment of a process.
-fn carries(pid: u32, variable: &str) -> bool {
-    text(pid, "environ").split('\0').any(|one| one == variable)
+/// True if the environment of a process has this variable.
+fn has_variable(pid: u32, variable: &str) -> bool {
+    proc_file(pid, "environ").split('\0').any(|one| one == variable)
 }
 
-/// What the kernel tells of a process; nothing once it is gone.
-fn text(pid: u32, file: &str) -> String {
+/// Contents of `/proc/<pid>/<file>`; empty if the process has ended.
+fn proc_file(pid: u32, file: &str) -> String {
     let text = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// True when a line of `/proc/<pid>/cgroup` lies in this group of the outermost level.
+/// True if a line of `/proc/<pid>/cgroup` names this top-level group or a group inside it.
 fn is_in_group(text: &str, name: &str) -> bool {
     let paths = text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
     paths.into_iter().any(|path| path.split('/').nth(1) == Some(name))
@@ -155,21 +160,21 @@ fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// A group can be removed once it has no groups inside; its files are the kernel's.
+/// Removes inner groups first; the kernel owns the files in them.
 fn remove_group(group: &Path) -> Result<()> {
     let Ok(inside) = fs::read_dir(group) else { return Ok(()) };
     for entry in inside.filter_map(Result::ok).filter(|entry| entry.path().is_dir()) {
         remove_group(&entry.path())?;
     }
     let started = Instant::now();
-    // The last process may still be leaving.
+    // The last process may still be exiting.
     while let Err(error) = fs::remove_dir(group) {
         if !group.exists() {
             return Ok(());
         }
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > KILL_TIMEOUT {
             return Err(error)
-                .with_context(|| format!("cannot remove the group `{}`", group.display()));
+                .with_context(|| format!("cannot remove the control group `{}`", group.display()));
         }
         thread::sleep(Duration::from_millis(20));
     }
@@ -187,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_in_the_groups_of_this_node_belongs_to_it() {
+    fn a_process_belongs_to_the_node_of_its_top_level_group() {
         let text = |path: &str| format!("9:name=systemd:/\n4:memory:{path}\n0::/\n");
         assert!(is_in_group(&text("/agentaflow-1/kubepods/burstable/podx/y"), "agentaflow-1"));
         assert!(is_in_group(&text("/agentaflow-1"), "agentaflow-1"));
@@ -197,18 +202,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_claimed_is_known_again() {
-        let folder = std::env::temp_dir().join(format!("agentaflow-ground-{}", std::process::id()));
+    fn a_recorded_claim_is_read_back() {
+        let folder = std::env::temp_dir().join(format!("agentaflow-host-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
-        assert_eq!(Ground::read(&folder).unwrap(), None);
-        fs::write(folder.join("ground"), "7").unwrap();
-        let ground = Ground::read(&folder).unwrap().unwrap();
+        assert_eq!(HostResources::read(&folder).unwrap(), None);
+        fs::write(folder.join(RECORD), "7").unwrap();
+        let resources = HostResources::read(&folder).unwrap().unwrap();
         assert_eq!(
-            (ground.name(), ground.address()),
+            (resources.name(), resources.address()),
             ("agentaflow-7".to_owned(), "198.18.7.1".to_owned())
         );
-        fs::write(folder.join("ground"), "many").unwrap();
-        assert!(Ground::read(&folder).is_err());
+        fs::write(folder.join(RECORD), "many").unwrap();
+        assert!(HostResources::read(&folder).is_err());
         fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -1,14 +1,15 @@
-//! The `words` phase: no file may name a path that exists on one machine only.
+//! The `paths` phase: no file names a path that exists on one machine only.
 
 use std::env;
 use std::fs;
 
 use anyhow::{Context, Result};
 
+use crate::output::out;
 use crate::report::Report;
 use crate::{repo, tools};
 
-/// Beginnings of paths that mean somebody's machine. Split, so that this file passes its own check.
+/// Prefixes of home and checkout folders. Split, so that this file passes its own check.
 const FOREIGN: [&str; 4] = [
     concat!("/wo", "rk/"),
     concat!("/ho", "me/"),
@@ -16,7 +17,7 @@ const FOREIGN: [&str; 4] = [
     concat!("../sha", "red"),
 ];
 
-/// Where images keep the models that they load: a path inside of containers, where root's home is nobody's.
+/// Model cache inside container images.
 const IN_CONTAINERS: &str = "/root/.cache";
 
 pub(crate) fn check() -> Result<Report> {
@@ -26,26 +27,20 @@ pub(crate) fn check() -> Result<Report> {
     for file in repo::files()? {
         let bytes =
             fs::read(repo::root().join(&file)).with_context(|| format!("cannot read `{file}`"))?;
-        // Pictures and archives hold no words.
+        // Images and archives are not text.
         let Ok(text) = String::from_utf8(bytes) else {
             continue;
         };
         let text = text.replace(IN_CONTAINERS, "");
-        for (number, path) in offences(&text, &foreign) {
-            println!("   {file}:{number}: `{path}` is a path of somebody's machine");
+        for (number, path) in violations(&text, &foreign) {
+            out!("   {file}:{number}: `{path}` exists on one machine only");
             found += 1;
         }
     }
-    Ok(match found {
-        0 => Report::passed(),
-        _ => Report::failed(
-            "words",
-            format!("lines that name a foreign path: {found}; see the output above"),
-        ),
-    })
+    Ok(Report::from_count("paths", found))
 }
 
-/// The fixed list, and where this checkout and its owner live.
+/// The fixed prefixes, this checkout and the home folder of the current user.
 fn foreign_paths() -> Vec<String> {
     let mut paths: Vec<String> = FOREIGN.map(str::to_owned).to_vec();
     paths.push(repo::root().display().to_string());
@@ -56,15 +51,15 @@ fn foreign_paths() -> Vec<String> {
     paths
 }
 
-/// The number of each offending line, with the first foreign path in it.
-fn offences<'a>(text: &'a str, foreign: &'a [String]) -> impl Iterator<Item = (usize, &'a str)> {
+/// Line numbers with the first foreign path of each line.
+fn violations<'a>(text: &'a str, foreign: &'a [String]) -> impl Iterator<Item = (usize, &'a str)> {
     text.lines().enumerate().filter_map(|(index, line)| {
         let path = foreign.iter().find(|path| mentions(line, path))?;
         Some((index + 1, path.as_str()))
     })
 }
 
-/// True when a path begins here: `/x/` counts, the `/x/` of `example.org/x/` does not.
+/// True if `path` starts a word: `/x/` counts, the `/x/` of `example.org/x/` does not.
 fn mentions(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -77,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_found_where_it_begins_and_not_inside_an_address() {
+    fn a_path_is_found_at_its_start_and_not_inside_a_url() {
         let path = FOREIGN[0];
         assert!(mentions(&format!("see {path}notes"), path));
         assert!(mentions(&format!("\"{path}notes\""), path));
@@ -85,10 +80,10 @@ mod tests {
     }
 
     #[test]
-    fn an_offence_carries_its_line_number() {
+    fn a_violation_carries_its_line_number() {
         let text = format!("fine\nalso fine\ncd {}me\n", FOREIGN[1]);
         let foreign = foreign_paths();
-        let found: Vec<_> = offences(&text, &foreign).collect();
+        let found: Vec<_> = violations(&text, &foreign).collect();
         assert_eq!(found, [(3, FOREIGN[1])]);
     }
 }

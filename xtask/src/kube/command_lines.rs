@@ -1,4 +1,4 @@
-//! The command lines of the parts of a control plane.
+//! Command lines of the components of a control plane.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,16 +7,16 @@ use super::certificates::files;
 use super::options::Options;
 use crate::repo;
 
-/// Addresses of services and pods; nothing is ever sent there.
+/// Cluster IPs of services; no traffic goes there.
 const SERVICE_ADDRESSES: &str = "10.96.0.0/16";
 
-/// For the address that the server tells others; from a block that is kept for documents, as nobody uses it.
+/// Address announced by the API server, from the block reserved for documentation (RFC 5737).
 const ADVERTISED: &str = "192.0.2.1";
 
-/// Pod groups of Kubernetes itself are an alpha kind.
+/// Enables the pod groups of Kubernetes, an alpha API.
 const NATIVE_GROUPS: &str = "GenericWorkload=true";
 
-/// Where everything is: what the command lines are made of.
+/// Paths, ports and options that the command lines depend on.
 pub(super) struct Layout<'a> {
     pub(super) programs: &'a Path,
     pub(super) dir: &'a Path,
@@ -24,7 +24,7 @@ pub(super) struct Layout<'a> {
     pub(super) options: &'a Options,
 }
 
-/// Ports on the loopback.
+/// Ports on the loopback interface.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ports {
     pub(super) etcd: u16,
@@ -56,7 +56,7 @@ impl Layout<'_> {
         option(&mut command, "initial-cluster", format!("default={peers}"));
         option(&mut command, "quota-backend-bytes", 8_u64 << 30);
         option(&mut command, "log-level", "warn");
-        // Its data need not survive the machine.
+        // The data need not survive a crash of the machine.
         command.arg("--unsafe-no-fsync");
         command
     }
@@ -117,9 +117,9 @@ impl Layout<'_> {
         option(&mut command, "kubeconfig", self.kubeconfig("kwok").display());
         option(&mut command, "manage-all-nodes", false);
         option(&mut command, "manage-nodes-with-annotation-selector", "kwok.x-k8s.io/node=fake");
-        // The server itself tells KWOK that a node is out of its hands, so it falls silent at once.
+        // The API server removes such a node from KWOK's watch, so its heartbeats stop at once.
         option(&mut command, "manage-nodes-with-label-selector", "kwok.agentaflow.io/dark!=true");
-        // A quarter of it is the time between two signs of life.
+        // KWOK renews a lease after a quarter of its duration.
         option(&mut command, "node-lease-duration-seconds", self.options.grace());
         option(&mut command, "node-ip", "127.0.0.1");
         option(&mut command, "server-address", format!("127.0.0.1:{}", self.ports.kwok));
@@ -127,7 +127,7 @@ impl Layout<'_> {
             let file = repo::root().join("tests/kube/stages").join(stage);
             option(&mut command, "config", file.display());
         }
-        // Otherwise it reads settings from the home folder.
+        // Keeps KWOK from reading settings in the home folder.
         command.env("KWOK_WORKDIR", self.dir.join("kwok"));
         command
     }
@@ -136,7 +136,7 @@ impl Layout<'_> {
         Command::new(self.programs.join(name))
     }
 
-    /// How a part with an HTTPS port of its own is told about it.
+    /// Adds the options of an HTTPS port.
     fn serve(&self, command: &mut Command, port: u16) {
         let (certificate, key) = files(&self.certificates(), "server");
         option(command, "bind-address", "127.0.0.1");
@@ -145,7 +145,7 @@ impl Layout<'_> {
         option(command, "tls-private-key-file", key.display());
     }
 
-    /// What the controllers and the scheduler have in common.
+    /// Adds the common options of controllers and scheduler.
     fn control(&self, command: &mut Command, client: &str, port: u16) {
         let kubeconfig = self.kubeconfig(client);
         self.serve(command, port);
@@ -158,7 +158,7 @@ impl Layout<'_> {
     }
 }
 
-/// What becomes of nodes and pods, in `tests/kube/stages`.
+/// Lifecycles of nodes and pods, in `tests/kube/stages`.
 const STAGES: [&str; 6] = [
     "node-ready.yaml",
     "pod-run.yaml",

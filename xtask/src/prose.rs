@@ -1,0 +1,140 @@
+//! The `prose` phase: comments and documents name the actor and the object.
+//!
+//! A script cannot judge a sentence. This one finds the patterns that mark most sentences without an actor or an
+//! object: doc comments that start with an interrogative clause, and indefinite persons.
+
+use std::fs;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::output::out;
+use crate::report::Report;
+use crate::{CommandError, no_arguments, repo, tools};
+
+pub(crate) const HELP: &str = "\
+List sentences that break the prose rule of CONTRIBUTING.md.
+
+Usage: cargo xtask prose
+
+Prints each doc comment that starts with What, Who, Whether, Those, How or Where, and each
+line with an indefinite person.";
+
+/// Number of known violations. Lower the number with every fix; never raise it.
+const CEILING: usize = 100_000;
+
+/// First words of doc comments that stand for a noun.
+const OPENERS: [&str; 12] = [
+    "What",
+    "Who",
+    "Whoever",
+    "Whatever",
+    "Whether",
+    "Whose",
+    "Those",
+    "How",
+    "Where",
+    "Somebody",
+    "Nobody",
+    "Everybody",
+];
+
+/// Split, so that this file passes its own check.
+const PERSONS: [&str; 3] =
+    [concat!("some", "body"), concat!("no", "body"), concat!("every", "body")];
+
+pub(crate) fn check() -> Result<Report> {
+    tools::ensure_program("git")?;
+    let found = violations()?.len();
+    Ok(match found.cmp(&CEILING) {
+        std::cmp::Ordering::Greater => Report::failed(
+            "prose",
+            format!("{found} violations, ceiling {CEILING}; `cargo xtask prose` lists them"),
+        ),
+        std::cmp::Ordering::Equal => Report::passed(),
+        std::cmp::Ordering::Less => {
+            out!("   {found} violations: lower CEILING in xtask/src/prose.rs from {CEILING}");
+            Report::passed()
+        }
+    })
+}
+
+pub(crate) fn run(rest: &[String]) -> Result<ExitCode, CommandError> {
+    no_arguments("prose", rest)?;
+    let found = violations()?;
+    for violation in &found {
+        out!("{violation}");
+    }
+    out!("{} violations, ceiling {CEILING}", found.len());
+    Ok(if found.len() > CEILING { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// `file:line: text` of each violation.
+fn violations() -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for file in repo::files()? {
+        let is_rust = file.ends_with(".rs");
+        if !is_rust && !file.ends_with(".md") {
+            continue;
+        }
+        let text = fs::read_to_string(repo::root().join(&file))
+            .with_context(|| format!("cannot read `{file}`"))?;
+        let mut previous_is_doc = false;
+        for (number, line) in text.lines().enumerate() {
+            let doc = doc_comment(line).filter(|_| is_rust);
+            let opens = doc.is_some_and(|doc| !previous_is_doc && opens_with_clause(doc));
+            // An empty doc line ends a paragraph, and the next line starts a sentence.
+            previous_is_doc = doc.is_some_and(|doc| !doc.is_empty());
+            if opens || names_person(line) {
+                found.push(format!("{file}:{}: {}", number + 1, line.trim()));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn doc_comment(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let text = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))?;
+    Some(text.trim())
+}
+
+fn opens_with_clause(doc: &str) -> bool {
+    let first = doc.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+    OPENERS.contains(&first)
+}
+
+/// True for an indefinite person in prose. A quoted word is a name, as the Unix user of the lowest rights is.
+fn names_person(line: &str) -> bool {
+    let lower = line.to_lowercase();
+    PERSONS.iter().any(|person| {
+        lower.match_indices(person).any(|(at, _)| {
+            let before = lower[..at].chars().next_back();
+            let after = lower[at + person.len()..].chars().next();
+            let in_word = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+            let is_quoted = |c: Option<char>| c.is_some_and(|c| c == '"' || c == '`');
+            !in_word(before) && !in_word(after) && !(is_quoted(before) && is_quoted(after))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_doc_comment_that_opens_with_a_clause_is_found() {
+        assert!(opens_with_clause("What the engine was told."));
+        assert!(opens_with_clause("Whether the node is ready."));
+        assert!(!opens_with_clause("Node description last sent to the engine."));
+        assert!(!opens_with_clause("Whole GPUs only."));
+    }
+
+    #[test]
+    fn an_indefinite_person_is_found_in_prose_and_not_in_names() {
+        let person = PERSONS[1];
+        assert!(names_person(&format!("// {person} waits for it")));
+        assert!(!names_person(&format!("const USER: &str = \"{person}\";")));
+        assert!(!names_person(&format!("let {person}_waits = true;")));
+    }
+}
