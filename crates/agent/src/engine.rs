@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use agentaflow_api::job::Runtime as Kind;
 
 use crate::AgentError;
-use crate::backoff::Backoff;
+use crate::backoff::RECONNECT;
 use crate::runtime::docker::Docker;
 use crate::session::Sessions;
 use crate::settings::AgentSettings;
@@ -25,7 +25,7 @@ pub(crate) async fn find(
         let missing = AgentError::NoDocker { dir: tasks.to_owned() };
         return if needed { Err(missing) } else { Ok(None) };
     };
-    let mut backoff = Backoff::default();
+    let mut backoff = RECONNECT.start();
     loop {
         match Docker::connect(docker.clone()).await {
             Ok(Some(docker)) => return Ok(Some(docker)),
@@ -46,7 +46,7 @@ pub(crate) async fn find(
         if !needed {
             return Ok(None);
         }
-        backoff.pause().await;
+        backoff.sleep().await;
     }
 }
 
@@ -58,9 +58,9 @@ pub(crate) async fn await_late(
     sessions: Sessions,
 ) {
     let Some(wanted) = settings.docker.as_ref().filter(|_| !tasks.has_docker()) else { return };
-    let mut backoff = Backoff::default();
+    let mut backoff = RECONNECT.start();
     let docker = loop {
-        backoff.pause().await;
+        backoff.sleep().await;
         if let Ok(Some(docker)) = Docker::connect(wanted.clone()).await {
             break docker;
         }

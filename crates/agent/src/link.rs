@@ -9,7 +9,7 @@ use agentaflow_api::client::ClientError;
 use agentaflow_api::client::agent::Position;
 use agentaflow_api::link::Framed;
 
-use crate::backoff::Backoff;
+use crate::backoff::RECONNECT;
 use crate::session::{Session, Sessions};
 use crate::tasks::Tasks;
 
@@ -29,7 +29,7 @@ const POLL_WAIT: Duration = Duration::from_secs(25);
 pub(crate) async fn listen(sessions: Sessions, tasks: Tasks) {
     let mut current = sessions.subscribe();
     let mut listener = Listener { sessions, tasks, seen: Position::default(), cuts: 0 };
-    let mut backoff = Backoff::default();
+    let mut backoff = RECONNECT.start();
     loop {
         let Ok(session) = current.wait_for(Option::is_some).await.map(|session| session.clone())
         else {
@@ -43,13 +43,13 @@ pub(crate) async fn listen(sessions: Sessions, tasks: Tasks) {
         };
         listener.sessions.set_connected(false);
         if begun.elapsed() > SHORT {
-            backoff = Backoff::default();
+            backoff.reset();
         }
         if let Err(error) = result {
             debug!(%error, "the connection broke; connecting again");
             listener.sessions.doubt(&session, &error);
         }
-        backoff.pause().await;
+        backoff.sleep().await;
     }
 }
 

@@ -4,15 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tokio::time::sleep;
 use tracing::{info, warn};
 
 use agentaflow_api::agent::AgentRegistration;
 use agentaflow_api::client::{Client, ClientError};
 use agentaflow_api::node::Heartbeat;
 use agentaflow_api::units::Secret;
+use agentaflow_backoff::BackoffPolicy;
 
-use crate::backoff::{Backoff, jitter};
+use crate::backoff::RECONNECT;
 use crate::gpus::GpuWatch;
 use crate::identity::{self, Credentials};
 use crate::lease::Lease;
@@ -20,8 +20,8 @@ use crate::session::{Session, Sessions};
 use crate::settings::AgentSettings;
 use crate::{clock, facts};
 
-/// How often a refused registration is tried again: an operator has to do something first.
-const REFUSED_PAUSE: Duration = Duration::from_secs(10);
+/// Retry interval of a refused registration: an operator has to act first.
+const REFUSED_DELAY: Duration = Duration::from_secs(10);
 
 /// Everything a registration needs.
 pub(crate) struct Registrar {
@@ -39,7 +39,8 @@ impl Registrar {
     /// Keeps the agent registered, for ever.
     pub(crate) async fn run(self) {
         let mut current = self.sessions.subscribe();
-        let mut backoff = Backoff::default();
+        let mut backoff = RECONNECT.start();
+        let mut refused = BackoffPolicy::new(REFUSED_DELAY, REFUSED_DELAY).with_jitter().start();
         loop {
             match self.register().await {
                 Ok(session) => {
@@ -49,15 +50,15 @@ impl Registrar {
                         return;
                     }
                     warn!("this registration holds no longer; registering again");
-                    backoff.pause().await;
+                    backoff.sleep().await;
                 }
                 Err(error) if matches!(error.status(), Some(400..=499)) && !error.is_passing() => {
                     self.explain(&error);
-                    sleep(jitter(REFUSED_PAUSE)).await;
+                    refused.sleep().await;
                 }
                 Err(error) => {
                     warn!(%error, "cannot register yet; trying again");
-                    backoff.pause().await;
+                    backoff.sleep().await;
                 }
             }
         }
@@ -111,7 +112,7 @@ impl Registrar {
             node_id: Some(Value::from(session.node_id.as_str())),
             ..Heartbeat::default()
         };
-        let heard = session.client.heartbeat(&session.node_id, &beat, REFUSED_PAUSE).await;
+        let heard = session.client.heartbeat(&session.node_id, &beat, REFUSED_DELAY).await;
         if heard.is_ok() {
             warn!(
                 "the registration token is refused; going on with the key of an earlier registration"

@@ -9,6 +9,7 @@ use std::time::Duration;
 use agentaflow_agent::runtime::Exit;
 use agentaflow_agent::runtime::stopped::{Stopped, remembered};
 use agentaflow_api::link::{StopCause, TaskKey};
+use agentaflow_backoff::BackoffPolicy;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::watch;
@@ -23,9 +24,9 @@ use crate::watch::Watch;
 /// Looks again at least so often, whatever the watches say.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Between attempts to read output.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Delays between requests for the output of a pod.
+const OUTPUT_RETRIES: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_millis(200), Duration::from_secs(5));
 
 /// How long the last of the output may take to come.
 const LAST_OUTPUT: Duration = Duration::from_mins(1);
@@ -150,7 +151,7 @@ impl Subject {
 
     /// Copies the output through whatever happens to the connection, for ever.
     async fn follow_output(&self) {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = OUTPUT_RETRIES.start();
         loop {
             let pod = self.watch.look(self.key).pod;
             if let Some(pod) = pod.filter(|pod| ending::began(pod).is_some()) {
@@ -159,12 +160,11 @@ impl Subject {
                 let followed = output::follow(&self.source(&name)).await;
                 self.copying.store(false, Ordering::Relaxed);
                 match followed {
-                    Ok(()) => pause = FIRST_PAUSE,
+                    Ok(()) => backoff.reset(),
                     Err(error) => debug!(pod = name, %error, "the output does not come"),
                 }
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            backoff.sleep().await;
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use agentaflow_api::link::TaskKey;
+use agentaflow_backoff::BackoffPolicy;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, PropagationPolicy};
@@ -16,11 +17,9 @@ use crate::{fault, names, object};
 /// How often an API server that does not answer is asked again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How soon it is asked for the first time whether what was deleted is gone; each pause is twice the last.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-
-/// The longest pause: a pod on a node that is away may stay for hours.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// Delays between checks for a deleted Job and its pods. A pod on an unreachable node may stay for hours.
+const DELETION_CHECKS: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_millis(250), Duration::from_secs(10));
 
 /// The uids of what was asked to go.
 type Asked = BTreeSet<Option<String>>;
@@ -54,7 +53,7 @@ impl Ends {
 
     /// Ends a task, and returns when the API server has nothing of it any more.
     pub(crate) async fn until_gone(&self, key: TaskKey) {
-        let (mut asked, mut pause) = (Asked::new(), FIRST_PAUSE);
+        let (mut asked, mut backoff) = (Asked::new(), DELETION_CHECKS.start());
         loop {
             match self.end(key, Some(Duration::ZERO), &mut asked).await {
                 Ok(true) => return,
@@ -63,8 +62,7 @@ impl Ends {
                     warn!(%key, %error, "it is not certain that the task does not run; asking again");
                 }
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            backoff.sleep().await;
         }
     }
 

@@ -39,7 +39,7 @@ use tracing::{debug, info, warn};
 
 use agentaflow_api::link::{StopCause, TaskKey};
 
-use crate::backoff::Backoff;
+use crate::backoff::RECONNECT;
 use crate::clock::boot_ms;
 use crate::runtime::docker::stop_leased;
 use cgroup::Root;
@@ -260,14 +260,14 @@ async fn stop_containers(
 ) {
     let Overdue { engine, keys, since_ms } = overdue;
     info!("the lease ran out: stopping leased containers");
-    let mut backoff = Backoff::default();
+    let mut backoff = RECONNECT.start();
     loop {
         let late = Duration::from_millis(boot_ms().saturating_sub(since_ms));
         match stop_leased(&engine, &dir, &keys, late).await {
             Ok(()) => break,
             Err(error) => warn!(%error, "containers cannot be stopped yet; trying again"),
         }
-        backoff.pause().await;
+        backoff.sleep().await;
     }
     // Nobody listens when the guardian is going.
     let _ = stopped.send(keys);

@@ -15,13 +15,13 @@ use agentaflow_api::link::{ReportBatch, ReportReply};
 pub(crate) use outbox::Outbox;
 pub(crate) use tail::Tail;
 
-use crate::backoff::Backoff;
+use crate::backoff::RECONNECT;
 use crate::session::{Session, Sessions};
 use crate::tasks::Tasks;
 
 /// Reports for ever; what the server says about tasks goes to `tasks`.
 pub(crate) async fn report(outbox: Arc<Outbox>, sessions: Sessions, tasks: Tasks) {
-    let mut backoff = Backoff::default();
+    let mut backoff = RECONNECT.start();
     let mut current = sessions.subscribe();
     let mut most = usize::MAX;
     loop {
@@ -33,7 +33,7 @@ pub(crate) async fn report(outbox: Arc<Outbox>, sessions: Sessions, tasks: Tasks
         }
         match send(&session, &batch).await {
             Ok(reply) => {
-                backoff = Backoff::default();
+                backoff.reset();
                 most = usize::MAX;
                 tasks.forget_stale(&outbox.settle(&batch, &reply).stale);
             }
@@ -44,7 +44,7 @@ pub(crate) async fn report(outbox: Arc<Outbox>, sessions: Sessions, tasks: Tasks
                 outbox.put_back(batch);
                 sessions.doubt(&session, &error);
                 debug!(%error, "cannot report yet");
-                backoff.pause().await;
+                backoff.sleep().await;
             }
         }
     }

@@ -17,15 +17,16 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use agentaflow_api::units::Stamp;
+use agentaflow_backoff::BackoffPolicy;
 
 use super::super::stopped::{self, Stopped};
 use super::super::{Exit, Used};
 use super::output::Source;
 use super::{fault, output, status};
 
-/// Between looks at a container that should be over, and at an engine that does not answer.
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Delays between inspections of a container whose output ended, and of a Docker daemon that does not answer.
+const INSPECTIONS: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_millis(5), Duration::from_secs(5));
 
 /// How long after a container's end word of a lack of memory may come.
 const LATE_NEWS: Duration = Duration::from_secs(1);
@@ -68,7 +69,7 @@ impl Watcher {
 
 async fn follow(source: &Source<'_>, stopped: &OnceLock<Stopped>) -> Result<Exit, String> {
     let Source { engine, id, folder, .. } = *source;
-    let mut pause = FIRST_PAUSE;
+    let mut backoff = INSPECTIONS.start();
     let found = loop {
         if let Err(error) = output::follow(source).await {
             tracing::warn!("the output of the container {id} does not come: {error}");
@@ -79,9 +80,8 @@ async fn follow(source: &Source<'_>, stopped: &OnceLock<Stopped>) -> Result<Exit
                 return Err("the container is gone: somebody removed it".to_owned());
             }
             // It is about to end, or the engine was restarted under it, or does not answer.
-            Ok(_) | Err(_) => tokio::time::sleep(pause).await,
+            Ok(_) | Err(_) => backoff.sleep().await,
         }
-        pause = (pause * 2).min(LONGEST_PAUSE);
     };
     if let Err(error) = output::complete(source).await {
         tracing::warn!("the end of the output of the container {id} is missing: {error}");

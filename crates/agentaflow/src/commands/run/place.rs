@@ -6,15 +6,19 @@ use std::time::Duration;
 
 use agentaflow_api::explain::Explanation;
 use agentaflow_api::job::{Job, JobStatus};
-use tokio::time::{Instant, sleep, timeout};
+use agentaflow_backoff::BackoffPolicy;
+use tokio::time::{Instant, timeout};
 
 use super::line::Line;
 use crate::backend::{Backend, Work};
 use crate::listing::{self, money, one_line};
 
-/// How often we look: soon at first, seldom while nothing changes.
-const SOONEST: Duration = Duration::from_millis(150);
-const SELDOM: Duration = Duration::from_secs(3);
+/// Delays between requests for the state of a job; starts again at each change.
+const POLLS: BackoffPolicy =
+    BackoffPolicy::new(Duration::from_millis(150), Duration::from_secs(3)).with_factor(1.5);
+
+/// Shortest time between two forecasts, which the scheduler computes by simulation, and the limit of one.
+const FORECAST_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Nobody waits longer to hear where a job would go.
 const FORETELL: Duration = Duration::from_millis(1500);
@@ -52,10 +56,9 @@ pub(in crate::commands) async fn warn_if_never(backend: &Backend, work: &Work) {
 /// Tells of every change; never ends.
 pub(super) async fn tell(backend: &Backend, name: &str, line: &Line) {
     let mut outlook = Outlook::default();
-    let mut pause = SOONEST;
+    let mut backoff = POLLS.start();
     loop {
-        sleep(pause).await;
-        pause = (pause * 3 / 2).min(SELDOM);
+        backoff.sleep().await;
         // A server that is away is the business of the one who shows the output.
         let Ok(job) = backend.job(name).await else { continue };
         let news = if job.status == JobStatus::Pending {
@@ -67,7 +70,7 @@ pub(super) async fn tell(backend: &Backend, name: &str, line: &Line) {
             !words.is_empty() && line.lasting(&words, &format!("job {name} {words}"))
         };
         if news {
-            pause = SOONEST;
+            backoff.reset();
         }
     }
 }
@@ -81,11 +84,11 @@ struct Outlook {
 
 impl Outlook {
     async fn refresh(&mut self, backend: &Backend, name: &str) {
-        if self.asked.is_some_and(|at| at.elapsed() < SELDOM) {
+        if self.asked.is_some_and(|at| at.elapsed() < FORECAST_INTERVAL) {
             return;
         }
         self.asked = Some(Instant::now());
-        self.said = timeout(SELDOM, backend.explain(name)).await.ok().and_then(Result::ok);
+        self.said = timeout(FORECAST_INTERVAL, backend.explain(name)).await.ok().and_then(Result::ok);
     }
 }
 
