@@ -88,7 +88,8 @@ impl Outlook {
             return;
         }
         self.asked = Some(Instant::now());
-        self.said = timeout(FORECAST_INTERVAL, backend.explain(name)).await.ok().and_then(Result::ok);
+        self.said =
+            timeout(FORECAST_INTERVAL, backend.explain(name)).await.ok().and_then(Result::ok);
     }
 }
 
