@@ -1,6 +1,6 @@
-# The menu. `cargo xtask run` and `cargo xtask test` work without just.
+# Menu of the development commands. All of them work without just: `cargo xtask help`.
 
-# List what there is
+# List the commands
 default:
     @just --list --unsorted
 
@@ -8,23 +8,27 @@ default:
 run *ARGS:
     cargo xtask run {{ ARGS }}
 
-# Check everything; `just test --only clippy` checks one thing
+# Check the current change: format, clippy, unit tests of changed crates
+check *ARGS:
+    cargo xtask check {{ ARGS }}
+
+# Run every check of CI; `just test --only clippy` runs one phase, `--full` the release tier
 test *ARGS:
     cargo xtask test {{ ARGS }}
 
-# Measure the speed of the engine
+# Benchmark the engine
 bench *FILTER:
     cargo xtask bench {{ FILTER }}
 
-# Measure the server: jobs a second, latency, memory
+# Benchmark the server: jobs per second, latency, memory
 bench-server:
     cargo xtask bench-server
 
-# Start a PostgreSQL and a Docker engine for tests, until Ctrl-C
+# Start PostgreSQL, Docker and Kubernetes for tests until Ctrl-C
 services:
     cargo xtask services
 
-# A Kubernetes control plane here; `just kube up --nodes 10`, `just kube down`
+# Run a Kubernetes control plane: `just kube up --nodes 10`, `just kube down`
 kube *ARGS:
     cargo xtask kube {{ ARGS }}
 

@@ -26,6 +26,9 @@ const FULL_VARIABLE: &str = "AGENTAFLOW_TEST_FULL";
 /// Property cases of the full tier; the default of proptest is 256.
 const FULL_PROPERTY_CASES: &str = "1024";
 
+/// Length of the crash campaign against server and agents; 20 seconds in CI.
+const FULL_CHAOS_SECONDS: &str = "120";
+
 /// Size of a test run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tier {
@@ -39,7 +42,11 @@ impl Tier {
     fn variables(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Ci => &[],
-            Self::Full => &[(FULL_VARIABLE, "1"), ("PROPTEST_CASES", FULL_PROPERTY_CASES)],
+            Self::Full => &[
+                (FULL_VARIABLE, "1"),
+                ("PROPTEST_CASES", FULL_PROPERTY_CASES),
+                ("CHAOS_SECONDS", FULL_CHAOS_SECONDS),
+            ],
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Finds the tools of the checks and installs missing ones into a cache.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -20,8 +21,8 @@ const DEBIAN_PACKAGES: [(&str, &str); 7] = [
     ("runc", "runc"),
 ];
 
-/// Folder of the PostgreSQL server programs on Debian, and their package.
-const POSTGRES: (&str, &str) = ("/usr/lib/postgresql/15/bin", "postgresql-15");
+/// Debian keeps the PostgreSQL server programs in `VERSION/bin` here.
+const POSTGRES_VERSIONS: &str = "/usr/lib/postgresql";
 
 /// Statically linked, so that an image needs no library.
 pub(crate) const STATIC_BUSYBOX: &str = "/bin/busybox";
@@ -54,17 +55,23 @@ pub(crate) fn ensure_program(program: &str) -> Result<()> {
 
 /// Installs PostgreSQL if missing; returns the folder of its programs.
 pub(crate) fn ensure_postgres() -> Result<PathBuf> {
-    let (folder, package) = POSTGRES;
-    let has_all = |folder: &PathBuf| {
-        ["initdb", "pg_isready", "postgres"].iter().all(|name| is_executable(&folder.join(name)))
-    };
-    let usual = || Some(PathBuf::from(folder)).filter(has_all);
-    let elsewhere = || Some(on_path("postgres")?.parent()?.to_owned()).filter(has_all);
-    if let Some(programs) = usual().or_else(elsewhere) {
+    if let Some(programs) = postgres() {
         return Ok(programs);
     }
-    install_package("PostgreSQL", package)?;
-    usual().with_context(|| format!("`{package}` is installed, but `{folder}` is missing"))
+    install_package("PostgreSQL", "postgresql")?;
+    postgres().with_context(|| format!("no server programs in `{POSTGRES_VERSIONS}/*/bin`"))
+}
+
+/// Folder of the newest PostgreSQL server.
+fn postgres() -> Option<PathBuf> {
+    let is_complete = |folder: &PathBuf| {
+        ["initdb", "pg_isready", "postgres"].iter().all(|name| is_executable(&folder.join(name)))
+    };
+    let versions = fs::read_dir(POSTGRES_VERSIONS).into_iter().flatten().filter_map(Result::ok);
+    let mut folders: Vec<PathBuf> = versions.map(|entry| entry.path().join("bin")).collect();
+    folders.sort_unstable();
+    folders.extend(on_path("postgres").and_then(|program| Some(program.parent()?.to_owned())));
+    folders.into_iter().rfind(is_complete)
 }
 
 /// Installs a statically linked busybox if missing.

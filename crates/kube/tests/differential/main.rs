@@ -37,7 +37,8 @@ const TRIES: u32 = 3;
 #[ignore = "needs a Kubernetes control plane"]
 async fn kube_scheduler_and_we_agree_on_what_can_be_placed() {
     let seed = number("AGENTAFLOW_TEST_SEED").unwrap_or(1);
-    let count = number("AGENTAFLOW_TEST_PODS").unwrap_or(320);
+    let is_full = std::env::var_os("AGENTAFLOW_TEST_FULL").is_some();
+    let count = number("AGENTAFLOW_TEST_PODS").unwrap_or(if is_full { 640 } else { 160 });
     let mut hunt = Hunt::begin(Dice(seed)).await;
     for turn in 0..count {
         hunt.turn(turn).await;
