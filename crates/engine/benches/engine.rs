@@ -14,7 +14,7 @@ const BATCH: usize = 100;
 fn half_full(nodes: usize, strategy: Strategy) -> Scheduler {
     let mut scheduler = cluster(nodes, strategy);
     for workload in workloads(nodes * 8 / 4, MIXED, 1) {
-        scheduler.apply(Time(0), Event::Submit(Box::new(workload))).expect("valid");
+        scheduler.apply(Time(0), Event::Submitted(Box::new(workload))).expect("valid");
     }
     scheduler.decide(Time(0));
     scheduler
@@ -40,7 +40,7 @@ fn decisions(criterion: &mut Criterion) {
                         let ids: Vec<WorkloadId> = batch.iter().map(|w| w.id.clone()).collect();
                         for workload in batch {
                             scheduler
-                                .apply(Time(1), Event::Submit(Box::new(workload)))
+                                .apply(Time(1), Event::Submitted(Box::new(workload)))
                                 .expect("valid");
                         }
                         let plan = scheduler.decide(Time(1));

@@ -14,7 +14,7 @@
 mod load;
 
 use agentaflow_engine::{
-    Decision, Event, GpuAsk, MilliCpu, Request, Scheduler, Strategy, Time, Workload,
+    Decision, Event, GpuRequest, MilliCpu, Request, Scheduler, Strategy, Time, Workload,
 };
 use load::{MISSION, MIXED, cluster, workloads};
 use std::time::{Duration, Instant};
@@ -134,7 +134,7 @@ fn seconds_per_decision(strategy: Strategy, nodes: usize, rounds: usize) -> f64 
         let now = Time(1000 * round as u64);
         let begin = Instant::now();
         for workload in incoming {
-            scheduler.apply(now, Event::Submit(Box::new(workload))).expect("valid");
+            scheduler.apply(now, Event::Submitted(Box::new(workload))).expect("valid");
         }
         let plan = scheduler.decide(now);
         let took = begin.elapsed();
@@ -157,7 +157,7 @@ fn reasons() -> Range {
     let mut scheduler = cluster(12_500, Strategy::LeastUtilized);
     fill(&mut scheduler);
     for workload in workloads(100_000, 50, 7) {
-        scheduler.apply(Time(0), Event::Submit(Box::new(workload))).expect("valid");
+        scheduler.apply(Time(0), Event::Submitted(Box::new(workload))).expect("valid");
     }
     let begin = Instant::now();
     let plan = scheduler.decide(Time(0));
@@ -219,13 +219,13 @@ fn submit_labelled(scheduler: &mut Scheduler, name: &str, count: usize, differ: 
     for index in 0..count {
         let own = format!("{}", if differ { index } else { 0 });
         let request = Request {
-            gpu: GpuAsk::Whole(1),
+            gpu: GpuRequest::Whole(1),
             cpu: MilliCpu(1000),
             labels: [("index".into(), own.as_str().into())].into(),
             ..Request::default()
         };
         let workload = Workload::new(format!("{name}-{index}"), request);
-        scheduler.apply(Time(0), Event::Submit(Box::new(workload))).expect("valid");
+        scheduler.apply(Time(0), Event::Submitted(Box::new(workload))).expect("valid");
     }
 }
 
@@ -233,9 +233,9 @@ fn submit_labelled(scheduler: &mut Scheduler, name: &str, count: usize, differ: 
 /// them: how long one of them takes.
 fn storm() -> Range {
     let mut scheduler = cluster(125, Strategy::LeastUtilized);
-    let whole = |gpus| Request { gpu: GpuAsk::Whole(gpus), ..Request::default() };
+    let whole = |gpus| Request { gpu: GpuRequest::Whole(gpus), ..Request::default() };
     let submit = |scheduler: &mut Scheduler, workload: Workload| {
-        scheduler.apply(Time(0), Event::Submit(Box::new(workload))).expect("valid");
+        scheduler.apply(Time(0), Event::Submitted(Box::new(workload))).expect("valid");
     };
     for index in 0..1000 {
         let low = Workload::new(format!("low-{index}"), whole(1));
@@ -268,9 +268,9 @@ fn fill(scheduler: &mut Scheduler) {
         let mut workload = workloads(1, MIXED, 1).remove(0);
         workload.id = format!("fill-{index}").into();
         let whole_node =
-            Request { gpu: GpuAsk::Whole(8), cpu: MilliCpu(128_000), ..Request::default() };
+            Request { gpu: GpuRequest::Whole(8), cpu: MilliCpu(128_000), ..Request::default() };
         workload.request = whole_node.into();
-        scheduler.apply(Time(0), Event::Submit(Box::new(workload))).expect("valid");
+        scheduler.apply(Time(0), Event::Submitted(Box::new(workload))).expect("valid");
     }
     let plan = scheduler.decide(Time(0));
     assert_eq!(plan.decisions.len(), 12_500, "the cluster is full");
@@ -282,7 +282,7 @@ fn memory() -> Range {
     let mut scheduler = cluster(12_500, Strategy::LeastUtilized);
     for round in 0..20 {
         for workload in workloads(10_000, MIXED, round) {
-            scheduler.apply(Time(0), Event::Submit(Box::new(workload))).expect("valid");
+            scheduler.apply(Time(0), Event::Submitted(Box::new(workload))).expect("valid");
         }
         scheduler.decide(Time(0));
     }

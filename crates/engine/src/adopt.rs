@@ -11,25 +11,25 @@ use crate::cluster::NodeIdx;
 use crate::cluster::fit;
 use crate::cluster::room::{Claim, Device, DeviceClaim, Room, WHOLE};
 use crate::cluster::shape::{Ask, Shape};
-use crate::error::{BadInput, Rejected};
-use crate::facts::Phase;
+use crate::error::{InvalidInput, Rejected};
+use crate::facts::WorkloadPhase;
 use crate::name::{GpuId, NodeId};
-use crate::node::Chooser;
+use crate::node::DeviceSelection;
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, Seat, State, TaskRef};
 use crate::units::Time;
 use crate::workload::Workload;
 
 /// A workload and where its tasks are. Each task has one place or is over; a body that knows of a task
-/// that has neither says that it is over, and may say [`Gone`](crate::Event::Gone) next to have the
+/// that has neither says that it is over, and may say [`Gone`](crate::Event::TaskStopped) next to have the
 /// rest of the gang stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Adopted {
+pub struct AdoptedWorkload {
     /// The workload. If it waits here already it keeps its age and takes on this description.
     pub workload: Workload,
     /// Its tasks that have a place.
-    pub seats: Vec<AdoptedSeat>,
+    pub tasks: Vec<AdoptedTask>,
     /// Its tasks that are over.
     #[serde(default)]
     pub finished: BTreeSet<u32>,
@@ -41,7 +41,7 @@ pub struct Adopted {
 /// Where a task is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct AdoptedSeat {
+pub struct AdoptedTask {
     /// The task.
     pub task: u32,
     /// The node.
@@ -62,7 +62,7 @@ type Found = (u32, NodeIdx, Option<Vec<usize>>);
 
 impl Scheduler {
     /// Takes in a workload with its places.
-    pub(crate) fn adopt(&mut self, adopted: Adopted) -> Result<(), Rejected> {
+    pub(crate) fn adopt(&mut self, adopted: AdoptedWorkload) -> Result<(), Rejected> {
         let waiting = self.adoptable(&adopted.workload)?;
         let found = self.found_seats(&adopted)?;
         let index = if let Some(index) = waiting {
@@ -74,7 +74,7 @@ impl Scheduler {
         for task in adopted.finished {
             self.jobs.get_mut(index).tasks[task as usize].finished = true;
         }
-        for ((task, node, devices), seat) in found.into_iter().zip(&adopted.seats) {
+        for ((task, node, devices), seat) in found.into_iter().zip(&adopted.tasks) {
             self.adopt_seat(index, task, node, devices.as_deref());
             if let Some(new) = self.jobs.get_mut(index).tasks[task as usize].seat.as_mut() {
                 new.confirmed = seat.confirmed;
@@ -83,7 +83,7 @@ impl Scheduler {
                 self.begin_to_stop(index, task);
             }
         }
-        self.enter_phase(index, Phase::Placed, adopted.placed_at.min(self.now));
+        self.enter_phase(index, WorkloadPhase::Placed, adopted.placed_at.min(self.now));
         self.queues.forgive_excess(&self.cluster, self.jobs.get(index).queue);
         // Somebody may have waited for its company.
         let spec = self.jobs.get(index).spec.clone();
@@ -109,8 +109,8 @@ impl Scheduler {
     }
 
     /// Looks up all that is named, so that a refusal changes nothing.
-    fn found_seats(&self, adopted: &Adopted) -> Result<Vec<Found>, Rejected> {
-        let Adopted { workload, seats, finished, .. } = adopted;
+    fn found_seats(&self, adopted: &AdoptedWorkload) -> Result<Vec<Found>, Rejected> {
+        let AdoptedWorkload { workload, tasks: seats, finished, .. } = adopted;
         let (id, tasks) = (&workload.id, workload.task_count());
         let mut open = vec![true; tasks as usize];
         for task in finished.iter().copied().chain(seats.iter().map(|seat| seat.task)) {
@@ -127,12 +127,12 @@ impl Scheduler {
             return Err(Rejected::Incomplete { workload: id.clone(), task: task as u32 });
         }
         if seats.is_empty() {
-            return Err(BadInput::Zero("the number of tasks with a place").into());
+            return Err(InvalidInput::Zero("the number of tasks with a place").into());
         }
         seats.iter().map(|seat| self.found_seat(workload, seat)).collect()
     }
 
-    fn found_seat(&self, workload: &Workload, seat: &AdoptedSeat) -> Result<Found, Rejected> {
+    fn found_seat(&self, workload: &Workload, seat: &AdoptedTask) -> Result<Found, Rejected> {
         let node = self.node_number(&seat.node)?;
         let Some(gpus) = &seat.devices else { return Ok((seat.task, node, None)) };
         let request = workload.request_of(seat.task);
@@ -145,12 +145,12 @@ impl Scheduler {
                 given: gpus.len(),
             });
         }
-        let slices = matches!(request.gpu, crate::request::GpuAsk::Mig { .. });
+        let slices = matches!(request.gpu, crate::request::GpuRequest::Mig { .. });
         let mut devices = Vec::new();
         for gpu in gpus {
             let device = self.gpu_number(node, gpu)?;
             if devices.contains(&device) && !slices {
-                return Err(BadInput::DuplicateGpu(gpu.clone()).into());
+                return Err(InvalidInput::DuplicateGpu(gpu.clone()).into());
             }
             devices.push(device);
         }
@@ -176,7 +176,8 @@ impl Scheduler {
         let claim = found_claim(shape, room, devices);
         let complete = claim.devices.len() >= shape.key.request.gpu_count() as usize;
         let known = devices.is_some()
-            || (complete && self.cluster.host(node).spec.chooser == Chooser::Engine);
+            || (complete
+                && self.cluster.host(node).spec.device_selection == DeviceSelection::Engine);
         let seat = Seat { node, claim, confirmed: false, leaving: None, known };
         self.seat_as_found(job, task, seat);
         if let Some(devices) = devices {

@@ -8,9 +8,9 @@ use crate::error::Rejected;
 use crate::event::{Demand, Event};
 use crate::name::{NodeId, WorkloadId};
 use crate::policy::Queue;
-use crate::request::{GpuAsk, Request};
+use crate::request::{GpuRequest, Request};
 use crate::scheduler::Scheduler;
-use crate::task::{Job, JobIdx, Part, Slot, State};
+use crate::task::{Job, JobIdx, RoleShape, Slot, State};
 use crate::units::Time;
 use crate::workload::{Gate, Role, Workload};
 
@@ -20,7 +20,7 @@ impl Scheduler {
     pub fn apply(&mut self, at: Time, event: Event) -> Result<(), Rejected> {
         self.advance(at);
         match event {
-            Event::Node(node) => self.see_node(*node),
+            Event::NodeUpdated(node) => self.see_node(*node),
             Event::NodeLost(node) => self.node_number(&node).map(|node| self.lose_node(node)),
             Event::NodeRemoved(node) => self.node_number(&node).map(|node| self.remove_node(node)),
             Event::Cordon { node, on } => self.node_number(&node).map(|node| {
@@ -39,18 +39,20 @@ impl Scheduler {
                 Ok(())
             }
             Event::Utilization { node, readings } => self.read_utilization(&node, readings),
-            Event::Foreign { node, id, uses } => self.see_foreign(&node, id, *uses),
-            Event::ForeignGone { node, id } => self.lose_foreign(&node, id),
-            Event::Policy(policy) => {
+            Event::ForeignUseUpdated { node, id, usage: uses } => {
+                self.see_foreign(&node, id, *uses)
+            }
+            Event::ForeignUseRemoved { node, id } => self.lose_foreign(&node, id),
+            Event::PolicyUpdated(policy) => {
                 self.set_policy(*policy);
                 Ok(())
             }
-            Event::Strategy(strategy) => {
+            Event::StrategyUpdated(strategy) => {
                 let policy = crate::policy::Policy { strategy, ..self.policy.clone() };
                 self.set_policy(policy);
                 Ok(())
             }
-            Event::Queue(queue) => self.set_queue(*queue),
+            Event::QueueUpdated(queue) => self.set_queue(*queue),
             Event::QueueRemoved(queue) => {
                 let number = self
                     .queues
@@ -58,7 +60,7 @@ impl Scheduler {
                     .ok_or_else(|| Rejected::UnknownQueue(queue.clone()))?;
                 self.queues.remove(number).map_err(|why| Rejected::Queue { queue, why })
             }
-            Event::Budget { id, allowed } => {
+            Event::BudgetUpdated { id, allowed } => {
                 self.budgets.insert(id, allowed);
                 self.improved = true;
                 Ok(())
@@ -68,7 +70,7 @@ impl Scheduler {
                 self.improved = true;
                 Ok(())
             }
-            Event::Demand(demand) => {
+            Event::DemandUpdated(demand) => {
                 demand.iter().flatten().try_for_each(Demand::validate)?;
                 self.expectation.pin(demand);
                 Ok(())
@@ -79,9 +81,9 @@ impl Scheduler {
 
     fn apply_to_workload(&mut self, event: Event) -> Result<(), Rejected> {
         match event {
-            Event::Submit(workload) => self.submit(workload).map(|_| ()),
-            Event::Adopt(adopted) => self.adopt(*adopted),
-            Event::Gate { workload, gate } => {
+            Event::Submitted(workload) => self.submit(workload).map(|_| ()),
+            Event::Adopted(adopted) => self.adopt(*adopted),
+            Event::GateChanged { workload, gate } => {
                 let job = self.job_number(&workload)?;
                 self.set_gate(job, gate);
                 Ok(())
@@ -104,7 +106,7 @@ impl Scheduler {
                 self.finish_task(job, task);
                 Ok(())
             }
-            Event::Confirmed { workload, task } => {
+            Event::PlacementConfirmed { workload, task } => {
                 let job = self.seated(&workload, task)?;
                 let job = self.jobs.get_mut(job);
                 if let Some(seat) = job.tasks[task as usize].seat.as_mut() {
@@ -115,27 +117,27 @@ impl Scheduler {
                 }
                 Ok(())
             }
-            Event::Refused { workload, task } => {
+            Event::PlacementRefused { workload, task } => {
                 self.seated(&workload, task).map(|job| self.refuse(job, task))
             }
-            Event::Devices { workload, task, gpus } => {
+            Event::DevicesReported { workload, task, gpus } => {
                 let job = self.seated(&workload, task)?;
                 self.set_devices(job, task, &gpus)
             }
-            Event::Terminating { workload, task } => {
+            Event::TaskTerminating { workload, task } => {
                 let job = self.seated(&workload, task)?;
                 self.begin_to_stop(job, task);
                 self.stoppable.remove(&job);
                 Ok(())
             }
             Event::Nominated { workload, nodes } => self.nominate(&workload, &nodes),
-            Event::Protected { workload, budgets } => {
+            Event::WorkloadBudgetsUpdated { workload, budgets } => {
                 let job = self.job_number(&workload)?;
                 Arc::make_mut(&mut self.jobs.get_mut(job).spec).budgets = budgets;
                 self.improved = true;
                 Ok(())
             }
-            Event::Gone { workload, task } => {
+            Event::TaskStopped { workload, task } => {
                 self.seated(&workload, task).map(|job| self.task_gone(job, task))
             }
             _ => unreachable!("events about nodes, queues and policy are handled above"),
@@ -184,7 +186,7 @@ impl Scheduler {
         let queue = self.queues.find(&workload.queue).unwrap_or(crate::queues::ROOT);
         let shape = self.cluster.intern(&workload.request, Vec::new());
         self.cluster.use_shape(shape);
-        let more: Option<Arc<[Part]>> = (!workload.roles.is_empty()).then(|| {
+        let more: Option<Arc<[RoleShape]>> = (!workload.roles.is_empty()).then(|| {
             let roles = workload.roles.iter();
             roles.map(|role| self.part_of(role)).collect()
         });
@@ -212,10 +214,10 @@ impl Scheduler {
         index
     }
 
-    fn part_of(&mut self, role: &Role) -> Part {
+    fn part_of(&mut self, role: &Role) -> RoleShape {
         let shape = self.cluster.intern(&role.request, Vec::new());
         self.cluster.use_shape(shape);
-        Part { tasks: role.tasks, shape, facet: None }
+        RoleShape { tasks: role.tasks, shape, facet: None }
     }
 
     fn watch_terms(&mut self, workload: &Workload) {
@@ -266,10 +268,10 @@ impl Scheduler {
     /// Thousandths of a GPU that each GPU of the request means here.
     fn typical_milli(&self, request: &Request) -> u32 {
         match request.gpu {
-            GpuAsk::None | GpuAsk::Mig { .. } => 0,
-            GpuAsk::Whole(_) => 1000,
-            GpuAsk::Fraction(share) => share.get(),
-            GpuAsk::Memory(mib) => {
+            GpuRequest::None | GpuRequest::Mig { .. } => 0,
+            GpuRequest::Whole(_) => 1000,
+            GpuRequest::Fraction(share) => share.get(),
+            GpuRequest::Memory(mib) => {
                 let gpus = self.cluster.capacity[3] / 1000;
                 let mean = (self.cluster.gpu_memory / gpus.max(1)).max(1) as u64;
                 (mib.0 * 1000 / mean).clamp(1, 1000) as u32

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::cluster::NodeIdx;
 use crate::cluster::room::{Claim, DeviceClaim};
-use crate::error::{BadInput, Rejected};
+use crate::error::{InvalidInput, Rejected};
 use crate::name::{ForeignId, GpuId, NodeId};
-use crate::node::{Chooser, ForeignUse};
+use crate::node::{DeviceSelection, ForeignUse};
 use crate::quota::Charge;
 use crate::request::limit;
 use crate::scheduler::Scheduler;
@@ -143,7 +143,7 @@ impl Scheduler {
             // Slices of one task may share a GPU, whole GPUs cannot be the same one.
             let slices = seat.claim.devices.iter().any(|part| part.slice.is_some());
             if wanted.contains(&number) && !slices {
-                return Err(BadInput::DuplicateGpu(gpu.clone()).into());
+                return Err(InvalidInput::DuplicateGpu(gpu.clone()).into());
             }
             wanted.push(number);
         }
@@ -168,7 +168,9 @@ impl Scheduler {
         taken: &[usize],
         given_up: Vec<usize>,
     ) {
-        if self.cluster.host(node).spec.chooser == Chooser::Engine || taken.is_empty() {
+        if self.cluster.host(node).spec.device_selection == DeviceSelection::Engine
+            || taken.is_empty()
+        {
             return;
         }
         self.give_way(node);
@@ -292,6 +294,6 @@ pub(crate) fn moved(
 }
 
 fn subject(uses: &ForeignUse) -> Subject<'_> {
-    let ForeignUse { labels, keeps_away: affinity, tokens, terminating: going, .. } = uses;
+    let ForeignUse { labels, anti_affinity: affinity, tokens, terminating: going, .. } = uses;
     Subject { labels, affinity, tokens, going: *going }
 }

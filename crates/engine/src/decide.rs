@@ -6,17 +6,17 @@ use std::sync::Arc;
 
 use crate::cluster::room::{Claim, DeviceClaim};
 use crate::cluster::{NodeIdx, fit};
-use crate::decision::{Decision, GpuPart, Gpus, Part, Placement, Plan, Victim};
+use crate::decision::{Decision, GpuAllocation, GpuAssignment, GpuShare, Placement, Plan, Victim};
 use crate::head::MOST_HEIRS;
 use crate::hold::Purpose;
 use crate::labels::Labels;
-use crate::node::Chooser;
+use crate::node::DeviceSelection;
 use crate::pending::{GroupIdx, GroupKey};
 use crate::place::Obstacle;
-use crate::policy::Order;
+use crate::policy::QueueOrder;
 use crate::queues::ROOT;
 use crate::quota::Charge;
-use crate::request::{MigProfile, Side, Spread, TaskAffinity};
+use crate::request::{AffinityKind, MigProfile, TaskAffinity, TopologySpread};
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, Seat, State};
 use crate::units::Time;
@@ -41,7 +41,7 @@ pub(crate) struct Pass {
 
 impl Scheduler {
     /// Decides what to do now. Placements are booked at once; answer each with
-    /// [`Confirmed`](crate::Event::Confirmed) or [`Refused`](crate::Event::Refused).
+    /// [`Confirmed`](crate::Event::PlacementConfirmed) or [`Refused`](crate::Event::PlacementRefused).
     pub fn decide(&mut self, now: Time) -> Plan {
         self.advance(now);
         let mut pass = Pass { decisions: std::mem::take(&mut self.notices), ..Pass::default() };
@@ -70,7 +70,7 @@ impl Scheduler {
         let wake = self.next_wake();
         #[cfg(debug_assertions)]
         debug_assert_eq!(self.lint(), Vec::new(), "the plan breaks an invariant");
-        Plan { decisions: pass.decisions, wake }
+        Plan { decisions: pass.decisions, wake_at: wake }
     }
 
     fn wake_up(&mut self) {
@@ -174,7 +174,7 @@ impl Scheduler {
 
     fn prepare_order(&mut self) {
         self.cluster.sort();
-        if self.policy.order() == Order::FairShare {
+        if self.policy.order() == QueueOrder::FairShare {
             self.queues.accrue(self.now, self.policy.half_life);
         }
         if !self.expectation.learns && self.expectation.is_needed(self.policy.strategy) {
@@ -350,8 +350,10 @@ impl Scheduler {
         if !self.terms.ask_about(labels) {
             return;
         }
-        let near = |term: &TaskAffinity| term.side == Side::Near && term.selector.matches(labels);
-        let spread = |term: &Spread| term.selector.matches(labels);
+        let near = |term: &TaskAffinity| {
+            term.kind == AffinityKind::Affinity && term.selector.matches(labels)
+        };
+        let spread = |term: &TopologySpread| term.selector.matches(labels);
         for group in self.pending.set_aside() {
             let key = &self.pending.group(group).key;
             let more = key.more.iter().flat_map(|more| more.iter()).map(|part| part.shape);
@@ -378,15 +380,17 @@ impl Scheduler {
     }
 
     /// The devices of a seat in the body's words.
-    pub(crate) fn gpus(&self, seat: &Seat) -> Gpus {
-        if self.cluster.host(seat.node).spec.chooser == Chooser::Node && !seat.known {
-            return Gpus::Count(seat.claim.devices.len() as u32);
+    pub(crate) fn gpus(&self, seat: &Seat) -> GpuAssignment {
+        if self.cluster.host(seat.node).spec.device_selection == DeviceSelection::Node
+            && !seat.known
+        {
+            return GpuAssignment::Count(seat.claim.devices.len() as u32);
         }
-        Gpus::Chosen(self.parts(seat.node, &seat.claim))
+        GpuAssignment::Devices(self.parts(seat.node, &seat.claim))
     }
 
     /// The devices of a claim by name.
-    pub(crate) fn parts(&self, node: u32, claim: &Claim) -> Vec<GpuPart> {
+    pub(crate) fn parts(&self, node: u32, claim: &Claim) -> Vec<GpuAllocation> {
         let spec = &self.cluster.host(node).spec;
         let part = |claim: &DeviceClaim| {
             let device = &self.cluster.room(node).devices[usize::from(claim.device)];
@@ -394,15 +398,15 @@ impl Scheduler {
                 (Some((profile, start)), Some(geometry)) => {
                     let name = geometry.get(profile).map_or("", |profile| profile.name);
                     MigProfile::new(name)
-                        .map_or(Part::Whole, |profile| Part::Slice { profile, start })
+                        .map_or(GpuShare::Whole, |profile| GpuShare::MigSlice { profile, start })
                 }
-                _ if claim.milli >= 1000 => Part::Whole,
-                _ => Part::Share {
+                _ if claim.milli >= 1000 => GpuShare::Whole,
+                _ => GpuShare::Fraction {
                     milli: claim.milli as u32,
                     mib: crate::units::MiB(claim.mib as u64),
                 },
             };
-            GpuPart { gpu: spec.gpus[usize::from(claim.device)].id.clone(), part }
+            GpuAllocation { gpu: spec.gpus[usize::from(claim.device)].id.clone(), share: part }
         };
         claim.devices.iter().map(part).collect()
     }

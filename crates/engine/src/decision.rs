@@ -15,7 +15,7 @@ pub struct Plan {
     /// What to do, in order.
     pub decisions: Vec<Decision>,
     /// When to ask again even if nothing happens before.
-    pub wake: Option<Time>,
+    pub wake_at: Option<Time>,
 }
 
 /// A workload that is stopped for another one.
@@ -24,17 +24,17 @@ pub struct Victim {
     /// Who is stopped.
     pub workload: WorkloadId,
     /// By what right.
-    pub right: Right,
+    pub reason: PreemptionReason,
 }
 
 /// What allows one workload to have another one stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Right {
+pub enum PreemptionReason {
     /// A higher priority.
     Priority,
     /// What its queue is guaranteed, and another queue has borrowed.
-    Guarantee,
+    Reclaim,
 }
 
 /// One thing to do or to know.
@@ -82,43 +82,43 @@ pub struct Placement {
     /// The node.
     pub node: NodeId,
     /// The GPUs.
-    pub gpus: Gpus,
+    pub gpus: GpuAssignment,
 }
 
 /// The GPUs of a placement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Gpus {
+pub enum GpuAssignment {
     /// These, and so much of each.
-    Chosen(Vec<GpuPart>),
+    Devices(Vec<GpuAllocation>),
     /// So many; the node chooses which.
     Count(u32),
 }
 
 /// A GPU, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GpuPart {
+pub struct GpuAllocation {
     /// The GPU.
     pub gpu: GpuId,
     /// How much of it.
-    pub part: Part,
+    pub share: GpuShare,
 }
 
 /// How much of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum GpuShare {
     /// All of it.
     Whole,
     /// A share, with the memory that goes with it.
-    Share {
+    Fraction {
         /// Thousandths.
         milli: u32,
         /// Memory.
         mib: MiB,
     },
     /// A MIG slice.
-    Slice {
+    MigSlice {
         /// Its profile.
         profile: MigProfile,
         /// Its first memory slot.
@@ -149,7 +149,7 @@ pub enum Fault {
         at: Time,
     },
     /// The GPU is broken or no longer there.
-    GpuSick {
+    GpuFailed {
         /// Its node.
         node: NodeId,
         /// The GPU.

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cluster::Cluster;
 use crate::event::Demand;
-use crate::facts::DemandFacts;
+use crate::facts::DemandSnapshot;
 use crate::frag::{DemandClass, Fgd, NodeShape, Value, ValueOptions};
 use crate::name::GpuModel;
-use crate::request::{GpuAsk, Request};
+use crate::request::{GpuRequest, Request};
 use crate::strategy::{Outlook, Strategy};
 
 /// Kinds of tasks that are remembered; rarer ones make room for new ones.
@@ -85,9 +85,9 @@ impl Expectation {
         self.made_for = None;
     }
 
-    pub(crate) fn facts(&self, cluster: &Cluster, outlook: &Outlook) -> DemandFacts {
+    pub(crate) fn facts(&self, cluster: &Cluster, outlook: &Outlook) -> DemandSnapshot {
         let current = self.made_for == Some(cluster.layout) && cluster.is_sorted();
-        DemandFacts {
+        DemandSnapshot {
             pinned: self.pinned.clone(),
             learned: self.learned.clone().into_iter().collect(),
             basis: current.then(|| self.basis.clone().into_iter().collect()),
@@ -98,7 +98,12 @@ impl Expectation {
         }
     }
 
-    pub(crate) fn restore(&mut self, facts: DemandFacts, cluster: &Cluster, outlook: &mut Outlook) {
+    pub(crate) fn restore(
+        &mut self,
+        facts: DemandSnapshot,
+        cluster: &Cluster,
+        outlook: &mut Outlook,
+    ) {
         self.pinned = facts.pinned;
         self.learned = facts.learned.into_iter().collect();
         [self.seen, self.renew_at] = facts.seen;
@@ -179,11 +184,11 @@ impl Expectation {
 }
 
 /// Thousandths of each GPU and the number of GPUs.
-fn share(gpu: GpuAsk) -> (u32, u32) {
+fn share(gpu: GpuRequest) -> (u32, u32) {
     match gpu {
-        GpuAsk::None | GpuAsk::Memory(_) | GpuAsk::Mig { .. } => (0, 0),
-        GpuAsk::Whole(count) => (1000, count),
-        GpuAsk::Fraction(share) => (share.get(), 1),
+        GpuRequest::None | GpuRequest::Memory(_) | GpuRequest::Mig { .. } => (0, 0),
+        GpuRequest::Whole(count) => (1000, count),
+        GpuRequest::Fraction(share) => (share.get(), 1),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::decision::Fault;
 use crate::error::Rejected;
 use crate::hold::Purpose;
 use crate::name::{ForeignId, GpuId};
-use crate::node::{Chooser, ForeignUse, Node};
+use crate::node::{DeviceSelection, ForeignUse, Node};
 use crate::quota::Charge;
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, Seat, TaskRef};
@@ -100,7 +100,8 @@ impl Scheduler {
     fn redescribe(&mut self, node: NodeIdx, spec: Node) {
         self.drop_holds_on(node);
         let old = self.cluster.host(node).spec.clone();
-        let counted = old.chooser == Chooser::Node || spec.chooser == Chooser::Node;
+        let counted = old.device_selection == DeviceSelection::Node
+            || spec.device_selection == DeviceSelection::Node;
         self.cluster.redescribe(node, &Arc::new(spec));
         let foreign = std::mem::take(&mut self.cluster.host_mut(node).foreign);
         let (unnamed, named): (BTreeMap<_, _>, BTreeMap<_, _>) =
@@ -124,7 +125,7 @@ impl Scheduler {
         self.cluster.touch(node, Change::Described);
         for ((_, job), gpu) in homeless {
             let node = self.cluster.host(node).spec.id.clone();
-            self.displace(job, &Fault::GpuSick { node, gpu });
+            self.displace(job, &Fault::GpuFailed { node, gpu });
         }
     }
 
@@ -167,7 +168,7 @@ impl Scheduler {
     /// Whoever has fewer GPUs here than it runs on is assumed to be on others, even where those are
     /// taken: that it runs is a fact. With `all`, also those whose GPUs were known.
     pub(crate) fn complete_seats(&mut self, node: NodeIdx, all: bool) {
-        let all = all || self.cluster.host(node).spec.chooser == Chooser::Node;
+        let all = all || self.cluster.host(node).spec.device_selection == DeviceSelection::Node;
         for on in self.tasks_on(node) {
             let shape = self.cluster.shape(self.jobs.get(on.job).shape_of(on.task));
             let asked = shape.key.request.gpu_count() as usize;
@@ -180,7 +181,7 @@ impl Scheduler {
             if claim.devices.len() == had {
                 continue;
             }
-            let chosen = self.cluster.host(node).spec.chooser == Chooser::Engine;
+            let chosen = self.cluster.host(node).spec.device_selection == DeviceSelection::Engine;
             let known = chosen && claim.devices.len() >= asked;
             self.cluster.release(node, &before);
             self.cluster.book(node, &claim);
@@ -195,7 +196,7 @@ impl Scheduler {
     /// Something is used beyond what there is, and something else was freed: on a node that chooses by
     /// itself, who is only thought to be on a GPU that others have too is thought to be on a free one.
     pub(crate) fn spread_assumed(&mut self, node: NodeIdx) {
-        if self.cluster.host(node).spec.chooser == Chooser::Engine {
+        if self.cluster.host(node).spec.device_selection == DeviceSelection::Engine {
             return;
         }
         self.give_way(node);

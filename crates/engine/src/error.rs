@@ -5,7 +5,7 @@ use crate::units::MiB;
 
 /// A value that cannot be right, whatever the state of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BadInput {
+pub enum InvalidInput {
     /// A GPU share outside 1 to 1000.
     #[error("a GPU share is 1 to 1000 thousandths, not {0}")]
     Share(u32),
@@ -76,7 +76,7 @@ pub enum BadInput {
 pub enum Rejected {
     /// The values themselves are wrong.
     #[error(transparent)]
-    Bad(#[from] BadInput),
+    Invalid(#[from] InvalidInput),
     /// A workload with this name waits or runs already.
     #[error("workload `{0}` exists already")]
     DuplicateWorkload(WorkloadId),

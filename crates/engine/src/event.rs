@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::adopt::Adopted;
-use crate::error::BadInput;
+use crate::adopt::AdoptedWorkload;
+use crate::error::InvalidInput;
 use crate::name::{BudgetId, ForeignId, GpuId, GpuModel, NodeId, QueueId, WorkloadId};
 use crate::node::{ForeignUse, GpuHealth, Node};
 use crate::policy::{Policy, Queue};
-use crate::request::{GpuAsk, Request, limit};
+use crate::request::{GpuRequest, Request, limit};
 use crate::strategy::Strategy;
 use crate::units::{MAX_AMOUNT, MilliCpu, Percent, Time};
 use crate::workload::{Gate, Workload};
@@ -17,7 +17,7 @@ use crate::workload::{Gate, Workload};
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// A node was seen: new, back again, or with other capacity, labels or taints.
-    Node(Box<Node>),
+    NodeUpdated(Box<Node>),
     /// A node does not answer any more.
     NodeLost(NodeId),
     /// A node is gone for good.
@@ -60,27 +60,27 @@ pub enum Event {
         readings: Vec<(GpuId, Percent)>,
     },
     /// Somebody else uses the node, or now uses other amounts.
-    Foreign {
+    ForeignUseUpdated {
         /// The node.
         node: NodeId,
         /// Whose use.
         id: ForeignId,
         /// How much.
-        uses: Box<ForeignUse>,
+        usage: Box<ForeignUse>,
     },
     /// That use is over.
-    ForeignGone {
+    ForeignUseRemoved {
         /// The node.
         node: NodeId,
         /// Whose use.
         id: ForeignId,
     },
     /// A workload was handed in.
-    Submit(Box<Workload>),
+    Submitted(Box<Workload>),
     /// A workload was found that has places already. They are facts, whether or not there is room.
-    Adopt(Box<Adopted>),
+    AdoptedWorkload(Box<AdoptedWorkload>),
     /// A workload may not be placed yet, or may be now.
-    Gate {
+    GateChanged {
         /// The workload.
         workload: WorkloadId,
         /// Why not; none opens the gate.
@@ -100,21 +100,21 @@ pub enum Event {
     /// Nothing of the workload runs any more and it is to be planned again; it keeps its age.
     Requeued(WorkloadId),
     /// A placement was carried out.
-    Confirmed {
+    PlacementConfirmed {
         /// The workload.
         workload: WorkloadId,
         /// The task.
         task: u32,
     },
     /// A placement could not be carried out.
-    Refused {
+    PlacementRefused {
         /// The workload.
         workload: WorkloadId,
         /// The task.
         task: u32,
     },
     /// The devices that a task really has.
-    Devices {
+    DevicesReported {
         /// The workload.
         workload: WorkloadId,
         /// The task.
@@ -123,14 +123,14 @@ pub enum Event {
         gpus: Vec<GpuId>,
     },
     /// A task is being stopped; it still holds what it has.
-    Terminating {
+    TaskTerminating {
         /// The workload.
         workload: WorkloadId,
         /// The task.
         task: u32,
     },
     /// A task that was being stopped is gone. When all are, the workload waits again.
-    Gone {
+    TaskStopped {
         /// The workload.
         workload: WorkloadId,
         /// The task.
@@ -144,15 +144,15 @@ pub enum Event {
         nodes: Vec<NodeId>,
     },
     /// A queue was made or changed.
-    Queue(Box<Queue>),
+    QueueUpdated(Box<Queue>),
     /// A queue was removed.
     QueueRemoved(QueueId),
     /// The cluster's settings changed.
-    Policy(Box<Policy>),
+    PolicyUpdated(Box<Policy>),
     /// The cluster's default strategy changed.
-    Strategy(Strategy),
+    StrategyUpdated(Strategy),
     /// How many tasks a disruption budget lets go now.
-    Budget {
+    BudgetUpdated {
         /// The budget.
         id: BudgetId,
         /// Tasks that may be stopped.
@@ -161,14 +161,14 @@ pub enum Event {
     /// A disruption budget was removed.
     BudgetRemoved(BudgetId),
     /// Stopping a workload draws on other budgets than before.
-    Protected {
+    WorkloadBudgetsUpdated {
         /// The workload.
         workload: WorkloadId,
         /// All budgets that it draws on now.
         budgets: Vec<BudgetId>,
     },
     /// The demand to expect, for strategies that look ahead; none: learn it from what is handed in.
-    Demand(Option<Vec<Demand>>),
+    DemandUpdated(Option<Vec<Demand>>),
 }
 
 /// A kind of task to expect, and how many of them.
@@ -177,7 +177,7 @@ pub struct Demand {
     /// CPU of a task.
     pub cpu: MilliCpu,
     /// GPUs of a task.
-    pub gpu: GpuAsk,
+    pub gpu: GpuRequest,
     /// Models that it can use; empty means any.
     pub models: Vec<GpuModel>,
     /// How many.
@@ -185,8 +185,8 @@ pub struct Demand {
 }
 
 impl Demand {
-    /// Refuses values that cannot be right; see [`BadInput`].
-    pub fn validate(&self) -> Result<(), BadInput> {
+    /// Refuses values that cannot be right; see [`InvalidInput`].
+    pub fn validate(&self) -> Result<(), InvalidInput> {
         limit("the number of tasks to expect", self.count, MAX_AMOUNT)?;
         Request { cpu: self.cpu, gpu: self.gpu, ..Request::default() }.validate()
     }

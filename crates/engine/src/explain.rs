@@ -7,11 +7,11 @@ use crate::cluster::shut;
 use crate::forecast::Eta;
 use crate::name::{GpuModel, NodeId, WorkloadId};
 use crate::place::Obstacle;
-use crate::request::{GpuAsk, Request};
+use crate::request::{GpuRequest, Request};
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, State};
 use crate::units::{MiB, MilliCpu, MilliGpu, Time};
-use crate::wait::{Lack, WaitReason};
+use crate::wait::{Shortfall, WaitReason};
 
 /// Nodes named as having come closest.
 const CLOSEST: usize = 3;
@@ -26,9 +26,9 @@ pub struct Explanation {
     /// How many wait.
     pub waiting: u32,
     /// Smaller or more tolerant requests that would start now.
-    pub nearby: Vec<Nearby>,
+    pub alternatives: Vec<Alternative>,
     /// The nodes that came closest, and what each lacks.
-    pub closest: Vec<(NodeId, Lack)>,
+    pub closest: Vec<(NodeId, Shortfall)>,
     /// When it is expected to start.
     pub eta: Eta,
 }
@@ -36,11 +36,11 @@ pub struct Explanation {
 /// A change to a request with which it would start now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Nearby {
+pub enum Alternative {
     /// So many GPUs instead.
-    Gpus(u32),
+    GpuCount(u32),
     /// This share of a GPU instead.
-    Share(MilliGpu),
+    GpuFraction(MilliGpu),
     /// This much GPU memory instead.
     GpuMemory(MiB),
     /// GPUs with this much memory instead.
@@ -68,15 +68,15 @@ impl Scheduler {
         copy.advance(now);
         let reason = copy.current_reason(job);
         let unplaced = matches!(self.jobs.get(job).state, State::Waiting | State::Preempting);
-        let no_room = reason.as_ref().is_some_and(WaitReason::cured_by_nodes);
+        let no_room = reason.as_ref().is_some_and(WaitReason::resolved_by_nodes);
         let too_much = no_room || matches!(reason, Some(WaitReason::Quota { .. }));
-        let nearby = if too_much { copy.nearby(job) } else { Vec::new() };
+        let alternatives = if too_much { copy.alternatives(job) } else { Vec::new() };
         let closest = if no_room { copy.closest(job) } else { Vec::new() };
         Some(Explanation {
             // Last, because it uses the copy up.
             position: copy.position(job),
             waiting: self.pending.len() as u32,
-            nearby,
+            alternatives,
             closest,
             eta: if unplaced { self.eta(now, id) } else { Eta::Now },
             reason,
@@ -149,7 +149,7 @@ impl Scheduler {
     }
 
     /// Changes to the request with which it would start now, the mildest kind first.
-    fn nearby(&mut self, job: JobIdx) -> Vec<Nearby> {
+    fn alternatives(&mut self, job: JobIdx) -> Vec<Alternative> {
         let spec = self.jobs.get(job).spec.clone();
         if !spec.roles.is_empty() {
             // One change among several requests would say little.
@@ -158,16 +158,16 @@ impl Scheduler {
         let request: &Request = &spec.request;
         let tasks = spec.tasks;
         let mut found = Vec::new();
-        let mut offer = |this: &mut Self, changed: Request, nearby: Nearby| {
+        let mut offer = |this: &mut Self, changed: Request, nearby: Alternative| {
             if this.fits_now(job, &changed, tasks) {
                 found.push(nearby);
             }
         };
         if request.nvlink {
-            offer(self, Request { nvlink: false, ..request.clone() }, Nearby::WithoutNvlink);
+            offer(self, Request { nvlink: false, ..request.clone() }, Alternative::WithoutNvlink);
         }
-        if request.exclusive && !matches!(request.gpu, GpuAsk::Whole(_)) {
-            offer(self, Request { exclusive: false, ..request.clone() }, Nearby::Shared);
+        if request.exclusive && !matches!(request.gpu, GpuRequest::Whole(_)) {
+            offer(self, Request { exclusive: false, ..request.clone() }, Alternative::Shared);
         }
         if !request.models.is_empty() {
             let any = Request { models: Vec::new(), ..request.clone() };
@@ -176,62 +176,65 @@ impl Scheduler {
             let usable: Vec<_> =
                 models.into_iter().filter(|m| self.fits_now(job, &fits(m), tasks)).collect();
             if !usable.is_empty() {
-                offer(self, any, Nearby::Models(usable));
+                offer(self, any, Alternative::Models(usable));
             }
         }
         found.extend(self.smaller(job, request, tasks));
         if tasks > 1 {
             let fewer = largest(tasks - 1, |fewer| self.fits_now(job, request, fewer));
-            found.extend(fewer.map(Nearby::Tasks));
+            found.extend(fewer.map(Alternative::Tasks));
         }
         found
     }
 
     /// The same with less of one thing.
-    fn smaller(&mut self, job: JobIdx, request: &Request, tasks: u32) -> Vec<Nearby> {
+    fn smaller(&mut self, job: JobIdx, request: &Request, tasks: u32) -> Vec<Alternative> {
         let mut found = Vec::new();
-        let with = |gpu: GpuAsk| Request { gpu, ..request.clone() };
+        let with = |gpu: GpuRequest| Request { gpu, ..request.clone() };
         match request.gpu {
-            GpuAsk::Whole(count) => {
+            GpuRequest::Whole(count) => {
                 let fewer =
-                    largest(count - 1, |n| self.fits_now(job, &with(GpuAsk::Whole(n)), tasks));
-                found.extend(fewer.map(Nearby::Gpus));
+                    largest(count - 1, |n| self.fits_now(job, &with(GpuRequest::Whole(n)), tasks));
+                found.extend(fewer.map(Alternative::GpuCount));
             }
-            GpuAsk::Fraction(share) => {
+            GpuRequest::Fraction(share) => {
                 let fits = |m| {
                     MilliGpu::new(m)
-                        .is_ok_and(|m| self.fits_now(job, &with(GpuAsk::Fraction(m)), tasks))
+                        .is_ok_and(|m| self.fits_now(job, &with(GpuRequest::Fraction(m)), tasks))
                 };
                 let less = largest(share.get() - 1, fits);
-                found.extend(less.and_then(|milli| MilliGpu::new(milli).ok()).map(Nearby::Share));
+                found.extend(
+                    less.and_then(|milli| MilliGpu::new(milli).ok()).map(Alternative::GpuFraction),
+                );
             }
-            GpuAsk::Memory(mib) => {
-                let fits = |m: u32| self.fits_now(job, &with(GpuAsk::Memory(MiB(m.into()))), tasks);
+            GpuRequest::Memory(mib) => {
+                let fits =
+                    |m: u32| self.fits_now(job, &with(GpuRequest::Memory(MiB(m.into()))), tasks);
                 let less = largest(mib.0 as u32 - 1, fits);
-                found.extend(less.map(|mib| Nearby::GpuMemory(MiB(mib.into()))));
+                found.extend(less.map(|mib| Alternative::GpuMemory(MiB(mib.into()))));
             }
-            GpuAsk::None | GpuAsk::Mig { .. } => {}
+            GpuRequest::None | GpuRequest::Mig { .. } => {}
         }
         if request.min_gpu_memory.0 > 0 {
             let with = |m: u32| Request { min_gpu_memory: MiB(m.into()), ..request.clone() };
             let less = largest(request.min_gpu_memory.0 as u32 - 1, |m| {
                 self.fits_now(job, &with(m), tasks)
             });
-            found.extend(less.map(|mib| Nearby::MinGpuMemory(MiB(mib.into()))));
+            found.extend(less.map(|mib| Alternative::MinGpuMemory(MiB(mib.into()))));
         }
         let most = u64::from(u32::MAX);
         if (1..most).contains(&request.cpu.0) {
             let with = |cpu: u32| Request { cpu: MilliCpu(cpu.into()), ..request.clone() };
             let less =
                 largest(request.cpu.0 as u32 - 1, |cpu| self.fits_now(job, &with(cpu), tasks));
-            found.extend(less.map(|cpu| Nearby::Cpu(MilliCpu(cpu.into()))));
+            found.extend(less.map(|cpu| Alternative::Cpu(MilliCpu(cpu.into()))));
         }
         if (1..most).contains(&request.memory.0) {
             let with = |memory: u32| Request { memory: MiB(memory.into()), ..request.clone() };
             let less = largest(request.memory.0 as u32 - 1, |memory| {
                 self.fits_now(job, &with(memory), tasks)
             });
-            found.extend(less.map(|memory| Nearby::Memory(MiB(memory.into()))));
+            found.extend(less.map(|memory| Alternative::Memory(MiB(memory.into()))));
         }
         found
     }
@@ -260,7 +263,7 @@ impl Scheduler {
 
     /// The nodes that lack the least: nothing of what only their description could change, and most
     /// GPU left; before them those that lack nothing but that their GPUs be opened. Where all are the wrong ones, those with GPUs that are not the right ones.
-    fn closest(&self, job: JobIdx) -> Vec<(NodeId, Lack)> {
+    fn closest(&self, job: JobIdx) -> Vec<(NodeId, Shortfall)> {
         let shape = self.jobs.get(job).shape_of(self.hardest_first(job)[0].tasks[0]);
         let (mut nodes, mut others): (Vec<(bool, i32, u32, u32)>, Vec<_>) =
             (Vec::new(), Vec::new());

@@ -4,13 +4,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::decision::{Decision, GpuPart};
+use crate::decision::{Decision, GpuAllocation};
 use crate::demand::Kind;
 use crate::event::Demand;
 use crate::name::{BudgetId, ForeignId, GpuId, GpuModel, NodeId, ResourceName, WorkloadId};
 use crate::node::{ForeignUse, GpuHealth, Node};
 use crate::policy::{Policy, Queue};
-use crate::scheduler::Cursor;
+use crate::scheduler::RoundRobinCursor;
 use crate::strategy::Strategy;
 use crate::units::{Percent, Time};
 use crate::wait::WaitReason;
@@ -28,23 +28,23 @@ pub struct Snapshot {
     /// made in that order.
     pub vocabulary: (Vec<GpuModel>, Vec<ResourceName>),
     /// The queues, parents before children.
-    pub queues: Vec<QueueFacts>,
+    pub queues: Vec<QueueSnapshot>,
     /// The nodes.
-    pub nodes: Vec<NodeFacts>,
+    pub nodes: Vec<NodeSnapshot>,
     /// The workloads, oldest first.
-    pub workloads: Vec<WorkloadFacts>,
+    pub workloads: Vec<WorkloadSnapshot>,
     /// Disruption budgets.
     pub budgets: BTreeMap<BudgetId, u32>,
     /// Where round robin goes on.
-    pub cursor: Option<Cursor>,
+    pub cursor: Option<RoundRobinCursor>,
     /// Room kept for waiting workloads.
-    pub holds: Vec<HoldFacts>,
+    pub holds: Vec<HoldSnapshot>,
     /// Workloads that quota is kept for, oldest first.
     pub savers: Vec<WorkloadId>,
     /// Reasons that stand for all workloads like this one.
     pub set_aside: Vec<(WorkloadId, Arc<WaitReason>)>,
     /// The demand to expect.
-    pub demand: DemandFacts,
+    pub demand: DemandSnapshot,
     /// When to look again.
     pub timers: BTreeSet<Time>,
     /// What is still to be said.
@@ -55,7 +55,7 @@ pub struct Snapshot {
 
 /// A queue and what it used.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct QueueFacts {
+pub struct QueueSnapshot {
     /// The queue.
     pub queue: Queue,
     /// Past use by itself and with all below it, as exact bit patterns.
@@ -68,7 +68,7 @@ pub struct QueueFacts {
 
 /// A node and its condition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct NodeFacts {
+pub struct NodeSnapshot {
     /// Its description.
     pub node: Node,
     /// It does not answer.
@@ -96,17 +96,17 @@ pub struct NodeFacts {
 
 /// A workload and its state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WorkloadFacts {
+pub struct WorkloadSnapshot {
     /// As it was handed in, with the time.
     pub workload: Workload,
     /// What it is doing.
-    pub phase: Phase,
+    pub phase: WorkloadPhase,
     /// When it was placed.
     #[serde(default)]
     pub placed_at: Time,
     /// Its tasks that have a place.
     #[serde(default)]
-    pub seats: Vec<SeatFacts>,
+    pub tasks: Vec<TaskSnapshot>,
     /// Its tasks that are over.
     #[serde(default)]
     pub finished: BTreeSet<u32>,
@@ -127,9 +127,9 @@ pub struct WorkloadFacts {
 /// What a workload is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
+pub enum WorkloadPhase {
     /// It waits.
-    Waiting,
+    Pending,
     /// It waits for its victims to go.
     Preempting,
     /// It is placed.
@@ -140,13 +140,13 @@ pub enum Phase {
 
 /// A task's place.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SeatFacts {
+pub struct TaskSnapshot {
     /// The task.
     pub task: u32,
     /// The node.
     pub node: NodeId,
     /// The GPUs.
-    pub gpus: Vec<GpuPart>,
+    pub gpus: Vec<GpuAllocation>,
     /// The placement was carried out.
     #[serde(default)]
     pub confirmed: bool,
@@ -160,7 +160,7 @@ pub struct SeatFacts {
 
 /// Room kept for a workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HoldFacts {
+pub struct HoldSnapshot {
     /// For whom.
     pub workload: WorkloadId,
     /// Who is being stopped; none for a reservation.
@@ -168,13 +168,13 @@ pub struct HoldFacts {
     /// When it lapses, or the expected start.
     pub until: Option<Time>,
     /// Where.
-    pub seats: Vec<(NodeId, Vec<GpuPart>)>,
+    pub claims: Vec<(NodeId, Vec<GpuAllocation>)>,
 }
 
 /// The demand to expect.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct DemandFacts {
+pub struct DemandSnapshot {
     /// Pinned by the body.
     pub pinned: Option<Vec<Demand>>,
     /// Learned: kind of task and count.

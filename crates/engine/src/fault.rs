@@ -267,8 +267,8 @@ impl Scheduler {
 fn fault_of(host: &Host, gpu: &GpuId) -> Option<Fault> {
     let (node, gpu) = (host.spec.id.clone(), gpu.clone());
     match host.health.get(&gpu)? {
-        GpuHealth::Healthy | GpuHealth::Cordoned | GpuHealth::Unfit => None,
+        GpuHealth::Healthy | GpuHealth::Cordoned | GpuHealth::Degraded => None,
         GpuHealth::Draining => Some(Fault::GpuDraining { node, gpu }),
-        GpuHealth::Sick => Some(Fault::GpuSick { node, gpu }),
+        GpuHealth::Failed => Some(Fault::GpuFailed { node, gpu }),
     }
 }

@@ -10,8 +10,8 @@ use crate::cluster::shape::ShapeIdx;
 use crate::cluster::{NodeIdx, pick};
 use crate::labels;
 use crate::quota::Excess;
-use crate::request::{Request, Spread};
-use crate::scheduler::{Cursor, Scheduler};
+use crate::request::{Request, TopologySpread};
+use crate::scheduler::{RoundRobinCursor, Scheduler};
 use crate::strategy::{Strategy, View};
 use crate::terms::Judgement;
 
@@ -186,10 +186,10 @@ impl Scheduler {
         (place, Some(device))
     }
 
-    pub(crate) fn cursor_at(&self, node: NodeIdx, claim: &Claim) -> Cursor {
+    pub(crate) fn cursor_at(&self, node: NodeIdx, claim: &Claim) -> RoundRobinCursor {
         let spec = &self.cluster.host(node).spec;
         let last = claim.devices.iter().map(|part| usize::from(part.device)).max();
-        Cursor {
+        RoundRobinCursor {
             rank: spec.rank,
             node: spec.id.clone(),
             gpu: last.map(|device| spec.gpus[device].id.clone()),
@@ -230,7 +230,7 @@ impl Scheduler {
                     labels::first_untolerated(taints, &request.tolerations).is_some();
             }
         }
-        let counts = |node: NodeIdx, spread: &Spread| {
+        let counts = |node: NodeIdx, spread: &TopologySpread| {
             let node = node as usize;
             (eligible[node] || spread.ignore_node_affinity)
                 && !(tainted[node] && spread.honor_taints)

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use crate::decision::{Decision, Placement};
 use crate::error::Rejected;
 use crate::event::Event;
-use crate::explain::Nearby;
+use crate::explain::Alternative;
 use crate::name::{NodeId, WorkloadId};
 use crate::scheduler::Scheduler;
 use crate::task::{JobIdx, State};
 use crate::units::Time;
-use crate::wait::{Lack, WaitReason};
+use crate::wait::{Shortfall, WaitReason};
 use crate::workload::{OnFault, Workload};
 
 /// Steps a forecast looks ahead.
@@ -41,9 +41,9 @@ pub struct WhatIf {
     /// Why it would not start at once.
     pub reason: Option<WaitReason>,
     /// Requests that would start at once instead.
-    pub nearby: Vec<Nearby>,
+    pub alternatives: Vec<Alternative>,
     /// The nodes that came closest, and what each lacks.
-    pub closest: Vec<(NodeId, Lack)>,
+    pub closest: Vec<(NodeId, Shortfall)>,
 }
 
 /// What a forecast saw happen to one workload.
@@ -59,7 +59,7 @@ impl Scheduler {
     pub fn what_if(&self, now: Time, workload: Workload) -> Result<WhatIf, Rejected> {
         let id = workload.id.clone();
         let mut copy = self.clone();
-        copy.apply(now, Event::Submit(Box::new(workload)))?;
+        copy.apply(now, Event::Submitted(Box::new(workload)))?;
         let explained = copy.explain(now, &id);
         let seen = copy.run_forward(Some(&id)).remove(&id).unwrap_or_default();
         let eta = match seen.at {
@@ -72,12 +72,12 @@ impl Scheduler {
             placements: seen.placements,
             victims: seen.victims,
             reason: None,
-            nearby: Vec::new(),
+            alternatives: Vec::new(),
             closest: Vec::new(),
         };
         if let Some(explained) = explained.filter(|_| eta != Eta::Now) {
             answer.reason = explained.reason;
-            answer.nearby = explained.nearby;
+            answer.alternatives = explained.alternatives;
             answer.closest = explained.closest;
         }
         Ok(answer)
@@ -127,7 +127,7 @@ impl Scheduler {
                 break;
             }
             let end = self.ends.first().map(|(end, _, _)| *end);
-            let wake = plan.wake.filter(|wake| *wake > now);
+            let wake = plan.wake_at.filter(|wake| *wake > now);
             let again = self.improved.then_some(now);
             let Some(next) = end.into_iter().chain(wake).chain(again).min() else { break };
             self.advance(next);

@@ -6,7 +6,7 @@ use crate::cluster::shape::{Ask, Shape};
 use crate::name::GpuModel;
 use crate::request::MigProfile;
 use crate::units::{MiB, MilliCpu};
-use crate::wait::Lack;
+use crate::wait::Shortfall;
 
 /// How many codes there are.
 pub(crate) const CODES: usize = Code::Spread as usize + 1;
@@ -49,10 +49,10 @@ pub(crate) fn has_text(code: Code) -> bool {
 }
 
 /// The lack of something that has a name.
-pub(crate) fn worded(code: Code, text: &str, shape: &Shape, most: i64) -> Lack {
+pub(crate) fn worded(code: Code, text: &str, shape: &Shape, most: i64) -> Shortfall {
     match code {
-        Code::Taint => Lack::Taint(text.to_owned()),
-        Code::ModelQuota => Lack::ModelQuota(text.into()),
+        Code::Taint => Shortfall::Taint(text.to_owned()),
+        Code::ModelQuota => Shortfall::GpuModelQuota(text.into()),
         Code::Named => {
             let request = &shape.key.request;
             let need = request
@@ -60,9 +60,9 @@ pub(crate) fn worded(code: Code, text: &str, shape: &Shape, most: i64) -> Lack {
                 .iter()
                 .find(|(name, _)| name.as_str() == text)
                 .map_or(0, |(_, n)| *n);
-            Lack::Resource { name: text.into(), need, most: most.max(0) as u64 }
+            Shortfall::Resource { name: text.into(), need, most: most.max(0) as u64 }
         }
-        _ => Lack::Token(text.into()),
+        _ => Shortfall::Token(text.into()),
     }
 }
 
@@ -76,11 +76,11 @@ pub(crate) fn note_models(models: &mut Vec<ModelIdx>, room: &Room) {
 }
 
 /// GPUs of other models than those asked for.
-pub(crate) fn other_model(shape: &Shape, models: &[ModelIdx], names: &[GpuModel]) -> Lack {
+pub(crate) fn other_model(shape: &Shape, models: &[ModelIdx], names: &[GpuModel]) -> Shortfall {
     let mut has: Vec<_> = models.iter().map(|model| names[usize::from(*model)].clone()).collect();
     // Their numbers are given in the order in which they were first seen: that is nobody's business.
     has.sort_unstable();
-    Lack::Model { has, asked: shape.key.request.models.clone() }
+    Shortfall::GpuModel { has, asked: shape.key.request.models.clone() }
 }
 
 /// How much this node has of what it lacks.
@@ -111,51 +111,53 @@ pub(crate) fn amount(code: Code, shape: &Shape, room: &Room) -> Option<i64> {
 }
 
 /// The lack in words that need no look at other nodes.
-pub(crate) fn plain(code: Code, shape: &Shape, most: i64) -> Lack {
+pub(crate) fn plain(code: Code, shape: &Shape, most: i64) -> Shortfall {
     let most = most.max(0) as u64;
     let amounts = shape.need.amounts.map(|amount| amount as u64);
     let count = |need: u16| (u32::from(need), most as u32);
     match (code, shape.ask) {
-        (Code::Down, _) => Lack::Down,
-        (Code::OtherNode, _) => Lack::OtherNode,
-        (Code::Selector, _) => Lack::Selector,
-        (Code::NodeAffinity, _) => Lack::NodeAffinity,
-        (Code::NoGpu, _) => Lack::NoGpu,
+        (Code::Down, _) => Shortfall::NotReady,
+        (Code::OtherNode, _) => Shortfall::OtherNode,
+        (Code::Selector, _) => Shortfall::NodeSelector,
+        (Code::NodeAffinity, _) => Shortfall::NodeAffinity,
+        (Code::NoGpu, _) => Shortfall::NoGpu,
         (Code::GpuSize, Ask::Memory(mib)) => {
             let need = mib.max(shape.min_memory);
-            Lack::GpuSize { need: MiB(need as u64), largest: MiB(most) }
+            Shortfall::GpuSize { need: MiB(need as u64), largest: MiB(most) }
         }
         (Code::GpuSize, _) => {
-            Lack::GpuSize { need: MiB(shape.min_memory as u64), largest: MiB(most) }
+            Shortfall::GpuSize { need: MiB(shape.min_memory as u64), largest: MiB(most) }
         }
         (Code::GpuCount, ask) => {
             let need = if let Ask::Whole(need) = ask { need.into() } else { 1 };
-            Lack::GpuCount { need, most: most as u32 }
+            Shortfall::GpuCount { need, most: most as u32 }
         }
-        (Code::NoMig, Ask::Mig(profile, _)) => Lack::NoMig(profile),
+        (Code::NoMig, Ask::Mig(profile, _)) => Shortfall::NoMigProfile(profile),
         (Code::FreeGpus, Ask::Whole(need)) => {
-            Lack::FreeGpus { need: count(need).0, most: count(need).1 }
+            Shortfall::FreeGpus { need: count(need).0, most: count(need).1 }
         }
         (Code::GpuShare, Ask::Share(milli)) => {
-            Lack::GpuShare { need: milli as u32, most: most as u32 }
+            Shortfall::GpuShare { need: milli as u32, most: most as u32 }
         }
         (Code::GpuMemory, Ask::Memory(mib)) => {
-            Lack::GpuMemory { need: MiB(mib as u64), most: MiB(most) }
+            Shortfall::GpuMemory { need: MiB(mib as u64), most: MiB(most) }
         }
         (Code::MigSlice, Ask::Mig(profile, need)) => mig_lack(profile, need, most),
-        (Code::NvLink, Ask::Whole(need)) => Lack::NvLink { need: need.into(), most: most as u32 },
-        (Code::Cpu, _) => Lack::Cpu { need: MilliCpu(amounts[CPU]), most: MilliCpu(most) },
-        (Code::Memory, _) => Lack::Memory { need: MiB(amounts[MEMORY]), most: MiB(most) },
-        (Code::Storage, _) => Lack::Storage { need: MiB(amounts[STORAGE]), most: MiB(most) },
-        (Code::Unshared, _) => Lack::Unshared,
-        (Code::Jobs, _) => Lack::Jobs,
-        (Code::Near, _) => Lack::Near,
-        (Code::Away, _) => Lack::Away,
-        (Code::Spread, _) => Lack::Spread,
-        _ => Lack::Closed,
+        (Code::NvLink, Ask::Whole(need)) => {
+            Shortfall::NvLink { need: need.into(), most: most as u32 }
+        }
+        (Code::Cpu, _) => Shortfall::Cpu { need: MilliCpu(amounts[CPU]), most: MilliCpu(most) },
+        (Code::Memory, _) => Shortfall::Memory { need: MiB(amounts[MEMORY]), most: MiB(most) },
+        (Code::Storage, _) => Shortfall::Storage { need: MiB(amounts[STORAGE]), most: MiB(most) },
+        (Code::Unshared, _) => Shortfall::WholeGpusOnly,
+        (Code::Jobs, _) => Shortfall::TaskLimit,
+        (Code::Near, _) => Shortfall::TaskAffinity,
+        (Code::Away, _) => Shortfall::TaskAntiAffinity,
+        (Code::Spread, _) => Shortfall::TopologySpread,
+        _ => Shortfall::Unschedulable,
     }
 }
 
-fn mig_lack(profile: MigProfile, need: u16, most: u64) -> Lack {
-    Lack::MigSlice { profile, need: need.into(), most: most as u32 }
+fn mig_lack(profile: MigProfile, need: u16, most: u64) -> Shortfall {
+    Shortfall::MigSlice { profile, need: need.into(), most: most as u32 }
 }

@@ -5,7 +5,7 @@
 //! [`Scheduler::decide`], and carries the decisions out. Time is an argument.
 //!
 //! ```
-//! use agentaflow_engine::{Decision, Event, Gpu, GpuAsk, MiB, Node, Request, Scheduler, Time, Workload};
+//! use agentaflow_engine::{Decision, Event, Gpu, GpuRequest, MiB, Node, Request, Scheduler, Time, Workload};
 //!
 //! let mut scheduler = Scheduler::default();
 //! let mut node = Node::new("rack1-7");
@@ -16,10 +16,10 @@
 //!     nvlink: None,
 //!     mig: Default::default(),
 //! });
-//! scheduler.apply(Time(0), Event::Node(Box::new(node)))?;
+//! scheduler.apply(Time(0), Event::NodeUpdated(Box::new(node)))?;
 //!
-//! let request = Request { gpu: GpuAsk::Whole(1), ..Request::default() };
-//! scheduler.apply(Time(0), Event::Submit(Box::new(Workload::new("train", request))))?;
+//! let request = Request { gpu: GpuRequest::Whole(1), ..Request::default() };
+//! scheduler.apply(Time(0), Event::Submitted(Box::new(Workload::new("train", request))))?;
 //!
 //! let plan = scheduler.decide(Time(0));
 //! assert!(matches!(&plan.decisions[..], [Decision::Place(p)] if p.node.as_str() == "rack1-7"));
@@ -83,13 +83,17 @@ mod view;
 mod wait;
 mod workload;
 
-pub use adopt::{Adopted, AdoptedSeat};
-pub use decision::{Decision, Fault, GpuPart, Gpus, Part, Placement, Plan, Right, Victim};
-pub use error::{BadInput, Rejected};
+pub use adopt::{AdoptedTask, AdoptedWorkload};
+pub use decision::{
+    Decision, Fault, GpuAllocation, GpuAssignment, GpuShare, Placement, Plan, PreemptionReason,
+    Victim,
+};
+pub use error::{InvalidInput, Rejected};
 pub use event::{Demand, Event};
-pub use explain::{Explanation, Nearby};
+pub use explain::{Alternative, Explanation};
 pub use facts::{
-    DemandFacts, HoldFacts, NodeFacts, Phase, QueueFacts, SeatFacts, Snapshot, WorkloadFacts,
+    DemandSnapshot, HoldSnapshot, NodeSnapshot, QueueSnapshot, Snapshot, TaskSnapshot,
+    WorkloadPhase, WorkloadSnapshot,
 };
 pub use forecast::{Eta, WhatIf};
 pub use lint::Violation;
@@ -97,16 +101,19 @@ pub use name::{
     BudgetId, ForeignId, GpuId, GpuModel, NodeId, QueueId, ResourceName, TokenName, WorkloadId,
 };
 pub use node::{
-    Chooser, ForeignGpu, ForeignUse, Gpu, GpuHealth, MAX_NODE_GPUS, MigMode, Node, Price,
+    DeviceSelection, ForeignGpu, ForeignUse, Gpu, GpuHealth, MAX_NODE_GPUS, MigMode, Node, Price,
 };
-pub use policy::{Order, Policy, Queue, Quota};
+pub use policy::{Policy, Queue, QueueOrder, Quota};
 pub use prices::list_price;
-pub use ranking::Ranking;
-pub use reasons::Reasons;
-pub use request::{GpuAsk, MigProfile, Preferred, Request, Side, Spread, TaskAffinity, TokenUse};
-pub use scheduler::{Cursor, Scheduler};
+pub use ranking::NodeRanking;
+pub use reasons::WaitReasons;
+pub use request::{
+    AffinityKind, GpuRequest, MigProfile, NodePreference, Request, TaskAffinity, TokenAccess,
+    TopologySpread,
+};
+pub use scheduler::{RoundRobinCursor, Scheduler};
 pub use strategy::Strategy;
 pub use units::{MiB, MicroDollars, MilliCpu, MilliGpu, Percent, Span, Time};
 pub use view::{GpuView, NodeView, QueueView, TaskView, WorkloadState, WorkloadView};
-pub use wait::{ClosedGpus, Lack, QuotaResource, Tally, WaitReason};
+pub use wait::{FitSummary, QuotaResource, Shortfall, UnavailableGpus, WaitReason};
 pub use workload::{Gate, OnFault, Role, Topology, Workload};

@@ -8,7 +8,7 @@ use crate::cluster::NodeIdx;
 use crate::cluster::room::{Claim, Room};
 use crate::cluster::shape::Ask;
 use crate::name::{NodeId, QueueId, WorkloadId};
-use crate::node::Chooser;
+use crate::node::DeviceSelection;
 use crate::quota::Charge;
 use crate::scheduler::Scheduler;
 use crate::task::{Job, Seat, State};
@@ -130,7 +130,7 @@ impl Scheduler {
     fn lacks_gpus(&self, job: &Job, task: u32, seat: &Seat) -> bool {
         let Ask::Whole(asked) = self.cluster.shape(job.shape_of(task)).ask else { return false };
         let asked = usize::from(asked);
-        self.cluster.host(seat.node).spec.chooser == Chooser::Node
+        self.cluster.host(seat.node).spec.device_selection == DeviceSelection::Node
             && self.cluster.room(seat.node).devices.len() >= asked
             && seat.claim.devices.len() != asked
     }

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::error::BadInput;
+use crate::error::InvalidInput;
 use crate::labels::{Labels, Taint};
 use crate::mig::{Geometry, Instance, Slots};
 use crate::name::{ForeignId, GpuId, GpuModel, NodeId, ResourceName, TokenName};
-use crate::request::{MigProfile, TokenUse, label_error, limit};
+use crate::request::{MigProfile, TokenAccess, label_error, limit};
 use crate::units::{MAX_AMOUNT, MAX_GPU_MEMORY, MiB, MicroDollars, MilliCpu, MilliGpu};
 use crate::workload::checked_name;
 
@@ -40,7 +40,7 @@ pub struct Node {
     pub storage: MiB,
     /// The most tasks at a time; none means that resources decide.
     #[serde(default)]
-    pub max_jobs: Option<u32>,
+    pub max_tasks: Option<u32>,
     /// Countable resources by name.
     #[serde(default)]
     pub resources: BTreeMap<ResourceName, u64>,
@@ -49,10 +49,10 @@ pub struct Node {
     pub gpus: Vec<Gpu>,
     /// Who chooses the devices of a placement.
     #[serde(default)]
-    pub chooser: Chooser,
+    pub device_selection: DeviceSelection,
     /// Its GPUs are handed out whole: who asks for a part of one takes all of it.
     #[serde(default)]
-    pub undivided: bool,
+    pub whole_gpus_only: bool,
     /// What it costs.
     #[serde(default)]
     pub price: Price,
@@ -93,7 +93,7 @@ pub enum MigMode {
 /// Who chooses the devices of a placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Chooser {
+pub enum DeviceSelection {
     /// The engine: placements name GPUs.
     #[default]
     Engine,
@@ -125,9 +125,9 @@ pub enum GpuHealth {
     /// Nothing new goes there, and what runs is displaced.
     Draining,
     /// Broken: what runs there is displaced.
-    Sick,
+    Failed,
     /// Broken, and what runs there is left to its own fate.
-    Unfit,
+    Degraded,
 }
 
 /// Use of a node by somebody else. It may exceed what the node has: that is a fact, not an error.
@@ -143,7 +143,7 @@ pub struct ForeignUse {
     /// Countable resources.
     pub resources: BTreeMap<ResourceName, u64>,
     /// Tokens, such as host ports.
-    pub tokens: BTreeMap<TokenName, TokenUse>,
+    pub tokens: BTreeMap<TokenName, TokenAccess>,
     /// GPUs by name.
     pub gpus: BTreeMap<GpuId, ForeignGpu>,
     /// Whole GPUs whose names are not known (yet).
@@ -151,7 +151,7 @@ pub struct ForeignUse {
     /// Its labels, seen by the terms of our tasks.
     pub labels: Labels,
     /// Its own required terms that keep others away: selector and topology key.
-    pub keeps_away: Vec<crate::request::TaskAffinity>,
+    pub anti_affinity: Vec<crate::request::TaskAffinity>,
     /// It is being stopped: it still holds what it has, but nobody is spread because of it.
     pub terminating: bool,
 }
@@ -179,11 +179,11 @@ impl Node {
             cpu: MilliCpu(0),
             memory: MiB(0),
             storage: MiB(0),
-            max_jobs: None,
+            max_tasks: None,
             resources: BTreeMap::new(),
             gpus: Vec::new(),
-            chooser: Chooser::default(),
-            undivided: false,
+            device_selection: DeviceSelection::default(),
+            whole_gpus_only: false,
             price: Price::default(),
         }
     }
@@ -194,8 +194,8 @@ impl Node {
         Self { rank, labels, taints, price, ..self.clone() } == *other
     }
 
-    /// Refuses values that cannot be right; see [`BadInput`].
-    pub fn validate(&self) -> Result<(), BadInput> {
+    /// Refuses values that cannot be right; see [`InvalidInput`].
+    pub fn validate(&self) -> Result<(), InvalidInput> {
         checked_name("the node's name", self.id.as_str())?;
         limit("cpu", self.cpu.0, MAX_AMOUNT)?;
         limit("memory", self.memory.0, MAX_AMOUNT)?;
@@ -211,7 +211,7 @@ impl Node {
         for gpu in &self.gpus {
             gpu.validate()?;
             if !seen.insert(&gpu.id) {
-                return Err(BadInput::DuplicateGpu(gpu.id.clone()));
+                return Err(InvalidInput::DuplicateGpu(gpu.id.clone()));
             }
         }
         Ok(())
@@ -219,19 +219,25 @@ impl Node {
 }
 
 impl Gpu {
-    fn validate(&self) -> Result<(), BadInput> {
+    fn validate(&self) -> Result<(), InvalidInput> {
         checked_name("the GPU's name", self.id.as_str())?;
         checked_name("the GPU's model", self.model.as_str())?;
         if self.memory.0 == 0 {
-            return Err(BadInput::Zero("the GPU's memory"));
+            return Err(InvalidInput::Zero("the GPU's memory"));
         }
         limit("the GPU's memory", self.memory.0, MAX_GPU_MEMORY)?;
         let geometry = || Geometry::for_gpu(self.model.as_str(), self.memory.0);
         if self.mig != MigMode::Off && geometry().is_none() {
-            return Err(BadInput::MigGeometry { model: self.model.clone(), memory: self.memory });
+            return Err(InvalidInput::MigGeometry {
+                model: self.model.clone(),
+                memory: self.memory,
+            });
         }
         if self.has_impossible_layout() {
-            return Err(BadInput::MigLayout { gpu: self.id.clone(), model: self.model.clone() });
+            return Err(InvalidInput::MigLayout {
+                gpu: self.id.clone(),
+                model: self.model.clone(),
+            });
         }
         Ok(())
     }
@@ -253,8 +259,8 @@ impl Gpu {
 }
 
 impl ForeignUse {
-    /// Refuses values that cannot be right; see [`BadInput`].
-    pub fn validate(&self) -> Result<(), BadInput> {
+    /// Refuses values that cannot be right; see [`InvalidInput`].
+    pub fn validate(&self) -> Result<(), InvalidInput> {
         limit("cpu", self.cpu.0, MAX_AMOUNT)?;
         limit("memory", self.memory.0, MAX_AMOUNT)?;
         limit("storage", self.storage.0, MAX_AMOUNT)?;
@@ -272,7 +278,7 @@ impl ForeignUse {
 }
 
 impl ForeignId {
-    pub(crate) fn validate(&self) -> Result<(), BadInput> {
+    pub(crate) fn validate(&self) -> Result<(), InvalidInput> {
         checked_name("the foreign use's name", self.as_str())
     }
 }

@@ -9,7 +9,7 @@ use crate::task::{JobIdx, State};
 
 impl Scheduler {
     /// The nodes on which others are being stopped for a workload, by task; empty when nobody is.
-    pub fn held(&self, workload: &WorkloadId) -> Vec<NodeId> {
+    pub fn nominated_nodes(&self, workload: &WorkloadId) -> Vec<NodeId> {
         let hold = self.jobs.find(workload).and_then(|job| self.holds.get(job));
         let hold = hold.filter(|hold| matches!(hold.purpose, Purpose::Preemption { .. }));
         let nodes = hold.into_iter().flat_map(|hold| &hold.planned);
@@ -17,7 +17,7 @@ impl Scheduler {
     }
 
     /// Where GPUs are kept free for work that waits, in thousandths of one.
-    pub fn kept(&self) -> Vec<(NodeId, i64)> {
+    pub fn reserved_gpus(&self) -> Vec<(NodeId, i64)> {
         let booked = self.holds.iter().flat_map(|(_, hold)| hold.booked());
         let kept = booked.map(|(node, claim)| {
             let milli = claim.devices.iter().map(DeviceClaim::charge).sum();
@@ -27,7 +27,7 @@ impl Scheduler {
     }
 
     /// The GPUs that a task has, or is assumed to have where its node chooses them; empty when it has no place.
-    pub fn assumed(&self, workload: &WorkloadId, task: u32) -> Vec<GpuId> {
+    pub fn assumed_gpus(&self, workload: &WorkloadId, task: u32) -> Vec<GpuId> {
         let job = self.jobs.find(workload).map(|job| self.jobs.get(job));
         let slot = job.and_then(|job| job.tasks.get(task as usize));
         let Some(seat) = slot.and_then(|slot| slot.seat.as_ref()) else { return Vec::new() };

@@ -13,7 +13,7 @@ use crate::cluster::shape::ShapeIdx;
 use crate::labels::Labels;
 use crate::queues::{QueueIdx, Queues};
 use crate::strategy::Strategy;
-use crate::task::{JobIdx, Part};
+use crate::task::{JobIdx, RoleShape};
 use crate::wait::WaitReason;
 use crate::workload::Topology;
 
@@ -31,7 +31,7 @@ pub(crate) struct GroupKey {
     /// Their own labels, as far as anybody's terms ask about them.
     pub(crate) facet: Option<Arc<Labels>>,
     pub(crate) tasks: u32,
-    pub(crate) more: Option<Arc<[Part]>>,
+    pub(crate) more: Option<Arc<[RoleShape]>>,
     pub(crate) topology: Option<Topology>,
     pub(crate) strategy: Option<Strategy>,
     pub(crate) priority: u8,
@@ -276,24 +276,31 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Event, GpuAsk, Request, Scheduler, Side, TaskAffinity, Time, Workload};
+    use crate::{
+        AffinityKind, Event, GpuRequest, Request, Scheduler, TaskAffinity, Time, Workload,
+    };
     use crate::{ForeignUse, Node, labels::Selector};
 
     fn submit(scheduler: &mut Scheduler, name: &str, app: &str, affinity: Vec<TaskAffinity>) {
         let request = Request {
-            gpu: GpuAsk::Whole(1),
+            gpu: GpuRequest::Whole(1),
             labels: [("index".into(), name.into()), ("app".into(), app.into())].into(),
             affinity,
             ..Request::default()
         };
-        let event = Event::Submit(Box::new(Workload::new(name, request)));
+        let event = Event::Submitted(Box::new(Workload::new(name, request)));
         scheduler.apply(Time(0), event).expect("valid");
     }
 
     fn away() -> TaskAffinity {
         let selector =
             Selector { match_labels: [("app".into(), "a".into())].into(), ..Selector::default() };
-        TaskAffinity { side: Side::Away, selector, key: "node".into(), weight: None }
+        TaskAffinity {
+            kind: AffinityKind::AntiAffinity,
+            selector,
+            key: "node".into(),
+            weight: None,
+        }
     }
 
     /// Groups of what waits, and shapes there are.
@@ -323,9 +330,9 @@ mod tests {
 
         let mut node = Node::new("n");
         node.resources.insert("x".into(), 1);
-        scheduler.apply(Time(0), Event::Node(Box::new(node))).expect("valid");
-        let uses = Box::new(ForeignUse { keeps_away: vec![away()], ..ForeignUse::default() });
-        let foreign = Event::Foreign { node: "n".into(), id: "f".into(), uses };
+        scheduler.apply(Time(0), Event::NodeUpdated(Box::new(node))).expect("valid");
+        let uses = Box::new(ForeignUse { anti_affinity: vec![away()], ..ForeignUse::default() });
+        let foreign = Event::ForeignUseUpdated { node: "n".into(), id: "f".into(), usage: uses };
         scheduler.apply(Time(0), foreign).expect("valid");
         assert_eq!(groups(&scheduler).0, 2, "somebody else asks");
         scheduler.apply(Time(0), Event::NodeRemoved("n".into())).expect("it is known");

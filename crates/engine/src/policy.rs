@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-use crate::error::BadInput;
+use crate::error::InvalidInput;
 use crate::name::{GpuModel, QueueId, ResourceName};
 use crate::request::limit;
 use crate::strategy::Strategy;
@@ -17,7 +17,7 @@ pub struct Policy {
     /// How GPUs are chosen for workloads that do not say.
     pub strategy: Strategy,
     /// Who is served first; when absent, the strategy says.
-    pub order: Option<Order>,
+    pub order: Option<QueueOrder>,
     /// One level of priority is worth this much waiting. Because waiting counts the same for all,
     /// the order of two workloads never changes while they wait, and nobody waits for ever.
     pub ageing: Span,
@@ -67,10 +67,10 @@ impl Default for Policy {
 
 impl Policy {
     /// The order in force.
-    pub fn order(&self) -> Order {
+    pub fn order(&self) -> QueueOrder {
         self.order.unwrap_or(match self.strategy {
-            Strategy::Priority => Order::Priority,
-            _ => Order::FairShare,
+            Strategy::Priority => QueueOrder::Priority,
+            _ => QueueOrder::FairShare,
         })
     }
 }
@@ -78,7 +78,7 @@ impl Policy {
 /// Who is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Order {
+pub enum QueueOrder {
     /// The queue with the smallest share first, then priority with ageing.
     FairShare,
     /// Strictly by priority, then oldest: no ageing, no shares.
@@ -91,7 +91,7 @@ pub enum Order {
     LeastService,
 }
 
-impl Order {
+impl QueueOrder {
     /// Every order, by the name that people write.
     pub const ALL: [(&'static str, Self); 5] = [
         ("fair_share", Self::FairShare),
@@ -161,11 +161,11 @@ impl Queue {
         }
     }
 
-    /// Refuses values that cannot be right; see [`BadInput`].
-    pub fn validate(&self) -> Result<(), BadInput> {
+    /// Refuses values that cannot be right; see [`InvalidInput`].
+    pub fn validate(&self) -> Result<(), InvalidInput> {
         checked_name("the queue's name", self.id.as_str())?;
         if self.weight == 0 {
-            return Err(BadInput::Zero("the queue's weight"));
+            return Err(InvalidInput::Zero("the queue's weight"));
         }
         limit("the queue's weight", self.weight.into(), 1_000_000)?;
         self.guaranteed.validate()?;
@@ -174,7 +174,7 @@ impl Queue {
 }
 
 impl Quota {
-    fn validate(&self) -> Result<(), BadInput> {
+    fn validate(&self) -> Result<(), InvalidInput> {
         let plain = [self.cpu, self.memory, self.storage, self.gpu].into_iter().flatten();
         let named = self.models.values().chain(self.resources.values()).copied();
         plain.chain(named).try_for_each(|amount| limit("a quota", amount, MAX_AMOUNT))

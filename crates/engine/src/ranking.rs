@@ -13,7 +13,7 @@ use crate::task::JobIdx;
 
 /// How the nodes stood when a task was placed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ranking {
+pub struct NodeRanking {
     /// Whose task.
     pub workload: WorkloadId,
     /// Which of its tasks.
@@ -31,17 +31,17 @@ pub struct Ranking {
 pub(crate) struct Rankings {
     /// Nodes to tell of in each; none at all if 0.
     most: usize,
-    pub(crate) told: Vec<Ranking>,
+    pub(crate) told: Vec<NodeRanking>,
 }
 
 impl Scheduler {
     /// Keeps, for every task that is placed from now on, the best `most` nodes with their scores; 0 keeps nothing.
-    pub fn keep_rankings(&mut self, most: usize) {
+    pub fn record_rankings(&mut self, most: usize) {
         self.rankings = Rankings { most, told: Vec::new() };
     }
 
     /// The rankings of what was placed since the last call.
-    pub fn take_rankings(&mut self) -> Vec<Ranking> {
+    pub fn take_rankings(&mut self) -> Vec<NodeRanking> {
         std::mem::take(&mut self.rankings.told)
     }
 
@@ -66,7 +66,7 @@ impl Scheduler {
         let nodes = standing.iter().take(self.rankings.most).map(|(_, score, place)| {
             (self.cluster.host(self.cluster.order[*place]).spec.id.clone(), *score)
         });
-        let ranking = Ranking {
+        let ranking = NodeRanking {
             workload: self.jobs.get(job).spec.id.clone(),
             task,
             strategy: search.strategy,
@@ -80,7 +80,7 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use crate::{
-        Decision, Event, Gpu, GpuAsk, MiB, Node, Request, Scheduler, Strategy, Time, Workload,
+        Decision, Event, Gpu, GpuRequest, MiB, Node, Request, Scheduler, Strategy, Time, Workload,
     };
 
     fn node(name: &str, memory: u32) -> Event {
@@ -92,15 +92,15 @@ mod tests {
             nvlink: None,
             mig: crate::MigMode::default(),
         });
-        Event::Node(Box::new(node))
+        Event::NodeUpdated(Box::new(node))
     }
 
     fn gang(tasks: u32) -> Event {
-        let request = Request { gpu: GpuAsk::Whole(1), ..Request::default() };
+        let request = Request { gpu: GpuRequest::Whole(1), ..Request::default() };
         let mut workload = Workload::new(format!("gang-{tasks}"), request);
         workload.tasks = tasks;
         workload.strategy = Some(Strategy::BestFit);
-        Event::Submit(Box::new(workload))
+        Event::Submitted(Box::new(workload))
     }
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
             quiet.apply(Time(0), node(name, memory)).unwrap();
         }
         let mut asked = quiet.clone();
-        asked.keep_rankings(2);
+        asked.record_rankings(2);
         for scheduler in [&mut quiet, &mut asked] {
             scheduler.apply(Time(1), gang(4)).unwrap();
             scheduler.apply(Time(1), gang(1)).unwrap();

@@ -39,7 +39,7 @@ impl Scheduler {
         match obstacle {
             Obstacle::Gang { fits, .. } => {
                 let needs = self.jobs.get(job).count();
-                WaitReason::Gang { needs, fits: *fits, ever, tally }
+                WaitReason::Gang { needs, fits: *fits, fits_when_empty: ever, summary: tally }
             }
             _ => WaitReason::NoRoom(tally),
         }
@@ -51,8 +51,8 @@ impl Scheduler {
             resource: excess.resource.clone(),
             limit: excess.limit,
             used: excess.used,
-            kept: excess.kept,
-            asked: excess.asked,
+            reserved: excess.kept,
+            requested: excess.asked,
         }
     }
 
@@ -91,7 +91,7 @@ impl Scheduler {
             Some(Purpose::Reservation { start }) => *start,
             None => None,
         };
-        WaitReason::Held { by: self.jobs.get(by).spec.id.clone(), until }
+        WaitReason::Reserved { workload: self.jobs.get(by).spec.id.clone(), until }
     }
 
     /// Whether an empty cluster, with all its nodes in order, would take the workload.

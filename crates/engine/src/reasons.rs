@@ -11,21 +11,21 @@ use crate::wait::WaitReason;
 
 /// Answers why workloads wait, as of the moment in which it was made. Workloads that ask for the same are tried once.
 #[derive(Debug)]
-pub struct Reasons {
+pub struct WaitReasons {
     copy: Scheduler,
     known: FxHashMap<GroupIdx, Option<WaitReason>>,
 }
 
 impl Scheduler {
     /// Why each of many workloads waits, with the numbers of this moment. Changes nothing.
-    pub fn reasons(&self, now: Time) -> Reasons {
+    pub fn wait_reasons(&self, now: Time) -> WaitReasons {
         let mut copy = self.clone();
         copy.advance(now);
-        Reasons { copy, known: FxHashMap::default() }
+        WaitReasons { copy, known: FxHashMap::default() }
     }
 }
 
-impl Reasons {
+impl WaitReasons {
     /// Why it waits: what [`Scheduler::explain`] says, too. None when it does not, or would start in the next pass.
     pub fn of(&mut self, id: &WorkloadId) -> Option<WaitReason> {
         let job = self.copy.jobs.find(id)?;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-use crate::error::BadInput;
+use crate::error::InvalidInput;
 use crate::labels::{Labels, NodeTerm, Selector, Toleration};
 use crate::name::{GpuModel, NodeId, ResourceName, TokenName};
 use crate::units::{MAX_AMOUNT, MAX_GPU_MEMORY, MiB, MilliCpu, MilliGpu};
@@ -16,7 +16,7 @@ pub(crate) const MAX_GPUS: u32 = 64;
 #[serde(default, deny_unknown_fields)]
 pub struct Request {
     /// GPUs, or a part of one.
-    pub gpu: GpuAsk,
+    pub gpu: GpuRequest,
     /// Nobody else on those GPUs, even when only a part is used.
     pub exclusive: bool,
     /// Every GPU must have at least this much memory in all.
@@ -36,7 +36,7 @@ pub struct Request {
     /// Countable resources by name.
     pub resources: BTreeMap<ResourceName, u64>,
     /// Things that exclude others: host ports, volumes.
-    pub tokens: BTreeMap<TokenName, TokenUse>,
+    pub tokens: BTreeMap<TokenName, TokenAccess>,
     /// Only this node.
     pub node: Option<NodeId>,
     /// Labels that a node must carry.
@@ -44,7 +44,7 @@ pub struct Request {
     /// Node affinity: one of these terms must match; empty means any.
     pub required_nodes: Vec<NodeTerm>,
     /// Node affinity: nodes that match are worth `weight` more.
-    pub preferred_nodes: Vec<Preferred>,
+    pub preferred_nodes: Vec<NodePreference>,
     /// Taints that do not matter to this task.
     pub tolerations: Vec<Toleration>,
     /// The task's own labels, seen by the terms of others.
@@ -52,13 +52,13 @@ pub struct Request {
     /// Near or away from other tasks.
     pub affinity: Vec<TaskAffinity>,
     /// Spread among the domains of a topology.
-    pub spread: Vec<Spread>,
+    pub spread: Vec<TopologySpread>,
 }
 
 /// How much GPU a task asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum GpuAsk {
+pub enum GpuRequest {
     /// No GPU: CPU-only work.
     #[default]
     None,
@@ -83,10 +83,10 @@ pub struct MigProfile(&'static str);
 
 impl MigProfile {
     /// Finds the profile; `mig-1g.5gb` and `nvidia.com/mig-1g.5gb` are the same as `1g.5gb`.
-    pub fn new(name: &str) -> Result<Self, BadInput> {
+    pub fn new(name: &str) -> Result<Self, InvalidInput> {
         crate::mig::known_profile(name)
             .map(Self)
-            .ok_or_else(|| BadInput::MigProfile(name.chars().take(64).collect()))
+            .ok_or_else(|| InvalidInput::MigProfile(name.chars().take(64).collect()))
     }
 
     /// The canonical name.
@@ -111,7 +111,7 @@ impl<'de> Deserialize<'de> for MigProfile {
 /// Who may hold a token at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum TokenUse {
+pub enum TokenAccess {
     /// One task on a node (a host port).
     Exclusive,
     /// Any number of tasks on a node, but none that wants it exclusively (a host port on one
@@ -126,7 +126,7 @@ pub enum TokenUse {
 /// A node preference.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Preferred {
+pub struct NodePreference {
     /// 1 to 100.
     pub weight: u32,
     /// The nodes meant.
@@ -138,7 +138,7 @@ pub struct Preferred {
 #[serde(deny_unknown_fields)]
 pub struct TaskAffinity {
     /// Near, or away.
-    pub side: Side,
+    pub kind: AffinityKind,
     /// Which tasks.
     pub selector: Selector,
     /// The node label whose values are the domains; `node` means each node by itself.
@@ -151,19 +151,19 @@ pub struct TaskAffinity {
 /// The direction of a [`TaskAffinity`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Side {
+pub enum AffinityKind {
     /// In a domain where such a task is. If there is none in any domain of the required terms with the
     /// same selector, a task that the selector means may be the first.
-    Near,
+    Affinity,
     /// In a domain where no such task is.
-    Away,
+    AntiAffinity,
 }
 
 /// Keep the counts of matching tasks in the domains of a topology within `max_skew`. A node counts if it
 /// has a value of every key that the task is to be spread over. Tasks that are being stopped do not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Spread {
+pub struct TopologySpread {
     /// Which tasks count.
     pub selector: Selector,
     /// The node label whose values are the domains; `node` means each node by itself.
@@ -189,8 +189,8 @@ fn yes() -> bool {
 }
 
 impl Request {
-    /// Refuses values that cannot be right; see [`BadInput`].
-    pub fn validate(&self) -> Result<(), BadInput> {
+    /// Refuses values that cannot be right; see [`InvalidInput`].
+    pub fn validate(&self) -> Result<(), InvalidInput> {
         self.validate_gpu()?;
         limit("cpu", self.cpu.0, MAX_AMOUNT)?;
         limit("memory", self.memory.0, MAX_AMOUNT)?;
@@ -207,23 +207,23 @@ impl Request {
         self.validate_task_terms()
     }
 
-    fn validate_gpu(&self) -> Result<(), BadInput> {
+    fn validate_gpu(&self) -> Result<(), InvalidInput> {
         limit("min_gpu_memory", self.min_gpu_memory.0, MAX_GPU_MEMORY)?;
         match self.gpu {
-            GpuAsk::None if self.exclusive => {
-                Err(BadInput::Contradiction("exclusive access needs a GPU to be exclusive on"))
+            GpuRequest::None if self.exclusive => {
+                Err(InvalidInput::Contradiction("exclusive access needs a GPU to be exclusive on"))
             }
-            GpuAsk::Whole(0) => Err(BadInput::Zero("the number of GPUs")),
-            GpuAsk::Whole(count) => limit("the number of GPUs", count.into(), MAX_GPUS.into()),
-            GpuAsk::Memory(MiB(0)) => Err(BadInput::Zero("the amount of GPU memory")),
-            GpuAsk::Memory(MiB(mib)) => limit("the amount of GPU memory", mib, MAX_GPU_MEMORY),
-            GpuAsk::Mig { count: 0, .. } => Err(BadInput::Zero("the number of MIG slices")),
-            GpuAsk::Mig { count, .. } => limit("MIG slices", count.into(), MAX_GPUS.into()),
-            GpuAsk::None | GpuAsk::Fraction(_) => Ok(()),
+            GpuRequest::Whole(0) => Err(InvalidInput::Zero("the number of GPUs")),
+            GpuRequest::Whole(count) => limit("the number of GPUs", count.into(), MAX_GPUS.into()),
+            GpuRequest::Memory(MiB(0)) => Err(InvalidInput::Zero("the amount of GPU memory")),
+            GpuRequest::Memory(MiB(mib)) => limit("the amount of GPU memory", mib, MAX_GPU_MEMORY),
+            GpuRequest::Mig { count: 0, .. } => Err(InvalidInput::Zero("the number of MIG slices")),
+            GpuRequest::Mig { count, .. } => limit("MIG slices", count.into(), MAX_GPUS.into()),
+            GpuRequest::None | GpuRequest::Fraction(_) => Ok(()),
         }
     }
 
-    fn validate_task_terms(&self) -> Result<(), BadInput> {
+    fn validate_task_terms(&self) -> Result<(), InvalidInput> {
         for affinity in &self.affinity {
             affinity.selector.validate().map_err(label_error)?;
             limit("an affinity weight", affinity.weight.unwrap_or(0).into(), 100)?;
@@ -234,7 +234,7 @@ impl Request {
         for spread in &self.spread {
             spread.selector.validate().map_err(label_error)?;
             if spread.max_skew == 0 {
-                return Err(BadInput::Zero("max_skew"));
+                return Err(InvalidInput::Zero("max_skew"));
             }
         }
         Ok(())
@@ -243,17 +243,17 @@ impl Request {
     /// How many GPUs a placement of this request names.
     pub fn gpu_count(&self) -> u32 {
         match self.gpu {
-            GpuAsk::None => 0,
-            GpuAsk::Whole(count) | GpuAsk::Mig { count, .. } => count,
-            GpuAsk::Fraction(_) | GpuAsk::Memory(_) => 1,
+            GpuRequest::None => 0,
+            GpuRequest::Whole(count) | GpuRequest::Mig { count, .. } => count,
+            GpuRequest::Fraction(_) | GpuRequest::Memory(_) => 1,
         }
     }
 }
 
-pub(crate) fn limit(field: &'static str, value: u64, limit: u64) -> Result<(), BadInput> {
-    if value > limit { Err(BadInput::TooLarge { field, value, limit }) } else { Ok(()) }
+pub(crate) fn limit(field: &'static str, value: u64, limit: u64) -> Result<(), InvalidInput> {
+    if value > limit { Err(InvalidInput::TooLarge { field, value, limit }) } else { Ok(()) }
 }
 
-pub(crate) fn label_error(error: impl std::fmt::Display) -> BadInput {
-    BadInput::Label(error.to_string())
+pub(crate) fn label_error(error: impl std::fmt::Display) -> InvalidInput {
+    InvalidInput::Label(error.to_string())
 }

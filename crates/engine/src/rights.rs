@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::cluster::room::Claim;
-use crate::decision::{Right, Victim};
+use crate::decision::{PreemptionReason, Victim};
 use crate::hold::Purpose;
 use crate::preempt::Eviction;
 use crate::queues::Queues;
@@ -121,8 +121,8 @@ impl Scheduler {
     pub(crate) fn as_victim(&self, victim: JobIdx, job: JobIdx) -> Victim {
         let (victim, job) = (&self.jobs.get(victim).spec, &self.jobs.get(job).spec);
         let below = victim.priority < job.priority;
-        let right = if below { Right::Priority } else { Right::Guarantee };
-        Victim { workload: victim.id.clone(), right }
+        let reason = if below { PreemptionReason::Priority } else { PreemptionReason::Reclaim };
+        Victim { workload: victim.id.clone(), reason }
     }
 
     /// Those candidates that may all go together: what a queue is guaranteed stays with it, however

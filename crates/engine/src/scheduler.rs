@@ -11,13 +11,13 @@ use crate::hold::Holds;
 use crate::index::Indexes;
 use crate::name::{BudgetId, GpuId, NodeId};
 use crate::pending::{GroupKey, Pending, Rank};
-use crate::policy::{Order, Policy};
+use crate::policy::{Policy, QueueOrder};
 use crate::queues::Queues;
 use crate::quota::Charge;
 use crate::ranking::Rankings;
 use crate::request::Request;
 use crate::strategy::{Outlook, Strategy};
-use crate::task::{Job, JobIdx, Jobs, Part, Seat, State, TaskRef};
+use crate::task::{Job, JobIdx, Jobs, RoleShape, Seat, State, TaskRef};
 use crate::terms::{Subject, Terms};
 use crate::units::Time;
 
@@ -45,7 +45,7 @@ pub struct Scheduler {
     pub(crate) savers: BTreeSet<JobIdx>,
     pub(crate) budgets: BTreeMap<BudgetId, u32>,
     /// The last GPU that round robin gave out.
-    pub(crate) cursor: Option<Cursor>,
+    pub(crate) cursor: Option<RoundRobinCursor>,
     /// Expected ends of placed workloads.
     pub(crate) ends: BTreeSet<(Time, u64, JobIdx)>,
     /// Placed workloads that may be stopped for others.
@@ -65,7 +65,7 @@ pub struct Scheduler {
 
 /// A place in the order of nodes and devices.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Cursor {
+pub struct RoundRobinCursor {
     /// The node's rank.
     pub rank: u32,
     /// The node.
@@ -146,7 +146,7 @@ impl Scheduler {
     }
 
     fn is_global(&self) -> bool {
-        self.policy.order() != Order::FairShare
+        self.policy.order() != QueueOrder::FairShare
     }
 
     /// The strategy that chooses GPUs for this workload.
@@ -179,11 +179,11 @@ impl Scheduler {
         let estimate =
             job.spec.estimate.map_or(i64::MAX / 4, |estimate| estimate.0.min(1 << 44) as i64);
         let rank = match self.policy.order() {
-            Order::FairShare => age - priority * self.policy.ageing.0.min(1 << 44) as i64,
-            Order::Priority => age - (priority << 56),
-            Order::Fifo => age,
-            Order::Shortest => estimate,
-            Order::LeastService => {
+            QueueOrder::FairShare => age - priority * self.policy.ageing.0.min(1 << 44) as i64,
+            QueueOrder::Priority => age - (priority << 56),
+            QueueOrder::Fifo => age,
+            QueueOrder::Shortest => estimate,
+            QueueOrder::LeastService => {
                 let gpus = |(tasks, request): (u32, &Arc<Request>)| {
                     i64::from(request.gpu_count().max(1)) * i64::from(tasks)
                 };
@@ -232,7 +232,7 @@ impl Scheduler {
         let job = self.jobs.get_mut(job);
         job.facet = self.terms.facet(&spec.request.labels);
         if let Some(more) = &mut job.more {
-            let parts = more.iter().zip(&spec.roles).map(|(part, role)| Part {
+            let parts = more.iter().zip(&spec.roles).map(|(part, role)| RoleShape {
                 facet: self.terms.facet(&role.request.labels),
                 ..part.clone()
             });
@@ -254,7 +254,8 @@ impl Scheduler {
         self.cluster.host_mut(node).tasks.push(TaskRef { job, task });
         self.terms.moved(node, Subject::of(spec.request_of(task), false), 1);
         self.queues.charge(queue, &Charge::of(&claim), 1, self.now, self.policy.half_life);
-        let known = self.cluster.host(node).spec.chooser == crate::node::Chooser::Engine;
+        let known =
+            self.cluster.host(node).spec.device_selection == crate::node::DeviceSelection::Engine;
         let seat = Seat { node, claim, confirmed: false, leaving: None, known };
         self.jobs.get_mut(job).tasks[task as usize].seat = Some(seat);
     }

@@ -9,9 +9,12 @@ use std::sync::Arc;
 use crate::cluster::room::{Claim, DeviceClaim};
 use crate::cluster::shape::ShapeIdx;
 use crate::cluster::{NodeIdx, Reach};
-use crate::decision::{GpuPart, Part};
+use crate::decision::{GpuAllocation, GpuShare};
 use crate::error::Rejected;
-use crate::facts::{HoldFacts, NodeFacts, Phase, QueueFacts, SeatFacts, Snapshot, WorkloadFacts};
+use crate::facts::{
+    HoldSnapshot, NodeSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, WorkloadPhase,
+    WorkloadSnapshot,
+};
 use crate::hold::Purpose;
 use crate::name::WorkloadId;
 use crate::queues::Account;
@@ -56,7 +59,7 @@ impl Scheduler {
 
     /// Only what no record of a body holds: past use of queues and where round robin goes on. Cheap, however
     /// much runs; a body that builds its snapshots from its own records adds this.
-    pub fn memory(&self) -> Snapshot {
+    pub fn usage_history(&self) -> Snapshot {
         Snapshot {
             now: self.now,
             queues: self.queue_facts(),
@@ -116,13 +119,13 @@ impl Scheduler {
         Ok(scheduler)
     }
 
-    fn queue_facts(&self) -> Vec<QueueFacts> {
+    fn queue_facts(&self) -> Vec<QueueSnapshot> {
         let mut queues: Vec<_> = self.queues.iter().collect();
         queues.sort_by_key(|(index, queue)| {
             (self.queues.path(*index).count(), queue.spec.id.clone())
         });
         let bits = |account: &Account| account.past.map(f64::to_bits);
-        let facts = |(_, queue): (u32, &crate::queues::QueueState)| QueueFacts {
+        let facts = |(_, queue): (u32, &crate::queues::QueueState)| QueueSnapshot {
             queue: queue.spec.clone(),
             past: [bits(&queue.own), bits(&queue.total)],
             as_of: [queue.own.as_of, queue.total.as_of],
@@ -130,7 +133,7 @@ impl Scheduler {
         queues.into_iter().map(facts).collect()
     }
 
-    fn restore_queues(&mut self, queues: &[QueueFacts]) -> Result<(), Rejected> {
+    fn restore_queues(&mut self, queues: &[QueueSnapshot]) -> Result<(), Rejected> {
         for facts in queues {
             facts.queue.validate()?;
             let id = facts.queue.id.clone();
@@ -141,7 +144,7 @@ impl Scheduler {
         Ok(())
     }
 
-    fn restore_past(&mut self, facts: &QueueFacts) {
+    fn restore_past(&mut self, facts: &QueueSnapshot) {
         if let Some(queue) = self.queues.find(&facts.queue.id) {
             let state = self.queues.get_mut(queue);
             for (account, at) in [(&mut state.own, 0), (&mut state.total, 1)] {
@@ -151,7 +154,7 @@ impl Scheduler {
         }
     }
 
-    fn node_facts(&self, node: NodeIdx) -> NodeFacts {
+    fn node_facts(&self, node: NodeIdx) -> NodeSnapshot {
         let host = self.cluster.host(node);
         let foreign = host.foreign.iter().map(|(id, (uses, claim))| {
             let gpu = |part: &DeviceClaim| host.spec.gpus[usize::from(part.device)].id.clone();
@@ -159,7 +162,7 @@ impl Scheduler {
                 claim.devices.iter().map(gpu).filter(|gpu| !uses.gpus.contains_key(gpu)).collect();
             (id.clone(), (uses.clone(), assumed))
         });
-        NodeFacts {
+        NodeSnapshot {
             node: (*host.spec).clone(),
             lost: host.reach == Reach::Lost,
             cordoned: host.cordoned,
@@ -171,7 +174,7 @@ impl Scheduler {
         }
     }
 
-    fn restore_node(&mut self, facts: NodeFacts) -> Result<(), Rejected> {
+    fn restore_node(&mut self, facts: NodeSnapshot) -> Result<(), Rejected> {
         facts.node.validate()?;
         if self.cluster.node(&facts.node.id).is_some() {
             return Err(Rejected::Snapshot(format!("node `{}` is there twice", facts.node.id)));
@@ -192,11 +195,11 @@ impl Scheduler {
         Ok(())
     }
 
-    fn workload_facts(&self, index: JobIdx) -> WorkloadFacts {
+    fn workload_facts(&self, index: JobIdx) -> WorkloadSnapshot {
         let job = self.jobs.get(index);
         let mut workload = (*job.spec).clone();
         workload.submitted = Some(job.submitted);
-        let seat = |(task, seat): (u32, &Seat)| SeatFacts {
+        let seat = |(task, seat): (u32, &Seat)| TaskSnapshot {
             task,
             node: self.cluster.host(seat.node).spec.id.clone(),
             gpus: self.parts(seat.node, &seat.claim),
@@ -205,16 +208,16 @@ impl Scheduler {
             known: seat.known,
         };
         let finished = job.tasks.iter().enumerate().filter(|(_, slot)| slot.finished);
-        WorkloadFacts {
+        WorkloadSnapshot {
             workload,
             phase: match job.state {
-                State::Waiting => Phase::Waiting,
-                State::Preempting => Phase::Preempting,
-                State::Placed => Phase::Placed,
-                State::Stopping => Phase::Stopping,
+                State::Waiting => WorkloadPhase::Pending,
+                State::Preempting => WorkloadPhase::Preempting,
+                State::Placed => WorkloadPhase::Placed,
+                State::Stopping => WorkloadPhase::Stopping,
             },
             placed_at: job.placed_at,
-            seats: job.seats().map(seat).collect(),
+            tasks: job.seats().map(seat).collect(),
             finished: finished.map(|(task, _)| task as u32).collect(),
             refusals: job.refusals,
             not_before: job.not_before,
@@ -223,8 +226,8 @@ impl Scheduler {
         }
     }
 
-    fn restore_workload(&mut self, facts: WorkloadFacts) -> Result<(), Rejected> {
-        let WorkloadFacts { workload, phase, placed_at, seats, finished, .. } = facts;
+    fn restore_workload(&mut self, facts: WorkloadSnapshot) -> Result<(), Rejected> {
+        let WorkloadSnapshot { workload, phase, placed_at, tasks: seats, finished, .. } = facts;
         workload.validate()?;
         let id = workload.id.clone();
         if self.jobs.find(&id).is_some() {
@@ -255,27 +258,27 @@ impl Scheduler {
         Ok(())
     }
 
-    pub(crate) fn enter_phase(&mut self, index: JobIdx, phase: Phase, placed_at: Time) {
+    pub(crate) fn enter_phase(&mut self, index: JobIdx, phase: WorkloadPhase, placed_at: Time) {
         let told = self.jobs.get(index).told;
         match phase {
-            Phase::Placed | Phase::Stopping => {
+            WorkloadPhase::Placed | WorkloadPhase::Stopping => {
                 let now = std::mem::replace(&mut self.now, placed_at);
                 self.mark_placed(index);
                 self.now = now;
                 let terminating =
                     self.jobs.get(index).seats().any(|(_, seat)| seat.leaving.is_some());
-                if phase == Phase::Stopping {
+                if phase == WorkloadPhase::Stopping {
                     self.unmark_placed(index);
                     self.jobs.get_mut(index).state = State::Stopping;
                 } else if terminating {
                     self.stoppable.remove(&index);
                 }
             }
-            Phase::Preempting => {
+            WorkloadPhase::Preempting => {
                 let job = self.jobs.get_mut(index);
                 (job.state, job.placed_at) = (State::Preempting, placed_at);
             }
-            Phase::Waiting => {
+            WorkloadPhase::Pending => {
                 let job = self.jobs.get_mut(index);
                 job.placed_at = placed_at;
                 let (gated, until) = (job.spec.gate.is_some(), job.not_before);
@@ -289,7 +292,7 @@ impl Scheduler {
         self.jobs.get_mut(index).told = told;
     }
 
-    fn restore_seat(&mut self, job: JobIdx, facts: &SeatFacts) -> Result<(), Rejected> {
+    fn restore_seat(&mut self, job: JobIdx, facts: &TaskSnapshot) -> Result<(), Rejected> {
         let node = self.node_number(&facts.node)?;
         let id = self.jobs.get(job).spec.id.clone();
         let free = self
@@ -303,7 +306,7 @@ impl Scheduler {
         }
         let shape = self.jobs.get(job).shape_of(facts.task);
         let claim = self.claim_of(shape, node, &facts.gpus, true)?;
-        let SeatFacts { confirmed, leaving, known, .. } = *facts;
+        let TaskSnapshot { confirmed, leaving, known, .. } = *facts;
         self.seat_as_found(job, facts.task, Seat { node, claim, confirmed, leaving, known });
         Ok(())
     }
@@ -331,12 +334,12 @@ impl Scheduler {
         &self,
         shape: ShapeIdx,
         node: NodeIdx,
-        gpus: &[GpuPart],
+        gpus: &[GpuAllocation],
         runs: bool,
     ) -> Result<Claim, Rejected> {
         let shape = self.cluster.shape(shape);
         let mut devices: SmallVec<[DeviceClaim; 1]> = SmallVec::new();
-        for GpuPart { gpu, part } in gpus {
+        for GpuAllocation { gpu, share: part } in gpus {
             let index = self.gpu_number(node, gpu)?;
             let device = &self.cluster.room(node).devices[index];
             let mut claim = DeviceClaim {
@@ -348,12 +351,12 @@ impl Scheduler {
                 slice: None,
             };
             match part {
-                Part::Whole => claim.exclusive = true,
-                Part::Share { milli, mib } => {
+                GpuShare::Whole => claim.exclusive = true,
+                GpuShare::Fraction { milli, mib } => {
                     claim.milli = (*milli).min(1000) as i32;
                     claim.mib = mib.0.min(crate::units::MAX_GPU_MEMORY) as i32;
                 }
-                Part::Slice { profile, start } => {
+                GpuShare::MigSlice { profile, start } => {
                     let known =
                         device.geometry.and_then(|g| Some((g, g.profile(profile.as_str())?)));
                     let known =
@@ -373,7 +376,7 @@ impl Scheduler {
         Ok(Claim { need: shape.need.clone(), devices })
     }
 
-    fn hold_facts(&self, job: JobIdx) -> Option<HoldFacts> {
+    fn hold_facts(&self, job: JobIdx) -> Option<HoldSnapshot> {
         let hold = self.holds.get(job)?;
         let name = |job: &JobIdx| self.jobs.get(*job).spec.id.clone();
         let (victims, until) = match &hold.purpose {
@@ -385,18 +388,18 @@ impl Scheduler {
         let seat = |(node, claim): &(NodeIdx, Claim)| {
             (self.cluster.host(*node).spec.id.clone(), self.parts(*node, claim))
         };
-        Some(HoldFacts {
+        Some(HoldSnapshot {
             workload: name(&job),
             victims,
             until,
-            seats: hold.planned.iter().map(seat).collect(),
+            claims: hold.planned.iter().map(seat).collect(),
         })
     }
 
-    fn restore_hold(&mut self, facts: &HoldFacts) -> Result<(), Rejected> {
+    fn restore_hold(&mut self, facts: &HoldSnapshot) -> Result<(), Rejected> {
         let job = self.job_number(&facts.workload)?;
         let mut seats = Vec::new();
-        for (task, (node, gpus)) in facts.seats.iter().enumerate() {
+        for (task, (node, gpus)) in facts.claims.iter().enumerate() {
             let node = self.node_number(node)?;
             let shape = self.jobs.get(job).shape_of(task as u32);
             seats.push((node, self.claim_of(shape, node, gpus, false)?));

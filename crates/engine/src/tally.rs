@@ -9,11 +9,11 @@ use crate::cluster::{NodeIdx, Reach, shut};
 use crate::labels;
 use crate::lack::{ALL_CODES, CODES, amount, has_text, note_models, other_model, plain, worded};
 use crate::name::{GpuModel, TokenName};
-use crate::request::{Request, TokenUse};
+use crate::request::{Request, TokenAccess};
 use crate::scheduler::Scheduler;
 use crate::strategy::Strategy;
 use crate::terms::Judgement;
-use crate::wait::{ClosedGpus, Lack, Tally};
+use crate::wait::{FitSummary, Shortfall, UnavailableGpus};
 
 impl Scheduler {
     /// What each node lacks for a task of this shape.
@@ -22,7 +22,7 @@ impl Scheduler {
         request: &Request,
         shape: ShapeIdx,
         strategy: Strategy,
-    ) -> Tally {
+    ) -> FitSummary {
         if !self.terms.ignore(request) {
             let judgement = self.judge(request, shape, strategy, &[]);
             return self.tally_one_by_one(shape, Some(&judgement));
@@ -67,7 +67,7 @@ impl Scheduler {
     }
 
     /// The same where labels, names or other tasks have a say.
-    fn tally_one_by_one(&self, shape: ShapeIdx, judgement: Option<&Judgement>) -> Tally {
+    fn tally_one_by_one(&self, shape: ShapeIdx, judgement: Option<&Judgement>) -> FitSummary {
         let shape = self.cluster.shape(shape);
         let mut count = Count::new(shape, &self.cluster.models);
         for node in &self.cluster.order {
@@ -86,7 +86,7 @@ impl Scheduler {
     }
 
     /// What each node would lack even if nothing were booked on it.
-    pub(crate) fn tally_when_empty(&self, shape: ShapeIdx) -> Tally {
+    pub(crate) fn tally_when_empty(&self, shape: ShapeIdx) -> FitSummary {
         let shape = self.cluster.shape(shape);
         let mut count = Count::new(shape, &self.cluster.models);
         for node in &self.cluster.order {
@@ -130,7 +130,7 @@ impl Scheduler {
     }
 
     /// What one node lacks, with numbers.
-    pub(crate) fn lack_of(&self, shape: ShapeIdx, node: NodeIdx) -> Option<Lack> {
+    pub(crate) fn lack_of(&self, shape: ShapeIdx, node: NodeIdx) -> Option<Shortfall> {
         let shape = self.cluster.shape(shape);
         let room = self.cluster.room(node);
         let code = match fit::standing(shape, &self.cluster.host(node).spec, room) {
@@ -138,7 +138,7 @@ impl Scheduler {
             Standing::Yes(_) => fit::lack(shape, room)?,
         };
         if let Some(closed) = self.closed_in_the_way(code, shape, node, room) {
-            return Some(Lack::ClosedGpus(closed));
+            return Some(Shortfall::UnavailableGpus(closed));
         }
         if code == Code::Model {
             let mut models = Vec::new();
@@ -158,10 +158,10 @@ impl Scheduler {
         shape: &Shape,
         node: NodeIdx,
         room: &Room,
-    ) -> Option<ClosedGpus> {
+    ) -> Option<UnavailableGpus> {
         let closed = shut::in_the_way(shape, room).filter(|_| code.is_short_of_gpus())?;
         let host = self.cluster.host(node);
-        let mut counted = ClosedGpus::default();
+        let mut counted = UnavailableGpus::default();
         for device in closed {
             counted.count(&host.spec.gpus[device].id, host.health_of(device));
         }
@@ -194,8 +194,8 @@ impl Scheduler {
                 ));
             }
             Code::Token => {
-                let held = |token: &&(TokenName, TokenUse)| !fit::token_free(room, token);
-                let cluster_wide = |token: &&(TokenName, TokenUse)| self.terms.is_held(&token.0);
+                let held = |token: &&(TokenName, TokenAccess)| !fit::token_free(room, token);
+                let cluster_wide = |token: &&(TokenName, TokenAccess)| self.terms.is_held(&token.0);
                 let tokens = &shape.need.tokens;
                 let token = tokens.iter().find(held).or_else(|| tokens.iter().find(cluster_wide));
                 token.map(|(token, _)| token.to_string())
@@ -216,7 +216,7 @@ struct Count<'a> {
     /// What the nodes have whose GPUs are of another model.
     models: Vec<ModelIdx>,
     /// What the nodes have whose GPUs would do if they were open.
-    closed: ClosedGpus,
+    closed: UnavailableGpus,
     texts: BTreeMap<(Code, String), (u32, i64)>,
 }
 
@@ -228,7 +228,7 @@ impl<'a> Count<'a> {
             nodes: [0; CODES],
             most: [0; CODES],
             models: Vec::new(),
-            closed: ClosedGpus::default(),
+            closed: UnavailableGpus::default(),
             texts: BTreeMap::new(),
         }
     }
@@ -244,7 +244,7 @@ impl<'a> Count<'a> {
         note_models(&mut self.models, room);
     }
 
-    fn add_closed(&mut self, closed: &ClosedGpus) {
+    fn add_closed(&mut self, closed: &UnavailableGpus) {
         self.add(Code::ClosedGpus, 1, None);
         self.closed.add(closed);
     }
@@ -254,11 +254,11 @@ impl<'a> Count<'a> {
         *entry = (entry.0 + nodes, entry.1.max(left));
     }
 
-    fn tally(self, nodes: usize) -> Tally {
+    fn tally(self, nodes: usize) -> FitSummary {
         let counted = ALL_CODES.into_iter().filter(|code| self.nodes[*code as usize] > 0);
         let told = |code: Code| match code {
             Code::Model => other_model(self.shape, &self.models, self.names),
-            Code::ClosedGpus => Lack::ClosedGpus(self.closed.clone()),
+            Code::ClosedGpus => Shortfall::UnavailableGpus(self.closed.clone()),
             _ => plain(code, self.shape, self.most[code as usize]),
         };
         let plain = counted.map(|code| (told(code), self.nodes[code as usize]));
@@ -266,8 +266,8 @@ impl<'a> Count<'a> {
             .texts
             .iter()
             .map(|((code, text), (count, most))| (worded(*code, text, self.shape, *most), *count));
-        let mut lacks: Vec<(Lack, u32)> = plain.chain(worded).collect();
+        let mut lacks: Vec<(Shortfall, u32)> = plain.chain(worded).collect();
         lacks.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        Tally { nodes: nodes as u32, lacks }
+        FitSummary { nodes: nodes as u32, shortfalls: lacks }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Job {
     /// Its labels, as far as anybody asked about them when it was put into its queue.
     pub(crate) facet: Option<Arc<Labels>>,
     /// The same for tasks that ask for something else than the first ones.
-    pub(crate) more: Option<Arc<[Part]>>,
+    pub(crate) more: Option<Arc<[RoleShape]>>,
     pub(crate) queue: QueueIdx,
     pub(crate) state: State,
     pub(crate) tasks: SmallVec<[Slot; 1]>,
@@ -50,7 +50,7 @@ pub(crate) struct Job {
 
 /// Tasks of a gang that ask for the same.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Part {
+pub(crate) struct RoleShape {
     pub(crate) tasks: u32,
     pub(crate) shape: ShapeIdx,
     pub(crate) facet: Option<Arc<Labels>>,

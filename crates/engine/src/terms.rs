@@ -11,7 +11,7 @@ use crate::cluster::fit::Code;
 use crate::cluster::{Cluster, Domains, NodeIdx};
 use crate::labels::{Labels, Selector};
 use crate::name::TokenName;
-use crate::request::{Request, Side, Spread, TaskAffinity, TokenUse};
+use crate::request::{AffinityKind, Request, TaskAffinity, TokenAccess, TopologySpread};
 
 /// Counts by node; nodes without any are absent.
 type Counts = FxHashMap<NodeIdx, u32>;
@@ -55,7 +55,7 @@ impl Meant {
 pub(crate) struct Subject<'a> {
     pub(crate) labels: &'a Labels,
     pub(crate) affinity: &'a [TaskAffinity],
-    pub(crate) tokens: &'a BTreeMap<TokenName, TokenUse>,
+    pub(crate) tokens: &'a BTreeMap<TokenName, TokenAccess>,
     /// It is being stopped.
     pub(crate) going: bool,
 }
@@ -202,7 +202,7 @@ impl Terms {
         &self,
         cluster: &mut Cluster,
         request: &Request,
-        counts: impl Fn(NodeIdx, &Spread) -> bool,
+        counts: impl Fn(NodeIdx, &TopologySpread) -> bool,
         without: &[(NodeIdx, &Request)],
     ) -> Judgement {
         let mut judgement = Judgement { verdicts: vec![Verdict::default(); cluster.hosts.len()] };
@@ -261,7 +261,9 @@ impl Terms {
 /// there are none yet where any of its terms looks for them.
 fn is_first(cluster: &mut Cluster, request: &Request, term: &TaskAffinity, tasks: &Counts) -> bool {
     let alike = |other: &&TaskAffinity| {
-        other.side == Side::Near && other.weight.is_none() && other.selector == term.selector
+        other.kind == AffinityKind::Affinity
+            && other.weight.is_none()
+            && other.selector == term.selector
     };
     term.selector.matches(&request.labels)
         && request.affinity.iter().filter(alike).all(|other| {
@@ -272,7 +274,7 @@ fn is_first(cluster: &mut Cluster, request: &Request, term: &TaskAffinity, tasks
 
 /// By node number, whether a value of some key is missing that the task is to be spread over, by force
 /// or by preference as this spread is.
-fn outside(cluster: &mut Cluster, request: &Request, spread: &Spread) -> Vec<bool> {
+fn outside(cluster: &mut Cluster, request: &Request, spread: &TopologySpread) -> Vec<bool> {
     let mut outside = vec![false; cluster.hosts.len()];
     for other in request.spread.iter().filter(|other| other.required == spread.required) {
         for (outside, domain) in outside.iter_mut().zip(&cluster.domains(&other.key).of) {
@@ -321,13 +323,15 @@ impl Judgement {
         let totals = by_domain(domains, tasks);
         for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
             let here = domain.is_some_and(|domain| totals.contains_key(&domain));
-            match (term.side, term.weight) {
-                (Side::Near, None) if !(here || first && domain.is_some()) => {
+            match (term.kind, term.weight) {
+                (AffinityKind::Affinity, None) if !(here || first && domain.is_some()) => {
                     verdict.block(Code::Near);
                 }
-                (Side::Away, None) if here => verdict.block(Code::Away),
-                (Side::Near, Some(weight)) if here => verdict.liking += weight as i32,
-                (Side::Away, Some(weight)) if here => verdict.liking -= weight as i32,
+                (AffinityKind::AntiAffinity, None) if here => verdict.block(Code::Away),
+                (AffinityKind::Affinity, Some(weight)) if here => verdict.liking += weight as i32,
+                (AffinityKind::AntiAffinity, Some(weight)) if here => {
+                    verdict.liking -= weight as i32
+                }
                 _ => {}
             }
         }
@@ -338,19 +342,21 @@ impl Judgement {
         let totals = by_domain(domains, owners);
         for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
             let there = domain.and_then(|domain| totals.get(&domain)).copied().unwrap_or(0) as i32;
-            match (term.side, term.weight) {
+            match (term.kind, term.weight) {
                 _ if there == 0 => {}
-                (Side::Away, None) => verdict.block(Code::Away),
-                (Side::Near, None) => verdict.liking += there,
-                (Side::Near, Some(weight)) => verdict.liking += weight as i32 * there,
-                (Side::Away, Some(weight)) => verdict.liking -= weight as i32 * there,
+                (AffinityKind::AntiAffinity, None) => verdict.block(Code::Away),
+                (AffinityKind::Affinity, None) => verdict.liking += there,
+                (AffinityKind::Affinity, Some(weight)) => verdict.liking += weight as i32 * there,
+                (AffinityKind::AntiAffinity, Some(weight)) => {
+                    verdict.liking -= weight as i32 * there
+                }
             }
         }
     }
 
     fn spread(
         &mut self,
-        spread: &Spread,
+        spread: &TopologySpread,
         domains: &Domains,
         tasks: &Counts,
         counts: &impl Fn(NodeIdx) -> bool,
@@ -388,12 +394,12 @@ impl Judgement {
         }
     }
 
-    fn token(&mut self, usage: TokenUse, holders: &Counts) {
+    fn token(&mut self, usage: TokenAccess, holders: &Counts) {
         if holders.is_empty() {
             return;
         }
         for (node, verdict) in self.verdicts.iter_mut().enumerate() {
-            if usage == TokenUse::OneTask || !holders.contains_key(&(node as NodeIdx)) {
+            if usage == TokenAccess::OneTask || !holders.contains_key(&(node as NodeIdx)) {
                 verdict.block(Code::Token);
             }
         }
@@ -411,8 +417,8 @@ fn selectors(request: &Request) -> impl Iterator<Item = &Selector> {
     affinity.chain(request.spread.iter().map(|term| &term.selector))
 }
 
-fn is_cluster_wide(usage: TokenUse) -> bool {
-    matches!(usage, TokenUse::OneNode | TokenUse::OneTask)
+fn is_cluster_wide(usage: TokenAccess) -> bool {
+    matches!(usage, TokenAccess::OneNode | TokenAccess::OneTask)
 }
 
 fn count(counts: &mut Counts, node: NodeIdx, sign: i32) {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-use crate::error::BadInput;
+use crate::error::InvalidInput;
 
 /// The largest amount of anything that the engine accepts: sums of many of these stay far from
 /// overflow, and no real machine comes near it.
@@ -94,11 +94,11 @@ impl MilliGpu {
     pub const WHOLE: Self = Self(1000);
 
     /// A share of `milli` thousandths; zero and more than one GPU are refused.
-    pub fn new(milli: u32) -> Result<Self, BadInput> {
+    pub fn new(milli: u32) -> Result<Self, InvalidInput> {
         if (1..=1000).contains(&milli) {
             Ok(Self(milli as u16))
         } else {
-            Err(BadInput::Share(milli))
+            Err(InvalidInput::Share(milli))
         }
     }
 
@@ -109,9 +109,9 @@ impl MilliGpu {
 }
 
 impl TryFrom<u32> for MilliGpu {
-    type Error = BadInput;
+    type Error = InvalidInput;
 
-    fn try_from(milli: u32) -> Result<Self, BadInput> {
+    fn try_from(milli: u32) -> Result<Self, InvalidInput> {
         Self::new(milli)
     }
 }
@@ -131,11 +131,11 @@ pub struct Percent(u8);
 
 impl Percent {
     /// Rounds a reading to whole percent; NaN and values outside 0 to 100 are refused.
-    pub fn new(value: f64) -> Result<Self, BadInput> {
+    pub fn new(value: f64) -> Result<Self, InvalidInput> {
         if (0.0..=100.0).contains(&value) {
             Ok(Self(libm::round(value) as u8))
         } else {
-            Err(BadInput::Percent(value.to_string()))
+            Err(InvalidInput::Percent(value.to_string()))
         }
     }
 
@@ -152,9 +152,9 @@ impl Percent {
 }
 
 impl TryFrom<f64> for Percent {
-    type Error = BadInput;
+    type Error = InvalidInput;
 
-    fn try_from(value: f64) -> Result<Self, BadInput> {
+    fn try_from(value: f64) -> Result<Self, InvalidInput> {
         Self::new(value)
     }
 }
@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn a_share_of_zero_or_of_more_than_one_gpu_is_refused() {
-        assert_eq!(MilliGpu::new(0), Err(BadInput::Share(0)));
-        assert_eq!(MilliGpu::new(1001), Err(BadInput::Share(1001)));
+        assert_eq!(MilliGpu::new(0), Err(InvalidInput::Share(0)));
+        assert_eq!(MilliGpu::new(1001), Err(InvalidInput::Share(1001)));
         assert_eq!(MilliGpu::new(1000), Ok(MilliGpu::WHOLE));
     }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::Reach;
 use crate::cluster::room::Device;
-use crate::decision::Gpus;
+use crate::decision::GpuAssignment;
 use crate::name::{GpuId, NodeId, QueueId, WorkloadId};
 use crate::node::{Gpu, GpuHealth, Node};
 use crate::scheduler::Scheduler;
@@ -17,7 +17,7 @@ use crate::workload::Workload;
 #[serde(rename_all = "snake_case")]
 pub enum WorkloadState {
     /// It waits for its turn, for room, or for victims to go.
-    Waiting,
+    Pending,
     /// Its tasks are placed, but not all are confirmed.
     Placed,
     /// All its tasks are confirmed.
@@ -49,7 +49,7 @@ pub struct TaskView {
     /// Its node.
     pub node: NodeId,
     /// Its GPUs.
-    pub gpus: Gpus,
+    pub gpus: GpuAssignment,
 }
 
 /// A node as it is now.
@@ -135,7 +135,7 @@ impl Scheduler {
     }
 
     /// How many workloads wait for their turn.
-    pub fn waiting(&self) -> usize {
+    pub fn pending_count(&self) -> usize {
         self.pending.len()
     }
 
@@ -164,7 +164,7 @@ impl Scheduler {
         WorkloadView {
             workload: (*job.spec).clone(),
             state: match job.state {
-                State::Waiting | State::Preempting => WorkloadState::Waiting,
+                State::Waiting | State::Preempting => WorkloadState::Pending,
                 State::Placed if confirmed => WorkloadState::Running,
                 State::Placed => WorkloadState::Placed,
                 State::Stopping => WorkloadState::Stopping,

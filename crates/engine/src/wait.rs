@@ -15,9 +15,9 @@ pub enum WaitReason {
     /// There are no nodes.
     NoNodes,
     /// No node has room now.
-    NoRoom(Tally),
+    NoRoom(FitSummary),
     /// No node would have room even if it were empty.
-    NeverFits(Tally),
+    NeverFits(FitSummary),
     /// Some tasks of the gang would fit now, but not all.
     Gang {
         /// Tasks that must start together.
@@ -25,9 +25,9 @@ pub enum WaitReason {
         /// Tasks that fit now (in the best domain, when the gang is bound to one).
         fits: u32,
         /// Whether an empty cluster would take them all.
-        ever: bool,
+        fits_when_empty: bool,
         /// What the nodes lack for one more.
-        tally: Tally,
+        summary: FitSummary,
     },
     /// The queue, or one above it, is at its limit.
     Quota {
@@ -41,14 +41,14 @@ pub enum WaitReason {
         used: u64,
         /// What is kept for work that waits for it.
         #[serde(default)]
-        kept: u64,
+        reserved: u64,
         /// What this workload would add.
-        asked: u64,
+        requested: u64,
     },
     /// There is room, but it is kept for a workload whose turn it is.
-    Held {
+    Reserved {
         /// For whom.
-        by: WorkloadId,
+        workload: WorkloadId,
         /// When that one is expected to start.
         until: Option<Time>,
     },
@@ -79,7 +79,7 @@ impl WaitReason {
             Self::NeverFits(_) => "NeverFits",
             Self::Gang { .. } => "GangIncomplete",
             Self::Quota { .. } => "QuotaExceeded",
-            Self::Held { .. } => "Held",
+            Self::Reserved { .. } => "Reserved",
             Self::Preempting { .. } => "Preempting",
             Self::BackingOff { .. } => "BackingOff",
             Self::Gated(_) => "Gated",
@@ -89,7 +89,7 @@ impl WaitReason {
     /// Reasons of one sort come and go with every start and end; only a change of sort is news.
     pub(crate) fn sort(&self) -> &'static str {
         match self {
-            Self::NoRoom(_) | Self::Gang { .. } | Self::Held { .. } => "Room",
+            Self::NoRoom(_) | Self::Gang { .. } | Self::Reserved { .. } => "Room",
             other => other.kind(),
         }
     }
@@ -102,39 +102,39 @@ impl WaitReason {
     }
 
     /// Whether more nodes of the right kind would cure it: what a node autoscaler wants to know.
-    pub fn cured_by_nodes(&self) -> bool {
+    pub fn resolved_by_nodes(&self) -> bool {
         matches!(
             self,
             Self::NoNodes
                 | Self::NoRoom(_)
                 | Self::NeverFits(_)
                 | Self::Gang { .. }
-                | Self::Held { .. }
+                | Self::Reserved { .. }
         )
     }
 }
 
 /// How many nodes there are and what each lacks; most common first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct FitSummary {
     /// Nodes looked at.
     pub nodes: u32,
     /// What is lacking, and on how many nodes.
-    pub lacks: Vec<(Lack, u32)>,
+    pub shortfalls: Vec<(Shortfall, u32)>,
 }
 
 /// What a node lacks for a request: the first thing that stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Lack {
+pub enum Shortfall {
     /// It does not answer.
-    Down,
+    NotReady,
     /// It is cordoned, drained or about to be taken back.
-    Closed,
+    Unschedulable,
     /// The request names another node.
     OtherNode,
     /// It lacks the labels of the node selector.
-    Selector,
+    NodeSelector,
     /// It matches no term of the node affinity.
     NodeAffinity,
     /// It has a taint that the request does not tolerate.
@@ -142,14 +142,14 @@ pub enum Lack {
     /// It has no GPU.
     NoGpu,
     /// Its GPUs are of another model.
-    Model {
+    GpuModel {
         /// The models of these nodes.
         has: Vec<GpuModel>,
         /// The models asked for.
         asked: Vec<GpuModel>,
     },
     /// Its queue may use no more GPUs of that model.
-    ModelQuota(GpuModel),
+    GpuModelQuota(GpuModel),
     /// Its GPUs are too small.
     GpuSize {
         /// Memory asked for.
@@ -165,7 +165,7 @@ pub enum Lack {
         most: u32,
     },
     /// It chooses devices by itself and only hands out whole ones.
-    Unshared,
+    WholeGpusOnly,
     /// Too few free GPUs.
     FreeGpus {
         /// GPUs asked for.
@@ -188,7 +188,7 @@ pub enum Lack {
         most: MiB,
     },
     /// No GPU in MIG mode has that profile.
-    NoMig(MigProfile),
+    NoMigProfile(MigProfile),
     /// No place for the slice.
     MigSlice {
         /// The profile.
@@ -206,7 +206,7 @@ pub enum Lack {
         most: u32,
     },
     /// It would have GPUs to give if these were open.
-    ClosedGpus(ClosedGpus),
+    UnavailableGpus(UnavailableGpus),
     /// CPU.
     Cpu {
         /// Asked for.
@@ -229,7 +229,7 @@ pub enum Lack {
         most: MiB,
     },
     /// It runs as many tasks as it may.
-    Jobs,
+    TaskLimit,
     /// A named resource.
     Resource {
         /// Its name.
@@ -242,33 +242,33 @@ pub enum Lack {
     /// A token that somebody else holds.
     Token(TokenName),
     /// Not where the tasks are that it wants to be near.
-    Near,
+    TaskAffinity,
     /// Where tasks are that it, or they, want to be away from.
-    Away,
+    TaskAntiAffinity,
     /// The domain has its share of such tasks already.
-    Spread,
+    TopologySpread,
 }
 
 /// How many GPUs take no new work, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClosedGpus {
+pub struct UnavailableGpus {
     /// Somebody closed them.
     pub cordoned: u32,
     /// Somebody has them emptied.
     pub draining: u32,
     /// They are broken.
-    pub sick: u32,
+    pub failed: u32,
     /// Those that people closed, by name, where one node is spoken of.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuId>,
 }
 
-impl ClosedGpus {
+impl UnavailableGpus {
     /// Counts a GPU in this state.
     pub(crate) fn count(&mut self, gpu: &GpuId, health: GpuHealth) {
         match health {
             GpuHealth::Healthy => return,
-            GpuHealth::Sick | GpuHealth::Unfit => return self.sick += 1,
+            GpuHealth::Failed | GpuHealth::Degraded => return self.failed += 1,
             GpuHealth::Cordoned => self.cordoned += 1,
             GpuHealth::Draining => self.draining += 1,
         }
@@ -279,7 +279,7 @@ impl ClosedGpus {
     pub(crate) fn add(&mut self, other: &Self) {
         self.cordoned += other.cordoned;
         self.draining += other.draining;
-        self.sick += other.sick;
+        self.failed += other.failed;
         self.gpus.clear();
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-use crate::error::BadInput;
+use crate::error::InvalidInput;
 use crate::name::{BudgetId, QueueId, WorkloadId};
 use crate::request::{Request, limit};
 use crate::strategy::Strategy;
@@ -112,7 +112,7 @@ pub enum Gate {
     /// Money or GPU hours are used up.
     Budget(String),
     /// Other parts of the gang are not there yet.
-    Incomplete {
+    GangIncomplete {
         /// Parts that are there.
         have: u32,
         /// Parts that are needed.
@@ -171,17 +171,17 @@ impl Workload {
         std::iter::once((self.tasks, &self.request)).chain(more)
     }
 
-    /// Refuses values that cannot be right; see [`BadInput`].
-    pub fn validate(&self) -> Result<(), BadInput> {
+    /// Refuses values that cannot be right; see [`InvalidInput`].
+    pub fn validate(&self) -> Result<(), InvalidInput> {
         checked_name("the workload's name", self.id.as_str())?;
         if self.tasks == 0 || self.roles.iter().any(|role| role.tasks == 0) {
-            return Err(BadInput::Zero("the number of tasks"));
+            return Err(InvalidInput::Zero("the number of tasks"));
         }
         limit("the number of tasks", self.task_count().into(), MAX_TASKS.into())?;
         limit("the number of roles", self.roles.len() as u64, MAX_ROLES)?;
         self.roles.iter().try_for_each(|role| role.request.validate())?;
         if self.priority > MAX_PRIORITY {
-            return Err(BadInput::Priority(self.priority));
+            return Err(InvalidInput::Priority(self.priority));
         }
         self.request.validate()
     }
@@ -190,10 +190,10 @@ impl Workload {
 /// The longest name of anything.
 const MAX_NAME: usize = 512;
 
-pub(crate) fn checked_name(field: &'static str, name: &str) -> Result<(), BadInput> {
+pub(crate) fn checked_name(field: &'static str, name: &str) -> Result<(), InvalidInput> {
     if name.is_empty() || name.len() > MAX_NAME {
         let name = name.chars().take(64).collect();
-        return Err(BadInput::Name { field, name, limit: MAX_NAME });
+        return Err(InvalidInput::Name { field, name, limit: MAX_NAME });
     }
     Ok(())
 }

@@ -5,44 +5,45 @@ use std::sync::Arc;
 
 use agentaflow_engine::labels::{Effect, Expr, NodeTerm, Op, Selector, Taint, Toleration};
 use agentaflow_engine::{
-    BadInput, Decision, Demand, Event, ForeignGpu, ForeignUse, Gpu, GpuAsk, GpuHealth, MiB,
-    MigMode, MigProfile, MilliCpu, MilliGpu, Node, Percent, Preferred, Queue, Quota, Rejected,
-    Request, Role, Scheduler, Side, Spread, Strategy, TaskAffinity, Time, WaitReason, Workload,
+    AffinityKind, Decision, Demand, Event, ForeignGpu, ForeignUse, Gpu, GpuHealth, GpuRequest,
+    InvalidInput, MiB, MigMode, MigProfile, MilliCpu, MilliGpu, Node, NodePreference, Percent,
+    Queue, Quota, Rejected, Request, Role, Scheduler, Strategy, TaskAffinity, Time, TopologySpread,
+    WaitReason, Workload,
 };
 
 const HUGE: u64 = 1 << 63;
 
 #[test]
 fn amounts_that_no_machine_has_are_refused() {
-    let too_large = |bad: &BadInput| matches!(bad, BadInput::TooLarge { .. });
-    let zero = |bad: &BadInput| matches!(bad, BadInput::Zero(_));
-    check_request("2^63 MiB of GPU memory", |r| r.gpu = GpuAsk::Memory(MiB(HUGE)), too_large);
+    let too_large = |bad: &InvalidInput| matches!(bad, InvalidInput::TooLarge { .. });
+    let zero = |bad: &InvalidInput| matches!(bad, InvalidInput::Zero(_));
+    check_request("2^63 MiB of GPU memory", |r| r.gpu = GpuRequest::Memory(MiB(HUGE)), too_large);
     check_request("2^63 MiB of memory", |r| r.memory = MiB(HUGE), too_large);
     check_request("2^63 MiB of storage", |r| r.storage = MiB(u64::MAX), too_large);
     check_request("2^63 cores", |r| r.cpu = MilliCpu(HUGE), too_large);
     check_request("2^63 MiB on each GPU", |r| r.min_gpu_memory = MiB(HUGE), too_large);
-    check_request("2^32 GPUs", |r| r.gpu = GpuAsk::Whole(u32::MAX), too_large);
+    check_request("2^32 GPUs", |r| r.gpu = GpuRequest::Whole(u32::MAX), too_large);
     check_request("too many slices", |r| r.gpu = slices(65), too_large);
     check_request(
         "too much of a resource",
         |r| r.resources = [("rdma".into(), HUGE)].into(),
         too_large,
     );
-    check_request("no GPUs", |r| r.gpu = GpuAsk::Whole(0), zero);
-    check_request("no memory", |r| r.gpu = GpuAsk::Memory(MiB(0)), zero);
+    check_request("no GPUs", |r| r.gpu = GpuRequest::Whole(0), zero);
+    check_request("no memory", |r| r.gpu = GpuRequest::Memory(MiB(0)), zero);
     check_request("no slices", |r| r.gpu = slices(0), zero);
 }
 
 #[test]
 fn shares_profiles_readings_and_strategies_are_checked_where_they_are_made() {
-    assert_eq!(MilliGpu::new(0), Err(BadInput::Share(0)));
-    assert_eq!(MilliGpu::new(1001), Err(BadInput::Share(1001)));
-    assert_eq!(MilliGpu::new(u32::MAX), Err(BadInput::Share(u32::MAX)));
-    assert_eq!(MigProfile::new("8g.1gb"), Err(BadInput::MigProfile("8g.1gb".into())));
+    assert_eq!(MilliGpu::new(0), Err(InvalidInput::Share(0)));
+    assert_eq!(MilliGpu::new(1001), Err(InvalidInput::Share(1001)));
+    assert_eq!(MilliGpu::new(u32::MAX), Err(InvalidInput::Share(u32::MAX)));
+    assert_eq!(MigProfile::new("8g.1gb"), Err(InvalidInput::MigProfile("8g.1gb".into())));
     for reading in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1, 100.1] {
-        assert!(matches!(Percent::new(reading), Err(BadInput::Percent(_))), "{reading}");
+        assert!(matches!(Percent::new(reading), Err(InvalidInput::Percent(_))), "{reading}");
     }
-    assert!(matches!("fastest".parse::<Strategy>(), Err(BadInput::Strategy(..))));
+    assert!(matches!("fastest".parse::<Strategy>(), Err(InvalidInput::Strategy(..))));
     assert!(serde_json::from_str::<MilliGpu>("0").is_err());
     assert!(serde_json::from_str::<MigProfile>("\"8g.1gb\"").is_err());
     assert!(serde_json::from_str::<Percent>("101").is_err());
@@ -51,15 +52,16 @@ fn shares_profiles_readings_and_strategies_are_checked_where_they_are_made() {
 
 #[test]
 fn requests_that_contradict_themselves_or_kubernetes_are_refused() {
-    let label = |bad: &BadInput| matches!(bad, BadInput::Label(_));
-    let too_large = |bad: &BadInput| matches!(bad, BadInput::TooLarge { .. });
+    let label = |bad: &InvalidInput| matches!(bad, InvalidInput::Label(_));
+    let too_large = |bad: &InvalidInput| matches!(bad, InvalidInput::TooLarge { .. });
     check_request(
         "alone on no GPU",
         |r| r.exclusive = true,
-        |bad| matches!(bad, BadInput::Contradiction(_)),
+        |bad| matches!(bad, InvalidInput::Contradiction(_)),
     );
     let term = |expr| NodeTerm { exprs: vec![expr], names: Vec::new() };
-    let heavy = || Preferred { weight: 101, term: term(Expr::new("rack", Op::Exists, [""; 0])) };
+    let heavy =
+        || NodePreference { weight: 101, term: term(Expr::new("rack", Op::Exists, [""; 0])) };
     let many = || term(Expr::new("cores", Op::Gt, ["many"]));
     check_request("more than `many` cores", |r| r.required_nodes.push(many()), label);
     check_request(
@@ -79,57 +81,61 @@ fn requests_that_contradict_themselves_or_kubernetes_are_refused() {
         |r| r.affinity.push(near(Expr::new("app", Op::Exists, [""; 0]), Some(101))),
         too_large,
     );
-    check_request("no skew", |r| r.spread.push(skew(0)), |bad| *bad == BadInput::Zero("max_skew"));
+    check_request(
+        "no skew",
+        |r| r.spread.push(skew(0)),
+        |bad| *bad == InvalidInput::Zero("max_skew"),
+    );
 }
 
 #[test]
 fn workloads_that_cannot_be_are_refused() {
-    check_workload("no name", |w| w.id = "".into(), |bad| matches!(bad, BadInput::Name { .. }));
+    check_workload("no name", |w| w.id = "".into(), |bad| matches!(bad, InvalidInput::Name { .. }));
     check_workload(
         "a long name",
         |w| w.id = "x".repeat(513).into(),
-        |bad| matches!(bad, BadInput::Name { .. }),
+        |bad| matches!(bad, InvalidInput::Name { .. }),
     );
     check_workload(
         "no tasks",
         |w| w.tasks = 0,
-        |bad| *bad == BadInput::Zero("the number of tasks"),
+        |bad| *bad == InvalidInput::Zero("the number of tasks"),
     );
     check_workload(
         "too many tasks",
         |w| w.tasks = u32::MAX,
-        |bad| matches!(bad, BadInput::TooLarge { .. }),
+        |bad| matches!(bad, InvalidInput::TooLarge { .. }),
     );
     let role = |tasks: u32| Role { tasks, request: Request::default().into() };
     check_workload(
         "a role without tasks",
         |w| w.roles = vec![role(0)],
-        |bad| *bad == BadInput::Zero("the number of tasks"),
+        |bad| *bad == InvalidInput::Zero("the number of tasks"),
     );
     check_workload(
         "too many tasks in all roles",
         |w| w.roles = vec![role(u32::MAX), role(u32::MAX)],
-        |bad| matches!(bad, BadInput::TooLarge { .. }),
+        |bad| matches!(bad, InvalidInput::TooLarge { .. }),
     );
     check_workload(
         "too many roles",
         |w| w.roles = vec![role(1); 4097],
-        |bad| matches!(bad, BadInput::TooLarge { .. }),
+        |bad| matches!(bad, InvalidInput::TooLarge { .. }),
     );
-    let bad = Request { gpu: GpuAsk::Whole(0), ..Request::default() };
+    let bad = Request { gpu: GpuRequest::Whole(0), ..Request::default() };
     check_workload(
         "a role that asks for what cannot be",
         |w| w.roles = vec![Role { tasks: 1, request: bad.clone().into() }],
-        |bad| *bad == BadInput::Zero("the number of GPUs"),
+        |bad| *bad == InvalidInput::Zero("the number of GPUs"),
     );
-    check_workload("priority 11", |w| w.priority = 11, |bad| *bad == BadInput::Priority(11));
-    check_workload("priority 255", |w| w.priority = 255, |bad| *bad == BadInput::Priority(255));
+    check_workload("priority 11", |w| w.priority = 11, |bad| *bad == InvalidInput::Priority(11));
+    check_workload("priority 255", |w| w.priority = 255, |bad| *bad == InvalidInput::Priority(255));
 }
 
 #[test]
 fn nodes_that_cannot_be_are_refused() {
-    let too_large = |bad: &BadInput| matches!(bad, BadInput::TooLarge { .. });
-    check_node("no name", |n| n.id = "".into(), |bad| matches!(bad, BadInput::Name { .. }));
+    let too_large = |bad: &InvalidInput| matches!(bad, InvalidInput::TooLarge { .. });
+    check_node("no name", |n| n.id = "".into(), |bad| matches!(bad, InvalidInput::Name { .. }));
     check_node("2^63 cores", |n| n.cpu = MilliCpu(HUGE), too_large);
     check_node("2^63 MiB", |n| n.memory = MiB(HUGE), too_large);
     check_node("2^63 MiB of storage", |n| n.storage = MiB(HUGE), too_large);
@@ -139,37 +145,37 @@ fn nodes_that_cannot_be_are_refused() {
     check_node(
         "a GPU without memory",
         |n| n.gpus[0].memory = MiB(0),
-        |bad| matches!(bad, BadInput::Zero(_)),
+        |bad| matches!(bad, InvalidInput::Zero(_)),
     );
     check_node(
         "a GPU without model",
         |n| n.gpus[0].model = "".into(),
-        |bad| matches!(bad, BadInput::Name { .. }),
+        |bad| matches!(bad, InvalidInput::Name { .. }),
     );
     check_node(
         "the same GPU twice",
         |n| n.gpus.push(gpu("0")),
-        |bad| *bad == BadInput::DuplicateGpu("0".into()),
+        |bad| *bad == InvalidInput::DuplicateGpu("0".into()),
     );
     let keyless = Taint::new("", "", Effect::NoSchedule);
     check_node(
         "a taint of nothing",
         |n| n.taints.push(keyless.clone()),
-        |bad| matches!(bad, BadInput::Label(_)),
+        |bad| matches!(bad, InvalidInput::Label(_)),
     );
     let unknown = |n: &mut Node| (n.gpus[0].model, n.gpus[0].mig) = ("T4".into(), MigMode::Free);
-    check_node("slices of a T4", unknown, |bad| matches!(bad, BadInput::MigGeometry { .. }));
+    check_node("slices of a T4", unknown, |bad| matches!(bad, InvalidInput::MigGeometry { .. }));
     let layouts = [("1g.6gb", 0), ("3g.20gb", 2), ("1g.5gb", 7)];
     for (profile, start) in layouts {
         let layout = MigMode::Fixed(vec![(MigProfile::new(profile).unwrap(), start)]);
-        let impossible = |bad: &BadInput| matches!(bad, BadInput::MigLayout { .. });
+        let impossible = |bad: &InvalidInput| matches!(bad, InvalidInput::MigLayout { .. });
         check_node("slices where none can be", |n| n.gpus[0].mig = layout.clone(), impossible);
     }
     let overlap = MigMode::Fixed(vec![(profile(), 0), (profile(), 0)]);
     check_node(
         "two slices in one place",
         |n| n.gpus[0].mig = overlap.clone(),
-        |bad| matches!(bad, BadInput::MigLayout { .. }),
+        |bad| matches!(bad, InvalidInput::MigLayout { .. }),
     );
 }
 
@@ -180,23 +186,25 @@ fn queues_and_foreign_use_that_cannot_be_are_refused() {
     let mut weightless = Queue::new("lab");
     weightless.weight = 0;
     for queue in [heavy, weightless, Queue::new("")] {
-        check(Event::Queue(Box::new(queue)), |rejected| matches!(rejected, Rejected::Bad(_)));
+        check(Event::QueueUpdated(Box::new(queue)), |rejected| {
+            matches!(rejected, Rejected::Invalid(_))
+        });
     }
-    let foreign = |uses: ForeignUse| Event::Foreign {
+    let foreign = |uses: ForeignUse| Event::ForeignUseUpdated {
         node: "a".into(),
         id: "pod".into(),
-        uses: Box::new(uses),
+        usage: Box::new(uses),
     };
     check(foreign(ForeignUse { cpu: MilliCpu(HUGE), ..ForeignUse::default() }), |r| {
-        matches!(r, Rejected::Bad(_))
+        matches!(r, Rejected::Invalid(_))
     });
     check(foreign(ForeignUse { gpu_count: 65, ..ForeignUse::default() }), |r| {
-        matches!(r, Rejected::Bad(_))
+        matches!(r, Rejected::Invalid(_))
     });
     let on = |gpu: &str, amount| {
         foreign(ForeignUse { gpus: [(gpu.into(), amount)].into(), ..ForeignUse::default() })
     };
-    check(on("0", ForeignGpu::Memory(MiB(HUGE))), |r| matches!(r, Rejected::Bad(_)));
+    check(on("0", ForeignGpu::Memory(MiB(HUGE))), |r| matches!(r, Rejected::Invalid(_)));
     check(on("9", ForeignGpu::Whole), |r| matches!(r, Rejected::UnknownGpu { .. }));
 }
 
@@ -211,28 +219,37 @@ fn names_that_nobody_knows_are_refused() {
     check(Event::SpotReclaim { node: node(), at: Time(1) }, unknown_node);
     check(Event::Utilization { node: node(), readings: Vec::new() }, unknown_node);
     check(
-        Event::GpuHealth { node: node(), gpu: "0".into(), health: GpuHealth::Sick },
+        Event::GpuHealth { node: node(), gpu: "0".into(), health: GpuHealth::Failed },
         unknown_node,
     );
-    check(Event::Foreign { node: node(), id: "pod".into(), uses: Box::default() }, unknown_node);
+    check(
+        Event::ForeignUseUpdated { node: node(), id: "pod".into(), usage: Box::default() },
+        unknown_node,
+    );
     let unknown_gpu = |r: &Rejected| matches!(r, Rejected::UnknownGpu { .. });
     check(
-        Event::GpuHealth { node: "a".into(), gpu: "9".into(), health: GpuHealth::Sick },
+        Event::GpuHealth { node: "a".into(), gpu: "9".into(), health: GpuHealth::Failed },
         unknown_gpu,
     );
     check(
         Event::Utilization { node: "a".into(), readings: vec![("9".into(), Percent::default())] },
         unknown_gpu,
     );
-    check(Event::Devices { workload: "runs".into(), task: 0, gpus: vec!["9".into()] }, unknown_gpu);
+    check(
+        Event::DevicesReported { workload: "runs".into(), task: 0, gpus: vec!["9".into()] },
+        unknown_gpu,
+    );
     let unknown_workload = |r: &Rejected| *r == Rejected::UnknownWorkload("nobody".into());
     check(Event::Finished(nobody()), unknown_workload);
     check(Event::Cancelled(nobody()), unknown_workload);
     check(Event::Requeued(nobody()), unknown_workload);
-    check(Event::Confirmed { workload: nobody(), task: 0 }, unknown_workload);
-    check(Event::Gate { workload: nobody(), gate: None }, unknown_workload);
-    check(Event::Protected { workload: nobody(), budgets: Vec::new() }, unknown_workload);
-    check(Event::ForeignGone { node: "a".into(), id: "pod".into() }, |r| {
+    check(Event::PlacementConfirmed { workload: nobody(), task: 0 }, unknown_workload);
+    check(Event::GateChanged { workload: nobody(), gate: None }, unknown_workload);
+    check(
+        Event::WorkloadBudgetsUpdated { workload: nobody(), budgets: Vec::new() },
+        unknown_workload,
+    );
+    check(Event::ForeignUseRemoved { node: "a".into(), id: "pod".into() }, |r| {
         matches!(r, Rejected::UnknownForeign { .. })
     });
     check(Event::BudgetRemoved("web".into()), |r| matches!(r, Rejected::UnknownBudget(_)));
@@ -246,24 +263,24 @@ fn what_does_not_fit_the_state_is_refused() {
         *r == Rejected::UnknownQueue("lab".into())
     });
     let not_placed = |r: &Rejected| matches!(r, Rejected::NotPlaced { .. });
-    check(Event::Confirmed { workload: "waits".into(), task: 0 }, not_placed);
-    check(Event::Refused { workload: "waits".into(), task: 0 }, not_placed);
-    check(Event::Gone { workload: "waits".into(), task: 0 }, not_placed);
-    check(Event::Terminating { workload: "waits".into(), task: 0 }, not_placed);
+    check(Event::PlacementConfirmed { workload: "waits".into(), task: 0 }, not_placed);
+    check(Event::PlacementRefused { workload: "waits".into(), task: 0 }, not_placed);
+    check(Event::TaskStopped { workload: "waits".into(), task: 0 }, not_placed);
+    check(Event::TaskTerminating { workload: "waits".into(), task: 0 }, not_placed);
     check(Event::TaskFinished { workload: "waits".into(), task: 0 }, not_placed);
     check(Event::Requeued("waits".into()), not_placed);
-    check(Event::Confirmed { workload: "runs".into(), task: 7 }, |r| {
+    check(Event::PlacementConfirmed { workload: "runs".into(), task: 7 }, |r| {
         matches!(r, Rejected::UnknownTask { tasks: 1, .. })
     });
     let two = vec!["0".into(), "1".into()];
-    check(Event::Devices { workload: "runs".into(), task: 0, gpus: two }, |r| {
+    check(Event::DevicesReported { workload: "runs".into(), task: 0, gpus: two }, |r| {
         matches!(r, Rejected::DeviceCount { .. })
     });
     check(Event::QueueRemoved("root".into()), |r| matches!(r, Rejected::Queue { .. }));
     let orphan = Queue { parent: "nowhere".into(), ..Queue::new("lab") };
-    check(Event::Queue(Box::new(orphan)), |r| matches!(r, Rejected::Queue { .. }));
+    check(Event::QueueUpdated(Box::new(orphan)), |r| matches!(r, Rejected::Queue { .. }));
     let own_parent = Queue { parent: "lab".into(), ..Queue::new("lab") };
-    check(Event::Queue(Box::new(own_parent)), |r| matches!(r, Rejected::Queue { .. }));
+    check(Event::QueueUpdated(Box::new(own_parent)), |r| matches!(r, Rejected::Queue { .. }));
 }
 
 #[test]
@@ -272,9 +289,9 @@ fn a_task_cannot_have_the_same_whole_gpu_twice() {
     scheduler.apply(Time(0), Event::Finished("runs".into())).unwrap();
     scheduler.decide(Time(0));
     let twice = vec!["0".into(), "0".into()];
-    let devices = Event::Devices { workload: "waits".into(), task: 0, gpus: twice };
+    let devices = Event::DevicesReported { workload: "waits".into(), task: 0, gpus: twice };
     let rejected = scheduler.apply(Time(0), devices);
-    assert_eq!(rejected, Err(BadInput::DuplicateGpu("0".into()).into()));
+    assert_eq!(rejected, Err(InvalidInput::DuplicateGpu("0".into()).into()));
     assert_eq!(scheduler.lint(), Vec::new());
 }
 
@@ -282,14 +299,16 @@ fn a_task_cannot_have_the_same_whole_gpu_twice() {
 fn a_demand_that_cannot_be_expected_is_refused() {
     let demand = |gpu, count| {
         let kind = Demand { cpu: MilliCpu(1000), gpu, models: Vec::new(), count };
-        Event::Demand(Some(vec![kind]))
+        Event::DemandUpdated(Some(vec![kind]))
     };
-    check(demand(GpuAsk::Whole(0), 1), |r| matches!(r, Rejected::Bad(BadInput::Zero(_))));
-    check(demand(GpuAsk::Whole(u32::MAX), 1), |r| {
-        matches!(r, Rejected::Bad(BadInput::TooLarge { .. }))
+    check(demand(GpuRequest::Whole(0), 1), |r| {
+        matches!(r, Rejected::Invalid(InvalidInput::Zero(_)))
     });
-    check(demand(GpuAsk::Whole(1), HUGE), |r| {
-        matches!(r, Rejected::Bad(BadInput::TooLarge { .. }))
+    check(demand(GpuRequest::Whole(u32::MAX), 1), |r| {
+        matches!(r, Rejected::Invalid(InvalidInput::TooLarge { .. }))
+    });
+    check(demand(GpuRequest::Whole(1), HUGE), |r| {
+        matches!(r, Rejected::Invalid(InvalidInput::TooLarge { .. }))
     });
 }
 
@@ -298,8 +317,8 @@ fn what_is_only_too_much_waits_with_a_reason() {
     type Change = fn(&mut Workload);
     let cases: [(&str, Change); 4] = [
         ("GangIncomplete", |w| w.tasks = 100_000),
-        ("NeverFits", |w| Arc::make_mut(&mut w.request).gpu = GpuAsk::Whole(64)),
-        ("NeverFits", |w| Arc::make_mut(&mut w.request).gpu = GpuAsk::Memory(MiB(1 << 20))),
+        ("NeverFits", |w| Arc::make_mut(&mut w.request).gpu = GpuRequest::Whole(64)),
+        ("NeverFits", |w| Arc::make_mut(&mut w.request).gpu = GpuRequest::Memory(MiB(1 << 20))),
         ("NeverFits", |w| Arc::make_mut(&mut w.request).memory = MiB(1 << 46)),
     ];
     for (kind, change) in cases {
@@ -334,10 +353,13 @@ fn time_at_its_very_end_is_no_trouble() {
 /// One node with two GPUs, a workload that runs on both of them together with one that waits.
 fn cluster() -> Scheduler {
     let mut scheduler = Scheduler::default();
-    scheduler.apply(Time(0), Event::Node(Box::new(node()))).unwrap();
+    scheduler.apply(Time(0), Event::NodeUpdated(Box::new(node()))).unwrap();
     scheduler.apply(Time(0), submit("runs", |_| ())).unwrap();
     scheduler
-        .apply(Time(0), submit("waits", |w| Arc::make_mut(&mut w.request).gpu = GpuAsk::Whole(2)))
+        .apply(
+            Time(0),
+            submit("waits", |w| Arc::make_mut(&mut w.request).gpu = GpuRequest::Whole(2)),
+        )
         .unwrap();
     scheduler.decide(Time(0));
     scheduler
@@ -355,38 +377,42 @@ fn check(event: Event, expected: impl Fn(&Rejected) -> bool) {
     assert_eq!(scheduler.lint(), Vec::new());
 }
 
-fn check_bad(what: &str, event: Event, expected: impl Fn(&BadInput) -> bool) {
+fn check_bad(what: &str, event: Event, expected: impl Fn(&InvalidInput) -> bool) {
     check(event, |rejected| match rejected {
-        Rejected::Bad(bad) => expected(bad),
+        Rejected::Invalid(bad) => expected(bad),
         other => panic!("{what}: {other:?}"),
     });
 }
 
-fn check_request(what: &str, change: impl Fn(&mut Request), expected: impl Fn(&BadInput) -> bool) {
+fn check_request(
+    what: &str,
+    change: impl Fn(&mut Request),
+    expected: impl Fn(&InvalidInput) -> bool,
+) {
     let mut workload = Workload::new("new", Request::default());
     change(Arc::make_mut(&mut workload.request));
-    check_bad(what, Event::Submit(Box::new(workload)), expected);
+    check_bad(what, Event::Submitted(Box::new(workload)), expected);
 }
 
 fn check_workload(
     what: &str,
     change: impl Fn(&mut Workload),
-    expected: impl Fn(&BadInput) -> bool,
+    expected: impl Fn(&InvalidInput) -> bool,
 ) {
     check_bad(what, submit("new", change), expected);
 }
 
-fn check_node(what: &str, change: impl Fn(&mut Node), expected: impl Fn(&BadInput) -> bool) {
+fn check_node(what: &str, change: impl Fn(&mut Node), expected: impl Fn(&InvalidInput) -> bool) {
     let mut node = Node { id: "new".into(), ..node() };
     change(&mut node);
-    check_bad(what, Event::Node(Box::new(node)), expected);
+    check_bad(what, Event::NodeUpdated(Box::new(node)), expected);
 }
 
 fn submit(name: &str, change: impl Fn(&mut Workload)) -> Event {
-    let request = Request { gpu: GpuAsk::Whole(1), ..Request::default() };
+    let request = Request { gpu: GpuRequest::Whole(1), ..Request::default() };
     let mut workload = Workload::new(name, request);
     change(&mut workload);
-    Event::Submit(Box::new(workload))
+    Event::Submitted(Box::new(workload))
 }
 
 fn node() -> Node {
@@ -401,18 +427,18 @@ fn profile() -> MigProfile {
     MigProfile::new("1g.5gb").unwrap()
 }
 
-fn slices(count: u32) -> GpuAsk {
-    GpuAsk::Mig { profile: profile(), count }
+fn slices(count: u32) -> GpuRequest {
+    GpuRequest::Mig { profile: profile(), count }
 }
 
 fn near(expr: Expr, weight: Option<u32>) -> TaskAffinity {
     let selector = Selector { exprs: vec![expr], ..Selector::default() };
-    TaskAffinity { side: Side::Near, selector, key: "node".into(), weight }
+    TaskAffinity { kind: AffinityKind::Affinity, selector, key: "node".into(), weight }
 }
 
-fn skew(max_skew: u32) -> Spread {
+fn skew(max_skew: u32) -> TopologySpread {
     let selector = Selector::default();
-    Spread {
+    TopologySpread {
         selector,
         key: "node".into(),
         max_skew,

@@ -8,8 +8,9 @@ mod ending;
 pub use ending::{Ending, Verdict, gpu_was_full, verdict};
 
 use agentaflow_engine::{
-    ClosedGpus, Eta, Explanation, Gate, GpuId, GpuModel, Lack, MiB, MilliCpu, Nearby,
-    QuotaResource, Right, Span, Tally, Time, WaitReason, WorkloadId,
+    Alternative, Eta, Explanation, FitSummary, Gate, GpuId, GpuModel, MiB, MilliCpu,
+    PreemptionReason, QuotaResource, Shortfall, Span, Time, UnavailableGpus, WaitReason,
+    WorkloadId,
 };
 
 /// Names listed before "and N more".
@@ -24,8 +25,8 @@ pub fn explanation(explanation: &Explanation, now: Time) -> Vec<String> {
         .map(|at| format!("place {at} of {} in the queue", explanation.waiting));
     let start = eta(explanation.eta, now);
     lines.push(place.map_or_else(|| start.clone(), |place| format!("{place}; {start}")));
-    if !explanation.nearby.is_empty() {
-        let choices: Vec<_> = explanation.nearby.iter().map(nearby).collect();
+    if !explanation.alternatives.is_empty() {
+        let choices: Vec<_> = explanation.alternatives.iter().map(nearby).collect();
         lines.push(format!("would start now {}", choices.join(", or ")));
     }
     lines
@@ -46,8 +47,10 @@ pub fn reason_naming(
         WaitReason::NoNodes => "there are no nodes".to_owned(),
         WaitReason::NoRoom(tally) => nodes_fit(tally, ""),
         WaitReason::NeverFits(tally) => nodes_fit(tally, ", even when empty"),
-        WaitReason::Gang { needs, fits, ever, tally } => gang(*needs, *fits, *ever, tally),
-        WaitReason::Quota { queue, resource, limit, used, kept, asked } => {
+        WaitReason::Gang { needs, fits, fits_when_empty, summary } => {
+            gang(*needs, *fits, *fits_when_empty, summary)
+        }
+        WaitReason::Quota { queue, resource, limit, used, reserved: kept, requested: asked } => {
             let [limit, used, asked] = [limit, used, asked].map(|value| amount(resource, *value));
             let kept = match kept {
                 0 => String::new(),
@@ -55,11 +58,11 @@ pub fn reason_naming(
             };
             format!("queue `{queue}` may use {limit}: {used} in use{kept}, {asked} asked")
         }
-        WaitReason::Held { by, until } => {
+        WaitReason::Reserved { workload, until } => {
             let when = until.map_or_else(String::new, |until| {
                 format!(" and which should start {}", moment(until, now))
             });
-            format!("there is room, but it is kept for {}, whose turn it is{when}", name(by))
+            format!("there is room, but it is kept for {}, whose turn it is{when}", name(workload))
         }
         WaitReason::Preempting { victims, until } => {
             format!(
@@ -80,28 +83,28 @@ pub fn reason_naming(
 }
 
 /// Why a workload was stopped for another one, which is called as it is given.
-pub fn stopped_for(beneficiary: &str, right: Right) -> String {
+pub fn stopped_for(beneficiary: &str, right: PreemptionReason) -> String {
     let because = match right {
-        Right::Priority => "which has a higher priority",
-        Right::Guarantee => "whose queue takes back what it is guaranteed",
+        PreemptionReason::Priority => "which has a higher priority",
+        PreemptionReason::Reclaim => "whose queue takes back what it is guaranteed",
     };
     format!("stopped for {beneficiary}, {because}")
 }
 
 /// What nodes lack, with how many lack it: `5 lack 4 free GPUs (most free 2)`.
-pub fn lack(lack: &Lack, nodes: u32) -> String {
+pub fn lack(lack: &Shortfall, nodes: u32) -> String {
     format!("{nodes} {}", lacking(lack, nodes == 1))
 }
 
 /// What one node lacks, and what would help where that can be said. The node is called as commands call it.
-pub fn lack_of(node: &str, lack: &Lack) -> String {
+pub fn lack_of(node: &str, lack: &Shortfall) -> String {
     let lacks = lacking(lack, true);
     match lack {
-        Lack::ClosedGpus(closed) if !closed.gpus.is_empty() => {
+        Shortfall::UnavailableGpus(closed) if !closed.gpus.is_empty() => {
             format!("{lacks}; {}", opening(node, &closed.gpus))
         }
-        Lack::Closed => format!("{lacks}; `agentaflow uncordon {node}` opens it"),
-        Lack::Resource { name, .. } if runtime(name.as_str()) == Some(CONTAINERS) => {
+        Shortfall::Unschedulable => format!("{lacks}; `agentaflow uncordon {node}` opens it"),
+        Shortfall::Resource { name, .. } if runtime(name.as_str()) == Some(CONTAINERS) => {
             format!("{lacks}; start Docker there, or hand in a command without an image")
         }
         _ => lacks,
@@ -119,20 +122,22 @@ fn opening(node: &str, gpus: &[GpuId]) -> String {
 }
 
 /// A change with which a request would start now.
-pub fn nearby(nearby: &Nearby) -> String {
+pub fn nearby(nearby: &Alternative) -> String {
     match nearby {
-        Nearby::Gpus(gpus) => format!("with {}", count(*gpus, "GPU")),
-        Nearby::Share(share) => format!("with {} of one GPU", thousandths(share.get().into())),
-        Nearby::GpuMemory(memory) => format!("with {} of GPU memory", size_within(*memory)),
-        Nearby::MinGpuMemory(memory) => format!("on GPUs of {}", size_within(*memory)),
-        Nearby::Models(models) => {
+        Alternative::GpuCount(gpus) => format!("with {}", count(*gpus, "GPU")),
+        Alternative::GpuFraction(share) => {
+            format!("with {} of one GPU", thousandths(share.get().into()))
+        }
+        Alternative::GpuMemory(memory) => format!("with {} of GPU memory", size_within(*memory)),
+        Alternative::MinGpuMemory(memory) => format!("on GPUs of {}", size_within(*memory)),
+        Alternative::Models(models) => {
             format!("on {}", alternatives(models.iter().map(ToString::to_string)))
         }
-        Nearby::Tasks(tasks) => format!("as a gang of {}", count(*tasks, "task")),
-        Nearby::Cpu(cpu) => format!("with {}", cores(*cpu)),
-        Nearby::Memory(memory) => format!("with {} of memory", size_within(*memory)),
-        Nearby::WithoutNvlink => "without NVLink".to_owned(),
-        Nearby::Shared => "on shared GPUs".to_owned(),
+        Alternative::Tasks(tasks) => format!("as a gang of {}", count(*tasks, "task")),
+        Alternative::Cpu(cpu) => format!("with {}", cores(*cpu)),
+        Alternative::Memory(memory) => format!("with {} of memory", size_within(*memory)),
+        Alternative::WithoutNvlink => "without NVLink".to_owned(),
+        Alternative::Shared => "on shared GPUs".to_owned(),
     }
 }
 
@@ -162,16 +167,16 @@ fn moment(at: Time, now: Time) -> String {
     if at <= now { "now".to_owned() } else { format!("in {}", span(at.since(now))) }
 }
 
-fn nodes_fit(tally: &Tally, condition: &str) -> String {
+fn nodes_fit(tally: &FitSummary, condition: &str) -> String {
     format!("0/{} nodes fit{condition}{}", tally.nodes, lacks(tally))
 }
 
-fn lacks(tally: &Tally) -> String {
-    let lacks: Vec<_> = tally.lacks.iter().map(|(what, nodes)| lack(what, *nodes)).collect();
+fn lacks(tally: &FitSummary) -> String {
+    let lacks: Vec<_> = tally.shortfalls.iter().map(|(what, nodes)| lack(what, *nodes)).collect();
     if lacks.is_empty() { String::new() } else { format!(": {}", lacks.join(", ")) }
 }
 
-fn gang(needs: u32, fits: u32, ever: bool, tally: &Tally) -> String {
+fn gang(needs: u32, fits: u32, ever: bool, tally: &FitSummary) -> String {
     let never = if ever { "" } else { ", for which there is no place even on empty nodes" };
     let rest = lacks(tally).replacen(": ", "; for one more, ", 1);
     format!("{fits} of {needs} tasks fit now, and all start together{never}{rest}")
@@ -180,67 +185,73 @@ fn gang(needs: u32, fits: u32, ever: bool, tally: &Tally) -> String {
 fn gate(gate: &Gate) -> String {
     match gate {
         Gate::Budget(budget) => format!("the budget does not cover it: {budget}"),
-        Gate::Incomplete { have, need } => format!("{have} of {need} parts of the gang are there"),
+        Gate::GangIncomplete { have, need } => {
+            format!("{have} of {need} parts of the gang are there")
+        }
         Gate::Paused(why) => format!("paused: {why}"),
     }
 }
 
 /// What follows the number of nodes; the verbs follow it too.
-fn lacking(lack: &Lack, one: bool) -> String {
+fn lacking(lack: &Shortfall, one: bool) -> String {
     let lacks = if one { "lacks" } else { "lack" };
     match lack {
-        Lack::GpuSize { need, largest } => {
+        Shortfall::GpuSize { need, largest } => {
             let has = if one { "has" } else { "have" };
             let [need, largest] = sizes(*need, *largest);
             format!("{has} no GPU of {need} (largest {largest})")
         }
-        Lack::Model { has, asked } => {
+        Shortfall::GpuModel { has, asked } => {
             let verb = if one { "has" } else { "have" };
             format!("{verb} {} (asked for {})", models(has, "and"), models(asked, "or"))
         }
-        Lack::GpuCount { need, most } => format!("{lacks} {} (most {most})", count(*need, "GPU")),
-        Lack::FreeGpus { need, most } => {
+        Shortfall::GpuCount { need, most } => {
+            format!("{lacks} {} (most {most})", count(*need, "GPU"))
+        }
+        Shortfall::FreeGpus { need, most } => {
             format!("{lacks} {} (most free {most})", count(*need, "free GPU"))
         }
-        Lack::GpuShare { need, most } => {
+        Shortfall::GpuShare { need, most } => {
             let [need, most] = [need, most].map(|share| thousandths(u64::from(*share)));
             format!("{lacks} {need} of one GPU (largest free {most})")
         }
-        Lack::GpuMemory { need, most } => {
+        Shortfall::GpuMemory { need, most } => {
             let [need, most] = sizes(*need, *most);
             format!("{lacks} {need} on one GPU (largest free {most})")
         }
-        Lack::MigSlice { profile, need, most } => {
+        Shortfall::MigSlice { profile, need, most } => {
             format!(
                 "{lacks} {} {} (most free {most})",
                 need,
                 plural(*need, &format!("{} slice", profile.as_str()))
             )
         }
-        Lack::NvLink { need, most } => {
+        Shortfall::NvLink { need, most } => {
             format!("{lacks} {} joined by NVLink (most free {most})", count(*need, "free GPU"))
         }
-        Lack::Cpu { need, most } => {
+        Shortfall::Cpu { need, most } => {
             format!("{lacks} {} (most free {})", cores(*need), thousandths(most.0))
         }
-        Lack::Memory { need, most } => of(lacks, *need, "memory", *most),
-        Lack::Storage { need, most } => of(lacks, *need, "local storage", *most),
-        Lack::Resource { name, .. } if name.as_str() == EXCLUSIVE => {
+        Shortfall::Memory { need, most } => of(lacks, *need, "memory", *most),
+        Shortfall::Storage { need, most } => of(lacks, *need, "local storage", *most),
+        Shortfall::Resource { name, .. } if name.as_str() == EXCLUSIVE => {
             if one { "shares its GPUs among pods" } else { "share their GPUs among pods" }
                 .to_owned()
         }
-        Lack::Resource { name, need, most } => match runtime(name.as_str()) {
+        Shortfall::Resource { name, need, most } => match runtime(name.as_str()) {
             Some(what) => format!("{} {what}", if one { "does not run" } else { "do not run" }),
             None => format!("{lacks} {need} {name} (most free {most})"),
         },
-        Lack::ClosedGpus(gpus) => format!("{} {}", if one { "has" } else { "have" }, closed(gpus)),
+        Shortfall::UnavailableGpus(gpus) => {
+            format!("{} {}", if one { "has" } else { "have" }, closed(gpus))
+        }
         other => standing(other, one),
     }
 }
 
 /// GPUs that take no new work, and why: `1 GPU that is cordoned`, `3 GPUs that are closed (2 draining, 1 sick)`.
-fn closed(gpus: &ClosedGpus) -> String {
-    let why = [(gpus.cordoned, "cordoned"), (gpus.draining, "draining"), (gpus.sick, "sick")];
+fn closed(gpus: &UnavailableGpus) -> String {
+    let why = [(gpus.cordoned, "cordoned"), (gpus.draining, "draining"), (gpus.failed, "sick")];
     let why: Vec<_> = why.into_iter().filter(|(number, _)| *number > 0).collect();
     let all = why.iter().map(|(number, _)| number).sum();
     let are = if all == 1 { "that is" } else { "that are" };
@@ -270,31 +281,33 @@ fn runtime(resource: &str) -> Option<&'static str> {
 const CORDONED: &str = "node.kubernetes.io/unschedulable";
 
 /// What stands in the way that is not an amount.
-fn standing(lack: &Lack, one: bool) -> String {
+fn standing(lack: &Shortfall, one: bool) -> String {
     match lack {
-        Lack::Taint(taint) if taint.starts_with(CORDONED) => plain(&Lack::Closed, one).to_owned(),
-        Lack::Taint(taint) => format!("taint {taint}"),
-        Lack::ModelQuota(model) => format!("where the queue may use no more {model}"),
-        Lack::NoMig(profile) => format!("without MIG profile {}", profile.as_str()),
-        Lack::Token(token) => format!("where `{token}` is taken"),
+        Shortfall::Taint(taint) if taint.starts_with(CORDONED) => {
+            plain(&Shortfall::Unschedulable, one).to_owned()
+        }
+        Shortfall::Taint(taint) => format!("taint {taint}"),
+        Shortfall::GpuModelQuota(model) => format!("where the queue may use no more {model}"),
+        Shortfall::NoMigProfile(profile) => format!("without MIG profile {}", profile.as_str()),
+        Shortfall::Token(token) => format!("where `{token}` is taken"),
         other => plain(other, one).to_owned(),
     }
 }
 
-fn plain(lack: &Lack, one: bool) -> &'static str {
+fn plain(lack: &Shortfall, one: bool) -> &'static str {
     match lack {
-        Lack::Down => "down",
-        Lack::Closed => "closed to new work",
-        Lack::OtherNode => "not the node asked for",
-        Lack::Selector => "without the labels asked for",
-        Lack::NodeAffinity => "outside the node affinity",
-        Lack::NoGpu => "without GPUs",
-        Lack::Unshared => "without GPUs to share",
-        Lack::Jobs if one => "runs as many tasks as it may",
-        Lack::Jobs => "run as many tasks as they may",
-        Lack::Near => "not near the tasks it belongs to",
-        Lack::Away => "near tasks it must avoid",
-        Lack::Spread => "with enough such tasks already",
+        Shortfall::NotReady => "down",
+        Shortfall::Unschedulable => "closed to new work",
+        Shortfall::OtherNode => "not the node asked for",
+        Shortfall::NodeSelector => "without the labels asked for",
+        Shortfall::NodeAffinity => "outside the node affinity",
+        Shortfall::NoGpu => "without GPUs",
+        Shortfall::WholeGpusOnly => "without GPUs to share",
+        Shortfall::TaskLimit if one => "runs as many tasks as it may",
+        Shortfall::TaskLimit => "run as many tasks as they may",
+        Shortfall::TaskAffinity => "not near the tasks it belongs to",
+        Shortfall::TaskAntiAffinity => "near tasks it must avoid",
+        Shortfall::TopologySpread => "with enough such tasks already",
         _ => "unsuitable",
     }
 }

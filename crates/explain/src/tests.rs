@@ -9,12 +9,15 @@ fn check(reason: &WaitReason, expected: &str) {
 
 #[test]
 fn nodes_that_do_not_fit_are_counted_by_what_they_lack() {
-    let tally = Tally {
+    let tally = FitSummary {
         nodes: 12,
-        lacks: vec![
-            (Lack::GpuMemory { need: MiB(24_576), most: MiB(8192) }, 5),
-            (Lack::Taint("spot".into()), 4),
-            (Lack::Model { has: vec!["NVIDIA A100".into()], asked: vec!["H100".into()] }, 3),
+        shortfalls: vec![
+            (Shortfall::GpuMemory { need: MiB(24_576), most: MiB(8192) }, 5),
+            (Shortfall::Taint("spot".into()), 4),
+            (
+                Shortfall::GpuModel { has: vec!["NVIDIA A100".into()], asked: vec!["H100".into()] },
+                3,
+            ),
         ],
     };
     check(
@@ -27,7 +30,7 @@ fn nodes_that_do_not_fit_are_counted_by_what_they_lack() {
 fn a_node_of_another_model_says_what_it_has_and_what_was_asked_for() {
     let named = |names: &[&str]| names.iter().map(|name| (*name).into()).collect();
     let told = |has: &[&str], asked: &[&str], nodes| {
-        lack(&Lack::Model { has: named(has), asked: named(asked) }, nodes)
+        lack(&Shortfall::GpuModel { has: named(has), asked: named(asked) }, nodes)
     };
     assert_eq!(told(&["NVIDIA A100"], &["H100"], 1), "1 has NVIDIA A100 (asked for H100)");
     assert_eq!(
@@ -43,14 +46,17 @@ fn a_node_of_another_model_says_what_it_has_and_what_was_asked_for() {
 #[test]
 fn gpus_that_others_share_are_told_in_words_and_not_as_a_resource() {
     let name = "agentaflow.gpu/exclusive".into();
-    let tally = Tally { nodes: 2, lacks: vec![(Lack::Resource { name, need: 1, most: 0 }, 2)] };
+    let tally = FitSummary {
+        nodes: 2,
+        shortfalls: vec![(Shortfall::Resource { name, need: 1, most: 0 }, 2)],
+    };
     check(&WaitReason::NoRoom(tally), "0/2 nodes fit: 2 share their GPUs among pods");
 }
 
-fn closed_gpus(numbers: [u32; 3], gpus: &[&str]) -> Lack {
+fn closed_gpus(numbers: [u32; 3], gpus: &[&str]) -> Shortfall {
     let [cordoned, draining, sick] = numbers;
     let gpus = gpus.iter().map(|gpu| (*gpu).into()).collect();
-    Lack::ClosedGpus(ClosedGpus { cordoned, draining, sick, gpus })
+    Shortfall::UnavailableGpus(UnavailableGpus { cordoned, draining, failed: sick, gpus })
 }
 
 #[test]
@@ -75,7 +81,7 @@ fn who_waits_for_closed_gpus_is_told_how_to_open_them() {
     );
     assert_eq!(told([0, 0, 1], &[]), "has 1 GPU that is sick");
     assert_eq!(
-        lack_of("gpu-7", &Lack::Closed),
+        lack_of("gpu-7", &Shortfall::Unschedulable),
         "closed to new work; `agentaflow uncordon gpu-7` opens it"
     );
     assert!(told([2, 0, 0], &["GPU-a::0", "GPU-a::1"]).contains("uncordon gpu-7/GPU-a` opens it"));
@@ -83,15 +89,17 @@ fn who_waits_for_closed_gpus_is_told_how_to_open_them() {
 
 #[test]
 fn a_node_that_kubectl_closed_is_called_closed() {
-    let taint = |taint: &str| lack(&Lack::Taint(taint.to_owned()), 2);
+    let taint = |taint: &str| lack(&Shortfall::Taint(taint.to_owned()), 2);
     assert_eq!(taint("node.kubernetes.io/unschedulable:NoSchedule"), "2 closed to new work");
     assert_eq!(taint("gpu:NoSchedule"), "2 taint gpu:NoSchedule");
 }
 
 #[test]
 fn one_node_takes_the_singular() {
-    let tally =
-        Tally { nodes: 2, lacks: vec![(Lack::FreeGpus { need: 4, most: 2 }, 1), (Lack::Jobs, 1)] };
+    let tally = FitSummary {
+        nodes: 2,
+        shortfalls: vec![(Shortfall::FreeGpus { need: 4, most: 2 }, 1), (Shortfall::TaskLimit, 1)],
+    };
     check(
         &WaitReason::NeverFits(tally),
         "0/2 nodes fit, even when empty: 1 lacks 4 free GPUs (most free 2), 1 runs as many tasks as it may",
@@ -100,13 +108,19 @@ fn one_node_takes_the_singular() {
 
 #[test]
 fn a_gang_says_how_much_of_it_fits() {
-    let tally = Tally { nodes: 8, lacks: vec![(Lack::FreeGpus { need: 8, most: 3 }, 8)] };
+    let tally =
+        FitSummary { nodes: 8, shortfalls: vec![(Shortfall::FreeGpus { need: 8, most: 3 }, 8)] };
     check(
-        &WaitReason::Gang { needs: 4, fits: 2, ever: true, tally },
+        &WaitReason::Gang { needs: 4, fits: 2, fits_when_empty: true, summary: tally },
         "2 of 4 tasks fit now, and all start together; for one more, 8 lack 8 free GPUs (most free 3)",
     );
     check(
-        &WaitReason::Gang { needs: 4, fits: 2, ever: false, tally: Tally::default() },
+        &WaitReason::Gang {
+            needs: 4,
+            fits: 2,
+            fits_when_empty: false,
+            summary: FitSummary::default(),
+        },
         "2 of 4 tasks fit now, and all start together, for which there is no place even on empty nodes",
     );
 }
@@ -118,8 +132,8 @@ fn a_quota_is_told_in_its_own_unit() {
         resource,
         limit,
         used,
-        kept,
-        asked,
+        reserved: kept,
+        requested: asked,
     };
     check(
         &quota(QuotaResource::Gpu, [8000, 7500, 0, 1000]),
@@ -137,7 +151,7 @@ fn a_quota_is_told_in_its_own_unit() {
 
 #[test]
 fn times_to_come_are_told_from_now() {
-    let held = WaitReason::Held { by: "train-7".into(), until: Some(Time(7_500_000)) };
+    let held = WaitReason::Reserved { workload: "train-7".into(), until: Some(Time(7_500_000)) };
     check(
         &held,
         "there is room, but it is kept for `train-7`, whose turn it is and which should start in 2 h 5 min",
@@ -159,7 +173,10 @@ fn an_explanation_says_why_when_and_what_else() {
         reason: Some(WaitReason::NoNodes),
         position: Some(2),
         waiting: 5,
-        nearby: vec![Nearby::Gpus(2), Nearby::Share(MilliGpu::new(250).unwrap())],
+        alternatives: vec![
+            Alternative::GpuCount(2),
+            Alternative::GpuFraction(MilliGpu::new(250).unwrap()),
+        ],
         closest: Vec::new(),
         eta: Eta::Unknown,
     };
@@ -184,11 +201,11 @@ fn a_length_of_time_has_two_units_at_most() {
 
 #[test]
 fn amounts_of_memory_are_told_as_people_read_them() {
-    let told = |need, most| lack(&Lack::Memory { need: MiB(need), most: MiB(most) }, 1);
+    let told = |need, most| lack(&Shortfall::Memory { need: MiB(need), most: MiB(most) }, 1);
     assert_eq!(told(1_048_576, 24_105), "1 lacks 1 TiB of memory (most free 23.5 GiB)");
     assert_eq!(told(1024, 512), "1 lacks 1 GiB of memory (most free 512 MiB)");
     assert_eq!(told(24_106, 24_105), "1 lacks 24106 MiB of memory (most free 24105 MiB)");
-    let proposed = |mib| nearby(&Nearby::GpuMemory(MiB(mib)));
+    let proposed = |mib| nearby(&Alternative::GpuMemory(MiB(mib)));
     assert_eq!(proposed(20_480), "with 20 GiB of GPU memory");
     assert_eq!(proposed(24_140), "with 23.5 GiB of GPU memory", "more does not fit");
     assert_eq!(proposed(900), "with 900 MiB of GPU memory");

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use agentaflow_engine::{BadInput, Rejected, Violation};
+use agentaflow_engine::{InvalidInput, Rejected, Violation};
 
 /// Why a simulation could not be set up or carried out.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +132,7 @@ pub enum SimError {
     Engine(#[source] Rejected),
     /// An unknown strategy or a value out of range.
     #[error(transparent)]
-    Bad(#[from] BadInput),
+    Bad(#[from] InvalidInput),
     /// A plan that breaks an invariant; only looked for on request.
     #[error(
         "at {at_seconds} s the plan of `{strategy}` breaks an invariant: {violation}; please report this with the input"

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agentaflow_engine::{
-    Decision, Demand, Event, Node, Order, Placement, Plan, Policy, Request, Scheduler, Strategy,
-    Time, Workload,
+    Decision, Demand, Event, Node, Placement, Plan, Policy, QueueOrder, Request, Scheduler,
+    Strategy, Time, Workload,
 };
 
 use crate::curve::Curve;
@@ -118,7 +118,7 @@ impl Run {
     fn new(experiment: &Experiment, strategy: Strategy) -> Result<Self, SimError> {
         let policy = Policy {
             strategy,
-            order: Some(Order::Fifo),
+            order: Some(QueueOrder::Fifo),
             // Pods never leave: how full the nodes end up is all that counts.
             work_stays: true,
             backfill: false,
@@ -128,10 +128,10 @@ impl Run {
         let mut scheduler = Scheduler::new(policy);
         for node in &experiment.nodes {
             let rejected = |source| SimError::Node { node: node.id.to_string(), source };
-            scheduler.apply(NOW, Event::Node(Box::new(node.clone()))).map_err(rejected)?;
+            scheduler.apply(NOW, Event::NodeUpdated(Box::new(node.clone()))).map_err(rejected)?;
         }
         scheduler
-            .apply(NOW, Event::Demand(Some(experiment.demand.clone())))
+            .apply(NOW, Event::DemandUpdated(Some(experiment.demand.clone())))
             .map_err(SimError::Engine)?;
         // What is prepared once for all decisions is no decision.
         scheduler.decide(NOW);
@@ -150,7 +150,7 @@ impl Run {
     fn arrive(&mut self, workload: &Workload, milli: i64) -> Result<(), SimError> {
         let rejected = |source| SimError::Workload { workload: workload.id.to_string(), source };
         let (submit, cancel) =
-            (Event::Submit(Box::new(workload.clone())), Event::Cancelled(workload.id.clone()));
+            (Event::Submitted(Box::new(workload.clone())), Event::Cancelled(workload.id.clone()));
         let start = Instant::now();
         self.scheduler.apply(NOW, submit).map_err(rejected)?;
         let plan = self.scheduler.decide(NOW);

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use agentaflow_engine::mig::Geometry;
 use agentaflow_engine::{
-    GpuAsk, GpuModel, Gpus, MigMode, MigProfile, Node, NodeId, Part, Placement, Request, WorkloadId,
+    GpuAssignment, GpuModel, GpuRequest, GpuShare, MigMode, MigProfile, Node, NodeId, Placement,
+    Request, WorkloadId,
 };
 
 /// A whole GPU in thousandths.
@@ -36,7 +37,7 @@ pub(crate) struct Meter {
 #[derive(Debug)]
 struct Shape {
     cpu: i64,
-    gpu: GpuAsk,
+    gpu: GpuRequest,
     /// By model number.
     accepts: Vec<bool>,
     count: i64,
@@ -163,15 +164,15 @@ impl Shape {
             idle += left;
             match self.need(device).filter(|need| left >= *need) {
                 // Slices may share a device, everything else asks for that many devices.
-                Some(need) if matches!(self.gpu, GpuAsk::Mig { .. }) => places += left / need,
+                Some(need) if matches!(self.gpu, GpuRequest::Mig { .. }) => places += left / need,
                 Some(_) => places += 1,
                 None => lost += left,
             }
         }
         let wanted = match self.gpu {
-            GpuAsk::None => return idle,
-            GpuAsk::Whole(count) | GpuAsk::Mig { count, .. } => i64::from(count),
-            GpuAsk::Fraction(_) | GpuAsk::Memory(_) => 1,
+            GpuRequest::None => return idle,
+            GpuRequest::Whole(count) | GpuRequest::Mig { count, .. } => i64::from(count),
+            GpuRequest::Fraction(_) | GpuRequest::Memory(_) => 1,
         };
         if self.cpu > book.cpu || places < wanted { idle } else { lost }
     }
@@ -182,10 +183,10 @@ impl Shape {
             return None;
         }
         match (self.gpu, device.geometry) {
-            (GpuAsk::Mig { profile, .. }, Some(geometry)) => slice_milli(geometry, profile),
-            (GpuAsk::Whole(_), None) => Some(WHOLE),
-            (GpuAsk::Fraction(share), None) => Some(share.get().into()),
-            (GpuAsk::Memory(mib), None) => Some(mib.0 as i64 * WHOLE / device.mib.max(1)),
+            (GpuRequest::Mig { profile, .. }, Some(geometry)) => slice_milli(geometry, profile),
+            (GpuRequest::Whole(_), None) => Some(WHOLE),
+            (GpuRequest::Fraction(share), None) => Some(share.get().into()),
+            (GpuRequest::Memory(mib), None) => Some(mib.0 as i64 * WHOLE / device.mib.max(1)),
             _ => None,
         }
     }
@@ -207,21 +208,23 @@ impl Book {
     }
 
     /// Which devices, and how much of each.
-    fn parts(&self, gpus: &Gpus) -> Vec<(usize, i64)> {
+    fn parts(&self, gpus: &GpuAssignment) -> Vec<(usize, i64)> {
         let devices = || self.devices.iter().enumerate();
         match gpus {
             // The node chooses; any free device will do to keep count.
-            Gpus::Count(count) => {
+            GpuAssignment::Count(count) => {
                 let free = devices().filter(|(_, device)| device.left >= WHOLE);
                 free.take(*count as usize).map(|(index, _)| (index, WHOLE)).collect()
             }
-            Gpus::Chosen(parts) => {
-                let part = |part: &agentaflow_engine::GpuPart| {
+            GpuAssignment::Devices(parts) => {
+                let part = |part: &agentaflow_engine::GpuAllocation| {
                     let (index, device) = devices().find(|(_, device)| device.id == part.gpu)?;
-                    let milli = match part.part {
-                        Part::Whole => WHOLE,
-                        Part::Share { milli, .. } => milli.into(),
-                        Part::Slice { profile, .. } => slice_milli(device.geometry?, profile)?,
+                    let milli = match part.share {
+                        GpuShare::Whole => WHOLE,
+                        GpuShare::Fraction { milli, .. } => milli.into(),
+                        GpuShare::MigSlice { profile, .. } => {
+                            slice_milli(device.geometry?, profile)?
+                        }
                     };
                     Some((index, milli))
                 };
@@ -243,7 +246,7 @@ fn typical<'a>(
     models: &[GpuModel],
 ) -> Vec<Shape> {
     type Key<'a> = (u64, String, &'a [GpuModel]);
-    let mut counts: BTreeMap<Key<'a>, (GpuAsk, u64)> = BTreeMap::new();
+    let mut counts: BTreeMap<Key<'a>, (GpuRequest, u64)> = BTreeMap::new();
     for (request, count) in demand {
         // GPU asks have no order of their own; their description has.
         let key = (request.cpu.0, format!("{:?}", request.gpu), request.models.as_slice());
@@ -268,7 +271,7 @@ fn typical<'a>(
 
 #[cfg(test)]
 mod tests {
-    use agentaflow_engine::{Gpu, GpuPart, MiB, MilliCpu, MilliGpu};
+    use agentaflow_engine::{Gpu, GpuAllocation, MiB, MilliCpu, MilliGpu};
 
     use super::*;
 
@@ -286,25 +289,25 @@ mod tests {
         node
     }
 
-    fn request(gpu: GpuAsk, cores: u64) -> Request {
+    fn request(gpu: GpuRequest, cores: u64) -> Request {
         Request { gpu, cpu: MilliCpu(1000 * cores), ..Request::default() }
     }
 
-    fn placed(gpu: &str, part: Part) -> Placement {
+    fn placed(gpu: &str, part: GpuShare) -> Placement {
         Placement {
             workload: "w".into(),
             task: 0,
             node: "n".into(),
-            gpus: Gpus::Chosen(vec![GpuPart { gpu: gpu.into(), part }]),
+            gpus: GpuAssignment::Devices(vec![GpuAllocation { gpu: gpu.into(), share: part }]),
         }
     }
 
     #[test]
     fn what_leaves_gives_back_exactly_what_it_took() {
-        let whole = request(GpuAsk::Whole(1), 4);
+        let whole = request(GpuRequest::Whole(1), 4);
         let mut meter = Meter::new(&[node(2, &MigMode::Off)], [(&whole, 1)].into_iter());
-        meter.place(&placed("1", Part::Share { milli: 300, mib: MiB(12_288) }), &whole);
-        meter.place(&placed("0", Part::Whole), &whole);
+        meter.place(&placed("1", GpuShare::Fraction { milli: 300, mib: MiB(12_288) }), &whole);
+        meter.place(&placed("0", GpuShare::Whole), &whole);
         assert_eq!((meter.allocated, meter.idle()), (1300, 700));
         assert!(
             (meter.fragmentation_percent() - 100.0).abs() < 1e-9,
@@ -316,29 +319,29 @@ mod tests {
 
     #[test]
     fn gpus_without_the_cpu_to_feed_them_are_of_no_use() {
-        let hungry = request(GpuAsk::Whole(1), 17);
+        let hungry = request(GpuRequest::Whole(1), 17);
         let meter = Meter::new(&[node(2, &MigMode::Off)], [(&hungry, 1)].into_iter());
         assert!((meter.useless() - 2000.0).abs() < 1e-9);
     }
 
     #[test]
     fn usefulness_is_an_average_over_the_demand() {
-        let small = request(GpuAsk::Fraction(MilliGpu::new(500).unwrap()), 1);
-        let large = request(GpuAsk::Whole(2), 1);
+        let small = request(GpuRequest::Fraction(MilliGpu::new(500).unwrap()), 1);
+        let large = request(GpuRequest::Whole(2), 1);
         let mut meter =
             Meter::new(&[node(2, &MigMode::Off)], [(&small, 3), (&large, 1)].into_iter());
-        meter.place(&placed("0", Part::Share { milli: 400, mib: MiB(16_384) }), &small);
+        meter.place(&placed("0", GpuShare::Fraction { milli: 400, mib: MiB(16_384) }), &small);
         assert!((meter.useless() - 1600.0 / 4.0).abs() < 1e-9, "three of four can use all of it");
     }
 
     #[test]
     fn slices_count_for_their_part_and_serve_only_those_who_want_slices() {
         let profile = MigProfile::new("1g.5gb").unwrap();
-        let slice = request(GpuAsk::Mig { profile, count: 1 }, 1);
-        let whole = request(GpuAsk::Whole(1), 1);
+        let slice = request(GpuRequest::Mig { profile, count: 1 }, 1);
+        let whole = request(GpuRequest::Whole(1), 1);
         let mut meter =
             Meter::new(&[node(1, &MigMode::Free)], [(&slice, 1), (&whole, 1)].into_iter());
-        meter.place(&placed("0", Part::Slice { profile, start: 0 }), &slice);
+        meter.place(&placed("0", GpuShare::MigSlice { profile, start: 0 }), &slice);
         assert_eq!(meter.allocated, 142);
         assert!((meter.fragmentation_percent() - 50.0).abs() < 1e-9);
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agentaflow_engine::{
-    Decision, Event, Order, Placement, Plan, Policy, Rejected, Scheduler, Span, Strategy, Time,
-    WaitReason, Workload, WorkloadId,
+    Decision, Event, Placement, Plan, Policy, QueueOrder, Rejected, Scheduler, Span, Strategy,
+    Time, WaitReason, Workload, WorkloadId,
 };
 
 use crate::tally::Tally;
@@ -19,7 +19,7 @@ pub struct Options {
     /// How GPUs are chosen.
     pub strategy: Strategy,
     /// Who is served first, if not as the load's policy says.
-    pub order: Option<Order>,
+    pub order: Option<QueueOrder>,
     /// Check every invariant after every decision; slow.
     pub lint: bool,
     /// Preempted work goes on where it was stopped instead of starting again.
@@ -190,10 +190,10 @@ impl<'a> Replay<'a> {
             let start = Instant::now();
             let plan = self.scheduler.decide(at);
             self.deciding += start.elapsed();
-            self.wake = plan.wake;
+            self.wake = plan.wake_at;
             self.check(at)?;
             let preempted = self.carry_out(at, &plan)?;
-            if !preempted && plan.wake.is_none_or(|wake| wake > at) {
+            if !preempted && plan.wake_at.is_none_or(|wake| wake > at) {
                 break;
             }
         }
@@ -231,7 +231,7 @@ impl<'a> Replay<'a> {
     fn place(&mut self, at: Time, placement: &Placement) -> Result<(), SimError> {
         let Some(job) = self.numbers.get(&placement.workload).copied() else { return Ok(()) };
         let (workload, task) = (placement.workload.clone(), placement.task);
-        self.tell(at, Event::Confirmed { workload, task }).map_err(SimError::Engine)?;
+        self.tell(at, Event::PlacementConfirmed { workload, task }).map_err(SimError::Engine)?;
         let run = &mut self.runs[job];
         self.tally.place(placement, &run.job.workload.request);
         run.placed += 1;
@@ -254,7 +254,7 @@ impl<'a> Replay<'a> {
         self.tally.preempted(1);
         let workload = &self.runs[job].job.workload;
         for task in 0..workload.tasks {
-            let gone = Event::Gone { workload: victim.clone(), task };
+            let gone = Event::TaskStopped { workload: victim.clone(), task };
             self.tell(at, gone).map_err(SimError::Engine)?;
         }
         if resume { self.submit_again(at, job) } else { Ok(()) }
@@ -295,7 +295,7 @@ impl<'a> Replay<'a> {
     fn submit(&mut self, at: Time, workload: Workload) -> Result<(), SimError> {
         let id = workload.id.clone();
         let rejected = |source| SimError::Workload { workload: id.to_string(), source };
-        self.tell(at, Event::Submit(Box::new(workload))).map_err(rejected)
+        self.tell(at, Event::Submitted(Box::new(workload))).map_err(rejected)
     }
 
     fn tell(&mut self, at: Time, event: Event) -> Result<(), Rejected> {
@@ -320,7 +320,7 @@ impl<'a> Replay<'a> {
     fn outcome(self) -> Outcome {
         let order = self.policy.order();
         let name =
-            Order::ALL.iter().find(|(_, known)| *known == order).map_or("", |(name, _)| name);
+            QueueOrder::ALL.iter().find(|(_, known)| *known == order).map_or("", |(name, _)| name);
         let never = |run: &Run<'_>| run.why.as_deref().is_some_and(can_never_start);
         let unplaced = |run: &&Run<'_>| run.starts == 0 && (!self.cut || never(run));
         let unplaced: Vec<&Run<'_>> = self.runs.iter().filter(unplaced).collect();
@@ -360,11 +360,11 @@ fn scheduler(load: &Load, policy: &Policy) -> Result<Scheduler, SimError> {
     let mut scheduler = Scheduler::new(policy.clone());
     for queue in &load.queues {
         let rejected = |source| SimError::Queue { queue: queue.id.to_string(), source };
-        scheduler.apply(start, Event::Queue(Box::new(queue.clone()))).map_err(rejected)?;
+        scheduler.apply(start, Event::QueueUpdated(Box::new(queue.clone()))).map_err(rejected)?;
     }
     for node in &load.nodes {
         let rejected = |source| SimError::Node { node: node.id.to_string(), source };
-        scheduler.apply(start, Event::Node(Box::new(node.clone()))).map_err(rejected)?;
+        scheduler.apply(start, Event::NodeUpdated(Box::new(node.clone()))).map_err(rejected)?;
     }
     Ok(scheduler)
 }

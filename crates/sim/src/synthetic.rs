@@ -1,7 +1,7 @@
 //! Made-up loads: as large as wanted, as uneven as real ones, the same for the same seed.
 
 use agentaflow_engine::{
-    Gpu, GpuAsk, MiB, MigMode, MilliCpu, MilliGpu, Node, Queue, Request, Span, Time, Workload,
+    Gpu, GpuRequest, MiB, MigMode, MilliCpu, MilliGpu, Node, Queue, Request, Span, Time, Workload,
 };
 
 use crate::random::Random;
@@ -163,14 +163,14 @@ impl Synthetic {
     }
 
     /// How much GPU each of how many tasks asks for.
-    fn ask(&self, milli: u32) -> (GpuAsk, u32) {
+    fn ask(&self, milli: u32) -> (GpuRequest, u32) {
         match MilliGpu::new(milli) {
-            Ok(share) if share < MilliGpu::WHOLE => (GpuAsk::Fraction(share), 1),
+            Ok(share) if share < MilliGpu::WHOLE => (GpuRequest::Fraction(share), 1),
             _ => {
                 let gpus = milli / 1000;
                 let limit = gpus.min(self.gpus_per_node);
                 let each = (1..=limit).rev().find(|each| gpus.is_multiple_of(*each)).unwrap_or(1);
-                (GpuAsk::Whole(each), gpus / each)
+                (GpuRequest::Whole(each), gpus / each)
             }
         }
     }
@@ -197,7 +197,7 @@ mod tests {
         let synthetic = Synthetic { nodes: 16, hours: 48.0, load: 0.8, ..Synthetic::default() };
         let load = synthetic.load().unwrap();
         let gpus = |request: &Request| match request.gpu {
-            GpuAsk::Fraction(share) => f64::from(share.get()) / 1000.0,
+            GpuRequest::Fraction(share) => f64::from(share.get()) / 1000.0,
             _ => f64::from(request.gpu_count()),
         };
         let time = |job: &Job| {
@@ -247,12 +247,13 @@ mod tests {
     fn the_demo_has_something_of_everything() {
         let load = demo();
         assert_eq!((load.nodes.len(), load.queues.len()), (12, 2));
-        let asks =
-            |test: fn(&GpuAsk) -> bool| load.jobs.iter().any(|job| test(&job.workload.request.gpu));
-        assert!(asks(|ask| matches!(ask, GpuAsk::Mig { .. })));
-        assert!(asks(|ask| matches!(ask, GpuAsk::Fraction(_))));
-        assert!(asks(|ask| matches!(ask, GpuAsk::Memory(_))));
-        assert!(asks(|ask| matches!(ask, GpuAsk::None)));
+        let asks = |test: fn(&GpuRequest) -> bool| {
+            load.jobs.iter().any(|job| test(&job.workload.request.gpu))
+        };
+        assert!(asks(|ask| matches!(ask, GpuRequest::Mig { .. })));
+        assert!(asks(|ask| matches!(ask, GpuRequest::Fraction(_))));
+        assert!(asks(|ask| matches!(ask, GpuRequest::Memory(_))));
+        assert!(asks(|ask| matches!(ask, GpuRequest::None)));
         assert!(load.jobs.iter().any(|job| job.workload.tasks > 1));
     }
 

@@ -1,6 +1,6 @@
 //! What a replay measures, on loads small enough to work out by hand.
 
-use agentaflow_engine::{Order, Strategy, Time, WaitReason};
+use agentaflow_engine::{QueueOrder, Strategy, Time, WaitReason};
 use agentaflow_sim::synthetic::{Synthetic, demo};
 use agentaflow_sim::{CutOff, Load, Options, Outcome, Stats, replay, scenario};
 
@@ -124,8 +124,8 @@ jobs:
         let options = Options { order: Some(order), ..checked(Strategy::LeastUtilized) };
         run(&load(text), &options).wait_seconds.mean
     };
-    assert!(close(mean(Order::Fifo), (0.0 + 9.0 + 108.0) / 3.0));
-    assert!(close(mean(Order::Shortest), (0.0 + 8.0 + 19.0) / 3.0));
+    assert!(close(mean(QueueOrder::Fifo), (0.0 + 9.0 + 108.0) / 3.0));
+    assert!(close(mean(QueueOrder::Shortest), (0.0 + 8.0 + 19.0) / 3.0));
 }
 
 #[test]
@@ -138,7 +138,7 @@ jobs:
   - { name: short, gpus: 1, duration: 10s, at: 5s }
   - { name: late, gpus: 1, duration: 90s, at: 20s }
 ";
-    let order = Some(Order::LeastService);
+    let order = Some(QueueOrder::LeastService);
     let options = Options { order, replan: true, ..checked(Strategy::BestFit) };
     let outcome = run(&load(text), &options);
     // `late` asks for 90 s when 90 s of `long` are left: the older one goes on.

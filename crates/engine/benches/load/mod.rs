@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use agentaflow_engine::{
-    Event, Gpu, GpuAsk, MiB, MicroDollars, MigMode, MilliCpu, MilliGpu, Node, Policy, Price,
+    Event, Gpu, GpuRequest, MiB, MicroDollars, MigMode, MilliCpu, MilliGpu, Node, Policy, Price,
     Request, Scheduler, Span, Strategy, Time, Workload,
 };
 
@@ -41,7 +41,7 @@ pub(crate) fn cluster(nodes: usize, strategy: Strategy) -> Scheduler {
         node.memory = MiB(1 << 20);
         node.price = Price { gpu_hour: MicroDollars(price), ..Price::default() };
         node.gpus = (0..8).map(|gpu| gpu_of(gpu, model, memory)).collect();
-        scheduler.apply(Time(0), Event::Node(Box::new(node))).expect("the node is valid");
+        scheduler.apply(Time(0), Event::NodeUpdated(Box::new(node))).expect("the node is valid");
     }
     scheduler
 }
@@ -61,12 +61,14 @@ pub(crate) fn shapes() -> Vec<Request> {
     let mut shapes = Vec::new();
     for index in 0..50_u64 {
         let gpu = match index % 5 {
-            0 => GpuAsk::Whole(1 << (index / 5 % 4)),
-            1 => GpuAsk::Whole(1),
-            2 => GpuAsk::Fraction(MilliGpu::new(100 + 60 * (index as u32 / 5)).expect("in range")),
-            3 => GpuAsk::Memory(MiB(2048 + 1536 * (index / 5))),
-            _ if index % 10 == 4 => GpuAsk::None,
-            _ => GpuAsk::Fraction(MilliGpu::new(500).expect("in range")),
+            0 => GpuRequest::Whole(1 << (index / 5 % 4)),
+            1 => GpuRequest::Whole(1),
+            2 => GpuRequest::Fraction(
+                MilliGpu::new(100 + 60 * (index as u32 / 5)).expect("in range"),
+            ),
+            3 => GpuRequest::Memory(MiB(2048 + 1536 * (index / 5))),
+            _ if index % 10 == 4 => GpuRequest::None,
+            _ => GpuRequest::Fraction(MilliGpu::new(500).expect("in range")),
         };
         let models = if index % 7 == 0 { vec!["H100".into()] } else { Vec::new() };
         shapes.push(Request {

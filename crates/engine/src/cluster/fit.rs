@@ -8,8 +8,8 @@ use crate::cluster::room::{CPU, Device, JOBS, MEMORY, NO_LINK, Room, STORAGE};
 use crate::cluster::shape::{Ask, ModelVerdict, Shape};
 use crate::labels;
 use crate::name::TokenName;
-use crate::node::{Chooser, Node};
-use crate::request::TokenUse;
+use crate::node::{DeviceSelection, Node};
+use crate::request::TokenAccess;
 
 /// What is in the way, without its numbers: those are looked up when somebody wants to read them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,8 +95,8 @@ pub(crate) fn standing(shape: &Shape, node: &Node, room: &Room) -> Standing {
     liking -=
         SOFT_TAINT * labels::untolerated_preferences(&node.taints, &request.tolerations) as i32;
     // Two shares of one device would be two devices to a node that counts.
-    let counted =
-        node.chooser == Chooser::Node && matches!(shape.ask, Ask::Share(_) | Ask::Memory(_));
+    let counted = node.device_selection == DeviceSelection::Node
+        && matches!(shape.ask, Ask::Share(_) | Ask::Memory(_));
     match device_standing(shape, room) {
         Ok(_) if counted => Standing::No(Code::Unshared),
         Ok(true) => Standing::Yes(liking + PREFERRED_MODEL),
@@ -337,13 +337,13 @@ fn tokens_free(shape: &Shape, room: &Room) -> bool {
 }
 
 /// Whether the node has this token to give.
-pub(crate) fn token_free(room: &Room, (token, usage): &(TokenName, TokenUse)) -> bool {
+pub(crate) fn token_free(room: &Room, (token, usage): &(TokenName, TokenAccess)) -> bool {
     let Some(holders) = room.tokens.get(token) else { return true };
     match usage {
-        TokenUse::Exclusive => holders.exclusive == 0 && holders.shared == 0,
-        TokenUse::Shared => holders.exclusive == 0,
+        TokenAccess::Exclusive => holders.exclusive == 0 && holders.shared == 0,
+        TokenAccess::Shared => holders.exclusive == 0,
         // The cluster-wide kinds are judged where all nodes are seen.
-        TokenUse::OneNode | TokenUse::OneTask => true,
+        TokenAccess::OneNode | TokenAccess::OneTask => true,
     }
 }
 
@@ -376,7 +376,7 @@ pub(crate) fn copies(shape: &Shape, room: &Room, enough: u32) -> u32 {
         .need
         .tokens
         .iter()
-        .any(|(_, usage)| matches!(usage, TokenUse::Exclusive | TokenUse::OneTask))
+        .any(|(_, usage)| matches!(usage, TokenAccess::Exclusive | TokenAccess::OneTask))
     {
         most = most.min(1);
     }

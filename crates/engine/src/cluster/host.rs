@@ -8,7 +8,7 @@ use super::Cluster;
 use super::room::{Claim, Device, DeviceClaim, JOBS, NO_LINK, Need, Room};
 use crate::mig::{Geometry, Instance, Slots};
 use crate::name::{ForeignId, GpuId};
-use crate::node::{Chooser, ForeignGpu, ForeignUse, GpuHealth, MigMode, Node};
+use crate::node::{DeviceSelection, ForeignGpu, ForeignUse, GpuHealth, MigMode, Node};
 use crate::request::MigProfile;
 use crate::task::TaskRef;
 use crate::units::{Percent, Time};
@@ -82,7 +82,7 @@ impl Host {
 impl Cluster {
     /// The room of a node on which nothing is booked.
     pub(super) fn empty_room(&mut self, spec: &Node) -> Room {
-        let jobs = spec.max_jobs.map_or(i64::from(u32::MAX), i64::from);
+        let jobs = spec.max_tasks.map_or(i64::from(u32::MAX), i64::from);
         let total = [spec.cpu.0 as i64, spec.memory.0 as i64, spec.storage.0 as i64, jobs];
         let mut named: Vec<_> = spec
             .resources
@@ -93,7 +93,7 @@ impl Cluster {
         let devices: SmallVec<[Device; 8]> = spec
             .gpus
             .iter()
-            .map(|gpu| Device { undivided: spec.undivided, ..self.device(gpu) })
+            .map(|gpu| Device { undivided: spec.whole_gpus_only, ..self.device(gpu) })
             .collect();
         let uniform = devices.windows(2).all(|pair| {
             pair[0].model == pair[1].model
@@ -187,7 +187,9 @@ impl Cluster {
         for (gpu, usage) in &uses.gpus {
             if let Some(index) = host.device(gpu) {
                 devices.push(foreign_part(index, &room.devices[index], *usage));
-            } else if host.spec.chooser == Chooser::Node && *usage == ForeignGpu::Whole {
+            } else if host.spec.device_selection == DeviceSelection::Node
+                && *usage == ForeignGpu::Whole
+            {
                 // The node calls it something else by now.
                 unknown += 1;
             }

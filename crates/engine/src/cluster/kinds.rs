@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::room::ModelIdx;
 use super::{Cluster, NodeIdx};
 use crate::labels::{Effect, Taint};
-use crate::node::Chooser;
+use crate::node::DeviceSelection;
 
 /// Kinds without nodes that are kept beside as many as there are nodes. They do not come back as a rule: those who
 /// take nodes away write the time into taints, and every time is another kind.
@@ -62,7 +62,7 @@ impl Cluster {
         let devices = &self.rooms[node as usize].devices;
         let devices = devices.iter().map(|d| (d.model, d.total, d.geometry.is_some())).collect();
         let spec = &self.host(node).spec;
-        let kind = (devices, spec.chooser == Chooser::Node, spec.taints.clone());
+        let kind = (devices, spec.device_selection == DeviceSelection::Node, spec.taints.clone());
         self.briefs[node as usize].kind = self.kinds.number(kind);
         self.summarise(node);
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::cluster::fit;
 use crate::mig::{Geometry, Instance, ProfileId, Slots};
 use crate::name::TokenName;
-use crate::request::TokenUse;
+use crate::request::TokenAccess;
 
 /// Dense number of a GPU model.
 pub(crate) type ModelIdx = u16;
@@ -103,7 +103,7 @@ impl DeviceClaim {
 pub(crate) struct Need {
     pub(crate) amounts: [i64; 4],
     pub(crate) named: Vec<(ResIdx, i64)>,
-    pub(crate) tokens: Vec<(TokenName, TokenUse)>,
+    pub(crate) tokens: Vec<(TokenName, TokenAccess)>,
 }
 
 /// What a task takes of a node.
@@ -276,11 +276,13 @@ impl Room {
         }
     }
 
-    fn change_token(&mut self, token: &TokenName, usage: TokenUse, sign: i64) {
+    fn change_token(&mut self, token: &TokenName, usage: TokenAccess, sign: i64) {
         let holders = self.tokens.entry(token.clone()).or_default();
         let count = match usage {
-            TokenUse::Exclusive => &mut holders.exclusive,
-            TokenUse::Shared | TokenUse::OneNode | TokenUse::OneTask => &mut holders.shared,
+            TokenAccess::Exclusive => &mut holders.exclusive,
+            TokenAccess::Shared | TokenAccess::OneNode | TokenAccess::OneTask => {
+                &mut holders.shared
+            }
         };
         *count = count.wrapping_add_signed(sign as i32);
         if *holders == TokenHolders::default() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::cluster::room::{CPU, JOBS, MEMORY, ModelIdx, Need, STORAGE};
 use crate::labels::Labels;
 use crate::name::GpuModel;
-use crate::request::{GpuAsk, MigProfile, Request};
+use crate::request::{GpuRequest, MigProfile, Request};
 
 /// Dense number of a shape.
 pub(crate) type ShapeIdx = u32;
@@ -94,7 +94,7 @@ pub(crate) struct Shape {
     pub(crate) stamp: u64,
 }
 
-/// [`GpuAsk`] in the engine's own units.
+/// [`GpuRequest`] in the engine's own units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     None,
@@ -119,12 +119,12 @@ impl Shape {
         let key = key.unlabelled();
         let request = &key.request;
         let ask = match request.gpu {
-            GpuAsk::None => Ask::None,
-            GpuAsk::Whole(count) => Ask::Whole(count as u16),
-            GpuAsk::Fraction(share) if share.get() == 1000 => Ask::Whole(1),
-            GpuAsk::Fraction(share) => Ask::Share(share.get() as i32),
-            GpuAsk::Memory(mib) => Ask::Memory(mib.0 as i32),
-            GpuAsk::Mig { profile, count } => Ask::Mig(profile, count as u16),
+            GpuRequest::None => Ask::None,
+            GpuRequest::Whole(count) => Ask::Whole(count as u16),
+            GpuRequest::Fraction(share) if share.get() == 1000 => Ask::Whole(1),
+            GpuRequest::Fraction(share) => Ask::Share(share.get() as i32),
+            GpuRequest::Memory(mib) => Ask::Memory(mib.0 as i32),
+            GpuRequest::Mig { profile, count } => Ask::Mig(profile, count as u16),
         };
         let mut shape = Self {
             need: Arc::new(need),

@@ -21,7 +21,7 @@ use crate::cluster::fit::{share_devices, whole_devices};
 use crate::cluster::room::{Device, NO_LINK, Room};
 use crate::cluster::shape::{Ask, ModelVerdict, Shape};
 use crate::common::{Family, Takes};
-use crate::error::BadInput;
+use crate::error::InvalidInput;
 use crate::frag::{Fgd, Value};
 use crate::tree::UNFIT;
 
@@ -104,13 +104,13 @@ impl fmt::Display for Strategy {
 }
 
 impl FromStr for Strategy {
-    type Err = BadInput;
+    type Err = InvalidInput;
 
-    fn from_str(text: &str) -> Result<Self, BadInput> {
+    fn from_str(text: &str) -> Result<Self, InvalidInput> {
         let known = Self::ALL.iter().find(|(name, _)| *name == text);
         known.map(|(_, strategy)| *strategy).ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|(name, _)| *name).collect();
-            BadInput::Strategy(text.chars().take(64).collect(), names.join(", "))
+            InvalidInput::Strategy(text.chars().take(64).collect(), names.join(", "))
         })
     }
 }

@@ -1,8 +1,8 @@
 //! A body that plays a history to the engine and keeps the ledger beside it.
 
 use agentaflow_engine::{
-    Adopted, AdoptedSeat, Decision, Demand, Event, GpuAsk, GpuHealth, GpuId, MilliCpu, Node,
-    NodeId, Percent, Plan, Rejected, Request, Scheduler, Snapshot, Time, Violation, Workload,
+    AdoptedTask, AdoptedWorkload, Decision, Demand, Event, GpuHealth, GpuId, GpuRequest, MilliCpu,
+    Node, NodeId, Percent, Plan, Rejected, Request, Scheduler, Snapshot, Time, Violation, Workload,
     WorkloadId, WorkloadState,
 };
 
@@ -40,10 +40,10 @@ impl Body {
             handed_in: 0,
         };
         for queue in &history.queues {
-            body.tell(Event::Queue(Box::new(queue.clone()))).ok();
+            body.tell(Event::QueueUpdated(Box::new(queue.clone()))).ok();
         }
         for node in &history.nodes {
-            body.tell(Event::Node(Box::new(node.clone()))).expect("a good node");
+            body.tell(Event::NodeUpdated(Box::new(node.clone()))).expect("a good node");
         }
         body
     }
@@ -102,7 +102,7 @@ impl Body {
     pub fn settle(&mut self) {
         for _ in 0..20 {
             let plan = self.decide();
-            if plan.wake.is_none_or(|wake| wake > self.now) {
+            if plan.wake_at.is_none_or(|wake| wake > self.now) {
                 return;
             }
         }
@@ -111,14 +111,15 @@ impl Body {
 
     pub fn confirm_all(&mut self) {
         for (workload, task) in self.tasks(|state| state == WorkloadState::Placed) {
-            self.tell(Event::Confirmed { workload, task }).expect("a placed task can be confirmed");
+            self.tell(Event::PlacementConfirmed { workload, task })
+                .expect("a placed task can be confirmed");
         }
     }
 
     /// Everything that is being stopped is gone.
     pub fn all_gone(&mut self) {
         for (workload, task) in self.tasks(|state| state == WorkloadState::Stopping) {
-            self.tell(Event::Gone { workload, task }).expect("a stopped task can go");
+            self.tell(Event::TaskStopped { workload, task }).expect("a stopped task can go");
         }
     }
 
@@ -165,7 +166,7 @@ impl Body {
             workload.queue = "root".into();
         }
         let id = workload.id.clone();
-        self.tell(Event::Submit(Box::new(workload))).map(|()| id)
+        self.tell(Event::Submitted(Box::new(workload))).map(|()| id)
     }
 
     /// Somebody else has placed a workload: a new one, or one that waits. Which nodes and GPUs, which of
@@ -177,7 +178,7 @@ impl Body {
         if !self.ledger.queues.contains_key(&workload.queue) {
             workload.queue = "root".into();
         }
-        let waiting = self.workload(gpu, |state| state == WorkloadState::Waiting);
+        let waiting = self.workload(gpu, |state| state == WorkloadState::Pending);
         if let Some(waiting) = self.ledger.workloads.get(&waiting) {
             let few = kind % 3 == 0 && waiting.task_count() <= 8;
             workload = if few { waiting.clone() } else { workload };
@@ -189,7 +190,7 @@ impl Body {
             let node = self.node(node.wrapping_add(task as u8));
             let count = workload.request_of(task).gpu_count() as u8;
             let gpus = (0..count).map(|at| self.gpu(&node, gpu.wrapping_add(at)));
-            AdoptedSeat {
+            AdoptedTask {
                 task,
                 devices: (kind & 8 == 0).then(|| gpus.collect()),
                 node,
@@ -200,7 +201,13 @@ impl Body {
         let seats =
             (0..workload.task_count()).filter(|task| !finished.contains(task)).map(seat).collect();
         let placed_at = Time(self.now.0.saturating_sub(u64::from(node) * 1000));
-        self.tell(Event::Adopt(Box::new(Adopted { workload, seats, finished, placed_at }))).ok();
+        self.tell(Event::Adopted(Box::new(AdoptedWorkload {
+            workload,
+            tasks: seats,
+            finished,
+            placed_at,
+        })))
+        .ok();
     }
 
     /// Lets one thing happen. Whether the engine accepts it is its own business.
@@ -226,7 +233,7 @@ impl Body {
             Step::Look(pick) => self.look(*pick),
             Step::PastTime(seconds) => {
                 let past = Time(self.now.0.saturating_sub(u64::from(*seconds) * 1000));
-                self.tell_at(past, Event::Budget { id: "b0".into(), allowed: 3 })
+                self.tell_at(past, Event::BudgetUpdated { id: "b0".into(), allowed: 3 })
                     .expect("late news are news");
             }
             other => {
@@ -243,11 +250,11 @@ impl Body {
         Some(match step {
             Step::Confirm(pick) => {
                 let (workload, task) = task(pick);
-                Event::Confirmed { workload, task }
+                Event::PlacementConfirmed { workload, task }
             }
             Step::Refuse(pick) => {
                 let (workload, task) = task(pick);
-                Event::Refused { workload, task }
+                Event::PlacementRefused { workload, task }
             }
             Step::Finish(pick) => Event::Finished(self.workload(*pick, running)),
             Step::FinishTask(pick) => {
@@ -258,11 +265,11 @@ impl Body {
             Step::Requeue(pick) => Event::Requeued(self.workload(*pick, running)),
             Step::Terminate(pick) => {
                 let (workload, task) = task(pick);
-                Event::Terminating { workload, task }
+                Event::TaskTerminating { workload, task }
             }
             Step::Gone(pick) => {
                 let (workload, task) = task(pick);
-                Event::Gone { workload, task }
+                Event::TaskStopped { workload, task }
             }
             Step::Devices(pick, gpu) => {
                 let (workload, task) = task(pick);
@@ -270,33 +277,34 @@ impl Body {
                 let gpus = &self.ledger.nodes[&seat.node].spec.gpus;
                 let count = self.ledger.workloads[&workload].request_of(task).gpu_count() as usize;
                 let chosen = (0..count).filter_map(|at| choose(gpus, gpu.wrapping_add(at as u8)));
-                Event::Devices { workload, task, gpus: chosen.map(|gpu| gpu.id).collect() }
+                Event::DevicesReported { workload, task, gpus: chosen.map(|gpu| gpu.id).collect() }
             }
-            Step::Gate(pick, kind) => {
-                Event::Gate { workload: self.workload(*pick, |_| true), gate: kind.map(gate) }
-            }
-            Step::Queue(queue) => Event::Queue(queue.clone()),
+            Step::Gate(pick, kind) => Event::GateChanged {
+                workload: self.workload(*pick, |_| true),
+                gate: kind.map(gate),
+            },
+            Step::Queue(queue) => Event::QueueUpdated(queue.clone()),
             Step::RemoveQueue(pick) => {
                 let ids: Vec<_> = self.ledger.queues.keys().cloned().collect();
                 Event::QueueRemoved(choose(&ids, *pick)?)
             }
-            Step::Policy(policy) => Event::Policy(policy.clone()),
-            Step::Choice(strategy) => Event::Strategy(*strategy),
+            Step::Policy(policy) => Event::PolicyUpdated(policy.clone()),
+            Step::Choice(strategy) => Event::StrategyUpdated(*strategy),
             Step::Budget(id, Some(allowed)) => {
-                Event::Budget { id: format!("b{id}").into(), allowed: *allowed }
+                Event::BudgetUpdated { id: format!("b{id}").into(), allowed: *allowed }
             }
             Step::Budget(id, None) => Event::BudgetRemoved(format!("b{id}").into()),
-            Step::Demand(0..64) => Event::Demand(None),
-            Step::Demand(pick) => Event::Demand(Some(vec![
+            Step::Demand(0..64) => Event::DemandUpdated(None),
+            Step::Demand(pick) => Event::DemandUpdated(Some(vec![
                 Demand {
                     cpu: MilliCpu(4000),
-                    gpu: GpuAsk::Whole(u32::from(pick % 4) + 1),
+                    gpu: GpuRequest::Whole(u32::from(pick % 4) + 1),
                     models: vec![],
                     count: 10,
                 },
                 Demand {
                     cpu: MilliCpu(1000),
-                    gpu: GpuAsk::None,
+                    gpu: GpuRequest::None,
                     models: vec![],
                     count: u64::from(*pick),
                 },
@@ -308,12 +316,12 @@ impl Body {
 
     fn node_event(&self, step: &Step) -> Option<Event> {
         Some(match step {
-            Step::Node(node) => Event::Node(node.clone()),
+            Step::Node(node) => Event::NodeUpdated(node.clone()),
             Step::Relabel(pick, label) => {
                 let mut spec = self.spec(*pick)?;
                 spec.labels = other_labels(&spec, *label);
                 spec.rank = u32::from(label % 3);
-                Event::Node(Box::new(spec))
+                Event::NodeUpdated(Box::new(spec))
             }
             Step::Shrink(pick, how) => {
                 let mut spec = self.spec(*pick)?;
@@ -324,11 +332,11 @@ impl Body {
                     3 => spec.gpus.iter_mut().for_each(rename),
                     _ => spec.gpus = other_gpus(&spec),
                 }
-                Event::Node(Box::new(spec))
+                Event::NodeUpdated(Box::new(spec))
             }
             Step::Lose(pick) => Event::NodeLost(self.node(*pick)),
             Step::Remove(pick) => Event::NodeRemoved(self.node(*pick)),
-            Step::Return(pick) => Event::Node(Box::new(self.spec(*pick)?)),
+            Step::Return(pick) => Event::NodeUpdated(Box::new(self.spec(*pick)?)),
             Step::Cordon(pick, on) => Event::Cordon { node: self.node(*pick), on: *on },
             Step::Drain(pick, on) => Event::Drain { node: self.node(*pick), on: *on },
             Step::Spot(pick) => {
@@ -338,7 +346,7 @@ impl Body {
                 let node = self.node(*pick);
                 let gpu = self.gpu(&node, *gpu);
                 let health = match health {
-                    0 => GpuHealth::Sick,
+                    0 => GpuHealth::Failed,
                     1 => GpuHealth::Cordoned,
                     2 => GpuHealth::Draining,
                     _ => GpuHealth::Healthy,
@@ -350,13 +358,13 @@ impl Body {
                 let readings = vec![(self.gpu(&node, *gpu), Percent::new(f64::from(*busy)).ok()?)];
                 Event::Utilization { node, readings }
             }
-            Step::Foreign(pick, id, uses) => Event::Foreign {
+            Step::Foreign(pick, id, uses) => Event::ForeignUseUpdated {
                 node: self.node(*pick),
                 id: format!("f{id}").into(),
                 uses: uses.clone(),
             },
             Step::ForeignGone(pick, id) => {
-                Event::ForeignGone { node: self.node(*pick), id: format!("f{id}").into() }
+                Event::ForeignUseRemoved { node: self.node(*pick), id: format!("f{id}").into() }
             }
             _ => return None,
         })
@@ -368,7 +376,8 @@ impl Body {
         let id = self.workload(pick, |_| true);
         self.engine.explain(self.now, &id);
         self.engine.etas(self.now);
-        let guest = Request { gpu: GpuAsk::Whole(u32::from(pick % 4) + 1), ..Request::default() };
+        let guest =
+            Request { gpu: GpuRequest::Whole(u32::from(pick % 4) + 1), ..Request::default() };
         let asked = self.engine.what_if(self.now, Workload::new("guest", guest));
         assert!(asked.is_ok(), "a good question gets an answer");
         self.engine.nodes();

@@ -2,9 +2,9 @@
 
 use agentaflow_engine::labels::{Effect, Labels, Taint};
 use agentaflow_engine::{
-    Chooser, ForeignGpu, ForeignUse, Gpu, MiB, MicroDollars, MigMode, MigProfile, MilliCpu,
-    MilliGpu, Node, Order, Percent, Policy, Price, Queue, Quota, Side, Span, Strategy as Choice,
-    TaskAffinity, TokenUse,
+    AffinityKind, DeviceSelection, ForeignGpu, ForeignUse, Gpu, MiB, MicroDollars, MigMode,
+    MigProfile, MilliCpu, MilliGpu, Node, Percent, Policy, Price, Queue, QueueOrder, Quota, Span,
+    Strategy as Choice, TaskAffinity, TokenAccess,
 };
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ pub fn node(number: u8) -> impl Strategy<Value = Node> {
             node.cpu = MilliCpu(amounts.0 * 1000);
             node.memory = MiB(amounts.1 * 1024);
             node.storage = MiB(amounts.2 * 100);
-            node.max_jobs = amounts.3;
+            node.max_tasks = amounts.3;
             if place.0 > 0 {
                 node.labels.insert("rack".into(), format!("r{}", place.0).as_str().into());
             }
@@ -44,14 +44,14 @@ pub fn node(number: u8) -> impl Strategy<Value = Node> {
             }
             node.rank = place.3;
             if special == 0 {
-                node.chooser = Chooser::Node;
+                node.device_selection = DeviceSelection::Node;
                 for gpu in &mut node.gpus {
                     gpu.mig = MigMode::Off;
                 }
             } else if special == 1 {
                 node.resources.insert("fpga".into(), 2);
             } else if special == 2 {
-                node.undivided = true;
+                node.whole_gpus_only = true;
             }
             let hour = MicroDollars(price * 1_000_000);
             node.price = Price {
@@ -117,13 +117,13 @@ pub fn foreign() -> impl Strategy<Value = ForeignUse> {
             gpu_count: gpu_count.saturating_sub(1),
             labels,
             tokens: (extra == 0)
-                .then(|| ("port".into(), TokenUse::Exclusive))
+                .then(|| ("port".into(), TokenAccess::Exclusive))
                 .into_iter()
                 .collect(),
             resources: (extra == 1).then(|| ("fpga".into(), 1)).into_iter().collect(),
-            keeps_away: away
+            anti_affinity: away
                 .map(|selector| TaskAffinity {
-                    side: Side::Away,
+                    kind: AffinityKind::AntiAffinity,
                     selector,
                     key: "node".into(),
                     weight: None,
@@ -178,7 +178,10 @@ pub fn choice() -> impl Strategy<Value = Choice> {
 
 /// Settings of every kind.
 pub fn policy() -> impl Strategy<Value = Policy> {
-    let order = prop::option::weighted(0.5, (0..Order::ALL.len()).prop_map(|at| Order::ALL[at].1));
+    let order = prop::option::weighted(
+        0.5,
+        (0..QueueOrder::ALL.len()).prop_map(|at| QueueOrder::ALL[at].1),
+    );
     let spans = (0..3_u64, 0..3_u64, 0..3_u64, 0..3_u64, 0..3_u64);
     (choice(), order, spans, any::<bool>(), 0..4_u8, 0..4_u8).prop_map(
         |(strategy, order, spans, goal, backfill, preemption)| Policy {

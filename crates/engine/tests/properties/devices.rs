@@ -4,40 +4,41 @@ use std::collections::BTreeSet;
 
 use agentaflow_engine::mig::Geometry;
 use agentaflow_engine::{
-    Chooser, ForeignGpu, GpuAsk, GpuHealth, GpuPart, Gpus, MigMode, Part, Workload,
+    DeviceSelection, ForeignGpu, GpuAllocation, GpuAssignment, GpuHealth, GpuRequest, GpuShare,
+    MigMode, Workload,
 };
 
 use crate::ledger::{Host, Ledger};
 
 impl Ledger {
     /// The devices are there, are what was asked for, and are not over-booked.
-    pub fn check_devices(&self, workload: &Workload, host: &Host, gpus: &Gpus) {
+    pub fn check_devices(&self, workload: &Workload, host: &Host, gpus: &GpuAssignment) {
         let request = &workload.request;
         match gpus {
-            Gpus::Count(count) => {
+            GpuAssignment::Count(count) => {
                 assert_eq!(*count, request.gpu_count(), "the number of GPUs is wrong");
                 assert_eq!(
-                    host.spec.chooser,
-                    Chooser::Node,
+                    host.spec.device_selection,
+                    DeviceSelection::Node,
                     "only a node that chooses gets a count"
                 );
-                if matches!(request.gpu, GpuAsk::Whole(_)) {
+                if matches!(request.gpu, GpuRequest::Whole(_)) {
                     self.check_count(host);
                 }
             }
-            Gpus::Chosen(parts) => {
+            GpuAssignment::Devices(parts) => {
                 assert_eq!(
                     parts.len(),
                     request.gpu_count() as usize,
                     "the number of GPUs is wrong"
                 );
                 let named: BTreeSet<_> = parts.iter().map(|part| &part.gpu).collect();
-                let whole = parts.iter().all(|part| part.part == Part::Whole);
+                let whole = parts.iter().all(|part| part.share == GpuShare::Whole);
                 assert!(!whole || named.len() == parts.len(), "a whole GPU is named twice");
                 for part in parts {
                     self.check_device(workload, host, part);
                 }
-                let link = |part: &GpuPart| {
+                let link = |part: &GpuAllocation| {
                     host.spec.gpus.iter().find(|gpu| gpu.id == part.gpu).and_then(|g| g.nvlink)
                 };
                 if request.nvlink && parts.len() > 1 && whole {
@@ -52,9 +53,9 @@ impl Ledger {
     fn check_count(&self, host: &Host) {
         let ours: u32 =
             self.on(&host.spec.id).map(|(workload, _)| workload.request.gpu_count()).sum();
-        let shares = self
-            .on(&host.spec.id)
-            .any(|(workload, _)| !matches!(workload.request.gpu, GpuAsk::Whole(_) | GpuAsk::None));
+        let shares = self.on(&host.spec.id).any(|(workload, _)| {
+            !matches!(workload.request.gpu, GpuRequest::Whole(_) | GpuRequest::None)
+        });
         let unnamed: u32 = host.foreign.values().map(|uses| uses.gpu_count).sum();
         let named: BTreeSet<_> = host.foreign.values().flat_map(|uses| uses.gpus.keys()).collect();
         // Shares sit together on a GPU, and a named GPU may be one that the node gave to us.
@@ -68,7 +69,7 @@ impl Ledger {
         }
     }
 
-    fn check_device(&self, workload: &Workload, host: &Host, chosen: &GpuPart) {
+    fn check_device(&self, workload: &Workload, host: &Host, chosen: &GpuAllocation) {
         let node = &host.spec;
         let gpu = node.gpus.iter().find(|gpu| gpu.id == chosen.gpu).expect("the GPU exists");
         let request = &workload.request;
@@ -84,12 +85,12 @@ impl Ledger {
         let (mut milli, mut mib, mut users, mut alone) = (0_u64, 0_u64, 0, 0);
         let mut slots = BTreeSet::new();
         for (other, seat) in self.on(&node.id) {
-            let Gpus::Chosen(parts) = &seat.gpus else { continue };
+            let GpuAssignment::Devices(parts) = &seat.gpus else { continue };
             for part in parts.iter().filter(|part| part.gpu == gpu.id) {
-                let (share, memory) = amounts(part.part, gpu.model.as_str(), gpu.memory.0);
+                let (share, memory) = amounts(part.share, gpu.model.as_str(), gpu.memory.0);
                 (milli, mib, users) = (milli + share, mib + memory, users + 1);
-                alone += u32::from(other.request.exclusive || part.part == Part::Whole);
-                if let Part::Slice { profile, start } = part.part {
+                alone += u32::from(other.request.exclusive || part.share == GpuShare::Whole);
+                if let GpuShare::MigSlice { profile, start } = part.share {
                     let geometry = Geometry::for_gpu(gpu.model.as_str(), gpu.memory.0)
                         .expect("slices have rules");
                     let found = geometry
@@ -128,22 +129,24 @@ impl Ledger {
             node.id
         );
         match request.gpu {
-            GpuAsk::Fraction(_) if node.undivided => assert_eq!(chosen.part, Part::Whole),
-            GpuAsk::Memory(wanted) if node.undivided => {
-                assert!(wanted <= gpu.memory, "the GPU is too small");
-                assert_eq!(chosen.part, Part::Whole);
+            GpuRequest::Fraction(_) if node.whole_gpus_only => {
+                assert_eq!(chosen.share, GpuShare::Whole)
             }
-            _ => check_kind(request.gpu, chosen.part, gpu),
+            GpuRequest::Memory(wanted) if node.whole_gpus_only => {
+                assert!(wanted <= gpu.memory, "the GPU is too small");
+                assert_eq!(chosen.share, GpuShare::Whole);
+            }
+            _ => check_kind(request.gpu, chosen.share, gpu),
         }
     }
 }
 
 /// Thousandths and memory of a part.
-pub fn amounts(part: Part, model: &str, memory: u64) -> (u64, u64) {
+pub fn amounts(part: GpuShare, model: &str, memory: u64) -> (u64, u64) {
     match part {
-        Part::Whole => (1000, memory),
-        Part::Share { milli, mib } => (milli.into(), mib.0),
-        Part::Slice { profile, .. } => {
+        GpuShare::Whole => (1000, memory),
+        GpuShare::Fraction { milli, mib } => (milli.into(), mib.0),
+        GpuShare::MigSlice { profile, .. } => {
             let geometry = Geometry::for_gpu(model, memory).expect("slices have rules");
             let found =
                 geometry.get(geometry.profile(profile.as_str()).expect("known")).expect("known");
@@ -153,16 +156,22 @@ pub fn amounts(part: Part, model: &str, memory: u64) -> (u64, u64) {
 }
 
 /// The part is what was asked for.
-fn check_kind(asked: GpuAsk, part: Part, gpu: &agentaflow_engine::Gpu) {
+fn check_kind(asked: GpuRequest, part: GpuShare, gpu: &agentaflow_engine::Gpu) {
     let right = match (asked, part) {
-        (GpuAsk::Whole(_), Part::Whole) => gpu.mig == MigMode::Off,
-        (GpuAsk::Fraction(share), Part::Whole) => share.get() == 1000 && gpu.mig == MigMode::Off,
-        (GpuAsk::Fraction(share), Part::Share { milli, .. }) => {
+        (GpuRequest::Whole(_), GpuShare::Whole) => gpu.mig == MigMode::Off,
+        (GpuRequest::Fraction(share), GpuShare::Whole) => {
+            share.get() == 1000 && gpu.mig == MigMode::Off
+        }
+        (GpuRequest::Fraction(share), GpuShare::Fraction { milli, .. }) => {
             share.get() == milli && gpu.mig == MigMode::Off
         }
-        (GpuAsk::Memory(asked), Part::Share { mib, .. }) => asked == mib && gpu.mig == MigMode::Off,
-        (GpuAsk::Memory(asked), Part::Whole) => asked >= gpu.memory && gpu.mig == MigMode::Off,
-        (GpuAsk::Mig { profile, .. }, Part::Slice { profile: given, start }) => {
+        (GpuRequest::Memory(asked), GpuShare::Fraction { mib, .. }) => {
+            asked == mib && gpu.mig == MigMode::Off
+        }
+        (GpuRequest::Memory(asked), GpuShare::Whole) => {
+            asked >= gpu.memory && gpu.mig == MigMode::Off
+        }
+        (GpuRequest::Mig { profile, .. }, GpuShare::MigSlice { profile: given, start }) => {
             let made = match &gpu.mig {
                 MigMode::Off => false,
                 MigMode::Free => true,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use agentaflow_engine::{
-    Decision, Event, Order, Policy, Scheduler, Span, Time, Workload, WorkloadId,
+    Decision, Event, Policy, QueueOrder, Scheduler, Span, Time, Workload, WorkloadId,
 };
 use proptest::prelude::*;
 
@@ -66,7 +66,7 @@ impl Clockwork {
             }
         }
         let again = self.body.engine.snapshot().improved.then_some(now);
-        let wake = plan.wake.filter(|wake| *wake > now);
+        let wake = plan.wake_at.filter(|wake| *wake > now);
         self.ends.values().copied().chain(wake).chain(again).min()
     }
 
@@ -169,7 +169,7 @@ proptest! {
         history in world(),
         work in prop::collection::vec((plain(timed()), 0..10_u64), 1..20),
     ) {
-        let policy = Policy { order: Some(Order::Fifo), backfill: true, preemption: false, ..history.policy.clone() };
+        let policy = Policy { order: Some(QueueOrder::Fifo), backfill: true, preemption: false, ..history.policy.clone() };
         let mut clockwork = Clockwork::new(&History { policy, ..history });
         let mut at = 0;
         for (workload, later) in &work {

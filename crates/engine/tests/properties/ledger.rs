@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use agentaflow_engine::labels::{first_untolerated, node_matches};
 use agentaflow_engine::{
-    Adopted, BudgetId, Decision, Event, ForeignId, ForeignUse, GpuHealth, GpuId, Gpus, Node,
-    NodeId, OnFault, Placement, Plan, Policy, Queue, QueueId, Scheduler, Time, Topology, Workload,
-    WorkloadId,
+    AdoptedWorkload, BudgetId, Decision, Event, ForeignId, ForeignUse, GpuAssignment, GpuHealth,
+    GpuId, Node, NodeId, OnFault, Placement, Plan, Policy, Queue, QueueId, Scheduler, Time,
+    Topology, Workload, WorkloadId,
 };
 
 /// One node as the body knows it.
@@ -27,7 +27,7 @@ pub struct Host {
 #[derive(Clone, Debug)]
 pub struct Seat {
     pub node: NodeId,
-    pub gpus: Gpus,
+    pub gpus: GpuAssignment,
     pub since: Time,
     /// Its workload, as if it were the only task.
     pub of: Workload,
@@ -56,7 +56,7 @@ impl Ledger {
     /// Takes note of an event that the engine accepted.
     pub fn note(&mut self, event: &Event, engine: &Scheduler) {
         match event {
-            Event::Node(node) => self.note_node(node, engine),
+            Event::NodeUpdated(node) => self.note_node(node, engine),
             Event::NodeLost(node) => {
                 self.host(node).lost = true;
                 self.forget_on(node, |workload| workload.on_fault == OnFault::Requeue);
@@ -71,26 +71,26 @@ impl Ledger {
             Event::GpuHealth { node, gpu, health } => {
                 self.host(node).health.insert(gpu.clone(), *health);
             }
-            Event::Foreign { node, id, uses } => {
+            Event::ForeignUseUpdated { node, id, usage: uses } => {
                 self.host(node).foreign.insert(id.clone(), (**uses).clone());
             }
-            Event::ForeignGone { node, id } => {
+            Event::ForeignUseRemoved { node, id } => {
                 self.host(node).foreign.remove(id);
             }
-            Event::Queue(queue) => {
+            Event::QueueUpdated(queue) => {
                 self.queues.insert(queue.id.clone(), (**queue).clone());
             }
             Event::QueueRemoved(queue) => {
                 self.queues.remove(queue);
             }
-            Event::Budget { id, allowed } => {
+            Event::BudgetUpdated { id, allowed } => {
                 self.budgets.insert(id.clone(), *allowed);
             }
             Event::BudgetRemoved(id) => {
                 self.budgets.remove(id);
             }
-            Event::Policy(policy) => self.policy = (**policy).clone(),
-            Event::Strategy(strategy) => self.policy.strategy = *strategy,
+            Event::PolicyUpdated(policy) => self.policy = (**policy).clone(),
+            Event::StrategyUpdated(strategy) => self.policy.strategy = *strategy,
             other => self.note_workload(other, engine),
         }
         self.stopping.retain(|id| self.seats.keys().any(|(seated, _)| seated == id));
@@ -98,11 +98,11 @@ impl Ledger {
 
     fn note_workload(&mut self, event: &Event, engine: &Scheduler) {
         match event {
-            Event::Submit(workload) => {
+            Event::Submitted(workload) => {
                 self.workloads.insert(workload.id.clone(), (**workload).clone());
             }
-            Event::Adopt(adopted) => self.note_adopted(adopted, engine),
-            Event::Gate { workload, gate } => {
+            Event::Adopted(adopted) => self.note_adopted(adopted, engine),
+            Event::GateChanged { workload, gate } => {
                 self.workloads.get_mut(workload).expect("a known workload").gate.clone_from(gate);
             }
             Event::Cancelled(id) | Event::Finished(id) => {
@@ -116,34 +116,34 @@ impl Ledger {
                     self.workloads.remove(workload);
                 }
             }
-            Event::Refused { workload, task } | Event::Gone { workload, task } => {
+            Event::PlacementRefused { workload, task } | Event::TaskStopped { workload, task } => {
                 self.seats.remove(&(workload.clone(), *task));
             }
-            Event::Terminating { workload, task } => {
+            Event::TaskTerminating { workload, task } => {
                 let seat = self.seats.get_mut(&(workload.clone(), *task));
                 seat.expect("only a task with a place is stopped").going = true;
             }
-            Event::Devices { workload, task, .. } => {
+            Event::DevicesReported { workload, task, .. } => {
                 self.reload(engine, |id, number, _| id == workload && number == *task);
             }
             _ => {}
         }
     }
 
-    fn note_adopted(&mut self, adopted: &Adopted, engine: &Scheduler) {
+    fn note_adopted(&mut self, adopted: &AdoptedWorkload, engine: &Scheduler) {
         let id = &adopted.workload.id;
         self.workloads.insert(id.clone(), adopted.workload.clone());
-        for seat in &adopted.seats {
+        for seat in &adopted.tasks {
             let seat_here = Seat {
                 node: seat.node.clone(),
-                gpus: Gpus::Count(0),
+                gpus: GpuAssignment::Count(0),
                 since: adopted.placed_at,
                 of: as_task(&adopted.workload, seat.task),
                 going: seat.terminating,
             };
             self.seats.insert((id.clone(), seat.task), seat_here);
         }
-        let mut lost: Vec<NodeId> = adopted.seats.iter().map(|seat| seat.node.clone()).collect();
+        let mut lost: Vec<NodeId> = adopted.tasks.iter().map(|seat| seat.node.clone()).collect();
         lost.retain(|node| self.nodes[node].lost);
         for node in &lost {
             self.forget_on(node, |workload| {
@@ -315,7 +315,7 @@ impl Ledger {
             node.storage.0,
             "storage",
         );
-        if let Some(most) = node.max_jobs {
+        if let Some(most) = node.max_tasks {
             fits(1, sum(&|_| 1, &|_| 0), most.into(), "the number of tasks");
         }
         for (name, amount) in &asked.resources {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agentaflow_engine::{
-    Event, GpuAsk, MilliCpu, MilliGpu, Node, Order, Policy, Queue, Quota, Request, Span, Time,
-    WaitReason, Workload, WorkloadId,
+    Event, GpuRequest, MilliCpu, MilliGpu, Node, Policy, Queue, QueueOrder, Quota, Request, Span,
+    Time, WaitReason, Workload, WorkloadId,
 };
 use proptest::prelude::*;
 
@@ -23,9 +23,9 @@ const PLAYED: u64 = 360;
 /// Small work that comes without end.
 fn drop_in_the_stream(number: u64, kind: u8, queue: &str) -> Workload {
     let gpu = match kind % 3 {
-        0 => GpuAsk::Whole(1),
-        1 => GpuAsk::Fraction(MilliGpu::new(250).expect("a share")),
-        _ => GpuAsk::None,
+        0 => GpuRequest::Whole(1),
+        1 => GpuRequest::Fraction(MilliGpu::new(250).expect("a share")),
+        _ => GpuRequest::None,
     };
     let request = Request { gpu, cpu: MilliCpu(1000), ..Request::default() };
     Workload {
@@ -39,7 +39,7 @@ fn drop_in_the_stream(number: u64, kind: u8, queue: &str) -> Workload {
 fn can_ever_start(body: &Body, id: &WorkloadId) -> bool {
     let explained = body.engine.explain(body.now, id).expect("it is known");
     match explained.reason {
-        Some(WaitReason::NeverFits(_) | WaitReason::Gang { ever: false, .. }) => false,
+        Some(WaitReason::NeverFits(_) | WaitReason::Gang { fits_when_empty: false, .. }) => false,
         Some(WaitReason::Quota { limit, asked, .. }) => asked <= limit,
         _ => true,
     }
@@ -49,7 +49,8 @@ fn can_ever_start(body: &Body, id: &WorkloadId) -> bool {
 /// the engine to find out when there is room, and not for this test.
 fn can_be_judged(workload: &Workload, history: &History) -> bool {
     let limited = history.queues.iter().any(|queue| queue.limit != Quota::default());
-    let by_memory = |(_, request): (u32, &Arc<Request>)| matches!(request.gpu, GpuAsk::Memory(_));
+    let by_memory =
+        |(_, request): (u32, &Arc<Request>)| matches!(request.gpu, GpuRequest::Memory(_));
     !(limited && workload.each_role().any(by_memory))
 }
 
@@ -73,9 +74,10 @@ fn play(history: &History, work: &[Workload], kinds: &[u8]) -> Result<(), TestCa
         for (at, kind) in kinds.iter().enumerate() {
             let queue = if at % 2 == 0 { "root" } else { "q0" };
             let queue = if body.ledger.queues.contains_key(queue) { queue } else { "root" };
-            if body.engine.waiting() < 3 * kinds.len() {
+            if body.engine.pending_count() < 3 * kinds.len() {
                 number += 1;
-                body.tell(Event::Submit(Box::new(drop_in_the_stream(number, *kind, queue)))).ok();
+                body.tell(Event::Submitted(Box::new(drop_in_the_stream(number, *kind, queue))))
+                    .ok();
             }
         }
         if minute == 3 {
@@ -94,7 +96,7 @@ fn play(history: &History, work: &[Workload], kinds: &[u8]) -> Result<(), TestCa
             }
             body.all_gone();
             ends.retain(|id, _| body.ledger.seats.keys().any(|(seated, _)| seated == id));
-            if plan.wake.is_none_or(|wake| wake > body.now) && !body.engine.snapshot().improved {
+            if plan.wake_at.is_none_or(|wake| wake > body.now) && !body.engine.snapshot().improved {
                 break;
             }
         }
@@ -124,7 +126,7 @@ proptest! {
         work in prop::collection::vec(plain(workload()), 1..6),
         kinds in prop::collection::vec(any::<u8>(), 1..6),
     ) {
-        let policy = Policy { order: Some(Order::FairShare), ageing: Span::minutes(10), ..policy };
+        let policy = Policy { order: Some(QueueOrder::FairShare), ageing: Span::minutes(10), ..policy };
         let work: Vec<Workload> = work.into_iter().map(|workload| Workload { gate: None, may_preempt: false, ..workload }).collect();
         // Who is guaranteed as much as there is comes first for ever, and rightly so.
         let free = |queue: Queue| Queue { guaranteed: Quota::default(), borrow: true, ..queue };
@@ -144,7 +146,7 @@ proptest! {
         let quota = Quota { gpu: Some(u64::from(limit) * 1000), ..Quota::default() };
         let queue = Queue { limit: quota, ..Queue::new("q0") };
         let sized = |gpus: u32| {
-            let request = Request { gpu: GpuAsk::Whole(gpus), ..Request::default() };
+            let request = Request { gpu: GpuRequest::Whole(gpus), ..Request::default() };
             Workload { queue: "q0".into(), may_preempt: false, ..Workload::new("w", request) }
         };
         let work: Vec<Workload> = [size, more].into_iter().filter(|size| *size > 0).map(sized).collect();

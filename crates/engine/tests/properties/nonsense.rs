@@ -1,7 +1,7 @@
 //! Events that no body should send.
 
 use agentaflow_engine::{
-    Demand, Event, ForeignUse, GpuAsk, MiB, MilliCpu, Node, Policy, Queue, Request, Span, Time,
+    Demand, Event, ForeignUse, GpuRequest, MiB, MilliCpu, Node, Policy, Queue, Request, Span, Time,
     Workload, WorkloadId,
 };
 
@@ -12,37 +12,39 @@ pub fn nonsense(kind: u8, pick: u8, known: WorkloadId) -> Event {
     let ages = Span(u64::MAX);
     let most = Demand {
         cpu: MilliCpu(u64::MAX),
-        gpu: GpuAsk::Whole(u32::MAX),
+        gpu: GpuRequest::Whole(u32::MAX),
         models: vec![],
         count: u64::MAX,
     };
     match kind % 16 {
-        0 => Event::Confirmed { workload: known, task: 77 },
-        1 => Event::Submit(Box::new(Workload::new(known.as_str(), Request::default()))),
-        2 => Event::Submit(Box::new(Workload::new("huge", huge))),
-        3 => Event::Submit(Box::new(Workload {
+        0 => Event::PlacementConfirmed { workload: known, task: 77 },
+        1 => Event::Submitted(Box::new(Workload::new(known.as_str(), Request::default()))),
+        2 => Event::Submitted(Box::new(Workload::new("huge", huge))),
+        3 => Event::Submitted(Box::new(Workload {
             tasks: 0,
             ..Workload::new("none", Request::default())
         })),
-        4 => Event::Submit(Box::new(Workload {
+        4 => Event::Submitted(Box::new(Workload {
             priority: 11,
             ..Workload::new("vain", Request::default())
         })),
-        5 => Event::Submit(Box::new(Workload {
+        5 => Event::Submitted(Box::new(Workload {
             tasks: 100_000,
             ..Workload::new(format!("vast{pick}"), vast)
         })),
-        6 => Event::Queue(Box::new(Queue { parent: "nobody".into(), ..Queue::new("orphan") })),
-        7 => Event::Node(Box::new(Node::new(""))),
-        8 => Event::Devices {
+        6 => {
+            Event::QueueUpdated(Box::new(Queue { parent: "nobody".into(), ..Queue::new("orphan") }))
+        }
+        7 => Event::NodeUpdated(Box::new(Node::new(""))),
+        8 => Event::DevicesReported {
             workload: known,
             task: 0,
             gpus: vec!["g0".into(), "g0".into(), "g9".into()],
         },
-        9 => Event::Queue(Box::new(Queue { weight: 0, ..Queue::new("weightless") })),
-        10 => Event::Gone { workload: known, task: u32::MAX },
-        11 => Event::Demand(Some(vec![most.clone(), most])),
-        12 => Event::Policy(Box::new(Policy {
+        9 => Event::QueueUpdated(Box::new(Queue { weight: 0, ..Queue::new("weightless") })),
+        10 => Event::TaskStopped { workload: known, task: u32::MAX },
+        11 => Event::DemandUpdated(Some(vec![most.clone(), most])),
+        12 => Event::PolicyUpdated(Box::new(Policy {
             ageing: ages,
             half_life: ages,
             patience: ages,
@@ -52,24 +54,24 @@ pub fn nonsense(kind: u8, pick: u8, known: WorkloadId) -> Event {
             max_backoff: ages,
             ..Policy::default()
         })),
-        13 => Event::Submit(Box::new(Workload {
+        13 => Event::Submitted(Box::new(Workload {
             estimate: Some(ages),
             min_runtime: Some(ages),
             grace: ages,
             submitted: Some(Time(u64::MAX)),
             ..Workload::new(format!("late{pick}"), Request::default())
         })),
-        14 => Event::Node(Box::new(Node {
+        14 => Event::NodeUpdated(Box::new(Node {
             cpu: MilliCpu(1 << 46),
             memory: MiB(1 << 46),
-            max_jobs: Some(u32::MAX),
+            max_tasks: Some(u32::MAX),
             rank: u32::MAX,
             ..Node::new(format!("vast{pick}"))
         })),
-        _ => Event::Foreign {
+        _ => Event::ForeignUseUpdated {
             node: "nowhere".into(),
             id: "f".into(),
-            uses: Box::new(ForeignUse::default()),
+            usage: Box::new(ForeignUse::default()),
         },
     }
 }

@@ -17,7 +17,7 @@ fn gone(engine: &mut Scheduler, now: Time, ids: &[WorkloadId]) {
         let tasks = engine.workload(id).map(|view| view.tasks).unwrap_or_default();
         for task in tasks {
             engine
-                .apply(now, Event::Gone { workload: id.clone(), task: task.task })
+                .apply(now, Event::TaskStopped { workload: id.clone(), task: task.task })
                 .expect("a victim can go");
         }
     }
@@ -40,15 +40,15 @@ fn check_each(body: &Body, victims: &[WorkloadId], beneficiary: &WorkloadId) {
         gone(&mut copy, body.now, &others);
         for view in copy.workloads() {
             let id = view.workload.id;
-            if view.state == WorkloadState::Waiting && !holders.contains(&id) {
+            if view.state == WorkloadState::Pending && !holders.contains(&id) {
                 copy.apply(body.now, Event::Cancelled(id)).expect("waiting work can be cancelled");
             }
         }
         let policy = Policy { preemption: false, ..copy.policy().clone() };
-        copy.apply(body.now, Event::Policy(Box::new(policy))).expect("settings can change");
+        copy.apply(body.now, Event::PolicyUpdated(Box::new(policy))).expect("settings can change");
         // Its hold ends, and it looks for a place like everybody else.
         for gate in [Some(Gate::Paused("for a moment".into())), None] {
-            copy.apply(body.now, Event::Gate { workload: beneficiary.clone(), gate })
+            copy.apply(body.now, Event::GateChanged { workload: beneficiary.clone(), gate })
                 .expect("a gate can close");
         }
         let plan = copy.decide(body.now);

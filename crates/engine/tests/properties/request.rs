@@ -2,8 +2,8 @@
 
 use agentaflow_engine::labels::{Expr, Labels, NodeTerm, Op, Selector, Toleration, TolerationOp};
 use agentaflow_engine::{
-    Gate, GpuAsk, MiB, MigProfile, MilliCpu, MilliGpu, OnFault, Preferred, Request, Role, Side,
-    Span, Spread, TaskAffinity, TokenUse, Topology, Workload,
+    AffinityKind, Gate, GpuRequest, MiB, MigProfile, MilliCpu, MilliGpu, NodePreference, OnFault,
+    Request, Role, Span, TaskAffinity, TokenAccess, Topology, TopologySpread, Workload,
 };
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ pub fn selector() -> impl Strategy<Value = Selector> {
     })
 }
 
-fn gpu() -> impl Strategy<Value = GpuAsk> {
+fn gpu() -> impl Strategy<Value = GpuRequest> {
     let profile = prop_oneof![
         Just("1g.5gb"),
         Just("2g.10gb"),
@@ -32,13 +32,13 @@ fn gpu() -> impl Strategy<Value = GpuAsk> {
         Just("1g.6gb")
     ];
     prop_oneof![
-        2 => Just(GpuAsk::None),
-        4 => (1..4_u32).prop_map(GpuAsk::Whole),
+        2 => Just(GpuRequest::None),
+        4 => (1..4_u32).prop_map(GpuRequest::Whole),
         3 => prop_oneof![Just(100), Just(333), Just(500), Just(700), Just(1000)]
-            .prop_map(|milli| GpuAsk::Fraction(MilliGpu::new(milli).unwrap())),
-        2 => (1..45_u64).prop_map(|gib| GpuAsk::Memory(MiB(gib * 1000))),
+            .prop_map(|milli| GpuRequest::Fraction(MilliGpu::new(milli).unwrap())),
+        2 => (1..45_u64).prop_map(|gib| GpuRequest::Memory(MiB(gib * 1000))),
         2 => (profile, 1..4_u32)
-            .prop_map(|(profile, count)| GpuAsk::Mig { profile: MigProfile::new(profile).unwrap(), count }),
+            .prop_map(|(profile, count)| GpuRequest::Mig { profile: MigProfile::new(profile).unwrap(), count }),
     ]
 }
 
@@ -49,7 +49,7 @@ fn domain() -> impl Strategy<Value = String> {
 fn affinity() -> impl Strategy<Value = TaskAffinity> {
     (any::<bool>(), selector(), domain(), prop::option::weighted(0.4, 1..100_u32)).prop_map(
         |(near, selector, key, weight)| TaskAffinity {
-            side: if near { Side::Near } else { Side::Away },
+            kind: if near { AffinityKind::Affinity } else { AffinityKind::AntiAffinity },
             selector,
             key,
             weight,
@@ -57,9 +57,9 @@ fn affinity() -> impl Strategy<Value = TaskAffinity> {
     )
 }
 
-fn spread() -> impl Strategy<Value = Spread> {
+fn spread() -> impl Strategy<Value = TopologySpread> {
     (selector(), domain(), 1..3_u32, any::<bool>(), 0..3_u32, any::<(bool, bool)>()).prop_map(
-        |(selector, key, max_skew, required, least, (ignore, honor))| Spread {
+        |(selector, key, max_skew, required, least, (ignore, honor))| TopologySpread {
             selector,
             key,
             max_skew,
@@ -95,10 +95,10 @@ pub fn request() -> impl Strategy<Value = Request> {
         (gpu(), 0..6_u8, 0..10_u8, seldom(0.2, 0..4_usize), seldom(0.2, 0..4_usize), 0..5_u8);
     let amounts = (0..9_u64, 0..9_u64, 0..10_u64, 0..8_u64);
     let usage = prop_oneof![
-        Just(TokenUse::Exclusive),
-        Just(TokenUse::Shared),
-        Just(TokenUse::OneNode),
-        Just(TokenUse::OneTask)
+        Just(TokenAccess::Exclusive),
+        Just(TokenAccess::Shared),
+        Just(TokenAccess::OneNode),
+        Just(TokenAccess::OneTask)
     ];
     let nodes = (seldom(0.1, term()), seldom(0.1, term()), seldom(0.04, 0..4_u8), 0..3_u8);
     let affinities = prop_oneof![15 => Just(0..=0), 1 => Just(1..=1), 1 => Just(1..=2)]
@@ -111,7 +111,7 @@ pub fn request() -> impl Strategy<Value = Request> {
         let one_of = |model: Option<usize>| model.map(|model| MODELS[model].0.into());
         Request {
             gpu,
-            exclusive: exclusive == 0 && gpu != GpuAsk::None,
+            exclusive: exclusive == 0 && gpu != GpuRequest::None,
             min_gpu_memory: MiB(if large == 0 { 30_000 } else { 0 }),
             models: one_of(model).into_iter().collect(),
             preferred_model: one_of(preferred),
@@ -126,7 +126,7 @@ pub fn request() -> impl Strategy<Value = Request> {
             required_nodes: nodes.0.into_iter().collect(),
             preferred_nodes: nodes
                 .1
-                .map(|term| Preferred { weight: 50, term })
+                .map(|term| NodePreference { weight: 50, term })
                 .into_iter()
                 .collect(),
             tolerations: (nodes.3 == 0)
@@ -185,7 +185,7 @@ pub fn workload() -> impl Strategy<Value = Workload> {
 pub fn gate(kind: u8) -> Gate {
     match kind {
         0 => Gate::Budget("spent".into()),
-        1 => Gate::Incomplete { have: 1, need: 2 },
+        1 => Gate::GangIncomplete { have: 1, need: 2 },
         _ => Gate::Paused("by hand".into()),
     }
 }

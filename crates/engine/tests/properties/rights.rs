@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use agentaflow_engine::{
-    GpuAsk, GpuPart, Gpus, NodeId, Placement, QueueId, Quota, Right, Time, Victim, Workload,
-    WorkloadId,
+    GpuAllocation, GpuAssignment, GpuRequest, NodeId, Placement, PreemptionReason, QueueId, Quota,
+    Time, Victim, Workload, WorkloadId,
 };
 
 use crate::devices::amounts;
@@ -67,19 +67,27 @@ impl Ledger {
 
     /// Thousandths that a seat costs, of one model or of all. Counted GPUs of a node with several
     /// models cost nothing by model, because nobody knows which they are.
-    fn charge(&self, workload: &Workload, node: &NodeId, gpus: &Gpus, model: Option<&str>) -> u64 {
+    fn charge(
+        &self,
+        workload: &Workload,
+        node: &NodeId,
+        gpus: &GpuAssignment,
+        model: Option<&str>,
+    ) -> u64 {
         let spec = &self.nodes[node].spec;
         let parts = match gpus {
-            Gpus::Chosen(parts) => parts,
-            Gpus::Count(count) => {
+            GpuAssignment::Devices(parts) => parts,
+            GpuAssignment::Count(count) => {
                 let uniform = spec.gpus.windows(2).all(|pair| pair[0].model == pair[1].model);
                 let first = spec.gpus.first().map(|gpu| gpu.model.as_str());
                 if model.is_some() && (!uniform || first != model) {
                     return 0;
                 }
                 return match workload.request.gpu {
-                    GpuAsk::Fraction(share) if !workload.request.exclusive => share.get().into(),
-                    GpuAsk::Memory(mib) if !workload.request.exclusive => {
+                    GpuRequest::Fraction(share) if !workload.request.exclusive => {
+                        share.get().into()
+                    }
+                    GpuRequest::Memory(mib) if !workload.request.exclusive => {
                         // At least: nobody knows which GPU it is.
                         mib.0 * 1000 / spec.gpus.iter().map(|gpu| gpu.memory.0).max().unwrap_or(1)
                     }
@@ -87,10 +95,10 @@ impl Ledger {
                 };
             }
         };
-        let charge = |part: &GpuPart| {
+        let charge = |part: &GpuAllocation| {
             let gpu = spec.gpus.iter().find(|gpu| gpu.id == part.gpu).expect("the GPU exists");
             let counts = model.is_none_or(|model| gpu.model.as_str() == model);
-            let milli = amounts(part.part, gpu.model.as_str(), gpu.memory.0).0;
+            let milli = amounts(part.share, gpu.model.as_str(), gpu.memory.0).0;
             if !counts {
                 0
             } else if workload.request.exclusive {
@@ -109,7 +117,7 @@ impl Ledger {
         assert!(wanting.gate.is_none(), "{beneficiary} is behind a gate");
         assert!(!victims.is_empty(), "nobody is stopped for {beneficiary}");
         let mut named = BTreeSet::new();
-        for Victim { workload: id, right } in victims {
+        for Victim { workload: id, reason: right } in victims {
             assert!(named.insert(id), "{id} is stopped twice");
             let victim = self.workloads.get(id).expect("a known victim").clone();
             let since = self
@@ -130,8 +138,8 @@ impl Ledger {
             });
             let entitled = above.any(|id| self.queues[id].guaranteed != Quota::default());
             let lawful = match right {
-                Right::Priority => lower,
-                Right::Guarantee => victim.queue != wanting.queue && entitled,
+                PreemptionReason::Priority => lower,
+                PreemptionReason::Reclaim => victim.queue != wanting.queue && entitled,
             };
             assert!(lawful, "{beneficiary} has no right to stop {id} by {right:?}");
             self.check_guarantees(&victim, &wanting, &named);
@@ -178,7 +186,7 @@ impl Ledger {
                 over(Some(*limit), &|w, _| w.request.resources.get(name).copied().unwrap_or(0))
             });
             // On a node that chooses, nobody knows the models.
-            let unsure = seats().any(|(_, seat)| matches!(seat.gpus, Gpus::Count(_)));
+            let unsure = seats().any(|(_, seat)| matches!(seat.gpus, GpuAssignment::Count(_)));
             let borrows = *quota == Quota::default()
                 || unsure
                 || over(quota.cpu, &|w, _| w.request.cpu.0)

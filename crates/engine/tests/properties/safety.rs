@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use agentaflow_engine::{
-    Adopted, AdoptedSeat, Event, Scheduler, SeatFacts, Snapshot, Time, WorkloadFacts,
+    AdoptedTask, AdoptedWorkload, Event, Scheduler, Snapshot, TaskSnapshot, Time, WorkloadSnapshot,
     WorkloadState, WorkloadView,
 };
 use proptest::prelude::*;
@@ -23,29 +23,30 @@ fn adopted(engine: &Scheduler, order: u64) -> Scheduler {
     let facts = engine.snapshot();
     let mut fresh = Scheduler::new(facts.policy);
     for queue in facts.queues {
-        fresh.apply(facts.now, Event::Queue(Box::new(queue.queue))).expect("a good queue");
+        fresh.apply(facts.now, Event::QueueUpdated(Box::new(queue.queue))).expect("a good queue");
     }
     for host in facts.nodes {
         let id = host.node.id.clone();
         let gpus: BTreeSet<_> = host.node.gpus.iter().map(|gpu| gpu.id.clone()).collect();
-        fresh.apply(facts.now, Event::Node(Box::new(host.node))).expect("a good node");
+        fresh.apply(facts.now, Event::NodeUpdated(Box::new(host.node))).expect("a good node");
         for (foreign, (mut uses, _)) in host.foreign {
             uses.gpus.retain(|gpu, _| gpus.contains(gpu));
-            let event = Event::Foreign { node: id.clone(), id: foreign, uses: Box::new(uses) };
+            let event =
+                Event::ForeignUseUpdated { node: id.clone(), id: foreign, usage: Box::new(uses) };
             fresh.apply(facts.now, event).expect("good foreign use");
         }
     }
     let mut placed: Vec<_> =
-        facts.workloads.into_iter().filter(|facts| !facts.seats.is_empty()).collect();
+        facts.workloads.into_iter().filter(|facts| !facts.tasks.is_empty()).collect();
     placed.sort_by_key(|facts| {
         facts.workload.id.as_str().bytes().fold(order, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3).rotate_left(17)
         })
     });
-    for WorkloadFacts { workload, seats, placed_at, .. } in placed {
+    for WorkloadSnapshot { workload, tasks: seats, placed_at, .. } in placed {
         let seated: BTreeSet<u32> = seats.iter().map(|seat| seat.task).collect();
         let count = |task| workload.request_of(task).gpu_count() as usize;
-        let seat = |seat: SeatFacts| AdoptedSeat {
+        let seat = |seat: TaskSnapshot| AdoptedTask {
             task: seat.task,
             node: seat.node,
             devices: Some(seat.gpus.into_iter().map(|part| part.gpu).collect())
@@ -54,13 +55,13 @@ fn adopted(engine: &Scheduler, order: u64) -> Scheduler {
             terminating: seat.leaving.is_some(),
         };
         let seats = seats.into_iter().map(seat).collect();
-        let adopted = Adopted {
+        let adopted = AdoptedWorkload {
             finished: (0..workload.task_count()).filter(|task| !seated.contains(task)).collect(),
             seats,
             workload,
             placed_at,
         };
-        fresh.apply(facts.now, Event::Adopt(Box::new(adopted))).expect("a place that was seen");
+        fresh.apply(facts.now, Event::Adopted(Box::new(adopted))).expect("a place that was seen");
     }
     fresh
 }
@@ -111,7 +112,7 @@ proptest! {
     ) {
         // What waits, and the room that is kept for it, is not found on any node.
         let mut facts = Body::play(&history).engine.snapshot();
-        facts.workloads.retain(|facts| !facts.seats.is_empty());
+        facts.workloads.retain(|facts| !facts.tasks.is_empty());
         (facts.holds, facts.savers, facts.set_aside) = (vec![], vec![], vec![]);
         let engine = Scheduler::restore(facts).expect("a part of a snapshot of ours is right");
         let fresh = adopted(&engine, order);
@@ -143,7 +144,7 @@ proptest! {
             host.foreign.keys().map(|id| (node.clone(), id.clone())).collect::<Vec<_>>()
         }).collect();
         for (node, id) in foreign {
-            body.tell(Event::ForeignGone { node, id }).expect("known use can end");
+            body.tell(Event::ForeignUseRemoved { node, id }).expect("known use can end");
         }
         body.settle();
         prop_assert!(body.engine.is_empty());
@@ -168,7 +169,7 @@ proptest! {
         let mut body = Body::play(&history);
         body.settle();
         for view in body.engine.workloads() {
-            if view.state == WorkloadState::Waiting {
+            if view.state == WorkloadState::Pending {
                 let explained = body.engine.explain(body.now, &view.workload.id).expect("it is known");
                 prop_assert!(explained.reason.is_some(), "{} could start but waits", view.workload.id);
             }
@@ -178,7 +179,7 @@ proptest! {
     #[test]
     fn asked_about_all_at_once_the_engine_says_what_it_says_about_each(history in history(1..60)) {
         let body = Body::play(&history);
-        let mut reasons = body.engine.reasons(body.now);
+        let mut reasons = body.engine.wait_reasons(body.now);
         for view in body.engine.workloads() {
             let id = &view.workload.id;
             let explained = body.engine.explain(body.now, id).expect("it is known");

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use agentaflow_engine::labels::{Labels, first_untolerated, node_matches};
-use agentaflow_engine::{NodeId, Side, Spread, TaskAffinity, TokenName, TokenUse, Workload};
+use agentaflow_engine::{
+    AffinityKind, NodeId, TaskAffinity, TokenAccess, TokenName, TopologySpread, Workload,
+};
 
 use crate::ledger::Ledger;
 
@@ -17,8 +19,10 @@ pub fn check(ledger: &Ledger, workload: &Workload, node: &NodeId) {
         check_spread(ledger, workload, node, spread, &tasks);
     }
     for task in &tasks {
-        for term in
-            task.terms.iter().filter(|term| term.weight.is_none() && term.side == Side::Away)
+        for term in task
+            .terms
+            .iter()
+            .filter(|term| term.weight.is_none() && term.kind == AffinityKind::AntiAffinity)
         {
             let meant = term.selector.matches(&workload.request.labels);
             let there = meant && near(ledger, task.node, node, &term.key);
@@ -35,7 +39,7 @@ struct Task<'a> {
     node: &'a NodeId,
     labels: &'a Labels,
     terms: &'a [TaskAffinity],
-    tokens: &'a BTreeMap<TokenName, TokenUse>,
+    tokens: &'a BTreeMap<TokenName, TokenAccess>,
     going: bool,
 }
 
@@ -54,7 +58,7 @@ fn tasks(ledger: &Ledger) -> Vec<Task<'_>> {
         host.foreign.values().map(move |uses| Task {
             node,
             labels: &uses.labels,
-            terms: &uses.keeps_away,
+            terms: &uses.anti_affinity,
             tokens: &uses.tokens,
             going: uses.terminating,
         })
@@ -76,11 +80,13 @@ fn check_affinity(
 ) {
     let meant = || tasks.iter().filter(|task| term.selector.matches(task.labels));
     let here = meant().any(|task| near(ledger, task.node, node, &term.key));
-    match term.side {
-        Side::Away => assert!(!here, "{} is near what it wants to be away from", workload.id),
-        Side::Near => {
+    match term.kind {
+        AffinityKind::AntiAffinity => {
+            assert!(!here, "{} is near what it wants to be away from", workload.id)
+        }
+        AffinityKind::Affinity => {
             let alike = |other: &&TaskAffinity| {
-                other.side == Side::Near
+                other.kind == AffinityKind::Affinity
                     && other.weight.is_none()
                     && other.selector == term.selector
             };
@@ -103,7 +109,7 @@ fn check_spread(
     ledger: &Ledger,
     workload: &Workload,
     node: &NodeId,
-    spread: &Spread,
+    spread: &TopologySpread,
     tasks: &[Task<'_>],
 ) {
     let request = &workload.request;
@@ -137,18 +143,18 @@ fn check_token(
     tasks: &[Task<'_>],
     node: &NodeId,
     token: &TokenName,
-    usage: TokenUse,
+    usage: TokenAccess,
     workload: &Workload,
 ) {
     for task in tasks {
         let Some(other) = task.tokens.get(token) else { continue };
-        let wide = matches!(other, TokenUse::OneNode | TokenUse::OneTask);
+        let wide = matches!(other, TokenAccess::OneNode | TokenAccess::OneTask);
         let here = task.node == node;
         let clash = match usage {
-            TokenUse::Exclusive => here && !wide,
-            TokenUse::Shared => here && *other == TokenUse::Exclusive,
-            TokenUse::OneNode => wide && !here,
-            TokenUse::OneTask => wide,
+            TokenAccess::Exclusive => here && !wide,
+            TokenAccess::Shared => here && *other == TokenAccess::Exclusive,
+            TokenAccess::OneNode => wide && !here,
+            TokenAccess::OneTask => wide,
         };
         assert!(!clash, "{} takes a token that somebody holds", workload.id);
     }

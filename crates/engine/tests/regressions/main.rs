@@ -4,8 +4,8 @@ mod places;
 mod turns;
 
 use agentaflow_engine::{
-    Decision, Event, Gpu, GpuAsk, MiB, MigMode, MilliCpu, MilliGpu, Node, Plan, Request, Scheduler,
-    Span, Time, Workload, WorkloadId,
+    Decision, Event, Gpu, GpuRequest, MiB, MigMode, MilliCpu, MilliGpu, Node, Plan, Request,
+    Scheduler, Span, Time, Workload, WorkloadId,
 };
 
 const NOW: Time = Time(0);
@@ -23,11 +23,11 @@ fn node(id: &str, gpus: usize) -> Node {
 }
 
 fn whole(id: &str, gpus: u32) -> Workload {
-    Workload::new(id, Request { gpu: GpuAsk::Whole(gpus), ..Request::default() })
+    Workload::new(id, Request { gpu: GpuRequest::Whole(gpus), ..Request::default() })
 }
 
 fn share(id: &str, milli: u32) -> Workload {
-    let gpu = GpuAsk::Fraction(MilliGpu::new(milli).expect("a share"));
+    let gpu = GpuRequest::Fraction(MilliGpu::new(milli).expect("a share"));
     Workload::new(id, Request { gpu, ..Request::default() })
 }
 
@@ -38,7 +38,7 @@ fn minutes(workload: Workload, minutes: u64) -> Workload {
 fn with(nodes: Vec<Node>) -> Scheduler {
     let mut engine = Scheduler::default();
     for node in nodes {
-        tell(&mut engine, Event::Node(Box::new(node)));
+        tell(&mut engine, Event::NodeUpdated(Box::new(node)));
     }
     engine
 }
@@ -48,7 +48,7 @@ fn tell(engine: &mut Scheduler, event: Event) {
 }
 
 fn submit(engine: &mut Scheduler, workload: Workload) {
-    tell(engine, Event::Submit(Box::new(workload)));
+    tell(engine, Event::Submitted(Box::new(workload)));
 }
 
 fn started(plan: &Plan) -> Vec<WorkloadId> {

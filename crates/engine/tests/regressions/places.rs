@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use agentaflow_engine::labels::{Effect, Selector, Taint};
 use agentaflow_engine::{
-    Chooser, Event, ForeignGpu, ForeignUse, GpuAsk, MiB, MigMode, MigProfile, MilliCpu, MilliGpu,
-    Node, Policy, Queue, Quota, Request, Scheduler, Side, Span, TaskAffinity, Topology, Workload,
-    WorkloadId,
+    AffinityKind, DeviceSelection, Event, ForeignGpu, ForeignUse, GpuRequest, MiB, MigMode,
+    MigProfile, MilliCpu, MilliGpu, Node, Policy, Queue, Quota, Request, Scheduler, Span,
+    TaskAffinity, Topology, Workload, WorkloadId,
 };
 
 use crate::{NOW, node, share, started, starts, submit, tell, whole, with};
@@ -18,7 +18,7 @@ fn a_model_that_is_used_up_is_avoided_and_not_the_first_one_that_was_chosen() {
     mixed.gpus[2].memory = MiB(24_576);
     let mut engine = with(vec![mixed]);
     let limit = Quota { models: [("NVIDIA A30".into(), 0)].into(), ..Quota::default() };
-    tell(&mut engine, Event::Queue(Box::new(Queue { limit, ..Queue::new("team") })));
+    tell(&mut engine, Event::QueueUpdated(Box::new(Queue { limit, ..Queue::new("team") })));
     submit(&mut engine, share("small", 100));
     engine.decide(NOW);
     tell(&mut engine, Event::Finished("small".into()));
@@ -33,8 +33,11 @@ fn slices_leave_what_somebody_else_uses_of_the_gpu_alone() {
     let mut engine = with(vec![split]);
     let half = ForeignGpu::Share(MilliGpu::new(431).expect("a share"));
     let uses = ForeignUse { gpus: [("g0".into(), half)].into(), ..ForeignUse::default() };
-    tell(&mut engine, Event::Foreign { node: "n".into(), id: "f".into(), uses: Box::new(uses) });
-    let gpu = GpuAsk::Mig { profile: MigProfile::new("2g.10gb").expect("a profile"), count: 3 };
+    tell(
+        &mut engine,
+        Event::ForeignUseUpdated { node: "n".into(), id: "f".into(), usage: Box::new(uses) },
+    );
+    let gpu = GpuRequest::Mig { profile: MigProfile::new("2g.10gb").expect("a profile"), count: 3 };
     submit(&mut engine, Workload::new("slices", Request { gpu, ..Request::default() }));
     assert!(!starts(&mut engine, "slices"));
 }
@@ -45,7 +48,7 @@ fn several_exclusive_slices_of_one_task_do_not_count_as_strangers_to_each_other(
     split.gpus[0].mig = MigMode::Free;
     split.gpus[1].mig = MigMode::Free;
     let mut engine = with(vec![split]);
-    let gpu = GpuAsk::Mig { profile: MigProfile::new("1g.5gb").expect("a profile"), count: 2 };
+    let gpu = GpuRequest::Mig { profile: MigProfile::new("1g.5gb").expect("a profile"), count: 2 };
     submit(
         &mut engine,
         Workload::new("slices", Request { gpu, exclusive: true, ..Request::default() }),
@@ -57,7 +60,10 @@ fn several_exclusive_slices_of_one_task_do_not_count_as_strangers_to_each_other(
 fn a_gang_spread_over_a_label_that_no_node_has_is_said_to_never_fit_and_keeps_no_room() {
     let mut engine = with(vec![node("n", 2)]);
     engine
-        .apply(NOW, Event::Policy(Box::new(Policy { patience: Span(0), ..Policy::default() })))
+        .apply(
+            NOW,
+            Event::PolicyUpdated(Box::new(Policy { patience: Span(0), ..Policy::default() })),
+        )
         .expect("settings");
     let topology = Some(Topology::Spread("rack".into()));
     submit(&mut engine, Workload { tasks: 2, topology, ..whole("gang", 1) });
@@ -65,7 +71,7 @@ fn a_gang_spread_over_a_label_that_no_node_has_is_said_to_never_fit_and_keeps_no
     assert!(starts(&mut engine, "single"));
     let reason = engine.explain(NOW, &"gang".into()).and_then(|explained| explained.reason);
     assert!(
-        matches!(reason, Some(agentaflow_engine::WaitReason::Gang { ever: false, .. })),
+        matches!(reason, Some(agentaflow_engine::WaitReason::Gang { fits_when_empty: false, .. })),
         "{reason:?}"
     );
 }
@@ -80,24 +86,30 @@ fn a_beneficiary_is_not_started_next_to_one_that_came_to_want_it_away() {
     submit(&mut engine, high);
     engine.decide(NOW);
     let away = TaskAffinity {
-        side: Side::Away,
+        kind: AffinityKind::AntiAffinity,
         selector: Selector { match_labels: [("app".into(), "a".into())].into(), exprs: Vec::new() },
         key: "node".into(),
         weight: None,
     };
-    let uses = ForeignUse { keeps_away: vec![away], ..ForeignUse::default() };
-    tell(&mut engine, Event::Foreign { node: "n".into(), id: "f".into(), uses: Box::new(uses) });
-    tell(&mut engine, Event::Gone { workload: "low".into(), task: 0 });
+    let uses = ForeignUse { anti_affinity: vec![away], ..ForeignUse::default() };
+    tell(
+        &mut engine,
+        Event::ForeignUseUpdated { node: "n".into(), id: "f".into(), usage: Box::new(uses) },
+    );
+    tell(&mut engine, Event::TaskStopped { workload: "low".into(), task: 0 });
     assert!(!starts(&mut engine, "high"));
 }
 
 #[test]
 fn one_gpu_cannot_be_two_whole_gpus_of_a_task() {
-    let mut engine = with(vec![Node { chooser: Chooser::Node, ..node("n", 2) }]);
+    let mut engine = with(vec![Node { device_selection: DeviceSelection::Node, ..node("n", 2) }]);
     submit(&mut engine, whole("pair", 2));
     engine.decide(NOW);
-    let twice =
-        Event::Devices { workload: "pair".into(), task: 0, gpus: vec!["g0".into(), "g0".into()] };
+    let twice = Event::DevicesReported {
+        workload: "pair".into(),
+        task: 0,
+        gpus: vec!["g0".into(), "g0".into()],
+    };
     assert!(engine.apply(NOW, twice).is_err());
 }
 
@@ -109,7 +121,9 @@ fn any_number_of_large_foreign_uses_is_refused_or_counted_but_never_panics() {
         let uses =
             ForeignUse { gpus, gpu_count: 1, cpu: MilliCpu(1 << 46), ..ForeignUse::default() };
         let id = format!("f{number}").into();
-        engine.apply(NOW, Event::Foreign { node: "n".into(), id, uses: Box::new(uses) }).ok();
+        engine
+            .apply(NOW, Event::ForeignUseUpdated { node: "n".into(), id, usage: Box::new(uses) })
+            .ok();
     }
     submit(&mut engine, whole("a", 1));
     assert!(!starts(&mut engine, "a"));
@@ -122,11 +136,11 @@ fn slices_that_a_node_moves_to_one_gpu_do_not_lie_on_each_other() {
     split.gpus[0].mig = MigMode::Free;
     split.gpus[1].mig = MigMode::Free;
     let mut engine = with(vec![split]);
-    let gpu = GpuAsk::Mig { profile: MigProfile::new("1g.5gb").expect("a profile"), count: 3 };
+    let gpu = GpuRequest::Mig { profile: MigProfile::new("1g.5gb").expect("a profile"), count: 3 };
     submit(&mut engine, Workload::new("slices", Request { gpu, ..Request::default() }));
     assert!(starts(&mut engine, "slices"));
     let gpus = vec!["g1".into(), "g1".into(), "g1".into()];
-    tell(&mut engine, Event::Devices { workload: "slices".into(), task: 0, gpus });
+    tell(&mut engine, Event::DevicesReported { workload: "slices".into(), task: 0, gpus });
     assert_eq!(engine.lint(), Vec::new());
 }
 
@@ -136,12 +150,15 @@ fn a_gang_that_must_stay_together_is_not_led_astray_by_the_best_place_for_its_fi
     let wide = Node { cpu: MilliCpu(10_000), rank: 1, ..node("wide", 4) };
     let mut engine = with(vec![tight, wide]);
     engine
-        .apply(NOW, Event::Policy(Box::new(Policy { patience: Span(0), ..Policy::default() })))
+        .apply(
+            NOW,
+            Event::PolicyUpdated(Box::new(Policy { patience: Span(0), ..Policy::default() })),
+        )
         .expect("settings");
     let request = Request {
-        gpu: GpuAsk::Whole(1),
+        gpu: GpuRequest::Whole(1),
         cpu: MilliCpu(5000),
-        tokens: [("volume".into(), agentaflow_engine::TokenUse::OneNode)].into(),
+        tokens: [("volume".into(), agentaflow_engine::TokenAccess::OneNode)].into(),
         ..Request::default()
     };
     submit(
@@ -158,9 +175,9 @@ fn a_gang_that_must_stay_together_is_not_led_astray_by_the_best_place_for_its_fi
 #[test]
 fn who_asks_for_a_part_of_a_gpu_that_is_handed_out_whole_takes_all_of_it() {
     let memory = |id: &str, mib: u64| {
-        Workload::new(id, Request { gpu: GpuAsk::Memory(MiB(mib)), ..Request::default() })
+        Workload::new(id, Request { gpu: GpuRequest::Memory(MiB(mib)), ..Request::default() })
     };
-    let mut engine = with(vec![Node { undivided: true, ..node("counted", 3) }]);
+    let mut engine = with(vec![Node { whole_gpus_only: true, ..node("counted", 3) }]);
     for workload in [memory("a", 1024), share("b", 100), memory("c", 1024), memory("d", 1024)] {
         submit(&mut engine, workload);
     }
@@ -174,7 +191,7 @@ fn who_asks_for_a_part_of_a_gpu_that_is_handed_out_whole_takes_all_of_it() {
     submit(&mut again, share("e", 100));
     assert!(!starts(&mut again, "e"));
     // And a whole device that is too small is no device for it.
-    let mut small = with(vec![Node { undivided: true, ..node("counted", 1) }]);
+    let mut small = with(vec![Node { whole_gpus_only: true, ..node("counted", 1) }]);
     submit(&mut small, memory("huge", 50_000));
     assert!(!starts(&mut small, "huge"));
 }
@@ -188,7 +205,7 @@ fn a_node_is_judged_by_its_own_taints_however_often_they_changed() {
             Taint::new("leaves-at", time.to_string(), Effect::NoSchedule),
             Taint::new("leaves", "", Effect::PreferNoSchedule),
         ];
-        tell(&mut engine, Event::Node(Box::new(Node { taints, ..node("b", 1) })));
+        tell(&mut engine, Event::NodeUpdated(Box::new(Node { taints, ..node("b", 1) })));
     }
     submit(&mut engine, whole("first", 1));
     submit(&mut engine, whole("second", 1));

@@ -1,8 +1,8 @@
 //! Who starts, who waits, and who waits for whom.
 
 use agentaflow_engine::{
-    Decision, Event, Gate, MilliCpu, Node, OnFault, Order, Policy, Queue, Quota, Request, Span,
-    Time, Workload,
+    Decision, Event, Gate, MilliCpu, Node, OnFault, Policy, Queue, QueueOrder, Quota, Request,
+    Span, Time, Workload,
 };
 
 use crate::{NOW, minutes, node, share, started, starts, submit, tell, whole, with};
@@ -12,16 +12,16 @@ fn a_workload_that_backs_off_does_not_slip_through_a_gate_that_closed_meanwhile(
     let mut engine = with(vec![node("n", 1)]);
     submit(&mut engine, whole("train", 1));
     assert!(starts(&mut engine, "train"));
-    tell(&mut engine, Event::Refused { workload: "train".into(), task: 0 });
+    tell(&mut engine, Event::PlacementRefused { workload: "train".into(), task: 0 });
     tell(
         &mut engine,
-        Event::Gate { workload: "train".into(), gate: Some(Gate::Paused("by hand".into())) },
+        Event::GateChanged { workload: "train".into(), gate: Some(Gate::Paused("by hand".into())) },
     );
     let later = engine.decide(Time(3_600_000));
     assert_eq!(started(&later), []);
-    tell(&mut engine, Event::Gate { workload: "train".into(), gate: None });
+    tell(&mut engine, Event::GateChanged { workload: "train".into(), gate: None });
     assert!(starts(&mut engine, "train"));
-    assert_eq!(engine.waiting(), 0);
+    assert_eq!(engine.pending_count(), 0);
 }
 
 #[test]
@@ -33,9 +33,9 @@ fn a_gate_closes_before_a_workload_whose_victims_are_going() {
     assert!(!starts(&mut engine, "high"));
     tell(
         &mut engine,
-        Event::Gate { workload: "high".into(), gate: Some(Gate::Budget("spent".into())) },
+        Event::GateChanged { workload: "high".into(), gate: Some(Gate::Budget("spent".into())) },
     );
-    tell(&mut engine, Event::Gone { workload: "low".into(), task: 0 });
+    tell(&mut engine, Event::TaskStopped { workload: "low".into(), task: 0 });
     assert!(!starts(&mut engine, "high"));
 }
 
@@ -45,14 +45,14 @@ fn removing_the_node_that_a_waiting_workload_avoids_does_not_lose_the_workload()
     submit(&mut engine, Workload { on_fault: OnFault::Keep, ..whole("a", 1) });
     submit(&mut engine, whole("b", 1));
     engine.decide(NOW);
-    tell(&mut engine, Event::Refused { workload: "b".into(), task: 0 });
+    tell(&mut engine, Event::PlacementRefused { workload: "b".into(), task: 0 });
     for node in ["n", "other"] {
         tell(&mut engine, Event::Cordon { node: node.into(), on: true });
     }
     engine.decide(Time(3_600_000));
     tell(&mut engine, Event::NodeRemoved("other".into()));
     assert_eq!(engine.lint(), Vec::new());
-    tell(&mut engine, Event::Node(Box::new(node("other", 1))));
+    tell(&mut engine, Event::NodeUpdated(Box::new(node("other", 1))));
     assert!(starts(&mut engine, "b"));
 }
 
@@ -69,14 +69,17 @@ fn a_forecast_does_not_take_away_what_was_placed_again_in_the_same_plan() {
 #[test]
 fn a_queue_that_was_removed_does_not_matter_to_a_new_order() {
     let mut engine = with(vec![node("n", 1)]);
-    tell(&mut engine, Event::Queue(Box::new(Queue::new("team"))));
+    tell(&mut engine, Event::QueueUpdated(Box::new(Queue::new("team"))));
     submit(&mut engine, Workload { queue: "team".into(), ..whole("a", 1) });
     engine.decide(NOW);
     tell(&mut engine, Event::Finished("a".into()));
     tell(&mut engine, Event::QueueRemoved("team".into()));
     tell(
         &mut engine,
-        Event::Policy(Box::new(Policy { order: Some(Order::Fifo), ..Policy::default() })),
+        Event::PolicyUpdated(Box::new(Policy {
+            order: Some(QueueOrder::Fifo),
+            ..Policy::default()
+        })),
     );
     submit(&mut engine, whole("b", 1));
     assert!(starts(&mut engine, "b"));
@@ -86,7 +89,7 @@ fn a_queue_that_was_removed_does_not_matter_to_a_new_order() {
 fn what_takes_no_gpu_of_a_reserved_head_is_not_stopped_by_a_head_that_cannot_pay() {
     let mut engine = with(vec![node("n", 2)]);
     let limit = Quota { gpu: Some(1000), ..Quota::default() };
-    tell(&mut engine, Event::Queue(Box::new(Queue { limit, ..Queue::new("poor") })));
+    tell(&mut engine, Event::QueueUpdated(Box::new(Queue { limit, ..Queue::new("poor") })));
     submit(&mut engine, minutes(Workload { queue: "poor".into(), ..whole("first", 1) }, 60));
     submit(&mut engine, minutes(whole("second", 1), 10));
     engine.decide(NOW);
@@ -113,7 +116,7 @@ fn a_short_newcomer_is_backfilled_even_when_equal_but_longer_work_waits_already(
 fn quota_that_the_reserved_head_needs_is_kept_for_it() {
     let mut engine = with(vec![node("n", 2), Node { gpus: Vec::new(), ..node("cpu", 0) }]);
     let limit = Quota { cpu: Some(4000), ..Quota::default() };
-    tell(&mut engine, Event::Queue(Box::new(Queue { limit, ..Queue::new("team") })));
+    tell(&mut engine, Event::QueueUpdated(Box::new(Queue { limit, ..Queue::new("team") })));
     submit(&mut engine, minutes(whole("running", 2), 10));
     engine.decide(NOW);
     let team = |workload: Workload, cpu: u64| {
@@ -134,9 +137,9 @@ fn a_queue_keeps_what_it_is_guaranteed_however_many_of_its_workloads_are_wanted(
     let gpus = |count: u64| Quota { gpu: Some(count * 1000), ..Quota::default() };
     tell(
         &mut engine,
-        Event::Queue(Box::new(Queue { guaranteed: gpus(2), ..Queue::new("lender") })),
+        Event::QueueUpdated(Box::new(Queue { guaranteed: gpus(2), ..Queue::new("lender") })),
     );
-    tell(&mut engine, Event::Queue(Box::new(Queue::new("other"))));
+    tell(&mut engine, Event::QueueUpdated(Box::new(Queue::new("other"))));
     for id in ["a", "b", "c"] {
         submit(
             &mut engine,
@@ -159,7 +162,10 @@ fn a_queue_keeps_what_it_is_guaranteed_however_many_of_its_workloads_are_wanted(
 fn who_comes_first_starts_in_room_that_was_kept_for_who_comes_later() {
     let mut engine = with(vec![node("n", 2)]);
     engine
-        .apply(NOW, Event::Policy(Box::new(Policy { patience: Span(0), ..Policy::default() })))
+        .apply(
+            NOW,
+            Event::PolicyUpdated(Box::new(Policy { patience: Span(0), ..Policy::default() })),
+        )
         .expect("settings");
     submit(&mut engine, Workload { priority: 9, ..whole("first", 2) });
     submit(&mut engine, Workload { priority: 1, ..whole("later", 1) });
@@ -172,9 +178,12 @@ fn who_comes_first_starts_in_room_that_was_kept_for_who_comes_later() {
 fn a_reservation_goes_on_to_who_waits_longest_and_not_round_and_round_among_small_work() {
     let mut engine = with(vec![node("n", 1)]);
     engine
-        .apply(NOW, Event::Policy(Box::new(Policy { patience: Span(0), ..Policy::default() })))
+        .apply(
+            NOW,
+            Event::PolicyUpdated(Box::new(Policy { patience: Span(0), ..Policy::default() })),
+        )
         .expect("settings");
-    tell(&mut engine, Event::Queue(Box::new(Queue::new("team"))));
+    tell(&mut engine, Event::QueueUpdated(Box::new(Queue::new("team"))));
     submit(&mut engine, whole("small0", 1));
     let thick = |workload: Workload, cpu: u64| {
         let request = Request { cpu: MilliCpu(cpu), ..(*workload.request).clone() };
@@ -208,8 +217,8 @@ fn without_backfill_two_heads_of_two_queues_do_not_wait_for_each_other() {
     let mut engine = with(vec![node("n", 1)]);
     let policy =
         Policy { patience: Span(0), backfill: false, half_life: Span(0), ..Policy::default() };
-    engine.apply(NOW, Event::Policy(Box::new(policy))).expect("settings");
-    tell(&mut engine, Event::Queue(Box::new(Queue::new("team"))));
+    engine.apply(NOW, Event::PolicyUpdated(Box::new(policy))).expect("settings");
+    tell(&mut engine, Event::QueueUpdated(Box::new(Queue::new("team"))));
     submit(&mut engine, Workload { queue: "team".into(), ..whole("first", 1) });
     engine.decide(NOW);
     submit(&mut engine, whole("ours", 1));
@@ -227,8 +236,8 @@ fn without_backfill_two_heads_of_two_queues_do_not_wait_for_each_other() {
 fn without_backfill_one_that_never_fits_does_not_keep_the_reserved_one_behind_it_from_starting() {
     let mut engine = with(vec![node("n", 1)]);
     let policy = Policy { patience: Span(0), backfill: false, ..Policy::default() };
-    engine.apply(NOW, Event::Policy(Box::new(policy))).expect("settings");
-    tell(&mut engine, Event::Queue(Box::new(Queue::new("team"))));
+    engine.apply(NOW, Event::PolicyUpdated(Box::new(policy))).expect("settings");
+    tell(&mut engine, Event::QueueUpdated(Box::new(Queue::new("team"))));
     submit(&mut engine, share("first", 100));
     engine.decide(NOW);
     submit(&mut engine, Workload { priority: 9, ..whole("never", 2) });

@@ -2,10 +2,10 @@
 
 use agentaflow_engine::labels::{NodeTerm, Selector};
 use agentaflow_engine::{
-    Adopted, AdoptedSeat, Chooser, ForeignGpu, ForeignUse, Gate, Gpu, GpuAsk, MiB, MicroDollars,
-    MigMode, MigProfile, MilliCpu, MilliGpu, Node, OnFault, Order, Percent, Policy, Preferred,
-    Price, Queue, Quota, Request, Role, Side, Span, Spread, TaskAffinity, Time, TokenUse, Topology,
-    Workload,
+    AdoptedTask, AdoptedWorkload, AffinityKind, DeviceSelection, ForeignGpu, ForeignUse, Gate, Gpu,
+    GpuRequest, MiB, MicroDollars, MigMode, MigProfile, MilliCpu, MilliGpu, Node, NodePreference,
+    OnFault, Percent, Policy, Price, Queue, QueueOrder, Quota, Request, Role, Span, TaskAffinity,
+    Time, TokenAccess, Topology, TopologySpread, Workload,
 };
 
 use super::words::{Words, expression};
@@ -19,9 +19,9 @@ pub(crate) fn node(mut words: Words) -> Answer<Node> {
     node.memory = MiB(words.take_number("memory").unwrap_or(512 << 10));
     node.storage = MiB(words.take_number("storage").unwrap_or(1 << 20));
     node.rank = words.take_number("rank").unwrap_or(0) as u32;
-    node.max_jobs = words.take_number("jobs").map(|jobs| jobs as u32);
+    node.max_tasks = words.take_number("jobs").map(|jobs| jobs as u32);
     if words.flag("counted") {
-        node.chooser = Chooser::Node;
+        node.device_selection = DeviceSelection::Node;
     }
     node.price = Price {
         gpu_hour: MicroDollars(words.take_number("gpu-price").unwrap_or(0)),
@@ -115,7 +115,7 @@ pub(crate) fn workload(mut words: Words) -> Answer<Workload> {
 
 /// `adopt train seat=0:a:0,1 seat=1:b over=2 placed=10m confirmed stopping=1` and what `submit` takes: task 0
 /// is on these GPUs of a, task 1 somewhere on b, task 2 is over.
-pub(crate) fn adopted(mut words: Words) -> Answer<Adopted> {
+pub(crate) fn adopted(mut words: Words) -> Answer<AdoptedWorkload> {
     let (seats, confirmed) = (words.take_all("seat"), words.flag("confirmed"));
     let over = words.take("over").unwrap_or_default();
     let stopping = words.take("stopping").unwrap_or_default();
@@ -126,7 +126,7 @@ pub(crate) fn adopted(mut words: Words) -> Answer<Adopted> {
     let seat = |text: &String| {
         let mut parts = text.split(':');
         let task = words.number(parts.next().unwrap_or_default()) as u32;
-        AdoptedSeat {
+        AdoptedTask {
             task,
             node: parts.next().unwrap_or_default().into(),
             devices: parts.next().map(|gpus| list(gpus).map(Into::into).collect()),
@@ -137,7 +137,7 @@ pub(crate) fn adopted(mut words: Words) -> Answer<Adopted> {
     let seats = seats.iter().map(seat).collect();
     let placed_at = words.take_span("placed").map_or(Time(0), |span| Time(span.0));
     let finished = finished.into_iter().collect();
-    Ok(Adopted { workload: workload(words)?, seats, finished, placed_at })
+    Ok(AdoptedWorkload { workload: workload(words)?, tasks: seats, finished, placed_at })
 }
 
 /// `paused:why`, `budget:whose`, `incomplete:1/4`
@@ -146,7 +146,10 @@ pub(crate) fn gate(text: &str) -> Gate {
         Some(("budget", whose)) => Gate::Budget(whose.to_owned()),
         Some(("incomplete", parts)) => {
             let (have, need) = parts.split_once('/').unwrap_or(("0", "0"));
-            Gate::Incomplete { have: have.parse().unwrap_or(0), need: need.parse().unwrap_or(0) }
+            Gate::GangIncomplete {
+                have: have.parse().unwrap_or(0),
+                need: need.parse().unwrap_or(0),
+            }
         }
         Some((_, why)) => Gate::Paused(why.to_owned()),
         None => Gate::Paused(text.to_owned()),
@@ -191,20 +194,20 @@ fn request(words: &mut Words) -> Answer<Request> {
 }
 
 /// `gpus=2`, `share=500`, `gpu-memory=8192`, `mig=1g.5gb` or `mig=1g.5gb*2`; otherwise none.
-pub(crate) fn gpu_ask(words: &mut Words) -> Answer<GpuAsk> {
+pub(crate) fn gpu_ask(words: &mut Words) -> Answer<GpuRequest> {
     if let Some(count) = words.take_number("gpus") {
-        return Ok(GpuAsk::Whole(count as u32));
+        return Ok(GpuRequest::Whole(count as u32));
     }
     if let Some(share) = words.take_number("share") {
-        return refusable(MilliGpu::new(share as u32)).map(GpuAsk::Fraction);
+        return refusable(MilliGpu::new(share as u32)).map(GpuRequest::Fraction);
     }
     if let Some(mib) = words.take_number("gpu-memory") {
-        return Ok(GpuAsk::Memory(MiB(mib)));
+        return Ok(GpuRequest::Memory(MiB(mib)));
     }
-    let Some(slices) = words.take("mig") else { return Ok(GpuAsk::None) };
+    let Some(slices) = words.take("mig") else { return Ok(GpuRequest::None) };
     let (profile, count) = slices.split_once('*').unwrap_or((&slices, "1"));
     let profile = refusable(MigProfile::new(profile))?;
-    Ok(GpuAsk::Mig { profile, count: words.number(count) as u32 })
+    Ok(GpuRequest::Mig { profile, count: words.number(count) as u32 })
 }
 
 /// `where rack=r1 cores>8 or rack=r2`: conditions of a term, then of the next.
@@ -219,23 +222,23 @@ fn required_nodes(words: &mut Words) -> Vec<NodeTerm> {
 }
 
 /// `prefers=50:rack=r1`
-fn preferred(words: &Words, text: &str) -> Preferred {
+fn preferred(words: &Words, text: &str) -> NodePreference {
     let (weight, condition) =
         text.split_once(':').unwrap_or_else(|| words.mistake("a preference is WEIGHT:CONDITION"));
     let term = NodeTerm { exprs: vec![expression(condition)], names: Vec::new() };
-    Preferred { weight: words.number(weight) as u32, term }
+    NodePreference { weight: words.number(weight) as u32, term }
 }
 
 /// `near=rack:app=db` must, `near=rack:app=db:50` would like to; the same with `away`.
 pub(crate) fn affinity(words: &mut Words) -> Vec<TaskAffinity> {
     let mut found = Vec::new();
-    for (name, side) in [("near", Side::Near), ("away", Side::Away)] {
+    for (name, side) in [("near", AffinityKind::Affinity), ("away", AffinityKind::AntiAffinity)] {
         for text in words.take_all(name) {
             let mut parts = text.split(':');
             let key = parts.next().unwrap_or_default().to_owned();
             let selector = selector(parts.next().unwrap_or_default());
             let weight = parts.next().map(|weight| words.number(weight) as u32);
-            found.push(TaskAffinity { side, selector, key, weight });
+            found.push(TaskAffinity { kind: side, selector, key, weight });
         }
     }
     found
@@ -243,7 +246,7 @@ pub(crate) fn affinity(words: &mut Words) -> Vec<TaskAffinity> {
 
 /// `skew=1:zone:app=web` must, `soft-skew=…` would like to; `skew=1:zone:app=web:3` with at least
 /// three domains; `ignore-affinity` and `honor-taints` behind that say which nodes count.
-fn skews(words: &mut Words) -> Vec<Spread> {
+fn skews(words: &mut Words) -> Vec<TopologySpread> {
     let mut found = Vec::new();
     for (name, required) in [("skew", true), ("soft-skew", false)] {
         for text in words.take_all(name) {
@@ -254,7 +257,7 @@ fn skews(words: &mut Words) -> Vec<Spread> {
             let rest: Vec<&str> = parts.collect();
             let least = rest.iter().find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
             let min_domains = least.map_or(0, |domains| words.number(domains) as u32);
-            found.push(Spread {
+            found.push(TopologySpread {
                 selector,
                 key,
                 max_skew,
@@ -272,12 +275,12 @@ fn selector(text: &str) -> Selector {
     Selector { exprs: list(text).map(expression).collect(), ..Selector::default() }
 }
 
-fn token(kind: &str) -> TokenUse {
+fn token(kind: &str) -> TokenAccess {
     match kind {
-        "shared" => TokenUse::Shared,
-        "one-node" => TokenUse::OneNode,
-        "one-task" => TokenUse::OneTask,
-        _ => TokenUse::Exclusive,
+        "shared" => TokenAccess::Shared,
+        "one-node" => TokenAccess::OneNode,
+        "one-task" => TokenAccess::OneTask,
+        _ => TokenAccess::Exclusive,
     }
 }
 
@@ -325,7 +328,7 @@ pub(crate) fn policy(mut words: Words, mut policy: Policy) -> Answer<Policy> {
         policy.strategy = refusable(strategy.parse())?;
     }
     if let Some(name) = words.take("order") {
-        let known = Order::ALL.into_iter().find(|(known, _)| *known == name);
+        let known = QueueOrder::ALL.into_iter().find(|(known, _)| *known == name);
         policy.order = known.map(|(_, order)| order);
     }
     if let Some(goal) = words.take("goal") {
@@ -373,7 +376,7 @@ pub(crate) fn foreign(mut words: Words) -> Answer<ForeignUse> {
     }
     uses.terminating = words.flag("stopping");
     uses.labels = words.labels("labels");
-    uses.keeps_away = affinity(&mut words);
+    uses.anti_affinity = affinity(&mut words);
     uses.tokens =
         words.pairs("tokens").into_iter().map(|(name, kind)| (name.into(), token(&kind))).collect();
     uses.resources =

@@ -64,10 +64,10 @@ impl World {
     fn decide(&mut self, words: &Words) -> Vec<String> {
         let plan = self.scheduler.decide(self.now);
         let mut copy = self.scheduler.clone();
-        let mut wake = plan.wake;
+        let mut wake = plan.wake_at;
         for _ in 0..3 {
             if wake.is_some_and(|wake| wake <= self.now) {
-                wake = copy.decide(self.now).wake;
+                wake = copy.decide(self.now).wake_at;
             }
         }
         assert!(wake.is_none_or(|wake| wake > self.now), "{}: asks again and again", words.place);
@@ -76,27 +76,28 @@ impl World {
 
     fn events(&self, command: &str, words: Words) -> Result<Vec<Event>, String> {
         let event = match command {
-            "node" => Event::Node(Box::new(read::node(words)?)),
-            "queue" => Event::Queue(Box::new(read::queue(words))),
+            "node" => Event::NodeUpdated(Box::new(read::node(words)?)),
+            "queue" => Event::QueueUpdated(Box::new(read::queue(words))),
             "queue-removed" => Event::QueueRemoved(words.plain(0).into()),
-            "policy" => {
-                Event::Policy(Box::new(read::policy(words, self.scheduler.policy().clone())?))
-            }
-            "strategy" => Event::Strategy(read::refusable(words.plain(0).parse())?),
-            "budget" => Event::Budget {
+            "policy" => Event::PolicyUpdated(Box::new(read::policy(
+                words,
+                self.scheduler.policy().clone(),
+            )?)),
+            "strategy" => Event::StrategyUpdated(read::refusable(words.plain(0).parse())?),
+            "budget" => Event::BudgetUpdated {
                 id: words.plain(0).into(),
                 allowed: words.number(words.plain(1)) as u32,
             },
-            "submit" => Event::Submit(Box::new(read::workload(words)?)),
-            "adopt" => Event::Adopt(Box::new(read::adopted(words)?)),
-            "gate" => Event::Gate {
+            "submit" => Event::Submitted(Box::new(read::workload(words)?)),
+            "adopt" => Event::Adopted(Box::new(read::adopted(words)?)),
+            "gate" => Event::GateChanged {
                 workload: words.plain(0).into(),
                 gate: Some(words.plain(1)).filter(|word| *word != "open").map(read::gate),
             },
             "cancel" => Event::Cancelled(words.plain(0).into()),
             "requeue" => Event::Requeued(words.plain(0).into()),
             "finish" if words.maybe(1).is_none() => Event::Finished(words.plain(0).into()),
-            "devices" => Event::Devices {
+            "devices" => Event::DevicesReported {
                 workload: words.plain(0).into(),
                 task: words.number(words.plain(1)) as u32,
                 gpus: words.plain(2).split(',').map(GpuId::from).collect(),
@@ -123,10 +124,10 @@ impl World {
             let workload = workload.clone();
             match command {
                 "finish" => Event::TaskFinished { workload, task },
-                "confirm" => Event::Confirmed { workload, task },
-                "refuse" => Event::Refused { workload, task },
-                "terminating" => Event::Terminating { workload, task },
-                _ => Event::Gone { workload, task },
+                "confirm" => Event::PlacementConfirmed { workload, task },
+                "refuse" => Event::PlacementRefused { workload, task },
+                "terminating" => Event::TaskTerminating { workload, task },
+                _ => Event::TaskStopped { workload, task },
             }
         };
         tasks.into_iter().map(event).collect()
@@ -183,19 +184,19 @@ fn node_event(command: &str, words: Words) -> Result<Vec<Event>, String> {
             node,
             gpu: words.plain(1).into(),
             health: match words.plain(2) {
-                "sick" => GpuHealth::Sick,
+                "sick" => GpuHealth::Failed,
                 "cordoned" => GpuHealth::Cordoned,
                 "draining" => GpuHealth::Draining,
-                "unfit" => GpuHealth::Unfit,
+                "unfit" => GpuHealth::Degraded,
                 _ => GpuHealth::Healthy,
             },
         },
         "busy" => return utilization(words),
         "foreign" => {
             let id = words.plain(1).into();
-            Event::Foreign { node, id, uses: Box::new(read::foreign(words)?) }
+            Event::ForeignUseUpdated { node, id, usage: Box::new(read::foreign(words)?) }
         }
-        "foreign-gone" => Event::ForeignGone { node, id: words.plain(1).into() },
+        "foreign-gone" => Event::ForeignUseRemoved { node, id: words.plain(1).into() },
         other => words.mistake(&format!("no command is called `{other}`")),
     };
     Ok(vec![event])

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use agentaflow_engine::{
-    ClosedGpus, Decision, Eta, Explanation, Fault, Gate, GpuHealth, Gpus, Lack, Nearby, NodeId,
-    NodeView, OnFault, Part, Placement, Plan, QueueView, QuotaResource, Right, Tally, Time, Victim,
-    WaitReason, WhatIf, WorkloadId, WorkloadState, WorkloadView,
+    Alternative, Decision, Eta, Explanation, Fault, FitSummary, Gate, GpuAssignment, GpuHealth,
+    GpuShare, NodeId, NodeView, OnFault, Placement, Plan, PreemptionReason, QueueView,
+    QuotaResource, Shortfall, Time, UnavailableGpus, Victim, WaitReason, WhatIf, WorkloadId,
+    WorkloadState, WorkloadView,
 };
 
 pub(crate) fn plan(plan: &Plan) -> Vec<String> {
@@ -13,7 +14,7 @@ pub(crate) fn plan(plan: &Plan) -> Vec<String> {
     if lines.is_empty() {
         lines.push("nothing to do".to_owned());
     }
-    lines.extend(plan.wake.map(|at| format!("ask again at {}", time(at))));
+    lines.extend(plan.wake_at.map(|at| format!("ask again at {}", time(at))));
     lines
 }
 
@@ -38,9 +39,9 @@ fn decision(decision: &Decision) -> String {
 }
 
 fn victim(victim: &Victim) -> String {
-    match victim.right {
-        Right::Priority => victim.workload.to_string(),
-        Right::Guarantee => format!("{}, which borrows,", victim.workload),
+    match victim.reason {
+        PreemptionReason::Priority => victim.workload.to_string(),
+        PreemptionReason::Reclaim => format!("{}, which borrows,", victim.workload),
     }
 }
 
@@ -49,15 +50,15 @@ fn placement(placed: &Placement) -> String {
     format!("{workload}/{task} on {node}{}", devices(gpus))
 }
 
-fn devices(gpus: &Gpus) -> String {
+fn devices(gpus: &GpuAssignment) -> String {
     match gpus {
-        Gpus::Count(count) => format!(" gpus {count} of its choice"),
-        Gpus::Chosen(parts) if parts.is_empty() => String::new(),
-        Gpus::Chosen(parts) => {
-            let parts = parts.iter().map(|part| match &part.part {
-                Part::Whole => part.gpu.to_string(),
-                Part::Share { milli, mib } => format!("{}[{milli}/1000, {mib}]", part.gpu),
-                Part::Slice { profile, start } => {
+        GpuAssignment::Count(count) => format!(" gpus {count} of its choice"),
+        GpuAssignment::Devices(parts) if parts.is_empty() => String::new(),
+        GpuAssignment::Devices(parts) => {
+            let parts = parts.iter().map(|part| match &part.share {
+                GpuShare::Whole => part.gpu.to_string(),
+                GpuShare::Fraction { milli, mib } => format!("{}[{milli}/1000, {mib}]", part.gpu),
+                GpuShare::MigSlice { profile, start } => {
                     format!("{}[{}@{start}]", part.gpu, profile.as_str())
                 }
             });
@@ -72,7 +73,7 @@ fn fault(fault: &Fault) -> String {
         Fault::Draining(node) => format!("node {node} is drained"),
         Fault::GpuDraining { node, gpu } => format!("GPU {gpu} of {node} is drained"),
         Fault::SpotReclaim { node, at } => format!("node {node} is taken back at {}", time(*at)),
-        Fault::GpuSick { node, gpu } => format!("GPU {gpu} of {node} is sick or gone"),
+        Fault::GpuFailed { node, gpu } => format!("GPU {gpu} of {node} is sick or gone"),
         Fault::GangBroken { task } => format!("task {task} of its gang is missing"),
     }
 }
@@ -82,18 +83,18 @@ fn reason(reason: &WaitReason) -> String {
         WaitReason::NoNodes => "there are no nodes".to_owned(),
         WaitReason::NoRoom(tally) => format!("no room now: {}", self::tally(tally)),
         WaitReason::NeverFits(tally) => format!("never fits: {}", self::tally(tally)),
-        WaitReason::Gang { needs, fits, ever, tally } => {
+        WaitReason::Gang { needs, fits, fits_when_empty: ever, summary: tally } => {
             let ever = if *ever { "" } else { ", and never will" };
             format!("{fits} of {needs} tasks fit{ever}: {}", self::tally(tally))
         }
-        WaitReason::Quota { queue, resource, limit, used, kept, asked } => {
+        WaitReason::Quota { queue, resource, limit, used, reserved: kept, requested: asked } => {
             let resource = quota(resource);
             let kept = if *kept > 0 { format!(", {kept} kept") } else { String::new() };
             format!(
                 "queue {queue} may use {limit} {resource}, uses {used}{kept}, {asked} more asked"
             )
         }
-        WaitReason::Held { by, until } => {
+        WaitReason::Reserved { workload: by, until } => {
             let until = until.map(|until| format!(" until {}", time(until))).unwrap_or_default();
             format!("the room is held for {by}{until}")
         }
@@ -105,7 +106,7 @@ fn reason(reason: &WaitReason) -> String {
         }
         WaitReason::Gated(Gate::Budget(whose)) => format!("gate: budget {whose}"),
         WaitReason::Gated(Gate::Paused(why)) => format!("gate: paused, {why}"),
-        WaitReason::Gated(Gate::Incomplete { have, need }) => {
+        WaitReason::Gated(Gate::GangIncomplete { have, need }) => {
             format!("gate: {have} of {need} parts")
         }
     }
@@ -122,61 +123,73 @@ fn quota(resource: &QuotaResource) -> String {
     }
 }
 
-fn tally(tally: &Tally) -> String {
+fn tally(tally: &FitSummary) -> String {
     let mut text = format!("{} nodes", tally.nodes);
-    for (at, (lack, nodes)) in tally.lacks.iter().enumerate() {
+    for (at, (lack, nodes)) in tally.shortfalls.iter().enumerate() {
         let sign = if at == 0 { ": " } else { "; " };
         let _ = write!(text, "{sign}{nodes} {}", self::lack(lack));
     }
     text
 }
 
-fn lack(lack: &Lack) -> String {
+fn lack(lack: &Shortfall) -> String {
     match lack {
-        Lack::Down => "down".to_owned(),
-        Lack::Closed => "closed".to_owned(),
-        Lack::OtherNode => "not the node asked for".to_owned(),
-        Lack::Selector => "not selected".to_owned(),
-        Lack::NodeAffinity => "outside the node affinity".to_owned(),
-        Lack::Taint(taint) => format!("tainted {taint}"),
-        Lack::NoGpu => "without GPU".to_owned(),
-        Lack::Unshared => "that hands out whole GPUs only".to_owned(),
-        Lack::Model { has, .. } => {
+        Shortfall::NotReady => "down".to_owned(),
+        Shortfall::Unschedulable => "closed".to_owned(),
+        Shortfall::OtherNode => "not the node asked for".to_owned(),
+        Shortfall::NodeSelector => "not selected".to_owned(),
+        Shortfall::NodeAffinity => "outside the node affinity".to_owned(),
+        Shortfall::Taint(taint) => format!("tainted {taint}"),
+        Shortfall::NoGpu => "without GPU".to_owned(),
+        Shortfall::WholeGpusOnly => "that hands out whole GPUs only".to_owned(),
+        Shortfall::GpuModel { has, .. } => {
             let has: Vec<_> = has.iter().map(ToString::to_string).collect();
             format!("of another model ({})", has.join(", "))
         }
-        Lack::ModelQuota(model) => format!("with {model} beyond quota"),
-        Lack::GpuSize { need, largest } => format!("with GPUs too small ({largest}, need {need})"),
-        Lack::GpuCount { need, most } => format!("with too few GPUs ({most}, need {need})"),
-        Lack::FreeGpus { need, most } => format!("with too few free GPUs ({most}, need {need})"),
-        Lack::GpuShare { need, most } => format!("without a share of {need} (most left {most})"),
-        Lack::GpuMemory { need, most } => format!("without {need} on one GPU (most left {most})"),
-        Lack::NoMig(profile) => format!("without {}", profile.as_str()),
-        Lack::MigSlice { profile, need, most } => {
+        Shortfall::GpuModelQuota(model) => format!("with {model} beyond quota"),
+        Shortfall::GpuSize { need, largest } => {
+            format!("with GPUs too small ({largest}, need {need})")
+        }
+        Shortfall::GpuCount { need, most } => format!("with too few GPUs ({most}, need {need})"),
+        Shortfall::FreeGpus { need, most } => {
+            format!("with too few free GPUs ({most}, need {need})")
+        }
+        Shortfall::GpuShare { need, most } => {
+            format!("without a share of {need} (most left {most})")
+        }
+        Shortfall::GpuMemory { need, most } => {
+            format!("without {need} on one GPU (most left {most})")
+        }
+        Shortfall::NoMigProfile(profile) => format!("without {}", profile.as_str()),
+        Shortfall::MigSlice { profile, need, most } => {
             format!("with places for {most} {}, need {need}", profile.as_str())
         }
-        Lack::NvLink { need, most } => format!("with {most} free in one NVLink group, need {need}"),
-        Lack::ClosedGpus(ClosedGpus { cordoned, draining, sick, gpus }) => {
+        Shortfall::NvLink { need, most } => {
+            format!("with {most} free in one NVLink group, need {need}")
+        }
+        Shortfall::UnavailableGpus(UnavailableGpus { cordoned, draining, failed: sick, gpus }) => {
             let open =
                 if gpus.is_empty() { String::new() } else { format!("; open {}", names(gpus)) };
             format!(
                 "with closed GPUs ({cordoned} cordoned, {draining} draining, {sick} sick{open})"
             )
         }
-        Lack::Cpu { need, most } => format!("short of CPU ({most}, need {need})"),
-        Lack::Memory { need, most } => format!("short of memory ({most}, need {need})"),
-        Lack::Storage { need, most } => format!("short of storage ({most}, need {need})"),
-        Lack::Jobs => "at the job limit".to_owned(),
-        Lack::Resource { name, need, most } => format!("short of {name} ({most}, need {need})"),
-        Lack::Token(token) => format!("without {token} to give"),
-        Lack::Near => "not near what it wants".to_owned(),
-        Lack::Away => "with tasks to stay away from".to_owned(),
-        Lack::Spread => "in a domain with its share".to_owned(),
+        Shortfall::Cpu { need, most } => format!("short of CPU ({most}, need {need})"),
+        Shortfall::Memory { need, most } => format!("short of memory ({most}, need {need})"),
+        Shortfall::Storage { need, most } => format!("short of storage ({most}, need {need})"),
+        Shortfall::TaskLimit => "at the job limit".to_owned(),
+        Shortfall::Resource { name, need, most } => {
+            format!("short of {name} ({most}, need {need})")
+        }
+        Shortfall::Token(token) => format!("without {token} to give"),
+        Shortfall::TaskAffinity => "not near what it wants".to_owned(),
+        Shortfall::TaskAntiAffinity => "with tasks to stay away from".to_owned(),
+        Shortfall::TopologySpread => "in a domain with its share".to_owned(),
     }
 }
 
 pub(crate) fn explanation(explained: &Explanation) -> Vec<String> {
-    let Explanation { reason, position, waiting, nearby, closest, eta } = explained;
+    let Explanation { reason, position, waiting, alternatives: nearby, closest, eta } = explained;
     let mut lines = Vec::new();
     lines.push(reason.as_ref().map_or("nothing in the way".to_owned(), self::reason));
     lines.extend(position.map(|position| format!("position {position} of {waiting}")));
@@ -186,18 +199,18 @@ pub(crate) fn explanation(explained: &Explanation) -> Vec<String> {
     lines
 }
 
-fn nearby_line(nearby: &[Nearby]) -> Option<String> {
-    let one = |nearby: &Nearby| match nearby {
-        Nearby::Gpus(count) => format!("{count} GPUs"),
-        Nearby::Share(share) => format!("a share of {}", share.get()),
-        Nearby::GpuMemory(mib) => format!("{mib} of GPU memory"),
-        Nearby::MinGpuMemory(mib) => format!("GPUs of {mib}"),
-        Nearby::Models(models) => format!("models {}", names(models)),
-        Nearby::Tasks(tasks) => format!("{tasks} tasks"),
-        Nearby::Cpu(cpu) => format!("{cpu} CPU"),
-        Nearby::Memory(mib) => format!("{mib} of memory"),
-        Nearby::WithoutNvlink => "no NVLink".to_owned(),
-        Nearby::Shared => "a shared GPU".to_owned(),
+fn nearby_line(nearby: &[Alternative]) -> Option<String> {
+    let one = |nearby: &Alternative| match nearby {
+        Alternative::GpuCount(count) => format!("{count} GPUs"),
+        Alternative::GpuFraction(share) => format!("a share of {}", share.get()),
+        Alternative::GpuMemory(mib) => format!("{mib} of GPU memory"),
+        Alternative::MinGpuMemory(mib) => format!("GPUs of {mib}"),
+        Alternative::Models(models) => format!("models {}", names(models)),
+        Alternative::Tasks(tasks) => format!("{tasks} tasks"),
+        Alternative::Cpu(cpu) => format!("{cpu} CPU"),
+        Alternative::Memory(mib) => format!("{mib} of memory"),
+        Alternative::WithoutNvlink => "no NVLink".to_owned(),
+        Alternative::Shared => "a shared GPU".to_owned(),
     };
     let all: Vec<_> = nearby.iter().map(one).collect();
     (!all.is_empty()).then(|| format!("would start now with: {}", all.join(", or ")))
@@ -212,7 +225,7 @@ fn eta(eta: Eta) -> String {
 }
 
 pub(crate) fn what_if(answer: &WhatIf) -> Vec<String> {
-    let WhatIf { eta, placements, victims, reason, nearby, closest } = answer;
+    let WhatIf { eta, placements, victims, reason, alternatives: nearby, closest } = answer;
     let mut lines = vec![format!("starts {}", self::eta(*eta))];
     lines.extend(placements.iter().map(placement));
     if !victims.is_empty() {
@@ -224,7 +237,7 @@ pub(crate) fn what_if(answer: &WhatIf) -> Vec<String> {
     lines
 }
 
-fn close((node, lack): &(NodeId, Lack)) -> String {
+fn close((node, lack): &(NodeId, Shortfall)) -> String {
     format!("closest: {node}, {}", self::lack(lack))
 }
 
@@ -242,8 +255,8 @@ pub(crate) fn node(view: &NodeView) -> String {
             GpuHealth::Healthy => {}
             GpuHealth::Cordoned => text.push_str(" cordoned"),
             GpuHealth::Draining => text.push_str(" draining"),
-            GpuHealth::Sick => text.push_str(" sick"),
-            GpuHealth::Unfit => text.push_str(" unfit"),
+            GpuHealth::Failed => text.push_str(" sick"),
+            GpuHealth::Degraded => text.push_str(" unfit"),
         }
         if gpu.utilization.get() > 0 {
             let _ = write!(text, " {}%", gpu.utilization.get());
@@ -264,7 +277,7 @@ pub(crate) fn node(view: &NodeView) -> String {
 
 pub(crate) fn workload(view: &WorkloadView) -> String {
     let state = match view.state {
-        WorkloadState::Waiting => "waits",
+        WorkloadState::Pending => "waits",
         WorkloadState::Placed => "placed",
         WorkloadState::Running => "runs",
         WorkloadState::Stopping => "stops",

@@ -194,7 +194,7 @@ impl Seen {
             let memory: u64 = units.iter().map(|unit| unit.memory.0).sum();
             let closed = match health.first().map(|(_, health)| *health) {
                 Some(GpuHealth::Healthy) | None => None,
-                Some(GpuHealth::Sick) => Some("error"),
+                Some(GpuHealth::Failed) => Some("error"),
                 Some(_) => Some("maintenance"),
             };
             let used =

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use agentaflow_engine::Ranking;
+use agentaflow_engine::NodeRanking;
 
 use crate::names;
 use crate::slim;
@@ -50,11 +50,11 @@ impl fmt::Display for Deed<'_> {
 }
 
 /// How nodes stood when a task was placed, in a few words.
-pub(crate) struct Stood<'a>(pub(crate) &'a Ranking);
+pub(crate) struct Stood<'a>(pub(crate) &'a NodeRanking);
 
 impl fmt::Display for Stood<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ranking { workload, task, strategy, fitting, nodes } = self.0;
+        let NodeRanking { workload, task, strategy, fitting, nodes } = self.0;
         write!(f, "task {task} of {workload} by {strategy}; nodes that fit: {fitting};")?;
         for (at, (node, score)) in nodes.iter().enumerate() {
             write!(f, "{} {node} {score}", if at == 0 { "" } else { "," })?;

@@ -1,12 +1,12 @@
 //! Disks that pods name without a claim, as tokens: one that is written may be mounted once on a node.
 
-use agentaflow_engine::{TokenName, TokenUse};
+use agentaflow_engine::{TokenAccess, TokenName};
 use std::collections::BTreeMap;
 
 use crate::slim::{InlineDisk, Pod, Volume};
 
 /// The disks of a pod.
-pub(super) fn tokens(pod: &Pod) -> BTreeMap<TokenName, TokenUse> {
+pub(super) fn tokens(pod: &Pod) -> BTreeMap<TokenName, TokenAccess> {
     let mut tokens = BTreeMap::new();
     for volume in pod.spec.volumes.iter().flatten() {
         for (name, usage) in disks(volume) {
@@ -18,10 +18,10 @@ pub(super) fn tokens(pod: &Pod) -> BTreeMap<TokenName, TokenUse> {
     tokens
 }
 
-fn disks(volume: &Volume) -> Vec<(String, TokenUse)> {
+fn disks(volume: &Volume) -> Vec<(String, TokenAccess)> {
     let usage = |disk: &InlineDisk| match disk.read_only {
-        Some(true) => TokenUse::Shared,
-        _ => TokenUse::Exclusive,
+        Some(true) => TokenAccess::Shared,
+        _ => TokenAccess::Exclusive,
     };
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let mut disks = Vec::new();
@@ -32,7 +32,7 @@ fn disks(volume: &Volume) -> Vec<(String, TokenUse)> {
         disks.push((format!("disk/gce/{}", text(&disk.pd_name)), usage(disk)));
     }
     if let Some(disk) = &volume.aws_elastic_block_store {
-        disks.push((format!("disk/aws/{}", text(&disk.volume_id)), TokenUse::Exclusive));
+        disks.push((format!("disk/aws/{}", text(&disk.volume_id)), TokenAccess::Exclusive));
     }
     if let Some(disk) = &volume.rbd {
         let pool = disk.pool.as_deref().unwrap_or("rbd");

@@ -37,7 +37,7 @@ pub use selector::{labels, selector};
 pub use volumes::{ClaimHow, ClaimToBind, Left, SELECTED_NODE, Volumes, is_counted, reaches};
 
 use agentaflow_engine::labels::NodeTerm;
-use agentaflow_engine::{ForeignUse, GpuAsk, MAX_NODE_GPUS, Preferred, Request};
+use agentaflow_engine::{ForeignUse, GpuRequest, MAX_NODE_GPUS, NodePreference, Request};
 use std::collections::BTreeSet;
 
 use crate::slim::Pod;
@@ -160,7 +160,7 @@ pub fn foreign(pod: &Pod, around: &Surroundings<'_>) -> ForeignUse {
         tokens: ports::tokens(pod),
         gpu_count: takes.gpus.min(MAX_NODE_GPUS as u64) as u32,
         labels: terms::task_labels(pod),
-        keeps_away: terms::keeps_away(pod, around.namespaces),
+        anti_affinity: terms::keeps_away(pod, around.namespaces),
         terminating: pod.metadata.deletion_timestamp.is_some(),
         ..ForeignUse::default()
     };
@@ -208,15 +208,15 @@ fn refuse_what_we_cannot_do(pod: &Pod) -> Result<(), Obstacle> {
     Ok(())
 }
 
-fn whole_gpus(count: u64) -> Result<GpuAsk, Obstacle> {
+fn whole_gpus(count: u64) -> Result<GpuRequest, Obstacle> {
     match count {
-        0 => Ok(GpuAsk::None),
+        0 => Ok(GpuRequest::None),
         count if count > MAX_NODE_GPUS as u64 => {
             let why =
                 format!("{count} GPUs are more than the {MAX_NODE_GPUS} that one node can have");
             Err(Obstacle::unsupported("nvidia.com/gpu", why))
         }
-        count => Ok(GpuAsk::Whole(count as u32)),
+        count => Ok(GpuRequest::Whole(count as u32)),
     }
 }
 
@@ -242,7 +242,7 @@ fn required_nodes(pod: &Pod, volumes: Places) -> Result<Vec<NodeTerm>, Obstacle>
 }
 
 /// Preferred nodes; a term without conditions, or without weight, prefers nobody.
-fn preferred_nodes(pod: &Pod) -> Result<Vec<Preferred>, Obstacle> {
+fn preferred_nodes(pod: &Pod) -> Result<Vec<NodePreference>, Obstacle> {
     const FIELD: &str = "spec.affinity.nodeAffinity";
     let affinity = pod.spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
     let preferred =
@@ -252,7 +252,9 @@ fn preferred_nodes(pod: &Pod) -> Result<Vec<Preferred>, Obstacle> {
         let term = selector::node_term(&preference.preference);
         let term = term.map_err(|why| Obstacle::unsupported(FIELD, why))?;
         let weight = terms::weight(preference.weight, FIELD)?;
-        made.extend(weight.filter(|_| !term.is_empty()).map(|weight| Preferred { weight, term }));
+        made.extend(
+            weight.filter(|_| !term.is_empty()).map(|weight| NodePreference { weight, term }),
+        );
     }
     Ok(made)
 }

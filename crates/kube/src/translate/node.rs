@@ -1,7 +1,8 @@
 //! Nodes and their GPUs.
 
 use agentaflow_engine::{
-    Chooser, Gpu, GpuHealth, GpuId, GpuModel, MAX_NODE_GPUS, MiB, MicroDollars, MigMode, Percent,
+    DeviceSelection, Gpu, GpuHealth, GpuId, GpuModel, MAX_NODE_GPUS, MiB, MicroDollars, MigMode,
+    Percent,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +55,7 @@ pub fn node(node: &Node, devices: Option<&GpuNode>, csi: Option<&CsiNode>) -> No
     made.cpu.0 = offers.cpu.0.min(LARGEST);
     made.memory.0 = offers.memory.0.min(LARGEST);
     made.storage.0 = offers.storage.0.min(LARGEST);
-    made.chooser = Chooser::Node;
+    made.device_selection = DeviceSelection::Node;
     made.resources = offers.resources;
     for (driver, limit) in csi.map(limits).unwrap_or_default() {
         made.resources.insert(attachments(&driver), limit);
@@ -160,8 +161,8 @@ fn monitored(devices: &GpuNode, allocatable: u64, shared: u32) -> Option<Units> 
         for unit in 0..shared {
             let id = unit_id(device, unit, shared);
             let health = match () {
-                () if sick => GpuHealth::Sick,
-                () if usable == 0 => GpuHealth::Unfit,
+                () if sick => GpuHealth::Failed,
+                () if usable == 0 => GpuHealth::Degraded,
                 () if phase == Some(GpuNodePhase::Maintenance) => GpuHealth::Cordoned,
                 () => GpuHealth::Healthy,
             };

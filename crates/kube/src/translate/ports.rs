@@ -1,6 +1,6 @@
 //! Ports of the host as tokens.
 
-use agentaflow_engine::{TokenName, TokenUse};
+use agentaflow_engine::{TokenAccess, TokenName};
 use std::collections::BTreeMap;
 
 use super::resources::is_sidecar;
@@ -13,7 +13,7 @@ const EVERY_ADDRESS: &str = "0.0.0.0";
 ///
 /// A port on all addresses excludes every other use of that port; a port on one address excludes that address
 /// and the use on all addresses, so it shares the port itself with other addresses only.
-pub(super) fn tokens(pod: &Pod) -> BTreeMap<TokenName, TokenUse> {
+pub(super) fn tokens(pod: &Pod) -> BTreeMap<TokenName, TokenAccess> {
     let sidecars =
         pod.spec.init_containers.iter().flatten().filter(|container| is_sidecar(container));
     let containers = pod.spec.containers.iter().chain(sidecars);
@@ -27,11 +27,11 @@ pub(super) fn tokens(pod: &Pod) -> BTreeMap<TokenName, TokenUse> {
         let everywhere = format!("port/{protocol}/{number}");
         match address.filter(|address| *address != EVERY_ADDRESS) {
             None => {
-                tokens.insert(everywhere.into(), TokenUse::Exclusive);
+                tokens.insert(everywhere.into(), TokenAccess::Exclusive);
             }
             Some(address) => {
-                tokens.insert(format!("{everywhere}/{address}").into(), TokenUse::Exclusive);
-                tokens.entry(everywhere.into()).or_insert(TokenUse::Shared);
+                tokens.insert(format!("{everywhere}/{address}").into(), TokenAccess::Exclusive);
+                tokens.entry(everywhere.into()).or_insert(TokenAccess::Shared);
             }
         }
     }

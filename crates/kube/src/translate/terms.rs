@@ -1,7 +1,7 @@
 //! Terms between pods: near, away, spread.
 
 use agentaflow_engine::labels::{Expr, Labels, Op, Selector};
-use agentaflow_engine::{Side, Spread, TaskAffinity};
+use agentaflow_engine::{AffinityKind, TaskAffinity, TopologySpread};
 use k8s_openapi::api::core::v1::{PodAffinityTerm, TopologySpreadConstraint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use std::collections::BTreeSet;
@@ -38,10 +38,14 @@ pub(super) fn affinity(pod: &Pod, namespaces: &Namespaces) -> Result<Vec<TaskAff
         near.and_then(|near| near.preferred_during_scheduling_ignored_during_execution.as_ref());
     let away =
         away.and_then(|away| away.preferred_during_scheduling_ignored_during_execution.as_ref());
-    let near =
-        near.into_iter().flatten().map(|term| (Side::Near, "spec.affinity.podAffinity", term));
-    let away =
-        away.into_iter().flatten().map(|term| (Side::Away, "spec.affinity.podAntiAffinity", term));
+    let near = near
+        .into_iter()
+        .flatten()
+        .map(|term| (AffinityKind::Affinity, "spec.affinity.podAffinity", term));
+    let away = away
+        .into_iter()
+        .flatten()
+        .map(|term| (AffinityKind::AntiAffinity, "spec.affinity.podAntiAffinity", term));
     for (side, field, preferred) in near.chain(away) {
         let Some(weight) = weight(preferred.weight, field)? else { continue };
         let (selector, key) = term(pod, &preferred.pod_affinity_term, namespaces, field)?;
@@ -74,7 +78,7 @@ pub(super) fn asks_for_namespaces(pod: &Pod) -> bool {
 }
 
 /// The spread constraints of a pod; only pods of its own namespace count.
-pub(super) fn spread(pod: &Pod) -> Result<Vec<Spread>, Obstacle> {
+pub(super) fn spread(pod: &Pod) -> Result<Vec<TopologySpread>, Obstacle> {
     pod.spec
         .topology_spread_constraints
         .iter()
@@ -108,7 +112,12 @@ fn required_near(pod: &Pod, namespaces: &Namespaces) -> Result<Vec<TaskAffinity>
         merge(&mut merged, selector);
         keys.insert(key);
     }
-    let near = |key| TaskAffinity { side: Side::Near, selector: merged.clone(), key, weight: None };
+    let near = |key| TaskAffinity {
+        kind: AffinityKind::Affinity,
+        selector: merged.clone(),
+        key,
+        weight: None,
+    };
     Ok(keys.into_iter().map(near).collect())
 }
 
@@ -129,7 +138,7 @@ fn away(
     namespaces: &Namespaces,
 ) -> Result<TaskAffinity, Obstacle> {
     let (selector, key) = term(pod, wanted, namespaces, "spec.affinity.podAntiAffinity")?;
-    Ok(TaskAffinity { side: Side::Away, selector, key, weight: None })
+    Ok(TaskAffinity { kind: AffinityKind::AntiAffinity, selector, key, weight: None })
 }
 
 /// The pods that a term means, and its topology.
@@ -221,7 +230,7 @@ fn topology(key: &str, field: &'static str) -> Result<String, Obstacle> {
     Ok(key.to_owned())
 }
 
-fn constraint(pod: &Pod, wanted: &TopologySpreadConstraint) -> Result<Spread, Obstacle> {
+fn constraint(pod: &Pod, wanted: &TopologySpreadConstraint) -> Result<TopologySpread, Obstacle> {
     const FIELD: &str = "spec.topologySpreadConstraints";
     let refuse = |why: String| Obstacle::unsupported(FIELD, why);
     let mut selector = picked(wanted.label_selector.as_ref(), FIELD)?;
@@ -246,7 +255,7 @@ fn constraint(pod: &Pod, wanted: &TopologySpreadConstraint) -> Result<Spread, Ob
     let max_skew = u32::try_from(wanted.max_skew).ok().filter(|skew| *skew > 0);
     let max_skew =
         max_skew.ok_or_else(|| refuse(format!("a skew of {} is impossible", wanted.max_skew)))?;
-    Ok(Spread {
+    Ok(TopologySpread {
         selector,
         key: topology(&wanted.topology_key, FIELD)?,
         max_skew,

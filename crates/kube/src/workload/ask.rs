@@ -1,7 +1,7 @@
 //! What the engine needs to know of a workload beside its pods.
 
 use agentaflow_engine::{
-    GpuAsk, GpuModel, MiB, Request, ResourceName, Span, Strategy, Topology, Workload,
+    GpuModel, GpuRequest, MiB, Request, ResourceName, Span, Strategy, Topology, Workload,
 };
 
 use super::template::memory;
@@ -54,7 +54,7 @@ pub fn ask(spec: &GpuWorkloadSpec, request: &mut Request) {
         request.preferred_model = Some(model);
     }
     request.models.extend(model(wanted.required_gpu_type.as_deref()));
-    let GpuAsk::Whole(count) = request.gpu else { return };
+    let GpuRequest::Whole(count) = request.gpu else { return };
     request.min_gpu_memory = request.min_gpu_memory.max(MiB(memory(spec)));
     if wanted.exclusive_access {
         request.resources.insert(ResourceName::from(names::EXCLUSIVE_RESOURCE), count.into());

@@ -1,6 +1,6 @@
 //! Work that is bound already: found when we begin, or bound by somebody who led before. It is a fact.
 
-use agentaflow_engine::{Adopted, AdoptedSeat, Event, GpuId, NodeId, Request, WorkloadId};
+use agentaflow_engine::{AdoptedTask, AdoptedWorkload, Event, GpuId, NodeId, Request, WorkloadId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -174,8 +174,8 @@ impl World {
         let started = found.iter().filter_map(|member| member.pod.status.start_time.as_ref());
         let placed_at = started.map(|time| moment(time.0)).min().unwrap_or(self.now);
         let finished: BTreeSet<u32> = missing.collect();
-        let adopted = Adopted { workload: engine, seats, finished, placed_at };
-        if !self.tell(Event::Adopt(Box::new(adopted))) {
+        let adopted = AdoptedWorkload { workload: engine, tasks: seats, finished, placed_at };
+        if !self.tell(Event::Adopted(Box::new(adopted))) {
             return false;
         }
         let mut group = Group::new(belonging.need, belonging.traits.clone());
@@ -194,10 +194,10 @@ impl World {
         true
     }
 
-    fn seat_of(&self, task: u32, member: &Found) -> AdoptedSeat {
+    fn seat_of(&self, task: u32, member: &Found) -> AdoptedTask {
         let devices = super::entry::devices(&member.pod);
         let known = !devices.is_empty() && self.knows_devices(&member.pod, &devices);
-        AdoptedSeat {
+        AdoptedTask {
             task,
             node: NodeId::from(member.node.as_ref()),
             devices: known.then(|| devices.iter().map(|id| GpuId::from(id.as_str())).collect()),

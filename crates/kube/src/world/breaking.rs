@@ -26,7 +26,7 @@ impl World {
         if *seat != Seat::Waiting {
             let (workload, known) = (id.clone(), group.known);
             let event = if breaking {
-                Event::Gone { workload, task }
+                Event::TaskStopped { workload, task }
             } else {
                 Event::TaskFinished { workload, task }
             };
@@ -67,9 +67,9 @@ impl World {
         self.stuck.insert(key.clone());
         let (workload, task) = (id.clone(), task);
         self.tell(if was_breaking {
-            Event::Gone { workload, task }
+            Event::TaskStopped { workload, task }
         } else {
-            Event::Refused { workload, task }
+            Event::PlacementRefused { workload, task }
         });
         if gang && !was_breaking {
             self.delete_bound(&others);

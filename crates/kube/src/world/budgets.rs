@@ -28,7 +28,7 @@ impl World {
             return;
         }
         if before.as_ref().map(self::allowed) != Some(allowed) {
-            self.tell(Event::Budget { id: BudgetId::from(key.to_string()), allowed });
+            self.tell(Event::BudgetUpdated { id: BudgetId::from(key.to_string()), allowed });
         }
         if before.map(|before| before.spec) != Some(spec) {
             self.tell_protected(&key.namespace);
@@ -52,7 +52,7 @@ impl World {
             .map(|(id, group)| (id.clone(), self.budgets_of(group.members.values())))
             .collect();
         for (workload, budgets) in known {
-            self.tell(Event::Protected { workload, budgets });
+            self.tell(Event::WorkloadBudgetsUpdated { workload, budgets });
         }
     }
 
@@ -60,7 +60,7 @@ impl World {
         let all: Vec<(Key, u32)> =
             self.budgets.iter().map(|(key, budget)| (key.clone(), allowed(budget))).collect();
         for (key, allowed) in all {
-            self.tell(Event::Budget { id: BudgetId::from(key.to_string()), allowed });
+            self.tell(Event::BudgetUpdated { id: BudgetId::from(key.to_string()), allowed });
         }
     }
 
@@ -103,7 +103,7 @@ impl World {
         let time = Span(SPARED.0 << spared.times.min(SPARED_TWICE_AS_LONG));
         spared.times += 1;
         spared.until = Some(self.now.after(time));
-        self.tell(Event::Budget { id: spared_by(key), allowed: 0 });
+        self.tell(Event::BudgetUpdated { id: spared_by(key), allowed: 0 });
     }
 
     /// Those who were spared long enough may be asked again; says when the next one may.

@@ -1,6 +1,8 @@
 //! Carrying out what the engine decided.
 
-use agentaflow_engine::{Decision, Event, Gpus, Placement, Victim, WaitReason, WorkloadId};
+use agentaflow_engine::{
+    Decision, Event, GpuAssignment, Placement, Victim, WaitReason, WorkloadId,
+};
 use agentaflow_explain as words;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,11 +52,11 @@ impl World {
         let Placement { workload, task, node, gpus } = placement;
         let node: Arc<str> = node.as_str().into();
         let Some(group) = self.groups.get_mut(&workload) else {
-            self.tell(Event::Refused { workload, task });
+            self.tell(Event::PlacementRefused { workload, task });
             return;
         };
         let Some(key) = group.members.get(&task).cloned() else {
-            self.tell(Event::Refused { workload, task });
+            self.tell(Event::PlacementRefused { workload, task });
             return;
         };
         (group.placed, group.reason) = (true, None);
@@ -81,7 +83,7 @@ impl World {
         workload: &WorkloadId,
         task: u32,
         node: &Arc<str>,
-        gpus: &Gpus,
+        gpus: &GpuAssignment,
         plan: u64,
     ) -> Option<Bind> {
         let entry = self.pods.get(key)?;
@@ -108,17 +110,17 @@ impl World {
         workload: &WorkloadId,
         task: u32,
         node: &Arc<str>,
-        gpus: &Gpus,
+        gpus: &GpuAssignment,
     ) -> Vec<String> {
         let ids = match gpus {
-            Gpus::Chosen(parts) => parts.iter().map(|part| part.gpu.clone()).collect(),
-            Gpus::Count(_) => self.engine.assumed(workload, task),
+            GpuAssignment::Devices(parts) => parts.iter().map(|part| part.gpu.clone()).collect(),
+            GpuAssignment::Count(_) => self.engine.assumed_gpus(workload, task),
         };
         ids.iter().map(|gpu| format!("{node}/{gpu}")).collect()
     }
 
     fn preempt(&mut self, victims: &[Victim], beneficiary: &WorkloadId) {
-        for Victim { workload: victim, right } in victims {
+        for Victim { workload: victim, reason: right } in victims {
             let Some(group) = self.groups.get_mut(victim) else {
                 // Nothing of it is left: it only has to be forgotten.
                 self.tell(Event::Cancelled(victim.clone()));
@@ -150,7 +152,7 @@ impl World {
         let Place::Member { seat, task, .. } = entry.place.clone() else { return };
         let leaving = entry.pod.as_ref().is_some_and(|pod| is_leaving(pod));
         if let Seat::Waiting = seat {
-            self.tell(Event::Gone { workload: victim.clone(), task });
+            self.tell(Event::TaskStopped { workload: victim.clone(), task });
             return;
         }
         if !leaving {
@@ -161,7 +163,7 @@ impl World {
 
     /// Says on the pods of a workload where others are being stopped for them.
     fn nominate(&mut self, beneficiary: &WorkloadId) {
-        let nodes = self.engine.held(beneficiary);
+        let nodes = self.engine.nominated_nodes(beneficiary);
         let Some(group) = self.groups.get_mut(beneficiary) else { return };
         group.nominated = true;
         let members: Vec<Key> = group.members.values().cloned().collect();
@@ -190,7 +192,7 @@ impl World {
         let told = Reason {
             word: reason.kind(),
             message: words::reason(reason, self.now).into(),
-            cured_by_nodes: reason.cured_by_nodes(),
+            resolved_by_nodes: reason.resolved_by_nodes(),
         };
         let Some(group) = self.groups.get_mut(id) else { return };
         let preempting = matches!(**reason, WaitReason::Preempting { .. });

@@ -4,8 +4,8 @@ use agentaflow_api::explain::{CloseNode, Explanation, PlannedTask};
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::{Dollars, Stamp};
 use agentaflow_engine::{
-    Eta, Gpus, Lack, MicroDollars, NodeId, Placement, Span, Time, WaitReason, WorkloadState,
-    WorkloadView,
+    Eta, GpuAssignment, MicroDollars, NodeId, Placement, Shortfall, Span, Time, WaitReason,
+    WorkloadState, WorkloadView,
 };
 use agentaflow_explain as words;
 use serde_json::Value;
@@ -72,13 +72,13 @@ impl World {
         view: &WorkloadView,
         said: &agentaflow_engine::Explanation,
     ) -> Explanation {
-        if view.state != WorkloadState::Waiting {
+        if view.state != WorkloadState::Pending {
             return self.placed(view);
         }
         let mut told = self.waiting(said.reason.as_ref(), said.eta);
         told.position = said.position;
         told.waiting = said.waiting;
-        told.would_start_now = said.nearby.iter().map(words::nearby).collect();
+        told.would_start_now = said.alternatives.iter().map(words::nearby).collect();
         told.closest = said.closest.iter().map(close).collect();
         told.price_per_hour = self.price_of_waiting(view).map(dollars);
         told
@@ -113,11 +113,13 @@ impl World {
         }
     }
 
-    fn planned(&self, task: u32, node: &NodeId, gpus: &Gpus) -> PlannedTask {
+    fn planned(&self, task: u32, node: &NodeId, gpus: &GpuAssignment) -> PlannedTask {
         let gpus = match gpus {
-            Gpus::Chosen(parts) => parts.iter().map(|part| part.gpu.to_string()).collect(),
-            Gpus::Count(0) => Vec::new(),
-            Gpus::Count(count) => {
+            GpuAssignment::Devices(parts) => {
+                parts.iter().map(|part| part.gpu.to_string()).collect()
+            }
+            GpuAssignment::Count(0) => Vec::new(),
+            GpuAssignment::Count(count) => {
                 let model = self.nodes.get(node.as_str()).and_then(super::NodeEntry::model);
                 vec![format!("{count} × {}", model.unwrap_or("GPU"))]
             }
@@ -193,8 +195,8 @@ impl World {
         let estimate = asked.estimate;
         let seen = self.engine.what_if(self.now, asked).map_err(|why| why.to_string())?;
         let mut told = self.waiting(seen.reason.as_ref(), seen.eta);
-        told.waiting = self.engine.waiting() as u32;
-        told.would_start_now = seen.nearby.iter().map(words::nearby).collect();
+        told.waiting = self.engine.pending_count() as u32;
+        told.would_start_now = seen.alternatives.iter().map(words::nearby).collect();
         told.closest = seen.closest.iter().map(close).collect();
         let planned = |place: &Placement| self.planned(place.task, &place.node, &place.gpus);
         told.placement = seen.placements.iter().map(planned).collect();
@@ -225,7 +227,7 @@ impl World {
 }
 
 /// A node that came close, and what it lacks.
-fn close((node, lack): &(NodeId, Lack)) -> CloseNode {
+fn close((node, lack): &(NodeId, Shortfall)) -> CloseNode {
     let lacks = words::lack_of(node.as_str(), lack);
     CloseNode { node_id: node.to_string(), node_name: node.to_string(), lacks }
 }

@@ -259,13 +259,13 @@ impl World {
         let gate = incomplete(have, need);
         if let Some(reason) = &mut group.reason {
             let latest = WaitReason::Gated(gate.clone());
-            (reason.word, reason.cured_by_nodes) = (latest.kind(), latest.cured_by_nodes());
+            (reason.word, reason.resolved_by_nodes) = (latest.kind(), latest.resolved_by_nodes());
             reason.message = words::reason(&latest, self.now).into();
         }
         let gate = Some(gate);
         group.gated = true;
         if group.known {
-            self.tell(Event::Gate { workload: id.clone(), gate });
+            self.tell(Event::GateChanged { workload: id.clone(), gate });
             return;
         }
         group.asked.clear();
@@ -285,7 +285,7 @@ impl World {
         let Some(group) = self.groups.get_mut(id) else { return };
         if group.known && group.asked == asked {
             if std::mem::take(&mut group.gated) {
-                self.tell(Event::Gate { workload: id.clone(), gate: None });
+                self.tell(Event::GateChanged { workload: id.clone(), gate: None });
             }
             return;
         }
@@ -303,7 +303,7 @@ impl World {
     }
 
     fn submit(&mut self, id: &WorkloadId, workload: agentaflow_engine::Workload) {
-        match self.engine.apply(self.now, Event::Submit(Box::new(workload))) {
+        match self.engine.apply(self.now, Event::Submitted(Box::new(workload))) {
             Ok(()) => {
                 if let Some(group) = self.groups.get_mut(id) {
                     group.known = true;

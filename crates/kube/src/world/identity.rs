@@ -295,7 +295,7 @@ pub(super) fn because(word: &'static str, message: impl Into<Arc<str>>) -> Aside
 
 /// A gang that is not complete.
 pub(super) fn incomplete(have: usize, need: u32) -> Gate {
-    Gate::Incomplete { have: have as u32, need }
+    Gate::GangIncomplete { have: have as u32, need }
 }
 
 /// The key of the group that a pod names, for pods that wait for their group to exist.

@@ -36,7 +36,7 @@ pub use change::{Change, Object};
 pub use settings::{Settings, SettingsError, node_selector, percent, strategy};
 pub use show::{Answer, Census};
 
-use agentaflow_engine::{Event, Ranking, Rejected, Scheduler, Snapshot, Time, WorkloadId};
+use agentaflow_engine::{Event, NodeRanking, Rejected, Scheduler, Snapshot, Time, WorkloadId};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -290,7 +290,7 @@ impl World {
         let spared = self.spare_until();
         let sent_away = self.send_away_again();
         let plan = self.engine.decide(self.now);
-        let wake = plan.wake;
+        let wake = plan.wake_at;
         self.carry_out(plan.decisions);
         let looked = self.reconcile();
         Step {
@@ -316,14 +316,14 @@ impl World {
 
     /// What must outlive us and no object of the cluster tells.
     pub fn memory(&self) -> Snapshot {
-        self.engine.memory()
+        self.engine.usage_history()
     }
 
     /// Other settings; nothing that waits is lost by it.
     pub fn set_settings(&mut self, settings: Settings) {
         let policy = settings.policy.clone();
         self.settings = settings;
-        self.tell(Event::Policy(Box::new(policy)));
+        self.tell(Event::PolicyUpdated(Box::new(policy)));
     }
 
     /// Kueue has come: its label names a queue of ours no more.
@@ -339,11 +339,11 @@ impl World {
 
     /// Keeps the best `most` nodes with their scores for everything that is placed.
     pub fn keep_rankings(&mut self, most: usize) {
-        self.engine.keep_rankings(most);
+        self.engine.record_rankings(most);
     }
 
     /// How the nodes stood for what was placed since the last call.
-    pub fn take_rankings(&mut self) -> Vec<Ranking> {
+    pub fn take_rankings(&mut self) -> Vec<NodeRanking> {
         self.engine.take_rankings()
     }
 

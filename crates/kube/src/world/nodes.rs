@@ -188,7 +188,7 @@ impl World {
         let told = entry.told.as_ref();
         let is_new = told.is_none();
         if told.is_none_or(|told| told.node != view.node)
-            && !self.tell(Event::Node(Box::new(view.node.clone())))
+            && !self.tell(Event::NodeUpdated(Box::new(view.node.clone())))
         {
             return;
         }
@@ -256,7 +256,7 @@ impl World {
             return;
         }
         let Some(uses) = self.pods.get(key).and_then(|pod| pod.uses.clone()) else { return };
-        self.tell(Event::Foreign {
+        self.tell(Event::ForeignUseUpdated {
             node: NodeId::from(node.as_ref()),
             id: ForeignId::from(key.to_string()),
             uses,
@@ -267,7 +267,7 @@ impl World {
     pub(super) fn end_foreign(&mut self, key: &Key, node: &Arc<str>) {
         let Some(entry) = self.nodes.get_mut(node) else { return };
         if entry.foreign.remove(key) && entry.is_known() {
-            self.tell(Event::ForeignGone {
+            self.tell(Event::ForeignUseRemoved {
                 node: NodeId::from(node.as_ref()),
                 id: ForeignId::from(key.to_string()),
             });
@@ -281,7 +281,7 @@ fn unhealthy(view: &NodeView) -> BTreeMap<GpuId, GpuHealth> {
     let told = view.health.iter().filter_map(|(gpu, health)| match health {
         GpuHealth::Healthy => None,
         GpuHealth::Cordoned | GpuHealth::Draining => Some((gpu.clone(), GpuHealth::Cordoned)),
-        GpuHealth::Sick | GpuHealth::Unfit => Some((gpu.clone(), GpuHealth::Unfit)),
+        GpuHealth::Failed | GpuHealth::Degraded => Some((gpu.clone(), GpuHealth::Degraded)),
     });
     told.collect()
 }

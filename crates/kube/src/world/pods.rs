@@ -124,7 +124,7 @@ impl World {
 
     /// A binding of ours is carried out.
     fn confirm(&mut self, key: &Key, workload: &WorkloadId, task: u32, node: &Arc<str>) {
-        self.tell(Event::Confirmed { workload: workload.clone(), task });
+        self.tell(Event::PlacementConfirmed { workload: workload.clone(), task });
         self.set_seat(key, Seat::Bound(node.clone()));
         self.has_volumes(key, workload);
         self.note_pod(key, false, "Scheduled", format!("bound to node {node}"));
@@ -141,7 +141,7 @@ impl World {
     /// Devices and the beginning of the end of a pod that runs.
     fn tell_state(&mut self, workload: &WorkloadId, task: u32, pod: &Pod) {
         if is_leaving(pod) {
-            self.tell(Event::Terminating { workload: workload.clone(), task });
+            self.tell(Event::TaskTerminating { workload: workload.clone(), task });
             return;
         }
         let devices = devices(pod);
@@ -152,12 +152,12 @@ impl World {
         let known = self.engine.workload(workload).is_some_and(|view| {
             view.tasks.iter().any(|seat| {
                 seat.task == task
-                    && matches!(&seat.gpus, agentaflow_engine::Gpus::Chosen(parts)
+                    && matches!(&seat.gpus, agentaflow_engine::GpuAssignment::Devices(parts)
                         if parts.iter().map(|part| &part.gpu).eq(gpus.iter()))
             })
         });
         if !known {
-            self.tell(Event::Devices { workload: workload.clone(), task, gpus });
+            self.tell(Event::DevicesReported { workload: workload.clone(), task, gpus });
         }
     }
 

@@ -39,7 +39,7 @@ impl World {
             .collect();
         let past: BTreeMap<Arc<str>, u64> = self
             .engine
-            .memory()
+            .usage_history()
             .queues
             .iter()
             .map(|facts| (facts.queue.id.as_str().into(), f64::from_bits(facts.past[1][3]) as u64))

@@ -124,7 +124,7 @@ impl World {
 
     /// What the engine remembers of queues that were removed or moved while nobody led is forgotten, leaves first.
     pub(super) fn forget_queues(&mut self) {
-        let facts = self.engine.memory().queues;
+        let facts = self.engine.usage_history().queues;
         for known in facts.iter().rev().filter(|known| known.queue.id.as_str() != ROOT) {
             let spec = self.queues.specs.get(known.queue.id.as_str());
             let parent = spec.map(|spec| spec.parent.as_deref().unwrap_or(ROOT));
@@ -149,7 +149,7 @@ impl World {
             let Some((name, spec)) = ready else { break };
             let name = name.clone();
             let told = engine_queue(&name, spec).and_then(|queue| {
-                let event = Event::Queue(Box::new(queue.clone()));
+                let event = Event::QueueUpdated(Box::new(queue.clone()));
                 self.engine.apply(self.now, event).map_err(|why| why.to_string())?;
                 Ok(queue)
             });

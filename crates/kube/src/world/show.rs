@@ -19,14 +19,14 @@ pub(super) struct Reason {
     /// One sentence.
     pub(super) message: Arc<str>,
     /// More nodes would help.
-    pub(super) cured_by_nodes: bool,
+    pub(super) resolved_by_nodes: bool,
 }
 
 impl Reason {
     /// The reason of the pod's condition. Autoscalers buy nodes for `Unschedulable` pods, so that only waits that
     /// nodes cure are called so.
     pub(super) fn condition(&self) -> &'static str {
-        if self.cured_by_nodes { "Unschedulable" } else { self.word }
+        if self.resolved_by_nodes { "Unschedulable" } else { self.word }
     }
 }
 
@@ -97,7 +97,7 @@ impl World {
     fn explain_workload(&mut self, id: &WorkloadId) -> Option<Answer> {
         let view = self.engine.workload(id)?;
         let explanation = self.engine.explain(self.now, id);
-        let waits = view.state == WorkloadState::Waiting;
+        let waits = view.state == WorkloadState::Pending;
         let reason = explanation.as_ref().and_then(|explanation| explanation.reason.as_ref());
         let lines = explanation.as_ref().filter(|_| waits);
         let closest = explanation.iter().flat_map(|explanation| &explanation.closest);
@@ -161,7 +161,7 @@ impl World {
                 }
             }
         }
-        for (node, milli) in self.engine.kept() {
+        for (node, milli) in self.engine.reserved_gpus() {
             let unit = self.nodes.get(node.as_str()).map_or(1.0, super::NodeEntry::unit);
             census.kept += milli as f64 / 1000.0 * unit;
         }

@@ -293,7 +293,7 @@ impl World {
             else {
                 continue;
             };
-            let gpus = self.engine.assumed(&id, *task);
+            let gpus = self.engine.assumed_gpus(&id, *task);
             outlook.planned.push(Planned {
                 // The engine counts the pods of a gang in an order of its own.
                 task: entry.pod.as_deref().and_then(task_label).unwrap_or(*task),

@@ -1,7 +1,8 @@
 //! What our engine says about a pod, on the objects that the API server tells.
 
 use agentaflow_engine::{
-    Adopted, AdoptedSeat, Decision, Event, NodeId, Request, Scheduler, Time, Workload, WorkloadId,
+    AdoptedTask, AdoptedWorkload, Decision, Event, NodeId, Request, Scheduler, Time, Workload,
+    WorkloadId,
 };
 use agentaflow_kube::slim::{
     Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass,
@@ -94,7 +95,7 @@ impl Sight {
             if only.is_some_and(|only| only != view.node.id.as_str()) {
                 view.node.resources.insert("pods".into(), 0);
             }
-            tell(&mut engine, Event::Node(Box::new(view.node)));
+            tell(&mut engine, Event::NodeUpdated(Box::new(view.node)));
         }
         for pod in &self.pods {
             let Some(node) = pod.spec.node_name.as_deref().map(NodeId::from) else { continue };
@@ -105,7 +106,7 @@ impl Sight {
                 Ok(asked) if ours => adopted(pod, id, node, asked.request),
                 _ => {
                     let uses = Box::new(translate::foreign(pod, &self.around()));
-                    Event::Foreign { node, id: id.into(), uses }
+                    Event::ForeignUseUpdated { node, id: id.into(), usage: uses }
                 }
             };
             tell(&mut engine, event);
@@ -115,16 +116,16 @@ impl Sight {
 }
 
 fn adopted(pod: &Pod, id: String, node: NodeId, request: Request) -> Event {
-    let seat = AdoptedSeat {
+    let seat = AdoptedTask {
         task: 0,
         node,
         devices: None,
         confirmed: true,
         terminating: pod.metadata.deletion_timestamp.is_some(),
     };
-    Event::Adopt(Box::new(Adopted {
+    Event::Adopted(Box::new(AdoptedWorkload {
         workload: Workload::new(id, request),
-        seats: vec![seat],
+        tasks: vec![seat],
         finished: std::collections::BTreeSet::new(),
         placed_at: Time(0),
     }))
@@ -132,7 +133,7 @@ fn adopted(pod: &Pod, id: String, node: NodeId, request: Request) -> Event {
 
 fn ask(engine: &mut Scheduler, request: Request) -> Result<String, String> {
     let id = WorkloadId::from("the-new-one");
-    tell(engine, Event::Submit(Box::new(Workload::new(id.clone(), request))));
+    tell(engine, Event::Submitted(Box::new(Workload::new(id.clone(), request))));
     for decision in engine.decide(Time(1)).decisions {
         if let Decision::Place(placement) = decision {
             return Ok(placement.node.to_string());

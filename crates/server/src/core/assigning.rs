@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use agentaflow_api::job::OnNodeLost;
 use agentaflow_api::link::{Assignment, GpuGrant, RegistryAuth, TaskKey};
 use agentaflow_api::units::{Cores, Secret};
-use agentaflow_engine::{GpuPart, Gpus, Part, Placement, Request};
+use agentaflow_engine::{GpuAllocation, GpuAssignment, GpuShare, Placement, Request};
 
 use super::describe::{gpu_id, instances, price};
 use super::jobs::{grace_ms, runtime};
@@ -22,7 +22,7 @@ impl State {
     /// A task's place, with all that its agent and the ledger need to know.
     pub(crate) fn seat(&self, request: &Request, placement: &Placement) -> Option<Seat> {
         let node = self.nodes.values().find(|node| node.row.node_id == placement.node.as_str())?;
-        let Gpus::Chosen(parts) = &placement.gpus else { return None };
+        let GpuAssignment::Devices(parts) = &placement.gpus else { return None };
         let all = instances(&node.row.spec);
         let (mut grants, mut gpu_milli) = (Vec::new(), 0);
         for part in parts {
@@ -33,7 +33,7 @@ impl State {
             let memory = gpu.gpu_memory.unwrap_or(0);
             let model =
                 gpu.gpu_type.as_ref().or(gpu.gpu_name.as_ref()).or(node.row.spec.gpu_type.as_ref());
-            let milli = money::share(part.part, request, model.map_or("", String::as_str), memory);
+            let milli = money::share(part.share, request, model.map_or("", String::as_str), memory);
             gpu_milli += milli;
             grants.push(grant(gpu, position, part, milli, memory, request.exclusive));
         }
@@ -154,17 +154,17 @@ impl State {
 fn grant(
     gpu: &agentaflow_api::node::GpuInstance,
     position: usize,
-    part: &GpuPart,
+    part: &GpuAllocation,
     milli: u64,
     memory: u64,
     exclusive: bool,
 ) -> GpuGrant {
     let index = gpu.gpu_index.unwrap_or(position as u32);
     let uuid = gpu.gpu_uuid.clone().unwrap_or_else(|| index.to_string());
-    let (uuid, memory, shared) = match part.part {
-        Part::Whole => (uuid, memory, false),
-        Part::Share { mib, .. } => (uuid, mib.0, !exclusive),
-        Part::Slice { profile, start } => {
+    let (uuid, memory, shared) = match part.share {
+        GpuShare::Whole => (uuid, memory, false),
+        GpuShare::Fraction { mib, .. } => (uuid, mib.0, !exclusive),
+        GpuShare::MigSlice { profile, start } => {
             let slices = gpu.mig.iter().flatten();
             let slice = slices.filter(|slice| slice.start == start).find(|slice| {
                 agentaflow_engine::MigProfile::new(&slice.profile)

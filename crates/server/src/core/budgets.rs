@@ -105,7 +105,7 @@ impl State {
         job.state.gate.clone_from(&why);
         self.touch(id);
         let gate = why.map(Gate::Budget);
-        self.tell(Event::Gate { workload: workload_id(id), gate });
+        self.tell(Event::GateChanged { workload: workload_id(id), gate });
     }
 
     /// The highest price of any node, so that an estimate is never too low.

@@ -45,7 +45,7 @@ impl Core {
                 && view.open
                 && (gpu_memory == 0 || view.gpus.iter().any(gpu))
                 && (cpu_milli == 0 || cpu)
-                && view.node.max_jobs.is_none_or(|most| view.tasks < most)
+                && view.node.max_tasks.is_none_or(|most| view.tasks < most)
         };
         let fitting = state.engine.nodes().into_iter().filter(fits).map(|view| view.node.id);
         let fitting: std::collections::BTreeSet<_> = fitting.collect();

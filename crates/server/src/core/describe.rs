@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use agentaflow_api::node::{GpuInstance, NodeSpec};
 use agentaflow_api::units::Dollars;
 use agentaflow_engine::{
-    Chooser, ForeignGpu, ForeignUse, Gpu, GpuHealth, GpuId, MiB, MicroDollars, MigMode, MigProfile,
-    MilliCpu, Node, Price,
+    DeviceSelection, ForeignGpu, ForeignUse, Gpu, GpuHealth, GpuId, MiB, MicroDollars, MigMode,
+    MigProfile, MilliCpu, Node, Price,
 };
 
 use super::state::LiveNode;
@@ -137,9 +137,9 @@ pub(crate) fn engine_node(
     node.cpu = MilliCpu(spec.cpu_cores.0);
     node.memory = MiB(spec.memory_total);
     node.storage = MiB(spec.storage_total.saturating_mul(1024));
-    node.max_jobs = (spec.max_concurrent_jobs > 0).then_some(spec.max_concurrent_jobs);
-    node.chooser = Chooser::Engine;
-    node.undivided = runtimes.contains(&KUBERNETES);
+    node.max_tasks = (spec.max_concurrent_jobs > 0).then_some(spec.max_concurrent_jobs);
+    node.device_selection = DeviceSelection::Engine;
+    node.whole_gpus_only = runtimes.contains(&KUBERNETES);
     node.price = price(spec);
     let region = spec.region.iter().map(|region| ("region", region.as_str()));
     let zone = spec.zone.iter().map(|zone| ("zone", zone.as_str()));

@@ -102,15 +102,15 @@ impl State {
         let Some(view) = self.engine.workload(&workload) else {
             // It was left out when the engine was restored.
             if let Some(anew) = self.jobs.get(&id).and_then(|job| super::jobs::workload(job).ok()) {
-                self.tell(Event::Submit(Box::new(anew)));
+                self.tell(Event::Submitted(Box::new(anew)));
             }
             return self.note_waiting(id);
         };
         match view.state {
-            WorkloadState::Waiting => {}
+            WorkloadState::Pending => {}
             WorkloadState::Stopping => {
                 for task in view.tasks {
-                    self.tell(Event::Gone { workload: workload.clone(), task: task.task });
+                    self.tell(Event::TaskStopped { workload: workload.clone(), task: task.task });
                 }
             }
             WorkloadState::Placed | WorkloadState::Running => self.tell(Event::Requeued(workload)),

@@ -6,7 +6,7 @@ use agentaflow_api::job::{JobCreate, JobSpec, JobStatus, OnNodeLost, Runtime};
 use agentaflow_api::link::{Message, Stop, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::{
-    Event, GpuAsk, GpuModel, MiB, MigProfile, MilliCpu, MilliGpu, NodeId, OnFault, QueueId,
+    Event, GpuModel, GpuRequest, MiB, MigProfile, MilliCpu, MilliGpu, NodeId, OnFault, QueueId,
     Request, Span, Workload,
 };
 
@@ -38,7 +38,7 @@ impl State {
         self.check_room_for(by.user.id, weight)?;
         let (row, workload) = self.new_job(by, job, pin)?;
         let now = self.clock.now();
-        self.engine.apply(now, Event::Submit(Box::new(workload))).map_err(|rejected| {
+        self.engine.apply(now, Event::Submitted(Box::new(workload))).map_err(|rejected| {
             self.ids.0.job -= 1;
             let about_queue = matches!(rejected, agentaflow_engine::Rejected::Queue { .. });
             Refusal::invalid(if about_queue { "priority" } else { "job" }, rejected.to_string())
@@ -210,7 +210,7 @@ impl State {
         }
         self.touch(id);
         for task in tasks {
-            self.tell(Event::Terminating { workload: workload_id(id), task });
+            self.tell(Event::TaskTerminating { workload: workload_id(id), task });
         }
     }
 }
@@ -290,7 +290,7 @@ pub(crate) fn workload(row: &JobRow) -> Result<Workload, Refusal> {
 fn request(row: &JobRow) -> Result<Request, Refusal> {
     let spec = &row.spec;
     let bad = |field: &'static str| {
-        move |bad: agentaflow_engine::BadInput| Refusal::invalid(field, bad.to_string())
+        move |bad: agentaflow_engine::InvalidInput| Refusal::invalid(field, bad.to_string())
     };
     let memory = MiB(spec.gpu_memory_required.unwrap_or(0));
     let mut request = Request {
@@ -304,21 +304,21 @@ fn request(row: &JobRow) -> Result<Request, Refusal> {
     };
     request.gpu = if let Some(profile) = &spec.mig_profile {
         let profile = MigProfile::new(profile).map_err(bad("mig_profile"))?;
-        GpuAsk::Mig { profile, count: spec.gpu_count.unwrap_or(1) }
+        GpuRequest::Mig { profile, count: spec.gpu_count.unwrap_or(1) }
     } else if let Some(share) = spec.gpu_fraction {
         let milli = (share * 1000.0).round().clamp(0.0, 1000.0) as u32;
-        GpuAsk::Fraction(MilliGpu::new(milli).map_err(bad("gpu_fraction"))?)
+        GpuRequest::Fraction(MilliGpu::new(milli).map_err(bad("gpu_fraction"))?)
     } else if let Some(count) = spec.gpu_count {
         request.min_gpu_memory = memory;
-        if count == 0 { GpuAsk::None } else { GpuAsk::Whole(count) }
+        if count == 0 { GpuRequest::None } else { GpuRequest::Whole(count) }
     } else if memory.0 > 0 {
-        GpuAsk::Memory(memory)
+        GpuRequest::Memory(memory)
     } else if spec.gpu_type.is_some() || request.exclusive {
-        GpuAsk::Whole(1)
+        GpuRequest::Whole(1)
     } else {
-        GpuAsk::None
+        GpuRequest::None
     };
-    if matches!(request.gpu, GpuAsk::None) {
+    if matches!(request.gpu, GpuRequest::None) {
         (request.exclusive, request.min_gpu_memory) = (false, MiB(0));
         request.models.clear();
     }
@@ -342,7 +342,7 @@ fn needed_runtime(row: &JobRow, request: &Request) -> &'static str {
         && spec.shm_size.is_none()
         && !spec.read_only
         && spec.replicas.unwrap_or(1) == 1
-        && !matches!(request.gpu, GpuAsk::Fraction(_) | GpuAsk::Mig { .. });
+        && !matches!(request.gpu, GpuRequest::Fraction(_) | GpuRequest::Mig { .. });
     let lone = spec.volumes.is_empty() && spec.replicas.unwrap_or(1) == 1;
     match (plain, lone) {
         (true, _) => "runtime/plain-docker",

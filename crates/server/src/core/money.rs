@@ -3,7 +3,7 @@
 use agentaflow_api::link::GpuGrant;
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::mig::Geometry;
-use agentaflow_engine::{GpuAsk, MicroDollars, Part, Price, Request};
+use agentaflow_engine::{GpuRequest, GpuShare, MicroDollars, Price, Request};
 
 /// What was allocated: thousandths of GPUs, thousandths of cores, MiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,17 +38,17 @@ fn half_even(numerator: i128, denominator: i128) -> i128 {
 }
 
 /// The share of a device to pay for, in thousandths.
-pub(crate) fn share(part: Part, request: &Request, model: &str, memory: u64) -> u64 {
+pub(crate) fn share(part: GpuShare, request: &Request, model: &str, memory: u64) -> u64 {
     if request.exclusive {
         return 1000;
     }
     match part {
-        Part::Whole => 1000,
-        Part::Share { milli, mib } => match request.gpu {
-            GpuAsk::Memory(_) => (mib.0 * 1000).div_ceil(memory.max(1)).min(1000),
+        GpuShare::Whole => 1000,
+        GpuShare::Fraction { milli, mib } => match request.gpu {
+            GpuRequest::Memory(_) => (mib.0 * 1000).div_ceil(memory.max(1)).min(1000),
             _ => milli.into(),
         },
-        Part::Slice { profile, .. } => {
+        GpuShare::MigSlice { profile, .. } => {
             let geometry = Geometry::for_gpu(model, memory);
             let compute = geometry.and_then(|geometry| {
                 let profile = geometry.get(geometry.profile(profile.as_str())?)?;
@@ -62,10 +62,10 @@ pub(crate) fn share(part: Part, request: &Request, model: &str, memory: u64) -> 
 /// What a job would be billed for, before it has a place: the largest share that its request can mean.
 pub(crate) fn expected(request: &Request, tasks: u32) -> Allocation {
     let gpu_milli = match request.gpu {
-        GpuAsk::None => 0,
-        GpuAsk::Whole(count) | GpuAsk::Mig { count, .. } => u64::from(count) * 1000,
-        GpuAsk::Fraction(share) if !request.exclusive => share.get().into(),
-        GpuAsk::Memory(_) | GpuAsk::Fraction(_) => 1000,
+        GpuRequest::None => 0,
+        GpuRequest::Whole(count) | GpuRequest::Mig { count, .. } => u64::from(count) * 1000,
+        GpuRequest::Fraction(share) if !request.exclusive => share.get().into(),
+        GpuRequest::Memory(_) | GpuRequest::Fraction(_) => 1000,
     };
     let tasks = u64::from(tasks);
     Allocation {

@@ -27,8 +27,8 @@ impl State {
         for _ in 0..8 {
             let now = self.clock.now();
             let plan = self.engine.decide(now);
-            self.wake = plan.wake;
-            let again = plan.wake.is_some_and(|wake| wake <= now);
+            self.wake = plan.wake_at;
+            let again = plan.wake_at.is_some_and(|wake| wake <= now);
             self.carry_out(plan.decisions, now);
             if !again && !self.dirty {
                 break;
@@ -48,7 +48,7 @@ impl State {
                     _ => placed.push((placement.workload.clone(), vec![placement])),
                 },
                 Decision::Preempt { victims, beneficiary, .. } => {
-                    for Victim { workload, right } in &victims {
+                    for Victim { workload, reason: right } in &victims {
                         let Some(victim) = job_of(workload) else { continue };
                         let why = agentaflow_explain::stopped_for(&called(&beneficiary), *right);
                         self.job_event(victim, "Preempted", why);
@@ -187,7 +187,7 @@ impl State {
             Fault::SpotReclaim { node, .. } => {
                 (StopCause::Drained, format!("node {node} is taken back"))
             }
-            Fault::GpuSick { node, gpu } => {
+            Fault::GpuFailed { node, gpu } => {
                 (StopCause::GpuSick, format!("GPU {gpu} of node {node} is broken"))
             }
             Fault::GangBroken { task } => {

@@ -66,15 +66,15 @@ impl State {
         }
         let name = told.node.id.clone();
         if again || before.as_ref().map(|told| &told.node) != Some(&told.node) {
-            self.tell(Event::Node(Box::new(told.node.clone())));
+            self.tell(Event::NodeUpdated(Box::new(told.node.clone())));
         }
         if before.as_ref().map(|told| &told.foreign) != Some(&told.foreign) {
             let id = ForeignId::from(OTHERS);
             if told.foreign != ForeignUse::default() {
                 let uses = Box::new(told.foreign.clone());
-                self.tell(Event::Foreign { node: name.clone(), id, uses });
+                self.tell(Event::ForeignUseUpdated { node: name.clone(), id, usage: uses });
             } else if before.as_ref().is_some_and(|told| told.foreign != ForeignUse::default()) {
-                self.tell(Event::ForeignGone { node: name.clone(), id });
+                self.tell(Event::ForeignUseRemoved { node: name.clone(), id });
             }
         }
         if again || before.as_ref().map(|told| told.cordoned) != Some(told.cordoned) {
@@ -159,7 +159,7 @@ impl State {
     /// Tells the engine whether a GPU can be used: one that does not work is sick, whoever closed it.
     fn tell_gpu_health(&mut self, id: i64, node: &NodeId, gpu: GpuId, closed: Option<GpuHealth>) {
         let sick = self.nodes.get(&id).is_some_and(|node| node.sick.contains(gpu.as_str()));
-        let health = if sick { GpuHealth::Sick } else { closed.unwrap_or_default() };
+        let health = if sick { GpuHealth::Failed } else { closed.unwrap_or_default() };
         self.tell(Event::GpuHealth { node: node.clone(), gpu, health });
     }
 

@@ -45,7 +45,7 @@ impl State {
         let is_new = old.is_none();
         let now = self.clock.now();
         self.engine
-            .apply(now, Event::Queue(Box::new(engine_queue(&spec))))
+            .apply(now, Event::QueueUpdated(Box::new(engine_queue(&spec))))
             .map_err(|rejected| Refusal::invalid("queue", rejected.to_string()))?;
         let row = QueueRow { spec, created_at, updated_at: Stamp::now() };
         self.batch.changes.push(Change::Queue(Box::new(row.clone())));
@@ -79,7 +79,7 @@ impl State {
     pub(crate) fn set_strategy(&mut self, name: &str) -> Result<(), Refusal> {
         let strategy: Strategy =
             name.parse().map_err(|error| Refusal::invalid("strategy", format!("{error}")))?;
-        self.tell(Event::Strategy(strategy));
+        self.tell(Event::StrategyUpdated(strategy));
         self.batch.changes.push(Change::Meta(STRATEGY, name.to_owned()));
         Ok(())
     }

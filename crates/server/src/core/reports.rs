@@ -68,7 +68,7 @@ impl State {
             seat.started_at = Some(Stamp::now());
         }
         if first {
-            self.tell(Event::Confirmed { workload: workload_id(key.job), task: key.task });
+            self.tell(Event::PlacementConfirmed { workload: workload_id(key.job), task: key.task });
         }
         self.touch(key.job);
         let Some(job) = self.jobs.get_mut(&key.job) else { return };
@@ -98,7 +98,7 @@ impl State {
         self.leave(key.job, node);
         self.job_event(key.job, "Refused", format!("node {on} did not take it: {detail}"));
         self.touch(key.job);
-        self.tell(Event::Refused { workload: workload_id(key.job), task: key.task });
+        self.tell(Event::PlacementRefused { workload: workload_id(key.job), task: key.task });
         self.after_end(key.job);
     }
 

@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 
 use agentaflow_api::job::{JobStatus, OnNodeLost};
 use agentaflow_engine::{
-    Gate, GpuId, MiB, MilliCpu, NodeFacts, NodeId, Phase, Policy, Queue, QueueFacts, Quota,
-    Scheduler, SeatFacts, Snapshot, Time, WorkloadFacts,
+    Gate, GpuId, MiB, MilliCpu, NodeId, NodeSnapshot, Policy, Queue, QueueSnapshot, Quota,
+    Scheduler, Snapshot, TaskSnapshot, Time, WorkloadPhase, WorkloadSnapshot,
 };
 
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
@@ -150,7 +150,7 @@ impl State {
     }
 
     /// Nodes that have, or had, an agent. They are closed until work can reach them again.
-    fn node_facts(&mut self) -> Vec<NodeFacts> {
+    fn node_facts(&mut self) -> Vec<NodeSnapshot> {
         let with_agents: BTreeSet<i64> = self.agents.values().map(|agent| agent.node_id).collect();
         let mut facts = Vec::new();
         for (id, node) in &mut self.nodes {
@@ -168,7 +168,7 @@ impl State {
             let known = |id: &GpuId| description.gpus.iter().any(|gpu| gpu.id == *id);
             let mut health = closed_gpus(&node.row.overrides);
             health.retain(|id, _| known(id));
-            facts.push(NodeFacts {
+            facts.push(NodeSnapshot {
                 node: description,
                 lost: node.lost,
                 cordoned: true,
@@ -184,7 +184,7 @@ impl State {
 
     /// What the engine remembers and no record holds.
     pub(crate) fn engine_memory(&self) -> String {
-        serde_json::to_string(&self.engine.memory()).unwrap_or_default()
+        serde_json::to_string(&self.engine.usage_history()).unwrap_or_default()
     }
 }
 
@@ -192,10 +192,10 @@ impl State {
 /// works, which is the rule; otherwise by halves, until the ones at fault stand alone.
 fn add_what_fits(
     base: &Snapshot,
-    good: &mut Vec<WorkloadFacts>,
-    more: Vec<WorkloadFacts>,
+    good: &mut Vec<WorkloadSnapshot>,
+    more: Vec<WorkloadSnapshot>,
 ) -> Option<Scheduler> {
-    let workloads: Vec<WorkloadFacts> = good.iter().chain(&more).cloned().collect();
+    let workloads: Vec<WorkloadSnapshot> = good.iter().chain(&more).cloned().collect();
     match Scheduler::restore(Snapshot { workloads, ..base.clone() }) {
         Ok(engine) => {
             good.extend(more);
@@ -229,7 +229,7 @@ fn facts(
     mut workload: agentaflow_engine::Workload,
     state: &State,
     now: Time,
-) -> WorkloadFacts {
+) -> WorkloadSnapshot {
     let job_state = &job.state;
     workload.gate = job_state.gate.clone().map(Gate::Budget);
     let name = |id: i64| state.nodes.get(&id).map(|node| NodeId::from(node.row.node_id.as_str()));
@@ -237,10 +237,10 @@ fn facts(
     let placed = job_state.status != JobStatus::Pending;
     let live =
         job_state.seats.iter().filter(|seat| placed && (kept || seat.state != SeatState::Ended));
-    let seats: Vec<SeatFacts> = live
+    let seats: Vec<TaskSnapshot> = live
         .filter(|seat| seat.state != SeatState::Ended)
         .filter_map(|seat| {
-            Some(SeatFacts {
+            Some(TaskSnapshot {
                 task: seat.task,
                 node: name(seat.node)?,
                 gpus: known_parts(state, seat),
@@ -253,15 +253,15 @@ fn facts(
         .collect();
     let ended = |seat: &&crate::store::Seat| placed && seat.state == SeatState::Ended;
     let finished = job_state.seats.iter().filter(ended).map(|seat| seat.task).collect();
-    WorkloadFacts {
+    WorkloadSnapshot {
         phase: match (seats.is_empty(), job_state.stopping) {
-            (true, _) => Phase::Waiting,
-            (false, Some(_)) => Phase::Stopping,
-            (false, None) => Phase::Placed,
+            (true, _) => WorkloadPhase::Pending,
+            (false, Some(_)) => WorkloadPhase::Stopping,
+            (false, None) => WorkloadPhase::Placed,
         },
         placed_at: job_state.scheduled_at.map_or(Time(0), |at| Time(at.0.max(0) as u64)),
         finished: if seats.is_empty() { BTreeSet::new() } else { finished },
-        seats,
+        tasks: seats,
         refusals: 0,
         not_before: Time(0),
         avoid: None,
@@ -271,28 +271,31 @@ fn facts(
 }
 
 /// The devices of a seat that its node still has: one that fell off the bus must not stop everything.
-fn known_parts(state: &State, seat: &crate::store::Seat) -> Vec<agentaflow_engine::GpuPart> {
+fn known_parts(state: &State, seat: &crate::store::Seat) -> Vec<agentaflow_engine::GpuAllocation> {
     let told = state.nodes.get(&seat.node).and_then(|node| node.told.as_ref());
-    let has = |part: &&agentaflow_engine::GpuPart| {
+    let has = |part: &&agentaflow_engine::GpuAllocation| {
         told.is_some_and(|told| told.node.gpus.iter().any(|gpu| gpu.id == part.gpu))
     };
     seat.gpus.iter().filter(has).cloned().collect()
 }
 
 /// The queues, parents first, with the use that the engine remembered of them.
-fn queue_facts<'a>(rows: impl Iterator<Item = &'a QueueRow>, memory: &Snapshot) -> Vec<QueueFacts> {
+fn queue_facts<'a>(
+    rows: impl Iterator<Item = &'a QueueRow>,
+    memory: &Snapshot,
+) -> Vec<QueueSnapshot> {
     let mut waiting: Vec<Queue> = rows.map(|row| engine_queue(&row.spec)).collect();
-    let mut facts: Vec<QueueFacts> = Vec::new();
+    let mut facts: Vec<QueueSnapshot> = Vec::new();
     let root = memory.queues.iter().find(|known| known.queue.id.as_str() == "root");
     facts.extend(root.cloned());
-    let known = |facts: &[QueueFacts], parent: &Queue| {
+    let known = |facts: &[QueueSnapshot], parent: &Queue| {
         parent.parent.as_str() == "root"
             || facts.iter().any(|known| known.queue.id == parent.parent)
     };
     while let Some(at) = waiting.iter().position(|queue| known(&facts, queue)) {
         let queue = waiting.remove(at);
         let past = memory.queues.iter().find(|known| known.queue.id == queue.id);
-        facts.push(QueueFacts {
+        facts.push(QueueSnapshot {
             past: past.map_or_else(Default::default, |past| past.past),
             as_of: past.map_or_else(Default::default, |past| past.as_of),
             queue,

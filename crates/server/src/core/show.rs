@@ -7,7 +7,7 @@ use agentaflow_api::node::Health;
 use agentaflow_api::queue::Queue;
 use agentaflow_api::units::{Cores, Dollars, Stamp};
 use agentaflow_engine::{
-    Eta, Lack, Placement, Request, Time, WaitReason, WhatIf, WorkloadId, WorkloadState,
+    Eta, Placement, Request, Shortfall, Time, WaitReason, WhatIf, WorkloadId, WorkloadState,
     WorkloadView,
 };
 
@@ -163,7 +163,8 @@ impl State {
         explanation.status = job.state.status;
         explanation.position = told.position;
         explanation.waiting = told.waiting;
-        explanation.would_start_now = told.nearby.iter().map(agentaflow_explain::nearby).collect();
+        explanation.would_start_now =
+            told.alternatives.iter().map(agentaflow_explain::nearby).collect();
         explanation.closest =
             told.closest.iter().map(|(node, lack)| self.close_node(node.as_str(), lack)).collect();
         self.explain_place(&mut explanation, job, &view);
@@ -229,7 +230,7 @@ impl State {
         }
     }
 
-    fn close_node(&self, node_id: &str, lack: &Lack) -> CloseNode {
+    fn close_node(&self, node_id: &str, lack: &Shortfall) -> CloseNode {
         let node = self.nodes.values().find(|node| node.row.node_id == node_id);
         let node_name = node.map_or_else(String::new, |node| node.row.spec.node_name.clone());
         CloseNode {
@@ -249,8 +250,9 @@ impl State {
     ) -> Explanation {
         let now = self.clock.now();
         let mut explanation = self.waiting(seen.reason.as_ref(), seen.eta, now);
-        explanation.waiting = self.engine.waiting() as u32;
-        explanation.would_start_now = seen.nearby.iter().map(agentaflow_explain::nearby).collect();
+        explanation.waiting = self.engine.pending_count() as u32;
+        explanation.would_start_now =
+            seen.alternatives.iter().map(agentaflow_explain::nearby).collect();
         explanation.closest =
             seen.closest.iter().map(|(node, lack)| self.close_node(node.as_str(), lack)).collect();
         let seat = |placement: &Placement| self.seat(request, placement);
@@ -306,8 +308,8 @@ fn reason_word(reason: &WaitReason) -> &'static str {
         WaitReason::Gated(agentaflow_engine::Gate::Budget(_)) => return "BudgetExceeded",
         other => return other.kind(),
     };
-    let runtime = |lack: &Lack| matches!(lack, Lack::Resource { name, .. } if name.as_str().starts_with("runtime/"));
-    if !tally.lacks.is_empty() && tally.lacks.iter().all(|(lack, _)| runtime(lack)) {
+    let runtime = |lack: &Shortfall| matches!(lack, Shortfall::Resource { name, .. } if name.as_str().starts_with("runtime/"));
+    if !tally.shortfalls.is_empty() && tally.shortfalls.iter().all(|(lack, _)| runtime(lack)) {
         return "NoRuntime";
     }
     reason.kind()

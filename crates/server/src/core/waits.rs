@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_engine::{Reasons, Time};
+use agentaflow_engine::{Time, WaitReasons};
 
 use super::handle::Core;
 use super::show::in_words;
@@ -19,7 +19,7 @@ const SMALL: usize = 5_000;
 const LARGE_AGE: Duration = Duration::from_secs(1);
 
 /// A copy of the engine that several lists may ask.
-type Shared = Arc<Mutex<Reasons>>;
+type Shared = Arc<Mutex<WaitReasons>>;
 
 /// The last copy of a large system, and when it was made.
 pub(super) type Latest = Mutex<Option<(Instant, Shared)>>;
@@ -57,7 +57,7 @@ impl Core {
         {
             return (copy.clone(), now);
         }
-        let copy = Arc::new(Mutex::new(state.engine.reasons(now)));
+        let copy = Arc::new(Mutex::new(state.engine.wait_reasons(now)));
         *latest = (!small).then(|| (Instant::now(), copy.clone()));
         (copy, now)
     }

@@ -11,7 +11,7 @@ use agentaflow_api::link::{GpuGrant, KubernetesPlace, StopCause};
 use agentaflow_api::node::{Health, NodeSpec, NodeUpdate};
 use agentaflow_api::queue::QueueSpec;
 use agentaflow_api::units::{Dollars, Stamp};
-use agentaflow_engine::{GpuPart, Price};
+use agentaflow_engine::{GpuAllocation, Price};
 
 /// A user.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -289,7 +289,7 @@ pub struct Seat {
     /// The number of the node.
     pub node: i64,
     /// The devices, as the engine names them.
-    pub gpus: Vec<GpuPart>,
+    pub gpus: Vec<GpuAllocation>,
     /// The devices, as the agent needs them.
     pub grants: Vec<GpuGrant>,
     /// The node's price when the place was given.

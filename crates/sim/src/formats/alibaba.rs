@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use agentaflow_engine::{
-    Gpu, GpuAsk, GpuModel, MiB, MilliCpu, MilliGpu, Node, Request, Span, Time,
+    Gpu, GpuModel, GpuRequest, MiB, MilliCpu, MilliGpu, Node, Request, Span, Time,
 };
 
 use super::table::{Column, Layout, Row, Table};
@@ -201,11 +201,11 @@ impl TracePod {
 
     /// What the pod asks for. A part of several GPUs, which no real pod asks for, counts as all of
     /// them: nobody can be given halves of two devices.
-    pub fn gpu_ask(&self) -> GpuAsk {
+    pub fn gpu_ask(&self) -> GpuRequest {
         match (self.gpus, MilliGpu::new(self.milli)) {
-            (0, _) | (_, Err(_)) => GpuAsk::None,
-            (1, Ok(share)) if share < MilliGpu::WHOLE => GpuAsk::Fraction(share),
-            (count, Ok(_)) => GpuAsk::Whole(count),
+            (0, _) | (_, Err(_)) => GpuRequest::None,
+            (1, Ok(share)) if share < MilliGpu::WHOLE => GpuRequest::Fraction(share),
+            (count, Ok(_)) => GpuRequest::Whole(count),
         }
     }
 

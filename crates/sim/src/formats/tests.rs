@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use agentaflow_engine::{GpuAsk, MiB, MilliCpu, MilliGpu, Span, Time};
+use agentaflow_engine::{GpuRequest, MiB, MilliCpu, MilliGpu, Span, Time};
 
 use super::*;
 
@@ -52,10 +52,10 @@ fn a_machine_list_is_read_with_crlf_and_blank_lines() {
 fn a_pod_list_is_read_without_its_optional_columns() {
     let text = "\u{feff}name,num_gpu,gpu_milli,cpu_milli,memory_mib\nx,1,460,6000,12288\ny,0,0,1000,1\nz,8,1000,1,1\nw,1,2000,1,1\n";
     let pods = with(text, read_alibaba_pods).unwrap();
-    assert_eq!(pods[0].gpu_ask(), GpuAsk::Fraction(MilliGpu::new(460).unwrap()));
-    assert_eq!(pods[1].gpu_ask(), GpuAsk::None);
-    assert_eq!(pods[2].gpu_ask(), GpuAsk::Whole(8));
-    assert_eq!((pods[3].milli, pods[3].gpu_ask()), (1000, GpuAsk::Whole(1)));
+    assert_eq!(pods[0].gpu_ask(), GpuRequest::Fraction(MilliGpu::new(460).unwrap()));
+    assert_eq!(pods[1].gpu_ask(), GpuRequest::None);
+    assert_eq!(pods[2].gpu_ask(), GpuRequest::Whole(8));
+    assert_eq!((pods[3].milli, pods[3].gpu_ask()), (1000, GpuRequest::Whole(1)));
     assert_eq!((pods[0].created, pods[0].lifetime), (None, None));
 }
 
@@ -109,7 +109,7 @@ fn a_job_larger_than_a_machine_becomes_a_gang() {
         let workload = job.job(per_node).workload;
         assert_eq!(
             (workload.tasks, workload.request.gpu),
-            (tasks, GpuAsk::Whole(each)),
+            (tasks, GpuRequest::Whole(each)),
             "{gpus} on {per_node}"
         );
     }

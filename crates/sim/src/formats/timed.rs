@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use agentaflow_engine::{GpuAsk, Request, Span, Time, Workload};
+use agentaflow_engine::{GpuRequest, Request, Span, Time, Workload};
 
 use super::alibaba::{LATEST, Once, millis};
 use super::table::{Layout, Table};
@@ -79,7 +79,7 @@ impl TraceJob {
     pub fn job(&self, gpus_per_node: u32) -> Job {
         let each =
             if self.gpus > gpus_per_node { divisor(self.gpus, gpus_per_node) } else { self.gpus };
-        let request = Request { gpu: GpuAsk::Whole(each), ..Request::default() };
+        let request = Request { gpu: GpuRequest::Whole(each), ..Request::default() };
         let mut workload = Workload::new(self.name.as_str(), request);
         workload.tasks = self.gpus / each;
         workload.estimate = Some(self.duration);

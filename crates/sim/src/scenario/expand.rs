@@ -3,8 +3,8 @@
 use std::fmt::Display;
 
 use agentaflow_engine::{
-    Gpu, GpuAsk, MiB, MigMode, MilliCpu, MilliGpu, Node, Policy, Queue, Quota, Request, Span, Time,
-    Workload,
+    Gpu, GpuRequest, MiB, MigMode, MilliCpu, MilliGpu, Node, Policy, Queue, Quota, Request, Span,
+    Time, Workload,
 };
 
 use super::check::{self, Seen};
@@ -199,24 +199,24 @@ impl Jobs {
         Ok(workload)
     }
 
-    fn ask(&self) -> Result<GpuAsk, Wrong> {
+    fn ask(&self) -> Result<GpuRequest, Wrong> {
         match (self.gpus, self.gpu_memory, self.mig) {
-            (None, None, None) => Ok(GpuAsk::None),
+            (None, None, None) => Ok(GpuRequest::None),
             (Some(gpus), None, None) => match gpus.0 {
-                0 => Ok(GpuAsk::None),
+                0 => Ok(GpuRequest::None),
                 whole if whole % 1000 == 0 => {
-                    Ok(GpuAsk::Whole(u32::try_from(whole / 1000).unwrap_or(u32::MAX)))
+                    Ok(GpuRequest::Whole(u32::try_from(whole / 1000).unwrap_or(u32::MAX)))
                 }
                 part => match u32::try_from(part).map(MilliGpu::new) {
-                    Ok(Ok(share)) => Ok(GpuAsk::Fraction(share)),
+                    Ok(Ok(share)) => Ok(GpuRequest::Fraction(share)),
                     _ => Err(format!(
                         "`gpus` is {}; give whole GPUs, or a part of one",
                         part as f64 / 1000.0
                     )),
                 },
             },
-            (None, Some(memory), None) => Ok(GpuAsk::Memory(memory.0)),
-            (None, None, Some(profile)) => Ok(GpuAsk::Mig { profile, count: 1 }),
+            (None, Some(memory), None) => Ok(GpuRequest::Memory(memory.0)),
+            (None, None, Some(profile)) => Ok(GpuRequest::Mig { profile, count: 1 }),
             _ => Err("give one of `gpus`, `gpu_memory` and `mig`, not several".to_owned()),
         }
     }

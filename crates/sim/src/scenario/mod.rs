@@ -21,7 +21,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use agentaflow_engine::{MigProfile, Order, Strategy, Topology};
+use agentaflow_engine::{MigProfile, QueueOrder, Strategy, Topology};
 use serde::{Deserialize, Serialize};
 
 pub use amount::{Cores, Dollars, GpuCount, Length, Size};
@@ -54,7 +54,7 @@ pub struct Settings {
     pub strategy: Option<Strategy>,
     /// Who is served first.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub order: Option<Order>,
+    pub order: Option<QueueOrder>,
     /// One level of priority is worth this much waiting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ageing: Option<Length>,

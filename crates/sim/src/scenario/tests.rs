@@ -1,4 +1,4 @@
-use agentaflow_engine::{GpuAsk, MilliGpu, Span, Time};
+use agentaflow_engine::{GpuRequest, MilliGpu, Span, Time};
 
 use super::*;
 
@@ -33,12 +33,15 @@ fn a_scenario_expands_nodes_queues_and_jobs() {
         (load.queues[1].limit.gpu, load.queues[1].parent.as_str()),
         (Some(4500), "research")
     );
-    assert_eq!((load.policy.order(), load.policy.patience), (Order::Fifo, Span::minutes(10)));
+    assert_eq!((load.policy.order(), load.policy.patience), (QueueOrder::Fifo, Span::minutes(10)));
     assert_eq!(load.jobs.len(), 9);
     let times: Vec<_> = load.jobs[..3].iter().map(|job| job.at).collect();
     assert_eq!(times, [Time(3_600_000), Time(5_400_000), Time(7_200_000)]);
-    assert_eq!(load.jobs[0].workload.request.gpu, GpuAsk::Whole(4));
-    assert_eq!(load.jobs[3].workload.request.gpu, GpuAsk::Fraction(MilliGpu::new(250).unwrap()));
+    assert_eq!(load.jobs[0].workload.request.gpu, GpuRequest::Whole(4));
+    assert_eq!(
+        load.jobs[3].workload.request.gpu,
+        GpuRequest::Fraction(MilliGpu::new(250).unwrap())
+    );
     assert_eq!(load.jobs[8].workload.id.as_str(), "slice");
 }
 

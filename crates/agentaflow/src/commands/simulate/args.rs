@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use agentaflow_engine::{Order, Strategy};
+use agentaflow_engine::{QueueOrder, Strategy};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser as _};
 
@@ -87,7 +87,7 @@ pub(crate) struct Args {
     pub(super) strategy: Vec<StrategyChoice>,
     /// Who is served first; several, separated by commas, are compared
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = orders(), help_heading = "How to simulate")]
-    pub(super) order: Vec<Order>,
+    pub(super) order: Vec<QueueOrder>,
     /// Let preempted work go on where it was stopped instead of starting again
     #[arg(long, help_heading = "How to simulate")]
     pub(super) resume: bool,
@@ -200,21 +200,24 @@ fn meaning(strategy: Strategy) -> &'static str {
 }
 
 /// Accepts the names of queue orders; close misses get a hint.
-fn orders() -> impl clap::builder::TypedValueParser<Value = Order> {
-    let names = Order::ALL.iter().map(|(name, order)| PossibleValue::new(name).help(turn(*order)));
+fn orders() -> impl clap::builder::TypedValueParser<Value = QueueOrder> {
+    let names =
+        QueueOrder::ALL.iter().map(|(name, order)| PossibleValue::new(name).help(turn(*order)));
     PossibleValuesParser::new(names).map(|name| {
-        let known = Order::ALL.iter().find(|(known, _)| *known == name);
-        known.map_or(Order::FairShare, |(_, order)| *order)
+        let known = QueueOrder::ALL.iter().find(|(known, _)| *known == name);
+        known.map_or(QueueOrder::FairShare, |(_, order)| *order)
     })
 }
 
-fn turn(order: Order) -> &'static str {
+fn turn(order: QueueOrder) -> &'static str {
     match order {
-        Order::FairShare => "The queue with the smallest share first, then priority with ageing",
-        Order::Priority => "Strictly by priority, then oldest",
-        Order::Fifo => "Oldest first",
-        Order::Shortest => "Shortest expected run first",
-        Order::LeastService => "Least expected GPU time first",
+        QueueOrder::FairShare => {
+            "The queue with the smallest share first, then priority with ageing"
+        }
+        QueueOrder::Priority => "Strictly by priority, then oldest",
+        QueueOrder::Fifo => "Oldest first",
+        QueueOrder::Shortest => "Shortest expected run first",
+        QueueOrder::LeastService => "Least expected GPU time first",
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use agentaflow_engine::{GpuAsk, Order, Strategy, Time, Workload};
+use agentaflow_engine::{GpuRequest, QueueOrder, Strategy, Time, Workload};
 use agentaflow_sim::{Load, Outcome, html};
 
 use super::subject::{Prepared, Subject, short_model};
@@ -51,7 +51,8 @@ fn sparks(outcomes: &[Outcome]) -> String {
 fn explained(load: &Load, outcomes: &[Outcome]) -> Option<String> {
     let first = outcomes.first()?;
     let strategy: Strategy = first.strategy.parse().ok()?;
-    let order = Order::ALL.iter().find(|(name, _)| *name == first.order).map(|(_, order)| *order);
+    let order =
+        QueueOrder::ALL.iter().find(|(name, _)| *name == first.order).map(|(_, order)| *order);
     let waiting = waiting::example(load, strategy, order)?;
     let workload = &waiting.job.workload;
     let heading = format!(
@@ -70,11 +71,13 @@ fn explained(load: &Load, outcomes: &[Outcome]) -> Option<String> {
 /// What a workload asks for, in a few words.
 fn asked(workload: &Workload) -> String {
     let gpu = match workload.request.gpu {
-        GpuAsk::None => "no GPU".to_owned(),
-        GpuAsk::Whole(count) => words::count(count, "GPU"),
-        GpuAsk::Fraction(share) => format!("{} of a GPU", words::thousandths(share.get().into())),
-        GpuAsk::Memory(memory) => format!("{memory} of a GPU"),
-        GpuAsk::Mig { profile, count } => format!("{count} × {}", profile.as_str()),
+        GpuRequest::None => "no GPU".to_owned(),
+        GpuRequest::Whole(count) => words::count(count, "GPU"),
+        GpuRequest::Fraction(share) => {
+            format!("{} of a GPU", words::thousandths(share.get().into()))
+        }
+        GpuRequest::Memory(memory) => format!("{memory} of a GPU"),
+        GpuRequest::Mig { profile, count } => format!("{count} × {}", profile.as_str()),
     };
     let models: Vec<_> =
         workload.request.models.iter().map(|model| short_model(model.as_str())).collect();

@@ -11,7 +11,7 @@ mod spark;
 mod subject;
 mod waiting;
 
-use agentaflow_engine::{Order, Span, Strategy};
+use agentaflow_engine::{QueueOrder, Span, Strategy};
 use agentaflow_sim::{Load, Options, Outcome, replay};
 use anyhow::{Context as _, Result};
 
@@ -70,7 +70,7 @@ fn outcomes(subject: &Subject, kind: Kind, args: &Args) -> Result<Vec<Outcome>> 
     Ok(outcomes)
 }
 
-fn options(load: &Load, strategy: Strategy, order: Option<Order>, args: &Args) -> Options {
+fn options(load: &Load, strategy: Strategy, order: Option<QueueOrder>, args: &Args) -> Options {
     // A trace may begin at any time; people count from the first arrival.
     let first = load.jobs.iter().map(|job| job.at).min().unwrap_or_default();
     let mut options = Options::new(strategy);
@@ -114,7 +114,7 @@ fn usual(subject: &Subject, kind: Kind) -> Vec<Strategy> {
 }
 
 /// The orders to compare; none stands for the one that the input or the strategy asks for.
-fn orders(args: &Args) -> Vec<Option<Order>> {
+fn orders(args: &Args) -> Vec<Option<QueueOrder>> {
     let mut orders = Vec::new();
     for order in &args.order {
         if !orders.contains(&Some(*order)) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use agentaflow_engine::{
-    Decision, Eta, Event, Explanation, Order, Policy, Rejected, Scheduler, Strategy, Time,
+    Decision, Eta, Event, Explanation, Policy, QueueOrder, Rejected, Scheduler, Strategy, Time,
     WaitReason, WorkloadId,
 };
 use agentaflow_sim::{Job, Load};
@@ -27,7 +27,7 @@ pub(super) struct Waiting<'a> {
 pub(super) fn example(
     load: &Load,
     strategy: Strategy,
-    order: Option<Order>,
+    order: Option<QueueOrder>,
 ) -> Option<Waiting<'_>> {
     let mut world = World::new(load, strategy, order).ok()?;
     let mut best: Option<(usize, Waiting<'_>)> = None;
@@ -57,13 +57,14 @@ pub(super) fn example(
 const EXTRAS: usize = 2;
 
 fn extras(explanation: &Explanation) -> usize {
-    usize::from(matches!(explanation.eta, Eta::At(_))) + usize::from(!explanation.nearby.is_empty())
+    usize::from(matches!(explanation.eta, Eta::At(_)))
+        + usize::from(!explanation.alternatives.is_empty())
 }
 
 /// How many different things stand in the way of a workload that waits for room.
 fn obstacles(reason: &WaitReason) -> usize {
     match reason {
-        WaitReason::NoRoom(tally) => tally.lacks.len(),
+        WaitReason::NoRoom(tally) => tally.shortfalls.len(),
         _ => 0,
     }
 }
@@ -78,15 +79,19 @@ struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    fn new(load: &'a Load, strategy: Strategy, order: Option<Order>) -> Result<Self, Rejected> {
+    fn new(
+        load: &'a Load,
+        strategy: Strategy,
+        order: Option<QueueOrder>,
+    ) -> Result<Self, Rejected> {
         let mut scheduler = Scheduler::default();
         let policy = Policy { strategy, order, ..load.policy.clone() };
-        scheduler.apply(Time(0), Event::Policy(Box::new(policy)))?;
+        scheduler.apply(Time(0), Event::PolicyUpdated(Box::new(policy)))?;
         for queue in &load.queues {
-            scheduler.apply(Time(0), Event::Queue(Box::new(queue.clone())))?;
+            scheduler.apply(Time(0), Event::QueueUpdated(Box::new(queue.clone())))?;
         }
         for node in &load.nodes {
-            scheduler.apply(Time(0), Event::Node(Box::new(node.clone())))?;
+            scheduler.apply(Time(0), Event::NodeUpdated(Box::new(node.clone())))?;
         }
         let mut arrivals: Vec<_> = load.jobs.iter().collect();
         arrivals.sort_by_key(|job| std::cmp::Reverse(job.at));
@@ -104,7 +109,7 @@ impl<'a> World<'a> {
             self.scheduler.apply(now, Event::Finished(id))?;
         }
         while let Some(job) = self.arrivals.pop_if(|job| job.at <= now) {
-            self.scheduler.apply(now, Event::Submit(Box::new(job.workload.clone())))?;
+            self.scheduler.apply(now, Event::Submitted(Box::new(job.workload.clone())))?;
         }
         let mut waits = Vec::new();
         for decision in self.scheduler.decide(now).decisions {
@@ -123,7 +128,8 @@ impl<'a> World<'a> {
                 let end =
                     self.jobs.get(&placed.workload).map_or(now, |job| now.after(job.duration));
                 self.ends.insert((end, placed.workload.clone()));
-                let confirmed = Event::Confirmed { workload: placed.workload, task: placed.task };
+                let confirmed =
+                    Event::PlacementConfirmed { workload: placed.workload, task: placed.task };
                 self.scheduler.apply(now, confirmed)?;
             }
             Decision::Preempt { victims, .. } => {
@@ -141,7 +147,7 @@ impl<'a> World<'a> {
         self.ends.retain(|(_, id)| id != victim);
         let tasks = self.jobs.get(victim).map_or(0, |job| job.workload.tasks);
         for task in 0..tasks {
-            self.scheduler.apply(now, Event::Gone { workload: victim.clone(), task })?;
+            self.scheduler.apply(now, Event::TaskStopped { workload: victim.clone(), task })?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Nodes and their GPUs.
 
-use agentaflow_engine::{Chooser, GpuHealth, MiB};
+use agentaflow_engine::{DeviceSelection, GpuHealth, MiB};
 use serde_json::{Value, json};
 
 use super::{Cluster, asking, check, read};
@@ -94,7 +94,7 @@ fn gpus_come_from_the_monitor_then_from_labels_then_nameless() {
     for (labels, gpus, devices, expected) in table {
         let view = view(labels, gpus, devices.clone());
         assert_eq!(told(&view), expected, "{devices:?}");
-        assert_eq!(view.node.chooser, Chooser::Node);
+        assert_eq!(view.node.device_selection, DeviceSelection::Node);
         assert_eq!(view.shared_units, 1);
         let exclusive = view.node.resources.get(names::EXCLUSIVE_RESOURCE).copied().unwrap_or(0);
         assert_eq!(exclusive, expected.len() as u64);

@@ -13,7 +13,7 @@ mod resources;
 mod volumes;
 
 use agentaflow_engine::{
-    Decision, Event, NodeId, Request, Scheduler, Tally, Time, WaitReason, Workload,
+    Decision, Event, FitSummary, NodeId, Request, Scheduler, Time, WaitReason, Workload,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -158,13 +158,13 @@ impl Cluster {
             let csi = self.csi.get(&name).cloned().map(read);
             let mut view = super::node(&node, None, csi.as_ref());
             self.volumes.lift_limits(&mut view.node);
-            tell(Event::Node(Box::new(view.node)));
+            tell(Event::NodeUpdated(Box::new(view.node)));
         }
         for pod in &self.pods {
             let node = NodeId::from(pod.spec.node_name.as_deref().unwrap());
             let id = pod.metadata.name.as_deref().unwrap().into();
             let uses = Box::new(super::foreign(pod, &self.around()));
-            tell(Event::Foreign { node, id, uses });
+            tell(Event::ForeignUseUpdated { node, id, usage: uses });
         }
         engine
     }
@@ -217,7 +217,7 @@ fn told(obstacle: &Obstacle) -> String {
 fn place(mut engine: Scheduler, request: Request) -> Result<String, String> {
     let workload = Workload::new("new", request);
     engine
-        .apply(Time(0), Event::Submit(Box::new(workload)))
+        .apply(Time(0), Event::Submitted(Box::new(workload)))
         .expect("the engine accepts what is translated");
     match engine.decide(Time(0)).decisions.into_iter().next() {
         Some(Decision::Place(placement)) => Ok(placement.node.to_string()),
@@ -228,13 +228,13 @@ fn place(mut engine: Scheduler, request: Request) -> Result<String, String> {
 
 /// The kinds of what the nodes lack, in alphabetical order.
 fn lacks(reason: &WaitReason) -> String {
-    let (WaitReason::NoRoom(Tally { lacks, .. })
-    | WaitReason::NeverFits(Tally { lacks, .. })
-    | WaitReason::Gang { tally: Tally { lacks, .. }, .. }) = reason
+    let (WaitReason::NoRoom(FitSummary { shortfalls: lacks, .. })
+    | WaitReason::NeverFits(FitSummary { shortfalls: lacks, .. })
+    | WaitReason::Gang { summary: FitSummary { shortfalls: lacks, .. }, .. }) = reason
     else {
         return reason.kind().to_owned();
     };
-    let kind = |lack: &agentaflow_engine::Lack| {
+    let kind = |lack: &agentaflow_engine::Shortfall| {
         let text = format!("{lack:?}");
         text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_owned()
     };

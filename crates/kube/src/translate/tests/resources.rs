@@ -1,6 +1,6 @@
 //! Amounts: what a pod takes, and whether a node has it.
 
-use agentaflow_engine::{GpuAsk, MiB, MilliCpu};
+use agentaflow_engine::{GpuRequest, MiB, MilliCpu};
 use serde_json::{Value, json};
 
 use super::{Cluster, asking, check, nodes, pod, read};
@@ -185,7 +185,7 @@ fn a_pod_that_is_being_resized_counts_with_the_most_that_it_may_have() {
 fn whole_gpus_are_asked_for_and_mig_slices_counted() {
     let value = asking(json!({"nvidia.com/gpu": "2", "nvidia.com/mig-1g.5gb": "3", "cpu": "1"}));
     let asked = nodes([]).translate(value.clone()).unwrap().request;
-    assert_eq!(asked.gpu, GpuAsk::Whole(2));
+    assert_eq!(asked.gpu, GpuRequest::Whole(2));
     assert_eq!(asked.resources["nvidia.com/mig-1g.5gb"], 3);
     assert_eq!(asked.resources["pods"], 1);
     let pod = read(value);

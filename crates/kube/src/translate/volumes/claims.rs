@@ -1,7 +1,7 @@
 //! What the claims of a pod ask of its node.
 
 use agentaflow_engine::labels::{NameExpr, NameOp, NodeTerm};
-use agentaflow_engine::{ResourceName, TokenName, TokenUse};
+use agentaflow_engine::{ResourceName, TokenAccess, TokenName};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Obstacle;
@@ -44,7 +44,7 @@ pub(in super::super) struct PodClaims {
     /// Claims that wait for the node.
     pub(in super::super) binds: Vec<ClaimToBind>,
     /// Claims that one pod may use at a time.
-    pub(in super::super) tokens: BTreeMap<TokenName, TokenUse>,
+    pub(in super::super) tokens: BTreeMap<TokenName, TokenAccess>,
     /// Volumes to be attached, by driver.
     pub(in super::super) attached: BTreeMap<ResourceName, u64>,
 }
@@ -95,7 +95,7 @@ pub(in super::super) fn of_pod(pod: &Pod, volumes: &Volumes) -> Result<PodClaims
 pub(in super::super) fn taken_by(
     pod: &Pod,
     volumes: &Volumes,
-) -> (BTreeMap<TokenName, TokenUse>, BTreeMap<ResourceName, u64>) {
+) -> (BTreeMap<TokenName, TokenAccess>, BTreeMap<ResourceName, u64>) {
     let names = claim_names(pod);
     let known = names.iter().filter_map(|(name, _)| volumes.claim(namespace(pod), name));
     held(&known.collect::<Vec<_>>(), volumes)
@@ -192,7 +192,7 @@ fn waits_for_consumer(class: &StorageClass) -> bool {
 fn held(
     claims: &[&PersistentVolumeClaim],
     volumes: &Volumes,
-) -> (BTreeMap<TokenName, TokenUse>, BTreeMap<ResourceName, u64>) {
+) -> (BTreeMap<TokenName, TokenAccess>, BTreeMap<ResourceName, u64>) {
     let mut tokens = BTreeMap::new();
     let mut attached: BTreeMap<ResourceName, u64> = BTreeMap::new();
     let mut seen = BTreeSet::new();
@@ -200,7 +200,7 @@ fn held(
         let namespace = claim.metadata.namespace.as_deref().unwrap_or_default();
         let name = claim.metadata.name.as_deref().unwrap_or_default();
         if claim.spec.access_modes.iter().flatten().any(|mode| mode == ONE_POD) {
-            tokens.insert(format!("claim/{namespace}/{name}").into(), TokenUse::OneTask);
+            tokens.insert(format!("claim/{namespace}/{name}").into(), TokenAccess::OneTask);
         }
         let Some((driver, handle)) = driver(claim, volumes) else { continue };
         if volumes.is_limited(driver) && seen.insert((driver, handle)) {

@@ -1,6 +1,6 @@
 //! Pods made from templates.
 
-use agentaflow_engine::{GpuAsk, MiB, Request, Span, Strategy, Topology};
+use agentaflow_engine::{GpuRequest, MiB, Request, Span, Strategy, Topology};
 use serde_json::{Value, json};
 
 use super::spec;
@@ -302,7 +302,7 @@ fn memory_narrows_each_of_the_templates_own_terms() {
 #[test]
 fn the_engine_hears_of_memory_model_and_exclusive_access() {
     let gpu = json!({ "minGPUMemory": 9000, "preferredGPUType": " NVIDIA A100 ", "gpuCount": 2 });
-    let mut request = Request { gpu: GpuAsk::Whole(2), ..Request::default() };
+    let mut request = Request { gpu: GpuRequest::Whole(2), ..Request::default() };
     ask(&spec(json!({ "gpuRequirements": gpu })), &mut request);
     assert_eq!(request.min_gpu_memory, MiB(9000));
     assert_eq!(request.preferred_model, Some("NVIDIA A100".into()));
@@ -310,11 +310,11 @@ fn the_engine_hears_of_memory_model_and_exclusive_access() {
     assert_eq!(request.resources.get("agentaflow.gpu/exclusive"), Some(&2));
     assert_eq!(request.validate(), Ok(()));
 
-    let mut picky = Request { gpu: GpuAsk::Whole(1), ..Request::default() };
+    let mut picky = Request { gpu: GpuRequest::Whole(1), ..Request::default() };
     ask(&spec(json!({ "gpuRequirements": { "requiredGPUType": "H100 " } })), &mut picky);
     assert_eq!(picky.models, ["H100".into()]);
 
-    let mut shared = Request { gpu: GpuAsk::Whole(1), ..Request::default() };
+    let mut shared = Request { gpu: GpuRequest::Whole(1), ..Request::default() };
     ask(&spec(json!({ "gpuRequirements": { "exclusiveAccess": false } })), &mut shared);
     assert!(shared.resources.is_empty());
 
