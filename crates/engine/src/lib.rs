@@ -28,92 +28,48 @@
 //!
 //! Where to look first: `decide.rs` is one pass from beginning to end.
 
-mod adopt;
 mod apply;
-mod apply_node;
-mod cluster;
-mod common;
-mod decide;
-mod decision;
-mod demand;
-mod describe;
-mod error;
-mod event;
 mod explain;
-mod facts;
-mod fault;
-mod find;
-mod forecast;
-pub mod frag;
-mod gang;
-mod head;
 mod hold;
-mod index;
-pub mod labels;
-mod lack;
-mod limits;
 mod lint;
-pub mod mig;
-mod name;
-mod node;
-mod nominate;
-mod pending;
-mod place;
-mod policy;
-mod preempt;
-mod prices;
-mod queues;
+mod model;
+mod pass;
 mod quota;
-mod ranking;
-mod reason;
-mod reasons;
-mod request;
-mod reserve;
-mod rights;
-mod save;
-mod scheduler;
-mod snapshot;
+mod state;
 mod strategy;
-mod tally;
-mod task;
-mod terms;
-mod tree;
-mod units;
-mod view;
-mod wait;
-mod workload;
 
-pub use adopt::{AdoptedTask, AdoptedWorkload};
-pub use decision::{
+pub use apply::adopt::{AdoptedTask, AdoptedWorkload};
+pub use explain::explanation::{Alternative, Explanation};
+pub use explain::forecast::{Eta, WhatIf};
+pub use explain::ranking::NodeRanking;
+pub use explain::view::{GpuView, NodeView, QueueView, TaskView, WorkloadState, WorkloadView};
+pub use explain::wait_reasons::WaitReasons;
+pub use lint::Violation;
+pub use model::decision::{
     Decision, Fault, GpuAllocation, GpuAssignment, GpuShare, Placement, Plan, PreemptionReason,
     Victim,
 };
-pub use error::{InvalidInput, Rejected};
-pub use event::{Demand, Event};
-pub use explain::{Alternative, Explanation};
-pub use facts::{
-    DemandSnapshot, HoldSnapshot, NodeSnapshot, QueueSnapshot, Snapshot, TaskSnapshot,
-    WorkloadPhase, WorkloadSnapshot,
-};
-pub use forecast::{Eta, WhatIf};
-pub use lint::Violation;
-pub use name::{
+pub use model::error::{InvalidInput, Rejected};
+pub use model::event::{Demand, Event};
+pub use model::name::{
     BudgetId, ForeignId, GpuId, GpuModel, NodeId, QueueId, ResourceName, TokenName, WorkloadId,
 };
-pub use node::{
+pub use model::node::{
     DeviceSelection, ForeignGpu, ForeignUse, Gpu, GpuHealth, MAX_NODE_GPUS, MigMode, Node, Price,
 };
-pub use policy::{Policy, Queue, QueueOrder, Quota};
-pub use prices::list_price;
-pub use ranking::NodeRanking;
-pub use reasons::WaitReasons;
-pub use request::{
+pub use model::policy::{Policy, Queue, QueueOrder, Quota};
+pub use model::prices::list_price;
+pub use model::request::{
     AffinityKind, GpuRequest, MigProfile, NodePreference, Request, TaskAffinity, TokenAccess,
     TopologySpread,
 };
-pub use scheduler::{RoundRobinCursor, Scheduler};
+pub use model::units::{MiB, MicroDollars, MilliCpu, MilliGpu, Percent, Span, Time};
+pub use model::wait::{FitSummary, QuotaResource, Shortfall, UnavailableGpus, WaitReason};
+pub use model::workload::{Gate, OnFault, Role, Topology, Workload};
+pub use model::{labels, mig};
+pub use state::scheduler::{RoundRobinCursor, Scheduler};
+pub use state::snapshot::records::{
+    DemandSnapshot, HoldSnapshot, NodeSnapshot, QueueSnapshot, Snapshot, TaskSnapshot,
+    WorkloadPhase, WorkloadSnapshot,
+};
 pub use strategy::Strategy;
-pub use units::{MiB, MicroDollars, MilliCpu, MilliGpu, Percent, Span, Time};
-pub use view::{GpuView, NodeView, QueueView, TaskView, WorkloadState, WorkloadView};
-pub use wait::{FitSummary, QuotaResource, Shortfall, UnavailableGpus, WaitReason};
-pub use workload::{Gate, OnFault, Role, Topology, Workload};

@@ -4,14 +4,14 @@
 
 use std::collections::BTreeMap;
 
-use crate::cluster::NodeIdx;
-use crate::cluster::room::{Claim, Room};
-use crate::cluster::shape::Ask;
-use crate::name::{NodeId, QueueId, WorkloadId};
-use crate::node::DeviceSelection;
-use crate::quota::Charge;
-use crate::scheduler::Scheduler;
-use crate::task::{Job, Seat, State};
+use crate::model::name::{NodeId, QueueId, WorkloadId};
+use crate::model::node::DeviceSelection;
+use crate::quota::charge::Charge;
+use crate::state::cluster::NodeIdx;
+use crate::state::cluster::room::{Claim, Room};
+use crate::state::cluster::shape::Ask;
+use crate::state::scheduler::Scheduler;
+use crate::state::workloads::{Job, Seat, State};
 
 /// Something that must never be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -161,7 +161,7 @@ impl Scheduler {
 
 /// Books everything again and compares.
 fn wrong_books<'a>(
-    spec: &crate::node::Node,
+    spec: &crate::model::node::Node,
     room: &Room,
     claims: impl Iterator<Item = &'a Claim>,
     scheduler: &Scheduler,
@@ -182,8 +182,9 @@ fn wrong_books<'a>(
         return Some("tokens differ".to_owned());
     }
     for (at, (expected, device)) in fresh.devices.iter().zip(&room.devices).enumerate() {
-        let state =
-            |d: &crate::cluster::room::Device| (d.milli, d.mib, d.users, d.exclusive, d.slots);
+        let state = |d: &crate::state::cluster::room::Device| {
+            (d.milli, d.mib, d.users, d.exclusive, d.slots)
+        };
         if state(expected) != state(device) {
             return Some(format!(
                 "GPU {at} has {:?}, expected {:?}",

@@ -1,8 +1,8 @@
 //! `best_fit`: the device whose free memory the request fills most tightly.
 
 use super::{Scorer, View};
-use crate::cluster::fit::whole_devices;
-use crate::cluster::room::{CPU, Device};
+use crate::state::cluster::fit::whole_devices;
+use crate::state::cluster::room::{CPU, Device};
 
 #[derive(Debug)]
 pub(super) struct BestFit;

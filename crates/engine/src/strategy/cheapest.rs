@@ -1,8 +1,8 @@
 //! `cheapest`: what the task costs an hour on this node; among equals, the fuller node.
 
 use super::{Scorer, View};
-use crate::cluster::fit::share_of;
-use crate::cluster::room::{CPU, Device, MEMORY};
+use crate::state::cluster::fit::share_of;
+use crate::state::cluster::room::{CPU, Device, MEMORY};
 
 #[derive(Debug)]
 pub(super) struct Cheapest;

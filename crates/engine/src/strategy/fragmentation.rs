@@ -3,10 +3,10 @@
 use smallvec::SmallVec;
 
 use super::{Outlook, Scorer, View};
-use crate::cluster::fit::{serves, share_devices};
-use crate::cluster::room::{CPU, Device, Room};
-use crate::cluster::shape::{Ask, Shape};
-use crate::frag::{NodeView, Take};
+use crate::state::cluster::fit::{serves, share_devices};
+use crate::state::cluster::room::{CPU, Device, Room};
+use crate::state::cluster::shape::{Ask, Shape};
+use crate::strategy::frag::{NodeView, Take};
 
 #[derive(Debug)]
 pub(super) struct LeastFragmented;

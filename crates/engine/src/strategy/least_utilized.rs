@@ -1,9 +1,9 @@
 //! `least_utilized`: live utilisation first, then how much of the device and of its node is taken.
 
 use super::{Scorer, View};
-use crate::cluster::fit::whole_devices;
-use crate::cluster::room::{Device, Room, WHOLE};
-use crate::common::Takes;
+use crate::pass::index::shared::Takes;
+use crate::state::cluster::fit::whole_devices;
+use crate::state::cluster::room::{Device, Room, WHOLE};
 
 #[derive(Debug)]
 pub(super) struct LeastUtilized;

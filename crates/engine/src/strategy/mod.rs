@@ -6,6 +6,8 @@
 
 mod best_fit;
 mod cheapest;
+pub(crate) mod demand;
+pub(crate) mod frag;
 mod fragmentation;
 mod least_utilized;
 mod pack;
@@ -17,13 +19,13 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::cluster::fit::{share_devices, whole_devices};
-use crate::cluster::room::{Device, NO_LINK, Room};
-use crate::cluster::shape::{Ask, ModelVerdict, Shape};
-use crate::common::{Family, Takes};
-use crate::error::InvalidInput;
-use crate::frag::{Fgd, Value};
-use crate::tree::UNFIT;
+use crate::model::error::InvalidInput;
+use crate::pass::index::shared::{Family, Takes};
+use crate::pass::index::tree::UNFIT;
+use crate::state::cluster::fit::{share_devices, whole_devices};
+use crate::state::cluster::room::{Device, NO_LINK, Room};
+use crate::state::cluster::shape::{Ask, ModelVerdict, Shape};
+use crate::strategy::frag::{Fgd, Value};
 
 /// How GPUs are chosen among those that fit.
 #[derive(

@@ -1,7 +1,7 @@
 //! `pack`: the fullest node that fits, so that whole nodes and whole `NVLink` groups stay free.
 
 use super::{Scorer, View};
-use crate::cluster::room::{Device, WHOLE};
+use crate::state::cluster::room::{Device, WHOLE};
 
 #[derive(Debug)]
 pub(super) struct Pack;

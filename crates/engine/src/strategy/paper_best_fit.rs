@@ -1,8 +1,8 @@
 //! `bestfit`: the baseline of "Beware of Fragmentation" (ATC '23), kept exact for comparison.
 
 use super::{Scorer, View};
-use crate::cluster::fit::{share_devices, share_of};
-use crate::cluster::room::{CPU, Device};
+use crate::state::cluster::fit::{share_devices, share_of};
+use crate::state::cluster::room::{CPU, Device};
 
 #[derive(Debug)]
 pub(super) struct PaperBestFit;

@@ -1,8 +1,8 @@
 //! `round_robin`: all nodes are equal; the search itself starts behind the last GPU given out.
 
 use super::{Scorer, View};
-use crate::cluster::room::{Device, Room};
-use crate::common::Takes;
+use crate::pass::index::shared::Takes;
+use crate::state::cluster::room::{Device, Room};
 
 #[derive(Debug)]
 pub(super) struct RoundRobin;

@@ -1,0 +1,299 @@
+//! Events about nodes: readings, foreign use, and devices that differ from the plan.
+
+use std::sync::Arc;
+
+use crate::model::error::{InvalidInput, Rejected};
+use crate::model::name::{ForeignId, GpuId, NodeId};
+use crate::model::node::{DeviceSelection, ForeignUse};
+use crate::model::request::limit;
+use crate::model::units::Percent;
+use crate::quota::charge::Charge;
+use crate::state::cluster::NodeIdx;
+use crate::state::cluster::room::{Claim, DeviceClaim};
+use crate::state::scheduler::Scheduler;
+use crate::state::terms::Subject;
+use crate::state::workloads::{JobIdx, TaskRef};
+
+/// The most foreign uses of one node.
+const MAX_FOREIGN: u64 = 1000;
+
+impl Scheduler {
+    pub(crate) fn read_utilization(
+        &mut self,
+        node: &NodeId,
+        readings: Vec<(GpuId, Percent)>,
+    ) -> Result<(), Rejected> {
+        let number = self.node_number(node)?;
+        for (gpu, _) in &readings {
+            self.gpu_number(number, gpu)?;
+        }
+        let mut changed = false;
+        for (gpu, reading) in readings {
+            let before =
+                self.cluster.host_mut(number).busy.insert(gpu, reading).unwrap_or_default();
+            changed |= before.step() != reading.step();
+        }
+        if changed {
+            let improved = self.improved;
+            self.refresh_state(number);
+            self.improved = improved;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn see_foreign(
+        &mut self,
+        node: &NodeId,
+        id: ForeignId,
+        uses: ForeignUse,
+    ) -> Result<(), Rejected> {
+        let number = self.node_number(node)?;
+        id.validate()?;
+        uses.validate()?;
+        let others =
+            self.cluster.host(number).foreign.keys().filter(|known| **known != id).count() as u64;
+        limit("the number of foreign uses of a node", others + 1, MAX_FOREIGN)?;
+        for gpu in uses.gpus.keys() {
+            self.gpu_number(number, gpu)?;
+        }
+        self.forget_foreign(number, &id);
+        // Somebody may have waited for its company.
+        self.improved |= self.terms.ask_about(&uses.labels);
+        let named: Vec<usize> =
+            uses.gpus.keys().filter_map(|gpu| self.cluster.host(number).device(gpu)).collect();
+        // What is used goes before what is only kept for somebody.
+        self.give_way(number);
+        self.restore_foreign(number, id, uses, &[]);
+        self.clear_devices(number, None, &named, Vec::new());
+        self.top_up(number);
+        self.replan_reservation_on(number);
+        Ok(())
+    }
+
+    /// A reservation on a node may wait for what will now stay there: it is made anew.
+    pub(crate) fn replan_reservation_on(&mut self, node: NodeIdx) {
+        let planned = |job| self.holds.get(job).is_some_and(|hold| hold.is_on(node));
+        if let Some(job) = self.holds.reserved.filter(|job| planned(*job)) {
+            self.drop_hold(job);
+        }
+    }
+
+    /// Books foreign use; `assumed` names GPUs for those that it does not name itself.
+    pub(crate) fn restore_foreign(
+        &mut self,
+        node: NodeIdx,
+        id: ForeignId,
+        uses: ForeignUse,
+        assumed: &[GpuId],
+    ) {
+        let claim = self.cluster.foreign_claim(node, &uses, assumed);
+        self.terms.moved(node, subject(&uses), 1);
+        self.regroup();
+        self.cluster.book(node, &claim);
+        self.cluster.host_mut(node).foreign.insert(id, (uses, claim));
+        if self.cluster.room(node).overcommitted() {
+            self.cluster.host_mut(node).disturbed = true;
+        }
+    }
+
+    pub(crate) fn lose_foreign(&mut self, node: &NodeId, id: ForeignId) -> Result<(), Rejected> {
+        let number = self.node_number(node)?;
+        if self.forget_foreign(number, &id) {
+            Ok(())
+        } else {
+            Err(Rejected::UnknownForeign { node: node.clone(), foreign: id })
+        }
+    }
+
+    pub(crate) fn forget_foreign(&mut self, node: NodeIdx, id: &ForeignId) -> bool {
+        let Some((uses, claim)) = self.cluster.host_mut(node).foreign.remove(id) else {
+            return false;
+        };
+        self.cluster.release(node, &claim);
+        self.terms.moved(node, subject(&uses), -1);
+        self.regroup();
+        self.settle(node);
+        self.improved = true;
+        true
+    }
+
+    /// The devices a task really has. On a node that chooses by itself, another task that was only
+    /// thought to be on one of them is thought to be on the device given up in exchange.
+    pub(crate) fn set_devices(
+        &mut self,
+        job: JobIdx,
+        task: u32,
+        gpus: &[GpuId],
+    ) -> Result<(), Rejected> {
+        let seat = self.jobs.get(job).tasks[task as usize].seat.clone().ok_or_else(|| {
+            Rejected::NotPlaced { workload: self.jobs.get(job).spec.id.clone(), task }
+        })?;
+        if gpus.len() != seat.claim.devices.len() {
+            return Err(Rejected::DeviceCount {
+                workload: self.jobs.get(job).spec.id.clone(),
+                task,
+                asked: seat.claim.devices.len(),
+                given: gpus.len(),
+            });
+        }
+        let node = seat.node;
+        let mut wanted = Vec::new();
+        for gpu in gpus {
+            let number = self.gpu_number(node, gpu)?;
+            // Slices of one task may share a GPU, whole GPUs cannot be the same one.
+            let slices = seat.claim.devices.iter().any(|part| part.slice.is_some());
+            if wanted.contains(&number) && !slices {
+                return Err(InvalidInput::DuplicateGpu(gpu.clone()).into());
+            }
+            wanted.push(number);
+        }
+        let given_up: Vec<usize> =
+            seat.claim.devices.iter().map(|part| usize::from(part.device)).collect();
+        self.reseat(job, task, &wanted, true);
+        self.clear_devices(node, Some(TaskRef { job, task }), &wanted, given_up);
+        if self.cluster.room(node).overcommitted() {
+            self.cluster.host_mut(node).disturbed = true;
+        }
+        self.settle(node);
+        self.improved = true;
+        Ok(())
+    }
+
+    /// These devices turn out to be taken. On a node that chooses by itself, whoever else was only
+    /// thought to be on them is thought to be on others: first on those that were given up.
+    pub(crate) fn clear_devices(
+        &mut self,
+        node: NodeIdx,
+        by: Option<TaskRef>,
+        taken: &[usize],
+        given_up: Vec<usize>,
+    ) {
+        if self.cluster.host(node).spec.device_selection == DeviceSelection::Engine
+            || taken.is_empty()
+        {
+            return;
+        }
+        self.give_way(node);
+        let unused = self.cluster.room(node).devices.iter().enumerate().rev();
+        let unused =
+            unused.filter(|(index, device)| device.users == 0 && !given_up.contains(index));
+        let mut spare: Vec<usize> = unused.map(|(index, _)| index).collect();
+        spare.extend(given_up);
+        spare.retain(|device| !taken.contains(device));
+        let mut guests: Vec<TaskRef> = self.cluster.host(node).tasks.clone();
+        guests.sort_unstable_by_key(|guest| (self.jobs.get(guest.job).serial, guest.task));
+        for guest in guests.into_iter().filter(|guest| Some(*guest) != by) {
+            self.make_way(guest, taken, &mut spare);
+        }
+        self.move_foreign(node, taken);
+        if !self.cluster.room(node).overcommitted() {
+            self.cluster.host_mut(node).disturbed = false;
+        }
+    }
+
+    /// Foreign use whose GPUs nobody has named is thought to be on other GPUs than these.
+    pub(crate) fn move_foreign(&mut self, node: NodeIdx, taken: &[usize]) {
+        let host = self.cluster.host(node);
+        let is_taken = |part: &DeviceClaim| taken.contains(&usize::from(part.device));
+        let gpu = |part: &DeviceClaim| host.spec.gpus[usize::from(part.device)].id.clone();
+        let assumed = |uses: &ForeignUse, claim: &Claim| -> Vec<DeviceClaim> {
+            let parts = claim.devices.iter().copied();
+            parts.filter(|part| !uses.gpus.contains_key(&gpu(part))).collect()
+        };
+        let mut moving: Vec<(ForeignId, Vec<GpuId>)> = Vec::new();
+        for (id, (uses, claim)) in &host.foreign {
+            let parts = assumed(uses, claim);
+            if parts.iter().any(is_taken) {
+                let stay = parts.iter().filter(|part| !is_taken(part)).map(gpu).collect();
+                moving.push((id.clone(), stay));
+            }
+        }
+        for (id, stay) in moving {
+            let Some((uses, claim)) = self.cluster.host_mut(node).foreign.remove(&id) else {
+                continue;
+            };
+            self.cluster.release(node, &claim);
+            let claim = self.cluster.foreign_claim(node, &uses, &stay);
+            self.cluster.book(node, &claim);
+            self.cluster.host_mut(node).foreign.insert(id, (uses, claim));
+        }
+    }
+
+    /// Moves a task whose devices are only assumed off these devices.
+    fn make_way(&mut self, guest: TaskRef, taken: &[usize], spare: &mut Vec<usize>) {
+        let Some(seat) = self.jobs.get(guest.job).tasks[guest.task as usize].seat.as_ref() else {
+            return;
+        };
+        if seat.known
+            || !seat.claim.devices.iter().any(|part| taken.contains(&usize::from(part.device)))
+        {
+            return;
+        }
+        let mut devices: Vec<usize> =
+            seat.claim.devices.iter().map(|part| usize::from(part.device)).collect();
+        for device in &mut devices {
+            if taken.contains(device)
+                && let Some(free) = spare.pop()
+            {
+                *device = free;
+            }
+        }
+        self.reseat(guest.job, guest.task, &devices, false);
+    }
+
+    /// Books a task on other devices of its node.
+    fn reseat(&mut self, job: JobIdx, task: u32, devices: &[usize], known: bool) {
+        let queue = self.jobs.get(job).queue;
+        let half_life = self.policy.half_life;
+        let Some(seat) = self.jobs.get(job).tasks[task as usize].seat.clone() else { return };
+        self.cluster.release(seat.node, &seat.claim);
+        self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, half_life);
+        let mut room = self.cluster.room(seat.node).clone();
+        let mut claim = seat.claim.clone();
+        for (part, device) in claim.devices.iter_mut().zip(devices) {
+            // A slice that has no place there is still a fact: it is counted without its slots.
+            *part = moved(part, *device, &room).unwrap_or(DeviceClaim {
+                device: *device as u8,
+                model: room.devices[*device].model,
+                slice: None,
+                ..*part
+            });
+            room.book(&Claim { need: Arc::default(), devices: [*part].into_iter().collect() });
+        }
+        self.cluster.book(seat.node, &claim);
+        self.queues.charge(queue, &Charge::of(&claim), 1, self.now, half_life);
+        if let Some(seat) = self.jobs.get_mut(job).tasks[task as usize].seat.as_mut() {
+            seat.claim = claim;
+            seat.known = known;
+        }
+    }
+
+    pub(crate) fn gpu_number(&self, node: NodeIdx, gpu: &GpuId) -> Result<usize, Rejected> {
+        let host = self.cluster.host(node);
+        host.device(gpu)
+            .ok_or_else(|| Rejected::UnknownGpu { node: host.spec.id.clone(), gpu: gpu.clone() })
+    }
+}
+
+/// The same part on another device; none when a slice has no place there.
+pub(crate) fn moved(
+    part: &DeviceClaim,
+    device: usize,
+    room: &crate::state::cluster::room::Room,
+) -> Option<DeviceClaim> {
+    let found = &room.devices[device];
+    let mut part = DeviceClaim { device: device as u8, model: found.model, ..*part };
+    if part.slice.is_none() && part.milli >= 1000 {
+        part.mib = found.total;
+    }
+    if let Some((profile, start)) = part.slice {
+        let same = found.geometry.filter(|g| found.slots.fits_at(g, profile, start)).map(|_| start);
+        part.slice = Some((profile, same.or_else(|| found.place_for(profile, found.slots))?));
+    }
+    Some(part)
+}
+
+fn subject(uses: &ForeignUse) -> Subject<'_> {
+    let ForeignUse { labels, anti_affinity: affinity, tokens, terminating: going, .. } = uses;
+    Subject { labels, affinity, tokens, going: *going }
+}

@@ -1,0 +1,308 @@
+//! Why something waits, what would start instead, and how far it is from its turn.
+
+use serde::{Deserialize, Serialize};
+
+use crate::explain::forecast::Eta;
+use crate::model::name::{GpuModel, NodeId, WorkloadId};
+use crate::model::request::{GpuRequest, Request};
+use crate::model::units::{MiB, MilliCpu, MilliGpu, Time};
+use crate::model::wait::{Shortfall, WaitReason};
+use crate::pass::place::Obstacle;
+use crate::state::cluster::fit::{self, Standing};
+use crate::state::cluster::shut;
+use crate::state::scheduler::Scheduler;
+use crate::state::workloads::{JobIdx, State};
+
+/// Nodes named as having come closest.
+const CLOSEST: usize = 3;
+
+/// Everything there is to say about a workload that waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// Why it waits; none when it does not.
+    pub reason: Option<WaitReason>,
+    /// Its place among all that wait, from 1; none when it does not wait for its turn.
+    pub position: Option<u32>,
+    /// How many wait.
+    pub waiting: u32,
+    /// Smaller or more tolerant requests that would start now.
+    pub alternatives: Vec<Alternative>,
+    /// The nodes that came closest, and what each lacks.
+    pub closest: Vec<(NodeId, Shortfall)>,
+    /// When it is expected to start.
+    pub eta: Eta,
+}
+
+/// A change to a request with which it would start now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Alternative {
+    /// So many GPUs instead.
+    GpuCount(u32),
+    /// This share of a GPU instead.
+    GpuFraction(MilliGpu),
+    /// This much GPU memory instead.
+    GpuMemory(MiB),
+    /// GPUs with this much memory instead.
+    MinGpuMemory(MiB),
+    /// These models instead.
+    Models(Vec<GpuModel>),
+    /// A gang of so many tasks instead.
+    Tasks(u32),
+    /// So much CPU instead.
+    Cpu(MilliCpu),
+    /// So much host memory instead.
+    Memory(MiB),
+    /// GPUs that need not be joined by `NVLink`.
+    WithoutNvlink,
+    /// GPUs shared with others.
+    Shared,
+}
+
+impl Scheduler {
+    /// Why a workload waits, how far it is from its turn, what would start at once instead, and
+    /// when it is expected to start. Changes nothing.
+    pub fn explain(&self, now: Time, id: &WorkloadId) -> Option<Explanation> {
+        let job = self.jobs.find(id)?;
+        let mut copy = self.clone();
+        copy.advance(now);
+        let reason = copy.current_reason(job);
+        let unplaced = matches!(self.jobs.get(job).state, State::Waiting | State::Preempting);
+        let no_room = reason.as_ref().is_some_and(WaitReason::resolved_by_nodes);
+        let too_much = no_room || matches!(reason, Some(WaitReason::Quota { .. }));
+        let alternatives = if too_much { copy.alternatives(job) } else { Vec::new() };
+        let closest = if no_room { copy.closest(job) } else { Vec::new() };
+        Some(Explanation {
+            // Last, because it uses the copy up.
+            position: copy.position(job),
+            waiting: self.pending.len() as u32,
+            alternatives,
+            closest,
+            eta: if unplaced { self.eta(now, id) } else { Eta::Now },
+            reason,
+        })
+    }
+
+    /// Why it waits, with the numbers of this moment.
+    pub(crate) fn current_reason(&mut self, job: JobIdx) -> Option<WaitReason> {
+        let this = self.jobs.get(job);
+        match this.state {
+            State::Placed | State::Stopping => return None,
+            State::Preempting => {
+                let hold = self.holds.get(job)?;
+                let crate::hold::holds::Purpose::Preemption { victims, until } = &hold.purpose
+                else {
+                    return None;
+                };
+                return Some(self.preempting(victims, *until));
+            }
+            State::Waiting => {}
+        }
+        if let Some(gate) = &this.spec.gate {
+            return Some(WaitReason::Gated(gate.clone()));
+        }
+        if this.not_before > self.now {
+            return Some(WaitReason::BackingOff {
+                until: this.not_before,
+                refusals: this.refusals,
+            });
+        }
+        self.cluster.sort();
+        if self.holds.reserved == Some(job) {
+            self.lift_hold(job);
+        }
+        self.lift_savings(job);
+        match self.place(job) {
+            Err(obstacle @ Obstacle::Quota(_)) => Some(self.reason(job, &obstacle)),
+            Err(obstacle) => Some(match self.holder_in_the_way(job) {
+                Some(by) => self.held_reason(by),
+                None => self.reason(job, &obstacle),
+            }),
+            // It would start in the next pass.
+            Ok(()) => {
+                for task in 0..self.jobs.get(job).count() {
+                    self.unseat(job, task);
+                }
+                // Unless the order alone keeps it back.
+                let group =
+                    self.pending.find(&self.group_key(job)).filter(|_| !self.policy.backfill)?;
+                self.pending.group(group).blocked.as_deref().cloned()
+            }
+        }
+    }
+
+    /// The place in the order of tries, as if everything before it were started.
+    fn position(&mut self, job: JobIdx) -> Option<u32> {
+        let group = self.pending.find(&self.group_key(job))?;
+        self.pending.group(group).members.get(&self.rank(job))?;
+        self.pending.unblock_all(&mut self.queues);
+        for position in 1.. {
+            let (_, next) = self.next_up()?;
+            if next == job {
+                return Some(position);
+            }
+            let charge = self.charge_of(next);
+            let queue = self.jobs.get(next).queue;
+            self.dequeue(next);
+            self.queues.charge(queue, &charge, 1, self.now, self.policy.half_life);
+        }
+        None
+    }
+
+    /// Changes to the request with which it would start now, the mildest kind first.
+    fn alternatives(&mut self, job: JobIdx) -> Vec<Alternative> {
+        let spec = self.jobs.get(job).spec.clone();
+        if !spec.roles.is_empty() {
+            // One change among several requests would say little.
+            return Vec::new();
+        }
+        let request: &Request = &spec.request;
+        let tasks = spec.tasks;
+        let mut found = Vec::new();
+        let mut offer = |this: &mut Self, changed: Request, nearby: Alternative| {
+            if this.fits_now(job, &changed, tasks) {
+                found.push(nearby);
+            }
+        };
+        if request.nvlink {
+            offer(self, Request { nvlink: false, ..request.clone() }, Alternative::WithoutNvlink);
+        }
+        if request.exclusive && !matches!(request.gpu, GpuRequest::Whole(_)) {
+            offer(self, Request { exclusive: false, ..request.clone() }, Alternative::Shared);
+        }
+        if !request.models.is_empty() {
+            let any = Request { models: Vec::new(), ..request.clone() };
+            let models: Vec<GpuModel> = self.cluster.models.clone();
+            let fits = |model: &GpuModel| Request { models: vec![model.clone()], ..any.clone() };
+            let usable: Vec<_> =
+                models.into_iter().filter(|m| self.fits_now(job, &fits(m), tasks)).collect();
+            if !usable.is_empty() {
+                offer(self, any, Alternative::Models(usable));
+            }
+        }
+        found.extend(self.smaller(job, request, tasks));
+        if tasks > 1 {
+            let fewer = largest(tasks - 1, |fewer| self.fits_now(job, request, fewer));
+            found.extend(fewer.map(Alternative::Tasks));
+        }
+        found
+    }
+
+    /// The same with less of one thing.
+    fn smaller(&mut self, job: JobIdx, request: &Request, tasks: u32) -> Vec<Alternative> {
+        let mut found = Vec::new();
+        let with = |gpu: GpuRequest| Request { gpu, ..request.clone() };
+        match request.gpu {
+            GpuRequest::Whole(count) => {
+                let fewer =
+                    largest(count - 1, |n| self.fits_now(job, &with(GpuRequest::Whole(n)), tasks));
+                found.extend(fewer.map(Alternative::GpuCount));
+            }
+            GpuRequest::Fraction(share) => {
+                let fits = |m| {
+                    MilliGpu::new(m)
+                        .is_ok_and(|m| self.fits_now(job, &with(GpuRequest::Fraction(m)), tasks))
+                };
+                let less = largest(share.get() - 1, fits);
+                found.extend(
+                    less.and_then(|milli| MilliGpu::new(milli).ok()).map(Alternative::GpuFraction),
+                );
+            }
+            GpuRequest::Memory(mib) => {
+                let fits =
+                    |m: u32| self.fits_now(job, &with(GpuRequest::Memory(MiB(m.into()))), tasks);
+                let less = largest(mib.0 as u32 - 1, fits);
+                found.extend(less.map(|mib| Alternative::GpuMemory(MiB(mib.into()))));
+            }
+            GpuRequest::None | GpuRequest::Mig { .. } => {}
+        }
+        if request.min_gpu_memory.0 > 0 {
+            let with = |m: u32| Request { min_gpu_memory: MiB(m.into()), ..request.clone() };
+            let less = largest(request.min_gpu_memory.0 as u32 - 1, |m| {
+                self.fits_now(job, &with(m), tasks)
+            });
+            found.extend(less.map(|mib| Alternative::MinGpuMemory(MiB(mib.into()))));
+        }
+        let most = u64::from(u32::MAX);
+        if (1..most).contains(&request.cpu.0) {
+            let with = |cpu: u32| Request { cpu: MilliCpu(cpu.into()), ..request.clone() };
+            let less =
+                largest(request.cpu.0 as u32 - 1, |cpu| self.fits_now(job, &with(cpu), tasks));
+            found.extend(less.map(|cpu| Alternative::Cpu(MilliCpu(cpu.into()))));
+        }
+        if (1..most).contains(&request.memory.0) {
+            let with = |memory: u32| Request { memory: MiB(memory.into()), ..request.clone() };
+            let less = largest(request.memory.0 as u32 - 1, |memory| {
+                self.fits_now(job, &with(memory), tasks)
+            });
+            found.extend(less.map(|memory| Alternative::Memory(MiB(memory.into()))));
+        }
+        found
+    }
+
+    /// Whether the workload would start now if it asked for this instead; tried out, so that topology,
+    /// terms between tasks and quotas count as they do in a pass.
+    fn fits_now(&mut self, job: JobIdx, request: &Request, tasks: u32) -> bool {
+        let shape = self.cluster.intern(&std::sync::Arc::new(request.clone()), Vec::new());
+        let this = self.jobs.get_mut(job);
+        let before = (this.spec.clone(), this.shape, this.tasks.clone());
+        let spec = std::sync::Arc::make_mut(&mut this.spec);
+        spec.request = std::sync::Arc::new(request.clone());
+        spec.tasks = tasks;
+        this.shape = shape;
+        this.tasks =
+            smallvec::SmallVec::from_elem(crate::state::workloads::Slot::default(), tasks as usize);
+        let fits = self.place(job).is_ok();
+        if fits {
+            for task in 0..tasks {
+                self.unseat(job, task);
+            }
+        }
+        let this = self.jobs.get_mut(job);
+        (this.spec, this.shape, this.tasks) = before;
+        fits
+    }
+
+    /// The nodes that lack the least: nothing of what only their description could change, and most
+    /// GPU left; before them those that lack nothing but that their GPUs be opened. Where all are the wrong ones, those with GPUs that are not the right ones.
+    fn closest(&self, job: JobIdx) -> Vec<(NodeId, Shortfall)> {
+        let shape = self.jobs.get(job).shape_of(self.hardest_first(job)[0].tasks[0]);
+        let (mut nodes, mut others): (Vec<(bool, i32, u32, u32)>, Vec<_>) =
+            (Vec::new(), Vec::new());
+        for node in &self.cluster.order {
+            let (host, room) = (self.cluster.host(*node), self.cluster.room(*node));
+            let asked = self.cluster.shape(shape);
+            let opening_helps =
+                shut::in_the_way(asked, room).is_some() || shut::is_in_the_way(asked, host, room);
+            let place = self.cluster.place[*node as usize];
+            let key = (!opening_helps, -room.free_milli, place, *node);
+            match fit::standing(asked, &host.spec, room) {
+                Standing::Yes(_) if room.open || opening_helps => nodes.push(key),
+                Standing::No(code) if room.open && code.is_about_gpus() => others.push(key),
+                Standing::Yes(_) | Standing::No(_) => {}
+            }
+        }
+        if nodes.is_empty() {
+            nodes = others;
+        }
+        nodes.sort_unstable();
+        let named = |(_, _, _, node): &(bool, i32, u32, u32)| {
+            Some((self.cluster.host(*node).spec.id.clone(), self.lack_of(shape, *node)?))
+        };
+        nodes.iter().filter_map(named).take(CLOSEST).collect()
+    }
+}
+
+/// The largest value from 1 to `most` that passes, given that smaller ones pass more easily.
+fn largest(most: u32, mut passes: impl FnMut(u32) -> bool) -> Option<u32> {
+    let (mut good, mut bad) = (0, most + 1);
+    while bad - good > 1 {
+        let middle = u32::midpoint(good, bad);
+        if passes(middle) {
+            good = middle;
+        } else {
+            bad = middle;
+        }
+    }
+    (good > 0).then_some(good)
+}

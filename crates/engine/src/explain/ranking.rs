@@ -1,0 +1,133 @@
+//! Which nodes a task could have gone to, and how the strategy saw them: for people who want to know why there.
+//!
+//! Off unless asked for: scores of all nodes cost more than the decision itself. Nothing here changes a decision.
+
+use std::cmp::Reverse;
+
+use crate::model::name::{NodeId, WorkloadId};
+use crate::pass::find::Search;
+use crate::state::cluster::NodeIdx;
+use crate::state::scheduler::Scheduler;
+use crate::state::workloads::JobIdx;
+use crate::strategy::Strategy;
+
+/// How the nodes stood when a task was placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRanking {
+    /// Whose task.
+    pub workload: WorkloadId,
+    /// Which of its tasks.
+    pub task: u32,
+    /// Who scored.
+    pub strategy: Strategy,
+    /// How many nodes fitted.
+    pub fitting: usize,
+    /// The chosen node and its score, then the best others.
+    pub nodes: Vec<(NodeId, i64)>,
+}
+
+/// Rankings that nobody has taken yet.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rankings {
+    /// Nodes to tell of in each; none at all if 0.
+    most: usize,
+    pub(crate) told: Vec<NodeRanking>,
+}
+
+impl Scheduler {
+    /// Keeps, for every task that is placed from now on, the best `most` nodes with their scores; 0 keeps nothing.
+    pub fn record_rankings(&mut self, most: usize) {
+        self.rankings = Rankings { most, told: Vec::new() };
+    }
+
+    /// The rankings of what was placed since the last call.
+    pub fn take_rankings(&mut self) -> Vec<NodeRanking> {
+        std::mem::take(&mut self.rankings.told)
+    }
+
+    /// Writes down how the nodes stand for a task that is about to be booked on one of them.
+    pub(crate) fn tell_ranking(
+        &mut self,
+        job: JobIdx,
+        task: u32,
+        search: &Search,
+        chosen: NodeIdx,
+    ) {
+        if self.rankings.most == 0 {
+            return;
+        }
+        let request = &search.request;
+        let judgement = (!self.terms.ignore(request))
+            .then(|| self.judge(request, search.shape, search.strategy, &[]));
+        let mut standing = self.allowed(search, judgement.as_ref(), None);
+        standing.sort_unstable_by_key(|(crowd, score, place)| {
+            (self.cluster.order[*place] != chosen, Reverse((*crowd, *score)), *place)
+        });
+        let nodes = standing.iter().take(self.rankings.most).map(|(_, score, place)| {
+            (self.cluster.host(self.cluster.order[*place]).spec.id.clone(), *score)
+        });
+        let ranking = NodeRanking {
+            workload: self.jobs.get(job).spec.id.clone(),
+            task,
+            strategy: search.strategy,
+            fitting: standing.len(),
+            nodes: nodes.collect(),
+        };
+        self.rankings.told.push(ranking);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        Decision, Event, Gpu, GpuRequest, MiB, Node, Request, Scheduler, Strategy, Time, Workload,
+    };
+
+    fn node(name: &str, memory: u32) -> Event {
+        let mut node = Node::new(name);
+        node.gpus.push(Gpu {
+            id: "0".into(),
+            model: "A100".into(),
+            memory: MiB(memory.into()),
+            nvlink: None,
+            mig: crate::MigMode::default(),
+        });
+        Event::NodeUpdated(Box::new(node))
+    }
+
+    fn gang(tasks: u32) -> Event {
+        let request = Request { gpu: GpuRequest::Whole(1), ..Request::default() };
+        let mut workload = Workload::new(format!("gang-{tasks}"), request);
+        workload.tasks = tasks;
+        workload.strategy = Some(Strategy::BestFit);
+        Event::Submitted(Box::new(workload))
+    }
+
+    #[test]
+    fn a_ranking_begins_with_the_chosen_node_and_is_only_kept_for_those_who_ask() {
+        let mut quiet = Scheduler::default();
+        for (name, memory) in [("large", 80_000), ("small", 20_000), ("medium", 40_000)] {
+            quiet.apply(Time(0), node(name, memory)).unwrap();
+        }
+        let mut asked = quiet.clone();
+        asked.record_rankings(2);
+        for scheduler in [&mut quiet, &mut asked] {
+            scheduler.apply(Time(1), gang(4)).unwrap();
+            scheduler.apply(Time(1), gang(1)).unwrap();
+        }
+        let plan = asked.decide(Time(1));
+        assert_eq!(plan, quiet.decide(Time(1)));
+        assert_eq!(quiet.take_rankings(), []);
+        let placed = plan.decisions.iter().find_map(|decision| match decision {
+            Decision::Place(placement) => Some(placement.node.clone()),
+            _ => None,
+        });
+        let told = asked.take_rankings();
+        let [ranking] = &told[..] else { panic!("{told:?}") };
+        assert_eq!((ranking.workload.as_str(), ranking.fitting), ("gang-1", 3));
+        assert_eq!(Some(&ranking.nodes[0].0), placed.as_ref());
+        assert_eq!(ranking.nodes.len(), 2);
+        assert!(ranking.nodes[0].1 >= ranking.nodes[1].1, "{ranking:?}");
+        assert_eq!(asked.take_rankings(), []);
+    }
+}

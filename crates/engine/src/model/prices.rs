@@ -1,0 +1,41 @@
+//! What a GPU costs an hour when nobody says.
+
+use crate::model::name::GpuModel;
+use crate::model::units::MicroDollars;
+
+/// In micro-dollars: the order of magnitude of on-demand clouds, not a quote of any. Operators set their own prices.
+const LIST: [(&str, u64); 14] = [
+    ("B200", 6_500_000),
+    ("H200", 4_000_000),
+    ("H100", 3_500_000),
+    ("GH200", 3_000_000),
+    ("A100", 2_000_000),
+    ("L40S", 1_200_000),
+    ("L40", 1_000_000),
+    ("A40", 800_000),
+    ("A30", 700_000),
+    ("A10G", 750_000),
+    ("A10", 700_000),
+    ("L4", 600_000),
+    ("V100", 1_500_000),
+    ("T4", 350_000),
+];
+
+/// The price of a GPU of this model, if the list knows it.
+pub fn list_price(model: &str) -> Option<MicroDollars> {
+    let model = GpuModel::from(model);
+    let known = LIST.iter().find(|(name, _)| model.serves(&GpuModel::from(*name)));
+    known.map(|(_, price)| MicroDollars(*price))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_knows_models_by_their_words() {
+        assert_eq!(list_price("NVIDIA A100-SXM4-40GB"), Some(MicroDollars(2_000_000)));
+        assert_eq!(list_price("NVIDIA A10"), Some(MicroDollars(700_000)));
+        assert_eq!(list_price("RTX 4090"), None);
+    }
+}

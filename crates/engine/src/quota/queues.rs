@@ -1,0 +1,369 @@
+//! The tree of queues: who uses what, who may use more, whose turn it is.
+
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+use crate::model::name::{QueueId, ResourceName};
+use crate::model::policy::{Queue, Quota};
+use crate::model::units::{Span, Time};
+use crate::quota::charge::{Charge, add, covers, exceeded, names, one_of_each};
+use crate::state::cluster::Cluster;
+use crate::state::cluster::room::{ModelIdx, ResIdx};
+use crate::state::workloads::JobIdx;
+
+/// Dense number of a queue; the root is 0.
+pub(crate) type QueueIdx = u32;
+
+pub(crate) const ROOT: QueueIdx = 0;
+
+/// Position of GPU thousandths in usage arrays; CPU, memory and storage come before.
+pub(crate) const GPU: usize = 3;
+
+/// Present and past use of a queue.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Account {
+    pub(crate) used: [i64; 4],
+    /// Moving average of `used` with the policy's half-life.
+    pub(crate) past: [f64; 4],
+    pub(crate) as_of: Time,
+}
+
+impl Account {
+    /// Brings the average up to `now`.
+    fn accrue(&mut self, now: Time, half_life: Span) {
+        let passed = now.since(self.as_of).0;
+        if passed == 0 {
+            return;
+        }
+        let keep = libm::exp2(-(passed as f64) / half_life.0.max(1) as f64);
+        for (past, used) in self.past.iter_mut().zip(self.used) {
+            *past = *past * keep + used as f64 * (1.0 - keep);
+        }
+        self.as_of = now;
+    }
+
+    /// What it uses the largest part of, if anything.
+    fn dominant(&self, capacity: &[i64; 4]) -> Option<usize> {
+        let share = |at: &usize| self.used[*at] as f64 / capacity[*at].max(1) as f64;
+        let used = [GPU, 0, 1].into_iter().filter(|at| self.used[*at] > 0);
+        used.max_by(|a, b| share(a).total_cmp(&share(b)))
+    }
+
+    /// The dominant share: the largest part of any resource that is, or lately was, used.
+    fn share(&self, capacity: &[i64; 4]) -> f64 {
+        let mut share = 0.0_f64;
+        for at in [0, 1, GPU] {
+            if capacity[at] > 0 {
+                share = share.max((self.used[at] as f64 + self.past[at]) / capacity[at] as f64);
+            }
+        }
+        share
+    }
+}
+
+/// A queue and what it uses, its children's use included.
+#[derive(Clone, Debug)]
+pub(crate) struct QueueState {
+    pub(crate) spec: Queue,
+    pub(crate) parent: Option<QueueIdx>,
+    children: Vec<QueueIdx>,
+    pub(crate) total: Account,
+    /// Use by workloads that are in this queue itself.
+    pub(crate) own: Account,
+    pub(crate) models: FxHashMap<ModelIdx, i64>,
+    pub(crate) named: FxHashMap<ResIdx, i64>,
+    /// Groups here that could be tried now; and in the whole subtree.
+    ready: u32,
+    ready_below: u32,
+    /// Workloads that name this queue.
+    pub(crate) members: u32,
+    /// It was over its limit before the last pass: somebody lowered it, or reality differs.
+    pub(crate) disturbed: bool,
+}
+
+impl QueueState {
+    /// How much of a named resource is used.
+    fn uses(&self, cluster: &Cluster, name: &ResourceName) -> i64 {
+        let used =
+            self.named.iter().filter(|(resource, _)| cluster.resource_name(**resource) == name);
+        used.map(|(_, amount)| *amount).sum()
+    }
+}
+
+/// All queues.
+#[derive(Clone, Debug)]
+pub(crate) struct Queues {
+    pub(crate) states: Vec<Option<QueueState>>,
+    by_name: FxHashMap<QueueId, QueueIdx>,
+    /// Any queue has a guarantee: without one, shares alone decide.
+    guarantees: bool,
+    /// Any queue has a limit.
+    pub(crate) limits: bool,
+    /// What is kept for holders of room: by workload, the queue that will pay and how much.
+    pub(crate) pledges: BTreeMap<JobIdx, (QueueIdx, Charge)>,
+}
+
+impl Default for Queues {
+    fn default() -> Self {
+        let root = Queue::new("root");
+        let mut queues = Self {
+            states: Vec::new(),
+            by_name: FxHashMap::default(),
+            guarantees: false,
+            limits: false,
+            pledges: BTreeMap::new(),
+        };
+        queues.insert(root, None);
+        queues
+    }
+}
+
+impl Queues {
+    pub(crate) fn find(&self, name: &QueueId) -> Option<QueueIdx> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(crate) fn get(&self, queue: QueueIdx) -> &QueueState {
+        self.states[queue as usize].as_ref().expect("a queue number in use has a queue")
+    }
+
+    pub(crate) fn get_mut(&mut self, queue: QueueIdx) -> &mut QueueState {
+        self.states[queue as usize].as_mut().expect("a queue number in use has a queue")
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (QueueIdx, &QueueState)> {
+        self.states
+            .iter()
+            .enumerate()
+            .filter_map(|(index, queue)| Some((index as QueueIdx, queue.as_ref()?)))
+    }
+
+    /// Makes or changes a queue; says why not when the tree would break.
+    pub(crate) fn set(&mut self, spec: Queue) -> Result<(), &'static str> {
+        let known = self.find(&spec.id);
+        if known == Some(ROOT) {
+            self.get_mut(ROOT).spec = Queue { parent: QueueId::from("root"), ..spec };
+        } else {
+            let parent = self.find(&spec.parent).ok_or("names a parent that does not exist")?;
+            match known {
+                None => {
+                    self.insert(spec, Some(parent));
+                }
+                Some(queue) if self.get(queue).parent == Some(parent) => {
+                    self.get_mut(queue).spec = spec;
+                }
+                Some(_) => return Err("cannot move to another parent; remove it and make it anew"),
+            }
+        }
+        self.survey();
+        Ok(())
+    }
+
+    /// Removes a queue that nobody uses.
+    pub(crate) fn remove(&mut self, queue: QueueIdx) -> Result<(), &'static str> {
+        if queue == ROOT {
+            return Err("is the root of all queues");
+        }
+        let state = self.get(queue);
+        if !state.children.is_empty() {
+            return Err("still has queues below it");
+        }
+        if state.members > 0 {
+            return Err("still has workloads");
+        }
+        let removed =
+            self.states[queue as usize].take().expect("a queue number in use has a queue");
+        self.by_name.remove(&removed.spec.id);
+        if let Some(parent) = removed.parent {
+            self.get_mut(parent).children.retain(|child| *child != queue);
+        }
+        self.survey();
+        Ok(())
+    }
+
+    /// The queue and all above it.
+    pub(crate) fn path(&self, queue: QueueIdx) -> impl Iterator<Item = QueueIdx> {
+        std::iter::successors(Some(queue), |queue| self.get(*queue).parent)
+    }
+
+    /// Adds (`sign` 1) or takes away (`sign` -1) use, after counting the past up to `now`.
+    pub(crate) fn charge(
+        &mut self,
+        queue: QueueIdx,
+        charge: &Charge,
+        sign: i64,
+        now: Time,
+        half_life: Span,
+    ) {
+        let own = &mut self.get_mut(queue).own;
+        own.accrue(now, half_life);
+        add(&mut own.used, &charge.base, sign);
+        let mut next = Some(queue);
+        while let Some(queue) = next {
+            let state = self.get_mut(queue);
+            state.total.accrue(now, half_life);
+            add(&mut state.total.used, &charge.base, sign);
+            for (model, milli) in &charge.models {
+                *state.models.entry(*model).or_default() += sign * milli;
+            }
+            for (resource, amount) in &charge.named {
+                *state.named.entry(*resource).or_default() += sign * amount;
+            }
+            next = state.parent;
+        }
+    }
+
+    /// Counts the past of all queues up to `now`.
+    pub(crate) fn accrue(&mut self, now: Time, half_life: Span) {
+        for queue in self.states.iter_mut().flatten() {
+            queue.own.accrue(now, half_life);
+            queue.total.accrue(now, half_life);
+        }
+    }
+
+    /// Whether any queue has a guarantee.
+    pub(crate) fn have_guarantees(&self) -> bool {
+        self.guarantees
+    }
+
+    /// Whether any queue has a limit.
+    pub(crate) fn have_limits(&self) -> bool {
+        self.limits
+    }
+
+    /// Whether a queue with this much more would still be within all guarantees that it has a part
+    /// in, below the common ancestor with the victim's queue.
+    pub(crate) fn is_entitled(
+        &self,
+        cluster: &Cluster,
+        from: QueueIdx,
+        to: QueueIdx,
+        charge: &Charge,
+    ) -> bool {
+        let victims: Vec<_> = self.path(from).collect();
+        let mine = self.path(to).take_while(|queue| !victims.contains(queue));
+        let mut entitled = false;
+        for queue in mine {
+            let state = self.get(queue);
+            if state.spec.guaranteed == Quota::default() {
+                continue;
+            }
+            if !covers(cluster, &state.spec.guaranteed, charge) {
+                return false;
+            }
+            if exceeded(cluster, state, &state.spec.guaranteed, charge, None, true).is_some() {
+                return false;
+            }
+            entitled = true;
+        }
+        entitled
+    }
+
+    /// Whether the queue uses more than its guarantee, seen from `to`.
+    pub(crate) fn is_borrowing(&self, cluster: &Cluster, from: QueueIdx, to: QueueIdx) -> bool {
+        let above: Vec<_> = self.path(to).collect();
+        self.path(from).take_while(|queue| !above.contains(queue)).all(|queue| {
+            let state = self.get(queue);
+            let quota = &state.spec.guaranteed;
+            *quota == Quota::default()
+                || exceeded(cluster, state, quota, &Charge::default(), None, false).is_some()
+        })
+    }
+
+    /// A group in this queue became ready (`change` 1) or no longer is (`change` -1).
+    pub(crate) fn mark_ready(&mut self, queue: QueueIdx, change: i32) {
+        let state = self.get_mut(queue);
+        state.ready = state.ready.wrapping_add_signed(change);
+        let mut next = Some(queue);
+        while let Some(queue) = next {
+            let state = self.get_mut(queue);
+            state.ready_below = state.ready_below.wrapping_add_signed(change);
+            next = state.parent;
+        }
+    }
+
+    /// The queue whose turn it is: down the tree, always to the child that is within its guarantee
+    /// first, then to the one with the smallest share for its weight.
+    pub(crate) fn next(&self, cluster: &Cluster) -> Option<QueueIdx> {
+        let mut at = ROOT;
+        loop {
+            let state = self.get(at);
+            if state.ready_below == 0 {
+                return None;
+            }
+            if state.ready == state.ready_below {
+                return Some(at);
+            }
+            let own = (state.ready > 0).then(|| {
+                (true, state.own.share(&cluster.capacity) / f64::from(state.spec.weight), None)
+            });
+            let children = state.children.iter().map(|child| (*child, self.get(*child)));
+            let children =
+                children.filter(|(_, state)| state.ready_below > 0).map(|(child, state)| {
+                    let share = state.total.share(&cluster.capacity) / f64::from(state.spec.weight);
+                    (!self.within_guarantee(cluster, state), share, Some(child))
+                });
+            let chosen = own.into_iter().chain(children).min_by(|a, b| {
+                a.0.cmp(&b.0)
+                    .then(a.1.total_cmp(&b.1))
+                    .then_with(|| self.name(a.2).cmp(&self.name(b.2)))
+            })?;
+            match chosen.2 {
+                Some(child) => at = child,
+                None => return Some(at),
+            }
+        }
+    }
+
+    fn name(&self, queue: Option<QueueIdx>) -> Option<&QueueId> {
+        queue.map(|queue| &self.get(queue).spec.id)
+    }
+
+    /// Whether some more could be used without borrowing. A queue whose use is mostly of something
+    /// that it is not guaranteed is borrowing, or it would come first for ever.
+    fn within_guarantee(&self, cluster: &Cluster, state: &QueueState) -> bool {
+        let quota = &state.spec.guaranteed;
+        self.guarantees
+            && *quota != Quota::default()
+            && state
+                .total
+                .dominant(&cluster.capacity)
+                .is_none_or(|at| names(cluster, state, quota, at))
+            && quota.resources.iter().all(|(name, limit)| state.uses(cluster, name) < *limit as i64)
+            && exceeded(cluster, state, &state.spec.guaranteed, &one_of_each(cluster), None, true)
+                .is_none()
+    }
+
+    fn insert(&mut self, spec: Queue, parent: Option<QueueIdx>) -> QueueIdx {
+        let index = self.states.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.states.push(None);
+            self.states.len() - 1
+        });
+        self.by_name.insert(spec.id.clone(), index as QueueIdx);
+        self.states[index] = Some(QueueState {
+            spec,
+            parent,
+            children: Vec::new(),
+            total: Account::default(),
+            own: Account::default(),
+            models: FxHashMap::default(),
+            named: FxHashMap::default(),
+            ready: 0,
+            ready_below: 0,
+            members: 0,
+            disturbed: false,
+        });
+        if let Some(parent) = parent {
+            self.get_mut(parent).children.push(index as QueueIdx);
+        }
+        index as QueueIdx
+    }
+
+    fn survey(&mut self) {
+        let quotas = || self.states.iter().flatten().map(|queue| &queue.spec);
+        let guarantees = quotas().any(|spec| spec.guaranteed != Quota::default());
+        let limits = quotas().any(|spec| spec.limit != Quota::default() || !spec.borrow);
+        self.guarantees = guarantees;
+        self.limits = limits;
+    }
+}

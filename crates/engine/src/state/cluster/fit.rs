@@ -1,0 +1,401 @@
+//! Does a task fit on a node? If not, what is the first thing in its way?
+//!
+//! Two halves: what only the node's description decides (labels, taints, models; kept until that
+//! changes) and what bookings decide (asked again whenever something is booked or freed).
+
+use crate::model::labels;
+use crate::model::name::TokenName;
+use crate::model::node::{DeviceSelection, Node};
+use crate::model::request::TokenAccess;
+use crate::state::cluster::Brief;
+use crate::state::cluster::room::{CPU, Device, JOBS, MEMORY, NO_LINK, Room, STORAGE};
+use crate::state::cluster::shape::{Ask, ModelVerdict, Shape};
+
+/// What is in the way, without its numbers: those are looked up when somebody wants to read them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum Code {
+    Down,
+    Closed,
+    OtherNode,
+    Selector,
+    NodeAffinity,
+    Taint,
+    NoGpu,
+    Model,
+    ModelQuota,
+    GpuSize,
+    GpuCount,
+    Unshared,
+    NoMig,
+    FreeGpus,
+    GpuShare,
+    GpuMemory,
+    MigSlice,
+    NvLink,
+    ClosedGpus,
+    Cpu,
+    Memory,
+    Storage,
+    Jobs,
+    Named,
+    Token,
+    Near,
+    Away,
+    Spread,
+}
+
+impl Code {
+    /// Whether the node has GPUs, but not such as were asked for.
+    pub(crate) fn is_about_gpus(self) -> bool {
+        use Code::{GpuCount, GpuSize, Model, ModelQuota, NoMig, Unshared};
+        matches!(self, Model | ModelQuota | GpuSize | GpuCount | Unshared | NoMig)
+    }
+
+    /// Whether the node has such GPUs as were asked for, but too few to give.
+    pub(crate) fn is_short_of_gpus(self) -> bool {
+        use Code::{FreeGpus, GpuMemory, GpuShare, MigSlice, NvLink};
+        matches!(self, FreeGpus | GpuShare | GpuMemory | MigSlice | NvLink)
+    }
+}
+
+/// What a node's description says about a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Never here.
+    No(Code),
+    /// Possible; liked this much beyond the strategy's opinion.
+    Yes(i32),
+}
+
+/// Weight of the preferred GPU model: as much as the strongest node preference.
+const PREFERRED_MODEL: i32 = 100;
+/// Cost of a taint that merely asks to stay away.
+const SOFT_TAINT: i32 = 10;
+
+/// The half that the node's description decides.
+pub(crate) fn standing(shape: &Shape, node: &Node, room: &Room) -> Standing {
+    if let Some(code) = node_terms_lack(shape, node) {
+        // Needs of GPUs are also written as affinity, for whoever buys nodes: the GPU is what people want to hear of.
+        return Standing::No(match device_standing(shape, room) {
+            Err(gpu @ (Code::GpuSize | Code::Model)) if code == Code::NodeAffinity => gpu,
+            _ => code,
+        });
+    }
+    let request = &shape.key.request;
+    if labels::first_untolerated(&node.taints, &request.tolerations).is_some() {
+        return Standing::No(Code::Taint);
+    }
+    let mut liking = 0;
+    for preferred in &request.preferred_nodes {
+        if preferred.term.matches(node.id.as_str(), &node.labels) {
+            liking += preferred.weight as i32;
+        }
+    }
+    liking -=
+        SOFT_TAINT * labels::untolerated_preferences(&node.taints, &request.tolerations) as i32;
+    // Two shares of one device would be two devices to a node that counts.
+    let counted = node.device_selection == DeviceSelection::Node
+        && matches!(shape.ask, Ask::Share(_) | Ask::Memory(_));
+    match device_standing(shape, room) {
+        Ok(_) if counted => Standing::No(Code::Unshared),
+        Ok(true) => Standing::Yes(liking + PREFERRED_MODEL),
+        Ok(false) => Standing::Yes(liking),
+        Err(code) => Standing::No(code),
+    }
+}
+
+fn node_terms_lack(shape: &Shape, node: &Node) -> Option<Code> {
+    if !shape.has_node_terms {
+        return None;
+    }
+    let request = &shape.key.request;
+    if request.node.as_ref().is_some_and(|wanted| *wanted != node.id) {
+        return Some(Code::OtherNode);
+    }
+    if !labels::carries(&node.labels, &request.node_selector) {
+        return Some(Code::Selector);
+    }
+    let matches = labels::node_matches(&request.required_nodes, node.id.as_str(), &node.labels);
+    (!matches).then_some(Code::NodeAffinity)
+}
+
+/// Whether the node's devices, all free, would do; and whether they are of the preferred model.
+fn device_standing(shape: &Shape, room: &Room) -> Result<bool, Code> {
+    if shape.ask == Ask::None {
+        return Ok(false);
+    }
+    if room.devices.is_empty() {
+        return Err(Code::NoGpu);
+    }
+    let any = |test: &dyn Fn(&Device) -> bool| room.devices.iter().any(test);
+    if !any(&|d| shape.accepts(d.model)) {
+        let closed = any(&|d| shape.model(d.model) == ModelVerdict::Closed);
+        return Err(if closed { Code::ModelQuota } else { Code::Model });
+    }
+    if !any(&|d| shape.accepts(d.model) && d.total >= shape.min_memory) {
+        return Err(Code::GpuSize);
+    }
+    let suitable = room.devices.iter().filter(|d| serves(shape, d));
+    match shape.ask {
+        Ask::Mig(profile, _) => {
+            if !suitable
+                .clone()
+                .any(|d| d.geometry.is_some_and(|g| g.profile(profile.as_str()).is_some()))
+            {
+                return Err(Code::NoMig);
+            }
+        }
+        Ask::Whole(count)
+            if suitable.clone().filter(|d| d.geometry.is_none()).count() < count.into() =>
+        {
+            return Err(Code::GpuCount);
+        }
+        Ask::Memory(mib) if !suitable.clone().any(|d| d.geometry.is_none() && d.total >= mib) => {
+            return Err(Code::GpuSize);
+        }
+        _ => {
+            if !suitable.clone().any(|d| d.geometry.is_none()) {
+                return Err(Code::GpuCount);
+            }
+        }
+    }
+    Ok(any(&|d| serves(shape, d) && shape.model(d.model) == ModelVerdict::Preferred))
+}
+
+/// Model and size are right.
+pub(crate) fn serves(shape: &Shape, device: &Device) -> bool {
+    shape.accepts(device.model) && device.total >= shape.min_memory
+}
+
+/// What is in the way for sure, seen at a glance. Most nodes that do not fit end here.
+#[inline]
+pub(crate) fn brief_lack(shape: &Shape, brief: &Brief) -> Option<Code> {
+    if !brief.open {
+        return Some(Code::Closed);
+    }
+    match shape.ask {
+        Ask::Whole(count) if brief.whole < count => return Some(Code::FreeGpus),
+        Ask::Share(milli) if brief.most_milli < milli => return Some(Code::GpuShare),
+        Ask::Memory(mib) if brief.most_mib < mib => return Some(Code::GpuMemory),
+        _ => {}
+    }
+    // What is not asked for does not matter, even where it is over-committed.
+    let (need, free) = (&shape.need.amounts, &brief.free);
+    let codes =
+        [(CPU, Code::Cpu), (MEMORY, Code::Memory), (STORAGE, Code::Storage), (JOBS, Code::Jobs)];
+    codes.into_iter().find(|(at, _)| need[*at] > free[*at] && need[*at] > 0).map(|(_, code)| code)
+}
+
+/// How much the node has of what it lacks, if that shows at a glance.
+pub(crate) fn brief_amount(code: Code, brief: &Brief) -> Option<i64> {
+    match code {
+        Code::FreeGpus => Some(brief.whole.into()),
+        Code::GpuShare => Some(brief.most_milli.into()),
+        Code::GpuMemory => Some(brief.most_mib.into()),
+        Code::Cpu => Some(brief.free[CPU]),
+        Code::Memory => Some(brief.free[MEMORY]),
+        Code::Storage => Some(brief.free[STORAGE]),
+        _ => None,
+    }
+}
+
+/// The half that bookings decide: `None` means that it fits, provided the standing is good.
+pub(crate) fn lack(shape: &Shape, room: &Room) -> Option<Code> {
+    if let Some(code) = brief_lack(shape, &Brief::of(room, 0)).or_else(|| gpu_lack(shape, room)) {
+        return Some(code);
+    }
+    let need = &shape.need;
+    if need.named.iter().any(|(resource, amount)| *amount > 0 && *amount > room.named(*resource)) {
+        return Some(Code::Named);
+    }
+    (!need.tokens.is_empty() && !tokens_free(shape, room)).then_some(Code::Token)
+}
+
+/// What the GPUs of a node lack, as they are used now.
+pub(crate) fn gpu_lack(shape: &Shape, room: &Room) -> Option<Code> {
+    match shape.ask {
+        Ask::None => None,
+        Ask::Whole(count) => {
+            if room.whole < count {
+                return Some(Code::FreeGpus);
+            }
+            if !room.uniform && whole_devices(shape, room).count() < count.into() {
+                return Some(Code::FreeGpus);
+            }
+            (shape.nvlink && count > 1 && largest_link(shape, room) < count.into())
+                .then_some(Code::NvLink)
+        }
+        Ask::Share(milli) => {
+            let fits = room.most_milli >= milli && share_devices(shape, room).next().is_some();
+            (!fits).then_some(Code::GpuShare)
+        }
+        Ask::Memory(mib) => {
+            let fits = room.most_mib >= mib && share_devices(shape, room).next().is_some();
+            (!fits).then_some(Code::GpuMemory)
+        }
+        Ask::Mig(_, count) => {
+            (mig_copies(shape, room, count.into()) < count.into()).then_some(Code::MigSlice)
+        }
+    }
+}
+
+/// The devices that whole-GPU requests of this shape may take.
+pub(crate) fn whole_devices<'a>(
+    shape: &'a Shape,
+    room: &'a Room,
+) -> impl Iterator<Item = (usize, &'a Device)> {
+    let each = room.devices.iter().enumerate();
+    each.filter(move |(_, d)| d.is_free() && serves(shape, d))
+}
+
+/// The devices on which a share of this shape fits now, with the thousandths and memory it takes there.
+pub(crate) fn share_devices<'a>(
+    shape: &'a Shape,
+    room: &'a Room,
+) -> impl Iterator<Item = (usize, &'a Device, (i32, i32))> {
+    // On most nodes all devices are alike: what depends on the model is worked out once.
+    let alike = room.devices.first().filter(|_| room.uniform);
+    let unsuitable = alike.is_some_and(|first| !serves(shape, first));
+    let portion = alike.map(|first| share_of(shape, first));
+    let devices = if unsuitable { &[] } else { &room.devices[..] };
+    devices.iter().enumerate().filter_map(move |(index, device)| {
+        let (milli, mib) = portion.unwrap_or_else(|| share_of(shape, device));
+        let fits = device.is_shareable()
+            && device.milli >= milli
+            && device.mib >= mib
+            && !is_too_small(shape, device)
+            && !(shape.exclusive && device.users > 0)
+            && (portion.is_some() || serves(shape, device));
+        fits.then_some((index, device, (milli, mib)))
+    })
+}
+
+/// Thousandths and memory that this shape takes of a device. Both are booked, rounded down, so that
+/// thirds of a GPU really are three.
+pub(crate) fn share_of(shape: &Shape, device: &Device) -> (i32, i32) {
+    match shape.ask {
+        _ if device.undivided => (1000, device.total),
+        Ask::Share(milli) => (milli, scaled(device.total, milli, 1000)),
+        Ask::Memory(mib) => (scaled(1000, mib, device.total), mib),
+        Ask::None | Ask::Whole(_) | Ask::Mig(..) => (1000, device.total),
+    }
+}
+
+/// All of an undivided device is less than the memory that was asked for.
+fn is_too_small(shape: &Shape, device: &Device) -> bool {
+    device.undivided && matches!(shape.ask, Ask::Memory(mib) if mib > device.total)
+}
+
+fn scaled(whole: i32, part: i32, of: i32) -> i32 {
+    (i64::from(whole) * i64::from(part) / i64::from(of.max(1))) as i32
+}
+
+/// Free devices in the best `NVLink` group for this shape.
+pub(crate) fn largest_link(shape: &Shape, room: &Room) -> usize {
+    whole_devices(shape, room)
+        .filter(|(_, d)| d.link != NO_LINK)
+        .map(|(_, d)| whole_devices(shape, room).filter(|(_, o)| o.link == d.link).count())
+        .max()
+        .unwrap_or(0)
+}
+
+/// How many slices of the shape's profile the node can take now, counted up to `enough`.
+pub(crate) fn mig_copies(shape: &Shape, room: &Room, enough: u32) -> u32 {
+    let Ask::Mig(profile, _) = shape.ask else { return 0 };
+    let mut copies = 0;
+    for device in room.devices.iter().filter(|d| mig_open(shape, d)) {
+        let Some(geometry) = device.geometry else { continue };
+        let Some(id) = geometry.profile(profile.as_str()) else { continue };
+        let Some((milli, mib)) = device.slice(id) else { continue };
+        let mut slots = device.slots;
+        // Others may use the device without slices of ours.
+        let (mut milli_left, mut mib_left) = (device.milli - milli, device.mib - mib);
+        while copies < enough && milli_left >= 0 && mib_left >= 0 {
+            let Some(start) = device.place_for(id, slots) else { break };
+            slots.take(geometry, id, start);
+            (milli_left, mib_left) = (milli_left - milli, mib_left - mib);
+            copies += 1;
+            if shape.exclusive {
+                break;
+            }
+        }
+    }
+    copies
+}
+
+/// Whether MIG slices of this shape may be put on the device.
+pub(crate) fn mig_open(shape: &Shape, device: &Device) -> bool {
+    device.open
+        && device.exclusive == 0
+        && serves(shape, device)
+        && !(shape.exclusive && device.users > 0)
+}
+
+fn tokens_free(shape: &Shape, room: &Room) -> bool {
+    shape.need.tokens.iter().all(|token| token_free(room, token))
+}
+
+/// Whether the node has this token to give.
+pub(crate) fn token_free(room: &Room, (token, usage): &(TokenName, TokenAccess)) -> bool {
+    let Some(holders) = room.tokens.get(token) else { return true };
+    match usage {
+        TokenAccess::Exclusive => holders.exclusive == 0 && holders.shared == 0,
+        TokenAccess::Shared => holders.exclusive == 0,
+        // The cluster-wide kinds are judged where all nodes are seen.
+        TokenAccess::OneNode | TokenAccess::OneTask => true,
+    }
+}
+
+/// How many tasks of this shape fit on the node at once, counted up to `enough`. Bookings of equal
+/// tasks never get in each other's way more than this, so summing over nodes tells what a gang gets.
+pub(crate) fn copies(shape: &Shape, room: &Room, enough: u32) -> u32 {
+    if lack(shape, room).is_some() {
+        return 0;
+    }
+    let mut most = match shape.ask {
+        Ask::None => enough,
+        Ask::Whole(count) if shape.nvlink && count > 1 => {
+            linked_copies(shape, room, u32::from(count))
+        }
+        Ask::Whole(count) => whole_devices(shape, room).count() as u32 / u32::from(count),
+        Ask::Share(_) | Ask::Memory(_) => share_copies(shape, room),
+        Ask::Mig(_, count) => mig_copies(shape, room, enough * u32::from(count)) / u32::from(count),
+    };
+    for (need, free) in shape.need.amounts.iter().zip(room.free) {
+        if *need > 0 {
+            most = most.min(u32::try_from(free / need).unwrap_or(u32::MAX));
+        }
+    }
+    for (resource, amount) in &shape.need.named {
+        if *amount > 0 {
+            most = most.min(u32::try_from(room.named(*resource) / amount).unwrap_or(u32::MAX));
+        }
+    }
+    if shape
+        .need
+        .tokens
+        .iter()
+        .any(|(_, usage)| matches!(usage, TokenAccess::Exclusive | TokenAccess::OneTask))
+    {
+        most = most.min(1);
+    }
+    most.min(enough)
+}
+
+fn share_copies(shape: &Shape, room: &Room) -> u32 {
+    let fitting = share_devices(shape, room);
+    if shape.exclusive {
+        return fitting.count() as u32;
+    }
+    fitting
+        .map(|(_, d, (milli, mib))| (d.milli / milli.max(1)).min(d.mib / mib.max(1)) as u32)
+        .sum()
+}
+
+fn linked_copies(shape: &Shape, room: &Room, count: u32) -> u32 {
+    let mut links: Vec<u16> = whole_devices(shape, room).map(|(_, d)| d.link).collect();
+    links.retain(|link| *link != NO_LINK);
+    links.sort_unstable();
+    links.chunk_by(|a, b| a == b).map(|group| group.len() as u32 / count).sum()
+}

@@ -1,0 +1,417 @@
+//! The cluster: nodes, what is left on them, and a journal of what changed.
+
+pub(crate) mod fit;
+mod host;
+mod kinds;
+pub(crate) mod pick;
+pub(crate) mod room;
+pub(crate) mod shape;
+pub(crate) mod shut;
+
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub(crate) use host::{Host, Reach};
+use kinds::Kinds;
+use room::{Claim, ModelIdx, ResIdx, Room};
+use shape::{Shape, ShapeIdx, ShapeKey};
+
+use crate::model::name::{GpuModel, NodeId, ResourceName};
+use crate::model::node::Node;
+use crate::model::request::Request;
+
+/// Dense number of a node.
+pub(crate) type NodeIdx = u32;
+
+/// Entries of the journal that readers can rely on; slower readers start over.
+const JOURNAL: usize = 1 << 17;
+/// Shapes without users that are kept, in case they come back.
+const IDLE_SHAPES: usize = 1024;
+
+/// What changed about a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Less is left.
+    Booked,
+    /// More may be left.
+    Freed,
+    /// It is described differently.
+    Described,
+}
+
+/// What decides about most nodes at a glance, packed so that a walk over all nodes is quick.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Brief {
+    pub(crate) free: [i64; 4],
+    pub(crate) most_milli: i32,
+    pub(crate) most_mib: i32,
+    /// Nodes of one kind have the same devices and taints.
+    pub(crate) kind: u32,
+    pub(crate) whole: u16,
+    pub(crate) open: bool,
+    /// Some of its devices are closed.
+    pub(crate) shut: bool,
+}
+
+impl Brief {
+    #[inline]
+    pub(crate) fn of(room: &Room, kind: u32) -> Self {
+        Self {
+            free: room.free,
+            most_milli: room.most_milli,
+            most_mib: room.most_mib,
+            whole: room.whole,
+            kind,
+            open: room.open,
+            shut: room.has_closed(),
+        }
+    }
+}
+
+/// All nodes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cluster {
+    /// By node number; an empty place has no host.
+    pub(crate) hosts: Vec<Option<Host>>,
+    pub(crate) rooms: Vec<Room>,
+    pub(crate) briefs: Vec<Brief>,
+    pub(crate) kinds: Kinds,
+    /// By memory of its largest GPU: how many nodes.
+    gpu_sizes: BTreeMap<i32, u32>,
+    by_name: FxHashMap<NodeId, NodeIdx>,
+    vacant: Vec<NodeIdx>,
+    /// Node numbers in order of rank and name, and the way back.
+    pub(crate) order: Vec<NodeIdx>,
+    pub(crate) place: Vec<u32>,
+    order_stale: bool,
+    /// Counts changes of the order.
+    pub(crate) layout: u64,
+    journal: Vec<(NodeIdx, Change)>,
+    journal_start: u64,
+    /// Changes that may have made room.
+    growth: u64,
+    pub(crate) models: Vec<GpuModel>,
+    pub(crate) resources: Vec<ResourceName>,
+    resource_numbers: FxHashMap<ResourceName, ResIdx>,
+    shapes: Vec<Option<Shape>>,
+    vacant_shapes: Vec<ShapeIdx>,
+    shape_by_key: FxHashMap<ShapeKey, ShapeIdx>,
+    idle_shapes: usize,
+    /// Shapes made so far; tells a number's shapes apart.
+    shapes_made: u64,
+    /// Sum of what all nodes have: CPU, memory, storage, GPU thousandths.
+    pub(crate) capacity: [i64; 4],
+    /// Memory of all GPUs in MiB.
+    pub(crate) gpu_memory: i64,
+    /// Domain numbers of nodes by topology key; made when first asked for.
+    domains: BTreeMap<String, Domains>,
+}
+
+/// The values of one topology key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Domains {
+    /// By node number: which domain, if any.
+    pub(crate) of: Vec<Option<u32>>,
+    /// Domain names by number.
+    pub(crate) names: Vec<Arc<str>>,
+}
+
+impl Cluster {
+    pub(crate) fn node(&self, name: &NodeId) -> Option<NodeIdx> {
+        self.by_name.get(name).copied()
+    }
+
+    pub(crate) fn host(&self, node: NodeIdx) -> &Host {
+        self.hosts[node as usize].as_ref().expect("a node number in use has a host")
+    }
+
+    pub(crate) fn host_mut(&mut self, node: NodeIdx) -> &mut Host {
+        self.hosts[node as usize].as_mut().expect("a node number in use has a host")
+    }
+
+    pub(crate) fn room(&self, node: NodeIdx) -> &Room {
+        &self.rooms[node as usize]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Adds a node; the caller has checked that its name is new.
+    pub(crate) fn add(&mut self, spec: &Arc<Node>) -> NodeIdx {
+        let room = self.empty_room(spec);
+        let host = Host::new(spec.clone());
+        let node = if let Some(node) = self.vacant.pop() {
+            self.hosts[node as usize] = Some(host);
+            self.rooms[node as usize] = room;
+            node
+        } else {
+            self.hosts.push(Some(host));
+            self.rooms.push(room);
+            self.briefs.push(Brief::default());
+            self.place.push(0);
+            self.hosts.len() as NodeIdx - 1
+        };
+        self.by_name.insert(spec.id.clone(), node);
+        self.sort_into_kind(node);
+        self.count_capacity(node, 1);
+        self.growth += 1;
+        self.order_stale = true;
+        self.domains.clear();
+        node
+    }
+
+    /// Forgets a node on which nothing is booked any more.
+    pub(crate) fn remove(&mut self, node: NodeIdx) {
+        self.count_capacity(node, -1);
+        let host = self.hosts[node as usize].take().expect("a node number in use has a host");
+        self.by_name.remove(&host.spec.id);
+        self.rooms[node as usize] = Room::default();
+        self.vacant.push(node);
+        // The lowest vacant number is used first, so that numbers do not depend on history length.
+        self.vacant.sort_unstable_by_key(|node| std::cmp::Reverse(*node));
+        self.order_stale = true;
+        self.domains.clear();
+    }
+
+    /// Replaces a node's description and its room, which the caller books anew.
+    pub(crate) fn redescribe(&mut self, node: NodeIdx, spec: &Arc<Node>) {
+        self.count_capacity(node, -1);
+        self.rooms[node as usize] = self.empty_room(spec);
+        self.count_capacity(node, 1);
+        self.relabel(node, spec);
+    }
+
+    /// Replaces the description of a node that has what it had: its bookings stay.
+    pub(crate) fn relabel(&mut self, node: NodeIdx, spec: &Arc<Node>) {
+        let host = self.host_mut(node);
+        let reordered = host.spec.rank != spec.rank;
+        let relabelled = host.spec.labels != spec.labels;
+        host.spec = spec.clone();
+        self.rooms[node as usize].price = host::prices(spec);
+        self.sort_into_kind(node);
+        self.apply_state(node);
+        self.order_stale |= reordered;
+        if relabelled || reordered {
+            self.domains.clear();
+        }
+        self.touch(node, Change::Described);
+    }
+
+    /// Writes a node's condition into its room.
+    pub(crate) fn apply_state(&mut self, node: NodeIdx) {
+        if let Some(host) = &self.hosts[node as usize] {
+            host.apply_state(&mut self.rooms[node as usize]);
+            self.summarise(node);
+        }
+    }
+
+    /// Books a claim; what is there is the caller's business.
+    pub(crate) fn book(&mut self, node: NodeIdx, claim: &Claim) {
+        self.rooms[node as usize].book(claim);
+        self.summarise(node);
+        self.touch(node, Change::Booked);
+    }
+
+    pub(crate) fn release(&mut self, node: NodeIdx, claim: &Claim) {
+        self.rooms[node as usize].release(claim);
+        self.summarise(node);
+        self.touch(node, Change::Freed);
+    }
+
+    /// Notes that readers must look at this node again.
+    pub(crate) fn touch(&mut self, node: NodeIdx, change: Change) {
+        if self.journal.len() >= 2 * JOURNAL {
+            self.journal.drain(..JOURNAL);
+            self.journal_start += JOURNAL as u64;
+        }
+        self.growth += u64::from(change != Change::Booked);
+        self.journal.push((node, change));
+    }
+
+    /// Changes since a reader's mark, or nothing when the reader must start over; and the new mark.
+    pub(crate) fn changes_since(&self, mark: u64) -> (Option<&[(NodeIdx, Change)]>, u64) {
+        let end = self.journal_start + self.journal.len() as u64;
+        let from = mark.checked_sub(self.journal_start).map(|from| &self.journal[from as usize..]);
+        (from, end)
+    }
+
+    /// Puts the nodes in order if that changed.
+    pub(crate) fn sort(&mut self) {
+        if !self.order_stale {
+            return;
+        }
+        let order = self.ordered();
+        for (place, node) in order.iter().enumerate() {
+            self.place[*node as usize] = place as u32;
+        }
+        self.order = order;
+        self.order_stale = false;
+        self.layout += 1;
+    }
+
+    /// The shape of a request, counted once more when `used`.
+    pub(crate) fn intern(&mut self, request: &Arc<Request>, closed: Vec<ModelIdx>) -> ShapeIdx {
+        let key = ShapeKey { request: request.clone(), closed };
+        if let Some(shape) = self.shape_by_key.get(&key) {
+            return *shape;
+        }
+        self.drop_idle_shapes();
+        let mut need = shape::plain_need(request);
+        for (name, amount) in &request.resources {
+            need.named.push((self.resource(name), *amount as i64));
+        }
+        need.named.sort_unstable();
+        self.shapes_made += 1;
+        let mut shape = Shape::new(key, need, &self.models);
+        let key = shape.key.clone();
+        shape.stamp = self.shapes_made;
+        let index = self.vacant_shapes.pop().unwrap_or_else(|| {
+            self.shapes.push(None);
+            self.shapes.len() as ShapeIdx - 1
+        });
+        self.shapes[index as usize] = Some(shape);
+        self.shape_by_key.insert(key, index);
+        self.idle_shapes += 1;
+        index
+    }
+
+    pub(crate) fn shape(&self, shape: ShapeIdx) -> &Shape {
+        self.shapes[shape as usize].as_ref().expect("a shape number in use has a shape")
+    }
+
+    /// Whether the number still means a shape.
+    pub(crate) fn has_shape(&self, shape: ShapeIdx) -> bool {
+        self.shapes.get(shape as usize).is_some_and(Option::is_some)
+    }
+
+    pub(crate) fn use_shape(&mut self, shape: ShapeIdx) {
+        let shape =
+            self.shapes[shape as usize].as_mut().expect("a shape number in use has a shape");
+        self.idle_shapes -= usize::from(shape.users == 0);
+        shape.users += 1;
+    }
+
+    pub(crate) fn unuse_shape(&mut self, shape: ShapeIdx) {
+        let shape =
+            self.shapes[shape as usize].as_mut().expect("a shape number in use has a shape");
+        shape.users -= 1;
+        self.idle_shapes += usize::from(shape.users == 0);
+    }
+
+    /// The number of a GPU model, new or known.
+    pub(crate) fn model(&mut self, name: &GpuModel) -> ModelIdx {
+        if let Some(known) = self.models.iter().position(|model| model == name) {
+            return known as ModelIdx;
+        }
+        self.models.push(name.clone());
+        for shape in self.shapes.iter_mut().flatten() {
+            shape.learn_models(&self.models);
+        }
+        self.models.len() as ModelIdx - 1
+    }
+
+    /// The number of a named resource, new or known.
+    pub(crate) fn resource(&mut self, name: &ResourceName) -> ResIdx {
+        if let Some(known) = self.resource_numbers.get(name) {
+            return *known;
+        }
+        let next = self.resources.len() as ResIdx;
+        self.resources.push(name.clone());
+        self.resource_numbers.insert(name.clone(), next);
+        next
+    }
+
+    pub(crate) fn resource_name(&self, resource: ResIdx) -> &ResourceName {
+        &self.resources[resource as usize]
+    }
+
+    /// The domains of a topology key; `node` makes every node its own.
+    pub(crate) fn domains(&mut self, key: &str) -> &Domains {
+        if !self.domains.contains_key(key) {
+            let made = self.make_domains(key);
+            self.domains.insert(key.to_owned(), made);
+        }
+        &self.domains[key]
+    }
+
+    pub(crate) fn make_domains(&self, key: &str) -> Domains {
+        let mut numbers: BTreeMap<Arc<str>, u32> = BTreeMap::new();
+        let mut domains = Domains { of: vec![None; self.hosts.len()], names: Vec::new() };
+        for node in self.ordered() {
+            let spec = &self.host(node).spec;
+            let value: Option<Arc<str>> = match key {
+                "node" => Some(spec.id.as_str().into()),
+                _ => spec.labels.get(key).map(|value| value.as_ref().into()),
+            };
+            domains.of[node as usize] = value.map(|value| {
+                let next = numbers.len() as u32;
+                *numbers.entry(value.clone()).or_insert_with(|| {
+                    domains.names.push(value);
+                    next
+                })
+            });
+        }
+        domains
+    }
+
+    /// All nodes by rank and name, whatever their numbers are.
+    pub(crate) fn ordered(&self) -> Vec<NodeIdx> {
+        let mut order: Vec<NodeIdx> = self.by_name.values().copied().collect();
+        order.sort_unstable_by(|a, b| {
+            let (a, b) = (&self.host(*a).spec, &self.host(*b).spec);
+            (a.rank, &a.id).cmp(&(b.rank, &b.id))
+        });
+        order
+    }
+
+    /// Whether the order is as last sorted.
+    pub(crate) fn is_sorted(&self) -> bool {
+        !self.order_stale
+    }
+
+    /// Memory of the largest GPU.
+    pub(crate) fn largest_gpu(&self) -> i32 {
+        self.gpu_sizes.keys().next_back().copied().unwrap_or(0)
+    }
+
+    /// Counts changes that may have made room.
+    pub(crate) fn growth(&self) -> u64 {
+        self.growth
+    }
+
+    fn summarise(&mut self, node: NodeIdx) {
+        let brief = &mut self.briefs[node as usize];
+        *brief = Brief::of(&self.rooms[node as usize], brief.kind);
+    }
+
+    fn drop_idle_shapes(&mut self) {
+        if self.idle_shapes < IDLE_SHAPES {
+            return;
+        }
+        for (index, shape) in self.shapes.iter_mut().enumerate() {
+            if let Some(idle) = shape.take_if(|shape| shape.users == 0) {
+                self.shape_by_key.remove(&idle.key);
+                self.vacant_shapes.push(index as ShapeIdx);
+            }
+        }
+        self.idle_shapes = 0;
+    }
+
+    fn count_capacity(&mut self, node: NodeIdx, sign: i64) {
+        let room = &self.rooms[node as usize];
+        for at in 0..3 {
+            self.capacity[at] += sign * room.total[at];
+        }
+        self.capacity[3] += sign * room.devices.len() as i64 * 1000;
+        let largest = room.devices.iter().map(|device| device.total).max().unwrap_or(0);
+        let nodes = self.gpu_sizes.entry(largest).or_default();
+        *nodes = nodes.wrapping_add_signed(sign as i32);
+        if *nodes == 0 {
+            self.gpu_sizes.remove(&largest);
+        }
+        self.gpu_memory +=
+            sign * room.devices.iter().map(|device| i64::from(device.total)).sum::<i64>();
+    }
+}

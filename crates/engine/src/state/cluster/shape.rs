@@ -1,0 +1,186 @@
+//! Request shapes: each distinct request is looked at once, however many workloads share it.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use crate::model::labels::Labels;
+use crate::model::name::GpuModel;
+use crate::model::request::{GpuRequest, MigProfile, Request};
+use crate::state::cluster::room::{CPU, JOBS, MEMORY, ModelIdx, Need, STORAGE};
+
+/// Dense number of a shape.
+pub(crate) type ShapeIdx = u32;
+
+/// What distinguishes shapes: the request, and GPU models that are closed to it for the moment. The
+/// task's own labels do not: no node asks about them, and in some clusters no two tasks have the same.
+#[derive(Clone, Debug)]
+pub(crate) struct ShapeKey {
+    pub(crate) request: Arc<Request>,
+    /// Models that the queue may not use more of.
+    pub(crate) closed: Vec<ModelIdx>,
+}
+
+impl ShapeKey {
+    /// Everything that counts.
+    fn parts(&self) -> impl PartialEq + Hash {
+        let Request {
+            gpu,
+            exclusive,
+            min_gpu_memory,
+            models,
+            preferred_model,
+            nvlink,
+            cpu,
+            memory,
+            storage,
+            resources,
+            tokens,
+            node,
+            node_selector,
+            required_nodes,
+            preferred_nodes,
+            tolerations,
+            labels: _,
+            affinity,
+            spread,
+        } = &*self.request;
+        let devices = (gpu, exclusive, min_gpu_memory, models, preferred_model, nvlink);
+        let amounts = (cpu, memory, storage, resources, tokens);
+        let nodes = (node, node_selector, required_nodes, preferred_nodes, tolerations);
+        (devices, amounts, nodes, affinity, spread, &self.closed)
+    }
+
+    /// The same without labels, for a shape that others will share.
+    fn unlabelled(mut self) -> Self {
+        if !self.request.labels.is_empty() {
+            let request = Request { labels: Labels::new(), ..(*self.request).clone() };
+            self.request = Arc::new(request);
+        }
+        self
+    }
+}
+
+impl PartialEq for ShapeKey {
+    fn eq(&self, other: &Self) -> bool {
+        let same = Arc::ptr_eq(&self.request, &other.request) && self.closed == other.closed;
+        same || self.parts() == other.parts()
+    }
+}
+
+impl Eq for ShapeKey {}
+
+impl Hash for ShapeKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
+/// A request, prepared for fast answers.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) key: ShapeKey,
+    pub(crate) need: Arc<Need>,
+    pub(crate) ask: Ask,
+    pub(crate) exclusive: bool,
+    pub(crate) nvlink: bool,
+    pub(crate) min_memory: i32,
+    /// For each model: may it be used, and is it preferred.
+    pub(crate) models: Vec<ModelVerdict>,
+    /// Labels, taints or a node's name matter.
+    pub(crate) has_node_terms: bool,
+    /// Workloads that use it.
+    pub(crate) users: u32,
+    /// Differs between shapes that had the same number one after the other.
+    pub(crate) stamp: u64,
+}
+
+/// [`GpuRequest`] in the engine's own units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    None,
+    Whole(u16),
+    Share(i32),
+    Memory(i32),
+    Mig(MigProfile, u16),
+}
+
+/// What a shape thinks of a GPU model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ModelVerdict {
+    No,
+    /// Closed by a quota.
+    Closed,
+    Yes,
+    Preferred,
+}
+
+impl Shape {
+    pub(crate) fn new(key: ShapeKey, need: Need, models: &[GpuModel]) -> Self {
+        let key = key.unlabelled();
+        let request = &key.request;
+        let ask = match request.gpu {
+            GpuRequest::None => Ask::None,
+            GpuRequest::Whole(count) => Ask::Whole(count as u16),
+            GpuRequest::Fraction(share) if share.get() == 1000 => Ask::Whole(1),
+            GpuRequest::Fraction(share) => Ask::Share(share.get() as i32),
+            GpuRequest::Memory(mib) => Ask::Memory(mib.0 as i32),
+            GpuRequest::Mig { profile, count } => Ask::Mig(profile, count as u16),
+        };
+        let mut shape = Self {
+            need: Arc::new(need),
+            ask,
+            exclusive: request.exclusive,
+            nvlink: request.nvlink,
+            min_memory: request.min_gpu_memory.0 as i32,
+            models: Vec::new(),
+            has_node_terms: request.node.is_some()
+                || !request.node_selector.is_empty()
+                || !request.required_nodes.is_empty()
+                || !request.preferred_nodes.is_empty(),
+            users: 0,
+            stamp: 0,
+            key,
+        };
+        shape.learn_models(models);
+        shape
+    }
+
+    /// Judges models that have come up since.
+    pub(crate) fn learn_models(&mut self, models: &[GpuModel]) {
+        for model in &models[self.models.len()..] {
+            let request = &self.key.request;
+            let wanted =
+                request.models.is_empty() || request.models.iter().any(|m| model.serves(m));
+            let preferred = request.preferred_model.as_ref().is_some_and(|m| model.serves(m));
+            let index = self.models.len() as ModelIdx;
+            self.models.push(if !wanted {
+                ModelVerdict::No
+            } else if self.key.closed.contains(&index) {
+                ModelVerdict::Closed
+            } else if preferred {
+                ModelVerdict::Preferred
+            } else {
+                ModelVerdict::Yes
+            });
+        }
+    }
+
+    pub(crate) fn model(&self, model: ModelIdx) -> ModelVerdict {
+        self.models[usize::from(model)]
+    }
+
+    pub(crate) fn accepts(&self, model: ModelIdx) -> bool {
+        matches!(self.model(model), ModelVerdict::Yes | ModelVerdict::Preferred)
+    }
+}
+
+/// The plain part of what a request takes; named resources and tokens are added by the cluster.
+pub(crate) fn plain_need(request: &Request) -> Need {
+    let mut need = Need::default();
+    need.amounts[CPU] = request.cpu.0 as i64;
+    need.amounts[MEMORY] = request.memory.0 as i64;
+    need.amounts[STORAGE] = request.storage.0 as i64;
+    need.amounts[JOBS] = 1;
+    need.tokens = request.tokens.iter().map(|(name, usage)| (name.clone(), *usage)).collect();
+    need
+}

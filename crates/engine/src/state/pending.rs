@@ -1,0 +1,342 @@
+//! What waits, grouped so that equal questions are asked once.
+//!
+//! Workloads of one queue that ask for the same thing with the same rights form a group: when its
+//! first member cannot be placed, none can, and the whole group is set aside until something gets
+//! better. A pass over a hundred thousand waiting workloads of fifty kinds looks at fifty groups.
+
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::model::labels::Labels;
+use crate::model::wait::WaitReason;
+use crate::model::workload::Topology;
+use crate::quota::queues::{QueueIdx, Queues};
+use crate::state::cluster::NodeIdx;
+use crate::state::cluster::shape::ShapeIdx;
+use crate::state::workloads::{JobIdx, RoleShape};
+use crate::strategy::Strategy;
+
+/// Dense number of a group.
+pub(crate) type GroupIdx = u32;
+
+/// The order inside a queue: smaller first.
+pub(crate) type Rank = (i64, u64);
+
+/// What the members of a group have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct GroupKey {
+    pub(crate) queue: QueueIdx,
+    pub(crate) shape: ShapeIdx,
+    /// Their own labels, as far as anybody's terms ask about them.
+    pub(crate) facet: Option<Arc<Labels>>,
+    pub(crate) tasks: u32,
+    pub(crate) more: Option<Arc<[RoleShape]>>,
+    pub(crate) topology: Option<Topology>,
+    pub(crate) strategy: Option<Strategy>,
+    pub(crate) priority: u8,
+    pub(crate) may_preempt: bool,
+    pub(crate) avoid: Option<NodeIdx>,
+}
+
+/// Workloads that ask for the same thing.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) key: GroupKey,
+    pub(crate) members: BTreeMap<Rank, JobIdx>,
+    /// Why none of them can be placed, as far as is known.
+    pub(crate) blocked: Option<Arc<WaitReason>>,
+    /// Members that came after the reason was reported.
+    pub(crate) fresh: Vec<(u64, JobIdx)>,
+}
+
+/// Somebody to be told: serial number, workload, and which reason.
+pub(crate) type News = (u64, JobIdx, usize);
+
+/// All groups.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pending {
+    groups: Vec<Option<Group>>,
+    vacant: Vec<GroupIdx>,
+    by_key: FxHashMap<GroupKey, GroupIdx>,
+    /// By queue (or only the root's, when the order is the same for all): first members of groups
+    /// that can be tried.
+    ready: BTreeMap<QueueIdx, BTreeSet<(Rank, GroupIdx)>>,
+    blocked: BTreeSet<GroupIdx>,
+    /// Groups with members to whom the reason has not been reported.
+    pub(crate) unreported: BTreeSet<GroupIdx>,
+    /// One order for all queues.
+    pub(crate) global: bool,
+    len: usize,
+}
+
+impl Pending {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn group(&self, group: GroupIdx) -> &Group {
+        self.groups[group as usize].as_ref().expect("a group number in use has a group")
+    }
+
+    fn group_mut(&mut self, group: GroupIdx) -> &mut Group {
+        self.groups[group as usize].as_mut().expect("a group number in use has a group")
+    }
+
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (GroupIdx, &Group)> {
+        self.groups
+            .iter()
+            .enumerate()
+            .filter_map(|(index, group)| Some((index as GroupIdx, group.as_ref()?)))
+    }
+
+    pub(crate) fn find(&self, key: &GroupKey) -> Option<GroupIdx> {
+        self.by_key.get(key).copied()
+    }
+
+    pub(crate) fn insert(
+        &mut self,
+        key: GroupKey,
+        rank: Rank,
+        job: JobIdx,
+        queues: &mut Queues,
+    ) -> GroupIdx {
+        self.len += 1;
+        let index = self.by_key.get(&key).copied().unwrap_or_else(|| self.open(key));
+        let group = self.group_mut(index);
+        let first = group.members.keys().next().copied();
+        group.members.insert(rank, job);
+        if group.blocked.is_some() {
+            group.fresh.push((rank.1, job));
+            self.unreported.insert(index);
+        } else if first.is_none_or(|first| rank < first) {
+            self.show(index, first, Some(rank), queues);
+        }
+        index
+    }
+
+    pub(crate) fn remove(&mut self, key: &GroupKey, rank: Rank, queues: &mut Queues) {
+        let Some(index) = self.by_key.get(key).copied() else { return };
+        let group = self.group_mut(index);
+        let first = group.members.keys().next().copied();
+        let Some(job) = group.members.remove(&rank) else { return };
+        group.fresh.retain(|(_, fresh)| *fresh != job);
+        let blocked = group.blocked.is_some();
+        let next = group.members.keys().next().copied();
+        self.len -= 1;
+        if !blocked && first == Some(rank) {
+            self.show(index, first, next, queues);
+        }
+        if next.is_none() {
+            self.close(index);
+        }
+    }
+
+    /// Puts a member into another group. One that could be tried still can be, and one that could not
+    /// does not make others wait for what it waits for.
+    pub(crate) fn regroup(
+        &mut self,
+        from: &GroupKey,
+        to: GroupKey,
+        rank: Rank,
+        job: JobIdx,
+        queues: &mut Queues,
+    ) {
+        let reason = self.find(from).and_then(|group| self.group(group).blocked.clone());
+        self.remove(from, rank, queues);
+        let Some(reason) = reason else {
+            let index = self.insert(to, rank, job, queues);
+            self.unblock(index, queues);
+            return;
+        };
+        if self.find(&to).is_none() {
+            let index = self.open(to.clone());
+            self.block(index, reason, queues);
+        }
+        self.insert(to, rank, job, queues);
+    }
+
+    /// The group to try next in this queue.
+    pub(crate) fn next(&self, queue: QueueIdx) -> Option<(GroupIdx, JobIdx)> {
+        let (_, group) = self.ready.get(&queue)?.first()?;
+        Some((*group, *self.group(*group).members.values().next()?))
+    }
+
+    /// Sets a group aside.
+    pub(crate) fn block(&mut self, index: GroupIdx, reason: Arc<WaitReason>, queues: &mut Queues) {
+        let group = self.group_mut(index);
+        let first = group.members.keys().next().copied();
+        let was = group.blocked.replace(reason);
+        group.fresh = group.members.iter().map(|((_, serial), job)| (*serial, *job)).collect();
+        self.unreported.insert(index);
+        if was.is_none() {
+            self.show(index, first, None, queues);
+            self.blocked.insert(index);
+        }
+    }
+
+    /// Everything may be tried again.
+    pub(crate) fn unblock_all(&mut self, queues: &mut Queues) {
+        for index in std::mem::take(&mut self.blocked) {
+            let group = self.group_mut(index);
+            group.blocked = None;
+            group.fresh.clear();
+            let first = group.members.keys().next().copied();
+            self.show(index, None, first, queues);
+        }
+        self.unreported.clear();
+    }
+
+    /// The groups that are set aside.
+    pub(crate) fn set_aside(&self) -> Vec<GroupIdx> {
+        self.blocked.iter().copied().collect()
+    }
+
+    /// One group may be tried again.
+    pub(crate) fn unblock(&mut self, index: GroupIdx, queues: &mut Queues) {
+        if !self.blocked.remove(&index) {
+            return;
+        }
+        let group = self.group_mut(index);
+        group.blocked = None;
+        group.fresh.clear();
+        let first = group.members.keys().next().copied();
+        self.show(index, None, first, queues);
+        self.unreported.remove(&index);
+    }
+
+    /// Whether anything is set aside.
+    pub(crate) fn any_blocked(&self) -> bool {
+        !self.blocked.is_empty()
+    }
+
+    /// Members that have not been told, oldest first, each with its reason.
+    pub(crate) fn take_news(&mut self) -> (Vec<News>, Vec<Arc<WaitReason>>) {
+        let (mut news, mut reasons) = (Vec::new(), Vec::new());
+        for index in std::mem::take(&mut self.unreported) {
+            let group = self.group_mut(index);
+            let fresh = std::mem::take(&mut group.fresh);
+            if let Some(reason) = &group.blocked {
+                news.extend(fresh.into_iter().map(|(serial, job)| (serial, job, reasons.len())));
+                reasons.push(reason.clone());
+            }
+        }
+        news.sort_unstable();
+        (news, reasons)
+    }
+
+    /// Takes everything out, in no particular order.
+    pub(crate) fn drain(&mut self, queues: &mut Queues) -> Vec<JobIdx> {
+        self.unblock_all(queues);
+        // A queue that has nothing ready may be gone.
+        for (queue, ready) in self.ready.iter().filter(|(_, ready)| !ready.is_empty()) {
+            queues.mark_ready(*queue, -(ready.len() as i32));
+        }
+        let jobs = self.groups().flat_map(|(_, group)| group.members.values().copied()).collect();
+        *self = Self { global: self.global, ..Self::default() };
+        jobs
+    }
+
+    fn open(&mut self, key: GroupKey) -> GroupIdx {
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.groups.push(None);
+            self.groups.len() as GroupIdx - 1
+        });
+        self.by_key.insert(key.clone(), index);
+        let group = Group { key, members: BTreeMap::new(), blocked: None, fresh: Vec::new() };
+        self.groups[index as usize] = Some(group);
+        index
+    }
+
+    fn close(&mut self, index: GroupIdx) {
+        if let Some(group) = self.groups[index as usize].take() {
+            self.by_key.remove(&group.key);
+        }
+        self.blocked.remove(&index);
+        self.unreported.remove(&index);
+        self.vacant.push(index);
+    }
+
+    /// Replaces a group's entry among the ready ones.
+    fn show(&mut self, index: GroupIdx, old: Option<Rank>, new: Option<Rank>, queues: &mut Queues) {
+        let queue =
+            if self.global { crate::quota::queues::ROOT } else { self.group(index).key.queue };
+        let ready = self.ready.entry(queue).or_default();
+        let mut change = 0;
+        if let Some(old) = old {
+            change -= i32::from(ready.remove(&(old, index)));
+        }
+        if let Some(new) = new {
+            change += i32::from(ready.insert((new, index)));
+        }
+        if change != 0 {
+            queues.mark_ready(queue, change);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        AffinityKind, Event, GpuRequest, Request, Scheduler, TaskAffinity, Time, Workload,
+    };
+    use crate::{ForeignUse, Node, labels::Selector};
+
+    fn submit(scheduler: &mut Scheduler, name: &str, app: &str, affinity: Vec<TaskAffinity>) {
+        let request = Request {
+            gpu: GpuRequest::Whole(1),
+            labels: [("index".into(), name.into()), ("app".into(), app.into())].into(),
+            affinity,
+            ..Request::default()
+        };
+        let event = Event::Submitted(Box::new(Workload::new(name, request)));
+        scheduler.apply(Time(0), event).expect("valid");
+    }
+
+    fn away() -> TaskAffinity {
+        let selector =
+            Selector { match_labels: [("app".into(), "a".into())].into(), ..Selector::default() };
+        TaskAffinity {
+            kind: AffinityKind::AntiAffinity,
+            selector,
+            key: "node".into(),
+            weight: None,
+        }
+    }
+
+    /// Groups of what waits, and shapes there are.
+    fn groups(scheduler: &Scheduler) -> (usize, usize) {
+        let shapes = (0..100).filter(|shape| scheduler.cluster.has_shape(*shape)).count();
+        assert_eq!(scheduler.lint(), Vec::new());
+        (scheduler.pending.groups().count(), shapes)
+    }
+
+    #[test]
+    fn labels_tell_waiting_work_apart_only_while_somebody_asks_about_them() {
+        let mut scheduler = Scheduler::default();
+        for index in 0..50 {
+            let app = ["a", "b"][index % 2];
+            submit(&mut scheduler, &format!("w{index}"), app, Vec::new());
+        }
+        assert_eq!(groups(&scheduler), (1, 1), "nobody asks");
+        scheduler.decide(Time(0));
+        submit(&mut scheduler, "shy", "c", vec![away()]);
+        assert_eq!(groups(&scheduler), (3, 2), "one asks for the app");
+        let blocked = scheduler.pending.groups().filter(|(_, group)| group.blocked.is_some());
+        assert_eq!(blocked.count(), 2, "what could not start cannot start now");
+        scheduler.apply(Time(0), Event::Cancelled("shy".into())).expect("it is known");
+        assert_eq!(groups(&scheduler).0, 1, "nobody asks any more");
+        let plan = scheduler.decide(Time(0));
+        assert_eq!(plan.decisions, Vec::new(), "and nobody is told again");
+
+        let mut node = Node::new("n");
+        node.resources.insert("x".into(), 1);
+        scheduler.apply(Time(0), Event::NodeUpdated(Box::new(node))).expect("valid");
+        let uses = Box::new(ForeignUse { anti_affinity: vec![away()], ..ForeignUse::default() });
+        let foreign = Event::ForeignUseUpdated { node: "n".into(), id: "f".into(), usage: uses };
+        scheduler.apply(Time(0), foreign).expect("valid");
+        assert_eq!(groups(&scheduler).0, 2, "somebody else asks");
+        scheduler.apply(Time(0), Event::NodeRemoved("n".into())).expect("it is known");
+        assert_eq!(groups(&scheduler).0, 1, "and is gone");
+    }
+}

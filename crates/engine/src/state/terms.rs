@@ -1,0 +1,440 @@
+//! Terms between tasks: near, away, spread, and tokens that belong to one node or one task.
+//!
+//! They depend on where other tasks are, foreign ones included, and on placements made in the same
+//! pass; so they are answered anew for every placement, from counts by node that follow each booking.
+
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::model::labels::{Labels, Selector};
+use crate::model::name::TokenName;
+use crate::model::request::{AffinityKind, Request, TaskAffinity, TokenAccess, TopologySpread};
+use crate::state::cluster::fit::Code;
+use crate::state::cluster::{Cluster, Domains, NodeIdx};
+
+/// Counts by node; nodes without any are absent.
+type Counts = FxHashMap<NodeIdx, u32>;
+
+/// Where tasks are that somebody's terms ask about, and whose terms ask.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Terms {
+    /// For each selector in use: how many terms use it, and whom it means.
+    selectors: BTreeMap<Selector, Meant>,
+    /// For each term of a running task: by node, how many tasks have it.
+    owners: BTreeMap<TaskAffinity, Counts>,
+    /// Holders of tokens that the whole cluster must agree on.
+    tokens: FxHashMap<TokenName, Counts>,
+    /// Labels that any of these ask about, and how often.
+    keys: BTreeMap<Arc<str>, u32>,
+    /// Labels that somebody began or ceased to ask about.
+    changed_keys: Vec<Arc<str>>,
+}
+
+/// Whom a selector means.
+#[derive(Clone, Debug, Default)]
+struct Meant {
+    terms: u32,
+    /// All such tasks.
+    tasks: Counts,
+    /// Those of them that are being stopped.
+    going: Counts,
+}
+
+impl Meant {
+    fn moved(&mut self, node: NodeIdx, going: bool, sign: i32) {
+        count(&mut self.tasks, node, sign);
+        if going {
+            count(&mut self.going, node, sign);
+        }
+    }
+}
+
+/// A task as terms see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject<'a> {
+    pub(crate) labels: &'a Labels,
+    pub(crate) affinity: &'a [TaskAffinity],
+    pub(crate) tokens: &'a BTreeMap<TokenName, TokenAccess>,
+    /// It is being stopped.
+    pub(crate) going: bool,
+}
+
+impl<'a> Subject<'a> {
+    pub(crate) fn of(request: &'a Request, going: bool) -> Self {
+        let Request { labels, affinity, tokens, .. } = request;
+        Self { labels, affinity, tokens, going }
+    }
+}
+
+impl Terms {
+    /// Whether nothing that this request asks for, or is, can matter to any other task.
+    pub(crate) fn ignore(&self, request: &Request) -> bool {
+        request.affinity.is_empty()
+            && request.spread.is_empty()
+            && !request
+                .tokens
+                .iter()
+                .any(|(token, usage)| is_cluster_wide(*usage) && self.is_held(token))
+            && (self.owners.is_empty()
+                || !self.owners.keys().any(|term| term.selector.matches(&request.labels)))
+    }
+
+    /// Whether somebody holds a token that the whole cluster must agree on.
+    pub(crate) fn is_held(&self, token: &TokenName) -> bool {
+        self.tokens.contains_key(token)
+    }
+
+    /// Whether the terms of anybody ask where tasks with these labels are.
+    pub(crate) fn ask_about(&self, labels: &Labels) -> bool {
+        self.selectors.keys().any(|selector| selector.matches(labels))
+    }
+
+    /// The part of a task's labels that anybody's terms ask about: two tasks for which it is the same
+    /// are the same to all terms.
+    pub(crate) fn facet(&self, labels: &Labels) -> Option<Arc<Labels>> {
+        if self.keys.is_empty() || labels.is_empty() {
+            return None;
+        }
+        let asked = labels.iter().filter(|(key, _)| self.keys.contains_key(*key));
+        let facet: Labels = asked.map(|(key, value)| (key.clone(), value.clone())).collect();
+        (!facet.is_empty()).then(|| Arc::new(facet))
+    }
+
+    /// The labels that somebody began or ceased to ask about since this was last asked.
+    pub(crate) fn take_changed_keys(&mut self) -> Vec<Arc<str>> {
+        std::mem::take(&mut self.changed_keys)
+    }
+
+    /// Somebody begins (`sign` 1) or ceases (`sign` -1) to ask about labels.
+    fn ask(&mut self, selector: &Selector, sign: i32) {
+        for key in selector.keys() {
+            let asked = self.keys.entry(key.clone()).or_default();
+            let before = *asked;
+            *asked = asked.wrapping_add_signed(sign);
+            let vanished = *asked == 0;
+            if vanished {
+                self.keys.remove(key);
+            }
+            if vanished || before == 0 {
+                self.changed_keys.push(key.clone());
+            }
+        }
+    }
+
+    /// Begins to count for the terms of a request; `existing` are all tasks there are.
+    pub(crate) fn watch<'a>(
+        &mut self,
+        request: &Request,
+        existing: impl Fn() -> Box<dyn Iterator<Item = (NodeIdx, &'a Labels, bool)> + 'a>,
+    ) {
+        for selector in selectors(request) {
+            if let Some(meant) = self.selectors.get_mut(selector) {
+                meant.terms += 1;
+                continue;
+            }
+            let mut meant = Meant { terms: 1, ..Meant::default() };
+            for (node, labels, going) in existing() {
+                if selector.matches(labels) {
+                    meant.moved(node, going, 1);
+                }
+            }
+            self.selectors.insert(selector.clone(), meant);
+            self.ask(selector, 1);
+        }
+    }
+
+    /// Stops counting for the terms of a request.
+    pub(crate) fn unwatch(&mut self, request: &Request) {
+        for selector in selectors(request) {
+            if let Some(meant) = self.selectors.get_mut(selector) {
+                meant.terms -= 1;
+                if meant.terms == 0 {
+                    self.selectors.remove(selector);
+                    self.ask(selector, -1);
+                }
+            }
+        }
+    }
+
+    /// A task came to (`sign` 1) or left (`sign` -1) a node.
+    pub(crate) fn moved(&mut self, node: NodeIdx, task: Subject<'_>, sign: i32) {
+        for (selector, meant) in &mut self.selectors {
+            if selector.matches(task.labels) {
+                meant.moved(node, task.going, sign);
+            }
+        }
+        for term in task.affinity {
+            if !self.owners.contains_key(term) {
+                self.owners.insert(term.clone(), Counts::default());
+                self.ask(&term.selector, 1);
+            }
+            let Some(owners) = self.owners.get_mut(term) else { continue };
+            count(owners, node, sign);
+            if owners.is_empty() {
+                self.owners.remove(term);
+                self.ask(&term.selector, -1);
+            }
+        }
+        for (token, usage) in task.tokens {
+            if is_cluster_wide(*usage) {
+                let holders = self.tokens.entry(token.clone()).or_default();
+                count(holders, node, sign);
+                if holders.is_empty() {
+                    self.tokens.remove(token);
+                }
+            }
+        }
+    }
+
+    /// A task that was there begins to be stopped.
+    pub(crate) fn begins_to_go(&mut self, node: NodeIdx, labels: &Labels) {
+        for (selector, meant) in &mut self.selectors {
+            if selector.matches(labels) {
+                count(&mut meant.going, node, 1);
+            }
+        }
+    }
+
+    /// What the terms say about each node for one more task of this request. `counts` says whether a
+    /// node counts for a spread, `without` are tasks to be thought away (victims of a preemption).
+    pub(crate) fn judge(
+        &self,
+        cluster: &mut Cluster,
+        request: &Request,
+        counts: impl Fn(NodeIdx, &TopologySpread) -> bool,
+        without: &[(NodeIdx, &Request)],
+    ) -> Judgement {
+        let mut judgement = Judgement { verdicts: vec![Verdict::default(); cluster.hosts.len()] };
+        for term in &request.affinity {
+            let tasks = self.tasks(&term.selector, without);
+            let first = is_first(cluster, request, term, &tasks);
+            judgement.affinity(term, cluster.domains(&term.key), &tasks, first);
+        }
+        for spread in &request.spread {
+            let tasks = self.staying(&spread.selector, without);
+            let outside = outside(cluster, request, spread);
+            let counts = |node: NodeIdx| !outside[node as usize] && counts(node, spread);
+            let domains = cluster.domains(&spread.key);
+            judgement.spread(spread, domains, &tasks, &counts, &request.labels);
+        }
+        for (term, owners) in &self.owners {
+            if term.selector.matches(&request.labels) {
+                let owners = owners_left(term, owners, without);
+                let domains = cluster.domains(&term.key);
+                judgement.symmetric(term, domains, &owners);
+            }
+        }
+        for (token, usage) in &request.tokens {
+            if let Some(holders) = self.tokens.get(token).filter(|_| is_cluster_wide(*usage)) {
+                judgement.token(*usage, &token_left(token, holders, without));
+            }
+        }
+        judgement
+    }
+
+    /// The tasks that a selector means.
+    fn tasks(&self, selector: &Selector, without: &[(NodeIdx, &Request)]) -> Counts {
+        let mut counts =
+            self.selectors.get(selector).map(|meant| meant.tasks.clone()).unwrap_or_default();
+        for (node, request) in without {
+            if selector.matches(&request.labels) {
+                count(&mut counts, *node, -1);
+            }
+        }
+        counts
+    }
+
+    /// The same without those that are being stopped.
+    fn staying(&self, selector: &Selector, without: &[(NodeIdx, &Request)]) -> Counts {
+        let mut counts = self.tasks(selector, without);
+        for (node, going) in self.selectors.get(selector).iter().flat_map(|meant| &meant.going) {
+            for _ in 0..*going {
+                count(&mut counts, *node, -1);
+            }
+        }
+        counts
+    }
+}
+
+/// Whether a task that wants to be near others may start anywhere, because it is itself one of those and
+/// there are none yet where any of its terms looks for them.
+fn is_first(cluster: &mut Cluster, request: &Request, term: &TaskAffinity, tasks: &Counts) -> bool {
+    let alike = |other: &&TaskAffinity| {
+        other.kind == AffinityKind::Affinity
+            && other.weight.is_none()
+            && other.selector == term.selector
+    };
+    term.selector.matches(&request.labels)
+        && request.affinity.iter().filter(alike).all(|other| {
+            let domains = cluster.domains(&other.key);
+            tasks.keys().all(|node| domains.of[*node as usize].is_none())
+        })
+}
+
+/// By node number, whether a value of some key is missing that the task is to be spread over, by force
+/// or by preference as this spread is.
+fn outside(cluster: &mut Cluster, request: &Request, spread: &TopologySpread) -> Vec<bool> {
+    let mut outside = vec![false; cluster.hosts.len()];
+    for other in request.spread.iter().filter(|other| other.required == spread.required) {
+        for (outside, domain) in outside.iter_mut().zip(&cluster.domains(&other.key).of) {
+            *outside |= domain.is_none();
+        }
+    }
+    outside
+}
+
+fn owners_left(term: &TaskAffinity, owners: &Counts, without: &[(NodeIdx, &Request)]) -> Counts {
+    let mut owners = owners.clone();
+    for (node, request) in without {
+        for _ in request.affinity.iter().filter(|own| *own == term) {
+            count(&mut owners, *node, -1);
+        }
+    }
+    owners
+}
+
+fn token_left(token: &TokenName, holders: &Counts, without: &[(NodeIdx, &Request)]) -> Counts {
+    let mut holders = holders.clone();
+    for (node, request) in without {
+        if request.tokens.contains_key(token) {
+            count(&mut holders, *node, -1);
+        }
+    }
+    holders
+}
+
+/// What the terms say about every node.
+#[derive(Clone, Debug)]
+pub(crate) struct Judgement {
+    /// By node number.
+    pub(crate) verdicts: Vec<Verdict>,
+}
+
+/// What the terms say about one node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) lack: Option<Code>,
+    pub(crate) liking: i32,
+}
+
+impl Judgement {
+    fn affinity(&mut self, term: &TaskAffinity, domains: &Domains, tasks: &Counts, first: bool) {
+        let totals = by_domain(domains, tasks);
+        for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
+            let here = domain.is_some_and(|domain| totals.contains_key(&domain));
+            match (term.kind, term.weight) {
+                (AffinityKind::Affinity, None) if !(here || first && domain.is_some()) => {
+                    verdict.block(Code::Near);
+                }
+                (AffinityKind::AntiAffinity, None) if here => verdict.block(Code::Away),
+                (AffinityKind::Affinity, Some(weight)) if here => verdict.liking += weight as i32,
+                (AffinityKind::AntiAffinity, Some(weight)) if here => {
+                    verdict.liking -= weight as i32
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Terms of tasks that are there already, seen from the newcomer.
+    fn symmetric(&mut self, term: &TaskAffinity, domains: &Domains, owners: &Counts) {
+        let totals = by_domain(domains, owners);
+        for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
+            let there = domain.and_then(|domain| totals.get(&domain)).copied().unwrap_or(0) as i32;
+            match (term.kind, term.weight) {
+                _ if there == 0 => {}
+                (AffinityKind::AntiAffinity, None) => verdict.block(Code::Away),
+                (AffinityKind::Affinity, None) => verdict.liking += there,
+                (AffinityKind::Affinity, Some(weight)) => verdict.liking += weight as i32 * there,
+                (AffinityKind::AntiAffinity, Some(weight)) => {
+                    verdict.liking -= weight as i32 * there
+                }
+            }
+        }
+    }
+
+    fn spread(
+        &mut self,
+        spread: &TopologySpread,
+        domains: &Domains,
+        tasks: &Counts,
+        counts: &impl Fn(NodeIdx) -> bool,
+        own: &Labels,
+    ) {
+        let mut totals: BTreeMap<u32, u32> = BTreeMap::new();
+        for (node, domain) in domains.of.iter().enumerate() {
+            if let Some(domain) = domain.filter(|_| counts(node as NodeIdx)) {
+                *totals.entry(domain).or_default() +=
+                    tasks.get(&(node as NodeIdx)).copied().unwrap_or(0);
+            }
+        }
+        let emptiest =
+            if (totals.len() as u32) < spread.min_domains { None } else { totals.values().min() };
+        let emptiest = emptiest.copied().unwrap_or(0);
+        let more = u32::from(spread.selector.matches(own));
+        // A node outside all domains is no way to keep them even: it is liked less than the fullest.
+        let outside =
+            (totals.values().max().copied().unwrap_or(0) + more + 1).saturating_sub(emptiest);
+        for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
+            let Some(there) = domain.map(|domain| totals.get(&domain).copied().unwrap_or(0)) else {
+                if spread.required {
+                    verdict.block(Code::Spread);
+                } else {
+                    verdict.liking -= outside as i32;
+                }
+                continue;
+            };
+            let skew = (there + more).saturating_sub(emptiest);
+            if !spread.required {
+                verdict.liking -= skew as i32;
+            } else if skew > spread.max_skew {
+                verdict.block(Code::Spread);
+            }
+        }
+    }
+
+    fn token(&mut self, usage: TokenAccess, holders: &Counts) {
+        if holders.is_empty() {
+            return;
+        }
+        for (node, verdict) in self.verdicts.iter_mut().enumerate() {
+            if usage == TokenAccess::OneTask || !holders.contains_key(&(node as NodeIdx)) {
+                verdict.block(Code::Token);
+            }
+        }
+    }
+}
+
+impl Verdict {
+    fn block(&mut self, code: Code) {
+        self.lack.get_or_insert(code);
+    }
+}
+
+fn selectors(request: &Request) -> impl Iterator<Item = &Selector> {
+    let affinity = request.affinity.iter().map(|term| &term.selector);
+    affinity.chain(request.spread.iter().map(|term| &term.selector))
+}
+
+fn is_cluster_wide(usage: TokenAccess) -> bool {
+    matches!(usage, TokenAccess::OneNode | TokenAccess::OneTask)
+}
+
+fn count(counts: &mut Counts, node: NodeIdx, sign: i32) {
+    let entry = counts.entry(node).or_default();
+    *entry = entry.saturating_add_signed(sign);
+    if *entry == 0 {
+        counts.remove(&node);
+    }
+}
+
+fn by_domain(domains: &Domains, counts: &Counts) -> BTreeMap<u32, u32> {
+    let mut totals = BTreeMap::new();
+    for (node, count) in counts {
+        if let Some(domain) = domains.of.get(*node as usize).copied().flatten() {
+            *totals.entry(domain).or_default() += count;
+        }
+    }
+    totals
+}
