@@ -38,13 +38,13 @@ mod quota;
 mod state;
 mod strategy;
 
-pub use apply::adopt::{AdoptedTask, AdoptedWorkload};
 pub use explain::explanation::{Alternative, Explanation};
 pub use explain::forecast::{Eta, WhatIf};
 pub use explain::ranking::NodeRanking;
 pub use explain::view::{GpuView, NodeView, QueueView, TaskView, WorkloadState, WorkloadView};
 pub use explain::wait_reasons::WaitReasons;
 pub use lint::Violation;
+pub use model::adopted::{AdoptedTask, AdoptedWorkload};
 pub use model::decision::{
     Decision, Fault, GpuAllocation, GpuAssignment, GpuShare, Placement, Plan, PreemptionReason,
     Victim,
@@ -64,7 +64,9 @@ pub use model::request::{
     TopologySpread,
 };
 pub use model::units::{MiB, MicroDollars, MilliCpu, MilliGpu, Percent, Span, Time};
-pub use model::wait::{FitSummary, QuotaResource, Shortfall, UnavailableGpus, WaitReason};
+pub use model::wait::{
+    FitSummary, QuotaResource, Shortfall, UnavailableGpus, WaitClass, WaitReason,
+};
 pub use model::workload::{Gate, OnFault, Role, Topology, Workload};
 pub use model::{labels, mig};
 pub use state::scheduler::{RoundRobinCursor, Scheduler};

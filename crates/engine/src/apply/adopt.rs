@@ -2,15 +2,12 @@
 //!
 //! Nothing about it is decided: it is booked where it is, even where that is more than there is.
 
-use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use crate::model::adopted::{AdoptedTask, AdoptedWorkload};
 use crate::model::error::{InvalidInput, Rejected};
-use crate::model::name::{GpuId, NodeId};
 use crate::model::node::DeviceSelection;
-use crate::model::units::Time;
 use crate::model::workload::Workload;
 use crate::state::cluster::NodeIdx;
 use crate::state::cluster::fit;
@@ -19,43 +16,6 @@ use crate::state::cluster::shape::{Ask, Shape};
 use crate::state::scheduler::Scheduler;
 use crate::state::snapshot::records::WorkloadPhase;
 use crate::state::workloads::{JobIdx, Seat, State, TaskRef};
-
-/// A workload and where its tasks are. Each task has one place or is over; a body that knows of a task
-/// that has neither says that it is over, and may say [`Gone`](crate::Event::TaskStopped) next to have the
-/// rest of the gang stopped.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AdoptedWorkload {
-    /// The workload. If it waits here already it keeps its age and takes on this description.
-    pub workload: Workload,
-    /// Its tasks that have a place.
-    pub tasks: Vec<AdoptedTask>,
-    /// Its tasks that are over.
-    #[serde(default)]
-    pub finished: BTreeSet<u32>,
-    /// When it was placed.
-    #[serde(default)]
-    pub placed_at: Time,
-}
-
-/// Where a task is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AdoptedTask {
-    /// The task.
-    pub task: u32,
-    /// The node.
-    pub node: NodeId,
-    /// Its GPUs; none when nobody knows (yet) which, and some are assumed.
-    #[serde(default)]
-    pub devices: Option<Vec<GpuId>>,
-    /// It runs, or its node has taken it.
-    #[serde(default)]
-    pub confirmed: bool,
-    /// It is being stopped.
-    #[serde(default)]
-    pub terminating: bool,
-}
 
 /// A place that was looked up: the task, its node, and its devices if they are known.
 type Found = (u32, NodeIdx, Option<Vec<usize>>);

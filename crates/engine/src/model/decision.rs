@@ -1,4 +1,4 @@
-//! What the engine answers: complete decisions. Why something waits is in `wait.rs`.
+//! Decisions: the complete output of a scheduling pass. Wait reasons are in `wait.rs`.
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -9,79 +9,66 @@ use crate::model::units::{MiB, Time};
 use crate::model::wait::WaitReason;
 use crate::model::workload::OnFault;
 
-/// The answer to one `decide`.
+/// Output of [`Scheduler::decide`](crate::Scheduler::decide).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// What to do, in order.
+    /// In the order in which the driver executes them.
     pub decisions: Vec<Decision>,
-    /// When to ask again even if nothing happens before.
+    /// Latest time of the next call of `decide`, even without a new event.
     pub wake_at: Option<Time>,
 }
 
 /// A workload that is stopped for another one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Victim {
-    /// Who is stopped.
     pub workload: WorkloadId,
-    /// By what right.
     pub reason: PreemptionReason,
 }
 
-/// What allows one workload to have another one stopped.
+/// The rule that permits a preemption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PreemptionReason {
-    /// A higher priority.
+    /// The preemptor has the higher priority.
     Priority,
-    /// What its queue is guaranteed, and another queue has borrowed.
+    /// The preemptor's queue reclaims guaranteed quota that the victim's queue borrowed.
     Reclaim,
 }
 
-/// One thing to do or to know.
+/// An instruction to the driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// Start a task there. It is booked already: answer `Confirmed` or `Refused`.
+    /// Start a task. The engine has booked its resources; the driver answers with `PlacementConfirmed` or
+    /// `PlacementRefused`.
     Place(Placement),
-    /// Stop these workloads, every task of them, and answer `Gone` as the tasks go. What they free
-    /// is held for the beneficiary until then.
+    /// Stop every task of the victims; the driver answers with `TaskStopped` for each. The freed resources
+    /// are held for the beneficiary.
     Preempt {
-        /// Who is stopped, and by what right.
         victims: Vec<Victim>,
-        /// For whom.
         beneficiary: WorkloadId,
-        /// When the hold lapses.
+        /// Expiry of the hold.
         until: Time,
     },
-    /// The ground under a placement gave way.
+    /// A placement lost its node or GPU.
     Displace {
-        /// Whose placement.
         workload: WorkloadId,
-        /// What happened.
         cause: Fault,
-        /// `Requeue`: stop what still runs and answer `Gone`; `Keep`: leave it.
+        /// `Requeue`: stop the remaining tasks and answer with `TaskStopped`; `Keep`: leave them.
         action: OnFault,
     },
-    /// It waits, and this is why. Said when the sort of reason changes: whether there is no room or the
-    /// room is held for another is the same news, and `explain` always knows the latest.
-    Wait {
-        /// Who waits.
-        workload: WorkloadId,
-        /// Why.
-        reason: Arc<WaitReason>,
-    },
+    /// Reports a wait reason when its [class](WaitReason::class) changes. `explain` always has the latest
+    /// reason.
+    Wait { workload: WorkloadId, reason: Arc<WaitReason> },
 }
 
-/// A task, its node and its GPUs: nothing is left to choose.
+/// A task, its node and its GPUs; the driver has nothing left to choose.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// The workload.
     pub workload: WorkloadId,
-    /// The task, from 0.
+    /// Numbered from 0.
     pub task: u32,
-    /// The node.
     pub node: NodeId,
-    /// The GPUs.
     pub gpus: GpuAssignment,
 }
 
@@ -89,75 +76,58 @@ pub struct Placement {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuAssignment {
-    /// These, and so much of each.
+    /// The engine chose the devices.
     Devices(Vec<GpuAllocation>),
-    /// So many; the node chooses which.
+    /// The node chooses this number of devices.
     Count(u32),
 }
 
-/// A GPU, or a part of one.
+/// A GPU and the share of it that a task gets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuAllocation {
-    /// The GPU.
     pub gpu: GpuId,
-    /// How much of it.
     pub share: GpuShare,
 }
 
-/// How much of a GPU.
+/// The amount of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuShare {
-    /// All of it.
     Whole,
-    /// A share, with the memory that goes with it.
+    /// Thousandths of the GPU, and the memory that belongs to them.
     Fraction {
-        /// Thousandths.
         milli: u32,
-        /// Memory.
         mib: MiB,
     },
-    /// A MIG slice.
+    /// `start` is the slice's first memory slot.
     MigSlice {
-        /// Its profile.
         profile: MigProfile,
-        /// Its first memory slot.
         start: u8,
     },
 }
 
-/// Why a placement cannot stay.
+/// The cause of a displacement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// The node does not answer.
     NodeLost(NodeId),
-    /// The node is being emptied.
     Draining(NodeId),
-    /// The GPU is being emptied.
     GpuDraining {
-        /// Its node.
         node: NodeId,
-        /// The GPU.
         gpu: GpuId,
     },
-    /// The cloud takes the node back.
+    /// The cloud provider reclaims the node at the time `at`.
     SpotReclaim {
-        /// The node.
         node: NodeId,
-        /// When.
         at: Time,
     },
-    /// The GPU is broken or no longer there.
+    /// The GPU failed or disappeared.
     GpuFailed {
-        /// Its node.
         node: NodeId,
-        /// The GPU.
         gpu: GpuId,
     },
-    /// Another task of the gang could not be started; the gang starts whole or not at all.
+    /// This task of the gang was refused or lost; a gang runs with all tasks or none.
     GangBroken {
-        /// The task that was refused.
         task: u32,
     },
 }

@@ -1,8 +1,8 @@
-//! What happens in the world: everything that changes the engine's state.
+//! Events: every change that a driver reports to the engine.
 
 use serde::{Deserialize, Serialize};
 
-use crate::apply::adopt::AdoptedWorkload;
+use crate::model::adopted::AdoptedWorkload;
 use crate::model::error::InvalidInput;
 use crate::model::name::{BudgetId, ForeignId, GpuId, GpuModel, NodeId, QueueId, WorkloadId};
 use crate::model::node::{ForeignUse, GpuHealth, Node};
@@ -12,182 +12,139 @@ use crate::model::units::{MAX_AMOUNT, MilliCpu, Percent, Time};
 use crate::model::workload::{Gate, Workload};
 use crate::strategy::Strategy;
 
-/// Something that happened.
+/// Input of [`Scheduler::apply`](crate::Scheduler::apply). A rejected event changes nothing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// A node was seen: new, back again, or with other capacity, labels or taints.
+    /// A node joined, became reachable again, or changed its capacity, labels or taints.
     NodeUpdated(Box<Node>),
-    /// A node does not answer any more.
+    /// The node is unreachable. Its workloads are displaced as their [`OnFault`](crate::OnFault) says.
     NodeLost(NodeId),
-    /// A node is gone for good.
+    /// The node left the cluster for good. Its workloads are requeued.
     NodeRemoved(NodeId),
-    /// Nothing new on this node, or again.
+    /// Marks a node unschedulable (`on`) or schedulable again.
     Cordon {
-        /// The node.
         node: NodeId,
-        /// Closed, or open again.
         on: bool,
     },
-    /// Move everything off this node, or no longer.
+    /// Starts (`on`) or ends a drain: the node takes no new work and displaces its workloads.
     Drain {
-        /// The node.
         node: NodeId,
-        /// Begin, or stop.
         on: bool,
     },
-    /// The cloud takes this node back soon.
+    /// The cloud provider reclaims this spot node at the time `at`.
     SpotReclaim {
-        /// The node.
         node: NodeId,
-        /// When it will be gone.
         at: Time,
     },
-    /// A GPU's health changed.
     GpuHealth {
-        /// The node.
         node: NodeId,
-        /// The GPU.
         gpu: GpuId,
-        /// How it is now.
         health: GpuHealth,
     },
-    /// Live readings of a node's GPUs.
+    /// Live utilization of a node's GPUs.
     Utilization {
-        /// The node.
         node: NodeId,
-        /// GPU and reading.
         readings: Vec<(GpuId, Percent)>,
     },
-    /// Somebody else uses the node, or now uses other amounts.
+    /// Replaces the foreign usage with this id on the node.
     ForeignUseUpdated {
-        /// The node.
         node: NodeId,
-        /// Whose use.
         id: ForeignId,
-        /// How much.
         usage: Box<ForeignUse>,
     },
-    /// That use is over.
     ForeignUseRemoved {
-        /// The node.
         node: NodeId,
-        /// Whose use.
         id: ForeignId,
     },
-    /// A workload was handed in.
     Submitted(Box<Workload>),
-    /// A workload was found that has places already. They are facts, whether or not there is room.
-    AdoptedWorkload(Box<AdoptedWorkload>),
-    /// A workload may not be placed yet, or may be now.
+    /// The workload already runs on nodes. The engine books it there even beyond capacity.
+    Adopted(Box<AdoptedWorkload>),
+    /// Sets or, with `None`, removes the gate that blocks scheduling of the workload.
     GateChanged {
-        /// The workload.
         workload: WorkloadId,
-        /// Why not; none opens the gate.
         gate: Option<Gate>,
     },
-    /// A workload is not wanted any more, and nothing of it runs.
+    /// The workload was cancelled and none of its tasks runs.
     Cancelled(WorkloadId),
-    /// A workload is over.
+    /// All tasks of the workload ended.
     Finished(WorkloadId),
-    /// One task of a workload is over; the workload is when all are.
+    /// One task ended. The workload finishes with its last task.
     TaskFinished {
-        /// The workload.
         workload: WorkloadId,
-        /// The task.
         task: u32,
     },
-    /// Nothing of the workload runs any more and it is to be planned again; it keeps its age.
+    /// No task of the workload runs any more and the driver wants it scheduled again. The workload keeps
+    /// its submission time.
     Requeued(WorkloadId),
-    /// A placement was carried out.
+    /// The driver started the task as placed.
     PlacementConfirmed {
-        /// The workload.
         workload: WorkloadId,
-        /// The task.
         task: u32,
     },
-    /// A placement could not be carried out.
+    /// The driver could not start the task as placed. The workload retries after a backoff.
     PlacementRefused {
-        /// The workload.
         workload: WorkloadId,
-        /// The task.
         task: u32,
     },
-    /// The devices that a task really has.
+    /// The devices that the node assigned to the task.
     DevicesReported {
-        /// The workload.
         workload: WorkloadId,
-        /// The task.
         task: u32,
-        /// The GPUs.
         gpus: Vec<GpuId>,
     },
-    /// A task is being stopped; it still holds what it has.
+    /// The task is terminating; it holds its resources until [`TaskStopped`](Event::TaskStopped).
     TaskTerminating {
-        /// The workload.
         workload: WorkloadId,
-        /// The task.
         task: u32,
     },
-    /// A task that was being stopped is gone. When all are, the workload waits again.
+    /// A terminating task ended. After its last task the workload is pending again.
     TaskStopped {
-        /// The workload.
         workload: WorkloadId,
-        /// The task.
         task: u32,
     },
-    /// Others were being stopped on these nodes for a waiting workload when the body last stopped.
+    /// Before the driver restarted, victims were terminating on these nodes for a pending workload.
     Nominated {
-        /// The workload.
         workload: WorkloadId,
-        /// The nodes.
         nodes: Vec<NodeId>,
     },
-    /// A queue was made or changed.
     QueueUpdated(Box<Queue>),
-    /// A queue was removed.
     QueueRemoved(QueueId),
-    /// The cluster's settings changed.
     PolicyUpdated(Box<Policy>),
-    /// The cluster's default strategy changed.
+    /// Replaces the cluster's default strategy only.
     StrategyUpdated(Strategy),
-    /// How many tasks a disruption budget lets go now.
+    /// Sets the number of tasks that a disruption budget allows to be stopped now.
     BudgetUpdated {
-        /// The budget.
         id: BudgetId,
-        /// Tasks that may be stopped.
         allowed: u32,
     },
-    /// A disruption budget was removed.
     BudgetRemoved(BudgetId),
-    /// Stopping a workload draws on other budgets than before.
+    /// Replaces the disruption budgets that protect a workload.
     WorkloadBudgetsUpdated {
-        /// The workload.
         workload: WorkloadId,
-        /// All budgets that it draws on now.
         budgets: Vec<BudgetId>,
     },
-    /// The demand to expect, for strategies that look ahead; none: learn it from what is handed in.
+    /// Pins the expected demand for strategies that look ahead; `None` learns it from submissions.
     DemandUpdated(Option<Vec<Demand>>),
 }
 
-/// A kind of task to expect, and how many of them.
+/// One class of expected tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demand {
-    /// CPU of a task.
+    /// CPU per task.
     pub cpu: MilliCpu,
-    /// GPUs of a task.
+    /// GPUs per task.
     pub gpu: GpuRequest,
-    /// Models that it can use; empty means any.
+    /// Accepted models; empty means any.
     pub models: Vec<GpuModel>,
-    /// How many.
+    /// Number of such tasks, relative to the other classes.
     pub count: u64,
 }
 
 impl Demand {
-    /// Refuses values that cannot be right; see [`InvalidInput`].
+    /// Rejects out-of-range values; see [`InvalidInput`].
     pub fn validate(&self) -> Result<(), InvalidInput> {
-        limit("the number of tasks to expect", self.count, MAX_AMOUNT)?;
+        limit("the number of expected tasks", self.count, MAX_AMOUNT)?;
         Request { cpu: self.cpu, gpu: self.gpu, ..Request::default() }.validate()
     }
 }

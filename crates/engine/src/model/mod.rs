@@ -3,6 +3,7 @@
 //! Open `event.rs` first, then `decision.rs` and `wait.rs`. Types here validate themselves and hold no
 //! scheduler state. This folder calls no other folder of the engine.
 
+pub(crate) mod adopted;
 pub(crate) mod decision;
 pub(crate) mod error;
 pub(crate) mod event;

@@ -1,4 +1,4 @@
-//! Names that bodies give to things: one type for each kind, cheap to clone.
+//! Ids and names given by drivers: one type each, cheap to clone.
 
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
@@ -13,7 +13,6 @@ macro_rules! name {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The text of the name.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -46,23 +45,20 @@ macro_rules! name {
 }
 
 name!(
-    /// A workload: unique among those that wait or run.
+    /// Unique among pending and placed workloads.
     WorkloadId
 );
+name!(NodeId);
 name!(
-    /// A node.
-    NodeId
-);
-name!(
-    /// One GPU, unique on its node (a UUID, or an index).
+    /// Unique within a node; a UUID or an index.
     GpuId
 );
 name!(
-    /// A GPU model as the driver spells it, such as `NVIDIA A100-SXM4-40GB`.
+    /// A GPU model as NVML reports it, such as `NVIDIA A100-SXM4-40GB`.
     GpuModel
 );
 name!(
-    /// A queue; the root of the tree is `root`.
+    /// The root of the queue tree is `root`.
     QueueId
 );
 name!(
@@ -70,22 +66,21 @@ name!(
     ResourceName
 );
 name!(
-    /// Something that a node, or the cluster, can give to a limited set of tasks at a time.
+    /// A resource that a limited set of tasks can hold at a time on a node or in the cluster.
     TokenName
 );
 name!(
-    /// A disruption budget that workloads refer to.
+    /// A disruption budget (Kubernetes: `PodDisruptionBudget`).
     BudgetId
 );
 name!(
-    /// Use of a node by somebody else: another scheduler's pod, another process.
+    /// A foreign use of a node: a pod of another scheduler, or a process.
     ForeignId
 );
 
 impl GpuModel {
-    /// Whether a request for `asked` is served by this model: every word of the request occurs in
-    /// the model's name, so `A100` and `nvidia a100` mean `NVIDIA A100-SXM4-40GB`, while `V100`
-    /// does not mean `V100M16`.
+    /// This model satisfies a request for `asked` when its name contains every word of the request:
+    /// `A100` and `nvidia a100` match `NVIDIA A100-SXM4-40GB`; `V100` does not match `V100M16`.
     pub fn serves(&self, asked: &Self) -> bool {
         let mut wanted = words(&asked.0).peekable();
         wanted.peek().is_some()
@@ -102,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_serves_requests_whose_words_it_contains() {
+    fn a_model_serves_requests_whose_words_its_name_contains() {
         let table = [
             ("NVIDIA A100-SXM4-40GB", "A100", true),
             ("NVIDIA A100-SXM4-40GB", "nvidia a100", true),

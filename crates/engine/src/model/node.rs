@@ -1,4 +1,4 @@
-//! Nodes as bodies describe them.
+//! Nodes as drivers describe them.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,165 +11,144 @@ use crate::model::request::{MigProfile, TokenAccess, label_error, limit};
 use crate::model::units::{MAX_AMOUNT, MAX_GPU_MEMORY, MiB, MicroDollars, MilliCpu, MilliGpu};
 use crate::model::workload::checked_name;
 
-/// The most GPUs of one node.
+/// Limit of GPUs per node.
 pub const MAX_NODE_GPUS: usize = 64;
 
-/// A machine and what it has.
+/// Capacity and properties of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Node {
-    /// Its name.
     pub id: NodeId,
-    /// Equally good nodes are taken in the order of their rank, then of their name.
+    /// Breaks ties between nodes with equal scores, before the name; lower first.
     #[serde(default)]
     pub rank: u32,
-    /// Labels.
     #[serde(default)]
     pub labels: Labels,
-    /// Taints.
     #[serde(default)]
     pub taints: Vec<Taint>,
-    /// CPU that work may use.
+    /// Allocatable CPU.
     #[serde(default)]
     pub cpu: MilliCpu,
-    /// Host memory that work may use.
+    /// Allocatable host memory.
     #[serde(default)]
     pub memory: MiB,
-    /// Local storage that work may use.
+    /// Allocatable local storage.
     #[serde(default)]
     pub storage: MiB,
-    /// The most tasks at a time; none means that resources decide.
+    /// Limit of concurrent tasks; `None` leaves the limit to the resources.
     #[serde(default)]
     pub max_tasks: Option<u32>,
     /// Countable resources by name.
     #[serde(default)]
     pub resources: BTreeMap<ResourceName, u64>,
-    /// The GPUs.
     #[serde(default)]
     pub gpus: Vec<Gpu>,
-    /// Who chooses the devices of a placement.
     #[serde(default)]
     pub device_selection: DeviceSelection,
-    /// Its GPUs are handed out whole: who asks for a part of one takes all of it.
+    /// The node hands out whole GPUs only: a request for a share takes the whole GPU.
     #[serde(default)]
     pub whole_gpus_only: bool,
-    /// What it costs.
     #[serde(default)]
     pub price: Price,
 }
 
-/// One GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
-    /// Its name on the node.
+    /// Unique within the node.
     pub id: GpuId,
-    /// Its model.
     pub model: GpuModel,
-    /// Its memory.
     pub memory: MiB,
-    /// GPUs with the same number are joined by `NVLink`.
+    /// GPUs with the same number are connected by `NVLink`.
     #[serde(default)]
     pub nvlink: Option<u16>,
-    /// Whether it is split.
     #[serde(default)]
     pub mig: MigMode,
 }
 
-/// Whether a GPU is in MIG mode. One that is serves slices only, one that is not never does:
-/// switching takes a GPU reset, which is not a scheduling decision.
+/// MIG mode of a GPU. A GPU in MIG mode serves slices only; a GPU outside MIG mode serves none. A switch of
+/// the mode takes a GPU reset, which is not a scheduling decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MigMode {
-    /// Not in MIG mode.
     #[default]
     Off,
-    /// Slices are made where the engine says.
+    /// The engine chooses profile and position of each slice.
     Free,
     /// Only these slices exist: profile and start slot.
     Fixed(Vec<(MigProfile, u8)>),
 }
 
-/// Who chooses the devices of a placement.
+/// The component that chooses the devices of a placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceSelection {
     /// The engine: placements name GPUs.
     #[default]
     Engine,
-    /// The node (a kubelet): placements are a count, the chosen ids arrive as an event.
+    /// The node (a kubelet): placements carry a count; the driver reports the chosen GPUs as an event.
     Node,
 }
 
-/// What a node costs an hour.
+/// Prices per hour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Price {
-    /// A GPU.
     pub gpu_hour: MicroDollars,
-    /// A CPU core.
+    /// One CPU core.
     pub cpu_hour: MicroDollars,
-    /// A GiB of memory.
+    /// One GiB of memory.
     pub gib_hour: MicroDollars,
 }
 
-/// Whether a GPU can be used.
+/// Availability of a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuHealth {
-    /// Fine.
     #[default]
     Healthy,
-    /// Nothing new goes there; what runs stays.
+    /// No new tasks; running tasks stay.
     Cordoned,
-    /// Nothing new goes there, and what runs is displaced.
+    /// No new tasks; running tasks are displaced.
     Draining,
-    /// Broken: what runs there is displaced.
+    /// Broken: no new tasks; running tasks are displaced.
     Failed,
-    /// Broken, and what runs there is left to its own fate.
+    /// Broken: no new tasks; running tasks stay.
     Degraded,
 }
 
-/// Use of a node by somebody else. It may exceed what the node has: that is a fact, not an error.
+/// Use of a node by tasks outside the engine's control. It may exceed the node's capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ForeignUse {
-    /// CPU.
     pub cpu: MilliCpu,
-    /// Host memory.
     pub memory: MiB,
-    /// Local storage.
     pub storage: MiB,
-    /// Countable resources.
     pub resources: BTreeMap<ResourceName, u64>,
-    /// Tokens, such as host ports.
     pub tokens: BTreeMap<TokenName, TokenAccess>,
-    /// GPUs by name.
+    /// GPUs by id.
     pub gpus: BTreeMap<GpuId, ForeignGpu>,
-    /// Whole GPUs whose names are not known (yet).
+    /// Number of whole GPUs with unknown ids.
     pub gpu_count: u32,
-    /// Its labels, seen by the terms of our tasks.
+    /// Matched by the affinity and spread selectors of tasks.
     pub labels: Labels,
-    /// Its own required terms that keep others away: selector and topology key.
+    /// Required anti-affinity terms of the foreign task.
     pub anti_affinity: Vec<crate::model::request::TaskAffinity>,
-    /// It is being stopped: it still holds what it has, but nobody is spread because of it.
+    /// The foreign task holds its resources but no longer counts for topology spread.
     pub terminating: bool,
 }
 
-/// What somebody else uses of one GPU.
+/// Foreign use of one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ForeignGpu {
-    /// All of it.
     Whole,
-    /// A share.
     Share(MilliGpu),
-    /// Memory.
     Memory(MiB),
 }
 
 impl Node {
-    /// A node with nothing but a name.
+    /// A node without capacity.
     pub fn new(id: impl Into<NodeId>) -> Self {
         Self {
             id: id.into(),
@@ -188,13 +167,13 @@ impl Node {
         }
     }
 
-    /// Whether the other description differs in nothing that is booked: neither amounts nor GPUs.
+    /// Both descriptions have the same capacity and GPUs; rank, labels, taints and price may differ.
     pub(crate) fn has_same_room(&self, other: &Self) -> bool {
         let Self { rank, labels, taints, price, .. } = other.clone();
         Self { rank, labels, taints, price, ..self.clone() } == *other
     }
 
-    /// Refuses values that cannot be right; see [`InvalidInput`].
+    /// Rejects out-of-range values; see [`InvalidInput`].
     pub fn validate(&self) -> Result<(), InvalidInput> {
         checked_name("the node's name", self.id.as_str())?;
         limit("cpu", self.cpu.0, MAX_AMOUNT)?;
@@ -244,7 +223,7 @@ impl Gpu {
 }
 
 impl Gpu {
-    /// Slices that this model does not have, or that overlap.
+    /// The fixed MIG layout has slices that the model does not offer or that overlap.
     fn has_impossible_layout(&self) -> bool {
         let MigMode::Fixed(layout) = &self.mig else { return false };
         let Some(geometry) = Geometry::for_gpu(self.model.as_str(), self.memory.0) else {
@@ -259,7 +238,7 @@ impl Gpu {
 }
 
 impl ForeignUse {
-    /// Refuses values that cannot be right; see [`InvalidInput`].
+    /// Rejects out-of-range values; see [`InvalidInput`].
     pub fn validate(&self) -> Result<(), InvalidInput> {
         limit("cpu", self.cpu.0, MAX_AMOUNT)?;
         limit("memory", self.memory.0, MAX_AMOUNT)?;
@@ -279,6 +258,6 @@ impl ForeignUse {
 
 impl ForeignId {
     pub(crate) fn validate(&self) -> Result<(), InvalidInput> {
-        checked_name("the foreign use's name", self.as_str())
+        checked_name("the id of the foreign use", self.as_str())
     }
 }

@@ -1,4 +1,4 @@
-//! How the whole cluster is run: strategy, order, and the spans that tune them.
+//! Cluster-wide policy and queues.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -10,38 +10,38 @@ use crate::model::units::{MAX_AMOUNT, Percent, Span};
 use crate::model::workload::checked_name;
 use crate::strategy::Strategy;
 
-/// Cluster-wide settings. All can change at run time; nothing that waits is lost by it.
+/// Cluster-wide settings. Every setting can change at run time without loss of pending workloads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
-    /// How GPUs are chosen for workloads that do not say.
+    /// Strategy of workloads without their own.
     pub strategy: Strategy,
-    /// Who is served first; when absent, the strategy says.
+    /// Order of pending workloads; defaults to the strategy's.
     pub order: Option<QueueOrder>,
-    /// One level of priority is worth this much waiting. Because waiting counts the same for all,
-    /// the order of two workloads never changes while they wait, and nobody waits for ever.
+    /// Waiting time that equals one priority level. Ageing is linear, so the order of two pending
+    /// workloads never changes, and every workload becomes the head of its queue eventually.
     pub ageing: Span,
-    /// Past use counts half as much after this long.
+    /// Half-life of past usage in the fair share.
     pub half_life: Span,
-    /// Shared placements avoid GPUs busier than this while others fit.
+    /// Shared placements avoid GPUs above this utilization while others fit.
     pub utilization_goal: Option<Percent>,
-    /// Work stays once it is placed, so what counts is how full nodes end up: `least_fragmented` then
-    /// learns by playing. Where work comes and goes, which is the usual case, that would do harm.
+    /// Placed workloads rarely end, so the final packing matters: `least_fragmented` then learns by
+    /// simulated placements. With short-lived workloads, the usual case, this setting increases
+    /// fragmentation.
     pub work_stays: bool,
-    /// Let smaller workloads pass the blocked head when that does not delay it.
+    /// Let other workloads start before the blocked head when they do not delay the head.
     pub backfill: bool,
-    /// A blocked head whose start cannot be foreseen (no durations known) gets GPUs kept free for
-    /// it after waiting this long.
+    /// Waiting time after which a blocked head without a known start time (no estimates) gets a
+    /// reservation.
     pub patience: Span,
-    /// Stop running work for waiting work.
+    /// Allow preemption.
     pub preemption: bool,
-    /// Running work is not stopped before this long, unless the workload says otherwise.
+    /// Minimum run time before preemption, unless the workload sets its own.
     pub min_runtime: Span,
-    /// How long freed GPUs are held for the beneficiary of a preemption.
+    /// Time after a victim's grace period during which freed GPUs stay reserved for the preemptor.
     pub hold: Span,
-    /// First wait after a refused placement; doubles up to `max_backoff`.
+    /// First delay after a refused placement; doubles with each refusal up to `max_backoff`.
     pub backoff: Span,
-    /// Longest wait after a refused placement.
     pub max_backoff: Span,
 }
 
@@ -66,7 +66,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The order in force.
+    /// The explicit order, or the default of the strategy.
     pub fn order(&self) -> QueueOrder {
         self.order.unwrap_or(match self.strategy {
             Strategy::Priority => QueueOrder::Priority,
@@ -75,24 +75,24 @@ impl Policy {
     }
 }
 
-/// Who is served first.
+/// Order in which pending workloads are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueOrder {
     /// The queue with the smallest share first, then priority with ageing.
     FairShare,
-    /// Strictly by priority, then oldest: no ageing, no shares.
+    /// Strict priority, then oldest; no ageing and no shares.
     Priority,
     /// Oldest first.
     Fifo,
-    /// Shortest expected run first; unknown ones last.
+    /// Shortest estimate first; workloads without one last.
     Shortest,
-    /// Least expected GPU time first; unknown ones last.
+    /// Least expected GPU time first; workloads without an estimate last.
     LeastService,
 }
 
 impl QueueOrder {
-    /// Every order, by the name that people write.
+    /// Every order with its name in settings.
     pub const ALL: [(&'static str, Self); 5] = [
         ("fair_share", Self::FairShare),
         ("priority", Self::Priority),
@@ -102,29 +102,27 @@ impl QueueOrder {
     ];
 }
 
-/// A queue: a share of the cluster for some people.
+/// A queue: a share of the cluster for a team or project.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Queue {
-    /// Its name.
     pub id: QueueId,
-    /// The queue that it is part of.
     #[serde(default = "root")]
     pub parent: QueueId,
-    /// Its weight among its siblings when capacity is short.
+    /// Weight of the fair share among siblings.
     #[serde(default = "hundred")]
     pub weight: u32,
-    /// What it gets back from borrowers whenever it needs it.
+    /// Quota that the queue can reclaim from borrowers at any time.
     #[serde(default)]
     pub guaranteed: Quota,
-    /// What it never exceeds; what is not named here is not limited.
+    /// Maximum usage; resources without an entry are unlimited.
     #[serde(default)]
     pub limit: Quota,
-    /// May use more than guaranteed while others do not need it. Without borrowing, what is
-    /// guaranteed is also the limit.
+    /// Allow usage beyond the guarantee while other queues leave quota unused. Without borrowing, the
+    /// guarantee is also the limit.
     #[serde(default = "yes")]
     pub borrow: bool,
-    /// Its workloads have at most this priority.
+    /// Highest priority of the queue's workloads.
     #[serde(default = "ten")]
     pub max_priority: u8,
 }
@@ -148,7 +146,7 @@ pub struct Quota {
 }
 
 impl Queue {
-    /// A queue below the root with no quota.
+    /// A child of the root without quota.
     pub fn new(id: impl Into<QueueId>) -> Self {
         Self {
             id: id.into(),
@@ -161,7 +159,7 @@ impl Queue {
         }
     }
 
-    /// Refuses values that cannot be right; see [`InvalidInput`].
+    /// Rejects out-of-range values; see [`InvalidInput`].
     pub fn validate(&self) -> Result<(), InvalidInput> {
         checked_name("the queue's name", self.id.as_str())?;
         if self.weight == 0 {

@@ -1,9 +1,9 @@
-//! What a GPU costs an hour when nobody says.
+//! Default GPU prices.
 
 use crate::model::name::GpuModel;
 use crate::model::units::MicroDollars;
 
-/// In micro-dollars: the order of magnitude of on-demand clouds, not a quote of any. Operators set their own prices.
+/// Micro-dollars per hour, in the order of magnitude of on-demand clouds. Operators set their own prices.
 const LIST: [(&str, u64); 14] = [
     ("B200", 6_500_000),
     ("H200", 4_000_000),
@@ -21,7 +21,7 @@ const LIST: [(&str, u64); 14] = [
     ("T4", 350_000),
 ];
 
-/// The price of a GPU of this model, if the list knows it.
+/// Default hourly price of a GPU model; `None` for unlisted models.
 pub fn list_price(model: &str) -> Option<MicroDollars> {
     let model = GpuModel::from(model);
     let known = LIST.iter().find(|(name, _)| model.serves(&GpuModel::from(*name)));
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_list_knows_models_by_their_words() {
+    fn a_model_is_listed_by_the_words_of_its_name() {
         assert_eq!(list_price("NVIDIA A100-SXM4-40GB"), Some(MicroDollars(2_000_000)));
         assert_eq!(list_price("NVIDIA A10"), Some(MicroDollars(700_000)));
         assert_eq!(list_price("RTX 4090"), None);

@@ -1,4 +1,4 @@
-//! What one task asks for.
+//! Requests: the resources and constraints of one task.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -8,88 +8,73 @@ use crate::model::labels::{Labels, NodeTerm, Selector, Toleration};
 use crate::model::name::{GpuModel, NodeId, ResourceName, TokenName};
 use crate::model::units::{MAX_AMOUNT, MAX_GPU_MEMORY, MiB, MilliCpu, MilliGpu};
 
-/// The most GPUs that one task may ask for on one node.
+/// Limit of GPUs per task.
 pub(crate) const MAX_GPUS: u32 = 64;
 
-/// The needs of one task. Two workloads with equal requests are one question to the engine.
+/// Resources and constraints of one task. Workloads with equal requests share one scheduling shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Request {
-    /// GPUs, or a part of one.
     pub gpu: GpuRequest,
-    /// Nobody else on those GPUs, even when only a part is used.
+    /// No other task on the GPUs, even when this task uses only a share of them.
     pub exclusive: bool,
-    /// Every GPU must have at least this much memory in all.
+    /// Minimum total memory of every GPU.
     pub min_gpu_memory: MiB,
-    /// Only these models; empty means any.
+    /// Accepted models; empty means any.
     pub models: Vec<GpuModel>,
-    /// This model where possible.
+    /// A preference, not a filter.
     pub preferred_model: Option<GpuModel>,
-    /// All GPUs of the task in one `NVLink` group.
+    /// All GPUs of the task must be in one `NVLink` group.
     pub nvlink: bool,
-    /// CPU.
     pub cpu: MilliCpu,
-    /// Host memory.
     pub memory: MiB,
-    /// Local storage.
     pub storage: MiB,
     /// Countable resources by name.
     pub resources: BTreeMap<ResourceName, u64>,
-    /// Things that exclude others: host ports, volumes.
+    /// Mutually exclusive resources: host ports, volumes.
     pub tokens: BTreeMap<TokenName, TokenAccess>,
-    /// Only this node.
+    /// Pins the task to this node.
     pub node: Option<NodeId>,
-    /// Labels that a node must carry.
     pub node_selector: Labels,
-    /// Node affinity: one of these terms must match; empty means any.
+    /// Required node affinity: one of these terms must match; empty means any node.
     pub required_nodes: Vec<NodeTerm>,
-    /// Node affinity: nodes that match are worth `weight` more.
+    /// Preferred node affinity.
     pub preferred_nodes: Vec<NodePreference>,
-    /// Taints that do not matter to this task.
     pub tolerations: Vec<Toleration>,
-    /// The task's own labels, seen by the terms of others.
+    /// Labels of the task, matched by the affinity and spread selectors of other tasks.
     pub labels: Labels,
-    /// Near or away from other tasks.
     pub affinity: Vec<TaskAffinity>,
-    /// Spread among the domains of a topology.
     pub spread: Vec<TopologySpread>,
 }
 
-/// How much GPU a task asks for.
+/// GPUs that a task requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GpuRequest {
-    /// No GPU: CPU-only work.
     #[default]
     None,
     /// Whole GPUs of one node.
     Whole(u32),
-    /// A part of one GPU.
+    /// A fraction of one GPU.
     Fraction(MilliGpu),
-    /// Memory of one GPU, shared until its memory is spoken for.
+    /// Memory of one GPU, shared with other tasks while memory is left.
     Memory(MiB),
     /// MIG slices of one node.
-    Mig {
-        /// The profile.
-        profile: MigProfile,
-        /// How many.
-        count: u32,
-    },
+    Mig { profile: MigProfile, count: u32 },
 }
 
-/// The name of a MIG profile that some GPU has, such as `1g.5gb`.
+/// Canonical name of a MIG profile, such as `1g.5gb`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MigProfile(&'static str);
 
 impl MigProfile {
-    /// Finds the profile; `mig-1g.5gb` and `nvidia.com/mig-1g.5gb` are the same as `1g.5gb`.
+    /// Accepts the bare name and the forms `mig-1g.5gb` and `nvidia.com/mig-1g.5gb`.
     pub fn new(name: &str) -> Result<Self, InvalidInput> {
         crate::model::mig::known_profile(name)
             .map(Self)
             .ok_or_else(|| InvalidInput::MigProfile(name.chars().take(64).collect()))
     }
 
-    /// The canonical name.
     pub fn as_str(self) -> &'static str {
         self.0
     }
@@ -108,42 +93,40 @@ impl<'de> Deserialize<'de> for MigProfile {
     }
 }
 
-/// Who may hold a token at the same time.
+/// Rule for tasks that hold the same token at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TokenAccess {
-    /// One task on a node (a host port).
+    /// One task per node (a host port).
     Exclusive,
-    /// Any number of tasks on a node, but none that wants it exclusively (a host port on one
-    /// address beside the wildcard).
+    /// Any number of tasks per node, but none with exclusive access (a host port on one address beside
+    /// the wildcard address).
     Shared,
-    /// All holders on the same node (a volume that one node can attach).
+    /// All holders on the same node (a `ReadWriteOnce` volume).
     OneNode,
-    /// One task in the whole cluster (a volume that one pod can mount).
+    /// One task in the cluster (a `ReadWriteOncePod` volume).
     OneTask,
 }
 
-/// A node preference.
+/// Preferred node affinity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodePreference {
-    /// 1 to 100.
+    /// 1 to 100, added to the score of matching nodes.
     pub weight: u32,
-    /// The nodes meant.
     pub term: NodeTerm,
 }
 
-/// Near or away from tasks that match a selector, ours or foreign, in the same domain.
+/// Affinity or anti-affinity to tasks that match a selector, including foreign ones, in the same
+/// topology domain.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskAffinity {
-    /// Near, or away.
     pub kind: AffinityKind,
-    /// Which tasks.
     pub selector: Selector,
-    /// The node label whose values are the domains; `node` means each node by itself.
+    /// Topology key: the node label whose values are the domains; `node` makes each node a domain.
     pub key: String,
-    /// Required, or worth this much.
+    /// `None` makes the term required; a weight makes it a preference.
     #[serde(default)]
     pub weight: Option<u32>,
 }
@@ -152,34 +135,33 @@ pub struct TaskAffinity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AffinityKind {
-    /// In a domain where such a task is. If there is none in any domain of the required terms with the
-    /// same selector, a task that the selector means may be the first.
+    /// In a domain with a matching task. A task that matches its own selector may start in any domain
+    /// while no domain of the required terms with that selector has a matching task.
     Affinity,
-    /// In a domain where no such task is.
+    /// In a domain without a matching task.
     AntiAffinity,
 }
 
-/// Keep the counts of matching tasks in the domains of a topology within `max_skew`. A node counts if it
-/// has a value of every key that the task is to be spread over. Tasks that are being stopped do not.
+/// Keeps the numbers of matching tasks in the domains of a topology within `max_skew`. A node counts when
+/// it has a label for every key of the task's spread constraints. Terminating tasks do not count.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TopologySpread {
-    /// Which tasks count.
     pub selector: Selector,
-    /// The node label whose values are the domains; `node` means each node by itself.
+    /// Topology key: the node label whose values are the domains; `node` makes each node a domain.
     pub key: String,
-    /// The largest allowed difference to the emptiest domain.
+    /// Maximum difference to the domain with the fewest matching tasks.
     pub max_skew: u32,
-    /// Refuse rather than merely dislike.
+    /// `false` makes the constraint a preference.
     #[serde(default = "yes")]
     pub required: bool,
-    /// With fewer eligible domains than this the emptiest counts as zero.
+    /// With fewer eligible domains than this, the minimum counts as zero.
     #[serde(default)]
     pub min_domains: u32,
-    /// Nodes count even where the task's own node selector and affinity do not let it go.
+    /// Count nodes that the task's node selector and node affinity exclude.
     #[serde(default)]
     pub ignore_node_affinity: bool,
-    /// Nodes with taints that the task does not tolerate do not count.
+    /// Skip nodes with taints that the task does not tolerate.
     #[serde(default)]
     pub honor_taints: bool,
 }
@@ -189,7 +171,7 @@ fn yes() -> bool {
 }
 
 impl Request {
-    /// Refuses values that cannot be right; see [`InvalidInput`].
+    /// Rejects out-of-range values; see [`InvalidInput`].
     pub fn validate(&self) -> Result<(), InvalidInput> {
         self.validate_gpu()?;
         limit("cpu", self.cpu.0, MAX_AMOUNT)?;
@@ -211,14 +193,16 @@ impl Request {
         limit("min_gpu_memory", self.min_gpu_memory.0, MAX_GPU_MEMORY)?;
         match self.gpu {
             GpuRequest::None if self.exclusive => {
-                Err(InvalidInput::Contradiction("exclusive access needs a GPU to be exclusive on"))
+                Err(InvalidInput::Contradiction("exclusive access requires a GPU request"))
             }
             GpuRequest::Whole(0) => Err(InvalidInput::Zero("the number of GPUs")),
             GpuRequest::Whole(count) => limit("the number of GPUs", count.into(), MAX_GPUS.into()),
             GpuRequest::Memory(MiB(0)) => Err(InvalidInput::Zero("the amount of GPU memory")),
             GpuRequest::Memory(MiB(mib)) => limit("the amount of GPU memory", mib, MAX_GPU_MEMORY),
             GpuRequest::Mig { count: 0, .. } => Err(InvalidInput::Zero("the number of MIG slices")),
-            GpuRequest::Mig { count, .. } => limit("MIG slices", count.into(), MAX_GPUS.into()),
+            GpuRequest::Mig { count, .. } => {
+                limit("the number of MIG slices", count.into(), MAX_GPUS.into())
+            }
             GpuRequest::None | GpuRequest::Fraction(_) => Ok(()),
         }
     }
@@ -229,7 +213,7 @@ impl Request {
             limit("an affinity weight", affinity.weight.unwrap_or(0).into(), 100)?;
         }
         for preferred in &self.preferred_nodes {
-            limit("a preference's weight", preferred.weight.into(), 100)?;
+            limit("a node preference weight", preferred.weight.into(), 100)?;
         }
         for spread in &self.spread {
             spread.selector.validate().map_err(label_error)?;
@@ -240,7 +224,7 @@ impl Request {
         Ok(())
     }
 
-    /// How many GPUs a placement of this request names.
+    /// Number of GPU entries in a placement of this request.
     pub fn gpu_count(&self) -> u32 {
         match self.gpu {
             GpuRequest::None => 0,

@@ -1,16 +1,15 @@
-//! Amounts with their unit in the type, so that a MiB is never added to a GPU share.
+//! Amounts with their unit in the type: the compiler rejects the sum of MiB and GPU shares.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 use crate::model::error::InvalidInput;
 
-/// The largest amount of anything that the engine accepts: sums of many of these stay far from
-/// overflow, and no real machine comes near it.
+/// Limit of every accepted amount. Sums of many such amounts do not overflow 64 bits.
 pub(crate) const MAX_AMOUNT: u64 = 1 << 46;
 
-/// The largest memory of one GPU, in MiB (two TiB): device arithmetic is done in 32 bits, in which
-/// all uses of a GPU together must find room.
+/// Limit of the memory of one GPU, in MiB (2 TiB). Device arithmetic uses 32 bits, which must hold the
+/// sum of all uses of a GPU.
 pub(crate) const MAX_GPU_MEMORY: u64 = 1 << 21;
 
 macro_rules! amount {
@@ -41,29 +40,29 @@ amount!(
     "m"
 );
 amount!(
-    /// Money: millionths of a dollar.
+    /// Millionths of a dollar.
     MicroDollars,
     " µ$"
 );
 amount!(
-    /// A point in time in milliseconds; what zero means is the body's business.
+    /// A point in time in milliseconds; the driver defines the epoch.
     Time,
     " ms"
 );
 amount!(
-    /// A length of time in milliseconds.
+    /// A duration in milliseconds.
     Span,
     " ms"
 );
 
 impl Time {
-    /// This point plus a span; stays at the end of time instead of wrapping.
+    /// Saturating addition.
     #[must_use]
     pub fn after(self, span: Span) -> Self {
         Self(self.0.saturating_add(span.0))
     }
 
-    /// How long ago `earlier` was; zero when it lies ahead.
+    /// Time passed since `earlier`; zero when `earlier` is later than `self`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Span {
         Span(self.0.saturating_sub(earlier.0))
@@ -71,13 +70,11 @@ impl Time {
 }
 
 impl Span {
-    /// A span of whole seconds.
     #[must_use]
     pub const fn seconds(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1000))
     }
 
-    /// A span of whole minutes.
     #[must_use]
     pub const fn minutes(minutes: u64) -> Self {
         Self::seconds(minutes.saturating_mul(60))
@@ -90,10 +87,9 @@ impl Span {
 pub struct MilliGpu(u16);
 
 impl MilliGpu {
-    /// A whole GPU.
     pub const WHOLE: Self = Self(1000);
 
-    /// A share of `milli` thousandths; zero and more than one GPU are refused.
+    /// Rejects zero and more than 1000.
     pub fn new(milli: u32) -> Result<Self, InvalidInput> {
         if (1..=1000).contains(&milli) {
             Ok(Self(milli as u16))
@@ -102,7 +98,6 @@ impl MilliGpu {
         }
     }
 
-    /// The thousandths.
     pub fn get(self) -> u32 {
         u32::from(self.0)
     }
@@ -122,7 +117,7 @@ impl From<MilliGpu> for u32 {
     }
 }
 
-/// A live utilisation in whole percent.
+/// Live utilization in whole percent.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -130,7 +125,7 @@ impl From<MilliGpu> for u32 {
 pub struct Percent(u8);
 
 impl Percent {
-    /// Rounds a reading to whole percent; NaN and values outside 0 to 100 are refused.
+    /// Rounds to whole percent; rejects NaN and values outside 0 to 100.
     pub fn new(value: f64) -> Result<Self, InvalidInput> {
         if (0.0..=100.0).contains(&value) {
             Ok(Self(libm::round(value) as u8))
@@ -139,13 +134,12 @@ impl Percent {
         }
     }
 
-    /// The percentage, 0 to 100.
     pub fn get(self) -> u8 {
         self.0
     }
 
-    /// Readings jitter; placement looks at steps of five percent, so that noise neither reorders
-    /// GPUs nor invalidates what is cached about them.
+    /// The reading in steps of five percent. Placement uses steps so that noise neither reorders GPUs
+    /// nor invalidates cached scores.
     pub(crate) fn step(self) -> u8 {
         self.0 / 5
     }
@@ -170,14 +164,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_of_zero_or_of_more_than_one_gpu_is_refused() {
+    fn a_share_must_be_between_one_thousandth_and_one_gpu() {
         assert_eq!(MilliGpu::new(0), Err(InvalidInput::Share(0)));
         assert_eq!(MilliGpu::new(1001), Err(InvalidInput::Share(1001)));
         assert_eq!(MilliGpu::new(1000), Ok(MilliGpu::WHOLE));
     }
 
     #[test]
-    fn a_utilisation_that_is_not_a_number_is_refused() {
+    fn a_utilization_must_be_a_percentage() {
         assert!(Percent::new(f64::NAN).is_err());
         assert!(Percent::new(-1.0).is_err());
         assert!(Percent::new(100.1).is_err());

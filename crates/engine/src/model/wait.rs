@@ -1,4 +1,4 @@
-//! Why a workload waits, as data: sentences are made of it elsewhere.
+//! Wait reasons as data. The crate `agentaflow-explain` renders them as sentences.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,70 +8,76 @@ use crate::model::request::MigProfile;
 use crate::model::units::{MiB, MilliCpu, Time};
 use crate::model::workload::Gate;
 
-/// Why a workload waits.
+/// The reason for which a workload is pending.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitReason {
-    /// There are no nodes.
+    /// The cluster has no nodes.
     NoNodes,
     /// No node has room now.
     NoRoom(FitSummary),
-    /// No node would have room even if it were empty.
+    /// No node has room even when empty.
     NeverFits(FitSummary),
-    /// Some tasks of the gang would fit now, but not all.
+    /// Some tasks of the gang fit now, but not all.
     Gang {
         /// Tasks that must start together.
         needs: u32,
-        /// Tasks that fit now (in the best domain, when the gang is bound to one).
+        /// Tasks that fit now, in the best topology domain when the gang is bound to one.
         fits: u32,
-        /// Whether an empty cluster would take them all.
+        /// An empty cluster has room for all tasks.
         fits_when_empty: bool,
-        /// What the nodes lack for one more.
+        /// Shortfalls of the nodes for one more task.
         summary: FitSummary,
     },
-    /// The queue, or one above it, is at its limit.
+    /// The queue, or one of its ancestors, is at its limit.
     Quota {
         /// The queue at its limit.
         queue: QueueId,
-        /// What is limited.
         resource: QuotaResource,
-        /// The limit.
         limit: u64,
-        /// What is used.
         used: u64,
-        /// What is kept for work that waits for it.
+        /// Quota reserved for other pending workloads.
         #[serde(default)]
         reserved: u64,
-        /// What this workload would add.
+        /// Quota that this workload needs.
         requested: u64,
     },
-    /// There is room, but it is kept for a workload whose turn it is.
+    /// The free room is reserved for another workload.
     Reserved {
-        /// For whom.
+        /// The workload that holds the reservation.
         workload: WorkloadId,
-        /// When that one is expected to start.
+        /// Expected start of that workload.
         until: Option<Time>,
     },
-    /// Others are being stopped for it.
+    /// Victims are terminating for this workload.
     Preempting {
-        /// Who.
         victims: Vec<WorkloadId>,
-        /// When the hold lapses.
+        /// Expiry of the hold on the freed room.
         until: Time,
     },
-    /// A placement was refused; it is tried again then.
-    BackingOff {
-        /// When.
-        until: Time,
-        /// How often so far.
-        refusals: u32,
-    },
-    /// The body keeps it back.
+    /// The driver refused a placement; the engine retries at `until`.
+    BackingOff { until: Time, refusals: u32 },
+    /// The driver blocks scheduling of this workload.
     Gated(Gate),
 }
 
+/// Wait reasons between which a workload changes with every start and end in the cluster. A
+/// [`Decision::Wait`](crate::Decision::Wait) is sent only when the class changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitClass {
+    NoNodes,
+    /// `NoRoom`, `Gang` or `Reserved`.
+    Room,
+    NeverFits,
+    Quota,
+    Preempting,
+    BackingOff,
+    Gated,
+}
+
 impl WaitReason {
-    /// One word for the kind of reason.
+    /// Machine-readable name of the variant, in the style of a Kubernetes condition reason.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::NoNodes => "NoNodes",
@@ -86,22 +92,20 @@ impl WaitReason {
         }
     }
 
-    /// Reasons of one sort come and go with every start and end; only a change of sort is news.
-    pub(crate) fn sort(&self) -> &'static str {
+    pub fn class(&self) -> WaitClass {
         match self {
-            Self::NoRoom(_) | Self::Gang { .. } | Self::Reserved { .. } => "Room",
-            other => other.kind(),
+            Self::NoNodes => WaitClass::NoNodes,
+            Self::NoRoom(_) | Self::Gang { .. } | Self::Reserved { .. } => WaitClass::Room,
+            Self::NeverFits(_) => WaitClass::NeverFits,
+            Self::Quota { .. } => WaitClass::Quota,
+            Self::Preempting { .. } => WaitClass::Preempting,
+            Self::BackingOff { .. } => WaitClass::BackingOff,
+            Self::Gated(_) => WaitClass::Gated,
         }
     }
 
-    /// The sort with this name, if there is one.
-    pub(crate) fn known_sort(name: &str) -> Option<&'static str> {
-        const SORTS: [&str; 7] =
-            ["NoNodes", "Room", "NeverFits", "QuotaExceeded", "Preempting", "BackingOff", "Gated"];
-        SORTS.into_iter().find(|sort| *sort == name)
-    }
-
-    /// Whether more nodes of the right kind would cure it: what a node autoscaler wants to know.
+    /// More nodes of a suitable kind would let the workload start. Drivers report this to node
+    /// autoscalers.
     pub fn resolved_by_nodes(&self) -> bool {
         matches!(
             self,
@@ -114,157 +118,118 @@ impl WaitReason {
     }
 }
 
-/// How many nodes there are and what each lacks; most common first.
+/// Number of nodes checked and their shortfalls, most common first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FitSummary {
-    /// Nodes looked at.
     pub nodes: u32,
-    /// What is lacking, and on how many nodes.
+    /// Each shortfall with the number of nodes that have it.
     pub shortfalls: Vec<(Shortfall, u32)>,
 }
 
-/// What a node lacks for a request: the first thing that stands in the way.
+/// The first check that a node fails for a request. `need` is the requested amount; `most` and `largest`
+/// are the greatest amount on any of the nodes counted under this shortfall.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shortfall {
-    /// It does not answer.
     NotReady,
-    /// It is cordoned, drained or about to be taken back.
+    /// The node is cordoned, draining or about to be reclaimed by the cloud provider.
     Unschedulable,
     /// The request names another node.
     OtherNode,
-    /// It lacks the labels of the node selector.
     NodeSelector,
-    /// It matches no term of the node affinity.
     NodeAffinity,
-    /// It has a taint that the request does not tolerate.
+    /// A taint that the request does not tolerate.
     Taint(String),
-    /// It has no GPU.
     NoGpu,
-    /// Its GPUs are of another model.
     GpuModel {
-        /// The models of these nodes.
+        /// Models of the counted nodes.
         has: Vec<GpuModel>,
-        /// The models asked for.
         asked: Vec<GpuModel>,
     },
-    /// Its queue may use no more GPUs of that model.
+    /// The workload's queue has no quota left for this model.
     GpuModelQuota(GpuModel),
-    /// Its GPUs are too small.
+    /// Every GPU has too little memory in total.
     GpuSize {
-        /// Memory asked for.
         need: MiB,
-        /// The largest GPU among these nodes.
         largest: MiB,
     },
-    /// Too few GPUs at all.
+    /// The node has too few GPUs in total.
     GpuCount {
-        /// GPUs asked for.
         need: u32,
-        /// The most that one of these nodes has.
         most: u32,
     },
-    /// It chooses devices by itself and only hands out whole ones.
+    /// The node chooses devices itself and hands out whole GPUs only.
     WholeGpusOnly,
-    /// Too few free GPUs.
     FreeGpus {
-        /// GPUs asked for.
         need: u32,
-        /// The most that are free on one of these nodes.
         most: u32,
     },
-    /// No GPU with that share left.
+    /// In thousandths of one GPU.
     GpuShare {
-        /// Thousandths asked for.
         need: u32,
-        /// The largest share left.
         most: u32,
     },
-    /// No GPU with that memory left.
+    /// Free memory on one GPU.
     GpuMemory {
-        /// Memory asked for.
         need: MiB,
-        /// The most left on one GPU.
         most: MiB,
     },
-    /// No GPU in MIG mode has that profile.
+    /// No GPU in MIG mode offers this profile.
     NoMigProfile(MigProfile),
-    /// No place for the slice.
+    /// Too few free MIG slices.
     MigSlice {
-        /// The profile.
         profile: MigProfile,
-        /// Slices asked for.
         need: u32,
-        /// The most that one of these nodes could take.
         most: u32,
     },
-    /// Too few free GPUs in one `NVLink` group.
+    /// Free GPUs within one `NVLink` group.
     NvLink {
-        /// GPUs asked for.
         need: u32,
-        /// The most free in one group.
         most: u32,
     },
-    /// It would have GPUs to give if these were open.
+    /// The request would fit if these GPUs were available.
     UnavailableGpus(UnavailableGpus),
-    /// CPU.
     Cpu {
-        /// Asked for.
         need: MilliCpu,
-        /// The most left on one of these nodes.
         most: MilliCpu,
     },
-    /// Host memory.
     Memory {
-        /// Asked for.
         need: MiB,
-        /// The most left on one of these nodes.
         most: MiB,
     },
-    /// Local storage.
     Storage {
-        /// Asked for.
         need: MiB,
-        /// The most left on one of these nodes.
         most: MiB,
     },
-    /// It runs as many tasks as it may.
+    /// The node runs its maximum number of tasks.
     TaskLimit,
-    /// A named resource.
     Resource {
-        /// Its name.
         name: ResourceName,
-        /// Asked for.
         need: u64,
-        /// The most left on one of these nodes.
         most: u64,
     },
-    /// A token that somebody else holds.
+    /// Another task holds this token.
     Token(TokenName),
-    /// Not where the tasks are that it wants to be near.
+    /// Required affinity to other tasks.
     TaskAffinity,
-    /// Where tasks are that it, or they, want to be away from.
+    /// Required anti-affinity, of this task or of a task on the node.
     TaskAntiAffinity,
-    /// The domain has its share of such tasks already.
     TopologySpread,
 }
 
-/// How many GPUs take no new work, and why.
+/// Number of GPUs that take no new work, by cause.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnavailableGpus {
-    /// Somebody closed them.
     pub cordoned: u32,
-    /// Somebody has them emptied.
     pub draining: u32,
-    /// They are broken.
+    /// Failed or degraded.
     pub failed: u32,
-    /// Those that people closed, by name, where one node is spoken of.
+    /// Cordoned and draining GPUs; empty when the counts cover more than one node.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuId>,
 }
 
 impl UnavailableGpus {
-    /// Counts a GPU in this state.
     pub(crate) fn count(&mut self, gpu: &GpuId, health: GpuHealth) {
         match health {
             GpuHealth::Healthy => return,
@@ -275,7 +240,7 @@ impl UnavailableGpus {
         self.gpus.push(gpu.clone());
     }
 
-    /// Counts those of another node, too. Names alone mean nothing then.
+    /// Adds the counts of another node. GPU ids are dropped: they are unique only within a node.
     pub(crate) fn add(&mut self, other: &Self) {
         self.cordoned += other.cordoned;
         self.draining += other.draining;
@@ -284,7 +249,7 @@ impl UnavailableGpus {
     }
 }
 
-/// What a quota counts.
+/// A resource under quota, with the unit of its amounts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum QuotaResource {
@@ -296,7 +261,7 @@ pub enum QuotaResource {
     Storage,
     /// Thousandths of a GPU.
     Gpu,
-    /// Thousandths of a GPU of a model.
+    /// Thousandths of a GPU of this model.
     GpuModel(GpuModel),
     /// A named resource.
     Named(ResourceName),

@@ -1,4 +1,4 @@
-//! Workloads: what people hand in.
+//! Workloads: the unit that users submit.
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -9,121 +9,110 @@ use crate::model::request::{Request, limit};
 use crate::model::units::{Span, Time};
 use crate::strategy::Strategy;
 
-/// The most tasks of one gang.
+/// Limit of tasks per workload.
 pub(crate) const MAX_TASKS: u32 = 100_000;
 
-/// The most roles of one gang.
+/// Limit of roles per workload.
 const MAX_ROLES: u64 = 4096;
 
-/// The highest priority.
 pub(crate) const MAX_PRIORITY: u8 = 10;
 
-/// A gang of one or more tasks, placed whole or not at all.
+/// A gang of one or more tasks; the engine places all tasks or none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// Its name.
     pub id: WorkloadId,
-    /// The queue that pays for it.
+    /// The queue whose quota the workload uses.
     #[serde(default = "root")]
     pub queue: QueueId,
-    /// How many tasks; all start together.
+    /// Number of tasks with `request`.
     #[serde(default = "one")]
     pub tasks: u32,
-    /// What each task asks for; shared, because most workloads ask for what others ask for.
+    /// Request of each task; shared between workloads with equal requests.
     pub request: Arc<Request>,
-    /// More tasks of the same gang that ask for something else, numbered on behind the first ones.
+    /// Further tasks of the gang with other requests, numbered after the first `tasks`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<Role>,
-    /// How the tasks lie to each other.
     #[serde(default)]
     pub topology: Option<Topology>,
     /// 0 to 10, higher first.
     #[serde(default = "middle")]
     pub priority: u8,
-    /// When it was handed in; the time of the event when absent.
+    /// Submission time; defaults to the time of the event.
     #[serde(default)]
     pub submitted: Option<Time>,
-    /// How long it is expected to run; makes reservations, backfill and ETAs possible.
+    /// Expected run time; enables reservations, backfill and ETAs.
     #[serde(default)]
     pub estimate: Option<Span>,
-    /// How to choose GPUs, if not as the cluster does.
+    /// Overrides the cluster's strategy for the choice of GPUs.
     #[serde(default)]
     pub strategy: Option<Strategy>,
-    /// May be stopped for others.
+    /// The workload may be a preemption victim.
     #[serde(default)]
     pub preemptible: bool,
-    /// May stop others.
+    /// The workload may preempt others.
     #[serde(default = "yes")]
     pub may_preempt: bool,
-    /// Not stopped for others before it has run this long; the policy's when absent.
+    /// Minimum run time before preemption; defaults to the policy's.
     #[serde(default)]
     pub min_runtime: Option<Span>,
-    /// How long it may take to end when it is asked to.
+    /// Termination grace period.
     #[serde(default)]
     pub grace: Span,
-    /// Disruption budgets that stopping it draws on, once for each task.
+    /// Disruption budgets that a preemption of this workload uses, once per task.
     #[serde(default)]
     pub budgets: Vec<BudgetId>,
-    /// What happens to it when a node is lost, drained or sick.
     #[serde(default)]
     pub on_fault: OnFault,
-    /// Not to be placed yet, and why.
+    /// Blocks scheduling while set.
     #[serde(default)]
     pub gate: Option<Gate>,
 }
 
-/// Tasks of a gang that ask for the same.
+/// Tasks of a gang with the same request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Role {
-    /// How many.
     #[serde(default = "one")]
     pub tasks: u32,
-    /// What each of them asks for.
     pub request: Arc<Request>,
 }
 
-/// How the tasks of a gang lie to each other.
+/// Placement of a gang's tasks relative to each other. `node` as the label stands for the node itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Topology {
-    /// All where this node label has the same value: a rack, a zone; `node` for one node.
+    /// All tasks on nodes with the same value of this label, for example a rack or a zone.
     Same(String),
-    /// Over as many values of this node label as possible, evenly; `node` for different nodes.
+    /// Tasks spread evenly over the values of this label.
     Spread(String),
 }
 
-/// What to do when the ground under a placement gives way.
+/// Reaction to a lost, drained or failed node or GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnFault {
-    /// Stop it and plan it again.
+    /// Stop the workload and schedule it again.
     #[default]
     Requeue,
-    /// Leave it where it is and wait for the ground to come back.
+    /// Leave the tasks in place until the node or GPU returns.
     Keep,
 }
 
-/// Why a body does not want a workload placed yet.
+/// The driver's reason for blocking a workload, similar to a Kubernetes scheduling gate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gate {
-    /// Money or GPU hours are used up.
+    /// The budget of money or GPU hours is used up.
     Budget(String),
-    /// Other parts of the gang are not there yet.
-    GangIncomplete {
-        /// Parts that are there.
-        have: u32,
-        /// Parts that are needed.
-        need: u32,
-    },
-    /// A person or another system holds it.
+    /// The driver has not seen all pods of the gang yet.
+    GangIncomplete { have: u32, need: u32 },
+    /// A user or another system suspended the workload.
     Paused(String),
 }
 
 impl Workload {
-    /// A workload of one task with nothing special about it.
+    /// A workload of one task with default settings.
     pub fn new(id: impl Into<WorkloadId>, request: impl Into<Arc<Request>>) -> Self {
         Self {
             id: id.into(),
@@ -146,12 +135,12 @@ impl Workload {
         }
     }
 
-    /// How many tasks there are in all roles.
+    /// Number of tasks in all roles.
     pub fn task_count(&self) -> u32 {
         self.roles.iter().fold(self.tasks, |sum, role| sum.saturating_add(role.tasks))
     }
 
-    /// What a task asks for, by its number; tasks that do not exist ask for what the last ones do.
+    /// Request of a task by number; numbers past the end return the last role's request.
     pub fn request_of(&self, task: u32) -> &Arc<Request> {
         let mut behind = self.tasks;
         let mut last = &self.request;
@@ -165,13 +154,13 @@ impl Workload {
         last
     }
 
-    /// The tasks that ask for the same, and what, in order.
+    /// Number of tasks and request of each role, in order.
     pub fn each_role(&self) -> impl Iterator<Item = (u32, &Arc<Request>)> {
         let more = self.roles.iter().map(|role| (role.tasks, &role.request));
         std::iter::once((self.tasks, &self.request)).chain(more)
     }
 
-    /// Refuses values that cannot be right; see [`InvalidInput`].
+    /// Rejects out-of-range values; see [`InvalidInput`].
     pub fn validate(&self) -> Result<(), InvalidInput> {
         checked_name("the workload's name", self.id.as_str())?;
         if self.tasks == 0 || self.roles.iter().any(|role| role.tasks == 0) {
@@ -187,7 +176,7 @@ impl Workload {
     }
 }
 
-/// The longest name of anything.
+/// Limit of the length of any name, in bytes.
 const MAX_NAME: usize = 512;
 
 pub(crate) fn checked_name(field: &'static str, name: &str) -> Result<(), InvalidInput> {

@@ -430,9 +430,9 @@ impl Scheduler {
         decisions: &mut Vec<Decision>,
     ) {
         let job = self.jobs.get_mut(job);
-        let sort = reason.sort();
-        if job.told != Some(sort) {
-            job.told = Some(sort);
+        let class = reason.class();
+        if job.told != Some(class) {
+            job.told = Some(class);
             decisions
                 .push(Decision::Wait { workload: job.spec.id.clone(), reason: reason.clone() });
         }

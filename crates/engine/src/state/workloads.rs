@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::model::labels::Labels;
 use crate::model::name::WorkloadId;
 use crate::model::units::{Span, Time};
+use crate::model::wait::WaitClass;
 use crate::model::workload::Workload;
 use crate::quota::queues::QueueIdx;
 use crate::state::cluster::NodeIdx;
@@ -45,7 +46,7 @@ pub(crate) struct Job {
     /// Where it was refused last; avoided while it backs off for longer and longer.
     pub(crate) avoid: Option<NodeIdx>,
     /// The sort of wait reason that was reported last.
-    pub(crate) told: Option<&'static str>,
+    pub(crate) told: Option<WaitClass>,
 }
 
 /// Tasks of a gang that ask for the same.

@@ -1,44 +1,37 @@
-//! What is refused of labels, and the limits behind it.
+//! Validation errors of labels, and the length limits.
 
 use std::sync::Arc;
 
-/// The longest value, and the longest key without its prefix.
+/// Limit of a value and of a key without its prefix, in bytes.
 const MAX_LENGTH: usize = 63;
 
-/// The longest prefix of a key, and the longest name of a node.
+/// Limit of a key prefix and of a node name, in bytes.
 const MAX_NAME: usize = 253;
 
-/// How much of a text that is too long is repeated.
+/// Characters of an overlong text shown in the error.
 const SHOWN: usize = 32;
 
-/// Why an expression, taint or toleration is refused. Texts that are too long are shortened, so
-/// that a refusal can be shown and logged whatever was sent.
+/// An invalid expression, taint or toleration. Overlong texts are shortened, which keeps every error short
+/// enough for logs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
-    /// There is no key, or nothing after its prefix.
-    #[error("the key of a label is empty")]
+    #[error("a label key must not be empty")]
     EmptyKey,
-    /// A key, value or name is too long.
     #[error("`{text}…` is longer than {limit} bytes")]
     TooLong {
-        /// How it begins.
+        /// Beginning of the text.
         text: String,
-        /// The longest accepted.
         limit: usize,
     },
-    /// `in` or `not_in` without values.
-    #[error("`{0}` is compared with no values")]
+    #[error("`{0}` needs at least one value")]
     NoValues(Arc<str>),
-    /// A value where only the presence of a label or taint counts.
-    #[error("`{0}` has a value that is not used")]
+    #[error("`{0}` must not have a value with this operator")]
     UnusedValue(Arc<str>),
-    /// `gt` or `lt` with anything but one integer.
-    #[error("`{0}` is compared with something other than one integer")]
+    #[error("`{0}` needs exactly one integer with `gt` or `lt`")]
     NotOneInteger(Arc<str>),
-    /// `gt` or `lt` in a selector of tasks.
-    #[error("`{0}` is compared as a number, which is for nodes only")]
+    /// `gt` or `lt` in a task selector.
+    #[error("`{0}` uses `gt` or `lt`, which only node terms support")]
     OnlyForNodes(Arc<str>),
-    /// A toleration without a key that is not for every taint.
     #[error("a toleration without a key must use the operator `exists`")]
     KeylessToleration,
 }

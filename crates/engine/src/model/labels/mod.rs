@@ -1,8 +1,8 @@
-//! Labels and what may be asked of them: selectors, node terms, taints and tolerations.
+//! Labels, selectors, node terms, taints and tolerations.
 //!
-//! The meaning is that of Kubernetes, so that a body that speaks Kubernetes passes its objects on
-//! unchanged in meaning. The limits on lengths are Kubernetes' as well; its limits on characters
-//! are not, because labels of other bodies hold free text such as `NVIDIA A100-SXM4-40GB`.
+//! Semantics and length limits are those of Kubernetes, so the Kubernetes driver passes its objects on without
+//! translation of meaning. The character set is not restricted: labels of other drivers hold free text such as
+//! `NVIDIA A100-SXM4-40GB`.
 
 mod error;
 mod node;
@@ -19,20 +19,18 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Keys and values that describe a node or a task.
+/// Labels of a node or a task.
 pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
 
-/// How an expression relates a label to its values.
+/// Operator of an [`Expr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// The label is there and has one of the values.
+    /// The label has one of the values.
     In,
-    /// The label has none of the values; also when it is not there.
+    /// The label has none of the values, or is absent.
     NotIn,
-    /// The label is there.
     Exists,
-    /// The label is not there.
     DoesNotExist,
     /// The label is an integer greater than the value.
     Gt,
@@ -44,36 +42,34 @@ pub enum Op {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Expr {
-    /// The label's key.
     pub key: Arc<str>,
-    /// What must be true of it.
     pub op: Op,
-    /// What it is compared with: one or more for `in` and `not_in`, one integer for `gt` and `lt`.
+    /// One or more for `in` and `not_in`, one integer for `gt` and `lt`, otherwise empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<Arc<str>>,
 }
 
-/// Picks tasks by their labels; all conditions must hold, so an empty selector picks every task.
+/// Selects tasks by their labels. All conditions must hold, so an empty selector selects every task.
 ///
-/// Kubernetes tells an empty selector from none at all, which picks nothing. A caller that needs
-/// the second keeps an `Option<Selector>`, or uses [`Selector::nothing`].
+/// Kubernetes distinguishes an empty selector from an absent one, which selects nothing. A caller that needs
+/// the absent one keeps an `Option<Selector>`, or uses [`Selector::nothing`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Selector {
-    /// Labels that must be there with these values.
+    /// Required labels and values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: Labels,
-    /// Further conditions; `gt` and `lt` are for nodes only.
+    /// Further conditions, without `gt` and `lt`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exprs: Vec<Expr>,
 }
 
-/// Whether all wanted labels are there with the wanted values (a node selector, for instance).
-pub fn carries(labels: &Labels, wanted: &Labels) -> bool {
+/// `labels` has every key and value of `wanted`, as for a node selector.
+pub fn contains_all(labels: &Labels, wanted: &Labels) -> bool {
     wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
 
-/// Refuses keys and values that are too long, and empty keys.
+/// Rejects empty keys and overlong keys and values.
 pub fn validate_labels(labels: &Labels) -> Result<(), LabelError> {
     labels.iter().try_for_each(|(key, value)| {
         error::check_key(key)?;
@@ -82,7 +78,6 @@ pub fn validate_labels(labels: &Labels) -> Result<(), LabelError> {
 }
 
 impl Expr {
-    /// An expression from anything that reads as text.
     pub fn new<V: Into<Arc<str>>>(
         key: impl Into<Arc<str>>,
         op: Op,
@@ -91,8 +86,8 @@ impl Expr {
         Self { key: key.into(), op, values: values.into_iter().map(Into::into).collect() }
     }
 
-    /// Whether the condition holds. An expression that [`validate`](Self::validate) would refuse,
-    /// or a label that is no integer, matches neither `gt` nor `lt`.
+    /// The condition holds. `gt` and `lt` never match an expression that [`validate`](Self::validate)
+    /// rejects, or a label that is not an integer.
     pub fn matches(&self, labels: &Labels) -> bool {
         let label = labels.get(&self.key);
         match self.op {
@@ -105,7 +100,7 @@ impl Expr {
         }
     }
 
-    /// Refuses a condition that cannot be meant.
+    /// Rejects values that do not suit the operator.
     pub fn validate(&self) -> Result<(), LabelError> {
         error::check_key(&self.key)?;
         match (self.op, self.values.as_slice()) {
@@ -129,29 +124,29 @@ impl Expr {
 }
 
 impl Selector {
-    /// A selector that picks no task: it asks for a label to be there and not to be there.
+    /// A selector that matches no task, because it requires a label to exist and not to exist.
     pub fn nothing() -> Self {
         let contradiction = [Op::Exists, Op::DoesNotExist];
         let exprs = contradiction.map(|op| Expr::new("nothing", op, [""; 0]));
         Self { exprs: exprs.into(), ..Self::default() }
     }
 
-    /// Whether the selector asks for nothing and so picks every task.
+    /// The selector has no condition and matches every task.
     pub fn is_empty(&self) -> bool {
         self.match_labels.is_empty() && self.exprs.is_empty()
     }
 
-    /// The labels that it asks about, some perhaps twice.
+    /// Label keys of all conditions, possibly with duplicates.
     pub fn keys(&self) -> impl Iterator<Item = &Arc<str>> {
         self.match_labels.keys().chain(self.exprs.iter().map(|expr| &expr.key))
     }
 
-    /// Whether a task with these labels is picked.
     pub fn matches(&self, labels: &Labels) -> bool {
-        carries(labels, &self.match_labels) && self.exprs.iter().all(|expr| expr.matches(labels))
+        contains_all(labels, &self.match_labels)
+            && self.exprs.iter().all(|expr| expr.matches(labels))
     }
 
-    /// Refuses conditions that cannot be meant, and those that are for nodes only.
+    /// Rejects invalid conditions, and `gt` and `lt`, which only node terms support.
     pub fn validate(&self) -> Result<(), LabelError> {
         validate_labels(&self.match_labels)?;
         self.exprs.iter().try_for_each(|expr| {
@@ -178,7 +173,7 @@ impl fmt::Display for Expr {
     }
 }
 
-/// Conditions with commas between them; `anything` when there are none.
+/// Comma-separated conditions; `anything` for an empty selector.
 impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {
@@ -245,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_wants_all_of_its_parts() {
+    fn a_selector_requires_all_of_its_conditions() {
         let task = labels(&[("app", "web"), ("tier", "a")]);
         let tier = |op| Expr::new("tier", op, ["a", "b"]);
         let cases = [
@@ -263,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_selector_of_nothing_is_valid_and_picks_no_task() {
+    fn the_selector_of_nothing_is_valid_and_matches_no_task() {
         let nothing = Selector::nothing();
         assert_eq!(nothing.validate(), Ok(()));
         for task in [labels(&[]), labels(&[("nothing", "")])] {
@@ -272,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn expressions_that_cannot_be_meant_are_refused() {
+    fn invalid_expressions_are_rejected() {
         let long = "x".repeat(64);
         let prefix = format!("{}/gpu", "p".repeat(253));
         let cases: [(&str, Op, &[&str], &str); 14] = [
@@ -280,16 +275,16 @@ mod tests {
             ("nvidia.com/gpu", Op::Exists, &[], ""),
             (&prefix, Op::Exists, &[], ""),
             ("mem", Op::Gt, &["-40"], ""),
-            ("", Op::Exists, &[], "the key of a label is empty"),
-            ("nvidia.com/", Op::Exists, &[], "the key of a label is empty"),
+            ("", Op::Exists, &[], "a label key must not be empty"),
+            ("nvidia.com/", Op::Exists, &[], "a label key must not be empty"),
             (&long, Op::Exists, &[], "is longer than 63 bytes"),
             (&format!("p{prefix}"), Op::Exists, &[], "is longer than 253 bytes"),
             ("gpu", Op::In, &[&long], "is longer than 63 bytes"),
-            ("gpu", Op::In, &[], "`gpu` is compared with no values"),
-            ("gpu", Op::NotIn, &[], "`gpu` is compared with no values"),
-            ("gpu", Op::Exists, &["a100"], "`gpu` has a value that is not used"),
-            ("mem", Op::Gt, &["many"], "`mem` is compared with something other than one integer"),
-            ("mem", Op::Lt, &["1", "2"], "`mem` is compared with something other than one integer"),
+            ("gpu", Op::In, &[], "`gpu` needs at least one value"),
+            ("gpu", Op::NotIn, &[], "`gpu` needs at least one value"),
+            ("gpu", Op::Exists, &["a100"], "`gpu` must not have a value with this operator"),
+            ("mem", Op::Gt, &["many"], "`mem` needs exactly one integer with `gt` or `lt`"),
+            ("mem", Op::Lt, &["1", "2"], "`mem` needs exactly one integer with `gt` or `lt`"),
         ];
         for (key, op, values, expected) in cases {
             let expr = Expr::new(key, op, values.iter().copied());
@@ -300,21 +295,21 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_of_tasks_compares_no_numbers() {
+    fn a_task_selector_rejects_numeric_comparison() {
         let exprs = vec![Expr::new("mem", Op::Gt, ["1"])];
         let refusal = Selector { exprs, ..Selector::default() }.validate();
         assert_eq!(refusal, Err(LabelError::OnlyForNodes("mem".into())));
     }
 
     #[test]
-    fn an_error_repeats_only_the_beginning_of_a_long_text() {
+    fn an_error_shows_only_the_beginning_of_a_long_text() {
         let long = "x".repeat(10_000);
         let refusal = validate_labels(&labels(&[("key", &long)])).unwrap_err().to_string();
         assert!(refusal.len() < 150, "{refusal}");
     }
 
     #[test]
-    fn a_selector_reads_like_a_sentence() {
+    fn a_selector_is_displayed_as_comma_separated_conditions() {
         let selector = Selector {
             match_labels: labels(&[("app", "web")]),
             exprs: vec![
@@ -331,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_selector_is_written_briefly_and_read_strictly() {
+    fn a_selector_serializes_without_empty_fields_and_rejects_unknown_fields() {
         let text =
             r#"{"match_labels":{"app":"web"},"exprs":[{"key":"spot","op":"does_not_exist"}]}"#;
         let selector: Selector = serde_json::from_str(text).unwrap();

@@ -1,4 +1,4 @@
-//! Which nodes a task may run on.
+//! Node terms: conditions on the labels and the name of a node.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,15 +7,13 @@ use std::sync::Arc;
 use super::error::{LabelError, check_node_name};
 use super::{Expr, Labels, List};
 
-/// Conditions on a node that must all hold. A required node affinity is a list of these, of which
-/// one must match. A term without conditions matches no node, as in Kubernetes.
+/// Conditions on a node that must all hold. A required node affinity is a list of terms, one of which must
+/// match. A term without conditions matches no node, as in Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeTerm {
-    /// Conditions on the node's labels.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exprs: Vec<Expr>,
-    /// Conditions on the node's name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<NameExpr>,
 }
@@ -24,41 +22,37 @@ pub struct NodeTerm {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NameExpr {
-    /// Whether the name must be among the values, or must not.
     pub op: NameOp,
-    /// Names of nodes.
+    /// Node names.
     pub values: Vec<Arc<str>>,
 }
 
-/// How a node's name relates to the values of a [`NameExpr`].
+/// Operator of a [`NameExpr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NameOp {
-    /// It is one of them.
     In,
-    /// It is none of them.
     NotIn,
 }
 
-/// Whether a node satisfies a required node affinity: one of the terms, where there are any.
+/// The node matches one of the terms, or there are no terms.
 pub fn node_matches(terms: &[NodeTerm], name: &str, labels: &Labels) -> bool {
     terms.is_empty() || terms.iter().any(|term| term.matches(name, labels))
 }
 
 impl NodeTerm {
-    /// Whether the term has no conditions and so matches no node.
+    /// The term has no conditions and matches no node.
     pub fn is_empty(&self) -> bool {
         self.exprs.is_empty() && self.names.is_empty()
     }
 
-    /// Whether a node with this name and these labels is meant.
     pub fn matches(&self, name: &str, labels: &Labels) -> bool {
         !self.is_empty()
             && self.names.iter().all(|expr| expr.matches(name))
             && self.exprs.iter().all(|expr| expr.matches(labels))
     }
 
-    /// Refuses conditions that cannot be meant. An empty term is allowed, as in Kubernetes.
+    /// Rejects invalid conditions. An empty term is valid, as in Kubernetes.
     pub fn validate(&self) -> Result<(), LabelError> {
         self.exprs.iter().try_for_each(Expr::validate)?;
         self.names.iter().try_for_each(NameExpr::validate)
@@ -66,12 +60,10 @@ impl NodeTerm {
 }
 
 impl NameExpr {
-    /// A condition from anything that reads as text.
     pub fn new<V: Into<Arc<str>>>(op: NameOp, values: impl IntoIterator<Item = V>) -> Self {
         Self { op, values: values.into_iter().map(Into::into).collect() }
     }
 
-    /// Whether the condition holds for a node of this name.
     pub fn matches(&self, name: &str) -> bool {
         let named = self.values.iter().any(|value| **value == *name);
         match self.op {
@@ -80,7 +72,7 @@ impl NameExpr {
         }
     }
 
-    /// Refuses a condition without names, or with names that no node can have.
+    /// Rejects an empty list and overlong names.
     pub fn validate(&self) -> Result<(), LabelError> {
         if self.values.is_empty() {
             return Err(LabelError::NoValues("node".into()));
@@ -89,7 +81,7 @@ impl NameExpr {
     }
 }
 
-/// Conditions with commas between them; `nothing` when there are none.
+/// Comma-separated conditions; `nothing` for an empty term.
 impl fmt::Display for NodeTerm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_empty() {
@@ -118,7 +110,7 @@ mod tests {
     use crate::model::labels::tests::labels;
 
     #[test]
-    fn a_term_wants_all_of_its_parts_and_an_empty_term_matches_nothing() {
+    fn a_term_requires_all_of_its_conditions_and_an_empty_term_matches_nothing() {
         let a100 = || Expr::new("gpu", Op::In, ["a100"]);
         let named = |op| NameExpr::new(op, ["n1", "n2"]);
         let cases = [
@@ -154,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_cannot_be_meant_are_refused() {
+    fn invalid_node_names_are_rejected() {
         let long = "n".repeat(254);
         let cases: [(&[&str], Option<LabelError>); 4] = [
             (&["n1", "n2"], None),
@@ -169,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_reads_like_a_sentence_and_survives_being_written() {
+    fn a_term_is_displayed_as_conditions_and_survives_serialization() {
         let term = NodeTerm {
             exprs: vec![Expr::new("mem", Op::Lt, ["80"])],
             names: vec![NameExpr::new(NameOp::NotIn, ["n1", "n2"])],

@@ -1,4 +1,4 @@
-//! What keeps tasks away from a node, and who comes anyway.
+//! Taints and tolerations.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -6,38 +6,35 @@ use std::sync::Arc;
 
 use super::error::{LabelError, check_key, check_value};
 
-/// What a taint does to tasks that do not tolerate it.
+/// Effect of a taint on tasks that do not tolerate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// No new task comes.
+    /// The node takes no new task.
     NoSchedule,
-    /// A new task comes only where there is no better node.
+    /// The node takes a new task only when no other node fits.
     PreferNoSchedule,
-    /// No new task comes, and those that run must go.
+    /// The node takes no new task. The driver evicts running tasks.
     NoExecute,
 }
 
-/// A mark on a node that keeps tasks away.
+/// A node property that repels tasks.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Taint {
-    /// What it is about.
     pub key: Arc<str>,
-    /// More about it; may be empty.
+    /// May be empty.
     #[serde(default, skip_serializing_if = "is_default")]
     pub value: Arc<str>,
-    /// What it does.
     pub effect: Effect,
 }
 
-/// How a toleration relates to the value of a taint.
+/// Operator of a [`Toleration`].
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum TolerationOp {
-    /// The values are the same.
     #[default]
     Equal,
     /// Any value.
@@ -48,45 +45,42 @@ pub enum TolerationOp {
     Gt,
 }
 
-/// What a task does not mind in a node.
+/// Permits a task on nodes with matching taints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Toleration {
-    /// Only taints with this key; none means every taint, which needs [`TolerationOp::Exists`].
+    /// `None` matches every taint, which needs [`TolerationOp::Exists`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<Arc<str>>,
-    /// What the taint's value must be.
     #[serde(skip_serializing_if = "is_default")]
     pub op: TolerationOp,
-    /// What the taint's value is compared with.
     #[serde(skip_serializing_if = "is_default")]
     pub value: Arc<str>,
-    /// Only taints with this effect; none means every effect.
+    /// `None` matches every effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect: Option<Effect>,
 }
 
-/// The first taint that keeps a task with these tolerations off a node. Taints that only discourage
-/// do not count; see [`untolerated_preferences`].
+/// The first untolerated taint with the effect `NoSchedule` or `NoExecute`; for `PreferNoSchedule` see
+/// [`untolerated_preferences`].
 pub fn first_untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration]) -> Option<&'a Taint> {
     taints
         .iter()
         .find(|taint| taint.effect != Effect::PreferNoSchedule && !is_tolerated(taint, tolerations))
 }
 
-/// How many taints discourage a task with these tolerations from a node: the fewer, the better.
+/// Number of untolerated `PreferNoSchedule` taints.
 pub fn untolerated_preferences(taints: &[Taint], tolerations: &[Toleration]) -> usize {
     let discourages = |taint: &&Taint| taint.effect == Effect::PreferNoSchedule;
     taints.iter().filter(discourages).filter(|taint| !is_tolerated(taint, tolerations)).count()
 }
 
 impl Taint {
-    /// A taint from anything that reads as text.
     pub fn new(key: impl Into<Arc<str>>, value: impl Into<Arc<str>>, effect: Effect) -> Self {
         Self { key: key.into(), value: value.into(), effect }
     }
 
-    /// Refuses an empty key, and texts that are too long.
+    /// Rejects an empty key and overlong texts.
     pub fn validate(&self) -> Result<(), LabelError> {
         check_key(&self.key)?;
         check_value(&self.value)
@@ -94,17 +88,15 @@ impl Taint {
 }
 
 impl Toleration {
-    /// Whether this toleration covers the taint.
-    ///
-    /// `lt` and `gt` read only integers in their shortest form: `0950` is a slip, not a number.
+    /// `lt` and `gt` read only integers in their shortest form: `0950` is not a number.
     pub fn tolerates(&self, taint: &Taint) -> bool {
         let effect = self.effect.is_none_or(|effect| effect == taint.effect);
         let key = self.key.as_ref().is_none_or(|key| *key == taint.key);
         effect && key && self.accepts(&taint.value)
     }
 
-    /// Refuses what Kubernetes refuses: no key without `exists`, a value with `exists`, `lt` and
-    /// `gt` without an integer, and texts that are too long.
+    /// Rejects the same tolerations as Kubernetes: no key without `exists`, a value with `exists`, `lt` and
+    /// `gt` without an integer, and overlong texts.
     pub fn validate(&self) -> Result<(), LabelError> {
         let key = match (&self.key, self.op) {
             (Some(key), _) => key.clone(),
@@ -143,7 +135,7 @@ impl fmt::Display for Effect {
     }
 }
 
-/// As `kubectl` writes it: `key=value:NoSchedule`.
+/// The format of `kubectl`: `key=value:NoSchedule`.
 impl fmt::Display for Taint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, value, effect } = self;
@@ -152,8 +144,7 @@ impl fmt::Display for Taint {
     }
 }
 
-/// Like the taints it covers, with a `*` for whatever may be anything: `key=value:NoSchedule`,
-/// `key=*`, `key<5`, `*`.
+/// The format of the matching taints, with `*` for any value: `key=value:NoSchedule`, `key=*`, `key<5`, `*`.
 impl fmt::Display for Toleration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, op, value, effect } = self;
@@ -217,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn only_taints_that_forbid_keep_a_task_away() {
+    fn only_no_schedule_and_no_execute_taints_exclude_a_task() {
         let taints = [
             Taint::new("slow", "", PreferNoSchedule),
             Taint::new("gpu", "true", NoSchedule),
@@ -239,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn tolerations_that_cannot_be_meant_are_refused() {
+    fn invalid_tolerations_are_rejected() {
         let long = "x".repeat(64);
         let too_long = LabelError::TooLong { text: "x".repeat(32), limit: 63 };
         let cases = [
@@ -260,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn taints_that_cannot_be_meant_are_refused() {
+    fn invalid_taints_are_rejected() {
         let taint = |key: &str| Taint::new(key, "", NoSchedule);
         assert_eq!(taint("nvidia.com/gpu").validate(), Ok(()));
         assert_eq!(taint("").validate(), Err(LabelError::EmptyKey));
@@ -269,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn taints_and_tolerations_are_easy_to_read() {
+    fn taints_and_tolerations_are_displayed_as_in_kubectl() {
         let effect = Some(NoSchedule);
         let cases = [
             (toleration("gpu", Equal, "true"), "gpu=true"),
@@ -286,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn taints_and_tolerations_are_written_briefly_and_read_strictly() {
+    fn taints_and_tolerations_serialize_without_empty_fields_and_reject_unknown_fields() {
         let text = r#"{"key":"gpu","value":"true","effect":"no_schedule"}"#;
         let taint: Taint = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&taint).unwrap(), text);

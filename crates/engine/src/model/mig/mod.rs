@@ -1,16 +1,14 @@
-//! Where the slices of a GPU in MIG mode may lie: NVIDIA's rules as tables, and a choice of place
-//! that breaks up as little of the GPU as possible.
+//! MIG geometry: NVIDIA's placement rules as tables, and a choice of start slot that fragments the GPU least.
 //!
-//! A GPU in MIG mode is a row of memory slots. A profile covers a run of them and may begin only
-//! at a few of them, exactly those that `nvidia-smi mig -lgipp` prints as `{starts}:size`. Two
-//! instances fit together when their runs do not overlap; that alone also keeps the sum of their
-//! compute slices within the GPU, which a test proves for every arrangement of every table.
+//! A GPU in MIG mode is a row of memory slots. A profile covers a run of slots and may start only at the slots
+//! that `nvidia-smi mig -lgipp` prints as `{starts}:size`. Instances fit together when their runs do not overlap;
+//! a test proves for every arrangement of every table that the sum of their compute slices then fits the GPU.
 
 use std::cmp::Reverse;
 
-/// Every GPU whose rules are known. A GPU that is not here is never cut into slices: a guessed
-/// table would promise places that the driver refuses.
-#[rustfmt::skip] // One row for each list.
+/// GPUs with known MIG rules. The engine never partitions other GPUs: a guessed table would allocate slices
+/// that the driver rejects.
+#[rustfmt::skip] // One row per list.
 pub static GEOMETRIES: [Geometry; 7] = [
     Geometry {
         name: "A30-24",
@@ -91,63 +89,59 @@ pub static GEOMETRIES: [Geometry; 7] = [
     },
 ];
 
-/// How one kind of GPU can be cut.
+/// MIG rules of one GPU model and memory size.
 #[derive(Debug)]
 pub struct Geometry {
-    /// A name for people, such as `A100-40`.
+    /// Display name, such as `A100-40`.
     pub name: &'static str,
-    /// How many compute slices the GPU has in all.
     pub compute_slices: u8,
-    /// How many memory slots the GPU has in all.
     pub memory_slots: u8,
-    /// The profiles from small to large; a [`ProfileId`] is a place in this list.
+    /// From small to large; a [`ProfileId`] is an index into this list.
     pub profiles: &'static [Profile],
-    /// Words of a model name that mean this GPU.
+    /// Words of a model name that identify this GPU.
     models: &'static [&'static str],
-    /// The memory that tells the variants of a model apart.
+    /// Nominal memory; distinguishes variants of a model.
     device_mib: u64,
 }
 
-/// One size of slice.
+/// A slice size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// NVIDIA's name, such as `1g.5gb`.
     pub name: &'static str,
-    /// Compute slices it takes.
+    /// Compute slices.
     pub compute: u8,
-    /// Memory slots it covers.
+    /// Memory slots.
     pub slots: u8,
-    /// The slots at which it may begin.
+    /// Valid start slots.
     pub starts: &'static [u8],
-    /// Memory of an instance. Drivers differ by up to half a GiB; this is the least that
-    /// `nvidia-smi mig -lgip` was seen to print, so that what is promised is there.
+    /// Memory of an instance: the smallest value that `nvidia-smi mig -lgip` prints on known driver
+    /// versions, which differ by up to half a GiB.
     pub memory_mib: u64,
-    /// Carries the GPU's media extensions (`+me`), which only one instance can have.
+    /// Includes the media extensions (`+me`), which only one instance per GPU can have.
     pub media: bool,
 }
 
-/// A profile of one [`Geometry`]; an id of another geometry fits nowhere or means another size.
+/// Index of a profile in one [`Geometry`]; invalid for other geometries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProfileId(pub u8);
 
-/// A place for one slice. A list of these is a fixed layout, already carved by an operator: only
-/// its places may be used.
+/// Position of one slice. A list of instances is a fixed layout made by an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instance {
-    /// Its size.
     pub profile: ProfileId,
-    /// Its first memory slot.
+    /// First memory slot.
     pub start: u8,
 }
 
-/// Which memory slots of one GPU are taken, and whether its media extensions are.
+/// Occupied memory slots and media extensions of one GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slots {
     mask: u8,
     media_used: bool,
 }
 
-/// The canonical name of a profile that some GPU has; see [`Geometry::profile`] for spellings.
+/// Canonical name of a profile of any geometry; see [`Geometry::profile`] for accepted spellings.
 pub fn known_profile(name: &str) -> Option<&'static str> {
     GEOMETRIES
         .iter()
@@ -155,24 +149,19 @@ pub fn known_profile(name: &str) -> Option<&'static str> {
         .map(|profile| profile.name)
 }
 
-/// Whether some GPU has this profile.
-pub fn profile_known(name: &str) -> bool {
-    known_profile(name).is_some()
-}
-
-/// The share of a GPU that so many compute slices are, in thousandths and rounded up: a share is
-/// never free. Seven slices of a seventh each therefore sum to 1001, not 1000.
+/// GPU share of a number of compute slices in thousandths, rounded up so that no slice is free of charge. Seven
+/// single slices of seven therefore sum to 1001.
 pub fn milli(compute: u8, geometry: &Geometry) -> u32 {
     (u32::from(compute) * 1000).div_ceil(u32::from(geometry.compute_slices))
 }
 
 impl Geometry {
-    /// The rules of a GPU, from the model as the driver, a cloud or a person writes it
-    /// (`NVIDIA A100-SXM4-40GB`, `nvidia-tesla-a100`, `h100`) and its memory.
+    /// Geometry of a GPU by model, in the spelling of NVML, a cloud or a user (`NVIDIA A100-SXM4-40GB`,
+    /// `nvidia-tesla-a100`, `h100`), and by memory.
     ///
-    /// The memory decides between variants, never a number in the name: a `GH200 480GB` reports
-    /// 97871 MiB. Devices report a little less than their nominal size, and people write 40000
-    /// for 40 GB, so the nearest variant within one twentieth is taken.
+    /// The memory selects the variant, never a number in the name: a `GH200 480GB` reports 97871 MiB.
+    /// Devices report slightly less than their nominal size, and users write 40000 for 40 GB, so the
+    /// nearest variant within one twentieth is used.
     pub fn for_gpu(model: &str, memory_mib: u64) -> Option<&'static Self> {
         GEOMETRIES
             .iter()
@@ -183,9 +172,8 @@ impl Geometry {
             .map(|(_, geometry)| geometry)
     }
 
-    /// Finds a profile by name, also in its resource forms `mig-1g.5gb` and
-    /// `nvidia.com/mig-1g.5gb`. Resource names cannot hold a `+`, so there the device plugin
-    /// writes `1g.5gb.me`; that is accepted for `1g.5gb+me` too.
+    /// Finds a profile by its name or its resource forms `mig-1g.5gb` and `nvidia.com/mig-1g.5gb`. Resource
+    /// names cannot contain `+`, so the device plugin writes `1g.5gb.me` for `1g.5gb+me`; both are accepted.
     pub fn profile(&self, name: &str) -> Option<ProfileId> {
         let name = name.strip_prefix("nvidia.com/").unwrap_or(name);
         let name = name.strip_prefix("mig-").unwrap_or(name);
@@ -193,7 +181,6 @@ impl Geometry {
         Some(ProfileId(index as u8))
     }
 
-    /// The profile behind an id, if this geometry has it.
     pub fn get(&self, id: ProfileId) -> Option<&'static Profile> {
         self.profiles.get(usize::from(id.0))
     }
@@ -205,7 +192,7 @@ impl Geometry {
 }
 
 impl Slots {
-    /// The occupancy that a list of instances makes; `None` when they cannot all exist on one GPU.
+    /// Occupancy of a list of instances; `None` when they cannot coexist on one GPU.
     pub fn of(geometry: &Geometry, instances: &[Instance]) -> Option<Self> {
         let mut slots = Self::default();
         for Instance { profile, start } in instances.iter().copied() {
@@ -217,33 +204,32 @@ impl Slots {
         Some(slots)
     }
 
-    /// Whether nothing is taken.
     pub fn is_free(self) -> bool {
         self.mask == 0
     }
 
-    /// Whether there is a place for one more of this profile.
+    /// One more instance of this profile fits.
     pub fn fits(self, geometry: &Geometry, profile: ProfileId) -> bool {
         geometry.get(profile).is_some_and(|shape| self.free_starts(shape).next().is_some())
     }
 
-    /// Whether this profile may begin at this slot now.
+    /// An instance of this profile may start at this slot now.
     pub fn fits_at(self, geometry: &Geometry, profile: ProfileId, start: u8) -> bool {
         geometry.get(profile).is_some_and(|shape| self.allows(shape, start))
     }
 
-    /// The place that afterwards leaves the most [`room`](Self::room), the lowest among equals.
-    /// With a fixed layout only its places for this profile count.
+    /// The start slot that leaves the most [`room`](Self::room); the lowest among equals. With a fixed layout,
+    /// only the layout's instances of this profile qualify.
     ///
-    /// This never blocks a larger profile where it could block a smaller one. On an empty A100 a
-    /// `1g` goes to slot 6: that spares the `4g` at 0 and all three places for a `2g`. Sequences
-    /// of `1g` and `2g` take the places that NVIDIA's driver gives them in the examples of its MIG
-    /// user guide (seven `1g`: 6, 4, 5, 0, 1, 2, 3). Unlike some drivers, it puts a first `3g` at
-    /// 4 and a first `1g` with double memory at 6, again to spare the `4g` and the `2g`.
+    /// The choice never blocks a larger profile where it could block a smaller one. On an empty A100 a `1g`
+    /// starts at slot 6, which keeps the `4g` at 0 and all three `2g` positions free. Sequences of `1g` and
+    /// `2g` get the positions of NVIDIA's MIG user guide (seven `1g`: 6, 4, 5, 0, 1, 2, 3). Unlike some
+    /// drivers, a first `3g` starts at 4 and a first `1g` with double memory at 6, again to keep the `4g` and
+    /// the `2g` free.
     ///
-    /// Not knowing what comes next has a price. Sparing the `4g` for as long as possible puts two
-    /// `2g` at 4 and 0 (and four `1g` at 6, 4, 5 and 0), which leaves no half for a `3g`; 0 and 2
-    /// would have. The driver pays the same; who knows all the sizes asks for the largest first.
+    /// The choice is greedy. To keep the `4g` free, two `2g` start at 4 and 0 (and four `1g` at 6, 4, 5 and
+    /// 0), which leaves no half for a `3g`; 0 and 2 would. The NVIDIA driver has the same limitation. A caller
+    /// that knows all sizes requests the largest first.
     pub fn best_start(
         self,
         geometry: &Geometry,
@@ -258,13 +244,12 @@ impl Slots {
             .max_by_key(|&start| (self.with(shape, start).room(geometry), Reverse(start)))
     }
 
-    /// How much could still be placed: the number of free places of each profile, from the largest
-    /// profile to the smallest, as one number whose order is that of the list. One more place for
-    /// a large profile outweighs any number of places for smaller ones, because large holes are
-    /// what fragmentation destroys. Only numbers of the same geometry can be compared.
+    /// Free start slots per profile, from the largest profile to the smallest, packed into one comparable
+    /// number. One more position for a large profile outweighs any number of positions for smaller ones,
+    /// because fragmentation destroys large holes. Compare only numbers of the same geometry.
     ///
-    /// Places of one profile never overlap, so their number is also how many instances of it would
-    /// still fit. Profiles with media extensions do not count: they lie where their plain twins do.
+    /// Positions of one profile never overlap, so their number is also the number of instances that still
+    /// fit. Profiles with media extensions do not count: they share the positions of the plain profiles.
     pub fn room(self, geometry: &Geometry) -> u64 {
         geometry
             .profiles
@@ -274,7 +259,7 @@ impl Slots {
             .fold(0, |room, profile| (room << 4) | self.free_starts(profile).count() as u64)
     }
 
-    /// Occupies a place, which must be free.
+    /// Occupies a position that must be free.
     pub fn take(&mut self, geometry: &Geometry, profile: ProfileId, start: u8) {
         debug_assert!(self.fits_at(geometry, profile, start), "{profile:?} at {start} is not free");
         if let Some(shape) = geometry.get(profile) {
@@ -282,8 +267,8 @@ impl Slots {
         }
     }
 
-    /// Frees a place that was taken.
-    pub fn give(&mut self, geometry: &Geometry, profile: ProfileId, start: u8) {
+    /// Frees an occupied position.
+    pub fn release(&mut self, geometry: &Geometry, profile: ProfileId, start: u8) {
         if let Some(shape) = geometry.get(profile) {
             let run = shape.run(start);
             debug_assert_eq!(self.mask & run, run, "{profile:?} at {start} was not taken");
@@ -308,7 +293,7 @@ impl Slots {
 }
 
 impl Profile {
-    /// The slots that an instance beginning at `start` covers, as bits.
+    /// Slots of an instance that starts at `start`, as a bit mask.
     fn run(&self, start: u8) -> u8 {
         let run = (1_u16 << self.slots) - 1;
         run.checked_shl(start.into()).unwrap_or(0) as u8
@@ -320,7 +305,7 @@ impl Profile {
     }
 }
 
-/// The profiles of a GPU with seven compute slices; memory for one, two, four and all eight slots.
+/// Profiles of a GPU with seven compute slices; `mib` is the memory of one, two, four and all eight slots.
 const fn seven(names: [&'static str; 7], mib: [u64; 4]) -> [Profile; 7] {
     const ANY: &[u8] = &[0, 1, 2, 3, 4, 5, 6];
     [
@@ -334,7 +319,7 @@ const fn seven(names: [&'static str; 7], mib: [u64; 4]) -> [Profile; 7] {
     ]
 }
 
-/// The profiles of a GPU with four compute slices; memory for one, two and all four slots.
+/// Profiles of a GPU with four compute slices; `mib` is the memory of one, two and all four slots.
 const fn four(names: [&'static str; 5], mib: [u64; 3]) -> [Profile; 5] {
     [
         profile(names[0], [1, 1], &[0, 1, 2, 3], mib[0]),

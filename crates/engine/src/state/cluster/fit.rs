@@ -113,7 +113,7 @@ fn node_terms_lack(shape: &Shape, node: &Node) -> Option<Code> {
     if request.node.as_ref().is_some_and(|wanted| *wanted != node.id) {
         return Some(Code::OtherNode);
     }
-    if !labels::carries(&node.labels, &request.node_selector) {
+    if !labels::contains_all(&node.labels, &request.node_selector) {
         return Some(Code::Selector);
     }
     let matches = labels::node_matches(&request.required_nodes, node.id.as_str(), &node.labels);

@@ -174,7 +174,7 @@ impl Room {
             device.users -= 1;
             device.exclusive -= u16::from(part.exclusive);
             if let (Some(geometry), Some((profile, start))) = (device.geometry, part.slice) {
-                device.slots.give(geometry, profile, start);
+                device.slots.release(geometry, profile, start);
             }
         }
         self.summarise();

@@ -13,7 +13,6 @@ use crate::model::decision::{GpuAllocation, GpuShare};
 use crate::model::error::Rejected;
 use crate::model::name::WorkloadId;
 use crate::model::units::Time;
-use crate::model::wait::WaitReason;
 use crate::quota::queues::Account;
 use crate::state::cluster::room::{Claim, DeviceClaim};
 use crate::state::cluster::shape::ShapeIdx;
@@ -224,7 +223,7 @@ impl Scheduler {
             refusals: job.refusals,
             not_before: job.not_before,
             avoid: job.avoid.map(|node| self.cluster.host(node).spec.id.clone()),
-            told: job.told.map(ToOwned::to_owned),
+            told: job.told,
         }
     }
 
@@ -245,7 +244,7 @@ impl Scheduler {
         job.refusals = facts.refusals;
         job.not_before = facts.not_before;
         job.avoid = avoid;
-        job.told = facts.told.as_deref().and_then(WaitReason::known_sort);
+        job.told = facts.told;
         for task in finished {
             let slot = job
                 .tasks

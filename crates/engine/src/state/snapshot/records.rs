@@ -10,7 +10,7 @@ use crate::model::name::{BudgetId, ForeignId, GpuId, GpuModel, NodeId, ResourceN
 use crate::model::node::{ForeignUse, GpuHealth, Node};
 use crate::model::policy::{Policy, Queue};
 use crate::model::units::{Percent, Time};
-use crate::model::wait::WaitReason;
+use crate::model::wait::{WaitClass, WaitReason};
 use crate::model::workload::Workload;
 use crate::state::scheduler::RoundRobinCursor;
 use crate::strategy::Strategy;
@@ -121,7 +121,7 @@ pub struct WorkloadSnapshot {
     pub avoid: Option<NodeId>,
     /// The sort of reason that was reported last.
     #[serde(default)]
-    pub told: Option<String>,
+    pub told: Option<WaitClass>,
 }
 
 /// What a workload is doing.

@@ -13,7 +13,7 @@ const TYPICAL_PERCENT: u64 = 95;
 /// is kept as its negative times the number of typical requests, which is an integer; so
 /// everything up to the final sigmoid is exact and the same on every machine.
 #[derive(Debug, Clone)]
-pub struct Fgd {
+pub(crate) struct Fgd {
     usable: Usable,
     /// How many typical requests there are: the weight of one idle thousandth.
     total: i64,
@@ -21,7 +21,7 @@ pub struct Fgd {
 
 impl Fgd {
     /// Prepares the measure for a demand on a cluster with `models` GPU models.
-    pub fn new(classes: &[DemandClass], models: usize) -> Self {
+    pub(crate) fn new(classes: &[DemandClass], models: usize) -> Self {
         let typical: Vec<(&DemandClass, i64)> =
             typical(classes).into_iter().map(|class| (class, class.count as i64)).collect();
         let total = typical.iter().map(|(_, count)| count).sum();
@@ -33,7 +33,7 @@ impl Fgd {
     ///
     /// Devices are compared by that integer too, as the published scheduler does; comparing the
     /// exact decrease places otherwise.
-    pub fn score(&self, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize) {
+    pub(crate) fn score(&self, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize) {
         let before = self.worth(node);
         let after = NodeView { cpu: node.cpu - cpu, ..*node };
         match take {

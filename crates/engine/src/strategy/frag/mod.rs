@@ -26,74 +26,74 @@ mod usable;
 mod value;
 mod worth;
 
-pub use fgd::Fgd;
-pub use value::{Learning, Value, ValueOptions};
+pub(crate) use fgd::Fgd;
+pub(crate) use value::{Value, ValueOptions};
 
 /// Dense number of a GPU model; the caller owns the names.
-pub type ModelId = u16;
+pub(crate) type ModelId = u16;
 
 /// What one device offers, in thousandths.
-pub const DEVICE: i32 = 1000;
+pub(crate) const DEVICE: i32 = 1000;
 
 /// One request shape of the demand and how often it was seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DemandClass {
+pub(crate) struct DemandClass {
     /// CPU one task asks for, in thousandths of a core.
-    pub cpu: i64,
+    pub(crate) cpu: i64,
     /// Share of each GPU, `1..=1000`; zero when the task asks for no GPU.
-    pub milli: i32,
+    pub(crate) milli: i32,
     /// How many GPUs; zero when the task asks for none.
-    pub gpus: u16,
+    pub(crate) gpus: u16,
     /// Models the task may use, sorted; empty means any.
-    pub models: Vec<ModelId>,
+    pub(crate) models: Vec<ModelId>,
     /// How often the shape was seen.
-    pub count: u64,
+    pub(crate) count: u64,
 }
 
 impl DemandClass {
     /// Whether a request of this shape asks for any GPU at all.
-    pub fn wants_gpu(&self) -> bool {
+    pub(crate) fn wants_gpu(&self) -> bool {
         self.milli > 0 && self.gpus > 0
     }
 
     /// Whether a request of this shape may run on GPUs of `model`.
-    pub fn accepts(&self, model: ModelId) -> bool {
+    pub(crate) fn accepts(&self, model: ModelId) -> bool {
         self.models.is_empty() || self.models.binary_search(&model).is_ok()
     }
 
     /// GPU thousandths one request of this shape takes in all.
-    pub fn total_milli(&self) -> i64 {
+    pub(crate) fn total_milli(&self) -> i64 {
         i64::from(self.milli) * i64::from(self.gpus)
     }
 }
 
 /// So many nodes of one shape: what the cluster is made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeShape {
+pub(crate) struct NodeShape {
     /// The model of the nodes' GPUs.
-    pub model: ModelId,
+    pub(crate) model: ModelId,
     /// GPUs of one node.
-    pub gpus: u16,
+    pub(crate) gpus: u16,
     /// CPU of one node, in thousandths of a core.
-    pub cpu: i64,
+    pub(crate) cpu: i64,
     /// How many such nodes there are.
-    pub count: u32,
+    pub(crate) count: u32,
 }
 
 /// What one node has left, as the caller's books have it.
 #[derive(Debug, Clone, Copy)]
-pub struct NodeView<'a> {
+pub(crate) struct NodeView<'a> {
     /// The model of the node's GPUs.
-    pub model: ModelId,
+    pub(crate) model: ModelId,
     /// CPU left, in thousandths of a core; may be negative when over-committed.
-    pub cpu: i64,
+    pub(crate) cpu: i64,
     /// Thousandths left on each device; zero or less on one that is full or over-committed.
-    pub left: &'a [i32],
+    pub(crate) left: &'a [i32],
 }
 
 /// What a request would take from a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Take {
+pub(crate) enum Take {
     /// No GPU.
     Nothing,
     /// This many thousandths of one device.

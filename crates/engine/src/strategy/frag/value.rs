@@ -12,37 +12,37 @@ const ONE_BITS: u32 = 20;
 /// How the terms of [`Value`] are weighed. Every number here was chosen by measurement; see
 /// `docs/research/fragmentation.md`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ValueOptions {
+pub(crate) struct ValueOptions {
     /// Weight of the idle GPU that the idle CPU beside it can feed.
-    pub balance: f64,
+    pub(crate) balance: f64,
     /// Whether a request shape weighs by the GPU it asks for, not just by how often it is seen.
-    pub by_size: bool,
+    pub(crate) by_size: bool,
     /// How to learn what becomes of devices; `None` switches learning off.
-    pub learning: Option<Learning>,
+    pub(crate) learning: Option<Learning>,
 }
 
 /// How [`Value`] learns by playing against itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Learning {
+pub(crate) struct Learning {
     /// Weight of the idle GPU a device is expected to end with.
-    pub waste: f64,
+    pub(crate) waste: f64,
     /// Games played to learn; each builds on the one before.
-    pub rounds: u32,
+    pub(crate) rounds: u32,
     /// Arrivals of one game, as a multiple of the GPU capacity.
-    pub inflate: f64,
+    pub(crate) inflate: f64,
     /// Most GPUs a game is played with; a larger cluster is scaled down.
-    pub gpus: u32,
+    pub(crate) gpus: u32,
 }
 
 impl ValueOptions {
     /// For clusters where work comes and goes: no learning, because what becomes of a device
     /// matters little when its tenants leave.
-    pub const fn churning() -> Self {
+    pub(crate) const fn churning() -> Self {
         Self { balance: 0.25, by_size: true, learning: None }
     }
 
     /// For clusters that fill up with work that stays: learns how devices end.
-    pub const fn filling() -> Self {
+    pub(crate) const fn filling() -> Self {
         let learning = Learning { waste: 24.0, rounds: 6, inflate: 1.3, gpus: 3000 };
         Self { balance: 8.0, by_size: false, learning: Some(learning) }
     }
@@ -62,7 +62,7 @@ impl Default for ValueOptions {
 ///   not stranded behind used-up CPU;
 /// * `W`, the idle GPU its devices are expected to end with, learned by self-play.
 #[derive(Debug, Clone)]
-pub struct Value {
+pub(crate) struct Value {
     usable: Usable,
     /// GPU thousandths that one thousandth of a core feeds, in `1/ONE`.
     fed: i64,
@@ -74,7 +74,7 @@ pub struct Value {
 
 impl Value {
     /// Prepares the measure for a demand on the cluster that `inventory` describes.
-    pub fn new(classes: &[DemandClass], inventory: &[NodeShape], options: &ValueOptions) -> Self {
+    pub(crate) fn new(classes: &[DemandClass], inventory: &[NodeShape], options: &ValueOptions) -> Self {
         let value = Self::untaught(classes, inventory, options);
         match &options.learning {
             Some(learning) => selfplay::teach(&value, classes, inventory, learning),
@@ -84,7 +84,7 @@ impl Value {
 
     /// What taking `cpu` and `take` from `node` does to its worth, and for a share the device it
     /// is best taken from.
-    pub fn score(&self, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize) {
+    pub(crate) fn score(&self, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize) {
         let before = self.worth(node);
         let after = NodeView { cpu: node.cpu - cpu, ..*node };
         match take {
