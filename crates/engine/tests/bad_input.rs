@@ -330,8 +330,8 @@ fn what_is_only_too_much_waits_with_a_reason() {
             panic!("{kind}: {:?}", plan.decisions);
         };
         assert_eq!(reason.kind(), kind);
-        if let WaitReason::Gang { ever, .. } = &**reason {
-            assert!(!ever, "no cluster of one node takes it");
+        if let WaitReason::Gang { fits_when_empty, .. } = &**reason {
+            assert!(!fits_when_empty, "no cluster of one node takes it");
         }
         assert_eq!(scheduler.lint(), Vec::new());
     }

@@ -386,8 +386,8 @@ fn numbers(jobs: &[Job]) -> Result<HashMap<WorkloadId, usize>, SimError> {
 fn can_never_start(reason: &WaitReason) -> bool {
     match reason {
         WaitReason::NoNodes | WaitReason::NeverFits(_) => true,
-        WaitReason::Gang { ever, .. } => !ever,
-        WaitReason::Quota { limit, asked, .. } => asked > limit,
+        WaitReason::Gang { fits_when_empty, .. } => !fits_when_empty,
+        WaitReason::Quota { limit, requested, .. } => requested > limit,
         _ => false,
     }
 }

@@ -10,7 +10,7 @@ use agentaflow_api::job::{ResourceUsage, Runtime as Kind};
 use agentaflow_api::link::{Ended, News, StopCause};
 use agentaflow_api::units::{Cores, Stamp};
 
-use super::{Birth, Host, QueueOrder, Task, folder, launch};
+use super::{Birth, Host, Order, Task, folder, launch};
 use crate::guardian::client::GuardianAway;
 use crate::guardian::record;
 use crate::report::Tail;
@@ -90,7 +90,7 @@ fn protect(
 async fn start(
     host: &Host,
     task: &Task,
-    orders: &mut watch::Receiver<Option<QueueOrder>>,
+    orders: &mut watch::Receiver<Option<Order>>,
 ) -> Result<Stamp, News> {
     host.outbox.tell(task.key, News::Accepted);
     let launch = launch::prepare(host, &task.assignment, &*task.runtime).map_err(|error| {
@@ -125,7 +125,7 @@ async fn begin(
 }
 
 /// Waits for an order to stop.
-async fn ordered(orders: &mut watch::Receiver<Option<QueueOrder>>) -> QueueOrder {
+async fn ordered(orders: &mut watch::Receiver<Option<Order>>) -> Order {
     loop {
         if let Ok(order) = orders.wait_for(Option::is_some).await
             && let Some(order) = *order
@@ -151,7 +151,7 @@ fn failed(task: &Task, error: StartError) -> News {
 }
 
 /// Stops a task that was being started, and sees that nothing is left of it.
-async fn interrupt(task: &Task, order: QueueOrder) -> News {
+async fn interrupt(task: &Task, order: Order) -> News {
     let limit = INTERRUPT_LIMIT.max(order.grace.saturating_mul(2));
     let exit = loop {
         // Again each time: it may have begun to run only now.
@@ -175,7 +175,7 @@ async fn interrupt(task: &Task, order: QueueOrder) -> News {
 /// Waits for the end, and brings it about when it is ordered or the time is up.
 async fn until_end(
     task: &Task,
-    orders: &mut watch::Receiver<Option<QueueOrder>>,
+    orders: &mut watch::Receiver<Option<Order>>,
     ran: Duration,
 ) -> Exit {
     let grace = Duration::from_millis(task.assignment.grace_ms);

@@ -361,7 +361,7 @@ impl Body {
             Step::Foreign(pick, id, uses) => Event::ForeignUseUpdated {
                 node: self.node(*pick),
                 id: format!("f{id}").into(),
-                uses: uses.clone(),
+                usage: uses.clone(),
             },
             Step::ForeignGone(pick, id) => {
                 Event::ForeignUseRemoved { node: self.node(*pick), id: format!("f{id}").into() }

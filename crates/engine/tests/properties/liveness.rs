@@ -40,7 +40,7 @@ fn can_ever_start(body: &Body, id: &WorkloadId) -> bool {
     let explained = body.engine.explain(body.now, id).expect("it is known");
     match explained.reason {
         Some(WaitReason::NeverFits(_) | WaitReason::Gang { fits_when_empty: false, .. }) => false,
-        Some(WaitReason::Quota { limit, asked, .. }) => asked <= limit,
+        Some(WaitReason::Quota { limit, requested, .. }) => requested <= limit,
         _ => true,
     }
 }

@@ -57,7 +57,7 @@ fn adopted(engine: &Scheduler, order: u64) -> Scheduler {
         let seats = seats.into_iter().map(seat).collect();
         let adopted = AdoptedWorkload {
             finished: (0..workload.task_count()).filter(|task| !seated.contains(task)).collect(),
-            seats,
+            tasks: seats,
             workload,
             placed_at,
         };

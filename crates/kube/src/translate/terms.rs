@@ -49,7 +49,7 @@ pub(super) fn affinity(pod: &Pod, namespaces: &Namespaces) -> Result<Vec<TaskAff
     for (side, field, preferred) in near.chain(away) {
         let Some(weight) = weight(preferred.weight, field)? else { continue };
         let (selector, key) = term(pod, &preferred.pod_affinity_term, namespaces, field)?;
-        terms.push(TaskAffinity { side, selector, key, weight: Some(weight) });
+        terms.push(TaskAffinity { kind: side, selector, key, weight: Some(weight) });
     }
     Ok(terms)
 }

@@ -259,7 +259,7 @@ impl World {
         self.tell(Event::ForeignUseUpdated {
             node: NodeId::from(node.as_ref()),
             id: ForeignId::from(key.to_string()),
-            uses,
+            usage: uses,
         });
     }
 

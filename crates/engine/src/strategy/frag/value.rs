@@ -74,7 +74,11 @@ pub(crate) struct Value {
 
 impl Value {
     /// Prepares the measure for a demand on the cluster that `inventory` describes.
-    pub(crate) fn new(classes: &[DemandClass], inventory: &[NodeShape], options: &ValueOptions) -> Self {
+    pub(crate) fn new(
+        classes: &[DemandClass],
+        inventory: &[NodeShape],
+        options: &ValueOptions,
+    ) -> Self {
         let value = Self::untaught(classes, inventory, options);
         match &options.learning {
             Some(learning) => selfplay::teach(&value, classes, inventory, learning),
