@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use agentaflow_api::link::{GpuGrant, TaskKey};
-use agentaflow_api::node::{GpuInstance, MigSlice};
+use agentaflow_api::node::{GpuInstance, GpuStatus, MigSlice};
 use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
 
 pub use environment::{Mps, device_env};
@@ -244,11 +244,11 @@ impl View {
         self.fault.clone().or(own)
     }
 
-    fn status(&self, gpu: &Device) -> &'static str {
+    fn status(&self, gpu: &Device) -> GpuStatus {
         match () {
-            () if self.fault(gpu).is_some() => "error",
-            () if self.busy.contains(&gpu.uuid) => "busy",
-            () => "available",
+            () if self.fault(gpu).is_some() => GpuStatus::Error,
+            () if self.busy.contains(&gpu.uuid) => GpuStatus::Busy,
+            () => GpuStatus::Available,
         }
     }
 
@@ -268,7 +268,7 @@ impl View {
             utilization: sample.utilization.map(f64::from),
             temperature: sample.temperature.map(f64::from),
             power_usage: sample.power,
-            status: Some(self.status(gpu).to_owned()),
+            status: Some(self.status(gpu)),
             gpu_memory_foreign: self.foreign.get(&gpu.uuid).copied(),
             nvlink_group: gpu.nvlink_group,
             pci_bus_id: gpu.pci_bus_id.clone(),

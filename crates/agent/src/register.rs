@@ -8,6 +8,7 @@ use tracing::{info, warn};
 
 use agentaflow_api::agent::AgentRegistration;
 use agentaflow_api::client::{Client, ClientError};
+use agentaflow_api::error::{ErrorBody, ErrorCode};
 use agentaflow_api::node::Heartbeat;
 use agentaflow_api::units::Secret;
 use agentaflow_backoff::BackoffPolicy;
@@ -161,11 +162,9 @@ impl Registrar {
 fn no_token() -> ClientError {
     ClientError::Refused {
         status: 401,
-        body: agentaflow_api::error::ErrorBody {
-            detail: "there is no registration token, and no key of an earlier registration"
-                .to_owned(),
-            code: "no_token".to_owned(),
-            field: None,
-        },
+        body: ErrorBody::new(
+            ErrorCode::Unauthenticated,
+            "no registration token, and no key of an earlier registration",
+        ),
     }
 }

@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind, IsTerminal};
 use std::process::ExitCode;
 
 use agentaflow_api::client::ClientError;
+use agentaflow_api::error::ErrorCode;
 use agentaflow_kube::client::Failure;
 
 use crate::output;
@@ -175,7 +176,7 @@ pub(crate) fn code(error: &anyhow::Error) -> u8 {
 
 /// Something between us and the server answered, because the server did not.
 fn is_only_a_gateway(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused { status: 502..=504, body } if body.code == "unknown")
+    matches!(error, ClientError::Refused { status: 502..=504, body } if body.code == ErrorCode::Unknown)
 }
 
 fn is_broken_pipe(cause: &(dyn std::error::Error + 'static)) -> bool {
@@ -227,7 +228,7 @@ fn with_advice(cause: &(dyn std::error::Error + 'static)) -> String {
             format!("{error}: what is between does not reach the server; is it running?")
         }
         // A server of ours says more than a status.
-        Some(ClientError::Refused { body, .. }) if body.code == "unknown" => {
+        Some(ClientError::Refused { body, .. }) if body.code == ErrorCode::Unknown => {
             format!("{cause}, which no agentaflow server says like that; {ANOTHER}")
         }
         Some(ClientError::Garbled { .. }) => format!("{cause}; {ANOTHER}"),
@@ -313,6 +314,7 @@ fn plain(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agentaflow_api::error::ErrorBody;
     use anyhow::Context as _;
 
     #[test]
@@ -343,18 +345,16 @@ mod tests {
 
     #[test]
     fn a_gateway_without_a_server_is_one_that_cannot_be_reached() {
-        let refused = |status, code: &str| {
-            let (detail, code) = ("http://x answered so".to_owned(), code.to_owned());
-            let body = agentaflow_api::error::ErrorBody { detail, code, field: None };
+        let refused = |status, code: ErrorCode| {
+            let body = ErrorBody::new(code, "http://x answered so");
             super::code(&ClientError::Refused { status, body }.into())
         };
-        assert_eq!((refused(502, "unknown"), refused(504, "unknown")), (5, 5));
-        assert_eq!((refused(503, "unavailable"), refused(500, "unknown")), (1, 1));
-        let body = agentaflow_api::error::ErrorBody {
-            detail: "http://x answered 404 Not Found".to_owned(),
-            code: "unknown".to_owned(),
-            field: None,
-        };
+        assert_eq!((refused(502, ErrorCode::Unknown), refused(504, ErrorCode::Unknown)), (5, 5));
+        assert_eq!(
+            (refused(503, ErrorCode::Unavailable), refused(500, ErrorCode::Unknown)),
+            (1, 1)
+        );
+        let body = ErrorBody::new(ErrorCode::Unknown, "http://x answered 404 Not Found");
         let told = sentence(&ClientError::Refused { status: 404, body }.into());
         assert!(
             told.contains("404 Not Found, which no agentaflow server says like that"),

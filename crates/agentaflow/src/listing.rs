@@ -2,9 +2,10 @@
 
 use std::fmt::Display;
 
+use agentaflow_api::end::EndReason;
 use agentaflow_api::event::Event;
 use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_api::node::{GpuInstance, Node, NodeStatus};
+use agentaflow_api::node::{GpuInstance, GpuStatus, Node, NodeStatus};
 use agentaflow_api::{Dollars, Stamp};
 
 use crate::amount;
@@ -84,7 +85,7 @@ pub(crate) const EVENTS: Kind<Event> = Kind {
 
 const EVENTS_COLUMNS: [Column<Event>; 5] = [
     left("TIME", 0, |event| event.at.to_string()),
-    left("EVENT", 0, |event| event.kind.clone()),
+    left("EVENT", 0, |event| event.kind.to_string()),
     right("JOB", 1, |event| event_job(event).unwrap_or_default()),
     left("NODE", 2, |event| event.node_id.clone().unwrap_or_default()),
     left("MESSAGE", 0, |event| one_line(&event.message)),
@@ -229,7 +230,7 @@ fn job_why(job: &Job) -> String {
         JobStatus::Pending => one_line(job.wait_reason.as_deref().unwrap_or_default()),
         JobStatus::Failed => failure(job),
         JobStatus::Cancelled => {
-            let told = job.error_message.as_deref().or(job.end_reason.as_deref());
+            let told = job.error_message.as_deref().or(job.end_reason.map(EndReason::as_str));
             one_line(told.unwrap_or_default())
         }
         _ => String::new(),
@@ -238,11 +239,11 @@ fn job_why(job: &Job) -> String {
 
 /// What killed a job, in few words.
 pub(crate) fn failure(job: &Job) -> String {
-    let said = agentaflow_explain::verdict(&agentaflow_explain::Ending {
-        reason: job.end_reason.as_deref().unwrap_or_default(),
+    let said = agentaflow_explain::end(&agentaflow_explain::End {
+        reason: job.end_reason,
+        cause: job.end_cause,
         exit_code: job.exit_code,
         detail: job.error_message.as_deref().unwrap_or_default(),
-        output: "",
     });
     one_line(&said.short)
 }
@@ -252,7 +253,7 @@ pub(crate) fn free_gpus(node: &Node) -> usize {
     if node.status != NodeStatus::Active {
         return 0;
     }
-    let free = |gpu: &GpuInstance| gpu.status.as_deref().is_none_or(|word| word == "available");
+    let free = |gpu: &GpuInstance| gpu.status.is_none_or(|status| status == GpuStatus::Available);
     let closed = closed_gpus(node);
     let gpus = node.spec.gpu_instances.iter().enumerate();
     gpus.filter(|(position, gpu)| !closed.contains(&gpu_number(*position, gpu)) && free(gpu))

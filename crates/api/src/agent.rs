@@ -50,8 +50,7 @@ pub struct Agent {
     pub websocket_endpoint: Option<String>,
     /// The number of its node.
     pub node_id: i64,
-    /// `active` while it is connected or its endpoint answers, `inactive` otherwise.
-    pub status: String,
+    pub status: AgentStatus,
     /// `healthy`, `unhealthy` or `unknown`.
     pub health_status: Health,
     /// When it was last heard of.
@@ -65,6 +64,17 @@ pub struct Agent {
     /// The key for its calls; only in the answer to a registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<Secret>,
+}
+
+/// Status of an agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AgentStatus {
+    /// The agent has an open stream, or its push endpoint answers.
+    Active,
+    /// The server cannot reach the agent.
+    #[default]
+    Inactive,
 }
 
 /// What may be changed about an agent; absent fields stay.

@@ -12,8 +12,7 @@ pub struct LedgerEntry {
     pub id: i64,
     /// When it was written.
     pub at: Stamp,
-    /// `usage` for a job's cost, `credit` for money paid in, `correction`.
-    pub kind: String,
+    pub kind: LedgerKind,
     /// Who pays or paid.
     pub user_id: i64,
     /// The job.
@@ -40,6 +39,39 @@ pub struct LedgerEntry {
     pub amount: Dollars,
     /// In words.
     pub note: Option<String>,
+}
+
+/// Kind of a ledger entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LedgerKind {
+    /// Cost of a job.
+    #[default]
+    Usage,
+    /// Payment by an admin.
+    Credit,
+    /// Correction of an earlier entry.
+    Correction,
+}
+
+impl LedgerKind {
+    /// Word in JSON and in the store.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Usage => "usage",
+            Self::Credit => "credit",
+            Self::Correction => "correction",
+        }
+    }
+
+    /// Kind of a word of the store.
+    pub fn from_word(word: &str) -> Self {
+        match word {
+            "credit" => Self::Credit,
+            "correction" => Self::Correction,
+            _ => Self::Usage,
+        }
+    }
 }
 
 /// Use of the system, summed up.

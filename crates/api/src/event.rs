@@ -1,35 +1,131 @@
-//! What happened, in order.
+//! Events of jobs and nodes.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::units::Stamp;
+use crate::wire::open_enum;
 
-/// Something that happened to a job or a node.
+/// An event of a job or a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Event {
-    /// Counts up; the cursor of lists and streams.
+    /// Increases with every event; the cursor of lists and streams.
     pub seq: i64,
-    /// When.
     pub at: Stamp,
-    /// One word: `Submitted`, `Waiting`, `Scheduled`, `Started`, `Failed`, `NodeLost`, …
-    pub kind: String,
-    /// In words.
+    /// Kind, such as `Submitted`, `Pending`, `Scheduled`, `Started`, `Failed`, `NodeLost`.
+    pub kind: EventKind,
+    /// Message for people.
     pub message: String,
-    /// The job it happened to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job_id: Option<i64>,
-    /// The same by its name, in Kubernetes.
+    /// Name of the job in Kubernetes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
-    /// The `gpu-…` name of the node it happened to or on.
+    /// `gpu-…` name of the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_id: Option<String>,
-    /// The owner of the job.
+    /// Owner of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_id: Option<i64>,
-    /// Numbers and names behind the words.
+    /// Facts behind the message.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub data: Map<String, Value>,
+}
+
+open_enum! {
+    /// Kind of an event. Events of a Kubernetes cluster carry the reasons of its own components as `Other`.
+    pub enum EventKind {
+        /// A user submitted the job.
+        Submitted = "Submitted",
+        /// The job is pending, and the message gives the reason.
+        Waiting = "Waiting",
+        /// The job has nodes.
+        Scheduled = "Scheduled",
+        /// The GPUs of the job are simulated.
+        SimulatedGpu = "SimulatedGpu",
+        /// The agent pulls the image.
+        Pulling = "Pulling",
+        /// The image is on the node.
+        Pulled = "Pulled",
+        /// The runtime starts the task.
+        Starting = "Starting",
+        /// The job runs.
+        Started = "Started",
+        /// A warning of the agent.
+        Warning = "Warning",
+        /// The node did not accept the task.
+        Refused = "Refused",
+        /// The tasks of the job are being stopped.
+        Stopping = "Stopping",
+        /// A user asked for the job to be cancelled.
+        CancelRequested = "CancelRequested",
+        /// A user asked for the job to be marked as complete.
+        CompleteRequested = "CompleteRequested",
+        /// The job failed and is retried.
+        Retrying = "Retrying",
+        /// The job is pending again.
+        Requeued = "Requeued",
+        /// The job was stopped for a job with a better claim.
+        Preempted = "Preempted",
+        /// The job was stopped because its node or GPU is drained or broken.
+        Displaced = "Displaced",
+        /// The job exceeded its timeout.
+        TimedOut = "TimedOut",
+        /// The budget of the owner is exhausted; the job is stopped after the grace period.
+        BudgetWarning = "BudgetWarning",
+        /// The budget of the owner covers the job again.
+        BudgetRestored = "BudgetRestored",
+        /// The job is stopped because the budget of its owner is exhausted.
+        BudgetExceeded = "BudgetExceeded",
+        /// The job completed.
+        Completed = "Completed",
+        /// The job failed.
+        Failed = "Failed",
+        /// The job was cancelled.
+        Cancelled = "Cancelled",
+        /// A node registered.
+        NodeRegistered = "NodeRegistered",
+        /// A node was deleted.
+        NodeRemoved = "NodeRemoved",
+        /// A node stopped sending heartbeats.
+        NodeLost = "NodeLost",
+        /// A lost node sends heartbeats again.
+        NodeBack = "NodeBack",
+        /// An admin cordoned a node.
+        NodeCordoned = "NodeCordoned",
+        /// An admin uncordoned a node.
+        NodeOpened = "NodeOpened",
+        /// An admin drains a node.
+        NodeDraining = "NodeDraining",
+        /// An admin ended the drain of a node.
+        NodeDrainEnded = "NodeDrainEnded",
+        /// An admin cordoned a GPU.
+        GpuCordoned = "GpuCordoned",
+        /// An admin uncordoned a GPU.
+        GpuOpened = "GpuOpened",
+        /// An admin drains a GPU.
+        GpuDraining = "GpuDraining",
+        /// A GPU reports an error.
+        GpuSick = "GpuSick",
+        /// A GPU works again.
+        GpuWell = "GpuWell",
+        /// An agent registered.
+        AgentRegistered = "AgentRegistered",
+        /// The server does not push to the endpoint of a node.
+        PushRefused = "PushRefused",
+    }
+}
+
+impl Default for EventKind {
+    fn default() -> Self {
+        Self::Other(String::new())
+    }
+}
+
+impl EventKind {
+    /// Whether the job of the event has ended.
+    pub fn ends_job(&self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+    }
 }

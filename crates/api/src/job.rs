@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::end::{EndCause, EndReason};
 use crate::lenient;
 use crate::units::{Cores, Dollars, Secret, Stamp};
 
@@ -266,9 +267,11 @@ pub struct Job {
 
     /// The exit code of its process, or 128 and the number of the signal (additive, like all below).
     pub exit_code: Option<i32>,
-    /// One word for why it ended: `Exited`, `Signalled`, `TimedOut`, `OutOfMemory`, `GpuMemoryExceeded`,
-    /// `ImagePull`, `Cancelled`, `NodeLost`, `BudgetExceeded`, `StartFailed`.
-    pub end_reason: Option<String>,
+    /// Reason for the end of the job.
+    pub end_reason: Option<EndReason>,
+    /// Cause of the end, where the output or the runtime tells more than the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end_cause: Option<EndCause>,
     /// How often it was given a place.
     pub attempt: u32,
     /// How often it was started again after its own failure.
@@ -311,13 +314,39 @@ pub struct TaskPlace {
     pub node_name: String,
     /// Its GPUs.
     pub gpus: Vec<String>,
-    /// `scheduled`, `starting`, `running` or `ended`.
-    pub state: String,
+    pub state: TaskState,
     /// Its exit code.
     pub exit_code: Option<i32>,
 }
 
-/// News of a job from its worker.
+/// State of a task of a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskState {
+    /// The task has a node; the agent has not confirmed it.
+    #[default]
+    Scheduled,
+    /// The agent has the task.
+    Starting,
+    /// The task runs.
+    Running,
+    /// The task has ended.
+    Ended,
+}
+
+impl TaskState {
+    /// Word in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Starting => "starting",
+            Self::Running => "running",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+/// Status of a job that its worker reports.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct JobStatusUpdate {

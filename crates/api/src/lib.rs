@@ -10,16 +10,21 @@ pub mod agent;
 pub mod billing;
 #[cfg(feature = "client")]
 pub mod client;
+pub mod end;
 pub mod error;
 pub mod event;
 pub mod explain;
+pub mod ids;
 pub mod job;
 pub mod lenient;
 pub mod link;
 pub mod node;
+pub mod pending;
 pub mod queue;
 pub mod units;
+mod wire;
 
+pub use ids::{AgentId, JobId, MicroUsd, NodeId, UserId};
 pub use units::{Cores, Dollars, Secret, Stamp};
 
 /// The path below which the worker API lives.

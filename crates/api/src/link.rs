@@ -5,10 +5,10 @@
 //!   the session and number it saw last gets what it missed; with anything else it gets a [`Message::Sync`]
 //!   of all that it should have, and kills what is not in it.
 //! * `GET  …/poll?session=S&after=N&wait_ms=25000`: the same as one JSON array, for networks that cut streams.
-//! * `POST …/report` ([`ReportBatch`] → [`ReportReply`]): news of assignments and pieces of logs.
+//! * `POST …/report` ([`ReportBatch`] → [`ReportReply`]): updates of tasks and pieces of logs.
 //!
 //! Delivery may repeat and may skip; the meaning never depends on it. Every assignment carries an epoch:
-//! news with another epoch than the job's present one is answered `stale` and changes nothing.
+//! an update with another epoch than the job's present one is answered `stale` and changes nothing.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use crate::end::StartFailure;
+use crate::event::EventKind;
 use crate::job::{ResourceUsage, Runtime, Volume};
 use crate::units::{Cores, Secret, Stamp};
 
@@ -207,7 +209,7 @@ pub struct GpuGrant {
 pub struct ReportBatch {
     /// Pieces of logs; written before the reports are looked at.
     pub logs: Vec<LogPiece>,
-    /// News.
+    /// Updates of tasks.
     pub reports: Vec<Report>,
 }
 
@@ -223,7 +225,7 @@ pub struct LogPiece {
     pub data: String,
 }
 
-/// News of one task.
+/// An update of one task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Report {
     /// Which.
@@ -231,13 +233,13 @@ pub struct Report {
     pub key: TaskKey,
     /// What.
     #[serde(flatten)]
-    pub news: News,
+    pub update: TaskUpdate,
 }
 
-/// What happened to a task. Later news includes earlier: `ended` alone is enough for a short job.
+/// Update of a task. Later updates include earlier ones: `ended` alone is enough for a short job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "news", rename_all = "snake_case")]
-pub enum News {
+#[serde(tag = "update", rename_all = "snake_case")]
+pub enum TaskUpdate {
     /// The agent has it.
     Accepted,
     /// The agent cannot run it now; another may.
@@ -247,8 +249,8 @@ pub enum News {
     },
     /// Something worth an event: an image being pulled, a warning.
     Progress {
-        /// One word: `Pulling`, `Pulled`, `Warning`.
-        kind: String,
+        /// `Pulling`, `Pulled`, `Starting` or `Warning`.
+        kind: EventKind,
         /// In words.
         detail: String,
     },
@@ -287,8 +289,8 @@ pub struct Ended {
     pub stopped: Option<StopCause>,
     /// The kernel ended it because the host's memory, or its own limit, was used up.
     pub out_of_memory: bool,
-    /// It could not be started, and this is why: one word (`ImagePull`, `StartFailed`) and a sentence.
-    pub failed_to_start: Option<(String, String)>,
+    /// Failure to start, where the task never ran.
+    pub failed_to_start: Option<StartFailure>,
     /// When it began to run, by the agent's clock.
     pub started_at: Option<Stamp>,
     /// How long it ran, by a clock that does not jump.

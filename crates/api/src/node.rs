@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use crate::lenient;
 use crate::units::{Cores, Dollars, Secret, Stamp};
+use crate::wire::wire_enum;
 
 /// What a worker says about its machine when it registers. The same `node_name` again updates that node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -120,8 +121,8 @@ pub struct GpuInstance {
     pub temperature: Option<f64>,
     /// Watts.
     pub power_usage: Option<f64>,
-    /// `available`, `busy`, `error` or `maintenance`.
-    pub status: Option<String>,
+    /// Status of the GPU.
+    pub status: Option<GpuStatus>,
     /// MiB held by processes that are not jobs of ours (additive).
     #[serde(deserialize_with = "lenient::whole", skip_serializing_if = "Option::is_none")]
     pub gpu_memory_foreign: Option<u64>,
@@ -143,6 +144,54 @@ pub struct GpuInstance {
     /// Why it runs slower than it could, if it does (additive).
     #[serde(deserialize_with = "lenient::or_default", skip_serializing_if = "Vec::is_empty")]
     pub throttled: Vec<String>,
+}
+
+/// Status of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuStatus {
+    /// No job uses the GPU.
+    Available,
+    /// A job uses the GPU.
+    Busy,
+    /// The GPU does not work.
+    Error,
+    /// The GPU takes no new work.
+    Maintenance,
+}
+
+impl GpuStatus {
+    /// Word in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Available => "available",
+            Self::Busy => "busy",
+            Self::Error => "error",
+            Self::Maintenance => "maintenance",
+        }
+    }
+}
+
+wire_enum! {
+    /// Source of the prices of a node.
+    pub enum PriceSource else Unknown {
+        /// The node registered with prices.
+        Node = "node",
+        /// An admin set the prices.
+        Admin = "admin",
+        /// The catalogue has prices for the GPU model.
+        Catalogue = "catalogue",
+        /// Default prices of the server.
+        Default = "default",
+        /// Not known.
+        Unknown = "",
+    }
+}
+
+impl Default for PriceSource {
+    fn default() -> Self {
+        Self::Unknown
+    }
 }
 
 /// A MIG slice that exists on a GPU.
@@ -190,8 +239,8 @@ pub struct Node {
     pub created_at: Stamp,
     /// When its description changed last.
     pub updated_at: Stamp,
-    /// Where its prices come from: `node`, `catalogue` or `default` (additive).
-    pub price_source: String,
+    /// Source of the prices (additive).
+    pub price_source: PriceSource,
     /// The GPU server takes no new work by an admin's wish (additive).
     pub cordoned: bool,
     /// Running jobs are being moved off it (additive).

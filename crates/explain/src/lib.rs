@@ -3,9 +3,9 @@
 //! Every function is pure and takes the current time where a sentence speaks of the future, so
 //! that a command, a page and an API answer say the same thing in the same words.
 
-mod ending;
+mod end;
 
-pub use ending::{Ending, Verdict, gpu_was_full, verdict};
+pub use end::{End, EndText, end, end_reason, find_cause};
 
 use agentaflow_engine::{
     Alternative, Eta, Explanation, FitSummary, Gate, GpuId, GpuModel, MiB, MilliCpu,

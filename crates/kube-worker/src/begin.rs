@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use agentaflow_agent::runtime::{Launch, Progress, StartError};
+use agentaflow_api::event::EventKind;
 use agentaflow_api::link::TaskKey;
 use agentaflow_api::units::Stamp;
 use k8s_openapi::api::batch::v1::Job;
@@ -51,7 +52,10 @@ impl Jobs {
         let made = object::make(launch, &spot)?;
         let job = Box::pin(self.create(launch.assignment.key, made)).await?;
         let (name, namespace) = (job.name_any(), &self.settings.namespace);
-        progress("Created", format!("It is the Job `{name}` in the namespace `{namespace}`"));
+        progress(
+            EventKind::Starting,
+            format!("It is the Job `{name}` in the namespace `{namespace}`"),
+        );
         self.until_begun(launch.assignment.key, progress).await
     }
 
@@ -129,7 +133,10 @@ impl Jobs {
                 Stage::Waits(word) => {
                     no_room = None;
                     if word.is_some() && told != word {
-                        progress("Pulling", "Its pod is being set up, image and all".to_owned());
+                        progress(
+                            EventKind::Pulling,
+                            "Its pod is being set up, image and all".to_owned(),
+                        );
                     }
                     told = word.or(told);
                 }

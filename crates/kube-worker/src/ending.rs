@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use agentaflow_agent::runtime::stopped::Stopped;
 use agentaflow_agent::runtime::{Exit, StartError};
+use agentaflow_api::end::{EndReason, StartFailure};
 use agentaflow_api::link::StopCause;
 use agentaflow_api::units::Stamp;
 use k8s_openapi::api::batch::v1::Job;
@@ -122,7 +123,7 @@ fn ended(end: &ContainerStateTerminated) -> Stage {
     if matches!(word, "StartError" | "ContainerCannotRun") {
         let said = end.message.as_deref().unwrap_or("the container runtime did not say why");
         let detail = format!("The container could not be started: {said}");
-        return Stage::Failed(StartError::Job { word: "StartFailed", detail });
+        return Stage::Failed(StartError::Job(StartFailure::new(EndReason::StartFailed, detail)));
     }
     Stage::Began(end.started_at.as_ref().map_or_else(Stamp::now, stamp))
 }
@@ -130,15 +131,16 @@ fn ended(end: &ContainerStateTerminated) -> Stage {
 /// A container that waits. A first failure to pull may pass; the kubelet tries again, and then calls it `BackOff`.
 fn waits(word: &str, text: &str, pod: &Pod) -> Stage {
     let image = pod.spec.as_ref().and_then(|spec| spec.containers.first()?.image.as_deref());
-    let failed =
-        |word: &'static str, detail: String| Stage::Failed(StartError::Job { word, detail });
+    let failed = |reason: EndReason, detail: String| {
+        Stage::Failed(StartError::Job(StartFailure::new(reason, detail)))
+    };
     match word {
         "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" | "ImageInspectError" => {
             let image = image.unwrap_or_default();
-            failed("ImagePull", format!("The image `{image}` could not be pulled: {text}"))
+            failed(EndReason::ImagePull, format!("The image `{image}` could not be pulled: {text}"))
         }
         "CreateContainerError" | "CreateContainerConfigError" | "RunContainerError" => {
-            failed("StartFailed", format!("The container could not be started: {text}"))
+            failed(EndReason::StartFailed, format!("The container could not be started: {text}"))
         }
         _ => Stage::Waits(Some(word.to_owned()).filter(|word| !word.is_empty())),
     }

@@ -61,7 +61,9 @@ fn what_a_pod_says_before_it_runs_is_waited_for_or_told_as_whose_fault_it_is() {
         let told = match stage(None, Some(&pod(&status))) {
             Stage::Waits(_) => "waits".to_owned(),
             Stage::NoRoom(why) => format!("no room: {why}"),
-            Stage::Failed(StartError::Job { word, detail }) => format!("job {word}: {detail}"),
+            Stage::Failed(StartError::Job(failure)) => {
+                format!("job {}: {}", failure.reason, failure.detail)
+            }
             Stage::Failed(StartError::Node(why)) => format!("node: {why}"),
             Stage::Began(at) => format!("began {}", at.0),
         };

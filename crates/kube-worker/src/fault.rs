@@ -1,15 +1,16 @@
 //! What the API server says when something goes wrong.
 
 use agentaflow_agent::runtime::StartError;
+use agentaflow_api::end::{EndReason, StartFailure};
 
 /// It refused to make something of a task.
 pub(crate) fn start(what: &str, error: &kube::Error) -> StartError {
     match status(error) {
         // The job's own words are wrong; they would be wrong on every node.
-        Some(400 | 422) => StartError::Job {
-            word: "StartFailed",
-            detail: format!("Kubernetes refused {what}: {}", words(error)),
-        },
+        Some(400 | 422) => StartError::Job(StartFailure::new(
+            EndReason::StartFailed,
+            format!("Kubernetes refused {what}: {}", words(error)),
+        )),
         _ => StartError::Node(format!("the cluster did not make {what}: {}", words(error))),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use agentaflow_agent::Machine;
-use agentaflow_api::node::{GpuInstance, Health, Heartbeat, NodeRegistration};
+use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Heartbeat, NodeRegistration};
 use agentaflow_api::units::{Cores, Dollars};
 use agentaflow_engine::Gpu;
 use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
@@ -85,7 +85,7 @@ impl Jobs {
             if at.is_some_and(|at| gone.contains(&at)) {
                 instance.gpu_memory_foreign = instance.gpu_memory;
                 instance.gpu_memory_available = Some(0);
-                instance.status = Some("busy".to_owned());
+                instance.status = Some(GpuStatus::Busy);
             }
         }
     }

@@ -8,6 +8,7 @@ use std::fs;
 use std::time::Duration;
 
 use agentaflow_agent::runtime::{CAPABILITIES, Launch, StartError};
+use agentaflow_api::end::{EndReason, StartFailure};
 use agentaflow_api::link::{Assignment, RegistryAuth};
 use agentaflow_kube::slim;
 use agentaflow_manifest::build::{GpuJobAsk, create_gpu_job};
@@ -364,7 +365,7 @@ pub(crate) fn seconds(time: Duration) -> i64 {
 }
 
 fn refused(detail: String) -> StartError {
-    StartError::Job { word: "StartFailed", detail }
+    StartError::Job(StartFailure::new(EndReason::StartFailed, detail))
 }
 
 #[cfg(test)]

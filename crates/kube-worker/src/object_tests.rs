@@ -1,3 +1,4 @@
+use agentaflow_api::end::{EndReason, StartFailure};
 use std::path::PathBuf;
 
 use serde_json::Value;
@@ -124,7 +125,10 @@ fn what_kubernetes_cannot_take_is_refused_in_words() {
         let mut launch = launch(|_| {});
         launch.env.push(env);
         let error = made(&launch, &node(json!({}), "true")).unwrap_err();
-        assert!(matches!(error, StartError::Job { word: "StartFailed", .. }), "{error:?}");
+        assert!(
+            matches!(error, StartError::Job(StartFailure { reason: EndReason::StartFailed, .. })),
+            "{error:?}"
+        );
         assert!(error.to_string().contains(words), "{error}");
     };
     check(("BIG".to_owned(), "x".repeat(1 << 20)), "1 MiB");

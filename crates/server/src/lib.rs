@@ -6,16 +6,16 @@
 //! agents. The store is the truth and the core's memory a cache of it: if a transaction fails, the memory is
 //! thrown away and loaded again.
 
+mod api_error;
 pub mod auth;
 pub mod core;
 pub mod directory;
 pub mod http;
 pub mod logs;
 pub mod push;
-mod refusal;
 pub mod secrets;
 pub mod serve;
 pub mod settings;
 pub mod store;
 
-pub use refusal::Refusal;
+pub use api_error::ApiError;

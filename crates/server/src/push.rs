@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use agentaflow_api::link::{Ended, Message, News, Report, Stop, TaskKey};
+use agentaflow_api::link::{Ended, Message, Report, Stop, TaskKey, TaskUpdate};
 
 use crate::core::Core;
 
@@ -123,12 +123,12 @@ async fn start(core: &Core, client: &reqwest::Client, node: i64, base: &Url, key
     let (Some(body), Some(url)) = (core.push_request(key.job), below(base, "jobs/")) else {
         return;
     };
-    let news = match client.post(url).json(&body).send().await {
+    let update = match client.post(url).json(&body).send().await {
         // 409: it has it already.
         Ok(response) if response.status().is_success() || response.status().as_u16() == 409 => {
-            News::Accepted
+            TaskUpdate::Accepted
         }
-        Ok(response) => News::Refused {
+        Ok(response) => TaskUpdate::Refused {
             detail: match response.status().as_u16() {
                 429 => "its agent says that it is full".to_owned(),
                 503 => "its agent says that it is not ready".to_owned(),
@@ -136,15 +136,15 @@ async fn start(core: &Core, client: &reqwest::Client, node: i64, base: &Url, key
             },
         },
         Err(error) if error.is_connect() => {
-            News::Refused { detail: "its agent cannot be reached".to_owned() }
+            TaskUpdate::Refused { detail: "its agent cannot be reached".to_owned() }
         }
         Err(_) if delete(client, base, key.job).await => {
-            News::Refused { detail: "its agent did not answer".to_owned() }
+            TaskUpdate::Refused { detail: "its agent did not answer".to_owned() }
         }
         Err(_) => return,
     };
-    if let Err(error) = core.push_news(node, Report { key, news }).await {
-        tracing::warn!(%error, "news of a push agent was not taken");
+    if let Err(error) = core.push_update(node, Report { key, update }).await {
+        tracing::warn!(%error, "update of a push agent was not accepted");
     }
 }
 
@@ -152,9 +152,9 @@ async fn start(core: &Core, client: &reqwest::Client, node: i64, base: &Url, key
 async fn halt(core: &Core, client: &reqwest::Client, node: i64, base: &Url, stop: &Stop) {
     if delete(client, base, stop.key.job).await {
         let ended = Ended { stopped: Some(stop.cause), ..Ended::default() };
-        let report = Report { key: stop.key, news: News::Ended(Box::new(ended)) };
-        if let Err(error) = core.push_news(node, report).await {
-            tracing::warn!(%error, "news of a push agent was not taken");
+        let report = Report { key: stop.key, update: TaskUpdate::Ended(Box::new(ended)) };
+        if let Err(error) = core.push_update(node, report).await {
+            tracing::warn!(%error, "update of a push agent was not accepted");
         }
     }
 }

@@ -16,12 +16,12 @@ use tokio_util::sync::CancellationToken;
 
 use agentaflow_api::units::Secret;
 
+use crate::api_error::ApiError;
 use crate::auth::{Auth, JwtKeys, Site};
 use crate::core::Core;
 use crate::http::{App, service};
 use crate::logs::LogStore;
 use crate::push;
-use crate::refusal::Refusal;
 use crate::secrets::{Keyring, SecretError};
 use crate::settings::Settings;
 use crate::store::{self, StoreError};
@@ -70,7 +70,7 @@ pub enum StartError {
     Store(#[from] StoreError),
     /// The first admin or a first key could not be made.
     #[error("cannot make the first users and keys")]
-    Bootstrap(#[source] Refusal),
+    Bootstrap(#[source] ApiError),
 }
 
 /// A server that runs.

@@ -1,5 +1,6 @@
 //! The watch as the agent uses it, on a source that says what the test wants.
 
+use agentaflow_api::node::GpuStatus;
 use agentaflow_gpu::{MigDevice, Simulated, SimulatedSpec};
 
 use super::*;
@@ -70,7 +71,12 @@ async fn watch() -> (Arc<Told>, GpuWatch) {
 }
 
 fn status(watch: &GpuWatch) -> Vec<String> {
-    watch.instances().into_iter().filter_map(|gpu| gpu.status).collect()
+    watch
+        .instances()
+        .into_iter()
+        .filter_map(|gpu| gpu.status)
+        .map(|status| status.as_str().to_owned())
+        .collect()
 }
 
 #[tokio::test]
@@ -120,7 +126,7 @@ async fn a_gpu_that_is_lost_is_an_error_and_offers_nothing() {
     *told.fault.lock().unwrap() = Some("fell off the bus".into());
     watch.tick(&[]).await;
     let gpu = &watch.instances()[0];
-    assert_eq!((gpu.status.as_deref(), gpu.gpu_memory_available), (Some("error"), Some(0)));
+    assert_eq!((gpu.status, gpu.gpu_memory_available), (Some(GpuStatus::Error), Some(0)));
     assert_eq!(watch.faults(), [(GPU.to_owned(), "fell off the bus".to_owned())]);
 }
 
@@ -148,7 +154,7 @@ async fn simulated_gpus_feel_the_tasks_that_are_on_them() {
     let gpu = &watch.instances()[0];
     assert_eq!(gpu.gpu_memory_available, Some(143_771 - 50_000));
     assert!(gpu.utilization.unwrap() > 30.0);
-    assert_eq!((gpu.status.as_deref(), gpu.gpu_memory_foreign), (Some("busy"), None));
+    assert_eq!((gpu.status, gpu.gpu_memory_foreign), (Some(GpuStatus::Busy), None));
 }
 
 #[tokio::test]

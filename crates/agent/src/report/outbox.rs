@@ -11,11 +11,14 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout};
 
-use agentaflow_api::link::{Ended, News, Report, ReportBatch, ReportReply, StopCause, TaskKey};
+use agentaflow_api::event::EventKind;
+use agentaflow_api::link::{
+    Ended, Report, ReportBatch, ReportReply, StopCause, TaskKey, TaskUpdate,
+};
 
 use super::tail::Tail;
 
-/// News of a beginning waits this long for the end of a short job, which says it all.
+/// The update of a start waits this long for the end of a short job, which says it all.
 const LINGER: Duration = Duration::from_millis(10);
 
 /// How often output of running tasks is looked for.
@@ -30,10 +33,10 @@ const MOST_REPORTS: usize = 1000;
 /// An end that is refused although there is nothing left in it is told again after this long.
 const HELD: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 30_000 });
 
-/// News that ends a task, and who waits for the server's answer to it.
+/// The update that ends a task, and who waits for the server's answer to it.
 #[derive(Debug)]
 struct Last {
-    news: News,
+    update: TaskUpdate,
     tail: Option<Tail>,
     /// Its length in a report, about.
     size: usize,
@@ -77,15 +80,15 @@ pub(crate) struct Verdicts {
 
 impl Outbox {
     /// Tells that something began or goes on.
-    pub(crate) fn tell(&self, key: TaskKey, news: News) {
+    pub(crate) fn tell(&self, key: TaskKey, update: TaskUpdate) {
         let mut boxes = self.boxes();
-        if matches!(news, News::Running { .. }) {
-            // Later news includes earlier.
-            boxes
-                .early
-                .retain(|report| report.key != key || !matches!(report.news, News::Accepted));
+        if matches!(update, TaskUpdate::Running { .. }) {
+            // Later updates include earlier ones.
+            boxes.early.retain(|report| {
+                report.key != key || !matches!(report.update, TaskUpdate::Accepted)
+            });
         }
-        boxes.early.push_back(Report { key, news });
+        boxes.early.push_back(Report { key, update });
         self.early.notify_one();
     }
 
@@ -96,16 +99,16 @@ impl Outbox {
     }
 
     /// Tells the end of a task, all its output first. True once the server has it, false if it is stale.
-    pub(crate) async fn finish(&self, key: TaskKey, news: News) -> bool {
+    pub(crate) async fn finish(&self, key: TaskKey, update: TaskUpdate) -> bool {
         let (answer, answered) = oneshot::channel();
         {
             let mut boxes = self.boxes();
             let tail = boxes.tails.remove(&key);
-            boxes.early.retain(|report| report.key != key || is_kept(&report.news));
-            let size = size_of(&news);
+            boxes.early.retain(|report| report.key != key || is_kept(&report.update));
+            let size = size_of(&update);
             boxes.last.insert(
                 key,
-                Last { news, tail, size, answer: Some(answer), refused: 0, held: None },
+                Last { update, tail, size, answer: Some(answer), refused: 0, held: None },
             );
         }
         self.last.notify_one();
@@ -142,21 +145,21 @@ impl Outbox {
                 let _ = timeout(LINGER, self.last.notified()).await;
                 return;
             }
-            let news = async {
+            let update = async {
                 tokio::select! {
                     () = self.early.notified() => {}
                     () = self.last.notified() => {}
                 }
             };
             if !looks {
-                news.await;
-            } else if timeout(LOG_INTERVAL, news).await.is_err() && self.has_output() {
+                update.await;
+            } else if timeout(LOG_INTERVAL, update).await.is_err() && self.has_output() {
                 return;
             }
         }
     }
 
-    /// Puts together the next report: at most `most` pieces of news.
+    /// Puts together the next report: at most `most` updates.
     pub(crate) fn compose(&self, most: usize) -> ReportBatch {
         let most = most.min(MOST_REPORTS);
         let mut boxes = self.boxes();
@@ -171,7 +174,7 @@ impl Outbox {
                 break;
             }
             if last.tail.as_ref().is_none_or(|tail| drain(tail, &mut batch, &mut room)) {
-                batch.reports.push(Report { key: *key, news: last.news.clone() });
+                batch.reports.push(Report { key: *key, update: last.update.clone() });
                 room = room.saturating_sub(last.size);
             }
         }
@@ -194,8 +197,8 @@ impl Outbox {
         let mut boxes = self.boxes();
         for report in batch.reports.into_iter().rev() {
             let outdated = boxes.last.contains_key(&report.key)
-                && !matches!(report.news, News::Progress { .. });
-            if !is_last(&report.news) && !outdated {
+                && !matches!(report.update, TaskUpdate::Progress { .. });
+            if !is_last(&report.update) && !outdated {
                 boxes.early.push_front(report);
             }
         }
@@ -213,7 +216,7 @@ impl Outbox {
                 boxes.tails.remove(&piece.key);
             }
         }
-        ends.extend(batch.reports.iter().filter(|it| is_last(&it.news)).map(|report| report.key));
+        ends.extend(batch.reports.iter().filter(|it| is_last(&it.update)).map(|report| report.key));
         for key in ends {
             boxes.lighten(key);
         }
@@ -229,7 +232,7 @@ impl Outbox {
         }
         let mut verdicts = Verdicts::default();
         for (report, accepted) in batch.reports.iter().zip(&reply.accepted) {
-            if is_last(&report.news) {
+            if is_last(&report.update) {
                 boxes.answer(report.key, *accepted);
             } else if !accepted {
                 verdicts.stale.push(report.key);
@@ -252,14 +255,14 @@ impl Boxes {
     fn lighten(&mut self, key: TaskKey) {
         let Some(last) = self.last.get_mut(&key) else { return };
         last.refused += 1;
-        let detail = match (&mut last.news, last.refused) {
-            (News::Ended(ended), 1) => {
+        let detail = match (&mut last.update, last.refused) {
+            (TaskUpdate::Ended(ended), 1) => {
                 ended.output_data = None;
                 "the server refused how this task ended, so that is told without its result"
             }
             (_, 1 | 2) => {
                 let stopped = Some(StopCause::LeaseLost);
-                last.news = News::Ended(Box::new(Ended { stopped, ..Ended::default() }));
+                last.update = TaskUpdate::Ended(Box::new(Ended { stopped, ..Ended::default() }));
                 last.tail = None;
                 "the server refused how this task ended, so only that it is over is told"
             }
@@ -269,8 +272,8 @@ impl Boxes {
             }
         };
         last.size = 0;
-        let news = News::Progress { kind: "Warning".to_owned(), detail: detail.to_owned() };
-        self.early.push_back(Report { key, news });
+        let update = TaskUpdate::Progress { kind: EventKind::Warning, detail: detail.to_owned() };
+        self.early.push_back(Report { key, update });
     }
 
     fn answer(&mut self, key: TaskKey, accepted: bool) {
@@ -297,18 +300,20 @@ fn drain(tail: &Tail, batch: &mut ReportBatch, room: &mut usize) -> bool {
 }
 
 /// Told even when the task is over: an end does not include it.
-fn is_kept(news: &News) -> bool {
-    matches!(news, News::Progress { .. } | News::Placed(_))
+fn is_kept(update: &TaskUpdate) -> bool {
+    matches!(update, TaskUpdate::Progress { .. } | TaskUpdate::Placed(_))
 }
 
 /// Only a result can be long.
-fn size_of(news: &News) -> usize {
-    match news {
-        News::Ended(ended) => ended.output_data.as_ref().map_or(0, |data| data.to_string().len()),
+fn size_of(update: &TaskUpdate) -> usize {
+    match update {
+        TaskUpdate::Ended(ended) => {
+            ended.output_data.as_ref().map_or(0, |data| data.to_string().len())
+        }
         _ => 0,
     }
 }
 
-fn is_last(news: &News) -> bool {
-    matches!(news, News::Ended(_) | News::Refused { .. })
+fn is_last(update: &TaskUpdate) -> bool {
+    matches!(update, TaskUpdate::Ended(_) | TaskUpdate::Refused { .. })
 }

@@ -13,6 +13,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use thiserror::Error;
 
+use agentaflow_api::end::StartFailure;
+use agentaflow_api::event::EventKind;
 use agentaflow_api::job::Runtime as Kind;
 use agentaflow_api::link::{Assignment, KubernetesPlace, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
@@ -87,21 +89,16 @@ pub struct Used {
 /// Why a task did not start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// The job is at fault: it would fail on any node. One word (`ImagePull`, `StartFailed`) and a sentence.
-    #[error("{detail}")]
-    Job {
-        /// One word.
-        word: &'static str,
-        /// A sentence, without secrets.
-        detail: String,
-    },
+    /// The job is at fault: it would fail on any node. The detail holds no secrets.
+    #[error("{}", .0.detail)]
+    Job(StartFailure),
     /// The node is at fault; another may do better.
     #[error("{0}")]
     Node(String),
 }
 
-/// Tells of progress: one word and a sentence.
-pub type Progress<'a> = &'a (dyn Fn(&str, String) + Send + Sync);
+/// Reports progress as an event kind and a message.
+pub type Progress<'a> = &'a (dyn Fn(EventKind, String) + Send + Sync);
 
 /// A way to run tasks.
 #[async_trait]

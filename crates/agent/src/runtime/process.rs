@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use agentaflow_api::end::{EndCause, EndReason, StartFailure};
 use agentaflow_api::job::Runtime as Kind;
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::{Secret, Stamp};
@@ -53,7 +54,7 @@ impl Process {
         let argv = assignment.command.clone().unwrap_or_default();
         if argv.is_empty() {
             let detail = "a process job needs a `command`".to_owned();
-            return Err(StartError::Job { word: "StartFailed", detail });
+            return Err(StartError::Job(StartFailure::new(EndReason::StartFailed, detail)));
         }
         let folder = std::fs::canonicalize(&launch.dir).map_err(|error| {
             StartError::Node(format!("the task's folder is not there: {error}"))
@@ -135,7 +136,9 @@ impl Runtime for Process {
         match answer {
             Answer::Started { at } => Ok(at),
             Answer::Failed { job: true, detail } => {
-                Err(StartError::Job { word: "StartFailed", detail })
+                let cause = Some(program_fault(launch));
+                let reason = EndReason::StartFailed;
+                Err(StartError::Job(StartFailure { reason, cause, detail }))
             }
             Answer::Failed { detail, .. } => Err(StartError::Node(detail)),
             _ => Err(StartError::Node("the guardian answered something else".to_owned())),
@@ -190,6 +193,16 @@ fn exit(record: &ExitRecord) -> Exit {
 }
 
 /// The guardian does not answer, in words.
+/// Cause of a program that the node cannot execute. A relative path fails because a job starts in its own folder.
+fn program_fault(launch: &Launch) -> EndCause {
+    let program = launch.assignment.command.iter().flatten().next().map_or("", String::as_str);
+    if program.contains('/') && !program.starts_with('/') {
+        EndCause::RelativeProgram
+    } else {
+        EndCause::ProgramNotFound
+    }
+}
+
 pub(crate) fn away(_: GuardianAway) -> StartError {
     StartError::Node("the guardian of this node does not answer; its log is `guardian.log` in the agent's folder".to_owned())
 }

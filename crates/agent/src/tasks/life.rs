@@ -6,8 +6,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
+use agentaflow_api::event::EventKind;
 use agentaflow_api::job::{ResourceUsage, Runtime as Kind};
-use agentaflow_api::link::{Ended, News, StopCause};
+use agentaflow_api::link::{Ended, StopCause, TaskUpdate};
 use agentaflow_api::units::{Cores, Stamp};
 
 use super::{Birth, Host, Order, Task, folder, launch};
@@ -26,9 +27,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Lives the whole life of a task.
 pub(super) async fn live(host: &Host, task: &Task, birth: Birth) {
     let dir = record::folder(&host.dir, task.key);
-    let news = run(host, task, birth).await;
+    let update = run(host, task, birth).await;
     if !task.is_forgotten() {
-        let accepted = host.outbox.finish(task.key, news).await;
+        let accepted = host.outbox.finish(task.key, update).await;
         info!(key = %task.key, accepted, "over");
     }
     host.outbox.drop_task(task.key);
@@ -42,7 +43,7 @@ pub(super) async fn live(host: &Host, task: &Task, birth: Birth) {
     host.throw(&dir);
 }
 
-async fn run(host: &Host, task: &Task, birth: Birth) -> News {
+async fn run(host: &Host, task: &Task, birth: Birth) -> TaskUpdate {
     let mut orders = task.order.subscribe();
     let tail = Tail::new(
         task.key,
@@ -54,9 +55,9 @@ async fn run(host: &Host, task: &Task, birth: Birth) -> News {
         Birth::Adopted(at) => (at, at.map_or(Duration::ZERO, since)),
         Birth::Fresh => match start(host, task, &mut orders).await {
             Ok(at) => (Some(at), Duration::ZERO),
-            Err(news) => {
+            Err(update) => {
                 host.outbox.follow(tail);
-                return news;
+                return update;
             }
         },
     };
@@ -64,9 +65,9 @@ async fn run(host: &Host, task: &Task, birth: Birth) -> News {
         // Set once: this is the only place.
         let _ = task.started.set(started_at);
         if let Some(place) = task.runtime.place(task.key) {
-            host.outbox.tell(task.key, News::Placed(place));
+            host.outbox.tell(task.key, TaskUpdate::Placed(place));
         }
-        host.outbox.tell(task.key, News::Running { started_at });
+        host.outbox.tell(task.key, TaskUpdate::Running { started_at });
     }
     if matches!(birth, Birth::Adopted(_)) {
         // Told at once; nobody has to wait for the answer, since it runs already.
@@ -91,13 +92,13 @@ async fn start(
     host: &Host,
     task: &Task,
     orders: &mut watch::Receiver<Option<Order>>,
-) -> Result<Stamp, News> {
-    host.outbox.tell(task.key, News::Accepted);
+) -> Result<Stamp, TaskUpdate> {
+    host.outbox.tell(task.key, TaskUpdate::Accepted);
     let launch = launch::prepare(host, &task.assignment, &*task.runtime).map_err(|error| {
-        News::Refused { detail: format!("this node cannot make the task's folder: {error}") }
+        TaskUpdate::Refused { detail: format!("this node cannot make the task's folder: {error}") }
     })?;
-    let progress = |kind: &str, detail: String| {
-        host.outbox.tell(task.key, News::Progress { kind: kind.to_owned(), detail });
+    let progress = |kind: EventKind, detail: String| {
+        host.outbox.tell(task.key, TaskUpdate::Progress { kind, detail });
     };
     tokio::select! {
         // A process starts in no time; only a container's image can take long enough to be interrupted.
@@ -137,21 +138,21 @@ async fn ordered(orders: &mut watch::Receiver<Option<Order>>) -> Order {
     }
 }
 
-fn failed(task: &Task, error: StartError) -> News {
+fn failed(task: &Task, error: StartError) -> TaskUpdate {
     match error {
-        StartError::Job { word, detail } => {
-            let failed_to_start = Some((word.to_owned(), detail));
-            News::Ended(Box::new(Ended { failed_to_start, ..Ended::default() }))
+        StartError::Job(failure) => {
+            let failed_to_start = Some(failure);
+            TaskUpdate::Ended(Box::new(Ended { failed_to_start, ..Ended::default() }))
         }
         StartError::Node(detail) => {
             warn!(key = %task.key, %detail, "cannot run this task here");
-            News::Refused { detail }
+            TaskUpdate::Refused { detail }
         }
     }
 }
 
 /// Stops a task that was being started, and sees that nothing is left of it.
-async fn interrupt(task: &Task, order: Order) -> News {
+async fn interrupt(task: &Task, order: Order) -> TaskUpdate {
     let limit = INTERRUPT_LIMIT.max(order.grace.saturating_mul(2));
     let exit = loop {
         // Again each time: it may have begun to run only now.
@@ -162,7 +163,7 @@ async fn interrupt(task: &Task, order: Order) -> News {
             _ => sleep(ASK_AGAIN).await,
         }
     };
-    News::Ended(Box::new(Ended {
+    TaskUpdate::Ended(Box::new(Ended {
         exit_code: exit.code,
         signal: exit.signal,
         stopped: Some(order.cause),
@@ -225,14 +226,14 @@ async fn until_known_end(task: &Task) -> Exit {
 }
 
 /// Puts together what is to be said of the end.
-async fn conclude(host: &Host, task: &Task, exit: Exit, tail: &Tail) -> News {
+async fn conclude(host: &Host, task: &Task, exit: Exit, tail: &Tail) -> TaskUpdate {
     let used = task.runtime.used(task.key).await;
     let output_data =
         folder::result(&record::folder(&host.dir, task.key)).unwrap_or_else(|detail| {
-            host.outbox.tell(task.key, News::Progress { kind: "Warning".to_owned(), detail });
+            host.outbox.tell(task.key, TaskUpdate::Progress { kind: EventKind::Warning, detail });
             None
         });
-    News::Ended(Box::new(Ended {
+    TaskUpdate::Ended(Box::new(Ended {
         exit_code: exit.code,
         signal: exit.signal,
         stopped: exit.stopped,

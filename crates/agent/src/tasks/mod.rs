@@ -17,8 +17,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use agentaflow_api::event::EventKind;
 use agentaflow_api::job::Runtime as Kind;
-use agentaflow_api::link::{Assignment, Ended, Message, News, Stop, StopCause, TaskKey};
+use agentaflow_api::link::{Assignment, Ended, Message, Stop, StopCause, TaskKey, TaskUpdate};
 use agentaflow_api::units::Stamp;
 
 use crate::clock;
@@ -164,7 +165,7 @@ impl Tasks {
     pub(crate) fn stop_over_share(&self, key: TaskKey, detail: String) {
         let task = self.table().live.get(&key).cloned();
         if let Some(task) = task.filter(|task| task.order.borrow().is_none()) {
-            self.host.outbox.tell(key, News::Progress { kind: "Warning".to_owned(), detail });
+            self.host.outbox.tell(key, TaskUpdate::Progress { kind: EventKind::Warning, detail });
             let grace = Duration::from_millis(task.assignment.grace_ms);
             task.stop(StopCause::GpuMemoryExceeded, grace);
         }
@@ -192,7 +193,9 @@ impl Tasks {
         match runtime {
             _ if known => {}
             Some(runtime) => self.spawn(Task::new(assignment, runtime), Birth::Fresh),
-            None => self.answer(key, News::Refused { detail: no_runtime(assignment.runtime) }),
+            None => {
+                self.answer(key, TaskUpdate::Refused { detail: no_runtime(assignment.runtime) })
+            }
         }
     }
 
@@ -246,7 +249,7 @@ impl Tasks {
     /// Tells that a task is over of which nothing is here.
     fn over(&self, key: TaskKey, cause: StopCause) {
         let ended = Ended { stopped: Some(cause), ..Ended::default() };
-        self.answer(key, News::Ended(Box::new(ended)));
+        self.answer(key, TaskUpdate::Ended(Box::new(ended)));
     }
 
     /// Begins the life of a task.
@@ -261,10 +264,10 @@ impl Tasks {
     }
 
     /// Tells the end of a task that has no life here.
-    fn answer(&self, key: TaskKey, news: News) {
+    fn answer(&self, key: TaskKey, update: TaskUpdate) {
         let tasks = self.clone();
         self.look_after(async move {
-            tasks.host.outbox.finish(key, news).await;
+            tasks.host.outbox.finish(key, update).await;
             tasks.done(key);
         });
     }

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use agentaflow_api::link::{GpuGrant, Message, News, Report, Stop, StopCause, TaskKey};
+use agentaflow_api::end::{EndReason, StartFailure};
+use agentaflow_api::event::EventKind;
+use agentaflow_api::link::{GpuGrant, Message, Report, Stop, StopCause, TaskKey, TaskUpdate};
 
 use crate::{World, data_of, shell};
 
@@ -81,7 +83,7 @@ async fn a_result_that_is_not_json_is_a_warning_and_not_a_failure() {
     let ended = world.server.ended(key).await;
     assert_eq!((ended.exit_code, ended.output_data), (Some(0), None));
     let warned = world.server.memory().reports.iter().any(|report| {
-        matches!(&report.news, News::Progress { kind, detail } if kind == "Warning" && detail.contains("not JSON"))
+        matches!(&report.update, TaskUpdate::Progress { kind, detail } if *kind == EventKind::Warning && detail.contains("not JSON"))
     });
     assert!(warned);
     agent.stop().await;
@@ -98,7 +100,8 @@ async fn a_message_that_comes_again_does_not_run_a_task_again() {
     world.server.ended(other).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(world.server.log(key), "ran\n");
-    let ends = |report: &&Report| report.key == key && matches!(report.news, News::Ended(_));
+    let ends =
+        |report: &&Report| report.key == key && matches!(report.update, TaskUpdate::Ended(_));
     assert_eq!(world.server.memory().reports.iter().filter(ends).count(), 1);
     agent.stop().await;
 }
@@ -141,8 +144,9 @@ async fn a_program_that_is_not_there_is_told_as_a_failed_start() {
     let mut assignment = shell(1, "");
     assignment.command = Some(vec!["no-such-program".to_owned()]);
     let key = world.assign(assignment);
-    let (kind, detail) = world.server.ended(key).await.failed_to_start.unwrap();
-    assert_eq!(kind, "StartFailed");
+    let StartFailure { reason, detail, .. } =
+        world.server.ended(key).await.failed_to_start.unwrap();
+    assert_eq!(reason, EndReason::StartFailed);
     assert!(detail.contains("no-such-program"), "{detail}");
     agent.stop().await;
 }
@@ -156,8 +160,8 @@ async fn a_runtime_that_the_node_lacks_is_refused_in_words() {
     world.assign(assignment);
     let detail = world
         .server
-        .until("a refusal", |memory| match memory.reports.first().map(|report| &report.news) {
-            Some(News::Refused { detail }) => Some(detail.clone()),
+        .until("a refusal", |memory| match memory.reports.first().map(|report| &report.update) {
+            Some(TaskUpdate::Refused { detail }) => Some(detail.clone()),
             _ => None,
         })
         .await;
@@ -196,7 +200,7 @@ async fn many_short_tasks_go_through_in_few_reports() {
         world.assign(assignment);
     }
     let count = |memory: &crate::server::Memory| {
-        memory.reports.iter().filter(|report| matches!(report.news, News::Ended(_))).count()
+        memory.reports.iter().filter(|report| matches!(report.update, TaskUpdate::Ended(_))).count()
     };
     world.server.until("all ends", |memory| (count(memory) == 301).then_some(())).await;
     let rate = 300.0 / begun.elapsed().as_secs_f64();

@@ -20,7 +20,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use agentaflow_api::agent::{Agent, AgentRegistration};
 use agentaflow_api::link::{
-    Ended, Framed, Message, News, Report, ReportBatch, ReportReply, TaskKey,
+    Ended, Framed, Message, Report, ReportBatch, ReportReply, TaskKey, TaskUpdate,
 };
 use agentaflow_api::node::{Heartbeat, Node, NodeRegistration};
 
@@ -116,8 +116,9 @@ impl Server {
     }
 
     pub(crate) async fn running(&self, key: TaskKey) {
-        let runs =
-            |report: &Report| report.key == key && matches!(report.news, News::Running { .. });
+        let runs = |report: &Report| {
+            report.key == key && matches!(report.update, TaskUpdate::Running { .. })
+        };
         self.until("that it runs", |memory| memory.reports.iter().any(runs).then_some(())).await;
     }
 
@@ -129,8 +130,8 @@ impl Server {
 
 impl Memory {
     pub(crate) fn ended(&self, key: TaskKey) -> Option<Ended> {
-        self.reports.iter().find_map(|report| match &report.news {
-            News::Ended(ended) if report.key == key => Some((**ended).clone()),
+        self.reports.iter().find_map(|report| match &report.update {
+            TaskUpdate::Ended(ended) if report.key == key => Some((**ended).clone()),
             _ => None,
         })
     }
@@ -268,7 +269,7 @@ async fn report(
         let accepted = !memory.stale.contains(&report.key);
         reply.accepted.push(accepted);
         if accepted {
-            if matches!(report.news, News::Ended(_) | News::Refused { .. }) {
+            if matches!(report.update, TaskUpdate::Ended(_) | TaskUpdate::Refused { .. }) {
                 memory.wanted.retain(|assignment| assignment.key != report.key);
             }
             memory.reports.push(report);

@@ -17,6 +17,7 @@ use tokio::sync::OnceCell;
 
 use agentaflow_agent::runtime::docker::{Docker, DockerSettings};
 use agentaflow_agent::runtime::{Exit, Launch, Runtime, StartError};
+use agentaflow_api::end::StartFailure;
 use agentaflow_api::link::TaskKey;
 
 const IMAGE: &str = "agentaflow-test/busybox:1";
@@ -70,9 +71,9 @@ impl Bench {
         self.docker.wait(launch.assignment.key).await.unwrap()
     }
 
-    pub(crate) async fn fails(&self, launch: &Launch) -> (&'static str, String) {
+    pub(crate) async fn fails(&self, launch: &Launch) -> StartFailure {
         match self.docker.start(launch, &|_, _| {}).await {
-            Err(StartError::Job { word, detail }) => (word, detail),
+            Err(StartError::Job(failure)) => failure,
             other => panic!("not the job's fault: {other:?}"),
         }
     }

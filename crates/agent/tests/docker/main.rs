@@ -18,6 +18,8 @@ use agentaflow_agent::runtime::docker::{
     DATA_FILE, OUT_FOLDER, Pull, stop_containers, stop_leased,
 };
 use agentaflow_agent::runtime::{Runtime, StartError};
+use agentaflow_api::end::{EndReason, StartFailure};
+use agentaflow_api::event::EventKind;
 use agentaflow_api::link::{StopCause, TaskKey};
 
 use bench::{Bench, connect, name, output, settings, socket, until};
@@ -220,8 +222,8 @@ async fn docker_a_mount_outside_the_allowed_roots_is_refused_even_through_a_link
     for source in [PathBuf::from("/etc"), root.path().join("link"), root.path().join("../../etc")] {
         let mut launch = bench.launch("true");
         launch.assignment.volumes = volume(&source);
-        let (word, detail) = bench.fails(&launch).await;
-        assert_eq!(word, "StartFailed");
+        let StartFailure { reason, detail, .. } = bench.fails(&launch).await;
+        assert_eq!(reason, EndReason::StartFailed);
         assert!(detail.contains(&root.path().display().to_string()), "{detail}");
     }
     let mut launch = bench.launch("cat /data/file; touch /data/new");
@@ -278,13 +280,15 @@ async fn docker_a_pull_that_fails_names_the_image_and_hides_the_password() {
     let auth = json!({"server": "localhost:1", "username": "ada", "password": "hunter-2222?>"});
     launch.assignment.registry_auth = serde_json::from_value(auth).unwrap();
     let told = Mutex::new(Vec::new());
-    let note = |word: &str, detail: String| told.lock().unwrap().push((word.to_owned(), detail));
+    let note = |kind: EventKind, detail: String| told.lock().unwrap().push((kind, detail));
     let started = bench.docker.start(&launch, &note).await;
-    let Err(StartError::Job { word, detail }) = started else { panic!("{started:?}") };
-    assert_eq!(word, "ImagePull");
+    let Err(StartError::Job(StartFailure { reason, detail, .. })) = started else {
+        panic!("{started:?}")
+    };
+    assert_eq!(reason, EndReason::ImagePull);
     assert!(detail.contains("`localhost:1/nobody/nothing:latest` could not be pulled"), "{detail}");
     assert!(!detail.contains("hunter"), "{detail}");
-    let expected = ("Pulling".to_owned(), "Pulling `localhost:1/nobody/nothing:latest`".to_owned());
+    let expected = (EventKind::Pulling, "Pulling `localhost:1/nobody/nothing:latest`".to_owned());
     assert_eq!(told.into_inner().unwrap(), [expected]);
 }
 
@@ -294,8 +298,8 @@ async fn docker_a_node_that_pulls_nothing_says_so() {
     let bench = Bench::with(|settings| settings.pull = Pull::Never).await;
     let mut launch = bench.launch("true");
     launch.assignment.image = Some("agentaflow-test/missing:1".to_owned());
-    let (word, detail) = bench.fails(&launch).await;
-    assert_eq!(word, "ImagePull");
+    let StartFailure { reason, detail, .. } = bench.fails(&launch).await;
+    assert_eq!(reason, EndReason::ImagePull);
     assert!(detail.contains("is not on this node"), "{detail}");
     assert_eq!(bench.run(&bench.launch("true")).await.code, Some(0));
 }

@@ -2,6 +2,7 @@
 //! as far as both can say it.
 
 use agentaflow_api::client::ClientError;
+use agentaflow_api::error::{ErrorBody, ErrorCode};
 use agentaflow_api::job::JobCreate;
 use agentaflow_kube::client::Failure;
 use agentaflow_kube::client::convert::{self, Unfit};
@@ -222,11 +223,7 @@ mod tests {
     fn a_refusal_calls_fields_as_whoever_wrote_them_does() {
         let refused = || {
             let detail = "`gpu_memory_required` and `estimated_duration_seconds`, `priority`";
-            let body = agentaflow_api::error::ErrorBody {
-                detail: detail.to_owned(),
-                code: "invalid".to_owned(),
-                field: None,
-            };
+            let body = ErrorBody::new(ErrorCode::Invalid, detail);
             anyhow::Error::from(ClientError::Refused { status: 422, body })
         };
         let said = Said::Job(Box::default());

@@ -7,7 +7,7 @@ use agentaflow_api::client::user::JobQuery;
 use agentaflow_api::event::Event;
 use agentaflow_api::explain::Explanation;
 use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_api::node::{GpuInstance, Node};
+use agentaflow_api::node::{GpuInstance, GpuStatus, Node, PriceSource};
 use agentaflow_api::queue::{Queue, QuotaSpec};
 use anyhow::{Context as _, Result};
 use clap_complete::engine::ArgValueCandidates;
@@ -177,7 +177,7 @@ fn job_text(about: &AboutJob, owner: Option<&User>) -> String {
 /// What happened to the one job that is described.
 const JOB_EVENTS: [Column<Event>; 3] = [
     left("TIME", 0, |event| event.at.to_string()),
-    left("EVENT", 0, |event| event.kind.clone()),
+    left("EVENT", 0, |event| event.kind.to_string()),
     left("MESSAGE", 0, |event| one_line(&event.message)),
 ];
 
@@ -296,7 +296,7 @@ fn node_text(node: &Node, jobs: &[Job]) -> String {
     let free = amount::memory(node.memory_available);
     add("Memory", format!("{}, {free} free", amount::memory(spec.memory_total)));
     add("Jobs", node.current_jobs.to_string());
-    let source = if node.price_source.is_empty() {
+    let source = if node.price_source == PriceSource::Unknown {
         String::new()
     } else {
         format!(" ({})", node.price_source)
@@ -311,14 +311,12 @@ fn node_text(node: &Node, jobs: &[Job]) -> String {
     }
     if !spec.gpu_instances.is_empty() {
         text.push('\n');
-        let mut gpus = spec.gpu_instances.clone();
         let closed = closed_gpus(node);
-        for (position, gpu) in gpus.iter_mut().enumerate() {
-            if closed.contains(&gpu_number(position, gpu)) {
-                let status = gpu.status.as_deref().filter(|status| *status != "maintenance");
-                gpu.status = Some(format!("{}, closed", status.unwrap_or("available")));
-            }
-        }
+        let gpus = spec.gpu_instances.iter().enumerate().map(|(position, gpu)| GpuRow {
+            gpu: gpu.clone(),
+            cordoned: closed.contains(&gpu_number(position, gpu)),
+        });
+        let gpus: Vec<GpuRow> = gpus.collect();
         text.push_str(&output::table(&GPU_COLUMNS, &gpus, Some(output::width())));
     }
     if !jobs.is_empty() {
@@ -328,20 +326,35 @@ fn node_text(node: &Node, jobs: &[Job]) -> String {
     text
 }
 
-const GPU_COLUMNS: [Column<GpuInstance>; 8] = [
-    right("GPU", 0, |gpu| gpu.gpu_index.map_or_else(String::new, |index| index.to_string())),
-    left("MODEL", 1, |gpu| {
-        gpu.gpu_name.clone().or_else(|| gpu.gpu_type.clone()).unwrap_or_default()
+struct GpuRow {
+    gpu: GpuInstance,
+    cordoned: bool,
+}
+
+fn gpu_status(row: &GpuRow) -> String {
+    if !row.cordoned {
+        return row.gpu.status.map_or("", GpuStatus::as_str).to_owned();
+    }
+    let status = row.gpu.status.filter(|status| *status != GpuStatus::Maintenance);
+    format!("{}, cordoned", status.unwrap_or(GpuStatus::Available).as_str())
+}
+
+const GPU_COLUMNS: [Column<GpuRow>; 8] = [
+    right("GPU", 0, |row| row.gpu.gpu_index.map_or_else(String::new, |index| index.to_string())),
+    left("MODEL", 1, |row| {
+        row.gpu.gpu_name.clone().or_else(|| row.gpu.gpu_type.clone()).unwrap_or_default()
     }),
-    left("STATUS", 0, |gpu| gpu.status.clone().unwrap_or_default()),
-    right("USE", 0, |gpu| gpu.utilization.map_or_else(String::new, |use_| format!("{use_:.0} %"))),
-    right("MEMORY", 2, |gpu| gpu.gpu_memory.map_or_else(String::new, amount::memory)),
-    right("FREE", 1, |gpu| gpu.gpu_memory_available.map_or_else(String::new, amount::memory)),
-    right("TEMPERATURE", 3, |gpu| {
-        gpu.temperature.map_or_else(String::new, |celsius| format!("{celsius:.0} °C"))
+    left("STATUS", 0, gpu_status),
+    right("USE", 0, |row| {
+        row.gpu.utilization.map_or_else(String::new, |use_| format!("{use_:.0} %"))
     }),
-    right("POWER", 4, |gpu| {
-        gpu.power_usage.map_or_else(String::new, |watts| format!("{watts:.0} W"))
+    right("MEMORY", 2, |row| row.gpu.gpu_memory.map_or_else(String::new, amount::memory)),
+    right("FREE", 1, |row| row.gpu.gpu_memory_available.map_or_else(String::new, amount::memory)),
+    right("TEMPERATURE", 3, |row| {
+        row.gpu.temperature.map_or_else(String::new, |celsius| format!("{celsius:.0} °C"))
+    }),
+    right("POWER", 4, |row| {
+        row.gpu.power_usage.map_or_else(String::new, |watts| format!("{watts:.0} W"))
     }),
 ];
 

@@ -75,7 +75,7 @@ const ALL: Kind<Event> = Kind {
 
 const ALL_COLUMNS: [Column<Event>; 5] = [
     left("TIME", 0, |event| event.at.to_string()),
-    left("EVENT", 0, |event| event.kind.clone()),
+    left("EVENT", 0, |event| event.kind.to_string()),
     right("JOB", 0, |event| event_job(event).unwrap_or_default()),
     left("NODE", 1, |event| event.node_id.clone().unwrap_or_default()),
     left("MESSAGE", 0, |event| one_line(&event.message)),
@@ -83,7 +83,7 @@ const ALL_COLUMNS: [Column<Event>; 5] = [
 
 /// Whether a job may be over with this; it may also be tried again.
 fn may_be_last(event: &Event) -> bool {
-    matches!(event.kind.as_str(), "Completed" | "Failed" | "Cancelled")
+    event.kind.ends_job()
 }
 
 fn show(event: &Event, format: ListFormat) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use agentaflow_api::client::user::JobQuery;
 use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_api::node::{GpuInstance, Health, Node, NodeStatus};
+use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Node, NodeStatus};
 use anyhow::Result;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -115,7 +115,7 @@ fn node_findings(node: &Node) -> Vec<Finding> {
 
 fn gpu_findings(gpu: &GpuInstance) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
-    if gpu.status.as_deref() == Some("error") {
+    if gpu.status == Some(GpuStatus::Error) {
         found.push(("critical", "does not work".to_owned()));
     }
     match gpu.temperature {
@@ -154,7 +154,7 @@ pub(crate) fn metrics(args: &MetricsArgs) -> Result<()> {
 fn exposition(nodes: &[Node], jobs: &[Job]) -> String {
     let live: Vec<_> = nodes.iter().filter(|node| node.status == NodeStatus::Active).collect();
     let gpus = || live.iter().flat_map(|node| &node.spec.gpu_instances);
-    let free = gpus().filter(|gpu| gpu.status.as_deref() == Some("available")).count();
+    let free = gpus().filter(|gpu| gpu.status == Some(GpuStatus::Available)).count();
     let readings: Vec<f64> = gpus().filter_map(|gpu| gpu.utilization).collect();
     let mean = readings.iter().sum::<f64>() / readings.len().max(1) as f64;
     let total: u32 = live.iter().map(|node| node.spec.gpu_count).sum();
@@ -192,25 +192,25 @@ mod tests {
 
     #[test]
     fn heat_and_errors_are_told_and_only_danger_is_a_failure() {
-        let gpu = |temperature: f64, status: &str| GpuInstance {
+        let gpu = |temperature: f64, status: GpuStatus| GpuInstance {
             temperature: Some(temperature),
-            status: Some(status.to_owned()),
+            status: Some(status),
             ..GpuInstance::default()
         };
         let cases = [
-            (gpu(50.0, "busy"), true, "1 GPU on 1 node: all well\n"),
+            (gpu(50.0, GpuStatus::Busy), true, "1 GPU on 1 node: all well\n"),
             (
-                gpu(85.0, "busy"),
+                gpu(85.0, GpuStatus::Busy),
                 true,
                 "warning   n GPU 0: is at 85 °C\n1 GPU on 1 node: no danger, 1 worth a look\n",
             ),
             (
-                gpu(95.0, "busy"),
+                gpu(95.0, GpuStatus::Busy),
                 false,
                 "critical  n GPU 0: is at 95 °C; 95 °C is the limit\n1 GPU on 1 node: something is wrong\n",
             ),
             (
-                gpu(40.0, "error"),
+                gpu(40.0, GpuStatus::Error),
                 false,
                 "critical  n GPU 0: does not work\n1 GPU on 1 node: something is wrong\n",
             ),
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_documented_metrics_are_there() {
-        let gpu = GpuInstance { status: Some("available".to_owned()), ..GpuInstance::default() };
+        let gpu = GpuInstance { status: Some(GpuStatus::Available), ..GpuInstance::default() };
         let job = |status| Job { status, ..Job::default() };
         let text = exposition(&[node(gpu)], &[job(JobStatus::Pending), job(JobStatus::Scheduled)]);
         assert!(

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use agentaflow_api::client::user::JobQuery;
+use agentaflow_api::end::EndReason;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{Node, NodeStatus};
 use anyhow::{Context as _, Result};
@@ -163,7 +164,9 @@ fn status_words(job: &Job) -> String {
     match &job.end_reason {
         // What the error says in words is not said again as a code.
         Some(reason)
-            if job.status.is_final() && reason != "Exited" && job.error_message.is_none() =>
+            if job.status.is_final()
+                && *reason != EndReason::Exited
+                && job.error_message.is_none() =>
         {
             format!("{word} ({reason})")
         }

@@ -6,7 +6,9 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use agentaflow_api::Cores;
+use agentaflow_api::event::EventKind;
 use agentaflow_api::job::JobStatus;
+use agentaflow_api::node::GpuStatus;
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 use agentaflow_kube::client::{Cluster, Failure};
 use agentaflow_kube::names::SCHEDULER_NAME;
@@ -246,7 +248,7 @@ async fn a_workload_is_completed_by_hand_and_events_are_followed() {
         while let Some(event) = events.next().await {
             let event = event.expect("an event");
             assert_eq!(event.job.as_deref(), Some("serve"));
-            if event.kind == "Completed" {
+            if event.kind == EventKind::Completed {
                 return event.message;
             }
         }
@@ -282,7 +284,7 @@ async fn nodes_and_gpus_are_closed_and_emptied() {
     scheduler.counts("agentaflow_gpu_available", 1.0).await;
     let shown = asked.nodes().await.expect("nodes");
     let shown = shown.iter().find(|shown| shown.node_id == node).expect("the node");
-    assert_eq!(shown.spec.gpu_instances[1].status.as_deref(), Some("maintenance"));
+    assert_eq!(shown.spec.gpu_instances[1].status, Some(GpuStatus::Maintenance));
     let missing = asked.cordon(&format!("{node}/7"), true).await.unwrap_err();
     assert!(matches!(&missing, Failure::NotFound(why) if why.contains("it has 0, 1")), "{missing}");
     asked.cordon(&format!("{node}/1"), false).await.expect("opened");

@@ -11,7 +11,7 @@ use url::Url;
 
 use super::stream::{Bytes, Lines};
 use super::{ClientError, shown};
-use crate::error::ErrorBody;
+use crate::error::{ErrorBody, ErrorCode};
 use crate::units::Secret;
 
 /// How long an ordinary call may take unless it says otherwise.
@@ -187,10 +187,8 @@ async fn refused(response: Response) -> ClientError {
             break;
         }
     }
-    let body = serde_json::from_slice(&read).unwrap_or_else(|_| ErrorBody {
-        detail: format!("{} answered {status}", shown(&url)),
-        code: "unknown".to_owned(),
-        field: None,
+    let body = serde_json::from_slice(&read).unwrap_or_else(|_| {
+        ErrorBody::new(ErrorCode::Unknown, format!("{} answered {status}", shown(&url)))
     });
     ClientError::Refused { status: status.as_u16(), body }
 }

@@ -27,7 +27,7 @@ use reqwest::Method;
 use thiserror::Error;
 use url::{Host, Url};
 
-use crate::error::ErrorBody;
+use crate::error::{ErrorBody, ErrorCode};
 use crate::units::Secret;
 
 pub use call::Call;
@@ -92,10 +92,10 @@ impl ClientError {
         }
     }
 
-    /// The one word that the server gave, where it did.
-    pub fn code(&self) -> Option<&str> {
+    /// Error code of the response, where the server answered.
+    pub fn code(&self) -> Option<ErrorCode> {
         match self {
-            Self::Refused { body, .. } => Some(&body.code),
+            Self::Refused { body, .. } => Some(body.code),
             _ => None,
         }
     }

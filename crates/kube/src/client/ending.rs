@@ -1,4 +1,6 @@
-//! How a pod ended, in the words of the REST API.
+//! End of a pod, as the end reason of the REST API.
+
+use agentaflow_api::end::{EndCause, EndReason};
 
 use crate::slim::{ContainerStatus, Pod, Terminated};
 use crate::workload;
@@ -6,10 +8,9 @@ use crate::workload;
 /// How a pod ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ending {
-    /// One word, such as `Exited` or `OutOfMemory`.
-    pub(super) reason: Option<&'static str>,
+    pub(super) reason: Option<EndReason>,
     pub(super) exit_code: Option<i32>,
-    /// One sentence.
+    /// Message of the kubelet.
     pub(super) message: Option<String>,
 }
 
@@ -27,11 +28,11 @@ pub(super) fn of(pod: &Pod) -> Ending {
     let waiting = statuses(pod)
         .find_map(|status| of_waiting(status.state.as_ref()?.waiting.as_ref()?.reason.as_deref()?));
     let reason = match (said, end) {
-        ("DeadlineExceeded", _) => waiting.unwrap_or("TimedOut"),
-        ("NodeLost" | "NodeShutdown" | "Shutdown" | "Terminated", _) => "NodeLost",
-        ("Evicted" | "Preempting" | "Preempted", _) => "Evicted",
+        ("DeadlineExceeded", _) => waiting.unwrap_or(EndReason::TimedOut),
+        ("NodeLost" | "NodeShutdown" | "Shutdown" | "Terminated", _) => EndReason::NodeLost,
+        ("Evicted" | "Preempting" | "Preempted", _) => EndReason::Evicted,
         (_, Some(end)) => of_container(end),
-        (_, None) => waiting.unwrap_or("StartFailed"),
+        (_, None) => waiting.unwrap_or(EndReason::StartFailed),
     };
     let exit_code = end.map(code);
     Ending { reason: Some(reason), exit_code, message: Some(workload::story(pod)) }
@@ -45,32 +46,36 @@ fn code(end: &Terminated) -> i32 {
     }
 }
 
-fn of_container(end: &Terminated) -> &'static str {
+fn of_container(end: &Terminated) -> EndReason {
     match end.reason.as_deref().unwrap_or_default() {
-        "OOMKilled" => "OutOfMemory",
-        "StartError" | "ContainerCannotRun" | "CreateContainerError" => "StartFailed",
-        "DeadlineExceeded" => "TimedOut",
+        "OOMKilled" => EndReason::OutOfMemory,
+        "StartError" | "ContainerCannotRun" | "CreateContainerError" => EndReason::StartFailed,
+        "DeadlineExceeded" => EndReason::TimedOut,
         // Where the end of its output is its message, that tells more than its code.
-        _ if agentaflow_explain::gpu_was_full(end.message.as_deref().unwrap_or_default()) => {
-            "GpuOutOfMemory"
-        }
-        _ if (129..=192).contains(&code(end)) => "Signalled",
-        _ => "Exited",
+        _ if shows_gpu_out_of_memory(end) => EndReason::GpuOutOfMemory,
+        _ if (129..=192).contains(&code(end)) => EndReason::Signalled,
+        _ => EndReason::Exited,
     }
 }
 
-fn of_waiting(word: &str) -> Option<&'static str> {
+/// Whether the termination message, which may be the end of the output, shows exhausted GPU memory.
+fn shows_gpu_out_of_memory(end: &Terminated) -> bool {
+    let message = end.message.as_deref().unwrap_or_default();
+    agentaflow_explain::find_cause(message) == Some(EndCause::GpuOutOfMemory)
+}
+
+fn of_waiting(word: &str) -> Option<EndReason> {
     match word {
         "ImagePullBackOff"
         | "ErrImagePull"
         | "InvalidImageName"
         | "ErrImageNeverPull"
         | "RegistryUnavailable"
-        | "ImageInspectError" => Some("ImagePull"),
+        | "ImageInspectError" => Some(EndReason::ImagePull),
         "CreateContainerConfigError"
         | "CreateContainerError"
         | "RunContainerError"
-        | "CrashLoopBackOff" => Some("StartFailed"),
+        | "CrashLoopBackOff" => Some(EndReason::StartFailed),
         _ => None,
     }
 }
@@ -91,7 +96,7 @@ mod tests {
     use super::*;
 
     #[expect(clippy::needless_pass_by_value, reason = "values are written where they are used")]
-    fn check(status: Value, reason: Option<&'static str>, exit_code: Option<i32>) {
+    fn check(status: Value, reason: Option<EndReason>, exit_code: Option<i32>) {
         let pod: Pod = serde_json::from_value(json!({"status": status})).unwrap();
         let ending = of(&pod);
         assert_eq!((ending.reason, ending.exit_code), (reason, exit_code), "{status}");
@@ -102,35 +107,43 @@ mod tests {
     fn what_the_kubelet_says_becomes_one_word_of_the_api() {
         let ended = |end: Value| json!({"phase": "Failed", "containerStatuses": [{"name": "c", "state": {"terminated": end}}]});
         let waits = |phase: &str, reason: &str| json!({"phase": phase, "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": reason}}}]});
-        check(ended(json!({"exitCode": 1, "reason": "Error"})), Some("Exited"), Some(1));
+        check(ended(json!({"exitCode": 1, "reason": "Error"})), Some(EndReason::Exited), Some(1));
         check(
             ended(json!({"exitCode": 137, "reason": "OOMKilled"})),
-            Some("OutOfMemory"),
+            Some(EndReason::OutOfMemory),
             Some(137),
         );
         let last = "Traceback\ntorch.OutOfMemoryError: CUDA out of memory.";
         check(
             ended(json!({"exitCode": 1, "reason": "Error", "message": last})),
-            Some("GpuOutOfMemory"),
+            Some(EndReason::GpuOutOfMemory),
             Some(1),
         );
-        check(ended(json!({"exitCode": 139, "reason": "Error"})), Some("Signalled"), Some(139));
-        check(ended(json!({"exitCode": 0, "signal": 9})), Some("Signalled"), Some(137));
+        check(
+            ended(json!({"exitCode": 139, "reason": "Error"})),
+            Some(EndReason::Signalled),
+            Some(139),
+        );
+        check(ended(json!({"exitCode": 0, "signal": 9})), Some(EndReason::Signalled), Some(137));
         check(
             ended(json!({"exitCode": 128, "reason": "StartError"})),
-            Some("StartFailed"),
+            Some(EndReason::StartFailed),
             Some(128),
         );
-        check(json!({"phase": "Failed", "reason": "DeadlineExceeded"}), Some("TimedOut"), None);
-        check(json!({"phase": "Failed", "reason": "NodeLost"}), Some("NodeLost"), None);
         check(
-            json!({"phase": "Failed", "reason": "Evicted", "message": "m"}),
-            Some("Evicted"),
+            json!({"phase": "Failed", "reason": "DeadlineExceeded"}),
+            Some(EndReason::TimedOut),
             None,
         );
-        check(json!({"phase": "Failed"}), Some("StartFailed"), None);
-        check(waits("Failed", "ImagePullBackOff"), Some("ImagePull"), None);
-        check(waits("Pending", "ErrImagePull"), Some("ImagePull"), None);
+        check(json!({"phase": "Failed", "reason": "NodeLost"}), Some(EndReason::NodeLost), None);
+        check(
+            json!({"phase": "Failed", "reason": "Evicted", "message": "m"}),
+            Some(EndReason::Evicted),
+            None,
+        );
+        check(json!({"phase": "Failed"}), Some(EndReason::StartFailed), None);
+        check(waits("Failed", "ImagePullBackOff"), Some(EndReason::ImagePull), None);
+        check(waits("Pending", "ErrImagePull"), Some(EndReason::ImagePull), None);
         check(waits("Pending", "ContainerCreating"), None, None);
         check(json!({"phase": "Running"}), None, None);
     }

@@ -134,7 +134,7 @@ impl Known {
         Some(Event {
             seq: 0,
             at: at(event),
-            kind: event.reason.clone().unwrap_or_default(),
+            kind: event.reason.as_deref().unwrap_or_default().into(),
             message: event.message.clone().unwrap_or_default(),
             job: Some(named.handle(self.everywhere)),
             node_id: host.filter(|host| !host.is_empty()),

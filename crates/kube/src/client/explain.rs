@@ -2,7 +2,7 @@
 
 use agentaflow_api::explain::{Explanation, PlannedTask};
 use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_explain::{Ending, Verdict, verdict};
+use agentaflow_explain::End;
 use serde_json::{Value, json};
 
 use super::named::{Kind, Named, is_name};
@@ -68,11 +68,11 @@ impl Cluster {
         };
         let pods = self.pods_of(&self.workload(named).await?).await?;
         let reason = show::current(&pods).values().find_map(|pod| ending::of(pod).reason);
-        let said = judged(reason.unwrap_or_default(), None, &message, "");
+        let said = agentaflow_explain::end(&End { reason, detail: &message, ..End::default() });
         Ok(Some(Explanation {
             status: job.status,
             summary: format!("it cannot start: {message}"),
-            reason: Some(said.reason),
+            reason: reason.map(|reason| reason.to_string()),
             detail: Some(format!("remedy: {}", said.remedy)),
             placement: places(job),
             price_per_hour: job.price_per_hour,
@@ -155,15 +155,11 @@ fn places(job: &Job) -> Vec<PlannedTask> {
     job.tasks.iter().map(place).collect()
 }
 
-fn judged(reason: &str, exit_code: Option<i32>, detail: &str, output: &str) -> Verdict {
-    verdict(&Ending { reason, exit_code, detail, output })
-}
-
 /// A job that is over, explained.
 fn over(job: &Job, output: &str) -> Explanation {
     let base = Explanation {
         status: job.status,
-        reason: job.end_reason.clone(),
+        reason: job.end_reason.map(|reason| reason.to_string()),
         eta: job.started_at,
         eta_text: "it is over".to_owned(),
         placement: places(job),
@@ -175,11 +171,13 @@ fn over(job: &Job, output: &str) -> Explanation {
         return Explanation { summary: format!("it is over ({status}): it ended well"), ..base };
     }
     let message = job.error_message.as_deref().unwrap_or_default();
-    let reason = job.end_reason.as_deref().unwrap_or_default();
-    let said = judged(reason, job.exit_code, message, output);
+    let cause = job.end_cause.or_else(|| agentaflow_explain::find_cause(output));
+    let (reason, exit_code) = (job.end_reason, job.exit_code);
+    let said = agentaflow_explain::end(&End { reason, cause, exit_code, detail: message });
+    let reason = agentaflow_explain::end_reason(reason, cause);
     Explanation {
-        summary: format!("it is over ({status}): {}", said.cause),
-        reason: Some(said.reason).filter(|reason| !reason.is_empty()),
+        summary: format!("it is over ({status}): {}", said.summary),
+        reason: reason.map(|reason| reason.to_string()),
         detail: Some(format!("remedy: {}", said.remedy)),
         data: job.error_message.as_ref().map(|message| json!({"message": message})),
         ..base
@@ -188,28 +186,30 @@ fn over(job: &Job, output: &str) -> Explanation {
 
 #[cfg(test)]
 mod tests {
+    use agentaflow_api::end::EndReason;
+
     use super::*;
 
     #[test]
     fn a_failed_job_is_told_what_killed_it_and_the_remedy() {
-        let job = |reason: &str, code: Option<i32>| Job {
+        let job = |reason: EndReason, code: Option<i32>| Job {
             status: JobStatus::Failed,
-            end_reason: Some(reason.to_owned()),
+            end_reason: Some(reason),
             exit_code: code,
             error_message: Some("It failed.".to_owned()),
             ..Job::default()
         };
         let table = [
-            (job("Exited", Some(3)), "", "exit code 3", "logs"),
-            (job("Exited", Some(1)), "RuntimeError: CUDA out of memory.", "CUDA", "batch size"),
-            (job("OutOfMemory", Some(137)), "", "host", "--memory"),
-            (job("TimedOut", None), "", "time-out", "--timeout"),
-            (job("Evicted", None), "", "It failed.", "logs"),
+            (job(EndReason::Exited, Some(3)), "", "Exited"),
+            (job(EndReason::Exited, Some(1)), "CUDA out of memory.", "GpuOutOfMemory"),
+            (job(EndReason::OutOfMemory, Some(137)), "", "OutOfMemory"),
+            (job(EndReason::TimedOut, None), "", "TimedOut"),
+            (job(EndReason::Evicted, None), "", "Evicted"),
         ];
-        for (job, output, cause, remedy) in table {
+        for (job, output, reason) in table {
             let told = over(&job, output);
-            assert!(told.summary.contains(cause), "{told:?}");
-            assert!(told.detail.as_deref().unwrap().contains(remedy), "{told:?}");
+            assert_eq!(told.reason.as_deref(), Some(reason), "{told:?}");
+            assert!(told.detail.is_some(), "{told:?}");
         }
         let well = over(&Job { status: JobStatus::Completed, ..Job::default() }, "");
         assert_eq!(well.summary, "it is over (completed): it ended well");

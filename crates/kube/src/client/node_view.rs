@@ -1,6 +1,6 @@
 //! Nodes of a cluster as nodes of the REST API.
 
-use agentaflow_api::node::{GpuInstance, Health, Node, NodeSpec, NodeStatus};
+use agentaflow_api::node::{GpuInstance, Health, Node, NodeSpec, NodeStatus, PriceSource};
 use agentaflow_api::{Cores, Dollars, Stamp};
 use agentaflow_engine::GpuHealth;
 use k8s_openapi::api::core::v1 as core;
@@ -98,8 +98,10 @@ impl Seen {
             storage = storage.saturating_add(uses.storage.0);
         }
         let node = &self.view.node;
-        let free =
-            spec.gpu_instances.iter().filter(|gpu| gpu.status.as_deref() == Some("available"));
+        let free = spec
+            .gpu_instances
+            .iter()
+            .filter(|gpu| gpu.status == Some(agentaflow_api::node::GpuStatus::Available));
         let jobs = self.pods.iter().filter(|pod| !gpu_resources(pod).is_empty()).count();
         Node {
             id: 0,
@@ -194,14 +196,18 @@ impl Seen {
             let memory: u64 = units.iter().map(|unit| unit.memory.0).sum();
             let closed = match health.first().map(|(_, health)| *health) {
                 Some(GpuHealth::Healthy) | None => None,
-                Some(GpuHealth::Failed) => Some("error"),
-                Some(_) => Some("maintenance"),
+                Some(GpuHealth::Failed) => Some(agentaflow_api::node::GpuStatus::Error),
+                Some(_) => Some(agentaflow_api::node::GpuStatus::Maintenance),
             };
             let used =
                 reading.is_some_and(|gpu| gpu.current_workload.is_some()) || busy.contains(id);
             let instance = instance(at, id, units[0].model.as_str(), memory, reading);
-            let status = closed.unwrap_or(if used { "busy" } else { "available" });
-            GpuInstance { status: Some(status.to_owned()), ..instance }
+            let open = if used {
+                agentaflow_api::node::GpuStatus::Busy
+            } else {
+                agentaflow_api::node::GpuStatus::Available
+            };
+            GpuInstance { status: Some(closed.unwrap_or(open)), ..instance }
         });
         let mut shown: Vec<GpuInstance> = shown.collect();
         self.count_unnamed(&mut shown, busy.len());
@@ -214,11 +220,13 @@ impl Seen {
         let shown = devices.enumerate().map(|(at, device)| {
             let reading = statuses.get(device.id.as_str()).copied();
             let status = match reading {
-                Some(gpu) if !gpu.available => "error",
-                Some(gpu) if gpu.current_workload.is_some() => "busy",
-                _ => "available",
+                Some(gpu) if !gpu.available => agentaflow_api::node::GpuStatus::Error,
+                Some(gpu) if gpu.current_workload.is_some() => {
+                    agentaflow_api::node::GpuStatus::Busy
+                }
+                _ => agentaflow_api::node::GpuStatus::Available,
             };
-            let status = Some(status.to_owned());
+            let status = Some(status);
             let made = instance(at, &device.id, &device.name, device.memory_total, reading);
             GpuInstance { status, pci_bus_id: Some(device.pci_bus_id.clone()), ..made }
         });
@@ -240,8 +248,10 @@ impl Seen {
         if monitored.is_some() || named >= shown.len() {
             return;
         }
-        let free = shown.iter_mut().filter(|gpu| gpu.status.as_deref() == Some("available"));
-        free.take(more).for_each(|gpu| gpu.status = Some("busy".to_owned()));
+        let free = shown
+            .iter_mut()
+            .filter(|gpu| gpu.status == Some(agentaflow_api::node::GpuStatus::Available));
+        free.take(more).for_each(|gpu| gpu.status = Some(agentaflow_api::node::GpuStatus::Busy));
     }
 
     fn label(&self, name: &str) -> Option<&str> {
@@ -300,16 +310,15 @@ impl Seen {
         Dollars(i64::try_from(whole).unwrap_or(i64::MAX))
     }
 
-    fn price_source(&self) -> String {
+    fn price_source(&self) -> PriceSource {
         let annotations = self.node.metadata.annotations.as_ref();
         let said = annotations.and_then(|all| all.get(names::NODE_PRICE));
         let said = said.is_some_and(|text| translate::micro_dollars(text).is_some());
-        let source = match () {
-            () if said => "node",
-            () if self.view.prices.is_empty() => "default",
-            () => "catalogue",
-        };
-        source.to_owned()
+        match () {
+            () if said => PriceSource::Node,
+            () if self.view.prices.is_empty() => PriceSource::Default,
+            () => PriceSource::Catalogue,
+        }
     }
 }
 

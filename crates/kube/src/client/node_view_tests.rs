@@ -1,7 +1,7 @@
 //! Nodes as people see them.
 
 use agentaflow_api::Dollars;
-use agentaflow_api::node::{Health, Node, NodeStatus};
+use agentaflow_api::node::{GpuStatus, Health, Node, NodeStatus, PriceSource};
 use serde_json::{Value, json};
 
 use super::Seen;
@@ -71,7 +71,7 @@ fn pod(annotations: Value, gpus: u32) -> Value {
 }
 
 fn statuses(node: &Node) -> Vec<&str> {
-    node.spec.gpu_instances.iter().map(|gpu| gpu.status.as_deref().unwrap_or_default()).collect()
+    node.spec.gpu_instances.iter().map(|gpu| gpu.status.map_or("", GpuStatus::as_str)).collect()
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_node_shows_its_gpus_with_their_readings() {
     assert_eq!((shown.gpu_memory_available, shown.current_jobs), (81_920, 1));
     assert_eq!((shown.cpu_cores_available.0, shown.memory_available), (60_000, 510 * 1024));
     assert_eq!(shown.spec.price_per_gpu_hour, Dollars(2_500_000));
-    assert_eq!(shown.price_source, "node");
+    assert_eq!(shown.price_source, PriceSource::Node);
     assert_eq!((shown.status, shown.health_status), (NodeStatus::Active, Health::Healthy));
     assert_eq!(shown.spec.gpu_driver_version.as_deref(), Some("550.1"));
 }

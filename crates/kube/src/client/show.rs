@@ -1,6 +1,7 @@
 //! Workloads and pods as jobs of the REST API.
 
-use agentaflow_api::job::{Job, JobSpec, JobStatus, TaskPlace};
+use agentaflow_api::end::EndReason;
+use agentaflow_api::job::{Job, JobSpec, JobStatus, TaskPlace, TaskState};
 use agentaflow_api::{Dollars, Stamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use serde_json::Value;
@@ -182,7 +183,11 @@ fn tasks(pods: &BTreeMap<u32, &Pod>, nodes: Option<&str>, phase: WorkloadPhase) 
             task,
             node_id: node.to_owned(),
             node_name: node.to_owned(),
-            state: if phase == WorkloadPhase::Running { "running" } else { "ended" }.to_owned(),
+            state: if phase == WorkloadPhase::Running {
+                TaskState::Running
+            } else {
+                TaskState::Ended
+            },
             ..TaskPlace::default()
         };
         return (0..).zip(nodes).map(place).collect();
@@ -190,13 +195,12 @@ fn tasks(pods: &BTreeMap<u32, &Pod>, nodes: Option<&str>, phase: WorkloadPhase) 
     let placed = pods.iter().filter_map(|(task, pod)| {
         let node = pod.spec.node_name.clone().filter(|node| !node.is_empty())?;
         let state = match pod.status.phase.as_deref() {
-            Some("Running") => "running",
-            Some("Succeeded" | "Failed") => "ended",
-            _ => "starting",
+            Some("Running") => TaskState::Running,
+            Some("Succeeded" | "Failed") => TaskState::Ended,
+            _ => TaskState::Starting,
         };
         let gpus = gpus(pod);
         let exit_code = ending::of(pod).exit_code;
-        let state = state.to_owned();
         Some(TaskPlace {
             task: *task,
             node_id: node.clone(),
@@ -245,10 +249,10 @@ fn exit_code(phase: WorkloadPhase, ending: &Ending) -> Option<i32> {
     }
 }
 
-fn end_reason(phase: WorkloadPhase, ending: &Ending) -> Option<String> {
+fn end_reason(phase: WorkloadPhase, ending: &Ending) -> Option<EndReason> {
     match phase {
-        WorkloadPhase::Succeeded => Some("Exited".to_owned()),
-        WorkloadPhase::Failed => ending.reason.map(str::to_owned),
+        WorkloadPhase::Succeeded => Some(EndReason::Exited),
+        WorkloadPhase::Failed => ending.reason,
         _ => None,
     }
 }

@@ -1,5 +1,6 @@
 //! Workloads and pods as people see them.
 
+use agentaflow_api::end::EndReason;
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::{Dollars, Stamp};
 use serde_json::{Value, json};
@@ -122,7 +123,7 @@ fn a_failed_workload_says_what_killed_it() {
     let end = json!({"phase": "Failed", "containerStatuses": [
         {"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]});
     let job = show(workload(status), vec![pod(0, 0, end)], false);
-    assert_eq!((job.exit_code, job.end_reason.as_deref()), (Some(137), Some("OutOfMemory")));
+    assert_eq!((job.exit_code, job.end_reason), (Some(137), Some(EndReason::OutOfMemory)));
     assert_eq!(
         job.error_message.as_deref(),
         Some("It failed: container `main` ran out of memory.")

@@ -1,13 +1,14 @@
 //! Users: made, invited, changed, switched off.
 
 use agentaflow_api::account::{Role, User};
+use agentaflow_api::error::ErrorCode;
 use agentaflow_api::units::{Dollars, Secret, Stamp};
 
 use super::sessions::end_all;
 use super::tokens::{Minted, digest, mint};
+use crate::api_error::ApiError;
 use crate::core::DirectoryWrite;
 use crate::directory::Directory;
-use crate::refusal::Refusal;
 use crate::store::{Change, CredentialKind, CredentialRow, UserRow};
 
 /// How long an invitation counts.
@@ -29,7 +30,7 @@ pub struct UserPatch {
 }
 
 /// Makes a user; without a password an invitation, whose code is in the answer.
-pub fn create_user(user: UserRow) -> Result<DirectoryWrite<(UserRow, Option<Secret>)>, Refusal> {
+pub fn create_user(user: UserRow) -> Result<DirectoryWrite<(UserRow, Option<Secret>)>, ApiError> {
     let invite = match &user.password_hash {
         Some(_) => None,
         None => Some(mint(CredentialKind::Invite, "invitation")?),
@@ -74,7 +75,7 @@ pub fn register(
         let found = found.filter(|row| row.kind == CredentialKind::Invite);
         let invited = found.and_then(|row| directory.users.get(&row.user_id?));
         let Some(invited) = invited.filter(|user| user.active) else {
-            return Err(Refusal::forbidden(
+            return Err(ApiError::forbidden(
                 "this invitation was used already or has ended; ask an admin for a new one",
             ));
         };
@@ -141,13 +142,14 @@ fn sign_up(
     email: Option<String>,
     password_hash: String,
     open: bool,
-) -> Result<UserRow, Refusal> {
+) -> Result<UserRow, ApiError> {
     if !open {
-        return Err(Refusal::forbidden(
+        return Err(ApiError::forbidden(
             "sign-up is closed here: ask an admin for an invitation and send its code as `invite`",
         ));
     }
-    let username = username.ok_or_else(|| Refusal::invalid("username", "`username` is missing"))?;
+    let username =
+        username.ok_or_else(|| ApiError::invalid("username", "`username` is missing"))?;
     free_name(directory, &username)?;
     Ok(UserRow {
         username,
@@ -178,20 +180,20 @@ fn apply(user: &mut UserRow, patch: UserPatch) {
     }
 }
 
-fn find(directory: &Directory, id: i64) -> Result<&UserRow, Refusal> {
-    let missing = || Refusal::not_found(format!("there is no user with the number {id}"));
+fn find(directory: &Directory, id: i64) -> Result<&UserRow, ApiError> {
+    let missing = || ApiError::not_found(format!("there is no user with the number {id}"));
     directory.users.get(&id).ok_or_else(missing)
 }
 
 /// Queues and grants name people, so an invitation is for the name that the admin chose and no other.
-fn invited_name(asked: Option<&str>, invited: &str) -> Result<(), Refusal> {
+fn invited_name(asked: Option<&str>, invited: &str) -> Result<(), ApiError> {
     if asked.is_none_or(|asked| asked.to_lowercase() == invited.to_lowercase()) {
         return Ok(());
     }
     let detail = format!(
         "this invitation is for the name `{invited}`; leave `username` out, or ask an admin for another invitation"
     );
-    Err(Refusal::invalid("username", detail))
+    Err(ApiError::invalid("username", detail))
 }
 
 fn end_invites(directory: &Directory, user: i64) -> Vec<Change> {
@@ -201,24 +203,24 @@ fn end_invites(directory: &Directory, user: i64) -> Vec<Change> {
     invites.map(|row| Change::CredentialGone(row.id)).collect()
 }
 
-fn free_name(directory: &Directory, name: &str) -> Result<(), Refusal> {
+fn free_name(directory: &Directory, name: &str) -> Result<(), ApiError> {
     if directory.user_named(name).is_some() {
         let detail = format!("the name `{name}` is taken; choose another");
-        return Err(Refusal::conflict("name_taken", detail));
+        return Err(ApiError::conflict(ErrorCode::NameTaken, detail));
     }
     Ok(())
 }
 
 /// Somebody must be able to let others in.
-fn keeps_an_admin(directory: &Directory, changed: &UserRow) -> Result<(), Refusal> {
+fn keeps_an_admin(directory: &Directory, changed: &UserRow) -> Result<(), ApiError> {
     let admin = |user: &UserRow| user.active && user.role == Role::Admin;
     let was = directory.users.get(&changed.id).is_some_and(admin);
     let others = directory.users.values().any(|user| user.id != changed.id && admin(user));
     if !was || admin(changed) || others {
         return Ok(());
     }
-    Err(Refusal::conflict(
-        "last_admin",
+    Err(ApiError::conflict(
+        ErrorCode::LastAdmin,
         "this is the last active admin; make another user an admin first",
     ))
 }

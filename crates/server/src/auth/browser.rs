@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 
 /// What the server is called.
 #[derive(Clone, Debug)]
@@ -51,21 +51,21 @@ pub fn set_cookie(name: &str, value: &str, path: &str, seconds: u64, secure: boo
 }
 
 /// Whether the request was meant for this server.
-pub fn check_host(site: &Site, host: Option<&str>) -> Result<(), Refusal> {
+pub fn check_host(site: &Site, host: Option<&str>) -> Result<(), ApiError> {
     let Some(host) = host else {
-        return Err(Refusal::forbidden("a request with a cookie needs a Host header"));
+        return Err(ApiError::forbidden("a request with a cookie needs a Host header"));
     };
     if is_ours(site, host) {
         return Ok(());
     }
-    Err(Refusal::forbidden(
+    Err(ApiError::forbidden(
         "the Host header names another server than this one; if browsers reach this server by that name, \
          start it with `--public-host NAME`",
     ))
 }
 
 /// Whether the request was made by a page of this server.
-pub fn check_origin(site: &Site, origin: Option<&str>, host: Option<&str>) -> Result<(), Refusal> {
+pub fn check_origin(site: &Site, origin: Option<&str>, host: Option<&str>) -> Result<(), ApiError> {
     check_host(site, host)?;
     let from = origin
         .and_then(|origin| origin.strip_prefix("http://").or(origin.strip_prefix("https://")))
@@ -73,7 +73,7 @@ pub fn check_origin(site: &Site, origin: Option<&str>, host: Option<&str>) -> Re
     if from.is_some() {
         return Ok(());
     }
-    Err(Refusal::forbidden(
+    Err(ApiError::forbidden(
         "a change with a cookie must come from a page of this server (the Origin header says it does not); \
          programs use `Authorization: Bearer <token>` instead",
     ))

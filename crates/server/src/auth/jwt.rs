@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use agentaflow_api::units::{Secret, Stamp};
 
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 
 /// How long an access token counts.
 pub const ACCESS_SECONDS: u64 = 3600;
@@ -45,7 +45,7 @@ impl JwtKeys {
     }
 
     /// A token for this user's session.
-    pub fn issue(&self, user: i64, epoch: u32, sid: &str, now: Stamp) -> Result<Secret, Refusal> {
+    pub fn issue(&self, user: i64, epoch: u32, sid: &str, now: Stamp) -> Result<Secret, ApiError> {
         let iat = now.0 / 1000;
         let claims = Claims {
             sub: user.to_string(),
@@ -56,7 +56,7 @@ impl JwtKeys {
         };
         encode(&Header::new(Algorithm::HS256), &claims, &self.sign)
             .map(Secret)
-            .map_err(|_| Refusal::unavailable("the token could not be signed; try again"))
+            .map_err(|_| ApiError::unavailable("the token could not be signed; try again"))
     }
 
     /// What the token says, if it is one of ours. Whether it has ended is the caller's business.

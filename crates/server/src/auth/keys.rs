@@ -1,12 +1,13 @@
 //! API keys of users and registration tokens of machines.
 
 use agentaflow_api::account::ApiKey;
+use agentaflow_api::error::ErrorCode;
 use agentaflow_api::units::{Secret, Stamp};
 
 use super::tokens::mint;
+use crate::api_error::ApiError;
 use crate::core::DirectoryWrite;
 use crate::directory::Directory;
-use crate::refusal::Refusal;
 use crate::store::{Change, CredentialKind, CredentialRow};
 
 /// Keys of one kind that one user may have at a time.
@@ -31,7 +32,7 @@ pub struct NewKey {
 }
 
 /// Makes a key; the answer holds it.
-pub fn create_key(new: NewKey) -> Result<DirectoryWrite<ApiKey>, Refusal> {
+pub fn create_key(new: NewKey) -> Result<DirectoryWrite<ApiKey>, ApiError> {
     let minted = mint(new.kind, &new.name)?;
     Ok(Box::new(move |directory, ids, now| {
         let mut changes = Vec::new();
@@ -48,7 +49,7 @@ pub fn create_key(new: NewKey) -> Result<DirectoryWrite<ApiKey>, Refusal> {
         }
         if live >= MOST {
             let detail = format!("there are {MOST} keys already; revoke one that is not needed");
-            return Err(Refusal::conflict("too_many_keys", detail));
+            return Err(ApiError::conflict(ErrorCode::TooManyKeys, detail));
         }
         ids.0.credential += 1;
         let row = CredentialRow {
@@ -79,13 +80,13 @@ pub fn rotate_key(
     kind: CredentialKind,
     id: i64,
     owner: Option<i64>,
-) -> Result<DirectoryWrite<ApiKey>, Refusal> {
+) -> Result<DirectoryWrite<ApiKey>, ApiError> {
     let minted = mint(kind, "")?;
     Ok(Box::new(move |directory, _, now| {
         let old = find(directory, kind, id, owner)?;
         if old.revoked_at.is_some() || old.expires_at.is_some_and(|end| end <= now) {
-            return Err(Refusal::conflict(
-                "key_ended",
+            return Err(ApiError::conflict(
+                ErrorCode::KeyEnded,
                 "this key was revoked or has ended; make a new one",
             ));
         }
@@ -135,10 +136,10 @@ fn find(
     kind: CredentialKind,
     id: i64,
     owner: Option<i64>,
-) -> Result<&CredentialRow, Refusal> {
+) -> Result<&CredentialRow, ApiError> {
     let row = directory.credentials.get(&id).filter(|row| row.kind == kind);
     let row = row.filter(|row| owner.is_none_or(|owner| row.user_id == Some(owner)));
-    row.ok_or_else(|| Refusal::not_found(format!("you have no key with the number {id}")))
+    row.ok_or_else(|| ApiError::not_found(format!("you have no key with the number {id}")))
 }
 
 fn revoke(row: &CredentialRow, now: Stamp) -> Change {

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use agentaflow_api::units::Secret;
 
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 
 /// How many characters a password has.
 pub const PASSWORD_LENGTH: RangeInclusive<usize> = 10..=200;
@@ -36,14 +36,14 @@ impl Default for Passwords {
 
 impl Passwords {
     /// The hash of a password, in PHC form.
-    pub async fn hash(&self, password: &Secret) -> Result<String, Refusal> {
+    pub async fn hash(&self, password: &Secret) -> Result<String, ApiError> {
         let password = password.clone();
         self.blocking(move || hash(&password)).await?
     }
 
     /// Whether this is the password. Without a hash it is not, after just as long: nobody learns from the time
     /// which names exist.
-    pub async fn verify(&self, password: &Secret, hash: Option<String>) -> Result<bool, Refusal> {
+    pub async fn verify(&self, password: &Secret, hash: Option<String>) -> Result<bool, ApiError> {
         let password = password.clone();
         self.blocking(move || {
             let known = hash.is_some();
@@ -56,8 +56,8 @@ impl Passwords {
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Refusal> {
-        let busy = || Refusal::too_many("too many logins at once; try again in a moment", 2);
+    ) -> Result<T, ApiError> {
+        let busy = || ApiError::too_many("too many logins at once; try again in a moment", 2);
         let _place = self.queue.clone().try_acquire_owned().map_err(|_| busy())?;
         let turn = self.turns.clone().acquire_owned().await.map_err(|_| busy())?;
         let done = tokio::task::spawn_blocking(move || {
@@ -65,15 +65,16 @@ impl Passwords {
             drop(turn);
             result
         });
-        done.await.map_err(|_| Refusal::unavailable("the password could not be checked; try again"))
+        done.await
+            .map_err(|_| ApiError::unavailable("the password could not be checked; try again"))
     }
 }
 
-fn hash(password: &Secret) -> Result<String, Refusal> {
+fn hash(password: &Secret) -> Result<String, ApiError> {
     Argon2::default()
         .hash_password(password.expose().as_bytes())
         .map(|hash| hash.to_string())
-        .map_err(|_| Refusal::unavailable("the password could not be hashed; try again"))
+        .map_err(|_| ApiError::unavailable("the password could not be hashed; try again"))
 }
 
 fn verify(password: &Secret, hash: &str) -> bool {

@@ -5,9 +5,9 @@ use agentaflow_api::units::{Secret, Stamp};
 
 use super::jwt::{ACCESS_SECONDS, JwtKeys};
 use super::tokens::{Minted, digest, mint};
+use crate::api_error::ApiError;
 use crate::core::{DirectoryWrite, Ids};
 use crate::directory::Directory;
-use crate::refusal::Refusal;
 use crate::store::{Change, CredentialKind, CredentialRow, UserRow};
 
 /// How long a session lasts when nobody uses it.
@@ -27,11 +27,11 @@ pub struct Opened {
 }
 
 /// Opens a session for this user.
-pub fn open_session(user: i64, jwt: JwtKeys) -> Result<DirectoryWrite<Opened>, Refusal> {
+pub fn open_session(user: i64, jwt: JwtKeys) -> Result<DirectoryWrite<Opened>, ApiError> {
     let minted = mint(CredentialKind::Refresh, "")?;
     Ok(Box::new(move |directory, ids, now| {
         let user = directory.users.get(&user).filter(|user| user.active);
-        let user = user.ok_or_else(|| Refusal::unauthenticated("this account is switched off"))?;
+        let user = user.ok_or_else(|| ApiError::unauthenticated("this account is switched off"))?;
         let mut changes = make_room(directory, user.id, now);
         let opened = start(&mut changes, ids, user, minted, None, &jwt, now)?;
         Ok((changes, opened))
@@ -42,7 +42,7 @@ pub fn open_session(user: i64, jwt: JwtKeys) -> Result<DirectoryWrite<Opened>, R
 pub fn refresh(
     token: &Secret,
     jwt: JwtKeys,
-) -> Result<DirectoryWrite<Result<Opened, Refusal>>, Refusal> {
+) -> Result<DirectoryWrite<Result<Opened, ApiError>>, ApiError> {
     let hash = digest(token.expose());
     let minted = mint(CredentialKind::Refresh, "")?;
     Ok(Box::new(move |directory, ids, now| {
@@ -82,12 +82,12 @@ pub fn end_session_named(sid: String) -> DirectoryWrite<()> {
 }
 
 /// Uses up a one-time link and opens a session for a browser.
-pub fn use_link(code: &str, jwt: JwtKeys) -> Result<DirectoryWrite<Opened>, Refusal> {
+pub fn use_link(code: &str, jwt: JwtKeys) -> Result<DirectoryWrite<Opened>, ApiError> {
     let hash = digest(code);
     let minted = mint(CredentialKind::Refresh, "")?;
     Ok(Box::new(move |directory, ids, now| {
         let void = || {
-            Refusal::unauthenticated(
+            ApiError::unauthenticated(
                 "this link was used already or has ended; the server prints a new one at its start",
             )
         };
@@ -122,7 +122,7 @@ fn start(
     session: Option<&str>,
     jwt: &JwtKeys,
     now: Stamp,
-) -> Result<Opened, Refusal> {
+) -> Result<Opened, ApiError> {
     ids.0.credential += 1;
     let name = session.map_or_else(|| minted.row.hash[..32].to_owned(), str::to_owned);
     let row = CredentialRow {
@@ -197,14 +197,14 @@ fn revoked(row: &CredentialRow, now: Stamp) -> Change {
     Change::Credential(Box::new(CredentialRow { revoked_at: Some(now), ..row.clone() }))
 }
 
-fn not_a_session() -> Refusal {
-    Refusal::unauthenticated(
+fn not_a_session() -> ApiError {
+    ApiError::unauthenticated(
         "this refresh token is not known or has ended; log in again with POST /auth/login",
     )
 }
 
-fn used_twice() -> Refusal {
-    Refusal::unauthenticated(
+fn used_twice() -> ApiError {
+    ApiError::unauthenticated(
         "this refresh token was used before, so the session was ended for safety; log in again",
     )
 }

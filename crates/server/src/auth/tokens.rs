@@ -5,7 +5,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use agentaflow_api::units::{Secret, Stamp};
 
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 use crate::store::{CredentialKind, CredentialRow};
 
 /// Characters of a secret that lists may show.
@@ -21,15 +21,15 @@ pub struct Minted {
 }
 
 /// A secret of this kind: a prefix that says what it is, and 32 random bytes.
-pub fn new_secret(kind: CredentialKind) -> Result<Secret, Refusal> {
+pub fn new_secret(kind: CredentialKind) -> Result<Secret, ApiError> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes)
-        .map_err(|_| Refusal::unavailable("the system gives no random numbers; try again"))?;
+        .map_err(|_| ApiError::unavailable("the system gives no random numbers; try again"))?;
     Ok(Secret(format!("{}{}", prefix(kind), URL_SAFE_NO_PAD.encode(bytes))))
 }
 
 /// A secret of this kind, ready to be kept.
-pub fn mint(kind: CredentialKind, name: &str) -> Result<Minted, Refusal> {
+pub fn mint(kind: CredentialKind, name: &str) -> Result<Minted, ApiError> {
     let secret = new_secret(kind)?;
     let row = CredentialRow {
         kind,

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use agentaflow_api::event::Event;
 use agentaflow_api::link::Message;
 
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 use crate::store::{Change, JobRow};
 
 /// Collected under the lock, written by the committer, told to the world after that.
@@ -29,7 +29,7 @@ pub(crate) struct Batch {
     /// Events to broadcast.
     pub(crate) events: Vec<Arc<Event>>,
     /// Who waits for this to be durable.
-    pub(crate) tickets: Vec<oneshot::Sender<Result<(), Refusal>>>,
+    pub(crate) tickets: Vec<oneshot::Sender<Result<(), ApiError>>>,
 }
 
 impl Batch {

@@ -3,7 +3,8 @@
 use rustc_hash::FxHashMap;
 
 use agentaflow_api::account::Role;
-use agentaflow_api::billing::LedgerEntry;
+use agentaflow_api::billing::{LedgerEntry, LedgerKind};
+use agentaflow_api::event::EventKind;
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::link::StopCause;
 use agentaflow_api::units::{Dollars, Stamp};
@@ -13,7 +14,7 @@ use super::describe::price;
 use super::money::{self, Account};
 use super::reports::allocation;
 use super::state::{State, workload_id};
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 use crate::store::{Change, JobRow, SeatState, UserRow};
 
 /// A job that says nothing about its duration is expected to run this long.
@@ -151,7 +152,7 @@ impl State {
             (false, Some(_)) => {
                 job.state.warned_at = None;
                 self.touch(id);
-                self.job_event(id, "BudgetRestored", "there is money again; it goes on");
+                self.job_event(id, EventKind::BudgetRestored, "there is money again; it goes on");
             }
             (true, None) => {
                 job.state.warned_at = Some(now);
@@ -160,14 +161,14 @@ impl State {
                 let words = format!(
                     "its owner's money is used up; it is stopped in {when} unless there is more"
                 );
-                self.job_event(id, "BudgetWarning", words);
+                self.job_event(id, EventKind::BudgetWarning, words);
             }
             (true, Some(since)) => {
                 let over = now.0.saturating_sub(since.0) >= grace.0 as i64;
                 if over && job.state.stopping.is_none_or(super::jobs::moves) {
                     self.job_event(
                         id,
-                        "BudgetExceeded",
+                        EventKind::BudgetExceeded,
                         "it is stopped: its owner's money is used up",
                     );
                     self.stop_tasks(id, StopCause::BudgetExceeded, None);
@@ -182,12 +183,12 @@ impl State {
         user: i64,
         amount: Dollars,
         note: Option<String>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ApiError> {
         if !self.directory.users.contains_key(&user) {
-            return Err(Refusal::not_found("there is no such user"));
+            return Err(ApiError::not_found("there is no such user"));
         }
         if amount.0 == 0 {
-            return Err(Refusal::invalid("amount", "an amount of money other than 0 is needed"));
+            return Err(ApiError::invalid("amount", "an amount of money other than 0 is needed"));
         }
         let at = Stamp::now();
         self.ids.0.ledger += 1;
@@ -196,7 +197,7 @@ impl State {
         self.batch.changes.push(Change::Ledger(Box::new(LedgerEntry {
             id: self.ids.0.ledger,
             at,
-            kind: "credit".to_owned(),
+            kind: LedgerKind::Credit,
             user_id: user,
             micros: -amount.0,
             amount: Dollars(-amount.0),

@@ -7,13 +7,15 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use agentaflow_api::agent::{Agent, AgentRegistration, AgentUpdate};
+use agentaflow_api::error::ErrorCode;
+use agentaflow_api::event::EventKind;
 use agentaflow_api::job::{Job, JobStatus, JobStatusUpdate};
 use agentaflow_api::link::{Framed, Report, ReportBatch, ReportReply, Stop, TaskKey};
 
 use super::handle::{Core, StreamItem, Worker};
 use super::pulse::Way;
 use super::reports::illegal;
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 use crate::store::JobRow;
 
 impl Core {
@@ -22,7 +24,7 @@ impl Core {
         &self,
         agent: AgentRegistration,
         _peer: IpAddr,
-    ) -> Result<Agent, Refusal> {
+    ) -> Result<Agent, ApiError> {
         let (agent, key, left) = self
             .act(|state| {
                 let before = state.agents.values().find(|row| row.agent_id == agent.agent_id);
@@ -46,14 +48,14 @@ impl Core {
     }
 
     /// One agent, by name or number.
-    pub fn agent(&self, agent: &str) -> Result<Agent, Refusal> {
+    pub fn agent(&self, agent: &str) -> Result<Agent, ApiError> {
         let state = self.inner.lock();
         let id = state.find_agent(agent)?;
         Ok(state.agents.get(&id).map(|row| state.show_agent(row)).unwrap_or_default())
     }
 
     /// Changes an agent.
-    pub async fn update_agent(&self, agent: &str, update: AgentUpdate) -> Result<Agent, Refusal> {
+    pub async fn update_agent(&self, agent: &str, update: AgentUpdate) -> Result<Agent, ApiError> {
         self.act(|state| {
             let id = state.find_agent(agent)?;
             state.update_agent(id, update);
@@ -68,7 +70,7 @@ impl Core {
         job: i64,
         update: JobStatusUpdate,
         from: Worker,
-    ) -> Result<Job, Refusal> {
+    ) -> Result<Job, ApiError> {
         let known = self.inner.lock().row(job).cloned();
         let row = match known {
             Some(row) => row,
@@ -98,7 +100,7 @@ impl Core {
 
     /// Whether this worker may tell of a job: the node that has it, or, with a registration token only, anybody
     /// if that node's agent is of the kind that is pushed to and knows no key.
-    fn may_tell(&self, row: &JobRow, from: &Worker) -> Result<Option<i64>, Refusal> {
+    fn may_tell(&self, row: &JobRow, from: &Worker) -> Result<Option<i64>, ApiError> {
         let seats = &row.state.seats;
         match from {
             Worker::Node(node) | Worker::Agent { node, .. } => {
@@ -107,7 +109,10 @@ impl Core {
                 {
                     return Ok(Some(*node));
                 }
-                Err(Refusal::conflict("not_assigned", "the job is not assigned to this node"))
+                Err(ApiError::conflict(
+                    ErrorCode::NotAssigned,
+                    "the job is not assigned to this node",
+                ))
             }
             Worker::Token => {
                 let state = self.inner.lock();
@@ -117,7 +122,7 @@ impl Core {
                 if seats.iter().any(|seat| push(seat.node)) {
                     return Ok(None);
                 }
-                Err(Refusal::forbidden(
+                Err(ApiError::forbidden(
                     "a registration token may report the status of jobs on push nodes only; use the key \
                      from the node's registration",
                 ))
@@ -126,12 +131,12 @@ impl Core {
     }
 
     /// News of many tasks from one agent. Logs are not its business.
-    pub async fn report(&self, agent: i64, batch: ReportBatch) -> Result<ReportReply, Refusal> {
+    pub async fn report(&self, agent: i64, batch: ReportBatch) -> Result<ReportReply, ApiError> {
         self.act(|state| {
             let node = state.agents.get(&agent).map(|agent| agent.node_id);
-            let node = node.ok_or_else(|| Refusal::not_found("there is no such agent"))?;
+            let node = node.ok_or_else(|| ApiError::not_found("there is no such agent"))?;
             let accepted =
-                batch.reports.into_iter().map(|report| state.news(node, report)).collect();
+                batch.reports.into_iter().map(|report| state.apply_update(node, report)).collect();
             Ok(ReportReply { accepted, log_have: Vec::new() })
         })
         .await
@@ -154,7 +159,7 @@ impl Core {
         agent: i64,
         session: Option<String>,
         after: u64,
-    ) -> Result<mpsc::Receiver<StreamItem>, Refusal> {
+    ) -> Result<mpsc::Receiver<StreamItem>, ApiError> {
         let node = self.node_of(agent)?;
         let opened = self.inner.hub.open(node, session.as_deref(), after);
         self.act(|state| {
@@ -181,10 +186,10 @@ impl Core {
         Ok(opened.receiver)
     }
 
-    fn node_of(&self, agent: i64) -> Result<i64, Refusal> {
+    fn node_of(&self, agent: i64) -> Result<i64, ApiError> {
         let state = self.inner.lock();
         let node = state.agents.get(&agent).map(|agent| agent.node_id);
-        node.ok_or_else(|| Refusal::not_found("there is no such agent"))
+        node.ok_or_else(|| ApiError::not_found("there is no such agent"))
     }
 
     /// Waits up to `wait_ms` for messages after `after`.
@@ -194,7 +199,7 @@ impl Core {
         session: Option<String>,
         after: u64,
         wait_ms: u64,
-    ) -> Result<Vec<Arc<Framed>>, Refusal> {
+    ) -> Result<Vec<Arc<Framed>>, ApiError> {
         let node = self.node_of(agent)?;
         let end = tokio::time::Instant::now() + Duration::from_millis(wait_ms.min(60_000));
         let mut synced = false;
@@ -245,7 +250,11 @@ impl Core {
 
     /// A push endpoint may not be called, and why.
     pub(crate) fn push_refused(&self, node: i64, why: &str) {
-        self.inner.lock().node_event(node, "PushRefused", format!("it gets no work: {why}"));
+        self.inner.lock().node_event(
+            node,
+            EventKind::PushRefused,
+            format!("it gets no work: {why}"),
+        );
         self.inner.wake.notify_one();
     }
 
@@ -255,9 +264,9 @@ impl Core {
     }
 
     /// News that the server itself has of a task on a push node.
-    pub(crate) async fn push_news(&self, node: i64, report: Report) -> Result<(), Refusal> {
+    pub(crate) async fn push_update(&self, node: i64, report: Report) -> Result<(), ApiError> {
         self.act(|state| {
-            state.news(node, report);
+            state.apply_update(node, report);
             Ok(())
         })
         .await

@@ -8,7 +8,7 @@ use super::committer::KEY_LIFE;
 use super::handle::{Caller, Core, Idempotency, NodeRef, unreadable};
 use super::jobs::{other_body, runtime, workload};
 use super::show::explain_over;
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 use crate::store::{JobRow, JobState};
 
 impl Core {
@@ -19,7 +19,7 @@ impl Core {
         job: JobCreate,
         pin: Option<NodeRef>,
         idempotency: Option<Idempotency>,
-    ) -> Result<(Job, bool), Refusal> {
+    ) -> Result<(Job, bool), ApiError> {
         if let Some(known) = self.answered_before(by, idempotency.as_ref()).await? {
             return Ok((known, false));
         }
@@ -42,7 +42,7 @@ impl Core {
         &self,
         by: &Caller,
         key: Option<&Idempotency>,
-    ) -> Result<Option<Job>, Refusal> {
+    ) -> Result<Option<Job>, ApiError> {
         let Some(key) = key else { return Ok(None) };
         let known = self
             .inner
@@ -58,22 +58,22 @@ impl Core {
         Ok(Some(self.show_job(self.stored(known.job_id).await?)))
     }
 
-    pub(super) async fn stored(&self, id: i64) -> Result<JobRow, Refusal> {
+    pub(super) async fn stored(&self, id: i64) -> Result<JobRow, ApiError> {
         let row = self.inner.store.job(id).await.map_err(|error| unreadable(&error))?;
-        row.ok_or_else(|| Refusal::not_found(format!("there is no job {id}")))
+        row.ok_or_else(|| ApiError::not_found(format!("there is no job {id}")))
     }
 
     /// Stops a job. Who may is the caller's business.
-    pub async fn cancel(&self, by: &Caller, job: i64) -> Result<Job, Refusal> {
+    pub async fn cancel(&self, by: &Caller, job: i64) -> Result<Job, ApiError> {
         self.stop_job(by, job, false).await
     }
 
     /// Ends a job as if it were done.
-    pub async fn complete(&self, by: &Caller, job: i64) -> Result<Job, Refusal> {
+    pub async fn complete(&self, by: &Caller, job: i64) -> Result<Job, ApiError> {
         self.stop_job(by, job, true).await
     }
 
-    async fn stop_job(&self, by: &Caller, job: i64, complete: bool) -> Result<Job, Refusal> {
+    async fn stop_job(&self, by: &Caller, job: i64, complete: bool) -> Result<Job, ApiError> {
         let name = by.user.username.clone();
         let row = self
             .act(|state| {
@@ -88,7 +88,7 @@ impl Core {
     }
 
     /// Why a job waits, and when it will start.
-    pub async fn explain(&self, job: i64) -> Result<Explanation, Refusal> {
+    pub async fn explain(&self, job: i64) -> Result<Explanation, ApiError> {
         let live = self.inner.lock().explain(job);
         match live {
             Some(explanation) => Ok(explanation),
@@ -98,7 +98,7 @@ impl Core {
 
     /// What would happen to a job. Nothing is written.
     #[allow(clippy::unused_async, reason = "asking is a call like the others")]
-    pub async fn what_if(&self, by: &Caller, job: JobCreate) -> Result<Explanation, Refusal> {
+    pub async fn what_if(&self, by: &Caller, job: JobCreate) -> Result<Explanation, ApiError> {
         let state = self.inner.lock();
         let mut spec = job.spec;
         let queue = state.queue_for(by, spec.queue.as_deref())?;
@@ -119,7 +119,7 @@ impl Core {
         let seen = state
             .engine
             .what_if(state.clock.now(), asked)
-            .map_err(|rejected| Refusal::invalid("job", rejected.to_string()))?;
+            .map_err(|rejected| ApiError::invalid("job", rejected.to_string()))?;
         Ok(state.foresee(&row, &request, tasks, &seen))
     }
 }

@@ -7,7 +7,7 @@ use agentaflow_api::node::{GpuInstance, Heartbeat, Node, NodeRegistration, NodeU
 use agentaflow_engine::NodeId;
 
 use super::handle::{Core, NodeRef};
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 
 /// A transaction that takes longer has probably lost its database.
 const LONGEST_WRITE: Duration = Duration::from_secs(10);
@@ -20,10 +20,10 @@ impl Core {
     }
 
     /// One node.
-    pub fn node(&self, node: &NodeRef) -> Result<Node, Refusal> {
+    pub fn node(&self, node: &NodeRef) -> Result<Node, ApiError> {
         let state = self.inner.lock();
         let id = state.find_node(node)?;
-        state.show_node(id).ok_or_else(|| Refusal::not_found("there is no such node"))
+        state.show_node(id).ok_or_else(|| ApiError::not_found("there is no such node"))
     }
 
     /// Last readings of a node's GPUs.
@@ -33,7 +33,7 @@ impl Core {
 
     /// Nodes on which a task of this size would fit now.
     #[allow(clippy::unused_async, reason = "asking is a call like the others")]
-    pub async fn available(&self, gpu_memory: u64, cpu_milli: u64) -> Result<Vec<Node>, Refusal> {
+    pub async fn available(&self, gpu_memory: u64, cpu_milli: u64) -> Result<Vec<Node>, ApiError> {
         let state = self.inner.lock();
         let fits = |view: &agentaflow_engine::NodeView| {
             let gpu = |gpu: &agentaflow_engine::GpuView| {
@@ -61,7 +61,7 @@ impl Core {
         &self,
         node: NodeRegistration,
         peer: IpAddr,
-    ) -> Result<Node, Refusal> {
+    ) -> Result<Node, ApiError> {
         let (node, key) = self
             .act(|state| {
                 let (id, key) = state.register_node(node, peer)?;
@@ -72,7 +72,7 @@ impl Core {
     }
 
     /// An admin changes a node.
-    pub async fn update_node(&self, node: &NodeRef, update: NodeUpdate) -> Result<Node, Refusal> {
+    pub async fn update_node(&self, node: &NodeRef, update: NodeUpdate) -> Result<Node, ApiError> {
         self.act(|state| {
             let id = state.find_node(node)?;
             state.update_node(id, update)?;
@@ -82,7 +82,7 @@ impl Core {
     }
 
     /// An admin removes a node.
-    pub async fn delete_node(&self, node: &NodeRef) -> Result<Node, Refusal> {
+    pub async fn delete_node(&self, node: &NodeRef) -> Result<Node, ApiError> {
         let (node, id) = self
             .act(|state| {
                 let id = state.find_node(node)?;
@@ -97,16 +97,16 @@ impl Core {
 
     /// A sign of life. Answered from memory: nothing has to be written for it.
     #[allow(clippy::unused_async, reason = "asking is a call like the others")]
-    pub async fn heartbeat(&self, node: &NodeRef, beat: Heartbeat) -> Result<Node, Refusal> {
+    pub async fn heartbeat(&self, node: &NodeRef, beat: Heartbeat) -> Result<Node, ApiError> {
         let shown = {
             let mut state = self.inner.lock();
             if let Some(why) = state.closed {
-                return Err(Refusal::unavailable(why));
+                return Err(ApiError::unavailable(why));
             }
             let id = state.find_node(node)?;
             // Cut off from the database, another server may already be giving our work away.
             if state.writing.is_some_and(|since| since.elapsed() > LONGEST_WRITE) {
-                return Err(Refusal::unavailable("the database has not answered for a while"));
+                return Err(ApiError::unavailable("the database has not answered for a while"));
             }
             state.heartbeat(id, beat);
             state.show_node(id).unwrap_or_default()

@@ -16,7 +16,7 @@ use super::jobs::stops;
 use super::pulse::Way;
 use super::restore::ENGINE_MEMORY;
 use super::state::State;
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 use crate::secrets::Keyring;
 use crate::settings::Settings;
 use crate::store::{Change, SeatState, Store, StoreError};
@@ -206,7 +206,7 @@ impl Inner {
     /// It is not durable: memory and store differ, so the memory is loaded again.
     async fn start_over(&self, batch: Batch, error: &StoreError) {
         tracing::error!(error = %chain(error), "a transaction failed; the state is loaded again from the store");
-        let refusal = Refusal::unavailable(
+        let refusal = ApiError::unavailable(
             "the server cannot write to its database now; try again in a moment",
         );
         let fenced = matches!(error, StoreError::Fenced);
@@ -296,7 +296,7 @@ fn sync(state: &State, node: i64) -> Message {
     Message::Sync { assignments, stops: halts }
 }
 
-fn fail(batch: Batch, refusal: &Refusal) {
+fn fail(batch: Batch, refusal: &ApiError) {
     for ticket in batch.tickets {
         let _ = ticket.send(Err(refusal.clone()));
     }

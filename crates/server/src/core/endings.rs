@@ -1,5 +1,7 @@
 //! How jobs end, wait again, and survive the loss of their nodes.
 
+use agentaflow_api::end::EndReason;
+use agentaflow_api::event::EventKind;
 use agentaflow_api::job::{JobStatus, OnNodeLost};
 use agentaflow_api::link::{StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
@@ -36,30 +38,26 @@ impl State {
         let good = !seats.is_empty()
             && seats.iter().all(|seat| seat.exit_code == Some(0) && !seat.stopped);
         if good && state.end_reason.is_none() {
-            return self.finish(id, JobStatus::Completed, "Exited", None);
+            return self.finish(id, JobStatus::Completed, EndReason::Exited, None);
         }
-        if let Some(word) = state.end_reason.clone() {
-            let again = matches!(
-                word.as_str(),
-                "Exited" | "Signalled" | "OutOfMemory" | "StartFailed" | "ImagePull"
-            );
+        if let Some(reason) = state.end_reason {
             let left = state.retries_used < job.spec.max_retries.unwrap_or(0);
-            if again && left && !state.cancel_requested {
+            if reason.is_retryable() && left && !state.cancel_requested {
                 return self.retry(id);
             }
-            if !state.cancel_requested || !matches!(word.as_str(), "Signalled" | "Exited") {
+            if !state.cancel_requested || !reason.is_own_exit() {
                 let detail = state.error_message.clone();
-                return self.finish(id, JobStatus::Failed, &word, detail);
+                return self.finish(id, JobStatus::Failed, reason, detail);
             }
         }
         if state.complete_requested {
-            return self.finish(id, JobStatus::Completed, "Completed", None);
+            return self.finish(id, JobStatus::Completed, EndReason::Completed, None);
         }
         if state.cancel_requested {
             return self.finish(
                 id,
                 JobStatus::Cancelled,
-                "Cancelled",
+                EndReason::Cancelled,
                 Some("stopped by its user".to_owned()),
             );
         }
@@ -75,7 +73,7 @@ impl State {
             self.wait_again(id);
         } else {
             let words = "its node was lost more often than its retries allow".to_owned();
-            self.finish(id, JobStatus::Failed, "NodeLost", Some(words));
+            self.finish(id, JobStatus::Failed, EndReason::NodeLost, Some(words));
         }
     }
 
@@ -92,7 +90,7 @@ impl State {
         job.state.retries_used += 1;
         let (used, most) = (job.state.retries_used, job.spec.max_retries.unwrap_or(0));
         let why = job.state.error_message.clone().unwrap_or_default();
-        self.job_event(id, "Retrying", format!("{why}; retry {used} of {most}"));
+        self.job_event(id, EventKind::Retrying, format!("{why}; retry {used} of {most}"));
         self.wait_again(id);
     }
 
@@ -126,11 +124,12 @@ impl State {
         }
         let state = &mut job.state;
         state.status = JobStatus::Pending;
-        (state.stopping, state.end_reason, state.error_message) = (None, None, None);
+        (state.stopping, state.error_message) = (None, None);
+        (state.end_reason, state.end_cause) = (None, None);
         (state.exit_code, state.scheduled_at, state.started_at) = (None, None, None);
         state.failed_at = None;
         self.touch(id);
-        self.job_event(id, "Requeued", "it waits for a place again");
+        self.job_event(id, EventKind::Requeued, "it waits for a place again");
     }
 
     /// The end.
@@ -138,14 +137,14 @@ impl State {
         &mut self,
         id: i64,
         status: JobStatus,
-        word: &str,
+        reason: EndReason,
         detail: Option<String>,
     ) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let state = &mut job.state;
         state.status = status;
         state.completed_at = Some(Stamp::now());
-        state.end_reason = Some(word.to_owned());
+        state.end_reason = Some(reason);
         state.error_message = detail.clone().filter(|_| status != JobStatus::Completed);
         if status == JobStatus::Completed {
             state.exit_code = Some(0);
@@ -153,9 +152,9 @@ impl State {
         (state.stopping, state.wait_reason, state.sealed) = (None, None, None);
         self.touch(id);
         let (kind, words) = match status {
-            JobStatus::Completed => ("Completed", "it ended well".to_owned()),
-            JobStatus::Cancelled => ("Cancelled", detail.unwrap_or_default()),
-            _ => ("Failed", detail.unwrap_or_else(|| word.to_owned())),
+            JobStatus::Completed => (EventKind::Completed, "Completed".to_owned()),
+            JobStatus::Cancelled => (EventKind::Cancelled, detail.unwrap_or_default()),
+            _ => (EventKind::Failed, detail.unwrap_or_else(|| reason.to_string())),
         };
         self.job_event(id, kind, words);
         self.tell(match status {
@@ -187,7 +186,7 @@ impl State {
         let jobs: Vec<i64> = node.jobs.iter().copied().collect();
         self.node_event(
             id,
-            "NodeLost",
+            EventKind::NodeLost,
             format!("node `{name}` does not answer; its jobs are given to others"),
         );
         for job in jobs {
@@ -237,13 +236,13 @@ impl State {
         } else if wanted {
             if live {
                 if let Some(job) = self.jobs.get_mut(&id) {
-                    job.state.end_reason = Some("NodeLost".to_owned());
+                    job.state.end_reason = Some(EndReason::NodeLost);
                     job.state.error_message = Some("a node of the gang was lost".to_owned());
                 }
                 self.stop_tasks(id, StopCause::GangBroken, None);
             } else {
                 let words = "its node was lost more often than its retries allow".to_owned();
-                self.finish(id, JobStatus::Failed, "NodeLost", Some(words));
+                self.finish(id, JobStatus::Failed, EndReason::NodeLost, Some(words));
             }
         }
     }
@@ -252,9 +251,10 @@ impl State {
     fn forgive(&mut self, id: i64, heard: Option<Stamp>) {
         let Some(job) = self.jobs.get_mut(&id) else { return };
         let state = &mut job.state;
-        let own = matches!(state.end_reason.as_deref(), Some("Exited" | "Signalled"));
+        let own = state.end_reason.is_some_and(EndReason::is_own_exit);
         if own && state.seats.len() > 1 && state.failed_at > heard {
-            (state.end_reason, state.error_message, state.failed_at) = (None, None, None);
+            (state.end_reason, state.end_cause) = (None, None);
+            (state.error_message, state.failed_at) = (None, None);
             state.exit_code = None;
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
+use agentaflow_api::error::ErrorCode;
 use agentaflow_api::event::Event;
 use agentaflow_api::link::{Framed, Message};
 use agentaflow_api::queue::{Queue, QueueSpec};
@@ -14,8 +15,8 @@ use agentaflow_api::units::{Dollars, Stamp};
 use super::committer::Inner;
 use super::hub::Hub;
 use super::state::State;
+use crate::api_error::ApiError;
 use crate::directory::Directory;
-use crate::refusal::Refusal;
 use crate::secrets::{Keyring, SecretError};
 use crate::settings::Settings;
 use crate::store::{Change, Store, StoreError, UserRow};
@@ -70,7 +71,7 @@ pub struct Ids(pub crate::store::LastIds);
 /// A change of people or keys: runs inside the core, alone, on the directory as it is. What it returns is
 /// written, then put into the directory, then answered. If it refuses, nothing happens.
 pub type DirectoryWrite<T> = Box<
-    dyn FnOnce(&Directory, &mut Ids, Stamp) -> Result<(Vec<Change>, T), Refusal> + Send + 'static,
+    dyn FnOnce(&Directory, &mut Ids, Stamp) -> Result<(Vec<Change>, T), ApiError> + Send + 'static,
 >;
 
 /// What a held-open agent stream yields.
@@ -120,12 +121,12 @@ impl Core {
     /// Changes something: runs alone, and returns when it is durable.
     pub(super) async fn act<T>(
         &self,
-        change: impl FnOnce(&mut State) -> Result<T, Refusal>,
-    ) -> Result<T, Refusal> {
+        change: impl FnOnce(&mut State) -> Result<T, ApiError>,
+    ) -> Result<T, ApiError> {
         let (answer, ticket) = {
             let mut state = self.inner.lock();
             if let Some(why) = state.closed {
-                return Err(Refusal::unavailable(why));
+                return Err(ApiError::unavailable(why));
             }
             let answer = change(&mut state)?;
             // What was changed before may still be on its way to the disk: nobody is told of it earlier.
@@ -138,7 +139,7 @@ impl Core {
         };
         self.inner.wake.notify_one();
         if let Some(ticket) = ticket {
-            let stopped = || Refusal::unavailable("the server is stopping; try again in a moment");
+            let stopped = || ApiError::unavailable("the server is stopping; try again in a moment");
             ticket.await.map_err(|_| stopped())??;
         }
         Ok(answer)
@@ -172,7 +173,7 @@ impl Core {
     }
 
     /// Changes people or keys.
-    pub async fn write<T: Send + 'static>(&self, write: DirectoryWrite<T>) -> Result<T, Refusal> {
+    pub async fn write<T: Send + 'static>(&self, write: DirectoryWrite<T>) -> Result<T, ApiError> {
         self.act(|state| {
             let mut ids = state.ids;
             let (changes, answer) = write(&state.directory, &mut ids, Stamp::now())?;
@@ -200,7 +201,7 @@ impl Core {
         user: i64,
         amount: Dollars,
         note: Option<String>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ApiError> {
         self.act(|state| state.credit(user, amount, note)).await
     }
 
@@ -214,7 +215,7 @@ impl Core {
 
     /// Queues, by name.
     #[allow(clippy::unused_async, reason = "asking is a call like the others")]
-    pub async fn queues(&self) -> Result<Vec<Queue>, Refusal> {
+    pub async fn queues(&self) -> Result<Vec<Queue>, ApiError> {
         Ok(self.inner.lock().show_queues())
     }
 
@@ -223,7 +224,7 @@ impl Core {
         &self,
         queue: QueueSpec,
         must_be_new: bool,
-    ) -> Result<(Queue, bool), Refusal> {
+    ) -> Result<(Queue, bool), ApiError> {
         let name = queue.name.clone();
         self.act(|state| {
             let is_new = state.put_queue(queue, must_be_new)?;
@@ -234,7 +235,7 @@ impl Core {
     }
 
     /// Removes a queue; refused while it has jobs or children.
-    pub async fn delete_queue(&self, name: &str) -> Result<(), Refusal> {
+    pub async fn delete_queue(&self, name: &str) -> Result<(), ApiError> {
         self.act(|state| state.delete_queue(name)).await
     }
 
@@ -244,13 +245,13 @@ impl Core {
     }
 
     /// Makes a new key for secrets and seals all that are kept with it. Returns how many were sealed anew.
-    pub async fn rotate_secret_key(&self) -> Result<usize, Refusal> {
+    pub async fn rotate_secret_key(&self) -> Result<usize, ApiError> {
         self.inner.secrets.rotate().map_err(|error| {
             if let SecretError::Full { .. } = error {
-                return Refusal::conflict("key_file_full", error.to_string());
+                return ApiError::conflict(ErrorCode::KeyFileFull, error.to_string());
             }
             tracing::error!(%error, "the secret key could not be changed");
-            Refusal::unavailable("the new key could not be written; the old one stays in force")
+            ApiError::unavailable("the new key could not be written; the old one stays in force")
         })?;
         let renewed = self.act(|state| Ok(state.reseal())).await?;
         // That is durable now: older keys that nothing is sealed with can go.
@@ -265,7 +266,7 @@ impl Core {
     }
 
     /// Changes the cluster's strategy.
-    pub async fn set_strategy(&self, name: &str) -> Result<(), Refusal> {
+    pub async fn set_strategy(&self, name: &str) -> Result<(), ApiError> {
         self.act(|state| state.set_strategy(name)).await
     }
 
@@ -275,15 +276,15 @@ impl Core {
     }
 
     /// Whether the server can keep its promises: the database answers and the core is alive.
-    pub async fn ready(&self) -> Result<(), Refusal> {
+    pub async fn ready(&self) -> Result<(), ApiError> {
         if let Some(why) = self.inner.lock().closed {
-            return Err(Refusal::unavailable(why));
+            return Err(ApiError::unavailable(why));
         }
         self.inner.store.ping().await.map_err(|error| unreadable(&error))
     }
 }
 
-pub(super) fn unreadable(error: &StoreError) -> Refusal {
+pub(super) fn unreadable(error: &StoreError) -> ApiError {
     tracing::error!(%error, "the store cannot be read");
-    Refusal::unavailable("the server cannot read its database now; try again in a moment")
+    ApiError::unavailable("the server cannot read its database now; try again in a moment")
 }

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use agentaflow_api::end::EndReason;
+use agentaflow_api::error::ErrorCode;
+use agentaflow_api::event::EventKind;
 use agentaflow_api::job::{JobCreate, JobSpec, JobStatus, OnNodeLost, Runtime};
 use agentaflow_api::link::{Message, Stop, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
@@ -12,7 +15,7 @@ use agentaflow_engine::{
 
 use super::handle::{Caller, Idempotency, NodeRef};
 use super::state::{DEFAULT_GRACE, State, workload_id};
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 use crate::store::{Change, IdempotencyRow, JobRow, JobState, SeatState};
 
 /// Jobs of one account that are not over.
@@ -30,7 +33,7 @@ impl State {
         job: JobCreate,
         pin: Option<&NodeRef>,
         idempotency: Option<&Idempotency>,
-    ) -> Result<(i64, bool), Refusal> {
+    ) -> Result<(i64, bool), ApiError> {
         if let Some(known) = self.known_key(by.user.id, idempotency)? {
             return Ok((known, false));
         }
@@ -41,7 +44,7 @@ impl State {
         self.engine.apply(now, Event::Submitted(Box::new(workload))).map_err(|rejected| {
             self.ids.0.job -= 1;
             let about_queue = matches!(rejected, agentaflow_engine::Rejected::Queue { .. });
-            Refusal::invalid(if about_queue { "priority" } else { "job" }, rejected.to_string())
+            ApiError::invalid(if about_queue { "priority" } else { "job" }, rejected.to_string())
         })?;
         let held = self.held.entry(by.user.id).or_default();
         (held.0, held.1) = (held.0 + 1, held.1 + weight);
@@ -49,7 +52,11 @@ impl State {
         let name = row.spec.job_name.clone().unwrap_or_else(|| format!("job {id}"));
         self.batch.new_jobs.insert(id);
         self.jobs.insert(id, row);
-        self.job_event(id, "Submitted", format!("`{name}` was handed in by {}", by.user.username));
+        self.job_event(
+            id,
+            EventKind::Submitted,
+            format!("`{name}` was handed in by {}", by.user.username),
+        );
         if let Some(key) = idempotency {
             self.remember_key(by.user.id, key, id);
         }
@@ -63,7 +70,7 @@ impl State {
         by: &Caller,
         job: JobCreate,
         pin: Option<&NodeRef>,
-    ) -> Result<(JobRow, Workload), Refusal> {
+    ) -> Result<(JobRow, Workload), ApiError> {
         let pinned = match pin {
             Some(node) => {
                 let id = self.find_node(node)?;
@@ -83,7 +90,7 @@ impl State {
             let plain =
                 serde_json::json!({ "password": docker_password, "env": secret_env }).to_string();
             let sealed = self.secrets.seal(&format!("job:{id}"), plain.as_bytes());
-            Some(sealed.map_err(|_| Refusal::unavailable("secrets cannot be sealed now"))?)
+            Some(sealed.map_err(|_| ApiError::unavailable("secrets cannot be sealed now"))?)
         } else {
             None
         };
@@ -108,12 +115,12 @@ impl State {
     }
 
     /// Nobody may fill the server's memory with jobs that are not over.
-    fn check_room_for(&self, user: i64, more: usize) -> Result<(), Refusal> {
+    fn check_room_for(&self, user: i64, more: usize) -> Result<(), ApiError> {
         let (jobs, bytes) = self.held.get(&user).copied().unwrap_or_default();
         if jobs < MOST_LIVE_JOBS && bytes + more <= MOST_LIVE_BYTES {
             return Ok(());
         }
-        Err(Refusal::too_many(
+        Err(ApiError::too_many(
             format!(
                 "you have {jobs} jobs that are not over, which is as much as one account may have"
             ),
@@ -122,7 +129,7 @@ impl State {
     }
 
     /// The queue that pays, if this user may use it.
-    pub(crate) fn queue_for(&self, by: &Caller, asked: Option<&str>) -> Result<String, Refusal> {
+    pub(crate) fn queue_for(&self, by: &Caller, asked: Option<&str>) -> Result<String, ApiError> {
         let name = asked.unwrap_or(&by.user.default_queue);
         let name = if name.is_empty() { "root" } else { name };
         let admin = by.user.role == agentaflow_api::account::Role::Admin;
@@ -132,19 +139,22 @@ impl State {
                 return Ok(name.to_owned());
             }
             let words = "queue `root` is not open to you; leave `queue` out for your own";
-            return Err(Refusal::forbidden(words));
+            return Err(ApiError::forbidden(words));
         }
         let queue = self.queues.get(name).ok_or_else(|| {
-            Refusal::invalid("queue", format!("there is no queue `{name}`; GET /queues lists them"))
+            ApiError::invalid(
+                "queue",
+                format!("there is no queue `{name}`; GET /queues lists them"),
+            )
         })?;
         let open = queue.spec.users.is_empty() || queue.spec.users.contains(&by.user.username);
         if !open && !admin {
-            return Err(Refusal::forbidden(format!("queue `{name}` is not open to you")));
+            return Err(ApiError::forbidden(format!("queue `{name}` is not open to you")));
         }
         Ok(name.to_owned())
     }
 
-    fn known_key(&self, user: i64, key: Option<&Idempotency>) -> Result<Option<i64>, Refusal> {
+    fn known_key(&self, user: i64, key: Option<&Idempotency>) -> Result<Option<i64>, ApiError> {
         let Some(key) = key else { return Ok(None) };
         let Some((body, job, _)) = self.recent_keys.get(&(user, key.key.clone())) else {
             return Ok(None);
@@ -168,9 +178,9 @@ impl State {
     }
 
     /// Stops a job: at once if it waits, through its agents otherwise. With `complete` it counts as done.
-    pub(crate) fn cancel(&mut self, by: &str, id: i64, complete: bool) -> Result<(), Refusal> {
+    pub(crate) fn cancel(&mut self, by: &str, id: i64, complete: bool) -> Result<(), ApiError> {
         let Some(job) = self.jobs.get_mut(&id) else {
-            return Err(Refusal::conflict("already_over", "the job is over already"));
+            return Err(ApiError::conflict(ErrorCode::AlreadyOver, "the job is over already"));
         };
         if job.state.cancel_requested {
             return Ok(());
@@ -179,16 +189,16 @@ impl State {
         let waits = job.state.seats.iter().all(|seat| seat.state == SeatState::Ended);
         self.touch(id);
         let (kind, wish) = if complete {
-            ("CompleteRequested", "ended as if it were done")
+            (EventKind::CompleteRequested, "marked as complete")
         } else {
-            ("CancelRequested", "stopped")
+            (EventKind::CancelRequested, "cancelled")
         };
         self.job_event(id, kind, format!("{by} asked for it to be {wish}"));
         if waits && complete {
-            self.finish(id, JobStatus::Completed, "Completed", None);
+            self.finish(id, JobStatus::Completed, EndReason::Completed, None);
         } else if waits {
             let words = Some("cancelled before it started".into());
-            self.finish(id, JobStatus::Cancelled, "Cancelled", words);
+            self.finish(id, JobStatus::Cancelled, EndReason::Cancelled, words);
         } else {
             self.stop_tasks(id, StopCause::Cancelled, None);
             self.give_up_lost_tasks(id);
@@ -261,15 +271,15 @@ pub(crate) fn weight(spec: &JobSpec) -> usize {
 }
 
 /// The same key with another body.
-pub(crate) fn other_body() -> Refusal {
-    Refusal::conflict(
-        "idempotency_key_reused",
+pub(crate) fn other_body() -> ApiError {
+    ApiError::conflict(
+        ErrorCode::IdempotencyKeyReused,
         "this Idempotency-Key was used with another body in the last 24 hours; use a new key for a new job",
     )
 }
 
 /// What the engine is asked for a job.
-pub(crate) fn workload(row: &JobRow) -> Result<Workload, Refusal> {
+pub(crate) fn workload(row: &JobRow) -> Result<Workload, ApiError> {
     let spec = &row.spec;
     let mut workload = Workload::new(workload_id(row.id), Arc::new(request(row)?));
     workload.queue = QueueId::from(row.queue.as_str());
@@ -287,10 +297,10 @@ pub(crate) fn workload(row: &JobRow) -> Result<Workload, Refusal> {
     Ok(workload)
 }
 
-fn request(row: &JobRow) -> Result<Request, Refusal> {
+fn request(row: &JobRow) -> Result<Request, ApiError> {
     let spec = &row.spec;
     let bad = |field: &'static str| {
-        move |bad: agentaflow_engine::InvalidInput| Refusal::invalid(field, bad.to_string())
+        move |bad: agentaflow_engine::InvalidInput| ApiError::invalid(field, bad.to_string())
     };
     let memory = MiB(spec.gpu_memory_required.unwrap_or(0));
     let mut request = Request {

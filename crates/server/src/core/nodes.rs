@@ -3,20 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use agentaflow_api::node::{GpuInstance, NodeRegistration, NodeSpec, NodeStatus, NodeUpdate};
+use agentaflow_api::error::ErrorCode;
+use agentaflow_api::event::EventKind;
+use agentaflow_api::node::{
+    GpuInstance, NodeRegistration, NodeSpec, NodeStatus, NodeUpdate, PriceSource,
+};
 use agentaflow_api::units::{Dollars, Secret, Stamp};
 use agentaflow_engine::{Event, GpuHealth, MicroDollars, NodeId};
 
 use super::describe::{closed_gpus, engine_node, gpu_id, instances};
 use super::handle::NodeRef;
 use super::state::{LiveNode, State};
+use crate::api_error::ApiError;
 use crate::auth;
-use crate::refusal::Refusal;
 use crate::store::{Change, CredentialKind, NodeRow};
 
 impl State {
     /// The node that a caller means.
-    pub(crate) fn find_node(&self, node: &NodeRef) -> Result<i64, Refusal> {
+    pub(crate) fn find_node(&self, node: &NodeRef) -> Result<i64, ApiError> {
         let found = match node {
             NodeRef::Number(id) => self.nodes.contains_key(id).then_some(*id),
             NodeRef::Name(name) => {
@@ -24,7 +28,7 @@ impl State {
             }
         };
         found.ok_or_else(|| {
-            Refusal::not_found("there is no such node; GET /gpu-workers/nodes lists them")
+            ApiError::not_found("there is no such node; GET /gpu-workers/nodes lists them")
         })
     }
 
@@ -33,7 +37,7 @@ impl State {
         &mut self,
         registration: NodeRegistration,
         peer: IpAddr,
-    ) -> Result<(i64, Secret), Refusal> {
+    ) -> Result<(i64, Secret), ApiError> {
         let named = |node: &&LiveNode| node.row.spec.node_name == registration.node_name;
         let by_id = |wanted: &String| self.nodes.values().find(|node| node.row.node_id == *wanted);
         let known = registration.node_id.as_ref().and_then(by_id);
@@ -43,7 +47,7 @@ impl State {
         if self.nodes.values().any(|node| named(&node) && Some(node.row.id) != known) {
             let words =
                 "another node has this name; leave out `node_id`, or choose another `node_name`";
-            return Err(Refusal::conflict("name_taken", words));
+            return Err(ApiError::conflict(ErrorCode::NameTaken, words));
         }
         let (mut spec, mut price_source) = self.completed(&registration);
         if let Some(old) = known.and_then(|id| self.nodes.get(&id)) {
@@ -58,7 +62,7 @@ impl State {
             } else {
                 "gpu_instances"
             };
-            Refusal::invalid(field, bad.to_string())
+            ApiError::invalid(field, bad.to_string())
         })?;
         let node_id = new_node_id()?;
         let key = auth::mint(CredentialKind::Node, &spec.node_name)?;
@@ -94,7 +98,7 @@ impl State {
         }
         let what = if known.is_some() { "registered again" } else { "registered" };
         let name = registration.node_name;
-        self.node_event(id, "NodeRegistered", format!("node `{name}` {what}"));
+        self.node_event(id, EventKind::NodeRegistered, format!("node `{name}` {what}"));
         self.refresh_node(id);
         Ok((id, key))
     }
@@ -126,7 +130,7 @@ impl State {
     }
 
     /// A registration with everything that was left out filled in, and where the prices come from.
-    fn completed(&self, given: &NodeRegistration) -> (NodeSpec, String) {
+    fn completed(&self, given: &NodeRegistration) -> (NodeSpec, PriceSource) {
         let given = given.clone();
         let listed = given.gpu_instances.len() as u32;
         let memory: u64 = given.gpu_instances.iter().filter_map(|gpu| gpu.gpu_memory).sum();
@@ -137,9 +141,9 @@ impl State {
         let known = model.as_deref().and_then(agentaflow_engine::list_price);
         let fallback = self.settings.default_price;
         let source = match (given.price_per_gpu_hour, known) {
-            (Some(_), _) => "node",
-            (None, Some(_)) => "catalogue",
-            (None, None) => "default",
+            (Some(_), _) => PriceSource::Node,
+            (None, Some(_)) => PriceSource::Catalogue,
+            (None, None) => PriceSource::Default,
         };
         let dollars = |price: MicroDollars| Dollars(price.0 as i64);
         let spec = NodeSpec {
@@ -180,11 +184,11 @@ impl State {
             simulated: given.simulated,
             labels: given.labels,
         };
-        (spec, source.to_owned())
+        (spec, source)
     }
 
     /// An admin's wishes.
-    pub(crate) fn update_node(&mut self, id: i64, update: NodeUpdate) -> Result<(), Refusal> {
+    pub(crate) fn update_node(&mut self, id: i64, update: NodeUpdate) -> Result<(), ApiError> {
         let Some(node) = self.nodes.get_mut(&id) else { return Ok(()) };
         let was = (node.row.cordoned, node.row.draining);
         let gpus_were = closed_gpus(&node.row.overrides);
@@ -195,7 +199,7 @@ impl State {
             Some(NodeStatus::Maintenance) => node.row.cordoned = true,
             Some(NodeStatus::Active) => (node.row.cordoned, node.row.draining) = (false, false),
             Some(_) => {
-                return Err(Refusal::invalid(
+                return Err(ApiError::invalid(
                     "status",
                     "only `maintenance` (no new work) and `active` can be set; the others say how a node is",
                 ));
@@ -209,12 +213,13 @@ impl State {
         node.row.updated_at = Stamp::now();
         let (row, name) = (node.row.clone(), node.row.spec.node_name.clone());
         for (before, after, begun, ended) in [
-            (was.0, row.cordoned, "NodeCordoned", "NodeOpened"),
-            (was.1, row.draining, "NodeDraining", "NodeDrainEnded"),
+            (was.0, row.cordoned, EventKind::NodeCordoned, EventKind::NodeOpened),
+            (was.1, row.draining, EventKind::NodeDraining, EventKind::NodeDrainEnded),
         ] {
             if before != after {
                 let kind = if after { begun } else { ended };
-                self.node_event(id, kind, format!("node `{name}`: {}", words_of(kind)));
+                let message = format!("Node `{name}` {}", words_of(&kind));
+                self.node_event(id, kind, message);
             }
         }
         let gpus_are = closed_gpus(&row.overrides);
@@ -222,7 +227,7 @@ impl State {
             let now = gpus_are.get(gpu);
             if gpus_were.get(gpu) != now {
                 let (kind, words) = news_of_gpu(now.copied());
-                self.node_event(id, kind, format!("GPU {gpu} of node `{name}`: {words}"));
+                self.node_event(id, kind, format!("GPU {gpu} of node `{name}` {words}"));
             }
         }
         self.batch.changes.push(Change::Node(Box::new(row)));
@@ -231,19 +236,23 @@ impl State {
     }
 
     /// Removes a node that has no live jobs.
-    pub(crate) fn delete_node(&mut self, id: i64) -> Result<(), Refusal> {
+    pub(crate) fn delete_node(&mut self, id: i64) -> Result<(), ApiError> {
         let Some(node) = self.nodes.get(&id) else { return Ok(()) };
         if !node.jobs.is_empty() {
             let live = node.jobs.len();
-            return Err(Refusal::conflict(
-                "node_busy",
+            return Err(ApiError::conflict(
+                ErrorCode::NodeBusy,
                 format!(
                     "the node still has {live} live jobs; drain it first (PUT with `drain: true`)"
                 ),
             ));
         }
         let (name, told) = (node.row.node_id.clone(), node.told.is_some());
-        self.node_event(id, "NodeRemoved", format!("node `{}` was removed", node_name(self, id)));
+        self.node_event(
+            id,
+            EventKind::NodeRemoved,
+            format!("node `{}` was removed", node_name(self, id)),
+        );
         if told {
             self.tell(Event::NodeRemoved(NodeId::from(name)));
         }
@@ -279,7 +288,7 @@ impl State {
 fn gpus_after(
     node: &NodeRow,
     update: &NodeUpdate,
-) -> Result<(BTreeSet<String>, BTreeSet<String>), Refusal> {
+) -> Result<(BTreeSet<String>, BTreeSet<String>), ApiError> {
     let named = |field, gpus: &Option<Vec<String>>| {
         gpus.as_ref().map(|gpus| named_gpus(&node.spec, field, gpus)).transpose()
     };
@@ -301,7 +310,11 @@ fn gpus_after(
 }
 
 /// GPUs of a node as the engine calls them, from what people write: an index or a UUID.
-fn named_gpus(spec: &NodeSpec, field: &str, named: &[String]) -> Result<BTreeSet<String>, Refusal> {
+fn named_gpus(
+    spec: &NodeSpec,
+    field: &str,
+    named: &[String],
+) -> Result<BTreeSet<String>, ApiError> {
     let known = instances(spec);
     let id = |name: &String| {
         let is = |(position, gpu): &(usize, &GpuInstance)| {
@@ -310,7 +323,7 @@ fn named_gpus(spec: &NodeSpec, field: &str, named: &[String]) -> Result<BTreeSet
         let found = known.iter().enumerate().find(is);
         found
             .map(|(position, gpu)| gpu_id(gpu, position).to_string())
-            .ok_or_else(|| Refusal::invalid(field, format!("the node has no GPU `{name}`")))
+            .ok_or_else(|| ApiError::invalid(field, format!("the node has no GPU `{name}`")))
     };
     named.iter().map(id).collect()
 }
@@ -320,29 +333,29 @@ pub(crate) fn node_name(state: &State, id: i64) -> String {
     state.nodes.get(&id).map_or_else(|| id.to_string(), |node| node.row.spec.node_name.clone())
 }
 
-fn words_of(kind: &str) -> &'static str {
+fn words_of(kind: &EventKind) -> &'static str {
     match kind {
-        "NodeCordoned" => "takes no new work",
-        "NodeOpened" => "takes work again",
-        "NodeDraining" => "its jobs are being moved off",
-        _ => "its jobs may stay",
+        EventKind::NodeCordoned => "cordoned",
+        EventKind::NodeOpened => "uncordoned",
+        EventKind::NodeDraining => "draining",
+        _ => "drain ended",
     }
 }
 
 /// What is told when an admin closes a GPU, has it emptied, or opens it again.
-fn news_of_gpu(now: Option<GpuHealth>) -> (&'static str, &'static str) {
+fn news_of_gpu(now: Option<GpuHealth>) -> (EventKind, &'static str) {
     match now {
-        None => ("GpuOpened", "takes work again"),
-        Some(GpuHealth::Draining) => ("GpuDraining", "its jobs are being moved off"),
-        Some(_) => ("GpuCordoned", "takes no new work"),
+        None => (EventKind::GpuOpened, "uncordoned"),
+        Some(GpuHealth::Draining) => (EventKind::GpuDraining, "draining"),
+        Some(_) => (EventKind::GpuCordoned, "cordoned"),
     }
 }
 
 /// `gpu-` and twelve hexadecimal digits.
-fn new_node_id() -> Result<String, Refusal> {
+fn new_node_id() -> Result<String, ApiError> {
     let mut bytes = [0_u8; 6];
     getrandom::fill(&mut bytes)
-        .map_err(|_| Refusal::unavailable("the system gives no random numbers; try again"))?;
+        .map_err(|_| ApiError::unavailable("the system gives no random numbers; try again"))?;
     let number = bytes.iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
     Ok(format!("gpu-{number:012x}"))
 }

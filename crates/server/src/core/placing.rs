@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use agentaflow_api::event::EventKind;
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::link::{Message, StopCause};
 use agentaflow_api::units::Stamp;
@@ -51,7 +52,7 @@ impl State {
                     for Victim { workload, reason: right } in &victims {
                         let Some(victim) = job_of(workload) else { continue };
                         let why = agentaflow_explain::stopped_for(&called(&beneficiary), *right);
-                        self.job_event(victim, "Preempted", why);
+                        self.job_event(victim, EventKind::Preempted, why);
                         self.stop_tasks(victim, StopCause::Preempted, None);
                     }
                 }
@@ -79,7 +80,11 @@ impl State {
         self.touch(id);
         let data: Map<String, Value> =
             [("reason".to_owned(), json!(reason.kind()))].into_iter().collect();
-        self.event("Waiting", words, About { job: Some(id), user, data, ..About::default() });
+        self.event(
+            EventKind::Waiting,
+            words,
+            About { job: Some(id), user, data, ..About::default() },
+        );
     }
 
     /// A job has places: a new try begins.
@@ -101,7 +106,8 @@ impl State {
         state.epoch += 1;
         state.status = JobStatus::Scheduled;
         state.scheduled_at = Some(Stamp::now());
-        (state.stopping, state.wait_reason, state.end_reason) = (None, None, None);
+        (state.stopping, state.wait_reason) = (None, None);
+        (state.end_reason, state.end_cause) = (None, None);
         (state.error_message, state.exit_code, state.warned_at) = (None, None, None);
         state.seats = seats;
         let (epoch, user) = (state.epoch, job.user_id);
@@ -147,9 +153,13 @@ impl State {
         } else {
             places.join("; ")
         };
-        self.event("Scheduled", format!("goes to {shown}"), about);
+        self.event(EventKind::Scheduled, format!("goes to {shown}"), about);
         if simulated {
-            self.job_event(id, "SimulatedGpu", "its GPUs are simulated: it gets no device");
+            self.job_event(
+                id,
+                EventKind::SimulatedGpu,
+                "its GPUs are simulated: it gets no device",
+            );
         }
     }
 
@@ -164,7 +174,7 @@ impl State {
             let grace = grace_ms(spec).min(EVACUATION_GRACE_MS);
             self.job_event(
                 job,
-                "Stopping",
+                EventKind::Stopping,
                 "the system is being stopped; it goes on after the next start",
             );
             self.stop_tasks(job, StopCause::Shutdown, Some(grace));
@@ -198,12 +208,12 @@ impl State {
         if action == OnFault::Keep && lost {
             self.job_event(
                 id,
-                "NodeLost",
+                EventKind::NodeLost,
                 format!("{words}; it waits for the node, as it asked to"),
             );
             return;
         }
-        self.job_event(id, if lost { "NodeLost" } else { "Displaced" }, words);
+        self.job_event(id, if lost { EventKind::NodeLost } else { EventKind::Displaced }, words);
         if live {
             self.stop_tasks(id, cause, None);
         } else {

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use agentaflow_api::node::{Health, Heartbeat};
+use agentaflow_api::event::EventKind;
+use agentaflow_api::node::{GpuStatus, Health, Heartbeat};
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::{Event, ForeignId, ForeignUse, GpuHealth, GpuId, NodeId, Percent};
 
@@ -37,7 +38,7 @@ impl State {
             // Telling the engine about a node again is how it comes back.
             node.retell = true;
             let name = node.row.spec.node_name.clone();
-            self.node_event(id, "NodeBack", format!("node `{name}` is back"));
+            self.node_event(id, EventKind::NodeBack, format!("node `{name}` is back"));
             self.batch.syncs.insert(id);
         }
         self.refresh_node(id);
@@ -127,7 +128,7 @@ impl State {
                     .and_then(|busy| Percent::new(busy).ok())
                     .map(|busy| (gpu.clone(), busy)),
             );
-            let sick = reading.status.as_deref() == Some("error");
+            let sick = reading.status == Some(GpuStatus::Error);
             if sick != node.sick.contains(gpu.as_str()) {
                 health.push((gpu, sick));
             }
@@ -136,8 +137,11 @@ impl State {
             self.tell(Event::Utilization { node: name.clone(), readings });
         }
         for (gpu, sick) in health {
-            let (kind, verb) =
-                if sick { ("GpuSick", "does not work") } else { ("GpuWell", "works again") };
+            let (kind, verb) = if sick {
+                (EventKind::GpuSick, "does not work")
+            } else {
+                (EventKind::GpuWell, "works again")
+            };
             self.node_event(
                 id,
                 kind,

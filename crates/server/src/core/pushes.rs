@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use agentaflow_api::event::EventKind;
 use agentaflow_api::link::{Stop, StopCause, TaskKey};
 use agentaflow_api::units::Stamp;
 
@@ -48,7 +49,11 @@ impl State {
         let jobs = pushed.filter_map(|job| self.jobs.get(job)).filter(overdue);
         let jobs: Vec<i64> = jobs.map(|job| job.id).collect();
         for job in jobs {
-            self.job_event(job, "TimedOut", "its agent should have ended it by now; it is stopped");
+            self.job_event(
+                job,
+                EventKind::TimedOut,
+                "its agent should have ended it by now; it is stopped",
+            );
             self.stop_tasks(job, StopCause::TimedOut, None);
         }
     }

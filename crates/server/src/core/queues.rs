@@ -1,6 +1,8 @@
 //! Queues, agents and the strategy: small things that people change.
 
 use agentaflow_api::agent::{AgentRegistration, AgentUpdate};
+use agentaflow_api::error::ErrorCode;
+use agentaflow_api::event::EventKind;
 use agentaflow_api::queue::QueueSpec;
 use agentaflow_api::units::{Secret, Stamp};
 use agentaflow_engine::{Event, QueueId, Strategy};
@@ -9,8 +11,8 @@ use super::nodes::node_name;
 use super::pulse::Way;
 use super::restore::{STRATEGY, engine_queue};
 use super::state::State;
+use crate::api_error::ApiError;
 use crate::auth;
-use crate::refusal::Refusal;
 use crate::store::{AgentRow, Change, CredentialKind, QueueRow};
 
 /// The setting of an agent that says how often it gives a sign of life, in milliseconds.
@@ -22,31 +24,31 @@ impl State {
         &mut self,
         spec: QueueSpec,
         must_be_new: bool,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<bool, ApiError> {
         let name = spec.name.clone();
         let old = self.queues.get(&name);
         if name == "root" {
-            return Err(Refusal::invalid(
+            return Err(ApiError::invalid(
                 "name",
                 "`root` holds all other queues and cannot be changed",
             ));
         }
         if old.is_some() && must_be_new {
-            return Err(Refusal::conflict(
-                "exists",
+            return Err(ApiError::conflict(
+                ErrorCode::Exists,
                 format!("queue `{name}` exists; PUT changes it"),
             ));
         }
         let parent = spec.parent.as_ref().filter(|parent| *parent != "root");
         if let Some(parent) = parent.filter(|parent| !self.queues.contains_key(*parent)) {
-            return Err(Refusal::invalid("parent", format!("there is no queue `{parent}`")));
+            return Err(ApiError::invalid("parent", format!("there is no queue `{parent}`")));
         }
         let created_at = old.map_or_else(Stamp::now, |old| old.created_at);
         let is_new = old.is_none();
         let now = self.clock.now();
         self.engine
             .apply(now, Event::QueueUpdated(Box::new(engine_queue(&spec))))
-            .map_err(|rejected| Refusal::invalid("queue", rejected.to_string()))?;
+            .map_err(|rejected| ApiError::invalid("queue", rejected.to_string()))?;
         let row = QueueRow { spec, created_at, updated_at: Stamp::now() };
         self.batch.changes.push(Change::Queue(Box::new(row.clone())));
         self.queues.insert(name, row);
@@ -55,18 +57,18 @@ impl State {
     }
 
     /// Removes a queue that nobody uses.
-    pub(crate) fn delete_queue(&mut self, name: &str) -> Result<(), Refusal> {
+    pub(crate) fn delete_queue(&mut self, name: &str) -> Result<(), ApiError> {
         if name == "root" {
             let words = "`root` holds all other queues and cannot be removed";
-            return Err(Refusal::conflict("queue_in_use", words));
+            return Err(ApiError::conflict(ErrorCode::QueueInUse, words));
         }
         if !self.queues.contains_key(name) {
-            return Err(Refusal::not_found(format!("there is no queue `{name}`")));
+            return Err(ApiError::not_found(format!("there is no queue `{name}`")));
         }
         let now = self.clock.now();
         self.engine.apply(now, Event::QueueRemoved(QueueId::from(name))).map_err(|rejected| {
-            Refusal::conflict(
-                "queue_in_use",
+            ApiError::conflict(
+                ErrorCode::QueueInUse,
                 format!("queue `{name}` cannot be removed: {rejected}"),
             )
         })?;
@@ -76,9 +78,9 @@ impl State {
     }
 
     /// Changes how GPUs are chosen from now on.
-    pub(crate) fn set_strategy(&mut self, name: &str) -> Result<(), Refusal> {
+    pub(crate) fn set_strategy(&mut self, name: &str) -> Result<(), ApiError> {
         let strategy: Strategy =
-            name.parse().map_err(|error| Refusal::invalid("strategy", format!("{error}")))?;
+            name.parse().map_err(|error| ApiError::invalid("strategy", format!("{error}")))?;
         self.tell(Event::StrategyUpdated(strategy));
         self.batch.changes.push(Change::Meta(STRATEGY, name.to_owned()));
         Ok(())
@@ -88,13 +90,13 @@ impl State {
     pub(crate) fn register_agent(
         &mut self,
         given: AgentRegistration,
-    ) -> Result<(i64, Secret), Refusal> {
+    ) -> Result<(i64, Secret), ApiError> {
         let node = given
             .node_id
             .and_then(|id| i64::try_from(id).ok())
             .filter(|id| self.nodes.contains_key(id));
         let Some(node) = node else {
-            return Err(Refusal::invalid(
+            return Err(ApiError::invalid(
                 "node_id",
                 "there is no such node; register the node first",
             ));
@@ -128,13 +130,17 @@ impl State {
         self.set_interval(node);
         self.reach(node, Way::Stream(None));
         let name = node_name(self, node);
-        self.node_event(node, "AgentRegistered", format!("the agent of node `{name}` registered"));
+        self.node_event(
+            node,
+            EventKind::AgentRegistered,
+            format!("the agent of node `{name}` registered"),
+        );
         Ok((id, key))
     }
 
     /// One node, one agent: a second identity would be told to start what the first still runs. A new one is taken
     /// when the old one has been silent for so long that its guardian has stopped everything.
-    fn check_identity(&self, agent: &str, node: i64) -> Result<(), Refusal> {
+    fn check_identity(&self, agent: &str, node: i64) -> Result<(), ApiError> {
         let alive = |id: i64| {
             let live = self.nodes.get(&id);
             live.filter(|live| !live.is_push() && live.beat.elapsed() <= self.patience(live))
@@ -142,13 +148,13 @@ impl State {
         let moved = self.agents.values().find(|row| row.agent_id == agent && row.node_id != node);
         if moved.and_then(|row| alive(row.node_id)).is_some_and(|live| live.heard) {
             let words = "an agent of this name works for another node that is alive";
-            return Err(Refusal::conflict("agent_taken", words));
+            return Err(ApiError::conflict(ErrorCode::AgentTaken, words));
         }
         let other = self.agents.values().any(|row| row.node_id == node && row.agent_id != agent);
         if other && alive(node).is_some_and(|live| !live.jobs.is_empty()) {
             let words = "another agent of this node still has jobs; stop it, or wait until it has been silent for \
                          three heartbeats and the time that its jobs may take to stop";
-            return Err(Refusal::conflict("node_taken", words));
+            return Err(ApiError::conflict(ErrorCode::NodeTaken, words));
         }
         Ok(())
     }
@@ -183,11 +189,11 @@ impl State {
     }
 
     /// The agent that a caller means, by name or number.
-    pub(crate) fn find_agent(&self, agent: &str) -> Result<i64, Refusal> {
+    pub(crate) fn find_agent(&self, agent: &str) -> Result<i64, ApiError> {
         let named = self.agents.values().find(|row| row.agent_id == agent).map(|row| row.id);
         let found = named.or_else(|| agent.parse().ok().filter(|id| self.agents.contains_key(id)));
         found.ok_or_else(|| {
-            Refusal::not_found("there is no such agent; GET /gpu-workers/agents lists them")
+            ApiError::not_found("there is no such agent; GET /gpu-workers/agents lists them")
         })
     }
 

@@ -1,44 +1,48 @@
-//! News from agents, and what becomes of jobs.
+//! Updates from agents, and their effect on jobs.
 
-use agentaflow_api::billing::LedgerEntry;
+use agentaflow_api::billing::{LedgerEntry, LedgerKind};
+use agentaflow_api::end::{EndCause, EndReason, StartFailure};
+use agentaflow_api::error::ErrorCode;
+use agentaflow_api::event::EventKind;
 use agentaflow_api::job::{JobStatus, JobStatusUpdate, ResourceUsage};
-use agentaflow_api::link::{Ended, News, Report, StopCause, TaskKey};
+use agentaflow_api::link::{Ended, Report, StopCause, TaskKey, TaskUpdate};
 use agentaflow_api::units::{Cores, Dollars, Stamp};
 use agentaflow_engine::Event;
+use agentaflow_explain::{End, find_cause};
 
 use super::jobs::moves;
 use super::money::{self, Allocation};
 use super::nodes::node_name;
 use super::state::{State, workload_id};
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 use crate::store::{Change, JobRow, Seat, SeatState};
 
 /// A reported run may be this much longer than the server saw it, for clocks that run at different speeds.
 const CLOCK_SLACK_MS: u64 = 2_000;
 
 impl State {
-    /// News of one task from the agent of a node. False when it is about an assignment that is not, or no longer,
-    /// that node's: late news of a replaced one changes nothing.
-    pub(crate) fn news(&mut self, node: i64, report: Report) -> bool {
-        let Report { key, news } = report;
+    /// Applies an update of one task from the agent of a node. False when it is about an assignment that is not, or no longer,
+    /// that node's: a late update of a replaced one changes nothing.
+    pub(crate) fn apply_update(&mut self, node: i64, report: Report) -> bool {
+        let Report { key, update } = report;
         let Some(seat) = self.seat_of(key, node) else { return false };
         if seat.state == SeatState::Ended {
             return true;
         }
-        match news {
-            News::Accepted => self.accepted(key, SeatState::Accepted, None),
-            News::Placed(place) => {
+        match update {
+            TaskUpdate::Accepted => self.accepted(key, SeatState::Accepted, None),
+            TaskUpdate::Placed(place) => {
                 if let Some(seat) = self.seat_mut(key) {
                     seat.kubernetes = Some(place);
                     self.touch(key.job);
                 }
             }
-            News::Running { started_at } => {
+            TaskUpdate::Running { started_at } => {
                 self.accepted(key, SeatState::Running, Some(started_at));
             }
-            News::Progress { kind, detail } => self.progress(key, &kind, &detail),
-            News::Refused { detail } => self.refused(key, &detail),
-            News::Ended(ended) => self.ended(key, &ended),
+            TaskUpdate::Progress { kind, detail } => self.progress(key, kind, &detail),
+            TaskUpdate::Refused { detail } => self.refused(key, &detail),
+            TaskUpdate::Ended(ended) => self.ended(key, &ended),
         }
         true
     }
@@ -75,15 +79,11 @@ impl State {
         if reached == SeatState::Running && job.state.status == JobStatus::Scheduled {
             job.state.status = JobStatus::Running;
             job.state.started_at = Some(Stamp::now());
-            self.job_event(key.job, "Started", "it runs");
+            self.job_event(key.job, EventKind::Started, "it runs");
         }
     }
 
-    fn progress(&mut self, key: TaskKey, kind: &str, detail: &str) {
-        let kind = match kind {
-            "Pulling" | "Pulled" | "Starting" => kind,
-            _ => "Warning",
-        };
+    fn progress(&mut self, key: TaskKey, kind: EventKind, detail: &str) {
         let detail: String = detail.chars().take(500).collect();
         self.job_event(key.job, kind, detail);
     }
@@ -96,7 +96,7 @@ impl State {
         let node = seat.node;
         let on = node_name(self, node);
         self.leave(key.job, node);
-        self.job_event(key.job, "Refused", format!("node {on} did not take it: {detail}"));
+        self.job_event(key.job, EventKind::Refused, format!("node {on} did not take it: {detail}"));
         self.touch(key.job);
         self.tell(Event::PlacementRefused { workload: workload_id(key.job), task: key.task });
         self.after_end(key.job);
@@ -129,24 +129,24 @@ impl State {
         if ended.output_data.is_some() {
             state.output_data.clone_from(&ended.output_data);
         }
-        let verdict = verdict(ended).with_last_words(ended);
-        match verdict {
-            Verdict::Good => {}
-            Verdict::Moved(cause) => {
+        match outcome(ended) {
+            Outcome::Success => {}
+            Outcome::Requeue(cause) => {
                 if state.stopping.is_none() {
                     state.stopping = Some(cause);
                 }
             }
-            Verdict::Cancelled => {
+            Outcome::Cancelled => {
                 state.cancel_requested = true;
                 state.exit_code = state.exit_code.or(ended.exit_code);
             }
-            Verdict::Bad(word, detail) => {
-                // The first failure is the reason; the others follow from it.
+            Outcome::Failure { reason, cause, message } => {
+                // The first failure is the reason; later ones follow from it.
                 if state.end_reason.is_none() {
-                    state.end_reason = Some(word.to_owned());
+                    state.end_reason = Some(reason);
+                    state.end_cause = cause;
                     state.failed_at = Some(Stamp::now());
-                    state.error_message = Some(detail);
+                    state.error_message = Some(message);
                     state.exit_code = ended.exit_code;
                 }
             }
@@ -201,7 +201,7 @@ impl State {
         self.batch.changes.push(Change::Ledger(Box::new(LedgerEntry {
             id: self.ids.0.ledger,
             at,
-            kind: "usage".to_owned(),
+            kind: LedgerKind::Usage,
             user_id: user,
             job_id: Some(key.job),
             attempt: Some(key.epoch),
@@ -224,7 +224,7 @@ impl State {
         id: i64,
         node: Option<i64>,
         update: JobStatusUpdate,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ApiError> {
         let Some(job) = self.jobs.get(&id) else { return Ok(()) };
         let status = update.status.unwrap_or_default();
         let present = job.state.status;
@@ -233,7 +233,10 @@ impl State {
         }
         let seat = job.state.seats.iter().find(|seat| node.is_none_or(|node| seat.node == node));
         let Some(seat) = seat else {
-            return Err(Refusal::conflict("not_assigned", "the job is not assigned to this node"));
+            return Err(ApiError::conflict(
+                ErrorCode::NotAssigned,
+                "the job is not assigned to this node",
+            ));
         };
         let key = TaskKey { job: id, epoch: job.state.epoch, task: seat.task };
         let ran = seat.started_at.map_or(0, |at| Stamp::now().0.saturating_sub(at.0).max(0) as u64);
@@ -245,36 +248,36 @@ impl State {
             ..Ended::default()
         };
         let node = seat.node;
-        let news = match status {
-            JobStatus::Running => News::Running { started_at: Stamp::now() },
+        let reported = match status {
+            JobStatus::Running => TaskUpdate::Running { started_at: Stamp::now() },
             JobStatus::Completed => {
                 ended.exit_code = Some(0);
-                News::Ended(Box::new(ended))
+                TaskUpdate::Ended(Box::new(ended))
             }
             JobStatus::Failed => {
                 ended.exit_code = Some(1);
                 let words = update
                     .error_message
                     .unwrap_or_else(|| "its agent said that it failed".to_owned());
-                ended.failed_to_start =
-                    Some(("Exited".to_owned(), words.chars().take(4000).collect()));
-                News::Ended(Box::new(ended))
+                let words: String = words.chars().take(4000).collect();
+                ended.failed_to_start = Some(StartFailure::new(EndReason::Exited, words));
+                TaskUpdate::Ended(Box::new(ended))
             }
             JobStatus::Cancelled => {
                 ended.stopped = Some(job.state.stopping.unwrap_or(StopCause::Cancelled));
-                News::Ended(Box::new(ended))
+                TaskUpdate::Ended(Box::new(ended))
             }
             JobStatus::Pending | JobStatus::Scheduled => return Err(illegal(present, status)),
         };
-        self.news(node, Report { key, news });
+        self.apply_update(node, Report { key, update: reported });
         Ok(())
     }
 }
 
 /// A change of status that cannot be.
-pub(super) fn illegal(from: JobStatus, to: JobStatus) -> Refusal {
-    Refusal::conflict(
-        "illegal_transition",
+pub(super) fn illegal(from: JobStatus, to: JobStatus) -> ApiError {
+    ApiError::conflict(
+        ErrorCode::IllegalTransition,
         format!("a job that is {} cannot become {}", from.as_str(), to.as_str()),
     )
 }
@@ -288,69 +291,52 @@ pub(crate) fn allocation(job: &JobRow, seat: &Seat) -> Allocation {
     }
 }
 
-enum Verdict {
-    Good,
-    /// Stopped only to run again.
-    Moved(StopCause),
+/// Effect of the end of a task on its job.
+enum Outcome {
+    Success,
+    /// The job is requeued.
+    Requeue(StopCause),
     Cancelled,
-    /// One word and a sentence.
-    Bad(&'static str, String),
+    Failure {
+        reason: EndReason,
+        cause: Option<EndCause>,
+        message: String,
+    },
 }
 
-impl Verdict {
-    /// What a program wrote before it gave up tells more than its exit code, and lists are to tell it, too.
-    fn with_last_words(self, ended: &Ended) -> Self {
-        match self {
-            Self::Bad(word @ ("Exited" | "Signalled"), detail)
-                if ended.failed_to_start.is_none() =>
-            {
-                let said = agentaflow_explain::verdict(&agentaflow_explain::Ending {
-                    reason: word,
-                    exit_code: ended.exit_code,
-                    detail: &detail,
-                    output: &ended.last_words,
-                });
-                Self::Bad(word, said.cause)
-            }
-            other => other,
-        }
-    }
-}
-
-fn verdict(ended: &Ended) -> Verdict {
-    if let Some((word, detail)) = &ended.failed_to_start {
-        let word = ["ImagePull", "Exited"]
-            .into_iter()
-            .find(|known| known == word)
-            .unwrap_or("StartFailed");
-        return Verdict::Bad(word, detail.clone());
+fn outcome(ended: &Ended) -> Outcome {
+    let failure = |reason, cause, detail: &str| {
+        let end = End { reason: Some(reason), cause, exit_code: ended.exit_code, detail };
+        Outcome::Failure { reason, cause, message: agentaflow_explain::end(&end).summary }
+    };
+    if let Some(failed) = &ended.failed_to_start {
+        let reason = match failed.reason {
+            known @ (EndReason::ImagePull | EndReason::Exited) => known,
+            _ => EndReason::StartFailed,
+        };
+        let cause = failed.cause.or_else(|| find_cause(&failed.detail));
+        return Outcome::Failure { reason, cause, message: failed.detail.clone() };
     }
     match ended.stopped {
-        Some(StopCause::Cancelled) => return Verdict::Cancelled,
-        Some(StopCause::TimedOut) => {
-            return Verdict::Bad("TimedOut", "it was stopped because its time was up".to_owned());
+        Some(StopCause::Cancelled) => return Outcome::Cancelled,
+        Some(cause) if moves(cause) => return Outcome::Requeue(cause),
+        Some(cause) => {
+            if let Some(reason) = cause.end_reason() {
+                return failure(reason, None, "");
+            }
         }
-        Some(StopCause::GpuMemoryExceeded) => {
-            let words = "it was stopped because it used more GPU memory than its share; ask for more with gpu_memory_required";
-            return Verdict::Bad("GpuMemoryExceeded", words.to_owned());
-        }
-        Some(StopCause::BudgetExceeded) => {
-            let words = "it was stopped because its owner's money is used up";
-            return Verdict::Bad("BudgetExceeded", words.to_owned());
-        }
-        Some(cause) if moves(cause) => return Verdict::Moved(cause),
-        _ => {}
+        None => {}
     }
     if ended.out_of_memory {
-        let words = "the host's memory, or the job's own limit, was used up; ask for more with memory_required";
-        return Verdict::Bad("OutOfMemory", words.to_owned());
+        return failure(EndReason::OutOfMemory, None, "");
     }
+    let found = find_cause(&ended.last_words);
     match (ended.exit_code, ended.signal) {
-        (_, Some(signal)) => Verdict::Bad("Signalled", format!("it was ended by signal {signal}")),
-        (Some(0), None) => Verdict::Good,
-        (Some(code), None) => Verdict::Bad("Exited", format!("it ended with exit code {code}")),
+        (_, Some(_)) => failure(EndReason::Signalled, found, ""),
+        (Some(0), None) => Outcome::Success,
+        (Some(_), None) => failure(EndReason::Exited, found, ""),
         (None, None) => {
-            Verdict::Bad("StartFailed", "its agent does not know how it ended".to_owned())
+            failure(EndReason::StartFailed, None, "The agent does not know how the task ended")
         }
     }
 }

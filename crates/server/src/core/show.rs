@@ -1,8 +1,8 @@
 //! How records look from outside, and explanations.
 
-use agentaflow_api::agent::Agent;
+use agentaflow_api::agent::{Agent, AgentStatus};
 use agentaflow_api::explain::{CloseNode, Explanation, PlannedTask};
-use agentaflow_api::job::{Job, JobStatus, TaskPlace};
+use agentaflow_api::job::{Job, JobStatus, TaskPlace, TaskState};
 use agentaflow_api::node::Health;
 use agentaflow_api::queue::Queue;
 use agentaflow_api::units::{Cores, Dollars, Stamp};
@@ -35,7 +35,7 @@ impl State {
             api_endpoint: row.api_endpoint,
             websocket_endpoint: row.websocket_endpoint,
             node_id: row.node_id,
-            status: if here { "active" } else { "inactive" }.to_owned(),
+            status: if here { AgentStatus::Active } else { AgentStatus::Inactive },
             health_status: node.map_or(Health::Unknown, |node| node.row.health),
             last_heartbeat: node.and_then(|node| node.beat_at),
             created_at: row.created_at,
@@ -70,12 +70,11 @@ impl State {
             node_name: node_name(self, seat.node),
             gpus: money::gpu_names(&seat.grants),
             state: match seat.state {
-                SeatState::Assigned => "scheduled",
-                SeatState::Accepted => "starting",
-                SeatState::Running => "running",
-                SeatState::Ended => "ended",
-            }
-            .to_owned(),
+                SeatState::Assigned => TaskState::Scheduled,
+                SeatState::Accepted => TaskState::Starting,
+                SeatState::Running => TaskState::Running,
+                SeatState::Ended => TaskState::Ended,
+            },
             exit_code: seat.exit_code,
         });
         let tasks = tasks.collect();
@@ -107,6 +106,7 @@ impl State {
             updated_at: state.updated_at,
             exit_code: state.exit_code,
             end_reason: state.end_reason.filter(|_| state.status.is_final()),
+            end_cause: state.end_cause.filter(|_| state.status.is_final()),
             attempt: state.epoch,
             retries_used: state.retries_used,
             secret_env_names: row.secret_names,
@@ -317,12 +317,12 @@ fn reason_word(reason: &WaitReason) -> &'static str {
 
 /// A job that is over, explained.
 pub(crate) fn explain_over(job: &Job) -> Explanation {
-    let words = job.error_message.clone().unwrap_or_else(|| "it ended well".to_owned());
+    let words = job.error_message.clone().unwrap_or_else(|| "Completed".to_owned());
     Explanation {
         job_id: Some(job.id),
         status: job.status,
         summary: format!("it is over ({}): {words}", job.status.as_str()),
-        reason: job.end_reason.clone(),
+        reason: job.end_reason.map(|reason| reason.to_string()),
         detail: job.error_message.clone(),
         eta: job.started_at,
         eta_text: "it is over".to_owned(),

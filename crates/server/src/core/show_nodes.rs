@@ -1,6 +1,6 @@
 //! How nodes look from outside.
 
-use agentaflow_api::node::{GpuInstance, Health, Node, NodeStatus};
+use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Node, NodeStatus};
 use agentaflow_api::units::Cores;
 
 use super::describe::{gpu_id, instances};
@@ -62,7 +62,7 @@ impl State {
             last_seen: node.beat_at.max(Some(row.registered_at)),
             created_at: row.created_at,
             updated_at: row.updated_at,
-            price_source: row.price_source.clone(),
+            price_source: row.price_source,
             cordoned_gpus: row.overrides.cordoned_gpus.iter().cloned().collect(),
             draining_gpus: row.overrides.draining_gpus.iter().cloned().collect(),
             cordoned: row.cordoned,
@@ -107,13 +107,14 @@ impl State {
                 continue;
             }
             let given = booked.get(&gpu.gpu_index.unwrap_or(position as u32)).copied();
-            let status = match (gpu.status.as_deref(), given) {
-                (None | Some("available"), Some(_)) => Some("busy"),
+            gpu.status = match (gpu.status, given) {
+                (None | Some(GpuStatus::Available), Some(_)) => Some(GpuStatus::Busy),
                 // Our agents call busy what we gave out; workers of others may mean more.
-                (Some("busy"), None) if node.stream.is_some() => Some("available"),
+                (Some(GpuStatus::Busy), None) if node.stream.is_some() => {
+                    Some(GpuStatus::Available)
+                }
                 (said, _) => said,
             };
-            gpu.status = status.map(str::to_owned);
             if node.row.spec.simulated {
                 let given = given.unwrap_or(0);
                 gpu.gpu_memory_available = gpu.gpu_memory.map(|all| all.saturating_sub(given));

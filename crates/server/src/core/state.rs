@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashMap;
 use serde_json::{Map, Value};
 
-use agentaflow_api::event::Event;
+use agentaflow_api::event::{Event, EventKind};
 use agentaflow_api::node::GpuInstance;
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::{GpuHealth, GpuId, Scheduler, Strategy, WorkloadId};
@@ -167,12 +167,12 @@ impl State {
     }
 
     /// Records that something happened; it becomes durable with what caused it.
-    pub(crate) fn event(&mut self, kind: &str, message: impl Into<String>, about: About<'_>) {
+    pub(crate) fn event(&mut self, kind: EventKind, message: impl Into<String>, about: About<'_>) {
         self.ids.0.event += 1;
         let event = Event {
             seq: self.ids.0.event,
             at: Stamp::now(),
-            kind: kind.to_owned(),
+            kind,
             message: message.into(),
             job_id: about.job,
             job: None,
@@ -185,13 +185,13 @@ impl State {
     }
 
     /// The same, about a job.
-    pub(crate) fn job_event(&mut self, job: i64, kind: &str, message: impl Into<String>) {
+    pub(crate) fn job_event(&mut self, job: i64, kind: EventKind, message: impl Into<String>) {
         let user = self.row(job).map(|row| row.user_id);
         self.event(kind, message, About { job: Some(job), user, ..About::default() });
     }
 
     /// The same, about a node.
-    pub(crate) fn node_event(&mut self, node: i64, kind: &str, message: impl Into<String>) {
+    pub(crate) fn node_event(&mut self, node: i64, kind: EventKind, message: impl Into<String>) {
         let Some(name) = self.nodes.get(&node).map(|node| node.row.node_id.clone()) else { return };
         self.event(kind, message, About { node: Some(&name), ..About::default() });
     }

@@ -6,21 +6,19 @@ use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use agentaflow_api::error::ErrorBody;
-
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 use crate::store::StoreError;
 
 /// How many there are in all, in lists that show a part.
 pub(crate) const TOTAL: HeaderName = HeaderName::from_static("x-total-count");
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_REQUEST);
-        let body = ErrorBody { detail: self.detail, code: self.code.to_owned(), field: self.field };
-        let mut response = (status, Json(body)).into_response();
+        let retry_after = self.details.retry_after_seconds;
+        let mut response = (status, Json(self.into_body())).into_response();
         let headers = response.headers_mut();
-        if let Some(seconds) = self.retry_after {
+        if let Some(seconds) = retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         if status == StatusCode::UNAUTHORIZED {
@@ -30,7 +28,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-impl From<StoreError> for Refusal {
+impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         tracing::error!(error = &error as &dyn std::error::Error, "the store failed");
         Self::unavailable("the database does not answer now; try again in a moment")

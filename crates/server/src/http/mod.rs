@@ -18,9 +18,10 @@ mod start_page;
 mod streams;
 mod who;
 
+use agentaflow_api::error::ErrorCode;
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -29,7 +30,7 @@ use tower_http::normalize_path::NormalizePath;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 use routes::{agents, auth, billing, events, jobs, keys, link, logs, nodes, queues, system, users};
 
 pub use app::{App, Parts, Peer};
@@ -148,11 +149,6 @@ async fn finish(request: Request, next: Next) -> Response {
 /// A bug in a handler: the caller gets an answer, the others go on.
 fn panicked(_: Box<dyn std::any::Any + Send + 'static>) -> Response {
     tracing::error!("a handler panicked");
-    let body = Refusal {
-        status: StatusCode::INTERNAL_SERVER_ERROR.as_u16(),
-        code: "internal",
-        retry_after: None,
-        ..Refusal::unavailable("the server made a mistake; its log says more")
-    };
-    body.into_response()
+    ApiError::new(500, ErrorCode::Internal, "Internal error; see the log of the server")
+        .into_response()
 }

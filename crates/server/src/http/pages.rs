@@ -14,8 +14,8 @@ use agentaflow_api::job::Job;
 
 use super::answer::TOTAL;
 use super::limits;
+use crate::api_error::ApiError;
 use crate::core::{Core, Waits};
-use crate::refusal::Refusal;
 use crate::store::JobFilter;
 
 /// The `before` of the next page, where there may be one.
@@ -56,8 +56,8 @@ pub(crate) struct JobPage {
 
 impl Pages {
     /// The page that was asked for, or its beginning if it is large.
-    pub(crate) async fn jobs(&self, core: &Core, filter: JobFilter) -> Result<JobPage, Refusal> {
-        let stopping = |_| Refusal::unavailable("the server is stopping");
+    pub(crate) async fn jobs(&self, core: &Core, filter: JobFilter) -> Result<JobPage, ApiError> {
+        let stopping = |_| ApiError::unavailable("the server is stopping");
         let _making = self.making.acquire().await.map_err(stopping)?;
         let total = core.store().count_jobs(&JobFilter { before: None, ..filter.clone() }).await?;
         let mut page = gather(core, filter, limits::PAGE_BYTES).await?;
@@ -67,7 +67,7 @@ impl Pages {
             page.sending = Some(place.map_err(|_| {
                 let words =
                     "too many large lists are on their way; try again, or with a smaller `limit`";
-                Refusal::too_many(words, 2)
+                ApiError::too_many(words, 2)
             })?);
         }
         Ok(page)
@@ -75,7 +75,7 @@ impl Pages {
 }
 
 /// Reads jobs until there are enough, or enough bytes of them.
-async fn gather(core: &Core, filter: JobFilter, most: usize) -> Result<JobPage, Refusal> {
+async fn gather(core: &Core, filter: JobFilter, most: usize) -> Result<JobPage, ApiError> {
     let store = core.store();
     let mut page = JobPage { json: b"[".to_vec(), total: 0, next: None, sending: None };
     let mut left = filter.limit;
@@ -102,13 +102,13 @@ async fn gather(core: &Core, filter: JobFilter, most: usize) -> Result<JobPage, 
 }
 
 impl JobPage {
-    fn push(&mut self, job: &Job) -> Result<(), Refusal> {
+    fn push(&mut self, job: &Job) -> Result<(), ApiError> {
         if self.json.len() > 1 {
             self.json.push(b',');
         }
         serde_json::to_writer(&mut self.json, job).map_err(|error| {
             tracing::error!(%error, job = job.id, "a job cannot be written as JSON");
-            Refusal::unavailable("a job of the list cannot be shown")
+            ApiError::unavailable("a job of the list cannot be shown")
         })?;
         self.next = Some(job.id);
         Ok(())

@@ -10,10 +10,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use agentaflow_api::error::ErrorCode;
 use agentaflow_api::units::Stamp;
 
 use super::limits;
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 
 /// A body, unread but not too large.
 #[derive(Debug)]
@@ -28,9 +29,9 @@ pub(crate) struct Sent<T>(pub(crate) T);
 pub(crate) struct Exact<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Serialize + Default> FromRequest<S> for Exact<T> {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         let value = json_object(&body(request, limits::BODY).await?)?;
         let known = serde_json::to_value(T::default()).unwrap_or_default();
         only_known("", &value, &known)?;
@@ -54,7 +55,7 @@ const READ_ONLY: [&str; 11] = [
 ];
 
 /// Refuses fields that are not in `known`. What is an open map there is open here.
-fn only_known(place: &str, given: &Value, known: &Value) -> Result<(), Refusal> {
+fn only_known(place: &str, given: &Value, known: &Value) -> Result<(), ApiError> {
     let (Value::Object(given), Value::Object(known)) = (given, known) else { return Ok(()) };
     if known.is_empty() {
         return Ok(());
@@ -67,7 +68,7 @@ fn only_known(place: &str, given: &Value, known: &Value) -> Result<(), Refusal> 
         let Some(inner) = known.get(name) else {
             let names: Vec<&str> = known.keys().map(String::as_str).collect();
             let detail = format!("there is no field `{field}` here; known: {}", names.join(", "));
-            return Err(Refusal::invalid(field, detail));
+            return Err(ApiError::invalid(field, detail));
         };
         only_known(&field, value, inner)?;
     }
@@ -75,23 +76,23 @@ fn only_known(place: &str, given: &Value, known: &Value) -> Result<(), Refusal> 
 }
 
 impl<S: Send + Sync> FromRequest<S> for Raw {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         body(request, limits::BODY).await.map(Self)
     }
 }
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Refusal> {
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         object(&body(request, limits::BODY).await?).map(Self)
     }
 }
 
 /// The body of a request, if it is not larger than that.
-pub(crate) async fn body(request: Request, most: usize) -> Result<Bytes, Refusal> {
+pub(crate) async fn body(request: Request, most: usize) -> Result<Bytes, ApiError> {
     let declared = request.headers().get("content-length");
     let declared = declared.and_then(|text| text.to_str().ok()?.parse::<u64>().ok());
     if declared.is_some_and(|length| length > most as u64) {
@@ -99,35 +100,37 @@ pub(crate) async fn body(request: Request, most: usize) -> Result<Bytes, Refusal
     }
     let read = tokio::time::timeout(limits::BODY_TIME, to_bytes(request.into_body(), most)).await;
     let read =
-        read.map_err(|_| Refusal::malformed("the body did not come in time; send it again"))?;
+        read.map_err(|_| ApiError::malformed("the body did not come in time; send it again"))?;
     read.map_err(|error| {
         let why = std::error::Error::source(&error);
         if why.and_then(|why| why.downcast_ref::<http_body_util::LengthLimitError>()).is_some() {
             too_large(most)
         } else {
-            Refusal::malformed("the body ended before it was complete; send it again")
+            ApiError::malformed("the body ended before it was complete; send it again")
         }
     })
 }
 
 /// Reads a JSON object. Text that is no JSON is malformed (400), JSON of another shape is invalid (422).
-pub(crate) fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Refusal> {
+pub(crate) fn object<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
     shape(json_object(bytes)?)
 }
 
 /// The same, where nothing at all will do.
-pub(crate) fn object_or_nothing<T: DeserializeOwned + Default>(bytes: &[u8]) -> Result<T, Refusal> {
+pub(crate) fn object_or_nothing<T: DeserializeOwned + Default>(
+    bytes: &[u8],
+) -> Result<T, ApiError> {
     let empty = bytes.iter().all(u8::is_ascii_whitespace);
     if empty { Ok(T::default()) } else { object(bytes) }
 }
 
 /// Reads any JSON object.
-pub(crate) fn json_object(bytes: &[u8]) -> Result<Value, Refusal> {
+pub(crate) fn json_object(bytes: &[u8]) -> Result<Value, ApiError> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Err(Refusal::malformed("the body is empty; this call needs a JSON object"));
+        return Err(ApiError::malformed("the body is empty; this call needs a JSON object"));
     }
     let text = std::str::from_utf8(bytes)
-        .map_err(|_| Refusal::malformed("the body is not valid UTF-8"))?;
+        .map_err(|_| ApiError::malformed("the body is not valid UTF-8"))?;
     let value: Value = serde_json::from_str(text).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         let said = error.to_string();
@@ -135,7 +138,7 @@ pub(crate) fn json_object(bytes: &[u8]) -> Result<Value, Refusal> {
             return too_deep(None);
         }
         let what = plain_syntax(&said);
-        Refusal::malformed(format!(
+        ApiError::malformed(format!(
             "the body is not valid JSON: {what} (line {line}, column {column})"
         ))
     })?;
@@ -143,7 +146,7 @@ pub(crate) fn json_object(bytes: &[u8]) -> Result<Value, Refusal> {
         let deep = fields.iter().find(|(_, value)| deeper_than(value, limits::DEPTH - 1));
         return deep.map_or(Ok(()), |(field, _)| Err(too_deep(Some(field)))).map(|()| value);
     }
-    Err(Refusal::malformed(format!(
+    Err(ApiError::malformed(format!(
         "the body must be a JSON object like {{\"name\": …}}; it is {}",
         kind(&value)
     )))
@@ -159,16 +162,16 @@ pub(crate) fn deeper_than(value: &Value, most: usize) -> bool {
     }
 }
 
-fn too_deep(field: Option<&String>) -> Refusal {
+fn too_deep(field: Option<&String>) -> ApiError {
     // A name that nobody chose with care is not repeated at any length.
     let field = field.filter(|name| name.len() <= limits::NAME).cloned();
     let what = field.as_ref().map_or_else(|| "the body".to_owned(), |name| format!("`{name}`"));
     let detail = format!("{what} nests lists and objects deeper than {} levels", limits::DEPTH);
-    Refusal { field, ..Refusal::invalid("", detail) }
+    ApiError::invalid(field.unwrap_or_default(), detail)
 }
 
 /// Reads a value of this shape out of JSON.
-pub(crate) fn shape<T: DeserializeOwned>(value: Value) -> Result<T, Refusal> {
+pub(crate) fn shape<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = error.path().to_string();
         let field = if path == "." || path == "?" { String::new() } else { path };
@@ -181,9 +184,9 @@ pub(crate) fn shape<T: DeserializeOwned>(value: Value) -> Result<T, Refusal> {
 pub(crate) struct Asked(BTreeMap<String, String>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Asked {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         Ok(Self::read(parts.uri.query().unwrap_or_default()))
     }
 }
@@ -196,14 +199,14 @@ impl Asked {
     }
 
     /// A text, if it is there.
-    pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, Refusal> {
+    pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, ApiError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
         super::check::plain(name, value, limits::QUERY_TEXT)?;
         Ok(Some(value))
     }
 
     /// A whole number, if it is there; `4096.0` is one.
-    pub(crate) fn whole(&self, name: &str) -> Result<Option<u64>, Refusal> {
+    pub(crate) fn whole(&self, name: &str) -> Result<Option<u64>, ApiError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
         let float = || {
             let value: f64 = value.parse().ok()?;
@@ -212,32 +215,32 @@ impl Asked {
         };
         let number = value.parse().ok().filter(|value: &u64| *value <= 1 << 53).or_else(float);
         number.map(Some).ok_or_else(|| {
-            Refusal::invalid(name, format!("`{name}` must be a whole number of 0 or more"))
+            ApiError::invalid(name, format!("`{name}` must be a whole number of 0 or more"))
         })
     }
 
     /// A decimal number of 0 or more in thousandths, if it is there.
-    pub(crate) fn milli(&self, name: &str) -> Result<Option<u64>, Refusal> {
+    pub(crate) fn milli(&self, name: &str) -> Result<Option<u64>, ApiError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
         let number = value.parse().ok().filter(|value| (0.0..=1e9).contains(value));
         let number = number.map(|value: f64| (value * 1000.0).round() as u64);
         number.map(Some).ok_or_else(|| {
-            Refusal::invalid(name, format!("`{name}` must be a number of 0 or more"))
+            ApiError::invalid(name, format!("`{name}` must be a number of 0 or more"))
         })
     }
 
     /// A switch; absent is off, and there without a value is on.
-    pub(crate) fn flag(&self, name: &str) -> Result<bool, Refusal> {
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, ApiError> {
         match self.0.get(name).map(|value| value.to_ascii_lowercase()).as_deref() {
             None | Some("false" | "0" | "no") => Ok(false),
             // `?follow` alone means it.
             Some("" | "true" | "1" | "yes") => Ok(true),
-            Some(_) => Err(Refusal::invalid(name, format!("`{name}` must be true or false"))),
+            Some(_) => Err(ApiError::invalid(name, format!("`{name}` must be true or false"))),
         }
     }
 
     /// A moment (`2026-11-15T06:43:29Z`) or the beginning of a day in UTC (`2026-11-15`).
-    pub(crate) fn moment(&self, name: &str) -> Result<Option<Stamp>, Refusal> {
+    pub(crate) fn moment(&self, name: &str) -> Result<Option<Stamp>, ApiError> {
         let Some(value) = self.0.get(name) else { return Ok(None) };
         let day =
             || value.parse::<jiff::civil::Date>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok();
@@ -246,22 +249,22 @@ impl Asked {
             let detail = format!(
                 "`{name}` must be a day like 2026-11-15 or a time like 2026-11-15T06:43:29Z"
             );
-            Refusal::invalid(name, detail)
+            ApiError::invalid(name, detail)
         })
     }
 
     /// `skip` and `limit`.
-    pub(crate) fn page(&self) -> Result<(u64, u64), Refusal> {
+    pub(crate) fn page(&self) -> Result<(u64, u64), ApiError> {
         let skip = self.whole("skip")?.unwrap_or(0);
         let limit = self.whole("limit")?.unwrap_or(limits::PAGE);
         if (1..=limits::PAGE_MOST).contains(&limit) {
             return Ok((skip, limit));
         }
-        Err(Refusal::invalid("limit", format!("`limit` must be 1 to {}", limits::PAGE_MOST)))
+        Err(ApiError::invalid("limit", format!("`limit` must be 1 to {}", limits::PAGE_MOST)))
     }
 
     /// A cursor, if it is there.
-    pub(crate) fn cursor(&self, name: &str) -> Result<Option<i64>, Refusal> {
+    pub(crate) fn cursor(&self, name: &str) -> Result<Option<i64>, ApiError> {
         Ok(self.whole(name)?.map(|value| value as i64))
     }
 }
@@ -271,40 +274,41 @@ impl Asked {
 pub(crate) struct Segments(Vec<(String, String)>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Segments {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let raw = axum::extract::RawPathParams::from_request_parts(parts, state).await;
-        let raw = raw.map_err(|_| Refusal::malformed("the path is not valid UTF-8"))?;
+        let raw = raw.map_err(|_| ApiError::malformed("the path is not valid UTF-8"))?;
         Ok(Self(raw.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()))
     }
 }
 
 impl Segments {
     /// A name in the path.
-    pub(crate) fn name(&self, name: &str) -> Result<&str, Refusal> {
+    pub(crate) fn name(&self, name: &str) -> Result<&str, ApiError> {
         let value = self.0.iter().find(|(key, _)| key == name).map_or("", |(_, value)| value);
         super::check::plain(name, value, limits::NAME)?;
         Ok(value)
     }
 
     /// A number in the path.
-    pub(crate) fn number(&self, name: &str) -> Result<i64, Refusal> {
+    pub(crate) fn number(&self, name: &str) -> Result<i64, ApiError> {
         let value = self.name(name)?;
         value.parse().ok().filter(|number| *number > 0).ok_or_else(|| {
-            Refusal::invalid(name, format!("`{name}` in the path must be a number, like 17"))
+            ApiError::invalid(name, format!("`{name}` in the path must be a number, like 17"))
         })
     }
 }
 
-fn too_large(most: usize) -> Refusal {
+fn too_large(most: usize) -> ApiError {
     let size =
         if most < 1 << 20 { format!("{} KiB", most >> 10) } else { format!("{} MiB", most >> 20) };
-    Refusal { code: "too_large", ..Refusal::malformed(format!("the body is larger than {size}")) }
+    ApiError::new(400, ErrorCode::TooLarge, format!("the body is larger than {size}"))
+        .limit(most as u64)
 }
 
 /// What serde says about a shape, in words, and without the value: it may be a secret at the wrong place.
-fn wrong_shape(field: &str, said: &str) -> Refusal {
+fn wrong_shape(field: &str, said: &str) -> ApiError {
     let name = if field.is_empty() { "the body".to_owned() } else { format!("`{field}`") };
     let detail = if let Some((_, expected)) = said.split_once(", expected ") {
         let found = said.split([':', ',']).nth(1).unwrap_or_default().trim();
@@ -314,7 +318,7 @@ fn wrong_shape(field: &str, said: &str) -> Refusal {
     } else {
         format!("{name}: {said}")
     };
-    Refusal { field: (!field.is_empty()).then(|| field.to_owned()), ..Refusal::invalid("", detail) }
+    ApiError::invalid(field, detail)
 }
 
 fn article(expected: &str) -> String {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustc_hash::FxHashMap;
 
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 
 /// Streams that one account may hold open at a time.
 const MOST: u32 = 200;
@@ -22,12 +22,12 @@ pub(crate) struct Counted {
 
 impl Streams {
     /// Counts one more for this account.
-    pub(crate) fn open(&self, user: i64) -> Result<Counted, Refusal> {
+    pub(crate) fn open(&self, user: i64) -> Result<Counted, ApiError> {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(user).or_default();
         if *count >= MOST {
             let detail = format!("this account holds {MOST} streams open already; close some");
-            return Err(Refusal::too_many(detail, 10));
+            return Err(ApiError::too_many(detail, 10));
         }
         *count += 1;
         Ok(Counted { streams: self.clone(), user })

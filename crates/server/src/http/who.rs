@@ -11,11 +11,11 @@ use agentaflow_api::account::Role;
 use agentaflow_api::units::Stamp;
 
 use super::app::{App, Peer};
+use crate::api_error::ApiError;
 use crate::auth::{
     Known, Presented, Unknown, address_key, check_host, check_origin, cookie, known, presented,
 };
 use crate::core::{Caller, Worker};
-use crate::refusal::Refusal;
 use crate::store::{Change, CredentialRow};
 
 /// Any user.
@@ -52,59 +52,59 @@ const NEEDS_WORKER: &str = "this call needs the key of the node or agent: `Autho
     registration token is in the file `registration-token` of the server's data directory";
 
 impl FromRequestParts<App> for User {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         match identify(parts, app, NEEDS_USER)? {
             Anyone::User(caller) => Ok(Self(caller)),
             Anyone::Worker(_) => {
-                Err(Refusal::forbidden(format!("{NEEDS_USER}; a machine's key was sent")))
+                Err(ApiError::forbidden(format!("{NEEDS_USER}; a machine's key was sent")))
             }
         }
     }
 }
 
 impl FromRequestParts<App> for Writer {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         let User(caller) = User::from_request_parts(parts, app).await?;
         if caller.user.role == Role::Viewer {
-            return Err(Refusal::forbidden("viewers can look at everything and change nothing"));
+            return Err(ApiError::forbidden("viewers can look at everything and change nothing"));
         }
         Ok(Self(caller))
     }
 }
 
 impl FromRequestParts<App> for Admin {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         let User(caller) = User::from_request_parts(parts, app).await?;
         if caller.user.role != Role::Admin {
-            return Err(Refusal::forbidden("only admins can do this"));
+            return Err(ApiError::forbidden("only admins can do this"));
         }
         Ok(Self(caller))
     }
 }
 
 impl FromRequestParts<App> for WorkerAuth {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         match identify(parts, app, NEEDS_WORKER)? {
             Anyone::Worker(worker) => Ok(Self(worker)),
             Anyone::User(_) => {
-                Err(Refusal::forbidden(format!("{NEEDS_WORKER}; a user's token was sent")))
+                Err(ApiError::forbidden(format!("{NEEDS_WORKER}; a user's token was sent")))
             }
         }
     }
 }
 
 impl FromRequestParts<App> for Anyone {
-    type Rejection = Refusal;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Refusal> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
         identify(parts, app, NEEDS_USER)
     }
 }
@@ -126,20 +126,20 @@ pub(crate) fn holder(app: &App, token: &str, now: Stamp) -> Result<Known, Unknow
 }
 
 /// A stranger's try, which is counted by address.
-pub(crate) fn stranger(app: &App, address: IpAddr, refusal: Refusal) -> Refusal {
+pub(crate) fn stranger(app: &App, address: IpAddr, refusal: ApiError) -> ApiError {
     match app.auth.strangers.take(address_key(address)) {
         Ok(()) => refusal,
         Err(seconds) => {
-            Refusal::too_many("too many calls without a valid token from this address", seconds)
+            ApiError::too_many("too many calls without a valid token from this address", seconds)
         }
     }
 }
 
 /// The token of the `Authorization` header.
-pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
     let Some(value) = headers.get(header::AUTHORIZATION) else { return Ok(None) };
     let wrong = || {
-        Refusal::unauthenticated(
+        ApiError::unauthenticated(
             "the Authorization header must be `Bearer <token>`, and nothing else",
         )
     };
@@ -156,7 +156,7 @@ pub(crate) fn browser_cookie<'a>(
     headers: &'a HeaderMap,
     method: &Method,
     name: &str,
-) -> Result<Option<&'a str>, Refusal> {
+) -> Result<Option<&'a str>, ApiError> {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let mut all = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let Some(value) = all.find_map(|header| cookie(header, name)) else { return Ok(None) };
@@ -169,7 +169,7 @@ pub(crate) fn browser_cookie<'a>(
     Ok(Some(value))
 }
 
-fn identify(parts: &Parts, app: &App, needs: &str) -> Result<Anyone, Refusal> {
+fn identify(parts: &Parts, app: &App, needs: &str) -> Result<Anyone, ApiError> {
     let address = peer(&parts.extensions);
     find(parts, app, needs).map_err(|refusal| match refusal.status {
         401 => stranger(app, address, refusal),
@@ -177,19 +177,19 @@ fn identify(parts: &Parts, app: &App, needs: &str) -> Result<Anyone, Refusal> {
     })
 }
 
-fn find(parts: &Parts, app: &App, needs: &str) -> Result<Anyone, Refusal> {
+fn find(parts: &Parts, app: &App, needs: &str) -> Result<Anyone, ApiError> {
     let (token, by_cookie) = if let Some(token) = bearer(&parts.headers)? {
         (token, false)
     } else {
         let name = &app.cookies.access;
         let found = browser_cookie(app, &parts.headers, &parts.method, name)?;
-        (found.ok_or_else(|| Refusal::unauthenticated(needs))?, true)
+        (found.ok_or_else(|| ApiError::unauthenticated(needs))?, true)
     };
     let now = Stamp::now();
     let token = presented(&app.auth.jwt, token);
     // A cookie holds a session and nothing else.
     if by_cookie && !matches!(token, Presented::Session(_)) {
-        return Err(Refusal::unauthenticated(needs));
+        return Err(ApiError::unauthenticated(needs));
     }
     let found = app.core.directory(|directory| known(directory, &token, now));
     match found {
@@ -202,7 +202,7 @@ fn find(parts: &Parts, app: &App, needs: &str) -> Result<Anyone, Refusal> {
             note_use(app, key, now);
             Ok(Anyone::Worker(worker))
         }
-        Err(why) => Err(Refusal::unauthenticated(format!("{}. {}", why.words(), capital(needs)))),
+        Err(why) => Err(ApiError::unauthenticated(format!("{}. {}", why.words(), capital(needs)))),
     }
 }
 
@@ -211,9 +211,9 @@ fn capital(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-fn within_rate(app: &App, user: i64) -> Result<(), Refusal> {
+fn within_rate(app: &App, user: i64) -> Result<(), ApiError> {
     app.auth.accounts.take(user).map_err(|seconds| {
-        Refusal::too_many("too many requests for this account; slow down a little", seconds)
+        ApiError::too_many("too many requests for this account; slow down a little", seconds)
     })
 }
 

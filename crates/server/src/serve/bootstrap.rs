@@ -10,11 +10,11 @@ use agentaflow_api::account::Role;
 use agentaflow_api::units::{Secret, Stamp};
 
 use super::StartError;
+use crate::api_error::ApiError;
 use crate::auth::{
     ADMIN_TOKEN, Known, NewKey, Presented, REGISTRATION_TOKEN, create_key, digest, known, mint,
 };
 use crate::core::{Core, DirectoryWrite, Worker};
-use crate::refusal::Refusal;
 use crate::secrets::{SecretError, create_secret_file, read_secret_file, write_secret_file};
 use crate::store::{Change, CredentialKind, CredentialRow, UserRow};
 
@@ -49,7 +49,7 @@ pub(super) async fn first_keys(core: &Core, data: &Path) -> Result<First, StartE
 }
 
 /// The code of a link that logs a browser in as this user, once. Older ones no longer count.
-pub(super) async fn browser_code(core: &Core, user: i64) -> Result<Secret, Refusal> {
+pub(super) async fn browser_code(core: &Core, user: i64) -> Result<Secret, ApiError> {
     let minted = mint(CredentialKind::BrowserLink, "browser link")?;
     let row = minted.row;
     core.write::<()>(Box::new(move |directory, ids, now| {

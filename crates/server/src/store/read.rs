@@ -1,7 +1,7 @@
 //! Questions to the store, and rows turned back into records.
 
-use agentaflow_api::billing::{LedgerEntry, UsageRow};
-use agentaflow_api::event::Event;
+use agentaflow_api::billing::{LedgerEntry, LedgerKind, UsageRow};
+use agentaflow_api::event::{Event, EventKind};
 use agentaflow_api::units::{Cores, Dollars, Stamp};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -118,7 +118,7 @@ pub(super) fn event_row(row: &impl Cells) -> Result<Event, Cause> {
     Ok(Event {
         seq: row.int(0)?,
         at: Stamp(row.int(1)?),
-        kind: row.text(2)?,
+        kind: EventKind::from_word(&row.text(2)?),
         message: row.text(3)?,
         job_id: row.maybe_int(4)?,
         job: None,
@@ -157,7 +157,7 @@ pub(super) fn ledger_row(row: &impl Cells) -> Result<LedgerEntry, Cause> {
     Ok(LedgerEntry {
         id: row.int(0)?,
         at: Stamp(row.int(1)?),
-        kind: row.text(2)?,
+        kind: LedgerKind::from_word(&row.text(2)?),
         user_id: row.int(3)?,
         job_id: row.maybe_int(4)?,
         attempt: small(5)?,

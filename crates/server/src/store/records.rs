@@ -6,9 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use agentaflow_api::account::Role;
+use agentaflow_api::end::{EndCause, EndReason};
 use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage};
 use agentaflow_api::link::{GpuGrant, KubernetesPlace, StopCause};
-use agentaflow_api::node::{Health, NodeSpec, NodeUpdate};
+use agentaflow_api::node::{Health, NodeSpec, NodeUpdate, PriceSource};
 use agentaflow_api::queue::QueueSpec;
 use agentaflow_api::units::{Dollars, Stamp};
 use agentaflow_engine::{GpuAllocation, Price};
@@ -104,8 +105,7 @@ pub struct NodeRow {
     pub node_id: String,
     /// What it registered with, completed; its name is unique.
     pub spec: NodeSpec,
-    /// Where its prices come from: `node`, `catalogue`, `default` or `admin`.
-    pub price_source: String,
+    pub price_source: PriceSource,
     /// An admin closed it.
     pub cordoned: bool,
     /// An admin has it emptied.
@@ -158,10 +158,10 @@ impl NodeOverrides {
     }
 
     /// Puts what is set into a description.
-    pub fn apply(&self, spec: &mut NodeSpec, price_source: &mut String) {
+    pub fn apply(&self, spec: &mut NodeSpec, price_source: &mut PriceSource) {
         let set = self.clone();
         if set.price_per_gpu_hour.is_some() {
-            "admin".clone_into(price_source);
+            *price_source = PriceSource::Admin;
         }
         spec.max_concurrent_jobs = set.max_concurrent_jobs.unwrap_or(spec.max_concurrent_jobs);
         spec.price_per_gpu_hour = set.price_per_gpu_hour.unwrap_or(spec.price_per_gpu_hour);
@@ -252,8 +252,8 @@ pub struct JobState {
     pub output_data: Option<Value>,
     /// Why it failed, in words.
     pub error_message: Option<String>,
-    /// Why it ended, in one word.
-    pub end_reason: Option<String>,
+    pub end_reason: Option<EndReason>,
+    pub end_cause: Option<EndCause>,
     /// When its first task failed.
     pub failed_at: Option<Stamp>,
     /// Its exit code.

@@ -243,7 +243,7 @@ impl<'a> Batch<'a> {
             Ok(vec![
                 event.seq.into(),
                 event.at.into(),
-                (&event.kind).into(),
+                event.kind.as_str().into(),
                 (&event.message).into(),
                 event.job_id.into(),
                 event.node_id.as_deref().into(),
@@ -261,7 +261,7 @@ impl<'a> Batch<'a> {
                 entry.id.into(),
                 entry.at.into(),
                 entry.at.day().as_str().into(),
-                (&entry.kind).into(),
+                entry.kind.as_str().into(),
                 entry.user_id.into(),
                 entry.job_id.into(),
                 entry.attempt.into(),

@@ -123,9 +123,9 @@ async fn an_end_that_is_said_twice_is_acknowledged_only_when_it_is_durable() {
     worker.report(key, running()).await;
 
     let held = pause.lock().await;
-    let said = |news| {
+    let said = |update| {
         let batch = agentaflow_api::link::ReportBatch {
-            reports: vec![agentaflow_api::link::Report { key, news }],
+            reports: vec![agentaflow_api::link::Report { key, update }],
             logs: Vec::new(),
         };
         let (core, agent) = (rig.core.clone(), worker.agent);
@@ -172,7 +172,7 @@ async fn a_gpu_that_vanished_costs_its_job_and_not_the_others() {
     let _stream = rig.core.open_stream(agent, None, 0).await.unwrap();
     for key in keys {
         let batch = agentaflow_api::link::ReportBatch {
-            reports: vec![agentaflow_api::link::Report { key, news: ended(0, 5) }],
+            reports: vec![agentaflow_api::link::Report { key, update: ended(0, 5) }],
             logs: Vec::new(),
         };
         assert!(rig.core.report(agent, batch).await.unwrap().accepted[0]);

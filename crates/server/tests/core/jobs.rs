@@ -1,7 +1,9 @@
 //! The life of jobs.
 
+use agentaflow_api::end::EndReason;
+use agentaflow_api::event::EventKind;
 use agentaflow_api::job::{JobCreate, JobStatus, JobStatusUpdate};
-use agentaflow_api::link::{News, StopCause};
+use agentaflow_api::link::{StopCause, TaskUpdate};
 use agentaflow_server::core::{Idempotency, Worker as From};
 
 use crate::rig::{Rig, ended, running, spec, stopped};
@@ -21,7 +23,10 @@ async fn a_job_is_placed_run_and_over() {
     let job = rig.job(id).await;
     assert_eq!((job.status, job.exit_code, job.attempt), (JobStatus::Completed, Some(0), 1));
     assert_eq!(job.assigned_node_id, Some(worker.node));
-    assert_eq!(rig.kinds(id).await, ["Submitted", "Scheduled", "Started", "Completed"]);
+    assert_eq!(
+        rig.kinds(id).await,
+        [EventKind::Submitted, EventKind::Scheduled, EventKind::Started, EventKind::Completed]
+    );
 }
 
 #[tokio::test]
@@ -33,7 +38,7 @@ async fn a_short_job_needs_only_one_report() {
     assert!(worker.report(key, ended(3, 1)).await);
     let job = rig.job(id).await;
     assert_eq!((job.status, job.exit_code), (JobStatus::Failed, Some(3)));
-    assert_eq!(job.end_reason.as_deref(), Some("Exited"));
+    assert_eq!(job.end_reason, Some(EndReason::Exited));
     assert!(job.started_at.is_some());
     // The answer may have been lost: saying it again is fine and changes nothing.
     assert!(!worker.report(key, ended(0, 1)).await);
@@ -103,7 +108,7 @@ async fn a_job_that_is_completed_by_hand_is_stopped_and_counts_as_done() {
     worker.report(key, stopped(StopCause::Cancelled, 7)).await;
     let job = rig.job(runs).await;
     assert_eq!((job.status, job.error_message), (JobStatus::Completed, None));
-    assert!(rig.kinds(runs).await.contains(&"CompleteRequested".to_owned()));
+    assert!(rig.kinds(runs).await.contains(&EventKind::CompleteRequested));
 }
 
 #[tokio::test]
@@ -131,11 +136,11 @@ async fn a_refused_placement_is_planned_again_and_costs_no_try() {
     let mut worker = rig.worker("a", 1).await;
     let id = rig.submit(spec(1)).await;
     let key = worker.assignment().await.key;
-    worker.report(key, News::Refused { detail: "no disk".into() }).await;
+    worker.report(key, TaskUpdate::Refused { detail: "no disk".into() }).await;
     assert_eq!(rig.job(id).await.status, JobStatus::Pending);
     let again = worker.beating(async { rig.until(id, |job| job.attempt == 2).await }).await;
     assert_eq!((again.retries_used, again.status), (0, JobStatus::Scheduled));
-    assert!(rig.kinds(id).await.contains(&"Refused".to_owned()));
+    assert!(rig.kinds(id).await.contains(&EventKind::Refused));
 }
 
 #[tokio::test]
@@ -176,7 +181,7 @@ async fn after_a_restart_what_runs_goes_on_and_what_waits_still_waits() {
         panic!("{first:?}")
     };
     assert_eq!(assignments.iter().map(|assignment| assignment.key).collect::<Vec<_>>(), [key]);
-    let report = agentaflow_api::link::Report { key, news: ended(0, 5) };
+    let report = agentaflow_api::link::Report { key, update: ended(0, 5) };
     let batch = agentaflow_api::link::ReportBatch { reports: vec![report], logs: Vec::new() };
     assert!(rig.core.report(agent, batch).await.unwrap().accepted[0]);
     assert_eq!(rig.job(runs).await.status, JobStatus::Completed);

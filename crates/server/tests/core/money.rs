@@ -1,5 +1,7 @@
 //! Money: what is billed, who may spend.
 
+use agentaflow_api::end::EndReason;
+use agentaflow_api::event::EventKind;
 use agentaflow_api::job::{JobSpec, JobStatus};
 use agentaflow_api::link::StopCause;
 use agentaflow_api::units::Dollars;
@@ -113,7 +115,7 @@ async fn a_running_job_that_crosses_the_limit_is_warned_then_stopped() {
     let stop = worker
         .beating(async {
             tokio::time::timeout(std::time::Duration::from_secs(8), async {
-                while !rig.kinds(id).await.contains(&"BudgetExceeded".to_owned()) {
+                while !rig.kinds(id).await.contains(&EventKind::BudgetExceeded) {
                     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
                 }
             })
@@ -122,17 +124,15 @@ async fn a_running_job_that_crosses_the_limit_is_warned_then_stopped() {
         .await;
     stop.expect("it was not stopped");
     let kinds = rig.kinds(id).await;
-    let at = |kind: &str| kinds.iter().position(|known| known == kind);
+    let at = |kind: EventKind| kinds.iter().position(|known| *known == kind);
     assert!(
-        at("BudgetWarning") < at("BudgetExceeded") && at("BudgetWarning").is_some(),
+        at(EventKind::BudgetWarning) < at(EventKind::BudgetExceeded)
+            && at(EventKind::BudgetWarning).is_some(),
         "{kinds:?}"
     );
     let stop = worker.stop().await;
     assert_eq!(stop.cause, StopCause::BudgetExceeded);
     worker.report(key, stopped(stop.cause, 2_000)).await;
     let job = rig.job(id).await;
-    assert_eq!(
-        (job.status, job.end_reason.as_deref()),
-        (JobStatus::Failed, Some("BudgetExceeded"))
-    );
+    assert_eq!((job.status, job.end_reason), (JobStatus::Failed, Some(EndReason::BudgetExceeded)));
 }

@@ -1,8 +1,13 @@
 //! The life of nodes.
 
+use agentaflow_api::end::EndReason;
+use agentaflow_api::error::ErrorCode;
+use agentaflow_api::event::EventKind;
 use agentaflow_api::job::{JobSpec, JobStatus, OnNodeLost, Volume};
-use agentaflow_api::link::{KubernetesPlace, Message, News, StopCause};
-use agentaflow_api::node::{GpuInstance, Heartbeat, NodeRegistration, NodeStatus, NodeUpdate};
+use agentaflow_api::link::{KubernetesPlace, Message, StopCause, TaskUpdate};
+use agentaflow_api::node::{
+    GpuInstance, Heartbeat, NodeRegistration, NodeStatus, NodeUpdate, PriceSource,
+};
 use agentaflow_api::units::Cores;
 use agentaflow_server::core::NodeRef;
 
@@ -43,7 +48,7 @@ async fn losses_end_when_the_retries_are_used_up() {
     let key = worker.assignment().await.key;
     worker.report(key, running()).await;
     let job = rig.until(id, |job| job.status.is_final()).await;
-    assert_eq!((job.status, job.end_reason.as_deref()), (JobStatus::Failed, Some("NodeLost")));
+    assert_eq!((job.status, job.end_reason), (JobStatus::Failed, Some(EndReason::NodeLost)));
 }
 
 #[tokio::test]
@@ -166,7 +171,7 @@ async fn a_job_that_waits_for_a_dead_node_can_be_cancelled() {
     worker.report(key, running()).await;
     let node = NodeRef::Number(worker.node);
     for _ in 0..200 {
-        if rig.kinds(id).await.contains(&"NodeLost".to_owned()) {
+        if rig.kinds(id).await.contains(&EventKind::NodeLost) {
             break;
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -225,11 +230,11 @@ async fn a_second_agent_is_not_told_to_start_what_the_first_still_runs() {
         ..Default::default()
     };
     let refused = rig.core.register_agent(agent("other", worker.node), crate::rig::HERE).await;
-    assert_eq!(refused.unwrap_err().code, "node_taken");
+    assert_eq!(refused.unwrap_err().code, ErrorCode::NodeTaken);
     // Nor may another node take an agent's name, and with it its stream.
     let thief = rig.core.register_node(registration("b", 1), crate::rig::HERE).await.unwrap();
     let refused = rig.core.register_agent(agent("agent-a", thief.id), crate::rig::HERE).await;
-    assert_eq!(refused.unwrap_err().code, "agent_taken");
+    assert_eq!(refused.unwrap_err().code, ErrorCode::AgentTaken);
     worker.report(key, ended(0, 1)).await;
     rig.core.register_agent(agent("other", worker.node), crate::rig::HERE).await.unwrap();
     assert_eq!(rig.core.agents().len(), 1, "the first is forgotten, with its key");
@@ -243,7 +248,7 @@ async fn what_an_admin_set_outlasts_a_registration() {
     let update = NodeUpdate { price_per_gpu_hour: Some(price), ..NodeUpdate::default() };
     rig.core.update_node(&NodeRef::Number(worker.node), update).await.unwrap();
     let node = rig.core.register_node(registration("a", 1), crate::rig::HERE).await.unwrap();
-    assert_eq!((node.spec.price_per_gpu_hour, node.price_source.as_str()), (price, "admin"));
+    assert_eq!((node.spec.price_per_gpu_hour, node.price_source), (price, PriceSource::Admin));
 }
 
 #[tokio::test]
@@ -278,7 +283,7 @@ async fn a_drained_gpu_loses_its_work_to_others_and_its_neighbours_keep_theirs()
         NodeUpdate { draining_gpus: Some(gpus), ..NodeUpdate::default() }
     };
     let refused = rig.core.update_node(&node, drain(&["7"])).await.unwrap_err();
-    assert_eq!((refused.status, refused.field.as_deref()), (422, Some("draining_gpus")));
+    assert_eq!((refused.status, refused.details.field.as_deref()), (422, Some("draining_gpus")));
     rig.submit(spec(1)).await;
     let first = worker.assignment().await;
     rig.submit(spec(1)).await;
@@ -327,7 +332,7 @@ async fn two_admins_who_close_gpus_of_one_node_at_a_time_do_not_undo_each_other(
     assert_eq!((shown.cordoned_gpus.join(" "), shown.draining_gpus.len()), ("0 2 3".to_owned(), 0));
     let both = NodeUpdate { status: Some(NodeStatus::Maintenance), ..close("7") };
     let refused = rig.core.update_node(&node, both).await.unwrap_err();
-    assert_eq!((refused.status, refused.field.as_deref()), (422, Some("cordon_gpus")));
+    assert_eq!((refused.status, refused.details.field.as_deref()), (422, Some("cordon_gpus")));
     assert!(!rig.core.node(&node).unwrap().cordoned, "nothing is changed by what is refused");
 }
 
@@ -369,7 +374,7 @@ async fn a_node_of_a_cluster_gives_gpus_whole_and_takes_no_work_that_needs_its_h
         job_name: "gpu-job-1-1-0".to_owned(),
         pod_name: "gpu-job-1-1-0-x".to_owned(),
     };
-    assert!(worker.report(first.key, News::Placed(place)).await);
+    assert!(worker.report(first.key, TaskUpdate::Placed(place)).await);
     let job = rig.job(id).await;
     assert_eq!(job.k8s_job_name.as_deref(), Some("gpu-job-1-1-0"));
     assert_eq!(job.k8s_pod_name.as_deref(), Some("gpu-job-1-1-0-x"));

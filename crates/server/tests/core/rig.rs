@@ -9,13 +9,14 @@ use tokio::sync::mpsc::Receiver;
 
 use agentaflow_api::account::Role;
 use agentaflow_api::agent::AgentRegistration;
+use agentaflow_api::event::EventKind;
 use agentaflow_api::job::{Job, JobCreate, JobSpec, Runtime};
 use agentaflow_api::link::{
-    Assignment, Ended, Message, News, Report, ReportBatch, Stop, StopCause, TaskKey,
+    Assignment, Ended, Message, Report, ReportBatch, Stop, StopCause, TaskKey, TaskUpdate,
 };
 use agentaflow_api::node::{GpuInstance, Heartbeat, NodeRegistration};
 use agentaflow_api::units::{Cores, Dollars, Stamp};
-use agentaflow_server::Refusal;
+use agentaflow_server::ApiError;
 use agentaflow_server::core::{Caller, Core, NodeRef, StreamItem};
 use agentaflow_server::secrets::Keyring;
 use agentaflow_server::settings::Settings;
@@ -92,7 +93,7 @@ impl Rig {
         self.try_submit(spec).await.unwrap().id
     }
 
-    pub(crate) async fn try_submit(&self, spec: JobSpec) -> Result<Job, Refusal> {
+    pub(crate) async fn try_submit(&self, spec: JobSpec) -> Result<Job, ApiError> {
         let job = JobCreate { spec, ..JobCreate::default() };
         self.core.submit(&self.ana, job, None, None).await.map(|(job, _)| job)
     }
@@ -103,7 +104,7 @@ impl Rig {
     }
 
     /// The kinds of events of a job, in order.
-    pub(crate) async fn kinds(&self, job: i64) -> Vec<String> {
+    pub(crate) async fn kinds(&self, job: i64) -> Vec<EventKind> {
         let filter = agentaflow_server::store::EventFilter {
             job: Some(job),
             limit: 100,
@@ -206,11 +207,11 @@ pub(crate) fn spec(gpus: u32) -> JobSpec {
     }
 }
 
-pub(crate) fn ended(code: i32, ran_ms: u64) -> News {
-    News::Ended(Box::new(Ended { exit_code: Some(code), ran_ms, ..Ended::default() }))
+pub(crate) fn ended(code: i32, ran_ms: u64) -> TaskUpdate {
+    TaskUpdate::Ended(Box::new(Ended { exit_code: Some(code), ran_ms, ..Ended::default() }))
 }
 
-pub(crate) fn stopped(cause: StopCause, ran_ms: u64) -> News {
+pub(crate) fn stopped(cause: StopCause, ran_ms: u64) -> TaskUpdate {
     let ended = Ended {
         exit_code: Some(143),
         signal: Some(15),
@@ -218,11 +219,11 @@ pub(crate) fn stopped(cause: StopCause, ran_ms: u64) -> News {
         ran_ms,
         ..Ended::default()
     };
-    News::Ended(Box::new(ended))
+    TaskUpdate::Ended(Box::new(ended))
 }
 
-pub(crate) fn running() -> News {
-    News::Running { started_at: Stamp::now() }
+pub(crate) fn running() -> TaskUpdate {
+    TaskUpdate::Running { started_at: Stamp::now() }
 }
 
 impl Worker {
@@ -250,8 +251,8 @@ impl Worker {
     }
 
     /// Reports; the answer says whether it counted.
-    pub(crate) async fn report(&self, key: TaskKey, news: News) -> bool {
-        let batch = ReportBatch { reports: vec![Report { key, news }], ..ReportBatch::default() };
+    pub(crate) async fn report(&self, key: TaskKey, update: TaskUpdate) -> bool {
+        let batch = ReportBatch { reports: vec![Report { key, update }], ..ReportBatch::default() };
         self.core.report(self.agent, batch).await.unwrap().accepted[0]
     }
 

@@ -157,13 +157,13 @@ async fn a_job_goes_to_an_agent_over_the_stream_and_its_output_comes_back() {
         Value::Object(all)
     };
     let batch = json!({"logs": [with(json!({"offset": 0, "data": data("hel")}))],
-        "reports": [with(json!({"news": "accepted"})), with(json!({"news": "running", "started_at": "2026-11-15T00:00:00Z"}))]});
+        "reports": [with(json!({"update": "accepted"})), with(json!({"update": "running", "started_at": "2026-11-15T00:00:00Z"}))]});
     let report = "/gpu-workers/agents/agent/report";
     let reply = site.post(&worker.key, report, batch).await.expect(200);
     assert_eq!(reply["accepted"], json!([true, true]));
     assert_eq!(reply["log_have"], json!([[task, 3]]));
     let batch = json!({"logs": [with(json!({"offset": 3, "data": data("lo\n")}))],
-        "reports": [with(json!({"news": "ended", "exit_code": 0, "ran_ms": 12, "log_bytes": 6}))]});
+        "reports": [with(json!({"update": "ended", "exit_code": 0, "ran_ms": 12, "log_bytes": 6}))]});
     site.post(&worker.key, report, batch).await.expect(200);
 
     let log = tokio::time::timeout(Duration::from_secs(5), follow).await.unwrap().unwrap();

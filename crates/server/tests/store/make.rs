@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use agentaflow_api::account::Role;
-use agentaflow_api::billing::LedgerEntry;
-use agentaflow_api::event::Event;
+use agentaflow_api::billing::{LedgerEntry, LedgerKind};
+use agentaflow_api::end::EndReason;
+use agentaflow_api::event::{Event, EventKind};
 use agentaflow_api::job::{JobSpec, JobStatus, ResourceUsage};
 use agentaflow_api::link::{GpuGrant, StopCause};
-use agentaflow_api::node::{Health, NodeSpec};
+use agentaflow_api::node::{Health, NodeSpec, PriceSource};
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
 use agentaflow_api::units::{Cores, Dollars, Stamp};
 use agentaflow_engine::{MicroDollars, Price};
@@ -59,7 +60,7 @@ pub(crate) fn node(id: i64, name: &str) -> NodeRow {
         id,
         node_id: format!("gpu-{id:012x}"),
         spec: NodeSpec { node_name: name.to_owned(), ..NodeSpec::default() },
-        price_source: "catalogue".to_owned(),
+        price_source: PriceSource::Catalogue,
         cordoned: true,
         draining: true,
         health: Health::Healthy,
@@ -121,7 +122,7 @@ pub(crate) fn state(status: JobStatus) -> JobState {
         stopping: Some(StopCause::Drained),
         output_data: Some(json!({"loss": 0.25})),
         error_message: Some("it's \"broken\"".to_owned()),
-        end_reason: Some("Exited".to_owned()),
+        end_reason: Some(EndReason::Exited),
         failed_at: Some(NOW),
         exit_code: Some(-7),
         usage: ResourceUsage { gpu_memory: Some(7), ..ResourceUsage::default() },
@@ -178,7 +179,7 @@ pub(crate) fn event(seq: i64) -> Event {
     Event {
         seq,
         at: Stamp(NOW.0 + seq),
-        kind: "Started".to_owned(),
+        kind: EventKind::Started,
         message: format!("event {seq}"),
         job_id: Some(1),
         job: None,
@@ -192,7 +193,7 @@ pub(crate) fn ledger(id: i64, user_id: i64, micros: i64) -> LedgerEntry {
     LedgerEntry {
         id,
         at: Stamp(NOW.0 + id),
-        kind: "usage".to_owned(),
+        kind: LedgerKind::Usage,
         user_id,
         job_id: Some(id),
         attempt: Some(1),

@@ -1,6 +1,6 @@
 //! Sums of money and use.
 
-use agentaflow_api::billing::{LedgerEntry, UsageRow};
+use agentaflow_api::billing::{LedgerEntry, LedgerKind, UsageRow};
 use agentaflow_api::units::{Cores, Stamp};
 use agentaflow_server::store::{Change, LedgerFilter, UsageBy};
 
@@ -18,9 +18,9 @@ fn line(id: i64, at: Stamp, user: i64, queue: Option<&str>, micros: i64) -> Ledg
 fn lines() -> Vec<Change> {
     let november = Stamp(OCTOBER.0 + 1);
     let same_job = LedgerEntry { job_id: Some(1), ..line(2, OCTOBER, 1, Some("Zeta"), 20) };
-    let credit = LedgerEntry { kind: "credit".to_owned(), ..line(5, november, 1, None, -1000) };
+    let credit = LedgerEntry { kind: LedgerKind::Credit, ..line(5, november, 1, None, -1000) };
     let correction = LedgerEntry {
-        kind: "correction".to_owned(),
+        kind: LedgerKind::Correction,
         job_id: None,
         node_id: None,
         duration_ms: 0,

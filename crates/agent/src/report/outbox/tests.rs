@@ -1,6 +1,7 @@
 //! What is told, in which order, and what is told again.
 
-use agentaflow_api::link::Ended;
+use agentaflow_api::event::EventKind;
+use agentaflow_api::link::{Ended, TaskUpdate};
 use agentaflow_api::units::Stamp;
 
 use super::*;
@@ -10,32 +11,32 @@ fn key(job: i64) -> TaskKey {
 }
 
 fn words(batch: &ReportBatch) -> Vec<String> {
-    let word = |news: &News| match news {
-        News::Accepted => "accepted".to_owned(),
-        News::Placed(place) => format!("placed in {}", place.pod_name),
-        News::Running { .. } => "running".to_owned(),
-        News::Progress { kind, .. } => kind.clone(),
-        News::Refused { .. } => "refused".to_owned(),
-        News::Ended(_) => "ended".to_owned(),
+    let word = |update: &TaskUpdate| match update {
+        TaskUpdate::Accepted => "accepted".to_owned(),
+        TaskUpdate::Placed(place) => format!("placed in {}", place.pod_name),
+        TaskUpdate::Running { .. } => "running".to_owned(),
+        TaskUpdate::Progress { kind, .. } => kind.to_string(),
+        TaskUpdate::Refused { .. } => "refused".to_owned(),
+        TaskUpdate::Ended(_) => "ended".to_owned(),
     };
     batch
         .reports
         .iter()
-        .map(|report| format!("{} {}", report.key.job, word(&report.news)))
+        .map(|report| format!("{} {}", report.key.job, word(&report.update)))
         .collect()
 }
 
-fn ended() -> News {
-    News::Ended(Box::default())
+fn ended() -> TaskUpdate {
+    TaskUpdate::Ended(Box::default())
 }
 
 #[tokio::test]
 async fn the_end_of_a_short_task_says_it_all_but_keeps_its_warnings() {
     let outbox = Outbox::default();
-    outbox.tell(key(1), News::Accepted);
-    outbox.tell(key(1), News::Running { started_at: Stamp(0) });
-    outbox.tell(key(1), News::Progress { kind: "Warning".into(), detail: String::new() });
-    outbox.tell(key(2), News::Accepted);
+    outbox.tell(key(1), TaskUpdate::Accepted);
+    outbox.tell(key(1), TaskUpdate::Running { started_at: Stamp(0) });
+    outbox.tell(key(1), TaskUpdate::Progress { kind: EventKind::Warning, detail: String::new() });
+    outbox.tell(key(2), TaskUpdate::Accepted);
     let finish = outbox.finish(key(1), ended());
     let told = async {
         let batch = outbox.compose(100);
@@ -68,14 +69,14 @@ async fn told_to(outbox: &Outbox, takes: impl Fn(&ReportBatch) -> bool) -> Vec<S
     told
 }
 
-fn with_result() -> News {
+fn with_result() -> TaskUpdate {
     let output_data = Some(serde_json::Value::from(1));
-    News::Ended(Box::new(Ended { exit_code: Some(0), output_data, ..Ended::default() }))
+    TaskUpdate::Ended(Box::new(Ended { exit_code: Some(0), output_data, ..Ended::default() }))
 }
 
 fn end(batch: &ReportBatch) -> Option<&Ended> {
-    batch.reports.iter().find_map(|report| match &report.news {
-        News::Ended(ended) => Some(&**ended),
+    batch.reports.iter().find_map(|report| match &report.update {
+        TaskUpdate::Ended(ended) => Some(&**ended),
         _ => None,
     })
 }
@@ -138,9 +139,11 @@ async fn large_results_do_not_all_go_into_one_report() {
     let output_data = Some(serde_json::Value::from("x".repeat(250_000)));
     for job in 0..20 {
         let outbox = std::sync::Arc::clone(&outbox);
-        let news =
-            News::Ended(Box::new(Ended { output_data: output_data.clone(), ..Ended::default() }));
-        tokio::spawn(async move { outbox.finish(key(job), news).await });
+        let update = TaskUpdate::Ended(Box::new(Ended {
+            output_data: output_data.clone(),
+            ..Ended::default()
+        }));
+        tokio::spawn(async move { outbox.finish(key(job), update).await });
     }
     while outbox.boxes().last.len() < 20 {
         tokio::task::yield_now().await;

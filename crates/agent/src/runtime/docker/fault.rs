@@ -1,5 +1,6 @@
 //! What the engine says when something goes wrong, in words and without secrets.
 
+use agentaflow_api::end::{EndReason, StartFailure};
 use bollard::errors::Error as EngineError;
 
 use super::super::{Launch, StartError};
@@ -42,10 +43,10 @@ pub(super) fn start(error: &EngineError, secrets: &Secrets) -> StartError {
     }
     match status_code {
         // A conflict is with something else on this engine.
-        400..=408 | 410..=499 => StartError::Job {
-            word: "StartFailed",
-            detail: format!("The container could not be started: {message}"),
-        },
+        400..=408 | 410..=499 => StartError::Job(StartFailure::new(
+            EndReason::StartFailed,
+            format!("The container could not be started: {message}"),
+        )),
         _ => {
             StartError::Node(format!("the Docker engine could not start the container: {message}"))
         }
@@ -107,7 +108,10 @@ mod tests {
         let driver = says(500, "could not select device driver \"nvidia\"");
         assert!(matches!(driver, StartError::Node(_)));
         assert!(driver.to_string().contains("NVIDIA Container Toolkit"));
-        assert!(matches!(says(400, "no such file"), StartError::Job { word: "StartFailed", .. }));
+        assert!(matches!(
+            says(400, "no such file"),
+            StartError::Job(StartFailure { reason: EndReason::StartFailed, .. })
+        ));
         assert!(matches!(says(409, "the name is in use"), StartError::Node(_)));
     }
 }

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
+use agentaflow_api::end::{EndReason, StartFailure};
 use agentaflow_api::job::Volume;
 use bollard::models::{Mount, MountType};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat, openat2};
@@ -125,7 +126,7 @@ fn target(target: &str) -> Result<String, StartError> {
 }
 
 fn refused(detail: String) -> StartError {
-    StartError::Job { word: "StartFailed", detail }
+    StartError::Job(StartFailure::new(EndReason::StartFailed, detail))
 }
 
 #[cfg(test)]

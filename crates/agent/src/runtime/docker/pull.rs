@@ -11,6 +11,8 @@ use bollard::models::CreateImageInfo;
 use bollard::query_parameters::CreateImageOptions;
 use futures_util::StreamExt;
 
+use agentaflow_api::end::{EndReason, StartFailure};
+use agentaflow_api::event::EventKind;
 use agentaflow_api::link::RegistryAuth;
 
 use super::super::{Launch, Progress, StartError};
@@ -20,8 +22,8 @@ use super::fault::{self, Secrets};
 /// Where Docker Hub wants its credentials to be for.
 const DOCKER_HUB: &str = "https://index.docker.io/v1/";
 
-/// News of a download come no more often than this.
-const NEWS_EVERY: Duration = Duration::from_secs(1);
+/// Shortest time between two progress reports of a download.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// The image of a task, checked: it becomes part of an address inside the engine.
 pub(super) fn reference(launch: &Launch) -> Result<String, StartError> {
@@ -30,7 +32,7 @@ pub(super) fn reference(launch: &Launch) -> Result<String, StartError> {
     let begins_well = image.starts_with(|c: char| c.is_ascii_alphanumeric());
     if !begins_well || image.len() > 512 || image.contains("..") || !image.chars().all(is_plain) {
         let detail = format!("`{}` is not the name of an image", image.escape_default());
-        return Err(StartError::Job { word: "ImagePull", detail });
+        return Err(StartError::Job(StartFailure::new(EndReason::ImagePull, detail)));
     }
     let name = image.rsplit('/').next().unwrap_or(image);
     // Without a tag the engine would fetch every tag there is.
@@ -52,15 +54,15 @@ pub(super) async fn ensure(
             Err(error) if !fault::is_missing(&error) => return Err(fault::node(&error)),
             Err(_) if when == Pull::Never => {
                 let detail = format!("The image `{image}` is not on this node, which fetches none");
-                return Err(StartError::Job { word: "ImagePull", detail });
+                return Err(StartError::Job(StartFailure::new(EndReason::ImagePull, detail)));
             }
             Err(_) => {}
         }
     }
-    progress("Pulling", format!("Pulling `{image}`"));
+    progress(EventKind::Pulling, format!("Pulling `{image}`"));
     let engine = with_login(engine, launch.assignment.registry_auth.as_ref());
     fetch(&engine, image, progress).await.map_err(|error| failed(image, &error, secrets))?;
-    progress("Pulled", format!("Pulled `{image}`"));
+    progress(EventKind::Pulled, format!("Pulled `{image}`"));
     Ok(())
 }
 
@@ -71,11 +73,11 @@ async fn fetch(engine: &Engine, image: &str, progress: Progress<'_>) -> Result<(
     let mut told = Instant::now();
     while let Some(item) = news.next().await {
         layers.note(&item?);
-        if told.elapsed() >= NEWS_EVERY
+        if told.elapsed() >= REPORT_EVERY
             && let Some(words) = layers.words()
         {
             told = Instant::now();
-            progress("Pulling", words);
+            progress(EventKind::Pulling, words);
         }
     }
     Ok(())
@@ -114,7 +116,7 @@ fn failed(image: &str, error: &EngineError, secrets: &Secrets) -> StartError {
     };
     let said = secrets.hide(said.trim().trim_end_matches('.'));
     let detail = format!("The image `{image}` could not be pulled: {said}{advice}");
-    StartError::Job { word: "ImagePull", detail }
+    StartError::Job(StartFailure::new(EndReason::ImagePull, detail))
 }
 
 /// How much of each layer has come.
@@ -186,8 +188,8 @@ mod tests {
         let launch = crate::runtime::docker::tests::launch();
         let fault =
             failed("a/b:1", &EngineError::DockerStreamError { error }, &Secrets::of(&launch));
-        let StartError::Job { word, detail } = fault else { panic!("{fault}") };
-        assert_eq!(word, "ImagePull");
+        let StartError::Job(StartFailure { reason, detail, .. }) = fault else { panic!("{fault}") };
+        assert_eq!(reason, EndReason::ImagePull);
         assert!(detail.starts_with("The image `a/b:1` could not be pulled: unauthorized"));
         assert!(!detail.contains("hunter2222") && detail.contains("docker_password"), "{detail}");
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use agentaflow_api::client::user::LogQuery;
 use agentaflow_api::client::{Bytes, Client, ClientError};
+use agentaflow_api::end::EndReason;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_kube::client::{Cluster, Failure};
 use anyhow::Result;
@@ -60,7 +61,7 @@ async fn if_there(backend: &Backend, name: &str) -> Result<Option<Job>> {
 pub(super) fn deleted(job: &Job) -> Job {
     Job {
         status: JobStatus::Cancelled,
-        end_reason: Some("Cancelled".to_owned()),
+        end_reason: Some(EndReason::Cancelled),
         error_message: Some("it was deleted".to_owned()),
         ..job.clone()
     }

@@ -7,6 +7,7 @@ pub(super) mod place;
 
 use std::process::ExitCode;
 
+use agentaflow_api::end::EndReason;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_kube::client::Failure;
 use anyhow::{Context as _, Result};
@@ -158,8 +159,8 @@ fn if_deleted(error: anyhow::Error, job: &Job) -> Result<Job> {
 
 /// The exit code for a job that is over, with a word where the code alone does not tell.
 fn ended(job: &Job) -> ExitCode {
-    let reason = job.end_reason.as_deref().unwrap_or("no reason is known");
-    if job.status != JobStatus::Completed && reason != "Exited" {
+    if job.status != JobStatus::Completed && job.end_reason != Some(EndReason::Exited) {
+        let reason = job.end_reason.map_or("no reason reported", EndReason::as_str);
         let message = job.error_message.as_deref().map_or_else(|| reason.to_owned(), one_line);
         eprintln!("job {} {}: {message}", job.handle(), job.status.as_str());
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use agentaflow_api::explain::{CloseNode, Explanation};
 use agentaflow_api::job::{Job, JobStatus, TaskPlace};
-use agentaflow_api::node::{GpuInstance, Node, NodeStatus};
+use agentaflow_api::node::{GpuInstance, GpuStatus, Node, NodeStatus};
 use agentaflow_api::{Cores, Dollars, Stamp};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -105,7 +105,7 @@ fn node(name: &str, model: &str, gpus: &[(f64, u64, f64, f64)]) -> Node {
             utilization: Some(*busy),
             temperature: Some(*heat),
             power_usage: Some(*power),
-            status: Some("available".to_owned()),
+            status: Some(GpuStatus::Available),
             sm_clock: Some(1410),
             ..GpuInstance::default()
         };

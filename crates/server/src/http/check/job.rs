@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use agentaflow_api::job::{JobCreate, JobSpec, JobStatus, JobStatusUpdate, Runtime, Volume};
 
 use super::{Checked, anything, at_most, few, lines, name, object, plain, plain_option, refuse};
+use crate::api_error::ApiError;
 use crate::http::limits;
-use crate::refusal::Refusal;
 
 /// Names of variables that the server sets itself.
 const OWN: [&str; 4] = ["JOB_ID", "JOB_DATA", "JOB_DATA_FILE", "AGENTAFLOW_OUTPUT"];
@@ -364,10 +364,10 @@ pub fn check_status_update(job: i64, update: &JobStatusUpdate) -> Checked {
 }
 
 /// A key that makes a repeated submission safe: 1 to 255 visible characters of ASCII.
-pub fn idempotency_key(value: &[u8]) -> Result<String, Refusal> {
+pub fn idempotency_key(value: &[u8]) -> Result<String, ApiError> {
     let fits = (1..=255).contains(&value.len()) && value.iter().all(u8::is_ascii_graphic);
     let text = std::str::from_utf8(value).ok().filter(|_| fits);
     text.map(str::to_owned).ok_or_else(|| {
-        Refusal::malformed("the Idempotency-Key header must be 1 to 255 visible ASCII characters")
+        ApiError::malformed("the Idempotency-Key header must be 1 to 255 visible ASCII characters")
     })
 }

@@ -12,7 +12,7 @@ mod tests;
 use serde_json::{Map, Value};
 
 use super::limits;
-use crate::refusal::Refusal;
+use crate::api_error::ApiError;
 
 pub use account::{
     check_key, check_register, check_user, check_user_update, password as check_password,
@@ -22,14 +22,14 @@ pub use node::{check_agent, check_agent_update, check_heartbeat, check_node, che
 pub use queue::check_queue;
 pub use report::mend_report;
 
-type Checked = Result<(), Refusal>;
+type Checked = Result<(), ApiError>;
 
 /// Text on one line: no control characters, not longer than that many bytes.
 pub(crate) fn plain(field: &str, text: &str, most: usize) -> Checked {
     sized(field, text, most)?;
     if text.chars().any(char::is_control) {
         let detail = format!("`{field}` must not contain control characters or line breaks");
-        return Err(Refusal::invalid(field, detail));
+        return Err(ApiError::invalid(field, detail));
     }
     Ok(())
 }
@@ -44,7 +44,7 @@ fn lines(field: &str, text: &str, most: usize) -> Checked {
     sized(field, text, most)?;
     if text.contains('\0') {
         let detail = format!("`{field}` must not contain the character NUL");
-        return Err(Refusal::invalid(field, detail));
+        return Err(ApiError::invalid(field, detail));
     }
     Ok(())
 }
@@ -52,7 +52,7 @@ fn lines(field: &str, text: &str, most: usize) -> Checked {
 fn sized(field: &str, text: &str, most: usize) -> Checked {
     if text.len() > most {
         let detail = format!("`{field}` is longer than {most} bytes");
-        return Err(Refusal::invalid(field, detail));
+        return Err(ApiError::invalid(field, detail));
     }
     Ok(())
 }
@@ -72,7 +72,7 @@ fn name(field: &str, text: &str, most: usize) -> Checked {
             "`{field}` must begin with a letter or digit and hold only letters, digits, `-`, `_` and `.`"
         )
     };
-    Err(Refusal::invalid(field, detail))
+    Err(ApiError::invalid(field, detail))
 }
 
 fn at_most<T: PartialOrd + std::fmt::Display + Copy>(
@@ -81,9 +81,10 @@ fn at_most<T: PartialOrd + std::fmt::Display + Copy>(
     most: T,
 ) -> Checked {
     match value {
-        Some(value) if value > most => {
-            Err(Refusal::invalid(field, format!("`{field}` is {value}; at most {most} is allowed")))
-        }
+        Some(value) if value > most => Err(ApiError::invalid(
+            field,
+            format!("`{field}` is {value}; at most {most} is allowed"),
+        )),
         _ => Ok(()),
     }
 }
@@ -91,13 +92,13 @@ fn at_most<T: PartialOrd + std::fmt::Display + Copy>(
 fn few(field: &str, count: usize, most: usize) -> Checked {
     if count > most {
         let detail = format!("`{field}` has {count} entries; at most {most} are allowed");
-        return Err(Refusal::invalid(field, detail));
+        return Err(ApiError::invalid(field, detail));
     }
     Ok(())
 }
 
 fn refuse(field: &str, detail: impl Into<String>) -> Checked {
-    Err(Refusal::invalid(field, detail))
+    Err(ApiError::invalid(field, detail))
 }
 
 /// Anything that callers let us keep: without NUL, which PostgreSQL cannot keep.

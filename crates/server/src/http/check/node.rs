@@ -116,7 +116,6 @@ fn gpus(gpus: &[GpuInstance]) -> Checked {
             ("gpu_uuid", &gpu.gpu_uuid),
             ("gpu_name", &gpu.gpu_name),
             ("gpu_type", &gpu.gpu_type),
-            ("status", &gpu.status),
             ("pci_bus_id", &gpu.pci_bus_id),
         ];
         texts.iter().try_for_each(|(field, text)| {
@@ -126,7 +125,6 @@ fn gpus(gpus: &[GpuInstance]) -> Checked {
         at_most(&here("gpu_memory"), gpu.gpu_memory, limits::SIZE)?;
         at_most(&here("gpu_memory_available"), gpu.gpu_memory_available, limits::SIZE)?;
         at_most(&here("gpu_memory_foreign"), gpu.gpu_memory_foreign, limits::SIZE)?;
-        status(&here("status"), gpu.status.as_deref())?;
         readings(gpu, &here)?;
         slices(gpu, &here)?;
         let twice =
@@ -136,16 +134,6 @@ fn gpus(gpus: &[GpuInstance]) -> Checked {
         }
     }
     Ok(())
-}
-
-fn status(field: &str, status: Option<&str>) -> Checked {
-    match status {
-        None | Some("available" | "busy" | "error" | "maintenance") => Ok(()),
-        Some(_) => refuse(
-            field,
-            format!("`{field}` must be `available`, `busy`, `error` or `maintenance`"),
-        ),
-    }
 }
 
 fn readings(gpu: &GpuInstance, here: &impl Fn(&str) -> String) -> Checked {

@@ -3,29 +3,30 @@
 
 use serde_json::{Value, json};
 
-use agentaflow_api::link::{Ended, News, Report};
+use agentaflow_api::event::EventKind;
+use agentaflow_api::link::{Ended, Report, TaskUpdate};
 
 use crate::http::limits;
 use crate::http::read::deeper_than;
 
 /// Makes a report one that can be kept: no NUL, nothing endless, no time beyond all sense.
 pub fn mend_report(report: &mut Report) {
-    match &mut report.news {
-        News::Accepted | News::Running { .. } => {}
-        News::Placed(place) => {
+    match &mut report.update {
+        TaskUpdate::Accepted | TaskUpdate::Running { .. } => {}
+        TaskUpdate::Placed(place) => {
             for name in [&mut place.namespace, &mut place.job_name, &mut place.pod_name] {
                 name.retain(|c| !c.is_control());
                 name.truncate(name.floor_char_boundary(253));
             }
         }
-        News::Refused { detail } => mend_text(detail),
-        News::Progress { kind, detail } => {
-            mend_text(kind);
-            kind.retain(|c| !c.is_control());
-            kind.truncate(kind.floor_char_boundary(64));
+        TaskUpdate::Refused { detail } => mend_text(detail),
+        TaskUpdate::Progress { kind, detail } => {
+            if !matches!(kind, EventKind::Pulling | EventKind::Pulled | EventKind::Starting) {
+                *kind = EventKind::Warning;
+            }
             mend_text(detail);
         }
-        News::Ended(ended) => mend_end(ended),
+        TaskUpdate::Ended(ended) => mend_end(ended),
     }
 }
 
@@ -36,9 +37,8 @@ fn mend_end(ended: &mut Ended) {
     for amount in [&mut usage.gpu_memory, &mut usage.memory, &mut usage.storage] {
         *amount = amount.map(|amount| amount.min(limits::SIZE));
     }
-    if let Some((word, sentence)) = &mut ended.failed_to_start {
-        mend_text(word);
-        mend_text(sentence);
+    if let Some(failure) = &mut ended.failed_to_start {
+        mend_text(&mut failure.detail);
     }
     if let Some(output) = &mut ended.output_data {
         let size = serde_json::to_vec(output).map_or(usize::MAX, |text| text.len());
@@ -77,9 +77,9 @@ fn mend_value(value: &mut Value) {
 mod tests {
     use super::*;
 
-    fn mended(news: &Value) -> Value {
+    fn mended(update: &Value) -> Value {
         let mut report = json!({"job": 1, "epoch": 1, "task": 0});
-        report.as_object_mut().unwrap().extend(news.as_object().unwrap().clone());
+        report.as_object_mut().unwrap().extend(update.as_object().unwrap().clone());
         let mut report: Report = serde_json::from_value(report).unwrap();
         mend_report(&mut report);
         serde_json::to_value(report).unwrap()
@@ -87,18 +87,18 @@ mod tests {
 
     #[test]
     fn what_a_database_cannot_keep_is_mended() {
-        let end = mended(&json!({"news": "ended", "ran_ms": u64::MAX, "log_bytes": u64::MAX,
+        let end = mended(&json!({"update": "ended", "ran_ms": u64::MAX, "log_bytes": u64::MAX,
             "output_data": {"a\u{0}": ["b\u{0}"]}, "usage": {"memory": 1_u64 << 53}}));
         assert_eq!(end["output_data"], json!({"a\u{fffd}": ["b\u{fffd}"]}));
         assert!(end["ran_ms"].as_u64().unwrap() < 1 << 40);
         assert_eq!(end["usage"]["memory"], limits::SIZE);
-        let large = json!({"news": "ended", "output_data": "x".repeat(2 << 20)});
+        let large = json!({"update": "ended", "output_data": "x".repeat(2 << 20)});
         assert!(mended(&large)["output_data"]["dropped"].is_string());
         let refused =
-            mended(&json!({"news": "refused", "detail": format!("\u{0}{}", "é".repeat(5000))}));
+            mended(&json!({"update": "refused", "detail": format!("\u{0}{}", "é".repeat(5000))}));
         let detail = refused["detail"].as_str().unwrap();
         assert!(detail.len() <= limits::TEXT + 2 && !detail.contains('\0'));
-        let progress = mended(&json!({"news": "progress", "kind": "Pul\nling", "detail": "x"}));
-        assert_eq!(progress["kind"], "Pulling");
+        let progress = mended(&json!({"update": "progress", "kind": "Pul\nling", "detail": "x"}));
+        assert_eq!(progress["kind"], "Warning");
     }
 }

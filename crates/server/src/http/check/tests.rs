@@ -13,13 +13,13 @@ use crate::http::read::shape;
 use crate::http::routes::jobs::read_job;
 
 /// The field that is refused; `ok` if none is.
-fn verdict(result: Result<(), Refusal>) -> String {
+fn verdict(result: Result<(), ApiError>) -> String {
     match result {
         Ok(()) => "ok".to_owned(),
         Err(refusal) => {
             assert_eq!(refusal.status, 422, "{refusal:?}");
-            assert!(refusal.detail.len() > 10 && !refusal.detail.contains('\n'), "{refusal:?}");
-            refusal.field.unwrap_or_default()
+            assert!(refusal.message.len() > 10 && !refusal.message.contains('\n'), "{refusal:?}");
+            refusal.details.field.unwrap_or_default()
         }
     }
 }

@@ -7,6 +7,7 @@ use agentaflow_api::account::Role;
 use agentaflow_api::agent::{Agent, AgentRegistration, AgentUpdate};
 use agentaflow_api::units::Stamp;
 
+use crate::api_error::ApiError;
 use crate::auth::Known;
 use crate::core::Worker;
 use crate::http::answer::Listed;
@@ -17,7 +18,6 @@ use crate::http::params::Paging;
 use crate::http::read::{Asked, Segments, Sent, body, object};
 use crate::http::routes::nodes::registration_token;
 use crate::http::who::{Anyone, bearer, holder, peer};
-use crate::refusal::Refusal;
 
 /// Registers an agent, or the one of that name again: the answer holds a new `api_key`, and older streams end.
 #[utoipa::path(post, path = "/gpu-workers/agents/register", tag = "agents", security(("registration" = [])),
@@ -27,7 +27,7 @@ use crate::refusal::Refusal;
 pub(crate) async fn register(
     State(app): State<App>,
     request: Request,
-) -> Result<Answer<Agent>, Refusal> {
+) -> Result<Answer<Agent>, ApiError> {
     let address = peer(request.extensions());
     let own_node =
         bearer(request.headers())?.and_then(|token| match holder(&app, token, Stamp::now()) {
@@ -41,7 +41,7 @@ pub(crate) async fn register(
     check_agent(&agent)?;
     let node = agent.node_id.and_then(|id| i64::try_from(id).ok());
     if own_node.is_some() && own_node != node {
-        return Err(Refusal::forbidden("this key belongs to another node than `node_id`"));
+        return Err(ApiError::forbidden("this key belongs to another node than `node_id`"));
     }
     app.core.register_agent(agent, address).await.map(Answer)
 }
@@ -53,7 +53,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     _: Anyone,
     query: Asked,
-) -> Result<Listed<Agent>, Refusal> {
+) -> Result<Listed<Agent>, ApiError> {
     Ok(Listed::page(app.core.agents(), query.page()?))
 }
 
@@ -66,7 +66,7 @@ pub(crate) async fn show(
     State(app): State<App>,
     _: Anyone,
     path: Segments,
-) -> Result<Answer<Agent>, Refusal> {
+) -> Result<Answer<Agent>, ApiError> {
     app.core.agent(path.name("agent_id")?).map(Answer)
 }
 
@@ -81,7 +81,7 @@ pub(crate) async fn update(
     who: Anyone,
     path: Segments,
     Sent(update): Sent<AgentUpdate>,
-) -> Result<Answer<Agent>, Refusal> {
+) -> Result<Answer<Agent>, ApiError> {
     check_agent_update(&update)?;
     let name = path.name("agent_id")?;
     let agent = app.core.agent(name)?;
@@ -92,15 +92,15 @@ pub(crate) async fn update(
         Anyone::Worker(Worker::Token) => false,
     };
     if !may {
-        return Err(Refusal::forbidden("only admins and the agent itself can change an agent"));
+        return Err(ApiError::forbidden("only admins and the agent itself can change an agent"));
     }
     app.core.update_agent(name, update).await.map(Answer)
 }
 
 /// The number of the agent in the path, if the key is that agent's own.
-pub(crate) fn own_agent(app: &App, worker: &Worker, path: &Segments) -> Result<i64, Refusal> {
+pub(crate) fn own_agent(app: &App, worker: &Worker, path: &Segments) -> Result<i64, ApiError> {
     let Worker::Agent { agent, .. } = *worker else {
-        return Err(Refusal::forbidden(
+        return Err(ApiError::forbidden(
             "this call needs the key of the agent: the `api_key` in the answer to \
              POST /gpu-workers/agents/register",
         ));
@@ -109,5 +109,5 @@ pub(crate) fn own_agent(app: &App, worker: &Worker, path: &Segments) -> Result<i
     if name.parse() == Ok(agent) || app.core.agent(name)?.id == agent {
         return Ok(agent);
     }
-    Err(Refusal::forbidden("this key belongs to another agent than the one in the path"))
+    Err(ApiError::forbidden("this key belongs to another agent than the one in the path"))
 }

@@ -6,8 +6,10 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use agentaflow_api::account::{Login, Refresh, Register, Tokens, User as Shown, UserUpdate};
+use agentaflow_api::error::ErrorCode;
 use agentaflow_api::units::Secret;
 
+use crate::api_error::ApiError;
 use crate::auth::{
     self, ACCESS_SECONDS, Opened, Presented, UserPatch, address_key, check_host, check_origin,
     end_session, end_session_named, open_session, presented, set_cookie, update_user, use_link,
@@ -19,7 +21,6 @@ use crate::http::limits;
 use crate::http::read::{Asked, Exact, body, object, object_or_nothing};
 use crate::http::routes::users::shown;
 use crate::http::who::{User, bearer, browser_cookie, peer};
-use crate::refusal::Refusal;
 
 /// Where the refresh cookie is sent.
 const REFRESH_PATH: &str = "/auth";
@@ -34,11 +35,11 @@ const REFRESH_SECONDS: u64 = 30 * 24 * 3600;
 pub(crate) async fn register(
     State(app): State<App>,
     request: Request,
-) -> Result<(StatusCode, Answer<Shown>), Refusal> {
+) -> Result<(StatusCode, Answer<Shown>), ApiError> {
     slow_down(&app, &request)?;
     let new: Register = object(&body(request, limits::LOGIN).await?)?;
     if new.invite.is_none() && !app.settings.open_signup {
-        return Err(Refusal::forbidden(
+        return Err(ApiError::forbidden(
             "sign-up is closed here: ask an admin for an invitation and send its code as `invite`",
         ));
     }
@@ -54,7 +55,7 @@ pub(crate) async fn register(
 #[utoipa::path(post, path = "/auth/login", tag = "auth",
     request_body(content = Login, example = json!({"username": "ada", "password": "correct horse battery"})),
     responses((status = 200, description = "Tokens; empty ones when cookies were asked for", body = Tokens)))]
-pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     slow_down(&app, &request)?;
     let headers = request.headers().clone();
     let bytes = body(request, limits::LOGIN).await?;
@@ -64,10 +65,10 @@ pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Re
         check_origin(&app.site, text(&headers, &header::ORIGIN), text(&headers, &header::HOST))?;
     }
     if login.username.is_empty() || login.username.len() > limits::NAME {
-        return Err(Refusal::invalid("username", "`username` is missing or too long"));
+        return Err(ApiError::invalid("username", "`username` is missing or too long"));
     }
     app.auth.names.take(login.username.to_lowercase()).map_err(|seconds| {
-        Refusal::too_many("too many logins with this name; keys still work", seconds)
+        ApiError::too_many("too many logins with this name; keys still work", seconds)
     })?;
     let user = verified(&app, &login).await?;
     let opened = app.core.write(open_session(user, app.auth.jwt.clone())?).await?;
@@ -84,7 +85,10 @@ pub(crate) async fn login(State(app): State<App>, request: Request) -> Result<Re
 #[utoipa::path(post, path = "/auth/refresh", tag = "auth",
     request_body(content = Refresh, example = json!({"refresh_token": "aff_…"})),
     responses((status = 200, description = "New tokens", body = Tokens)))]
-pub(crate) async fn refresh(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+pub(crate) async fn refresh(
+    State(app): State<App>,
+    request: Request,
+) -> Result<Response, ApiError> {
     slow_down(&app, &request)?;
     let headers = request.headers().clone();
     let asked = optional(request).await?;
@@ -92,7 +96,7 @@ pub(crate) async fn refresh(State(app): State<App>, request: Request) -> Result<
     let token = match asked.refresh_token {
         Some(token) => token,
         None => refresh_cookie(&app, &headers)?.ok_or_else(|| {
-            Refusal::unauthenticated(
+            ApiError::unauthenticated(
                 "`refresh_token` is missing: the one from the answer to POST /auth/login",
             )
         })?,
@@ -109,7 +113,7 @@ pub(crate) async fn refresh(State(app): State<App>, request: Request) -> Result<
 #[utoipa::path(post, path = "/auth/logout", tag = "auth", security(("user" = [])),
     request_body(content = Refresh, example = json!({})),
     responses((status = 204, description = "The session is over")))]
-pub(crate) async fn logout(State(app): State<App>, request: Request) -> Result<Response, Refusal> {
+pub(crate) async fn logout(State(app): State<App>, request: Request) -> Result<Response, ApiError> {
     slow_down(&app, &request)?;
     let headers = request.headers().clone();
     let token = optional(request).await?.refresh_token;
@@ -124,13 +128,13 @@ pub(crate) async fn logout(State(app): State<App>, request: Request) -> Result<R
             app.core.write(end_session_named(claims.sid)).await?;
         }
         (None, Some(Presented::Key(_))) => {
-            return Err(Refusal::conflict(
-                "not_a_session",
+            return Err(ApiError::conflict(
+                ErrorCode::NotASession,
                 "a key has no session to end; revoke it with DELETE /auth/api-keys/{id}",
             ));
         }
         (None, None) => {
-            return Err(Refusal::unauthenticated(
+            return Err(ApiError::unauthenticated(
                 "nothing to log out: send the access token in the Authorization header, or `refresh_token`",
             ));
         }
@@ -156,7 +160,7 @@ pub(crate) async fn update_me(
     State(app): State<App>,
     User(caller): User,
     Exact(update): Exact<UserUpdate>,
-) -> Result<Answer<Shown>, Refusal> {
+) -> Result<Answer<Shown>, ApiError> {
     check_user_update(&update)?;
     let foreign = update.role.is_some()
         || update.grants.is_some()
@@ -165,7 +169,7 @@ pub(crate) async fn update_me(
         || update.spending_limit.is_some()
         || update.prepaid.is_some();
     if foreign {
-        return Err(Refusal::forbidden(
+        return Err(ApiError::forbidden(
             "only `email` and `password` can be changed here; the rest is an admin's, with PUT /users/{id}",
         ));
     }
@@ -189,7 +193,7 @@ pub(crate) async fn link(
     State(app): State<App>,
     query: Asked,
     request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     slow_down(&app, &request)?;
     let headers = request.headers().clone();
     // A look ahead by a mail scanner or a browser must not use the link up.
@@ -198,7 +202,7 @@ pub(crate) async fn link(
     }
     check_host(&app.site, text(&headers, &header::HOST))?;
     let code = query.text("code")?.ok_or_else(|| {
-        Refusal::unauthenticated("`code` is missing: open the whole link that the server printed")
+        ApiError::unauthenticated("`code` is missing: open the whole link that the server printed")
     })?;
     let opened = app.core.write(use_link(code, app.auth.jwt.clone())?).await?;
     // Not a redirect: when the link was opened from another page, browsers would not send strict cookies along.
@@ -232,19 +236,19 @@ fn to_start() -> Response {
 }
 
 /// Logins and the like are counted by address: nobody is known yet.
-fn slow_down(app: &App, request: &Request) -> Result<(), Refusal> {
+fn slow_down(app: &App, request: &Request) -> Result<(), ApiError> {
     let key = address_key(peer(request.extensions()));
     app.auth.logins.take(key).map_err(|seconds| {
-        Refusal::too_many("too many logins or logouts from this address; try again later", seconds)
+        ApiError::too_many("too many logins or logouts from this address; try again later", seconds)
     })
 }
 
-async fn optional(request: Request) -> Result<Refresh, Refusal> {
+async fn optional(request: Request) -> Result<Refresh, ApiError> {
     object_or_nothing(&body(request, limits::LOGIN).await?)
 }
 
 /// The user's number, if name and password are right. It takes as long for names that do not exist.
-async fn verified(app: &App, login: &Login) -> Result<i64, Refusal> {
+async fn verified(app: &App, login: &Login) -> Result<i64, ApiError> {
     let found = app.core.directory(|directory| {
         let user = directory.user_named(&login.username).filter(|user| user.active);
         user.and_then(|user| Some((user.id, user.password_hash.clone()?)))
@@ -255,7 +259,7 @@ async fn verified(app: &App, login: &Login) -> Result<i64, Refusal> {
     if app.auth.passwords.verify(&password, hash).await? && sane {
         return Ok(id);
     }
-    Err(Refusal::unauthenticated("the name or the password is wrong"))
+    Err(ApiError::unauthenticated("the name or the password is wrong"))
 }
 
 /// Changing a password takes the old one, so that a borrowed browser or key is not enough.
@@ -263,12 +267,12 @@ async fn old_password(
     app: &App,
     user: &crate::store::UserRow,
     old: Option<&Secret>,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     let Some(hash) = user.password_hash.clone() else { return Ok(()) };
     app.auth
         .names
         .take(user.username.to_lowercase())
-        .map_err(|seconds| Refusal::too_many("too many tries; try again later", seconds))?;
+        .map_err(|seconds| ApiError::too_many("too many tries; try again later", seconds))?;
     let right = match old {
         Some(old) => app.auth.passwords.verify(old, Some(hash)).await?,
         None => false,
@@ -276,10 +280,10 @@ async fn old_password(
     if right {
         return Ok(());
     }
-    Err(Refusal::invalid("old_password", "`old_password` is missing or wrong"))
+    Err(ApiError::invalid("old_password", "`old_password` is missing or wrong"))
 }
 
-fn refresh_cookie(app: &App, headers: &HeaderMap) -> Result<Option<Secret>, Refusal> {
+fn refresh_cookie(app: &App, headers: &HeaderMap) -> Result<Option<Secret>, ApiError> {
     let found = browser_cookie(app, headers, &Method::POST, &app.cookies.refresh)?;
     Ok(found.map(Secret::from))
 }

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 
 use agentaflow_api::billing::{LedgerEntry, UsageRow};
 
+use crate::api_error::ApiError;
 use crate::core::Caller;
 use crate::http::answer::csv;
 use crate::http::app::App;
@@ -13,7 +14,6 @@ use crate::http::limits;
 use crate::http::params::{LedgerQuery, UsageQuery};
 use crate::http::read::Asked;
 use crate::http::who::{User, sees_all};
-use crate::refusal::Refusal;
 use crate::store::{LedgerFilter, UsageBy};
 
 /// Lines of the ledger in one table at most.
@@ -26,7 +26,7 @@ pub(crate) async fn usage(
     State(app): State<App>,
     User(caller): User,
     query: Asked,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let by = match query.text("by")?.unwrap_or("day") {
         "user" => UsageBy::User,
         "queue" => UsageBy::Queue,
@@ -35,7 +35,7 @@ pub(crate) async fn usage(
         "job" => UsageBy::Job,
         _ => {
             let detail = "`by` must be `user`, `queue`, `node`, `day` or `job`";
-            return Err(Refusal::invalid("by", detail));
+            return Err(ApiError::invalid("by", detail));
         }
     };
     let table = wants_csv(&query)?;
@@ -51,7 +51,7 @@ pub(crate) async fn ledger(
     State(app): State<App>,
     User(caller): User,
     query: Asked,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let filter = filter(&caller, &query)?;
     let store = app.core.store();
     if !wants_csv(&query)? {
@@ -71,11 +71,11 @@ pub(crate) async fn ledger(
     }
 }
 
-fn filter(caller: &Caller, query: &Asked) -> Result<LedgerFilter, Refusal> {
+fn filter(caller: &Caller, query: &Asked) -> Result<LedgerFilter, ApiError> {
     let (skip, limit) = query.page()?;
     let (from, to) = (query.moment("from")?, query.moment("to")?);
     if from.zip(to).is_some_and(|(from, to)| from > to) {
-        return Err(Refusal::invalid("to", "`to` is before `from`"));
+        return Err(ApiError::invalid("to", "`to` is before `from`"));
     }
     let asked = query.cursor("user_id")?;
     let user = if sees_all(caller) { asked } else { Some(caller.user.id) };
@@ -83,11 +83,11 @@ fn filter(caller: &Caller, query: &Asked) -> Result<LedgerFilter, Refusal> {
     Ok(LedgerFilter { user, job, from, to, before, skip, limit })
 }
 
-fn wants_csv(query: &Asked) -> Result<bool, Refusal> {
+fn wants_csv(query: &Asked) -> Result<bool, ApiError> {
     match query.text("format")? {
         Some("csv") => Ok(true),
         None | Some("json") => Ok(false),
-        Some(_) => Err(Refusal::invalid("format", "`format` must be `csv` or `json`")),
+        Some(_) => Err(ApiError::invalid("format", "`format` must be `csv` or `json`")),
     }
 }
 
@@ -129,7 +129,7 @@ fn ledger_table(rows: &[LedgerEntry]) -> Vec<Vec<String>> {
         vec![
             row.id.to_string(),
             row.at.to_string(),
-            row.kind.clone(),
+            row.kind.as_str().to_owned(),
             row.user_id.to_string(),
             text(row.job_id.map(|id| id.to_string())),
             text(row.attempt.map(|attempt| attempt.to_string())),

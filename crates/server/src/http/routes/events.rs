@@ -16,6 +16,7 @@ use tokio::sync::broadcast::error::RecvError;
 
 use agentaflow_api::event::Event;
 
+use crate::api_error::ApiError;
 use crate::http::app::App;
 use crate::http::limits;
 use crate::http::params::{EventList, EventStream, EventsPast};
@@ -23,7 +24,6 @@ use crate::http::read::{Asked, Segments};
 use crate::http::routes::jobs::visible_job;
 use crate::http::streams::Counted;
 use crate::http::who::{User, sees_all};
-use crate::refusal::Refusal;
 use crate::store::EventFilter;
 
 /// A sign of life goes out when nothing else did for so long.
@@ -40,7 +40,7 @@ pub(crate) async fn of_job(
     User(caller): User,
     path: Segments,
     query: Asked,
-) -> Result<Answer<Vec<Event>>, Refusal> {
+) -> Result<Answer<Vec<Event>>, ApiError> {
     let (_, limit) = query.page()?;
     let after = query.cursor("after")?.unwrap_or(0);
     let job = visible_job(&app, &caller, path.number("job_id")?).await?.id;
@@ -55,7 +55,7 @@ pub(crate) async fn past(
     State(app): State<App>,
     User(caller): User,
     query: Asked,
-) -> Result<Answer<Vec<Event>>, Refusal> {
+) -> Result<Answer<Vec<Event>>, ApiError> {
     let (_, limit) = query.page()?;
     let filter = EventFilter {
         user: (!sees_all(&caller)).then_some(caller.user.id),
@@ -77,7 +77,7 @@ pub(crate) async fn stream(
     User(caller): User,
     query: Asked,
     headers: HeaderMap,
-) -> Result<impl IntoResponse, Refusal> {
+) -> Result<impl IntoResponse, ApiError> {
     let filter = EventFilter {
         job: query.cursor("job_id")?,
         user: (!sees_all(&caller)).then_some(caller.user.id),
@@ -164,7 +164,7 @@ fn frame(event: &Event) -> sse::Event {
     plain().json_data(event).unwrap_or_else(|_| plain())
 }
 
-fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, Refusal> {
+fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
     let Some(value) = headers.get("last-event-id") else { return Ok(None) };
     let text = value.to_str().unwrap_or("?").trim();
     if text.is_empty() {
@@ -172,6 +172,6 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<i64>, Refusal> {
     }
     let number = text.parse().ok().filter(|number| *number >= 0);
     number.map(Some).ok_or_else(|| {
-        Refusal::malformed("the Last-Event-ID header must be the number of an event")
+        ApiError::malformed("the Last-Event-ID header must be the number of an event")
     })
 }

@@ -13,16 +13,15 @@ use agentaflow_api::job::{Job, JobCreate, JobSpec, JobStatus, JobStatusUpdate, R
 use agentaflow_api::lenient;
 use agentaflow_api::units::Secret;
 
+use crate::api_error::ApiError;
 use crate::core::{Caller, Idempotency};
 use crate::http::app::App;
 use crate::http::check::{check_job, check_status_update, idempotency_key, job_runtime};
 use crate::http::pages::JobPage;
 use crate::http::params::JobList;
 use crate::http::read::{Asked, Raw, Segments, Sent, json_object, shape};
-use crate::http::routes::logs::last_words;
 use crate::http::routes::nodes::node_ref;
 use crate::http::who::{Admin, User, WorkerAuth, Writer, sees_all};
-use crate::refusal::Refusal;
 use crate::store::{JobFilter, JobRow};
 
 /// Hands in a job. With an `Idempotency-Key` header a repeated call returns the job of the first one.
@@ -38,7 +37,7 @@ pub(crate) async fn create(
     Writer(caller): Writer,
     headers: HeaderMap,
     Raw(body): Raw,
-) -> Result<(StatusCode, Answer<Job>), Refusal> {
+) -> Result<(StatusCode, Answer<Job>), ApiError> {
     let job = read_job(&body)?;
     let idempotency = idempotency(&headers, &job, "")?;
     allowed(&caller, &job)?;
@@ -58,7 +57,7 @@ pub(crate) async fn create_on_node(
     path: Segments,
     headers: HeaderMap,
     Raw(body): Raw,
-) -> Result<(StatusCode, Answer<Job>), Refusal> {
+) -> Result<(StatusCode, Answer<Job>), ApiError> {
     let node = node_ref(&path)?;
     let place = app.core.node(&node)?.node_id;
     let job = read_job(&body)?;
@@ -75,7 +74,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     User(caller): User,
     query: Asked,
-) -> Result<JobPage, Refusal> {
+) -> Result<JobPage, ApiError> {
     app.pages.jobs(&app.core, job_filter(&caller, &query)?).await
 }
 
@@ -87,7 +86,7 @@ pub(crate) async fn show(
     State(app): State<App>,
     User(caller): User,
     path: Segments,
-) -> Result<Answer<Job>, Refusal> {
+) -> Result<Answer<Job>, ApiError> {
     let row = visible_job(&app, &caller, path.number("job_id")?).await?;
     Ok(Answer(app.core.show_job(row)))
 }
@@ -100,7 +99,7 @@ pub(crate) async fn cancel(
     State(app): State<App>,
     Writer(caller): Writer,
     path: Segments,
-) -> Result<Answer<Job>, Refusal> {
+) -> Result<Answer<Job>, ApiError> {
     let row = visible_job(&app, &caller, path.number("job_id")?).await?;
     app.core.cancel(&caller, row.id).await.map(Answer)
 }
@@ -113,7 +112,7 @@ pub(crate) async fn complete(
     State(app): State<App>,
     Writer(caller): Writer,
     path: Segments,
-) -> Result<Answer<Job>, Refusal> {
+) -> Result<Answer<Job>, ApiError> {
     let row = visible_job(&app, &caller, path.number("job_id")?).await?;
     app.core.complete(&caller, row.id).await.map(Answer)
 }
@@ -129,7 +128,7 @@ pub(crate) async fn status(
     WorkerAuth(worker): WorkerAuth,
     path: Segments,
     Sent(update): Sent<JobStatusUpdate>,
-) -> Result<Answer<Job>, Refusal> {
+) -> Result<Answer<Job>, ApiError> {
     let job = path.number("job_id")?;
     check_status_update(job, &update)?;
     app.core.job_status(job, update, worker).await.map(Answer)
@@ -143,29 +142,28 @@ pub(crate) async fn explain(
     State(app): State<App>,
     User(caller): User,
     path: Segments,
-) -> Result<Answer<Explanation>, Refusal> {
+) -> Result<Answer<Explanation>, ApiError> {
     plan_at_ease(&app, &caller)?;
     let row = visible_job(&app, &caller, path.number("job_id")?).await?;
     let mut said = app.core.explain(row.id).await?;
     if said.status == JobStatus::Failed {
-        blame(&app, &app.core.show_job(row), &mut said).await;
+        blame(&app.core.show_job(row), &mut said);
     }
     Ok(Answer(said))
 }
 
-/// Says what killed a job and what to do about it: the last words of the task that failed tell more than its code.
-async fn blame(app: &App, job: &Job, said: &mut Explanation) {
-    let failed = job.tasks.iter().find(|task| task.exit_code.is_some_and(|code| code != 0));
-    let task = failed.map_or(0, |task| task.task);
-    let verdict = agentaflow_explain::verdict(&agentaflow_explain::Ending {
-        reason: job.end_reason.as_deref().unwrap_or_default(),
+/// Adds the cause of a failure and a remedy.
+fn blame(job: &Job, said: &mut Explanation) {
+    let text = agentaflow_explain::end(&agentaflow_explain::End {
+        reason: job.end_reason,
+        cause: job.end_cause,
         exit_code: job.exit_code,
         detail: job.error_message.as_deref().unwrap_or_default(),
-        output: &last_words(app, job.id, task).await,
     });
-    said.summary = format!("it is over (failed): {}", verdict.cause);
-    said.detail = Some(format!("remedy: {}", verdict.remedy));
-    said.reason = Some(verdict.reason).filter(|reason| !reason.is_empty());
+    said.summary = format!("Failed: {}", text.summary);
+    said.detail = Some(format!("Remedy: {}", text.remedy));
+    let reason = agentaflow_explain::end_reason(job.end_reason, job.end_cause);
+    said.reason = reason.map(|reason| reason.to_string());
 }
 
 /// What would happen to a job if it were handed in now. Nothing is.
@@ -176,28 +174,28 @@ pub(crate) async fn what_if(
     State(app): State<App>,
     User(caller): User,
     Raw(body): Raw,
-) -> Result<Answer<Explanation>, Refusal> {
+) -> Result<Answer<Explanation>, ApiError> {
     plan_at_ease(&app, &caller)?;
     let job = read_job(&body)?;
     app.core.what_if(&caller, job).await.map(Answer)
 }
 
 /// Plans are made while everybody else waits, so an account may ask for few of them.
-fn plan_at_ease(app: &App, caller: &Caller) -> Result<(), Refusal> {
+fn plan_at_ease(app: &App, caller: &Caller) -> Result<(), ApiError> {
     app.auth.plans.take(caller.user.id).map_err(|seconds| {
-        Refusal::too_many("too many questions of what would happen; slow down a little", seconds)
+        ApiError::too_many("too many questions of what would happen; slow down a little", seconds)
     })
 }
 
 /// A job that the caller may see.
-pub(crate) async fn visible_job(app: &App, caller: &Caller, id: i64) -> Result<JobRow, Refusal> {
+pub(crate) async fn visible_job(app: &App, caller: &Caller, id: i64) -> Result<JobRow, ApiError> {
     let row = app.core.store().job(id).await?;
     let row = row.filter(|row| sees_all(caller) || row.user_id == caller.user.id);
-    row.ok_or_else(|| Refusal::not_found(format!("you have no job with the number {id}")))
+    row.ok_or_else(|| ApiError::not_found(format!("you have no job with the number {id}")))
 }
 
 /// Reads and checks a job. Its two parts are read one by one, so that a wrong field can be named.
-pub(crate) fn read_job(body: &[u8]) -> Result<JobCreate, Refusal> {
+pub(crate) fn read_job(body: &[u8]) -> Result<JobCreate, ApiError> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Secrets {
@@ -224,13 +222,13 @@ pub(crate) fn read_job(body: &[u8]) -> Result<JobCreate, Refusal> {
 }
 
 /// Whether the caller may run such a job.
-fn allowed(caller: &Caller, job: &JobCreate) -> Result<(), Refusal> {
+fn allowed(caller: &Caller, job: &JobCreate) -> Result<(), ApiError> {
     let granted = caller.user.role == Role::Admin
         || caller.user.grants.iter().any(|grant| grant == Runtime::Process.as_str());
     if granted || job_runtime(&job.spec) != Runtime::Process {
         return Ok(());
     }
-    Err(Refusal::forbidden(format!(
+    Err(ApiError::forbidden(format!(
         "jobs that run as plain processes of a node need the grant `process`, which an admin gives with \
          `agentaflow user set {} --grant process` or PUT /users/{{id}}; or name a `docker_image` to run in a container",
         caller.user.username
@@ -242,12 +240,12 @@ fn idempotency(
     headers: &HeaderMap,
     job: &JobCreate,
     place: &str,
-) -> Result<Option<Idempotency>, Refusal> {
+) -> Result<Option<Idempotency>, ApiError> {
     let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
     let key = idempotency_key(key.as_bytes())?;
     // The job as it was understood: `null` and absent, `1` and `1.0` are the same body.
     let mut bytes = serde_json::to_vec(job)
-        .map_err(|_| Refusal::malformed("the job cannot be written as JSON again"))?;
+        .map_err(|_| ApiError::malformed("the job cannot be written as JSON again"))?;
     bytes.extend_from_slice(place.as_bytes());
     Ok(Some(Idempotency { key, body: blake3::hash(&bytes).to_hex().to_string() }))
 }
@@ -256,7 +254,7 @@ fn answer((job, new): (Job, bool)) -> (StatusCode, Answer<Job>) {
     (if new { StatusCode::CREATED } else { StatusCode::OK }, Answer(job))
 }
 
-fn job_filter(caller: &Caller, query: &Asked) -> Result<JobFilter, Refusal> {
+fn job_filter(caller: &Caller, query: &Asked) -> Result<JobFilter, ApiError> {
     let (skip, limit) = query.page()?;
     let asked = query.cursor("user_id")?;
     let user = if sees_all(caller) { asked } else { Some(caller.user.id) };
@@ -271,13 +269,13 @@ fn job_filter(caller: &Caller, query: &Asked) -> Result<JobFilter, Refusal> {
     })
 }
 
-fn statuses(text: &str) -> Result<Vec<JobStatus>, Refusal> {
+fn statuses(text: &str) -> Result<Vec<JobStatus>, ApiError> {
     let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
     words
         .map(|word| {
             serde_json::from_value(Value::String(word.to_owned())).map_err(|_| {
                 let known: Vec<_> = JobStatus::ALL.iter().map(|status| status.as_str()).collect();
-                Refusal::invalid("status", format!("`status` must be one of {}", known.join(", ")))
+                ApiError::invalid("status", format!("`status` must be one of {}", known.join(", ")))
             })
         })
         .collect()

@@ -5,7 +5,9 @@ use axum::extract::State;
 use axum::http::StatusCode;
 
 use agentaflow_api::account::{ApiKey, ApiKeyCreate, Role};
+use agentaflow_api::error::ErrorCode;
 
+use crate::api_error::ApiError;
 use crate::auth::{
     ADMIN_TOKEN, NewKey, REGISTRATION_TOKEN, create_key, list_keys, revoke_key, rotate_key,
 };
@@ -16,7 +18,6 @@ use crate::http::check::check_key;
 use crate::http::params::Paging;
 use crate::http::read::{Asked, Exact, Segments};
 use crate::http::who::{Admin, User};
-use crate::refusal::Refusal;
 use crate::secrets::write_secret_file;
 use crate::store::CredentialKind;
 
@@ -28,7 +29,7 @@ pub(crate) async fn create(
     State(app): State<App>,
     User(caller): User,
     Exact(new): Exact<ApiKeyCreate>,
-) -> Result<(StatusCode, Answer<ApiKey>), Refusal> {
+) -> Result<(StatusCode, Answer<ApiKey>), ApiError> {
     make(&app, &caller, CredentialKind::ApiKey, new).await
 }
 
@@ -39,7 +40,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     User(caller): User,
     query: Asked,
-) -> Result<Listed<ApiKey>, Refusal> {
+) -> Result<Listed<ApiKey>, ApiError> {
     let page = query.page()?;
     let own = Some(caller.user.id);
     let keys = app.core.directory(|directory| list_keys(directory, CredentialKind::ApiKey, own));
@@ -54,7 +55,7 @@ pub(crate) async fn revoke(
     State(app): State<App>,
     User(caller): User,
     path: Segments,
-) -> Result<Answer<ApiKey>, Refusal> {
+) -> Result<Answer<ApiKey>, ApiError> {
     let id = path.number("id")?;
     app.core.write(revoke_key(CredentialKind::ApiKey, id, owner(&caller))).await.map(Answer)
 }
@@ -67,7 +68,7 @@ pub(crate) async fn rotate(
     State(app): State<App>,
     User(caller): User,
     path: Segments,
-) -> Result<Answer<ApiKey>, Refusal> {
+) -> Result<Answer<ApiKey>, ApiError> {
     let id = path.number("id")?;
     let in_file = is_in_file(&app, id);
     // An admin who rotated others' keys would hold them: only the server's own is everybody's who is one.
@@ -88,7 +89,7 @@ pub(crate) async fn create_token(
     State(app): State<App>,
     Admin(caller): Admin,
     Exact(new): Exact<ApiKeyCreate>,
-) -> Result<(StatusCode, Answer<ApiKey>), Refusal> {
+) -> Result<(StatusCode, Answer<ApiKey>), ApiError> {
     make(&app, &caller, CredentialKind::Registration, new).await
 }
 
@@ -99,7 +100,7 @@ pub(crate) async fn list_tokens(
     State(app): State<App>,
     _: Admin,
     query: Asked,
-) -> Result<Listed<ApiKey>, Refusal> {
+) -> Result<Listed<ApiKey>, ApiError> {
     let page = query.page()?;
     let kind = CredentialKind::Registration;
     let tokens = app.core.directory(|directory| list_keys(directory, kind, None));
@@ -114,7 +115,7 @@ pub(crate) async fn revoke_token(
     State(app): State<App>,
     _: Admin,
     path: Segments,
-) -> Result<Answer<ApiKey>, Refusal> {
+) -> Result<Answer<ApiKey>, ApiError> {
     let id = path.number("id")?;
     app.core.write(revoke_key(CredentialKind::Registration, id, None)).await.map(Answer)
 }
@@ -124,11 +125,11 @@ async fn make(
     caller: &Caller,
     kind: CredentialKind,
     new: ApiKeyCreate,
-) -> Result<(StatusCode, Answer<ApiKey>), Refusal> {
+) -> Result<(StatusCode, Answer<ApiKey>), ApiError> {
     check_key(&new)?;
     if matches!(new.name.as_str(), ADMIN_TOKEN | REGISTRATION_TOKEN) {
         let detail = "this name belongs to the key in the server's data directory; choose another";
-        return Err(Refusal::conflict("name_taken", detail));
+        return Err(ApiError::conflict(ErrorCode::NameTaken, detail));
     }
     let new = NewKey {
         kind,

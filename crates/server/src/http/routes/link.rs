@@ -14,8 +14,11 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 
-use agentaflow_api::link::{Framed, LogPiece, News, Report, ReportBatch, ReportReply, TaskKey};
+use agentaflow_api::link::{
+    Framed, LogPiece, Report, ReportBatch, ReportReply, TaskKey, TaskUpdate,
+};
 
+use crate::api_error::ApiError;
 use crate::core::StreamItem;
 use crate::http::app::App;
 use crate::http::check::mend_report;
@@ -26,7 +29,6 @@ use crate::http::routes::agents::own_agent;
 use crate::http::routes::logs::last_words;
 use crate::http::who::WorkerAuth;
 use crate::logs::LogError;
-use crate::refusal::Refusal;
 
 /// A sign of life goes out when nothing else did for so long.
 const PING: Duration = Duration::from_secs(5);
@@ -42,7 +44,7 @@ pub(crate) async fn stream(
     WorkerAuth(worker): WorkerAuth,
     path: Segments,
     query: Asked,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let agent = own_agent(&app, &worker, &path)?;
     let session = query.text("session")?.map(str::to_owned);
     let after = query.whole("after")?.unwrap_or(0);
@@ -75,14 +77,14 @@ pub(crate) async fn poll(
     WorkerAuth(worker): WorkerAuth,
     path: Segments,
     query: Asked,
-) -> Result<Answer<Vec<Arc<Framed>>>, Refusal> {
+) -> Result<Answer<Vec<Arc<Framed>>>, ApiError> {
     let agent = own_agent(&app, &worker, &path)?;
     let session = query.text("session")?.map(str::to_owned);
     let after = query.whole("after")?.unwrap_or(0);
     let wait = query.whole("wait_ms")?.unwrap_or(25_000).min(WAIT_MOST);
     tokio::select! {
         () = app.stopping.cancelled() => Ok(Answer(Vec::new())),
-        news = app.core.poll(agent, session, after, wait) => news.map(Answer),
+        update = app.core.poll(agent, session, after, wait) => update.map(Answer),
     }
 }
 
@@ -95,7 +97,7 @@ pub(crate) async fn report(
     WorkerAuth(worker): WorkerAuth,
     path: Segments,
     request: Request,
-) -> Result<Answer<ReportReply>, Refusal> {
+) -> Result<Answer<ReportReply>, ApiError> {
     let agent = own_agent(&app, &worker, &path)?;
     let batch = read_batch(&body(request, limits::REPORT).await?)?;
     let ReportBatch { logs, mut reports } = batch;
@@ -110,7 +112,7 @@ pub(crate) async fn report(
 
 /// Adds to the news of a failure what was written last, which is there by now.
 async fn add_last_words(app: &App, agent: i64, report: &mut Report) {
-    let Report { key, news: News::Ended(ended) } = report else { return };
+    let Report { key, update: TaskUpdate::Ended(ended) } = report else { return };
     let failed = ended.stopped.is_none() && ended.exit_code.is_some_and(|code| code != 0);
     if failed && app.core.owns(agent, *key) {
         ended.last_words = last_words(app, key.job, key.task).await;
@@ -118,24 +120,24 @@ async fn add_last_words(app: &App, agent: i64, report: &mut Report) {
 }
 
 /// Reads a batch at once: it can be large, so no detour is made for better words.
-fn read_batch(bytes: &[u8]) -> Result<ReportBatch, Refusal> {
+fn read_batch(bytes: &[u8]) -> Result<ReportBatch, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let batch: Result<ReportBatch, _> = serde_path_to_error::deserialize(&mut reader);
     let batch = batch.map_err(|error| {
         let field = error.path().to_string();
         let inner = error.inner();
         if inner.is_data() {
-            Refusal::invalid(&field, format!("`{field}` does not have the shape of a report"))
+            ApiError::invalid(&field, format!("`{field}` does not have the shape of a report"))
         } else {
-            Refusal::malformed("the body is not valid JSON")
+            ApiError::malformed("the body is not valid JSON")
         }
     })?;
     reader
         .end()
-        .map_err(|_| Refusal::malformed("something follows the JSON object in the body"))?;
+        .map_err(|_| ApiError::malformed("something follows the JSON object in the body"))?;
     if batch.logs.len() > limits::REPORTS || batch.reports.len() > limits::REPORTS {
         let detail = format!("a batch has at most {} reports and pieces of logs", limits::REPORTS);
-        return Err(Refusal::invalid("reports", detail));
+        return Err(ApiError::invalid("reports", detail));
     }
     Ok(batch)
 }
@@ -144,11 +146,11 @@ async fn write_logs(
     app: &App,
     agent: i64,
     pieces: Vec<LogPiece>,
-) -> Result<Vec<(TaskKey, u64)>, Refusal> {
+) -> Result<Vec<(TaskKey, u64)>, ApiError> {
     let mut have: Vec<(TaskKey, u64)> = Vec::new();
     for piece in pieces {
         let Ok(bytes) = STANDARD.decode(piece.data.as_bytes()) else {
-            return Err(Refusal::invalid("logs", "`data` of a piece of a log is not base64"));
+            return Err(ApiError::invalid("logs", "`data` of a piece of a log is not base64"));
         };
         let beyond = piece.offset.saturating_add(bytes.len() as u64);
         let end = if app.core.owns(agent, piece.key) {
@@ -164,13 +166,13 @@ async fn write_logs(
 }
 
 /// How much of the try is there now; none if a later try has begun.
-async fn write_piece(app: &App, piece: &LogPiece, bytes: &[u8]) -> Result<Option<u64>, Refusal> {
+async fn write_piece(app: &App, piece: &LogPiece, bytes: &[u8]) -> Result<Option<u64>, ApiError> {
     match app.logs.append(piece.key, piece.offset, bytes).await {
         Ok(end) => Ok(Some(end)),
         Err(LogError::Stale) => Ok(None),
         Err(error) => {
             tracing::error!(error = &error as &dyn std::error::Error, "a log could not be written");
-            Err(Refusal::unavailable("the output could not be written; send it again later"))
+            Err(ApiError::unavailable("the output could not be written; send it again later"))
         }
     }
 }

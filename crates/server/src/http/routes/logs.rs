@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use agentaflow_api::event::Event;
 
+use crate::api_error::ApiError;
 use crate::http::answer::text;
 use crate::http::app::App;
 use crate::http::params::LogPart;
@@ -23,7 +24,6 @@ use crate::http::routes::jobs::visible_job;
 use crate::http::streams::Counted;
 use crate::http::who::User;
 use crate::logs::LogError;
-use crate::refusal::Refusal;
 
 /// Where the first byte of the answer stands in the log.
 const OFFSET: HeaderName = HeaderName::from_static("x-log-offset");
@@ -56,7 +56,7 @@ pub(crate) async fn logs(
     User(caller): User,
     path: Segments,
     query: Asked,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let follow = query.flag("follow")?;
     let (tail, offset) = (query.whole("tail")?, query.whole("offset")?);
     let task = query.whole("task")?.unwrap_or(0);
@@ -65,7 +65,7 @@ pub(crate) async fn logs(
     let task = u32::try_from(task).ok().filter(|task| u64::from(*task) < tasks);
     let counted =
         if tasks == 1 { "one task, which is 0" } else { &format!("{tasks} tasks, counted from 0") };
-    let task = task.ok_or_else(|| Refusal::not_found(format!("the job has {counted}")))?;
+    let task = task.ok_or_else(|| ApiError::not_found(format!("the job has {counted}")))?;
     let from_tail = match tail {
         Some(lines) => app.logs.tail(row.id, task, lines).await.map_err(|error| failed(&error))?,
         None => 0,
@@ -162,9 +162,9 @@ async fn of_job(events: &mut broadcast::Receiver<Arc<Event>>, job: i64) {
     }
 }
 
-fn failed(error: &LogError) -> Refusal {
+fn failed(error: &LogError) -> ApiError {
     tracing::error!(error = error as &dyn std::error::Error, "a log could not be read");
-    Refusal::unavailable("the log cannot be read now; try again")
+    ApiError::unavailable("the log cannot be read now; try again")
 }
 
 #[cfg(test)]

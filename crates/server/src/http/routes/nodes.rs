@@ -10,6 +10,7 @@ use agentaflow_api::node::{
 };
 use agentaflow_api::units::{Cores, Stamp};
 
+use crate::api_error::ApiError;
 use crate::auth::Known;
 use crate::core::{NodeRef, Worker};
 use crate::http::answer::Listed;
@@ -21,7 +22,6 @@ use crate::http::read::{Asked, Segments, Sent, body, object};
 use crate::http::who::{
     Admin, NEEDS_REGISTRATION, User, WorkerAuth, bearer, holder, note_use, peer, stranger,
 };
-use crate::refusal::Refusal;
 
 /// Registers a GPU server, or updates the one of that name. The answer holds its `api_key`, once.
 #[utoipa::path(post, path = "/gpu-workers/nodes/register", tag = "nodes", security(("registration" = [])),
@@ -31,7 +31,7 @@ use crate::refusal::Refusal;
 pub(crate) async fn register(
     State(app): State<App>,
     request: Request,
-) -> Result<Answer<Node>, Refusal> {
+) -> Result<Answer<Node>, ApiError> {
     let address = peer(request.extensions());
     let headers = request.headers().clone();
     // A stranger's body is not read before the header was looked at, unless it may hold the token itself.
@@ -43,7 +43,7 @@ pub(crate) async fn register(
         Err(_) => body(request, limits::STRANGER).await?,
         Ok(()) => body(request, limits::BODY).await?,
     };
-    let node: Result<NodeRegistration, Refusal> = object(&bytes);
+    let node: Result<NodeRegistration, ApiError> = object(&bytes);
     if let Err(refusal) = early {
         let token = node.as_ref().ok().and_then(|node| node.registration_token.as_ref());
         let token = token.ok_or(refusal)?;
@@ -61,7 +61,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     _: User,
     query: Asked,
-) -> Result<Listed<Node>, Refusal> {
+) -> Result<Listed<Node>, ApiError> {
     let page = query.page()?;
     let status = query.text("status")?.map(node_status).transpose()?;
     let mut nodes = app.core.nodes();
@@ -77,7 +77,7 @@ pub(crate) async fn show(
     State(app): State<App>,
     _: User,
     path: Segments,
-) -> Result<Answer<Node>, Refusal> {
+) -> Result<Answer<Node>, ApiError> {
     app.core.node(&node_ref(&path)?).map(Answer)
 }
 
@@ -91,7 +91,7 @@ pub(crate) async fn update(
     _: Admin,
     path: Segments,
     Sent(update): Sent<NodeUpdate>,
-) -> Result<Answer<Node>, Refusal> {
+) -> Result<Answer<Node>, ApiError> {
     check_node_update(&update)?;
     app.core.update_node(&node_ref(&path)?, update).await.map(Answer)
 }
@@ -104,7 +104,7 @@ pub(crate) async fn delete(
     State(app): State<App>,
     _: Admin,
     path: Segments,
-) -> Result<Answer<Node>, Refusal> {
+) -> Result<Answer<Node>, ApiError> {
     app.core.delete_node(&node_ref(&path)?).await.map(Answer)
 }
 
@@ -119,7 +119,7 @@ pub(crate) async fn heartbeat(
     WorkerAuth(worker): WorkerAuth,
     path: Segments,
     Sent(beat): Sent<Heartbeat>,
-) -> Result<Answer<Node>, Refusal> {
+) -> Result<Answer<Node>, ApiError> {
     let node = node_ref(&path)?;
     check_heartbeat(&beat)?;
     owns(&app, &worker, &node)?;
@@ -135,7 +135,7 @@ pub(crate) async fn stats(
     State(app): State<App>,
     _: User,
     path: Segments,
-) -> Result<Answer<NodeStats>, Refusal> {
+) -> Result<Answer<NodeStats>, ApiError> {
     let node = app.core.node(&node_ref(&path)?)?;
     let gpus = app.core.node_readings(node.id);
     let (total, free) = (node.spec.gpu_memory_total, node.gpu_memory_available);
@@ -164,7 +164,7 @@ pub(crate) async fn available(
     State(app): State<App>,
     _: User,
     query: Asked,
-) -> Result<Answer<AvailableNodes>, Refusal> {
+) -> Result<Answer<AvailableNodes>, ApiError> {
     let memory = query.whole("gpu_memory_required")?.unwrap_or(0).min(limits::SIZE);
     let cpu = query.milli("cpu_cores_required")?.map_or(0, |milli| Cores(milli).0);
     let nodes = app.core.available(memory, cpu.min(limits::CPU_MILLI)).await?;
@@ -173,14 +173,14 @@ pub(crate) async fn available(
 }
 
 /// The node that the path names.
-pub(crate) fn node_ref(path: &Segments) -> Result<NodeRef, Refusal> {
+pub(crate) fn node_ref(path: &Segments) -> Result<NodeRef, ApiError> {
     let text = path.name("node_id")?;
     let number = text.parse().ok().filter(|number: &i64| *number > 0);
     Ok(number.map_or_else(|| NodeRef::Name(text.to_owned()), NodeRef::Number))
 }
 
 /// Whether this machine may speak for that node. A registration token may for all.
-fn owns(app: &App, worker: &Worker, node: &NodeRef) -> Result<(), Refusal> {
+fn owns(app: &App, worker: &Worker, node: &NodeRef) -> Result<(), ApiError> {
     let (Worker::Node(own) | Worker::Agent { node: own, .. }) = worker else { return Ok(()) };
     let asked = match node {
         NodeRef::Number(number) => *number,
@@ -189,11 +189,11 @@ fn owns(app: &App, worker: &Worker, node: &NodeRef) -> Result<(), Refusal> {
     if asked == *own {
         return Ok(());
     }
-    Err(Refusal::forbidden("this key belongs to another node than the one in the path"))
+    Err(ApiError::forbidden("this key belongs to another node than the one in the path"))
 }
 
 /// Whether the node in the body, if there is one, is the one in the path.
-fn same_node(app: &App, node: &NodeRef, said: Option<&Value>) -> Result<(), Refusal> {
+fn same_node(app: &App, node: &NodeRef, said: Option<&Value>) -> Result<(), ApiError> {
     let said = match said {
         None | Some(Value::Null) => return Ok(()),
         Some(Value::String(text)) => text.clone(),
@@ -210,7 +210,7 @@ fn same_node(app: &App, node: &NodeRef, said: Option<&Value>) -> Result<(), Refu
     if found.node_id == said || found.id.to_string() == said {
         return Ok(());
     }
-    Err(Refusal::invalid(
+    Err(ApiError::invalid(
         "node_id",
         "`node_id` in the body is another node than the one in the path",
     ))
@@ -222,9 +222,9 @@ pub(crate) fn registration_token(
     headers: &HeaderMap,
     in_body: Option<&str>,
     address: std::net::IpAddr,
-) -> Result<(), Refusal> {
+) -> Result<(), ApiError> {
     let now = Stamp::now();
-    let missing = || stranger(app, address, Refusal::unauthenticated(NEEDS_REGISTRATION));
+    let missing = || stranger(app, address, ApiError::unauthenticated(NEEDS_REGISTRATION));
     let token = match in_body {
         Some(token) => token,
         None => bearer(headers)?.ok_or_else(missing)?,
@@ -234,19 +234,19 @@ pub(crate) fn registration_token(
             note_use(app, used, now);
             Ok(())
         }
-        Ok(_) => {
-            Err(Refusal::forbidden(format!("{NEEDS_REGISTRATION}; another kind of token was sent")))
-        }
+        Ok(_) => Err(ApiError::forbidden(format!(
+            "{NEEDS_REGISTRATION}; another kind of token was sent"
+        ))),
         Err(why) => {
             let detail = format!("{}. {NEEDS_REGISTRATION}", why.words());
-            Err(stranger(app, address, Refusal::unauthenticated(detail)))
+            Err(stranger(app, address, ApiError::unauthenticated(detail)))
         }
     }
 }
 
-fn node_status(text: &str) -> Result<NodeStatus, Refusal> {
+fn node_status(text: &str) -> Result<NodeStatus, ApiError> {
     serde_json::from_value(Value::String(text.to_owned())).map_err(|_| {
         let detail = "`status` must be `pending`, `active`, `inactive`, `error` or `maintenance`";
-        Refusal::invalid("status", detail)
+        ApiError::invalid("status", detail)
     })
 }

@@ -6,13 +6,13 @@ use axum::http::StatusCode;
 
 use agentaflow_api::queue::{Queue, QueueSpec};
 
+use crate::api_error::ApiError;
 use crate::http::answer::Listed;
 use crate::http::app::App;
 use crate::http::check::check_queue;
 use crate::http::params::Paging;
 use crate::http::read::{Asked, Exact, Segments};
 use crate::http::who::{Admin, User};
-use crate::refusal::Refusal;
 
 /// Queues, by name.
 #[utoipa::path(get, path = "/queues", tag = "queues", security(("user" = [])), params(Paging),
@@ -21,7 +21,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     _: User,
     query: Asked,
-) -> Result<Listed<Queue>, Refusal> {
+) -> Result<Listed<Queue>, ApiError> {
     Ok(Listed::page(app.core.queues().await?, query.page()?))
 }
 
@@ -34,7 +34,7 @@ pub(crate) async fn create(
     State(app): State<App>,
     _: Admin,
     Exact(queue): Exact<QueueSpec>,
-) -> Result<(StatusCode, Answer<Queue>), Refusal> {
+) -> Result<(StatusCode, Answer<Queue>), ApiError> {
     check_queue(&queue)?;
     let (queue, _) = app.core.put_queue(queue, true).await?;
     Ok((StatusCode::CREATED, Answer(queue)))
@@ -48,10 +48,10 @@ pub(crate) async fn show(
     State(app): State<App>,
     _: User,
     path: Segments,
-) -> Result<Answer<Queue>, Refusal> {
+) -> Result<Answer<Queue>, ApiError> {
     let name = path.name("name")?;
     let found = app.core.queues().await?.into_iter().find(|queue| queue.spec.name == name);
-    found.map(Answer).ok_or_else(|| Refusal::not_found(format!("there is no queue `{name}`")))
+    found.map(Answer).ok_or_else(|| ApiError::not_found(format!("there is no queue `{name}`")))
 }
 
 /// Makes or replaces a queue.
@@ -65,11 +65,11 @@ pub(crate) async fn put(
     _: Admin,
     path: Segments,
     Exact(queue): Exact<QueueSpec>,
-) -> Result<(StatusCode, Answer<Queue>), Refusal> {
+) -> Result<(StatusCode, Answer<Queue>), ApiError> {
     let name = path.name("name")?;
     if !queue.name.is_empty() && queue.name != name {
         let detail = "`name` in the body is another queue than the one in the path";
-        return Err(Refusal::invalid("name", detail));
+        return Err(ApiError::invalid("name", detail));
     }
     let queue = QueueSpec { name: name.to_owned(), ..queue };
     check_queue(&queue)?;
@@ -85,7 +85,7 @@ pub(crate) async fn delete(
     State(app): State<App>,
     _: Admin,
     path: Segments,
-) -> Result<StatusCode, Refusal> {
+) -> Result<StatusCode, ApiError> {
     app.core.delete_queue(path.name("name")?).await?;
     Ok(StatusCode::NO_CONTENT)
 }

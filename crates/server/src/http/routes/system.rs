@@ -2,21 +2,22 @@
 
 use axum::Json as Answer;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use agentaflow_api::error::{ErrorCode, ResourceKind};
 use agentaflow_api::units::Stamp;
 use agentaflow_engine::Strategy;
 
+use crate::api_error::ApiError;
 use crate::auth::{Known, check_host};
 use crate::http::answer::page;
 use crate::http::app::App;
 use crate::http::read::Exact;
 use crate::http::who::{Admin, User, browser_cookie, holder, sees_all};
 use crate::http::{docs, openapi, start_page};
-use crate::refusal::Refusal;
 use crate::store::JobFilter;
 
 /// How the server is.
@@ -60,9 +61,9 @@ pub(crate) async fn healthz() -> Answer<Alive> {
 /// Whether the server can keep its promises: its database answers.
 #[utoipa::path(get, path = "/readyz", tag = "server",
     responses((status = 200, description = "It can", body = Alive)))]
-pub(crate) async fn readyz(State(app): State<App>) -> Result<Answer<Alive>, Refusal> {
+pub(crate) async fn readyz(State(app): State<App>) -> Result<Answer<Alive>, ApiError> {
     if app.stopping.is_cancelled() {
-        return Err(Refusal::unavailable("the server is being stopped"));
+        return Err(ApiError::unavailable("the server is being stopped"));
     }
     app.core.ready().await?;
     Ok(Answer(Alive { status: "ok" }))
@@ -96,12 +97,12 @@ pub(crate) async fn set_strategy(
     State(app): State<App>,
     _: Admin,
     Exact(choice): Exact<StrategyChoice>,
-) -> Result<Answer<StrategyChoice>, Refusal> {
+) -> Result<Answer<StrategyChoice>, ApiError> {
     let known = Strategy::ALL.iter().find(|(name, _)| *name == choice.strategy);
     let Some((name, _)) = known else {
         let names: Vec<_> = Strategy::ALL.iter().map(|(name, _)| format!("`{name}`")).collect();
         let detail = format!("`strategy` must be one of {}", names.join(", "));
-        return Err(Refusal::invalid("strategy", detail));
+        return Err(ApiError::invalid("strategy", detail));
     };
     app.core.set_strategy(name).await?;
     Ok(Answer(StrategyChoice { strategy: (*name).to_owned() }))
@@ -120,7 +121,7 @@ pub(crate) struct Resealed {
 pub(crate) async fn rotate_secret_key(
     State(app): State<App>,
     _: Admin,
-) -> Result<Answer<Resealed>, Refusal> {
+) -> Result<Answer<Resealed>, ApiError> {
     Ok(Answer(Resealed { resealed: app.core.rotate_secret_key().await? }))
 }
 
@@ -136,7 +137,10 @@ pub(crate) async fn docs_page() -> Response {
 }
 
 /// The start page.
-pub(crate) async fn start(State(app): State<App>, headers: HeaderMap) -> Result<Response, Refusal> {
+pub(crate) async fn start(
+    State(app): State<App>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
     let host = headers.get(header::HOST).and_then(|value| value.to_str().ok());
     let token = browser_cookie(&app, &headers, &Method::GET, &app.cookies.access)?;
     let user = token.and_then(|token| match holder(&app, token, Stamp::now()) {
@@ -159,15 +163,12 @@ pub(crate) async fn start(State(app): State<App>, headers: HeaderMap) -> Result<
 }
 
 /// A path that leads nowhere.
-pub(crate) async fn nowhere() -> Refusal {
-    Refusal::not_found("there is nothing at this path; GET /docs lists everything there is")
+pub(crate) async fn nowhere() -> ApiError {
+    ApiError::not_found("Path not found; GET /docs lists all paths").about(ResourceKind::Path, None)
 }
 
 /// A wrong method: the router adds which ones are right.
 pub(crate) async fn wrong_method(method: Method) -> Response {
-    let refusal = Refusal {
-        code: "method_not_allowed",
-        ..Refusal::malformed(format!("{method} does nothing here; the Allow header says what does"))
-    };
-    (StatusCode::BAD_REQUEST, refusal).into_response()
+    let message = format!("{method} is not supported here; the Allow header lists the methods");
+    ApiError::new(400, ErrorCode::MethodNotAllowed, message).into_response()
 }

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use agentaflow_api::account::{User as Shown, UserCreate, UserUpdate};
 use agentaflow_api::billing::Credit;
 
+use crate::api_error::ApiError;
 use crate::auth::{UserPatch, create_user, deactivate_user, show_user, update_user};
 use crate::http::answer::Listed;
 use crate::http::app::App;
@@ -15,7 +16,6 @@ use crate::http::limits;
 use crate::http::params::Paging;
 use crate::http::read::{Asked, Exact, Segments};
 use crate::http::who::Admin;
-use crate::refusal::Refusal;
 use crate::store::UserRow;
 
 /// Makes a user. Without a password the answer holds a code with which the user signs up at `/auth/register`.
@@ -26,7 +26,7 @@ pub(crate) async fn create(
     State(app): State<App>,
     _: Admin,
     Exact(new): Exact<UserCreate>,
-) -> Result<(StatusCode, Answer<Shown>), Refusal> {
+) -> Result<(StatusCode, Answer<Shown>), ApiError> {
     check_user(&new)?;
     let queue = new.default_queue.unwrap_or_else(|| "root".to_owned());
     known_queue(&app, &queue).await?;
@@ -56,7 +56,7 @@ pub(crate) async fn list(
     State(app): State<App>,
     _: Admin,
     query: Asked,
-) -> Result<Listed<Shown>, Refusal> {
+) -> Result<Listed<Shown>, ApiError> {
     let page = query.page()?;
     let rows = app.core.directory(|directory| directory.users.values().cloned().collect());
     let Listed { rows, total } = Listed::<UserRow>::page(rows, page);
@@ -71,7 +71,7 @@ pub(crate) async fn show(
     State(app): State<App>,
     _: Admin,
     path: Segments,
-) -> Result<Answer<Shown>, Refusal> {
+) -> Result<Answer<Shown>, ApiError> {
     let row = find(&app, path.number("id")?)?;
     Ok(Answer(shown(&app, &row)))
 }
@@ -86,7 +86,7 @@ pub(crate) async fn update(
     _: Admin,
     path: Segments,
     Exact(update): Exact<UserUpdate>,
-) -> Result<Answer<Shown>, Refusal> {
+) -> Result<Answer<Shown>, ApiError> {
     let id = path.number("id")?;
     check_user_update(&update)?;
     find(&app, id)?;
@@ -119,7 +119,7 @@ pub(crate) async fn delete(
     State(app): State<App>,
     _: Admin,
     path: Segments,
-) -> Result<Answer<Shown>, Refusal> {
+) -> Result<Answer<Shown>, ApiError> {
     let id = path.number("id")?;
     let row = app.core.write(deactivate_user(id)).await?;
     Ok(Answer(shown(&app, &row)))
@@ -135,12 +135,12 @@ pub(crate) async fn credit(
     _: Admin,
     path: Segments,
     Exact(credit): Exact<Credit>,
-) -> Result<Answer<Shown>, Refusal> {
+) -> Result<Answer<Shown>, ApiError> {
     let id = path.number("id")?;
     if credit.amount.0 == 0 || credit.amount.0.unsigned_abs() > limits::CREDIT {
         let detail =
             "`amount` is missing, 0 or too large: dollars to pay in, negative to take back";
-        return Err(Refusal::invalid("amount", detail));
+        return Err(ApiError::invalid("amount", detail));
     }
     plain("note", credit.note.as_deref().unwrap_or_default(), limits::TEXT)?;
     find(&app, id)?;
@@ -154,14 +154,14 @@ pub(crate) fn shown(app: &App, row: &UserRow) -> Shown {
     show_user(row, app.core.account(row.id))
 }
 
-fn find(app: &App, id: i64) -> Result<UserRow, Refusal> {
+fn find(app: &App, id: i64) -> Result<UserRow, ApiError> {
     let row = app.core.directory(|directory| directory.users.get(&id).cloned());
-    row.ok_or_else(|| Refusal::not_found(format!("there is no user with the number {id}")))
+    row.ok_or_else(|| ApiError::not_found(format!("there is no user with the number {id}")))
 }
 
-async fn known_queue(app: &App, name: &str) -> Result<(), Refusal> {
+async fn known_queue(app: &App, name: &str) -> Result<(), ApiError> {
     if name == "root" || app.core.queues().await?.iter().any(|queue| queue.spec.name == name) {
         return Ok(());
     }
-    Err(Refusal::invalid("default_queue", format!("there is no queue `{name}`")))
+    Err(ApiError::invalid("default_queue", format!("there is no queue `{name}`")))
 }

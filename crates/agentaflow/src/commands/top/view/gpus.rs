@@ -1,6 +1,6 @@
 //! The pane of nodes and their GPUs.
 
-use agentaflow_api::node::{GpuInstance, Health, Node, NodeStatus};
+use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Node, NodeStatus};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -142,8 +142,9 @@ impl Columns {
         let Some(instance) = node.spec.gpu_instances.get(gpu) else { return Row::new(theme) };
         let name = format!("  {} {}", sheet::gpu_number(node, gpu), short_model(instance, node));
         let readings = Readings::of(node, instance);
-        let troubled =
-            instance.status.as_deref().filter(|status| !matches!(*status, "available" | "busy"));
+        let troubled = instance
+            .status
+            .filter(|status| matches!(status, GpuStatus::Error | GpuStatus::Maintenance));
         let style = if troubled.is_some() { theme.bad() } else { Style::new() };
         let row = Row::new(theme).gap(1).left(&name, self.name, style);
         let history = model.history(node, gpu);
@@ -151,7 +152,7 @@ impl Columns {
         let row = self.bars(theme, row, &readings, &history.unwrap_or_default());
         let jobs: Vec<_> = model.jobs_on(node, gpu).into_iter().map(sheet::job_title).collect();
         let (said, style) = match troubled {
-            Some(status) => (status.to_owned(), theme.bad()),
+            Some(status) => (status.as_str().to_owned(), theme.bad()),
             None => (jobs.join(", "), Style::new()),
         };
         if self.jobs > 0 { row.gap(self.gap).left(&said, self.jobs, style) } else { row }

@@ -1,0 +1,432 @@
+//! Reasons for which a job is pending, as data.
+//!
+//! The server renders the message; clients decide on [`PendingReason`] and its code.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::units::{Dollars, Stamp};
+use crate::wire::wire_enum;
+
+wire_enum! {
+    /// Code of a pending reason.
+    pub enum PendingCode else Unknown {
+        /// The cluster has no nodes.
+        NoNodes = "NoNodes",
+        /// No node has room now.
+        NoRoom = "NoRoom",
+        /// No node would have room even when empty.
+        NeverFits = "NeverFits",
+        /// No node has the runtime that the job needs.
+        NoRuntime = "NoRuntime",
+        /// Only a part of the gang fits.
+        GangIncomplete = "GangIncomplete",
+        /// The queue, or one above it, is at its limit.
+        QuotaExceeded = "QuotaExceeded",
+        /// The free room is reserved for another job.
+        Held = "Held",
+        /// Other jobs are being stopped to make room.
+        Preempting = "Preempting",
+        /// A placement failed and is retried later.
+        BackingOff = "BackingOff",
+        /// The owner's budget does not cover the job.
+        BudgetExceeded = "BudgetExceeded",
+        /// The driver does not permit a start yet.
+        Gated = "Gated",
+        /// A code that this version does not know.
+        Unknown = "Unknown",
+    }
+}
+
+/// Reason for which a job is pending.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "code")]
+pub enum PendingReason {
+    /// The cluster has no nodes.
+    NoNodes,
+    /// No node has room now.
+    NoRoom(FitSummary),
+    /// No node would have room even when empty.
+    NeverFits(FitSummary),
+    /// Only a part of the gang fits.
+    GangIncomplete {
+        /// Tasks that must start together.
+        needs: u32,
+        /// Tasks that fit now.
+        fits: u32,
+        /// Whether an empty cluster would fit all of them.
+        ever: bool,
+        /// Shortfalls for one more task.
+        summary: FitSummary,
+    },
+    /// The queue, or one above it, is at its limit. Amounts are in the unit of the resource.
+    QuotaExceeded {
+        /// Queue at its limit.
+        queue: String,
+        /// Limited resource.
+        resource: QuotaResource,
+        /// Limit.
+        limit: u64,
+        /// Amount in use.
+        used: u64,
+        /// Amount reserved for jobs that are ahead in the queue.
+        #[serde(default)]
+        reserved: u64,
+        /// Amount that this job adds.
+        requested: u64,
+    },
+    /// The free room is reserved for another job.
+    Held {
+        /// Job that holds the reservation.
+        by: String,
+        /// Expected start of that job.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Stamp>,
+    },
+    /// Other jobs are being stopped to make room.
+    Preempting {
+        /// Jobs that are being stopped.
+        victims: Vec<String>,
+        /// Expiry of the reservation.
+        until: Stamp,
+    },
+    /// A placement failed and is retried later.
+    BackingOff {
+        /// Time of the next attempt.
+        until: Stamp,
+        /// Failed placements so far.
+        refusals: u32,
+    },
+    /// The owner's budget does not cover the job.
+    BudgetExceeded(BudgetShortfall),
+    /// A driver gate without data of its own; the text describes it.
+    Gated {
+        /// Pods of the gang that exist, where the gang is not complete.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        have: Option<u32>,
+        /// Pods that the gang needs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        need: Option<u32>,
+        /// Text of the system that closed the gate.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<String>,
+    },
+    /// A reason that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+impl PendingReason {
+    /// Code of the reason. `NoRuntime` is derived: every shortfall is a missing runtime.
+    pub fn code(&self) -> PendingCode {
+        match self {
+            Self::NoNodes => PendingCode::NoNodes,
+            Self::NoRoom(fit) | Self::NeverFits(fit) if fit.lacks_runtime() => {
+                PendingCode::NoRuntime
+            }
+            Self::NoRoom(_) => PendingCode::NoRoom,
+            Self::NeverFits(_) => PendingCode::NeverFits,
+            Self::GangIncomplete { .. } => PendingCode::GangIncomplete,
+            Self::QuotaExceeded { .. } => PendingCode::QuotaExceeded,
+            Self::Held { .. } => PendingCode::Held,
+            Self::Preempting { .. } => PendingCode::Preempting,
+            Self::BackingOff { .. } => PendingCode::BackingOff,
+            Self::BudgetExceeded(_) => PendingCode::BudgetExceeded,
+            Self::Gated { .. } => PendingCode::Gated,
+            Self::Unknown => PendingCode::Unknown,
+        }
+    }
+}
+
+/// Budget of the owner against the expected cost of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BudgetShortfall {
+    /// Owner or queue whose budget it is.
+    pub owner: String,
+    /// Amount left.
+    #[serde(default)]
+    pub left: Dollars,
+    /// Expected cost of the job, at the highest price of any node.
+    #[serde(default)]
+    pub cost: Dollars,
+}
+
+/// Number of nodes, and the first shortfall of each; most common first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FitSummary {
+    /// Nodes considered.
+    pub nodes: u32,
+    /// Shortfalls with the number of nodes that have them.
+    pub shortfalls: Vec<NodesShort>,
+}
+
+impl FitSummary {
+    fn lacks_runtime(&self) -> bool {
+        let runtime = |short: &NodesShort| matches!(short.shortfall, Shortfall::Runtime { .. });
+        !self.shortfalls.is_empty() && self.shortfalls.iter().all(runtime)
+    }
+}
+
+/// Nodes with the same shortfall.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NodesShort {
+    /// Number of nodes.
+    pub count: u32,
+    /// Shortfall.
+    #[serde(flatten)]
+    pub shortfall: Shortfall,
+}
+
+/// First obstacle to a request on a node. `available` is the most that one of the nodes has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "shortfall", rename_all = "snake_case")]
+pub enum Shortfall {
+    /// The node does not answer.
+    NodeDown,
+    /// The node is cordoned, drained or about to be reclaimed.
+    NodeCordoned,
+    /// The request names another node.
+    OtherNode,
+    /// The node lacks the labels of the node selector.
+    NodeSelector,
+    /// The node matches no term of the node affinity.
+    NodeAffinity,
+    /// The request does not tolerate a taint.
+    Taint {
+        /// Taint as `key=value:effect`.
+        taint: String,
+    },
+    /// The node has no GPU.
+    NoGpu,
+    /// The GPUs are of another model.
+    GpuModel {
+        /// Models of the nodes.
+        has: Vec<String>,
+        /// Models requested.
+        requested: Vec<String>,
+    },
+    /// The queue may use no more GPUs of this model.
+    GpuModelQuota {
+        /// Model.
+        model: String,
+    },
+    /// Every GPU is too small, in MiB.
+    GpuSize {
+        /// Memory requested.
+        requested: u64,
+        /// Largest GPU.
+        available: u64,
+    },
+    /// The node has too few GPUs, used or not.
+    GpuCount {
+        /// GPUs requested.
+        requested: u32,
+        /// GPUs of the node.
+        available: u32,
+    },
+    /// The node only assigns whole GPUs.
+    NoGpuSharing,
+    /// Too few GPUs are free.
+    FreeGpus {
+        /// GPUs requested.
+        requested: u32,
+        /// GPUs free.
+        available: u32,
+    },
+    /// No GPU has the share left, in thousandths.
+    GpuShare {
+        /// Share requested.
+        requested: u32,
+        /// Largest share left.
+        available: u32,
+    },
+    /// No GPU has the memory left, in MiB.
+    GpuMemory {
+        /// Memory requested.
+        requested: u64,
+        /// Most memory left on one GPU.
+        available: u64,
+    },
+    /// No GPU in MIG mode has the profile.
+    NoMigProfile {
+        /// Profile, such as `1g.5gb`.
+        profile: String,
+    },
+    /// No room for the MIG slices.
+    MigSlices {
+        /// Profile.
+        profile: String,
+        /// Slices requested.
+        requested: u32,
+        /// Slices that fit.
+        available: u32,
+    },
+    /// Too few free GPUs in one NVLink group.
+    NvLink {
+        /// GPUs requested.
+        requested: u32,
+        /// GPUs free in one group.
+        available: u32,
+    },
+    /// The GPUs that would fit take no new work.
+    ClosedGpus {
+        /// GPUs cordoned.
+        cordoned: u32,
+        /// GPUs draining.
+        draining: u32,
+        /// GPUs that are unhealthy.
+        unhealthy: u32,
+        /// GPUs that `uncordon` opens, as `index` or UUID.
+        gpus: Vec<String>,
+    },
+    /// CPU, in thousandths of a core.
+    Cpu {
+        /// CPU requested.
+        requested: u64,
+        /// CPU left.
+        available: u64,
+    },
+    /// Host memory, in MiB.
+    Memory {
+        /// Memory requested.
+        requested: u64,
+        /// Memory left.
+        available: u64,
+    },
+    /// Local storage, in MiB.
+    Storage {
+        /// Storage requested.
+        requested: u64,
+        /// Storage left.
+        available: u64,
+    },
+    /// The node runs its maximum number of tasks.
+    TaskLimit,
+    /// The node lacks a runtime.
+    Runtime {
+        /// Runtime.
+        runtime: RuntimeNeed,
+    },
+    /// Another pod shares the node's GPUs.
+    SharedGpus,
+    /// A named resource.
+    Resource {
+        /// Name.
+        name: String,
+        /// Amount requested.
+        requested: u64,
+        /// Amount left.
+        available: u64,
+    },
+    /// Another task holds an exclusive token, such as a host port.
+    Token {
+        /// Name.
+        token: String,
+    },
+    /// Pod affinity: the required tasks are elsewhere.
+    PodAffinity,
+    /// Pod anti-affinity: a task that must be avoided is here.
+    PodAntiAffinity,
+    /// The topology spread does not permit one more task here.
+    TopologySpread,
+    /// An obstacle that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+wire_enum! {
+    /// Runtime that a node lacks.
+    pub enum RuntimeNeed else Unknown {
+        /// Containers.
+        Docker = "docker",
+        /// Plain processes.
+        Process = "process",
+        /// A runtime that this version does not know.
+        Unknown = "unknown",
+    }
+}
+
+/// Resource that a quota limits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum QuotaResource {
+    /// CPU, in thousandths of a core.
+    Cpu,
+    /// Memory, in MiB.
+    Memory,
+    /// Local storage, in MiB.
+    Storage,
+    /// GPUs, in thousandths.
+    Gpu,
+    /// GPUs of a model, in thousandths.
+    GpuModel(String),
+    /// A named resource.
+    Named(String),
+}
+
+/// Change with which the job would start now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "change", content = "value", rename_all = "snake_case")]
+pub enum Alternative {
+    /// This number of GPUs.
+    Gpus(u32),
+    /// This share of a GPU, in thousandths.
+    GpuShare(u32),
+    /// This much GPU memory, in MiB.
+    GpuMemory(u64),
+    /// This minimum size of a GPU, in MiB.
+    MinGpuMemory(u64),
+    /// One of these models.
+    GpuModels(Vec<String>),
+    /// A gang of this many tasks.
+    Tasks(u32),
+    /// This much CPU, in thousandths of a core.
+    Cpu(u64),
+    /// This much host memory, in MiB.
+    Memory(u64),
+    /// No NVLink requirement.
+    WithoutNvlink,
+    /// Shared instead of exclusive GPUs.
+    Shared,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_tagged_with_its_code() {
+        let summary = FitSummary {
+            nodes: 2,
+            shortfalls: vec![NodesShort {
+                count: 2,
+                shortfall: Shortfall::FreeGpus { requested: 8, available: 2 },
+            }],
+        };
+        let reason = PendingReason::NoRoom(summary);
+        let json = serde_json::to_value(&reason).unwrap();
+        assert_eq!(
+            json,
+            serde_json::json!({
+                "code": "NoRoom",
+                "nodes": 2,
+                "shortfalls": [{"count": 2, "shortfall": "free_gpus", "requested": 8, "available": 2}],
+            })
+        );
+        assert_eq!(serde_json::from_value::<PendingReason>(json).unwrap(), reason);
+        assert_eq!(reason.code().as_str(), "NoRoom");
+    }
+
+    #[test]
+    fn a_reason_of_a_newer_server_reads_as_unknown() {
+        let json = serde_json::json!({"code": "BrandNew", "x": 1});
+        assert_eq!(serde_json::from_value::<PendingReason>(json).unwrap(), PendingReason::Unknown);
+    }
+
+    #[test]
+    fn nodes_that_all_lack_a_runtime_have_a_code_of_their_own() {
+        let shortfall = Shortfall::Runtime { runtime: RuntimeNeed::Docker };
+        let summary = FitSummary { nodes: 1, shortfalls: vec![NodesShort { count: 1, shortfall }] };
+        assert_eq!(PendingReason::NeverFits(summary).code(), PendingCode::NoRuntime);
+    }
+}
