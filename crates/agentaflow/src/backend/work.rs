@@ -2,7 +2,6 @@
 //! as far as both can say it.
 
 use agentaflow_api::client::ClientError;
-use agentaflow_api::error::{ErrorBody, ErrorCode};
 use agentaflow_api::job::JobCreate;
 use agentaflow_kube::client::Failure;
 use agentaflow_kube::client::convert::{self, Unfit};
@@ -202,6 +201,8 @@ fn in_short_form<'a>(field: &'a str, document: &Value) -> &'a str {
 
 #[cfg(test)]
 mod tests {
+    use agentaflow_api::error::{ErrorBody, ErrorCode};
+
     use super::*;
     use agentaflow_manifest::yaml::Limits;
     use serde_json::json;
