@@ -18,7 +18,7 @@ pub(crate) const FOLDER: &str = "deploy/crds";
 pub(crate) const GENERATOR: Generator = Generator { name: "crds", source: "the code", generate };
 
 fn generate() -> Result<Files> {
-    let example = ["run", "--quiet", "--package", "agentaflow-kube", "--example", "crds"];
+    let example = ["run", "--quiet", "--package", "agentaflow-kube-core", "--example", "crds"];
     split(&stdout_of(&example, "examples/crds", None)?)
 }
 

@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use agentaflow_kube::names;
+use agentaflow_kube_core::names;
 
 use crate::context::variable;
 

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use agentaflow_api::client::Client;
-use agentaflow_kube::client::{Cluster, Failure};
-use agentaflow_kube::names;
+use agentaflow_kube_client::{Cluster, Failure};
+use agentaflow_kube_core::names;
 use anyhow::{Context as _, Result, anyhow};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 

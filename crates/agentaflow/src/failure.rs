@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use agentaflow_api::client::ClientError;
 use agentaflow_api::error::ErrorCode;
-use agentaflow_kube::client::Failure;
+use agentaflow_kube_client::Failure;
 
 use crate::output;
 

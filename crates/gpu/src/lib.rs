@@ -2,6 +2,7 @@
 //!
 //! A driver that is present but fails is an error, never an empty list and never a simulation.
 
+pub mod catalog;
 mod command;
 mod detect;
 mod mig;

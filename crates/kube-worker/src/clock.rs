@@ -4,7 +4,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use agentaflow_kube::client::server_time;
+use agentaflow_kube_core::server_time;
 use jiff::Timestamp;
 use kube::Client;
 use tokio::time::Instant;
@@ -30,7 +30,7 @@ impl Clock {
             return Ok(fresh.now());
         }
         let read = match (server_time(client).await, known) {
-            (Ok(read), _) => read.and_then(|read| Timestamp::from_millisecond(read.0).ok()),
+            (Ok(read), _) => read,
             (Err(error), None) => return Err(error),
             (Err(_), Some(old)) => return Ok(old.now()),
         };

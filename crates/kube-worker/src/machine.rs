@@ -8,7 +8,7 @@ use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Heartbeat, NodeRegist
 use agentaflow_api::units::{Cores, Dollars};
 use agentaflow_engine::Gpu;
 use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
-use agentaflow_kube::{names as kube_names, slim, translate};
+use agentaflow_kube_core::{names as kube_names, slim, translate};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use agentaflow_agent::runtime::{CAPABILITIES, Launch, StartError};
 use agentaflow_api::end::{EndReason, StartFailure};
 use agentaflow_api::link::{Assignment, RegistryAuth};
-use agentaflow_kube::slim;
+use agentaflow_kube_core::slim;
 use agentaflow_manifest::build::{GpuJobAsk, create_gpu_job};
 use agentaflow_manifest::catalogue::Catalogue;
 use agentaflow_manifest::cloud::{GPU_RESOURCE, gpu_named};
@@ -139,7 +139,8 @@ fn ask(launch: &Launch, spot: &Spot<'_>) -> GpuJobAsk {
 fn gpu_type(node: &slim::Node) -> &'static str {
     let labels = node.metadata.labels.as_ref();
     let label = |key: &str| labels.and_then(|labels| labels.get(key));
-    let product = label(agentaflow_kube::names::NVIDIA_PRODUCT).and_then(|name| gpu_named(name));
+    let product =
+        label(agentaflow_kube_core::names::NVIDIA_PRODUCT).and_then(|name| gpu_named(name));
     let said = || label(ACCELERATOR).and_then(|name| gpu_named(name.trim_start_matches("nvidia-")));
     product.or_else(said).map_or("v100", |gpu| gpu.name)
 }

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use agentaflow_engine::{Gpu, GpuHealth};
-use agentaflow_kube::translate::{self, Namespaces, Surroundings, Volumes};
-use agentaflow_kube::{names as kube_names, slim};
+use agentaflow_kube_core::translate::{self, Namespaces, Surroundings, Volumes};
+use agentaflow_kube_core::{names as kube_names, slim};
 use agentaflow_manifest::cloud::gpu_named;
 
 use crate::names;

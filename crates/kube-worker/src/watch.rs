@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentaflow_api::link::TaskKey;
-use agentaflow_kube::slim;
+use agentaflow_kube_core::slim;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;

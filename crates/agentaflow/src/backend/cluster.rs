@@ -2,7 +2,7 @@
 
 use agentaflow_api::client::user::{JobQuery, LogQuery};
 use agentaflow_api::job::Job;
-use agentaflow_kube::client::{self, Cluster, Failure};
+use agentaflow_kube_client::{self as client, Cluster, Failure};
 use anyhow::Result;
 use futures_util::StreamExt as _;
 

@@ -12,7 +12,7 @@ use agentaflow_api::explain::Explanation;
 use agentaflow_api::job::Job;
 use agentaflow_api::node::Node;
 use agentaflow_api::queue::{Queue, QueueSpec};
-use agentaflow_kube::client::Cluster;
+use agentaflow_kube_client::Cluster;
 use anyhow::Result;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;

@@ -3,8 +3,8 @@
 
 use agentaflow_api::client::ClientError;
 use agentaflow_api::job::JobCreate;
-use agentaflow_kube::client::Failure;
-use agentaflow_kube::client::convert::{self, Unfit};
+use agentaflow_kube_client::Failure;
+use agentaflow_kube_client::convert::{self, Unfit};
 use agentaflow_manifest::yaml::Document;
 use anyhow::Result;
 use serde_json::Value;

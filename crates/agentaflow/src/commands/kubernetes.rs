@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use agentaflow_kube::names;
+use agentaflow_kube_core::names;
 use anyhow::{Context as _, Result};
 
 use crate::connect;

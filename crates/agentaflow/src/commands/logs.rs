@@ -2,7 +2,7 @@
 
 use agentaflow_api::client::user::LogQuery;
 use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_kube::client::Failure;
+use agentaflow_kube_client::Failure;
 use anyhow::{Context as _, Result};
 
 use clap_complete::engine::ArgValueCandidates;

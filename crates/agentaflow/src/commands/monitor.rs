@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentaflow_gpu::{NoGpus, Simulated, SimulatedSpec, detect};
-use agentaflow_kube::monitor::{self, Opener, REFRESH, SOCKET, Settings};
-use agentaflow_kube::names;
+use agentaflow_kube_core::names;
+use agentaflow_kube_monitor::{self as monitor, Opener, REFRESH, SOCKET, Settings};
 use anyhow::Result;
 use tokio_util::sync::CancellationToken;
 

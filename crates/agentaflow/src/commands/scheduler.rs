@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agentaflow_kube::scheduler::{self, Options};
-use agentaflow_kube::webhook::{self, Certificates};
-use agentaflow_kube::world::{Settings, SettingsError, node_selector, percent, strategy};
+use agentaflow_kube_scheduler::state::{Settings, SettingsError, node_selector, percent, strategy};
+use agentaflow_kube_scheduler::{self as scheduler, Options};
+use agentaflow_kube_webhook::{self as webhook, Certificates};
 use anyhow::{Context as _, Result};
 use tokio_util::sync::CancellationToken;
 
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
     /// Pods with this schedulerName are placed
-    #[arg(long, value_name = "NAME", default_value = agentaflow_kube::names::SCHEDULER_NAME)]
+    #[arg(long, value_name = "NAME", default_value = agentaflow_kube_core::names::SCHEDULER_NAME)]
     scheduler_name: String,
     /// Only nodes with these labels, such as `pool=gpu,zone!=c`
     #[arg(long, value_name = "SELECTOR", value_parser = selector)]

@@ -1,6 +1,6 @@
 //! `agentaflow version`: which program this is, and which server it speaks to.
 
-use agentaflow_kube::client::Failure;
+use agentaflow_kube_client::Failure;
 use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;

@@ -2,14 +2,14 @@
 
 mod kinds_generate;
 mod kube_generate;
-#[path = "../../../kube/tests/support/mod.rs"]
+#[path = "../../../kube-scheduler/tests/support/mod.rs"]
 mod support;
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use agentaflow_kube::crd::GpuWorkload;
+use agentaflow_kube_core::crd::GpuWorkload;
 use serde_json::Value;
 
 /// The program as it was built for these tests.

@@ -1,6 +1,6 @@
 //! What tests of the scheduler make: workloads, bursts of pods, and chance that is the same in every run.
 
-use agentaflow_kube::crd::{GpuWorkload, GpuWorkloadStatus};
+use agentaflow_kube_core::crd::{GpuWorkload, GpuWorkloadStatus};
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;

@@ -10,8 +10,8 @@ use agentaflow_api::event::EventKind;
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::node::GpuStatus;
 use agentaflow_api::queue::{QueueSpec, QuotaSpec};
-use agentaflow_kube::client::{Cluster, Failure};
-use agentaflow_kube::names::SCHEDULER_NAME;
+use agentaflow_kube_client::{Cluster, Failure};
+use agentaflow_kube_core::names::SCHEDULER_NAME;
 use futures_util::StreamExt as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -264,7 +264,7 @@ async fn a_workload_is_completed_by_hand_and_events_are_followed() {
         if jobs == Some(0) { Ok(()) } else { Err(format!("{jobs:?}")) }
     })
     .await;
-    let query = agentaflow_kube::client::LogQuery::default();
+    let query = agentaflow_kube_client::LogQuery::default();
     wait_for("its pod is gone, and its output", async || match asked.logs("serve", &query).await {
         Err(Failure::NotFound(_)) => Ok(()),
         Err(other) => Err(other.to_string()),

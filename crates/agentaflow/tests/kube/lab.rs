@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use agentaflow_api::Stamp;
-use agentaflow_kube::names::SCHEDULER_NAME;
+use agentaflow_kube_core::names::SCHEDULER_NAME;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;

@@ -38,7 +38,7 @@ mod pty;
 #[path = "../standalone/http.rs"]
 mod rest;
 mod service;
-#[path = "../../../kube/tests/support/mod.rs"]
+#[path = "../../../kube-scheduler/tests/support/mod.rs"]
 mod support;
 mod view;
 mod workers;

@@ -1,7 +1,7 @@
 //! `agentaflow lint` as a user meets it: the real binary, small manifests.
 
 mod kube_lint;
-#[path = "../../../kube/tests/support/mod.rs"]
+#[path = "../../../kube-scheduler/tests/support/mod.rs"]
 mod support;
 
 use std::fs;

@@ -2,11 +2,8 @@
 
 use std::sync::LazyLock;
 
-use super::{ACCELERATOR, GPUS, canonical_accelerator};
+use super::{ACCELERATOR, GKE_ACCELERATOR, GKE_ACCELERATORS, GPUS, canonical_accelerator};
 use crate::yaml::nearest_within;
-
-/// GKE's label with the model.
-pub const GKE_ACCELERATOR: &str = "cloud.google.com/gke-accelerator";
 
 /// GKE's label with the MIG profile that all GPUs of a node are cut into.
 pub const GKE_PARTITION: &str = "cloud.google.com/gke-gpu-partition-size";
@@ -14,25 +11,6 @@ pub const GKE_PARTITION: &str = "cloud.google.com/gke-gpu-partition-size";
 /// Values of `accelerator` for GPUs that are no longer sold, and AKS's for any GPU.
 const OLDER_ACCELERATORS: [&str; 4] =
     ["nvidia", "nvidia-tesla-p100", "nvidia-tesla-p4", "nvidia-tesla-k80"];
-
-/// Values of `cloud.google.com/gke-accelerator`.
-pub const GKE_ACCELERATORS: &[&str] = &[
-    "nvidia-tesla-k80",
-    "nvidia-tesla-p4",
-    "nvidia-tesla-p100",
-    "nvidia-tesla-t4",
-    "nvidia-tesla-v100",
-    "nvidia-tesla-a100",
-    "nvidia-a100-80gb",
-    "nvidia-l4",
-    "nvidia-h100-80gb",
-    "nvidia-h100-mega-80gb",
-    "nvidia-h200-141gb",
-    "nvidia-b200",
-    "nvidia-gb200",
-    "nvidia-gb300",
-    "nvidia-rtx-pro-6000",
-];
 
 /// Labels that Kubernetes, clouds, Karpenter and NVIDIA put on nodes: what they begin with, and how they go on.
 const NODE_LABELS: &[(&str, &[&str])] = &[

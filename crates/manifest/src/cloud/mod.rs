@@ -1,14 +1,15 @@
 //! How each cloud labels and taints its GPU nodes.
 
-mod gpu;
 mod labels;
 
 use serde::{Deserialize, Serialize};
 
-pub use gpu::{GPUS, Gpu, canonical_accelerator, gpu_named};
+pub use agentaflow_gpu::catalog::{
+    GKE_ACCELERATOR, GKE_ACCELERATORS, GPUS, Gpu, KARPENTER_GPU_NAME, canonical_accelerator,
+    gpu_named,
+};
 pub use labels::{
-    GKE_ACCELERATOR, GKE_ACCELERATORS, GKE_PARTITION, accelerator_meant, accelerators, known_label,
-    label_meant, strange_label,
+    GKE_PARTITION, accelerator_meant, accelerators, known_label, label_meant, strange_label,
 };
 
 /// The resource that counts whole GPUs, or time slices of them.
@@ -23,8 +24,6 @@ pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
 pub const PRODUCT: &str = "nvidia.com/gpu.product";
 /// Label of NVIDIA's feature discovery: MiB of each GPU.
 pub const GPU_MEMORY: &str = "nvidia.com/gpu.memory";
-/// Label of Karpenter on AWS: the model, without its memory.
-pub const KARPENTER_GPU_NAME: &str = "karpenter.k8s.aws/instance-gpu-name";
 /// Label of Karpenter on AWS: MiB of each GPU.
 pub const KARPENTER_GPU_MEMORY: &str = "karpenter.k8s.aws/instance-gpu-memory";
 /// Label of NVIDIA's feature discovery: there is a GPU.

@@ -1,7 +1,7 @@
 //! Sends objects to the cluster: server-side apply under one name, all or none.
 
-use agentaflow_kube::client::Failure;
-use agentaflow_kube::names::FIELD_MANAGER;
+use agentaflow_kube_client::Failure;
+use agentaflow_kube_core::names::FIELD_MANAGER;
 use anyhow::{Context as _, Result};
 use kube::api::{Patch, PatchParams, ValidationDirective};
 use kube::core::{DynamicObject, GroupVersionKind};

@@ -6,7 +6,7 @@ use agentaflow_api::client::user::LogQuery;
 use agentaflow_api::client::{Bytes, Client, ClientError};
 use agentaflow_api::end::EndReason;
 use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_kube::client::{Cluster, Failure};
+use agentaflow_kube_client::{Cluster, Failure};
 use anyhow::Result;
 use futures_util::TryStreamExt as _;
 use futures_util::future::try_join_all;

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use agentaflow_api::end::EndReason;
 use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_kube::client::Failure;
+use agentaflow_kube_client::Failure;
 use anyhow::{Context as _, Result};
 
 use super::{OWN_FAILURE, explain};

@@ -1,6 +1,6 @@
 //! The command line, for jobs that really run in a cluster.
 
-use agentaflow_kube::names::SCHEDULER_NAME;
+use agentaflow_kube_core::names::SCHEDULER_NAME;
 use serde_json::json;
 
 use super::real::{IMAGE, LISTENS, NAME, RealNode, UNTIL_TOLD, go_on, lent};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
-use agentaflow_kube::monitor::{REFRESH, Settings};
+use agentaflow_kube_monitor::{REFRESH, Settings};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
@@ -81,7 +81,7 @@ async fn a_process_on_a_gpu_is_counted_for_the_pod_in_whose_container_it_runs() 
         once: false,
     };
     let client = Cluster::client_of(&share.cluster.kubeconfig).await;
-    tokio::spawn(agentaflow_kube::monitor::run(client, settings, stop));
+    tokio::spawn(agentaflow_kube_monitor::run(client, settings, stop));
     let mib = |amount: u64| amount * 1024 * 1024;
     let wanted = [("mine".to_owned(), mib(100)), ("other".to_owned(), mib(20))];
     wait_for("what each pod uses is told, and nobody else", async || {

@@ -5,8 +5,8 @@ mod rights;
 
 use agentaflow_api::Stamp;
 use agentaflow_api::job::{Job, JobStatus};
-use agentaflow_kube::client::{Cluster, Failure};
-use agentaflow_kube::names;
+use agentaflow_kube_client::{Cluster, Failure};
+use agentaflow_kube_core::names;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;

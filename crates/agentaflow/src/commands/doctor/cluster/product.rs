@@ -1,8 +1,8 @@
 //! What we run there: the scheduler and its leader, its version, the webhooks, the monitors.
 
 use agentaflow_api::Stamp;
-use agentaflow_kube::client::{Cluster, Failure};
-use agentaflow_kube::names;
+use agentaflow_kube_client::{Cluster, Failure};
+use agentaflow_kube_core::names;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;

@@ -1,7 +1,7 @@
 //! What we may do: in our namespace, with nodes, and with the scheduler.
 
-use agentaflow_kube::client::Cluster;
-use agentaflow_kube::names;
+use agentaflow_kube_client::Cluster;
+use agentaflow_kube_core::names;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };

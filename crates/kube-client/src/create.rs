@@ -1,0 +1,105 @@
+//! Objects are handed in as they are written.
+
+use agentaflow_api::job::Job;
+use agentaflow_kube_core::names;
+use kube::Api;
+use kube::api::{DynamicObject, PostParams};
+use kube::core::gvk::ParseGroupVersionError;
+use kube::core::{ApiResource, GroupVersionKind, TypeMeta};
+use kube::discovery::{self, Scope};
+use serde_json::Value;
+
+use super::jobs::is_workload;
+use super::named::is_name;
+use super::{Cluster, Failure};
+
+impl Cluster {
+    /// Makes an object as it is written: a `GPUWorkload`, or anything else that runs pods. A dry run is the API
+    /// server's own: everything is checked, nothing is kept.
+    pub async fn create(&self, object: &Value, dry_run: bool) -> Result<Job, Failure> {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        let read: DynamicObject = serde_json::from_value(object.clone())
+            .map_err(|error| Failure::Refused(format!("this is no Kubernetes object: {error}")))?;
+        let api = self.door(object, &read).await?;
+        let how = PostParams { dry_run, field_manager: Some(names::FIELD_MANAGER.to_owned()) };
+        let made = api.create(&how, &read).await.map_err(|error| explained(error, kind))?;
+        let metadata = made.metadata.clone();
+        let made = serde_json::to_value(made).unwrap_or_default();
+        let view = self.view();
+        if is_workload(object) {
+            let workload = serde_json::from_value(made).unwrap_or_default();
+            return Ok(view.workload(&workload, &[]));
+        }
+        if kind == "Pod" {
+            let pod = serde_json::from_value(made.clone()).unwrap_or_default();
+            return Ok(view.pod(&pod, &made["spec"]));
+        }
+        Ok(view.other(kind, &metadata))
+    }
+
+    /// Where objects of its kind are made.
+    async fn door(
+        &self,
+        object: &Value,
+        read: &DynamicObject,
+    ) -> Result<Api<DynamicObject>, Failure> {
+        let kinds = read.types.as_ref().filter(|types| !types.kind.is_empty());
+        let types = kinds.ok_or_else(|| {
+            Failure::Refused("the object has no `apiVersion` and `kind`".to_owned())
+        })?;
+        let (resource, scope) = self.resource(object, types).await?;
+        let space = read.metadata.namespace.as_deref().unwrap_or(&self.namespace);
+        if !is_name(space) {
+            return Err(Failure::Refused("metadata.namespace is not the name of one".to_owned()));
+        }
+        Ok(match scope {
+            Scope::Cluster => Api::all_with(self.client.clone(), &resource),
+            Scope::Namespaced => Api::namespaced_with(self.client.clone(), space, &resource),
+        })
+    }
+
+    async fn resource(
+        &self,
+        object: &Value,
+        types: &TypeMeta,
+    ) -> Result<(ApiResource, Scope), Failure> {
+        let kind: GroupVersionKind =
+            types.try_into().map_err(|error: ParseGroupVersionError| {
+                Failure::Refused(format!("apiVersion: {error}"))
+            })?;
+        if is_workload(object) {
+            // Known without asking, so that the most frequent case takes one call.
+            let resource = ApiResource::from_gvk_with_plural(&kind, "gpuworkloads");
+            return Ok((resource, Scope::Namespaced));
+        }
+        match discovery::pinned_kind(&self.client, &kind).await {
+            Ok((resource, known)) => Ok((resource, known.scope)),
+            Err(kube::Error::Discovery(_)) => Err(unknown(types)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Err(unknown(types)),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// What the API server says, and where it helps who said it.
+fn explained(error: kube::Error, kind: &str) -> Failure {
+    let failure = Failure::from(error);
+    match failure {
+        Failure::NotFound(message) if message.contains("could not find the requested resource") => {
+            Failure::no_kind(kind)
+        }
+        Failure::NotFound(message) => Failure::Refused(message),
+        Failure::Refused(message) => Failure::Refused(format!(
+            "the API server refuses it: {}",
+            message.trim_start_matches("admission webhook ")
+        )),
+        other => other,
+    }
+}
+
+fn unknown(types: &TypeMeta) -> Failure {
+    Failure::Refused(format!(
+        "this cluster does not know {} of {}: check `apiVersion` and `kind`",
+        types.kind, types.api_version
+    ))
+}

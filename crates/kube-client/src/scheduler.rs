@@ -1,0 +1,160 @@
+//! Questions to the scheduler itself: where a context says that it answers, else through the API server.
+
+use agentaflow_kube_core::names;
+use http::{Method, Request};
+use serde_json::Value;
+use std::time::Duration;
+
+use super::{Cluster, Failure, once};
+
+/// How long the scheduler may take to answer; it gives up by itself after two seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where the scheduler answers what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Port {
+    /// Questions.
+    Http,
+    /// Metrics.
+    Metrics,
+}
+
+impl Port {
+    fn number(self) -> u16 {
+        match self {
+            Self::Http => 8080,
+            Self::Metrics => 9090,
+        }
+    }
+}
+
+impl Cluster {
+    /// Asks the scheduler. One that has no answer is told from one that cannot be reached.
+    pub(super) async fn ask_scheduler(
+        &self,
+        method: &str,
+        port: Port,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<String, Failure> {
+        let (client, path) = match &self.scheduler {
+            Some(url) => (direct(url, port)?, path.to_owned()),
+            None => (self.client.clone(), proxied(&self.system, port, path)),
+        };
+        let method = Method::from_bytes(method.as_bytes()).unwrap_or(Method::GET);
+        let bytes = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/json")
+            .body(bytes)
+            .map_err(|error| Failure::Other(error.to_string()))?;
+        let asked = async {
+            let answer = once::send(&client, request).await;
+            let (status, text) = answer.map_err(|failure| self.unreachable(failure, port))?;
+            if (200..300).contains(&status) { Ok(text) } else { Err(self.refusal(status, &text)) }
+        };
+        tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| {
+            Err(Failure::Unreachable("the scheduler does not answer in time".to_owned()))
+        })
+    }
+
+    fn unreachable(&self, failure: Failure, port: Port) -> Failure {
+        match (failure, &self.scheduler) {
+            (Failure::Unreachable(why), Some(url)) => silent(url, port, &why),
+            (failure, _) => failure,
+        }
+    }
+
+    /// What a scheduler, or an API server in front of it, says that is no answer.
+    fn refusal(&self, status: u16, text: &str) -> Failure {
+        // The API server speaks JSON, the scheduler plain text.
+        let proxy = text.trim_start().starts_with('{');
+        let message = once::message(text);
+        match status {
+            403 if proxy => Failure::Forbidden(format!(
+                "you may not ask the scheduler through the API server: ask for a RoleBinding to the ClusterRole `{}` in \
+                 namespace {}",
+                names::ASKER_ROLE,
+                self.system
+            )),
+            401 | 403 => Failure::Forbidden(message),
+            502..=504 if !proxy => Failure::Unreachable(format!("the scheduler says: {message}")),
+            _ if proxy => Failure::Unreachable(format!(
+                "no answer through service {} in namespace {}: {message}",
+                names::SCHEDULER_SERVICE,
+                self.system
+            )),
+            _ => Failure::of_status(status, message),
+        }
+    }
+}
+
+/// A client of a scheduler that a context names. It gets no credentials of the cluster.
+fn direct(url: &str, port: Port) -> Result<kube::Client, Failure> {
+    let uri = address(url, port).ok_or_else(|| wrong(url))?;
+    let mut config = kube::Config::new(uri);
+    config.default_retry = false;
+    kube::Client::try_from(config).map_err(|_| wrong(url))
+}
+
+/// Where the scheduler answers this: questions where the context says, metrics on the port that is theirs.
+fn address(url: &str, port: Port) -> Option<http::Uri> {
+    let uri: http::Uri = url.trim().trim_end_matches('/').parse().ok()?;
+    let (scheme, host) = (uri.scheme_str()?, uri.host()?);
+    match port {
+        Port::Http => Some(uri),
+        Port::Metrics => format!("{scheme}://{host}:{}", port.number()).parse().ok(),
+    }
+}
+
+/// Nobody answers where the scheduler was asked, which for metrics is not where the context says.
+fn silent(url: &str, port: Port, why: &str) -> Failure {
+    let asked = address(url, port).map_or_else(|| url.to_owned(), |uri| uri.to_string());
+    let why = why.rsplit(": ").next().unwrap_or_default();
+    let why = why.split(" (os error").next().unwrap_or_default();
+    let asked = asked.trim_end_matches('/');
+    Failure::Unreachable(format!("the scheduler at {asked} does not answer: {why}"))
+}
+
+fn wrong(url: &str) -> Failure {
+    let url: String = url.chars().take(200).collect();
+    Failure::Refused(format!(
+        "`{url}` is not where a scheduler could answer: write http://HOST:PORT"
+    ))
+}
+
+/// The path by which the API server passes a question on.
+fn proxied(system: &str, port: Port, path: &str) -> String {
+    let (service, port) = (names::SCHEDULER_SERVICE, port.number());
+    format!("/api/v1/namespaces/{system}/services/{service}:{port}/proxy{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn questions_go_where_the_context_says_and_metrics_to_their_own_port() {
+        for (url, questions, metrics) in [
+            ("http://10.0.0.1:8080/", "http://10.0.0.1:8080/", "http://10.0.0.1:9090/"),
+            ("https://gpu.example", "https://gpu.example/", "https://gpu.example:9090/"),
+            ("http://[::1]:80", "http://[::1]:80/", "http://[::1]:9090/"),
+        ] {
+            assert_eq!(address(url, Port::Http).unwrap().to_string(), questions);
+            assert_eq!(address(url, Port::Metrics).unwrap().to_string(), metrics);
+        }
+        let why = "client error: Connect: Connection refused (os error 111)";
+        assert_eq!(
+            silent("http://10.0.0.1:8080", Port::Metrics, why).to_string(),
+            "the scheduler at http://10.0.0.1:9090 does not answer: Connection refused"
+        );
+        for url in ["", "here", "10.0.0.1:8080", "http://", "/x"] {
+            assert_eq!(address(url, Port::Http), None, "{url}");
+        }
+        assert_eq!(
+            proxied("agentaflow", Port::Metrics, "/metrics"),
+            "/api/v1/namespaces/agentaflow/services/agentaflow-scheduler-service:9090/proxy/metrics"
+        );
+    }
+}

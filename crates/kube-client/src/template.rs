@@ -1,0 +1,101 @@
+//! What a pod runs, as jobs of the REST API say it.
+
+use agentaflow_api::Cores;
+use agentaflow_api::job::JobSpec;
+use agentaflow_kube_core::names;
+use agentaflow_kube_core::translate::{mebibytes, milli_cpu};
+use serde_json::Value;
+
+/// What a pod runs: its GPU container's image, command, variables and resources. `spec` is a pod's spec as it is
+/// written; what cannot be read is left out.
+pub(super) fn read(spec: &Value) -> JobSpec {
+    let Some(container) = main_container(spec) else { return JobSpec::default() };
+    let (docker_image, docker_tag) = image(container["image"].as_str().unwrap_or_default());
+    let words = |field: &str| {
+        let list = container[field].as_array().into_iter().flatten();
+        list.filter_map(|word| word.as_str().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    let command = [words("command"), words("args")].concat();
+    let env = container["env"].as_array().into_iter().flatten();
+    let env = env.filter_map(|one| {
+        Some((one["name"].as_str()?.to_owned(), one["value"].as_str()?.to_owned()))
+    });
+    let (gpu_count, mig_profile) =
+        gpus(container).map_or((None, None), |(count, mig)| (Some(count), mig));
+    JobSpec {
+        docker_image,
+        docker_tag,
+        command: (!command.is_empty()).then_some(command),
+        env: env.collect(),
+        cpu_cores_required: amount(container, "cpu")
+            .and_then(|text| milli_cpu(&text).ok())
+            .map(Cores),
+        memory_required: amount(container, "memory").and_then(|text| mebibytes(&text).ok()),
+        gpu_count,
+        mig_profile,
+        timeout_seconds: spec["activeDeadlineSeconds"].as_u64(),
+        working_dir: container["workingDir"].as_str().map(str::to_owned),
+        stop_grace_seconds: spec["terminationGracePeriodSeconds"]
+            .as_u64()
+            .and_then(|seconds| u32::try_from(seconds).ok()),
+        shm_size: shared_memory(spec),
+        ..JobSpec::default()
+    }
+}
+
+/// The container that has the GPUs, else the first.
+pub(super) fn main_container(spec: &Value) -> Option<&Value> {
+    let containers = spec["containers"].as_array()?;
+    containers.iter().find(|container| gpus(container).is_some()).or_else(|| containers.first())
+}
+
+/// An image without its tag, and the tag. A colon before the last slash belongs to a registry's port; a digest stays
+/// with the image.
+pub(super) fn image(written: &str) -> (Option<String>, Option<String>) {
+    if written.is_empty() {
+        return (None, None);
+    }
+    let name = written.rfind('/').map_or(0, |slash| slash + 1);
+    match written[name..].split_once(':') {
+        Some((_, tag)) if !written.contains('@') && !tag.is_empty() => {
+            (Some(written[..written.len() - tag.len() - 1].to_owned()), Some(tag.to_owned()))
+        }
+        _ => (Some(written.to_owned()), None),
+    }
+}
+
+/// How many GPUs, or slices of which profile, a container has.
+fn gpus(container: &Value) -> Option<(u32, Option<String>)> {
+    let limits = container.pointer("/resources/limits")?.as_object()?;
+    let count = |value: &Value| match value {
+        Value::String(text) => text.trim().parse().ok(),
+        value => value.as_u64().and_then(|count| u32::try_from(count).ok()),
+    };
+    limits.iter().find_map(|(name, value)| {
+        if name == names::GPU_RESOURCE {
+            return Some((count(value)?, None));
+        }
+        Some((count(value)?, Some(name.strip_prefix(names::MIG_PREFIX)?.to_owned())))
+    })
+}
+
+/// What a container asks for of a resource, or may use at most.
+fn amount(container: &Value, resource: &str) -> Option<String> {
+    let resources = &container["resources"];
+    let asked = [&resources["requests"][resource], &resources["limits"][resource]];
+    asked.into_iter().find_map(|value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    })
+}
+
+/// MiB of `/dev/shm` that lie in memory.
+fn shared_memory(spec: &Value) -> Option<u64> {
+    let container = main_container(spec)?;
+    let mounts = container["volumeMounts"].as_array()?;
+    let name = mounts.iter().find(|mount| mount["mountPath"] == "/dev/shm")?["name"].as_str()?;
+    let volumes = spec["volumes"].as_array()?;
+    let volume = volumes.iter().find(|volume| volume["name"] == name)?;
+    mebibytes(volume.pointer("/emptyDir/sizeLimit")?.as_str()?).ok()
+}

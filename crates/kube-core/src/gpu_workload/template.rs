@@ -1,0 +1,217 @@
+//! The pod of a task: the template as it was written, and only what is absent filled in.
+
+use serde_json::{Map, Value, json};
+
+use super::{affinity, gpu_limit, name};
+use crate::crd::GpuWorkloadSpec;
+use crate::names;
+
+/// Whose pod it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'a> {
+    /// The workload's name.
+    pub name: &'a str,
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its UID; while it has none, at admission, the pod gets no owner.
+    pub uid: Option<&'a str>,
+}
+
+/// A template that no pod can be made from.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadTemplate {
+    /// A part of it is not what Kubernetes has there.
+    #[error("spec.{path} must be {expected}")]
+    Shape {
+        /// Which part.
+        path: String,
+        /// What belongs there.
+        expected: &'static str,
+    },
+    /// It asks for another number of GPUs than the workload.
+    #[error(
+        "spec.podTemplate asks for {asked} in its limits, but spec.gpuRequirements.{field} is {wanted}: \
+         write the same in both, or leave the limit out and it is added"
+    )]
+    Contradiction {
+        /// What the template asks for, such as `nvidia.com/gpu: 2`.
+        asked: String,
+        /// The field that says otherwise.
+        field: &'static str,
+        /// What it says.
+        wanted: String,
+    },
+    /// Nobody has a GPU limit, and it is not clear who should have it.
+    #[error(
+        "spec.podTemplate.spec.containers: none of {names} has a GPU limit; write `resources: {{limits: {{{resource}: \
+         {count}}}}}` for the one that uses the GPUs"
+    )]
+    WhichContainer {
+        /// The containers.
+        names: String,
+        /// The resource that is missing.
+        resource: String,
+        /// How much of it.
+        count: u32,
+    },
+    /// It wants a part of a GPU, and there are no parts.
+    #[error(
+        "spec.gpuRequirements.exclusiveAccess: one GPU cannot be shared by several pods yet; write `exclusiveAccess: \
+         true`, or `migProfile` for a slice of a GPU"
+    )]
+    NoSharing,
+    /// It names a node, and so its pods would go past every scheduler.
+    #[error(
+        "spec.podTemplate.spec.nodeName is set, so no scheduler would look at its pods: remove it, or write a \
+         nodeSelector on `kubernetes.io/hostname`"
+    )]
+    NodeName,
+    /// It has finalizers.
+    #[error(
+        "spec.podTemplate.metadata.finalizers would keep its pods from ever being deleted: remove them"
+    )]
+    Finalizers,
+}
+
+/// The pod of a task as it is sent to the API server.
+///
+/// Every field of the template survives, also those that are newer than we are. What the API server itself sets
+/// (a UID, a version) is left out, and the name, namespace and owner are ours.
+pub fn pod(
+    workload: Identity<'_>,
+    spec: &GpuWorkloadSpec,
+    task: u32,
+    attempt: u32,
+    scheduler_name: &str,
+) -> Result<Value, BadTemplate> {
+    let Value::Object(mut template) = spec.pod_template.value() else {
+        return Err(shape("podTemplate", "an object with `spec.containers`"));
+    };
+    let metadata = object(&mut template, "metadata", "podTemplate.metadata")?;
+    let annotations = metadata.get("annotations").cloned().unwrap_or_default();
+    if !annotations.is_null() && !annotations.is_object() {
+        return Err(shape("podTemplate.metadata.annotations", "an object"));
+    }
+    if metadata.get("finalizers").is_some_and(|all| !all.is_null() && *all != json!([])) {
+        return Err(BadTemplate::Finalizers);
+    }
+    let body = object(&mut template, "spec", "podTemplate.spec")?;
+    if !absent(body, "nodeName") {
+        return Err(BadTemplate::NodeName);
+    }
+    let gpus = gpu_limit::fill(body, &annotations, &spec.gpu_requirements)?;
+    if gpus.whole {
+        affinity::require_memory(body, memory(spec))?;
+        let model = spec.gpu_requirements.required_gpu_type.as_deref();
+        affinity::require_model(body, model.unwrap_or_default())?;
+    }
+    fill(body, "restartPolicy", || "Never".into());
+    fill(body, "schedulerName", || scheduler_name.into());
+    if absent(body, "priority") {
+        fill(body, "priorityClassName", || names::priority_class(spec.priority).into());
+    }
+    identify(&mut template, workload, task, attempt)?;
+    Ok(Value::Object(template))
+}
+
+/// Whether a template says itself which priority its pods have.
+pub fn names_class(spec: &GpuWorkloadSpec) -> bool {
+    let template = spec.pod_template.value();
+    let said = |field: &str| template.pointer(field).is_some_and(|value| !value.is_null());
+    said("/spec/priorityClassName") || said("/spec/priority")
+}
+
+/// MiB that each GPU must have.
+pub fn memory(spec: &GpuWorkloadSpec) -> u64 {
+    spec.gpu_memory_required.max(spec.gpu_requirements.min_gpu_memory.unwrap_or(0))
+}
+
+/// The object at `key`, made when absent.
+pub(super) fn object<'a>(
+    parent: &'a mut Map<String, Value>,
+    key: &str,
+    path: &str,
+) -> Result<&'a mut Map<String, Value>, BadTemplate> {
+    let value = parent.entry(key).or_insert(Value::Null);
+    if value.is_null() {
+        *value = json!({});
+    }
+    value.as_object_mut().ok_or_else(|| shape(path, "an object"))
+}
+
+pub(super) fn shape(path: &str, expected: &'static str) -> BadTemplate {
+    BadTemplate::Shape { path: path.to_owned(), expected }
+}
+
+/// Fields of metadata that are the API server's, or ours, to set.
+const NOT_THEIRS: [&str; 10] = [
+    "name",
+    "generateName",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "managedFields",
+    "ownerReferences",
+];
+
+/// Annotations that tell what became of a pod: only those who know may write them.
+const TOLD_BY_US: [&str; 5] = [
+    names::POD_DEVICES,
+    names::POD_ASSIGNED_GPU,
+    names::POD_ASSIGNED_NODE,
+    names::POD_PRICE,
+    names::POD_RETRIES,
+];
+
+fn identify(
+    template: &mut Map<String, Value>,
+    workload: Identity<'_>,
+    task: u32,
+    attempt: u32,
+) -> Result<(), BadTemplate> {
+    template.insert("apiVersion".into(), "v1".into());
+    template.insert("kind".into(), "Pod".into());
+    template.remove("status");
+    let metadata = object(template, "metadata", "podTemplate.metadata")?;
+    metadata.retain(|key, _| !NOT_THEIRS.contains(&key.as_str()));
+    metadata.insert("name".into(), name::pod_name(workload.name, task, attempt).into());
+    metadata.insert("namespace".into(), workload.namespace.into());
+    if let Some(uid) = workload.uid.filter(|uid| !uid.is_empty()) {
+        metadata.insert("ownerReferences".into(), json!([owner(workload.name, uid)]));
+    }
+    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.retain(|key, _| !TOLD_BY_US.contains(&key.as_str()));
+    }
+    let labels = object(metadata, "labels", "podTemplate.metadata.labels")?;
+    labels.insert(names::POD_WORKLOAD.into(), name::label_value(workload.name).into());
+    labels.insert(names::POD_MANAGED.into(), "true".into());
+    labels.entry(names::MANAGED_BY).or_insert_with(|| names::FIELD_MANAGER.into());
+    labels.insert(names::POD_TASK.into(), task.to_string().into());
+    labels.insert(names::POD_ATTEMPT.into(), attempt.to_string().into());
+    Ok(())
+}
+
+fn owner(name: &str, uid: &str) -> Value {
+    json!({
+        "apiVersion": format!("{}/{}", names::GROUP, names::VERSION),
+        "kind": "GPUWorkload",
+        "name": name,
+        "uid": uid,
+        "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
+fn fill(body: &mut Map<String, Value>, key: &str, value: impl FnOnce() -> Value) {
+    if absent(body, key) {
+        body.insert(key.into(), value());
+    }
+}
+
+/// Kubernetes takes an empty text for an absent one.
+fn absent(body: &Map<String, Value>, key: &str) -> bool {
+    body.get(key).is_none_or(|value| value.is_null() || value == "")
+}

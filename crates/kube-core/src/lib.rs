@@ -1,0 +1,11 @@
+//! Kubernetes kinds, names, and the translation of Kubernetes objects into engine requests. No I/O except [`server_time`].
+
+pub mod crd;
+pub mod gpu_workload;
+pub mod names;
+pub mod pod_end;
+mod server_clock;
+pub mod slim;
+pub mod translate;
+
+pub use server_clock::server_time;

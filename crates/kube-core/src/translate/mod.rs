@@ -1,0 +1,260 @@
+//! From Kubernetes objects to what the engine asks and answers: pure, and never a decision.
+//!
+//! Everything that kube-scheduler's filters and scores look at becomes a part of the engine's [`Request`], [`Node`]
+//! and [`ForeignUse`]. What cannot be said that way is an [`Obstacle`], never left out silently. Objects come from
+//! people: nothing in them may panic us.
+//!
+//! [`Node`]: agentaflow_engine::Node
+
+mod amounts;
+mod annotations;
+mod disks;
+mod features;
+mod namespaces;
+mod node;
+mod places;
+mod ports;
+mod price;
+mod quantity;
+mod resources;
+mod selector;
+mod taints;
+mod terms;
+#[cfg(test)]
+mod tests;
+mod volumes;
+
+pub use amounts::{mebibytes, milli_cpu};
+pub use annotations::{
+    MIDDLE, admitted, asked, duration, estimate, min_gpu_memory, misread, of_value, preemptible,
+    priority,
+};
+pub use namespaces::Namespaces;
+pub use node::{NodeView, closed_gpus, node};
+pub use price::{dollars, hourly, micro_dollars};
+pub use resources::{gpu_need, gpu_resources, takes_the_same};
+pub use selector::{labels, selector};
+pub use volumes::{ClaimHow, ClaimToBind, Left, SELECTED_NODE, Volumes, is_counted, reaches};
+
+use agentaflow_engine::labels::NodeTerm;
+use agentaflow_engine::{ForeignUse, GpuRequest, MAX_NODE_GPUS, NodePreference, Request};
+use std::collections::BTreeSet;
+
+use crate::slim::Pod;
+use places::{MAX_TERMS, Places, TooMany};
+pub use quantity::Amount;
+use quantity::LARGEST;
+
+/// What translation must look up.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings<'a> {
+    /// Claims, volumes and classes.
+    pub volumes: &'a Volumes,
+    /// Namespaces and their labels.
+    pub namespaces: &'a Namespaces,
+}
+
+/// What a pod asks of the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// What its node must have and be.
+    pub request: Request,
+    /// Claims that must get their volume before the pod is bound.
+    pub claims: Vec<ClaimToBind>,
+    /// What was looked up.
+    pub depends: Depends,
+}
+
+/// What the translation of a pod looked up: when one of these changes, the pod must be translated again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Depends {
+    /// Claims by namespace and name, also those that do not exist.
+    pub claims: BTreeSet<(String, String)>,
+    /// Volumes that these claims name.
+    pub volumes: BTreeSet<String>,
+    /// Classes of those claims that have no volume yet: the class itself, and all volumes of it, matter.
+    pub classes: BTreeSet<String>,
+    /// Whether namespaces were picked by their labels.
+    pub namespaces: bool,
+}
+
+impl Depends {
+    /// Whether nothing was looked up: no change elsewhere makes another request of the pod.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Why a pod cannot be asked about.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// It asks for something that we cannot do.
+    #[error("{field}: {why}")]
+    Unsupported {
+        /// What of the pod.
+        field: &'static str,
+        /// Why it cannot be done.
+        why: String,
+    },
+    /// Something that it needs is not there yet.
+    #[error("{why}")]
+    NotYet {
+        /// What.
+        why: String,
+    },
+    /// No storage is left for the volume that is to be made for it.
+    #[error("{why}")]
+    NoStorage {
+        /// For which claim.
+        why: String,
+    },
+    /// Somebody keeps it back by scheduling gates.
+    #[error("held by scheduling gates: {}", .0.join(", "))]
+    Gated(Vec<String>),
+}
+
+impl Obstacle {
+    fn unsupported(field: &'static str, why: impl Into<String>) -> Self {
+        Self::Unsupported { field, why: why.into() }
+    }
+}
+
+/// What a pod asks of the engine, or why it cannot be placed now.
+pub fn pod(pod: &Pod, around: &Surroundings<'_>) -> Result<Asked, Obstacle> {
+    refuse_what_we_cannot_do(pod)?;
+    let needs =
+        resources::needs(pod).map_err(|why| Obstacle::unsupported("spec.containers", why))?;
+    let claims = volumes::of_pod(pod, around.volumes)?;
+    let mut request = Request {
+        gpu: whole_gpus(needs.gpus)?,
+        cpu: needs.cpu,
+        memory: needs.memory,
+        storage: needs.storage,
+        resources: needs.resources,
+        tokens: ports::tokens(pod),
+        node_selector: labels(pod.spec.node_selector.as_ref()),
+        required_nodes: required_nodes(pod, claims.places)?,
+        preferred_nodes: preferred_nodes(pod)?,
+        tolerations: taints::tolerations(pod),
+        labels: terms::task_labels(pod),
+        affinity: terms::affinity(pod, around.namespaces)?,
+        spread: terms::spread(pod)?,
+        ..Request::default()
+    };
+    request.node_selector.extend(features::needed(pod));
+    request.tokens.extend(disks::tokens(pod));
+    request.tokens.extend(claims.tokens);
+    request.resources.extend(claims.attached);
+    request.validate().map_err(|error| Obstacle::unsupported("spec", error.to_string()))?;
+    Ok(Asked { request, claims: claims.binds, depends: depends(pod, around) })
+}
+
+/// What a pod takes of its node that the engine did not place there, or is promised there.
+pub fn foreign(pod: &Pod, around: &Surroundings<'_>) -> ForeignUse {
+    let takes = resources::takes(pod);
+    let mut uses = ForeignUse {
+        cpu: takes.cpu,
+        memory: takes.memory,
+        storage: takes.storage,
+        resources: takes.resources,
+        tokens: ports::tokens(pod),
+        gpu_count: takes.gpus.min(MAX_NODE_GPUS as u64) as u32,
+        labels: terms::task_labels(pod),
+        anti_affinity: terms::keeps_away(pod, around.namespaces),
+        terminating: pod.metadata.deletion_timestamp.is_some(),
+        ..ForeignUse::default()
+    };
+    let (tokens, attached) = volumes::taken_by(pod, around.volumes);
+    uses.tokens.extend(disks::tokens(pod));
+    uses.tokens.extend(tokens);
+    uses.resources.extend(attached);
+    uses.cpu.0 = uses.cpu.0.min(LARGEST);
+    uses.memory.0 = uses.memory.0.min(LARGEST);
+    uses.storage.0 = uses.storage.0.min(LARGEST);
+    uses.resources.values_mut().for_each(|amount| *amount = (*amount).min(LARGEST));
+    uses
+}
+
+/// What the translation of a pod looks up, whatever comes of it.
+pub fn depends(pod: &Pod, around: &Surroundings<'_>) -> Depends {
+    let mut depends = Depends { namespaces: terms::asks_for_namespaces(pod), ..Depends::default() };
+    let namespace = terms::namespace(pod);
+    for (name, _) in volumes::claim_names(pod) {
+        if let Some(claim) = around.volumes.claim(namespace, &name) {
+            match claim.spec.volume_name.as_ref().filter(|volume| !volume.is_empty()) {
+                Some(volume) => depends.volumes.insert(volume.clone()),
+                None => depends.classes.insert(volumes::class_of_claim(claim).to_owned()),
+            };
+        }
+        depends.claims.insert((namespace.to_owned(), name));
+    }
+    depends
+}
+
+fn refuse_what_we_cannot_do(pod: &Pod) -> Result<(), Obstacle> {
+    let gates = pod.spec.scheduling_gates.iter().flatten().map(|gate| gate.name.clone());
+    let gates: Vec<String> = gates.collect();
+    if !gates.is_empty() {
+        return Err(Obstacle::Gated(gates));
+    }
+    if pod.spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
+        let why = "dynamic resource allocation is not supported; ask for nvidia.com/gpu instead";
+        return Err(Obstacle::unsupported("spec.resourceClaims", why));
+    }
+    if pod.spec.workload_ref.as_ref().is_some_and(|reference| !reference.is_null()) {
+        let why = "workloads of Kubernetes 1.35 are not supported; use spec.schedulingGroup or a pod group";
+        return Err(Obstacle::unsupported("spec.workloadRef", why));
+    }
+    Ok(())
+}
+
+fn whole_gpus(count: u64) -> Result<GpuRequest, Obstacle> {
+    match count {
+        0 => Ok(GpuRequest::None),
+        count if count > MAX_NODE_GPUS as u64 => {
+            let why =
+                format!("{count} GPUs are more than the {MAX_NODE_GPUS} that one node can have");
+            Err(Obstacle::unsupported("nvidia.com/gpu", why))
+        }
+        count => Ok(GpuRequest::Whole(count as u32)),
+    }
+}
+
+/// The pod's required node affinity and the places of its volumes, both of which must hold.
+fn required_nodes(pod: &Pod, volumes: Places) -> Result<Vec<NodeTerm>, Obstacle> {
+    const FIELD: &str = "spec.affinity.nodeAffinity";
+    let affinity = pod.spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+    let required =
+        affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    let asked = match required {
+        None => Places::ANYWHERE,
+        Some(required) => {
+            let terms = selector::node_terms(required);
+            Places::any_of(terms.map_err(|why| Obstacle::unsupported(FIELD, why))?)
+        }
+    };
+    asked.and(volumes).and_then(Places::into_terms).map_err(|TooMany| {
+        let why = format!(
+            "with the places of its volumes it comes to more than {MAX_TERMS} alternatives"
+        );
+        Obstacle::unsupported(FIELD, why)
+    })
+}
+
+/// Preferred nodes; a term without conditions, or without weight, prefers nobody.
+fn preferred_nodes(pod: &Pod) -> Result<Vec<NodePreference>, Obstacle> {
+    const FIELD: &str = "spec.affinity.nodeAffinity";
+    let affinity = pod.spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+    let preferred =
+        affinity.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_ref());
+    let mut made = Vec::new();
+    for preference in preferred.into_iter().flatten() {
+        let term = selector::node_term(&preference.preference);
+        let term = term.map_err(|why| Obstacle::unsupported(FIELD, why))?;
+        let weight = terms::weight(preference.weight, FIELD)?;
+        made.extend(
+            weight.filter(|_| !term.is_empty()).map(|weight| NodePreference { weight, term }),
+        );
+    }
+    Ok(made)
+}

@@ -1,0 +1,128 @@
+//! What a cluster serves beside what is always there.
+
+use agentaflow_kube_core::names;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+use super::api::{ApiServer, Failure, Ignored};
+use super::lease::Leadership;
+
+/// What this cluster serves beside what is always there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ServedApis {
+    /// Pod groups of the scheduler plugins.
+    pub(crate) plugins: bool,
+    /// Pod groups of Kubernetes itself.
+    pub(crate) native: bool,
+    /// Kueue is installed.
+    pub(crate) kueue: bool,
+}
+
+impl ServedApis {
+    /// What must be listed beside what is always there before anything is decided.
+    pub(crate) fn required(self) -> impl Iterator<Item = &'static str> {
+        let kinds = [(self.plugins, PLUGIN_GROUPS), (self.native, NATIVE_GROUPS)];
+        kinds.into_iter().filter(|(served, _)| *served).map(|(_, kind)| kind)
+    }
+}
+
+/// Pod groups of the scheduler plugins.
+pub(crate) const PLUGIN_GROUPS: &str = "podgroups";
+/// Pod groups of Kubernetes itself.
+pub(crate) const NATIVE_GROUPS: &str = "native podgroups";
+/// Where they are served.
+pub(crate) const PLUGINS: &str = "/apis/scheduling.x-k8s.io/v1alpha1";
+pub(crate) const NATIVE: &str = "/apis/scheduling.k8s.io/v1alpha2";
+/// The longest pause between two questions for what is served.
+const PROBES: Duration = Duration::from_secs(5);
+
+/// Asks what this cluster serves, until there are answers: pods of a gang must not be taken for single ones only
+/// because the API server was busy.
+pub(crate) async fn probe(
+    server: &ApiServer,
+    leadership: &Leadership,
+    stop: &CancellationToken,
+) -> ServedApis {
+    let mut pause = Duration::from_millis(500);
+    while leadership.is_open() && !stop.is_cancelled() {
+        match look(server).await {
+            Ok(answer) => return answer,
+            Err(error) => tracing::warn!(%error, "cannot ask what the API server serves"),
+        }
+        tokio::select! {
+            () = leadership.pause(pause) => {}
+            () = stop.cancelled() => {}
+        }
+        pause = (pause * 2).min(PROBES);
+    }
+    ServedApis::default()
+}
+
+async fn look(server: &ApiServer) -> Result<ServedApis, Failure> {
+    Ok(ServedApis {
+        plugins: serves(server, PLUGINS, "podgroups").await?,
+        native: serves(server, NATIVE, "podgroups").await?,
+        kueue: has_kueue(server).await?,
+    })
+}
+
+/// Whether Kueue is installed.
+pub(crate) async fn has_kueue(server: &ApiServer) -> Result<bool, Failure> {
+    let group = format!("/apis/{}", names::KUEUE_GROUP);
+    Ok(found(server.get::<Ignored>(&group).await)?.is_some())
+}
+
+/// Whether the API server serves a kind; only a plain "not found" means that it does not.
+pub(crate) async fn serves(server: &ApiServer, group: &str, plural: &str) -> Result<bool, Failure> {
+    let list = found(server.get::<serde_json::Value>(group).await)?;
+    Ok(list.is_some_and(|list| names_kind(&list, plural)))
+}
+
+fn found<T>(answer: Result<T, Failure>) -> Result<Option<T>, Failure> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(Failure::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn names_kind(list: &serde_json::Value, plural: &str) -> bool {
+    let kinds = list.get("resources").and_then(serde_json::Value::as_array);
+    kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind["name"] == plural))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pod_groups_must_be_listed_where_they_are_served() {
+        let check = |plugins, native, kinds: &[&str]| {
+            let served = ServedApis { plugins, native, kueue: false };
+            assert_eq!(served.required().collect::<Vec<_>>(), kinds);
+        };
+        check(false, false, &[]);
+        check(true, false, &["podgroups"]);
+        check(true, true, &["podgroups", "native podgroups"]);
+    }
+
+    #[test]
+    fn only_not_found_means_that_nothing_is_served() {
+        assert!(matches!(found(Ok(1)), Ok(Some(1))));
+        assert!(matches!(found::<()>(Err(Failure::NotFound(String::new()))), Ok(None)));
+        assert!(found::<()>(Err(Failure::Unknown(String::new()))).is_err());
+        let forbidden = Failure::Refused { code: 403, message: String::new() };
+        assert!(found::<()>(Err(forbidden)).is_err());
+    }
+
+    #[test]
+    fn a_kind_is_served_when_the_list_of_its_group_names_it() {
+        let check = |list: serde_json::Value, served| {
+            assert_eq!(names_kind(&list, "podgroups"), served, "{list}");
+        };
+        check(serde_json::json!({ "resources": [{ "name": "podgroups" }] }), true);
+        check(serde_json::json!({ "resources": [{ "name": "podgroups/status" }] }), false);
+        check(serde_json::json!({ "resources": 5 }), false);
+        check(serde_json::json!({}), false);
+    }
+}

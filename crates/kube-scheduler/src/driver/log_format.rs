@@ -1,0 +1,163 @@
+//! Acts and changes in a few words, for the log. Bodies of pods are not printed: what people write there is theirs.
+
+use agentaflow_kube_core::names;
+use agentaflow_kube_core::slim;
+use std::fmt;
+
+use agentaflow_engine::NodeRanking;
+
+use crate::state::{Action, Bind, Change, Object};
+
+/// An act in a few words.
+pub(crate) struct ActionSummary<'a>(pub(crate) &'a Action);
+
+impl fmt::Display for ActionSummary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Action::Bind(bind) => binding(f, bind),
+            Action::Evict { pod, why } => write!(f, "evict {}: {why}", pod.key),
+            Action::Delete { pod, grace: None } => write!(f, "delete {}", pod.key),
+            Action::Delete { pod, grace: Some(grace) } => {
+                write!(f, "delete {} within {grace} s", pod.key)
+            }
+            Action::DeleteOrphan { pod, node } => {
+                write!(f, "delete {}, if node {node} is gone", pod.key)
+            }
+            Action::Nominate { pod, node: Some(node) } => {
+                write!(f, "nominate {node} for {}", pod.key)
+            }
+            Action::Nominate { pod, node: None } => write!(f, "nominate no node for {}", pod.key),
+            Action::Explain { pod, why } => {
+                write!(f, "explain {}: {}: {}", pod.key, why.reason, why.message)
+            }
+            Action::LookUp(owner) => {
+                write!(f, "look up {} {}/{}", owner.kind, owner.namespace, owner.name)
+            }
+            Action::Create { workload, name, .. } => write!(f, "create pod {name} of {workload}"),
+            Action::Status { workload, status, .. } => {
+                write!(f, "status of {workload}: {:?}", status.phase.unwrap_or_default())?;
+                status.message.as_ref().map_or(Ok(()), |message| write!(f, ": {message}"))
+            }
+            Action::QueueStatus { queue, .. } => write!(f, "status of queue {queue}"),
+            Action::Finalizer { workload, add: true, .. } => {
+                write!(f, "add finalizer to {workload}")
+            }
+            Action::Finalizer { workload, add: false, .. } => {
+                write!(f, "remove finalizer from {workload}")
+            }
+            Action::RecordEvent(note) => {
+                let about = &note.about;
+                write!(f, "note on {} {}: {}: {}", about.kind, about.key, note.reason, note.message)
+            }
+        }
+    }
+}
+
+/// How nodes stood when a task was placed, in a few words.
+pub(crate) struct RankingSummary<'a>(pub(crate) &'a NodeRanking);
+
+impl fmt::Display for RankingSummary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NodeRanking { workload, task, strategy, fitting, nodes } = self.0;
+        write!(f, "task {task} of {workload} by {strategy}; nodes that fit: {fitting};")?;
+        for (at, (node, score)) in nodes.iter().enumerate() {
+            write!(f, "{} {node} {score}", if at == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+fn binding(f: &mut fmt::Formatter<'_>, bind: &Bind) -> fmt::Result {
+    write!(f, "bind {} to {}", bind.pod.key, bind.node)?;
+    if let Some(gpus) = bind.annotations.get(names::POD_ASSIGNED_GPU) {
+        write!(f, " ({gpus})")?;
+    }
+    if let Some((first, _)) = bind.claims.first() {
+        write!(f, " after {} claims, the first {first}", bind.claims.len())?;
+    }
+    Ok(())
+}
+
+/// A change as its kind and name.
+pub(crate) struct ChangeSummary<'a>(pub(crate) &'a Change);
+
+impl fmt::Display for ChangeSummary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (verb, object) = match self.0 {
+            Change::Applied(object) => ("applied", object),
+            Change::Deleted(object) => ("deleted", object),
+        };
+        let (kind, meta) = match &**object {
+            Object::Pod(slim::Pod { metadata, .. }) => ("pod", metadata),
+            Object::Node(slim::Node { metadata, .. }) => ("node", metadata),
+            Object::GpuNode(slim::GpuNode { metadata, .. }) => ("GPU node", metadata),
+            Object::Workload(slim::Workload { metadata, .. }) => ("workload", metadata),
+            Object::Queue(slim::Queue { metadata, .. }) => ("queue", metadata),
+            Object::Claim(slim::PersistentVolumeClaim { metadata, .. }) => ("claim", metadata),
+            Object::Volume(slim::PersistentVolume { metadata, .. }) => ("volume", metadata),
+            Object::Class(slim::StorageClass { metadata, .. }) => ("storage class", metadata),
+            Object::CsiNode(slim::CsiNode { metadata, .. }) => ("CSI node", metadata),
+            Object::Driver(slim::StorageDriver { metadata, .. }) => ("CSI driver", metadata),
+            Object::Capacity(slim::StorageCapacity { metadata, .. }) => ("capacity", metadata),
+            Object::Namespace(slim::Namespace { metadata, .. }) => ("namespace", metadata),
+            Object::Priority(slim::PriorityClass { metadata, .. }) => ("priority class", metadata),
+            Object::Budget(slim::DisruptionBudget { metadata, .. }) => ("budget", metadata),
+            Object::PodGroup(slim::PodGroup { metadata, .. }) => ("pod group", metadata),
+            Object::NativeGroup(slim::NativePodGroup { metadata, .. }) => {
+                ("native pod group", metadata)
+            }
+        };
+        let (namespace, name) = (&meta.namespace, meta.name.as_deref().unwrap_or_default());
+        match namespace.as_deref() {
+            Some(namespace) => write!(f, "{verb} {kind} {namespace}/{name}"),
+            None => write!(f, "{verb} {kind} {name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::{Key, PodRef};
+    use serde_json::json;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn the_log_says_what_is_done_where_and_never_what_is_in_a_pod() {
+        let check = |act: Action, text: &str| assert_eq!(ActionSummary(&act).to_string(), text);
+        let pod = PodRef { key: Key::new("default", "train-0"), uid: "u".into() };
+        let gpus = (names::POD_ASSIGNED_GPU.to_owned(), "gpu-7/GPU-1,gpu-7/GPU-2".to_owned());
+        check(
+            Action::Bind(Box::new(Bind {
+                pod: pod.clone(),
+                node: "gpu-7".into(),
+                annotations: BTreeMap::from([gpus]),
+                labels: BTreeMap::new(),
+                claims: Vec::new(),
+                plan: 1,
+            })),
+            "bind default/train-0 to gpu-7 (gpu-7/GPU-1,gpu-7/GPU-2)",
+        );
+        check(
+            Action::Evict { pod, why: "for default/urgent".to_owned() },
+            "evict default/train-0: for default/urgent",
+        );
+        let body = json!({ "spec": { "containers": [{ "env": [{ "value": "secret" }] }] } });
+        check(
+            Action::Create {
+                workload: Key::new("default", "train"),
+                name: "train-0".to_owned(),
+                body: Box::new(body),
+            },
+            "create pod train-0 of default/train",
+        );
+    }
+
+    #[test]
+    fn a_change_is_named_by_kind_and_name() {
+        let mut node = slim::Node::default();
+        node.metadata.name = Some("gpu-7".to_owned());
+        let change = Change::Deleted(Box::new(Object::Node(node)));
+        assert_eq!(ChangeSummary(&change).to_string(), "deleted node gpu-7");
+    }
+}

@@ -1,0 +1,168 @@
+//! What the owners of a pod say: annotations of ours on a Job, a Deployment, a `PyTorchJob`.
+
+use agentaflow_kube_core::names;
+use agentaflow_kube_core::slim;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::api::{ApiServer, Failure};
+use super::lease::Leadership;
+use crate::state::Owner;
+
+/// How far up we ask: pod, `ReplicaSet`, Deployment, and one above.
+const LEVELS: usize = 3;
+/// How long to wait before asking again when there was no answer.
+const PAUSES: [Duration; 3] =
+    [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
+
+#[derive(Deserialize)]
+struct ApiResourceList {
+    resources: Vec<ApiResource>,
+}
+
+#[derive(Deserialize)]
+struct ApiResource {
+    name: String,
+    kind: String,
+}
+
+/// Annotations of ours on a pod's owner and its owners; the nearest wins. What may not be read says nothing; none
+/// when there was no answer.
+pub(crate) async fn annotations(
+    server: &ApiServer,
+    leadership: &Leadership,
+    owner: &Owner,
+) -> Option<BTreeMap<String, String>> {
+    let mut found = BTreeMap::new();
+    let mut next = Some(owner.clone());
+    for _ in 0..LEVELS {
+        let Some(owner) = next.take() else { break };
+        let Some(object) = persist(server, leadership, &owner).await.ok()? else { break };
+        for (name, value) in object.metadata.annotations.into_iter().flatten() {
+            if names::INHERITED.contains(&name.as_str()) {
+                found.entry(name).or_insert(value);
+            }
+        }
+        let above = object.metadata.owner_references.into_iter().flatten();
+        next = above.into_iter().find(|above| above.controller == Some(true)).map(|above| Owner {
+            api_version: above.api_version,
+            kind: above.kind,
+            namespace: owner.namespace.clone(),
+            name: above.name,
+            uid: above.uid.as_str().into(),
+        });
+    }
+    Some(found)
+}
+
+/// Reads an owner, a few times where there is no answer; none when there is none to be read.
+async fn persist(
+    server: &ApiServer,
+    leadership: &Leadership,
+    owner: &Owner,
+) -> Result<Option<slim::Owner>, Failure> {
+    let mut pauses = PAUSES.into_iter();
+    loop {
+        match read(server, owner).await {
+            Ok(found) => return Ok(found),
+            Err(error) => {
+                tracing::debug!(kind = owner.kind, name = owner.name, %error, "cannot read an owner");
+                if !error.is_passing() {
+                    return Ok(None);
+                }
+                let Some(pause) = pauses.next() else { return Err(error) };
+                leadership.pause(pause).await;
+                if !leadership.is_open() {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+async fn read(server: &ApiServer, owner: &Owner) -> Result<Option<slim::Owner>, Failure> {
+    let Some(base) = base(&owner.api_version) else { return Ok(None) };
+    let plural = match known(&base, &owner.kind) {
+        Some(known) => Some(known.to_owned()),
+        None => plural(server, &base, &owner.kind).await?,
+    };
+    let Some(plural) = plural.filter(|plural| is_plain(plural)) else { return Ok(None) };
+    if !is_plain(&owner.namespace) || !is_plain(&owner.name) {
+        return Ok(None);
+    }
+    let path = format!("{base}/namespaces/{}/{plural}/{}", owner.namespace, owner.name);
+    let found = server.get::<slim::Owner>(&path).await?;
+    Ok(Some(found).filter(|found| found.metadata.uid.as_deref() == Some(&*owner.uid)))
+}
+
+/// Where the kinds of an API version are served.
+fn base(version: &str) -> Option<String> {
+    match version.split_once('/') {
+        Some((group, version)) if is_plain(group) && is_plain(version) => {
+            Some(format!("/apis/{group}/{version}"))
+        }
+        None if is_plain(version) => Some(format!("/api/{version}")),
+        _ => None,
+    }
+}
+
+/// Whether it may stand in a path. The API server does not check what references to owners name, and what we ask for
+/// is asked with our rights.
+fn is_plain(name: &str) -> bool {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '.';
+    !matches!(name, "" | "." | "..") && name.len() <= 253 && name.chars().all(plain)
+}
+
+fn known(base: &str, kind: &str) -> Option<&'static str> {
+    match (base, kind) {
+        ("/apis/batch/v1", "Job") => Some("jobs"),
+        ("/apis/apps/v1", "ReplicaSet") => Some("replicasets"),
+        ("/apis/apps/v1", "Deployment") => Some("deployments"),
+        ("/apis/apps/v1", "StatefulSet") => Some("statefulsets"),
+        _ => None,
+    }
+}
+
+async fn plural(server: &ApiServer, base: &str, kind: &str) -> Result<Option<String>, Failure> {
+    let list: ApiResourceList = server.get(base).await?;
+    let mut kinds = list.resources.into_iter();
+    let found = kinds.find(|served| served.kind == kind && !served.name.contains('/'));
+    Ok(found.map(|served| served.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_names_become_part_of_a_path() {
+        let check = |name: &str, plain: bool| assert_eq!(is_plain(name), plain, "{name}");
+        check("train", true);
+        check("kubeflow.org", true);
+        check("my-job-2", true);
+        check("", false);
+        check(".", false);
+        check("..", false);
+        check("../../secrets/token", false);
+        check("a?watch=true", false);
+        check("a%2fb", false);
+        check("a b", false);
+        check("jöb", false);
+        check(&"a".repeat(253), true);
+        check(&"a".repeat(254), false);
+    }
+
+    #[test]
+    fn an_api_version_says_where_its_kinds_are_served() {
+        let check = |version: &str, path: Option<&str>| {
+            assert_eq!(base(version).as_deref(), path, "{version}");
+        };
+        check("v1", Some("/api/v1"));
+        check("batch/v1", Some("/apis/batch/v1"));
+        check("batch/v1/namespaces", None);
+        check("../v1", None);
+        check("", None);
+        check("/", None);
+    }
+}

@@ -1,0 +1,29 @@
+//! The priority classes that pods of workloads name: without them the API server would refuse every pod.
+
+use agentaflow_kube_core::names;
+use serde_json::json;
+
+use super::api::{ApiServer, Failure, Ignored};
+
+/// Makes the classes that are missing; those that are there are left as they are.
+pub(crate) async fn ensure(server: &ApiServer) {
+    for priority in 0..=10u8 {
+        let name = names::priority_class(priority);
+        let path = format!("/apis/scheduling.k8s.io/v1/priorityclasses/{name}");
+        if !matches!(server.get::<Ignored>(&path).await, Err(Failure::NotFound(_))) {
+            continue;
+        }
+        let body = json!({
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": { "name": name },
+            "value": i32::from(priority) * names::PRIORITY_STEP,
+            "description": format!("GPU workloads of priority {priority}"),
+        });
+        let made =
+            server.post::<Ignored>("/apis/scheduling.k8s.io/v1/priorityclasses", &body).await;
+        if let Err(error) = made {
+            tracing::warn!(name, %error, "cannot make a priority class");
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! An API server that is played: objects, their history for those who watch, and what it answers to our acts.
+
+use agentaflow_kube_core::names;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::state::{Action, ActionResult, Bind, BindResult, Change, Key, Object, PodRef};
+
+/// What is watched here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Node,
+    Queue,
+    PodGroup,
+    Budget,
+    Workload,
+    Pod,
+    Claim,
+    Volume,
+    Class,
+    Driver,
+    Capacity,
+    Namespace,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 12] = [
+        Self::Node,
+        Self::Queue,
+        Self::PodGroup,
+        Self::Budget,
+        Self::Workload,
+        Self::Pod,
+        Self::Claim,
+        Self::Volume,
+        Self::Class,
+        Self::Driver,
+        Self::Capacity,
+        Self::Namespace,
+    ];
+
+    fn object(self, value: &Value) -> Object {
+        match self {
+            Self::Node => Object::Node(read(value)),
+            Self::Queue => Object::Queue(read(value)),
+            Self::PodGroup => Object::PodGroup(read(value)),
+            Self::Budget => Object::Budget(read(value)),
+            Self::Workload => Object::Workload(read(value)),
+            Self::Pod => Object::Pod(read(value)),
+            Self::Claim => Object::Claim(read(value)),
+            Self::Volume => Object::Volume(read(value)),
+            Self::Class => Object::Class(read(value)),
+            Self::Driver => Object::Driver(read(value)),
+            Self::Capacity => Object::Capacity(read(value)),
+            Self::Namespace => Object::Namespace(read(value)),
+        }
+    }
+}
+
+pub(super) fn read<T: DeserializeOwned>(value: &Value) -> T {
+    serde_json::from_value(value.clone()).expect("an object of the API")
+}
+
+/// One thing that happened to an object.
+#[derive(Clone, Debug)]
+pub(super) struct News {
+    pub(super) deleted: bool,
+    pub(super) value: Value,
+}
+
+impl News {
+    pub(super) fn change(&self, kind: Kind) -> Change {
+        let object = Box::new(kind.object(&self.value));
+        if self.deleted { Change::Deleted(object) } else { Change::Applied(object) }
+    }
+}
+
+pub(super) fn key(value: &Value) -> Key {
+    let text = |field: &str| value["metadata"][field].as_str().unwrap_or_default();
+    Key::new(text("namespace"), text("name"))
+}
+
+pub(super) fn uid(value: &Value) -> &str {
+    value["metadata"]["uid"].as_str().unwrap_or_default()
+}
+
+/// The API server.
+#[derive(Default)]
+pub(super) struct Server {
+    pub(super) objects: BTreeMap<(Kind, Key), Value>,
+    pub(super) history: BTreeMap<Kind, Vec<News>>,
+    /// Pods that somebody does not let be evicted.
+    pub(super) guarded: BTreeSet<Key>,
+    /// What owners of pods say, by uid.
+    pub(super) owners: BTreeMap<String, Value>,
+    /// The field of a workload's status that the installed schema lacks.
+    pub(super) pruned: Option<&'static str>,
+    /// How often the status of a workload was written.
+    pub(super) statuses: u32,
+    version: u64,
+    pub(super) seconds: u64,
+}
+
+impl Server {
+    pub(super) fn get(&self, kind: Kind, key: &Key) -> Option<&Value> {
+        self.objects.get(&(kind, key.clone()))
+    }
+
+    pub(super) fn all(&self, kind: Kind) -> impl Iterator<Item = &Value> {
+        self.objects.iter().filter(move |((found, _), _)| *found == kind).map(|(_, value)| value)
+    }
+
+    /// Creates an object, or replaces it.
+    pub(super) fn put(&mut self, kind: Kind, mut value: Value) {
+        self.version += 1;
+        let key = key(&value);
+        let old = self.get(kind, &key).map(|old| old["metadata"].clone());
+        let meta = &mut value["metadata"];
+        let old = old.unwrap_or_else(|| {
+            let time = jiff::Timestamp::from_second(self.seconds as i64).expect("a time");
+            json!({"uid": format!("u{}", self.version), "creationTimestamp": time.to_string(),
+                "generation": 0})
+        });
+        for field in ["uid", "creationTimestamp", "deletionTimestamp"] {
+            if meta[field].is_null() {
+                meta[field] = old[field].clone();
+            }
+        }
+        if meta["generation"].is_null() {
+            meta["generation"] = json!(old["generation"].as_u64().unwrap_or(0) + 1);
+        }
+        meta["resourceVersion"] = json!(self.version.to_string());
+        self.history.entry(kind).or_default().push(News { deleted: false, value: value.clone() });
+        self.objects.insert((kind, key), value);
+    }
+
+    /// Changes an object that is there.
+    pub(super) fn change(&mut self, kind: Kind, key: &Key, change: impl FnOnce(&mut Value)) {
+        if let Some(mut value) = self.get(kind, key).cloned() {
+            change(&mut value);
+            self.put(kind, value);
+        }
+    }
+
+    pub(super) fn remove(&mut self, kind: Kind, key: &Key) {
+        if let Some(value) = self.objects.remove(&(kind, key.clone())) {
+            self.history.entry(kind).or_default().push(News { deleted: true, value });
+        }
+    }
+
+    fn pod(&self, pod: &PodRef) -> Option<&Value> {
+        self.get(Kind::Pod, &pod.key).filter(|found| uid(found) == &*pod.uid)
+    }
+
+    /// What the API server makes of an act, and what comes of it.
+    pub(super) fn carry_out(&mut self, act: &Action) -> Option<ActionResult> {
+        match act {
+            Action::Bind(bind) => {
+                let (pod, plan) = (bind.pod.clone(), bind.plan);
+                Some(ActionResult::Bind { pod, plan, result: self.bind(bind) })
+            }
+            Action::Evict { pod, .. } if self.guarded.contains(&pod.key) => {
+                Some(ActionResult::EvictionFailed { pod: pod.clone(), why: "never".to_owned() })
+            }
+            Action::Evict { pod, .. } | Action::Delete { pod, .. } => {
+                self.delete(pod);
+                None
+            }
+            Action::DeleteOrphan { pod, node } => {
+                let there = self.get(Kind::Node, &Key::new("", node)).is_some();
+                if !there && self.pod(pod).is_some() {
+                    self.remove(Kind::Pod, &pod.key);
+                }
+                None
+            }
+            Action::Nominate { pod, node } => {
+                if self.pod(pod).is_some() {
+                    self.change(Kind::Pod, &pod.key, |value| {
+                        value["status"]["nominatedNodeName"] = json!(node.as_deref());
+                    });
+                }
+                None
+            }
+            Action::Explain { pod, why } => {
+                let waits = self.pod(pod).is_some_and(|found| found["spec"]["nodeName"].is_null());
+                if waits {
+                    self.change(Kind::Pod, &pod.key, |value| {
+                        value["status"]["conditions"] = json!([{"type": "PodScheduled",
+                            "status": "False", "reason": why.reason, "message": &*why.message}]);
+                    });
+                }
+                None
+            }
+            Action::LookUp(owner) => {
+                let said = self.owners.get(&*owner.uid).cloned().unwrap_or_else(|| json!({}));
+                let annotations = serde_json::from_value(said).expect("annotations");
+                Some(ActionResult::Owner {
+                    namespace: owner.namespace.clone(),
+                    uid: owner.uid.clone(),
+                    annotations: Some(annotations),
+                })
+            }
+            Action::Create { workload, name, body } => Some(self.create(workload, name, body)),
+            Action::Status { workload, uid, status } => {
+                self.statuses += 1;
+                let mut status = serde_json::to_value(status).expect("a status");
+                if let (Some(field), Some(fields)) = (self.pruned, status.as_object_mut()) {
+                    fields.remove(field);
+                }
+                self.change_workload(workload, uid, |value| value["status"] = status);
+                None
+            }
+            Action::Finalizer { workload, uid, add, .. } => {
+                self.finalize(workload, uid, *add);
+                None
+            }
+            Action::QueueStatus { .. } | Action::RecordEvent(_) => None,
+        }
+    }
+
+    fn bind(&mut self, bind: &Bind) -> BindResult {
+        let Some(found) = self.pod(&bind.pod) else { return BindResult::Gone };
+        if !found["metadata"]["deletionTimestamp"].is_null() {
+            return BindResult::Gone;
+        }
+        match found["spec"]["nodeName"].as_str() {
+            Some(node) if *node == *bind.node => return BindResult::Bound,
+            Some(node) => return BindResult::Elsewhere(node.into()),
+            None => {}
+        }
+        if let Err(why) = self.bind_claims(bind) {
+            return BindResult::Refused(why);
+        }
+        self.change(Kind::Pod, &bind.pod.key, |value| {
+            value["spec"]["nodeName"] = json!(&*bind.node);
+            for (name, text) in &bind.annotations {
+                value["metadata"]["annotations"][name] = json!(text);
+            }
+            for (name, text) in &bind.labels {
+                value["metadata"]["labels"][name] = json!(text);
+            }
+        });
+        BindResult::Bound
+    }
+
+    /// A pod that has no node goes at once; another is asked to end.
+    pub(super) fn delete(&mut self, pod: &PodRef) {
+        let Some(found) = self.pod(pod) else { return };
+        let over = matches!(found["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+        if found["spec"]["nodeName"].is_null() || over {
+            self.remove(Kind::Pod, &pod.key);
+        } else if found["metadata"]["deletionTimestamp"].is_null() {
+            let time = jiff::Timestamp::from_second(self.seconds as i64).expect("a time");
+            self.change(Kind::Pod, &pod.key, |value| {
+                value["metadata"]["deletionTimestamp"] = json!(time.to_string());
+            });
+        }
+    }
+
+    fn create(&mut self, workload: &Key, name: &str, body: &Value) -> ActionResult {
+        let mut value = body.clone();
+        value["metadata"]["namespace"] = json!(&*workload.namespace);
+        // Admission knows the value of a class.
+        let class = value["spec"]["priorityClassName"]
+            .as_str()
+            .and_then(|name| name.strip_prefix(names::PRIORITY_CLASS_PREFIX)?.parse::<i32>().ok());
+        if let Some(priority) = class {
+            value["spec"]["priority"] = json!(priority * names::PRIORITY_STEP);
+        }
+        let refused = match self.get(Kind::Pod, &key(&value)) {
+            None => {
+                self.put(Kind::Pod, value);
+                None
+            }
+            Some(found) => {
+                let owner = |value: &Value| value["metadata"]["ownerReferences"][0]["uid"].clone();
+                (owner(found) != owner(&value)).then(|| "in the way".to_owned())
+            }
+        };
+        ActionResult::Created { workload: workload.clone(), name: name.to_owned(), refused }
+    }
+
+    fn change_workload(&mut self, key: &Key, uid: &str, change: impl FnOnce(&mut Value)) {
+        if self.get(Kind::Workload, key).is_some_and(|found| self::uid(found) == uid) {
+            self.change(Kind::Workload, key, change);
+        }
+    }
+
+    fn finalize(&mut self, key: &Key, uid: &str, add: bool) {
+        let list = if add { json!([names::FINALIZER]) } else { json!([]) };
+        self.change_workload(key, uid, |value| value["metadata"]["finalizers"] = list);
+        let gone = self.get(Kind::Workload, key).is_some_and(|found| {
+            let left =
+                found["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+            !left && !found["metadata"]["deletionTimestamp"].is_null()
+        });
+        if gone {
+            self.remove(Kind::Workload, key);
+        }
+    }
+
+    /// Asks for the deletion of a workload.
+    pub(super) fn delete_workload(&mut self, key: &Key) {
+        let Some(found) = self.get(Kind::Workload, key) else { return };
+        let kept = found["metadata"]["finalizers"].as_array().is_some_and(|all| !all.is_empty());
+        if !kept {
+            self.remove(Kind::Workload, key);
+            return;
+        }
+        let time = jiff::Timestamp::from_second(self.seconds as i64).expect("a time");
+        self.change(Kind::Workload, key, |value| {
+            value["metadata"]["deletionTimestamp"] = json!(time.to_string());
+        });
+    }
+}

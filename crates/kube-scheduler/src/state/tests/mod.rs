@@ -1,0 +1,16 @@
+//! The world against an API server that is played, act by act.
+
+mod fake_server;
+mod gangs;
+mod harness;
+mod objects;
+mod pods;
+mod property;
+mod queues;
+mod running;
+mod scenario;
+mod startup;
+mod storage;
+mod volumes;
+mod what_if;
+mod workloads;

@@ -1,0 +1,232 @@
+//! Pods that run: what becomes of them when they change, and when they are to be stopped.
+
+use agentaflow_kube_core::names;
+use serde_json::{Value, json};
+
+use super::fake_server::Kind;
+use super::harness::{Play, SPACE};
+use super::objects::{group, member, node, pod, with};
+use crate::state::{Change, Key, Object};
+
+fn of_priority(pod: Value, priority: u8) -> Value {
+    with(pod, &format!("metadata|annotations|{}", names::PRIORITY), json!(priority.to_string()))
+}
+
+fn with_cpu(pod: Value, cpu: &str) -> Value {
+    let mut pod = pod;
+    pod["spec"]["containers"][0]["resources"]["requests"] = json!({"cpu": cpu});
+    pod
+}
+
+#[test]
+fn a_pod_that_is_resized_takes_what_it_takes_now() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 2));
+    play.put(Kind::Pod, with_cpu(pod("a", 1), "8"));
+    play.check_settled(&["bind a n"]);
+    let resize = |play: &mut Play, cpu: &str| {
+        let change = |pod: &mut Value| *pod = with_cpu(pod.clone(), cpu);
+        play.server.change(Kind::Pod, &Key::new(SPACE, "a"), change);
+    };
+    resize(&mut play, "60");
+    play.put(Kind::Pod, with_cpu(pod("b", 1), "16"));
+    play.settle();
+    assert_eq!(play.node_of("b"), None, "64 cores are not 60 and 16");
+    resize(&mut play, "32");
+    play.settle();
+    assert_eq!(play.node_of("b"), Some("n"));
+}
+
+#[test]
+fn a_gang_of_which_a_pod_is_resized_stays_one() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 2));
+    play.put(Kind::PodGroup, group("g", 2));
+    for name in ["a", "b"] {
+        play.put(Kind::Pod, of_priority(with_cpu(member(name, "g", 1), "8"), 1));
+    }
+    play.check_settled(&["bind a n", "bind b n", "explain a Gated", "explain b Gated"]);
+    let change = |pod: &mut Value| *pod = with_cpu(pod.clone(), "40");
+    play.server.change(Kind::Pod, &Key::new(SPACE, "b"), change);
+    play.put(Kind::Pod, with_cpu(pod("c", 0), "20"));
+    play.settle();
+    assert_eq!(play.node_of("c"), None, "64 cores are not 8, 40 and 20");
+    play.put(Kind::Pod, of_priority(pod("high", 1), 9));
+    play.settle();
+    let said = play.said();
+    for act in ["evict a", "evict b"] {
+        assert!(said.iter().any(|said| said == act), "{said:?}");
+    }
+}
+
+#[test]
+fn a_gang_that_needs_fewer_pods_than_run_keeps_them_all_when_one_is_resized() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 2));
+    play.put(Kind::PodGroup, group("g", 2));
+    for name in ["a", "b"] {
+        play.put(Kind::Pod, of_priority(with_cpu(member(name, "g", 1), "8"), 1));
+    }
+    play.settle();
+    play.put(Kind::PodGroup, group("g", 1));
+    play.settle();
+    let change = |pod: &mut Value| *pod = with_cpu(pod.clone(), "40");
+    play.server.change(Kind::Pod, &Key::new(SPACE, "b"), change);
+    play.put(Kind::Pod, with_cpu(pod("c", 0), "20"));
+    play.settle();
+    assert_eq!(play.node_of("c"), None, "64 cores are not 8, 40 and 20");
+    play.end("b", "Succeeded");
+    play.settle();
+    assert_eq!(play.node_of("c"), Some("n"));
+}
+
+#[test]
+fn a_pod_that_is_called_otherwise_is_known_by_its_new_labels() {
+    let away = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"loud": "yes"}}}
+    ]}});
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 2));
+    play.put(Kind::Pod, pod("a", 1));
+    play.check_settled(&["bind a n"]);
+    let key = Key::new(SPACE, "a");
+    play.server.change(Kind::Pod, &key, |pod| pod["metadata"]["labels"]["loud"] = json!("yes"));
+    play.put(Kind::Pod, with(pod("quiet", 1), "spec|affinity", away));
+    play.settle();
+    assert_eq!(play.node_of("quiet"), None);
+}
+
+#[test]
+fn who_cannot_be_evicted_is_spared_and_another_goes() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 2));
+    for (name, priority) in [("lowest", 1), ("low", 2)] {
+        play.put(Kind::Pod, of_priority(pod(name, 1), priority));
+    }
+    play.settle();
+    play.server.guarded.insert(Key::new(SPACE, "lowest"));
+    play.said();
+    play.put(Kind::Pod, of_priority(pod("high", 1), 9));
+    play.settle();
+    let evicted: Vec<String> =
+        play.said().into_iter().filter(|act| act.starts_with("evict")).collect();
+    assert_eq!(evicted, ["evict low", "evict lowest"]);
+    play.kubelets();
+    play.settle();
+    assert_eq!(play.node_of("high"), Some("n"));
+}
+
+#[test]
+fn an_eviction_that_is_always_refused_is_tried_seldom() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 1));
+    play.put(Kind::Pod, of_priority(pod("low", 1), 1));
+    play.settle();
+    play.server.guarded.insert(Key::new(SPACE, "low"));
+    play.put(Kind::Pod, of_priority(pod("high", 1), 9));
+    play.said();
+    // For an hour.
+    for _ in 0..120 {
+        play.settle();
+        play.pass(30_000);
+    }
+    let evictions = play.said().into_iter().filter(|act| act == "evict low").count();
+    assert!((3..=8).contains(&evictions), "{evictions}");
+    assert_eq!(play.node_of("high"), None);
+    play.server.guarded.clear();
+    for _ in 0..240 {
+        play.settle();
+        play.kubelets();
+        play.pass(30_000);
+    }
+    assert_eq!(play.node_of("high"), Some("n"));
+}
+
+#[test]
+fn who_could_not_be_evicted_while_it_was_being_bound_is_asked_again_later() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 1));
+    play.put(Kind::Pod, of_priority(pod("low", 1), 1));
+    play.tell_all();
+    play.step();
+    assert!(play.up_to_binding());
+    let bind = play.acts.pop_front();
+    play.server.guarded.insert(Key::new(SPACE, "low"));
+    play.put(Kind::Pod, of_priority(pod("high", 1), 9));
+    play.tell_all();
+    play.step();
+    assert!(play.said().contains(&"evict low".to_owned()));
+    while play.carry_out() {}
+    while play.answer() {}
+    play.acts.extend(bind);
+    play.settle();
+    assert_eq!(play.node_of("low"), Some("n"));
+    play.server.guarded.clear();
+    for _ in 0..240 {
+        play.settle();
+        play.kubelets();
+        play.pass(30_000);
+    }
+    assert_eq!(play.node_of("high"), Some("n"));
+}
+
+#[test]
+fn a_gang_is_not_stopped_when_a_budget_guards_any_of_its_pods() {
+    let called = |name: &str, role: &str| {
+        let pod = with(member(name, "g", 1), "metadata|labels|role", json!(role));
+        of_priority(pod, 1)
+    };
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 3));
+    play.put(Kind::PodGroup, group("g", 3));
+    for (name, role) in [("a-master", "master"), ("b", "worker"), ("c", "worker")] {
+        play.put(Kind::Pod, called(name, role));
+    }
+    play.put(
+        Kind::Budget,
+        json!({
+            "metadata": {"name": "workers", "namespace": SPACE},
+            "spec": {"selector": {"matchLabels": {"role": "worker"}}},
+            "status": {"disruptionsAllowed": 0},
+        }),
+    );
+    play.settle();
+    assert!(play.said().contains(&"bind b n".to_owned()));
+    play.put(Kind::Pod, of_priority(pod("high", 1), 9));
+    play.settle();
+    let said = play.said();
+    assert!(!said.iter().any(|act| act.starts_with("evict")), "{said:?}");
+    // When it guards them no more, all may go.
+    let key = Key::new(SPACE, "workers");
+    play.server.change(Kind::Budget, &key, |budget| {
+        budget["status"]["disruptionsAllowed"] = json!(3);
+    });
+    play.settle();
+    assert!(play.said().contains(&"evict a-master".to_owned()));
+}
+
+#[test]
+fn why_a_pod_cannot_be_placed_is_said_once_whatever_else_changes() {
+    let mut play = Play::new();
+    play.put(Kind::Node, node("n", 1));
+    let queue = format!("metadata|annotations|{}", names::QUEUE);
+    play.put(Kind::Pod, with(pod("a", 1), &queue, json!("nowhere")));
+    play.check_settled(&["explain a QueueMissing"]);
+    for version in 0..3 {
+        let space = json!({"metadata": {"name": "other", "labels": {"v": version.to_string()}}});
+        let space = serde_json::from_value(space).expect("a namespace");
+        play.world.apply(play.now, Change::Applied(Box::new(Object::Namespace(space))));
+        play.check_settled(&[]);
+    }
+}
+
+#[test]
+fn however_long_the_name_of_a_queue_is_what_is_said_about_it_is_short() {
+    let mut play = Play::new();
+    let queue = format!("metadata|annotations|{}", names::QUEUE);
+    play.put(Kind::Pod, with(pod("a", 1), &queue, json!("ü".repeat(100_000))));
+    play.check_settled(&["explain a QueueMissing"]);
+    let told = play.server.get(Kind::Pod, &Key::new(SPACE, "a")).expect("a pod");
+    let message = told["status"]["conditions"][0]["message"].as_str().expect("a message");
+    assert!(message.len() <= 1024, "{} bytes", message.len());
+}

@@ -1,0 +1,268 @@
+//! What the API server is told to ask us.
+
+use agentaflow_kube_core::names;
+use kube::Client;
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use serde_json::{Value, json};
+
+use super::Options;
+
+/// Who writes the configurations, as the API server records it.
+const MANAGER: &str = "agentaflow-webhook";
+/// The label that every namespace has its name in.
+const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
+/// The two kinds of configurations.
+pub(super) const KINDS: [&str; 2] =
+    ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
+
+/// Tells the API server which certificate to trust; with an address of our own also what to ask us.
+pub(super) async fn install(
+    options: &Options,
+    client: &Client,
+    bundle: &str,
+) -> Result<(), kube::Error> {
+    let parameters = PatchParams::apply(MANAGER).force();
+    for kind in KINDS {
+        let version = GroupVersionKind::gvk("admissionregistration.k8s.io", "v1", kind);
+        let api: Api<DynamicObject> =
+            Api::all_with(client.clone(), &ApiResource::from_gvk(&version));
+        let whole = configuration(kind, options);
+        if options.url.is_some() {
+            put(&api, &trusting(whole, bundle)).await?;
+            continue;
+        }
+        let installed = api.get(&options.configuration).await?;
+        let patch = only_trust(&whole, &installed.data);
+        if patch["webhooks"].as_array().is_none_or(Vec::is_empty) {
+            continue;
+        }
+        api.patch(&options.configuration, &parameters, &Patch::Apply(&trusting(patch, bundle)))
+            .await?;
+    }
+    Ok(())
+}
+
+/// Puts a configuration in the place of the installed one, if there is any: applied over that, our address and the
+/// service that it names would both be there, which the API server refuses.
+async fn put(api: &Api<DynamicObject>, whole: &Value) -> Result<(), kube::Error> {
+    let name = whole["metadata"]["name"].as_str().unwrap_or_default();
+    let webhooks = json!({"webhooks": whole["webhooks"]});
+    let parameters =
+        PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    match api.patch(name, &parameters, &Patch::Merge(webhooks)).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => {
+            api.patch(name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(whole)).await?;
+        }
+        answer => drop(answer?),
+    }
+    Ok(())
+}
+
+/// The configuration of a kind, without the certificate to trust.
+pub(super) fn configuration(kind: &str, options: &Options) -> Value {
+    let webhooks = match kind {
+        "MutatingWebhookConfiguration" => vec![pods(options, true), pods(options, false)],
+        _ => vec![
+            validating(options, "workloads", "gpuworkloads", "Namespaced", "Fail"),
+            validating(options, "queues", "gpuqueues", "Cluster", "Ignore"),
+        ],
+    };
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": kind,
+        "metadata": {
+            "name": options.configuration,
+            "labels": {"app.kubernetes.io/part-of": "agentaflow"},
+        },
+        "webhooks": webhooks,
+    })
+}
+
+/// Who edits the installed configurations (other namespaces, say) keeps that; only the trust is ours, and a webhook
+/// that was taken out stays out.
+fn only_trust(whole: &Value, installed: &Value) -> Value {
+    let webhooks = |value: &Value| value["webhooks"].as_array().cloned().unwrap_or_default();
+    let names: Vec<Value> =
+        webhooks(installed).iter().map(|webhook| webhook["name"].clone()).collect();
+    let ours = webhooks(whole).into_iter().filter(|webhook| names.contains(&webhook["name"]));
+    let webhooks: Vec<_> =
+        ours.map(|webhook| json!({"name": webhook["name"], "clientConfig": {}})).collect();
+    json!({
+        "apiVersion": whole["apiVersion"],
+        "kind": whole["kind"],
+        "metadata": {"name": whole["metadata"]["name"]},
+        "webhooks": webhooks,
+    })
+}
+
+fn trusting(mut configuration: Value, bundle: &str) -> Value {
+    let webhooks = configuration["webhooks"].as_array_mut();
+    for webhook in webhooks.into_iter().flatten() {
+        webhook["clientConfig"]["caBundle"] = bundle.into();
+    }
+    configuration
+}
+
+/// Pods are asked about on two paths, because only the API server knows the labels of the namespace. A pod is never
+/// refused because we are away: it then goes to the scheduler that it names.
+fn pods(options: &Options, opted_in: bool) -> Value {
+    let (name, path) = if opted_in {
+        ("gpu-pods.agentaflow.io", "/mutate-pods/opted-in")
+    } else {
+        ("pods.agentaflow.io", "/mutate-pods")
+    };
+    let operator = if opted_in { "In" } else { "NotIn" };
+    json!({
+        "name": name,
+        "clientConfig": client(options, path),
+        "rules": [{
+            "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"], "operations": ["CREATE"],
+            "scope": "Namespaced",
+        }],
+        "namespaceSelector": namespaces(options, &[
+            json!({"key": NAMESPACE_NAME, "operator": "NotIn", "values": ["kube-system"]}),
+            json!({
+                "key": names::NAMESPACE_OPT_IN, "operator": operator,
+                "values": [names::NAMESPACE_OPT_IN_VALUE],
+            }),
+        ]),
+        "matchConditions": conditions(options, opted_in),
+        "failurePolicy": "Ignore",
+        "matchPolicy": "Equivalent",
+        "reinvocationPolicy": "Never",
+        "sideEffects": "None",
+        "timeoutSeconds": 3,
+        "admissionReviewVersions": ["v1"],
+    })
+}
+
+/// Only pods that could become ours are sent to us.
+fn conditions(options: &Options, opted_in: bool) -> Value {
+    let Options { namespace, scheduler_name, .. } = options;
+    let scheduler = format!(
+        "!has(object.spec.schedulerName) || object.spec.schedulerName in ['', 'default-scheduler', '{scheduler_name}']"
+    );
+    let component = format!(
+        "request.namespace != '{namespace}' || !has(object.metadata.labels) || \
+         !('app.kubernetes.io/part-of' in object.metadata.labels) || \
+         object.metadata.labels['app.kubernetes.io/part-of'] != 'agentaflow'"
+    );
+    let kept = format!(
+        "!has(object.metadata.ownerReferences) || !object.metadata.ownerReferences.exists(owner, \
+         has(owner.controller) && owner.controller && ((owner.kind == 'DaemonSet' && \
+         owner.apiVersion.startsWith('apps/')) || (owner.kind == 'GPUWorkload' && \
+         owner.apiVersion.startsWith('{}/'))))",
+        names::GROUP
+    );
+    let owned = "has(object.metadata.ownerReferences)";
+    let annotated = format!(
+        "has(object.metadata.annotations) && object.metadata.annotations.exists(key, key.startsWith('{}'))",
+        names::PREFIX
+    );
+    let gpu = |containers: &str| {
+        format!(
+            "has(object.spec.{containers}) && object.spec.{containers}.exists(container, \
+             has(container.resources) && has(container.resources.limits) && \
+             container.resources.limits.exists(name, name == '{}' || name.startsWith('{}')))",
+            names::GPU_RESOURCE,
+            names::MIG_PREFIX
+        )
+    };
+    let mut matter = format!("({owned}) || ({annotated})");
+    if opted_in {
+        matter = format!("{matter} || ({}) || ({})", gpu("containers"), gpu("initContainers"));
+    }
+    json!([
+        {"name": "not-placed", "expression": "!has(object.spec.nodeName) || object.spec.nodeName == ''"},
+        {"name": "not-of-another-scheduler", "expression": scheduler},
+        {"name": "not-a-daemon", "expression": kept},
+        {"name": "not-ours", "expression": component},
+        {"name": "could-matter", "expression": matter},
+    ])
+}
+
+/// Workloads fail closed, for their pods are made with our rights; queues are checked again where they are used.
+fn validating(options: &Options, name: &str, resource: &str, scope: &str, failure: &str) -> Value {
+    json!({
+        "name": format!("{name}.agentaflow.io"),
+        "clientConfig": client(options, &format!("/validate-{name}")),
+        "rules": [{
+            "apiGroups": [names::GROUP], "apiVersions": [names::VERSION], "resources": [resource],
+            "operations": ["CREATE", "UPDATE"], "scope": scope,
+        }],
+        "namespaceSelector": namespaces(options, &[]),
+        "matchConditions": [{
+            "name": "changes-the-spec",
+            "expression": "request.operation == 'CREATE' || object.spec != oldObject.spec",
+        }],
+        "failurePolicy": failure,
+        "matchPolicy": "Equivalent",
+        "sideEffects": "None",
+        "timeoutSeconds": 10,
+        "admissionReviewVersions": ["v1"],
+    })
+}
+
+fn namespaces(options: &Options, more: &[Value]) -> Value {
+    let mut terms = more.to_vec();
+    if !options.namespaces.is_empty() {
+        terms.push(json!({"key": NAMESPACE_NAME, "operator": "In", "values": options.namespaces}));
+    }
+    if terms.is_empty() { json!({}) } else { json!({"matchExpressions": terms}) }
+}
+
+fn client(options: &Options, path: &str) -> Value {
+    match &options.url {
+        Some(url) => json!({"url": format!("{}{path}", url.trim_end_matches('/'))}),
+        None => json!({"service": {
+            "namespace": options.namespace, "name": options.service, "path": path, "port": super::PORT,
+        }}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::{Options, configurations};
+
+    #[test]
+    fn the_manifest_is_what_the_code_says() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/kubernetes/30-webhooks.yaml");
+        let text = std::fs::read_to_string(file).unwrap();
+        let documents: Vec<Value> = text
+            .split("\n---\n")
+            .map(|document| serde_saphyr::from_str(document).unwrap())
+            .collect();
+        assert_eq!(
+            documents,
+            configurations(&Options::default()),
+            "`cargo run -p agentaflow-kube --example crds -- webhooks` prints it anew"
+        );
+    }
+
+    #[test]
+    fn a_webhook_that_somebody_took_out_stays_out() {
+        let [whole, _] = configurations(&Options::default());
+        let mut installed = whole.clone();
+        installed["webhooks"].as_array_mut().unwrap().remove(0);
+        let patch = super::trusting(super::only_trust(&whole, &installed), "trusted");
+        let expected = serde_json::json!([
+            {"name": "pods.agentaflow.io", "clientConfig": {"caBundle": "trusted"}},
+        ]);
+        assert_eq!(patch["webhooks"], expected);
+    }
+
+    #[test]
+    fn pods_are_never_refused_when_we_are_away_but_workloads_are() {
+        let [pods, ours] = configurations(&Options::default());
+        let policies = |value: &Value| -> Vec<String> {
+            let webhooks = value["webhooks"].as_array().unwrap().iter();
+            webhooks.map(|webhook| webhook["failurePolicy"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(policies(&pods), ["Ignore", "Ignore"]);
+        assert_eq!(policies(&ours), ["Fail", "Ignore"]);
+    }
+}

@@ -1,0 +1,319 @@
+//! Which pods become ours, and what they inherit from their owners.
+
+use agentaflow_kube_core::{names, translate};
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::review::{Request, Verdict};
+
+/// Who takes part.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules<'a> {
+    /// Our scheduler's name.
+    pub(super) scheduler: &'a str,
+    /// Our own namespace.
+    pub(super) home: &'a str,
+    /// The pod's namespace gives all its GPU pods to us.
+    pub(super) opted_in: bool,
+}
+
+/// The annotations that begin with our prefix, of one owner.
+pub(super) type Annotations = BTreeMap<String, String>;
+
+/// Whether the pod may become ours at all, whatever its owners say.
+pub(super) fn may_take(rules: Rules<'_>, request: &Request) -> bool {
+    let pod = &request.object;
+    let scheduler = pod["spec"]["schedulerName"].as_str().unwrap_or_default();
+    let component = request.namespace == rules.home
+        && pod["metadata"]["labels"]["app.kubernetes.io/part-of"] == "agentaflow";
+    let placed = pod["spec"]["nodeName"].as_str().is_some_and(|node| !node.is_empty());
+    let system = request.namespace == "kube-system";
+    let named = ["", "default-scheduler", rules.scheduler].contains(&scheduler);
+    let kept = owner_references(pod).any(|owner| {
+        let is = |kind: &str, group: &str| owner["kind"] == kind && group_of(owner) == group;
+        // A workload's pods are complete as we made them.
+        owner["controller"] == true && (is("DaemonSet", "apps") || is("GPUWorkload", names::GROUP))
+    });
+    request.operation == "CREATE" && named && !component && !placed && !system && !kept
+}
+
+/// Gives the pod to us where it or an owner asks for it; `owners` are nearest first.
+pub(super) fn take(rules: Rules<'_>, pod: &Value, owners: &[Annotations]) -> Verdict {
+    let own = own_annotations(pod);
+    let asked = !own.is_empty() || owners.iter().any(|annotations| !annotations.is_empty());
+    let ours = pod["spec"]["schedulerName"] == rules.scheduler;
+    if !(ours || asked || (rules.opted_in && wants_gpu(pod))) {
+        return Verdict::default();
+    }
+    let mut patch = Vec::new();
+    if !ours {
+        patch.push(json!({"op": "add", "path": "/spec/schedulerName", "value": rules.scheduler}));
+    }
+    patch.extend(inherit(pod, &own, owners));
+    patch.extend(classify(pod, &own, owners));
+    Verdict { patch, ..Verdict::default() }
+}
+
+/// The reference that a pod's or owner's own owner is found by: its controller, else its first owner.
+pub(super) fn owner_of(object: &Value) -> Option<&Value> {
+    let controller = owner_references(object).find(|owner| owner["controller"] == true);
+    controller.or_else(|| owner_references(object).next())
+}
+
+/// Those annotations of an object that are ours.
+pub(super) fn own_annotations(object: &Value) -> Annotations {
+    let annotations = object["metadata"]["annotations"].as_object().into_iter().flatten();
+    annotations
+        .filter(|(key, _)| key.starts_with(names::PREFIX))
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+        .collect()
+}
+
+fn inherit(pod: &Value, own: &Annotations, owners: &[Annotations]) -> Vec<Value> {
+    let inherited: Vec<_> = names::INHERITED
+        .iter()
+        .filter(|key| !own.contains_key(**key))
+        .filter_map(|key| Some((*key, owners.iter().find_map(|owner| owner.get(*key))?)))
+        .collect();
+    if pod["metadata"]["annotations"].is_object() {
+        let path = |key: &str| format!("/metadata/annotations/{}", key.replace('/', "~1"));
+        let add = |(key, value)| json!({"op": "add", "path": path(key), "value": value});
+        return inherited.into_iter().map(add).collect();
+    }
+    if inherited.is_empty() {
+        return Vec::new();
+    }
+    let all: BTreeMap<_, _> = inherited.into_iter().collect();
+    vec![json!({"op": "add", "path": "/metadata/annotations", "value": all})]
+}
+
+/// The priority that was asked for by annotation as a priority class, so that quotas and policies on classes count for
+/// it. What the API server filled in for no class goes: it looks at the pod again and fills in that of the class.
+fn classify(pod: &Value, own: &Annotations, owners: &[Annotations]) -> Vec<Value> {
+    let named = has_class(pod);
+    let nearest = std::iter::once(own).chain(owners).find(|all| all.contains_key(names::PRIORITY));
+    let Some(priority) = nearest.and_then(translate::asked).filter(|_| !named) else {
+        return Vec::new();
+    };
+    let class = names::priority_class(priority);
+    let mut patch = vec![json!({"op": "add", "path": "/spec/priorityClassName", "value": class})];
+    for field in ["priority", "preemptionPolicy"] {
+        if pod["spec"].get(field).is_some() {
+            patch.push(json!({"op": "remove", "path": format!("/spec/{field}")}));
+        }
+    }
+    patch
+}
+
+/// Whether its priority class counts. The cluster's default, which the API server fills in, does not: see
+/// [`translate::admitted`].
+fn has_class(pod: &Value) -> bool {
+    let spec = &pod["spec"];
+    let class = spec["priorityClassName"].as_str().filter(|name| !name.is_empty());
+    let low = spec["priority"]
+        .as_i64()
+        .is_some_and(|value| (0..i64::from(names::PRIORITY_STEP)).contains(&value));
+    class.is_some_and(|name| name.starts_with(names::PRIORITY_CLASS_PREFIX) || !low)
+}
+
+fn owner_references(object: &Value) -> impl Iterator<Item = &Value> {
+    object["metadata"]["ownerReferences"].as_array().into_iter().flatten()
+}
+
+fn group_of(owner: &Value) -> &str {
+    let version = owner["apiVersion"].as_str().unwrap_or_default();
+    version.split_once('/').map_or("", |(group, _)| group)
+}
+
+fn wants_gpu(pod: &Value) -> bool {
+    ["containers", "initContainers"]
+        .iter()
+        .flat_map(|kind| pod["spec"][*kind].as_array().into_iter().flatten())
+        .flat_map(|container| container["resources"]["limits"].as_object().into_iter().flatten())
+        .any(|(resource, _)| is_gpu(resource))
+}
+
+/// Whether the resource is a GPU or a slice of one.
+pub(super) fn is_gpu(resource: &str) -> bool {
+    resource == names::GPU_RESOURCE || resource.starts_with(names::MIG_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu_pod() -> Value {
+        json!({
+            "metadata": {"name": "p"},
+            "spec": {
+                "schedulerName": "default-scheduler",
+                "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+            },
+        })
+    }
+
+    fn merged(mut pod: Value, more: &Value) -> Value {
+        fn merge(into: &mut Value, from: &Value) {
+            match (into.as_object_mut(), from.as_object()) {
+                (Some(into), Some(from)) => {
+                    for (key, value) in from {
+                        merge(into.entry(key).or_insert(Value::Null), value);
+                    }
+                }
+                _ => *into = from.clone(),
+            }
+        }
+        merge(&mut pod, more);
+        pod
+    }
+
+    fn verdict(namespace: &str, opted_in: bool, pod: &Value, owners: &[Annotations]) -> Verdict {
+        let rules = Rules { scheduler: "agentaflow", home: "agentaflow", opted_in };
+        let request = Request {
+            operation: "CREATE".to_owned(),
+            namespace: namespace.to_owned(),
+            object: pod.clone(),
+            ..Request::default()
+        };
+        if !may_take(rules, &request) {
+            return Verdict::default();
+        }
+        take(rules, pod, owners)
+    }
+
+    /// Whether a pod like [`gpu_pod`] with `more` becomes ours.
+    fn check(namespace: &str, opted_in: bool, more: &Value, owner: Option<(&str, &str)>) -> bool {
+        let owners = owner.map(|(key, value)| [(key.to_owned(), value.to_owned())].into());
+        let owners: Vec<Annotations> = owners.into_iter().collect();
+        let verdict = verdict(namespace, opted_in, &merged(gpu_pod(), more), &owners);
+        verdict.patch.iter().any(|op| op["path"] == "/spec/schedulerName")
+    }
+
+    #[test]
+    fn gpu_pods_become_ours_where_the_namespace_the_pod_or_an_owner_asks_for_it() {
+        let plain = json!({});
+        let annotated = json!({"metadata": {"annotations": {"agentaflow.gpu/priority": "3"}}});
+        let no_gpu = json!({"spec": {"containers": [{"name": "c"}]}});
+        let mig = json!({"spec": {"containers": [{"name": "c"}], "initContainers": [
+            {"name": "i", "resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}}}]}});
+        let owner = Some(("agentaflow.gpu/priority", "10"));
+        for (namespace, opted_in, pod, owner, ours) in [
+            ("team", true, &plain, None, true),
+            ("team", false, &plain, None, false),
+            ("team", true, &no_gpu, None, false),
+            ("team", true, &mig, None, true),
+            ("team", false, &annotated, None, true),
+            ("team", false, &no_gpu, owner, true),
+            ("kube-system", true, &annotated, owner, false),
+            ("agentaflow", true, &plain, None, true),
+        ] {
+            assert_eq!(check(namespace, opted_in, pod, owner), ours, "{namespace} {pod}");
+        }
+    }
+
+    #[test]
+    fn pods_that_are_placed_daemons_of_others_or_complete_stay_as_they_are() {
+        let owned = |api: &str, kind: &str| {
+            json!({"metadata": {"ownerReferences": [
+                {"apiVersion": api, "kind": kind, "name": "o", "uid": "u", "controller": true}]}})
+        };
+        let uncontrolled = |api: &str, kind: &str| {
+            let mut pod = owned(api, kind);
+            pod["metadata"]["ownerReferences"][0]["controller"] = json!(false);
+            pod
+        };
+        let label = json!({"metadata": {"labels": {"app.kubernetes.io/part-of": "agentaflow"}}});
+        for (namespace, pod, ours) in [
+            ("team", json!({"spec": {"nodeName": "n"}}), false),
+            ("team", json!({"spec": {"schedulerName": "volcano"}}), false),
+            ("team", owned("apps/v1", "DaemonSet"), false),
+            ("team", owned("agentaflow.io/v1", "GPUWorkload"), false),
+            ("team", owned("batch/v1", "Job"), true),
+            // Whoever makes a pod writes what he likes there.
+            ("team", owned("v1", "DaemonSet"), true),
+            ("team", owned("example.com/v1", "GPUWorkload"), true),
+            ("team", uncontrolled("apps/v1", "DaemonSet"), true),
+            ("agentaflow", label.clone(), false),
+            ("team", label, true),
+        ] {
+            assert_eq!(check(namespace, true, &pod, None), ours, "{namespace} {pod}");
+        }
+    }
+
+    #[test]
+    fn a_pod_takes_over_its_owners_wishes_but_keeps_its_own() {
+        let near: Annotations = [("agentaflow.gpu/priority".to_owned(), "7".to_owned())].into();
+        let far: Annotations = [
+            ("agentaflow.gpu/priority".to_owned(), "1".to_owned()),
+            ("agentaflow.gpu/scheduling-strategy".to_owned(), "pack".to_owned()),
+            ("agentaflow.gpu/assigned-node".to_owned(), "elsewhere".to_owned()),
+        ]
+        .into();
+        let owners = [near, far];
+        let bare = verdict("team", false, &gpu_pod(), &owners);
+        assert_eq!(
+            bare.patch[1],
+            json!({"op": "add", "path": "/metadata/annotations", "value": {
+                "agentaflow.gpu/priority": "7", "agentaflow.gpu/scheduling-strategy": "pack"}})
+        );
+        let own = json!({"metadata": {"annotations": {"agentaflow.gpu/priority": "2"}}});
+        let kept = verdict("team", false, &merged(gpu_pod(), &own), &owners);
+        assert_eq!(
+            kept.patch[1..],
+            [
+                json!({"op": "add", "value": "pack",
+                    "path": "/metadata/annotations/agentaflow.gpu~1scheduling-strategy"}),
+                json!({"op": "add", "path": "/spec/priorityClassName", "value": "agentaflow-2"}),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_priority_asked_for_by_annotation_becomes_a_class_that_quotas_count() {
+        let filled_in = json!({"priority": 0, "preemptionPolicy": "PreemptLowerPriority"});
+        let of_default = json!({"priorityClassName": "usual", "priority": 1000,
+            "preemptionPolicy": "PreemptLowerPriority"});
+        let none = json!({});
+        let class = |name: &str| format!("add /spec/priorityClassName {name}");
+        let removals =
+            ["remove /spec/priority".to_owned(), "remove /spec/preemptionPolicy".to_owned()];
+        let with = |name: &str| [vec![class(name)], removals.to_vec()].concat();
+        for (spec, own, owner, expected) in [
+            (&none, Some("10"), None, vec![class("agentaflow-10")]),
+            (&filled_in, Some("0"), None, with("agentaflow-0")),
+            (&filled_in, None, Some(" 7 "), with("agentaflow-7")),
+            (&filled_in, Some("2"), Some("7"), with("agentaflow-2")),
+            (&filled_in, Some("11"), Some("7"), vec![]),
+            (&filled_in, Some("high"), None, vec![]),
+            (&filled_in, None, None, vec![]),
+            (&json!({"priorityClassName": "batch"}), Some("9"), None, vec![]),
+            (&json!({"priorityClassName": "batch", "priority": 100_000}), Some("9"), None, vec![]),
+            (&json!({"priorityClassName": "agentaflow-0", "priority": 0}), Some("9"), None, vec![]),
+            (&of_default, Some("9"), None, with("agentaflow-9")),
+            (&of_default, None, None, vec![]),
+        ] {
+            let annotations = own.map(|own| json!({"agentaflow.gpu/priority": own}));
+            let more = json!({"spec": spec, "metadata": {"annotations": annotations}});
+            let owner = owner.map(|owner| (names::PRIORITY.to_owned(), owner.to_owned()));
+            let owners = [owner.into_iter().collect::<Annotations>()];
+            let verdict = verdict("team", true, &merged(gpu_pod(), &more), &owners);
+            let about_class = verdict.patch.iter().filter_map(|op| {
+                let path = op["path"].as_str().filter(|path| path.contains("/spec/pr"))?;
+                let line = [op["op"].as_str()?, path, op["value"].as_str().unwrap_or_default()];
+                Some(line.join(" ").trim_end().to_owned())
+            });
+            assert_eq!(about_class.collect::<Vec<_>>(), expected, "{spec} {own:?} {owners:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_names_us_itself_still_takes_over_its_owners_wishes() {
+        let owner: Annotations =
+            [("agentaflow.gpu/queue".to_owned(), "research".to_owned())].into();
+        let pod = merged(gpu_pod(), &json!({"spec": {"schedulerName": "agentaflow"}}));
+        let verdict = verdict("team", false, &pod, &[owner]);
+        assert_eq!(verdict.patch.len(), 1);
+        assert_eq!(verdict.patch[0]["path"], "/metadata/annotations");
+    }
+}

@@ -1,0 +1,282 @@
+//! Whether the pods of a workload can be made, and whether who asks may make pods at all.
+
+use agentaflow_kube_core::crd::{GpuQueue, GpuQueueSpec, GpuWorkload, GpuWorkloadSpec};
+use k8s_openapi::api::authentication::v1::UserInfo;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
+use kube::core::{ApiResource, Status};
+use kube::{Client, Resource};
+use serde_json::Value;
+
+use super::queues::{Queues, serves};
+use super::review::{Request, Verdict};
+use super::template;
+
+/// Looks at a workload that is created or whose spec changes.
+pub(super) async fn validate(client: &Client, scheduler: &str, request: &Request) -> Verdict {
+    if !request.changes_spec() {
+        return Verdict::default();
+    }
+    if request.changes_template() {
+        return Verdict::refuse(
+            "spec.podTemplate: cannot be changed: delete the object and create it with the new value",
+        );
+    }
+    let workload: GpuWorkload = match serde_json::from_value(request.object.clone()) {
+        Ok(workload) => workload,
+        Err(error) => return Verdict::refuse(format!("the workload cannot be read: {error}")),
+    };
+    let refused = may_create_pods(client, &request.user_info, &request.namespace).await;
+    if !refused.problems.is_empty() {
+        return refused;
+    }
+    let mut verdict = template::check(&workload.spec);
+    match all_queues(client).await {
+        Ok(queues) => verdict.add(queue(&workload.spec, &request.namespace, &queues)),
+        Err(error) => verdict.add(unchecked("the queues", &error)),
+    }
+    // A pod that is wrong in our own eyes need not be shown to others; on an update the template is the same.
+    if verdict.problems.is_empty() && request.operation == "CREATE" {
+        verdict.add(dry_run(client, scheduler, &request.namespace, &workload).await);
+    }
+    verdict
+}
+
+/// The queues that there are.
+pub(super) async fn all_queues(client: &Client) -> Result<Queues, kube::Error> {
+    let api: Api<DynamicObject> =
+        Api::all_with(client.clone(), &ApiResource::erase::<GpuQueue>(&()));
+    // Any state will do: it may be a moment old, but is not fetched from the store each time.
+    let queues = api.list(&ListParams::default().match_any()).await?;
+    let spec = |queue: &DynamicObject| serde_json::from_value(queue.data["spec"].clone()).ok();
+    let named = |queue: DynamicObject| Some((queue.metadata.name.clone()?, spec(&queue)?));
+    Ok(queues.into_iter().filter_map(named).collect())
+}
+
+/// Pods of a workload are made by us, so somebody who may not make pods must not make workloads.
+async fn may_create_pods(client: &Client, user: &UserInfo, namespace: &str) -> Verdict {
+    let attributes = ResourceAttributes {
+        namespace: Some(namespace.to_owned()),
+        verb: Some("create".to_owned()),
+        resource: Some("pods".to_owned()),
+        ..ResourceAttributes::default()
+    };
+    let review = SubjectAccessReview {
+        spec: SubjectAccessReviewSpec {
+            user: user.username.clone(),
+            uid: user.uid.clone(),
+            groups: user.groups.clone(),
+            extra: user.extra.clone(),
+            resource_attributes: Some(attributes),
+            ..SubjectAccessReviewSpec::default()
+        },
+        ..SubjectAccessReview::default()
+    };
+    let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
+    match reviews.create(&PostParams::default(), &review).await {
+        Ok(review) if review.status.as_ref().is_some_and(|status| status.allowed) => {
+            Verdict::default()
+        }
+        Ok(_) => {
+            let user = user.username.as_deref().unwrap_or("unknown");
+            Verdict::forbid(format!(
+                "a GPUWorkload makes pods, and user `{user}` may not create pods in namespace `{namespace}`: ask an \
+                 administrator for the verb `create` on `pods` there"
+            ))
+        }
+        Err(error) => unchecked("whether you may create pods", &error),
+    }
+}
+
+/// The queue must exist, take the namespace and allow the priority.
+fn queue(spec: &GpuWorkloadSpec, namespace: &str, queues: &Queues) -> Verdict {
+    let open = || queues.iter().filter(|(_, queue)| serves(queue, namespace));
+    let (name, queue) = match &spec.queue {
+        Some(name) => match queues.get(name) {
+            Some(queue) if serves(queue, namespace) => (name, queue),
+            found => {
+                let names: Vec<_> = open().map(|(name, _)| format!("`{name}`")).collect();
+                let remedy = if names.is_empty() {
+                    "no queue does; leave `queue` out, or ask an administrator for one".to_owned()
+                } else {
+                    format!("write one that does: {}", names.join(", "))
+                };
+                let wrong = if found.is_some() {
+                    "does not serve"
+                } else {
+                    "does not exist and so cannot serve"
+                };
+                return Verdict::refuse(format!(
+                    "spec.queue: GPUQueue `{name}` {wrong} namespace `{namespace}`; {remedy}"
+                ));
+            }
+        },
+        None => match of_namespace(namespace, queues) {
+            Some(found) => found,
+            None => return Verdict::default(),
+        },
+    };
+    if spec.priority <= queue.max_priority {
+        return Verdict::default();
+    }
+    Verdict::refuse(format!(
+        "spec.priority: {} is more than queue `{name}` allows; write {} or less",
+        spec.priority, queue.max_priority
+    ))
+}
+
+/// The queue of a workload that names none: the only one that names the namespace, else the only one for all.
+fn of_namespace<'a>(namespace: &str, queues: &'a Queues) -> Option<(&'a String, &'a GpuQueueSpec)> {
+    let only = |name: &str| {
+        let mut named =
+            queues.iter().filter(|(_, queue)| queue.namespaces.iter().any(|own| own == name));
+        named.next().filter(|_| named.next().is_none())
+    };
+    only(namespace).or_else(|| only("*"))
+}
+
+/// Shows the API server the pod that would be made.
+async fn dry_run(
+    client: &Client,
+    scheduler: &str,
+    namespace: &str,
+    workload: &GpuWorkload,
+) -> Verdict {
+    let name = workload.metadata.name.as_ref().or(workload.metadata.generate_name.as_ref());
+    let name = name.map_or("workload", String::as_str);
+    let body = match template::pod(name, namespace, &workload.spec, scheduler) {
+        Ok(pod) => pod.to_string().into_bytes(),
+        Err(refusal) => return refusal,
+    };
+    let parameters = PostParams { dry_run: true, ..PostParams::default() };
+    let path = Pod::url_path(&(), Some(namespace));
+    let request = match kube::core::Request::new(path).create(&parameters, body) {
+        Ok(request) => strict(request),
+        Err(error) => return Verdict::refuse(format!("spec.podTemplate: {error}")),
+    };
+    match client.request::<Value>(request).await {
+        Ok(_) => Verdict::default(),
+        Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => {
+            passed_on(&status)
+        }
+        Err(error) => unchecked("spec.podTemplate", &error),
+    }
+}
+
+/// Fields that the API server does not know would be dropped in silence.
+fn strict(request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
+    let (mut parts, body) = request.into_parts();
+    let with = format!("{}&fieldValidation=Strict", parts.uri);
+    if let Ok(uri) = with.parse() {
+        parts.uri = uri;
+    }
+    http::Request::from_parts(parts, body)
+}
+
+/// The API server's words about the pod, as words about the workload.
+fn passed_on(status: &Status) -> Verdict {
+    // Quota that is used up now is a reason to wait, not to refuse.
+    if status.message.contains("exceeded quota") {
+        let message = format!("its pods must wait for the namespace's quota: {}", status.message);
+        return Verdict { warnings: vec![message], ..Verdict::default() };
+    }
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let problems: Vec<_> = causes
+        .filter(|cause| !cause.field.is_empty())
+        .map(|cause| format!("spec.podTemplate.{}: {}", cause.field, cause.message))
+        .collect();
+    if problems.is_empty() {
+        return Verdict::refuse(format!("spec.podTemplate: {}", status.message));
+    }
+    Verdict { problems, ..Verdict::default() }
+}
+
+fn unchecked(what: &str, error: &kube::Error) -> Verdict {
+    tracing::warn!(%error, "admission could not check {what}");
+    let why = match error {
+        kube::Error::Api(status) => status.message.clone(),
+        _ => "the API server did not answer".to_owned(),
+    };
+    Verdict::refuse(format!("{what} could not be checked ({why}); try again"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn queues() -> Queues {
+        let queue = |spec| serde_json::from_value(spec).unwrap();
+        [
+            ("research".to_owned(), queue(json!({"namespaces": ["team"], "maxPriority": 7}))),
+            ("students".to_owned(), queue(json!({"namespaces": ["school"], "maxPriority": 3}))),
+        ]
+        .into()
+    }
+
+    fn check(namespace: &str, name: Option<&str>, priority: u8, words: &[&str]) {
+        let spec = json!({
+            "gpuMemoryRequired": 0, "podTemplate": {}, "queue": name, "priority": priority,
+        });
+        let verdict = queue(&serde_json::from_value(spec).unwrap(), namespace, &queues());
+        let said = verdict.problems.join("; ");
+        assert_eq!(said.is_empty(), words.is_empty(), "{namespace} {name:?} {priority}: {said}");
+        for word in words {
+            assert!(said.contains(word), "no `{word}` in: {said}");
+        }
+    }
+
+    #[test]
+    fn a_workloads_queue_must_exist_serve_its_namespace_and_allow_its_priority() {
+        check("team", Some("research"), 7, &[]);
+        check("team", None, 7, &[]);
+        check("elsewhere", None, 10, &[]);
+        check("team", Some("research"), 8, &["spec.priority: 8", "`research`", "write 7 or less"]);
+        check("school", None, 5, &["`students`", "write 3 or less"]);
+        check(
+            "team",
+            Some("gone"),
+            5,
+            &["spec.queue", "does not exist", "write one that does: `research`"],
+        );
+        check("team", Some("students"), 1, &["does not serve namespace `team`", "`research`"]);
+        check("elsewhere", Some("students"), 1, &["leave `queue` out"]);
+    }
+
+    fn status(status: Value) -> Status {
+        serde_json::from_value(status).unwrap()
+    }
+
+    #[test]
+    fn the_api_servers_words_name_the_field_of_the_workload() {
+        let invalid = status(json!({
+            "status": "Failure", "code": 422, "reason": "Invalid",
+            "message": "Pod \"x\" is invalid: spec.containers[0].image: Required value",
+            "details": {"causes": [
+                {"reason": "FieldValueRequired", "message": "Required value", "field": "spec.containers[0].image"},
+            ]},
+        }));
+        assert_eq!(
+            passed_on(&invalid).problems,
+            ["spec.podTemplate.spec.containers[0].image: Required value"]
+        );
+        let forbidden = status(json!({
+            "status": "Failure", "code": 403, "reason": "Forbidden", "message": "violates PodSecurity",
+        }));
+        assert_eq!(passed_on(&forbidden).problems, ["spec.podTemplate: violates PodSecurity"]);
+    }
+
+    #[test]
+    fn a_quota_that_is_used_up_lets_the_workload_wait() {
+        let exceeded = status(json!({
+            "status": "Failure", "code": 403, "reason": "Forbidden",
+            "message": "pods \"x\" is forbidden: exceeded quota: gpus, requested: 1, used: 4, limited: 4",
+        }));
+        let verdict = passed_on(&exceeded);
+        assert!(verdict.problems.is_empty() && verdict.warnings.len() == 1, "{verdict:?}");
+    }
+}

@@ -1,0 +1,352 @@
+//! Admission on a real API server, which calls back to this process over TLS.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::{Duration, Instant};
+
+use agentaflow_kube_core::crd;
+use agentaflow_kube_webhook::{Options, configurations, serve};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+/// A name of its own, so that schedulers of other tests keep theirs.
+const CONFIGURATION: &str = "agentaflow-webhook-test";
+
+/// What a test does with the cluster.
+struct Cluster {
+    client: Client,
+    stop: CancellationToken,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// A client; with `user`, in that person's name.
+async fn client(user: Option<&str>) -> Client {
+    let path =
+        std::env::var("AGENTAFLOW_TEST_KUBE").expect("AGENTAFLOW_TEST_KUBE names a kubeconfig");
+    let file = Kubeconfig::read_from(path).unwrap();
+    let mut config =
+        Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
+    config.auth_info.impersonate = user.map(ToOwned::to_owned);
+    Client::try_from(config).unwrap()
+}
+
+impl Cluster {
+    async fn start() -> Self {
+        let client = client(None).await;
+        for definition in crd::definitions() {
+            apply(&client, &definition).await.unwrap();
+        }
+        for priority in [5, 9] {
+            let class = json!({
+                "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+                "metadata": {"name": format!("agentaflow-{priority}")}, "value": priority * 100_000,
+            });
+            apply(&client, &class).await.unwrap();
+        }
+        for name in ["agentaflow", "webhook-plain"] {
+            apply(
+                &client,
+                &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}),
+            )
+            .await
+            .unwrap();
+        }
+        apply(
+            &client,
+            &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {
+            "name": "webhook-team", "labels": {"agentaflow.gpu/scheduling": "enabled"}}}),
+        )
+        .await
+        .unwrap();
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+        let options = Options {
+            listen: free,
+            url: Some(format!("https://{free}")),
+            configuration: CONFIGURATION.to_owned(),
+            namespaces: ["webhook-team", "webhook-plain", "kube-system"].map(str::to_owned).into(),
+            ..Options::default()
+        };
+        // Somebody has installed what is asked through a service.
+        for installed in configurations(&Options { url: None, ..options.clone() }) {
+            apply(&client, &installed).await.unwrap();
+        }
+        let stop = CancellationToken::new();
+        tokio::spawn(serve(options, client.clone(), stop.clone()));
+        let cluster = Self { client, stop };
+        cluster.until_asked().await;
+        cluster
+    }
+
+    /// The API server takes a moment to learn of new configurations.
+    async fn until_asked(&self) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let pod = self.create("webhook-team", &pod("probe", &json!({}))).await;
+            if pod.is_ok_and(|pod| pod["spec"]["schedulerName"] == "agentaflow") {
+                return;
+            }
+            assert!(Instant::now() < deadline, "the API server never asked");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    /// Creates the object for show: everything happens but storing.
+    async fn create(&self, namespace: &str, object: &Value) -> Result<Value, String> {
+        create(&self.client, namespace, object, true).await
+    }
+}
+
+async fn create(
+    client: &Client,
+    namespace: &str,
+    object: &Value,
+    dry_run: bool,
+) -> Result<Value, String> {
+    let resource = resource(object);
+    let api: Api<DynamicObject> = if object["kind"] == "GPUQueue" {
+        Api::all_with(client.clone(), &resource)
+    } else {
+        Api::namespaced_with(client.clone(), namespace, &resource)
+    };
+    let parameters = PostParams { dry_run, ..PostParams::default() };
+    let object = serde_json::from_value(object.clone()).unwrap();
+    match api.create(&parameters, &object).await {
+        Ok(object) => Ok(serde_json::to_value(object).unwrap()),
+        Err(kube::Error::Api(status)) => Err(status.message),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+async fn apply(client: &Client, object: &Value) -> Result<(), kube::Error> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(object));
+    let name = object["metadata"]["name"].as_str().unwrap();
+    api.patch(name, &PatchParams::apply("test").force(), &Patch::Apply(object)).await.map(|_| ())
+}
+
+fn resource(object: &Value) -> ApiResource {
+    let (version, kind) =
+        (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
+    let (group, version) = version.split_once('/').unwrap_or(("", version));
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind))
+}
+
+fn pod(name: &str, metadata: &Value) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+        "spec": {"containers": [
+            {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}},
+        ]},
+    });
+    pod["metadata"]["name"] = name.into();
+    pod
+}
+
+fn workload(spec: &Value) -> Value {
+    let mut workload = json!({
+        "apiVersion": "agentaflow.io/v1", "kind": "GPUWorkload", "metadata": {"name": "train"},
+        "spec": {
+            "gpuMemoryRequired": 8192,
+            "podTemplate": {"spec": {"containers": [{"name": "c", "image": "i"}]}},
+        },
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        workload["spec"][key] = value.clone();
+    }
+    workload
+}
+
+fn says(result: Result<Value, String>, words: &[&str]) {
+    let said = result.err().unwrap_or_default();
+    assert_eq!(said.is_empty(), words.is_empty(), "{said}");
+    for word in words {
+        assert!(said.contains(word), "no `{word}` in: {said}");
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs a Kubernetes control plane"]
+async fn kube_admission_names_fields_and_remedies_and_gives_pods_their_scheduler() {
+    let client = client(None).await;
+    let ended = tokio::spawn(async {
+        let cluster = Cluster::start().await;
+        pods_get_our_name_where_asked(&cluster).await;
+        owners_are_read(&cluster).await;
+        bad_workloads_are_refused(&cluster).await;
+        strangers_cannot_borrow_our_rights(&cluster).await;
+        bad_queues_are_refused(&cluster).await;
+        changes_that_are_not_of_the_spec_always_pass(&cluster).await;
+    })
+    .await;
+    // Without its webhook the configuration would stop everybody's workloads.
+    for kind in ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"] {
+        let object = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind});
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(&object));
+        let _ = api.delete(CONFIGURATION, &DeleteParams::default()).await;
+    }
+    ended.unwrap();
+}
+
+async fn pods_get_our_name_where_asked(cluster: &Cluster) {
+    let annotated = json!({"annotations": {"agentaflow.gpu/priority": "9"}});
+    // Whoever makes a pod may name any owner; only what could be its controller keeps it from us.
+    let owned = |version: &str, controller: bool| {
+        let mut metadata = annotated.clone();
+        metadata["ownerReferences"] = json!([{"apiVersion": version, "kind": "DaemonSet",
+            "name": "d", "uid": "u", "controller": controller}]);
+        metadata
+    };
+    for (namespace, metadata, scheduler) in [
+        ("webhook-team", json!({}), "agentaflow"),
+        ("webhook-plain", json!({}), "default-scheduler"),
+        ("webhook-plain", annotated.clone(), "agentaflow"),
+        ("webhook-plain", owned("apps/v1", true), "default-scheduler"),
+        ("webhook-plain", owned("apps/v1", false), "agentaflow"),
+        ("webhook-plain", owned("example.com/v1", true), "agentaflow"),
+        ("kube-system", annotated, "default-scheduler"),
+    ] {
+        let made = cluster.create(namespace, &pod("p", &metadata)).await.unwrap();
+        assert_eq!(made["spec"]["schedulerName"], scheduler, "{namespace} {metadata}");
+        // What was asked for is a class, whose value the API server has filled in.
+        let asked = scheduler == "agentaflow" && !metadata["annotations"].is_null();
+        let class = if asked { json!(["agentaflow-9", 900_000]) } else { json!([null, 0]) };
+        let spec = &made["spec"];
+        assert_eq!(json!([spec["priorityClassName"], spec["priority"]]), class, "{metadata}");
+    }
+}
+
+async fn owners_are_read(cluster: &Cluster) {
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {
+            "generateName": "owner-", "annotations": {"agentaflow.gpu/scheduling-strategy": "pack"},
+        },
+        "spec": {"suspend": true, "template": {"spec": {
+            "restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}},
+    });
+    let job = create(&cluster.client, "webhook-plain", &job, false).await.unwrap();
+    let owner = json!({"apiVersion": "batch/v1", "kind": "Job", "controller": true,
+        "name": job["metadata"]["name"], "uid": job["metadata"]["uid"]});
+    let child = pod("p", &json!({"ownerReferences": [owner]}));
+    let made = cluster.create("webhook-plain", &child).await.unwrap();
+    assert_eq!(made["spec"]["schedulerName"], "agentaflow");
+    assert_eq!(made["metadata"]["annotations"]["agentaflow.gpu/scheduling-strategy"], "pack");
+    let jobs: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client.clone(), "webhook-plain", &resource(&job));
+    jobs.delete(job["metadata"]["name"].as_str().unwrap(), &DeleteParams::background())
+        .await
+        .unwrap();
+}
+
+async fn bad_workloads_are_refused(cluster: &Cluster) {
+    let containers =
+        |containers: Value| json!({"podTemplate": {"spec": {"containers": containers}}});
+    for (spec, words) in [
+        (json!({}), &[][..]),
+        (json!({"podTemplate": {}}), &["spec.podTemplate.spec.containers", "at least one"]),
+        (
+            containers(json!([{"name": "c", "image": ""}])),
+            &["spec.podTemplate.spec.containers[0].image: Required value"],
+        ),
+        (
+            containers(json!([{"name": "c", "image": "i", "imagePolicy": "x"}])),
+            &["spec.podTemplate", "unknown field", "imagePolicy"],
+        ),
+        (
+            containers(json!([{"name": "a", "image": "i"}, {"name": "b", "image": "i"}])),
+            &["none of `a`, `b` has a GPU limit"],
+        ),
+        (
+            json!({"gpuRequirements": {"exclusiveAccess": false}}),
+            &["exclusiveAccess", "cannot be shared"],
+        ),
+        (
+            json!({"gpuRequirements": {"migProfile": "1g.5gb"}}),
+            &["spec.gpuMemoryRequired", "5120 MiB"],
+        ),
+        (json!({"queue": "gone"}), &["spec.queue", "`gone` does not exist"]),
+        (json!({"priority": 11}), &["spec.priority", "less than or equal to 10"]),
+        (json!({"estimatedDuration": "4 hours"}), &["estimatedDuration", "such as 4h"]),
+    ] {
+        says(cluster.create("webhook-plain", &workload(&spec)).await, words);
+    }
+}
+
+async fn strangers_cannot_borrow_our_rights(cluster: &Cluster) {
+    for (kind, name, rules, subject) in [
+        (
+            "Role",
+            "workloads",
+            json!([{"apiGroups": ["agentaflow.io"], "resources": ["*"], "verbs": ["*"]}]),
+            None,
+        ),
+        ("RoleBinding", "workloads", json!(null), Some("workloads")),
+    ] {
+        let mut object = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}});
+        match subject {
+            None => object["rules"] = rules,
+            Some(role) => {
+                object["roleRef"] =
+                    json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role});
+                object["subjects"] = json!([{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger"}]);
+            }
+        }
+        let _ = create(&cluster.client, "webhook-plain", &object, false).await;
+    }
+    let stranger = client(Some("stranger")).await;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let refused =
+            create(&stranger, "webhook-plain", &workload(&json!({})), true).await.unwrap_err();
+        if refused.contains("user `stranger` may not create pods in namespace `webhook-plain`") {
+            return;
+        }
+        // The role itself takes a moment to be seen.
+        assert!(Instant::now() < deadline, "{refused}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn bad_queues_are_refused(cluster: &Cluster) {
+    let queue = |spec: Value| json!({"apiVersion": "agentaflow.io/v1", "kind": "GPUQueue", "metadata": {"name": "q"}, "spec": spec});
+    for (spec, words) in [
+        (json!({"namespaces": ["a"], "limit": {"cpu": 64, "memory": "1Ti"}}), &[][..]),
+        (json!({"parent": "nobody"}), &["spec.parent", "create it first"]),
+        (json!({"parent": "q"}), &["part of itself"]),
+        (json!({"guaranteed": {"cpu": "2"}, "limit": {"cpu": "1"}}), &["spec.guaranteed.cpu"]),
+        (json!({"guaranteed": {"gpus": 2}, "limit": {"gpus": 1}}), &["guaranteed.gpus"]),
+        (json!({"limit": {"memory": "1 TB"}}), &["spec.limit.memory", "512Gi"]),
+        (json!({"namespaces": [""]}), &["spec.namespaces[0]"]),
+    ] {
+        says(cluster.create("", &queue(spec)).await, words);
+    }
+}
+
+async fn changes_that_are_not_of_the_spec_always_pass(cluster: &Cluster) {
+    let mut stored = workload(&json!({}));
+    stored["metadata"] = json!({"generateName": "train-", "finalizers": ["agentaflow.io/cleanup"]});
+    let stored = create(&cluster.client, "webhook-plain", &stored, false).await.unwrap();
+    let name = stored["metadata"]["name"].as_str().unwrap();
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(cluster.client.clone(), "webhook-plain", &resource(&stored));
+    let patch = |patch: Value| {
+        let api = api.clone();
+        async move { api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await }
+    };
+    let refused = patch(json!({"spec": {"queue": "gone"}})).await.unwrap_err().to_string();
+    assert!(refused.contains("spec.queue"), "{refused}");
+    let fixed = patch(json!({"spec": {"gangSize": 2}})).await.unwrap_err().to_string();
+    assert!(fixed.contains("spec.gangSize") && fixed.contains("cannot be changed"), "{fixed}");
+    // The webhook is away, and a finalizer can still be removed.
+    cluster.stop.cancel();
+    api.delete(name, &DeleteParams::default()).await.unwrap();
+    patch(json!({"metadata": {"finalizers": null}})).await.unwrap();
+    assert!(api.get_opt(name).await.unwrap().is_none());
+}
