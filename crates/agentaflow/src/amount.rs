@@ -6,27 +6,12 @@ use std::time::Duration;
 
 use agentaflow_api::job::Volume;
 use agentaflow_api::{Cores, Dollars, Stamp};
+pub(crate) use agentaflow_units::format_mib as memory;
+use agentaflow_units::{parse_duration, parse_mib};
 
 /// Reads a length of time: `300ms`, `90s`, `5m`, `1h30m`, `2d`; a bare number is seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a length of time: write it like 90s, 5m or 1h30m");
-    if let Ok(seconds) = text.parse::<f64>() {
-        return Duration::try_from_secs_f64(seconds).map_err(|_| wrong());
-    }
-    let mut total = Duration::ZERO;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
-        let (number, tail) = rest.split_at(digits);
-        let letters = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(letters);
-        let number: f64 = number.parse().map_err(|_| wrong())?;
-        let part = number * seconds_in(unit).ok_or_else(wrong)?;
-        let part = Duration::try_from_secs_f64(part).map_err(|_| wrong())?;
-        total = total.checked_add(part).ok_or_else(wrong)?;
-        rest = tail;
-    }
-    if text.is_empty() { Err(wrong()) } else { Ok(total) }
+    parse_duration(text).map_err(|error| error.to_string())
 }
 
 /// Reads a moment in the past: how long ago it was, a day, or a time.
@@ -47,17 +32,6 @@ pub(crate) fn since(text: &str) -> Result<Stamp, String> {
     }
 }
 
-fn seconds_in(unit: &str) -> Option<f64> {
-    Some(match unit {
-        "ms" => 0.001,
-        "s" | "sec" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        "d" => 86_400.0,
-        _ => return None,
-    })
-}
-
 /// A length of time of more than nothing.
 pub(crate) fn some_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
@@ -68,19 +42,7 @@ pub(crate) fn some_duration(text: &str) -> Result<Duration, String> {
 
 /// Reads an amount of memory in MiB: `512`, `512M`, `8G`, `1.5GiB`, `2T`.
 pub(crate) fn mib(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is not an amount of memory: write it like 512M or 8G");
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    let unit = unit.trim().to_ascii_lowercase();
-    let factor = match unit.trim_end_matches('b').trim_end_matches('i') {
-        "" | "m" => 1.0,
-        "g" => 1024.0,
-        "t" => 1024.0 * 1024.0,
-        _ => return Err(wrong()),
-    };
-    let mib = (number * factor).round();
-    if mib > 1e12 { Err(wrong()) } else { Ok(mib as u64) }
+    parse_mib(text).map_err(|error| error.to_string())
 }
 
 /// Reads a number of cores: `4`, `0.5`.
@@ -173,15 +135,6 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
 pub(crate) fn priority(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|number| *number <= 10);
     number.ok_or_else(|| "write a whole number from 0 to 10".to_owned())
-}
-
-/// An amount of memory as people read it: `512 MiB`, `8 GiB`, `1.5 GiB`.
-pub(crate) fn memory(mib: u64) -> String {
-    if mib < 1024 {
-        return format!("{mib} MiB");
-    }
-    let text = format!("{:.1}", mib as f64 / 1024.0);
-    format!("{} GiB", text.trim_end_matches(".0"))
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod end;
 
 pub use end::{End, EndText, end, end_reason, find_cause};
 
+use agentaflow_units::format_mib;
 use agentaflow_engine::{
     Alternative, Eta, Explanation, FitSummary, Gate, GpuId, GpuModel, MiB, MilliCpu,
     PreemptionReason, QuotaResource, Shortfall, Span, Time, UnavailableGpus, WaitReason,
@@ -325,15 +326,7 @@ fn sizes(need: MiB, most: MiB) -> [String; 2] {
 
 /// An amount of memory as people read it: `512 MiB`, `23.5 GiB`, `1 TiB`.
 fn size(memory: MiB) -> String {
-    let short = |amount: f64, unit: &str| {
-        let text = format!("{amount:.1}");
-        format!("{} {unit}", text.trim_end_matches(".0"))
-    };
-    match memory.0 {
-        mib @ 0..1024 => format!("{mib} MiB"),
-        mib @ 1024..1_048_576 => short(mib as f64 / 1024.0, "GiB"),
-        mib => short(mib as f64 / 1_048_576.0, "TiB"),
-    }
+    format_mib(memory.0)
 }
 
 /// The same, but never more than there is: what is proposed must fit.

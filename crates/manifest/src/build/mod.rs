@@ -57,7 +57,6 @@ pub use names::{is_label_key, is_label_value, is_name, job_name};
 pub use nodepool::NodePool;
 pub use placement::Placement;
 pub use pod::{Pod, PodShape};
-pub use quantity::Amount;
 pub use recipe::{Recipe, RecipeError};
 pub use scaler::Scaler;
 pub use scaling::{Hpa, Keda};

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use agentaflow_units::Amount;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::names::short;
 use super::placement::{Ask, Placed};
 use super::pod::{PodShape, some};
-use super::quantity::{self, Amount};
+use super::quantity;
 use super::{BuildError, refuse};
 use crate::catalogue::InstanceType;
 use crate::mig::Slices;
@@ -32,8 +33,8 @@ impl PodShape {
         Ok(Ask {
             gpus: if self.mig.is_some() { 1 } else { gpus },
             slices: self.slices(gpus)?,
-            cpu_milli: request(cpu, quantity::cpu)?.map_or(0, Amount::as_milli),
-            memory_mib: request(memory, quantity::memory)?.map_or(0, Amount::as_mib),
+            cpu_milli: request(cpu, quantity::cpu)?.map_or(0, Amount::ceil_milli),
+            memory_mib: request(memory, quantity::memory)?.map_or(0, Amount::ceil_mib),
         })
     }
 
@@ -103,7 +104,7 @@ impl PodShape {
             memory.cut(u64::from(instance.memory_gib) << 10, memory_share, 256);
         }
         let milli = |milli: u64| format!("{milli}m");
-        let mib = |mib: u64| Amount::mib(mib).memory_text();
+        let mib = |mib: u64| Amount::from_mib(mib).to_binary();
         Preset {
             cpu: (milli(cpu.limit), milli(cpu.request)),
             memory: (mib(memory.limit), mib(memory.request)),
@@ -137,7 +138,7 @@ impl Pairing {
             }
             (None, Some(request)) => {
                 // A preset below the request would be refused; then twice the request is as good.
-                let enough = preset_limit.filter(|limit| Amount::parse(limit) >= asked);
+                let enough = preset_limit.filter(|limit| quantity::parse(limit) >= asked);
                 (enough, Some(request.clone()))
             }
             (Some(limit), Some(request)) => (Some(limit.clone()), Some(request.clone())),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use agentaflow_units::Amount;
 use k8s_openapi::api::autoscaling::v2::{
     CrossVersionObjectReference, ExternalMetricSource, HPAScalingRules, HorizontalPodAutoscaler,
     HorizontalPodAutoscalerBehavior, HorizontalPodAutoscalerSpec, MetricIdentifier, MetricSpec,
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::names::{self, short};
 use super::pod::{namespace, some};
-use super::quantity::Amount;
+use super::quantity;
 use super::values::{self, Pair};
 use super::{BuildError, Made, refuse};
 
@@ -127,8 +128,8 @@ impl Scaled {
     /// The value to aim at, as it was written and as an amount.
     fn value(&self) -> Result<(&str, Amount), BuildError> {
         let text = self.value.as_deref().unwrap_or(GOAL);
-        match Amount::parse(text) {
-            Some(amount) if amount > Amount::milli(0) => Ok((text, amount)),
+        match quantity::parse(text) {
+            Some(amount) if amount > Amount::default() => Ok((text, amount)),
             _ => refuse("value", format!("`{}` is no amount above zero", short(text))),
         }
     }
@@ -268,7 +269,7 @@ impl Keda {
             ("serverAddress", server),
             ("query", query),
             // KEDA reads a plain number there, not an amount such as 500m.
-            ("threshold", self.scaled.value()?.1.plain_text()),
+            ("threshold", self.scaled.value()?.1.to_decimal()),
         ]);
         let spec = ScaledObjectSpec {
             scale_target_ref: BTreeMap::from([("name", target)]),

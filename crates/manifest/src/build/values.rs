@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use agentaflow_units::parse_duration;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -144,34 +145,12 @@ pub(super) fn labels(
 
 /// A time in seconds: `90`, `90s`, `10m`, `24h`, `2d`, `1h30m`; `none` where that is allowed.
 pub(super) fn seconds(flag: &'static str, text: &str) -> Result<u32, BuildError> {
-    parse_seconds(text)
-        .filter(|seconds| *seconds > 0 && i32::try_from(*seconds).is_ok())
-        .map_or_else(
-            || refuse(flag, format!("`{}` is no time: write it like 90s, 10m or 24h", short(text))),
-            Ok,
-        )
-}
-
-fn parse_seconds(text: &str) -> Option<u32> {
-    if let Ok(seconds) = text.parse() {
-        return Some(seconds);
-    }
-    let mut total: u32 = 0;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit())?;
-        let (number, tail) = rest.split_at(digits);
-        let factor = match tail.chars().next()? {
-            's' => 1,
-            'm' => 60,
-            'h' => 3600,
-            'd' => 86_400,
-            _ => return None,
-        };
-        total = total.checked_add(number.parse::<u32>().ok()?.checked_mul(factor)?)?;
-        rest = &tail[1..];
-    }
-    (!text.is_empty()).then_some(total)
+    let duration = parse_duration(text).ok().filter(|duration| duration.subsec_nanos() == 0);
+    let seconds = duration.and_then(|duration| i32::try_from(duration.as_secs()).ok());
+    seconds.filter(|seconds| *seconds > 0).map_or_else(
+        || refuse(flag, format!("`{}` is no time: write it like 90s, 10m or 24h", short(text))),
+        |seconds| Ok(seconds.unsigned_abs()),
+    )
 }
 
 /// A schedule in cron's five fields, checked as the API server does.

@@ -1,5 +1,6 @@
 //! What a pod has mounted: claims, and shared memory for data loaders.
 
+use agentaflow_units::Amount;
 use k8s_openapi::api::core::v1::{
     EmptyDirVolumeSource, PersistentVolumeClaimVolumeSource, ResourceRequirements, Volume,
     VolumeMount,
@@ -9,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::names::{self, is_name, short};
 use super::placement::Placed;
 use super::pod::PodShape;
-use super::quantity::{self, Amount};
+use super::quantity;
 use super::values::{self, Mount};
 use super::{BuildError, refuse};
 
@@ -93,7 +94,7 @@ impl PodShape {
         resources: &ResourceRequirements,
     ) -> Result<Option<String>, BuildError> {
         let limit = resources.limits.as_ref().and_then(|limits| limits.get("memory"));
-        let limit = limit.and_then(|limit| Amount::parse(&limit.0));
+        let limit = limit.and_then(|limit| quantity::parse(&limit.0));
         match self.shm.as_deref() {
             Some("none") => Ok(None),
             Some(text) => {
@@ -111,8 +112,8 @@ impl PodShape {
                 let each = placed.gpu.map_or(2, crate::cloud::Gpu::shm_gib);
                 let times = if self.mig.is_some() { 1 } else { gpus };
                 let wanted = u64::from(each * times) << 10;
-                let most = limit.map_or(wanted, |limit| limit.as_mib() / 2).max(1);
-                Ok(Some(Amount::mib(wanted.min(most)).memory_text()))
+                let most = limit.map_or(wanted, |limit| limit.ceil_mib() / 2).max(1);
+                Ok(Some(Amount::from_mib(wanted.min(most)).to_binary()))
             }
         }
     }

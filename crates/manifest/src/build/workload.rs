@@ -1,5 +1,8 @@
 //! `GPUWorkload`: work that our scheduler places.
 
+use std::time::Duration;
+
+use agentaflow_units::format_go_duration;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
@@ -132,7 +135,8 @@ impl Workload {
         let spec = Spec {
             priority: self.priority.or((!self.pod.bare).then_some(5)),
             gpu_memory_required: memory,
-            estimated_duration: duration.map(go_duration),
+            estimated_duration: duration
+                .map(|seconds| format_go_duration(Duration::from_secs(seconds.into()))),
             scheduling_strategy: self.strategy,
             gpu_requirements: Requirements {
                 min_gpu_memory: (memory > 0).then_some(memory),
@@ -184,11 +188,4 @@ impl Workload {
         }
         self.queue.as_deref().map_or(Ok(()), |queue| names::name("queue", Some(queue)).map(drop))
     }
-}
-
-/// A time as the API server reads it: `1h30m`.
-fn go_duration(seconds: u32) -> String {
-    let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
-    let parts = parts.iter().filter(|(count, _)| *count > 0);
-    parts.fold(String::new(), |text, (count, unit)| format!("{text}{count}{unit}"))
 }

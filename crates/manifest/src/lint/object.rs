@@ -1,8 +1,9 @@
 //! Kubernetes objects in documents, and the pods and containers in them, each with its path.
 
+use agentaflow_units::Amount;
 use serde_json::Value;
 
-use super::amount::milli;
+use super::amount::amount;
 use super::{Input, embedded};
 use crate::yaml::at;
 
@@ -373,9 +374,8 @@ pub(super) fn is_gpu(resource: &str) -> bool {
 
 /// A whole number, written as such, as text or as an amount: `1`, `"1"`, `1000m`.
 pub(super) fn whole(value: &Value) -> Option<u64> {
-    let amount =
-        || milli(value).filter(|milli| milli % 1000.0 == 0.0 && (0.0..1e15).contains(milli));
-    value.as_u64().or_else(|| amount().map(|milli| (milli / 1000.0) as u64))
+    let units = || amount(value).filter(|amount| amount.is_whole_units()).map(Amount::floor_units);
+    value.as_u64().or_else(|| units().filter(|units| *units < 1_000_000_000_000))
 }
 
 /// The text at a path.

@@ -88,21 +88,27 @@ pub(crate) fn path_text<S: AsRef<str>>(steps: &[S]) -> String {
     text
 }
 
-/// The nearest of some names, if any is near enough to be a slip of the hand.
+/// Known name within a typing error of `name`: one edit, and one more for every four characters.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     nearest_within(name, known, 1 + name.chars().count() / 4)
 }
 
-/// The same, where at most so many letters may be wrong.
+/// Known name with the fewest edits (insert, delete, change or swap a character), at most `edits`. Case is ignored.
 pub fn nearest_within<'a>(
     name: &str,
     known: impl IntoIterator<Item = &'a str>,
-    most: usize,
+    edits: usize,
 ) -> Option<&'a str> {
+    /// Longer texts are no names; comparing them costs the square of the length.
+    const LONGEST: usize = 128;
+    if name.len() > LONGEST {
+        return None;
+    }
     let lower = name.to_lowercase();
-    let scored = known.into_iter().map(|other| (distance(&lower, &other.to_lowercase()), other));
+    let known = known.into_iter().filter(|other| other.len() <= LONGEST);
+    let scored = known.map(|other| (strsim::osa_distance(&lower, &other.to_lowercase()), other));
     let (score, best) = scored.min_by_key(|(score, _)| *score)?;
-    (score <= most && score < name.chars().count()).then_some(best)
+    (score <= edits && score < name.chars().count()).then_some(best)
 }
 
 fn step(segment: &Segment) -> Option<String> {
@@ -129,32 +135,4 @@ fn advice(name: &str, expected: &[String]) -> String {
     }
     let names: Vec<_> = expected.iter().map(|name| format!("`{name}`")).collect();
     format!("; known are {}", names.join(", "))
-}
-
-/// How many letters must be added, dropped, changed or swapped to get from one word to the other.
-fn distance(one: &str, other: &str) -> usize {
-    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
-    // Names are short; whatever is long is not a slip.
-    if one.len().max(other.len()) > 128 {
-        return usize::MAX;
-    }
-    let width = other.len() + 1;
-    let mut rows = vec![0; (one.len() + 1) * width];
-    for i in 0..=one.len() {
-        for j in 0..width {
-            rows[i * width + j] = if i == 0 || j == 0 {
-                i + j
-            } else {
-                let same = one[i - 1] == other[j - 1];
-                let mut least = rows[(i - 1) * width + j - 1] + usize::from(!same);
-                least = least.min(rows[(i - 1) * width + j] + 1);
-                least = least.min(rows[i * width + j - 1] + 1);
-                if i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1] {
-                    least = least.min(rows[(i - 2) * width + j - 2] + 1);
-                }
-                least
-            };
-        }
-    }
-    rows[one.len() * width + other.len()]
 }

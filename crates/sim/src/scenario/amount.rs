@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
+use agentaflow_units::{format_duration, parse_duration, parse_mib, quantity_of_mib};
 use agentaflow_engine::{MiB, MicroDollars, MilliCpu, Span};
 
 /// An amount with a written form and a plain number in its base unit.
@@ -81,10 +83,6 @@ impl<'de> Visitor<'de> for DurationReader {
 /// Anything larger is a slip of the pen, and sums of these stay far from overflow.
 const MOST: f64 = (1_u64 << 46) as f64;
 
-/// Units of length, largest first, in milliseconds. `ms` comes before `m` and `s` when reading.
-const LENGTHS: [(&str, u64); 5] =
-    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
-
 impl Amount for Length {
     const EXPECTED: &'static str = "a length of time such as `90s`, `15m`, `4h`, `1h30m` or `2d`";
 
@@ -93,21 +91,14 @@ impl Amount for Length {
     }
 
     fn from_text(text: &str) -> Option<Self> {
-        let mut rest = text.trim();
-        let mut total = 0.0;
-        if rest.is_empty() {
-            return None;
-        }
-        while !rest.is_empty() {
-            let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-            let (number, after) = rest.split_at(digits);
-            let letters = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
-            let (unit, after) = after.split_at(letters);
-            let (_, millis) = LENGTHS.iter().find(|(name, _)| *name == unit)?;
-            total += number.parse::<f64>().ok()? * *millis as f64;
-            rest = after.trim_start();
-        }
-        scaled(total, 1.0).map(|millis| Self(Span(millis)))
+        // A plain number has no unit here, and spaces may separate the parts.
+        let parts = text.split_whitespace().map(|part| {
+            let has_unit = part.ends_with(|c: char| c.is_ascii_alphabetic());
+            parse_duration(part).ok().filter(|_| has_unit)
+        });
+        let parts: Vec<_> = parts.collect::<Option<_>>()?;
+        let seconds: f64 = parts.iter().map(Duration::as_secs_f64).sum();
+        Self::from_number(seconds).filter(|_| !parts.is_empty())
     }
 }
 
@@ -120,13 +111,9 @@ impl Amount for Size {
 
     fn from_text(text: &str) -> Option<Self> {
         let text = text.trim();
-        let text = text.strip_suffix('B').unwrap_or(text);
-        for (unit, mib) in [("Mi", 1.0), ("Gi", 1024.0), ("Ti", 1_048_576.0)] {
-            if let Some(number) = text.strip_suffix(unit) {
-                return scaled(number.trim().parse().ok()?, mib).map(|mib| Self(MiB(mib)));
-            }
-        }
-        None
+        let is_binary = text.strip_suffix('B').unwrap_or(text).ends_with('i');
+        let mib = parse_mib(text).ok().filter(|mib| is_binary && *mib as f64 <= MOST);
+        mib.map(|mib| Self(MiB(mib)))
     }
 }
 
@@ -178,14 +165,7 @@ fn scaled(number: f64, unit: f64) -> Option<u64> {
 
 impl fmt::Display for Length {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rest = self.0.0;
-        for (unit, millis) in LENGTHS {
-            if rest >= millis {
-                write!(f, "{}{unit}", rest / millis)?;
-                rest %= millis;
-            }
-        }
-        if self.0.0 == 0 { f.write_str("0s") } else { Ok(()) }
+        f.write_str(&format_duration(Duration::from_millis(self.0.0)))
     }
 }
 
@@ -205,12 +185,7 @@ impl Serialize for Length {
 
 impl Serialize for Size {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self.0.0 {
-            mib if mib > 0 && mib % 1024 == 0 => {
-                serializer.collect_str(&format_args!("{}Gi", mib / 1024))
-            }
-            mib => serializer.collect_str(&format_args!("{mib}Mi")),
-        }
+        serializer.serialize_str(&quantity_of_mib(self.0.0))
     }
 }
 

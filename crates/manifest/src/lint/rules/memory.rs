@@ -1,8 +1,9 @@
 //! Shared memory.
 
+use agentaflow_units::quantity_of_mib;
 use serde_json::{Value, json};
 
-use crate::lint::amount::mebibytes;
+use crate::lint::amount::amount;
 use crate::lint::object::{Container, Pod, list, text};
 use crate::lint::{Findings, Rule, Set, Severity, append, set};
 
@@ -77,13 +78,13 @@ fn mount(pod: &Pod<'_>, container: &Container<'_>, gpus: u64) -> Vec<crate::lint
     if named("shm").is_some_and(|volume| text(volume, &["emptyDir", "medium"]) != Some("Memory")) {
         return Vec::new();
     }
-    let wanted = (2048.0 * gpus.min(16) as f64).max(2048.0);
-    let limit = container.resource("limits", "memory").and_then(mebibytes);
-    let size = limit.map_or(wanted, |limit| wanted.min((limit / 2.0).floor()));
+    let wanted = 2048 * gpus.clamp(1, 16);
+    let limit = container.resource("limits", "memory").and_then(amount);
+    let size = limit.map_or(wanted, |limit| wanted.min(limit.floor_mib() / 2));
     let mut fix =
         vec![append(container.join(&["volumeMounts"]), json!({"name": "shm", "mountPath": SHM}))];
     if named("shm").is_none() {
-        let volume = json!({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": crate::lint::amount::memory(size)}});
+        let volume = json!({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": quantity_of_mib(size)}});
         fix.push(append(pod.join(&["volumes"]), volume));
     }
     fix
@@ -108,15 +109,15 @@ fn size(set: &Set<'_>, findings: &mut Findings<'_>) {
             }
             let limit = users
                 .iter()
-                .filter_map(|c| c.resource("limits", "memory").and_then(mebibytes))
-                .min_by(f64::total_cmp);
-            let Some(size) = volume["emptyDir"].get("sizeLimit").and_then(mebibytes) else {
+                .filter_map(|c| c.resource("limits", "memory").and_then(amount))
+                .min();
+            let Some(size) = volume["emptyDir"].get("sizeLimit").and_then(amount) else {
                 let gpus = users.iter().map(Container::gpus).max().unwrap_or(0).min(16);
-                let wanted = 2048.0 * gpus as f64;
-                let size = limit.map_or(wanted, |limit| wanted.min((limit / 2.0).floor()));
+                let wanted = 2048 * gpus;
+                let size = limit.map_or(wanted, |limit| wanted.min(limit.floor_mib() / 2));
                 // How much a pod on other accelerators needs, nobody here knows.
                 let fix =
-                    (gpus > 0).then(|| self::set(path.clone(), crate::lint::amount::memory(size)));
+                    (gpus > 0).then(|| self::set(path.clone(), quantity_of_mib(size)));
                 let limited = |c: &Container<'_>| c.resource("limits", "memory").is_some();
                 let severity =
                     if users.iter().all(limited) { Severity::Info } else { Severity::Warning };
@@ -126,7 +127,7 @@ fn size(set: &Set<'_>, findings: &mut Findings<'_>) {
                 continue;
             };
             if let Some(limit) = limit.filter(|limit| size >= *limit) {
-                let half = crate::lint::amount::memory((limit / 2.0).floor());
+                let half = quantity_of_mib(limit.floor_mib() / 2);
                 let message = format!(
                     "the memory volume `{name}` may hold as much as the whole memory limit of the container"
                 );

@@ -1,9 +1,10 @@
 //! Taints, affinity, and whether what is asked for fits the machine that is asked for.
 
+use agentaflow_units::{Amount, quantity_of_mib};
 use serde_json::{Value, json};
 
 use crate::cloud::{self, GPU_TAINT as TAINT, Gpu, INSTANCE_TYPE, gpu_named};
-use crate::lint::amount::{mebibytes, memory, milli};
+use crate::lint::amount::amount;
 use crate::lint::machine::Machine;
 use crate::lint::object::{Container, Pod, list, text};
 use crate::lint::{Findings, Operation, Rule, Set, append, set};
@@ -206,26 +207,30 @@ fn same_model(pod: &Pod<'_>, name: &str, machine: &Machine, findings: &mut Findi
 /// A resource that a machine has.
 struct Part {
     resource: &'static str,
-    amount: fn(&Value) -> Option<f64>,
-    left: fn(&Machine) -> u64,
-    daemons: u64,
-    say: fn(f64) -> String,
+    left: fn(&Machine) -> Amount,
+    /// Rest of the machine after the usual DaemonSets, as a quantity; none where nothing is left.
+    fix: fn(&Machine) -> Option<String>,
+    format: fn(Amount) -> String,
 }
 
 const CPU: Part = Part {
     resource: "cpu",
-    amount: milli,
-    left: |machine| machine.cpu_milli,
-    daemons: DAEMONS_CPU_MILLI,
-    say: |milli| format!("{}m", milli as u64),
+    left: |machine| Amount::from_milli(machine.cpu_milli),
+    fix: |machine| {
+        let milli = machine.cpu_milli.checked_sub(DAEMONS_CPU_MILLI).filter(|milli| *milli > 0);
+        milli.map(|milli| format!("{milli}m"))
+    },
+    format: |amount| format!("{}m", amount.floor_milli()),
 };
 
 const MEMORY: Part = Part {
     resource: "memory",
-    amount: mebibytes,
-    left: |machine| machine.memory_mib,
-    daemons: DAEMONS_MEMORY_MIB,
-    say: memory,
+    left: |machine| Amount::from_mib(machine.memory_mib),
+    fix: |machine| {
+        let mib = machine.memory_mib.checked_sub(DAEMONS_MEMORY_MIB).filter(|mib| *mib > 0);
+        mib.map(quantity_of_mib)
+    },
+    format: |amount| quantity_of_mib(amount.floor_mib()),
 };
 
 fn part_fits(
@@ -241,53 +246,50 @@ fn part_fits(
         let value = container
             .resource("requests", part.resource)
             .or_else(|| container.resource("limits", part.resource));
-        value.and_then(part.amount).unwrap_or(0.0)
+        value.and_then(amount).unwrap_or_default()
     };
-    let sum: f64 = containers.iter().map(requested).sum();
+    let sum: Amount = containers.iter().map(requested).sum();
     let left = (part.left)(machine);
-    let first = largest_first(pod, requested).filter(|(most, _)| *most > sum.max(left as f64));
+    let first = largest_first(pod, requested).filter(|(most, _)| *most > sum.max(left));
     if let Some((most, container)) = first {
         let path = container.join(&["resources", "requests", part.resource]);
         let message = format!(
             "{} of {} is requested by a container that runs first, and a {name} leaves {} for pods",
-            (part.say)(most),
+            (part.format)(most),
             part.resource,
-            (part.say)(left as f64)
+            (part.format)(left)
         );
         findings.add(&pod.object, &path, message);
         return;
     }
-    if sum <= left as f64 {
+    if sum <= left {
         return;
     }
-    let Some(most) =
-        containers.iter().max_by(|one, other| requested(one).total_cmp(&requested(other)))
-    else {
+    let Some(most) = containers.iter().max_by_key(|container| requested(container)) else {
         return;
     };
     let path = most.join(&["resources", "requests", part.resource]);
     let message = format!(
         "{} of {} is requested, and a {name} leaves {} for pods",
-        (part.say)(sum),
+        (part.format)(sum),
         part.resource,
-        (part.say)(left as f64)
+        (part.format)(left)
     );
     // Several containers share what there is in a way that nobody can guess.
-    let room = left.saturating_sub(part.daemons);
-    let fix =
-        (containers.len() == 1 && room > 0).then(|| set(path.clone(), (part.say)(room as f64)));
+    let fix = (part.fix)(machine).filter(|_| containers.len() == 1);
+    let fix = fix.map(|quantity| set(path.clone(), quantity));
     findings.add_with(&pod.object, &path, message, fix.into_iter().collect());
 }
 
 /// The most that a container requests which runs before the others, one after the other, beside those that stay.
 fn largest_first<'a>(
     pod: &Pod<'a>,
-    requested: impl Fn(&Container<'_>) -> f64,
-) -> Option<(f64, Container<'a>)> {
+    requested: impl Fn(&Container<'_>) -> Amount,
+) -> Option<(Amount, Container<'a>)> {
     let (beside, first) = pod.initial_containers();
-    let beside: f64 = beside.iter().map(&requested).sum();
-    let all = first.into_iter().map(|container| (requested(&container) + beside, container));
-    all.max_by(|one, other| one.0.total_cmp(&other.0))
+    let beside: Amount = beside.iter().map(&requested).sum();
+    let all = first.into_iter().map(|container| (requested(&container).saturating_add(beside), container));
+    all.max_by_key(|(amount, _)| *amount)
 }
 
 fn no_type(set: &Set<'_>, findings: &mut Findings<'_>) {

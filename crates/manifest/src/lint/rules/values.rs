@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::lint::amount::milli;
+use crate::lint::amount::amount;
 use crate::lint::object::{Container, Pod, is_gpu, list, text};
 use crate::lint::{Findings, Set};
 use crate::yaml::nearest;
@@ -116,7 +116,7 @@ fn amounts(pod: &Pod<'_>, container: &Container<'_>, findings: &mut Findings<'_>
         let Some(Value::Object(all)) = container.at(&["resources", part]) else { continue };
         for (name, value) in all.iter().filter(|(name, _)| !is_gpu(name)) {
             let path = || container.join(&["resources", part, name.as_str()]);
-            let Some(amount) = milli(value) else {
+            let Some(requested) = amount(value) else {
                 if let Some(given) = value.as_str() {
                     let write = "write it like 500m, 4, 512Mi or 16Gi";
                     findings.add(&pod.object, &path(), format!("`{given}` is no amount: {write}"));
@@ -132,7 +132,7 @@ fn amounts(pod: &Pod<'_>, container: &Container<'_>, findings: &mut Findings<'_>
             }
             let limit = container.resource("limits", name).filter(|_| part == "requests");
             if let Some(limit) =
-                limit.filter(|limit| milli(limit).is_some_and(|most| amount > most))
+                limit.filter(|limit| amount(limit).is_some_and(|most| requested > most))
             {
                 let (given, most) = (plain(value), plain(limit));
                 let message = format!("{given} of {name} is requested, and the limit is {most}");

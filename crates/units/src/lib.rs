@@ -1,0 +1,20 @@
+//! The workspace's only parser and formatter of quantities, memory sizes and durations.
+//!
+//! * [`Amount`]: Kubernetes resource quantities (`1500m`, `2Gi`, `0.5`, `1e3`), exact to a billionth.
+//! * [`parse_mib`], [`format_mib`], [`quantity_of_mib`]: memory sizes of flags and tables (`8G`, `1.5 GiB`, `8Gi`).
+//! * [`parse_duration`], [`parse_go_duration`], [`format_duration`], [`format_go_duration`]: durations (`1h30m`).
+
+mod duration;
+mod memory;
+mod quantity;
+
+pub use duration::{
+    DurationError, format_duration, format_go_duration, parse_duration, parse_go_duration,
+};
+pub use memory::{MemoryError, format_mib, parse_mib, quantity_of_mib};
+pub use quantity::{Amount, QuantityError};
+
+/// The first characters of a rejected text, for error messages: input can be arbitrarily long.
+fn excerpt(text: &str) -> String {
+    text.chars().take(32).collect()
+}
