@@ -172,7 +172,7 @@ impl GpuWatch {
 fn look(source: &dyn GpuSource, tasks: &[TaskLoad], due: bool) -> Result<Look, GpuError> {
     let grants = tasks.iter().flat_map(|task| &task.grants);
     let load: Vec<_> = grants.map(|g| (g.uuid.clone(), g.milli, g.memory)).collect();
-    source.pretend(&load);
+    source.set_simulated_load(&load);
     let devices = due.then(|| source.devices()).transpose()?;
     let samples = source.sample()?;
     let processes: Vec<_> = source

@@ -7,17 +7,17 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A healthy `nvidia-smi` answers within a second or two, even when the driver has to wake the GPUs; one that
-/// takes longer hangs on a broken GPU.
+/// A healthy `nvidia-smi` responds within two seconds, even if the driver has to wake the GPUs. A slower one hangs on
+/// a broken GPU.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// More than any answer; a program that prints without end does not fill our memory.
+/// Limit of the output in bytes: bounds the memory for a program that prints without end.
 const MOST: u64 = 4 << 20;
 
-/// Places of `nvidia-smi` besides `PATH`: containers and WSL.
+/// Directories of `nvidia-smi` besides `PATH`: containers and WSL.
 const PLACES: [&str; 4] = ["/usr/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib", "/opt/bin"];
 
-/// Where `nvidia-smi` is.
+/// Path of `nvidia-smi`, searched in `PATH` first.
 pub(crate) fn find_smi() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -27,7 +27,7 @@ pub(crate) fn find_smi() -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Runs it and returns what it printed; in words why it failed.
+/// Output of the program, or the reason of its failure for the user.
 pub(crate) fn run(program: &Path, args: &[&str]) -> Result<String, String> {
     run_within(program, args, LIMIT)
 }
@@ -56,17 +56,17 @@ fn run_within(program: &Path, args: &[&str], limit: Duration) -> Result<String, 
     if status {
         return Ok(out);
     }
-    // `nvidia-smi` writes some of its complaints to the standard output.
-    let words = if err.trim().is_empty() { out } else { err };
-    Err(first_lines(&words).unwrap_or_else(|| format!("`{name}` failed without a word")))
+    // `nvidia-smi` prints some errors to the standard output.
+    let message = if err.trim().is_empty() { out } else { err };
+    Err(first_lines(&message).unwrap_or_else(|| format!("`{name}` failed without a message")))
 }
 
-/// Reads on a thread of its own, so that a program that keeps the pipe open cannot hold us.
+/// Reads on a separate thread: a program that keeps the pipe open cannot block the caller.
 fn collect(pipe: impl Read + Send + 'static) -> Receiver<String> {
     let (send, receive) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
-        // A pipe that breaks gives what came before.
+        // A broken pipe yields the output before the break.
         let _ = pipe.take(MOST).read_to_end(&mut bytes);
         let _ = send.send(String::from_utf8_lossy(&bytes).into_owned());
     });
@@ -77,7 +77,7 @@ fn receive(text: &Receiver<String>, until: Instant) -> Option<String> {
     text.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
 }
 
-/// Whether it succeeded; `None` when it had to be killed.
+/// True on success; `None` if the process was killed at the limit.
 fn wait(mut child: Child, until: Instant) -> Option<bool> {
     loop {
         match child.try_wait() {
@@ -88,12 +88,12 @@ fn wait(mut child: Child, until: Instant) -> Option<bool> {
         }
     }
     let _ = child.kill();
-    // A process that hangs in the driver does not die of KILL: somebody else waits for it.
+    // SIGKILL does not end a process that hangs in the driver: a thread reaps the process later.
     thread::spawn(move || child.wait());
     None
 }
 
-/// The first two lines that say something, on one.
+/// First two non-empty lines, joined.
 fn first_lines(text: &str) -> Option<String> {
     let lines: Vec<&str> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).take(2).collect();
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_comes_with_the_words_of_the_program() {
+    fn a_failure_has_the_message_of_the_program() {
         let error = shell("echo; echo 'No devices were found'; exit 6", 5_000).unwrap_err();
         assert_eq!(error, "No devices were found");
         let error = shell("echo noise; echo 'Driver/library version mismatch' >&2; exit 18", 5_000);

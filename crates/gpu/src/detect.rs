@@ -1,4 +1,4 @@
-//! Chooses where the facts about GPUs come from.
+//! Selects the source of GPU data.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use crate::nvml::{LIBRARIES, NvmlSource};
 use crate::smi::SmiSource;
 use crate::types::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
 
-/// Signs of a kernel driver that is loaded.
+/// Files that exist while a kernel driver is loaded.
 const KERNEL_SIGNS: [&str; 2] = ["/proc/driver/nvidia/version", "/dev/nvidiactl"];
 
-/// Finds the machine's GPUs: by NVML, else by `nvidia-smi`.
+/// Opens NVML, else `nvidia-smi`.
 ///
-/// `NoDriver` only when nothing of a driver is there; a driver that is there and fails, or finds no GPU, is
-/// `Broken`, with its words and what to do. Blocks for up to some seconds.
+/// Returns `NoDriver` only without any trace of a driver. A driver that is present and fails, or finds no GPU, is
+/// `Broken` with the driver's message and advice. Blocks for up to a few seconds.
 pub fn detect() -> Result<Box<dyn GpuSource>, GpuError> {
     let kernel = KERNEL_SIGNS.iter().copied().find(|sign| Path::new(sign).exists());
     let library = LIBRARIES.iter().any(|file| Path::new(file).is_file());
@@ -20,7 +20,7 @@ pub fn detect() -> Result<Box<dyn GpuSource>, GpuError> {
     choose(nvml, || Ok(Box::new(SmiSource::open()?)), kernel, library)
 }
 
-/// The machine is to be used without GPUs.
+/// Source for a machine to be used without GPUs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoGpus;
 
@@ -51,38 +51,37 @@ fn choose(nvml: Found, smi: impl FnOnce() -> Found, kernel: Option<&str>, librar
     };
     match (nvml, smi().and_then(with_gpus)) {
         (nvml, Ok(source)) => {
-            tracing::warn!(%nvml, "NVML cannot be used; GPUs are read through nvidia-smi, which is slower");
+            tracing::warn!(%nvml, "NVML is unusable; reading GPUs through nvidia-smi, which is slower");
             Ok(source)
         }
-        // NVML's words come with advice, so they go before those of nvidia-smi.
-        (GpuError::NoDriver, Err(GpuError::NoDriver)) => Err(nothing_answers(kernel, library)),
+        // The message of NVML includes advice and is therefore preferred.
+        (GpuError::NoDriver, Err(GpuError::NoDriver)) => Err(unusable_driver(kernel, library)),
         (GpuError::NoDriver, Err(smi)) => Err(smi),
         (nvml, Err(_)) => Err(nvml),
     }
 }
 
-/// A driver that finds no GPU does not do what it was installed for.
+/// Rejects a driver that finds no GPU.
 fn with_gpus(source: Box<dyn GpuSource>) -> Found {
     if source.devices()?.is_empty() {
         return Err(GpuError::Broken(
-            "it is loaded but finds no GPU; check `lspci | grep -i nvidia` and `dmesg`, and in a container \
-             which GPUs it was given"
+            "it is loaded but finds no GPU; check `lspci | grep -i nvidia`, `dmesg`, and the GPUs assigned to \
+             the container"
                 .into(),
         ));
     }
     Ok(source)
 }
 
-/// Neither the library nor the program could be used: is there a driver at all?
-fn nothing_answers(kernel: Option<&str>, library: bool) -> GpuError {
+/// Error if neither the library nor the program is usable.
+fn unusable_driver(kernel: Option<&str>, library: bool) -> GpuError {
     match (kernel, library) {
         (Some(sign), _) => GpuError::Broken(format!(
-            "{sign} exists, but neither libnvidia-ml.so.1 nor nvidia-smi can be found; install the tools that \
-             come with the driver (on Debian: nvidia-smi), or, in a container, start it with the NVIDIA \
-             container toolkit"
+            "{sign} exists, but libnvidia-ml.so.1 and nvidia-smi are missing; install the driver's tools (on \
+             Debian: nvidia-smi), or start the container with the NVIDIA container toolkit"
         )),
         (None, true) => GpuError::Broken(
-            "libnvidia-ml.so.1 is there but cannot be loaded; install the driver again for this machine's \
+            "libnvidia-ml.so.1 exists but cannot be loaded; reinstall the driver for this machine's \
              architecture"
                 .into(),
         ),
@@ -100,8 +99,8 @@ mod tests {
         Ok(Box::new(Simulated::new(&spec)?))
     }
 
-    fn broken(words: &str) -> Found {
-        Err(GpuError::Broken(words.into()))
+    fn broken(message: &str) -> Found {
+        Err(GpuError::Broken(message.into()))
     }
 
     fn none() -> Found {
@@ -109,15 +108,15 @@ mod tests {
     }
 
     fn check(nvml: Found, smi: Found, kernel: Option<&str>, library: bool, expected: &str) {
-        let told = match choose(nvml, || smi, kernel, library) {
+        let reported = match choose(nvml, || smi, kernel, library) {
             Ok(source) => source.host().source.to_owned(),
             Err(error) => error.to_string(),
         };
-        assert!(told.contains(expected), "`{told}` lacks `{expected}`");
+        assert!(reported.contains(expected), "`{reported}` lacks `{expected}`");
     }
 
     #[test]
-    fn a_machine_without_any_sign_of_a_driver_has_none() {
+    fn a_machine_without_a_trace_of_a_driver_has_none() {
         check(none(), none(), None, false, "no NVIDIA driver");
     }
 
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_that_is_there_but_fails_is_broken_in_its_own_words() {
+    fn a_failing_driver_is_broken_with_its_own_message() {
         check(broken("version mismatch"), none(), None, true, "fails: version mismatch");
         check(broken("version mismatch"), broken("x"), None, true, "fails: version mismatch");
         check(none(), broken("NVIDIA-SMI has failed"), None, false, "fails: NVIDIA-SMI has failed");

@@ -1,4 +1,4 @@
-//! Finds and samples GPUs: through NVML, through `nvidia-smi` where NVML cannot be loaded, or simulated.
+//! Finds and samples GPUs: through NVML, through `nvidia-smi` if NVML cannot be loaded, or simulated.
 //!
 //! A driver that is present but fails is an error, never an empty list and never a simulation.
 

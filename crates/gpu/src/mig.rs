@@ -1,14 +1,15 @@
-//! Names and places of MIG slices.
+//! Profiles and placements of MIG slices.
 //!
-//! NVML's safe bindings tell a slice's identifier, name and memory but not where it lies; `nvidia-smi mig -lgi`
-//! does, for each GPU instance. Slices of one profile are alike, so it is enough to give each its own place.
+//! NVML's safe bindings return a slice's identifier, name and memory, but not its placement; `nvidia-smi mig -lgi`
+//! prints the placement of each GPU instance. Slices of one profile are interchangeable: each gets any placement of
+//! its profile.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::types::MigDevice;
 
-/// Where the slices of a GPU lie: profile and first memory slot.
+/// Placements on one GPU: profile and first memory slot.
 pub(crate) type Placements = Vec<(String, u8)>;
 
 /// The profile in a slice's name: `1g.18gb` in `NVIDIA H200 MIG 1g.18gb`.
@@ -24,7 +25,7 @@ pub(crate) fn profile_gib(profile: &str) -> Option<u64> {
     memory.split("gb").next()?.parse().ok()
 }
 
-/// The table of `nvidia-smi mig -lgi`, by the GPU's number; lines that are no rows are passed over.
+/// Parses the table of `nvidia-smi mig -lgi`, by GPU index. Lines that are not rows are skipped.
 pub(crate) fn placements(text: &str) -> BTreeMap<u32, Placements> {
     let mut found: BTreeMap<u32, Placements> = BTreeMap::new();
     for line in text.lines() {
@@ -44,16 +45,16 @@ fn row(line: &str) -> Option<(u32, String, u8)> {
     Some((gpu, profile, start.parse().ok()?))
 }
 
-/// Gives each slice its place: one that the driver told for its profile, else one that is possible.
-pub(crate) fn place(slices: &mut [MigDevice], told: &Placements, model: &str, memory: u64) {
+/// Assigns each slice a placement: one that the driver reported for its profile, else any free one.
+pub(crate) fn place(slices: &mut [MigDevice], reported: &Placements, model: &str, memory: u64) {
     // The A30 alone has four memory slots.
     let slots: u64 = if model.contains("A30") { 4 } else { 8 };
-    let mut told = told.clone();
+    let mut reported = reported.clone();
     let mut taken = 0_u64;
     let mut rest: Vec<&mut MigDevice> = Vec::new();
     for slice in slices {
         let size = size(slice.memory, memory, slots);
-        if let Some(start) = take(&mut told, &slice.profile) {
+        if let Some(start) = take(&mut reported, &slice.profile) {
             slice.start = start;
             taken |= mask(u64::from(start), size);
         } else {
@@ -70,14 +71,14 @@ pub(crate) fn place(slices: &mut [MigDevice], told: &Placements, model: &str, me
     }
 }
 
-/// Takes a place of this profile; a compute instance (`1c.3g.20gb`) lies where the GPU instance around it lies.
-fn take(told: &mut Placements, profile: &str) -> Option<u8> {
+/// Removes a placement of this profile. A compute instance (`1c.3g.20gb`) shares the placement of its GPU instance.
+fn take(reported: &mut Placements, profile: &str) -> Option<u8> {
     let around = profile.split_once("c.").map_or(profile, |(_, around)| around);
-    let at = told.iter().position(|(name, _)| name == around)?;
-    Some(if around == profile { told.swap_remove(at).1 } else { told[at].1 })
+    let at = reported.iter().position(|(name, _)| name == around)?;
+    Some(if around == profile { reported.swap_remove(at).1 } else { reported[at].1 })
 }
 
-/// How many memory slots a slice covers: 1, 2, 4 or 8.
+/// Memory slots that a slice covers: 1, 2, 4 or 8.
 fn size(memory: u64, whole: u64, slots: u64) -> u64 {
     let exact = (memory.saturating_mul(slots) + whole / 2).checked_div(whole).unwrap_or(1);
     exact.clamp(1, slots).next_power_of_two()
@@ -116,12 +117,12 @@ mod tests {
         list.iter().map(slice).collect()
     }
 
-    fn check(list: &[(&str, u64)], told: &[(&str, u8)], expected: &[u8]) {
+    fn check(list: &[(&str, u64)], reported: &[(&str, u8)], expected: &[u8]) {
         let mut slices = slices(list);
-        let told = told.iter().map(|(name, start)| ((*name).to_owned(), *start)).collect();
-        place(&mut slices, &told, "NVIDIA A100-SXM4-40GB", 40960);
+        let reported = reported.iter().map(|(name, start)| ((*name).to_owned(), *start)).collect();
+        place(&mut slices, &reported, "NVIDIA A100-SXM4-40GB", 40960);
         let starts: Vec<u8> = slices.iter().map(|slice| slice.start).collect();
-        assert_eq!(starts, expected, "{list:?} {told:?}");
+        assert_eq!(starts, expected, "{list:?} {reported:?}");
     }
 
     #[test]

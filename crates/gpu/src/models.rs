@@ -1,21 +1,21 @@
-//! Models that can be simulated without saying more than their name.
+//! GPU models that the simulation knows by name.
 
-/// Facts about a model, as its driver tells them.
+/// Properties of a model as its driver reports them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Model {
-    /// Names that mean it, in small letters and digits only, without `nvidia`, `tesla` and `geforce`.
+    /// Lower-case letters and digits only, without `nvidia`, `tesla` and `geforce`.
     pub(crate) names: &'static [&'static str],
-    /// MiB of memory, as `nvidia-smi` prints it.
+    /// MiB, as `nvidia-smi` prints them.
     pub(crate) memory: u64,
-    /// Watts that it may draw.
+    /// Watts.
     pub(crate) power_limit: f64,
-    /// Watts that it draws when idle.
+    /// Watts.
     pub(crate) idle_power: f64,
-    /// MHz of the multiprocessors, idle and at best.
+    /// MHz, idle and maximum.
     pub(crate) sm_clock: (u32, u32),
-    /// MHz of the memory, idle and under load.
+    /// MHz, idle and under load.
     pub(crate) memory_clock: (u32, u32),
-    /// Cards of this kind in one machine are usually joined by NVLink.
+    /// Cards of this model in one machine usually share NVLink.
     pub(crate) nvlink: bool,
 }
 
@@ -38,7 +38,7 @@ const fn model(
     }
 }
 
-/// The models; where a name means several, the first is meant unless the memory says otherwise.
+/// Several entries may share a name: the first is the default, the memory size selects another.
 #[rustfmt::skip] // One row for each.
 const MODELS: [Model; 27] = [
     model(&["b200"], 183_359, (140.0, 1_000.0), (120, 1_965), (3_996, 3_996), true),
@@ -70,32 +70,32 @@ const MODELS: [Model; 27] = [
     model(&["rtx3090", "3090"], 24_576, (22.0, 350.0), (210, 1_965), (405, 9_751), false),
 ];
 
-/// What an unknown model is like, apart from its memory: a card of the middle class.
+/// Properties assumed for an unknown model: a mid-range card.
 const UNKNOWN: Model = model(&[], 0, (25.0, 250.0), (210, 1_700), (405, 6_000), false);
 
-/// Watts that a card of this name may draw, where its model is known.
+/// Power limit in watts of a known model.
 pub fn power_limit(name: &str, memory: Option<u64>) -> Option<f64> {
     find(name, memory).map(|model| model.power_limit)
 }
 
-/// The model of this name, the variant whose memory is nearest when it is given.
+/// Model with this name; among variants, the one nearest to `memory`.
 pub(crate) fn find(name: &str, memory: Option<u64>) -> Option<Model> {
     let name = canonical(name);
     let mut found: Vec<&Model> = MODELS.iter().filter(|m| m.names.contains(&&*name)).collect();
     if let Some(memory) = memory {
-        // Stable: of two that are equally near the first stays first.
+        // The sort is stable: at equal distance the order of the table decides.
         found.sort_by_key(|model| model.memory.abs_diff(memory));
     }
     found.first().map(|model| **model)
 }
 
-/// A model that nobody knows, with this memory.
+/// Unknown model with this much memory.
 pub(crate) fn unknown(memory: u64) -> Model {
     Model { memory, ..UNKNOWN }
 }
 
-/// Some names to choose from, for messages.
-pub(crate) const SOME: &str = "H200, H100, A100, L40S, L4, A10, T4, V100, RTX 4090";
+/// Examples for error messages.
+pub(crate) const EXAMPLES: &str = "H200, H100, A100, L40S, L4, A10, T4, V100, RTX 4090";
 
 fn canonical(name: &str) -> String {
     let name = name.to_ascii_lowercase();

@@ -1,11 +1,11 @@
-//! Which GPUs are joined by NVLink.
+//! NVLink topology.
 
 use std::collections::BTreeMap;
 
-/// For each GPU, the number of its group; none for a GPU that is joined to no other.
+/// NVLink group of each GPU; none for a GPU without a peer.
 ///
-/// `gpus` holds each GPU's PCI address and the addresses at the far ends of its active links. A far end may be
-/// another GPU or a switch; GPUs that reach the same switch are joined, so a host with an NVSwitch is one group.
+/// `gpus` holds each GPU's PCI address and the remote addresses of its active links. A remote end is another GPU or a
+/// switch; GPUs that reach the same switch are connected, so a host with an NVSwitch is one group.
 pub(crate) fn groups(gpus: &[(String, Vec<String>)]) -> Vec<Option<u32>> {
     let mut ends: BTreeMap<String, usize> = BTreeMap::new();
     for (bus, remotes) in gpus {

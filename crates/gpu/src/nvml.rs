@@ -1,4 +1,4 @@
-//! GPUs through NVML, the driver's own library. It is loaded at run time: a machine without a driver needs nothing.
+//! GPUs through NVML, the driver's library, loaded at run time. The program runs without it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use crate::types::{
 use crate::xid::XidWatch;
 use crate::{command, mig, nvlink, throttle};
 
-/// Names of the library: by the linker's own search, then where containers, WSL and driver operators put it.
+/// Library paths: the linker's search first, then the paths of containers, WSL and driver operators.
 pub(crate) const LIBRARIES: [&str; 6] = [
     "libnvidia-ml.so.1",
     "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
@@ -27,21 +27,20 @@ pub(crate) const LIBRARIES: [&str; 6] = [
     "/run/nvidia/driver/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
 ];
 
-/// No GPU has more links than this.
+/// Upper bound of NVLinks on any GPU.
 const MOST_LINKS: u32 = 36;
 
-/// NVML's number for "rows of memory could not be replaced": such a GPU is to be exchanged.
+/// NVML field: row remapping failed. Such a GPU needs to be replaced.
 const REMAPPING_FAILED: FieldId = FieldId(145);
 
-/// GPUs through NVML.
 pub struct NvmlSource {
     nvml: Nvml,
     host: Host,
-    /// What was last known of each GPU, so that one that falls off the bus keeps its name.
+    /// Last known data of each GPU: a GPU that falls off the bus keeps its name.
     known: Mutex<BTreeMap<u32, Device>>,
-    /// Errors that the driver reported, once somebody watches.
+    /// Set by `watch_errors`.
     errors: OnceLock<XidWatch>,
-    /// Until when the loads of processes were read, by index, in the driver's microseconds.
+    /// Driver time (microseconds) of the last process sample read, by GPU index.
     loads_until: Mutex<BTreeMap<u32, u64>>,
 }
 
@@ -52,11 +51,11 @@ impl std::fmt::Debug for NvmlSource {
 }
 
 impl NvmlSource {
-    /// Loads the library and asks it once for everything.
+    /// Loads the library and reads all GPUs once.
     pub fn open() -> Result<Self, GpuError> {
         Self::load().map_err(|error| match error {
             NvmlError::LibloadingError(_) => GpuError::NoDriver,
-            error => GpuError::Broken(words(&error)),
+            error => GpuError::Broken(driver_message(&error)),
         })
     }
 
@@ -78,7 +77,7 @@ impl NvmlSource {
         Ok(source)
     }
 
-    /// Drivers before 510 lack calls that are needed here; `nvidia-smi` serves them instead.
+    /// Rejects drivers before 510, which lack required calls; `nvidia-smi` is used instead.
     fn probe(&self) -> Result<(), NvmlError> {
         for index in 0..self.nvml.device_count()? {
             if let Ok(device) = self.nvml.device_by_index(index)
@@ -90,9 +89,9 @@ impl NvmlSource {
         Ok(())
     }
 
-    /// The GPUs as NVML tells them now; one that cannot be read keeps what was known of it.
+    /// Reads all GPUs. A GPU that cannot be read keeps its last known data.
     fn read_devices(&self) -> Result<Vec<Device>, GpuError> {
-        let count = self.nvml.device_count().map_err(|error| GpuError::Broken(words(&error)))?;
+        let count = self.nvml.device_count().map_err(|error| GpuError::Broken(driver_message(&error)))?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut links = Vec::new();
         for index in 0..count.max(known.len() as u32) {
@@ -102,7 +101,7 @@ impl NvmlSource {
                     known.insert(index, device);
                 }
                 Err(error) => {
-                    tracing::warn!(index, error = %words(&error), "a GPU cannot be read");
+                    tracing::warn!(index, error = %driver_message(&error), "cannot read a GPU");
                     known.entry(index).or_insert_with(|| unreadable(index));
                 }
             }
@@ -119,7 +118,7 @@ impl NvmlSource {
         Ok(devices)
     }
 
-    /// The identifiers of the GPUs by index, read once.
+    /// Identifiers by index, read once.
     fn uuids(&self) -> Result<Vec<(u32, String)>, GpuError> {
         {
             let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -147,11 +146,11 @@ impl GpuSource for NvmlSource {
                 let xid = self.errors.get().and_then(|watch| watch.take(&uuid));
                 let read = self.nvml.device_by_index(index).and_then(|gpu| sample(&gpu, &uuid));
                 read.map(|sample| Sample { xid, ..sample }).or_else(|error| {
-                    let words = words(&error);
+                    let message = driver_message(&error);
                     if is_driver(&error) {
-                        return Err(GpuError::Broken(words));
+                        return Err(GpuError::Broken(message));
                     }
-                    Ok(Sample { fault: Some(words), uuid, xid, ..Sample::default() })
+                    Ok(Sample { fault: Some(message), uuid, xid, ..Sample::default() })
                 })
             })
             .collect()
@@ -160,7 +159,7 @@ impl GpuSource for NvmlSource {
     fn processes(&self) -> Result<Vec<DeviceProcess>, GpuError> {
         let mut held: BTreeMap<(String, u32), u64> = BTreeMap::new();
         for (index, uuid) in self.uuids()? {
-            // A GPU that does not answer is told by `sample`; it has no processes to tell.
+            // `sample` reports a GPU that does not respond.
             let Ok(gpu) = self.nvml.device_by_index(index) else { continue };
             for (uuid, process) in processes_of(&gpu, &uuid) {
                 let memory = match process.used_gpu_memory {
@@ -168,7 +167,7 @@ impl GpuSource for NvmlSource {
                     UsedGpuMemory::Unavailable => 0,
                 };
                 let most = held.entry((uuid, process.pid)).or_default();
-                // A process that computes and draws is in both lists with all that it holds.
+                // A process with a compute and a graphics context is in both lists, each with its total memory.
                 *most = memory.max(*most);
             }
         }
@@ -182,7 +181,7 @@ impl GpuSource for NvmlSource {
         for (index, uuid) in self.uuids().unwrap_or_default() {
             let Ok(gpu) = self.nvml.device_by_index(index) else { continue };
             let since = until.get(&index).copied();
-            // Not supported, or nothing new: nothing to tell.
+            // Not supported, or no new samples.
             let Ok(samples) = gpu.process_utilization_stats(since) else { continue };
             if let Some(last) = samples.iter().map(|sample| sample.timestamp).max() {
                 until.insert(index, last);
@@ -202,7 +201,7 @@ impl GpuSource for NvmlSource {
     }
 }
 
-/// The mean of what was sampled of each process.
+/// Mean utilization of each process.
 fn means(samples: impl Iterator<Item = (u32, u32)>) -> BTreeMap<u32, u32> {
     let mut sums: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     for (pid, percent) in samples {
@@ -225,7 +224,7 @@ fn load_library() -> Result<Nvml, NvmlError> {
 
 type Handle<'a> = nvml_wrapper::Device<'a>;
 
-/// What does not change, and the far ends of its links.
+/// Constant properties, and the remote ends of the NVLinks.
 fn facts(gpu: &Handle<'_>, index: u32) -> Result<(Device, Vec<String>), NvmlError> {
     let device = Device {
         index,
@@ -241,7 +240,7 @@ fn facts(gpu: &Handle<'_>, index: u32) -> Result<(Device, Vec<String>), NvmlErro
     Ok((device, link_ends(gpu)))
 }
 
-/// A GPU that is there but was never readable.
+/// Placeholder for a GPU that has never been readable.
 fn unreadable(index: u32) -> Device {
     let name = "unreadable NVIDIA GPU".to_owned();
     Device { index, uuid: format!("{UNREADABLE}{index}"), name, ..Device::default() }
@@ -252,7 +251,7 @@ fn link_ends(gpu: &Handle<'_>) -> Vec<String> {
     for link in 0..MOST_LINKS {
         let link = gpu.link_wrapper_for(link);
         match link.is_active() {
-            // The far end of an active link that is not told is the fabric that all such links share.
+            // All links without a reported remote end share one fabric.
             Ok(true) => ends.push(link.remote_pci_info().map_or("fabric".into(), |pci| pci.bus_id)),
             Err(NvmlError::InvalidArg) => break,
             Ok(false) | Err(_) => {}
@@ -261,7 +260,7 @@ fn link_ends(gpu: &Handle<'_>) -> Vec<String> {
     ends
 }
 
-/// Its MIG slices; numbers without one are passed over.
+/// MIG slices; unused indices are skipped.
 fn slices(gpu: &Handle<'_>) -> Vec<MigDevice> {
     slice_handles(gpu)
         .filter_map(|slice| {
@@ -280,24 +279,24 @@ fn slice_handles<'a>(gpu: &'a Handle<'a>) -> impl Iterator<Item = Handle<'a>> {
     (0..most).filter_map(|index| gpu.mig_device_by_index(index).ok())
 }
 
-/// Asks `nvidia-smi` where the slices lie, only if there are any.
+/// Reads the placements of slices from `nvidia-smi`, if slices exist.
 fn place_slices(devices: &mut [Device]) {
     if !devices.iter().any(|gpu| gpu.mig.as_ref().is_some_and(|slices| !slices.is_empty())) {
         return;
     }
-    let told = command::find_smi()
+    let reported = command::find_smi()
         .and_then(|smi| command::run(&smi, &["mig", "-lgi"]).ok())
         .map(|text| mig::placements(&text))
         .unwrap_or_default();
     for gpu in devices {
-        let told = told.get(&gpu.index).cloned().unwrap_or_default();
+        let reported = reported.get(&gpu.index).cloned().unwrap_or_default();
         if let Some(slices) = &mut gpu.mig {
-            mig::place(slices, &told, &gpu.name, gpu.memory);
+            mig::place(slices, &reported, &gpu.name, gpu.memory);
         }
     }
 }
 
-/// What it reads now. What it does not support is absent; memory is what every GPU that works can tell.
+/// Current readings; unsupported ones are absent. Every working GPU reports its memory: an error there is a fault.
 fn sample(gpu: &Handle<'_>, uuid: &str) -> Result<Sample, NvmlError> {
     let memory = match gpu.memory_info() {
         Ok(memory) => Some(memory),
@@ -316,14 +315,14 @@ fn sample(gpu: &Handle<'_>, uuid: &str) -> Result<Sample, NvmlError> {
         ecc_errors: gpu.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile).ok(),
         throttled: gpu
             .current_throttle_reasons()
-            .map(|reasons| throttle::words(reasons.bits()))
+            .map(|reasons| throttle::reasons(reasons.bits()))
             .unwrap_or_default(),
         fault: fault(gpu),
         xid: None,
     })
 }
 
-/// What the GPU itself says is broken.
+/// Permanent fault that the GPU reports.
 fn fault(gpu: &Handle<'_>) -> Option<String> {
     let value = gpu.field_values_for(&[REMAPPING_FAILED]).ok()?.pop()?.ok()?.value.ok()?;
     let failed = match value {
@@ -332,12 +331,12 @@ fn fault(gpu: &Handle<'_>) -> Option<String> {
         _ => false,
     };
     failed.then(|| {
-        "rows of its memory are broken and could not be replaced; the GPU should be exchanged"
+        "memory rows failed and could not be remapped; replace the GPU"
             .into()
     })
 }
 
-/// Processes with the identifier of the GPU, or of the MIG slice that they are on.
+/// Processes with the identifier of their GPU or MIG slice.
 fn processes_of(gpu: &Handle<'_>, uuid: &str) -> Vec<(String, ProcessInfo)> {
     if !gpu.mig_mode().is_ok_and(|mode| mode.current == 1) {
         return list(gpu).into_iter().map(|process| (uuid.to_owned(), process)).collect();
@@ -348,16 +347,16 @@ fn processes_of(gpu: &Handle<'_>, uuid: &str) -> Vec<(String, ProcessInfo)> {
         .collect()
 }
 
-/// Processes that compute, that compute through MPS, and that draw.
+/// Compute, MPS and graphics processes.
 fn list(gpu: &Handle<'_>) -> Vec<ProcessInfo> {
-    let mut all = patiently(|| gpu.running_compute_processes());
-    all.extend(patiently(|| gpu.mps_running_compute_processes()));
-    all.extend(patiently(|| gpu.running_graphics_processes()));
+    let mut all = retry_growing_list(|| gpu.running_compute_processes());
+    all.extend(retry_growing_list(|| gpu.mps_running_compute_processes()));
+    all.extend(retry_growing_list(|| gpu.running_graphics_processes()));
     all
 }
 
-/// Asks again when the list grew between counting and reading.
-fn patiently(ask: impl Fn() -> Result<Vec<ProcessInfo>, NvmlError>) -> Vec<ProcessInfo> {
+/// Retries if the list grows between counting and reading.
+fn retry_growing_list(ask: impl Fn() -> Result<Vec<ProcessInfo>, NvmlError>) -> Vec<ProcessInfo> {
     for _ in 0..3 {
         match ask() {
             Err(NvmlError::InsufficientSize(_)) => {}
@@ -371,12 +370,12 @@ fn watts(milliwatts: u32) -> f64 {
     f64::from(milliwatts) / 1_000.0
 }
 
-/// 12020 is 12.2.
+/// Version of an encoded number: 12020 is 12.2.
 fn cuda_version(number: i32) -> String {
     format!("{}.{}", number / 1_000, number % 1_000 / 10)
 }
 
-/// The driver as a whole fails, not one GPU.
+/// True if the driver as a whole fails, not one GPU.
 fn is_driver(error: &NvmlError) -> bool {
     matches!(
         error,
@@ -387,18 +386,18 @@ fn is_driver(error: &NvmlError) -> bool {
     )
 }
 
-/// The driver's words, and what to do.
-pub(crate) fn words(error: &NvmlError) -> String {
+/// Message of the driver, with advice.
+pub(crate) fn driver_message(error: &NvmlError) -> String {
     let advice = match error {
         NvmlError::DriverNotLoaded => {
             "load it with `modprobe nvidia` and see `dmesg` if that fails; in a container, start it with the \
              NVIDIA container toolkit"
         }
         NvmlError::LibRmVersionMismatch => {
-            "the driver was updated while it was loaded: restart the machine, or unload and load its modules"
+            "the driver was updated while loaded: restart the machine or reload the kernel modules"
         }
         NvmlError::NoPermission | NvmlError::OperatingSystem => {
-            "check who may open /dev/nvidiactl and /dev/nvidia0, and the device rules of the container"
+            "check the permissions of /dev/nvidiactl and /dev/nvidia0, and the device rules of the container"
         }
         NvmlError::GpuLost => {
             "restart the machine; if it happens again, check the card, its cables and `dmesg`"
@@ -406,11 +405,11 @@ pub(crate) fn words(error: &NvmlError) -> String {
         NvmlError::ResetRequired => "stop its processes and reset it with `nvidia-smi --gpu-reset`",
         NvmlError::InsufficientPower => "check its power cables",
         NvmlError::IrqIssue => "see `dmesg`, and check the interrupt settings of the machine",
-        NvmlError::CorruptedInfoROM => "the GPU should be exchanged",
+        NvmlError::CorruptedInfoROM => "replace the GPU",
         NvmlError::FailedToLoadSymbol(_) | NvmlError::FunctionNotFound => {
-            "the driver is too old for its library to be used; update it to 510 or later"
+            "the driver is too old; update it to 510 or later"
         }
-        _ => "see what `nvidia-smi` and `dmesg` say",
+        _ => "see the output of `nvidia-smi` and `dmesg`",
     };
     format!("{error}; {advice}")
 }
@@ -420,14 +419,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_of_cuda_are_written_as_people_do() {
+    fn cuda_versions_are_major_and_minor() {
         for (number, text) in [(13000, "13.0"), (12020, "12.2"), (11080, "11.8")] {
             assert_eq!(cuda_version(number), text);
         }
     }
 
     #[test]
-    fn the_load_of_a_process_is_the_mean_of_its_samples() {
+    fn process_load_is_the_mean_of_its_samples() {
         let samples = [(7, 10), (8, 90), (7, 30), (8, 4_000_000_000)];
         assert_eq!(means(samples.into_iter()), BTreeMap::from([(7, 20), (8, 95)]));
     }
@@ -436,7 +435,7 @@ mod tests {
     fn a_lost_gpu_is_a_fault_of_that_gpu_and_a_mismatch_one_of_the_driver() {
         assert!(!is_driver(&NvmlError::GpuLost));
         assert!(is_driver(&NvmlError::LibRmVersionMismatch));
-        assert!(words(&NvmlError::GpuLost).contains("fell off the bus"));
-        assert!(words(&NvmlError::LibRmVersionMismatch).contains("restart"));
+        assert!(driver_message(&NvmlError::GpuLost).contains("fell off the bus"));
+        assert!(driver_message(&NvmlError::LibRmVersionMismatch).contains("restart"));
     }
 }

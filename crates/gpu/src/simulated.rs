@@ -1,8 +1,8 @@
-//! GPUs that do not exist, for machines without any: what they read is believable and the same for the same
-//! seed, load and time.
+//! Simulated GPUs for machines without a GPU. Readings are plausible and reproducible for the same seed, load and
+//! time.
 //!
-//! Nothing is stepped: a load is constant until it changes, so every reading is computed from the moment of the
-//! last change. It does not matter how often somebody looks.
+//! No state advances between calls: a load is constant until it changes, and every reading is computed from the time
+//! of the last change. Readings do not depend on the sampling rate.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -12,34 +12,33 @@ use std::time::Instant;
 use crate::models::{self, Model};
 use crate::types::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
 
-/// What is simulated when nobody says.
 pub const DEFAULT_MODEL: &str = "NVIDIA H200";
 
-/// More than any machine has; a typing error should not fill the screen.
+/// More than any machine has; bounds a typing error.
 pub const MAX_GPUS: u32 = 64;
 
-/// The least and the most MiB that are believed: half a GiB, and 4 TiB.
+/// Accepted memory in MiB: half a GiB to 4 TiB.
 const MEMORY: std::ops::RangeInclusive<u64> = 512..=4 << 20;
 
-/// Seconds in which a cooler brings a GPU two thirds of the way to its final temperature.
+/// Time constant of the cooling, in seconds.
 const INERTIA: f64 = 45.0;
 
-/// Degrees that full power adds to an idle GPU.
+/// Degrees that full power adds to the idle temperature.
 const HEAT: f64 = 42.0;
 
-/// The driver that simulated GPUs pretend to have.
+/// Driver version of simulated GPUs.
 const NO_DRIVER: &str = "simulated";
 
-/// What to simulate.
+/// Simulated GPUs of one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SimulatedSpec {
-    /// How many, at most [`MAX_GPUS`].
+    /// At most [`MAX_GPUS`].
     pub count: u32,
-    /// Which model: `H200`, `NVIDIA A100`, …
+    /// Model name: `H200`, `NVIDIA A100`, …
     pub model: String,
-    /// MiB of memory of each; the model's own when absent.
+    /// MiB of each GPU; default: the model's memory.
     pub memory: Option<u64>,
-    /// The same seed gives the same GPUs.
+    /// Equal seeds give equal GPUs.
     pub seed: u64,
 }
 
@@ -52,13 +51,13 @@ impl Default for SimulatedSpec {
 impl FromStr for SimulatedSpec {
     type Err = GpuError;
 
-    /// Reads `8xA100`, `A100` or `8`.
+    /// Parses `8xA100`, `A100` or `8`.
     fn from_str(text: &str) -> Result<Self, GpuError> {
         let wrong = || {
-            let words = format!(
-                "`{text}` says nothing about simulated GPUs: write their number and model, such as 8xA100"
+            let message = format!(
+                "`{text}` is not a specification of simulated GPUs: use a count and a model, such as 8xA100"
             );
-            GpuError::Simulation(words)
+            GpuError::Simulation(message)
         };
         let (count, model) = match text.split_once('x') {
             Some((count, model)) if count.trim().parse::<u32>().is_ok() => (count, model),
@@ -73,7 +72,6 @@ impl FromStr for SimulatedSpec {
     }
 }
 
-/// Simulated GPUs.
 #[derive(Debug)]
 pub struct Simulated {
     devices: Vec<Device>,
@@ -83,21 +81,21 @@ pub struct Simulated {
     state: Mutex<Vec<State>>,
 }
 
-/// A GPU since its load last changed.
+/// Load of a GPU since the last change.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct State {
-    /// Thousandths of the device that are in use.
+    /// Thousandths of the device in use.
     milli: u32,
-    /// MiB in use.
+    /// MiB.
     memory: u64,
-    /// Seconds on the simulation's clock.
+    /// Seconds since the start of the simulation.
     since: f64,
-    /// Degrees at that moment; none before the first load, when it has always been idle.
+    /// Temperature at the last change; none before the first load.
     temperature: Option<f64>,
 }
 
 impl Simulated {
-    /// Makes them; says in words what cannot be.
+    /// Validates the specification.
     pub fn new(spec: &SimulatedSpec) -> Result<Self, GpuError> {
         let model = check(spec)?;
         let devices: Vec<Device> =
@@ -106,15 +104,15 @@ impl Simulated {
         Ok(Self { devices, model, seed: spec.seed, begun: Instant::now(), state })
     }
 
-    /// The readings so many seconds after the beginning.
+    /// `seconds` count from the start of the simulation.
     fn sample_at(&self, seconds: f64) -> Vec<Sample> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let each = self.devices.iter().zip(state.iter());
         each.map(|(gpu, state)| self.reading(gpu, state, seconds)).collect()
     }
 
-    /// Changes the load so many seconds after the beginning.
-    fn pretend_at(&self, load: &[(String, u32, u64)], seconds: f64) {
+    /// `seconds` count from the start of the simulation.
+    fn set_load_at(&self, load: &[(String, u32, u64)], seconds: f64) {
         let mut sums: BTreeMap<&str, (u32, u64)> = BTreeMap::new();
         for (uuid, milli, memory) in load {
             let sum = sums.entry(uuid).or_default();
@@ -147,7 +145,7 @@ impl Simulated {
             sm_clock: Some(match (loaded, capped) {
                 (false, _) => idle,
                 (true, false) => best,
-                // A power cap takes some steps of 15 MHz.
+                // A power cap lowers the clock by a few steps of 15 MHz.
                 (true, true) => best - 15 * (1 + (self.noise(gpu, seconds, 3) * 6.0) as u32),
             }),
             memory_clock: Some(if loaded {
@@ -162,7 +160,7 @@ impl Simulated {
         }
     }
 
-    /// Percent: work waits for data now and then, so even a full GPU is not always busy.
+    /// Percent. Data loading interrupts the work now and then: even a fully loaded GPU is below 100.
     fn utilization(&self, gpu: &Device, state: &State, seconds: f64) -> f64 {
         let busy = 0.88 + 0.12 * self.noise(gpu, seconds, 1);
         f64::from(state.milli) / 10.0 * busy
@@ -172,13 +170,13 @@ impl Simulated {
         let Model { idle_power, power_limit, .. } = self.model;
         let waver = 1.0 + 0.04 * (self.noise(gpu, seconds, 2) - 0.5);
         let share = self.utilization(gpu, state, seconds) / 100.0;
-        // A GPU that does anything at all leaves its idle state.
+        // Any load takes the GPU out of its idle state.
         let awake = if state.milli > 0 { 0.08 } else { 0.0 };
         let drawn = idle_power + (power_limit - idle_power) * (awake + 0.9 * share);
         (drawn * waver).min(power_limit)
     }
 
-    /// It nears the temperature that its load will give it, fast at first.
+    /// Approaches the steady temperature of the load exponentially.
     fn temperature(&self, gpu: &Device, state: &State, seconds: f64) -> f64 {
         let idle = 26.0 + f64::from(hash(self.seed, gpu.index, 0, 9) as u32 % 6);
         let load = f64::from(state.milli) / 1_000.0;
@@ -187,7 +185,7 @@ impl Simulated {
         target + (state.temperature.unwrap_or(idle) - target) * (-passed / INERTIA).exp()
     }
 
-    /// Between 0 and 1, a smooth wave through a random value for every two seconds.
+    /// Smooth noise between 0 and 1, interpolated between random values every two seconds.
     fn noise(&self, gpu: &Device, seconds: f64, channel: u64) -> f64 {
         let place = seconds.max(0.0) / 2.0;
         let at = |step: u64| hash(self.seed, gpu.index, step, channel) as f64 / u64::MAX as f64;
@@ -209,22 +207,22 @@ impl GpuSource for Simulated {
         Ok(self.sample_at(self.begun.elapsed().as_secs_f64()))
     }
 
-    /// None: no process can be on a GPU that does not exist.
+    /// Empty: no process uses a simulated GPU.
     fn processes(&self) -> Result<Vec<DeviceProcess>, GpuError> {
         Ok(Vec::new())
     }
 
-    fn pretend(&self, load: &[(String, u32, u64)]) {
-        self.pretend_at(load, self.begun.elapsed().as_secs_f64());
+    fn set_simulated_load(&self, load: &[(String, u32, u64)]) {
+        self.set_load_at(load, self.begun.elapsed().as_secs_f64());
     }
 }
 
 fn check(spec: &SimulatedSpec) -> Result<Model, GpuError> {
-    let refuse = |words: String| Err(GpuError::Simulation(words));
+    let refuse = |message: String| Err(GpuError::Simulation(message));
     let name = spec.model.trim();
     if !(1..=MAX_GPUS).contains(&spec.count) {
         return refuse(format!(
-            "{} simulated GPUs: between 1 and {MAX_GPUS} can be simulated",
+            "cannot simulate {} GPUs: use 1 to {MAX_GPUS}",
             spec.count
         ));
     }
@@ -232,14 +230,14 @@ fn check(spec: &SimulatedSpec) -> Result<Model, GpuError> {
     if name.is_empty() || name.chars().count() > 100 || odd {
         return refuse(format!(
             "the model of simulated GPUs is a name of 1 to 100 characters without commas, such as {}",
-            models::SOME
+            models::EXAMPLES
         ));
     }
     if let Some(memory) = spec.memory
         && !MEMORY.contains(&memory)
     {
         return refuse(format!(
-            "{memory} MiB of memory for a simulated GPU: give MiB between {} and {}",
+            "cannot simulate a GPU with {memory} MiB of memory: use {} to {} MiB",
             MEMORY.start(),
             MEMORY.end()
         ));
@@ -248,9 +246,8 @@ fn check(spec: &SimulatedSpec) -> Result<Model, GpuError> {
         (Some(model), memory) => Ok(Model { memory: memory.unwrap_or(model.memory), ..model }),
         (None, Some(memory)) => Ok(models::unknown(memory)),
         (None, None) => refuse(format!(
-            "the GPU model `{name}` is not known: say how many MiB of memory it has, or take a known one, such \
-             as {}",
-            models::SOME
+            "unknown GPU model `{name}`: give its memory in MiB, or use a known model such as {}",
+            models::EXAMPLES
         )),
     }
 }
@@ -270,7 +267,7 @@ fn device(spec: &SimulatedSpec, model: &Model, index: u32) -> Device {
     }
 }
 
-/// A value that looks random and is the same for the same arguments (the finisher of `SplitMix64`).
+/// Deterministic pseudo-random value (the finalizer of `SplitMix64`).
 fn hash(seed: u64, index: u32, step: u64, channel: u64) -> u64 {
     let mut x = seed
         .wrapping_add(u64::from(index).wrapping_mul(0x9e37_79b9_7f4a_7c15))

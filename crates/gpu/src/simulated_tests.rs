@@ -1,4 +1,4 @@
-//! What simulated GPUs read.
+//! Readings of simulated GPUs.
 
 use super::*;
 
@@ -38,21 +38,21 @@ fn machines_of_another_seed_have_other_identifiers() {
 }
 
 #[test]
-fn what_cannot_be_simulated_is_refused_in_words() {
-    for (count, model, memory, words) in [
-        (0, "H200", None, "between 1 and 64"),
-        (65, "H200", None, "65 simulated GPUs"),
-        (1, "Voodoo 2", None, "`Voodoo 2` is not known: say how many MiB"),
+fn invalid_specifications_are_errors() {
+    for (count, model, memory, message) in [
+        (0, "H200", None, "use 1 to 64"),
+        (65, "H200", None, "simulate 65 GPUs"),
+        (1, "Voodoo 2", None, "`Voodoo 2`: give its memory in MiB"),
         (1, "", None, "1 to 100 characters"),
         (1, "a,b", Some(8_192), "without commas"),
         (1, "H200\n", Some(8_192), ""),
-        (1, "H200", Some(12), "between 512 and 4194304"),
-        (1, "H200", Some(u64::MAX), "between 512 and 4194304"),
+        (1, "H200", Some(12), "use 512 to 4194304 MiB"),
+        (1, "H200", Some(u64::MAX), "use 512 to 4194304 MiB"),
     ] {
         match gpus(count, model, memory) {
-            Ok(_) => assert!(words.is_empty(), "{model:?} was taken"),
+            Ok(_) => assert!(message.is_empty(), "{model:?} was taken"),
             Err(error) => {
-                assert!(error.to_string().contains(words) && !words.is_empty(), "{error}");
+                assert!(error.to_string().contains(message) && !message.is_empty(), "{error}");
             }
         }
     }
@@ -79,7 +79,7 @@ fn an_idle_gpu_reads_idle() {
 #[test]
 fn load_is_seen_at_once_and_heat_comes_slowly() {
     let gpus = gpus(2, "H200", None).unwrap();
-    gpus.pretend_at(&[load(&gpus, 1, 1_000, 100_000)], 10.0);
+    gpus.set_load_at(&[load(&gpus, 1, 1_000, 100_000)], 10.0);
     let temperature = |at: f64| gpus.sample_at(at)[1].temperature.unwrap();
     let (cold, warm, hot) = (temperature(10.0), temperature(40.0), temperature(600.0));
     assert!(cold < warm && warm < hot && hot > 60 && hot < 85, "{cold} {warm} {hot}");
@@ -87,7 +87,7 @@ fn load_is_seen_at_once_and_heat_comes_slowly() {
     assert!(now[1].utilization.unwrap() >= 85 && now[1].power.unwrap() > 500.0, "{now:?}");
     assert_eq!((now[1].memory_used, now[0].memory_used), (Some(100_000), Some(0)));
     assert_eq!(now[0].utilization, Some(0));
-    gpus.pretend_at(&[], 600.0);
+    gpus.set_load_at(&[], 600.0);
     assert_eq!(temperature(600.0), hot);
     assert!(temperature(630.0) < hot && temperature(3_000.0) == cold);
     assert_eq!(gpus.sample_at(601.0)[1].utilization, Some(0));
@@ -96,12 +96,12 @@ fn load_is_seen_at_once_and_heat_comes_slowly() {
 #[test]
 fn tasks_that_share_a_gpu_add_up_but_never_beyond_it() {
     let gpus = gpus(1, "T4", None).unwrap();
-    gpus.pretend_at(&[load(&gpus, 0, 250, 4_000), load(&gpus, 0, 250, 4_000)], 0.0);
+    gpus.set_load_at(&[load(&gpus, 0, 250, 4_000), load(&gpus, 0, 250, 4_000)], 0.0);
     let half = &gpus.sample_at(5.0)[0];
     assert!((40..=50).contains(&half.utilization.unwrap()), "{half:?}");
     assert_eq!(half.memory_used, Some(8_000));
     let huge = load(&gpus, 0, u32::MAX, u64::MAX);
-    gpus.pretend_at(&[huge.clone(), huge, ("SIM-other".into(), 1, 1)], 6.0);
+    gpus.set_load_at(&[huge.clone(), huge, ("SIM-other".into(), 1, 1)], 6.0);
     for at in 6..200 {
         let full = &gpus.sample_at(f64::from(at))[0];
         assert!(full.utilization.unwrap() <= 100, "{full:?}");
@@ -114,11 +114,11 @@ fn tasks_that_share_a_gpu_add_up_but_never_beyond_it() {
 fn readings_depend_on_seed_load_and_time_and_not_on_how_often_one_looks() {
     let (one, two) = (gpus(3, "L4", None).unwrap(), gpus(3, "L4", None).unwrap());
     for gpus in [&one, &two] {
-        gpus.pretend_at(&[load(gpus, 0, 500, 1_000)], 3.0);
+        gpus.set_load_at(&[load(gpus, 0, 500, 1_000)], 3.0);
     }
     for at in 0..500 {
         one.sample_at(f64::from(at) / 5.0);
-        one.pretend_at(&[load(&one, 0, 500, 1_000)], 4.0 + f64::from(at));
+        one.set_load_at(&[load(&one, 0, 500, 1_000)], 4.0 + f64::from(at));
     }
     assert_eq!(one.sample_at(123.4), two.sample_at(123.4));
     assert_ne!(one.sample_at(123.4), one.sample_at(140.4));
@@ -127,7 +127,7 @@ fn readings_depend_on_seed_load_and_time_and_not_on_how_often_one_looks() {
 #[test]
 fn a_clock_that_goes_back_does_no_harm() {
     let gpus = gpus(1, "L4", None).unwrap();
-    gpus.pretend_at(&[load(&gpus, 0, 500, 1_000)], 30.0);
+    gpus.set_load_at(&[load(&gpus, 0, 500, 1_000)], 30.0);
     assert_eq!(gpus.sample_at(-5.0)[0].memory_used, Some(1_000));
 }
 

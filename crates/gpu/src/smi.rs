@@ -1,4 +1,4 @@
-//! GPUs through the program `nvidia-smi`, for drivers whose library cannot be used.
+//! GPUs through the program `nvidia-smi`, for drivers with an unusable library.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,29 +7,27 @@ use crate::smi_text::{self, APPS, BASIC, EXTRA, Row};
 use crate::types::{Device, DeviceProcess, GpuError, GpuSource, Host, Sample};
 use crate::{command, mig};
 
-/// GPUs through `nvidia-smi`.
 #[derive(Debug)]
 pub struct SmiSource {
     program: PathBuf,
     host: Host,
-    /// It refused the fields that only newer ones know.
+    /// This version rejects the fields in [`smi_text::EXTRA`].
     no_extra: AtomicBool,
 }
 
 impl SmiSource {
-    /// Asks `nvidia-smi` once for everything. `NoDriver` when there is no such program.
+    /// Reads all GPUs once. `NoDriver` if the program does not exist.
     pub fn open() -> Result<Self, GpuError> {
         let program = command::find_smi().ok_or(GpuError::NoDriver)?;
         Self::with_program(&program)
     }
 
-    /// Uses this program.
     pub fn with_program(program: &Path) -> Result<Self, GpuError> {
         let host = Host { source: "nvidia-smi", ..Host::default() };
         let mut source =
             Self { program: program.to_owned(), host, no_extra: AtomicBool::new(false) };
         source.host.driver = source.rows()?.into_iter().find_map(|row| row.driver);
-        // The table is for people; a driver that does not print it still works.
+        // The version of CUDA is printed only in the table; it is optional.
         source.host.cuda = command::run(program, &[]).ok().and_then(|table| smi_text::cuda(&table));
         Ok(source)
     }
@@ -41,7 +39,7 @@ impl SmiSource {
             match self.query("gpu", EXTRA) {
                 Ok(text) => smi_text::add_extra(&mut rows, &text),
                 Err(error) => {
-                    tracing::info!(%error, "this nvidia-smi tells no ECC, throttling and MIG");
+                    tracing::info!(%error, "this version of nvidia-smi reports no ECC errors, throttling or MIG mode");
                     self.no_extra.store(true, Ordering::Relaxed);
                 }
             }
@@ -60,11 +58,11 @@ impl SmiSource {
         }
         let run = |args: &[&str]| command::run(&self.program, args).unwrap_or_default();
         let mut slices = smi_text::slices(&run(&["-L"]));
-        let told = mig::placements(&run(&["mig", "-lgi"]));
+        let reported = mig::placements(&run(&["mig", "-lgi"]));
         for gpu in devices.iter_mut().filter(|gpu| gpu.mig.is_some()) {
             let mut mine = slices.remove(&gpu.uuid).unwrap_or_default();
-            let told = told.get(&gpu.index).cloned().unwrap_or_default();
-            mig::place(&mut mine, &told, &gpu.name, gpu.memory);
+            let reported = reported.get(&gpu.index).cloned().unwrap_or_default();
+            mig::place(&mut mine, &reported, &gpu.name, gpu.memory);
             gpu.mig = Some(mine);
         }
     }
@@ -93,8 +91,8 @@ impl GpuSource for SmiSource {
     }
 }
 
-fn broken(words: String) -> GpuError {
-    GpuError::Broken(words)
+fn broken(message: String) -> GpuError {
+    GpuError::Broken(message)
 }
 
 #[cfg(test)]
@@ -105,8 +103,8 @@ mod tests {
 
     use super::*;
 
-    /// A script that answers as `nvidia-smi` does. A shell writes it: a file that this process holds open for
-    /// writing may be inherited by another test's child, and cannot be run as long.
+    /// Script in place of `nvidia-smi`. A shell writes the file: another test's child process could inherit a file
+    /// handle opened here for writing, and the script could not be executed.
     fn fake(body: &str) -> (TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("nvidia-smi");
@@ -117,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_program_that_refuses_newer_fields_still_tells_the_rest() {
+    fn an_old_program_without_newer_fields_reports_the_rest() {
         let (_folder, program) = fake(
             r#"case "$1" in
             *query-gpu=index*) echo '0, GPU-a, Tesla K80, 11441, 3, 11438, 00000000:00:1E.0, 149, 450.1, 0, 30, 27, 324, 324';;
@@ -136,10 +134,10 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_fails_is_broken_in_the_words_of_the_driver() {
-        let words = "Failed to initialize NVML: Driver/library version mismatch";
-        let (_folder, program) = fake(&format!("echo '{words}'; exit 18"));
+    fn a_failing_program_is_broken_with_the_drivers_message() {
+        let message = "Failed to initialize NVML: Driver/library version mismatch";
+        let (_folder, program) = fake(&format!("echo '{message}'; exit 18"));
         let error = SmiSource::with_program(&program).unwrap_err();
-        assert!(matches!(&error, GpuError::Broken(text) if text == words), "{error}");
+        assert!(matches!(&error, GpuError::Broken(text) if text == message), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Texts as `nvidia-smi` prints them.
+//! Output of `nvidia-smi`.
 
 use super::*;
 

@@ -1,22 +1,22 @@
-//! What `nvidia-smi` prints, read without trust: what cannot be understood is absent.
+//! Parses output of `nvidia-smi`. Unparsable values are absent.
 
 use std::collections::BTreeMap;
 
 use crate::types::{Device, DeviceProcess, MigDevice, Sample};
 use crate::{mig, throttle};
 
-/// What every `nvidia-smi` of the last ten years knows.
+/// Fields that every `nvidia-smi` of the last ten years supports.
 pub(crate) const BASIC: &str = "index,uuid,name,memory.total,memory.used,memory.free,pci.bus_id,power.limit,\
      driver_version,utilization.gpu,temperature.gpu,power.draw,clocks.sm,clocks.mem";
 
-/// What only newer ones know, or knew under this name: asked separately, so that a refusal costs no more.
+/// Fields of newer versions, queried separately because an unknown field fails the whole query.
 pub(crate) const EXTRA: &str =
     "uuid,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.active,mig.mode.current";
 
-/// The processes.
+/// Fields of the process query.
 pub(crate) const APPS: &str = "gpu_uuid,pid,used_gpu_memory";
 
-/// A GPU with its readings and the driver's version.
+/// GPU, readings and driver version of one line.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Row {
     pub(crate) device: Device,
@@ -24,13 +24,13 @@ pub(crate) struct Row {
     pub(crate) driver: Option<String>,
 }
 
-/// The answer to [`BASIC`]. A line that names no GPU is told as an error, with the line.
+/// Parses the output of [`BASIC`]. A line without a GPU is an error that quotes the line.
 pub(crate) fn rows(text: &str) -> Result<Vec<Row>, String> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| row(line).ok_or_else(|| unknown(line))).collect()
 }
 
-/// The answer to [`EXTRA`], added to the rows it names.
+/// Adds the output of [`EXTRA`] to the rows.
 pub(crate) fn add_extra(rows: &mut [Row], text: &str) {
     for line in text.lines() {
         let fields = fields(line);
@@ -39,12 +39,12 @@ pub(crate) fn add_extra(rows: &mut [Row], text: &str) {
             continue;
         };
         row.sample.ecc_errors = number(&fields, 1);
-        row.sample.throttled = value(&fields, 2).map(bits).map(throttle::words).unwrap_or_default();
+        row.sample.throttled = value(&fields, 2).map(bits).map(throttle::reasons).unwrap_or_default();
         row.device.mig = (value(&fields, 3) == Some("Enabled")).then(Vec::new);
     }
 }
 
-/// The answer to [`APPS`]; a process whose memory is not told holds none that we know of.
+/// Parses the output of [`APPS`]; a process without reported memory counts as 0 MiB.
 pub(crate) fn processes(text: &str) -> Vec<DeviceProcess> {
     let process = |line: &str| {
         let fields = fields(line);
@@ -58,7 +58,7 @@ pub(crate) fn processes(text: &str) -> Vec<DeviceProcess> {
     text.lines().filter_map(process).collect()
 }
 
-/// The MIG slices in the list that `nvidia-smi -L` prints, by the GPU's identifier.
+/// MIG slices in the output of `nvidia-smi -L`, by GPU identifier.
 pub(crate) fn slices(text: &str) -> BTreeMap<String, Vec<MigDevice>> {
     let mut found: BTreeMap<String, Vec<MigDevice>> = BTreeMap::new();
     let mut gpu = None;
@@ -75,7 +75,7 @@ pub(crate) fn slices(text: &str) -> BTreeMap<String, Vec<MigDevice>> {
     found
 }
 
-/// The version of CUDA in the head of the table that `nvidia-smi` prints.
+/// CUDA version in the header of the table that `nvidia-smi` prints.
 pub(crate) fn cuda(text: &str) -> Option<String> {
     let (_, after) = text.split_once("CUDA Version:")?;
     let version = after.split_whitespace().next()?;
@@ -109,15 +109,15 @@ fn row(line: &str) -> Option<Row> {
     Some(Row { device, sample, driver: value(&fields, 8).map(str::to_owned) })
 }
 
-/// A lost GPU has its words in place of readings.
+/// A lost GPU has an error message in place of readings.
 fn fault(fields: &[&str]) -> Option<String> {
     let lost = |field: &&&str| {
         let field = field.to_ascii_lowercase();
         field.contains("gpu is lost") || field.contains("requires reset")
     };
-    let words = fields.iter().find(lost)?.trim_matches(['[', ']']);
+    let message = fields.iter().find(lost)?.trim_matches(['[', ']']);
     Some(format!(
-        "nvidia-smi says: {words}; restart the machine, or reset the GPU with `nvidia-smi --gpu-reset`"
+        "nvidia-smi reports: {message}; restart the machine, or reset the GPU with `nvidia-smi --gpu-reset`"
     ))
 }
 
@@ -125,11 +125,11 @@ fn fields(line: &str) -> Vec<&str> {
     line.split(',').map(str::trim).collect()
 }
 
-/// A field that says something: not `[N/A]`, `[Not Supported]`, `[Unknown Error]` or `N/A`.
+/// Field with a value: not `[N/A]`, `[Not Supported]`, `[Unknown Error]` or `N/A`.
 fn value<'a>(fields: &[&'a str], at: usize) -> Option<&'a str> {
     let field = *fields.get(at)?;
-    let told = !field.is_empty() && !field.starts_with('[') && field != "N/A";
-    told.then_some(field)
+    let has_value = !field.is_empty() && !field.starts_with('[') && field != "N/A";
+    has_value.then_some(field)
 }
 
 fn number<T: std::str::FromStr>(fields: &[&str], at: usize) -> Option<T> {
@@ -140,12 +140,12 @@ fn real(fields: &[&str], at: usize) -> Option<f64> {
     number::<f64>(fields, at).filter(|value| value.is_finite() && *value >= 0.0)
 }
 
-/// `0x0000000000000004`.
+/// Parses `0x0000000000000004`.
 fn bits(text: &str) -> u64 {
     u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap_or(0)
 }
 
-/// What stands in `(UUID: …)`.
+/// Identifier in `(UUID: …)`.
 fn uuid_of(line: &str) -> Option<String> {
     let (_, after) = line.split_once("(UUID: ")?;
     Some(after.split(')').next()?.to_owned())
@@ -153,7 +153,7 @@ fn uuid_of(line: &str) -> Option<String> {
 
 fn unknown(line: &str) -> String {
     let line: String = line.chars().take(200).collect();
-    format!("nvidia-smi printed a line that names no GPU: `{line}`")
+    format!("nvidia-smi printed a line without a GPU: `{line}`")
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Why a GPU runs slower than it could: NVML's bits, which `nvidia-smi` prints too, in words.
+//! Names of NVML's throttle reasons, which `nvidia-smi` prints as the same bits.
 
-/// Bits and words. "Nothing runs" (bit 0) is no reason to tell: an idle GPU is not held back.
+/// Bit and name. Bit 0, "GPU idle", is left out: an idle GPU is not throttled.
 const REASONS: [(u64, &str); 8] = [
     (0x002, "clock setting"),
     (0x004, "power cap"),
@@ -12,8 +12,8 @@ const REASONS: [(u64, &str); 8] = [
     (0x100, "display clock setting"),
 ];
 
-/// The words for a set of bits; bits that nobody knows yet are left out.
-pub(crate) fn words(bits: u64) -> Vec<String> {
+/// Names of the set bits; unknown bits are ignored.
+pub(crate) fn reasons(bits: u64) -> Vec<String> {
     REASONS.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, word)| (*word).to_owned()).collect()
 }
 
@@ -30,7 +30,7 @@ mod tests {
             (0x68, vec!["hardware slowdown", "thermal", "thermal (hardware)"]),
             (0x8000_0000_0000_0080, vec!["power brake"]),
         ] {
-            assert_eq!(words(bits), expected, "{bits:#x}");
+            assert_eq!(reasons(bits), expected, "{bits:#x}");
         }
     }
 }

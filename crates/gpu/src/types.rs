@@ -1,35 +1,34 @@
-//! What is known about a GPU.
+//! GPU data types and the [`GpuSource`] trait.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Facts about a GPU that do not change while the driver is loaded.
+/// Properties of a GPU that stay constant while the driver is loaded.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Device {
-    /// Its number on the host.
+    /// Index on the host.
     pub index: u32,
-    /// Its identifier: `GPU-…`; `SIM-…` for a simulated one.
+    /// `GPU-…`, or `SIM-…` for a simulated GPU.
     pub uuid: String,
-    /// Its model: `NVIDIA H200`.
+    /// Model name: `NVIDIA H200`.
     pub name: String,
-    /// MiB of memory.
+    /// MiB.
     pub memory: u64,
     /// PCI address: `00000000:65:00.0`.
     pub pci_bus_id: Option<String>,
     /// GPUs with the same number are joined by NVLink.
     pub nvlink_group: Option<u32>,
-    /// Watts that it may draw.
+    /// Watts.
     pub power_limit: Option<f64>,
     /// `Some` when it is in MIG mode: the slices that exist.
     pub mig: Option<Vec<MigDevice>>,
-    /// It is simulated.
     pub simulated: bool,
 }
 
-/// What the identifiers of GPUs begin with that are there but cannot tell their own; their number follows.
+/// Prefix of the identifier of a GPU that cannot be queried; its index follows.
 pub(crate) const UNREADABLE: &str = "GPU-unreadable-";
 
-/// Whether an identifier stands in for that of a GPU that cannot tell its own.
+/// True for the placeholder identifier of a GPU that cannot be queried.
 pub fn is_unreadable(uuid: &str) -> bool {
     uuid.starts_with(UNREADABLE)
 }
@@ -37,26 +36,25 @@ pub fn is_unreadable(uuid: &str) -> bool {
 /// A MIG slice that exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigDevice {
-    /// Its identifier: `MIG-…`.
+    /// `MIG-…`.
     pub uuid: String,
-    /// Its profile: `1g.18gb`.
+    /// `1g.18gb`.
     pub profile: String,
-    /// Its first memory slot.
+    /// First memory slot.
     pub start: u8,
-    /// MiB of memory.
+    /// MiB.
     pub memory: u64,
 }
 
-/// Readings of a GPU at one moment; what a GPU cannot tell is absent.
+/// Readings of a GPU at one time. Values that the GPU does not report are absent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Which.
     pub uuid: String,
     /// Percent of time in which some kernel ran.
     pub utilization: Option<u32>,
-    /// MiB in use, by anybody.
+    /// MiB used by all processes and the driver.
     pub memory_used: Option<u64>,
-    /// MiB that can still be taken. Less than what is not in use: the driver keeps some for itself.
+    /// Allocatable MiB. Smaller than total minus used: the driver reserves memory.
     #[serde(default)]
     pub memory_free: Option<u64>,
     /// Degrees Celsius.
@@ -69,17 +67,17 @@ pub struct Sample {
     pub memory_clock: Option<u32>,
     /// Uncorrected memory errors since the driver was loaded.
     pub ecc_errors: Option<u64>,
-    /// Why it runs slower than it could: `power cap`, `thermal`, …
+    /// Active throttle reasons: `power cap`, `thermal`, …
     pub throttled: Vec<String>,
-    /// It does not answer, or says that it is broken; in words.
+    /// Message for the user if the GPU does not respond or reports a permanent fault.
     pub fault: Option<String>,
-    /// The driver's number (XID) of the last error since the sample before that speaks against the device, told
-    /// once; only where somebody watches for errors, see [`GpuSource::watch_errors`].
+    /// Last driver error (XID) since the previous sample that indicates a hardware fault. Reported once, and only
+    /// after [`GpuSource::watch_errors`].
     #[serde(default)]
     pub xid: Option<u64>,
 }
 
-/// Memory that a process holds on a GPU.
+/// Memory held by a process on a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceProcess {
     /// The GPU, or the MIG slice.
@@ -90,60 +88,56 @@ pub struct DeviceProcess {
     pub memory: u64,
 }
 
-/// How busy a process keeps a GPU.
+/// Utilization of a GPU by a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLoad {
-    /// The GPU.
     pub uuid: String,
     /// The process, as the host counts.
     pub pid: u32,
-    /// Percent of the time since the last look.
+    /// Percent of the time since the previous call.
     pub utilization: u32,
 }
 
-/// What the host has in common for all its GPUs.
+/// Driver data shared by all GPUs of a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Host {
-    /// Driver version: `580.95.05`.
+    /// `580.95.05`.
     pub driver: Option<String>,
-    /// CUDA version: `13.0`.
+    /// `13.0`.
     pub cuda: Option<String>,
-    /// Where the facts come from: `nvml`, `nvidia-smi`, `simulated`, `none`.
+    /// Data source: `nvml`, `nvidia-smi`, `simulated` or `none`.
     pub source: &'static str,
 }
 
-/// Why GPUs could not be found or read.
+/// GPUs could not be found or read.
 #[derive(Debug, Error)]
 pub enum GpuError {
-    /// There is no driver: not a failure on a machine without GPUs.
-    #[error("there is no NVIDIA driver on this machine")]
+    /// Expected on a machine without GPUs.
+    #[error("no NVIDIA driver on this machine")]
     NoDriver,
-    /// There is a driver, but it fails.
+    /// The driver is present but fails.
     #[error("the NVIDIA driver is installed but fails: {0}")]
     Broken(String),
-    /// A simulated GPU was asked for that cannot exist.
+    /// Invalid specification of simulated GPUs.
     #[error("{0}")]
     Simulation(String),
 }
 
 /// A source of GPUs. Calls block for a few milliseconds; async callers use a blocking thread.
 pub trait GpuSource: Send + Sync {
-    /// What all GPUs have in common.
     fn host(&self) -> Host;
     /// The GPUs, by index.
     fn devices(&self) -> Result<Vec<Device>, GpuError>;
-    /// Their readings, in the order of `devices`.
+    /// Readings in the order of `devices`.
     fn sample(&self) -> Result<Vec<Sample>, GpuError>;
-    /// Processes on them.
     fn processes(&self) -> Result<Vec<DeviceProcess>, GpuError>;
-    /// How busy each process keeps them; empty where the driver does not tell.
+    /// Utilization by process; empty if the driver does not report it.
     fn process_loads(&self) -> Vec<ProcessLoad> {
         Vec::new()
     }
-    /// Begins to watch for errors that the driver reports once and never again ([`Sample::xid`]). Costs a thread,
-    /// so only those ask who act on it. Without effect where the driver cannot be watched.
+    /// Starts a thread that receives driver errors, each of which is reported only once ([`Sample::xid`]). No effect
+    /// if the source has no events.
     fn watch_errors(&self) {}
-    /// Tells a simulated GPU what load it has: (uuid, thousandths of the device, MiB) for each task. Real ones
-    /// know by themselves.
-    fn pretend(&self, _load: &[(String, u32, u64)]) {}
+    /// Sets the load of simulated GPUs: (uuid, thousandths of the device, MiB) for each task. Real GPUs ignore it.
+    fn set_simulated_load(&self, _load: &[(String, u32, u64)]) {}
 }

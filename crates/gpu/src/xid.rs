@@ -1,4 +1,4 @@
-//! Errors that the driver reports once, by number (XID), and never again: somebody has to listen all the time.
+//! Driver errors (XID). The driver reports each only once, so a thread must listen continuously.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,13 +9,13 @@ use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 
-/// Errors that programs cause and that leave the GPU as good as before; NVIDIA's device plugin passes over the same.
-const FAULTS_OF_PROGRAMS: [u64; 6] = [13, 31, 43, 45, 68, 109];
+/// Errors caused by programs that leave the GPU healthy; NVIDIA's device plugin ignores the same ones.
+const PROGRAM_ERRORS: [u64; 6] = [13, 31, 43, 45, 68, 109];
 
-/// How long to listen at a time; also how long the thread outlives its owner.
-const PATIENCE_MILLISECONDS: u32 = 2_000;
+/// Timeout of one wait; bounds the time the thread outlives its owner.
+const WAIT_MILLISECONDS: u32 = 2_000;
 
-/// Listens on a thread of its own until it is dropped.
+/// Listener thread; stops when dropped.
 #[derive(Debug)]
 pub(crate) struct XidWatch {
     last: Arc<Mutex<BTreeMap<String, u64>>>,
@@ -23,22 +23,22 @@ pub(crate) struct XidWatch {
 }
 
 impl XidWatch {
-    /// Begins to listen. The thread has a handle of the library of its own, because events borrow it.
+    /// The thread opens its own handle of the library, because events borrow the handle.
     pub(crate) fn start(load: impl FnOnce() -> Result<Nvml, NvmlError> + Send + 'static) -> Self {
         let watch = Self { last: Arc::default(), stop: Arc::default() };
         let (last, stop) = (Arc::clone(&watch.last), Arc::clone(&watch.stop));
         let thread = std::thread::Builder::new().name("xid-watch".into()).spawn(move || {
             if let Err(error) = load().and_then(|nvml| listen(&nvml, &last, &stop)) {
-                tracing::warn!(%error, "errors that the driver reports (XID) cannot be watched");
+                tracing::warn!(%error, "cannot watch driver errors (XID)");
             }
         });
         if let Err(error) = thread {
-            tracing::warn!(%error, "errors that the driver reports (XID) cannot be watched");
+            tracing::warn!(%error, "cannot watch driver errors (XID)");
         }
         watch
     }
 
-    /// The last error that speaks against this GPU since this was asked before.
+    /// Last hardware error of this GPU since the previous call.
     pub(crate) fn take(&self, uuid: &str) -> Option<u64> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).remove(uuid)
     }
@@ -69,30 +69,30 @@ fn listen(
             .map_err(|failed| failed.error)?;
     }
     while !stop.load(Ordering::Relaxed) {
-        match set.wait(PATIENCE_MILLISECONDS) {
+        match set.wait(WAIT_MILLISECONDS) {
             Ok(event) => {
                 let number = match event.event_data {
                     Some(XidError::Value(number)) => number,
                     Some(XidError::Unknown) => 999,
                     None => continue,
                 };
-                if !speaks_against_device(number) {
+                if !is_hardware_fault(number) {
                     continue;
                 }
                 match event.device.uuid() {
                     Ok(uuid) => {
                         last.lock().unwrap_or_else(PoisonError::into_inner).insert(uuid, number);
                     }
-                    // It is gone; its readings will tell.
+                    // The GPU is lost; `sample` reports it.
                     Err(error) => {
-                        tracing::warn!(number, %error, "an error of a GPU without a name");
+                        tracing::warn!(number, %error, "driver error (XID) of a GPU without an identifier");
                     }
                 }
             }
             Err(NvmlError::Timeout) => {}
             // A lost GPU makes the call fail at once: do not spin.
             Err(NvmlError::GpuLost | NvmlError::Unknown) => {
-                std::thread::sleep(std::time::Duration::from_millis(PATIENCE_MILLISECONDS.into()));
+                std::thread::sleep(std::time::Duration::from_millis(WAIT_MILLISECONDS.into()));
             }
             Err(error) => return Err(error),
         }
@@ -100,8 +100,8 @@ fn listen(
     Ok(())
 }
 
-fn speaks_against_device(number: u64) -> bool {
-    !FAULTS_OF_PROGRAMS.contains(&number)
+fn is_hardware_fault(number: u64) -> bool {
+    !PROGRAM_ERRORS.contains(&number)
 }
 
 #[cfg(test)]
@@ -109,16 +109,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_crashes_does_not_take_its_gpu_with_it() {
+    fn errors_of_programs_are_not_hardware_faults() {
         for (number, expected) in
             [(13, false), (31, false), (43, false), (48, true), (79, true), (95, true)]
         {
-            assert_eq!(speaks_against_device(number), expected, "XID {number}");
+            assert_eq!(is_hardware_fault(number), expected, "XID {number}");
         }
     }
 
     #[test]
-    fn a_machine_whose_driver_cannot_be_watched_reports_no_errors() {
+    fn without_a_driver_no_errors_are_reported() {
         let watch = XidWatch::start(|| Err(NvmlError::LibraryNotFound));
         assert_eq!(watch.take("GPU-a"), None);
     }

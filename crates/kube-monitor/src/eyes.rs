@@ -65,7 +65,7 @@ impl Eyes {
     /// Tells simulated GPUs what load they have.
     pub(super) fn pretend(&self, load: &[(String, u32, u64)]) {
         if let Some(open) = &self.open {
-            open.source.pretend(load);
+            open.source.set_simulated_load(load);
         }
     }
 }
