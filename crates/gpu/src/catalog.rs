@@ -1,4 +1,4 @@
-//! GPU models by the names that clouds, drivers and people give them.
+//! GPU models under the names of clouds, drivers and users.
 
 /// Label of Karpenter on AWS: the model, without its memory.
 pub const KARPENTER_GPU_NAME: &str = "karpenter.k8s.aws/instance-gpu-name";
@@ -25,17 +25,15 @@ pub const GKE_ACCELERATORS: &[&str] = &[
     "nvidia-rtx-pro-6000",
 ];
 
-/// A model of GPU. One model of two memory sizes is two entries; the plain name (`a100`) is asked for by people who
-/// take either.
+/// GPU model. A model with two memory sizes has two entries; the plain name (`a100`) accepts both.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Gpu {
-    /// What people write: `a100`, `a100-80`.
+    /// Name in flags: `a100`, `a100-80`.
     pub name: &'static str,
-    /// What a person calls it: `A100 40 GB`.
+    /// Display name: `A100 40 GB`.
     pub title: &'static str,
-    /// GiB of memory.
     pub memory_gib: u32,
-    /// The value of the label `accelerator` that people put on nodes; on GKE, of `cloud.google.com/gke-accelerator`.
+    /// Value of the common node label `accelerator`, and of `cloud.google.com/gke-accelerator` on GKE.
     pub accelerator: &'static str,
     /// Values of `nvidia.com/gpu.product`, which NVIDIA's feature discovery writes.
     pub products: &'static [&'static str],
@@ -43,7 +41,7 @@ pub struct Gpu {
     pub karpenter: &'static str,
 }
 
-/// Every model that is known, small ones first.
+/// All known models, small ones first.
 #[rustfmt::skip] // One row for each model.
 pub static GPUS: [Gpu; 14] = [
     gpu("t4", "T4 16 GB", 16, "nvidia-tesla-t4", &["Tesla-T4"], "t4"),
@@ -62,7 +60,7 @@ pub static GPUS: [Gpu; 14] = [
     gpu("b200", "B200 180 GB", 180, "nvidia-b200", &["NVIDIA-B200"], "b200"),
 ];
 
-/// A model by any spelling that is in use: `a100`, `A100-40`, `a100-80gb`, `nvidia-tesla-a100`, `NVIDIA A100`.
+/// Model by any common spelling: `a100`, `A100-40`, `a100-80gb`, `nvidia-tesla-a100`, `NVIDIA A100`.
 pub fn gpu_named(text: &str) -> Option<&'static Gpu> {
     let wanted = plain(text);
     GPUS.iter().find(|gpu| {
@@ -71,7 +69,7 @@ pub fn gpu_named(text: &str) -> Option<&'static Gpu> {
     })
 }
 
-/// The value that the label `accelerator` should have where it has another spelling of a known model.
+/// Canonical value of the label `accelerator` for another spelling of a known model.
 pub fn canonical_accelerator(value: &str) -> Option<&'static str> {
     gpu_named(value).map(|gpu| gpu.accelerator)
 }
@@ -82,29 +80,28 @@ impl Gpu {
         self.name.split_once('-').map_or(self.name, |(family, _)| family)
     }
 
-    /// Whether who asks for this model is served by that one: the plain name takes every size.
+    /// True if a request for this model accepts `other`: the plain name accepts every size.
     pub fn takes(&self, other: &Self) -> bool {
         self == other || (self.name == self.family() && self.family() == other.family())
     }
 
-    /// The models that serve who asks for this one.
+    /// Models that satisfy a request for this one.
     pub fn served_by(&'static self) -> impl Iterator<Item = &'static Self> {
         GPUS.iter().filter(|other| self.takes(other))
     }
 
-    /// Cores and GiB of memory that a job on one of these gets when nobody says: the limits of the presets. Who has
-    /// more than a V100's memory feeds it with more.
+    /// Default limits of a job per GPU: cores and GiB of memory. GPUs with more memory than a V100 get more.
     pub fn preset(&self) -> (u32, u32) {
         if self.memory_gib > 16 { (16, 32) } else { (8, 16) }
     }
 
-    /// GiB of `/dev/shm` for each GPU when nobody says.
+    /// Default GiB of `/dev/shm` per GPU.
     pub fn shm_gib(&self) -> u32 {
         if self.memory_gib > 16 { 4 } else { 2 }
     }
 }
 
-/// Lower case, without makers, product lines, separators and the unit; the size that a plain name means is dropped.
+/// Lower case, without vendor, product line, separators and unit, and without the size that a plain name implies.
 fn plain(text: &str) -> String {
     let lower = text.to_ascii_lowercase();
     let words = lower.split(|c: char| !c.is_ascii_alphanumeric());

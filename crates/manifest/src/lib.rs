@@ -1,7 +1,6 @@
-//! GPU manifests for people who do not want to remember twenty fields: builds them, checks them, and tells which
-//! work needs GPUs and how many.
+//! Builds, checks and sizes GPU manifests, and detects GPU workloads in text.
 //!
-//! Pure: text and values in, objects and findings out. Files and clusters are the business of the command line.
+//! Pure: text and values in, objects and findings out. The command line does the I/O.
 
 pub mod build;
 pub mod catalogue;

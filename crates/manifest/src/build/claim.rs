@@ -23,19 +23,19 @@ pub struct Claim {
     /// Namespace [default: left to kubectl]
     #[arg(long, value_name = "NAME")]
     pub namespace: Option<String>,
-    /// How much [default: 100Gi]
+    /// Size of the claim [default: 100Gi]
     #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub size: Option<String>,
     /// Storage class [default: the cluster's]
     #[arg(long, value_name = "NAME")]
     pub storage_class: Option<String>,
-    /// Who may mount it [default: ReadWriteOnce]
+    /// Access mode [default: ReadWriteOnce]
     #[arg(long, value_enum, value_name = "MODE")]
     pub access_mode: Option<AccessMode>,
 }
 
-/// Who may mount a claim.
+/// Access mode of a claim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum AccessMode {
     /// Pods of one node
@@ -43,7 +43,7 @@ pub enum AccessMode {
     #[value(name = "ReadWriteOnce", alias = "rwo")]
     #[serde(alias = "rwo")]
     ReadWriteOnce,
-    /// Pods of many nodes, who only read
+    /// Many nodes, read-only
     #[value(name = "ReadOnlyMany", alias = "rox")]
     #[serde(alias = "rox")]
     ReadOnlyMany,
@@ -68,14 +68,13 @@ impl AccessMode {
         }
     }
 
-    /// Whether several nodes may mount it at once.
+    /// True if several nodes may mount the claim at once.
     pub(super) fn many(self) -> bool {
         matches!(self, Self::ReadOnlyMany | Self::ReadWriteMany)
     }
 }
 
 impl Claim {
-    /// The claim.
     pub fn object(&self) -> Result<PersistentVolumeClaim, BuildError> {
         let size = self.size.clone().unwrap_or_else(|| "100Gi".to_owned());
         quantity::memory("size", &size)?;

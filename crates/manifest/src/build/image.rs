@@ -1,9 +1,9 @@
-//! Names of images, as registries and kubelets take them. An API server looks at nothing but the space around them.
+//! Image names as registries and kubelets accept them. The API server checks only surrounding whitespace.
 
 use super::names::short;
 use super::{BuildError, refuse};
 
-/// The image that was given, if it is one.
+/// Validates an image name.
 pub(super) fn image(flag: &'static str, text: &str) -> Result<String, BuildError> {
     if is_image(text) {
         return Ok(text.to_owned());
@@ -31,7 +31,7 @@ fn is_image(text: &str) -> bool {
         && digest.is_none_or(is_digest)
 }
 
-/// What a client takes for a registry, and not for the first part of a path.
+/// True if clients treat the first part of a path as a registry.
 fn is_meant_as_host(text: &str) -> bool {
     text == "localhost" || text.contains(['.', ':']) || text.contains(|c: char| c.is_uppercase())
 }
@@ -56,7 +56,7 @@ fn is_host(text: &str) -> bool {
     is_known && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok()
 }
 
-/// Small letters and digits, between which stand a dot, one or two underscores, or dashes.
+/// Lower-case letters and digits, separated by a dot, one or two underscores, or dashes.
 fn is_part(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let is_separator =

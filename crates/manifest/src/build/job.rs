@@ -1,4 +1,4 @@
-//! Jobs: work that ends.
+//! Batch jobs.
 
 use k8s_openapi::api::batch::v1::{Job as JobObject, JobSpec};
 use serde::{Deserialize, Serialize};
@@ -10,49 +10,47 @@ use super::values::{self, Pair};
 use super::{BuildError, Made, refuse};
 use crate::catalogue::Catalogue;
 
-/// When nobody says how long a job may take, a job that hangs does not hold its GPUs for longer.
+/// Default deadline: a hanging job releases its GPUs after this time.
 const TIMEOUT: &str = "24h";
-/// Seconds for which a job that ended is kept when nobody says.
+/// Default time to live of a finished job.
 const TTL: &str = "1h";
-/// How often a failed pod is tried again when nobody says.
+/// Default number of retries.
 const BACKOFF: u32 = 3;
 
 /// `generate job`: a job on GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Job {
-    /// Id of the task; the job is named after it, and TASK_ID tells the container
+    /// Task id; names the job and sets TASK_ID in the container
     #[arg(long, value_name = "ID")]
     #[serde(deserialize_with = "values::text")]
     pub task_id: Option<String>,
-    /// How often a failed pod is tried again [default: 3]
+    /// Retries of a failed pod [default: 3]
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub backoff_limit: Option<u32>,
-    /// How long the job may take in all, such as 24h, or none [default: 24h]
+    /// Deadline of the job, such as 24h, or none [default: 24h]
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub timeout: Option<String>,
-    /// How long a job that ended is kept, or none [default: 1h]
+    /// Time to keep the job after it finishes, or none [default: 1h]
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub ttl: Option<String>,
-    /// What becomes of a container that failed [default: OnFailure]
+    /// Restart policy of the container [default: OnFailure]
     #[arg(long, value_enum, value_name = "POLICY")]
     pub restart_policy: Option<RestartPolicy>,
-    /// What runs.
     #[command(flatten)]
     #[serde(flatten)]
     pub pod: PodShape,
-    /// Where.
     #[command(flatten)]
     #[serde(flatten)]
     pub placement: Placement,
 }
 
-/// What becomes of a container of a job that failed.
+/// Restart policy of a job's container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum RestartPolicy {
-    /// It is started again in its pod
+    /// Restart the container in its pod
     #[default]
     #[value(name = "OnFailure", alias = "on-failure")]
     OnFailure,
@@ -61,14 +59,12 @@ pub enum RestartPolicy {
     Never,
 }
 
-/// What [`create_gpu_job`] takes, as callers of the documented function give it.
+/// Arguments of [`create_gpu_job`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuJobAsk {
     /// Id of the task: the job is named after it.
     pub task_id: String,
-    /// Container image.
     pub image: String,
-    /// How many GPUs.
     pub gpu_count: u32,
     /// `v100`, `a100` or any other model.
     pub gpu_type: String,
@@ -97,17 +93,16 @@ impl Default for GpuJobAsk {
     }
 }
 
-/// What [`create_gpu_job`] answers.
+/// Result of [`create_gpu_job`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuJob {
-    /// The name under which the job is found.
     pub job_name: String,
-    /// The job.
     pub job: JobObject,
 }
 
-/// The documented function: a job for one task on nodes labelled `accelerator` and tainted `nvidia.com/gpu=true`.
-/// Three retries, kept for an hour after its end, no deadline of its own.
+/// Builds a job for one task on nodes labelled `accelerator` and tainted `nvidia.com/gpu=true`: three retries, kept
+/// for one hour after it finishes, no deadline. Signature and defaults follow the documented Python function of the
+/// same name.
 pub fn create_gpu_job(ask: &GpuJobAsk, catalogue: &Catalogue) -> Result<GpuJob, BuildError> {
     let recipe = Job {
         task_id: Some(ask.task_id.clone()),
@@ -133,7 +128,6 @@ pub fn create_gpu_job(ask: &GpuJobAsk, catalogue: &Catalogue) -> Result<GpuJob, 
 }
 
 impl Job {
-    /// The job.
     pub fn object(&self, catalogue: &Catalogue) -> Result<JobObject, BuildError> {
         self.object_of(self.shaped(catalogue)?)
     }
@@ -189,7 +183,7 @@ impl Job {
     }
 }
 
-/// Seconds; none when that was said.
+/// Seconds; none for the text `none`.
 fn time(flag: &'static str, text: Option<String>) -> Result<Option<u32>, BuildError> {
     text.filter(|text| text != "none").map(|text| values::seconds(flag, &text)).transpose()
 }

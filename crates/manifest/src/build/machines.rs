@@ -1,4 +1,4 @@
-//! Which machine serves: the one that was named, if it has everything, or the cheapest of the catalogue.
+//! Selects a machine: the requested one if it is sufficient, else the cheapest of the catalogue.
 
 use super::names::{is_label_value, short};
 use super::placement::{Ask, Placement};
@@ -8,7 +8,7 @@ use crate::cloud::{Cloud, Gpu};
 use crate::yaml::nearest;
 
 impl Placement {
-    /// The machine that was named, or that serves best.
+    /// Requested machine, or the best match.
     pub(super) fn instance<'a>(
         &self,
         ask: Ask,
@@ -46,7 +46,7 @@ impl Placement {
         refuse(flag, format!("{why}; the largest is {}", largest.describe(false)))
     }
 
-    /// Whether a machine that was named has what is asked for.
+    /// Checks that a requested machine is sufficient.
     fn check(
         &self,
         instance: &InstanceType,
@@ -96,7 +96,7 @@ pub(super) fn known<'a>(
     }
 }
 
-/// What to know about a machine that the catalogue does not have.
+/// Note about a machine that is not in the catalogue.
 pub(super) fn stranger(name: &str, catalogue: &Catalogue) -> String {
     let names = catalogue.instances().iter().map(|instance| instance.name.as_str());
     let meant = nearest(name, names).map(|near| format!(", as is {near}: did you mean that?"));
@@ -104,7 +104,7 @@ pub(super) fn stranger(name: &str, catalogue: &Catalogue) -> String {
     format!("{name} is no machine of the catalogue{rest}")
 }
 
-/// How many machines so many pods take at least, where GPUs stay free on them: machines are rented whole.
+/// Note with the machine count for `pods` if some of their GPUs stay unused: machines are rented whole.
 pub(super) fn spare(instance: &InstanceType, gpus: u32, pods: u32) -> Option<String> {
     let (has, gpus, pods) = (u64::from(instance.gpus), u64::from(gpus), u64::from(pods));
     let on_each = has.checked_div(gpus).filter(|on_each| *on_each > 0)?;
@@ -121,7 +121,7 @@ pub(super) fn spare(instance: &InstanceType, gpus: u32, pods: u32) -> Option<Str
     })
 }
 
-/// How many of a machine's GPUs are needed.
+/// GPUs of the machine that a pod needs.
 fn needed(ask: Ask, instance: &InstanceType) -> Result<u32, BuildError> {
     match (ask.slices, instance.model()) {
         (Some(slices), Some(gpu)) => slices.gpus(gpu).or_else(|error| {
@@ -131,7 +131,7 @@ fn needed(ask: Ask, instance: &InstanceType) -> Result<u32, BuildError> {
     }
 }
 
-/// What slices take, for a message.
+/// Description of the GPUs that slices need.
 fn takes(ask: Ask, gpus: u32) -> String {
     let slices = ask.slices.map(|slices| (slices.count, slices.profile));
     slices.map_or_else(String::new, |(count, profile)| {

@@ -1,8 +1,8 @@
 //! Builds every object: from flags, from a small YAML file with the same names, or from Rust.
 //!
-//! A recipe is a plain struct, such as [`Job`] or [`TimeSlicing`], in which everything may be left out that has a good
-//! default. What has pods shares [`PodShape`] (what runs) and [`Placement`] (where). A recipe makes typed objects of
-//! `k8s-openapi`; nothing is pasted together from text.
+//! A recipe is a plain struct, such as [`Job`] or [`TimeSlicing`]; fields with a good default are optional. Recipes
+//! with pods share [`PodShape`] (container and resources) and [`Placement`] (nodes). A recipe builds typed objects of
+//! `k8s-openapi`, never text.
 //!
 //! ```
 //! use agentaflow_manifest::build::{Job, Placement, PodShape};
@@ -67,24 +67,23 @@ pub use text::{json, yaml};
 pub use values::{Mount, Pair};
 pub use workload::{Strategy, Workload};
 
-/// Objects that were built, and what their maker should know.
+/// Built objects with notes for the user.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Made {
-    /// The objects, in the order in which to create them.
+    /// In creation order.
     pub objects: Vec<Value>,
-    /// Sentences about choices that were made and what follows from them.
+    /// Sentences about defaults and their consequences.
     pub notes: Vec<String>,
 }
 
-/// Why nothing was built.
+/// A recipe that cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// A flag, or a field of the same name, cannot be meant.
+    /// Invalid value of a flag, or of the field with the same name.
     #[error("--{flag}: {why}")]
     Refused {
-        /// Which.
         flag: &'static str,
-        /// What is wrong, and what to write instead.
+        /// Problem with a suggestion.
         why: String,
     },
     /// An object could not be written down.

@@ -2,10 +2,10 @@
 
 use super::{BuildError, refuse};
 
-/// The longest name that is also a label's value and a host's name.
+/// Longest text that is a valid label value and host name.
 const MAX: usize = 63;
 
-/// Whether a name may be an object's: a DNS label.
+/// True for a DNS label.
 pub fn is_name(text: &str) -> bool {
     let ends = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
     text.len() <= MAX
@@ -14,24 +14,23 @@ pub fn is_name(text: &str) -> bool {
         && ends(text.chars().next_back())
 }
 
-/// Whether a label may have this value.
 pub fn is_label_value(text: &str) -> bool {
     text.is_empty() || (text.len() <= MAX && is_qualified(text))
 }
 
-/// Whether this may be the key of a label or an annotation, or the name of a resource: `name` or `domain/name`.
+/// Valid key of a label or annotation, or name of a resource: `name` or `domain/name`.
 pub fn is_label_key(text: &str) -> bool {
     let (prefix, name) = text.split_once('/').map_or((None, text), |(p, name)| (Some(p), name));
     let prefix = prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(is_name));
     prefix && name.len() <= MAX && is_qualified(name)
 }
 
-/// The name that was given, if it is one.
+/// Validates an object name.
 pub(super) fn name(flag: &'static str, given: Option<&str>) -> Result<String, BuildError> {
     name_within(flag, given, MAX)
 }
 
-/// The same where something is appended to the name later.
+/// Validates an object name that gets a suffix later.
 pub(super) fn name_within(
     flag: &'static str,
     given: Option<&str>,
@@ -50,7 +49,7 @@ pub(super) fn name_within(
     }
 }
 
-/// A pool of nodes of AKS, which takes shorter names than the others.
+/// Validates a node pool name of AKS, which is shorter than elsewhere.
 pub(super) fn azure_pool<'a>(flag: &'static str, text: &'a str) -> Result<&'a str, BuildError> {
     let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let begins = text.starts_with(|c: char| c.is_ascii_lowercase());
@@ -93,7 +92,7 @@ pub fn job_name(task_id: &str) -> Result<String, BuildError> {
     Ok(format!("{PREFIX}{start}{dash}{hash}"))
 }
 
-/// The beginning of what somebody wrote, for a message.
+/// Beginning of user input, for messages.
 pub(super) fn short(text: &str) -> String {
     text.chars().take(64).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -105,7 +104,7 @@ fn is_qualified(text: &str) -> bool {
         && ends(text.chars().next_back())
 }
 
-/// FNV-1a, folded to 32 bits: the same in every release, so that a task's job is found again.
+/// FNV-1a, folded to 32 bits. Stable across releases: the job of a task keeps its name.
 fn fingerprint(text: &str) -> u32 {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

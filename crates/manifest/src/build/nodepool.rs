@@ -1,4 +1,4 @@
-//! `NodePool` of Karpenter: GPU nodes that come when they are needed and go when they are empty.
+//! Karpenter's `NodePool`: GPU nodes created on demand and removed when empty.
 
 use std::collections::BTreeMap;
 
@@ -20,26 +20,26 @@ pub struct NodePool {
     /// Name of the pool [default: gpu]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// Where Karpenter runs: karpenter (on EKS) or aks [default: karpenter]
+    /// Provider of Karpenter: karpenter (on EKS) or aks [default: karpenter]
     #[arg(long, value_enum, value_name = "CLOUD")]
     pub cloud: Option<Cloud>,
     /// Model of GPU; every machine of the catalogue with it may be used
     #[arg(long, value_name = "MODEL")]
     pub gpu: Option<String>,
-    /// Machine that may be used; may be given several times
+    /// Allowed instance type; repeat for several
     #[arg(long, value_name = "TYPE")]
     pub instance_type: Vec<String>,
-    /// Use spot capacity where there is some, and on-demand where not
+    /// Prefer spot capacity, fall back to on-demand
     #[arg(long)]
     pub spot: bool,
-    /// Most GPUs of the pool [default: 8, or those of the smallest machine]
+    /// GPU limit of the pool [default: 8, or the GPUs of the smallest machine]
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub max_gpus: Option<u32>,
-    /// How long an empty node is kept [default: 5m]
+    /// Time before an empty node is removed [default: 5m]
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub idle: Option<String>,
-    /// Name of the node class, which has the image, the subnets and the role [default: default]
+    /// Node class with image, subnets and role [default: default]
     #[arg(long, value_name = "NAME")]
     pub node_class: Option<String>,
 }
@@ -100,7 +100,7 @@ impl NodePool {
             requirement("kubernetes.io/arch", &["amd64"]),
             requirement(INSTANCE_TYPE, &machines),
         ];
-        // What pods for this cloud select by, and what people put on nodes elsewhere.
+        // Label that pods for this cloud select by, and the label commonly set by administrators.
         let by_hand = gpu.map(|gpu| (ACCELERATOR, gpu.accelerator));
         let label = self.cloud()?.any_gpu().or(by_hand);
         let labels = label.map(|(key, value)| BTreeMap::from([(key.to_owned(), value.to_owned())]));
@@ -145,7 +145,7 @@ impl NodePool {
         self.gpu.as_deref().map(|text| model("gpu", text)).transpose()
     }
 
-    /// The machines that were named, or all with the model.
+    /// Requested machines, or all machines with the model.
     fn machines<'a>(
         &'a self,
         gpu: Option<&Gpu>,
@@ -184,7 +184,7 @@ impl NodePool {
         Ok(names)
     }
 
-    /// The machine with the fewest GPUs. A machine that nobody knows may be smaller than those that are known.
+    /// Machine with the fewest GPUs; none if a requested machine is not in the catalogue and may be smaller.
     pub(super) fn smallest<'a>(
         &self,
         catalogue: &'a Catalogue,
@@ -196,7 +196,7 @@ impl NodePool {
         Ok(known.and_then(|all| all.into_iter().min_by_key(|machine| machine.gpus)))
     }
 
-    /// The most GPUs. Below those of the smallest machine Karpenter would never add a node.
+    /// GPU limit. Karpenter never adds a node if the limit is below the GPUs of the smallest machine.
     fn limit(&self, catalogue: &Catalogue) -> Result<u32, BuildError> {
         let smallest = self.smallest(catalogue)?;
         let least = smallest.map_or(1, |machine| machine.gpus);
@@ -218,7 +218,7 @@ impl NodePool {
         })
     }
 
-    /// What limits that count GPUs are in machines; of none, and where a machine has one GPU, there is nothing to say.
+    /// Notes that convert GPU limits to machines; empty without a limit and for machines with one GPU.
     pub(super) fn count_notes(
         &self,
         counts: &[(&str, Option<u32>)],
@@ -230,7 +230,7 @@ impl NodePool {
         Ok(given.filter_map(|(flag, count)| counted(flag, count, machine)).collect())
     }
 
-    /// What each machine has, and costs.
+    /// Notes with GPUs and price of each machine.
     pub(super) fn machine_notes(&self, catalogue: &Catalogue) -> Result<Vec<String>, BuildError> {
         let cloud = self.cloud()?;
         let note = |name: &str| match catalogue.named(name, Some(cloud)) {
@@ -241,7 +241,7 @@ impl NodePool {
     }
 }
 
-/// How many machines a limit of GPUs is, where they have several each: people also count machines.
+/// Note that converts a GPU limit to machines with several GPUs: users also count machines.
 fn counted(flag: &str, gpus: u32, machine: &InstanceType) -> Option<String> {
     let (name, each) = (&machine.name, machine.gpus);
     let (machines, rest) = (gpus.checked_div(each).filter(|_| each > 1)?, gpus % each);
@@ -253,7 +253,7 @@ fn counted(flag: &str, gpus: u32, machine: &InstanceType) -> Option<String> {
     Some(format!("{flag} {gpus} counts GPUs: {machines} × {name} with {each}{unused}; {meant}"))
 }
 
-/// Why a limit of so many GPUs adds no node.
+/// Error for a GPU limit that is too small for any node.
 pub(super) fn too_few(gpus: u32, smallest: Option<&InstanceType>) -> String {
     let has = |machine: &InstanceType| format!(" ({} has {})", machine.name, machine.gpus);
     let machine = smallest.map(has).unwrap_or_default();
@@ -265,7 +265,7 @@ fn requirement(key: &str, values: &[&str]) -> NodeSelectorRequirement {
     NodeSelectorRequirement { key: key.to_owned(), operator: "In".to_owned(), values }
 }
 
-/// Keeps everything that needs no GPU away.
+/// Repels pods without a GPU request.
 fn taint() -> Taint {
     Taint {
         key: GPU_TAINT.to_owned(),

@@ -1,4 +1,4 @@
-//! Where pods go: selectors, tolerations and affinity, in the words of one cloud.
+//! Node selectors, tolerations and affinity in the label conventions of a cloud.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ use crate::catalogue::{Catalogue, InstanceType};
 use crate::cloud::{self, Cloud, GPU_RESOURCE, GPUS, Gpu, gpu_named};
 use crate::mig::{self, Slices};
 
-/// Where pods go. The same for everything that has pods.
+/// Placement of pods, shared by all recipes with pods.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, rename_all = "kebab-case")]
 #[command(next_help_heading = "Placement")]
 pub struct Placement {
-    /// Whose labels the nodes carry [default: generic]
+    /// Label convention of the nodes [default: generic]
     #[arg(long, value_enum, value_name = "CLOUD")]
     pub cloud: Option<Cloud>,
     /// Model of GPU, such as v100, a100, a100-80 or h100
@@ -36,7 +36,7 @@ pub struct Placement {
     #[arg(long, value_name = "KEY=VALUE")]
     #[serde(deserialize_with = "values::pairs")]
     pub selector: Vec<Pair>,
-    /// Run on nodes that the cloud may take back, which cost less
+    /// Run on spot nodes, which cost less and can be reclaimed at any time
     #[arg(long)]
     pub spot: bool,
     /// Model to prefer, with a weight of 1 to 100; may be given several times
@@ -55,20 +55,20 @@ pub struct Placement {
     pub taint: Option<String>,
 }
 
-/// What a pod asks of its node.
+/// Resources that a pod requests from its node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ask {
-    /// GPUs of one node; of slices, at least so many.
+    /// Whole GPUs; for slices, the GPUs they need at least.
     pub(super) gpus: u32,
     /// Slices, where no whole GPUs are meant.
     pub(super) slices: Option<Slices>,
-    /// Thousandths of cores, as far as somebody said.
+    /// Explicit request only.
     pub(super) cpu_milli: u64,
-    /// MiB, as far as somebody said.
+    /// Explicit request only.
     pub(super) memory_mib: u64,
 }
 
-/// Where pods go, in the fields of a pod.
+/// Placement fields of a pod.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Placed {
     pub(super) selector: BTreeMap<String, String>,
@@ -76,17 +76,15 @@ pub(super) struct Placed {
     pub(super) affinity: Option<Affinity>,
     pub(super) gpu: Option<&'static Gpu>,
     pub(super) instance: Option<InstanceType>,
-    /// The resource that counts what is asked for.
+    /// Resource name of the GPUs or slices.
     pub(super) resource: String,
 }
 
 impl Placement {
-    /// The cloud that is meant.
     pub(super) fn cloud(&self) -> Cloud {
         self.cloud.unwrap_or_default()
     }
 
-    /// The model that is meant.
     pub(super) fn model(&self) -> Result<Option<&'static Gpu>, BuildError> {
         self.gpu.as_deref().map(|text| model("gpu", text)).transpose()
     }
@@ -108,19 +106,19 @@ impl Placement {
         })
     }
 
-    /// The resource that counts what is asked for. GKE cuts all GPUs of a node into one kind of slices, and calls
-    /// each a GPU.
+    /// Resource name of the GPUs or slices. GKE partitions all GPUs of a node into one kind of slice and advertises
+    /// each as a GPU.
     fn resource(&self, ask: Ask) -> String {
         let named = ask.slices.filter(|_| !self.calls_slices_gpus());
         named.map_or_else(|| GPU_RESOURCE.to_owned(), |slices| mig::resource(slices.profile))
     }
 
-    /// Whether slices are chosen by a label of their nodes instead of by a resource.
+    /// True if slices are selected by a node label instead of a resource.
     pub(super) fn calls_slices_gpus(&self) -> bool {
         self.cloud() == Cloud::Gke
     }
 
-    /// The model that is meant, or where slices are, the nearest one of its family that has them.
+    /// Requested model; for slices, the nearest model of its family that has them.
     fn sliced(&self, ask: Ask) -> Result<Option<&'static Gpu>, BuildError> {
         let (gpu, Some(slices)) = (self.model()?, ask.slices) else { return self.model() };
         let Some(gpu) = gpu else {
@@ -136,7 +134,7 @@ impl Placement {
         }
     }
 
-    /// Whether the products are those of the model that was named, or that the machine has.
+    /// Checks the products against the model of the flag or the machine.
     fn check_models(&self, gpu: Option<&'static Gpu>) -> Result<(), BuildError> {
         let Some(gpu) = self.model()?.or(gpu) else { return Ok(()) };
         for product in &self.product {
@@ -150,8 +148,7 @@ impl Placement {
         Ok(())
     }
 
-    /// Whether the model that was named, or the machine's, has as much memory. Where products are asked for as well,
-    /// either will do.
+    /// Checks the memory against the model of the flag or the machine. With products, either condition is sufficient.
     fn check_memory(&self, machine: Option<&'static Gpu>) -> Result<(), BuildError> {
         let either = self.cloud() == Cloud::Nvidia || !self.product.is_empty();
         let Some(memory) = self.gpu_memory_over.filter(|_| !either) else { return Ok(()) };
@@ -168,7 +165,7 @@ impl Placement {
         })
     }
 
-    /// Whether one of the products has slices of that profile, as far as all are known and nothing else will do.
+    /// Checks that one of the products has the profile, if all products are known and memory is no alternative.
     fn check_products(&self, slices: Slices) -> Result<(), BuildError> {
         let models: Option<Vec<_>> = self.product.iter().map(|name| gpu_named(name)).collect();
         let models = models.filter(|_| self.gpu_memory_over.is_none()).unwrap_or_default();
@@ -296,7 +293,7 @@ impl Placement {
         Ok(Some(Affinity { node_affinity: Some(node_affinity), ..Affinity::default() }))
     }
 
-    /// Terms of which one must hold: the products, or the memory.
+    /// Alternative terms: the products, or the memory.
     fn required(&self, ask: Ask) -> Result<Vec<NodeSelectorTerm>, BuildError> {
         let mut terms = Vec::new();
         let mut products = self.product.clone();
@@ -377,7 +374,7 @@ fn pool_name(cloud: Cloud, text: &str) -> Result<&str, BuildError> {
     if cloud == Cloud::Aks { names::azure_pool("node-pool", text) } else { Ok(text) }
 }
 
-/// Whether another size of the model will not do: that one was named, or has the slices.
+/// True if only one size of the model is acceptable: the size was requested, or has the slices.
 fn is_one_size(gpu: &'static Gpu, ask: Ask) -> bool {
     let lacks = |other: &Gpu| ask.slices.is_some_and(|slices| !slices.are_of(other));
     gpu.name != gpu.family() || gpu.served_by().any(lacks)

@@ -1,4 +1,4 @@
-//! What runs in a pod: the part that jobs, servers, workloads and bare pods share.
+//! Pod template shared by jobs, servers, workloads and bare pods.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +17,15 @@ use crate::catalogue::Catalogue;
 use crate::cloud::{GKE_PARTITION, GPU_RESOURCE, Gpu, INSTANCE_TYPE};
 use crate::mig;
 
-/// The most GPUs that a pod may ask for.
+/// Most GPUs of one pod.
 const MOST_GPUS: u32 = 64;
 /// The most GPUs that most machines have.
 const USUAL_GPUS: u32 = 8;
-/// The label that everything gets when nobody names one.
+/// Default label.
 pub(super) const NAME_LABEL: &str = "app.kubernetes.io/name";
 
-/// What runs in a pod. Without `bare` everything is filled in that is good practice: requests of half the limits,
-/// presets for CPU and memory by the GPU's model, shared memory for data loaders, variables.
+/// Container and resources of a pod. Without `bare`, recommended settings are filled in: requests of half the limits,
+/// CPU and memory presets by GPU model, shared memory for data loaders, environment variables.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, rename_all = "kebab-case")]
 #[command(next_help_heading = "Pod")]
@@ -92,28 +92,28 @@ pub struct PodShape {
     /// Service account of the pods
     #[arg(long, value_name = "NAME")]
     pub service_account: Option<String>,
-    /// Only what is asked for: no presets, requests, shared memory, variables, deadlines
+    /// Only the given settings: no presets, requests, shared memory, variables, deadlines
     #[arg(long)]
     pub bare: bool,
-    /// Command of the container; if it begins with an option, what is handed to the image's own
+    /// Command of the container; arguments of the image's entrypoint if the first word is an option
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<String>,
 }
 
-/// What the kind of object decides about its pods.
+/// Settings that depend on the kind of object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Role {
-    /// The container's name when nobody says.
+    /// Default container name.
     pub(super) container: &'static str,
-    /// Whether the container is told that it is a GPU worker, and which GPUs it has.
+    /// Sets WORKER_TYPE and CUDA_VISIBLE_DEVICES.
     pub(super) worker: bool,
     /// Absent: left to Kubernetes, which means `Always`.
     pub(super) restart: Option<&'static str>,
-    /// Whether pods have labels even when bare, because a selector needs them.
+    /// Labels the pods even with `bare`: a selector needs them.
     pub(super) labelled: bool,
 }
 
-/// A template with what belongs around it.
+/// Pod template with metadata and notes.
 #[derive(Clone, Debug)]
 pub(super) struct Shaped {
     pub(super) metadata: ObjectMeta,
@@ -124,14 +124,14 @@ pub(super) struct Shaped {
 }
 
 impl Shaped {
-    /// What to know, with a word about GPUs that so many of these pods leave free on their machines.
+    /// Notes, with one about GPUs that stay unused on the machines of `pods` pods.
     pub(super) fn notes_for(&self, pods: u32) -> Vec<String> {
         let mut notes = self.notes.clone();
         let slices = self.placed.resource != GPU_RESOURCE
             || self.placed.selector.contains_key(GKE_PARTITION);
         let instance = self.placed.instance.as_ref().filter(|_| !slices);
         if let Some(instance) = instance {
-            // Behind what the machine is.
+            // After the note about the machine.
             let at = notes.len().min(1);
             notes.splice(at..at, spare(instance, self.gpus, pods));
         }
@@ -143,18 +143,15 @@ impl Shaped {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pod {
-    /// What runs.
     #[command(flatten)]
     #[serde(flatten)]
     pub pod: PodShape,
-    /// Where.
     #[command(flatten)]
     #[serde(flatten)]
     pub placement: Placement,
 }
 
 impl Pod {
-    /// The pod.
     pub fn object(&self, catalogue: &Catalogue) -> Result<core::Pod, BuildError> {
         self.shaped(catalogue).map(|shaped| pod_of(&shaped))
     }
@@ -166,7 +163,7 @@ impl Pod {
     }
 
     fn shaped(&self, catalogue: &Catalogue) -> Result<Shaped, BuildError> {
-        // A pod that ended is not begun again: who wants that takes a job or a deployment.
+        // Use a job or a deployment to restart a finished pod.
         let restart = (!self.pod.bare).then_some("Never");
         let role = Role { container: "gpu-container", worker: false, restart, labelled: false };
         self.pod.shape(self.pod.name.as_deref(), &self.placement, role, catalogue)
@@ -183,7 +180,7 @@ fn pod_of(shaped: &Shaped) -> core::Pod {
 }
 
 impl PodShape {
-    /// The template of the pods, under a name that may be made from something else.
+    /// Pod template with an explicit or derived name.
     pub(super) fn shape(
         &self,
         name: Option<&str>,
@@ -265,8 +262,8 @@ impl PodShape {
         }
     }
 
-    /// No program is called like an option: `-- --model NAME` is for the program that the image starts by itself, which
-    /// a `command` would replace.
+    /// No program is named like an option: `-- --model NAME` are arguments for the image's entrypoint, which a
+    /// `command` would replace.
     fn command_and_args(&self) -> (Vec<String>, Vec<String>) {
         let words = self.command.clone();
         if words.first().is_some_and(|word| word.starts_with('-')) {
@@ -348,7 +345,7 @@ impl PodShape {
     }
 }
 
-/// Who asks for half a GPU learns what there is instead.
+/// Parses a GPU count; the error for a fraction suggests alternatives.
 fn whole_gpus(text: &str) -> Result<u32, String> {
     let parts =
         "a part of one is a MIG slice (--mig 1g.5gb), or what `generate time-slicing` makes";
@@ -361,7 +358,7 @@ fn devices(gpus: u32) -> String {
     numbers.join(",")
 }
 
-/// Absent when empty.
+/// None for the default value.
 pub(super) fn some<T: Default + PartialEq>(value: T) -> Option<T> {
     (value != T::default()).then_some(value)
 }

@@ -22,7 +22,7 @@ fn split(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// Request for a given limit: half of it, in the same unit where the half is a whole number.
+/// Request for a given limit: half of the limit, in the same unit if the half is a whole number.
 pub(super) fn half(text: &str, is_memory: bool) -> Option<String> {
     let amount = parse(text)?;
     let (number, suffix) = split(text);

@@ -11,7 +11,7 @@ use super::{
 use crate::catalogue::Catalogue;
 use crate::yaml::{DecodeError, Document, Limits, YamlError, nearest, read_one};
 
-/// What to build.
+/// Recipe of `generate`.
 #[derive(Clone, Debug, PartialEq, clap::Subcommand)]
 pub enum Recipe {
     /// A job on GPUs: training, batch inference
@@ -20,7 +20,7 @@ pub enum Recipe {
     Deployment(Box<Deployment>),
     /// One pod with GPUs
     Pod(Box<Pod>),
-    /// Servers on GPUs, with a claim for the models that they load
+    /// Servers on GPUs, with a claim for their models
     ModelServer(Box<ModelServer>),
     /// A claim for models, data or a workspace
     Pvc(Claim),
@@ -40,16 +40,16 @@ pub enum Recipe {
     Workload(Box<Workload>),
 }
 
-/// A small YAML file that is no recipe.
+/// Invalid recipe file.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
     /// Not YAML, or not one document.
     #[error(transparent)]
     Text(#[from] YamlError),
-    /// A field that there is not, or a value of another kind.
+    /// Unknown field, or value of another type.
     #[error(transparent)]
     Shape(#[from] DecodeError),
-    /// Flags and file do not go together; cannot happen with what was read before.
+    /// Merging failed; impossible for parsed recipes.
     #[error("cannot put flags and file together")]
     Merge(#[from] serde_json::Error),
 }
@@ -73,7 +73,7 @@ impl Recipe {
         }
     }
 
-    /// The same recipe with what a file says, where the flags say nothing. The fields are named as the flags.
+    /// Fills in fields of a file that the flags do not set. Fields are named like the flags.
     pub fn over(self, file: &str) -> Result<Self, RecipeError> {
         Ok(match self {
             Self::Job(flags) => Self::Job(over(&flags, file)?),
@@ -97,7 +97,7 @@ fn over<T: Default + Serialize + DeserializeOwned>(
     file: &str,
 ) -> Result<T, RecipeError> {
     let document = read_one(file.as_bytes(), &Limits::default())?;
-    // Variables keep the order in which they were written, which the document's value forgets.
+    // The typed value keeps the order of variables, which the document's value loses.
     let read: T = serde_saphyr::from_str(file)
         .map_err(|error| culprit::<T>(&document, &error.without_snippet().to_string()))?;
     let mut all = serde_json::to_value(read)?;
@@ -107,8 +107,7 @@ fn over<T: Default + Serialize + DeserializeOwned>(
     Ok(serde_json::from_value(all)?)
 }
 
-/// The field that is wrong. Recipes are made of parts, of which serde does not say where it was; but each field can
-/// be read alone.
+/// Finds the invalid field by decoding each field alone: serde reports no path inside flattened structs.
 fn culprit<T: Default + Serialize + DeserializeOwned>(
     document: &Document,
     said: &str,
@@ -136,7 +135,7 @@ fn culprit<T: Default + Serialize + DeserializeOwned>(
     whole(said.lines().next().unwrap_or_default())
 }
 
-/// Whether a flag was given at all.
+/// True if a flag was given.
 fn is_said(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,

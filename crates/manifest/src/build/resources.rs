@@ -1,4 +1,4 @@
-//! How much a pod gets: limits, and requests of half of them, by presets where nobody says.
+//! Resource limits and requests: presets by default, requests of half the limits.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ use super::{BuildError, refuse};
 use crate::catalogue::InstanceType;
 use crate::mig::Slices;
 
-/// Reads the amount that a flag has.
+/// Parser of a flag's quantity.
 type Read = fn(&'static str, &str) -> Result<Amount, BuildError>;
 
 impl PodShape {
-    /// What somebody said that the pod needs of its node. Kubernetes takes limits for requests that are absent.
+    /// Explicit resource requests of the pod. Kubernetes uses the limit as the request if the request is absent.
     pub(super) fn ask(&self, gpus: u32) -> Result<Ask, BuildError> {
         let half = |amount: Amount| if self.bare { amount } else { amount.half() };
         let request = |[limit, request]: [(&'static str, &Option<String>); 2], read: Read| {
@@ -76,7 +76,7 @@ impl PodShape {
         Ok(ResourceRequirements { limits: some(limits), requests: some(requests), claims: None })
     }
 
-    /// The slices that are asked for, instead of whole GPUs.
+    /// Requested MIG slices.
     fn slices(&self, count: u32) -> Result<Option<Slices>, BuildError> {
         let Some(profile) = &self.mig else { return Ok(None) };
         let known = agentaflow_engine::mig::known_profile(profile);
@@ -91,7 +91,7 @@ impl PodShape {
         )
     }
 
-    /// The preset of the model for each GPU, cut to what the pod's share of the machine is.
+    /// Preset of the model for each GPU, limited to the pod's share of the machine.
     fn preset(&self, gpus: u32, placed: &Placed) -> Preset {
         let (cores, gib) = placed.gpu.map_or((8, 16), crate::cloud::Gpu::preset);
         let whole = if self.mig.is_some() { 1 } else { gpus };
@@ -119,7 +119,7 @@ struct Pairing {
 }
 
 impl Pairing {
-    /// What was given goes before the preset, and the request of a given limit is half of it.
+    /// Explicit values override the preset; the request defaults to half of an explicit limit.
     fn new(
         [limit_flag, request_flag]: [&'static str; 2],
         limit: Option<&String>,
@@ -137,7 +137,7 @@ impl Pairing {
                 (Some(limit.clone()), half.filter(|_| filled))
             }
             (None, Some(request)) => {
-                // A preset below the request would be refused; then twice the request is as good.
+                // A preset limit below the request would be rejected: no limit then.
                 let enough = preset_limit.filter(|limit| quantity::parse(limit) >= asked);
                 (enough, Some(request.clone()))
             }
@@ -180,7 +180,7 @@ impl Sizes {
     }
 }
 
-/// The part of a machine that so many of its GPUs are worth, with a tenth left for what else runs there.
+/// Share of a machine for this many of its GPUs, less a tenth for DaemonSets.
 fn share(instance: &InstanceType, gpus: u32) -> (u64, u64) {
     let (cpu, memory) = instance.allocatable();
     let part = |amount: u64| {

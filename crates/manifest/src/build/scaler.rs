@@ -1,6 +1,7 @@
-//! Nodes by the clock: a pair of schedules that grow a pool of GPU nodes and shrink it again.
+//! Scheduled node pools: a pair of cron jobs that grow and shrink a pool of GPU nodes.
 //!
-//! `kubectl` cannot scale nodes. What can is the command line of each cloud, or a limit on Karpenter's pool.
+//! `kubectl` cannot scale nodes: the cron jobs run the command line of the cloud, or patch the limit of Karpenter's
+//! pool.
 
 use std::collections::BTreeMap;
 
@@ -21,17 +22,17 @@ use super::{BuildError, Made, NodePool, refuse, values};
 use crate::catalogue::Catalogue;
 use crate::cloud::{Cloud, GPU_RESOURCE};
 
-/// Room for `-down` in the name of a cron job, to whose jobs eleven characters are added.
+/// Longest name: cron jobs get the suffix `-down`, and their jobs eleven more characters.
 const LONGEST_NAME: usize = 63 - 11 - 5;
 
-/// Nodes, or GPUs, while it is grown, when nobody says.
+/// Default nodes, or GPUs, of the grown pool.
 const USUAL: u32 = 5;
 
 /// `generate scaler`: GPU nodes for the working day, and fewer or none at night.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Scaler {
-    /// Whose nodes: eks, gke, aks or karpenter
+    /// Provider of the nodes: eks, gke, aks or karpenter
     #[arg(long, value_enum, value_name = "CLOUD")]
     pub cloud: Option<Cloud>,
     /// Name of the cluster; karpenter needs none
@@ -46,10 +47,10 @@ pub struct Scaler {
     /// Resource group of the cluster, for aks
     #[arg(long, value_name = "NAME")]
     pub resource_group: Option<String>,
-    /// When to grow [default: "0 9 * * 1-5"]
+    /// Schedule to grow [default: "0 9 * * 1-5"]
     #[arg(long, value_name = "SCHEDULE")]
     pub up: Option<String>,
-    /// When to shrink [default: "0 19 * * 1-5"]
+    /// Schedule to shrink [default: "0 19 * * 1-5"]
     #[arg(long, value_name = "SCHEDULE")]
     pub down: Option<String>,
     /// Model of the pool's GPUs, as for generate nodepool; for karpenter
@@ -76,13 +77,13 @@ pub struct Scaler {
     /// Image with the command line of the cloud
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
-    /// Service account that may scale; without it one is made
+    /// Service account that may scale; created if absent
     #[arg(long, value_name = "NAME")]
     pub service_account: Option<String>,
 }
 
 impl Scaler {
-    /// Both schedules.
+    /// Cron jobs that grow and shrink the pool.
     pub fn objects(&self, catalogue: &Catalogue) -> Result<[CronJob; 2], BuildError> {
         let (up, down) = self.counts(catalogue)?;
         let name = self.name()?;
@@ -97,7 +98,7 @@ impl Scaler {
         ])
     }
 
-    /// Both schedules and the account that they run under, with notes.
+    /// Cron jobs, service account and notes.
     pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
         let [up, down] = self.objects(catalogue)?;
         let mut made = Made::default();
@@ -116,7 +117,7 @@ impl Scaler {
         Ok(made)
     }
 
-    /// How many there are while it is grown, and while it is shrunk.
+    /// Counts of the grown and the shrunk pool.
     fn counts(&self, catalogue: &Catalogue) -> Result<(u32, u32), BuildError> {
         let machine = match self.karpenter_pool(catalogue)? {
             Some(pool) => pool.smallest(catalogue)?,
@@ -139,7 +140,7 @@ impl Scaler {
         }
     }
 
-    /// Karpenter's pool, where its machines are told. Elsewhere nodes are counted, whatever they have.
+    /// Karpenter's pool, if its machines are given; other clouds count nodes.
     fn karpenter_pool(&self, catalogue: &Catalogue) -> Result<Option<NodePool>, BuildError> {
         if self.gpu.is_none() && self.instance_type.is_empty() {
             return Ok(None);
@@ -204,7 +205,7 @@ impl Scaler {
             concurrency_policy: Some("Forbid".to_owned()),
             job_template: JobTemplateSpec { metadata: None, spec: Some(job) },
             schedule,
-            // A control plane that was away for a while still scales.
+            // Scales even if the control plane was down at the scheduled time.
             starting_deadline_seconds: Some(3600),
             time_zone,
             ..CronJobSpec::default()
@@ -245,7 +246,7 @@ impl Scaler {
         Ok(PodTemplateSpec { metadata, spec: Some(spec) })
     }
 
-    /// The words that set the number of nodes; `most` is the larger of both numbers.
+    /// Command that sets the node count; `most` is the larger count.
     fn command(&self, nodes: u32, most: u32) -> Result<Vec<String>, BuildError> {
         let pool = self.pool()?;
         let cluster = || word("cluster", self.cluster.as_deref());
@@ -355,7 +356,7 @@ impl Scaler {
     }
 }
 
-/// What a cloud does with a number of nodes that people may not expect.
+/// Notes about unexpected behaviour of a cloud's node counts.
 fn surprises(cloud: Cloud, location: Option<&str>) -> Vec<String> {
     // `us-central1-a` is a zone of the region `us-central1`.
     let zone = location.is_some_and(|location| location.matches('-').count() > 1);
@@ -370,7 +371,7 @@ fn surprises(cloud: Cloud, location: Option<&str>) -> Vec<String> {
     }
 }
 
-/// Azure's command line logs in with the token that workload identity mounts. What follows are arguments, not text.
+/// Logs in with the token that workload identity mounts. Values are passed as arguments, not as shell text.
 const AZURE: &str = "az login --service-principal --username \"$AZURE_CLIENT_ID\" --tenant \"$AZURE_TENANT_ID\" \
                      --federated-token \"$(cat \"$AZURE_FEDERATED_TOKEN_FILE\")\" --output none \
                      && exec az aks nodepool scale \"$@\"";
@@ -385,12 +386,12 @@ fn tool(cloud: Cloud) -> &'static str {
     }
 }
 
-/// A command of plain words, and its arguments.
+/// Command split at spaces, then its arguments.
 fn words(command: &str, arguments: &[&str]) -> Vec<String> {
     command.split(' ').chain(arguments.iter().copied()).map(str::to_owned).collect()
 }
 
-/// A name as clouds have them: nothing that a command line could take for an option.
+/// Cloud resource name that no command line can mistake for an option.
 fn word<'a>(flag: &'static str, text: Option<&'a str>) -> Result<&'a str, BuildError> {
     match text {
         None => refuse(flag, "this cloud needs it"),

@@ -20,12 +20,12 @@ use super::{BuildError, Made, refuse};
 
 /// The utilisation that NVIDIA's exporter publishes, in percent.
 const METRIC: &str = "DCGM_FI_DEV_GPU_UTIL";
-/// Utilisation to aim at when nobody says.
+/// Default target utilization in percent.
 const GOAL: &str = "80";
-/// The most replicas when nobody says.
+/// Default maximum of replicas.
 const MOST: u32 = 4;
 
-/// What scales, and how far; the same for both ways.
+/// Scale target and range, shared by HPA and KEDA.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, rename_all = "kebab-case")]
 pub struct Scaled {
@@ -48,7 +48,7 @@ pub struct Scaled {
     #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub value: Option<String>,
-    /// How long it must be quiet before pods are removed [default: 5m]
+    /// Stabilization window before scaling down [default: 5m]
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub scale_down_delay: Option<String>,
@@ -68,23 +68,21 @@ pub struct Hpa {
     #[arg(long, value_name = "KEY=VALUE", requires = "external")]
     #[serde(deserialize_with = "values::pairs")]
     pub metric_label: Vec<Pair>,
-    /// What and how far.
     #[command(flatten)]
     #[serde(flatten)]
     pub scaled: Scaled,
 }
 
-/// `generate keda`: a `ScaledObject` of KEDA, which can also scale to zero.
+/// `generate keda`: KEDA's `ScaledObject`, which can scale to zero.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Keda {
     /// Address of Prometheus [default: prometheus.monitoring.svc, port 9090]
     #[arg(long, value_name = "URL")]
     pub prometheus: Option<String>,
-    /// Query whose result is divided by the value [default: utilisation of the pods' GPUs]
+    /// PromQL query; its result is divided by the value [default: utilization of the pods' GPUs]
     #[arg(long, value_name = "PROMQL")]
     pub query: Option<String>,
-    /// What and how far.
     #[command(flatten)]
     #[serde(flatten)]
     pub scaled: Scaled,
@@ -119,7 +117,7 @@ impl Scaled {
         Ok((min, max))
     }
 
-    /// What the usual goal, which is one of utilisation, means for something else that is counted.
+    /// Note about the default target, a utilization, applied to another metric.
     fn goal_note(&self, counted: &str) -> Option<String> {
         let none = self.value.is_none();
         none.then(|| format!("a pod is added for each {GOAL} of {counted}: --value says otherwise"))
@@ -153,7 +151,6 @@ impl Scaled {
 }
 
 impl Hpa {
-    /// The autoscaler.
     pub fn object(&self) -> Result<HorizontalPodAutoscaler, BuildError> {
         let (min, max) = self.scaled.range(1)?;
         if min == 0 {
@@ -241,7 +238,7 @@ struct ScaledObjectSpec {
     triggers: Vec<Trigger>,
 }
 
-/// What KEDA hands on to the autoscaler that it makes.
+/// Settings that KEDA passes to its HPA.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Advanced {
@@ -275,7 +272,7 @@ impl Keda {
             scale_target_ref: BTreeMap::from([("name", target)]),
             min_replica_count: min,
             max_replica_count: max,
-            // This is for the last pod only, and the behaviour for those before.
+            // Applies to the last pod only; `behavior` applies to the pods before.
             cooldown_period: self.scaled.delay()?,
             advanced: Advanced {
                 horizontal_pod_autoscaler_config: AutoscalerConfig {

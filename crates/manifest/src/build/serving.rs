@@ -19,54 +19,50 @@ use super::values::{self, Mount, is_mount_path};
 use super::{BuildError, Made, refuse};
 use crate::catalogue::Catalogue;
 
-/// The port of servers when nobody says.
+/// Default port of servers.
 const PORT: u16 = 8000;
-/// The most replicas that make sense.
 const MOST_REPLICAS: u32 = 10_000;
-/// How often a server that starts is asked.
+/// Seconds between two startup probes.
 const PERIOD: u32 = 10;
 
 /// `generate deployment`: servers on GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Deployment {
-    /// How they answer.
     #[command(flatten)]
     #[serde(flatten)]
     pub serving: Serving,
-    /// What runs.
     #[command(flatten)]
     #[serde(flatten)]
     pub pod: PodShape,
-    /// Where.
     #[command(flatten)]
     #[serde(flatten)]
     pub placement: Placement,
 }
 
-/// How servers answer.
+/// Service and probes of servers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, rename_all = "kebab-case")]
 #[command(next_help_heading = "Serving")]
 pub struct Serving {
-    /// How many pods [default: 1]
+    /// Replicas [default: 1]
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub replicas: Option<u32>,
-    /// Port that they listen on [default: 8000]
+    /// Container port [default: 8000]
     #[arg(long, value_name = "PORT", allow_negative_numbers = true)]
     pub port: Option<u16>,
     /// Path that answers when all is well, or none [default: /health]
     #[arg(long, value_name = "PATH")]
     pub health: Option<String>,
-    /// How long loading the model may take [default: 10m; for a model server 20m]
+    /// Startup time limit, for loading the model [default: 10m; for a model server 20m]
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub load_time: Option<String>,
-    /// How long to wait before the first look
+    /// Delay before the first probe
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub startup_delay: Option<String>,
-    /// How often to look whether it still answers, or none [default: 30s]
+    /// Period of the liveness probe, or none [default: 30s]
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub liveness: Option<String>,
@@ -75,47 +71,43 @@ pub struct Serving {
     pub service: bool,
 }
 
-/// `generate model-server`: servers on GPUs, with a claim for the models that they load.
+/// `generate model-server`: servers on GPUs, with a claim for their models.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
 pub struct ModelServer {
     /// Name of the claim for models [default: NAME-models]
     #[arg(long, value_name = "NAME")]
     pub cache_claim: Option<String>,
-    /// Where models are cached [default: /root/.cache/huggingface]
+    /// Mount path of the model cache [default: /root/.cache/huggingface]
     #[arg(long, value_name = "PATH")]
     pub cache_path: Option<String>,
-    /// How much room for models [default: 100Gi]
+    /// Size of the model cache [default: 100Gi]
     #[arg(long, value_name = "AMOUNT", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub cache_size: Option<String>,
     /// Storage class of the claim [default: the cluster's]
     #[arg(long, value_name = "NAME")]
     pub storage_class: Option<String>,
-    /// Who may mount the claim [default: ReadWriteOnce for one replica, ReadWriteMany for more]
+    /// Access mode of the claim [default: ReadWriteOnce for one replica, ReadWriteMany for more]
     #[arg(long, value_enum, value_name = "MODE")]
     pub access_mode: Option<AccessMode>,
-    /// How they answer.
     #[command(flatten)]
     #[serde(flatten)]
     pub serving: Serving,
-    /// What runs.
     #[command(flatten)]
     #[serde(flatten)]
     pub pod: PodShape,
-    /// Where.
     #[command(flatten)]
     #[serde(flatten)]
     pub placement: Placement,
 }
 
 impl Deployment {
-    /// The deployment.
     pub fn object(&self, catalogue: &Catalogue) -> Result<DeploymentObject, BuildError> {
         self.serving.deployment(self.shaped(catalogue)?, self.pod.bare, "10m")
     }
 
-    /// The deployment and what belongs to it, with notes.
+    /// Deployment, service and notes.
     pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
         let shaped = self.shaped(catalogue)?;
         let notes = shaped.notes_for(self.serving.replicas()?);
@@ -139,7 +131,7 @@ impl ModelServer {
         Ok((self.deployment(self.shaped(catalogue)?)?, self.claim()?))
     }
 
-    /// The deployment, its claim and what belongs to it, with notes.
+    /// Deployment, claim, service and notes.
     pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
         let shaped = self.shaped(catalogue)?;
         let mut notes = shaped.notes_for(self.serving.replicas()?);
@@ -156,7 +148,7 @@ impl ModelServer {
         Ok(made)
     }
 
-    /// An update that first started a new pod would wait for the volume and for a GPU that the old one has.
+    /// Uses the `Recreate` strategy: a rolling update would wait for the volume and the GPU of the old pod.
     fn deployment(&self, shaped: Shaped) -> Result<DeploymentObject, BuildError> {
         let mut deployment = self.serving.deployment(shaped, self.pod.bare, "20m")?;
         if let (Some(spec), false, false) =
@@ -312,7 +304,7 @@ impl Serving {
             ports: Some(ports),
             ..ServiceSpec::default()
         };
-        // A service's name is a host's name, which does not begin with a digit.
+        // A service name is a DNS label of RFC 1035, which cannot start with a digit.
         if server
             .metadata
             .name

@@ -26,7 +26,7 @@ pub struct TimeSlicing {
     /// MIG slices of this profile to share, instead of whole GPUs
     #[arg(long, value_name = "PROFILE")]
     pub mig: Option<String>,
-    /// Call a share nvidia.com/gpu.shared, so that nobody takes it for a whole GPU
+    /// Rename shares to nvidia.com/gpu.shared, to distinguish them from whole GPUs
     #[arg(long)]
     pub rename: bool,
     /// Refuse pods that ask for more than one share
@@ -63,7 +63,6 @@ pub struct MigConfig {
 }
 
 impl TimeSlicing {
-    /// The config map.
     pub fn object(&self) -> Result<ConfigMap, BuildError> {
         let (replicas, resource) = (self.replicas()?, self.resource()?);
         let mode = if self.mps { SharingMode::Mps } else { SharingMode::TimeSlicing };
@@ -78,7 +77,7 @@ impl TimeSlicing {
         )
     }
 
-    /// The config map, with what a share is.
+    /// Config map, with a note about shares.
     pub fn make(&self) -> Result<Made, BuildError> {
         let object = self.object()?;
         let (replicas, resource) = (self.replicas()?, self.resource()?);
@@ -126,7 +125,6 @@ impl TimeSlicing {
 }
 
 impl MigConfig {
-    /// The config map.
     pub fn object(&self) -> Result<ConfigMap, BuildError> {
         let layout = self.checked()?;
         config_map(

@@ -1,4 +1,4 @@
-//! From what work needs to a recipe for it: what nobody said is filled in from a sizing.
+//! Completes recipes from a sizing: explicit settings win.
 
 use serde::Serialize;
 
@@ -8,29 +8,24 @@ use super::{BuildError, Recipe, refuse};
 use crate::catalogue::Catalogue;
 use crate::detect::Sizing;
 
-/// The most GPUs of one pod that a sizing fills in: those of one machine.
+/// Most GPUs per pod from a sizing: those of one machine.
 const PER_POD: u32 = 8;
 
-/// A sizing in the words of recipes: what `detect -o recipe` prints and `generate --from` reads.
+/// Sizing as fields of recipes: printed by `detect -o recipe`, read by `generate --from`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SizedRecipe {
     /// GPUs of each pod.
     pub gpus: u32,
-    /// Their model.
     pub gpu: &'static str,
-    /// Limit of memory.
     pub memory: String,
-    /// Limit of CPU.
     pub cpu: String,
-    /// Shared memory.
     pub shm: String,
-    /// Pods that start together, where one machine is not enough. Only a workload has this.
+    /// Pods of the gang, if one machine is not sufficient. Workloads only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<u32>,
 }
 
 impl SizedRecipe {
-    /// What a sizing is in the words of recipes.
     pub fn of(sizing: &Sizing) -> Self {
         let gang = sizing.gpu_count.div_ceil(PER_POD);
         Self {
@@ -44,20 +39,19 @@ impl SizedRecipe {
     }
 }
 
-/// A recipe with what a sizing says.
+/// Recipe completed from a sizing.
 #[derive(Clone, Debug)]
 pub struct SizedWork {
-    /// The recipe.
     pub recipe: Recipe,
-    /// The sizing that was filled in: where a cloud is named, that of the cheapest of its machines.
+    /// Applied sizing; with a cloud, the one of its cheapest machine.
     pub sizing: Sizing,
     /// Sentences about flags that went before.
     pub kept: Vec<String>,
 }
 
 impl Recipe {
-    /// The same recipe with what a sizing says, where the flags say nothing. GPUs that nobody chose are chosen among
-    /// the machines of the cloud that is named.
+    /// Completes the recipe from a sizing. GPUs that were not chosen explicitly are chosen among the machines of the
+    /// given cloud.
     pub fn sized(self, sizing: &Sizing, catalogue: &Catalogue) -> Result<SizedWork, BuildError> {
         let sizing = self.at_hand(sizing, catalogue)?;
         let sized = SizedRecipe::of(&sizing);
@@ -80,7 +74,7 @@ impl Recipe {
         Ok(SizedWork { recipe, sizing, kept })
     }
 
-    /// What is asked of the nodes, of kinds that run work.
+    /// Pod and placement of recipes that run pods.
     fn asks(&self) -> Option<(&PodShape, &Placement)> {
         match self {
             Self::Job(recipe) => Some((&recipe.pod, &recipe.placement)),
@@ -92,7 +86,7 @@ impl Recipe {
         }
     }
 
-    /// The sizing for the machines of the cloud that is named, where nobody chose machines or GPUs.
+    /// Sizing for the machines of the given cloud, unless machines or GPUs were chosen explicitly.
     fn at_hand(&self, sizing: &Sizing, catalogue: &Catalogue) -> Result<Sizing, BuildError> {
         let Some((pod, placement)) = self.asks() else { return Ok(sizing.clone()) };
         let chosen = placement.gpu.is_some() || pod.mig.is_some() || chooses_nodes(placement);
@@ -131,7 +125,8 @@ impl Recipe {
     }
 }
 
-/// Whether it takes several machines, and dollars an hour for all of them; refused where the cloud has none.
+/// True if several machines are needed, and dollars per hour for all of them. Error if the cloud has no suitable
+/// machine.
 fn price(
     sizing: &Sizing,
     pod: &PodShape,
@@ -151,14 +146,14 @@ fn price(
     Ok((machines > 1, hour.unwrap_or(f64::INFINITY) * f64::from(machines)))
 }
 
-/// Who chose a machine or a product chose the model.
+/// True if an explicit machine or product determines the model.
 fn chooses_nodes(placement: &Placement) -> bool {
     placement.instance_type.is_some()
         || !placement.product.is_empty()
         || placement.gpu_memory_over.is_some()
 }
 
-/// Whether somebody wrote this flag about a pod.
+/// True if this flag of a pod was given.
 fn is_said(flag: &str, pod: &PodShape) -> bool {
     match flag {
         "gpus" => pod.gpus.is_some(),
@@ -208,7 +203,7 @@ impl SizedRecipe {
         }
         fill("memory", &mut pod.memory, self.memory.clone(), kept);
         fill("cpu", &mut pod.cpu, self.cpu.clone(), kept);
-        // A limit of memory that was said may be too small for the rest.
+        // An explicit memory limit may be too small for the sizing's shared memory.
         if pod.shm.is_none() && pod.memory.as_ref() != Some(&self.memory) {
             kept.push("shared memory follows --memory".to_owned());
         } else {
@@ -226,7 +221,7 @@ impl SizedRecipe {
     }
 }
 
-/// Fills in what nobody said; what somebody said stays.
+/// Sets an unset field.
 fn fill<T: PartialEq + std::fmt::Display>(
     flag: &str,
     field: &mut Option<T>,

@@ -1,11 +1,11 @@
-//! Objects as text: YAML that people like to read, or JSON.
+//! Formats objects as readable YAML, or JSON.
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Value, json};
 
 use super::BuildError;
 
-/// Keys that come first, in this order; the others follow by the alphabet.
+/// Keys in this order come first; all other keys follow alphabetically.
 const FIRST: [&str; 15] = [
     "apiVersion",
     "kind",
@@ -24,7 +24,6 @@ const FIRST: [&str; 15] = [
     "timeZone",
 ];
 
-/// The objects as YAML documents.
 pub fn yaml(objects: &[Value]) -> Result<String, BuildError> {
     let ordered: Vec<_> = objects.iter().map(Ordered).collect();
     serde_saphyr::to_string_multiple(&ordered).map_err(|error| BuildError::Yaml(error.to_string()))
@@ -42,7 +41,7 @@ pub fn json(objects: &[Value]) -> Result<String, BuildError> {
     Ok(text? + "\n")
 }
 
-/// A value whose keys are written in an order for people.
+/// Value with its keys in reading order.
 struct Ordered<'a>(&'a Value);
 
 impl Serialize for Ordered<'_> {

@@ -1,4 +1,4 @@
-//! What flags and small YAML files hold: pairs, mounts, times, schedules.
+//! Values of flags and recipe files: pairs, mounts, durations, schedules.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,6 @@ use super::{BuildError, is_name, refuse};
 pub struct Pair {
     /// Before the first `=`.
     pub key: String,
-    /// What follows.
     pub value: String,
 }
 
@@ -44,14 +43,11 @@ impl Serialize for Pair {
     }
 }
 
-/// A claim that is mounted: `CLAIM:/path`, or `VOLUME=CLAIM:/path` to name the volume.
+/// Mounted claim: `CLAIM:/path`, or `VOLUME=CLAIM:/path` to name the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The volume's name.
     pub volume: String,
-    /// The claim's name.
     pub claim: String,
-    /// Where it is mounted.
     pub path: String,
 }
 
@@ -81,7 +77,7 @@ impl<'de> Deserialize<'de> for Mount {
     }
 }
 
-/// Reads pairs from a map or from a list of `KEY=VALUE`; values may be numbers and truth values.
+/// Decodes pairs from a map or a list of `KEY=VALUE`; values may be numbers and booleans.
 pub(super) fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pair>, D::Error> {
     struct Pairs;
     impl<'de> Visitor<'de> for Pairs {
@@ -111,7 +107,7 @@ pub(super) fn pairs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Pa
     deserializer.deserialize_any(Pairs)
 }
 
-/// Reads a text that people may write without quotes although YAML takes it for a number.
+/// Decodes a text that YAML parses as a number if it is not quoted.
 pub(super) fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     Ok(Option::<Text>::deserialize(deserializer)?.map(|text| text.0))
 }
@@ -129,7 +125,7 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// Labels that were given, checked.
+/// Validates labels.
 pub(super) fn labels(
     flag: &'static str,
     given: &[Pair],
@@ -143,7 +139,7 @@ pub(super) fn labels(
     Ok(given.iter().map(|pair| (pair.key.clone(), pair.value.clone())).collect())
 }
 
-/// A time in seconds: `90`, `90s`, `10m`, `24h`, `2d`, `1h30m`; `none` where that is allowed.
+/// Parses seconds: `90`, `90s`, `10m`, `24h`, `2d`, `1h30m`.
 pub(super) fn seconds(flag: &'static str, text: &str) -> Result<u32, BuildError> {
     let duration = parse_duration(text).ok().filter(|duration| duration.subsec_nanos() == 0);
     let seconds = duration.and_then(|duration| i32::try_from(duration.as_secs()).ok());
@@ -161,7 +157,7 @@ pub(super) fn schedule(flag: &'static str, text: &str) -> Result<String, BuildEr
     }
 }
 
-/// Why a text is no schedule in five fields.
+/// Problem of a schedule that does not have five valid fields.
 pub(crate) fn bad_schedule(text: &str) -> Option<String> {
     const FIELDS: [(u32, u32, &[&str]); 5] =
         [(0, 59, &[]), (0, 23, &[]), (1, 31, &[]), (1, 12, &MONTHS), (0, 6, &DAYS)];
@@ -201,7 +197,6 @@ fn digits(text: &str) -> Option<u32> {
     text.parse().ok().filter(|_| is_number)
 }
 
-/// An absolute path that may be mounted on.
 pub(super) fn is_mount_path(path: &str) -> bool {
     path.len() > 1
         && path.len() < 1024

@@ -1,4 +1,4 @@
-//! What a pod has mounted: claims, and shared memory for data loaders.
+//! Volumes of a pod: claims, and shared memory for data loaders.
 
 use agentaflow_units::Amount;
 use k8s_openapi::api::core::v1::{
@@ -86,7 +86,7 @@ impl PodShape {
         Ok(all)
     }
 
-    /// Shared memory counts against the limit of memory, so it is at most half of that when nobody says.
+    /// Size of `/dev/shm`. It counts against the memory limit: the default is at most half of the limit.
     fn shm(
         &self,
         gpus: u32,

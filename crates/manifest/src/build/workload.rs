@@ -23,14 +23,14 @@ pub struct Workload {
     /// MiB of memory that each GPU must have [default: the model's, else 0: any]
     #[arg(long, value_name = "MIB", allow_negative_numbers = true)]
     pub gpu_memory: Option<u64>,
-    /// How GPUs are chosen [default: the cluster's]
+    /// Scheduling strategy [default: the cluster's]
     #[arg(long, value_enum, value_name = "STRATEGY")]
     pub strategy: Option<Strategy>,
-    /// How long it is expected to run, such as 4h
+    /// Expected run time, such as 4h; improves backfill and ETAs
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     #[serde(deserialize_with = "values::text")]
     pub duration: Option<String>,
-    /// Model that is taken where possible, such as "NVIDIA A100"
+    /// Preferred GPU model, such as "NVIDIA A100"
     #[arg(long, value_name = "MODEL")]
     pub preferred_gpu: Option<String>,
     /// Pods that start together, all or none [default: 1]
@@ -39,20 +39,18 @@ pub struct Workload {
     /// Queue that pays for it [default: that of the namespace]
     #[arg(long, value_name = "NAME")]
     pub queue: Option<String>,
-    /// How often a failed pod is made again [default: 0]
+    /// Retries of a failed pod [default: 0]
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true)]
     pub retries: Option<u32>,
-    /// What runs.
     #[command(flatten)]
     #[serde(flatten)]
     pub pod: PodShape,
-    /// Where.
     #[command(flatten)]
     #[serde(flatten)]
     pub placement: Placement,
 }
 
-/// How GPUs are chosen.
+/// Scheduling strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
@@ -61,13 +59,13 @@ pub enum Strategy {
     LeastUtilized,
     /// The GPU with just enough free memory
     BestFit,
-    /// Higher priority first
+    /// Highest priority first
     Priority,
-    /// Evenly
+    /// Distribute evenly
     RoundRobin,
-    /// Where least is broken up
+    /// Least fragmentation
     LeastFragmented,
-    /// Where it costs least
+    /// Lowest cost
     Cheapest,
     /// Full nodes first
     Pack,
@@ -155,7 +153,7 @@ impl Workload {
         Made::of(&object, notes)
     }
 
-    /// Whether a GPU of the model has so much memory.
+    /// Checks the requested memory against the model.
     fn check_memory(&self, gpu: Option<&'static Gpu>) -> Result<(), BuildError> {
         let gpu = self.placement.model()?.or(gpu);
         let most = gpu.and_then(|gpu| gpu.served_by().max_by_key(|gpu| gpu.memory_gib));
@@ -169,7 +167,7 @@ impl Workload {
     }
 
     fn check(&self) -> Result<(), BuildError> {
-        /// Two TiB: who writes bytes is told so.
+        /// Two TiB. A larger value is probably in bytes.
         const MOST_MEMORY: u64 = 1 << 21;
         if self.priority.is_some_and(|priority| priority > 10) {
             return refuse("priority", "it lies between 0 and 10, higher first");

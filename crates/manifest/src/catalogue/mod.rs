@@ -1,4 +1,4 @@
-//! Instance types of clouds: which GPUs, how much else, and what they cost on which day.
+//! Instance types of clouds: GPUs, cores, memory and dated prices.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,35 +6,32 @@ use crate::cloud::{Cloud, Gpu, gpu_named};
 use crate::mig::Slices;
 use crate::yaml::{DecodeError, Limits, YamlError, read_one};
 
-/// The catalogue that comes with the program; what users write has the same format.
+/// Built-in catalogue; user catalogues have the same format.
 pub const BUILT_IN: &str = include_str!("instances.yaml");
 
-/// What the kubelet keeps free, everywhere.
+/// Memory reserved by the kubelet for eviction, in MiB.
 const EVICTION_MIB: u64 = 100;
 
-/// A list of instance types; the first that serves is as good as a later one.
+/// Instance types; among equals the first is chosen.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Catalogue {
     instances: Vec<InstanceType>,
 }
 
-/// A machine that can be rented.
+/// Instance type of a cloud.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct InstanceType {
-    /// Whose: `eks`, `gke` or `aks`.
+    /// `eks`, `gke` or `aks`.
     pub cloud: Cloud,
     /// The cloud's name of it.
     pub name: String,
     /// The model of its GPUs, such as `a100`.
     pub gpu: String,
-    /// How many of them.
     pub gpus: u32,
-    /// Virtual cores.
     pub vcpus: u32,
-    /// GiB of memory.
     pub memory_gib: u32,
-    /// Dollars an hour.
+    /// Dollars per hour.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_demand: Option<f64>,
     /// Dollars an hour when it may be taken back at any time.
@@ -45,27 +42,24 @@ pub struct InstanceType {
     pub as_of: Option<String>,
 }
 
-/// What a pod needs of a machine.
+/// Requirements of a pod on its machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
-    /// The model.
     pub gpu: &'static Gpu,
-    /// How many; of slices, see there.
+    /// GPU count; ignored for slices.
     pub gpus: u32,
     /// Slices instead of whole GPUs.
     pub slices: Option<Slices>,
-    /// Thousandths of cores.
     pub cpu_milli: u64,
-    /// MiB of memory.
     pub memory_mib: u64,
     /// The price that counts.
     pub spot: bool,
 }
 
-/// A catalogue that cannot be used.
+/// Invalid catalogue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CatalogueError {
-    /// It is not YAML, or not one document.
+    /// Invalid YAML, or several documents.
     #[error(transparent)]
     Text(#[from] YamlError),
     /// A field is missing, unknown or of another kind.
@@ -74,9 +68,8 @@ pub enum CatalogueError {
     /// An entry makes no sense.
     #[error("instance type `{name}`: {why}")]
     Entry {
-        /// Which.
         name: String,
-        /// What is wrong, and what to write.
+        /// Problem with a suggestion.
         why: String,
     },
 }
@@ -94,12 +87,10 @@ struct File {
 }
 
 impl Catalogue {
-    /// The catalogue that comes with the program.
     pub fn built_in() -> Result<Self, CatalogueError> {
         Self::parse(BUILT_IN)
     }
 
-    /// Reads a catalogue.
     pub fn parse(text: &str) -> Result<Self, CatalogueError> {
         let document = read_one(text.as_bytes(), &Limits::default())?;
         let file: File = document.decode()?;
@@ -126,7 +117,6 @@ impl Catalogue {
         self
     }
 
-    /// All instance types.
     pub fn instances(&self) -> &[InstanceType] {
         &self.instances
     }
@@ -139,8 +129,8 @@ impl Catalogue {
         })
     }
 
-    /// The cheapest instance type of a cloud that has what is needed; those without a price come last, and the model
-    /// that was asked for goes before a larger one of its family.
+    /// Cheapest instance type of a cloud that meets the requirements. Types without a price come last; the requested
+    /// model is preferred to a larger one of its family.
     pub fn choose(&self, cloud: Cloud, need: &Need) -> Option<&InstanceType> {
         let fitting = self.instances.iter().filter(|instance| {
             let (cpu, memory) = instance.allocatable();
@@ -172,12 +162,12 @@ impl Catalogue {
 }
 
 impl Need {
-    /// Whether GPUs of a model will do, however many there are.
+    /// True if the model is acceptable, regardless of the count.
     fn is_served_by(&self, gpu: &Gpu) -> bool {
         self.gpu.takes(gpu) && self.slices.is_none_or(|slices| slices.are_of(gpu))
     }
 
-    /// Whether so many GPUs of a model are enough.
+    /// True if this count of GPUs of the model is sufficient.
     fn fits(&self, gpu: &Gpu, gpus: u32) -> bool {
         let needed = match self.slices {
             None => Some(self.gpus),
@@ -193,14 +183,14 @@ impl InstanceType {
         gpu_named(&self.gpu)
     }
 
-    /// What is left for pods, in thousandths of cores and MiB: kernel, kubelet and eviction keep some, each cloud by
-    /// its published steps.
+    /// Allocatable CPU (thousandths of cores) and memory (MiB), after the reservations that each cloud publishes for
+    /// kernel, kubelet and eviction.
     pub fn allocatable(&self) -> (u64, u64) {
         let (vcpus, gib) = (u64::from(self.vcpus), u64::from(self.memory_gib));
         let mib = gib << 10;
         let kernel = (mib / 50).min(4096);
         let memory = match self.cloud {
-            // 255 MiB and 11 for each pod that the machine's network takes.
+            // 255 MiB, and 11 MiB for each pod that the machine's network supports.
             Cloud::Eks | Cloud::Karpenter => {
                 let pods = match gib {
                     0..32 => 29,
@@ -274,7 +264,7 @@ impl InstanceType {
     }
 }
 
-/// What is kept of an amount by steps: so much of the first ones, so much of the next.
+/// Reservation by steps: a percentage of each part of the amount.
 fn kept(steps: &[(u64, u64)], amount: u64) -> u64 {
     let mut rest = amount;
     steps.iter().fold(0, |kept, &(size, part)| {

@@ -1,4 +1,4 @@
-//! Labels of nodes, and which values of them somebody sets.
+//! Node labels and their known values.
 
 use std::sync::LazyLock;
 
@@ -8,11 +8,11 @@ use crate::yaml::nearest_within;
 /// GKE's label with the MIG profile that all GPUs of a node are cut into.
 pub const GKE_PARTITION: &str = "cloud.google.com/gke-gpu-partition-size";
 
-/// Values of `accelerator` for GPUs that are no longer sold, and AKS's for any GPU.
+/// Values of `accelerator` for discontinued GPUs, and AKS's value for any GPU.
 const OLDER_ACCELERATORS: [&str; 4] =
     ["nvidia", "nvidia-tesla-p100", "nvidia-tesla-p4", "nvidia-tesla-k80"];
 
-/// Labels that Kubernetes, clouds, Karpenter and NVIDIA put on nodes: what they begin with, and how they go on.
+/// Labels that Kubernetes, clouds, Karpenter and NVIDIA set on nodes: prefix and suffixes.
 const NODE_LABELS: &[(&str, &[&str])] = &[
     ("", &["accelerator"]),
     ("kubernetes.io/", &["arch", "hostname", "os"]),
@@ -170,11 +170,11 @@ const COMPLETED: [&str; 5] = [
     "nvidia.com/vgpu.host-",
 ];
 
-/// Below these nobody makes up labels, and all are known. Those of GKE become more from month to month.
+/// Prefixes with a complete list of labels. GKE's prefix is absent: Google adds labels every month.
 const GUARDED: [&str; 4] =
     ["eks.amazonaws.com/", "karpenter.k8s.aws/", "karpenter.sh/", "nvidia.com/"];
 
-/// How many letters of a label may be wrong to be a slip of the hand: of names that are alike, some differ by few.
+/// Most edits for a suggested label: some valid labels differ by few characters.
 const SLIP: usize = 2;
 
 static WHOLE_LABELS: LazyLock<Vec<String>> = LazyLock::new(|| {
@@ -188,7 +188,7 @@ fn node_labels() -> impl Iterator<Item = &'static str> {
     WHOLE_LABELS.iter().map(String::as_str)
 }
 
-/// Labels of nodes that a selector may name without being a mistake: those of the clouds, of NVIDIA and of Kubernetes.
+/// True for node labels of Kubernetes, the clouds and NVIDIA.
 pub fn known_label(key: &str) -> bool {
     const OTHERS: [&str; 4] =
         ["kubernetes.io/", "topology.kubernetes.io/", "kubernetes.azure.com/", "agentaflow.gpu/"];
@@ -198,13 +198,13 @@ pub fn known_label(key: &str) -> bool {
         || COMPLETED.iter().any(begins)
 }
 
-/// Whether a label is nobody's, as far as all of that kind are known.
+/// True for an unknown label under a prefix with a complete list.
 pub fn strange_label(key: &str) -> bool {
     !known_label(key) && GUARDED.iter().any(|prefix| key.starts_with(prefix))
 }
 
-/// The label that was meant by one that nobody sets: a slip of the hand, or a name of Kubernetes below another prefix of
-/// it, as in `node.kubernetes.io/arch`.
+/// Suggestion for an unknown label: a typing error, or a Kubernetes label under another prefix such as
+/// `node.kubernetes.io/arch`.
 pub fn label_meant(key: &str) -> Option<&'static str> {
     let slip = || nearest_within(key, node_labels(), SLIP).filter(|_| key.len() > 6);
     let elsewhere = || {
@@ -220,7 +220,7 @@ pub fn label_meant(key: &str) -> Option<&'static str> {
     if known_label(key) { None } else { elsewhere().or_else(slip) }
 }
 
-/// The values that the label with the model may have; none if it is another label.
+/// Known values of a model label; none for other labels.
 pub fn accelerators(label: &str) -> Option<Vec<&'static str>> {
     match label {
         ACCELERATOR => {
@@ -232,7 +232,7 @@ pub fn accelerators(label: &str) -> Option<Vec<&'static str>> {
     }
 }
 
-/// The value that was meant where a model is spelt in another way.
+/// Canonical value for another spelling of a model.
 pub fn accelerator_meant(label: &str, value: &str) -> Option<&'static str> {
     let meant = canonical_accelerator(value)?;
     accelerators(label)?.contains(&meant).then_some(meant)

@@ -1,4 +1,4 @@
-//! How each cloud labels and taints its GPU nodes.
+//! Labels and taints of GPU nodes in each cloud.
 
 mod labels;
 
@@ -14,9 +14,9 @@ pub use labels::{
 
 /// The resource that counts whole GPUs, or time slices of them.
 pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
-/// The taint that GPU nodes have everywhere, with whatever value.
+/// Key of the common taint of GPU nodes; its value varies.
 pub const GPU_TAINT: &str = "nvidia.com/gpu";
-/// Label that people put on nodes, and that AKS sets to `nvidia`.
+/// Label set by administrators, and by AKS to `nvidia`.
 pub const ACCELERATOR: &str = "accelerator";
 /// Label with the machine's type, on every cloud.
 pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
@@ -26,10 +26,10 @@ pub const PRODUCT: &str = "nvidia.com/gpu.product";
 pub const GPU_MEMORY: &str = "nvidia.com/gpu.memory";
 /// Label of Karpenter on AWS: MiB of each GPU.
 pub const KARPENTER_GPU_MEMORY: &str = "karpenter.k8s.aws/instance-gpu-memory";
-/// Label of NVIDIA's feature discovery: there is a GPU.
+/// Label of NVIDIA's feature discovery.
 pub const GPU_PRESENT: &str = "nvidia.com/gpu.present";
 
-/// Whose labels nodes carry.
+/// Convention of node labels.
 #[derive(
     Clone,
     Copy,
@@ -45,7 +45,7 @@ pub const GPU_PRESENT: &str = "nvidia.com/gpu.present";
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Cloud {
-    /// Nodes that people labelled: `accelerator=nvidia-tesla-a100`
+    /// Nodes labelled by an administrator: `accelerator=nvidia-tesla-a100`
     #[default]
     Generic,
     /// Amazon EKS with managed node groups
@@ -63,23 +63,20 @@ pub enum Cloud {
 /// A label and its value.
 pub type Label = (&'static str, &'static str);
 
-/// How nodes are marked that the cloud may take back at any time.
+/// Label and taint of spot nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot {
-    /// Selects them.
     pub label: Label,
-    /// They may be tainted with it.
     pub taint: Label,
-    /// Whether they are without anybody's doing, or by those who set the label.
+    /// The cloud sets the taint itself; otherwise the creator of the node pool may set it.
     pub tainted: bool,
 }
 
 impl Cloud {
-    /// Every cloud.
     pub const ALL: [Self; 6] =
         [Self::Generic, Self::Eks, Self::Karpenter, Self::Gke, Self::Aks, Self::Nvidia];
 
-    /// What a person writes.
+    /// Name in flags.
     pub fn name(self) -> &'static str {
         match self {
             Self::Generic => "generic",
@@ -91,7 +88,7 @@ impl Cloud {
         }
     }
 
-    /// Whose instance types it has; none where anybody's machines may be.
+    /// Cloud of the instance types; none if nodes may come from any cloud.
     pub fn instances(self) -> Option<Self> {
         match self {
             Self::Eks | Self::Karpenter => Some(Self::Eks),
@@ -111,7 +108,7 @@ impl Cloud {
         }
     }
 
-    /// The label whose value names the model, with the value for a model, for preferences.
+    /// Label with the model name, and its values for a model, for preferences.
     pub fn model_label(self, gpu: &'static Gpu) -> (&'static str, Vec<&'static str>) {
         match self {
             Self::Gke => (GKE_ACCELERATOR, vec![gpu.accelerator]),
@@ -123,13 +120,13 @@ impl Cloud {
         }
     }
 
-    /// The label that tells the sizes of a model apart where [`Self::model_label`] does not.
+    /// Label that distinguishes the sizes of a model if [`Self::model_label`] does not.
     pub fn size_label(self, gpu: &Gpu) -> Option<(&'static str, String)> {
         let mib = || (u64::from(gpu.memory_gib) << 10).to_string();
         (self == Self::Karpenter).then(|| (KARPENTER_GPU_MEMORY, mib()))
     }
 
-    /// Labels of every GPU node there, whatever its model.
+    /// Label of every GPU node, regardless of its model.
     pub fn any_gpu(self) -> Option<Label> {
         match self {
             Self::Aks => Some((ACCELERATOR, "nvidia")),
@@ -138,12 +135,11 @@ impl Cloud {
         }
     }
 
-    /// A taint that GPU nodes there are commonly given beside [`GPU_TAINT`].
+    /// Common taint of GPU nodes besides [`GPU_TAINT`].
     pub fn extra_taint(self) -> Option<Label> {
         (self == Self::Aks).then_some(("sku", "gpu"))
     }
 
-    /// How spot nodes are marked.
     pub fn spot(self) -> Spot {
         let spot = |label, taint, tainted| Spot { label, taint, tainted };
         let both = |label, tainted| spot(label, label, tainted);

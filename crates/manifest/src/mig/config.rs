@@ -17,12 +17,12 @@ pub struct Sharing {
     modes: Modes,
 }
 
-/// How pods share.
+/// Mechanism of sharing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharingMode {
-    /// They take turns; memory is not divided.
+    /// Pods take turns; memory is shared without isolation.
     TimeSlicing,
-    /// They run at once, each with its part of the memory and the threads.
+    /// Pods run concurrently, each with its part of memory and threads.
     Mps,
 }
 
@@ -59,8 +59,9 @@ struct Resource {
 }
 
 impl Sharing {
-    /// Every GPU counts as so many. With `rename` the resource is called `nvidia.com/gpu.shared`, so that nobody takes
-    /// a share for a whole GPU; with `strict` a pod that asks for two shares, which may be of one GPU, is refused.
+    /// Advertises every GPU `replicas` times. `rename` renames the resource to `nvidia.com/gpu.shared`, so that a
+    /// share is not mistaken for a whole GPU. `strict` rejects pods that request several shares, which could be of
+    /// one GPU.
     pub fn new(
         mode: SharingMode,
         resource: &str,
@@ -84,7 +85,7 @@ impl Sharing {
     }
 }
 
-/// The configuration of mig-parted, which the GPU operator's MIG manager carries out on nodes labelled
+/// Configuration of mig-parted, which the GPU operator's MIG manager applies to nodes labelled
 /// `nvidia.com/mig.config=<name>`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

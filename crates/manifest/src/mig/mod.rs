@@ -1,6 +1,6 @@
-//! Cutting a GPU into slices: which layouts a GPU can have, and the nearest one to a layout that it cannot.
+//! MIG layouts: the possible layouts of a GPU, and the nearest one to an impossible layout.
 //!
-//! The rules are the scheduler's own tables, so that what is generated here is what is scheduled there.
+//! Uses the engine's geometry tables: a generated layout is one that the scheduler can place.
 
 mod config;
 
@@ -14,11 +14,11 @@ use crate::cloud::{Gpu, gpu_named};
 
 pub use config::{MigParted, Sharing, SharingMode};
 
-/// How many slices of each profile a GPU is cut into.
+/// Slices per profile of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Layout(pub BTreeMap<&'static str, u32>);
 
-/// A layout that a GPU cannot have.
+/// Impossible layout.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MigError {
     /// The GPU cannot be cut, or its rules are not known.
@@ -27,21 +27,19 @@ pub enum MigError {
     /// No such profile on this GPU.
     #[error("an {gpu} has no profile `{profile}`: it has {known}")]
     Profile {
-        /// The GPU.
         gpu: &'static str,
-        /// What was asked for.
+        /// Requested profile.
         profile: String,
-        /// What there is.
+        /// Existing profiles.
         known: String,
     },
     /// The slices do not fit together.
     #[error("an {gpu} cannot be cut into {asked}: the nearest that it can is {nearest}")]
     Layout {
-        /// The GPU.
         gpu: &'static str,
-        /// What was asked for.
+        /// Requested layout.
         asked: Layout,
-        /// What there is instead.
+        /// Nearest possible layout.
         nearest: Layout,
     },
 }
@@ -53,17 +51,16 @@ pub fn geometry(name: &str) -> Result<&'static Geometry, MigError> {
     exact.or_else(by_model).ok_or_else(|| MigError::Gpu(name.chars().take(64).collect()))
 }
 
-/// So many slices of one profile, as a pod asks for them.
+/// MIG request of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slices {
     /// The canonical name of the profile.
     pub profile: &'static str,
-    /// How many.
     pub count: u32,
 }
 
 impl Slices {
-    /// How many GPUs of a model have so many slices.
+    /// GPUs of a model needed for the slices.
     pub fn gpus(self, gpu: &Gpu) -> Result<u32, MigError> {
         let geometry = rules(gpu).ok_or_else(|| MigError::Gpu(gpu.name.to_owned()))?;
         let id = geometry.profile(self.profile).ok_or_else(|| unknown(geometry, self.profile))?;
@@ -79,25 +76,25 @@ impl Slices {
         Ok(self.count.div_ceil(most.max(1)))
     }
 
-    /// Whether a model has this profile.
+    /// True if the model has this profile.
     pub fn are_of(self, gpu: &Gpu) -> bool {
         self.gpus(gpu).is_ok()
     }
 }
 
-/// The rules of a model; none if it cannot be cut, or nobody here knows how.
+/// Geometry of a model; none if the model has no MIG or its geometry is unknown.
 pub fn rules(gpu: &Gpu) -> Option<&'static Geometry> {
     Geometry::for_gpu(gpu.family(), u64::from(gpu.memory_gib) << 10)
 }
 
-/// Every layout that a GPU can have, whichever way the slices lie.
+/// All possible layouts, regardless of the placement of slices.
 pub fn layouts(geometry: &'static Geometry) -> BTreeSet<Layout> {
     let mut found = BTreeSet::new();
     extend(geometry, 0, Slots::default(), &Layout::default(), &mut found);
     found
 }
 
-/// Checks that a GPU can be cut so: profiles with their counts, in any spelling.
+/// Checks a layout, given as profiles in any spelling with their counts.
 pub fn check<'a>(
     geometry: &'static Geometry,
     asked: impl IntoIterator<Item = (&'a str, u32)>,
@@ -123,8 +120,8 @@ pub fn resource(profile: &str) -> String {
     format!("nvidia.com/mig-{}", profile.replace("+me", ".me"))
 }
 
-/// Profiles of GPUs whose layouts we do not know, so that a manifest for them is not called wrong: of a row each, RTX PRO
-/// 6000, B200 and GB200, GH200 with 144 GB, B300, GB300.
+/// Profiles of GPUs with unknown geometry, which must not be reported as wrong. One row each: RTX PRO 6000, B200 and
+/// GB200, GH200 with 144 GB, B300, GB300.
 #[rustfmt::skip] // One row for each GPU.
 const LATER: [&str; 45] = [
     "1g.24gb", "1g.24gb.gfx", "1g.24gb.me", "1g.24gb.me.all", "1g.24gb-me", "2g.48gb", "2g.48gb.gfx", "2g.48gb.me.all", "2g.48gb-me", "4g.96gb", "4g.96gb.gfx",
@@ -134,7 +131,7 @@ const LATER: [&str; 45] = [
     "1g.35gb", "1g.35gb.me", "1g.70gb", "2g.70gb", "3g.139gb", "4g.139gb", "7g.278gb",
 ];
 
-/// Whether a profile, in any spelling, is one of a GPU whose layouts we do not know.
+/// True if a profile, in any spelling, belongs to a GPU with unknown geometry.
 pub fn is_of_unknown_layout(profile: &str) -> bool {
     LATER.contains(&profile.replace('+', ".").as_str())
 }
@@ -148,7 +145,7 @@ pub fn profiles() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().map(String::as_str).chain(LATER)
 }
 
-/// What a slice of a profile is, on each GPU that has it and is meant: `1 of 7 compute slices and 4.8 GiB of an A100-40`.
+/// Description of a profile on each matching GPU: `1 of 7 compute slices and 4.8 GiB of an A100-40`.
 pub fn explain(profile: &str, is_meant: impl Fn(&Geometry) -> bool) -> Option<String> {
     let mut parts = Vec::new();
     for geometry in GEOMETRIES.iter().filter(|geometry| is_meant(geometry)) {
@@ -179,7 +176,7 @@ impl std::fmt::Display for Layout {
     }
 }
 
-/// Begins every slice that may begin at a slot, or none, and goes on behind it.
+/// Tries every slice that may start at a slot, and no slice, then continues with the next slot.
 fn extend(
     geometry: &'static Geometry,
     at: u8,

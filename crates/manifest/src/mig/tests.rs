@@ -110,7 +110,7 @@ fn a_number_of_slices_takes_so_many_gpus_as_have_them() {
             (gpus, expected) => assert_eq!(gpus.ok(), expected.ok(), "{gpu} {profile} {count}"),
         }
     }
-    // The same as the largest layout of that profile alone.
+    // Equal to the largest layout of that profile alone.
     for gpu in &crate::cloud::GPUS {
         let Some(geometry) = rules(gpu) else { continue };
         for profile in geometry.profiles {

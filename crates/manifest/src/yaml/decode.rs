@@ -1,4 +1,4 @@
-//! From a document to a type, with errors that name the line and what was probably meant.
+//! Decodes documents into types. Errors carry the line and a suggestion.
 
 use std::fmt::Write as _;
 
@@ -7,15 +7,14 @@ use serde_path_to_error::Segment;
 
 use super::{Document, Place};
 
-/// Why a document is not what was wanted.
+/// Document that does not decode into the requested type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {}{problem}", self.at())]
 pub struct DecodeError {
-    /// Where.
     pub place: Place,
     /// The path of the field, `spec.containers[0].image`; empty for the document itself.
     pub path: String,
-    /// What is wrong, and what was probably meant.
+    /// Problem with a suggestion.
     pub problem: String,
 }
 
@@ -26,7 +25,7 @@ impl DecodeError {
 }
 
 impl Document {
-    /// The document as a `T`, or where and why it is none.
+    /// Decodes the document.
     pub fn decode<T: DeserializeOwned>(&self) -> Result<T, DecodeError> {
         serde_path_to_error::deserialize(&self.value).map_err(|error| {
             let steps: Vec<_> = error.path().iter().filter_map(step).collect();
@@ -34,7 +33,8 @@ impl Document {
         })
     }
 
-    /// What serde said about the field at a path, with its line. For callers that decode a part by themselves.
+    /// Turns serde's message about the field at a path into an error with its line. For callers that decode a part
+    /// themselves.
     pub fn error_at(&self, mut steps: Vec<String>, said: &str) -> DecodeError {
         let said = said.split(" at line ").next().unwrap_or(said);
         let problem = match quoted_after(said, "unknown field `") {
@@ -55,7 +55,7 @@ impl Document {
     }
 }
 
-/// What a number is called by those who do not program.
+/// Replaces Rust's type names in a message of serde.
 fn for_people(said: &str) -> String {
     let Some((said, kind)) = said.rsplit_once("expected ") else { return said.to_owned() };
     let kind = match kind {
@@ -69,7 +69,7 @@ fn for_people(said: &str) -> String {
     format!("{said}expected {kind}")
 }
 
-/// A path as people write it: `spec.containers[0].image`. Keys with dots in them stand in brackets and quotes.
+/// Path as text: `spec.containers[0].image`. Keys with dots are quoted in brackets.
 pub(crate) fn path_text<S: AsRef<str>>(steps: &[S]) -> String {
     let mut text = String::new();
     for step in steps {
@@ -119,7 +119,7 @@ fn step(segment: &Segment) -> Option<String> {
     }
 }
 
-/// The name after an opening text, and the names in back quotes that follow.
+/// Name after an opening text, and the names in back quotes after that.
 fn quoted_after(said: &str, opening: &str) -> Option<(String, Vec<String>)> {
     let (name, rest) = said.strip_prefix(opening)?.split_once('`')?;
     let expected = rest.split('`').skip(1).step_by(2).map(str::to_owned).collect();

@@ -1,55 +1,47 @@
-//! What can be wrong with a text, in words for the person who wrote it.
+//! Errors of YAML texts.
 
 use granit_parser::{ErrorKind, ScanError};
 
 use super::Place;
 
-/// What is wrong with a text, and where.
+/// Problem of a text, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{problem}", self.place.map(|place| format!("{place}: ")).unwrap_or_default())]
 pub struct YamlError {
-    /// Where; nowhere in particular if it is about the whole text.
+    /// None if the whole text is concerned.
     pub place: Option<Place>,
-    /// What.
     pub problem: Problem,
 }
 
-/// What is wrong with a text.
+/// Problem of a text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// There is nothing in it.
     #[error("it is empty")]
     Empty,
-    /// There is nothing in it for a program.
     #[error("there is nothing in it but comments and separators")]
     OnlyComments,
     /// One document was wanted.
     #[error("it holds {count} documents, and one is wanted; this is where the second begins")]
     Several {
-        /// How many there are.
         count: usize,
     },
-    /// It is not text at all.
     #[error("it is not text but binary: it has the byte 0x{byte:02x}")]
     Binary {
         /// A byte that no text has.
         byte: u8,
     },
-    /// It is text in some other encoding.
     #[error("it is not UTF-8 text: the byte 0x{byte:02x} cannot stand here; save it as UTF-8")]
     NotUtf8 {
-        /// The first byte that is not UTF-8.
+        /// First byte that is not UTF-8.
         byte: u8,
     },
-    /// It was saved with two bytes for each letter.
     #[error("it is UTF-16 text; save it as UTF-8")]
     Utf16,
-    /// It is longer than the caller takes.
+    /// The text exceeds [`Limits`].
     #[error("it is {size} bytes long, and at most {limit} are read")]
     TooLong {
-        /// Its bytes.
+        /// Bytes.
         size: usize,
-        /// How many may be.
         limit: usize,
     },
     /// A tab stands where spaces must.
@@ -58,9 +50,8 @@ pub enum Problem {
     /// A key stands twice in one mapping.
     #[error("the key `{key}` is here for the second time; the first is in line {}, column {}", .first.line, .first.column)]
     DuplicateKey {
-        /// The key.
         key: String,
-        /// Where it stood first.
+        /// First occurrence.
         first: Place,
     },
     /// An alias refers to nothing.
@@ -68,28 +59,23 @@ pub enum Problem {
         "`*{name}` refers to an anchor that is not defined above; write `&{name}` before what it should stand for"
     )]
     UnknownAnchor {
-        /// Its name.
         name: String,
     },
-    /// An alias stands inside of what it refers to.
+    /// An alias refers to a node that contains it.
     #[error("this alias refers to what it stands in, which would never end")]
     EndlessAlias,
     /// Written out, the text has too many parts.
     #[error("with its aliases written out it has more than {limit} keys, values and items")]
     TooManyNodes {
-        /// How many may be.
         limit: usize,
     },
     /// Written out, the text is too long.
     #[error("with its aliases written out it is more than {limit} bytes long")]
     TooMuchText {
-        /// How many may be.
         limit: usize,
     },
-    /// It is nested too deeply.
     #[error("it is nested more than {limit} levels deep")]
     TooDeep {
-        /// How many levels may be.
         limit: usize,
     },
     /// A key is a list or a mapping.
@@ -100,12 +86,11 @@ pub enum Problem {
     /// A merge key has something else than mappings.
     #[error("`<<` merges mappings: write an alias of a mapping, or a list of them")]
     MergeNotMapping,
-    /// A tag promises what the value is not.
+    /// The value does not match its tag.
     #[error("`{text}` is tagged as {tag} and is none")]
     WrongTag {
         /// The value as written.
         text: String,
-        /// What it should be.
         tag: String,
     },
     /// Something else that YAML does not allow.
@@ -119,11 +104,11 @@ impl YamlError {
     }
 }
 
-/// What the parser says, in plainer words.
+/// Rewords an error of the parser.
 pub(super) fn scan(error: &ScanError, text: &str, depth: usize) -> YamlError {
     let marker = error.marker();
     let place = Place { line: marker.line().max(1), column: marker.col() + 1 };
-    // A value may go on in the next line, so that a tab there is noticed at the end of this one.
+    // A value may continue on the next line: the parser then reports a tab there at the end of this line.
     let last = place.line + usize::from(matches!(error.kind(), ErrorKind::TabInPlainScalar));
     if let Some(tab) = indenting_tab(text, place.line, last) {
         return YamlError::at(tab, Problem::Tab);
@@ -135,7 +120,7 @@ pub(super) fn scan(error: &ScanError, text: &str, depth: usize) -> YamlError {
     YamlError::at(place, problem)
 }
 
-/// The first place where a tab indents, on the line before an error or on those up to the last.
+/// First tab used as indentation, from the line before an error up to `last`.
 fn indenting_tab(text: &str, line: usize, last: usize) -> Option<Place> {
     let first = line.saturating_sub(1).max(1);
     text.lines().enumerate().skip(first - 1).take(last + 1 - first).find_map(|(index, line)| {
@@ -204,7 +189,7 @@ fn binary(bytes: &[u8]) -> Option<YamlError> {
     Some(YamlError::at(place_of(bytes, at), Problem::Binary { byte: bytes[at] }))
 }
 
-/// What to say about bytes of which only the first `valid` are UTF-8.
+/// Error for bytes that are UTF-8 only up to `valid`.
 pub(super) fn not_utf8(bytes: &[u8], valid: usize) -> YamlError {
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
         return YamlError { place: None, problem: Problem::Utf16 };

@@ -1,4 +1,4 @@
-//! A mapping while it is read: keys once only, and what `<<` merges in behind what is written.
+//! A mapping under construction: keys are unique, and entries merged by `<<` follow the mapping's own.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -7,16 +7,16 @@ use serde_json::{Map, Value};
 
 use super::{Entry, Node, Place, Problem, YamlError};
 
-/// What introduces entries of other mappings.
+/// Key that merges entries of other mappings.
 pub(super) const MERGE: &str = "<<";
 
-/// A node with its value, as long as nobody has taken it in.
+/// Finished node that has no parent yet.
 pub(super) struct Built {
     pub(super) node: Node,
     pub(super) value: Value,
 }
 
-/// A mapping that is still open: what it holds so far, and the key that waits for its value.
+/// Open mapping: its entries so far, and the key without a value.
 #[derive(Default)]
 pub(super) struct OpenMapping {
     entries: Vec<Entry>,
@@ -31,17 +31,17 @@ pub(super) struct Key {
     pub(super) text: String,
     pub(super) place: Place,
     pub(super) span: Range<usize>,
-    /// It is [`MERGE`].
+    /// The key is [`MERGE`].
     pub(super) merge: bool,
 }
 
 impl OpenMapping {
-    /// Whether the next node is a key.
+    /// True if the next node is a key.
     pub(super) fn wants_key(&self) -> bool {
         self.key.is_none()
     }
 
-    /// Takes the key that the next node belongs to.
+    /// Sets the key of the next node.
     pub(super) fn name(&mut self, key: Key) -> Result<(), YamlError> {
         if let Some(first) = self.first.insert(key.text.clone(), key.place) {
             let problem = Problem::DuplicateKey { key: key.text, first };
@@ -82,7 +82,7 @@ impl OpenMapping {
         Ok(())
     }
 
-    /// What is written here goes before what is merged in, and what is merged in first before the rest.
+    /// The mapping's own entries override merged ones; earlier merges override later ones.
     pub(super) fn close(mut self) -> Result<(Vec<Entry>, Map<String, Value>), YamlError> {
         for Built { node, value } in std::mem::take(&mut self.merges) {
             let Value::Object(mut values) = value else {

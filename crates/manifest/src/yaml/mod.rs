@@ -1,9 +1,9 @@
-//! YAML (and JSON, which is YAML) into values that remember where they were written.
+//! Reads YAML, and JSON as a subset of it, into values that keep their source positions.
 //!
-//! A message about a manifest is only useful with its line, so every path of a [`Document`] has a [`Place`], and every
-//! node the bytes it was written in, so that a mistake can be mended without disturbing comments and layout.
+//! Every path of a [`Document`] has a [`SourcePosition`] for messages, and every node has its byte range, so that a
+//! correction keeps comments and layout.
 //!
-//! Input is hostile: its size, its depth and what its aliases grow to are all bounded by [`Limits`].
+//! Input is untrusted: [`Limits`] bound its size, its depth and the expansion of its aliases.
 
 mod decode;
 mod error;
@@ -23,12 +23,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-/// How much a text may hold before it is refused.
+/// Limits on a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the text itself.
     pub bytes: usize,
-    /// Nodes (keys, values, items) in all documents together, with every alias written out.
+    /// Nodes (keys, values, items) of all documents, with every alias expanded.
     pub nodes: usize,
     /// Bytes of all values together, with every alias written out.
     pub expanded_bytes: usize,
@@ -63,38 +63,36 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// A comment, which is no data but may be meant for a checker.
+/// Comment; may contain directives for the linter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comment {
-    /// Where its `#` stands.
+    /// Position of the `#`.
     pub place: Place,
-    /// What follows the `#`, trimmed.
+    /// Text after the `#`, trimmed.
     pub text: String,
-    /// Whether nothing else stands on its line.
+    /// The line contains nothing but the comment.
     pub alone: bool,
 }
 
-/// Something that is read in one way here and in another by other tools.
+/// Scalar that other YAML tools interpret differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Where it stands.
     pub place: Place,
-    /// What is odd about it.
     pub oddity: Oddity,
 }
 
 /// One document of a text.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// What it says.
+    /// Parsed value.
     pub value: Value,
-    /// How and where it says it.
+    /// Syntax tree of the value.
     pub root: Node,
-    /// Where its text begins: at its `---`, or at its first letter.
+    /// Byte offset of the `---`, or of the first character.
     pub start: usize,
     /// The comments before and in it, in order.
     pub comments: Vec<Comment>,
-    /// What other tools may read differently.
+    /// Scalars that other tools interpret differently.
     pub notes: Vec<Note>,
 }
 
@@ -107,9 +105,9 @@ pub enum Step<'a> {
     Item(usize),
 }
 
-/// What can be a step of a path: a key, or the number of an item written as text (`"0"`).
+/// Step of a path: a key, or an index as text (`"0"`).
 pub trait AsStep {
-    /// The step, given the collection that it leads into.
+    /// Resolves the step against the collection that contains its target.
     fn step<'a>(&'a self, into: &Content) -> Option<Step<'a>>;
 }
 
@@ -125,7 +123,7 @@ impl<T: AsRef<str>> AsStep for T {
 }
 
 impl Document {
-    /// A document that was not read from text and has no places.
+    /// Document without source positions.
     pub fn from_value(value: Value) -> Self {
         let content = Arc::new(Content::Scalar(Scalar::Plain));
         let place = Place { line: 1, column: 1 };
@@ -133,9 +131,9 @@ impl Document {
         Self { value, root, start: 0, comments: Vec::new(), notes: Vec::new() }
     }
 
-    /// Where the thing at a path is written: its key if it has one, else the value itself. Items of lists are named by
-    /// their number: `["spec", "containers", "0", "image"]`. Where the path ends early, the place of the last thing
-    /// that is there, so that a message about something missing points at what lacks it.
+    /// Position of the value at a path, or of its key if it has one. Items of lists are named by index: `["spec",
+    /// "containers", "0", "image"]`. For a path that does not exist, the position of the deepest existing ancestor: a
+    /// message about a missing field points at its parent.
     pub fn place<S: AsStep>(&self, path: &[S]) -> Place {
         let mut place = self.root.place;
         let mut node = &self.root;
@@ -147,29 +145,26 @@ impl Document {
         place
     }
 
-    /// The node at a path, if there is one.
     pub fn node<S: AsStep>(&self, path: &[S]) -> Option<&Node> {
         path.iter().try_fold(&self.root, |node, step| node.child(step).map(|(_, next)| next))
     }
 
-    /// The value at a path, if there is one.
     pub fn at<S: AsRef<str>>(&self, path: &[S]) -> Option<&Value> {
         at(&self.value, path)
     }
 
-    /// The chart template that Helm rendered this document from, as its `# Source:` comment says.
+    /// Chart template that Helm rendered the document from, according to its `# Source:` comment.
     pub fn helm_source(&self) -> Option<&str> {
         self.comments.iter().find_map(|comment| comment.text.strip_prefix("Source:")).map(str::trim)
     }
 }
 
-/// Reads every document of a text that came as bytes. Documents without content are left out; a text without any
-/// document that has content is an error.
+/// Reads all documents. Documents without content are skipped; a text without any content is an error.
 pub fn read(bytes: &[u8], limits: &Limits) -> Result<Vec<Document>, YamlError> {
     read_text(text(bytes, limits)?, limits)
 }
 
-/// The same for what is known to be text.
+/// Same as [`read`] for valid UTF-8.
 pub fn read_text(text: &str, limits: &Limits) -> Result<Vec<Document>, YamlError> {
     error::refuse_binary(text)?;
     refuse_long(text.len(), limits)?;
@@ -181,7 +176,7 @@ pub fn read_text(text: &str, limits: &Limits) -> Result<Vec<Document>, YamlError
     Ok(documents)
 }
 
-/// Reads a text that must hold exactly one document.
+/// Reads a text that must contain exactly one document.
 pub fn read_one(bytes: &[u8], limits: &Limits) -> Result<Document, YamlError> {
     let mut documents = read(bytes, limits)?;
     if documents.len() > 1 {
@@ -191,7 +186,7 @@ pub fn read_one(bytes: &[u8], limits: &Limits) -> Result<Document, YamlError> {
     documents.pop().ok_or(YamlError { place: None, problem: Problem::Empty })
 }
 
-/// Bytes as text, or why they are none.
+/// Bytes as text within the limits.
 pub fn text<'a>(bytes: &'a [u8], limits: &Limits) -> Result<&'a str, YamlError> {
     refuse_long(bytes.len(), limits)?;
     std::str::from_utf8(bytes).map_err(|error| error::not_utf8(bytes, error.valid_up_to()))

@@ -8,41 +8,36 @@ use super::{AsStep, Place, Step};
 /// A value as it is written.
 #[derive(Clone, Debug)]
 pub struct Node {
-    /// Where it begins.
     pub place: Place,
-    /// Its bytes in the text. Of a block collection only the begin is exact; [`Node::end`] tells where it ends.
+    /// Byte range. For a block collection only the start is exact; use [`Node::end`] for the end.
     pub span: Range<usize>,
-    /// What it is. Shared between an anchor and its aliases, which are written once.
+    /// Shared between an anchor and its aliases.
     pub content: Arc<Content>,
-    /// Whether an alias (`*name`) stands here, so that the content is written elsewhere.
+    /// The node is an alias (`*name`): its content is written elsewhere.
     pub alias: bool,
 }
 
-/// What a node is.
 #[derive(Clone, Debug)]
 pub enum Content {
     /// Text, a number, a truth or nothing.
     Scalar(Scalar),
-    /// A list.
     Sequence {
-        /// Its items.
         items: Vec<Node>,
-        /// Whether it is written `[…]`.
+        /// Written `[…]`.
         flow: bool,
     },
-    /// Keys and values.
     Mapping {
-        /// Its own entries, then those that `<<` brings in.
+        /// Own entries, then entries merged by `<<`.
         entries: Vec<Entry>,
-        /// Whether it is written `{…}`.
+        /// Written `{…}`.
         flow: bool,
     },
 }
 
-/// How a scalar is written.
+/// Notation of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
-    /// Without quotes.
+    /// Unquoted.
     Plain,
     /// `'…'`
     Single,
@@ -57,18 +52,17 @@ pub enum Scalar {
 pub struct Entry {
     /// The key as text.
     pub key: String,
-    /// Where the key begins.
+    /// Position of the key.
     pub place: Place,
-    /// The key's bytes.
+    /// Byte range of the key.
     pub span: Range<usize>,
-    /// Its value.
     pub value: Node,
-    /// Whether `<<` brought it in: it is written in another mapping.
+    /// Merged by `<<`: written in another mapping.
     pub merged: bool,
 }
 
 impl Node {
-    /// What a step leads to, and where that is written: a key if it has one.
+    /// Child node with its position and byte range; those of the key if it has one.
     pub fn child<S: AsStep + ?Sized>(&self, step: &S) -> Option<(Place, &Self)> {
         match (step.step(&self.content)?, &*self.content) {
             (Step::Key(key), Content::Mapping { entries, .. }) => {
@@ -97,7 +91,7 @@ impl Node {
         if let Content::Sequence { items, .. } = &*self.content { items } else { &[] }
     }
 
-    /// Whether it is written with brackets.
+    /// Written with brackets or braces.
     pub fn is_flow(&self) -> bool {
         matches!(
             &*self.content,
@@ -105,7 +99,7 @@ impl Node {
         )
     }
 
-    /// Where its last byte ends: for a block collection, where the last thing in it ends.
+    /// Offset after the last byte; for a block collection, after its last descendant.
     pub fn end(&self) -> usize {
         let mut node = self;
         let mut least = node.span.start;

@@ -1,4 +1,4 @@
-//! From the parser's events to documents, without recursion, so that no nesting can exhaust the stack.
+//! Builds documents from the parser's events, without recursion: nesting cannot exhaust the stack.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use super::{
     Comment, Content, Document, Limits, Node, Note, Place, Problem, Scalar, YamlError, scalar,
 };
 
-/// Every document that has content.
+/// All documents with content.
 pub(super) fn documents(text: &str, limits: &Limits) -> Result<Vec<Document>, YamlError> {
     match parse(text, limits) {
         // JSON may be indented with tabs, which YAML forbids. A tab inside of a JSON string is always written `\t`, so
@@ -47,21 +47,21 @@ fn options(limits: &Limits) -> Options {
     }
 }
 
-/// What an alias stands for.
+/// Target of an alias.
 struct Anchored {
     value: Value,
     content: Arc<Content>,
     cost: Cost,
 }
 
-/// How much has been built, with aliases written out.
+/// Size of a node with its aliases expanded.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     nodes: usize,
     bytes: usize,
 }
 
-/// A collection that is still open.
+/// Open collection.
 struct Frame {
     place: Place,
     start: usize,
@@ -240,7 +240,7 @@ impl<'t> Reader<'t> {
         self.put(Built { node: Node { place, span, content, alias: true }, value })
     }
 
-    /// Keeps what an alias may refer to later.
+    /// Stores a node that an alias may refer to.
     fn remember(
         &mut self,
         anchor: usize,

@@ -1,5 +1,4 @@
-//! What an unquoted scalar means: the core schema of YAML 1.2, with the octal numbers of file modes as `kubectl` reads
-//! them.
+//! Value of an unquoted scalar: the core schema of YAML 1.2, with octal file modes as `kubectl` parses them.
 
 use serde_json::{Number, Value};
 
@@ -28,7 +27,7 @@ pub enum Oddity {
     Number(String),
 }
 
-/// The value of an unquoted scalar, and what is odd about it.
+/// Value of an unquoted scalar, and its oddity.
 pub(super) fn plain(text: &str) -> (Value, Option<Oddity>) {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return (Value::Null, None),
@@ -98,7 +97,7 @@ fn number(text: &str) -> (Value, Option<Oddity>) {
     (as_text(), odd.then(|| Oddity::Number(text.to_owned())))
 }
 
-/// The base of a number that is not decimal, and its digits.
+/// Radix and digits of a number that is not decimal.
 fn radix(digits: &str) -> Option<(u32, &str)> {
     let (radix, rest) = if let Some(rest) = digits.strip_prefix("0x") {
         (16, rest)
@@ -135,7 +134,7 @@ fn is_float(digits: &str) -> bool {
         && !(whole.is_empty() && fraction.is_empty())
 }
 
-/// Whether an unquoted scalar is text for everybody.
+/// True if every YAML tool parses the unquoted scalar as text.
 pub(crate) fn is_plain_text(text: &str) -> bool {
     matches!(plain(text), (Value::String(_), None))
 }

@@ -12,7 +12,7 @@ fn refused(bytes: &[u8]) -> String {
     read(bytes, &Limits::default()).expect_err("it should be refused").to_string()
 }
 
-/// What a value in a manifest means.
+/// Asserts the value of a scalar in a manifest.
 fn check(scalar: &str, means: &Value) {
     let document = one(&format!("value: {scalar}\n"));
     assert_eq!(document.value["value"], *means, "{scalar}");
