@@ -1,20 +1,20 @@
-//! Workflows of Argo: each template that has a container is a pod, with what the workflow says for all of them.
+//! Argo workflows: each template with a container becomes a pod, with the defaults of its workflow.
 
 use serde_json::{Map, Value, json};
 
 use super::object::{Object, Path, Pod, list, text};
 use crate::yaml::at;
 
-/// What a template takes over where it says nothing itself.
+/// Fields that a template inherits from its workflow.
 const INHERITED: [&str; 3] = ["nodeSelector", "affinity", "tolerations"];
 
-/// How many values may be written down again for the templates of one workflow.
+/// Most values copied into the templates of one workflow.
 const MOST_COPIED: usize = 1 << 20;
 
-/// A template of a workflow, as the pod that is made from it.
+/// Workflow template as a pod.
 #[derive(Clone, Debug)]
 pub(super) struct Template {
-    /// Which of the objects has it.
+    /// Index of the workflow's object.
     object: usize,
     path: Path,
     /// The key of its container.
@@ -22,13 +22,13 @@ pub(super) struct Template {
     spec: Value,
 }
 
-/// Whether an object is a workflow, or has the templates of some. Argo has other kinds, too.
+/// True for kinds with workflow templates; Argo has other kinds, too.
 pub(super) fn is_workflow(object: &Object<'_>) -> bool {
     let kinds = ["Workflow", "WorkflowTemplate", "ClusterWorkflowTemplate", "CronWorkflow"];
     object.api_version.starts_with("argoproj.io/") && kinds.contains(&object.kind)
 }
 
-/// The templates of all workflows that can be looked into.
+/// Templates of all workflows that can be expanded.
 pub(super) fn templates(objects: &[Object<'_>]) -> Vec<Template> {
     let workflows = objects.iter().enumerate().filter(|(_, object)| is_workflow(object));
     let all = workflows.flat_map(|(number, object)| {
@@ -52,7 +52,7 @@ impl Template {
     }
 }
 
-/// Whether a workflow has containers that cannot be looked into: those of a set, and those that a patch changes.
+/// True if a workflow has containers that are not checked: container sets, and containers changed by a patch.
 pub(super) fn has_more(object: &Object<'_>) -> bool {
     let (_, spec) = workflow(object);
     let runs = |template: &&Value| {
@@ -62,7 +62,7 @@ pub(super) fn has_more(object: &Object<'_>) -> bool {
     is_too_large(spec) || all.filter(runs).any(|template| container(spec, template).is_none())
 }
 
-/// Whether what all templates have in common is too much to give it to each of them.
+/// True if the workflow's defaults are too large to copy into each template.
 fn is_too_large(workflow: &Value) -> bool {
     let shared =
         INHERITED.into_iter().chain(["volumes", "volumeClaimTemplates", "templateDefaults"]);
@@ -70,7 +70,7 @@ fn is_too_large(workflow: &Value) -> bool {
     shared.saturating_mul(list(workflow, &["templates"]).len()) > MOST_COPIED
 }
 
-/// How many values there are in one.
+/// Number of values in a value.
 fn values(value: &Value) -> usize {
     1 + match value {
         Value::Array(items) => items.iter().map(values).sum(),
@@ -79,7 +79,7 @@ fn values(value: &Value) -> usize {
     }
 }
 
-/// Where the spec of the workflow is.
+/// Path and value of the workflow spec.
 fn workflow<'a>(object: &Object<'a>) -> (Path, &'a Value) {
     let steps: &[&str] =
         if object.kind == "CronWorkflow" { &["spec", "workflowSpec"] } else { &["spec"] };
@@ -118,7 +118,7 @@ fn is_nothing(value: Option<&Value>) -> bool {
     }
 }
 
-/// The template's own volumes first, so that these keep their numbers; then those of all, and the claims that are made.
+/// The template's own volumes come first and keep their indices; then the workflow's volumes and claim templates.
 fn volumes(workflow: &Value, template: &Map<String, Value>) -> Vec<Value> {
     let own = template.get("volumes").and_then(Value::as_array).into_iter().flatten().cloned();
     let shared = list(workflow, &["volumes"]).iter().cloned();

@@ -6,8 +6,7 @@ use super::operation::{Operation, apply};
 use super::{emit, layout};
 use crate::yaml::{Content, Document, Entry, Limits, Node, Scalar, read_text};
 
-/// The text with a change made; nothing if the change cannot be made, or if the text would then say something else
-/// than is meant.
+/// Text after an operation; none if the operation is impossible or the result would differ from the intended value.
 pub(super) fn edited(text: &str, operation: &Operation) -> Option<String> {
     let document = single(text)?;
     let mut meant = document.value.clone();
@@ -22,8 +21,8 @@ pub(super) fn edited(text: &str, operation: &Operation) -> Option<String> {
     (single(&new)?.value == meant).then_some(new)
 }
 
-/// The text with several changes made, of which one in the text may be several in what it says; nothing if it would not
-/// say what all of them together mean.
+/// Text after several operations that share one place in the text (an anchor and its aliases); none if the result
+/// would differ from the combined operations.
 pub(super) fn edited_together(text: &str, operations: &[&Operation]) -> Option<String> {
     let mut meant = single(text)?.value;
     let mut new = text.to_owned();
@@ -45,7 +44,7 @@ fn single(text: &str) -> Option<Document> {
 }
 
 fn with_document(text: &str, document: &Document, value: &Value) -> Option<String> {
-    // JSON has no further documents.
+    // JSON has a single document.
     if document.root.is_flow() {
         return None;
     }
@@ -95,7 +94,7 @@ impl Editor<'_> {
         }
     }
 
-    /// Gives a value to a key that has none.
+    /// Sets the value of a key without one.
     fn fill(&self, path: &[String], node: &Node, value: &Value) -> Option<String> {
         let (key, parent) = path.split_last()?;
         let entry = self.document.node(parent)?.entry(key)?;
@@ -115,7 +114,7 @@ impl Editor<'_> {
         })
     }
 
-    /// Adds an entry, with the mappings on its way that are missing.
+    /// Adds an entry, and missing parent mappings.
     fn add(&self, path: &[String], value: &Value) -> Option<String> {
         let known =
             (0..path.len()).rev().find(|end| self.document.node(&path[..*end]).is_some())?;
@@ -149,7 +148,7 @@ impl Editor<'_> {
         let newline = layout::newline(self.text);
         let after = emit::after_key(value, deeper, newline);
         let line = format!("{}{}:{after}", " ".repeat(indent), emit::text(key));
-        // People look for the metadata above everything else.
+        // Readers expect the metadata at the top.
         if key == "metadata" && layout::indent_before(self.text, first.span.start).is_some() {
             let start = layout::line_start(self.text, first.span.start);
             let at = layout::above_comments(self.text, start);
@@ -219,7 +218,7 @@ impl Editor<'_> {
             let next = own.get(index + 1).map(|entry| entry.span.start);
             let before = index.checked_sub(1).map(|before| own[before].value.end());
             let (from, to) = match (next, before) {
-                // The comment of a line that begins with a dash stays behind the dash.
+                // A comment on the line of a dash stays after the dash.
                 _ if layout::comment_after(self.text, end).is_some() && !parent.is_flow() => {
                     (start, end)
                 }
@@ -238,7 +237,7 @@ impl Editor<'_> {
         Some(self.replaced(begin, finish, &kept))
     }
 
-    /// Puts a line before an item that begins the surrounding item anew; comments above the item go with it.
+    /// Inserts a line before an item that starts a new parent item; comments above the item move with it.
     fn split(&self, path: &[String], at: usize) -> Option<String> {
         let (inner, outer) = path.split_last()?;
         let item = self.document.node(path)?.items().get(at)?;
@@ -252,8 +251,7 @@ impl Editor<'_> {
         Some(self.replaced(begin, begin, &line))
     }
 
-    /// Puts a line, or several, below the line in which something ends, and below the comments that belong to it: those
-    /// that are indented at least so far.
+    /// Inserts lines after the line that contains `end`, and after its comments: those indented by at least `indent`.
     fn with_line_after(&self, end: usize, indent: usize, line: &str) -> String {
         let newline = layout::newline(self.text);
         let at = layout::below_comments(self.text, layout::next_line(self.text, end), indent);

@@ -1,4 +1,4 @@
-//! Pods inside of kinds that rules do not know: what has containers is checked like a pod, wherever it stands.
+//! Pods inside of unknown kinds: a map with containers is checked like a pod.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::object::{self, Object, Path, Pod, is_gpu, text};
 use super::{Input, argo};
 
-/// How deep templates are looked for. Nobody writes them deeper.
+/// Most levels searched for templates.
 const DEEPEST: usize = 24;
 
 /// A key, or the number of an item.
@@ -54,7 +54,7 @@ fn inline<'a>(object: &Object<'_>, spec: &'a Value) -> Option<&'a str> {
     found.map(|(key, _)| key.as_str())
 }
 
-/// The kinds of objects that run containers which are not written as those of pods, so that no rule sees them.
+/// Kinds of objects that run containers in a form that no rule checks.
 pub fn not_looked_into(inputs: &[Input]) -> Vec<String> {
     let runs = |object: &&Object<'_>| {
         let mut runs = false;
@@ -72,7 +72,7 @@ pub fn not_looked_into(inputs: &[Input]) -> Vec<String> {
     kinds.into_iter().collect()
 }
 
-/// Policies and definitions of kinds show what others should look like, and run nothing.
+/// Policies and custom resource definitions contain patterns, not pods.
 fn is_pattern(object: &Object<'_>) -> bool {
     let group = object.api_version.split('/').next().unwrap_or_default();
     group.ends_with("kyverno.io")
@@ -80,7 +80,7 @@ fn is_pattern(object: &Object<'_>) -> bool {
         || object.is(&["CustomResourceDefinition"])
 }
 
-/// Calls back with every map below a value; what was observed is left out, for it repeats what was asked for.
+/// Visits every map below a value except `status`, which repeats the spec.
 fn search<'a>(
     value: &'a Value,
     path: &mut Vec<Step<'a>>,
@@ -118,7 +118,7 @@ fn path_of(object: &Object<'_>, steps: &[Step<'_>]) -> Path {
     object.join(&steps.iter().map(step).collect::<Vec<_>>())
 }
 
-/// Whether a map is the spec of a pod: it has a list of containers, with images or resources.
+/// True for a pod spec: a list of containers with images or resources.
 fn has_containers(spec: &Value) -> bool {
     let containers = object::list(spec, &["containers"]).iter();
     containers
@@ -126,7 +126,7 @@ fn has_containers(spec: &Value) -> bool {
         .any(|one| text(one, &["image"]).is_some() || one.get("resources").is_some())
 }
 
-/// Whether a map is a container: it asks for GPUs, or has an image and what is done with it.
+/// True for a container: a GPU request, or an image with other container fields.
 fn is_container(value: &Value) -> bool {
     let asks = ["limits", "requests"].iter().any(|part| {
         let resources = value.get("resources").and_then(|resources| resources.get(part));

@@ -1,8 +1,8 @@
-//! Writes values as YAML that looks as if a person had written it.
+//! Formats values as conventional YAML.
 
 use serde_json::Value;
 
-/// The keys that people put first, in their order; the rest follows the alphabet.
+/// Keys in this order come first; all other keys follow alphabetically.
 const FIRST: &[&str] = &[
     "apiVersion",
     "kind",
@@ -60,7 +60,7 @@ pub(super) fn block(value: &Value, indent: usize, newline: &str) -> String {
     lines.join(newline)
 }
 
-/// What follows the dash of an item whose dash stands at an indentation.
+/// Text after the dash of an item, for a dash at an indentation.
 pub(super) fn item(value: &Value, indent: usize, newline: &str) -> String {
     block(value, indent + 2, newline).trim_start().to_owned()
 }
@@ -73,7 +73,7 @@ pub(super) fn scalar(value: &Value) -> String {
     }
 }
 
-/// A text as a scalar: without quotes where they change nothing.
+/// Scalar, quoted only if necessary.
 pub(super) fn text(string: &str) -> String {
     if is_plain(string) { string.to_owned() } else { Value::String(string.to_owned()).to_string() }
 }
@@ -82,7 +82,7 @@ fn is_plain(string: &str) -> bool {
     let usual = |byte: u8| byte.is_ascii_alphanumeric() || b"_./-:=".contains(&byte);
     let begins = match string.bytes().next() {
         Some(b'-') => string.starts_with("--") && string.len() > 3,
-        // An amount such as 8Gi, but no date and no time, which are more than text for some tools.
+        // A quantity such as 8Gi, but neither date nor time, which some tools parse as such.
         Some(b'0'..=b'9') => !string.contains(['-', ':', '=', '_']),
         Some(byte) => byte.is_ascii_alphabetic() || byte == b'/',
         None => false,

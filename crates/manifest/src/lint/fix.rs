@@ -1,4 +1,4 @@
-//! Mends what can be mended, document by document, until nothing more can be.
+//! Applies fixes document by document until no fix is left.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,22 @@ use super::edit::{edited, edited_together};
 use super::{Finding, Input, Options, check};
 use crate::yaml::{Document, Limits, read_text};
 
-/// How often to look again: one fix may uncover what another rule wants.
+/// Most passes: one fix may reveal a finding of another rule.
 const ROUNDS: usize = 8;
 
-/// How the ids of rules about names and types of fields begin.
+/// Prefix of the rules about names and types of fields.
 const FIELDS: &str = "AF7";
 
-/// What fixing came to.
+/// Result of fixing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
-    /// The new text of each input that was given as text.
+    /// New text of each input.
     pub texts: Vec<String>,
-    /// What was mended: the id of the rule and the object, in order.
+    /// Applied fixes: rule id and object, in order.
     pub mended: Vec<(&'static str, String)>,
 }
 
-/// Mends texts. Each comes with its name; all are looked at together. A text that cannot be read stays as it is.
+/// Fixes named texts, which are checked together. An unreadable text stays unchanged.
 pub fn fix(texts: &[(String, String)], options: &Options<'_>) -> Fixed {
     let mut new: Vec<String> = texts.iter().map(|(_, text)| text.clone()).collect();
     let mut mended = Vec::new();
@@ -45,8 +45,8 @@ fn input(name: &str, text: &str) -> Input {
     Input::text(name, read_text(text, &Limits::default()).unwrap_or_default())
 }
 
-/// Each document of a text with what was found in it mended. Documents are edited by themselves, which keeps a long
-/// text from being read again for each edit.
+/// One pass over each document of a text. Editing documents separately avoids parsing a long text again for each
+/// edit.
 fn round(
     text: &str,
     documents: &[Document],
@@ -61,7 +61,7 @@ fn round(
         let here = findings.iter().filter(|finding| finding.document == number);
         let (fields, others): (Vec<&Finding>, Vec<&Finding>) =
             here.partition(|finding| finding.rule.id.starts_with(FIELDS));
-        // A misspelt field looks missing to all other rules, so that these wait until it has its name.
+        // A misspelt field looks missing to all other rules: fix names first.
         if !mend(&mut slice, &fields, mended) {
             mend(&mut slice, &others, mended);
         }
@@ -70,7 +70,7 @@ fn round(
     if documents.is_empty() { text.to_owned() } else { whole }
 }
 
-/// Mends what can be mended of some findings, and says whether that was anything.
+/// Applies the fixes of some findings; true if any was applied.
 fn mend(
     text: &mut String,
     findings: &[&Finding],
@@ -87,7 +87,7 @@ fn mend(
             None => left.entry(finding.rule.id).or_default().push(finding),
         }
     }
-    // What an anchor gives to several is mended for all of them, or for none.
+    // A fix at an anchor applies to all of its aliases, or is skipped.
     for (id, findings) in left.into_iter().filter(|(_, findings)| findings.len() > 1) {
         let operations: Vec<_> = findings.iter().flat_map(|finding| &finding.fix).collect();
         if let Some(new) = edited_together(text, &operations).filter(|new| new != text) {

@@ -1,25 +1,24 @@
 //! Lines, margins and dashes of a text, by byte offsets. Offsets come from the parser and are never trusted to be in
 //! the text or between two letters.
 
-/// How lines end in a text.
+/// Line ending of a text.
 pub(super) fn newline(text: &str) -> &'static str {
     if text.contains("\r\n") { "\r\n" } else { "\n" }
 }
 
-/// Where the line of an offset begins.
 pub(super) fn line_start(text: &str, offset: usize) -> usize {
     text.get(..offset).and_then(|before| before.rfind('\n')).map_or(0, |end| end + 1)
 }
 
-/// Where the line of an offset ends, before its line end.
+/// Excludes the line ending.
 pub(super) fn line_end(text: &str, offset: usize) -> usize {
     let rest = text.get(offset..).unwrap_or_default();
     let line = rest.split('\n').next().unwrap_or_default();
     offset.min(text.len()) + line.strip_suffix('\r').unwrap_or(line).len()
 }
 
-/// Where the line after the one in which something ends begins. What ends with its line, as a block of text does, ends
-/// at the begin of the next one already.
+/// Start of the line after the one that contains `end`. The end of a block scalar is already the start of the next
+/// line.
 pub(super) fn next_line(text: &str, end: usize) -> usize {
     let before = text.get(..end).unwrap_or_default();
     if before.ends_with('\n') {
@@ -35,24 +34,24 @@ pub(super) fn indent_before(text: &str, offset: usize) -> Option<&str> {
     margin.bytes().all(|byte| byte == b' ').then_some(margin)
 }
 
-/// The dash of the item that begins at an offset.
+/// Dash of the item that starts at an offset.
 pub(super) fn dash_before(text: &str, offset: usize) -> Option<usize> {
     let before = text.get(..offset)?.trim_end_matches([' ', '\n', '\r']);
     before.ends_with('-').then(|| before.len() - 1)
 }
 
-/// How many characters stand before an offset on its line.
+/// Characters before an offset on its line.
 pub(super) fn column(text: &str, offset: usize) -> usize {
     text.get(line_start(text, offset)..offset).map_or(0, |margin| margin.chars().count())
 }
 
-/// The comment that follows an offset on its line.
+/// Comment after an offset on its line.
 pub(super) fn comment_after(text: &str, offset: usize) -> Option<&str> {
     let rest = text.get(offset..line_end(text, offset))?.trim();
     rest.starts_with('#').then_some(rest)
 }
 
-/// Goes up from the begin of a line over the lines that are comments.
+/// Start of the comment lines directly above a line.
 pub(super) fn above_comments(text: &str, mut start: usize) -> usize {
     while start > 0 {
         let above = line_start(text, start - 1);
@@ -64,7 +63,7 @@ pub(super) fn above_comments(text: &str, mut start: usize) -> usize {
     start
 }
 
-/// Goes down from the begin of a line over the lines that are comments and indented at least so far.
+/// End of the comment lines directly below a line that are indented by at least `indent`.
 pub(super) fn below_comments(text: &str, mut start: usize, indent: usize) -> usize {
     while let Some(line) = text.get(start..).and_then(|rest| rest.split_inclusive('\n').next()) {
         let content = line.trim_start_matches(' ');

@@ -1,26 +1,26 @@
-//! Machine types as rules ask for them: the catalogue's, so that what is generated for a machine fits it here, too.
+//! Machine types for rules, from the same catalogue that `generate` uses.
 
 use std::sync::LazyLock;
 
 use crate::catalogue::Catalogue;
 use crate::cloud::Gpu;
 
-/// What a machine type offers.
+/// Resources of a machine type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// How many GPUs it has at most.
+    /// Largest GPU count.
     pub gpus: u32,
     /// The models that its GPUs may be, without their memory: `a100`. Some machines are sold with several.
     pub models: Vec<&'static str>,
-    /// What of the CPUs is left for pods, in thousandths.
+    /// Allocatable, in thousandths of cores.
     pub cpu_milli: u64,
-    /// What of the memory is left for pods, in MiB.
+    /// Allocatable, in MiB.
     pub memory_mib: u64,
 }
 
-/// Who knows machine types.
+/// Source of machine types.
 pub trait Machines {
-    /// What is known about a machine type, by the name that clouds and `node.kubernetes.io/instance-type` use.
+    /// Machine type by the name in `node.kubernetes.io/instance-type`.
     fn machine(&self, name: &str) -> Option<Machine>;
 }
 
@@ -41,7 +41,7 @@ impl Machines for Catalogue {
     }
 }
 
-/// The machine types of the catalogue that comes with the program.
+/// Machine types of the built-in catalogue.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CommonMachines;
 

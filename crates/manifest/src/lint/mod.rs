@@ -1,8 +1,8 @@
-//! Checks GPU manifests: what the API server would refuse, what never starts, what wastes GPUs.
+//! Checks GPU manifests: rejected fields, pods that never start, wasted GPUs.
 //!
-//! A rule is one entry of [`RULES`]: its id, how bad it is, why, an example of it and of the better way, and the
-//! function that finds it. The pages in `docs/lint` are written from that table and nothing else. Rules look at values;
-//! where something stands in the text, whether a comment silences it and how a fix is carried out is common to all.
+//! A rule is one entry of [`RULES`]: id, severity, reason, a bad and a good example, and the function that finds it.
+//! The pages in `docs/lint` are generated from that table. Rules work on values; positions, suppression by comments
+//! and fixes are common to all rules.
 
 mod amount;
 mod argo;
@@ -38,13 +38,13 @@ pub use schema::first_mistake;
 
 use object::{Object, Path, Pod};
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Could be better.
+    /// Improvement.
     Info,
-    /// Probably not what is wanted.
+    /// Probably unintended.
     Warning,
     /// Refused by the API server, never starts, or breaks something.
     Error,
@@ -67,26 +67,24 @@ impl std::fmt::Display for Severity {
     }
 }
 
-/// Something that is checked.
+/// Lint rule.
 #[derive(Debug)]
 pub struct Rule {
     /// `AF001`; never given to another rule.
     pub id: &'static str,
     /// A short name for programs and lists: `gpu-request-differs`.
     pub name: &'static str,
-    /// How bad it usually is.
+    /// Default severity; a finding may differ.
     pub severity: Severity,
-    /// What is wrong, in one line.
+    /// One line.
     pub title: &'static str,
-    /// Why it matters.
     pub why: &'static str,
-    /// What to do about it.
     pub advice: &'static str,
-    /// Whether `--fix` can mend it.
+    /// `--fix` can correct it.
     pub fixable: bool,
-    /// A manifest that has it.
+    /// Manifest that violates the rule.
     pub bad: &'static str,
-    /// The same without it.
+    /// Corrected manifest.
     pub good: &'static str,
     check: fn(&Set<'_>, &mut Findings<'_>),
 }
@@ -102,59 +100,53 @@ pub fn rule(name: &str) -> Option<&'static Rule> {
 /// A file, a stream or a cluster, read.
 #[derive(Clone, Debug)]
 pub struct Input {
-    /// What people call it: a path, `-`, or a cluster.
+    /// Path, `-`, or name of a cluster.
     pub name: String,
-    /// What is in it.
     pub documents: Vec<Document>,
-    /// Whether it was read from text, so that things have lines.
+    /// Read from text: findings have positions.
     pub written: bool,
 }
 
 impl Input {
-    /// What was read from a text.
+    /// Input from a text.
     pub fn text(name: impl Into<String>, documents: Vec<Document>) -> Self {
         Self { name: name.into(), documents, written: true }
     }
 
-    /// Objects that nobody wrote down: those of a cluster.
+    /// Objects of a cluster, without text.
     pub fn live(name: impl Into<String>, objects: Vec<Value>) -> Self {
         let documents = objects.into_iter().map(Document::from_value).collect();
         Self { name: name.into(), documents, written: false }
     }
 }
 
-/// Something that a rule found.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// What was checked.
     pub rule: &'static Rule,
-    /// How bad it is here.
     pub severity: Severity,
     /// In which of the inputs.
     pub input: usize,
-    /// In which of its documents.
+    /// Index of the document in its input.
     pub document: usize,
-    /// Where, if it was read from text.
+    /// None without text.
     pub place: Option<Place>,
-    /// The object: `Job/train`.
+    /// `Job/train`.
     pub object: String,
     /// The path of the field from the document's begin: `spec.template.spec`.
     pub path: String,
-    /// What is wrong, in one line.
+    /// One line.
     pub message: String,
-    /// How to mend it; empty where it cannot be mended without asking.
+    /// Operations of the fix; empty if it needs a decision of the user.
     pub fix: Vec<Operation>,
 }
 
-/// Which rules are asked, and what they know.
+/// Selection of rules and their context.
 pub struct Options<'m> {
     /// Only these ids; all if empty.
     pub only: Vec<&'static str>,
-    /// Not these ids.
     pub ignore: Vec<&'static str>,
-    /// Who knows machine types.
     pub machines: &'m dyn Machines,
-    /// What GPU nodes are where a manifest does not choose a machine type.
+    /// Machine type of GPU nodes for manifests that do not select one.
     pub machine: Option<String>,
 }
 
@@ -173,8 +165,8 @@ impl Default for Options<'_> {
     }
 }
 
-/// Everything that the rules find in some inputs, in the order in which it is written there. The inputs are looked at
-/// together: a claim in one file may be mounted twice by another.
+/// Findings of all rules in source order. Inputs are checked together: a claim in one file may be mounted twice by
+/// another file.
 pub fn check(inputs: &[Input], options: &Options<'_>) -> Vec<Finding> {
     let objects = object::objects(inputs);
     let templates = argo::templates(&objects);
@@ -196,12 +188,12 @@ pub fn check(inputs: &[Input], options: &Options<'_>) -> Vec<Finding> {
     all
 }
 
-/// The same for objects that nobody wrote down.
+/// Same as [`check`] for objects without text.
 pub fn check_values(values: Vec<Value>, options: &Options<'_>) -> Vec<Finding> {
     check(&[Input::live("objects", values)], options)
 }
 
-/// Whether anything in a document is a Kubernetes object.
+/// True if the document contains a Kubernetes object.
 pub fn is_kubernetes(document: &Document) -> bool {
     let is_text = |key: &str| document.value.get(key).is_some_and(Value::is_string);
     is_text("apiVersion") && is_text("kind")
@@ -211,10 +203,9 @@ fn sort_key(finding: &Finding) -> (usize, usize, Option<Place>, &str, &str) {
     (finding.input, finding.document, finding.place, &finding.path, finding.rule.id)
 }
 
-/// All objects that are checked together.
+/// Objects that are checked together.
 struct Set<'a> {
     objects: Vec<Object<'a>>,
-    /// Those of workflows.
     templates: &'a [argo::Template],
     machines: &'a dyn Machines,
     machine: Option<&'a str>,
@@ -231,7 +222,7 @@ impl<'a> Set<'a> {
     }
 }
 
-/// Where a rule puts what it found.
+/// Collects the findings of a rule.
 struct Findings<'a> {
     rule: &'static Rule,
     inputs: &'a [Input],
@@ -244,7 +235,7 @@ impl Findings<'_> {
         self.add_with(object, path, message, Vec::new());
     }
 
-    /// Something that can be mended.
+    /// Adds a finding with a fix.
     fn add_with(
         &mut self,
         object: &Object<'_>,
@@ -255,7 +246,7 @@ impl Findings<'_> {
         self.add_as(self.rule.severity, object, path, message, fix);
     }
 
-    /// Something that is not as bad as usual, or worse.
+    /// Adds a finding with its own severity.
     fn add_as(
         &mut self,
         severity: Severity,
@@ -273,7 +264,7 @@ impl Findings<'_> {
         let mut finding = self.finding(object, place, message.into());
         finding.severity = severity;
         finding.path = path_text(path);
-        // What a template of a workflow says replaces what the workflow says: nothing can be added to it blindly.
+        // A field of a workflow template replaces the workflow's: an added field could hide it.
         finding.fix = if argo::is_workflow(object) { Vec::new() } else { fix };
         self.all.push(finding);
     }
@@ -299,19 +290,18 @@ impl Findings<'_> {
     }
 }
 
-/// Whether a value is a variable that another program fills in, such as `${GPU_COUNT}` for `envsubst` and
-/// `{{inputs.parameters.gpus}}` for Argo. Of what it will be, nobody can say that it is wrong. What has spaces in it is
-/// a script.
+/// True for a variable that another program replaces, such as `${GPU_COUNT}` (`envsubst`) or
+/// `{{inputs.parameters.gpus}}` (Argo): its final value is unknown. A value with spaces is a script.
 fn is_filled_in_later(value: &Value) -> bool {
     let opens = |text: &str| text.contains("${") || text.contains("{{");
     value.as_str().is_some_and(|text| opens(text) && !text.contains(char::is_whitespace))
 }
 
-/// What to do with a template.
+/// Advice for templates.
 const TEMPLATE: &str =
     "it is a template of Helm; render it first: helm template NAME CHART | agentaflow lint -";
 
-/// The message of a [`yaml::YamlError`], with what to do about templates that were not rendered.
+/// Message of a [`yaml::YamlError`], with advice for templates that were not rendered.
 pub fn unreadable(text: &str, error: &yaml::YamlError) -> String {
     if text.contains("{{") && text.contains("}}") {
         return TEMPLATE.to_owned();

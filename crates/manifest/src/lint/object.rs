@@ -1,4 +1,4 @@
-//! Kubernetes objects in documents, and the pods and containers in them, each with its path.
+//! Kubernetes objects in documents, with their pods and containers, each with its path.
 
 use agentaflow_units::Amount;
 use serde_json::Value;
@@ -10,7 +10,6 @@ use crate::yaml::at;
 /// A path into a document: keys, and numbers of items.
 pub(super) type Path = Vec<String>;
 
-/// A path that goes on.
 pub(super) fn join<S: AsRef<str>>(path: &[String], more: &[S]) -> Path {
     path.iter().cloned().chain(more.iter().map(|step| step.as_ref().to_owned())).collect()
 }
@@ -20,12 +19,12 @@ pub(super) fn join<S: AsRef<str>>(path: &[String], more: &[S]) -> Path {
 pub(super) struct Object<'a> {
     pub(super) input: usize,
     pub(super) document: usize,
-    /// Where it stands in its document.
+    /// Path in the document.
     pub(super) path: Path,
     pub(super) value: &'a Value,
     pub(super) api_version: &'a str,
     pub(super) kind: &'a str,
-    /// Whether somebody wrote it down; else the API server has it, and took it.
+    /// Read from text; otherwise the API server has accepted it.
     pub(super) written: bool,
 }
 
@@ -36,7 +35,7 @@ pub(super) struct Pod<'a> {
     /// The path of the pod's spec.
     pub(super) path: Path,
     pub(super) spec: &'a Value,
-    /// The key of a container that stands in the spec itself.
+    /// Key of a container that is a field of the spec, not an item of a list.
     pub(super) inline: Option<&'a str>,
 }
 
@@ -66,7 +65,7 @@ fn collect<'a>(
 ) {
     let named = (text(value, &["apiVersion"]), text(value, &["kind"]));
     let (Some(api_version), Some(kind)) = named else { return };
-    // Lists in lists are not a thing; one level is enough, and nothing can nest forever.
+    // One level of lists: bounds the nesting.
     if kind.ends_with("List") && path.is_empty() {
         for (number, item) in list(value, &["items"]).iter().enumerate() {
             collect(origin, vec!["items".to_owned(), number.to_string()], item, all);
@@ -78,7 +77,6 @@ fn collect<'a>(
 }
 
 impl<'a> Object<'a> {
-    /// What is at a path of the object.
     pub(super) fn at(&self, path: &[&str]) -> Option<&'a Value> {
         at(self.value, path)
     }
@@ -101,17 +99,17 @@ impl<'a> Object<'a> {
         join(&self.path, more)
     }
 
-    /// `Job/train`, as `kubectl` says it.
+    /// `Job/train`, as `kubectl` prints it.
     pub(super) fn title(&self) -> String {
         format!("{}/{}", self.kind, self.name())
     }
 
-    /// Whether it is of one of these kinds of Kubernetes or of ours; Volcano has a `Job` of its own.
+    /// True for these kinds of Kubernetes or agentaflow; Volcano has its own `Job`.
     pub(super) fn is(&self, kinds: &[&str]) -> bool {
         self.native().is_some_and(|kind| kinds.contains(&kind))
     }
 
-    /// Whether its kind is one of Kubernetes or of ours.
+    /// True for a kind of Kubernetes or agentaflow.
     pub(super) fn is_native(&self) -> bool {
         self.native().is_some()
     }
@@ -123,7 +121,7 @@ impl<'a> Object<'a> {
         (!foreign).then_some(self.kind)
     }
 
-    /// The pods that it is, or has templates of.
+    /// The object itself if it is a pod, or its pod templates.
     pub(super) fn pods(&self) -> Vec<Pod<'a>> {
         let template: &[&str] = match self.native().unwrap_or_default() {
             "Pod" => &[],
@@ -146,7 +144,7 @@ impl<'a> Object<'a> {
         Some(Pod { object: self.clone(), path, spec, inline: None })
     }
 
-    /// Where the `spec` of the job is, if it is one or makes some.
+    /// Path of the job spec, for jobs and objects that create jobs.
     pub(super) fn job_spec(&self) -> Option<Path> {
         match self.native()? {
             "Job" => Some(self.join(&["spec"])),
@@ -155,7 +153,7 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// How many pods it keeps at the same time.
+    /// Pods that run at the same time.
     pub(super) fn replicas(&self) -> u64 {
         self.at(&["spec", "replicas"]).and_then(Value::as_u64).unwrap_or(1)
     }
@@ -170,7 +168,7 @@ impl<'a> Pod<'a> {
         join(&self.path, more)
     }
 
-    /// The containers; those that run first only if they are asked for.
+    /// Containers without init containers.
     pub(super) fn containers(&self) -> Vec<Container<'a>> {
         let inline = self.inline.and_then(|key| Some((key, self.spec.get(key)?)));
         let inline = inline.map(|(key, value)| Container { path: self.join(&[key]), value });
@@ -183,7 +181,7 @@ impl<'a> Pod<'a> {
         all
     }
 
-    /// Of the containers that start before the others, those that then stay beside them, and those that end.
+    /// Init containers: sidecars that keep running, and those that complete.
     pub(super) fn initial_containers(&self) -> (Vec<Container<'a>>, Vec<Container<'a>>) {
         let stays = |one: &Container<'a>| text(one.value, &["restartPolicy"]) == Some("Always");
         self.containers_in("initContainers").into_iter().partition(stays)
@@ -256,7 +254,7 @@ impl<'a> Pod<'a> {
         all
     }
 
-    /// The values of a label of which every node that the pod may come to has one; none if it may come to others.
+    /// Values of a label on the nodes that the pod may run on; none if the pod accepts nodes without the label.
     pub(super) fn bound_to(&self, label: &str) -> Option<Vec<&'a str>> {
         if let Some(value) = self.at(&["nodeSelector", label]).and_then(Value::as_str) {
             return Some(vec![value]);
@@ -279,7 +277,7 @@ impl<'a> Pod<'a> {
         list(self.spec, &["tolerations"])
     }
 
-    /// The volume that is mounted at a path, with the path of the mount.
+    /// Volume by name, with its index.
     pub(super) fn volume(&self, name: &str) -> Option<(usize, &'a Value)> {
         let mut volumes = list(self.spec, &["volumes"]).iter().enumerate();
         volumes.find(|(_, volume)| text(volume, &["name"]) == Some(name))
@@ -321,7 +319,7 @@ impl<'a> Container<'a> {
         names
     }
 
-    /// Whether it asks for GPUs; 0 of them are none.
+    /// True if it requests GPUs; a count of 0 is no request.
     pub(super) fn wants_gpu(&self) -> bool {
         let some = |name: &str| {
             ["limits", "requests"]
@@ -332,7 +330,7 @@ impl<'a> Container<'a> {
         self.gpu_resources().into_iter().any(some)
     }
 
-    /// How many GPUs, whole or slices, it asks for.
+    /// Requested GPUs, whole or slices.
     pub(super) fn gpus(&self) -> u64 {
         let count = |name: &&str| {
             let value = self.resource("limits", name).or_else(|| self.resource("requests", name));
@@ -365,7 +363,7 @@ impl<'a> Container<'a> {
     }
 }
 
-/// Whether a resource is a GPU or a slice of one.
+/// True for GPUs and MIG slices.
 pub(super) fn is_gpu(resource: &str) -> bool {
     resource == "nvidia.com/gpu"
         || resource == "nvidia.com/gpu.shared"
@@ -383,7 +381,7 @@ pub(super) fn text<'a>(value: &'a Value, path: &[&str]) -> Option<&'a str> {
     at(value, path)?.as_str()
 }
 
-/// The items at a path; none if there is no list.
+/// Items at a path; empty if no list exists there.
 pub(super) fn list<'a, S: AsRef<str>>(value: &'a Value, path: &[S]) -> &'a [Value] {
     at(value, path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }

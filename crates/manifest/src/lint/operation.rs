@@ -1,53 +1,44 @@
-//! What a fix does, as changes of a value. The text is edited accordingly, and what the edited text says must be what
-//! these changes make of the value: so that an edit that went wrong is never written.
+//! Operations of a fix on a value. The text is edited accordingly and parsed again: the edit is discarded if the
+//! result differs from the operation applied to the value.
 
 use serde_json::{Map, Value, json};
 
 /// One change of a document. Paths are keys, and numbers of items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Sets what is at a path, and makes the mappings on the way where they are missing.
+    /// Sets the value at a path; creates missing parent mappings.
     Set {
-        /// Where.
         path: Vec<String>,
-        /// To what.
         value: Value,
     },
     /// Takes an entry out of a mapping.
     Remove {
-        /// Which.
         path: Vec<String>,
     },
     /// Gives an entry another key.
     Rename {
-        /// Which.
         path: Vec<String>,
-        /// Its new key.
         key: String,
     },
-    /// Adds an item at the end of a list, which is made where it is missing. One that is there already is not added
-    /// again.
+    /// Appends an item to a list, which is created if missing. An existing equal item is not added again.
     Append {
-        /// The list.
         path: Vec<String>,
-        /// What to add.
         value: Value,
     },
-    /// Makes one item of a list into two: the list inside of it that ends the path is cut in two.
+    /// Splits one item of a list in two, by cutting the inner list at the end of the path.
     Split {
         /// The inner list: `…/terms/0/expressions`.
         path: Vec<String>,
-        /// The first of its items that goes into the new one.
+        /// First inner item of the new one.
         at: usize,
     },
     /// Adds a document behind this one.
     Document {
-        /// What it says.
         value: Value,
     },
 }
 
-/// What changes make of a value; nothing if one of them cannot be made.
+/// Applies an operation; none if it is impossible.
 pub(super) fn apply(value: &mut Value, operation: &Operation) -> Option<()> {
     match operation {
         Operation::Set { path, value: new } => {
@@ -92,7 +83,7 @@ pub(super) fn apply(value: &mut Value, operation: &Operation) -> Option<()> {
     Some(())
 }
 
-/// What is at a path, as it is.
+/// Existing value at a path.
 fn find<'v>(value: &'v mut Value, path: &[String]) -> Option<&'v mut Value> {
     path.iter().try_fold(value, |value, step| match value {
         Value::Object(map) => map.get_mut(step),
@@ -101,7 +92,7 @@ fn find<'v>(value: &'v mut Value, path: &[String]) -> Option<&'v mut Value> {
     })
 }
 
-/// What is at a path, with mappings made on the way.
+/// Value at a path; creates missing mappings.
 fn reach<'v>(value: &'v mut Value, path: &[String]) -> Option<&'v mut Value> {
     path.iter().try_fold(value, |value, step| {
         if value.is_null() {

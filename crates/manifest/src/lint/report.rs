@@ -7,46 +7,37 @@ use serde_json::{Value, json};
 
 use super::{Finding, Input, RULES, Severity, not_looked_into};
 
-/// Where pages of rules are found.
+/// Base address of the rule pages.
 const PAGES: &str = "https://github.com/agentaflow/agentaflow/blob/main/docs/lint";
 
-/// What was found, with what could not be read: rules have nothing to say about the latter.
+/// Findings and unreadable texts of one run.
 #[derive(Debug)]
 pub struct Seen<'a> {
-    /// What was looked at.
     pub inputs: &'a [Input],
-    /// What rules found in it.
     pub findings: &'a [Finding],
-    /// What could not be read: its name, where, and why.
     pub unreadable: &'a [Unreadable],
 }
 
 /// Something that could not be read.
 #[derive(Clone, Debug)]
 pub struct Unreadable {
-    /// Its name.
     pub name: String,
     /// The line and column, where known.
     pub place: Option<crate::yaml::Place>,
-    /// Why.
     pub message: String,
 }
 
-/// How much was found.
+/// Counts by severity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// Findings that are errors, and texts that could not be read.
+    /// Includes unreadable texts.
     pub errors: usize,
-    /// Findings that are warnings.
     pub warnings: usize,
-    /// Findings for information.
     pub infos: usize,
-    /// Findings that `--fix` can mend.
     pub fixable: usize,
 }
 
 impl Seen<'_> {
-    /// How much was found.
     pub fn summary(&self) -> Summary {
         let count = |severity| self.findings.iter().filter(|f| f.severity == severity).count();
         Summary {
@@ -57,13 +48,12 @@ impl Seen<'_> {
         }
     }
 
-    /// Whether `--fix` can mend it: it edits texts, not what lives in a cluster.
+    /// True if `--fix` can correct it: fixes edit texts, not clusters.
     fn is_fixable(&self, finding: &Finding) -> bool {
         !finding.fix.is_empty() && self.inputs[finding.input].written
     }
 }
 
-/// Everything as JSON.
 pub fn json(seen: &Seen<'_>) -> Value {
     let finding = |finding: &Finding| {
         json!({
@@ -100,7 +90,7 @@ pub fn json(seen: &Seen<'_>) -> Value {
     })
 }
 
-/// Everything as SARIF 2.1.0.
+/// SARIF 2.1.0.
 pub fn sarif(seen: &Seen<'_>) -> Value {
     let rules: Vec<_> = RULES
         .iter()
@@ -148,7 +138,7 @@ pub fn sarif(seen: &Seen<'_>) -> Value {
     })
 }
 
-/// The id under which texts that cannot be read are reported.
+/// Id of unreadable texts.
 pub const UNREADABLE: &str = "AF000";
 
 fn result(seen: &Seen<'_>, finding: &Finding) -> Value {
@@ -168,7 +158,7 @@ fn result(seen: &Seen<'_>, finding: &Finding) -> Value {
     })
 }
 
-/// A file, or something that is none and has only a name.
+/// File, or a name without a file.
 fn location(name: &str, place: Option<crate::yaml::Place>) -> Value {
     let region = place.map(|place| json!({"startLine": place.line, "startColumn": place.column}));
     let mut physical = json!({"artifactLocation": {"uri": uri(name)}});

@@ -1,5 +1,4 @@
-//! What fields objects have and what goes into them: of Kubernetes by the types of `k8s-openapi`, of GPU work by
-//! its own definition.
+//! Schemas of objects: `k8s-openapi`'s for Kubernetes, the custom resource definition for `GPUWorkload`.
 
 use std::sync::OnceLock;
 
@@ -18,22 +17,22 @@ const WORKLOAD: &str = include_str!("../../../../deploy/crds/gpuworkloads.yaml")
 /// Something in an object that its schema does not allow.
 #[derive(Clone, Debug)]
 pub(super) struct Mismatch {
-    /// Where, from the begin of the object.
+    /// Path from the root of the object.
     pub(super) path: Path,
     pub(super) kind: MismatchKind,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum MismatchKind {
-    /// There is no such field; perhaps another was meant.
+    /// Unknown field, with a suggestion.
     Unknown { near: Option<String> },
     /// Something else belongs there; perhaps the value can be turned into it.
     Type { wanted: &'static str, better: Option<Value> },
-    /// The right kind of value, but not one of those that may be.
+    /// Valid type, but no permitted value.
     Value { message: String },
 }
 
-/// Everything that the schema of an object's kind does not allow; nothing if the kind is not known here.
+/// All violations of the schema; empty for unknown kinds.
 pub(super) fn mismatches(api_version: &str, kind: &str, value: &Value) -> Vec<Mismatch> {
     let all = schemas();
     let mut found = Vec::new();
@@ -43,8 +42,8 @@ pub(super) fn mismatches(api_version: &str, kind: &str, value: &Value) -> Vec<Mi
     found
 }
 
-/// The first field of an object of which it is certain that nobody can take it, and why. In a template of pods a field
-/// that is not known here may be one of a newer cluster.
+/// First field that no API server accepts, with its problem. An unknown field in a pod template does not count: a
+/// newer cluster may know it.
 pub fn first_mistake(document: &Document) -> Option<(Place, String)> {
     let text = |key: &str| document.value.get(key).and_then(Value::as_str).unwrap_or_default();
     let (version, kind) = (text("apiVersion"), text("kind"));
@@ -53,7 +52,7 @@ pub fn first_mistake(document: &Document) -> Option<(Place, String)> {
         |found: &Mismatch| ours(&found.path) || matches!(found.kind, MismatchKind::Type { .. });
     let found = mismatches(version, kind, &document.value).into_iter().filter(certain);
     let placed = found.map(|found| (document.place(&found.path), found));
-    // What is missing may be what has another name by mistake.
+    // A misspelt field may be the missing one: report the misspelling.
     let (place, found) = placed
         .min_by_key(|(place, found)| (matches!(found.kind, MismatchKind::Value { .. }), *place))?;
     let field = path_text(&found.path);
@@ -107,7 +106,7 @@ fn add<T: JsonSchema>(name: &str, generator: &mut SchemaGenerator, kinds: &mut M
     kinds.insert(name.to_owned(), generator.subschema_for::<T>().to_value());
 }
 
-/// The schema of GPU work, with a pod template in it that is looked at as well.
+/// Schema of `GPUWorkload` with the schema of its pod template.
 fn workload() -> Option<Value> {
     let document = read_text(WORKLOAD, &Limits::default()).ok()?.into_iter().next()?;
     let mut schema =
@@ -127,7 +126,7 @@ fn workload() -> Option<Value> {
 impl Schemas {
     fn look(&self, schema: &Value, value: &Value, path: &Path, found: &mut Vec<Mismatch>) {
         let schema = self.resolve(schema);
-        // What is null is absent.
+        // Null means absent.
         if value.is_null() {
             return;
         }
@@ -186,7 +185,7 @@ impl Schemas {
     }
 }
 
-/// Whether the API server fills in a field that its schema calls required.
+/// True if the API server defaults a field that its schema requires.
 fn is_filled_in(path: &Path, name: &str) -> bool {
     name == "status" && path.iter().any(|step| step == "onPodConditions")
 }

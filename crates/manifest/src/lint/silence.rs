@@ -1,7 +1,7 @@
-//! Comments that silence rules: `# agentaflow-lint: ignore=AF003`.
+//! Comments that suppress rules: `# agentaflow-lint: ignore=AF003`.
 //!
-//! At the end of a line, or on the line above it, such a comment is about what begins on that line and everything in it.
-//! Before the first line of a document it is about the whole document.
+//! At the end of a line, or on the line above, such a comment applies to the node that starts on the line and its
+//! descendants. Before the first line of a document it applies to the whole document.
 
 use std::ops::RangeInclusive;
 
@@ -10,7 +10,7 @@ use crate::yaml::{Comment, Document, Node};
 
 const MARK: &str = "agentaflow-lint:";
 
-/// Whether a comment says not to report a finding.
+/// True if a comment suppresses the finding.
 pub(super) fn silenced(inputs: &[Input], finding: &Finding) -> bool {
     let document = &inputs[finding.input].documents[finding.document];
     let Some(place) = finding.place else { return false };
@@ -27,7 +27,7 @@ fn names(comment: &Comment, id: &str) -> bool {
     ids.into_iter().any(|named| named.eq_ignore_ascii_case(id) || named == "all")
 }
 
-/// The lines that a comment is about.
+/// Lines that a comment applies to.
 fn lines(document: &Document, comment: &Comment) -> RangeInclusive<usize> {
     let line = comment.place.line;
     if comment.alone && line < document.root.place.line {
@@ -38,7 +38,7 @@ fn lines(document: &Document, comment: &Comment) -> RangeInclusive<usize> {
     found.unwrap_or(line..=line)
 }
 
-/// The widest thing that begins on a line, or for a comment that stands alone on the first line below it.
+/// Largest node that starts on a line; for a comment alone on its line, on the first line below.
 fn widest(node: &Node, line: usize, below: bool, found: &mut Option<RangeInclusive<usize>>) {
     if node.alias {
         return;

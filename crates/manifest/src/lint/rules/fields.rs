@@ -1,4 +1,4 @@
-//! Fields that do not exist, and values that do not belong there.
+//! Unknown fields and values of the wrong type.
 
 use serde_json::Value;
 
@@ -45,7 +45,7 @@ pub(super) static AF704: Rule = rule! {
 };
 
 fn each(set: &Set<'_>, mut look: impl FnMut(&Object<'_>, &Mismatch)) {
-    // What the API server has, it took: of a newer one there may be fields that are not known here.
+    // The API server accepted live objects: a newer version may have fields unknown here.
     for object in set.objects.iter().filter(|object| object.written) {
         for mismatch in mismatches(object.api_version, object.kind, object.value) {
             look(object, &mismatch);
@@ -111,7 +111,7 @@ fn wrong_value(set: &Set<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Why the API server refuses a schedule; besides five fields it takes `@daily` and the like.
+/// Problem of a schedule; besides five fields the API server accepts `@daily` and the like.
 fn refused_schedule(text: &str) -> Option<String> {
     let named = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
     let is_named = named.contains(&text) || text.starts_with("@every ");

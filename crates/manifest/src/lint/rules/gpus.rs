@@ -1,4 +1,4 @@
-//! How GPUs are asked for.
+//! GPU requests.
 
 use serde_json::Value;
 
@@ -60,7 +60,7 @@ pub(super) static AF010: Rule = rule! {
     check: misspelt,
 };
 
-/// Letters and digits of names that are meant to be that of GPUs.
+/// Letters and digits of misspelt GPU resource names.
 const MISSPELT: [&str; 7] = [
     "gpu",
     "gpus",
@@ -170,7 +170,7 @@ fn visible_devices(set: &Set<'_>, findings: &mut Findings<'_>) {
             let gpus = container.gpus();
             for (name, value, number) in container.environment() {
                 let Some(Value::String(devices)) = value else { continue };
-                // A list of numbers is what can be compared; names of devices are somebody's choice.
+                // Only a list of indices is comparable; device names depend on the node.
                 let listed: Option<Vec<u64>> =
                     devices.split(',').map(|device| device.trim().parse().ok()).collect();
                 let Some(listed) = listed else { continue };

@@ -1,4 +1,4 @@
-//! Images, rights, and what belongs to other times.
+//! Images, privileges and removed API versions.
 
 use serde_json::Value;
 
@@ -66,7 +66,7 @@ fn latest_tag(set: &Set<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Whether a tag is put on another image again and again: `latest`, `latest-gpu`, `nightly`; not `nightly-20260101`.
+/// True for a tag that moves to new images: `latest`, `latest-gpu`, `nightly`; not `nightly-20260101`.
 fn moves(tag: &str) -> bool {
     let dated = tag.chars().filter(char::is_ascii_digit).count() >= 6;
     let part = |part: &str| matches!(part, "latest" | "nightly");
@@ -75,7 +75,7 @@ fn moves(tag: &str) -> bool {
 
 fn privileged(set: &Set<'_>, findings: &mut Findings<'_>) {
     for pod in set.pods() {
-        // What installs drivers on nodes has to be.
+        // Driver installers need privileges.
         let system = pod.object.is(&["DaemonSet"]) && !pod.wants_gpu();
         for container in pod.all_containers() {
             let path = ["securityContext", "privileged"];
@@ -91,7 +91,7 @@ fn privileged(set: &Set<'_>, findings: &mut Findings<'_>) {
 }
 
 fn bypasses(set: &Set<'_>, findings: &mut Findings<'_>) {
-    // Monitors and plugins of nodes look at all GPUs by design.
+    // Monitors and device plugins access all GPUs by design.
     for pod in set.pods().filter(|pod| !pod.object.is(&["DaemonSet"])) {
         for container in pod.all_containers() {
             for (name, value, number) in container.environment() {
@@ -161,7 +161,7 @@ fn mentions(object: &Object<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Group version, kind (any if empty), and what took its place.
+/// Group version, kind (any if empty), and replacement.
 const REMOVED: [(&str, &str, &str); 9] = [
     ("batch/v1beta1", "CronJob", "batch/v1"),
     ("batch/v2alpha1", "CronJob", "batch/v1"),

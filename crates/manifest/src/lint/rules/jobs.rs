@@ -1,4 +1,4 @@
-//! How jobs begin, end and are cleaned up.
+//! Lifecycle of jobs.
 
 use serde_json::Value;
 
@@ -135,7 +135,7 @@ fn no_deadline(set: &Set<'_>, findings: &mut Findings<'_>) {
 
 fn no_ttl(set: &Set<'_>, findings: &mut Findings<'_>) {
     gpu_jobs(set, |pod, path, spec| {
-        // A CronJob keeps a few of its jobs and deletes the others by itself.
+        // A CronJob deletes old jobs according to its history limits.
         if pod.object.is(&["Job"]) && spec.get("ttlSecondsAfterFinished").is_none() {
             let fix = vec![self::set(join(&path, &["ttlSecondsAfterFinished"]), 3600)];
             findings.add_with(
@@ -150,7 +150,7 @@ fn no_ttl(set: &Set<'_>, findings: &mut Findings<'_>) {
 
 fn no_backoff(set: &Set<'_>, findings: &mut Findings<'_>) {
     gpu_jobs(set, |pod, path, spec| {
-        // With a limit for each index there is none for all of them.
+        // A limit per index replaces the limit of the job.
         let limited =
             ["backoffLimit", "backoffLimitPerIndex"].iter().any(|key| spec.get(key).is_some());
         if !limited {

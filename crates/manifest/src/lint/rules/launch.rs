@@ -1,4 +1,4 @@
-//! What launchers are told about GPUs, and what their containers have.
+//! GPU counts in launcher options, compared with the container's GPUs.
 
 use crate::lint::object::{Container, Pod};
 use crate::lint::{Findings, Rule, Set};
@@ -12,13 +12,13 @@ pub(super) static AF011: Rule = rule! {
     check: more_than_there_are,
 };
 
-/// Options that say how many GPUs of one machine are used, whatever else the command says.
+/// Options with the GPUs of one machine, regardless of the rest of the command.
 const OF_ONE_MACHINE: [&str; 2] = ["--nproc-per-node", "--nproc_per_node"];
 
-/// Options of servers whose GPUs may also be spread over several pods.
+/// Options of servers that may also span several pods.
 const OF_A_SERVER: [&str; 3] = ["--tensor-parallel-size", "--tensor_parallel_size", "--tp-size"];
 
-/// Words of commands that spread a server over several pods.
+/// Words of commands for servers that span several pods.
 const SPREAD: [&str; 4] = ["ray", "nnodes", "leader", "multi"];
 
 fn more_than_there_are(set: &Set<'_>, findings: &mut Findings<'_>) {

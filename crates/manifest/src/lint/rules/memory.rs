@@ -29,7 +29,7 @@ pub(super) static AF402: Rule = rule! {
     check: size,
 };
 
-/// Words of a command that say that worker processes load data.
+/// Words of commands that load data in worker processes.
 const LOADERS: [&str; 10] = [
     "num_workers",
     "num-workers",
@@ -45,7 +45,7 @@ const LOADERS: [&str; 10] = [
 
 fn no_shared_memory(set: &Set<'_>, findings: &mut Findings<'_>) {
     for pod in set.gpu_pods() {
-        // The operator of Ray mounts it by itself.
+        // Ray's operator mounts it.
         let ray = pod.object.api_version.starts_with("ray.io/");
         if ray || pod.at(&["hostIPC"]) == Some(&Value::Bool(true)) {
             continue;
@@ -74,7 +74,7 @@ fn no_shared_memory(set: &Set<'_>, findings: &mut Findings<'_>) {
 
 fn mount(pod: &Pod<'_>, container: &Container<'_>, gpus: u64) -> Vec<crate::lint::Operation> {
     let named = |name: &str| pod.volume(name).map(|(_, volume)| volume);
-    // A volume of that name that is something else: nobody can guess what to do.
+    // A volume of that name with another source: no safe fix.
     if named("shm").is_some_and(|volume| text(volume, &["emptyDir", "medium"]) != Some("Memory")) {
         return Vec::new();
     }
@@ -103,7 +103,7 @@ fn size(set: &Set<'_>, findings: &mut Findings<'_>) {
                 .into_iter()
                 .filter(|c| c.mounts().iter().any(|(mounted, _)| *mounted == name))
                 .collect();
-            // Somebody else fills it: the cache of a driver that is put beside the containers later.
+            // Filled by another container, such as an injected sidecar.
             if users.is_empty() {
                 continue;
             }
@@ -115,7 +115,7 @@ fn size(set: &Set<'_>, findings: &mut Findings<'_>) {
                 let gpus = users.iter().map(Container::gpus).max().unwrap_or(0).min(16);
                 let wanted = 2048 * gpus;
                 let size = limit.map_or(wanted, |limit| wanted.min(limit.floor_mib() / 2));
-                // How much a pod on other accelerators needs, nobody here knows.
+                // The need of pods on other accelerators is unknown.
                 let fix =
                     (gpus > 0).then(|| self::set(path.clone(), quantity_of_mib(size)));
                 let limited = |c: &Container<'_>| c.resource("limits", "memory").is_some();

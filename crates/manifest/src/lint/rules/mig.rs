@@ -1,4 +1,4 @@
-//! Configurations of mig-parted: how the GPU operator cuts GPUs into slices.
+//! mig-parted configurations: MIG layouts that the GPU operator applies.
 
 use agentaflow_engine::mig::GEOMETRIES;
 use serde_json::Value;
@@ -18,7 +18,7 @@ pub(super) static AF009: Rule = rule! {
     check: impossible_layout,
 };
 
-/// More than anybody writes; each is compared with all that every GPU can do.
+/// Most layouts checked per configuration; each is compared with all possible layouts.
 const LAYOUTS_READ: usize = 256;
 
 fn impossible_layout(set: &Set<'_>, findings: &mut Findings<'_>) {
@@ -32,7 +32,7 @@ fn impossible_layout(set: &Set<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// What is wrong with the layouts of a configuration of mig-parted.
+/// Problems of the layouts in a mig-parted configuration.
 fn impossible_in(config: &str) -> Vec<String> {
     if !config.contains("mig-configs") {
         return Vec::new();
@@ -55,7 +55,8 @@ fn small(count: &Value) -> Option<u32> {
     count.as_u64().and_then(|count| u32::try_from(count).ok())
 }
 
-/// Why no GPU can be cut so; nothing when one can, or when a profile is of a GPU whose layouts are not known.
+/// Problem of a layout that no GPU supports; none if a GPU does, or if a profile belongs to a GPU with unknown
+/// geometry.
 fn problem(asked: &[(&str, u32)]) -> Option<String> {
     if asked.iter().any(|(profile, _)| mig::is_of_unknown_layout(profile)) {
         return None;
@@ -69,7 +70,7 @@ fn problem(asked: &[(&str, u32)]) -> Option<String> {
     for geometry in &GEOMETRIES {
         problems.push(mig::check(geometry, asked.iter().copied()).err()?);
     }
-    // The nearest layout is that of a GPU which has all of the profiles.
+    // Prefer the nearest layout of a GPU that has all of the profiles.
     let nearest = problems.iter().find(|problem| matches!(problem, MigError::Layout { .. }));
     let apart = || "no GPU has all of these profiles".to_owned();
     Some(nearest.map_or_else(apart, MigError::to_string))
@@ -92,7 +93,7 @@ mod tests {
         {
             assert_eq!(said(possible), "", "{possible}");
         }
-        // Nobody here knows how a B200, a GB300 or an RTX PRO 6000 may be cut.
+        // The geometry of B200, GB300 and RTX PRO 6000 is unknown.
         for other in
             ["3g.90gb: 9", "1g.35gb: 7", "1g.24gb+me.all: 1", "1g.24gb-me: 4", "7g.278gb: 1"]
         {

@@ -1,4 +1,4 @@
-//! Taints, affinity, and whether what is asked for fits the machine that is asked for.
+//! Taints, affinity, and fit of the requests on the selected machine.
 
 use agentaflow_units::{Amount, quantity_of_mib};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::lint::machine::Machine;
 use crate::lint::object::{Container, Pod, list, text};
 use crate::lint::{Findings, Operation, Rule, Set, append, set};
 
-/// What the node's own pods (device plugin, monitoring, network) take, which a fix leaves to them.
+/// Requests of DaemonSets (device plugin, monitoring, network), which a fix leaves free.
 const DAEMONS_CPU_MILLI: u64 = 420;
 const DAEMONS_MEMORY_MIB: u64 = 1024;
 
@@ -83,7 +83,7 @@ fn no_toleration(set: &Set<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Whether nodes are chosen by a label of GKE, which adds the toleration to every pod that asks for GPUs.
+/// True if nodes are selected by a label of GKE, which adds the toleration to every pod with GPUs.
 fn chooses_google(pod: &Pod<'_>) -> bool {
     let google = |label: &str| label.starts_with("cloud.google.com/");
     let expressions = pod.expressions();
@@ -144,7 +144,7 @@ fn both_must_hold(set: &Set<'_>, findings: &mut Findings<'_>) {
             );
             let fix = Operation::Split { path: path.clone(), at: second };
             path.push(second.to_string());
-            // Only two expressions are surely two ways; of three nobody knows which belongs to which.
+            // Two expressions are certainly alternatives; with three the grouping is ambiguous.
             let fix = if keys.len() == 2 { vec![fix] } else { Vec::new() };
             findings.add_with(&pod.object, &path, message, fix);
         }
@@ -153,7 +153,7 @@ fn both_must_hold(set: &Set<'_>, findings: &mut Findings<'_>) {
 
 fn does_not_fit(set: &Set<'_>, findings: &mut Findings<'_>) {
     for pod in set.pods() {
-        // With several types to choose from, one that fits is enough, and the largest is asked.
+        // One sufficient type is enough: check the largest.
         let mut names = pod.required(INSTANCE_TYPE);
         if names.is_empty() && pod.wants_gpu() {
             names.extend(set.machine);
@@ -204,7 +204,7 @@ fn same_model(pod: &Pod<'_>, name: &str, machine: &Machine, findings: &mut Findi
     }
 }
 
-/// A resource that a machine has.
+/// Resource of a machine.
 struct Part {
     resource: &'static str,
     left: fn(&Machine) -> Amount,
@@ -275,13 +275,13 @@ fn part_fits(
         part.resource,
         (part.format)(left)
     );
-    // Several containers share what there is in a way that nobody can guess.
+    // With several containers the split is the user's decision.
     let fix = (part.fix)(machine).filter(|_| containers.len() == 1);
     let fix = fix.map(|quantity| set(path.clone(), quantity));
     findings.add_with(&pod.object, &path, message, fix.into_iter().collect());
 }
 
-/// The most that a container requests which runs before the others, one after the other, beside those that stay.
+/// Largest request of an init container that completes, including sidecars.
 fn largest_first<'a>(
     pod: &Pod<'a>,
     requested: impl Fn(&Container<'_>) -> Amount,

@@ -24,14 +24,14 @@ pub(super) static AF602: Rule = rule! {
     check: no_such_scale,
 };
 
-/// What a command scales, and to how many.
+/// Scale command: target and count.
 #[derive(Debug, PartialEq, Eq)]
 struct Scaled {
     target: String,
     size: u64,
-    /// The word of the command that has the number.
+    /// Index of the word with the count.
     word: usize,
-    /// What stands before the number in that word.
+    /// Text before the count in that word.
     prefix: String,
 }
 
@@ -94,7 +94,7 @@ fn never_down(set: &Set<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// The same `CronJob`, in the evening, down to nothing.
+/// Matching `CronJob` that scales down to zero in the evening.
 fn opposite(object: &Object<'_>, container: &Container<'_>, up: &Scaled) -> Option<Value> {
     let mut value = object.value.clone();
     let mut fields: Vec<String> =
@@ -117,7 +117,7 @@ fn opposite(object: &Object<'_>, container: &Container<'_>, up: &Scaled) -> Opti
         };
         for word in list {
             let text = word.as_str()?.to_owned();
-            // A word with spaces in it is a script, and nobody should edit scripts blindly.
+            // A word with spaces is a script: no safe fix.
             if text.split_whitespace().count() != 1 {
                 return None;
             }

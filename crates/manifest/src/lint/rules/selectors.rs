@@ -92,7 +92,7 @@ fn unknown_accelerator(set: &Set<'_>, findings: &mut Findings<'_>) {
                 && matches!(value, "nvidia-gpu" | "gpu" | "nvidia-tesla");
             let fix = match canonical {
                 Some(meant) => vec![self::set(path.clone(), meant)],
-                // Any GPU: only a selector's entry can be turned into another label by itself.
+                // Any GPU: only an entry of a node selector can be renamed safely.
                 None if any && path.last().is_some_and(|step| step == label) => vec![
                     self::set(path.clone(), "true"),
                     Operation::Rename { path: path.clone(), key: GPU_PRESENT.to_owned() },
@@ -109,7 +109,7 @@ fn unknown_accelerator(set: &Set<'_>, findings: &mut Findings<'_>) {
     });
 }
 
-/// The known value for the same model, else one that is a slip of the hand away.
+/// Known value for the same model, or the nearest one.
 fn canonical(label: &str, value: &str, known: &[&'static str]) -> Option<&'static str> {
     let slip = || {
         let near = nearest(value, known.iter().copied().filter(|known| known.len() > 6))?;

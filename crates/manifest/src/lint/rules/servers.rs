@@ -5,10 +5,10 @@ use serde_json::{Map, Value, json};
 use crate::lint::object::{Container, Pod, list, text};
 use crate::lint::{Findings, Object, Rule, Set, Severity, set};
 
-/// How long a server may take to load its model before a probe may give up, in seconds.
+/// Startup time of a model server that probes must allow, in seconds.
 const LOADING: u64 = 300;
 
-/// How long a mended probe waits, in seconds: ten minutes.
+/// Startup time that a fix allows, in seconds.
 const PATIENCE: u64 = 600;
 
 pub(super) static AF501: Rule = rule! {
@@ -53,7 +53,7 @@ fn is_server(object: &Object<'_>) -> bool {
     object.is(&["Deployment", "StatefulSet", "ReplicaSet"])
 }
 
-/// How long a probe waits before it gives up, in seconds.
+/// Seconds until a probe fails the container.
 fn patience(probe: &Value) -> u64 {
     let number = |key: &str, default| probe.get(key).and_then(Value::as_u64).unwrap_or(default);
     let tries = number("periodSeconds", 10).saturating_mul(number("failureThreshold", 3));
@@ -105,7 +105,7 @@ fn liveness_too_short(
     if patience >= LOADING {
         return;
     }
-    // The same question, asked with more patience.
+    // Keep the check, allow more time.
     let asked = ["httpGet", "tcpSocket", "exec", "grpc"];
     let question = probe
         .as_object()
@@ -182,7 +182,7 @@ fn claim_of_one_node(set: &Set<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Who may mount a claim of the pod's namespace; nothing if it is not there.
+/// Access modes of a claim in the pod's namespace; empty if the claim is not part of the input.
 fn modes<'a>(set: &Set<'a>, pod: &Pod<'a>, name: &str) -> Vec<&'a str> {
     let claim = set.objects.iter().find(|object| {
         object.is(&["PersistentVolumeClaim"])
@@ -193,7 +193,7 @@ fn modes<'a>(set: &Set<'a>, pod: &Pod<'a>, name: &str) -> Vec<&'a str> {
     modes.iter().filter_map(Value::as_str).collect()
 }
 
-/// Whether an update starts a new pod before it stops the old one.
+/// True if an update starts a new pod before it stops the old one.
 fn surges(object: &Object<'_>) -> bool {
     let surge = object.at(&["spec", "strategy", "rollingUpdate", "maxSurge"]);
     let none = surge.is_some_and(|surge| {
@@ -204,7 +204,7 @@ fn surges(object: &Object<'_>) -> bool {
         && !none
 }
 
-/// Whether the image is one of those that everybody serves models with.
+/// True for images of common model servers.
 fn is_model_server(container: &Container<'_>) -> bool {
     let servers = [
         "vllm",

@@ -71,7 +71,7 @@ fn mig_with_time_slicing(set: &Set<'_>, findings: &mut Findings<'_>) {
     shared_slices(set, findings);
 }
 
-/// What a configuration of the device plugin mixes.
+/// Conflict in a configuration of the device plugin.
 fn mixed_in(config: &str) -> Option<String> {
     if !config.contains("timeSlicing") {
         return None;
@@ -128,7 +128,7 @@ fn unknown_profile(set: &Set<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// Why no GPU that the pod may come to has the slices of a resource; nothing where one has, or that is not known.
+/// Problem of a resource whose slices no GPU of the selected nodes has; none if one has them or the GPUs are unknown.
 fn of_no_gpu(set: &Set<'_>, pod: &Pod<'_>, resource: &str) -> Option<String> {
     let profile = known_profile(resource.strip_prefix("nvidia.com/mig-")?)?;
     let labels = [PRODUCT, GKE_ACCELERATOR, ACCELERATOR, KARPENTER_GPU_NAME, INSTANCE_TYPE];
@@ -144,7 +144,7 @@ fn of_no_gpu(set: &Set<'_>, pod: &Pod<'_>, resource: &str) -> Option<String> {
     })
 }
 
-/// The models that a node may have whose label has this value. Two labels say how much memory they have.
+/// Models of nodes with this label value; two labels carry the memory size.
 fn models(set: &Set<'_>, label: &str, value: &str) -> Option<Vec<&'static Gpu>> {
     match label {
         INSTANCE_TYPE => {
@@ -159,7 +159,7 @@ fn models(set: &Set<'_>, label: &str, value: &str) -> Option<Vec<&'static Gpu>> 
 
 fn profile(object: &Object<'_>, name: &str, path: &[String], findings: &mut Findings<'_>) {
     let Some(profile) = name.strip_prefix("nvidia.com/mig-") else { return };
-    // Shares of a slice, where the device plugin was told to give them a name of their own.
+    // Shares of a slice that the device plugin renames.
     let profile = profile.strip_suffix(".shared").unwrap_or(profile);
     if mig::profiles().any(|known| known == profile) {
         return;

@@ -1,4 +1,4 @@
-//! Machines that may be taken away.
+//! Spot machines.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ pub(super) static AF111: Rule = rule! {
 /// Another label of GKE's spot nodes.
 const GKE_PROVISIONING: &str = "cloud.google.com/gke-provisioning";
 
-/// The label by which spot nodes are selected, and the taint that they surely carry.
+/// Label that selects spot nodes, and their certain taint.
 fn spot(pod: &Pod<'_>) -> Option<(&'static str, Option<&'static str>)> {
     let clouds = Cloud::ALL.into_iter().map(|cloud| (cloud.spot().label, cloud.spot()));
     let other = ((GKE_PROVISIONING, "spot"), Cloud::Gke.spot());
@@ -38,10 +38,10 @@ fn spot(pod: &Pod<'_>) -> Option<(&'static str, Option<&'static str>)> {
     Some((label, spot.tainted.then_some(spot.taint.0)))
 }
 
-/// Words that say that something is kept.
+/// Words that indicate saved progress.
 const KEPT: [&str; 7] = ["checkpoint", "ckpt", "resume", "s3://", "gs://", "abfs", "wasb"];
 
-/// Whether a claim is mounted where work keeps what it has done.
+/// True if a claim is mounted at a usual path for results.
 fn has_workspace(pod: &Pod<'_>, container: &Container<'_>) -> bool {
     container.mounts().iter().any(|(name, path)| {
         let claimed = pod

@@ -1,4 +1,4 @@
-//! Values of pods that the API server refuses though their kind is right: what no schema says.
+//! Values of pods that the API server rejects although their type is valid: constraints outside of the schema.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,10 @@ const PULL: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 const OPERATORS: [&str; 4] = ["Exists", "Equal", "Lt", "Gt"];
 const EFFECTS: [&str; 4] = ["", "NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-/// Among more names than these nobody's slip of the hand is looked for.
+/// Most names compared for a suggestion.
 const MOST_COMPARED: usize = 64;
 
-/// Looks at the pods that somebody wrote, of kinds whose pods go to the API server as they are.
+/// Checks pods from texts, of kinds that pass their pods unchanged to the API server.
 pub(super) fn look(set: &Set<'_>, findings: &mut Findings<'_>) {
     for object in set.objects.iter().filter(|object| object.written && object.is_native()) {
         for pod in object.pods() {
@@ -35,7 +35,7 @@ pub(super) fn look(set: &Set<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// A field that takes a few words only.
+/// Field with an enumeration of values.
 fn one_of(
     pod: &Pod<'_>,
     value: &Value,
@@ -85,7 +85,7 @@ fn names(pod: &Pod<'_>, findings: &mut Findings<'_>) {
     }
 }
 
-/// The names that can be mounted: volumes, and the claims of a `StatefulSet`.
+/// Mountable names: volumes, and the claim templates of a `StatefulSet`.
 fn volumes<'a>(pod: &Pod<'a>) -> BTreeSet<&'a str> {
     let templates = list(pod.object.value, &["spec", "volumeClaimTemplates"]).iter();
     let claims = templates.filter_map(|one| text(one, &["metadata", "name"]));
@@ -110,7 +110,7 @@ fn mounts(
     }
 }
 
-/// Amounts that can be read, and requests that are not above their limits. GPUs have rules of their own.
+/// Valid quantities, and requests within their limits. GPUs have their own rules.
 fn amounts(pod: &Pod<'_>, container: &Container<'_>, findings: &mut Findings<'_>) {
     for part in ["requests", "limits"] {
         let Some(Value::Object(all)) = container.at(&["resources", part]) else { continue };
