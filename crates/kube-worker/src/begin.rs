@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::ending::{self, Stage};
 use crate::fault;
-use crate::object::{self, Made, Spot};
+use crate::object::{self, BuildOutput, Spot};
 use crate::runtime::{Jobs, job_name};
 
 /// How long a scheduler may find no room: what was there a moment ago may still be on its way out.
@@ -66,7 +66,7 @@ impl Jobs {
     }
 
     /// The Job, with its Secrets, set going.
-    async fn create(&self, key: TaskKey, made: Made) -> Result<Job, StartError> {
+    async fn create(&self, key: TaskKey, made: BuildOutput) -> Result<Job, StartError> {
         let job = self.create_job(key, &made.job).await?;
         for mut secret in made.secrets {
             object::own(&mut secret, &job);

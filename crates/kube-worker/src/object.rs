@@ -11,7 +11,7 @@ use agentaflow_agent::runtime::{CAPABILITIES, Launch, StartError};
 use agentaflow_api::end::{EndReason, StartFailure};
 use agentaflow_api::link::{Assignment, RegistryAuth};
 use agentaflow_kube_core::slim;
-use agentaflow_manifest::build::{GpuJobAsk, create_gpu_job};
+use agentaflow_manifest::build::{GpuJobRequest, create_gpu_job};
 use agentaflow_manifest::catalogue::Catalogue;
 use agentaflow_manifest::cloud::{GPU_RESOURCE, gpu_named};
 use base64::Engine as _;
@@ -68,7 +68,7 @@ pub(crate) struct Spot<'a> {
 
 /// What is to be made for a task.
 #[derive(Clone, Debug)]
-pub(crate) struct Made {
+pub(crate) struct BuildOutput {
     /// Suspended until its Secrets are there.
     pub(crate) job: Job,
     /// Without owners yet.
@@ -76,7 +76,7 @@ pub(crate) struct Made {
 }
 
 /// The objects of a task.
-pub(crate) fn make(launch: &Launch, spot: &Spot<'_>) -> Result<Made, StartError> {
+pub(crate) fn make(launch: &Launch, spot: &Spot<'_>) -> Result<BuildOutput, StartError> {
     let assignment = &launch.assignment;
     let built = create_gpu_job(&ask(launch, spot), spot.catalogue);
     let mut job = built.map_err(|error| refused(error.to_string()))?.job;
@@ -103,7 +103,7 @@ pub(crate) fn make(launch: &Launch, spot: &Spot<'_>) -> Result<Made, StartError>
         pod.image_pull_secrets = Some(vec![LocalObjectReference { name: pull.clone() }]);
         secrets.push(pull_secret(pull, spot.namespace, auth, assignment));
     }
-    Ok(Made { job, secrets })
+    Ok(BuildOutput { job, secrets })
 }
 
 /// Makes a Secret go with its Job.
@@ -118,11 +118,11 @@ pub(crate) fn own(secret: &mut Secret, job: &Job) {
 }
 
 /// What `create_gpu_job` is asked.
-fn ask(launch: &Launch, spot: &Spot<'_>) -> GpuJobAsk {
+fn ask(launch: &Launch, spot: &Spot<'_>) -> GpuJobRequest {
     let assignment = &launch.assignment;
     let gpus: BTreeSet<&str> = assignment.gpus.iter().map(|gpu| gpu.uuid.as_str()).collect();
     let open = launch.env.iter().filter(|(name, _)| OPEN.contains(&name.as_str()));
-    GpuJobAsk {
+    GpuJobRequest {
         task_id: assignment.key.to_string(),
         image: assignment.image.clone().unwrap_or_default(),
         gpu_count: gpus.len().max(1) as u32,

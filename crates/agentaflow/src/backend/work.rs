@@ -142,7 +142,7 @@ impl Written {
     }
 
     fn line(&self, steps: &[&str]) -> String {
-        format!("`{}`, {}", self.file, self.document.place(steps))
+        format!("`{}`, {}", self.file, self.document.position(steps))
     }
 
     /// What a refusal is about: a field that it names, or a value in quotes that was set.

@@ -250,7 +250,7 @@ fn user_text(user: &User) -> String {
     let limit = user.spending_limit.map(|most| format!(" of {}", listing::money(most)));
     let limit = limit.unwrap_or_default();
     add("Spent", format!("{}{limit} this month", listing::money(user.spent_this_month)));
-    add("Made", listing::ago(user.created_at));
+    add("BuildOutput", listing::ago(user.created_at));
     text
 }
 

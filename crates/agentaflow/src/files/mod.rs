@@ -149,8 +149,8 @@ fn bytes(path: &str, most: usize) -> Result<Vec<u8>> {
 /// One document: a Kubernetes object if it says so, else the short form.
 fn one(document: &Document) -> Result<Said> {
     let object = document.value.as_object().ok_or_else(|| {
-        let place = document.root.place;
-        anyhow!("{place}: work is written as fields with values, such as `image: pytorch/pytorch`")
+        let position = document.root.position;
+        anyhow!("{position}: work is written as fields with values, such as `image: pytorch/pytorch`")
     })?;
     if !object.contains_key("apiVersion") && !object.contains_key("kind") {
         let short: ShortJob = document.decode().map_err(|error| anyhow!(error.to_string()))?;
@@ -159,23 +159,23 @@ fn one(document: &Document) -> Result<Said> {
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
     for key in ["apiVersion", "kind"] {
         if text(key).is_empty() {
-            let place = document.root.place;
+            let position = document.root.position;
             return Err(anyhow!(
-                "{place}: a Kubernetes object needs `{key}`, such as `{}`",
+                "{position}: a Kubernetes object needs `{key}`, such as `{}`",
                 sample(key)
             ));
         }
     }
     let ours = text("apiVersion").starts_with("agentaflow.io/");
     if ours && text("kind") != "GPUWorkload" {
-        let place = document.place(&["kind"]);
+        let position = document.position(&["kind"]);
         return Err(anyhow!(
-            "{place}: kind: `{}` is not work; write GPUWorkload, or use `kubectl apply`",
+            "{position}: kind: `{}` is not work; write GPUWorkload, or use `kubectl apply`",
             text("kind")
         ));
     }
-    if let Some((place, mistake)) = agentaflow_manifest::lint::first_mistake(document) {
-        return Err(anyhow!("{place}: {mistake}"));
+    if let Some((position, mistake)) = agentaflow_manifest::lint::first_mistake(document) {
+        return Err(anyhow!("{position}: {mistake}"));
     }
     Ok(Said::Object(document.value.clone()))
 }

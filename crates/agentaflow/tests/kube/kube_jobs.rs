@@ -3,7 +3,7 @@
 //! KWOK's pods have no output and do what their annotations say. Output, results and signals are looked at on a real
 //! node, see `kube_node_jobs`.
 
-use agentaflow_manifest::build::{GpuJobAsk, create_gpu_job};
+use agentaflow_manifest::build::{GpuJobRequest, create_gpu_job};
 use agentaflow_manifest::catalogue::Catalogue;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Secret;
@@ -60,13 +60,13 @@ async fn a_job_posted_to_the_server_runs_as_the_job_that_create_gpu_job_gives_an
 
 /// Everything is as `create_gpu_job` gives it but what the server and the node decide.
 fn check_against_create_gpu_job(made: &Job, id: i64, node: &str) {
-    let ask = GpuJobAsk {
+    let ask = GpuJobRequest {
         task_id: format!("{id}-1-0"),
         image: "pytorch/pytorch:latest".to_owned(),
         gpu_type: "a100-80".to_owned(),
         memory: Some("16384Mi".to_owned()),
         cpu: Some("4".to_owned()),
-        ..GpuJobAsk::default()
+        ..GpuJobRequest::default()
     };
     let asked = create_gpu_job(&ask, &Catalogue::built_in().unwrap()).unwrap();
     assert_eq!(made.metadata.name.as_ref(), Some(&asked.job_name));

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::names::{self, short};
 use super::pod::namespace;
-use super::{BuildError, Made, is_name, quantity, refuse, values};
+use super::{BuildError, BuildOutput, is_name, quantity, refuse, values};
 
 /// `generate pvc`: a claim for models, data or a workspace.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
@@ -101,7 +101,7 @@ impl Claim {
     }
 
     /// The claim, with notes.
-    pub fn make(&self) -> Result<Made, BuildError> {
-        Made::of(&self.object()?, Vec::new())
+    pub fn make(&self) -> Result<BuildOutput, BuildError> {
+        BuildOutput::of(&self.object()?, Vec::new())
     }
 }

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::names::{job_name, short};
 use super::placement::Placement;
-use super::pod::{PodShape, Role, Shaped};
+use super::pod::{PodShape, Role, ShapedPod};
 use super::values::{self, Pair};
-use super::{BuildError, Made, refuse};
+use super::{BuildError, BuildOutput, refuse};
 use crate::catalogue::Catalogue;
 
 /// Default deadline: a hanging job releases its GPUs after this time.
@@ -61,7 +61,7 @@ pub enum RestartPolicy {
 
 /// Arguments of [`create_gpu_job`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct GpuJobAsk {
+pub struct GpuJobRequest {
     /// Id of the task: the job is named after it.
     pub task_id: String,
     pub image: String,
@@ -78,7 +78,7 @@ pub struct GpuJobAsk {
     pub env: Vec<(String, String)>,
 }
 
-impl Default for GpuJobAsk {
+impl Default for GpuJobRequest {
     fn default() -> Self {
         Self {
             task_id: String::new(),
@@ -103,7 +103,7 @@ pub struct GpuJob {
 /// Builds a job for one task on nodes labelled `accelerator` and tainted `nvidia.com/gpu=true`: three retries, kept
 /// for one hour after it finishes, no deadline. Signature and defaults follow the documented Python function of the
 /// same name.
-pub fn create_gpu_job(ask: &GpuJobAsk, catalogue: &Catalogue) -> Result<GpuJob, BuildError> {
+pub fn create_gpu_job(ask: &GpuJobRequest, catalogue: &Catalogue) -> Result<GpuJob, BuildError> {
     let recipe = Job {
         task_id: Some(ask.task_id.clone()),
         timeout: Some("none".to_owned()),
@@ -133,16 +133,16 @@ impl Job {
     }
 
     /// The job, with notes.
-    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+    pub fn make(&self, catalogue: &Catalogue) -> Result<BuildOutput, BuildError> {
         let shaped = self.shaped(catalogue)?;
         let mut notes = shaped.notes_for(1);
         if self.timeout.is_none() && !self.pod.bare {
             notes.push(format!("the job is stopped after {TIMEOUT}: --timeout says otherwise"));
         }
-        Made::of(&self.object_of(shaped)?, notes)
+        BuildOutput::of(&self.object_of(shaped)?, notes)
     }
 
-    fn shaped(&self, catalogue: &Catalogue) -> Result<Shaped, BuildError> {
+    fn shaped(&self, catalogue: &Catalogue) -> Result<ShapedPod, BuildError> {
         let restart = match self.restart_policy.unwrap_or_default() {
             RestartPolicy::OnFailure => "OnFailure",
             RestartPolicy::Never => "Never",
@@ -162,7 +162,7 @@ impl Job {
         pod.shape(Some(&name), &self.placement, role, catalogue)
     }
 
-    fn object_of(&self, shaped: Shaped) -> Result<JobObject, BuildError> {
+    fn object_of(&self, shaped: ShapedPod) -> Result<JobObject, BuildError> {
         let fill = |given: &Option<String>, default: &str| {
             given.clone().or_else(|| (!self.pod.bare).then(|| default.to_owned()))
         };

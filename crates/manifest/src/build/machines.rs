@@ -1,9 +1,9 @@
 //! Selects a machine: the requested one if it is sufficient, else the cheapest of the catalogue.
 
 use super::names::{is_label_value, short};
-use super::placement::{Ask, Placement};
+use super::placement::{NodeRequest, Placement};
 use super::{BuildError, refuse};
-use crate::catalogue::{Catalogue, InstanceType, Need};
+use crate::catalogue::{Catalogue, InstanceType, MachineRequirements};
 use crate::cloud::{Cloud, Gpu};
 use crate::yaml::nearest;
 
@@ -11,11 +11,11 @@ impl Placement {
     /// Requested machine, or the best match.
     pub(super) fn instance<'a>(
         &self,
-        ask: Ask,
+        ask: NodeRequest,
         catalogue: &'a Catalogue,
     ) -> Result<Option<&'a InstanceType>, BuildError> {
         let (gpu, cloud) = (self.model()?, self.cloud().instances());
-        let Ask { gpus, slices, cpu_milli, memory_mib } = ask;
+        let NodeRequest { gpus, slices, cpu_milli, memory_mib } = ask;
         if let Some(name) = &self.instance_type {
             if name.is_empty() || !is_label_value(name) {
                 return refuse("instance-type", format!("`{}` is no machine", short(name)));
@@ -25,7 +25,7 @@ impl Placement {
             return Ok(found);
         }
         let (Some(cloud), Some(gpu)) = (cloud, gpu) else { return Ok(None) };
-        let need = Need { gpu, gpus, slices, cpu_milli, memory_mib, spot: self.spot };
+        let need = MachineRequirements { gpu, gpus, slices, cpu_milli, memory_mib, spot: self.spot };
         if let Some(chosen) = catalogue.choose(cloud, &need) {
             return Ok(Some(chosen));
         }
@@ -51,7 +51,7 @@ impl Placement {
         &self,
         instance: &InstanceType,
         gpu: Option<&Gpu>,
-        ask: Ask,
+        ask: NodeRequest,
     ) -> Result<(), BuildError> {
         let model = instance.model();
         let (cpu, memory) = instance.allocatable();
@@ -122,7 +122,7 @@ pub(super) fn spare(instance: &InstanceType, gpus: u32, pods: u32) -> Option<Str
 }
 
 /// GPUs of the machine that a pod needs.
-fn needed(ask: Ask, instance: &InstanceType) -> Result<u32, BuildError> {
+fn needed(ask: NodeRequest, instance: &InstanceType) -> Result<u32, BuildError> {
     match (ask.slices, instance.model()) {
         (Some(slices), Some(gpu)) => slices.gpus(gpu).or_else(|error| {
             refuse("mig", format!("{error}; the machine is {}", instance.describe(false)))
@@ -132,7 +132,7 @@ fn needed(ask: Ask, instance: &InstanceType) -> Result<u32, BuildError> {
 }
 
 /// Description of the GPUs that slices need.
-fn takes(ask: Ask, gpus: u32) -> String {
+fn takes(ask: NodeRequest, gpus: u32) -> String {
     let slices = ask.slices.map(|slices| (slices.count, slices.profile));
     slices.map_or_else(String::new, |(count, profile)| {
         format!(" ({count} × {profile} take {gpus} of its GPUs)")

@@ -52,7 +52,7 @@ pub(crate) use values::bad_schedule;
 pub(crate) use zone::bad_zone;
 
 pub use claim::{AccessMode, Claim};
-pub use job::{GpuJob, GpuJobAsk, Job, RestartPolicy, create_gpu_job};
+pub use job::{GpuJob, GpuJobRequest, Job, RestartPolicy, create_gpu_job};
 pub use names::{is_label_key, is_label_value, is_name, job_name};
 pub use nodepool::NodePool;
 pub use placement::Placement;
@@ -62,14 +62,14 @@ pub use scaler::Scaler;
 pub use scaling::{Hpa, Keda};
 pub use serving::{Deployment, ModelServer};
 pub use sharing::{MigConfig, TimeSlicing};
-pub use sized::{SizedRecipe, SizedWork};
+pub use sized::{SizingFields, SizedRecipe};
 pub use text::{json, yaml};
 pub use values::{Mount, Pair};
 pub use workload::{Strategy, Workload};
 
 /// Built objects with notes for the user.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Made {
+pub struct BuildOutput {
     /// In creation order.
     pub objects: Vec<Value>,
     /// Sentences about defaults and their consequences.
@@ -94,7 +94,7 @@ pub enum BuildError {
     Yaml(String),
 }
 
-impl Made {
+impl BuildOutput {
     fn of<T: Serialize>(object: &T, notes: Vec<String>) -> Result<Self, BuildError> {
         Ok(Self { objects: vec![serde_json::to_value(object)?], notes })
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::machines::{known, stranger};
 use super::names::{self, is_label_value, short};
 use super::placement::model;
-use super::{BuildError, Made, refuse, values};
+use super::{BuildError, BuildOutput, refuse, values};
 use crate::catalogue::{Catalogue, InstanceType};
 use crate::cloud::{ACCELERATOR, Cloud, GPU_RESOURCE, GPU_TAINT, Gpu, INSTANCE_TYPE};
 
@@ -91,7 +91,7 @@ struct NodeClass {
 
 impl NodePool {
     /// The pool, with notes.
-    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+    pub fn make(&self, catalogue: &Catalogue) -> Result<BuildOutput, BuildError> {
         let gpu = self.model()?;
         let machines = self.machines(gpu, catalogue)?;
         let capacity: &[&str] = if self.spot { &["spot", "on-demand"] } else { &["on-demand"] };
@@ -127,7 +127,7 @@ impl NodePool {
         let mut notes = self.machine_notes(catalogue)?;
         notes.extend(self.count_notes(&[("--max-gpus", self.max_gpus)], catalogue)?);
         notes.push("Karpenter must be installed, with a node class of that name".to_owned());
-        Made::of(&object, notes)
+        BuildOutput::of(&object, notes)
     }
 
     fn cloud(&self) -> Result<Cloud, BuildError> {

@@ -57,7 +57,7 @@ pub struct Placement {
 
 /// Resources that a pod requests from its node.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ask {
+pub(super) struct NodeRequest {
     /// Whole GPUs; for slices, the GPUs they need at least.
     pub(super) gpus: u32,
     /// Slices, where no whole GPUs are meant.
@@ -70,7 +70,7 @@ pub(super) struct Ask {
 
 /// Placement fields of a pod.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Placed {
+pub(super) struct ResolvedPlacement {
     pub(super) selector: BTreeMap<String, String>,
     pub(super) tolerations: Vec<Toleration>,
     pub(super) affinity: Option<Affinity>,
@@ -89,14 +89,14 @@ impl Placement {
         self.gpu.as_deref().map(|text| model("gpu", text)).transpose()
     }
 
-    pub(super) fn resolve(&self, ask: Ask, catalogue: &Catalogue) -> Result<Placed, BuildError> {
+    pub(super) fn resolve(&self, ask: NodeRequest, catalogue: &Catalogue) -> Result<ResolvedPlacement, BuildError> {
         let gpu = self.sliced(ask)?;
         let instance = self.instance(ask, catalogue)?.cloned();
         let selector = self.selector(gpu, ask, instance.as_ref())?;
         let gpu = gpu.or_else(|| instance.as_ref().and_then(InstanceType::model));
         self.check_models(gpu)?;
         self.check_memory(instance.as_ref().and_then(InstanceType::model))?;
-        Ok(Placed {
+        Ok(ResolvedPlacement {
             selector,
             tolerations: self.tolerations()?,
             affinity: self.affinity(ask)?,
@@ -108,7 +108,7 @@ impl Placement {
 
     /// Resource name of the GPUs or slices. GKE partitions all GPUs of a node into one kind of slice and advertises
     /// each as a GPU.
-    fn resource(&self, ask: Ask) -> String {
+    fn resource(&self, ask: NodeRequest) -> String {
         let named = ask.slices.filter(|_| !self.calls_slices_gpus());
         named.map_or_else(|| GPU_RESOURCE.to_owned(), |slices| mig::resource(slices.profile))
     }
@@ -119,7 +119,7 @@ impl Placement {
     }
 
     /// Requested model; for slices, the nearest model of its family that has them.
-    fn sliced(&self, ask: Ask) -> Result<Option<&'static Gpu>, BuildError> {
+    fn sliced(&self, ask: NodeRequest) -> Result<Option<&'static Gpu>, BuildError> {
         let (gpu, Some(slices)) = (self.model()?, ask.slices) else { return self.model() };
         let Some(gpu) = gpu else {
             self.check_products(slices)?;
@@ -181,7 +181,7 @@ impl Placement {
     fn selector(
         &self,
         gpu: Option<&'static Gpu>,
-        ask: Ask,
+        ask: NodeRequest,
         instance: Option<&InstanceType>,
     ) -> Result<BTreeMap<String, String>, BuildError> {
         let cloud = self.cloud();
@@ -277,7 +277,7 @@ impl Placement {
         Ok(all)
     }
 
-    fn affinity(&self, ask: Ask) -> Result<Option<Affinity>, BuildError> {
+    fn affinity(&self, ask: NodeRequest) -> Result<Option<Affinity>, BuildError> {
         let preferred = self.prefer.iter().map(|pair| self.preferred(pair));
         let preferred = preferred.collect::<Result<Vec<_>, _>>()?;
         let required = self.required(ask)?;
@@ -294,7 +294,7 @@ impl Placement {
     }
 
     /// Alternative terms: the products, or the memory.
-    fn required(&self, ask: Ask) -> Result<Vec<NodeSelectorTerm>, BuildError> {
+    fn required(&self, ask: NodeRequest) -> Result<Vec<NodeSelectorTerm>, BuildError> {
         let mut terms = Vec::new();
         let mut products = self.product.clone();
         if let Some(bad) = products.iter().find(|name| name.is_empty() || !is_label_value(name)) {
@@ -328,7 +328,7 @@ impl Placement {
         let (key, values) = self.model_label("prefer", gpu)?;
         let values = values.into_iter().map(str::to_owned).collect();
         let mut preference = term(key, "In", values);
-        let size = self.cloud().size_label(gpu).filter(|_| is_one_size(gpu, Ask::default()));
+        let size = self.cloud().size_label(gpu).filter(|_| is_one_size(gpu, NodeRequest::default()));
         if let (Some((key, value)), Some(all)) = (size, &mut preference.match_expressions) {
             all.push(requirement(key, "In", vec![value]));
         }
@@ -375,7 +375,7 @@ fn pool_name(cloud: Cloud, text: &str) -> Result<&str, BuildError> {
 }
 
 /// True if only one size of the model is acceptable: the size was requested, or has the slices.
-fn is_one_size(gpu: &'static Gpu, ask: Ask) -> bool {
+fn is_one_size(gpu: &'static Gpu, ask: NodeRequest) -> bool {
     let lacks = |other: &Gpu| ask.slices.is_some_and(|slices| !slices.are_of(other));
     gpu.name != gpu.family() || gpu.served_by().any(lacks)
 }

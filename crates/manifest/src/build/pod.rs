@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::image::image;
 use super::machines::{spare, stranger};
 use super::names::{self, is_label_key, short};
-use super::placement::{Placed, Placement};
+use super::placement::{ResolvedPlacement, Placement};
 use super::values::{self, Mount, Pair};
-use super::{BuildError, Made, refuse};
+use super::{BuildError, BuildOutput, refuse};
 use crate::catalogue::Catalogue;
 use crate::cloud::{GKE_PARTITION, GPU_RESOURCE, Gpu, INSTANCE_TYPE};
 use crate::mig;
@@ -115,15 +115,15 @@ pub(super) struct Role {
 
 /// Pod template with metadata and notes.
 #[derive(Clone, Debug)]
-pub(super) struct Shaped {
+pub(super) struct ShapedPod {
     pub(super) metadata: ObjectMeta,
     pub(super) template: PodTemplateSpec,
     pub(super) gpus: u32,
-    pub(super) placed: Placed,
+    pub(super) placed: ResolvedPlacement,
     pub(super) notes: Vec<String>,
 }
 
-impl Shaped {
+impl ShapedPod {
     /// Notes, with one about GPUs that stay unused on the machines of `pods` pods.
     pub(super) fn notes_for(&self, pods: u32) -> Vec<String> {
         let mut notes = self.notes.clone();
@@ -157,12 +157,12 @@ impl Pod {
     }
 
     /// The pod, with notes.
-    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+    pub fn make(&self, catalogue: &Catalogue) -> Result<BuildOutput, BuildError> {
         let shaped = self.shaped(catalogue)?;
-        Made::of(&pod_of(&shaped), shaped.notes_for(1))
+        BuildOutput::of(&pod_of(&shaped), shaped.notes_for(1))
     }
 
-    fn shaped(&self, catalogue: &Catalogue) -> Result<Shaped, BuildError> {
+    fn shaped(&self, catalogue: &Catalogue) -> Result<ShapedPod, BuildError> {
         // Use a job or a deployment to restart a finished pod.
         let restart = (!self.pod.bare).then_some("Never");
         let role = Role { container: "gpu-container", worker: false, restart, labelled: false };
@@ -170,7 +170,7 @@ impl Pod {
     }
 }
 
-fn pod_of(shaped: &Shaped) -> core::Pod {
+fn pod_of(shaped: &ShapedPod) -> core::Pod {
     let annotations = shaped.template.metadata.as_ref().and_then(|meta| meta.annotations.clone());
     core::Pod {
         metadata: ObjectMeta { annotations, ..shaped.metadata.clone() },
@@ -187,7 +187,7 @@ impl PodShape {
         placement: &Placement,
         role: Role,
         catalogue: &Catalogue,
-    ) -> Result<Shaped, BuildError> {
+    ) -> Result<ShapedPod, BuildError> {
         let metadata = self.metadata(name, role)?;
         let gpus = self.gpus()?;
         let placed = placement.resolve(self.ask(gpus)?, catalogue)?;
@@ -228,7 +228,7 @@ impl PodShape {
         };
         let of_pods = (of_pods != ObjectMeta::default()).then_some(of_pods);
         let template = PodTemplateSpec { metadata: of_pods, spec: Some(spec) };
-        Ok(Shaped { metadata, template, gpus, placed, notes })
+        Ok(ShapedPod { metadata, template, gpus, placed, notes })
     }
 
     fn metadata(&self, name: Option<&str>, role: Role) -> Result<ObjectMeta, BuildError> {
@@ -306,7 +306,7 @@ impl PodShape {
         Ok(self.annotation.iter().map(|pair| (pair.key.clone(), pair.value.clone())).collect())
     }
 
-    fn notes(&self, placed: &Placed, spot: bool, catalogue: &Catalogue) -> Vec<String> {
+    fn notes(&self, placed: &ResolvedPlacement, spot: bool, catalogue: &Catalogue) -> Vec<String> {
         let mut notes = Vec::new();
         match (&placed.instance, placed.selector.get(INSTANCE_TYPE)) {
             (Some(instance), _) => notes.push(instance.describe(spot)),

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{
-    BuildError, Claim, Deployment, Hpa, Job, Keda, Made, MigConfig, ModelServer, NodePool, Pod,
+    BuildError, Claim, Deployment, Hpa, Job, Keda, BuildOutput, MigConfig, ModelServer, NodePool, Pod,
     Scaler, TimeSlicing, Workload,
 };
 use crate::catalogue::Catalogue;
@@ -56,7 +56,7 @@ pub enum RecipeError {
 
 impl Recipe {
     /// The objects, with notes.
-    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+    pub fn make(&self, catalogue: &Catalogue) -> Result<BuildOutput, BuildError> {
         match self {
             Self::Job(recipe) => recipe.make(catalogue),
             Self::Deployment(recipe) => recipe.make(catalogue),

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::ResourceRequirements;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::names::short;
-use super::placement::{Ask, Placed};
+use super::placement::{NodeRequest, ResolvedPlacement};
 use super::pod::{PodShape, some};
 use super::quantity;
 use super::{BuildError, refuse};
@@ -19,7 +19,7 @@ type Read = fn(&'static str, &str) -> Result<Amount, BuildError>;
 
 impl PodShape {
     /// Explicit resource requests of the pod. Kubernetes uses the limit as the request if the request is absent.
-    pub(super) fn ask(&self, gpus: u32) -> Result<Ask, BuildError> {
+    pub(super) fn ask(&self, gpus: u32) -> Result<NodeRequest, BuildError> {
         let half = |amount: Amount| if self.bare { amount } else { amount.half() };
         let request = |[limit, request]: [(&'static str, &Option<String>); 2], read: Read| {
             let read = |(flag, text): (&'static str, &Option<String>)| {
@@ -30,7 +30,7 @@ impl PodShape {
         };
         let cpu = [("cpu", &self.cpu), ("cpu-request", &self.cpu_request)];
         let memory = [("memory", &self.memory), ("memory-request", &self.memory_request)];
-        Ok(Ask {
+        Ok(NodeRequest {
             gpus: if self.mig.is_some() { 1 } else { gpus },
             slices: self.slices(gpus)?,
             cpu_milli: request(cpu, quantity::cpu)?.map_or(0, Amount::ceil_milli),
@@ -41,7 +41,7 @@ impl PodShape {
     pub(super) fn resources(
         &self,
         gpus: u32,
-        placed: &Placed,
+        placed: &ResolvedPlacement,
     ) -> Result<ResourceRequirements, BuildError> {
         let preset = (!self.bare).then(|| self.preset(gpus, placed));
         let (cpu, memory) =
@@ -92,7 +92,7 @@ impl PodShape {
     }
 
     /// Preset of the model for each GPU, limited to the pod's share of the machine.
-    fn preset(&self, gpus: u32, placed: &Placed) -> Preset {
+    fn preset(&self, gpus: u32, placed: &ResolvedPlacement) -> Preset {
         let (cores, gib) = placed.gpu.map_or((8, 16), crate::cloud::Gpu::preset);
         let whole = if self.mig.is_some() { 1 } else { gpus };
         let times = u64::from(whole);

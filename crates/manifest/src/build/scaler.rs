@@ -18,7 +18,7 @@ use super::image::image;
 use super::names::{self, is_label_value, short};
 use super::nodepool::too_few;
 use super::zone::zone;
-use super::{BuildError, Made, NodePool, refuse, values};
+use super::{BuildError, BuildOutput, NodePool, refuse, values};
 use crate::catalogue::Catalogue;
 use crate::cloud::{Cloud, GPU_RESOURCE};
 
@@ -99,9 +99,9 @@ impl Scaler {
     }
 
     /// Cron jobs, service account and notes.
-    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+    pub fn make(&self, catalogue: &Catalogue) -> Result<BuildOutput, BuildError> {
         let [up, down] = self.objects(catalogue)?;
-        let mut made = Made::default();
+        let mut made = BuildOutput::default();
         if self.service_account.is_none() {
             let metadata = self.metadata(self.name()?)?;
             made.push(&ServiceAccount { metadata, ..ServiceAccount::default() })?;

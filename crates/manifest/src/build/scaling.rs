@@ -16,7 +16,7 @@ use super::names::{self, short};
 use super::pod::{namespace, some};
 use super::quantity;
 use super::values::{self, Pair};
-use super::{BuildError, Made, refuse};
+use super::{BuildError, BuildOutput, refuse};
 
 /// The utilisation that NVIDIA's exporter publishes, in percent.
 const METRIC: &str = "DCGM_FI_DEV_GPU_UTIL";
@@ -28,7 +28,7 @@ const MOST: u32 = 4;
 /// Scale target and range, shared by HPA and KEDA.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, clap::Args)]
 #[serde(default, rename_all = "kebab-case")]
-pub struct Scaled {
+pub struct ScaleTarget {
     /// Deployment to scale
     #[arg(long, value_name = "NAME")]
     pub target: Option<String>,
@@ -70,7 +70,7 @@ pub struct Hpa {
     pub metric_label: Vec<Pair>,
     #[command(flatten)]
     #[serde(flatten)]
-    pub scaled: Scaled,
+    pub scaled: ScaleTarget,
 }
 
 /// `generate keda`: KEDA's `ScaledObject`, which can scale to zero.
@@ -85,10 +85,10 @@ pub struct Keda {
     pub query: Option<String>,
     #[command(flatten)]
     #[serde(flatten)]
-    pub scaled: Scaled,
+    pub scaled: ScaleTarget,
 }
 
-impl Scaled {
+impl ScaleTarget {
     fn target(&self) -> Result<String, BuildError> {
         match &self.target {
             None => refuse("target", "say which deployment to scale"),
@@ -179,14 +179,14 @@ impl Hpa {
     }
 
     /// The autoscaler, with notes.
-    pub fn make(&self) -> Result<Made, BuildError> {
+    pub fn make(&self) -> Result<BuildOutput, BuildError> {
         let api = if self.external { "external.metrics.k8s.io" } else { "custom.metrics.k8s.io" };
         let note = format!(
             "the metric must be served under {api}: an adapter such as prometheus-adapter does that"
         );
         let own = self.metric.as_deref().filter(|metric| *metric != METRIC);
         let notes = [Some(note), own.and_then(|_| self.scaled.goal_note("the metric"))];
-        Made::of(&self.object()?, notes.into_iter().flatten().collect())
+        BuildOutput::of(&self.object()?, notes.into_iter().flatten().collect())
     }
 
     fn metric(&self) -> Result<MetricSpec, BuildError> {
@@ -258,7 +258,7 @@ struct Trigger {
 
 impl Keda {
     /// The object, with notes.
-    pub fn make(&self) -> Result<Made, BuildError> {
+    pub fn make(&self) -> Result<BuildOutput, BuildError> {
         let (min, max) = self.scaled.range(u32::from(self.query.is_none()))?;
         let target = self.scaled.target()?;
         let (query, server) = (self.query(min, &target)?, self.server()?);
@@ -291,7 +291,7 @@ impl Keda {
                     .to_owned(),
             );
         }
-        Made::of(&object, notes)
+        BuildOutput::of(&object, notes)
     }
 
     /// Nothing that runs no pods can say how busy their GPUs are.

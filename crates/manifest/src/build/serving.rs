@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::claim::{AccessMode, Claim};
 use super::names::{self, short};
 use super::placement::Placement;
-use super::pod::{PodShape, Role, Shaped};
+use super::pod::{PodShape, Role, ShapedPod};
 use super::values::{self, Mount, is_mount_path};
-use super::{BuildError, Made, refuse};
+use super::{BuildError, BuildOutput, refuse};
 use crate::catalogue::Catalogue;
 
 /// Default port of servers.
@@ -108,16 +108,16 @@ impl Deployment {
     }
 
     /// Deployment, service and notes.
-    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+    pub fn make(&self, catalogue: &Catalogue) -> Result<BuildOutput, BuildError> {
         let shaped = self.shaped(catalogue)?;
         let notes = shaped.notes_for(self.serving.replicas()?);
         let deployment = self.serving.deployment(shaped, self.pod.bare, "10m")?;
-        let mut made = Made::of(&deployment, notes)?;
+        let mut made = BuildOutput::of(&deployment, notes)?;
         self.serving.add_service(&deployment, &mut made)?;
         Ok(made)
     }
 
-    fn shaped(&self, catalogue: &Catalogue) -> Result<Shaped, BuildError> {
+    fn shaped(&self, catalogue: &Catalogue) -> Result<ShapedPod, BuildError> {
         shape(&self.pod, &self.placement, "inference", catalogue)
     }
 }
@@ -132,7 +132,7 @@ impl ModelServer {
     }
 
     /// Deployment, claim, service and notes.
-    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+    pub fn make(&self, catalogue: &Catalogue) -> Result<BuildOutput, BuildError> {
         let shaped = self.shaped(catalogue)?;
         let mut notes = shaped.notes_for(self.serving.replicas()?);
         let deployment = self.deployment(shaped)?;
@@ -142,14 +142,14 @@ impl ModelServer {
                 "the claim is ReadWriteOnce: {why}; --access-mode ReadWriteMany frees them"
             ));
         }
-        let mut made = Made::of(&deployment, notes)?;
+        let mut made = BuildOutput::of(&deployment, notes)?;
         made.push(&self.claim()?)?;
         self.serving.add_service(&deployment, &mut made)?;
         Ok(made)
     }
 
     /// Uses the `Recreate` strategy: a rolling update would wait for the volume and the GPU of the old pod.
-    fn deployment(&self, shaped: Shaped) -> Result<DeploymentObject, BuildError> {
+    fn deployment(&self, shaped: ShapedPod) -> Result<DeploymentObject, BuildError> {
         let mut deployment = self.serving.deployment(shaped, self.pod.bare, "20m")?;
         if let (Some(spec), false, false) =
             (&mut deployment.spec, self.pod.bare, self.mode()?.many())
@@ -160,7 +160,7 @@ impl ModelServer {
         Ok(deployment)
     }
 
-    fn shaped(&self, catalogue: &Catalogue) -> Result<Shaped, BuildError> {
+    fn shaped(&self, catalogue: &Catalogue) -> Result<ShapedPod, BuildError> {
         let path = self.cache_path.as_deref().unwrap_or("/root/.cache/huggingface");
         if !is_mount_path(path) {
             return refuse("cache-path", format!("`{}` is no absolute path", short(path)));
@@ -226,11 +226,11 @@ impl Serving {
 
     fn deployment(
         &self,
-        shaped: Shaped,
+        shaped: ShapedPod,
         bare: bool,
         load_time: &str,
     ) -> Result<DeploymentObject, BuildError> {
-        let Shaped { metadata, mut template, .. } = shaped;
+        let ShapedPod { metadata, mut template, .. } = shaped;
         for container in template.spec.iter_mut().flat_map(|spec| &mut spec.containers) {
             self.listen(container, bare, load_time)?;
         }
@@ -289,7 +289,7 @@ impl Serving {
         Ok(())
     }
 
-    fn add_service(&self, server: &DeploymentObject, made: &mut Made) -> Result<(), BuildError> {
+    fn add_service(&self, server: &DeploymentObject, made: &mut BuildOutput) -> Result<(), BuildError> {
         if !self.service {
             return Ok(());
         }
@@ -322,7 +322,7 @@ fn shape(
     placement: &Placement,
     container: &'static str,
     catalogue: &Catalogue,
-) -> Result<Shaped, BuildError> {
+) -> Result<ShapedPod, BuildError> {
     let role = Role { container, worker: false, restart: None, labelled: true };
     pod.shape(pod.name.as_deref(), placement, role, catalogue)
 }

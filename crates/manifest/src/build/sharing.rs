@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::names::{self, is_label_value, short};
 use super::values::{self, Pair};
-use super::{BuildError, Made, refuse};
+use super::{BuildError, BuildOutput, refuse};
 use crate::cloud::GPU_RESOURCE;
 use crate::mig::{self, Layout, MigError, MigParted, Sharing, SharingMode};
 
@@ -78,7 +78,7 @@ impl TimeSlicing {
     }
 
     /// Config map, with a note about shares.
-    pub fn make(&self) -> Result<Made, BuildError> {
+    pub fn make(&self) -> Result<BuildOutput, BuildError> {
         let object = self.object()?;
         let (replicas, resource) = (self.replicas()?, self.resource()?);
         let suffix = if self.rename { ".shared" } else { "" };
@@ -99,7 +99,7 @@ impl TimeSlicing {
             notes.push(format!("{two}: --strict refuses them"));
         }
         notes.push("the device plugin reads it when it is told to: `config.name` of its Helm chart, or of the GPU operator's `devicePlugin`".to_owned());
-        Made::of(&object, notes)
+        BuildOutput::of(&object, notes)
     }
 
     fn replicas(&self) -> Result<u32, BuildError> {
@@ -135,7 +135,7 @@ impl MigConfig {
     }
 
     /// The config map, with what each slice is.
-    pub fn make(&self) -> Result<Made, BuildError> {
+    pub fn make(&self) -> Result<BuildOutput, BuildError> {
         let object = self.object()?;
         let mut notes = Vec::new();
         let gpu = self.geometry()?.name;
@@ -151,7 +151,7 @@ impl MigConfig {
             "then label nodes: kubectl label node NODE nvidia.com/mig.config={}",
             self.layout_name()?
         ));
-        Made::of(&object, notes)
+        BuildOutput::of(&object, notes)
     }
 
     fn geometry(&self) -> Result<&'static Geometry, BuildError> {

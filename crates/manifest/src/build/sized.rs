@@ -13,7 +13,7 @@ const PER_POD: u32 = 8;
 
 /// Sizing as fields of recipes: printed by `detect -o recipe`, read by `generate --from`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct SizedRecipe {
+pub struct SizingFields {
     /// GPUs of each pod.
     pub gpus: u32,
     pub gpu: &'static str,
@@ -25,7 +25,7 @@ pub struct SizedRecipe {
     pub gang: Option<u32>,
 }
 
-impl SizedRecipe {
+impl SizingFields {
     pub fn of(sizing: &Sizing) -> Self {
         let gang = sizing.gpu_count.div_ceil(PER_POD);
         Self {
@@ -41,7 +41,7 @@ impl SizedRecipe {
 
 /// Recipe completed from a sizing.
 #[derive(Clone, Debug)]
-pub struct SizedWork {
+pub struct SizedRecipe {
     pub recipe: Recipe,
     /// Applied sizing; with a cloud, the one of its cheapest machine.
     pub sizing: Sizing,
@@ -52,9 +52,9 @@ pub struct SizedWork {
 impl Recipe {
     /// Completes the recipe from a sizing. GPUs that were not chosen explicitly are chosen among the machines of the
     /// given cloud.
-    pub fn sized(self, sizing: &Sizing, catalogue: &Catalogue) -> Result<SizedWork, BuildError> {
+    pub fn sized(self, sizing: &Sizing, catalogue: &Catalogue) -> Result<SizedRecipe, BuildError> {
         let sizing = self.at_hand(sizing, catalogue)?;
-        let sized = SizedRecipe::of(&sizing);
+        let sized = SizingFields::of(&sizing);
         let mut kept = Vec::new();
         let recipe = match self {
             Self::Workload(mut recipe) => {
@@ -71,7 +71,7 @@ impl Recipe {
                 sized.one_pod(other, &mut kept)?
             }
         };
-        Ok(SizedWork { recipe, sizing, kept })
+        Ok(SizedRecipe { recipe, sizing, kept })
     }
 
     /// Pod and placement of recipes that run pods.
@@ -133,7 +133,7 @@ fn price(
     placement: &Placement,
     catalogue: &Catalogue,
 ) -> Result<(bool, f64), BuildError> {
-    let sized = SizedRecipe::of(sizing);
+    let sized = SizingFields::of(sizing);
     let (mut pod, mut placement) = (pod.clone(), placement.clone());
     sized.fill(&mut pod, &mut placement, &mut Vec::new());
     let ask = pod.ask(pod.gpus.unwrap_or(sized.gpus))?;
@@ -163,7 +163,7 @@ fn is_said(flag: &str, pod: &PodShape) -> bool {
     }
 }
 
-impl SizedRecipe {
+impl SizingFields {
     fn one_pod(&self, recipe: Recipe, kept: &mut Vec<String>) -> Result<Recipe, BuildError> {
         Ok(match recipe {
             Recipe::Job(mut recipe) => {

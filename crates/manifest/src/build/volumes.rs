@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::names::{self, is_name, short};
-use super::placement::Placed;
+use super::placement::ResolvedPlacement;
 use super::pod::PodShape;
 use super::quantity;
 use super::values::{self, Mount};
@@ -18,7 +18,7 @@ impl PodShape {
     pub(super) fn volumes(
         &self,
         gpus: u32,
-        placed: &Placed,
+        placed: &ResolvedPlacement,
         resources: &ResourceRequirements,
     ) -> Result<(Vec<Volume>, Vec<VolumeMount>), BuildError> {
         let mut volumes: Vec<Volume> = Vec::new();
@@ -90,7 +90,7 @@ impl PodShape {
     fn shm(
         &self,
         gpus: u32,
-        placed: &Placed,
+        placed: &ResolvedPlacement,
         resources: &ResourceRequirements,
     ) -> Result<Option<String>, BuildError> {
         let limit = resources.limits.as_ref().and_then(|limits| limits.get("memory"));

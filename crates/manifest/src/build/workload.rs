@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::placement::Placement;
 use super::pod::{PodShape, Role};
-use super::{BuildError, Made, names, refuse, values};
+use super::{BuildError, BuildOutput, names, refuse, values};
 use crate::catalogue::Catalogue;
 use crate::cloud::Gpu;
 
@@ -116,7 +116,7 @@ struct Requirements {
 
 impl Workload {
     /// The workload, with notes.
-    pub fn make(&self, catalogue: &Catalogue) -> Result<Made, BuildError> {
+    pub fn make(&self, catalogue: &Catalogue) -> Result<BuildOutput, BuildError> {
         self.check()?;
         let restart = Some("Never");
         let role = Role { container: "training", worker: false, restart, labelled: false };
@@ -150,7 +150,7 @@ impl Workload {
         };
         let (api_version, kind) = ("agentaflow.io/v1", "GPUWorkload");
         let object = GpuWorkload { api_version, kind, metadata: shaped.metadata, spec };
-        Made::of(&object, notes)
+        BuildOutput::of(&object, notes)
     }
 
     /// Checks the requested memory against the model.

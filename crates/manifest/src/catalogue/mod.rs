@@ -44,7 +44,7 @@ pub struct InstanceType {
 
 /// Requirements of a pod on its machine.
 #[derive(Clone, Copy, Debug)]
-pub struct Need {
+pub struct MachineRequirements {
     pub gpu: &'static Gpu,
     /// GPU count; ignored for slices.
     pub gpus: u32,
@@ -131,7 +131,7 @@ impl Catalogue {
 
     /// Cheapest instance type of a cloud that meets the requirements. Types without a price come last; the requested
     /// model is preferred to a larger one of its family.
-    pub fn choose(&self, cloud: Cloud, need: &Need) -> Option<&InstanceType> {
+    pub fn choose(&self, cloud: Cloud, need: &MachineRequirements) -> Option<&InstanceType> {
         let fitting = self.instances.iter().filter(|instance| {
             let (cpu, memory) = instance.allocatable();
             instance.cloud == cloud
@@ -154,14 +154,14 @@ impl Catalogue {
     }
 
     /// The instance type of a cloud with the most GPUs of a model.
-    pub fn largest(&self, cloud: Cloud, need: &Need) -> Option<&InstanceType> {
+    pub fn largest(&self, cloud: Cloud, need: &MachineRequirements) -> Option<&InstanceType> {
         let all = self.instances.iter().filter(|instance| instance.cloud == cloud);
         all.filter(|instance| instance.model().is_some_and(|model| need.is_served_by(model)))
             .max_by_key(|instance| (instance.gpus, instance.memory_gib))
     }
 }
 
-impl Need {
+impl MachineRequirements {
     /// True if the model is acceptable, regardless of the count.
     fn is_served_by(&self, gpu: &Gpu) -> bool {
         self.gpu.takes(gpu) && self.slices.is_none_or(|slices| slices.are_of(gpu))

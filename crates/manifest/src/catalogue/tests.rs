@@ -1,7 +1,7 @@
 use super::*;
 
 fn choose(cloud: Cloud, gpu: &str, gpus: u32, memory_mib: u64) -> Option<String> {
-    let need = Need {
+    let need = MachineRequirements {
         gpu: gpu_named(gpu).unwrap(),
         gpus,
         slices: None,

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// Where something stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Place {
+pub struct EvidenceLocation {
     /// The file; absent for a text that was handed over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
@@ -19,7 +19,7 @@ pub struct Place {
     pub column: Option<usize>,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for EvidenceLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some(file) = &self.file {
             f.write_str(file)?;
@@ -64,7 +64,7 @@ pub struct Evidence {
     pub found: String,
     /// Where it was found first.
     #[serde(flatten)]
-    pub place: Place,
+    pub location: EvidenceLocation,
     /// How often it was found in that file, in the same sense.
     pub times: usize,
     /// Whether the text says that it is not so: "no GPU", "without CUDA".

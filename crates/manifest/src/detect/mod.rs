@@ -19,7 +19,7 @@ mod text;
 mod verdict;
 mod words;
 
-pub use evidence::{Evidence, EvidenceKind, Place};
+pub use evidence::{Evidence, EvidenceKind, EvidenceLocation};
 pub use kind::WorkloadType;
 pub use report::Report;
 pub use size::{GpuType, Sizing, SizingRule, Term};

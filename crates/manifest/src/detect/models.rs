@@ -12,7 +12,7 @@ use super::words::{MIDDLE, STRONG, WEAK};
 
 /// A model's name in a text.
 #[derive(Clone, Debug)]
-pub(super) struct Named {
+pub(super) struct NamedModel {
     /// The family, in lower case without spaces.
     pub(super) name: &'static str,
     /// How many tokens it takes.
@@ -23,7 +23,7 @@ pub(super) struct Named {
 
 /// What is known of a model whose name says its size.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Known {
+pub(super) struct KnownModel {
     /// In lower case without spaces: `resnet50`.
     pub(super) name: &'static str,
     pub(super) millions: f64,
@@ -40,7 +40,7 @@ pub(super) enum Shape {
 }
 
 /// The family named at a token, the longest name first.
-pub(super) fn named(text: &Text<'_>, index: usize) -> Option<Named> {
+pub(super) fn named(text: &Text<'_>, index: usize) -> Option<NamedModel> {
     (1..=3).rev().find_map(|words| {
         let (name, last) = squashed(text, index, words)?;
         // A version is taken off one word only: in "llama-3 70B" it stands beside the name.
@@ -51,12 +51,12 @@ pub(super) fn named(text: &Text<'_>, index: usize) -> Option<Named> {
             || cased(text, index, family)
             || qualified(text, last, weight > WEAK);
         let weight = if sure { STRONG } else { weight };
-        Some(Named { name: family, tokens: last + 1 - index, weight, hint })
+        Some(NamedModel { name: family, tokens: last + 1 - index, weight, hint })
     })
 }
 
 /// The model of known size that is named at a token.
-pub(super) fn known(text: &Text<'_>, index: usize) -> Option<&'static Known> {
+pub(super) fn known(text: &Text<'_>, index: usize) -> Option<&'static KnownModel> {
     (1..=3).rev().find_map(|words| {
         let (name, _) = squashed(text, index, words)?;
         KNOWN.iter().find(|known| known.name == name)
@@ -175,19 +175,19 @@ const FAMILIES: &[Families] = &[
     (WEAK, Some(Speech), "nemo hubert"),
 ];
 
-const fn pictures(name: &'static str, millions: f64, mib: f64) -> Known {
-    Known { name, millions, shape: Shape::Pictures { mib } }
+const fn pictures(name: &'static str, millions: f64, mib: f64) -> KnownModel {
+    KnownModel { name, millions, shape: Shape::Pictures { mib } }
 }
 
-const fn reader(name: &'static str, millions: f64, layers: f64, width: f64) -> Known {
-    Known { name, millions, shape: Shape::Layers { layers, width, kept: 0.0 } }
+const fn reader(name: &'static str, millions: f64, layers: f64, width: f64) -> KnownModel {
+    KnownModel { name, millions, shape: Shape::Layers { layers, width, kept: 0.0 } }
 }
 
-const fn writer(name: &'static str, millions: f64, layers: f64, width: f64, kept: f64) -> Known {
-    Known { name, millions, shape: Shape::Layers { layers, width, kept } }
+const fn writer(name: &'static str, millions: f64, layers: f64, width: f64, kept: f64) -> KnownModel {
+    KnownModel { name, millions, shape: Shape::Layers { layers, width, kept } }
 }
 
-const KNOWN: &[Known] = &[
+const KNOWN: &[KnownModel] = &[
     pictures("resnet18", 11.7, 25.0),
     pictures("resnet34", 21.8, 40.0),
     pictures("resnet50", 25.6, 90.0),

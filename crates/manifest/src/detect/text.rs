@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use super::evidence::Place;
+use super::evidence::EvidenceLocation;
 
 /// A line that is shorter than this and ends without a full stop is taken for an item, not for wrapped prose.
 const WRAPPED_FROM: usize = 40;
@@ -31,12 +31,12 @@ pub(super) struct Text<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) range: Range<usize>,
-    pub(super) sort: Sort,
+    pub(super) sort: TokenKind,
 }
 
 /// What a token is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(super) enum TokenKind {
     Word,
     Mark(char),
     /// The end of a sentence or of an item of a list.
@@ -56,7 +56,7 @@ impl<'a> Text<'a> {
     /// The word at a place of the token list; empty for marks and beyond the end.
     pub(super) fn word(&self, index: usize) -> &str {
         match self.tokens.get(index) {
-            Some(Token { range, sort: Sort::Word }) => &self.lower[range.clone()],
+            Some(Token { range, sort: TokenKind::Word }) => &self.lower[range.clone()],
             _ => "",
         }
     }
@@ -64,14 +64,14 @@ impl<'a> Text<'a> {
     /// The mark at a place of the token list.
     pub(super) fn mark(&self, index: usize) -> Option<char> {
         match self.tokens.get(index)?.sort {
-            Sort::Mark(mark) => Some(mark),
+            TokenKind::Mark(mark) => Some(mark),
             _ => None,
         }
     }
 
     /// Whether a sentence ends at this place, or the text.
     pub(super) fn ends(&self, index: usize) -> bool {
-        self.tokens.get(index).is_none_or(|token| token.sort == Sort::Break)
+        self.tokens.get(index).is_none_or(|token| token.sort == TokenKind::Break)
     }
 
     /// Whether a question ends at this place.
@@ -85,7 +85,7 @@ impl<'a> Text<'a> {
         while matches!(self.mark(next), Some('-' | '_')) {
             next += 1;
         }
-        matches!(self.tokens.get(next), Some(Token { sort: Sort::Word, .. })).then_some(next)
+        matches!(self.tokens.get(next), Some(Token { sort: TokenKind::Word, .. })).then_some(next)
     }
 
     /// The token that holds a byte of the lower-case text.
@@ -106,12 +106,12 @@ impl<'a> Text<'a> {
     }
 
     /// The line and column of a byte of the lower-case text.
-    pub(super) fn place(&self, byte: usize) -> Place {
+    pub(super) fn location(&self, byte: usize) -> EvidenceLocation {
         let byte = self.original_byte(byte);
         let line = self.lines.partition_point(|start| *start <= byte);
         let start = self.lines.get(line.saturating_sub(1)).copied().unwrap_or(0);
         let column = self.column(start, byte);
-        Place {
+        EvidenceLocation {
             file: self.file.map(str::to_owned),
             cell: self.cell,
             line: Some(line),
@@ -178,7 +178,7 @@ fn tokens(text: &str) -> Vec<Token> {
                 end = at + next.len_utf8();
                 letters.next();
             }
-            tokens.push(Token { range: start..end, sort: Sort::Word });
+            tokens.push(Token { range: start..end, sort: TokenKind::Word });
             continue;
         }
         let range = start..start + letter.len_utf8();
@@ -190,12 +190,12 @@ fn tokens(text: &str) -> Vec<Token> {
                 if !ends_item(line, rest) {
                     continue;
                 }
-                Sort::Break
+                TokenKind::Break
             }
             _ if letter.is_whitespace() => continue,
-            ';' | '!' | '?' => Sort::Break,
-            '.' if rest.chars().next().is_none_or(char::is_whitespace) => Sort::Break,
-            mark => Sort::Mark(mark),
+            ';' | '!' | '?' => TokenKind::Break,
+            '.' if rest.chars().next().is_none_or(char::is_whitespace) => TokenKind::Break,
+            mark => TokenKind::Mark(mark),
         };
         tokens.push(Token { range, sort });
     }
@@ -245,16 +245,16 @@ mod tests {
         let text = Text::new("İstanbul\näö GPU", None, None);
         let at = text.lower.find("gpu").unwrap();
         assert_eq!(text.written(&(at..at + 3)), "GPU");
-        let place = text.place(at);
-        assert_eq!((place.line, place.column), (Some(2), Some(4)));
+        let location = text.location(at);
+        assert_eq!((location.line, location.column), (Some(2), Some(4)));
     }
 
     #[test]
     fn a_wrapped_line_does_not_end_a_sentence() {
         let wrapped =
             Text::new("this service runs everywhere and there is no\nGPU in it", None, None);
-        assert!(wrapped.tokens.iter().all(|token| token.sort != Sort::Break));
+        assert!(wrapped.tokens.iter().all(|token| token.sort != TokenKind::Break));
         let items = Text::new("gpu: none\nmemory: 4Gi", None, None);
-        assert!(items.tokens.iter().any(|token| token.sort == Sort::Break));
+        assert!(items.tokens.iter().any(|token| token.sort == TokenKind::Break));
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Detection;
-use super::evidence::{Evidence, EvidenceKind, Place};
+use super::evidence::{Evidence, EvidenceKind, EvidenceLocation};
 use super::kind::{self, WorkloadType};
 use super::negation::Sense;
 use super::numbers::Facts;
@@ -51,7 +51,7 @@ impl Findings {
             kind: EvidenceKind::File,
             word: ending.to_owned(),
             found: path.rsplit('/').next().unwrap_or(path).to_owned(),
-            place: Place { file: Some(path.to_owned()), ..Place::default() },
+            location: EvidenceLocation { file: Some(path.to_owned()), ..EvidenceLocation::default() },
             weight,
             hint: None,
             sense: Sense::Said,
@@ -81,7 +81,7 @@ impl Findings {
             score: rounded(score),
             workload_type,
             detected_keywords: keywords(&weights),
-            cleared_by: cleared_by.map(|(words, place)| told(&words, &place)),
+            cleared_by: cleared_by.map(|(words, location)| told(&words, &location)),
             evidence: self.evidence(),
             sizing,
             reasoning: Vec::new(),
@@ -129,11 +129,11 @@ impl Findings {
     }
 
     /// The words that clear the verdict: nothing else is left, or no GPU is needed and none is asked for.
-    fn cleared_by(&self) -> Option<(String, Place)> {
+    fn cleared_by(&self) -> Option<(String, EvidenceLocation)> {
         let denial = |hit: &Hit| {
-            (hit.denial.clone().unwrap_or_else(|| hit.found.clone()), hit.place.clone())
+            (hit.denial.clone().unwrap_or_else(|| hit.found.clone()), hit.location.clone())
         };
-        let statement = |cpu: &CpuOnly| (cpu.words.clone(), cpu.place.clone());
+        let statement = |cpu: &CpuOnly| (cpu.words.clone(), cpu.location.clone());
         if self.said().next().is_none() {
             let denied = self.hits.iter().find(|hit| hit.sense != Sense::Said && hit.weight > 0.0);
             return denied.map(denial).or_else(|| self.cpu_only.first().map(statement));
@@ -144,7 +144,7 @@ impl Findings {
         let denies = |hit: &&Hit| hit.sense == Sense::Denied && !hit.aside && names_gpu(&hit.word);
         // What a README says of machines with a CPU only does not clear the code beside it.
         let clears = |cpu: &&CpuOnly| {
-            !cpu.aside && (cpu.whole || self.said().all(|hit| hit.place.file == cpu.place.file))
+            !cpu.aside && (cpu.whole || self.said().all(|hit| hit.location.file == cpu.location.file))
         };
         let gpu = self.hits.iter().find(denies).map(denial);
         gpu.or_else(|| self.cpu_only.iter().find(clears).map(statement))
@@ -155,7 +155,7 @@ impl Findings {
         let mut index: BTreeMap<_, usize> = BTreeMap::new();
         for hit in self.hits.iter().filter(|hit| hit.weight > 0.0) {
             let negated = hit.sense != Sense::Said;
-            let key = (hit.word.as_str(), hit.kind, hit.place.file.as_deref(), negated);
+            let key = (hit.word.as_str(), hit.kind, hit.location.file.as_deref(), negated);
             if let Some(at) = index.get(&key) {
                 kept[*at].times += hit.times;
                 kept[*at].weight = kept[*at].weight.max(hit.weight);
@@ -165,25 +165,25 @@ impl Findings {
                     kind: hit.kind,
                     word: hit.word.clone(),
                     found: hit.denial.clone().unwrap_or_else(|| hit.found.clone()),
-                    place: hit.place.clone(),
+                    location: hit.location.clone(),
                     times: hit.times,
                     negated,
                     weight: hit.weight,
                 });
             }
         }
-        for CpuOnly { words, place, .. } in self.cpu_only.iter().take(8) {
+        for CpuOnly { words, location, .. } in self.cpu_only.iter().take(8) {
             kept.push(Evidence {
                 kind: EvidenceKind::Negation,
                 word: words.to_lowercase(),
                 found: words.clone(),
-                place: place.clone(),
+                location: location.clone(),
                 times: 1,
                 negated: false,
                 weight: 0.0,
             });
         }
-        kept.sort_by(|one, other| one.place.cmp(&other.place));
+        kept.sort_by(|one, other| one.location.cmp(&other.location));
         kept
     }
 }
@@ -247,8 +247,8 @@ fn quoted(words: &[String]) -> String {
     if more == 0 { shown.join(", ") } else { format!("{} and {more} more", shown.join(", ")) }
 }
 
-fn told(words: &str, place: &Place) -> String {
-    format!("\"{words}\" ({place})")
+fn told(words: &str, location: &EvidenceLocation) -> String {
+    format!("\"{words}\" ({location})")
 }
 
 fn rounded(number: f64) -> f64 {

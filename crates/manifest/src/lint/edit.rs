@@ -21,7 +21,7 @@ pub(super) fn edited(text: &str, operation: &Operation) -> Option<String> {
     (single(&new)?.value == meant).then_some(new)
 }
 
-/// Text after several operations that share one place in the text (an anchor and its aliases); none if the result
+/// Text after several operations that share one position in the text (an anchor and its aliases); none if the result
 /// would differ from the combined operations.
 pub(super) fn edited_together(text: &str, operations: &[&Operation]) -> Option<String> {
     let mut meant = single(text)?.value;
@@ -102,7 +102,7 @@ impl Editor<'_> {
             return None;
         }
         let colon = entry.span.end + self.text.get(entry.span.end..)?.find(':')? + 1;
-        let indent = entry.place.column - 1 + if value.is_array() { 0 } else { 2 };
+        let indent = entry.position.column - 1 + if value.is_array() { 0 } else { 2 };
         let new = emit::after_key(value, indent, layout::newline(self.text));
         let end = node.span.end.max(colon);
         // A comment after the key stays on its line.
@@ -143,7 +143,7 @@ impl Editor<'_> {
         value: &Value,
     ) -> Option<String> {
         let first = entries.iter().find(|entry| !entry.merged)?;
-        let indent = first.place.column - 1;
+        let indent = first.position.column - 1;
         let deeper = if value.is_array() { indent } else { indent + 2 };
         let newline = layout::newline(self.text);
         let after = emit::after_key(value, deeper, newline);

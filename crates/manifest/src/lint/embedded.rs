@@ -12,7 +12,7 @@ const DEEPEST: usize = 24;
 
 /// A key, or the number of an item.
 #[derive(Clone, Copy)]
-enum Step<'a> {
+enum SearchStep<'a> {
     Key(&'a str),
     Number(usize),
 }
@@ -83,8 +83,8 @@ fn is_pattern(object: &Object<'_>) -> bool {
 /// Visits every map below a value except `status`, which repeats the spec.
 fn search<'a>(
     value: &'a Value,
-    path: &mut Vec<Step<'a>>,
-    visit: &mut impl FnMut(&[Step<'a>], &'a Value),
+    path: &mut Vec<SearchStep<'a>>,
+    visit: &mut impl FnMut(&[SearchStep<'a>], &'a Value),
 ) {
     if path.len() > DEEPEST {
         return;
@@ -94,14 +94,14 @@ fn search<'a>(
             visit(path, value);
             let top = path.is_empty();
             for (key, value) in map.iter().filter(|(key, _)| !(top && *key == "status")) {
-                path.push(Step::Key(key));
+                path.push(SearchStep::Key(key));
                 search(value, path, visit);
                 path.pop();
             }
         }
         Value::Array(items) => {
             for (number, item) in items.iter().enumerate() {
-                path.push(Step::Number(number));
+                path.push(SearchStep::Number(number));
                 search(item, path, visit);
                 path.pop();
             }
@@ -110,10 +110,10 @@ fn search<'a>(
     }
 }
 
-fn path_of(object: &Object<'_>, steps: &[Step<'_>]) -> Path {
-    let step = |step: &Step<'_>| match step {
-        Step::Key(key) => (*key).to_owned(),
-        Step::Number(number) => number.to_string(),
+fn path_of(object: &Object<'_>, steps: &[SearchStep<'_>]) -> Path {
+    let step = |step: &SearchStep<'_>| match step {
+        SearchStep::Key(key) => (*key).to_owned(),
+        SearchStep::Number(number) => number.to_string(),
     };
     object.join(&steps.iter().map(step).collect::<Vec<_>>())
 }

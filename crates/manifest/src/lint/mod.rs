@@ -24,7 +24,7 @@ mod silence;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::yaml::{self, Document, Place, path_text};
+use crate::yaml::{self, Document, SourcePosition, path_text};
 
 pub use diff::diff;
 pub use embedded::not_looked_into;
@@ -32,7 +32,7 @@ pub use fix::{Fixed, fix};
 pub use machine::{CommonMachines, Machine, Machines};
 pub use operation::Operation;
 pub use page::{index, page};
-pub use report::{Seen, Summary, UNREADABLE, Unreadable, json, sarif};
+pub use report::{LintReport, Summary, UNREADABLE, Unreadable, json, sarif};
 pub use rules::RULES;
 pub use schema::first_mistake;
 
@@ -129,7 +129,7 @@ pub struct Finding {
     /// Index of the document in its input.
     pub document: usize,
     /// None without text.
-    pub place: Option<Place>,
+    pub position: Option<SourcePosition>,
     /// `Job/train`.
     pub object: String,
     /// The path of the field from the document's begin: `spec.template.spec`.
@@ -199,8 +199,8 @@ pub fn is_kubernetes(document: &Document) -> bool {
     is_text("apiVersion") && is_text("kind")
 }
 
-fn sort_key(finding: &Finding) -> (usize, usize, Option<Place>, &str, &str) {
-    (finding.input, finding.document, finding.place, &finding.path, finding.rule.id)
+fn sort_key(finding: &Finding) -> (usize, usize, Option<SourcePosition>, &str, &str) {
+    (finding.input, finding.document, finding.position, &finding.path, finding.rule.id)
 }
 
 /// Objects that are checked together.
@@ -260,8 +260,8 @@ impl Findings<'_> {
         if yaml::at(&document.value, path).is_some_and(is_filled_in_later) {
             return;
         }
-        let place = input.written.then(|| document.place(path));
-        let mut finding = self.finding(object, place, message.into());
+        let position = input.written.then(|| document.position(path));
+        let mut finding = self.finding(object, position, message.into());
         finding.severity = severity;
         finding.path = path_text(path);
         // A field of a workflow template replaces the workflow's: an added field could hide it.
@@ -269,19 +269,19 @@ impl Findings<'_> {
         self.all.push(finding);
     }
 
-    /// Something of which only the place is known.
-    fn add_at(&mut self, object: &Object<'_>, place: Place, message: String) {
-        let finding = self.finding(object, Some(place), message);
+    /// Something of which only the position is known.
+    fn add_at(&mut self, object: &Object<'_>, position: SourcePosition, message: String) {
+        let finding = self.finding(object, Some(position), message);
         self.all.push(finding);
     }
 
-    fn finding(&self, object: &Object<'_>, place: Option<Place>, message: String) -> Finding {
+    fn finding(&self, object: &Object<'_>, position: Option<SourcePosition>, message: String) -> Finding {
         Finding {
             rule: self.rule,
             severity: self.rule.severity,
             input: object.input,
             document: object.document,
-            place,
+            position,
             object: object.title(),
             path: String::new(),
             message,
@@ -299,7 +299,7 @@ fn is_filled_in_later(value: &Value) -> bool {
 
 /// Advice for templates.
 const TEMPLATE: &str =
-    "it is a template of Helm; render it first: helm template NAME CHART | agentaflow lint -";
+    "it is a Helm template; render it first: helm template NAME CHART | agentaflow lint -";
 
 /// Message of a [`yaml::YamlError`], with advice for templates that were not rendered.
 pub fn unreadable(text: &str, error: &yaml::YamlError) -> String {

@@ -8,14 +8,14 @@ use super::{RULES, Rule};
 pub fn page(rule: &Rule) -> String {
     let mut text = format!("# {}: {}\n\n", rule.id, rule.title);
     let mended = if rule.fixable {
-        "`agentaflow lint --fix` mends it."
+        "`agentaflow lint --fix` corrects it."
     } else {
-        "It has to be mended by hand."
+        "It needs a manual correction."
     };
     let _ = writeln!(text, "`{}`, {}. {mended}\n", rule.name, article(rule));
     let _ = writeln!(text, "{}\n", rule.why);
-    let _ = writeln!(text, "## What to do\n\n{}\n", rule.advice);
-    let _ = writeln!(text, "## Found here\n\n```yaml\n{}```\n", rule.bad);
+    let _ = writeln!(text, "## Fix\n\n{}\n", rule.advice);
+    let _ = writeln!(text, "## Example\n\n```yaml\n{}```\n", rule.bad);
     let _ = writeln!(text, "## Better\n\n```yaml\n{}```\n", rule.good);
     let _ = writeln!(
         text,

@@ -12,7 +12,7 @@ const PAGES: &str = "https://github.com/agentaflow/agentaflow/blob/main/docs/lin
 
 /// Findings and unreadable texts of one run.
 #[derive(Debug)]
-pub struct Seen<'a> {
+pub struct LintReport<'a> {
     pub inputs: &'a [Input],
     pub findings: &'a [Finding],
     pub unreadable: &'a [Unreadable],
@@ -23,7 +23,7 @@ pub struct Seen<'a> {
 pub struct Unreadable {
     pub name: String,
     /// The line and column, where known.
-    pub place: Option<crate::yaml::Place>,
+    pub position: Option<crate::yaml::SourcePosition>,
     pub message: String,
 }
 
@@ -37,7 +37,7 @@ pub struct Summary {
     pub fixable: usize,
 }
 
-impl Seen<'_> {
+impl LintReport<'_> {
     pub fn summary(&self) -> Summary {
         let count = |severity| self.findings.iter().filter(|f| f.severity == severity).count();
         Summary {
@@ -54,20 +54,20 @@ impl Seen<'_> {
     }
 }
 
-pub fn json(seen: &Seen<'_>) -> Value {
+pub fn json(report: &LintReport<'_>) -> Value {
     let finding = |finding: &Finding| {
         json!({
             "rule": finding.rule.id,
             "name": finding.rule.name,
             "severity": finding.severity,
-            "file": seen.inputs[finding.input].name,
-            "line": finding.place.map(|place| place.line),
-            "column": finding.place.map(|place| place.column),
+            "file": report.inputs[finding.input].name,
+            "line": finding.position.map(|position| position.line),
+            "column": finding.position.map(|position| position.column),
             "object": finding.object,
             "path": finding.path,
             "message": finding.message,
             "advice": finding.rule.advice,
-            "fixable": seen.is_fixable(finding),
+            "fixable": report.is_fixable(finding),
         })
     };
     let unreadable = |unreadable: &Unreadable| {
@@ -76,22 +76,22 @@ pub fn json(seen: &Seen<'_>) -> Value {
             "name": "unreadable",
             "severity": Severity::Error,
             "file": unreadable.name,
-            "line": unreadable.place.map(|place| place.line),
-            "column": unreadable.place.map(|place| place.column),
+            "line": unreadable.position.map(|position| position.line),
+            "column": unreadable.position.map(|position| position.column),
             "message": unreadable.message,
             "fixable": false,
         })
     };
-    let all = seen.unreadable.iter().map(unreadable).chain(seen.findings.iter().map(finding));
+    let all = report.unreadable.iter().map(unreadable).chain(report.findings.iter().map(finding));
     json!({
         "findings": all.collect::<Vec<_>>(),
-        "summary": seen.summary(),
-        "not_looked_into": not_looked_into(seen.inputs),
+        "summary": report.summary(),
+        "not_looked_into": not_looked_into(report.inputs),
     })
 }
 
 /// SARIF 2.1.0.
-pub fn sarif(seen: &Seen<'_>) -> Value {
+pub fn sarif(report: &LintReport<'_>) -> Value {
     let rules: Vec<_> = RULES
         .iter()
         .map(|rule| {
@@ -112,14 +112,14 @@ pub fn sarif(seen: &Seen<'_>) -> Value {
             "defaultConfiguration": {"level": "error"},
         })])
         .collect();
-    let results = seen.findings.iter().map(|finding| result(seen, finding));
-    let unreadable = seen.unreadable.iter().map(|unreadable| {
+    let results = report.findings.iter().map(|finding| result(report, finding));
+    let unreadable = report.unreadable.iter().map(|unreadable| {
         json!({
             "ruleId": UNREADABLE,
             "ruleIndex": RULES.len(),
             "level": "error",
             "message": {"text": unreadable.message},
-            "locations": [location(&unreadable.name, unreadable.place)],
+            "locations": [location(&unreadable.name, unreadable.position)],
         })
     });
     json!({
@@ -141,8 +141,8 @@ pub fn sarif(seen: &Seen<'_>) -> Value {
 /// Id of unreadable texts.
 pub const UNREADABLE: &str = "AF000";
 
-fn result(seen: &Seen<'_>, finding: &Finding) -> Value {
-    let mut location = location(&seen.inputs[finding.input].name, finding.place);
+fn result(report: &LintReport<'_>, finding: &Finding) -> Value {
+    let mut location = location(&report.inputs[finding.input].name, finding.position);
     let name = if finding.path.is_empty() {
         finding.object.clone()
     } else {
@@ -159,8 +159,8 @@ fn result(seen: &Seen<'_>, finding: &Finding) -> Value {
 }
 
 /// File, or a name without a file.
-fn location(name: &str, place: Option<crate::yaml::Place>) -> Value {
-    let region = place.map(|place| json!({"startLine": place.line, "startColumn": place.column}));
+fn location(name: &str, position: Option<crate::yaml::SourcePosition>) -> Value {
+    let region = position.map(|position| json!({"startLine": position.line, "startColumn": position.column}));
     let mut physical = json!({"artifactLocation": {"uri": uri(name)}});
     if let Some(region) = region {
         physical["region"] = region;

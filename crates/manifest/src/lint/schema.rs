@@ -10,7 +10,7 @@ use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::object::{Path, join};
-use crate::yaml::{Document, Limits, Place, at, nearest, path_text, read_text};
+use crate::yaml::{Document, Limits, SourcePosition, at, nearest, path_text, read_text};
 
 const WORKLOAD: &str = include_str!("../../../../deploy/crds/gpuworkloads.yaml");
 
@@ -44,17 +44,17 @@ pub(super) fn mismatches(api_version: &str, kind: &str, value: &Value) -> Vec<Mi
 
 /// First field that no API server accepts, with its problem. An unknown field in a pod template does not count: a
 /// newer cluster may know it.
-pub fn first_mistake(document: &Document) -> Option<(Place, String)> {
+pub fn first_mistake(document: &Document) -> Option<(SourcePosition, String)> {
     let text = |key: &str| document.value.get(key).and_then(Value::as_str).unwrap_or_default();
     let (version, kind) = (text("apiVersion"), text("kind"));
     let ours = |path: &Path| kind == "GPUWorkload" && !within_template(path);
     let certain =
         |found: &Mismatch| ours(&found.path) || matches!(found.kind, MismatchKind::Type { .. });
     let found = mismatches(version, kind, &document.value).into_iter().filter(certain);
-    let placed = found.map(|found| (document.place(&found.path), found));
+    let positioned = found.map(|found| (document.position(&found.path), found));
     // A misspelt field may be the missing one: report the misspelling.
-    let (place, found) = placed
-        .min_by_key(|(place, found)| (matches!(found.kind, MismatchKind::Value { .. }), *place))?;
+    let (position, found) = positioned
+        .min_by_key(|(position, found)| (matches!(found.kind, MismatchKind::Value { .. }), *position))?;
     let field = path_text(&found.path);
     let said = match found.kind {
         MismatchKind::Unknown { near } => {
@@ -62,10 +62,10 @@ pub fn first_mistake(document: &Document) -> Option<(Place, String)> {
             let name = found.path.last().map_or("", String::as_str);
             format!("unknown field `{name}`{near}")
         }
-        MismatchKind::Type { wanted, .. } => format!("{wanted} belongs there"),
+        MismatchKind::Type { wanted, .. } => format!("expected {wanted}"),
         MismatchKind::Value { message } => message,
     };
-    Some((place, if field.is_empty() { said } else { format!("{field}: {said}") }))
+    Some((position, if field.is_empty() { said } else { format!("{field}: {said}") }))
 }
 
 fn within_template(path: &Path) -> bool {
@@ -221,18 +221,18 @@ fn wrong_value(schema: &Value, value: &Value) -> Option<MismatchKind> {
     let message = if let (Some(least), Some(given)) = (bound("minimum"), value.as_f64())
         && given < least
     {
-        format!("{value} is less than {least}, the least there can be")
+        format!("{value} is below the minimum of {least}")
     } else if let (Some(most), Some(given)) = (bound("maximum"), value.as_f64())
         && given > most
     {
-        format!("{value} is more than {most}, the most there can be")
+        format!("{value} is above the maximum of {most}")
     } else if let Some(known) = schema.get("enum").and_then(Value::as_array)
         && !known.contains(value)
     {
         let names: Vec<_> = known.iter().filter_map(Value::as_str).collect();
         let near = value.as_str().and_then(|text| nearest(text, names.iter().copied()));
         let meant = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-        format!("{value} is none of {}{meant}", names.join(", "))
+        format!("{value} is not one of {}{meant}", names.join(", "))
     } else {
         return None;
     };

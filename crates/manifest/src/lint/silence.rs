@@ -13,9 +13,9 @@ const MARK: &str = "agentaflow-lint:";
 /// True if a comment suppresses the finding.
 pub(super) fn silenced(inputs: &[Input], finding: &Finding) -> bool {
     let document = &inputs[finding.input].documents[finding.document];
-    let Some(place) = finding.place else { return false };
+    let Some(position) = finding.position else { return false };
     document.comments.iter().any(|comment| {
-        names(comment, finding.rule.id) && lines(document, comment).contains(&place.line)
+        names(comment, finding.rule.id) && lines(document, comment).contains(&position.line)
     })
 }
 
@@ -29,8 +29,8 @@ fn names(comment: &Comment, id: &str) -> bool {
 
 /// Lines that a comment applies to.
 fn lines(document: &Document, comment: &Comment) -> RangeInclusive<usize> {
-    let line = comment.place.line;
-    if comment.alone && line < document.root.place.line {
+    let line = comment.position.line;
+    if comment.alone && line < document.root.position.line {
         return 0..=usize::MAX;
     }
     let mut found = None;
@@ -54,10 +54,10 @@ fn widest(node: &Node, line: usize, below: bool, found: &mut Option<RangeInclusi
         }
     };
     for entry in node.entries().iter().filter(|entry| !entry.merged) {
-        look(entry.place.line, &entry.value);
+        look(entry.position.line, &entry.value);
     }
     for item in node.items() {
-        look(item.place.line, item);
+        look(item.position.line, item);
     }
     for entry in node.entries().iter().filter(|entry| !entry.merged) {
         widest(&entry.value, line, below, found);
@@ -69,10 +69,10 @@ fn widest(node: &Node, line: usize, below: bool, found: &mut Option<RangeInclusi
 
 fn last_line(node: &Node) -> usize {
     if node.alias {
-        return node.place.line;
+        return node.position.line;
     }
     let entries = node.entries().iter().filter(|entry| !entry.merged);
-    let inner = entries.map(|entry| last_line(&entry.value).max(entry.place.line));
+    let inner = entries.map(|entry| last_line(&entry.value).max(entry.position.line));
     let items = node.items().iter().map(last_line);
-    inner.chain(items).max().unwrap_or(node.place.line).max(node.place.line)
+    inner.chain(items).max().unwrap_or(node.position.line).max(node.position.line)
 }

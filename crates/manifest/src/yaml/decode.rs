@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::Segment;
 
-use super::{Document, Place};
+use super::{Document, SourcePosition};
 
 /// Document that does not decode into the requested type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {}{problem}", self.at())]
+#[error("{position}: {}{problem}", self.at())]
 pub struct DecodeError {
-    pub place: Place,
+    pub position: SourcePosition,
     /// The path of the field, `spec.containers[0].image`; empty for the document itself.
     pub path: String,
     /// Problem with a suggestion.
@@ -51,7 +51,7 @@ impl Document {
                 None => for_people(said),
             },
         };
-        DecodeError { place: self.place(&steps), path: path_text(&steps), problem }
+        DecodeError { position: self.position(&steps), path: path_text(&steps), problem }
     }
 }
 

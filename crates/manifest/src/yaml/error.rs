@@ -2,14 +2,14 @@
 
 use granit_parser::{ErrorKind, ScanError};
 
-use super::Place;
+use super::SourcePosition;
 
 /// Problem of a text, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}{problem}", self.place.map(|place| format!("{place}: ")).unwrap_or_default())]
+#[error("{}{problem}", self.position.map(|position| format!("{position}: ")).unwrap_or_default())]
 pub struct YamlError {
     /// None if the whole text is concerned.
-    pub place: Option<Place>,
+    pub position: Option<SourcePosition>,
     pub problem: Problem,
 }
 
@@ -52,7 +52,7 @@ pub enum Problem {
     DuplicateKey {
         key: String,
         /// First occurrence.
-        first: Place,
+        first: SourcePosition,
     },
     /// An alias refers to nothing.
     #[error(
@@ -99,34 +99,34 @@ pub enum Problem {
 }
 
 impl YamlError {
-    pub(super) fn at(place: Place, problem: Problem) -> Self {
-        Self { place: Some(place), problem }
+    pub(super) fn at(position: SourcePosition, problem: Problem) -> Self {
+        Self { position: Some(position), problem }
     }
 }
 
 /// Rewords an error of the parser.
 pub(super) fn scan(error: &ScanError, text: &str, depth: usize) -> YamlError {
     let marker = error.marker();
-    let place = Place { line: marker.line().max(1), column: marker.col() + 1 };
+    let position = SourcePosition { line: marker.line().max(1), column: marker.col() + 1 };
     // A value may continue on the next line: the parser then reports a tab there at the end of this line.
-    let last = place.line + usize::from(matches!(error.kind(), ErrorKind::TabInPlainScalar));
-    if let Some(tab) = indenting_tab(text, place.line, last) {
+    let last = position.line + usize::from(matches!(error.kind(), ErrorKind::TabInPlainScalar));
+    if let Some(tab) = indenting_tab(text, position.line, last) {
         return YamlError::at(tab, Problem::Tab);
     }
     let problem = match error.kind() {
         ErrorKind::RecursionLimitExceeded => Problem::TooDeep { limit: depth },
         kind => Problem::Syntax(words(kind)),
     };
-    YamlError::at(place, problem)
+    YamlError::at(position, problem)
 }
 
 /// First tab used as indentation, from the line before an error up to `last`.
-fn indenting_tab(text: &str, line: usize, last: usize) -> Option<Place> {
+fn indenting_tab(text: &str, line: usize, last: usize) -> Option<SourcePosition> {
     let first = line.saturating_sub(1).max(1);
     text.lines().enumerate().skip(first - 1).take(last + 1 - first).find_map(|(index, line)| {
         let indent = line.len() - line.trim_start().len();
         let tab = line[..indent].find('\t')?;
-        Some(Place { line: index + 1, column: tab + 1 })
+        Some(SourcePosition { line: index + 1, column: tab + 1 })
     })
 }
 
@@ -186,23 +186,23 @@ pub(super) fn refuse_binary(text: &str) -> Result<(), YamlError> {
 fn binary(bytes: &[u8]) -> Option<YamlError> {
     let odd = |byte: &u8| *byte < 0x20 && !matches!(byte, b'\t' | b'\n' | b'\r');
     let at = bytes.iter().position(odd)?;
-    Some(YamlError::at(place_of(bytes, at), Problem::Binary { byte: bytes[at] }))
+    Some(YamlError::at(position_of(bytes, at), Problem::Binary { byte: bytes[at] }))
 }
 
 /// Error for bytes that are UTF-8 only up to `valid`.
 pub(super) fn not_utf8(bytes: &[u8], valid: usize) -> YamlError {
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        return YamlError { place: None, problem: Problem::Utf16 };
+        return YamlError { position: None, problem: Problem::Utf16 };
     }
     let byte = bytes.get(valid).copied().unwrap_or_default();
-    let other = || YamlError::at(place_of(bytes, valid), Problem::NotUtf8 { byte });
+    let other = || YamlError::at(position_of(bytes, valid), Problem::NotUtf8 { byte });
     binary(bytes).unwrap_or_else(other)
 }
 
-fn place_of(bytes: &[u8], at: usize) -> Place {
+fn position_of(bytes: &[u8], at: usize) -> SourcePosition {
     let before = &bytes[..at];
     let line = before.split(|byte| *byte == b'\n').count();
     let begin = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let column = String::from_utf8_lossy(&before[begin..]).chars().count() + 1;
-    Place { line, column }
+    SourcePosition { line, column }
 }

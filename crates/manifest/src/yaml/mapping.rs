@@ -5,13 +5,13 @@ use std::ops::Range;
 
 use serde_json::{Map, Value};
 
-use super::{Entry, Node, Place, Problem, YamlError};
+use super::{Entry, Node, SourcePosition, Problem, YamlError};
 
 /// Key that merges entries of other mappings.
 pub(super) const MERGE: &str = "<<";
 
 /// Finished node that has no parent yet.
-pub(super) struct Built {
+pub(super) struct FinishedNode {
     pub(super) node: Node,
     pub(super) value: Value,
 }
@@ -21,15 +21,15 @@ pub(super) struct Built {
 pub(super) struct OpenMapping {
     entries: Vec<Entry>,
     values: Map<String, Value>,
-    first: HashMap<String, Place>,
+    first: HashMap<String, SourcePosition>,
     key: Option<Key>,
-    merges: Vec<Built>,
+    merges: Vec<FinishedNode>,
 }
 
 /// A key before its value.
 pub(super) struct Key {
     pub(super) text: String,
-    pub(super) place: Place,
+    pub(super) position: SourcePosition,
     pub(super) span: Range<usize>,
     /// The key is [`MERGE`].
     pub(super) merge: bool,
@@ -43,16 +43,16 @@ impl OpenMapping {
 
     /// Sets the key of the next node.
     pub(super) fn name(&mut self, key: Key) -> Result<(), YamlError> {
-        if let Some(first) = self.first.insert(key.text.clone(), key.place) {
+        if let Some(first) = self.first.insert(key.text.clone(), key.position) {
             let problem = Problem::DuplicateKey { key: key.text, first };
-            return Err(YamlError::at(key.place, problem));
+            return Err(YamlError::at(key.position, problem));
         }
         self.key = Some(key);
         Ok(())
     }
 
     /// Takes the value of the key that waits for it.
-    pub(super) fn put(&mut self, built: Built) -> Result<(), YamlError> {
+    pub(super) fn put(&mut self, built: FinishedNode) -> Result<(), YamlError> {
         let Some(key) = self.key.take() else { return Ok(()) };
         if key.merge {
             return self.merge(built);
@@ -60,7 +60,7 @@ impl OpenMapping {
         self.values.insert(key.text.clone(), built.value);
         self.entries.push(Entry {
             key: key.text,
-            place: key.place,
+            position: key.position,
             span: key.span,
             value: built.node,
             merged: false,
@@ -69,24 +69,24 @@ impl OpenMapping {
     }
 
     /// Takes note of what `<<` names: one mapping, or a list of them.
-    fn merge(&mut self, built: Built) -> Result<(), YamlError> {
+    fn merge(&mut self, built: FinishedNode) -> Result<(), YamlError> {
         match built.value {
             Value::Object(_) => self.merges.push(built),
             Value::Array(values) if values.iter().all(Value::is_object) => {
                 let nodes = built.node.items().to_vec();
                 let each = nodes.into_iter().zip(values);
-                self.merges.extend(each.map(|(node, value)| Built { node, value }));
+                self.merges.extend(each.map(|(node, value)| FinishedNode { node, value }));
             }
-            _ => return Err(YamlError::at(built.node.place, Problem::MergeNotMapping)),
+            _ => return Err(YamlError::at(built.node.position, Problem::MergeNotMapping)),
         }
         Ok(())
     }
 
     /// The mapping's own entries override merged ones; earlier merges override later ones.
     pub(super) fn close(mut self) -> Result<(Vec<Entry>, Map<String, Value>), YamlError> {
-        for Built { node, value } in std::mem::take(&mut self.merges) {
+        for FinishedNode { node, value } in std::mem::take(&mut self.merges) {
             let Value::Object(mut values) = value else {
-                return Err(YamlError::at(node.place, Problem::MergeNotMapping));
+                return Err(YamlError::at(node.position, Problem::MergeNotMapping));
             };
             for entry in node.entries() {
                 let Some(value) = values.remove(&entry.key) else { continue };

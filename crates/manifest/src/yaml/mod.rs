@@ -16,7 +16,7 @@ pub(crate) use decode::path_text;
 pub use decode::{DecodeError, nearest, nearest_within};
 pub use error::{Problem, YamlError};
 pub use node::{Content, Entry, Node, Scalar};
-pub use scalar::Oddity;
+pub use scalar::Ambiguity;
 pub(crate) use scalar::is_plain_text;
 
 use std::sync::Arc;
@@ -50,14 +50,14 @@ impl Default for Limits {
 
 /// A line and a column, both counted from 1, as editors show them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct SourcePosition {
     /// The line in the whole text, not in its document.
     pub line: usize,
     /// The column in characters.
     pub column: usize,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for SourcePosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "line {}, column {}", self.line, self.column)
     }
@@ -67,7 +67,7 @@ impl std::fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comment {
     /// Position of the `#`.
-    pub place: Place,
+    pub position: SourcePosition,
     /// Text after the `#`, trimmed.
     pub text: String,
     /// The line contains nothing but the comment.
@@ -76,9 +76,9 @@ pub struct Comment {
 
 /// Scalar that other YAML tools interpret differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    pub place: Place,
-    pub oddity: Oddity,
+pub struct AmbiguousScalar {
+    pub position: SourcePosition,
+    pub ambiguity: Ambiguity,
 }
 
 /// One document of a text.
@@ -93,31 +93,31 @@ pub struct Document {
     /// The comments before and in it, in order.
     pub comments: Vec<Comment>,
     /// Scalars that other tools interpret differently.
-    pub notes: Vec<Note>,
+    pub ambiguous: Vec<AmbiguousScalar>,
 }
 
 /// One step of a path into a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step<'a> {
+pub enum PathStep<'a> {
     /// A key of a mapping.
     Key(&'a str),
     /// An item of a sequence, counted from 0.
     Item(usize),
 }
 
-/// Step of a path: a key, or an index as text (`"0"`).
-pub trait AsStep {
+/// PathStep of a path: a key, or an index as text (`"0"`).
+pub trait AsPathStep {
     /// Resolves the step against the collection that contains its target.
-    fn step<'a>(&'a self, into: &Content) -> Option<Step<'a>>;
+    fn step<'a>(&'a self, into: &Content) -> Option<PathStep<'a>>;
 }
 
-impl<T: AsRef<str>> AsStep for T {
-    fn step<'a>(&'a self, into: &Content) -> Option<Step<'a>> {
+impl<T: AsRef<str>> AsPathStep for T {
+    fn step<'a>(&'a self, into: &Content) -> Option<PathStep<'a>> {
         let text = self.as_ref();
         match into {
             Content::Scalar(_) => None,
-            Content::Mapping { .. } => Some(Step::Key(text)),
-            Content::Sequence { .. } => text.parse().ok().map(Step::Item),
+            Content::Mapping { .. } => Some(PathStep::Key(text)),
+            Content::Sequence { .. } => text.parse().ok().map(PathStep::Item),
         }
     }
 }
@@ -126,26 +126,26 @@ impl Document {
     /// Document without source positions.
     pub fn from_value(value: Value) -> Self {
         let content = Arc::new(Content::Scalar(Scalar::Plain));
-        let place = Place { line: 1, column: 1 };
-        let root = Node { place, span: 0..0, content, alias: false };
-        Self { value, root, start: 0, comments: Vec::new(), notes: Vec::new() }
+        let position = SourcePosition { line: 1, column: 1 };
+        let root = Node { position, span: 0..0, content, alias: false };
+        Self { value, root, start: 0, comments: Vec::new(), ambiguous: Vec::new() }
     }
 
     /// Position of the value at a path, or of its key if it has one. Items of lists are named by index: `["spec",
     /// "containers", "0", "image"]`. For a path that does not exist, the position of the deepest existing ancestor: a
     /// message about a missing field points at its parent.
-    pub fn place<S: AsStep>(&self, path: &[S]) -> Place {
-        let mut place = self.root.place;
+    pub fn position<S: AsPathStep>(&self, path: &[S]) -> SourcePosition {
+        let mut position = self.root.position;
         let mut node = &self.root;
         for step in path {
             let Some((at, next)) = node.child(step) else { break };
-            place = at;
+            position = at;
             node = next;
         }
-        place
+        position
     }
 
-    pub fn node<S: AsStep>(&self, path: &[S]) -> Option<&Node> {
+    pub fn node<S: AsPathStep>(&self, path: &[S]) -> Option<&Node> {
         path.iter().try_fold(&self.root, |node, step| node.child(step).map(|(_, next)| next))
     }
 
@@ -171,7 +171,7 @@ pub fn read_text(text: &str, limits: &Limits) -> Result<Vec<Document>, YamlError
     let documents = reader::documents(text, limits)?;
     if documents.is_empty() {
         let problem = if text.trim().is_empty() { Problem::Empty } else { Problem::OnlyComments };
-        return Err(YamlError { place: None, problem });
+        return Err(YamlError { position: None, problem });
     }
     Ok(documents)
 }
@@ -180,10 +180,10 @@ pub fn read_text(text: &str, limits: &Limits) -> Result<Vec<Document>, YamlError
 pub fn read_one(bytes: &[u8], limits: &Limits) -> Result<Document, YamlError> {
     let mut documents = read(bytes, limits)?;
     if documents.len() > 1 {
-        let place = Some(documents[1].root.place);
-        return Err(YamlError { place, problem: Problem::Several { count: documents.len() } });
+        let position = Some(documents[1].root.position);
+        return Err(YamlError { position, problem: Problem::Several { count: documents.len() } });
     }
-    documents.pop().ok_or(YamlError { place: None, problem: Problem::Empty })
+    documents.pop().ok_or(YamlError { position: None, problem: Problem::Empty })
 }
 
 /// Bytes as text within the limits.
@@ -205,7 +205,7 @@ fn refuse_long(size: usize, limits: &Limits) -> Result<(), YamlError> {
     if size <= limits.bytes {
         return Ok(());
     }
-    Err(YamlError { place: None, problem: Problem::TooLong { size, limit: limits.bytes } })
+    Err(YamlError { position: None, problem: Problem::TooLong { size, limit: limits.bytes } })
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{AsStep, Place, Step};
+use super::{AsPathStep, SourcePosition, PathStep};
 
 /// A value as it is written.
 #[derive(Clone, Debug)]
 pub struct Node {
-    pub place: Place,
+    pub position: SourcePosition,
     /// Byte range. For a block collection only the start is exact; use [`Node::end`] for the end.
     pub span: Range<usize>,
     /// Shared between an anchor and its aliases.
@@ -53,7 +53,7 @@ pub struct Entry {
     /// The key as text.
     pub key: String,
     /// Position of the key.
-    pub place: Place,
+    pub position: SourcePosition,
     /// Byte range of the key.
     pub span: Range<usize>,
     pub value: Node,
@@ -63,14 +63,14 @@ pub struct Entry {
 
 impl Node {
     /// Child node with its position and byte range; those of the key if it has one.
-    pub fn child<S: AsStep + ?Sized>(&self, step: &S) -> Option<(Place, &Self)> {
+    pub fn child<S: AsPathStep + ?Sized>(&self, step: &S) -> Option<(SourcePosition, &Self)> {
         match (step.step(&self.content)?, &*self.content) {
-            (Step::Key(key), Content::Mapping { entries, .. }) => {
+            (PathStep::Key(key), Content::Mapping { entries, .. }) => {
                 let entry = entries.iter().find(|entry| entry.key == key)?;
-                Some((entry.place, &entry.value))
+                Some((entry.position, &entry.value))
             }
-            (Step::Item(number), Content::Sequence { items, .. }) => {
-                items.get(number).map(|item| (item.place, item))
+            (PathStep::Item(number), Content::Sequence { items, .. }) => {
+                items.get(number).map(|item| (item.position, item))
             }
             _ => None,
         }

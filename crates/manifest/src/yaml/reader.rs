@@ -8,16 +8,16 @@ use granit_parser::{Event, Options, Parser, ScalarStyle, Span, StructureStyle, T
 use serde_json::Value;
 
 use super::error::scan;
-use super::mapping::{self, Built, Key, OpenMapping};
+use super::mapping::{self, FinishedNode, Key, OpenMapping};
 use super::{
-    Comment, Content, Document, Limits, Node, Note, Place, Problem, Scalar, YamlError, scalar,
+    Comment, Content, Document, Limits, Node, AmbiguousScalar, SourcePosition, Problem, Scalar, YamlError, scalar,
 };
 
 /// All documents with content.
 pub(super) fn documents(text: &str, limits: &Limits) -> Result<Vec<Document>, YamlError> {
     match parse(text, limits) {
         // JSON may be indented with tabs, which YAML forbids. A tab inside of a JSON string is always written `\t`, so
-        // that spaces can stand for them all, and no place moves.
+        // that spaces can stand for them all, and no position moves.
         Err(YamlError { problem: Problem::Tab | Problem::Syntax(_), .. })
             if text.contains('\t')
                 && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok() =>
@@ -63,15 +63,15 @@ struct Cost {
 
 /// Open collection.
 struct Frame {
-    place: Place,
+    position: SourcePosition,
     start: usize,
     flow: bool,
     anchor: usize,
     before: Cost,
-    inside: Inside,
+    inside: OpenCollection,
 }
 
-enum Inside {
+enum OpenCollection {
     Sequence { items: Vec<Node>, values: Vec<Value> },
     Mapping(OpenMapping),
 }
@@ -84,8 +84,8 @@ struct Reader<'t> {
     open: Vec<Frame>,
     anchors: HashMap<usize, Anchored>,
     comments: Vec<Comment>,
-    notes: Vec<Note>,
-    root: Option<Built>,
+    ambiguous: Vec<AmbiguousScalar>,
+    root: Option<FinishedNode>,
     start: usize,
     documents: Vec<Document>,
 }
@@ -100,7 +100,7 @@ impl<'t> Reader<'t> {
             open: Vec::new(),
             anchors: HashMap::new(),
             comments: Vec::new(),
-            notes: Vec::new(),
+            ambiguous: Vec::new(),
             root: None,
             start: 0,
             documents: Vec::new(),
@@ -108,26 +108,26 @@ impl<'t> Reader<'t> {
     }
 
     fn take(&mut self, event: Event<'_>, span: &Span) -> Result<(), YamlError> {
-        let place = place(span);
+        let position = position(span);
         let bytes = self.bytes(span);
         match event {
-            Event::Comment(text, _) => self.comment(place, bytes.start, &text),
+            Event::Comment(text, _) => self.comment(position, bytes.start, &text),
             Event::Scalar(text, style, anchor, tag) => {
-                return self.scalar(&text, style, anchor, tag.as_deref(), place, bytes);
+                return self.scalar(&text, style, anchor, tag.as_deref(), position, bytes);
             }
             Event::SequenceStart(style, anchor, _) => {
-                let inside = Inside::Sequence { items: Vec::new(), values: Vec::new() };
-                return self.enter(inside, style, anchor, place, bytes.start);
+                let inside = OpenCollection::Sequence { items: Vec::new(), values: Vec::new() };
+                return self.enter(inside, style, anchor, position, bytes.start);
             }
             Event::MappingStart(style, anchor, _) => {
-                let inside = Inside::Mapping(OpenMapping::default());
-                return self.enter(inside, style, anchor, place, bytes.start);
+                let inside = OpenCollection::Mapping(OpenMapping::default());
+                return self.enter(inside, style, anchor, position, bytes.start);
             }
             Event::SequenceEnd | Event::MappingEnd => return self.leave(bytes.end),
-            Event::Alias(anchor) => return self.alias(anchor, place, bytes),
+            Event::Alias(anchor) => return self.alias(anchor, position, bytes),
             Event::UnresolvedAlias(name) => {
                 let name = name.into_owned();
-                return Err(YamlError::at(place, Problem::UnknownAnchor { name }));
+                return Err(YamlError::at(position, Problem::UnknownAnchor { name }));
             }
             Event::DocumentStart(..) => self.start = bytes.start,
             Event::DocumentEnd => self.end_document(),
@@ -136,11 +136,11 @@ impl<'t> Reader<'t> {
         Ok(())
     }
 
-    fn comment(&mut self, place: Place, start: usize, text: &str) {
+    fn comment(&mut self, position: SourcePosition, start: usize, text: &str) {
         let line = self.text.get(..start).unwrap_or_default();
         let line = line.rsplit('\n').next().unwrap_or_default();
         let alone = line.trim_matches(['\u{feff}', ' ', '\t']).is_empty();
-        self.comments.push(Comment { place, text: text.trim().to_owned(), alone });
+        self.comments.push(Comment { position, text: text.trim().to_owned(), alone });
     }
 
     fn scalar(
@@ -149,11 +149,11 @@ impl<'t> Reader<'t> {
         style: ScalarStyle,
         anchor: usize,
         tag: Option<&Tag>,
-        place: Place,
+        position: SourcePosition,
         span: Range<usize>,
     ) -> Result<(), YamlError> {
         let before = self.cost;
-        self.charge(Cost { nodes: 1, bytes: text.len() }, place)?;
+        self.charge(Cost { nodes: 1, bytes: text.len() }, position)?;
         let written = match style {
             ScalarStyle::Plain => Scalar::Plain,
             ScalarStyle::SingleQuoted => Scalar::Single,
@@ -164,80 +164,80 @@ impl<'t> Reader<'t> {
         let core = tag.and_then(Tag::core_suffix);
         let value = match core {
             Some(tag) => {
-                scalar::tagged(text, tag).map_err(|problem| YamlError::at(place, problem))?
+                scalar::tagged(text, tag).map_err(|problem| YamlError::at(position, problem))?
             }
             None if written == Scalar::Plain && tag.is_none() && !is_key => {
-                let (value, oddity) = scalar::plain(text);
-                self.notes.extend(oddity.map(|oddity| Note { place, oddity }));
+                let (value, ambiguity) = scalar::plain(text);
+                self.ambiguous.extend(ambiguity.map(|ambiguity| AmbiguousScalar { position, ambiguity }));
                 value
             }
             None => Value::String(text.to_owned()),
         };
         let content = Arc::new(Content::Scalar(written));
-        let node = Node { place, span, content, alias: false };
+        let node = Node { position, span, content, alias: false };
         if is_key {
             let merge = text == mapping::MERGE && written == Scalar::Plain;
             self.remember(anchor, &node, &Value::String(text.to_owned()), before)?;
-            return self.key(text.to_owned(), place, node.span, merge);
+            return self.key(text.to_owned(), position, node.span, merge);
         }
         self.remember(anchor, &node, &value, before)?;
-        self.put(Built { node, value })
+        self.put(FinishedNode { node, value })
     }
 
     fn enter(
         &mut self,
-        inside: Inside,
+        inside: OpenCollection,
         style: StructureStyle,
         anchor: usize,
-        place: Place,
+        position: SourcePosition,
         start: usize,
     ) -> Result<(), YamlError> {
         if self.wants_key() {
-            return Err(YamlError::at(place, Problem::KeyNotText));
+            return Err(YamlError::at(position, Problem::KeyNotText));
         }
         if self.open.len() >= self.limits.depth {
-            return Err(YamlError::at(place, Problem::TooDeep { limit: self.limits.depth }));
+            return Err(YamlError::at(position, Problem::TooDeep { limit: self.limits.depth }));
         }
         let before = self.cost;
-        self.charge(Cost { nodes: 1, bytes: 0 }, place)?;
+        self.charge(Cost { nodes: 1, bytes: 0 }, position)?;
         let flow = matches!(style, StructureStyle::Flow);
-        self.open.push(Frame { place, start, flow, anchor, before, inside });
+        self.open.push(Frame { position, start, flow, anchor, before, inside });
         Ok(())
     }
 
     fn leave(&mut self, end: usize) -> Result<(), YamlError> {
         let Some(frame) = self.open.pop() else { return Ok(()) };
-        let Frame { place, start, flow, anchor, before, inside } = frame;
+        let Frame { position, start, flow, anchor, before, inside } = frame;
         let (content, value) = match inside {
-            Inside::Sequence { items, values } => {
+            OpenCollection::Sequence { items, values } => {
                 (Content::Sequence { items, flow }, Value::Array(values))
             }
-            Inside::Mapping(mapping) => {
+            OpenCollection::Mapping(mapping) => {
                 let (entries, values) = mapping.close()?;
                 (Content::Mapping { entries, flow }, Value::Object(values))
             }
         };
-        let node = Node { place, span: start..end, content: Arc::new(content), alias: false };
+        let node = Node { position, span: start..end, content: Arc::new(content), alias: false };
         self.remember(anchor, &node, &value, before)?;
-        self.put(Built { node, value })
+        self.put(FinishedNode { node, value })
     }
 
-    fn alias(&mut self, anchor: usize, place: Place, span: Range<usize>) -> Result<(), YamlError> {
+    fn alias(&mut self, anchor: usize, position: SourcePosition, span: Range<usize>) -> Result<(), YamlError> {
         let Some(meant) = self.anchors.get(&anchor) else {
-            return Err(YamlError::at(place, Problem::EndlessAlias));
+            return Err(YamlError::at(position, Problem::EndlessAlias));
         };
         let (cost, content) = (meant.cost, Arc::clone(&meant.content));
         // Charged before it is copied: a bomb must not go off in here.
-        self.charge(cost, place)?;
+        self.charge(cost, position)?;
         let value = self.anchors.get(&anchor).map(|meant| meant.value.clone()).unwrap_or_default();
         if self.wants_key() {
             return match value {
-                Value::String(text) => self.key(text, place, span, false),
-                Value::Number(number) => self.key(number.to_string(), place, span, false),
-                _ => Err(YamlError::at(place, Problem::KeyNotText)),
+                Value::String(text) => self.key(text, position, span, false),
+                Value::Number(number) => self.key(number.to_string(), position, span, false),
+                _ => Err(YamlError::at(position, Problem::KeyNotText)),
             };
         }
-        self.put(Built { node: Node { place, span, content, alias: true }, value })
+        self.put(FinishedNode { node: Node { position, span, content, alias: true }, value })
     }
 
     /// Stores a node that an alias may refer to.
@@ -253,58 +253,58 @@ impl<'t> Reader<'t> {
         }
         let cost =
             Cost { nodes: self.cost.nodes - before.nodes, bytes: self.cost.bytes - before.bytes };
-        self.charge(cost, node.place)?;
+        self.charge(cost, node.position)?;
         let content = Arc::clone(&node.content);
         self.anchors.insert(anchor, Anchored { value: value.clone(), content, cost });
         Ok(())
     }
 
     fn wants_key(&self) -> bool {
-        matches!(self.open.last(), Some(Frame { inside: Inside::Mapping(mapping), .. }) if mapping.wants_key())
+        matches!(self.open.last(), Some(Frame { inside: OpenCollection::Mapping(mapping), .. }) if mapping.wants_key())
     }
 
     fn key(
         &mut self,
         text: String,
-        place: Place,
+        position: SourcePosition,
         span: Range<usize>,
         merge: bool,
     ) -> Result<(), YamlError> {
-        let Some(Frame { inside: Inside::Mapping(mapping), .. }) = self.open.last_mut() else {
+        let Some(Frame { inside: OpenCollection::Mapping(mapping), .. }) = self.open.last_mut() else {
             return Ok(());
         };
-        mapping.name(Key { text, place, span, merge })
+        mapping.name(Key { text, position, span, merge })
     }
 
-    fn put(&mut self, built: Built) -> Result<(), YamlError> {
+    fn put(&mut self, built: FinishedNode) -> Result<(), YamlError> {
         let Some(frame) = self.open.last_mut() else {
             self.root = Some(built);
             return Ok(());
         };
         match &mut frame.inside {
-            Inside::Sequence { items, values } => {
+            OpenCollection::Sequence { items, values } => {
                 items.push(built.node);
                 values.push(built.value);
                 Ok(())
             }
-            Inside::Mapping(mapping) => mapping.put(built),
+            OpenCollection::Mapping(mapping) => mapping.put(built),
         }
     }
 
     fn end_document(&mut self) {
         self.anchors.clear();
         let comments = std::mem::take(&mut self.comments);
-        let notes = std::mem::take(&mut self.notes);
+        let ambiguous = std::mem::take(&mut self.ambiguous);
         match self.root.take() {
-            Some(Built { node, value }) if !value.is_null() => {
+            Some(FinishedNode { node, value }) if !value.is_null() => {
                 let start = self.start;
-                self.documents.push(Document { value, root: node, start, comments, notes });
+                self.documents.push(Document { value, root: node, start, comments, ambiguous });
             }
             _ => {}
         }
     }
 
-    fn charge(&mut self, more: Cost, place: Place) -> Result<(), YamlError> {
+    fn charge(&mut self, more: Cost, position: SourcePosition) -> Result<(), YamlError> {
         self.cost.nodes = self.cost.nodes.saturating_add(more.nodes);
         self.cost.bytes = self.cost.bytes.saturating_add(more.bytes);
         let problem = if self.cost.nodes > self.limits.nodes {
@@ -314,7 +314,7 @@ impl<'t> Reader<'t> {
         } else {
             return Ok(());
         };
-        Err(YamlError::at(place, problem))
+        Err(YamlError::at(position, problem))
     }
 
     fn bytes(&self, span: &Span) -> Range<usize> {
@@ -324,6 +324,6 @@ impl<'t> Reader<'t> {
     }
 }
 
-fn place(span: &Span) -> Place {
-    Place { line: span.start.line().max(1), column: span.start.col() + 1 }
+fn position(span: &Span) -> SourcePosition {
+    SourcePosition { line: span.start.line().max(1), column: span.start.col() + 1 }
 }

@@ -6,7 +6,7 @@ use super::Problem;
 
 /// Something that other tools read differently.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Oddity {
+pub enum Ambiguity {
     /// `yes`, `no`, `on`, `off` and the like.
     #[error(
         "`{0}` is text here, and true or false for tools that read YAML 1.1, `kubectl` among them; put it in quotes, or write true or false"
@@ -27,8 +27,8 @@ pub enum Oddity {
     Number(String),
 }
 
-/// Value of an unquoted scalar, and its oddity.
-pub(super) fn plain(text: &str) -> (Value, Option<Oddity>) {
+/// Value of an unquoted scalar, and its ambiguity.
+pub(super) fn plain(text: &str) -> (Value, Option<Ambiguity>) {
     match text {
         "" | "~" | "null" | "Null" | "NULL" => return (Value::Null, None),
         "true" | "True" | "TRUE" => return (Value::Bool(true), None),
@@ -37,8 +37,8 @@ pub(super) fn plain(text: &str) -> (Value, Option<Oddity>) {
     }
     let first = text.as_bytes()[0];
     if !first.is_ascii_digit() && !matches!(first, b'+' | b'-' | b'.') {
-        let oddity = is_old_truth(text).then(|| Oddity::Truth(text.to_owned()));
-        return (Value::String(text.to_owned()), oddity);
+        let ambiguity = is_old_truth(text).then(|| Ambiguity::Truth(text.to_owned()));
+        return (Value::String(text.to_owned()), ambiguity);
     }
     number(text)
 }
@@ -63,7 +63,7 @@ fn is_old_truth(text: &str) -> bool {
         && ["y", "n", "yes", "no", "on", "off"].iter().any(|word| word.eq_ignore_ascii_case(text))
 }
 
-fn number(text: &str) -> (Value, Option<Oddity>) {
+fn number(text: &str) -> (Value, Option<Ambiguity>) {
     let as_text = || Value::String(text.to_owned());
     let (negative, digits) = match text.as_bytes()[0] {
         b'-' => (true, &text[1..]),
@@ -74,17 +74,17 @@ fn number(text: &str) -> (Value, Option<Oddity>) {
         return match u64::from_str_radix(digits, radix).ok().and_then(|size| whole(negative, size))
         {
             Some(value) if radix == 8 && !text.contains('o') => {
-                let oddity = Oddity::Octal(text.to_owned(), value.clone());
-                (Value::Number(value), Some(oddity))
+                let ambiguity = Ambiguity::Octal(text.to_owned(), value.clone());
+                (Value::Number(value), Some(ambiguity))
             }
             Some(value) => (Value::Number(value), None),
-            None => (as_text(), Some(Oddity::Large(text.to_owned()))),
+            None => (as_text(), Some(Ambiguity::Large(text.to_owned()))),
         };
     }
     if !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return match digits.parse().ok().and_then(|size| whole(negative, size)) {
             Some(value) => (Value::Number(value), None),
-            None => (as_text(), Some(Oddity::Large(text.to_owned()))),
+            None => (as_text(), Some(Ambiguity::Large(text.to_owned()))),
         };
     }
     if is_float(digits)
@@ -94,7 +94,7 @@ fn number(text: &str) -> (Value, Option<Oddity>) {
     }
     let odd = matches!(digits, ".inf" | ".Inf" | ".INF" | ".nan" | ".NaN" | ".NAN")
         || (digits.contains('_') && digits.bytes().all(|b| b.is_ascii_digit() || b == b'_'));
-    (as_text(), odd.then(|| Oddity::Number(text.to_owned())))
+    (as_text(), odd.then(|| Ambiguity::Number(text.to_owned())))
 }
 
 /// Radix and digits of a number that is not decimal.

@@ -69,14 +69,14 @@ fn scalars_mean_what_kubernetes_tools_take_them_for() {
 
 #[test]
 fn what_other_tools_read_differently_is_noted() {
-    let notes = |text: &str| -> Vec<String> {
-        one(text).notes.iter().map(|n| format!("{}: {}", n.place.line, n.oddity)).collect()
+    let ambiguous = |text: &str| -> Vec<String> {
+        one(text).ambiguous.iter().map(|n| format!("{}: {}", n.position.line, n.ambiguity)).collect()
     };
-    assert!(notes("a: 1\nb: yes\n")[0].starts_with("2: `yes` is text here"));
-    assert!(notes("mode: 0755\n")[0].contains("octal number, 493"));
-    assert!(notes("big: 99999999999999999999\n")[0].contains("kept as text"));
-    assert!(notes("some: 1_000\n")[0].contains("a number for some other tools"));
-    assert_eq!(notes("a: \"yes\"\nb: 'no'\non: push\nc: 0\nd: yesterday\n"), [""; 0]);
+    assert!(ambiguous("a: 1\nb: yes\n")[0].starts_with("2: `yes` is text here"));
+    assert!(ambiguous("mode: 0755\n")[0].contains("octal number, 493"));
+    assert!(ambiguous("big: 99999999999999999999\n")[0].contains("kept as text"));
+    assert!(ambiguous("some: 1_000\n")[0].contains("a number for some other tools"));
+    assert_eq!(ambiguous("a: \"yes\"\nb: 'no'\non: push\nc: 0\nd: yesterday\n"), [""; 0]);
 }
 
 #[test]
@@ -84,16 +84,16 @@ fn every_path_has_its_line_and_column() {
     let document = one(
         "# a pod\nspec:\n  containers:\n  - name: a\n    image: \"b\" # c\n  -   name: d\n      # e\n      args: [x, {y: z}]\n",
     );
-    let place = |path: &[&str]| {
-        let place = document.place(path);
-        (place.line, place.column)
+    let position = |path: &[&str]| {
+        let position = document.position(path);
+        (position.line, position.column)
     };
-    assert_eq!(place(&[]), (2, 1));
-    assert_eq!(place(&["spec"]), (2, 1));
-    assert_eq!(place(&["spec", "containers", "0", "image"]), (5, 5));
-    assert_eq!(place(&["spec", "containers", "1"]), (6, 7));
-    assert_eq!(place(&["spec", "containers", "1", "args", "1", "y"]), (8, 18));
-    assert_eq!(place(&["spec", "containers", "1", "missing", "more"]), (6, 7));
+    assert_eq!(position(&[]), (2, 1));
+    assert_eq!(position(&["spec"]), (2, 1));
+    assert_eq!(position(&["spec", "containers", "0", "image"]), (5, 5));
+    assert_eq!(position(&["spec", "containers", "1"]), (6, 7));
+    assert_eq!(position(&["spec", "containers", "1", "args", "1", "y"]), (8, 18));
+    assert_eq!(position(&["spec", "containers", "1", "missing", "more"]), (6, 7));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn documents_without_content_are_left_out() {
     let values: Vec<_> = documents.iter().map(|document| document.value.clone()).collect();
     assert_eq!(values, [json!({"a": 1}), json!({"b": 2})]);
     assert_eq!(documents[1].helm_source(), Some("chart/templates/x.yaml"));
-    assert_eq!(documents[1].root.place.line, 8);
+    assert_eq!(documents[1].root.position.line, 8);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn json_is_read_too_even_when_tabs_indent_it() {
     let text = "{\n\t\"a\": {\n\t\t\"b\": [1, 2.5, \"\\t\\u00e4\"]\n\t}\n}";
     let document = one(text);
     assert_eq!(document.value, serde_json::from_str::<Value>(text).unwrap());
-    assert_eq!(document.place(&["a", "b"]).line, 3);
+    assert_eq!(document.position(&["a", "b"]).line, 3);
 }
 
 #[test]
@@ -136,8 +136,8 @@ fn anchors_and_merge_keys_are_written_out() {
     assert_eq!(document.value["one"], json!({"a": 9, "b": 2}));
     assert_eq!(document.value["two"], json!({"a": 1, "b": 3, "c": 4}));
     assert_eq!(document.value["list"], json!([{"a": 1, "b": 2}, {"b": 3, "c": 4}]));
-    assert_eq!(document.place(&["one", "b"]).line, 3);
-    assert_eq!(document.place(&["one", "a"]).line, 7);
+    assert_eq!(document.position(&["one", "b"]).line, 3);
+    assert_eq!(document.position(&["one", "a"]).line, 7);
 }
 
 #[test]

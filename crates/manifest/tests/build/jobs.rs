@@ -1,13 +1,13 @@
 //! Jobs, servers and claims, with what is filled in.
 
-use agentaflow_manifest::build::{GpuJobAsk, create_gpu_job};
+use agentaflow_manifest::build::{GpuJobRequest, create_gpu_job};
 use agentaflow_manifest::catalogue::Catalogue;
 use serde_json::{Value, json};
 
 use crate::{check, make, refusal};
 
-fn ask() -> GpuJobAsk {
-    GpuJobAsk {
+fn ask() -> GpuJobRequest {
+    GpuJobRequest {
         task_id: "ml_task_123".to_owned(),
         image: "agent_bus:latest".to_owned(),
         memory: Some("16Gi".to_owned()),
@@ -17,7 +17,7 @@ fn ask() -> GpuJobAsk {
             ("WORKER_TYPE".to_owned(), "gpu".to_owned()),
             ("TASK_ID".to_owned(), "ml_task_123".to_owned()),
         ],
-        ..GpuJobAsk::default()
+        ..GpuJobRequest::default()
     }
 }
 
@@ -65,13 +65,13 @@ fn the_documented_call_makes_the_documented_job() {
 #[test]
 fn a_call_that_cannot_be_meant_says_which_part() {
     let catalogue = Catalogue::built_in().unwrap();
-    let cases: [(&str, GpuJobAsk); 6] = [
-        ("--task-id: ", GpuJobAsk { task_id: String::new(), ..ask() }),
-        ("--image: ", GpuJobAsk { image: "a b".to_owned(), ..ask() }),
-        ("--gpus: ", GpuJobAsk { gpu_count: 0, ..ask() }),
-        ("--gpu: ", GpuJobAsk { gpu_type: "zx81".to_owned(), ..ask() }),
-        ("--memory: ", GpuJobAsk { memory: Some("16".to_owned()), ..ask() }),
-        ("--env: ", GpuJobAsk { env: vec![("A B".to_owned(), String::new())], ..ask() }),
+    let cases: [(&str, GpuJobRequest); 6] = [
+        ("--task-id: ", GpuJobRequest { task_id: String::new(), ..ask() }),
+        ("--image: ", GpuJobRequest { image: "a b".to_owned(), ..ask() }),
+        ("--gpus: ", GpuJobRequest { gpu_count: 0, ..ask() }),
+        ("--gpu: ", GpuJobRequest { gpu_type: "zx81".to_owned(), ..ask() }),
+        ("--memory: ", GpuJobRequest { memory: Some("16".to_owned()), ..ask() }),
+        ("--env: ", GpuJobRequest { env: vec![("A B".to_owned(), String::new())], ..ask() }),
     ];
     for (flag, ask) in cases {
         let said = create_gpu_job(&ask, &catalogue).unwrap_err().to_string();

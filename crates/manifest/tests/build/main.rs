@@ -13,7 +13,7 @@ mod sharing;
 mod sized;
 mod words;
 
-use agentaflow_manifest::build::{BuildError, Made, Recipe};
+use agentaflow_manifest::build::{BuildError, BuildOutput, Recipe};
 use agentaflow_manifest::catalogue::Catalogue;
 use clap::Parser;
 
@@ -36,12 +36,12 @@ fn recipe(line: &str) -> Recipe {
     Line::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}")).recipe
 }
 
-fn try_make(line: &str) -> Result<Made, BuildError> {
+fn try_make(line: &str) -> Result<BuildOutput, BuildError> {
     recipe(line).make(&Catalogue::built_in().unwrap())
 }
 
 /// What a command line makes, which is always valid.
-fn make(line: &str) -> Made {
+fn make(line: &str) -> BuildOutput {
     let made = try_make(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     for object in &made.objects {
         let problems = check::problems(object);

@@ -1,6 +1,6 @@
 //! Recipes by what work needs.
 
-use agentaflow_manifest::build::{Recipe, SizedRecipe, SizedWork};
+use agentaflow_manifest::build::{Recipe, SizingFields, SizedRecipe};
 use agentaflow_manifest::catalogue::Catalogue;
 use agentaflow_manifest::cloud::gpu_named;
 use agentaflow_manifest::detect::{Detection, GpuType};
@@ -13,7 +13,7 @@ fn sized(line: &str, text: &str) -> Result<(Value, Vec<String>), String> {
     let sizing = Detection::of_text(text).sizing.expect("work for GPUs");
     let catalogue = Catalogue::built_in().unwrap();
     let sized = recipe(line).sized(&sizing, &catalogue).map_err(|error| error.to_string())?;
-    let SizedWork { recipe, kept, .. } = sized;
+    let SizedRecipe { recipe, kept, .. } = sized;
     let made = recipe.make(&catalogue).map_err(|error| error.to_string())?;
     let object = made.objects.into_iter().next().unwrap();
     assert_eq!(check::problems(&object), Vec::<String>::new());
@@ -118,7 +118,7 @@ fn what_runs_nothing_has_no_size() {
 #[test]
 fn a_size_is_a_file_that_recipes_are_read_from() {
     let sizing = Detection::of_text("model training").sizing.unwrap();
-    let file = serde_saphyr::to_string(&SizedRecipe::of(&sizing)).unwrap();
+    let file = serde_saphyr::to_string(&SizingFields::of(&sizing)).unwrap();
     let Recipe::Job(job) = recipe("job --name train --image train:v1").over(&file).unwrap() else {
         panic!("another kind")
     };

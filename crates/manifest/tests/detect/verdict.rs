@@ -136,9 +136,9 @@ fn names_of_models_and_words_beyond_the_base_count() {
 fn evidence_says_where() {
     let detection = files(&[("a/README.md", "# Shop\n\nIt uses\nour GPU and a GPU.\n")]);
     let [found] = detection.evidence.as_slice() else { panic!("{:?}", detection.evidence) };
-    assert_eq!(found.place.to_string(), "a/README.md:4:5");
+    assert_eq!(found.location.to_string(), "a/README.md:4:5");
     assert_eq!((found.found.as_str(), found.times, found.kind), ("GPU", 2, EvidenceKind::Keyword));
-    assert_eq!(check("wéb GPU").evidence[0].place.to_string(), "line 1, column 5");
+    assert_eq!(check("wéb GPU").evidence[0].location.to_string(), "line 1, column 5");
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_notebook_is_read_cell_by_cell_and_a_broken_one_as_text() {
     ]}"##;
     let detection = files(&[("demo.ipynb", notebook)]);
     let [found] = detection.evidence.as_slice() else { panic!("{:?}", detection.evidence) };
-    assert_eq!(found.place.to_string(), "demo.ipynb[cell 2]:2:8");
+    assert_eq!(found.location.to_string(), "demo.ipynb[cell 2]:2:8");
     let broken = files(&[("demo.ipynb", "{\"cells\": [ import torch on a GPU")]);
     assert!(broken.is_ml_workload);
     assert!(

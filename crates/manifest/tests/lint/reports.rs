@@ -1,9 +1,9 @@
 //! What programs get to read.
 
 use agentaflow_manifest::lint::{
-    Input, Options, RULES, Seen, Unreadable, check, json, rule, sarif, unreadable,
+    Input, Options, RULES, LintReport, Unreadable, check, json, rule, sarif, unreadable,
 };
-use agentaflow_manifest::yaml::{Limits, Place, read_text};
+use agentaflow_manifest::yaml::{Limits, SourcePosition, read_text};
 
 use crate::input;
 
@@ -11,7 +11,7 @@ use crate::input;
 fn json_has_one_entry_for_each_finding() {
     let inputs = [input("a.yaml", rule("AF102").unwrap().bad)];
     let findings = check(&inputs, &Options::default());
-    let said = json(&Seen { inputs: &inputs, findings: &findings, unreadable: &[] });
+    let said = json(&LintReport { inputs: &inputs, findings: &findings, unreadable: &[] });
     let list = said["findings"].as_array().unwrap();
     assert_eq!(list.len(), findings.len());
     let entry = list.iter().find(|entry| entry["rule"] == "AF102").unwrap();
@@ -32,7 +32,7 @@ fn what_lives_in_a_cluster_is_not_said_to_be_mended() {
     let inputs = [Input::live("cluster", values.collect())];
     let findings = check(&inputs, &Options::default());
     assert!(findings.iter().any(|finding| !finding.fix.is_empty()));
-    let seen = Seen { inputs: &inputs, findings: &findings, unreadable: &[] };
+    let seen = LintReport { inputs: &inputs, findings: &findings, unreadable: &[] };
     assert_eq!(seen.summary().fixable, 0);
     assert!(json(&seen)["findings"].as_array().unwrap().iter().all(|one| one["fixable"] == false));
 }
@@ -43,10 +43,10 @@ fn sarif_is_what_code_scanning_reads() {
     let findings = check(&inputs, &Options::default());
     let broken = Unreadable {
         name: "b.yaml".to_owned(),
-        place: Some(Place { line: 3, column: 4 }),
+        position: Some(SourcePosition { line: 3, column: 4 }),
         message: "no".to_owned(),
     };
-    let said = sarif(&Seen { inputs: &inputs, findings: &findings, unreadable: &[broken] });
+    let said = sarif(&LintReport { inputs: &inputs, findings: &findings, unreadable: &[broken] });
     assert_eq!(said["version"], "2.1.0");
     let run = &said["runs"][0];
     let rules = run["tool"]["driver"]["rules"].as_array().unwrap();

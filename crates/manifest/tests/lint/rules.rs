@@ -54,9 +54,9 @@ fn a_finding_names_the_field_and_its_line() {
     let finding = findings.iter().find(|finding| finding.rule.id == "AF001").unwrap();
     assert_eq!(finding.path, "spec.containers[0].resources.requests[\"nvidia.com/gpu\"]");
     assert_eq!(finding.object, "Pod/trainer");
-    let place = finding.place.unwrap();
-    assert!(text.lines().nth(place.line - 1).unwrap().contains("nvidia.com/gpu: 1"));
-    assert_eq!(place.column, 9);
+    let position = finding.position.unwrap();
+    assert!(text.lines().nth(position.line - 1).unwrap().contains("nvidia.com/gpu: 1"));
+    assert_eq!(position.column, 9);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn objects_in_lists_and_behind_other_documents_are_found() {
         "---\n# Source: chart/templates/empty.yaml\n---\n# Source: chart/templates/pod.yaml\n{pod}"
     );
     let finding = &found(&helm).into_iter().find(|finding| finding.rule.id == "AF301").unwrap();
-    let line = helm.lines().nth(finding.place.unwrap().line - 1).unwrap();
+    let line = helm.lines().nth(finding.position.unwrap().line - 1).unwrap();
     assert!(line.contains("trainer:latest"), "{line}");
 }
 
@@ -156,7 +156,7 @@ fn live_objects_are_checked_without_lines() {
     });
     let findings = check_values(vec![pod], &Options::default());
     let finding = findings.iter().find(|finding| finding.rule.id == "AF301").unwrap();
-    assert_eq!((finding.place, finding.object.as_str()), (None, "Pod/a"));
+    assert_eq!((finding.position, finding.object.as_str()), (None, "Pod/a"));
     assert!(!Input::live("cluster", Vec::new()).written);
 }
 

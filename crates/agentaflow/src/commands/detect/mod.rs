@@ -3,7 +3,7 @@
 mod collect;
 mod show;
 
-use agentaflow_manifest::build::SizedRecipe;
+use agentaflow_manifest::build::SizingFields;
 use agentaflow_manifest::detect::{Detection, Sizing};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return output::print(&show::words(&detection, &skipped, args.all));
     }
     if args.output == Format::Recipe {
-        let recipe = SizedRecipe::of(size(&detection)?);
+        let recipe = SizingFields::of(size(&detection)?);
         return output::print(&serde_saphyr::to_string(&recipe).context("cannot write YAML")?);
     }
     let answer = Answer { report: detection.report(), skipped };

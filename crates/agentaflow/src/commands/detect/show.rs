@@ -88,7 +88,7 @@ fn line(found: &Evidence) -> String {
         (_, true) => " (denied)",
         (_, false) => "",
     };
-    one_line(&format!("\"{}\"{sense} at {}{times}", found.found, found.place))
+    one_line(&format!("\"{}\"{sense} at {}{times}", found.found, found.location))
 }
 
 fn arithmetic(sizing: &Sizing) -> String {

@@ -7,7 +7,7 @@ mod write;
 
 use std::path::{Path, PathBuf};
 
-use agentaflow_manifest::build::{self, BuildError, Made, Recipe};
+use agentaflow_manifest::build::{self, BuildError, BuildOutput, Recipe};
 use agentaflow_manifest::catalogue::{BUILT_IN, Catalogue};
 use agentaflow_manifest::yaml;
 use anyhow::{Context as _, Result};
@@ -142,7 +142,7 @@ fn built_in(format: Format) -> Result<String> {
 }
 
 /// The objects of the flags, over what the file says.
-fn make(recipe: Recipe, out: &Out) -> Result<Made> {
+fn make(recipe: Recipe, out: &Out) -> Result<BuildOutput> {
     let recipe = match &out.from {
         None => recipe,
         Some(file) => {
@@ -175,7 +175,7 @@ fn about(file: &Path, error: &dyn std::error::Error) -> anyhow::Error {
     usage(format!("{}{separator} {said}", write::name(file)))
 }
 
-fn send(made: &Made, out: &Out) -> Result<()> {
+fn send(made: &BuildOutput, out: &Out) -> Result<()> {
     let how = How { dry_run: out.dry_run, force: out.force };
     let applied = block_on(async {
         let client = kubernetes::client(out.kubeconfig.as_deref()).await?;

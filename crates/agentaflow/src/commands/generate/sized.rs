@@ -1,6 +1,6 @@
 //! A recipe by what the work needs.
 
-use agentaflow_manifest::build::{Recipe, SizedWork};
+use agentaflow_manifest::build::{Recipe, SizedRecipe};
 use agentaflow_manifest::catalogue::Catalogue;
 use agentaflow_manifest::detect::{Detection, Sizing};
 use anyhow::Result;
@@ -14,7 +14,7 @@ pub(super) fn sized(recipe: Recipe, target: &str, catalogue: &Catalogue) -> Resu
     let (detection, skipped) = detect::look(&[target.to_owned()])?;
     let found = detect::size(&detection).map_err(|none| usage(format!("--detect: {none}")))?;
     let sized = recipe.sized(found, catalogue).map_err(|refused| usage(refused.to_string()))?;
-    let SizedWork { recipe, sizing, kept } = sized;
+    let SizedRecipe { recipe, sizing, kept } = sized;
     let why = reasons(&detection, found, &sizing);
     let lines = [decided(&detection, &sizing)].into_iter().chain(why).chain(kept).chain(skipped);
     for line in lines {

@@ -105,7 +105,7 @@ pub(super) fn unread(gathered: &mut Gathered, name: &str, text: &str, error: &Ya
         _ => lint::unreadable(text, error),
     };
     let name = name.to_owned();
-    gathered.unreadable.push(Unreadable { name, place: error.place, message });
+    gathered.unreadable.push(Unreadable { name, position: error.position, message });
 }
 
 /// Notes what was read and is nothing to check: a failure where it was asked for by name.
@@ -116,7 +116,7 @@ pub(super) fn without_objects(gathered: &mut Gathered, input: &Input) {
     }
     if others == input.documents.len() && gathered.named.contains(&input.name) {
         let message = "there is no Kubernetes object in it".to_owned();
-        gathered.unreadable.push(Unreadable { name: input.name.clone(), place: None, message });
+        gathered.unreadable.push(Unreadable { name: input.name.clone(), position: None, message });
         return;
     }
     let what = if others == 1 { "a document that is" } else { "documents that are" };
@@ -159,7 +159,7 @@ impl Gathered {
             Ok(text) => self.texts.push((name, text.to_owned())),
             Err(error) => self.unreadable.push(Unreadable {
                 name,
-                place: error.place,
+                position: error.position,
                 message: error.problem.to_string(),
             }),
         }

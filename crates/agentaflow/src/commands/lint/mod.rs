@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use agentaflow_manifest::catalogue::Catalogue;
 use agentaflow_manifest::lint::{
-    self, Finding, Input, Machines as _, Options, Rule, Seen, Unreadable, fix,
+    self, Finding, Input, Machines as _, Options, Rule, LintReport, Unreadable, fix,
 };
 use agentaflow_manifest::yaml::{Limits, read_text};
 use anyhow::Result;
@@ -173,8 +173,8 @@ fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Res
         inputs.push(Input::live(live.name, live.objects));
     }
     let findings = lint::check(&inputs, &options);
-    let seen = Seen { inputs: &inputs, findings: &findings, unreadable: &gathered.unreadable };
-    say(args, &seen, &gathered.notes, mended, piped && args.fix)?;
+    let report = LintReport { inputs: &inputs, findings: &findings, unreadable: &gathered.unreadable };
+    say(args, &report, &gathered.notes, mended, piped && args.fix)?;
     Ok(verdict(args, &findings, &gathered.unreadable))
 }
 
@@ -196,7 +196,7 @@ fn options<'a>(args: &Args, catalogue: &'a Catalogue) -> Result<Options<'a>> {
 
 fn say(
     args: &Args,
-    seen: &Seen<'_>,
+    report: &LintReport<'_>,
     notes: &[Skipped],
     mended: Option<usize>,
     to_stderr: bool,
@@ -209,9 +209,9 @@ fn say(
         eprintln!("note: {line}");
     }
     let text = match args.output {
-        Format::Json => list::json(&lint::json(seen))?,
-        Format::Sarif => list::json(&lint::sarif(seen))?,
-        Format::Text => print::findings(seen, mended),
+        Format::Json => list::json(&lint::json(report))?,
+        Format::Sarif => list::json(&lint::sarif(report))?,
+        Format::Text => print::findings(report, mended),
     };
     // What comes through a pipe and is mended goes on through the pipe; people still see what was found.
     if to_stderr || args.diff {

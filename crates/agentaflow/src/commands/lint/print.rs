@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use agentaflow_manifest::lint::{
-    Finding, RULES, Seen, Severity, UNREADABLE, is_kubernetes, not_looked_into,
+    Finding, RULES, LintReport, Severity, UNREADABLE, is_kubernetes, not_looked_into,
 };
 
 use super::gather::Skipped;
@@ -12,25 +12,25 @@ use crate::listing::one_line;
 use crate::output;
 
 /// One line for each finding, with advice the first time a rule speaks, and how many there are.
-pub(super) fn findings(seen: &Seen<'_>, mended: Option<usize>) -> String {
+pub(super) fn findings(report: &LintReport<'_>, mended: Option<usize>) -> String {
     let mut text = String::new();
-    for unreadable in seen.unreadable {
-        let place = unreadable.place.map(|place| format!(":{}:{}", place.line, place.column));
+    for unreadable in report.unreadable {
+        let position = unreadable.position.map(|position| format!(":{}:{}", position.line, position.column));
         let _ = writeln!(
             text,
             "{}{}: {} {UNREADABLE} {}",
             unreadable.name,
-            place.unwrap_or_default(),
+            position.unwrap_or_default(),
             paint(Severity::Error),
             one_line(&unreadable.message)
         );
     }
     let mut advised = HashSet::new();
-    for finding in seen.findings {
+    for finding in report.findings {
         let _ = writeln!(
             text,
             "{}: {} {} {}",
-            place(seen, finding),
+            place(report, finding),
             paint(finding.severity),
             finding.rule.id,
             one_line(&finding.message)
@@ -42,11 +42,11 @@ pub(super) fn findings(seen: &Seen<'_>, mended: Option<usize>) -> String {
             text.push_str(&output::wrapped(finding.rule.advice, "    ", "    "));
         }
     }
-    for kind in not_looked_into(seen.inputs) {
+    for kind in not_looked_into(report.inputs) {
         let kind = one_line(&kind);
         let _ = writeln!(text, "not checked: what {kind} runs, for it is not written as a pod is");
     }
-    text + &summary(seen, mended)
+    text + &summary(report, mended)
 }
 
 /// One line about everything that was not checked, by name.
@@ -90,10 +90,10 @@ pub(super) fn coloured(diff: &str) -> String {
     diff.lines().map(line).collect()
 }
 
-fn place(seen: &Seen<'_>, finding: &Finding) -> String {
-    let name = &seen.inputs[finding.input].name;
-    match finding.place {
-        Some(place) => format!("{name}:{}:{}", place.line, place.column),
+fn place(report: &LintReport<'_>, finding: &Finding) -> String {
+    let name = &report.inputs[finding.input].name;
+    match finding.position {
+        Some(position) => format!("{name}:{}:{}", position.line, position.column),
         None => format!("{name} {}", finding.object),
     }
 }
@@ -111,8 +111,8 @@ fn paint(severity: Severity) -> String {
     }
 }
 
-fn summary(seen: &Seen<'_>, mended: Option<usize>) -> String {
-    let summary = seen.summary();
+fn summary(report: &LintReport<'_>, mended: Option<usize>) -> String {
+    let summary = report.summary();
     let mut parts = Vec::new();
     for (count, one, many) in [
         (summary.errors, "error", "errors"),
@@ -124,9 +124,9 @@ fn summary(seen: &Seen<'_>, mended: Option<usize>) -> String {
         }
     }
     let found = if parts.is_empty() { "nothing found".to_owned() } else { parts.join(", ") };
-    let documents = seen.inputs.iter().flat_map(|input| &input.documents);
+    let documents = report.inputs.iter().flat_map(|input| &input.documents);
     let objects = match documents.filter(|document| is_kubernetes(document)).count() {
-        0 if seen.unreadable.is_empty() => {
+        0 if report.unreadable.is_empty() => {
             return "there is no Kubernetes object to check\n".to_owned();
         }
         1 => "1 object".to_owned(),

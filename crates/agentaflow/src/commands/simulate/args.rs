@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Job trace: ElasticFlow, Philly or Alibaba pods, told apart by its header
     #[arg(long, value_name = "FILE", help_heading = "What to simulate")]
     pub(super) trace: Option<PathBuf>,
-    /// Made-up load; see --cluster, --hours, --load and --seed
+    /// BuildOutput-up load; see --cluster, --hours, --load and --seed
     #[arg(long, help_heading = "What to simulate")]
     pub(super) synthetic: bool,
     /// Packing experiment: pods arrive one by one and never leave

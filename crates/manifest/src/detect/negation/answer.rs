@@ -1,7 +1,7 @@
 //! Denials in the form of an answer: "GPU? No.", "GPU: none", "needs a GPU - no".
 
 use super::words::{is_adverb, is_need};
-use super::{SENTENCE, Sort, Text};
+use super::{SENTENCE, TokenKind, Text};
 
 /// How far behind a word its question may end, in tokens.
 const QUESTION: usize = 8;
@@ -165,10 +165,10 @@ fn answer(text: &Text<'_>, mark: usize) -> usize {
 /// Whether nothing follows an answer that would turn it around: the end of the sentence, or a mark that does not join.
 fn closes(text: &Text<'_>, at: usize) -> bool {
     match text.tokens.get(at).map(|token| token.sort) {
-        Some(Sort::Break) => !text.asks(at),
-        Some(Sort::Mark('-' | '_' | '/')) => is_apart(text, at),
-        None | Some(Sort::Mark(_)) => true,
-        Some(Sort::Word) => false,
+        Some(TokenKind::Break) => !text.asks(at),
+        Some(TokenKind::Mark('-' | '_' | '/')) => is_apart(text, at),
+        None | Some(TokenKind::Mark(_)) => true,
+        Some(TokenKind::Word) => false,
     }
 }
 

@@ -8,7 +8,7 @@ use std::ops::Range;
 use self::words::{
     is_adverb, is_contrast, is_filler, is_foreign, is_foreign_filler, is_need, is_negation,
 };
-use super::text::{Sort, Text};
+use super::text::{TokenKind, Text};
 
 /// In which sense a word was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,10 +135,10 @@ fn negation_before(text: &Text<'_>, start: usize, listed: &[bool]) -> Option<usi
     let mut passed_article = false;
     for at in (start.saturating_sub(REACH)..start).rev() {
         match text.tokens.get(at)?.sort {
-            Sort::Mark(',' | '/') if !passed_article => {}
-            Sort::Mark('-' | '_' | '`' | '"' | '*') => {}
-            Sort::Break | Sort::Mark(_) => return None,
-            Sort::Word => {
+            TokenKind::Mark(',' | '/') if !passed_article => {}
+            TokenKind::Mark('-' | '_' | '`' | '"' | '*') => {}
+            TokenKind::Break | TokenKind::Mark(_) => return None,
+            TokenKind::Word => {
                 let word = text.word(at);
                 if is_negation(word) {
                     // "No, a GPU is required" answers something else.

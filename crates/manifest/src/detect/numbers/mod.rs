@@ -10,7 +10,7 @@ use std::ops::Range;
 
 pub(super) use parameters::is_size;
 
-use super::models::{self, Known};
+use super::models::{self, KnownModel};
 use super::size::gpu::{GpuType, MOST};
 use super::size::memory::{Adapter, Optimiser, Precision};
 use super::text::Text;
@@ -23,7 +23,7 @@ const MOST_TOLD: usize = 8;
 pub(super) struct Facts {
     pub(super) parameters: Option<Parameters>,
     /// A model whose name says its size.
-    pub(super) model: Option<&'static Known>,
+    pub(super) model: Option<&'static KnownModel>,
     /// The family of the model with the parameters.
     pub(super) family: Option<&'static str>,
     pub(super) precision: Option<Precision>,

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use self::finds::Find;
-use super::evidence::{EvidenceKind, Place};
+use super::evidence::{EvidenceKind, EvidenceLocation};
 use super::kind::Hint;
 use super::negation::{self, Sense};
 use super::numbers;
@@ -21,7 +21,7 @@ pub(super) struct Hit {
     pub(super) kind: EvidenceKind,
     pub(super) word: String,
     pub(super) found: String,
-    pub(super) place: Place,
+    pub(super) location: EvidenceLocation,
     pub(super) weight: f64,
     pub(super) hint: Option<Hint>,
     pub(super) sense: Sense,
@@ -48,7 +48,7 @@ pub(super) struct Scanned {
 #[derive(Clone, Debug)]
 pub(super) struct CpuOnly {
     pub(super) words: String,
-    pub(super) place: Place,
+    pub(super) location: EvidenceLocation,
     /// It is about a side of the work only.
     pub(super) aside: bool,
     /// It holds for all files, not only for the one that it stands in.
@@ -131,7 +131,7 @@ fn hits(text: &Text<'_>, finds: Vec<Find>, listed: &[bool]) -> Vec<Hit> {
             kind: find.kind,
             word: find.word.into_owned(),
             found: short(text.written(&find.bytes)),
-            place: text.place(
+            location: text.location(
                 negation.map_or(find.bytes.start, |first| start(text, first).min(find.bytes.start)),
             ),
             weight: find.weight,
@@ -163,12 +163,12 @@ fn cpu_only(text: &Text<'_>, format: Format) -> Vec<CpuOnly> {
     let said = negation::cpu_is_enough(text).map(|tokens| {
         let start = start(text, tokens.start);
         let aside = negation::is_aside(text, &tokens);
-        CpuOnly { words: quote(text, tokens), place: text.place(start), aside, whole: false }
+        CpuOnly { words: quote(text, tokens), location: text.location(start), aside, whole: false }
     });
     let whole = matches!(format, Format::Requirements | Format::Project | Format::Docker);
     let builds = packages::cpu_builds(text).into_iter().map(|bytes| CpuOnly {
         words: short(text.written(&bytes)),
-        place: text.place(bytes.start),
+        location: text.location(bytes.start),
         aside: false,
         whole,
     });

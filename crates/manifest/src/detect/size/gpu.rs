@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::memory::{Need, Precision};
+use super::memory::{MemoryNeed, Precision};
 use super::price::cost;
 use crate::cloud::{Gpu, gpu_named};
 
@@ -150,14 +150,14 @@ pub(super) struct Choice {
 
 /// The GPUs that a text names.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Wish {
+pub(super) struct NamedGpus {
     pub(super) gpu: Option<GpuType>,
     /// It must have the memory of that variant.
     pub(super) exact: bool,
     pub(super) count: Option<u32>,
 }
 
-impl Wish {
+impl NamedGpus {
     fn takes(self, candidate: GpuType) -> bool {
         let variant = |gpu: GpuType| !self.exact && gpu.variants().contains(&candidate);
         self.gpu.is_none_or(|gpu| gpu == candidate || variant(gpu))
@@ -166,7 +166,7 @@ impl Wish {
 
 /// The cheapest GPUs that hold what is needed, in one machine before several: what is spread over machines waits for
 /// their network, and few kinds of work can be. A type or count that the text names is kept.
-pub(super) fn choose(need: &Need, wish: Wish) -> Choice {
+pub(super) fn choose(need: &MemoryNeed, wish: NamedGpus) -> Choice {
     let rank = |choice: &Choice| (choice.count > PER_NODE, cost(choice.gpu, choice.count));
     // Of those that cost the same, the commoner one, which stands first.
     let best = fitting(need, wish).min_by_key(rank);
@@ -175,7 +175,7 @@ pub(super) fn choose(need: &Need, wish: Wish) -> Choice {
 }
 
 /// Every type that holds what is needed, with the least that it takes of them.
-pub(super) fn fitting(need: &Need, wish: Wish) -> impl Iterator<Item = Choice> {
+pub(super) fn fitting(need: &MemoryNeed, wish: NamedGpus) -> impl Iterator<Item = Choice> {
     let named = wish.gpu.is_some();
     let suits = move |gpu: &GpuType| wish.takes(*gpu) && (named || gpu.computes(need.precision));
     GpuType::ALL.into_iter().filter(suits).filter_map(move |gpu| {
@@ -187,7 +187,7 @@ pub(super) fn fitting(need: &Need, wish: Wish) -> impl Iterator<Item = Choice> {
 
 /// The GPUs for an amount of memory that the text asks for: one that has as much before several that have it together,
 /// the fewest machines, then the cheapest. A type or count that the text names is kept.
-pub(super) fn holding(mib: u64, wish: Wish) -> Choice {
+pub(super) fn holding(mib: u64, wish: NamedGpus) -> Choice {
     let types = || GpuType::ALL.into_iter().filter(move |gpu| wish.takes(*gpu));
     // A card is sold with a little more than the driver shows.
     let whole = |gpu: &GpuType| {

@@ -78,7 +78,7 @@ pub struct Term {
 
 /// The memory that work needs.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Need {
+pub(super) struct MemoryNeed {
     pub(super) terms: Vec<Term>,
     pub(super) precision: Precision,
     pub(super) training: bool,
@@ -156,7 +156,7 @@ impl Optimiser {
     }
 }
 
-impl Need {
+impl MemoryNeed {
     /// What a model and its use take.
     pub(super) fn of(work: &Work) -> Self {
         let mut terms = states(work);

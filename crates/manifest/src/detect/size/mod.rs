@@ -10,9 +10,9 @@ use serde::Serialize;
 pub use gpu::GpuType;
 pub use memory::Term;
 
-use self::gpu::{Choice, MOST, PER_NODE, Wish};
-use self::memory::{Adapter, Need, Optimiser, Precision, Work, billions, usual_shape};
-use self::others::Others;
+use self::gpu::{Choice, MOST, PER_NODE, NamedGpus};
+use self::memory::{Adapter, MemoryNeed, Optimiser, Precision, Work, billions, usual_shape};
+use self::others::Alternatives;
 use super::kind::WorkloadType;
 use super::models::{self, Shape};
 use super::numbers::Facts;
@@ -42,7 +42,7 @@ pub struct Sizing {
     /// Whether what is needed fits on the GPUs; not where a text names GPUs that are too small.
     pub fits: bool,
     /// What else would do, for who has only some types of GPU.
-    others: Others,
+    others: Alternatives,
 }
 
 /// How a size was found.
@@ -158,7 +158,7 @@ fn base(kind: WorkloadType, words: SizeWords) -> Sizing {
         arithmetic: Vec::new(),
         reasons: vec![reason],
         fits: true,
-        others: Others::AtLeast,
+        others: Alternatives::AtLeast,
     }
 }
 
@@ -196,13 +196,13 @@ fn asked(mut sizing: Sizing, facts: &Facts) -> Sizing {
     sizing.gpu_memory_mib = each.unwrap_or(u64::MAX).min(gpu_type.memory_mib());
     (sizing.gpu_type, sizing.gpu_count, sizing.rule) = (gpu_type, gpu_count, SizingRule::Asked);
     if facts.gpu.is_some() {
-        sizing.others = Others::None;
+        sizing.others = Alternatives::None;
     }
     sizing
 }
 
-fn wish(facts: &Facts) -> Wish {
-    Wish { gpu: facts.gpu, exact: facts.gpu_is_exact, count: facts.gpus }
+fn wish(facts: &Facts) -> NamedGpus {
+    NamedGpus { gpu: facts.gpu, exact: facts.gpu_is_exact, count: facts.gpus }
 }
 
 /// Whether the text says more than how many parameters there are.
@@ -291,13 +291,13 @@ fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
 }
 
 fn computed(work: &Work, mut assumed: Vec<String>, facts: &Facts) -> Sizing {
-    let need = Need::of(work);
+    let need = MemoryNeed::of(work);
     let wish = wish(facts);
     let choice = gpu::choose(&need, wish);
     // Large models are trained with activations that are computed twice instead of kept.
     if work.training && !work.checkpointing && (!choice.fits || choice.count > PER_NODE) {
         let checkpointed = Work { checkpointing: true, ..*work };
-        let instead = gpu::choose(&Need::of(&checkpointed), wish);
+        let instead = gpu::choose(&MemoryNeed::of(&checkpointed), wish);
         if instead.fits && (!choice.fits || instead.count < choice.count) {
             let Choice { gpu, count, fits } = choice;
             let without = if fits {
@@ -313,7 +313,7 @@ fn computed(work: &Work, mut assumed: Vec<String>, facts: &Facts) -> Sizing {
     }
     let mut sizing = on(&need, choice);
     if !choice.fits {
-        let free = gpu::choose(&need, Wish::default());
+        let free = gpu::choose(&need, NamedGpus::default());
         let instead = if free.fits {
             format!("{} × {} would hold it", free.count, free.gpu.name())
         } else {
@@ -338,12 +338,12 @@ fn computed(work: &Work, mut assumed: Vec<String>, facts: &Facts) -> Sizing {
         ));
     }
     sizing.reasons.extend(assumed.into_iter().map(|text| format!("assumed: {text}")));
-    sizing.others = Others::Computed(Box::new((need, wish)));
+    sizing.others = Alternatives::Computed(Box::new((need, wish)));
     sizing
 }
 
 /// What a machine must have for what is needed on these GPUs, and the sentence about them.
-fn on(need: &Need, choice: Choice) -> Sizing {
+fn on(need: &MemoryNeed, choice: Choice) -> Sizing {
     let each = need.each_mib(choice.count);
     let in_node = u64::from(choice.count.min(PER_NODE));
     let per_gpu = if need.training { 32 } else { 16 };
@@ -369,7 +369,7 @@ fn on(need: &Need, choice: Choice) -> Sizing {
         arithmetic: need.terms.clone(),
         reasons: vec![reason],
         fits: choice.fits,
-        others: Others::None,
+        others: Alternatives::None,
     }
 }
 

@@ -1,19 +1,19 @@
 //! The same work on other GPUs than those that are cheapest everywhere: a cloud rents out only some types, and by the
 //! machine.
 
-use super::gpu::{self, GpuType, Wish};
-use super::memory::Need;
+use super::gpu::{self, GpuType, NamedGpus};
+use super::memory::MemoryNeed;
 use super::{Sizing, on};
 
 /// What a size can be chosen again by.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Others {
+pub(super) enum Alternatives {
     /// The text names the type: no other will do.
     None,
     /// Any type with as much memory will do.
     AtLeast,
     /// By arithmetic.
-    Computed(Box<(Need, Wish)>),
+    Computed(Box<(MemoryNeed, NamedGpus)>),
 }
 
 impl Sizing {
@@ -21,16 +21,16 @@ impl Sizing {
     /// where the text leaves no choice.
     pub(crate) fn on_others(&self, gpus: Option<u32>) -> Vec<Self> {
         match &self.others {
-            Others::None => Vec::new(),
-            Others::AtLeast => {
+            Alternatives::None => Vec::new(),
+            Alternatives::AtLeast => {
                 GpuType::ALL.into_iter().filter_map(|gpu| self.at_least(gpu)).collect()
             }
-            Others::Computed(by) => {
+            Alternatives::Computed(by) => {
                 let (need, wish) = by.as_ref();
-                let wish = Wish { count: gpus.or(wish.count), ..*wish };
+                let wish = NamedGpus { count: gpus.or(wish.count), ..*wish };
                 let told = self.reasons.iter().skip(1);
                 let choices = gpu::fitting(need, wish).map(|choice| on(need, choice));
-                let others = Others::Computed(by.clone());
+                let others = Alternatives::Computed(by.clone());
                 choices
                     .map(|mut sizing| {
                         sizing.reasons.extend(told.clone().cloned());
@@ -43,7 +43,7 @@ impl Sizing {
 
     /// Whether the type was found by arithmetic, so that another that is cheaper at hand is as good.
     pub(crate) fn is_one_of_many(&self) -> bool {
-        matches!(self.others, Others::Computed(_))
+        matches!(self.others, Alternatives::Computed(_))
     }
 
     fn at_least(&self, gpu: GpuType) -> Option<Self> {

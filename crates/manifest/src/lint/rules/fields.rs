@@ -7,40 +7,40 @@ use crate::build::{bad_schedule, bad_zone};
 use crate::lint::object::{Object, join};
 use crate::lint::schema::{Mismatch, MismatchKind, mismatches};
 use crate::lint::{Findings, Operation, Rule, Set, set};
-use crate::yaml::{Oddity, at};
+use crate::yaml::{Ambiguity, at};
 
 pub(super) static AF701: Rule = rule! {
     "AF701" "unknown-field" Error fixable true;
-    title: "There is no such field",
-    why: "A field that is misspelt or indented too far is dropped by the API server, or refused by a strict one: the \
-          toleration, the limit or the probe that it stands for is not there.",
-    advice: "Correct its name, or move it to where it belongs.",
+    title: "Unknown field",
+    why: "The API server drops a misspelt or wrongly indented field, or rejects it under strict validation: the \
+          intended toleration, limit or probe has no effect.",
+    advice: "Correct the name, or move the field to its parent.",
     check: unknown_field,
 };
 
 pub(super) static AF702: Rule = rule! {
     "AF702" "wrong-type" Error fixable true;
-    title: "Something else belongs into this field",
-    why: "The API server refuses a number where text belongs, as in environment variables and node selectors, and text \
-          where a number belongs.",
-    advice: "Put numbers and true or false in quotes where text belongs, and take the quotes away where it does not.",
+    title: "Wrong type of value",
+    why: "The API server rejects a number in place of a text, as in environment variables and node selectors, and a \
+          text in place of a number.",
+    advice: "Quote numbers and booleans in text fields; remove the quotes in number fields.",
     check: wrong_type,
 };
 
 pub(super) static AF703: Rule = rule! {
     "AF703" "wrong-value" Error;
-    title: "The field cannot have this value",
-    why: "The API server refuses it.",
-    advice: "Use a value that the message names.",
+    title: "Invalid value",
+    why: "The API server rejects the object.",
+    advice: "Use one of the values in the message.",
     check: wrong_value,
 };
 
 pub(super) static AF704: Rule = rule! {
     "AF704" "ambiguous-scalar" Warning;
-    title: "Tools read this value in different ways",
-    why: "`yes`, `no`, `on` and `off` without quotes are text in YAML 1.2, and true or false in YAML 1.1, which \
-          `kubectl` reads. Other values are numbers for some tools and text for others.",
-    advice: "Put text in quotes; write true or false where these are meant.",
+    title: "Ambiguous value",
+    why: "Unquoted `yes`, `no`, `on` and `off` are text in YAML 1.2, and booleans in YAML 1.1, which `kubectl` \
+          uses. Other values are numbers for some tools and text for other tools.",
+    advice: "Quote texts; write `true` or `false` for booleans.",
     check: ambiguous,
 };
 
@@ -87,7 +87,7 @@ fn wrong_type(set: &Set<'_>, findings: &mut Findings<'_>) {
         findings.add_with(
             object,
             &path,
-            format!("{wanted} belongs here, not {shown}{hint}"),
+            format!("expected {wanted}, found {shown}{hint}"),
             fix.into_iter().collect(),
         );
     });
@@ -125,9 +125,9 @@ fn ambiguous(set: &Set<'_>, findings: &mut Findings<'_>) {
         if seen.replace(here) == Some(here) {
             continue;
         }
-        let notes = &findings.inputs[object.input].documents[object.document].notes;
-        for note in notes.iter().filter(|note| !matches!(note.oddity, Oddity::Octal(..))) {
-            findings.add_at(object, note.place, note.oddity.to_string());
+        let ambiguous = &findings.inputs[object.input].documents[object.document].ambiguous;
+        for scalar in ambiguous.iter().filter(|scalar| !matches!(scalar.ambiguity, Ambiguity::Octal(..))) {
+            findings.add_at(object, scalar.position, scalar.ambiguity.to_string());
         }
     }
 }

@@ -9,53 +9,54 @@ use crate::lint::{Findings, Operation, Rule, Set, set};
 pub(super) static AF001: Rule = rule! {
     "AF001" "gpu-request-differs" Error fixable true;
     title: "The GPU request differs from the limit",
-    why: "A GPU is never overcommitted: the API server refuses a pod whose request for an extended resource differs \
+    why: "GPUs cannot be overcommitted: the API server rejects a pod whose request for an extended resource differs \
           from its limit.",
-    advice: "Write the same number in both, or only the limit.",
+    advice: "Set both to the same number, or set only the limit.",
     check: request_differs,
 };
 
 pub(super) static AF002: Rule = rule! {
     "AF002" "gpu-limit-missing" Error fixable true;
     title: "GPUs are requested without a limit",
-    why: "A GPU is a limit-only resource: the API server refuses a request for an extended resource that has no limit. \
-          With only a limit, the request is set by itself.",
+    why: "A GPU is a limit-only resource: the API server rejects a request for an extended resource without a \
+          limit. The request defaults to the limit.",
     advice: "Move the number to `limits`.",
     check: limit_missing,
 };
 
 pub(super) static AF003: Rule = rule! {
     "AF003" "gpu-not-whole" Error;
-    title: "The number of GPUs is not a whole one",
-    why: "Devices are handed out whole: `0.5` or `500m` of `nvidia.com/gpu` is refused by the API server. A part of a \
-          GPU is a MIG slice, a time slice, or a GPUWorkload that shares.",
-    advice: "Ask for whole devices, for a MIG profile such as `nvidia.com/mig-1g.5gb`, or submit a GPUWorkload with \
+    title: "The number of GPUs is not whole",
+    why: "Extended resources are whole devices: the API server rejects `0.5` or `500m` of `nvidia.com/gpu`. Use a \
+          MIG slice, a time slice, or a GPUWorkload with a shared GPU for a part of a GPU.",
+    advice: "Request whole devices or a MIG profile such as `nvidia.com/mig-1g.5gb`, or submit a GPUWorkload with \
              `gpuMemoryRequired` and `exclusiveAccess: false`.",
     check: not_whole,
 };
 
 pub(super) static AF007: Rule = rule! {
     "AF007" "visible-devices-differ" Warning fixable true;
-    title: "CUDA_VISIBLE_DEVICES does not fit the number of GPUs",
-    why: "In a container the devices are numbered from 0 up to the limit. A number beyond that hides all devices that \
-          follow it, and CUDA finds fewer GPUs than were paid for, or none.",
-    advice: "List as many devices as the limit says, from 0, or leave the variable away.",
+    title: "CUDA_VISIBLE_DEVICES does not match the number of GPUs",
+    why: "Devices in a container are numbered from 0 up to the limit. A larger number hides itself and all devices \
+          after it: CUDA finds fewer GPUs than allocated, or none.",
+    advice: "List the devices from 0 up to the limit, or remove the variable.",
     check: visible_devices,
 };
 
 pub(super) static AF008: Rule = rule! {
     "AF008" "no-memory-limit" Info;
     title: "A GPU container has no memory limit",
-    why: "Without a limit a data loader that leaks takes the whole node down, and every other GPU job on it.",
+    why: "Without a limit, a leaking data loader exhausts the memory of the node and stops every other GPU job on \
+          it.",
     advice: "Set `resources.limits.memory`; a GPU job usually needs at least as much memory as its GPUs have.",
     check: no_memory_limit,
 };
 
 pub(super) static AF010: Rule = rule! {
     "AF010" "gpu-resource-misspelt" Error fixable true;
-    title: "No device plugin offers GPUs by this name",
-    why: "GPUs are `nvidia.com/gpu`. A name without a domain is refused by the API server, and for any other nobody has \
-          a device: the pod waits forever, and what makes it a GPU pod for quotas, webhooks and these checks is missing.",
+    title: "No device plugin provides this resource",
+    why: "The resource of GPUs is `nvidia.com/gpu`. The API server rejects a name without a domain; a pod with any \
+          other name stays pending, and quotas, webhooks and these checks do not treat it as a GPU pod.",
     advice: "Write `nvidia.com/gpu`.",
     check: misspelt,
 };
@@ -93,7 +94,7 @@ fn request_differs(set: &Set<'_>, findings: &mut Findings<'_>) {
         {
             let path = container.join(&[resources, "requests", name]);
             let message = format!(
-                "container `{}` requests {} of {name} and has a limit of {}; they must be equal",
+                "container `{}` requests {} of {name} with a limit of {}; they must be equal",
                 container.name(),
                 plain(request),
                 plain(limit)
@@ -115,7 +116,7 @@ fn limit_missing(set: &Set<'_>, findings: &mut Findings<'_>) {
         if let (None, Some(request)) = (limit, request) {
             let path = container.join(&[resources, "requests", name]);
             let message =
-                format!("container `{}` requests {name} but has no limit for it", container.name());
+                format!("container `{}` requests {name} without a limit", container.name());
             let fix = self::set(container.join(&[resources, "limits", name]), request.clone());
             findings.add_with(&pod.object, &path, message, vec![fix]);
         }
@@ -145,7 +146,7 @@ fn misspelt(set: &Set<'_>, findings: &mut Findings<'_>) {
                 for name in wrong {
                     let path = container.join(&["resources", part, name.as_str()]);
                     let message =
-                        format!("no device is called `{name}`: GPUs are `{GPU_RESOURCE}`");
+                        format!("no device plugin provides `{name}`: the resource of GPUs is `{GPU_RESOURCE}`");
                     let key = GPU_RESOURCE.to_owned();
                     let alone =
                         map.keys().filter(|name| is_misspelt(name) || *name == GPU_RESOURCE);

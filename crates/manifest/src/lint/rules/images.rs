@@ -8,45 +8,46 @@ use crate::lint::{Findings, Object, Rule, Set, set};
 pub(super) static AF301: Rule = rule! {
     "AF301" "latest-tag" Warning;
     title: "The image has no fixed version",
-    why: "`latest`, `nightly`, or no tag, is another image tomorrow: replicas differ, a restart changes the program, and a result \
-          cannot be repeated. It is also pulled anew at each start, which takes minutes for a CUDA image.",
-    advice: "Name a version, or better the digest: `image@sha256:…`.",
+    why: "The image behind `latest`, `nightly`, or no tag changes: replicas differ, a restart changes the program, \
+          and results are not reproducible. The kubelet also pulls the image at each start, which takes minutes for \
+          a CUDA image.",
+    advice: "Use a version tag, or a digest: `image@sha256:…`.",
     check: latest_tag,
 };
 
 pub(super) static AF302: Rule = rule! {
     "AF302" "privileged" Warning;
     title: "The container is privileged",
-    why: "A privileged container sees all GPUs of the node, not only its own, and may take over the machine. GPUs do \
-          not need it: the device plugin hands them in.",
-    advice: "Leave `privileged` away; add single capabilities if some are needed.",
+    why: "A privileged container can access all GPUs of the node, not only its own, and can take over the machine. \
+          GPUs do not need privileges: the device plugin adds them to the container.",
+    advice: "Remove `privileged`; add single capabilities if needed.",
     check: privileged,
 };
 
 pub(super) static AF303: Rule = rule! {
     "AF303" "bypasses-device-plugin" Warning;
-    title: "GPUs are taken past the scheduler",
-    why: "`NVIDIA_VISIBLE_DEVICES=all` or `/dev/nvidia0` from the host gives GPUs that nobody booked: they are in use \
-          by other pods, which then run out of memory.",
-    advice: "Ask for GPUs by `resources.limits`, and let the device plugin set the variable.",
+    title: "The container bypasses GPU allocation",
+    why: "`NVIDIA_VISIBLE_DEVICES=all` or `/dev/nvidia0` of the host gives access to GPUs that are not allocated to \
+          the container: the pods that own them run out of GPU memory.",
+    advice: "Request GPUs in `resources.limits`; the device plugin sets the variable.",
     check: bypasses,
 };
 
 pub(super) static AF304: Rule = rule! {
     "AF304" "nvidia-docker" Warning fixable true;
-    title: "nvidia-docker2 does not reach pods",
-    why: "nvidia-docker2 is given up and only changed Docker's default runtime. Kubernetes starts pods through \
-          containerd, where it has no effect: the pods see no GPU.",
-    advice: "Install NVIDIA's container toolkit and configure it for containerd; name `runtimeClassName: nvidia` where \
+    title: "nvidia-docker2 has no effect on pods",
+    why: "nvidia-docker2 is discontinued and changed only Docker's default runtime. Kubernetes starts pods through \
+          containerd: the pods find no GPU.",
+    advice: "Install NVIDIA's container toolkit and configure it for containerd; set `runtimeClassName: nvidia` if \
              it is not the default.",
     check: nvidia_docker,
 };
 
 pub(super) static AF305: Rule = rule! {
     "AF305" "removed-api-version" Error fixable true;
-    title: "This version of the API was removed",
-    why: "The API server does not know the version any more, and refuses the object.",
-    advice: "Use the version that took its place.",
+    title: "Removed API version",
+    why: "The API server no longer has this version and rejects the object.",
+    advice: "Use the replacement version.",
     check: removed_version,
 };
 
@@ -57,8 +58,8 @@ fn latest_tag(set: &Set<'_>, findings: &mut Findings<'_>) {
             let name = image.rsplit('/').next().unwrap_or(image);
             let message = match name.split_once(':') {
                 _ if image.contains('@') => continue,
-                None => format!("image `{image}` has no tag, which means `latest`"),
-                Some((_, tag)) if moves(tag) => format!("image `{image}` is another one tomorrow"),
+                None => format!("image `{image}` has no tag and defaults to `latest`"),
+                Some((_, tag)) if moves(tag) => format!("image `{image}` has a moving tag"),
                 Some(_) => continue,
             };
             findings.add(&pod.object, &container.join(&["image"]), message);
@@ -81,7 +82,7 @@ fn privileged(set: &Set<'_>, findings: &mut Findings<'_>) {
             let path = ["securityContext", "privileged"];
             if !system && container.at(&path) == Some(&Value::Bool(true)) {
                 let message = format!(
-                    "container `{}` is privileged; GPUs do not need that",
+                    "container `{}` is privileged; GPUs do not need privileges",
                     container.name()
                 );
                 findings.add(&pod.object, &container.join(&path), message);
@@ -99,7 +100,7 @@ fn bypasses(set: &Set<'_>, findings: &mut Findings<'_>) {
                 if name == "NVIDIA_VISIBLE_DEVICES" && !matches!(value, "" | "none" | "void") {
                     let path = container.join(&["env", &number.to_string()]);
                     let message = format!(
-                        "NVIDIA_VISIBLE_DEVICES={value} takes GPUs that nobody booked for it"
+                        "NVIDIA_VISIBLE_DEVICES={value} bypasses GPU allocation"
                     );
                     findings.add(&pod.object, &path, message);
                 }
@@ -112,7 +113,7 @@ fn bypasses(set: &Set<'_>, findings: &mut Findings<'_>) {
                 findings.add(
                     &pod.object,
                     &path,
-                    format!("{host} of the host is a GPU that nobody booked for it"),
+                    format!("mounting {host} of the host bypasses GPU allocation"),
                 );
             }
         }
@@ -133,9 +134,9 @@ fn mentions(object: &Object<'_>, findings: &mut Findings<'_>) {
             Value::String(text) if text.contains("nvidia-docker") => {
                 let class = path.last().is_some_and(|step| step == "runtimeClassName");
                 let message = if class {
-                    format!("runtime class `{text}` is of Docker's times; it is `nvidia` now")
+                    format!("runtime class `{text}` belongs to Docker; use `nvidia`")
                 } else {
-                    "nvidia-docker does not reach the pods of containerd; use the container toolkit"
+                    "nvidia-docker has no effect with containerd; use the container toolkit"
                         .to_owned()
                 };
                 let fix = class.then(|| set(path.clone(), "nvidia"));
@@ -185,7 +186,7 @@ fn removed_version(set: &Set<'_>, findings: &mut Findings<'_>) {
             findings.add_with(
                 object,
                 &path,
-                format!("{version} was removed; it is {now} now"),
+                format!("{version} was removed; use {now}"),
                 fix,
             );
         }

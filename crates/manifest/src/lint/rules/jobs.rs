@@ -8,53 +8,52 @@ use crate::yaml::at;
 
 pub(super) static AF201: Rule = rule! {
     "AF201" "job-restart-policy" Error fixable true;
-    title: "The template of a job has no usable restartPolicy",
-    why: "The default is `Always`, which a Job cannot have: the API server refuses it.",
-    advice: "Write `restartPolicy: OnFailure`, or `Never` to keep the pods of failed attempts for their logs.",
+    title: "Missing or invalid restartPolicy of a job",
+    why: "The default, `Always`, is invalid for a Job: the API server rejects it.",
+    advice: "Set `restartPolicy: OnFailure`, or `Never` to keep the pods of failed attempts for their logs.",
     check: job_restart_policy,
 };
 
 pub(super) static AF202: Rule = rule! {
     "AF202" "template-labels" Error fixable true;
-    title: "The template lacks the labels of the selector",
-    why: "A Deployment finds its pods by its selector. The API server refuses one whose own template the selector does \
-          not match.",
-    advice: "Give the template the labels that the selector names.",
+    title: "The template does not match the selector",
+    why: "A Deployment finds its pods by its selector. The API server rejects a Deployment whose selector does not \
+          match its own template.",
+    advice: "Add the labels of the selector to the template.",
     check: template_labels,
 };
 
 pub(super) static AF203: Rule = rule! {
     "AF203" "workload-restart-policy" Error fixable true;
-    title: "The pods of a GPUWorkload would be started again forever",
-    why: "A pod with `restartPolicy: Always` never succeeds: the workload stays Running and keeps its GPUs. Where \
-          nothing is written, `Never` is filled in; written out, other tools read the template in the same way.",
-    advice: "Write `restartPolicy: Never`, or `OnFailure`.",
+    title: "The pods of a GPUWorkload never finish",
+    why: "A pod with `restartPolicy: Always` never succeeds: the workload stays Running and keeps its GPUs. The \
+          default is `Never`; an explicit value has the same meaning in other tools.",
+    advice: "Set `restartPolicy: Never` or `OnFailure`.",
     check: workload_restart_policy,
 };
 
 pub(super) static AF204: Rule = rule! {
     "AF204" "no-deadline" Warning;
-    title: "A GPU job may run forever",
-    why: "A training run that hangs holds its GPUs until somebody notices the bill.",
-    advice: "Set `activeDeadlineSeconds`: 86400 is a day. A GPUWorkload has `estimatedDuration` for the plan, and the \
-             deadline in its pod template.",
+    title: "A GPU job has no deadline",
+    why: "A hanging training run holds its GPUs until an operator deletes it.",
+    advice: "Set `activeDeadlineSeconds`: 86400 is a day. In a GPUWorkload, `estimatedDuration` is for planning, \
+             and the deadline is part of the pod template.",
     check: no_deadline,
 };
 
 pub(super) static AF205: Rule = rule! {
     "AF205" "no-ttl" Warning fixable true;
-    title: "Finished jobs are never cleaned up",
-    why: "Finished Jobs and their pods stay until somebody deletes them, and slow the API server down.",
+    title: "Finished jobs are never deleted",
+    why: "Finished Jobs and their pods accumulate and slow down the API server.",
     advice: "Set `ttlSecondsAfterFinished`: 3600 keeps logs for an hour.",
     check: no_ttl,
 };
 
 pub(super) static AF206: Rule = rule! {
     "AF206" "no-backoff-limit" Info fixable true;
-    title: "A job that always fails is tried six times more",
-    why: "Without `backoffLimit` a Job is tried again six times. A mistake in the script then costs seven times the \
-          GPU hours.",
-    advice: "Set `backoffLimit`; 3 is enough for machines that break.",
+    title: "A failing job is retried six times",
+    why: "The default `backoffLimit` is six retries. An error in the script then costs seven times the GPU hours.",
+    advice: "Set `backoffLimit`; 3 is enough for node failures.",
     check: no_backoff,
 };
 
@@ -62,8 +61,8 @@ fn job_restart_policy(set: &Set<'_>, findings: &mut Findings<'_>) {
     for pod in set.pods().filter(|pod| pod.object.is(&["Job", "CronJob"])) {
         let message = match pod.at(&["restartPolicy"]).and_then(Value::as_str) {
             Some("OnFailure" | "Never") => continue,
-            None => "restartPolicy is missing; the API server refuses the job".to_owned(),
-            Some(other) => format!("restartPolicy is `{other}`; a job may have OnFailure or Never"),
+            None => "restartPolicy is missing; the API server rejects the job".to_owned(),
+            Some(other) => format!("restartPolicy is `{other}`; a job takes OnFailure or Never"),
         };
         let path = pod.join(&["restartPolicy"]);
         findings.add_with(&pod.object, &path, message, vec![self::set(path.clone(), "OnFailure")]);
@@ -88,7 +87,7 @@ fn template_labels(set: &Set<'_>, findings: &mut Findings<'_>) {
             lacking.iter().map(|(key, value)| self::set(join(&path, &[key]), (*value).clone()));
         let names: Vec<_> = lacking.iter().map(|(key, _)| format!("`{key}`")).collect();
         let message = format!(
-            "the template does not have the selector's label {}; the API server refuses that",
+            "the template lacks the selector's label {}; the API server rejects the object",
             names.join(", ")
         );
         findings.add_with(object, &path, message, fix.collect());
@@ -99,7 +98,7 @@ fn workload_restart_policy(set: &Set<'_>, findings: &mut Findings<'_>) {
     for pod in set.pods().filter(|pod| pod.object.is(&["GPUWorkload"])) {
         let (severity, message) = match pod.at(&["restartPolicy"]).and_then(Value::as_str) {
             Some("OnFailure" | "Never") => continue,
-            None => (Severity::Info, "restartPolicy is not written out; `Never` is filled in"),
+            None => (Severity::Info, "restartPolicy is missing and defaults to `Never`"),
             Some(_) => (
                 Severity::Error,
                 "with this restartPolicy the workload never succeeds and keeps its GPUs",
@@ -127,7 +126,7 @@ fn no_deadline(set: &Set<'_>, findings: &mut Findings<'_>) {
             || pod.at(&["activeDeadlineSeconds"]).is_some();
         if !limited {
             let message =
-                "it has GPUs and no activeDeadlineSeconds: if it hangs, it holds them forever";
+                "GPUs without activeDeadlineSeconds: a hanging job holds them forever";
             findings.add(&pod.object, &path, message);
         }
     });
@@ -141,7 +140,7 @@ fn no_ttl(set: &Set<'_>, findings: &mut Findings<'_>) {
             findings.add_with(
                 &pod.object,
                 &path,
-                "ttlSecondsAfterFinished is missing: it stays when it is done",
+                "ttlSecondsAfterFinished is missing: the finished job is never deleted",
                 fix,
             );
         }
@@ -158,7 +157,7 @@ fn no_backoff(set: &Set<'_>, findings: &mut Findings<'_>) {
             findings.add_with(
                 &pod.object,
                 &path,
-                "backoffLimit is missing: it is tried again six times",
+                "backoffLimit is missing: a failing job is retried six times",
                 fix,
             );
         }

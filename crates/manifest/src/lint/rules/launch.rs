@@ -5,10 +5,11 @@ use crate::lint::{Findings, Rule, Set};
 
 pub(super) static AF011: Rule = rule! {
     "AF011" "more-processes-than-gpus" Error;
-    title: "The launcher is told of more GPUs than the container has",
-    why: "A process for each GPU is started, and those beyond the limit find none: the program ends with `invalid device \
-          ordinal`, or waits for GPUs that never come, and is started again and again.",
-    advice: "Write the same number in both: `--nproc-per-node` and `--tensor-parallel-size` are the GPUs of one pod.",
+    title: "The launcher expects more GPUs than the container has",
+    why: "The launcher starts one process per GPU; processes beyond the limit find no GPU. The program fails with \
+          `invalid device ordinal`, or waits for missing GPUs, and is restarted repeatedly.",
+    advice: "Use the same number for both: `--nproc-per-node` and `--tensor-parallel-size` count the GPUs of one \
+             pod.",
     check: more_than_there_are,
 };
 

@@ -12,19 +12,19 @@ const SHM: &str = "/dev/shm";
 pub(super) static AF401: Rule = rule! {
     "AF401" "no-shared-memory" Warning fixable true;
     title: "Data loaders and NCCL get 64 MiB of shared memory",
-    why: "Worker processes of a data loader and NCCL between GPUs hand tensors over in `/dev/shm`, which is 64 MiB in a \
-          container unless a volume is mounted there. They end with a bus error in the middle of an epoch.",
-    advice: "Mount an `emptyDir` with `medium: Memory` at `/dev/shm`, 2Gi for each GPU to begin with. It counts towards \
+    why: "Data loader workers and NCCL exchange tensors through `/dev/shm`, which has 64 MiB in a container unless \
+          a volume is mounted there. They fail with a bus error in the middle of an epoch.",
+    advice: "Mount an `emptyDir` with `medium: Memory` at `/dev/shm`, starting with 2Gi per GPU. It counts towards \
              the memory limit.",
     check: no_shared_memory,
 };
 
 pub(super) static AF402: Rule = rule! {
     "AF402" "shared-memory-size" Warning fixable true;
-    title: "The shared memory has no limit, or one that does not fit",
-    why: "What is in a memory volume counts towards the container's memory limit: a volume as large as the limit, or \
-          without a `sizeLimit`, gets the container killed when it fills. Without a memory limit it may grow until the \
-          node runs out of memory.",
+    title: "Missing or too large limit of shared memory",
+    why: "The contents of a memory volume count towards the container's memory limit: a full volume as large as the \
+          limit, or without a `sizeLimit`, gets the container killed. Without a memory limit the volume can exhaust \
+          the memory of the node.",
     advice: "Set `sizeLimit`, well below the memory limit.",
     check: size,
 };
@@ -129,7 +129,7 @@ fn size(set: &Set<'_>, findings: &mut Findings<'_>) {
             if let Some(limit) = limit.filter(|limit| size >= *limit) {
                 let half = quantity_of_mib(limit.floor_mib() / 2);
                 let message = format!(
-                    "the memory volume `{name}` may hold as much as the whole memory limit of the container"
+                    "the sizeLimit of the memory volume `{name}` is not below the memory limit of the container"
                 );
                 findings.add_with(&pod.object, &path, message, vec![self::set(path.clone(), half)]);
             }

@@ -9,12 +9,12 @@ use crate::yaml::{Limits, read_text};
 
 pub(super) static AF009: Rule = rule! {
     "AF009" "impossible-mig-layout" Error;
-    title: "No GPU can be cut like this",
-    why: "A GPU has seven compute slices and eight memory slices, an A30 four of each, and a profile may begin only \
-          at some of them. The MIG manager refuses a layout that does not fit, and the node stays as it was, without \
-          the resources that its pods wait for.",
-    advice: "`agentaflow generate mig-config --gpu h100 --slices 3g.40gb=2` writes a layout that fits, and says the \
-             nearest one where yours does not.",
+    title: "Impossible MIG layout",
+    why: "A GPU has seven compute slices and eight memory slices, an A30 four of each, and a profile can start only \
+          at some of them. The MIG manager rejects an impossible layout: the node keeps its old layout, and the \
+          pods stay pending.",
+    advice: "`agentaflow generate mig-config --gpu h100 --slices 3g.40gb=2` generates a valid layout, and suggests \
+             the nearest one for an impossible layout.",
     check: impossible_layout,
 };
 

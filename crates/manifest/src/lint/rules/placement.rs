@@ -15,47 +15,48 @@ const DAEMONS_MEMORY_MIB: u64 = 1024;
 
 pub(super) static AF101: Rule = rule! {
     "AF101" "no-gpu-toleration" Warning fixable true;
-    title: "The taint of GPU nodes is not tolerated",
-    why: "GPU nodes are usually tainted with `nvidia.com/gpu` so that nothing else takes their place. A GPU pod that \
-          does not tolerate the taint waits forever. GKE adds the toleration by itself.",
-    advice: "Tolerate the taint whatever its value is: `operator: Exists`.",
+    title: "The pod does not tolerate the taint of GPU nodes",
+    why: "GPU nodes usually have the taint `nvidia.com/gpu`, which repels pods without GPUs. A GPU pod without the \
+          toleration stays pending. GKE adds the toleration automatically.",
+    advice: "Tolerate any value of the taint: `operator: Exists`.",
     check: no_toleration,
 };
 
 pub(super) static AF102: Rule = rule! {
     "AF102" "toleration-of-one-value" Warning fixable true;
-    title: "The toleration fits only one value of the GPU taint",
-    why: "Some clusters taint GPU nodes with `nvidia.com/gpu=true`, others with `nvidia.com/gpu=present`. \
-          `operator: Equal` with `\"true\"` does not tolerate the second, and the pod waits forever there.",
-    advice: "Write `operator: Exists` and leave `value` away.",
+    title: "The toleration matches only one value of the GPU taint",
+    why: "The value of the GPU taint is `true` in some clusters and `present` in other clusters. `operator: Equal` \
+          with `\"true\"` does not tolerate the second, and the pod stays pending there.",
+    advice: "Use `operator: Exists` without `value`.",
     check: one_value,
 };
 
 pub(super) static AF107: Rule = rule! {
     "AF107" "affinity-and-not-or" Warning fixable true;
-    title: "Two ways to choose a GPU must both hold",
-    why: "All expressions of one `nodeSelectorTerms` item must hold at once. A choice by product with \"or by memory\" \
-          below it is an AND: only nodes that fulfil both are taken.",
-    advice: "Make two items of `nodeSelectorTerms` of it: one of the items is enough.",
+    title: "Alternative node conditions are combined with AND",
+    why: "All expressions of one `nodeSelectorTerms` item must match. A condition on the product followed by one on \
+          the memory is an AND: only nodes that match both are eligible.",
+    advice: "Use two items of `nodeSelectorTerms`: one matching item is sufficient.",
     check: both_must_hold,
 };
 
 pub(super) static AF108: Rule = rule! {
     "AF108" "does-not-fit-machine" Error fixable true;
-    title: "More is requested than the machine has for pods",
-    why: "A node keeps some of its CPUs and memory for itself. A pod that requests all that the machine type has in \
-          print (4 CPUs and 16 GiB on a g4dn.xlarge) never fits it, and an autoscaler adds nodes in vain.",
-    advice: "Request less than what is left for pods, or choose a larger machine. Where manifests do not choose a \
-             machine type, `--machine g4dn.xlarge` says what the GPU nodes are.",
+    title: "The request exceeds the allocatable resources of the machine",
+    why: "A node reserves some CPU and memory for the system. A pod that requests the nominal resources of the \
+          machine type (4 CPUs and 16 GiB on a g4dn.xlarge) never fits, and an autoscaler adds nodes in vain.",
+    advice: "Request less than the allocatable resources, or select a larger machine. For manifests that select no \
+             machine type, `--machine g4dn.xlarge` sets the type of the GPU nodes.",
     check: does_not_fit,
 };
 
 pub(super) static AF109: Rule = rule! {
     "AF109" "no-gpu-type" Info;
-    title: "Any GPU will do",
-    why: "Without a node selector or an affinity a training job for an A100 may start on a T4 and fail for lack of \
+    title: "The pod accepts any GPU",
+    why: "Without a node selector or affinity, a training job for an A100 can start on a T4 and run out of GPU \
           memory an hour later.",
-    advice: "Choose by `nvidia.com/gpu.product`, by the cloud's label, or by a GPUWorkload's `gpuRequirements`.",
+    advice: "Select nodes by `nvidia.com/gpu.product`, by the cloud's label, or by a GPUWorkload's \
+             `gpuRequirements`.",
     check: no_type,
 };
 
@@ -67,7 +68,7 @@ fn tolerates(toleration: &Value) -> bool {
 }
 
 fn no_toleration(set: &Set<'_>, findings: &mut Findings<'_>) {
-    // A GPUWorkload's pods are placed by a scheduler that adds what its nodes need.
+    // A GPUWorkload's pods are positioned by a scheduler that adds what its nodes need.
     for pod in set.gpu_pods().filter(|pod| !pod.object.is(&["GPUWorkload"])) {
         if chooses_google(&pod) || pod.tolerations().iter().any(tolerates) {
             continue;
@@ -77,7 +78,7 @@ fn no_toleration(set: &Set<'_>, findings: &mut Findings<'_>) {
         findings.add_with(
             &pod.object,
             &pod.path,
-            "the pod asks for GPUs but does not tolerate the taint nvidia.com/gpu",
+            "the pod requests GPUs but does not tolerate the taint nvidia.com/gpu",
             fix,
         );
     }
@@ -105,7 +106,7 @@ fn one_value(set: &Set<'_>, findings: &mut Findings<'_>) {
             let fix =
                 vec![self::set(at("operator"), "Exists"), Operation::Remove { path: at("value") }];
             let message = format!(
-                "it tolerates nvidia.com/gpu={} and no other value, such as `present`",
+                "the toleration matches only nvidia.com/gpu={}, not other values such as `present`",
                 plain(value)
             );
             findings.add_with(&pod.object, &path, message, fix);
@@ -139,7 +140,7 @@ fn both_must_hold(set: &Set<'_>, findings: &mut Findings<'_>) {
             path.extend([number.to_string(), "matchExpressions".to_owned()]);
             let second = product.max(memory);
             let message = format!(
-                "{} and {} must both hold here; two items of nodeSelectorTerms are an \"or\"",
+                "{} and {} must both match; use two items of nodeSelectorTerms for an \"or\"",
                 keys[product], keys[memory]
             );
             let fix = Operation::Split { path: path.clone(), at: second };
@@ -185,7 +186,7 @@ fn gpus_fit(pod: &Pod<'_>, name: &str, machine: &Machine, findings: &mut Finding
         .map(Container::gpus)
         .sum();
     if whole > u64::from(machine.gpus) {
-        let message = format!("it asks for {whole} GPUs, and a {name} has {}", machine.gpus);
+        let message = format!("requests {whole} GPUs, but a {name} has {}", machine.gpus);
         findings.add(&pod.object, &pod.path, message);
     }
 }
@@ -196,7 +197,7 @@ fn same_model(pod: &Pod<'_>, name: &str, machine: &Machine, findings: &mut Findi
         let model = value.as_str().filter(|_| named).and_then(gpu_named).map(Gpu::family);
         if let Some(model) = model.filter(|model| !machine.models.contains(model)) {
             let message = format!(
-                "it wants {model} GPUs on a {name}, which has {}: no node is both",
+                "selects {model} GPUs on a {name}, which has {}: no node matches both",
                 machine.models.join(" or ")
             );
             findings.add(&pod.object, &path, message);
@@ -205,7 +206,7 @@ fn same_model(pod: &Pod<'_>, name: &str, machine: &Machine, findings: &mut Findi
 }
 
 /// Resource of a machine.
-struct Part {
+struct MachineResource {
     resource: &'static str,
     left: fn(&Machine) -> Amount,
     /// Rest of the machine after the usual DaemonSets, as a quantity; none where nothing is left.
@@ -213,7 +214,7 @@ struct Part {
     format: fn(Amount) -> String,
 }
 
-const CPU: Part = Part {
+const CPU: MachineResource = MachineResource {
     resource: "cpu",
     left: |machine| Amount::from_milli(machine.cpu_milli),
     fix: |machine| {
@@ -223,7 +224,7 @@ const CPU: Part = Part {
     format: |amount| format!("{}m", amount.floor_milli()),
 };
 
-const MEMORY: Part = Part {
+const MEMORY: MachineResource = MachineResource {
     resource: "memory",
     left: |machine| Amount::from_mib(machine.memory_mib),
     fix: |machine| {
@@ -237,7 +238,7 @@ fn part_fits(
     pod: &Pod<'_>,
     name: &str,
     machine: &Machine,
-    part: &Part,
+    part: &MachineResource,
     findings: &mut Findings<'_>,
 ) {
     let (beside, _) = pod.initial_containers();
@@ -254,7 +255,7 @@ fn part_fits(
     if let Some((most, container)) = first {
         let path = container.join(&["resources", "requests", part.resource]);
         let message = format!(
-            "{} of {} is requested by a container that runs first, and a {name} leaves {} for pods",
+            "an init container requests {} of {}, but a {name} has {} allocatable",
             (part.format)(most),
             part.resource,
             (part.format)(left)
@@ -270,7 +271,7 @@ fn part_fits(
     };
     let path = most.join(&["resources", "requests", part.resource]);
     let message = format!(
-        "{} of {} is requested, and a {name} leaves {} for pods",
+        "requests {} of {}, but a {name} has {} allocatable",
         (part.format)(sum),
         part.resource,
         (part.format)(left)
@@ -305,7 +306,7 @@ fn no_type(set: &Set<'_>, findings: &mut Findings<'_>) {
             findings.add(
                 &pod.object,
                 &pod.path,
-                "nothing says which GPU: no node selector and no node affinity",
+                "no node selector and no node affinity: any GPU model is accepted",
             );
         }
     }

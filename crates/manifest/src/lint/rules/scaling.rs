@@ -7,9 +7,8 @@ use crate::lint::{Findings, Object, Operation, Rule, Set};
 
 pub(super) static AF601: Rule = rule! {
     "AF601" "never-scaled-down" Warning fixable true;
-    title: "GPU nodes are scaled up by schedule and never down again",
-    why: "One schedule that adds nodes in the morning leaves them on through the night: the bill is the same as \
-          without it.",
+    title: "GPU nodes are scaled up on a schedule but never down",
+    why: "A schedule that only adds nodes leaves them running through the night and saves nothing.",
     advice: "Add a second CronJob that scales the same pool down in the evening.",
     check: never_down,
 };
@@ -17,16 +16,16 @@ pub(super) static AF601: Rule = rule! {
 pub(super) static AF602: Rule = rule! {
     "AF602" "kubectl-scales-no-nodes" Error;
     title: "`kubectl scale` cannot scale nodes",
-    why: "Kubernetes has no object for a pool of nodes that `kubectl scale` could change. The job fails each time.",
-    advice: "Scale the pool through the cloud's own command (`aws eks update-nodegroup-config`, `gcloud container \
+    why: "Kubernetes has no scalable object for node pools. The job fails at each run.",
+    advice: "Scale the pool with the cloud's command line (`aws eks update-nodegroup-config`, `gcloud container \
              clusters resize`, `az aks nodepool scale`), or change the limits of a Karpenter NodePool; `agentaflow \
-             generate scaler` writes either.",
+             generate scaler` generates both forms.",
     check: no_such_scale,
 };
 
 /// Scale command: target and count.
 #[derive(Debug, PartialEq, Eq)]
-struct Scaled {
+struct ScaleCommand {
     target: String,
     size: u64,
     /// Index of the word with the count.
@@ -38,7 +37,7 @@ struct Scaled {
 const SIZES: [&str; 6] =
     ["--replicas", "--num-nodes", "--node-count", "--desired-capacity", "--nodes", "desiredSize"];
 
-fn scaled(container: &Container<'_>) -> Option<Scaled> {
+fn scaled(container: &Container<'_>) -> Option<ScaleCommand> {
     let words = words(container);
     let verbs = ["scale", "resize", "update-nodegroup-config", "set-desired-capacity"];
     if !words.iter().any(|word| verbs.contains(&word.as_str())) {
@@ -59,7 +58,7 @@ fn scaled(container: &Container<'_>) -> Option<Scaled> {
         .enumerate()
         .filter(|(number, other)| *number != word && !SIZES.contains(&other.as_str()));
     let target = target.map(|(_, word)| word.as_str()).collect::<Vec<_>>().join(" ");
-    Some(Scaled { target, size, word, prefix })
+    Some(ScaleCommand { target, size, word, prefix })
 }
 
 fn words(container: &Container<'_>) -> Vec<String> {
@@ -67,7 +66,7 @@ fn words(container: &Container<'_>) -> Vec<String> {
 }
 
 fn never_down(set: &Set<'_>, findings: &mut Findings<'_>) {
-    let mut schedules: Vec<(&Object<'_>, Container<'_>, Scaled)> = Vec::new();
+    let mut schedules: Vec<(&Object<'_>, Container<'_>, ScaleCommand)> = Vec::new();
     for object in set.objects.iter().filter(|object| object.is(&["CronJob"])) {
         for container in object.pods().iter().flat_map(Pod::containers) {
             if let Some(scaled) = scaled(&container) {
@@ -83,7 +82,7 @@ fn never_down(set: &Set<'_>, findings: &mut Findings<'_>) {
         if up.size == 0 || paired {
             continue;
         }
-        let message = format!("it scales to {} and nothing scales down again", up.size);
+        let message = format!("scales to {}, and no CronJob scales down again", up.size);
         let fix = opposite(object, container, up).map(|value| Operation::Document { value });
         findings.add_with(
             object,
@@ -95,7 +94,7 @@ fn never_down(set: &Set<'_>, findings: &mut Findings<'_>) {
 }
 
 /// Matching `CronJob` that scales down to zero in the evening.
-fn opposite(object: &Object<'_>, container: &Container<'_>, up: &Scaled) -> Option<Value> {
+fn opposite(object: &Object<'_>, container: &Container<'_>, up: &ScaleCommand) -> Option<Value> {
     let mut value = object.value.clone();
     let mut fields: Vec<String> =
         object.text(&["spec", "schedule"])?.split_whitespace().map(str::to_owned).collect();
@@ -148,7 +147,7 @@ fn no_such_scale(set: &Set<'_>, findings: &mut Findings<'_>) {
                 )
             }) {
                 let message =
-                    format!("kubectl cannot scale a {kind}: Kubernetes has no such thing to scale");
+                    format!("kubectl cannot scale a {kind}: Kubernetes has no such scalable object");
                 findings.add(&pod.object, &container.join(&["command"]), message);
             }
         }

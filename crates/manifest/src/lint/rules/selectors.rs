@@ -13,35 +13,36 @@ use crate::yaml::nearest;
 pub(super) static AF103: Rule = rule! {
     "AF103" "unknown-accelerator" Warning fixable true;
     title: "No node has this accelerator label",
-    why: "The same card is spelt in several ways in manuals (`nvidia-a100`, `nvidia-tesla-a100`, `nvidia-gpu`), and \
-          each cloud has its own values. A selector with another spelling matches no node.",
+    why: "Manuals spell the same model differently (`nvidia-a100`, `nvidia-tesla-a100`, `nvidia-gpu`), and each \
+          cloud has its own values. A selector with another spelling matches no node.",
     advice: "Use the value of your cloud: `cloud.google.com/gke-accelerator: nvidia-tesla-a100` on GKE, \
-             `accelerator: nvidia` on AKS, `accelerator: nvidia-tesla-a100` where nodes are labelled by hand; or \
-             `nvidia.com/gpu.product` and `nvidia.com/gpu.present`, which NVIDIA's feature discovery sets everywhere.",
+             `accelerator: nvidia` on AKS, `accelerator: nvidia-tesla-a100` for manually labelled nodes; or \
+             `nvidia.com/gpu.product` and `nvidia.com/gpu.present`, which NVIDIA's feature discovery sets \
+             everywhere.",
     check: unknown_accelerator,
 };
 
 pub(super) static AF104: Rule = rule! {
     "AF104" "unknown-label" Warning fixable true;
-    title: "Nobody puts this label on nodes",
-    why: "Labels of clouds, Karpenter and NVIDIA are a fixed set. A selector by another label below their names, or by \
-          a placeholder of a manual, matches no node.",
-    advice: "Use a label that exists; the memory of a GPU in MiB is `nvidia.com/gpu.memory`.",
+    title: "Unknown node label",
+    why: "Clouds, Karpenter and NVIDIA set a fixed list of labels. A selector with another label under their \
+          prefixes, or with a placeholder from a manual, matches no node.",
+    advice: "Use an existing label; `nvidia.com/gpu.memory` is the memory of a GPU in MiB.",
     check: unknown_label,
 };
 
 pub(super) static AF105: Rule = rule! {
     "AF105" "affinity-value" Error;
-    title: "An affinity compares with something that is no number",
-    why: "`Gt` and `Lt` take exactly one whole number, as text. Anything else is refused by the API server.",
-    advice: "Write one number in quotes; `nvidia.com/gpu.memory` is in MiB, so 40 GB is `\"40000\"`.",
+    title: "An affinity compares with a value that is not a number",
+    why: "`Gt` and `Lt` take exactly one whole number, as text. The API server rejects other values.",
+    advice: "Use one quoted number; `nvidia.com/gpu.memory` is in MiB, so 40 GB is `\"40000\"`.",
     check: affinity_value,
 };
 
 pub(super) static AF106: Rule = rule! {
     "AF106" "unknown-instance-type" Warning;
-    title: "This is no machine type of the cloud",
-    why: "A selector by a machine type that does not exist matches no node.",
+    title: "Unknown machine type",
+    why: "A selector with an unknown machine type matches no node.",
     advice: "Correct the name.",
     check: instance_type,
 };
@@ -102,7 +103,7 @@ fn unknown_accelerator(set: &Set<'_>, findings: &mut Findings<'_>) {
             findings.add_with(
                 object,
                 &path,
-                format!("no node is labelled {label}={value}{meant}"),
+                format!("no node has the label {label}={value}{meant}"),
                 fix,
             );
         }
@@ -142,7 +143,7 @@ fn unknown_label(set: &Set<'_>, findings: &mut Findings<'_>) {
         findings.add_with(
             object,
             path,
-            format!("nobody labels nodes with {label}{hint}"),
+            format!("no node has the label {label}{hint}"),
             fix.into_iter().collect(),
         );
     });
@@ -179,7 +180,8 @@ fn instance_type(set: &Set<'_>, findings: &mut Findings<'_>) {
                 None => false,
             };
             if wrong && set.machines.machine(value).is_none() {
-                findings.add(object, path, format!("`{value}` is no machine type of AWS: those end in .large, .xlarge, .24xlarge and the like"));
+                findings.add(object, path, format!("`{value}` is not a machine type of AWS: they end in .large, \
+                                                    .xlarge, .24xlarge and the like"));
             }
         }
     });

@@ -13,9 +13,9 @@ const PATIENCE: u64 = 600;
 
 pub(super) static AF501: Rule = rule! {
     "AF501" "probe-too-short" Warning fixable true;
-    title: "The probe gives up before the model is loaded",
-    why: "Reading tens of gigabytes into a GPU takes minutes. A liveness probe, or a short startup probe, kills the \
-          server before it is ready; it starts again, and never serves.",
+    title: "The probe fails before the model is loaded",
+    why: "Loading tens of gigabytes into a GPU takes minutes. A liveness probe, or a short startup probe, kills the \
+          server before it is ready; the server restarts and never serves.",
     advice: "Add a `startupProbe` with `periodSeconds` × `failureThreshold` of at least ten minutes.",
     check: probe_too_short,
 };
@@ -23,29 +23,29 @@ pub(super) static AF501: Rule = rule! {
 pub(super) static AF502: Rule = rule! {
     "AF502" "no-probe" Info;
     title: "A model server has no probe",
-    why: "Without a readiness or startup probe requests are sent to a server that is still loading its model.",
+    why: "Without a readiness or startup probe, the service sends requests to a server that is still loading its \
+          model.",
     advice: "Add a `startupProbe` and a `readinessProbe` on the server's health path.",
     check: no_probe,
 };
 
 pub(super) static AF503: Rule = rule! {
     "AF503" "claim-of-one-node" Warning;
-    title: "Several pods share a claim that one node can mount",
-    why: "A claim with `ReadWriteOnce` is mounted by one node at a time: the second replica, if it comes to another \
-          node, waits forever. With GPUs, each replica usually needs another node. A single replica meets the same at \
-          its next update: a rolling one starts the new pod first, which waits for the volume and for a GPU, while the \
-          old one waits for the new.",
-    advice: "Use `ReadOnlyMany` or `ReadWriteMany` with a storage class that can do it, or a StatefulSet with a claim \
-             for each replica. For one replica, `strategy: {type: Recreate}` stops the old pod first.",
+    title: "Several pods share a claim that only one node can mount",
+    why: "One node at a time can mount a claim with `ReadWriteOnce`: a second replica on another node stays \
+          pending, and with GPUs each replica usually needs its own node. A single replica has the same problem at \
+          its next rolling update: the new pod waits for the volume and the GPU of the old pod, which waits for the \
+          new pod.",
+    advice: "Use `ReadOnlyMany` or `ReadWriteMany` with a storage class that supports it, or a StatefulSet with a \
+             claim for each replica. For one replica, `strategy: {type: Recreate}` stops the old pod first.",
     check: claim_of_one_node,
 };
 
 pub(super) static AF504: Rule = rule! {
     "AF504" "no-model-cache" Info;
     title: "The model is downloaded at each start",
-    why: "Without a volume for it a model of tens of gigabytes is fetched anew by each replica and after each restart, \
-          while the GPU waits.",
-    advice: "Mount a claim where the server keeps its models (`/root/.cache/huggingface`, `/models`).",
+    why: "Without a volume, each replica downloads tens of gigabytes at every start while its GPU is idle.",
+    advice: "Mount a claim at the model directory of the server (`/root/.cache/huggingface`, `/models`).",
     check: no_model_cache,
 };
 
@@ -85,7 +85,7 @@ fn startup_too_short(
     let period = probe.get("periodSeconds").and_then(Value::as_u64).unwrap_or(10).max(1);
     let path = container.join(&["startupProbe", "failureThreshold"]);
     let message = format!(
-        "the startup probe gives up after {patience} s, while a model is still being loaded"
+        "the startup probe fails after {patience} s, before a model is loaded"
     );
     findings.add_with(
         &pod.object,
@@ -119,7 +119,8 @@ fn liveness_too_short(
         set(container.join(&["startupProbe"]), Value::Object(probe))
     });
     let message = format!(
-        "the liveness probe kills the server after {patience} s, and there is no startupProbe to wait for the model"
+        "the liveness probe kills the server after {patience} s, and no startupProbe allows time for loading the \
+         model"
     );
     findings.add_with(
         &pod.object,

@@ -14,29 +14,29 @@ use crate::yaml::{Limits, nearest, read_text};
 
 pub(super) static AF004: Rule = rule! {
     "AF004" "several-gpu-kinds" Warning;
-    title: "One container asks for several kinds of GPU",
-    why: "Lines under `limits` are added up, they are no choice: a container that lists four MIG profiles gets one of \
-          each, or waits forever for a node that has them all. CUDA can use only one MIG slice in a process.",
-    advice: "Keep the one that is meant.",
+    title: "One container requests several kinds of GPU",
+    why: "Entries of `limits` add up, they are not alternatives: a container with four MIG profiles gets one slice \
+          of each, or stays pending until a node has them all. A CUDA process can use only one MIG slice.",
+    advice: "Keep only the intended one.",
     check: several_kinds,
 };
 
 pub(super) static AF005: Rule = rule! {
     "AF005" "mig-with-time-slicing" Warning;
-    title: "MIG and time-slicing are mixed",
-    why: "MIG gives each slice memory and processors of its own; time-slicing takes that guarantee away again, since \
-          all pods of a slice share its memory and one can starve or crash the others.",
-    advice: "Share whole GPUs by time (`nvidia.com/gpu`, no `migStrategy`) on some nodes and use MIG on others, each \
-             with its own configuration of the device plugin.",
+    title: "MIG and time-slicing are combined",
+    why: "MIG isolates the memory and processors of each slice; time-slicing removes the isolation: all pods of a \
+          slice share its memory, and one pod can starve or crash the rest.",
+    advice: "Time-slice whole GPUs (`nvidia.com/gpu`, no `migStrategy`) on some nodes and use MIG on other nodes, \
+             each with its own configuration of the device plugin.",
     check: mig_with_time_slicing,
 };
 
 pub(super) static AF006: Rule = rule! {
     "AF006" "unknown-mig-profile" Error fixable true;
-    title: "There is no such MIG profile",
-    why: "The device plugin offers one resource for each profile of the card. A profile that no card has, or \
-          that the chosen card lacks, is never offered, and the pod waits forever.",
-    advice: "Use a profile of your card: `1g.5gb`, `2g.10gb`, `3g.20gb`, `7g.40gb` on an A100 with 40 GB; `1g.10gb`, \
+    title: "Unknown MIG profile",
+    why: "The device plugin provides one resource for each profile of the GPU. A pod with a profile that the GPU \
+          does not have stays pending.",
+    advice: "Use a profile of your GPU: `1g.5gb`, `2g.10gb`, `3g.20gb`, `7g.40gb` on an A100 with 40 GB; `1g.10gb`, \
              `2g.20gb`, `3g.40gb`, `7g.80gb` on an A100 or H100 with 80 GB.",
     check: unknown_profile,
 };
@@ -48,7 +48,7 @@ fn several_kinds(set: &Set<'_>, findings: &mut Findings<'_>) {
             if kinds.len() > 1 {
                 let path = container.join(&["resources", "limits"]);
                 let message = format!(
-                    "container `{}` asks for {} at the same time; these add up",
+                    "container `{}` requests {} together; they add up",
                     container.name(),
                     kinds.join(" and ")
                 );
@@ -83,11 +83,11 @@ fn mixed_in(config: &str) -> Option<String> {
             text(resource, &["name"]).filter(|name| name.starts_with("nvidia.com/mig-"))
         });
         if let Some(name) = sliced {
-            return Some(format!("{name} is a MIG slice and is shared by time as well"));
+            return Some(format!("{name} is a MIG slice and time-sliced as well"));
         }
         let strategy = text(&document.value, &["flags", "migStrategy"])?;
         let on = strategy != "none" && !resources.is_empty();
-        on.then(|| format!("migStrategy is `{strategy}` while GPUs are shared by time"))
+        on.then(|| format!("migStrategy is `{strategy}` while GPUs are time-sliced"))
     })
 }
 
@@ -99,7 +99,7 @@ fn shared_slices(set: &Set<'_>, findings: &mut Findings<'_>) {
         let mig = kinds.iter().any(|name| name.starts_with("nvidia.com/mig-"));
         let shared = pod.required("nvidia.com/gpu.sharing-strategy").contains(&"time-slicing");
         if mig && shared {
-            let message = "it asks for a MIG slice on nodes that share their GPUs by time";
+            let message = "requests a MIG slice on nodes with time-sliced GPUs";
             findings.add(&pod.object, &pod.path, message);
         }
     }
@@ -140,7 +140,7 @@ fn of_no_gpu(set: &Set<'_>, pod: &Pod<'_>, resource: &str) -> Option<String> {
             }
         }
         let problem = problems.first()?;
-        Some(format!("{problem}; {label} leaves the pod no other GPU"))
+        Some(format!("{problem}; {label} allows no other GPU"))
     })
 }
 

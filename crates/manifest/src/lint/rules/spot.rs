@@ -8,9 +8,9 @@ use crate::lint::{Findings, Rule, Set, Severity, append};
 
 pub(super) static AF110: Rule = rule! {
     "AF110" "spot-without-checkpoint" Warning;
-    title: "Training on spot machines writes no checkpoints",
-    why: "A spot machine is taken away with minutes of notice. Work that keeps nothing begins anew each time, and may \
-          cost more than it saves.",
+    title: "Training on spot machines without checkpoints",
+    why: "The cloud reclaims a spot machine with minutes of notice. A job without checkpoints restarts from the \
+          beginning each time, and can cost more than it saves.",
     advice: "Write checkpoints to a volume or a bucket that outlives the machine, resume from them, and name them in \
              the command or the environment (`--checkpoint-dir /workspace/checkpoints`).",
     check: without_checkpoint,
@@ -18,11 +18,11 @@ pub(super) static AF110: Rule = rule! {
 
 pub(super) static AF111: Rule = rule! {
     "AF111" "no-spot-toleration" Warning fixable true;
-    title: "Spot machines are selected, and their taint is not tolerated",
-    why: "Spot nodes carry a taint of their own on AKS, and where they are set up after the manuals (`spot`). A selector \
-          alone leads to nodes that refuse the pod. On GKE it is so in pools that GKE makes by itself and in those that \
-          somebody tainted, and Autopilot adds the toleration: there it is a hint.",
-    advice: "Tolerate the taint that belongs to the selector.",
+    title: "The pod selects spot machines but does not tolerate their taint",
+    why: "Spot nodes have a taint on AKS, and in clusters set up according to common manuals (`spot`). A selector \
+          alone selects nodes that repel the pod. On GKE only auto-provisioned and manually tainted pools have the \
+          taint, and Autopilot adds the toleration: the finding is informational there.",
+    advice: "Add a toleration for the taint of the selected nodes.",
     check: no_toleration,
 };
 
@@ -71,7 +71,7 @@ fn without_checkpoint(set: &Set<'_>, findings: &mut Findings<'_>) {
         }) {
             continue;
         }
-        let message = "it runs on spot machines, and nothing in it speaks of checkpoints";
+        let message = "runs on spot machines without a sign of checkpoints";
         findings.add(&pod.object, &pod.join(&["nodeSelector", label]), message);
     }
 }
@@ -90,12 +90,12 @@ fn no_toleration(set: &Set<'_>, findings: &mut Findings<'_>) {
         let fix = vec![append(pod.join(&["tolerations"]), value)];
         let google = taint == Cloud::Gke.spot().taint.0;
         let (severity, which) = if google {
-            (Severity::Info, "the taint that some have:")
+            (Severity::Info, "the taint of some of them:")
         } else {
             (Severity::Warning, "their taint")
         };
         let message =
-            format!("it selects spot machines by {label} and does not tolerate {which} `{taint}`");
+            format!("selects spot machines by {label} but does not tolerate {which} `{taint}`");
         findings.add_as(severity, &pod.object, &pod.join(&["nodeSelector", label]), message, fix);
     }
 }

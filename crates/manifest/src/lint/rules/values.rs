@@ -47,7 +47,7 @@ fn one_of(
     let near = nearest(given, known.iter().copied());
     let meant = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
     let words: Vec<_> = known.iter().copied().filter(|word| !word.is_empty()).collect();
-    let message = format!("`{given}` is none of {}{meant}", words.join(", "));
+    let message = format!("`{given}` is not one of {}{meant}", words.join(", "));
     findings.add(&pod.object, &[path, &[field.to_owned()]].concat(), message);
 }
 
@@ -60,9 +60,9 @@ fn tolerations(pod: &Pod<'_>, findings: &mut Findings<'_>) {
         let field = |key: &str| text(toleration, &[key]).filter(|text| !text.is_empty());
         if exists && field("value").is_some() {
             let path = [path, vec!["value".to_owned()]].concat();
-            findings.add(&pod.object, &path, "`operator: Exists` takes no value: leave it away");
+            findings.add(&pod.object, &path, "`operator: Exists` takes no value: remove it");
         } else if !exists && field("key").is_none() && toleration.is_object() {
-            findings.add(&pod.object, &path, "without a key it needs `operator: Exists`");
+            findings.add(&pod.object, &path, "a toleration without a key needs `operator: Exists`");
         }
     }
 }
@@ -78,7 +78,7 @@ fn names(pod: &Pod<'_>, findings: &mut Findings<'_>) {
                 let Some(name) = text(item, &["name"]) else { continue };
                 if !seen.insert(name) {
                     let path = pod.join(&[key, number.to_string().as_str(), "name"]);
-                    findings.add(&pod.object, &path, format!("another {what} is called `{name}`"));
+                    findings.add(&pod.object, &path, format!("duplicate {what} `{name}`"));
                 }
             }
         }
@@ -106,7 +106,7 @@ fn mounts(
         let meant = nearest(name, few).map(|near| format!("; did you mean `{near}`?"));
         let path = container.join(&["volumeMounts", number.to_string().as_str(), "name"]);
         let meant = meant.unwrap_or_default();
-        findings.add(&pod.object, &path, format!("no volume is called `{name}`{meant}"));
+        findings.add(&pod.object, &path, format!("no volume is named `{name}`{meant}"));
     }
 }
 
@@ -118,15 +118,15 @@ fn amounts(pod: &Pod<'_>, container: &Container<'_>, findings: &mut Findings<'_>
             let path = || container.join(&["resources", part, name.as_str()]);
             let Some(requested) = amount(value) else {
                 if let Some(given) = value.as_str() {
-                    let write = "write it like 500m, 4, 512Mi or 16Gi";
-                    findings.add(&pod.object, &path(), format!("`{given}` is no amount: {write}"));
+                    let write = "use a form such as 500m, 4, 512Mi or 16Gi";
+                    findings.add(&pod.object, &path(), format!("`{given}` is not a quantity: {write}"));
                 }
                 continue;
             };
             if let Some(given) =
                 value.as_str().filter(|text| name == "memory" && text.ends_with('m'))
             {
-                let why = "`m` is a thousandth, here of a byte: mebibytes are `Mi`";
+                let why = "`m` means thousandths of a byte: use `Mi` for mebibytes";
                 findings.add(&pod.object, &path(), format!("`{given}` of memory: {why}"));
                 continue;
             }
@@ -135,7 +135,7 @@ fn amounts(pod: &Pod<'_>, container: &Container<'_>, findings: &mut Findings<'_>
                 limit.filter(|limit| amount(limit).is_some_and(|most| requested > most))
             {
                 let (given, most) = (plain(value), plain(limit));
-                let message = format!("{given} of {name} is requested, and the limit is {most}");
+                let message = format!("the request of {given} {name} exceeds the limit of {most}");
                 findings.add(&pod.object, &path(), message);
             }
         }
