@@ -7,12 +7,12 @@ mod end;
 
 pub use end::{End, EndText, end, end_reason, find_cause};
 
-use agentaflow_units::format_mib;
 use agentaflow_engine::{
     Alternative, Eta, Explanation, FitSummary, Gate, GpuId, GpuModel, MiB, MilliCpu,
     PreemptionReason, QuotaResource, Shortfall, Span, Time, UnavailableGpus, WaitReason,
     WorkloadId,
 };
+use agentaflow_units::format_mib;
 
 /// Names listed before "and N more".
 const NAMED: usize = 3;

@@ -91,7 +91,8 @@ impl NvmlSource {
 
     /// Reads all GPUs. A GPU that cannot be read keeps its last known data.
     fn read_devices(&self) -> Result<Vec<Device>, GpuError> {
-        let count = self.nvml.device_count().map_err(|error| GpuError::Broken(driver_message(&error)))?;
+        let count =
+            self.nvml.device_count().map_err(|error| GpuError::Broken(driver_message(&error)))?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut links = Vec::new();
         for index in 0..count.max(known.len() as u32) {
@@ -330,10 +331,7 @@ fn fault(gpu: &Handle<'_>) -> Option<String> {
         SampleValue::U64(value) => value != 0,
         _ => false,
     };
-    failed.then(|| {
-        "memory rows failed and could not be remapped; replace the GPU"
-            .into()
-    })
+    failed.then(|| "memory rows failed and could not be remapped; replace the GPU".into())
 }
 
 /// Processes with the identifier of their GPU or MIG slice.

@@ -221,10 +221,7 @@ fn check(spec: &SimulatedSpec) -> Result<Model, GpuError> {
     let refuse = |message: String| Err(GpuError::Simulation(message));
     let name = spec.model.trim();
     if !(1..=MAX_GPUS).contains(&spec.count) {
-        return refuse(format!(
-            "cannot simulate {} GPUs: use 1 to {MAX_GPUS}",
-            spec.count
-        ));
+        return refuse(format!("cannot simulate {} GPUs: use 1 to {MAX_GPUS}", spec.count));
     }
     let odd = name.chars().any(|c| c.is_control() || c == ',');
     if name.is_empty() || name.chars().count() > 100 || odd {

@@ -39,7 +39,8 @@ pub(crate) fn add_extra(rows: &mut [Row], text: &str) {
             continue;
         };
         row.sample.ecc_errors = number(&fields, 1);
-        row.sample.throttled = value(&fields, 2).map(bits).map(throttle::reasons).unwrap_or_default();
+        row.sample.throttled =
+            value(&fields, 2).map(bits).map(throttle::reasons).unwrap_or_default();
         row.device.mig = (value(&fields, 3) == Some("Enabled")).then(Vec::new);
     }
 }

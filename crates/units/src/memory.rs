@@ -45,11 +45,7 @@ pub fn format_mib(mib: u64) -> String {
 
 /// Kubernetes quantity: whole `Gi` where possible, else `Mi`.
 pub fn quantity_of_mib(mib: u64) -> String {
-    if mib > 0 && mib.is_multiple_of(GIB) {
-        format!("{}Gi", mib / GIB)
-    } else {
-        format!("{mib}Mi")
-    }
+    if mib > 0 && mib.is_multiple_of(GIB) { format!("{}Gi", mib / GIB) } else { format!("{mib}Mi") }
 }
 
 #[cfg(test)]
@@ -60,10 +56,10 @@ mod tests {
 
     #[test]
     fn a_size_is_a_number_of_mib_or_has_a_unit() {
-        assert_eq!(["512", "512M", "0.5G", "0.5GiB", "0.5 gib"].map(parse_mib), [
-            const { Ok(512) };
-            5
-        ]);
+        assert_eq!(
+            ["512", "512M", "0.5G", "0.5GiB", "0.5 gib"].map(parse_mib),
+            [const { Ok(512) }; 5]
+        );
         assert_eq!(parse_mib("2T"), Ok(2 * TIB));
         for wrong in ["", "G", "5x", "-1", "1e3G", "1..5G", "9999999999999"] {
             assert!(parse_mib(wrong).is_err(), "{wrong}");
@@ -72,9 +68,10 @@ mod tests {
 
     #[test]
     fn sizes_are_formatted_to_one_decimal() {
-        assert_eq!([512, 8192, 1536, 3 * TIB].map(format_mib), [
-            "512 MiB", "8 GiB", "1.5 GiB", "3 TiB"
-        ]);
+        assert_eq!(
+            [512, 8192, 1536, 3 * TIB].map(format_mib),
+            ["512 MiB", "8 GiB", "1.5 GiB", "3 TiB"]
+        );
         assert_eq!([0, 1500, 2048].map(quantity_of_mib), ["0Mi", "1500Mi", "2Gi"]);
     }
 

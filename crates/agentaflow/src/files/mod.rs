@@ -150,7 +150,9 @@ fn bytes(path: &str, most: usize) -> Result<Vec<u8>> {
 fn one(document: &Document) -> Result<Said> {
     let object = document.value.as_object().ok_or_else(|| {
         let position = document.root.position;
-        anyhow!("{position}: work is written as fields with values, such as `image: pytorch/pytorch`")
+        anyhow!(
+            "{position}: work is written as fields with values, such as `image: pytorch/pytorch`"
+        )
     })?;
     if !object.contains_key("apiVersion") && !object.contains_key("kind") {
         let short: ShortJob = document.decode().map_err(|error| anyhow!(error.to_string()))?;

@@ -83,7 +83,7 @@ impl Claim {
         if class.as_deref().is_some_and(|class| class.len() > 253 || !class.split('.').all(is_name))
         {
             let class = short(&class.unwrap_or_default());
-            return refuse("storage-class", format!("`{class}` is no name of a storage class"));
+            return refuse("storage-class", format!("`{class}` is not a valid storage class name"));
         }
         let requests = BTreeMap::from([("storage".to_owned(), Quantity(size))]);
         let spec = PersistentVolumeClaimSpec {

@@ -8,8 +8,8 @@ pub(super) fn image(flag: &'static str, text: &str) -> Result<String, BuildError
     if is_image(text) {
         return Ok(text.to_owned());
     }
-    let hint = "write it like pytorch/pytorch:2.8.0 or registry.example.com/team/train:v1";
-    refuse(flag, format!("`{}` is no image: {hint}", short(text)))
+    let hint = "use a form such as pytorch/pytorch:2.8.0 or registry.example.com/team/train:v1";
+    refuse(flag, format!("`{}` is not an image: {hint}", short(text)))
 }
 
 /// `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`.

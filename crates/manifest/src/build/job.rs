@@ -137,7 +137,7 @@ impl Job {
         let shaped = self.shaped(catalogue)?;
         let mut notes = shaped.notes_for(1);
         if self.timeout.is_none() && !self.pod.bare {
-            notes.push(format!("the job is stopped after {TIMEOUT}: --timeout says otherwise"));
+            notes.push(format!("the job has a deadline of {TIMEOUT}; change it with --timeout"));
         }
         BuildOutput::of(&self.object_of(shaped)?, notes)
     }
@@ -170,7 +170,7 @@ impl Job {
         let ttl = time("ttl", fill(&self.ttl, TTL))?;
         let backoff = self.backoff_limit.or((!self.pod.bare).then_some(BACKOFF));
         if backoff.is_some_and(|backoff| backoff > 1000) {
-            return refuse("backoff-limit", "it lies between 0 and 1000");
+            return refuse("backoff-limit", "must be 0 to 1000");
         }
         let spec = JobSpec {
             active_deadline_seconds: timeout.map(i64::from),

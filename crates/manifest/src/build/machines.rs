@@ -18,14 +18,15 @@ impl Placement {
         let NodeRequest { gpus, slices, cpu_milli, memory_mib } = ask;
         if let Some(name) = &self.instance_type {
             if name.is_empty() || !is_label_value(name) {
-                return refuse("instance-type", format!("`{}` is no machine", short(name)));
+                return refuse("instance-type", format!("`{}` is not a machine type", short(name)));
             }
             let found = known(name, cloud, gpu, catalogue)?;
             found.map_or(Ok(()), |instance| self.check(instance, gpu, ask))?;
             return Ok(found);
         }
         let (Some(cloud), Some(gpu)) = (cloud, gpu) else { return Ok(None) };
-        let need = MachineRequirements { gpu, gpus, slices, cpu_milli, memory_mib, spot: self.spot };
+        let need =
+            MachineRequirements { gpu, gpus, slices, cpu_milli, memory_mib, spot: self.spot };
         if let Some(chosen) = catalogue.choose(cloud, &need) {
             return Ok(Some(chosen));
         }
@@ -33,8 +34,8 @@ impl Placement {
             let with = slices.map(|slices| format!(" with the profile {}", slices.profile));
             let (flag, with) = with.map_or(("gpu", String::new()), |with| ("mig", with));
             let what = format!("the GPU {}{with}", gpu.title);
-            let why = format!("no {} machine in the catalogue has {what}", cloud.name());
-            return refuse(flag, format!("{why}: choose another, or add one with --catalogue"));
+            let why = format!("no {} machine of the catalogue has {what}", cloud.name());
+            return refuse(flag, format!("{why}: use another, or add one with --catalogue"));
         };
         let needed = needed(ask, largest)?;
         let flag = match largest.allocatable() {
@@ -42,7 +43,7 @@ impl Placement {
             (cpu, _) if cpu < cpu_milli => "cpu",
             _ => "memory",
         };
-        let why = format!("no {} machine has as much{}", cloud.name(), takes(ask, needed));
+        let why = format!("no {} machine is large enough{}", cloud.name(), takes(ask, needed));
         refuse(flag, format!("{why}; the largest is {}", largest.describe(false)))
     }
 
@@ -89,7 +90,7 @@ pub(super) fn known<'a>(
     match (found, cloud, catalogue.named(name, None)) {
         (None, Some(cloud), Some(other)) => {
             let (own, wanted) = (other.cloud.name(), cloud.name());
-            let why = format!("`{name}` is a machine of {own}, and --cloud is {wanted}");
+            let why = format!("`{name}` is a machine of {own}, but --cloud is {wanted}");
             refuse("instance-type", why)
         }
         _ => Ok(found),
@@ -99,9 +100,9 @@ pub(super) fn known<'a>(
 /// Note about a machine that is not in the catalogue.
 pub(super) fn stranger(name: &str, catalogue: &Catalogue) -> String {
     let names = catalogue.instances().iter().map(|instance| instance.name.as_str());
-    let meant = nearest(name, names).map(|near| format!(", as is {near}: did you mean that?"));
-    let rest = meant.unwrap_or_else(|| ": what it has is not checked; --catalogue adds it".into());
-    format!("{name} is no machine of the catalogue{rest}")
+    let meant = nearest(name, names).map(|near| format!("; did you mean {near}?"));
+    let rest = meant.unwrap_or_else(|| " and is not checked; add it with --catalogue".into());
+    format!("{name} is not in the catalogue{rest}")
 }
 
 /// Note with the machine count for `pods` if some of their GPUs stay unused: machines are rented whole.
@@ -111,12 +112,12 @@ pub(super) fn spare(instance: &InstanceType, gpus: u32, pods: u32) -> Option<Str
     let machines = pods.div_ceil(on_each);
     let free = (machines * has).checked_sub(pods * gpus).filter(|free| *free > 0)?;
     Some(if pods == 1 {
-        format!("{free} of the {has} GPUs of {} stay free for other pods", instance.name)
+        format!("{free} of the {has} GPUs of {} stay available for other pods", instance.name)
     } else {
         let all = machines * has;
         let machines = format!("{machines} × {}", instance.name);
         format!(
-            "{pods} pods of {gpus} GPUs take {machines}: {free} of {all} GPUs stay free for other pods"
+            "{pods} pods of {gpus} GPUs need {machines}: {free} of {all} GPUs stay available for other pods"
         )
     })
 }
@@ -135,6 +136,6 @@ fn needed(ask: NodeRequest, instance: &InstanceType) -> Result<u32, BuildError> 
 fn takes(ask: NodeRequest, gpus: u32) -> String {
     let slices = ask.slices.map(|slices| (slices.count, slices.profile));
     slices.map_or_else(String::new, |(count, profile)| {
-        format!(" ({count} × {profile} take {gpus} of its GPUs)")
+        format!(" ({count} × {profile} need {gpus} of its GPUs)")
     })
 }

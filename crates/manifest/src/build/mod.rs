@@ -62,7 +62,7 @@ pub use scaler::Scaler;
 pub use scaling::{Hpa, Keda};
 pub use serving::{Deployment, ModelServer};
 pub use sharing::{MigConfig, TimeSlicing};
-pub use sized::{SizingFields, SizedRecipe};
+pub use sized::{SizedRecipe, SizingFields};
 pub use text::{json, yaml};
 pub use values::{Mount, Pair};
 pub use workload::{Strategy, Workload};
@@ -87,10 +87,10 @@ pub enum BuildError {
         why: String,
     },
     /// An object could not be written down.
-    #[error("cannot write the object")]
+    #[error("cannot serialize the object")]
     Write(#[from] serde_json::Error),
     /// A file inside of an object could not be written down.
-    #[error("cannot write the configuration: {0}")]
+    #[error("cannot serialize the configuration: {0}")]
     Yaml(String),
 }
 

@@ -37,12 +37,13 @@ pub(super) fn name_within(
     most: usize,
 ) -> Result<String, BuildError> {
     match given {
-        None => refuse(flag, "say what it is called, such as `train`"),
+        None => refuse(flag, "a name is required, such as `train`"),
         Some(text) if is_name(text) && text.len() <= most => Ok(text.to_owned()),
         Some(text) => refuse(
             flag,
             format!(
-                "`{}` is no name: write at most {most} of a-z, 0-9 and -, beginning and ending with a letter or digit",
+                "`{}` is not a name: use at most {most} of a-z, 0-9 and -, starting and ending with a letter or \
+                 digit",
                 short(text)
             ),
         ),
@@ -56,8 +57,8 @@ pub(super) fn azure_pool<'a>(flag: &'static str, text: &'a str) -> Result<&'a st
     if text.len() <= 12 && begins && text.chars().all(is_inner) {
         return Ok(text);
     }
-    let why = "AKS has at most 12 of a-z and 0-9 there, beginning with a letter, such as gpupool";
-    refuse(flag, format!("`{}` is no name of a pool: {why}", short(text)))
+    let why = "AKS takes at most 12 of a-z and 0-9, starting with a letter, such as gpupool";
+    refuse(flag, format!("`{}` is not a pool name: {why}", short(text)))
 }
 
 /// The name of a task's job: `ml_task_123` → `gpu-job-ml-task-123`. What no name can hold becomes a dash; where that
@@ -65,7 +66,7 @@ pub(super) fn azure_pool<'a>(flag: &'static str, text: &'a str) -> Result<&'a st
 pub fn job_name(task_id: &str) -> Result<String, BuildError> {
     const PREFIX: &str = "gpu-job-";
     if task_id.trim().is_empty() {
-        return refuse("task-id", "it is empty: give the task's id, such as ml_task_123");
+        return refuse("task-id", "must not be empty: use the id of the task, such as ml_task_123");
     }
     let mut name = String::new();
     let mut lost = false;

@@ -155,7 +155,7 @@ impl NodePool {
         if let Some(bad) =
             self.instance_type.iter().find(|name| name.is_empty() || !is_label_value(name))
         {
-            return refuse("instance-type", format!("`{}` is no machine", short(bad)));
+            return refuse("instance-type", format!("`{}` is not a machine type", short(bad)));
         }
         for name in &self.instance_type {
             let model = known(name, Some(cloud), gpu, catalogue)?.and_then(InstanceType::model);
@@ -168,18 +168,15 @@ impl NodePool {
             return Ok(self.instance_type.iter().map(String::as_str).collect());
         }
         let Some(gpu) = gpu else {
-            return refuse(
-                "gpu",
-                "say which GPU the nodes have, such as a100, or give --instance-type",
-            );
+            return refuse("gpu", "the GPU model is required, such as a100, or --instance-type");
         };
         let all = catalogue.instances().iter().filter(|instance| instance.cloud == cloud);
         let fitting = all.filter(|instance| instance.model().is_some_and(|model| gpu.takes(model)));
         let names: Vec<_> = fitting.map(|instance| instance.name.as_str()).collect();
         if names.is_empty() {
             let why =
-                format!("no {} machine in the catalogue has the GPU {}", cloud.name(), gpu.title);
-            return refuse("gpu", format!("{why}: choose another, or give --instance-type"));
+                format!("no {} machine of the catalogue has the GPU {}", cloud.name(), gpu.title);
+            return refuse("gpu", format!("{why}: use another, or --instance-type"));
         }
         Ok(names)
     }
@@ -201,9 +198,7 @@ impl NodePool {
         let smallest = self.smallest(catalogue)?;
         let least = smallest.map_or(1, |machine| machine.gpus);
         match self.max_gpus.unwrap_or(least.max(8)) {
-            max if max > 100_000 => {
-                refuse("max-gpus", format!("it lies between {least} and 100000"))
-            }
+            max if max > 100_000 => refuse("max-gpus", format!("must be {least} to 100000")),
             max if max >= least => Ok(max),
             max => refuse("max-gpus", too_few(max, smallest)),
         }
@@ -247,7 +242,7 @@ fn counted(flag: &str, gpus: u32, machine: &InstanceType) -> Option<String> {
     let (machines, rest) = (gpus.checked_div(each).filter(|_| each > 1)?, gpus % each);
     let unused = match rest {
         0 => String::new(),
-        rest => format!(", and {rest} of these GPUs never come, because machines are whole"),
+        rest => format!("; {rest} of these GPUs are never used, because machines are rented whole"),
     };
     let meant = format!("{gpus} such machines have {}", u64::from(gpus) * u64::from(each));
     Some(format!("{flag} {gpus} counts GPUs: {machines} × {name} with {each}{unused}; {meant}"))
@@ -257,7 +252,7 @@ fn counted(flag: &str, gpus: u32, machine: &InstanceType) -> Option<String> {
 pub(super) fn too_few(gpus: u32, smallest: Option<&InstanceType>) -> String {
     let has = |machine: &InstanceType| format!(" ({} has {})", machine.name, machine.gpus);
     let machine = smallest.map(has).unwrap_or_default();
-    format!("{gpus} is less than the smallest machine has{machine}")
+    format!("{gpus} is less than the GPUs of the smallest machine{machine}")
 }
 
 fn requirement(key: &str, values: &[&str]) -> NodeSelectorRequirement {

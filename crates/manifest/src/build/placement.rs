@@ -89,7 +89,11 @@ impl Placement {
         self.gpu.as_deref().map(|text| model("gpu", text)).transpose()
     }
 
-    pub(super) fn resolve(&self, ask: NodeRequest, catalogue: &Catalogue) -> Result<ResolvedPlacement, BuildError> {
+    pub(super) fn resolve(
+        &self,
+        ask: NodeRequest,
+        catalogue: &Catalogue,
+    ) -> Result<ResolvedPlacement, BuildError> {
         let gpu = self.sliced(ask)?;
         let instance = self.instance(ask, catalogue)?.cloned();
         let selector = self.selector(gpu, ask, instance.as_ref())?;
@@ -141,7 +145,8 @@ impl Placement {
             let other = gpu_named(product).filter(|model| !gpu.takes(model));
             if let Some(other) = other {
                 let (own, wanted) = (other.title, gpu.title);
-                let why = format!("`{}` has the GPU {own}, and {wanted} is wanted", short(product));
+                let why =
+                    format!("`{}` has the GPU {own}, but {wanted} is requested", short(product));
                 return refuse("product", why);
             }
         }
@@ -160,7 +165,7 @@ impl Placement {
         wanting.map_or(Ok(()), |gpu| {
             refuse(
                 "gpu-memory-over",
-                format!("the GPU {} has no more than {memory} MiB", gpu.title),
+                format!("the GPU {} does not have more than {memory} MiB", gpu.title),
             )
         })
     }
@@ -215,7 +220,7 @@ impl Placement {
             if let Some(plain) = slices.profile.strip_suffix("+me") {
                 return refuse(
                     "mig",
-                    format!("GKE has no slices with media extensions: use {plain}"),
+                    format!("GKE has no MIG slices with media extensions: use {plain}"),
                 );
             }
             add(cloud::GKE_PARTITION, slices.profile);
@@ -237,12 +242,7 @@ impl Placement {
     fn pool_label(&self) -> Result<&'static str, BuildError> {
         let cloud = self.cloud();
         cloud.pool_label().map_or_else(
-            || {
-                refuse(
-                    "node-pool",
-                    "no label names pools here: choose a --cloud, or use --selector",
-                )
-            },
+            || refuse("node-pool", "generic nodes have no pool label: use --cloud or --selector"),
             Ok,
         )
     }
@@ -265,7 +265,7 @@ impl Placement {
             None | Some("any") => vec![any()],
             Some(value) if is_label_value(value) => vec![equal((cloud::GPU_TAINT, value))],
             Some(value) => {
-                return refuse("taint", format!("`{}` is no value of a taint", short(value)));
+                return refuse("taint", format!("`{}` is not a taint value", short(value)));
             }
         };
         if self.taint.as_deref() != Some("none") {
@@ -298,7 +298,7 @@ impl Placement {
         let mut terms = Vec::new();
         let mut products = self.product.clone();
         if let Some(bad) = products.iter().find(|name| name.is_empty() || !is_label_value(name)) {
-            let why = "is no product: write it as the label nvidia.com/gpu.product has it";
+            let why = "is not a product: use a value of the label nvidia.com/gpu.product";
             return refuse("product", format!("`{}` {why}", short(bad)));
         }
         if let (Cloud::Nvidia, Some(gpu), true) = (self.cloud(), self.model()?, products.is_empty())
@@ -322,13 +322,14 @@ impl Placement {
         let Some(weight) = weight else {
             return refuse(
                 "prefer",
-                format!("`{}` is no weight from 1 to 100", short(&pair.value)),
+                format!("`{}` is not a weight from 1 to 100", short(&pair.value)),
             );
         };
         let (key, values) = self.model_label("prefer", gpu)?;
         let values = values.into_iter().map(str::to_owned).collect();
         let mut preference = term(key, "In", values);
-        let size = self.cloud().size_label(gpu).filter(|_| is_one_size(gpu, NodeRequest::default()));
+        let size =
+            self.cloud().size_label(gpu).filter(|_| is_one_size(gpu, NodeRequest::default()));
         if let (Some((key, value)), Some(all)) = (size, &mut preference.match_expressions) {
             all.push(requirement(key, "In", vec![value]));
         }
@@ -345,7 +346,7 @@ impl Placement {
         let known = cloud::accelerators(key);
         if known.is_some_and(|known| values.iter().any(|value| !known.contains(value))) {
             let why = format!("{} has no {}", self.cloud().name(), gpu.title);
-            return refuse(flag, why + ": choose another");
+            return refuse(flag, why + ": use another");
         }
         Ok((key, values))
     }
@@ -361,7 +362,7 @@ pub(super) fn model(flag: &'static str, text: &str) -> Result<&'static Gpu, Buil
         || {
             let known: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
             let known = known.join(", ");
-            refuse(flag, format!("no GPU is called `{}`: use {known}", short(text)))
+            refuse(flag, format!("unknown GPU model `{}`: use {known}", short(text)))
         },
         Ok,
     )
@@ -369,7 +370,7 @@ pub(super) fn model(flag: &'static str, text: &str) -> Result<&'static Gpu, Buil
 
 fn pool_name(cloud: Cloud, text: &str) -> Result<&str, BuildError> {
     if text.is_empty() || !is_label_value(text) {
-        return refuse("node-pool", format!("`{}` is no name of a pool", short(text)));
+        return refuse("node-pool", format!("`{}` is not a pool name", short(text)));
     }
     if cloud == Cloud::Aks { names::azure_pool("node-pool", text) } else { Ok(text) }
 }

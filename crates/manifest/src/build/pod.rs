@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::image::image;
 use super::machines::{spare, stranger};
 use super::names::{self, is_label_key, short};
-use super::placement::{ResolvedPlacement, Placement};
+use super::placement::{Placement, ResolvedPlacement};
 use super::values::{self, Mount, Pair};
 use super::{BuildError, BuildOutput, refuse};
 use crate::catalogue::Catalogue;
@@ -247,7 +247,7 @@ impl PodShape {
 
     fn image(&self) -> Result<String, BuildError> {
         match &self.image {
-            None => refuse("image", "say which image to run, such as pytorch/pytorch:2.8.0"),
+            None => refuse("image", "an image is required, such as pytorch/pytorch:2.8.0"),
             Some(text) => image("image", text),
         }
     }
@@ -257,7 +257,9 @@ impl PodShape {
             gpus @ 1..=MOST_GPUS => Ok(gpus),
             gpus => refuse(
                 "gpus",
-                format!("{gpus} is not between 1 and {MOST_GPUS}: all are on one node"),
+                format!(
+                    "{gpus} is not between 1 and {MOST_GPUS}: all GPUs of a pod are on one node"
+                ),
             ),
         }
     }
@@ -285,7 +287,7 @@ impl PodShape {
             let named = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
             let begins = !pair.key.starts_with(|c: char| c.is_ascii_digit() || c == '.');
             if pair.key.is_empty() || !pair.key.chars().all(named) || !begins {
-                return refuse("env", format!("`{}` is no name of a variable", short(&pair.key)));
+                return refuse("env", format!("`{}` is not a variable name", short(&pair.key)));
             }
             if pair.value.contains('\0') {
                 return refuse("env", format!("the value of `{}` has a zero byte", pair.key));
@@ -300,7 +302,7 @@ impl PodShape {
 
     fn annotations(&self) -> Result<BTreeMap<String, String>, BuildError> {
         if let Some(bad) = self.annotation.iter().find(|pair| !is_label_key(&pair.key)) {
-            let why = "is no key of an annotation: write it like agentaflow.gpu/priority=5";
+            let why = "is not an annotation key: use a form such as agentaflow.gpu/priority=5";
             return refuse("annotation", format!("`{}` {why}", short(&bad.key)));
         }
         Ok(self.annotation.iter().map(|pair| (pair.key.clone(), pair.value.clone())).collect())
@@ -321,7 +323,7 @@ impl PodShape {
             _ => {}
         }
         if spot && self.workspace.is_none() && self.mount.is_empty() {
-            let why = "the cloud may take the node back at any time";
+            let why = "the cloud can reclaim the node at any time";
             notes.push(format!("{why}: mount a claim for checkpoints, such as --workspace CLAIM"));
         }
         if let Some(profile) = &self.mig {
@@ -334,11 +336,13 @@ impl PodShape {
             notes.push(format!("{}: each is {share}", placed.resource));
             if self.gpus.is_some_and(|slices| slices > 1) {
                 notes.push(
-                    "CUDA gives a process one slice: several are for several processes".into(),
+                    "a CUDA process can use only one slice: several slices are for several processes".into(),
                 );
             }
             if let Some(size) = placed.selector.get(GKE_PARTITION) {
-                notes.push(format!("the node pool must be made with `gpu-partition-size={size}`"));
+                notes.push(format!(
+                    "the node pool must be created with `gpu-partition-size={size}`"
+                ));
             }
         }
         notes
@@ -347,9 +351,8 @@ impl PodShape {
 
 /// Parses a GPU count; the error for a fraction suggests alternatives.
 fn whole_gpus(text: &str) -> Result<u32, String> {
-    let parts =
-        "a part of one is a MIG slice (--mig 1g.5gb), or what `generate time-slicing` makes";
-    text.parse().map_err(|_| format!("write a whole number, such as 2; {parts}"))
+    let parts = "for a part of a GPU use a MIG slice (--mig 1g.5gb) or `generate time-slicing`";
+    text.parse().map_err(|_| format!("must be a whole number, such as 2; {parts}"))
 }
 
 /// `0,1,2` for three.

@@ -38,11 +38,14 @@ pub(super) fn cpu(flag: &'static str, text: &str) -> Result<Amount, BuildError> 
     match parse(text) {
         Some(amount) if (1..=4_096_000).contains(&amount.ceil_milli()) => Ok(amount),
         Some(amount) if amount > Amount::default() => {
-            refuse(flag, format!("`{}` is more than the 4096 cores of any machine", short(text)))
+            refuse(flag, format!("`{}` is more than 4096 cores", short(text)))
         }
         _ => refuse(
             flag,
-            format!("`{}` is no number of cores: write it like 8, 0.5 or 8000m", short(text)),
+            format!(
+                "`{}` is not a number of cores: use a form such as 8, 0.5 or 8000m",
+                short(text)
+            ),
         ),
     }
 }
@@ -54,13 +57,16 @@ pub(super) fn memory(flag: &'static str, text: &str) -> Result<Amount, BuildErro
         Some(_) => refuse(
             flag,
             format!(
-                "`{}` is less than a MiB: is the unit missing? Write it like 16Gi",
+                "`{}` is less than a MiB: is the unit missing? Use a form such as 16Gi",
                 short(text)
             ),
         ),
         None => refuse(
             flag,
-            format!("`{}` is no amount of memory: write it like 16Gi or 512Mi", short(text)),
+            format!(
+                "`{}` is not an amount of memory: use a form such as 16Gi or 512Mi",
+                short(text)
+            ),
         ),
     }
 }

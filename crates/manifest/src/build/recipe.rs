@@ -5,8 +5,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{
-    BuildError, Claim, Deployment, Hpa, Job, Keda, BuildOutput, MigConfig, ModelServer, NodePool, Pod,
-    Scaler, TimeSlicing, Workload,
+    BuildError, BuildOutput, Claim, Deployment, Hpa, Job, Keda, MigConfig, ModelServer, NodePool,
+    Pod, Scaler, TimeSlicing, Workload,
 };
 use crate::catalogue::Catalogue;
 use crate::yaml::{DecodeError, Document, Limits, YamlError, nearest, read_one};
@@ -50,7 +50,7 @@ pub enum RecipeError {
     #[error(transparent)]
     Shape(#[from] DecodeError),
     /// Merging failed; impossible for parsed recipes.
-    #[error("cannot put flags and file together")]
+    #[error("cannot merge flags and file")]
     Merge(#[from] serde_json::Error),
 }
 
@@ -114,7 +114,7 @@ fn culprit<T: Default + Serialize + DeserializeOwned>(
 ) -> DecodeError {
     let whole = |said: &str| document.error_at(Vec::new(), said);
     let Value::Object(fields) = &document.value else {
-        return whole("a recipe is fields with values, named as the flags: `gpus: 2`");
+        return whole("a recipe is a mapping with the names of the flags: `gpus: 2`");
     };
     let known = serde_json::to_value(T::default()).unwrap_or_default();
     let known = known.as_object().cloned().unwrap_or_default();
@@ -123,7 +123,7 @@ fn culprit<T: Default + Serialize + DeserializeOwned>(
         if !known.contains_key(name) {
             let near = nearest(name, known.keys().map(String::as_str));
             let near = near.map(|near| format!(" (did you mean `{near}`?)"));
-            let rest = near.unwrap_or_else(|| "; fields are named as the flags".to_owned());
+            let rest = near.unwrap_or_else(|| "; fields are named like the flags".to_owned());
             let problem = format!("unknown field `{name}`{rest}");
             return DecodeError { problem, ..document.error_at(steps, "") };
         }

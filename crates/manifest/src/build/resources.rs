@@ -84,7 +84,10 @@ impl PodShape {
             || {
                 refuse(
                     "mig",
-                    format!("no GPU has the profile `{}`: write it like 1g.5gb", short(profile)),
+                    format!(
+                        "no GPU has the profile `{}`: use a form such as 1g.5gb",
+                        short(profile)
+                    ),
                 )
             },
             Ok,
@@ -147,7 +150,7 @@ impl Pairing {
         if given.is_some() && asked > given {
             return refuse(
                 request_flag,
-                format!("the request is more than the limit of --{limit_flag}"),
+                format!("the request exceeds the limit of --{limit_flag}"),
             );
         }
         Ok(Self { limit, request })

@@ -128,13 +128,13 @@ impl Scaler {
         let up = self.nodes.unwrap_or(USUAL.next_multiple_of(each));
         let down = self.down_to.unwrap_or(0);
         match (up, down) {
-            (0 | 10_001.., _) => refuse("nodes", "it lies between 1 and 10000"),
+            (0 | 10_001.., _) => refuse("nodes", "must be 1 to 10000"),
             _ if up < each => refuse("nodes", too_few(up, machine)),
             _ if down >= up => {
                 refuse("down-to", format!("{down} is not less than the {up} of --nodes"))
             }
             _ if (1..each).contains(&down) => {
-                refuse("down-to", format!("{}: for none, write 0", too_few(down, machine)))
+                refuse("down-to", format!("{}: use 0 for none", too_few(down, machine)))
             }
             counts => Ok(counts),
         }
@@ -147,7 +147,7 @@ impl Scaler {
         }
         if self.cloud()? != Cloud::Karpenter {
             let flag = if self.gpu.is_some() { "gpu" } else { "instance-type" };
-            return refuse(flag, "it is for karpenter: on this cloud --nodes counts nodes");
+            return refuse(flag, "only for karpenter: on this cloud --nodes counts nodes");
         }
         // Karpenter runs on two clouds; the machines say on which.
         let mut known = self.instance_type.iter().filter_map(|name| catalogue.named(name, None));
@@ -163,7 +163,7 @@ impl Scaler {
     fn cloud(&self) -> Result<Cloud, BuildError> {
         match self.cloud {
             Some(cloud @ (Cloud::Eks | Cloud::Gke | Cloud::Aks | Cloud::Karpenter)) => Ok(cloud),
-            _ => refuse("cloud", "nodes are added by eks, gke, aks or karpenter: say which"),
+            _ => refuse("cloud", "required: eks, gke, aks or karpenter"),
         }
     }
 
@@ -323,12 +323,11 @@ impl Scaler {
     fn notes(&self, catalogue: &Catalogue) -> Result<Vec<String>, BuildError> {
         let account = self.account()?;
         let may = |what: &str| {
-            format!("give the service account `{account}` an identity that may {what}")
+            format!("give the service account `{account}` an identity with permission to {what}")
         };
         let mut notes = vec![match self.cloud()? {
             Cloud::Karpenter => {
-                "a lower limit stops new nodes; those there go when they are empty, \
-                                 if the pool consolidates"
+                "a lower limit stops new nodes; existing nodes are removed when empty, if the pool consolidates"
                     .to_owned()
             }
             Cloud::Gke => may("`container.clusters.update` (workload identity)"),
@@ -342,15 +341,16 @@ impl Scaler {
                 notes.extend(pool.count_notes(&counts, catalogue)?);
             }
             None if self.cloud()? == Cloud::Karpenter => notes.push(
-                "--nodes counts GPUs here: below those of the pool's smallest machine no node comes; \
-                 --gpu or --instance-type checks that"
+                "--nodes counts GPUs here: below the GPUs of the pool's smallest machine no node is added; --gpu or \
+                 --instance-type checks the value"
                     .to_owned(),
             ),
             None => {}
         }
         notes.extend(surprises(self.cloud()?, self.location.as_deref()));
         if self.time_zone.is_none() {
-            notes.push("the schedules are in the control plane's time, mostly UTC: --time-zone says otherwise".to_owned());
+            notes.push("the schedules use the time zone of the control plane, usually UTC; change it with \
+                        --time-zone".to_owned());
         }
         Ok(notes)
     }
@@ -360,13 +360,14 @@ impl Scaler {
 fn surprises(cloud: Cloud, location: Option<&str>) -> Vec<String> {
     // `us-central1-a` is a zone of the region `us-central1`.
     let zone = location.is_some_and(|location| location.matches('-').count() > 1);
-    let each_zone =
-        "in a region --nodes counts for each zone of the pool: of three zones, three times as many";
-    let autoscaled = "the cluster autoscaler must not scale the pool, too";
+    let each_zone = "in a region --nodes counts per zone of the pool: three zones have three times as many nodes";
+    let autoscaled = "the cluster autoscaler must not scale the same pool";
     match cloud {
-        Cloud::Gke if !zone => vec![each_zone.into(), format!("{autoscaled}: it would undo it")],
-        Cloud::Gke => vec![format!("{autoscaled}: it would undo it")],
-        Cloud::Aks => vec![format!("{autoscaled}: `az` refuses to scale such a pool")],
+        Cloud::Gke if !zone => {
+            vec![each_zone.into(), format!("{autoscaled}: it would revert the change")]
+        }
+        Cloud::Gke => vec![format!("{autoscaled}: it would revert the change")],
+        Cloud::Aks => vec![format!("{autoscaled}: `az` cannot scale such a pool")],
         _ => Vec::new(),
     }
 }
@@ -394,8 +395,8 @@ fn words(command: &str, arguments: &[&str]) -> Vec<String> {
 /// Cloud resource name that no command line can mistake for an option.
 fn word<'a>(flag: &'static str, text: Option<&'a str>) -> Result<&'a str, BuildError> {
     match text {
-        None => refuse(flag, "this cloud needs it"),
+        None => refuse(flag, "required for this cloud"),
         Some(text) if !text.is_empty() && is_label_value(text) => Ok(text),
-        Some(text) => refuse(flag, format!("`{}` is no name that a cloud has", short(text))),
+        Some(text) => refuse(flag, format!("`{}` is not a valid cloud resource name", short(text))),
     }
 }

@@ -91,7 +91,7 @@ pub struct Keda {
 impl ScaleTarget {
     fn target(&self) -> Result<String, BuildError> {
         match &self.target {
-            None => refuse("target", "say which deployment to scale"),
+            None => refuse("target", "the deployment to scale is required"),
             target => names::name("target", target.as_deref()),
         }
     }
@@ -109,10 +109,10 @@ impl ScaleTarget {
         let min = self.min.unwrap_or(least);
         let max = self.max.unwrap_or(MOST.max(min));
         if !(1..=10_000).contains(&max) {
-            return refuse("max", "it lies between 1 and 10000");
+            return refuse("max", "must be 1 to 10000");
         }
         if min > max {
-            return refuse("min", format!("{min} is more than the most, {max}"));
+            return refuse("min", format!("{min} is more than the maximum, {max}"));
         }
         Ok((min, max))
     }
@@ -120,7 +120,7 @@ impl ScaleTarget {
     /// Note about the default target, a utilization, applied to another metric.
     fn goal_note(&self, counted: &str) -> Option<String> {
         let none = self.value.is_none();
-        none.then(|| format!("a pod is added for each {GOAL} of {counted}: --value says otherwise"))
+        none.then(|| format!("a pod is added for each {GOAL} of {counted}; change it with --value"))
     }
 
     /// The value to aim at, as it was written and as an amount.
@@ -128,7 +128,7 @@ impl ScaleTarget {
         let text = self.value.as_deref().unwrap_or(GOAL);
         match quantity::parse(text) {
             Some(amount) if amount > Amount::default() => Ok((text, amount)),
-            _ => refuse("value", format!("`{}` is no amount above zero", short(text))),
+            _ => refuse("value", format!("`{}` is not a quantity above zero", short(text))),
         }
     }
 
@@ -136,7 +136,7 @@ impl ScaleTarget {
         let delay =
             values::seconds("scale-down-delay", self.scale_down_delay.as_deref().unwrap_or("5m"))?;
         if delay > 3600 {
-            return refuse("scale-down-delay", "it is at most 1h");
+            return refuse("scale-down-delay", "must be at most 1h");
         }
         Ok(delay)
     }
@@ -156,7 +156,7 @@ impl Hpa {
         if min == 0 {
             return refuse(
                 "min",
-                "an autoscaler of this kind keeps one pod: `generate keda` scales to zero",
+                "a HorizontalPodAutoscaler keeps one pod: use `generate keda` to scale to zero",
             );
         }
         let scale_target_ref = CrossVersionObjectReference {
@@ -181,9 +181,8 @@ impl Hpa {
     /// The autoscaler, with notes.
     pub fn make(&self) -> Result<BuildOutput, BuildError> {
         let api = if self.external { "external.metrics.k8s.io" } else { "custom.metrics.k8s.io" };
-        let note = format!(
-            "the metric must be served under {api}: an adapter such as prometheus-adapter does that"
-        );
+        let note =
+            format!("the metric must be served under {api}, for example by prometheus-adapter");
         let own = self.metric.as_deref().filter(|metric| *metric != METRIC);
         let notes = [Some(note), own.and_then(|_| self.scaled.goal_note("the metric"))];
         BuildOutput::of(&self.object()?, notes.into_iter().flatten().collect())
@@ -193,7 +192,7 @@ impl Hpa {
         let name = self.metric.clone().unwrap_or_else(|| METRIC.to_owned());
         let bad = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == '%';
         if name.is_empty() || name.len() > 253 || name.contains(bad) {
-            return refuse("metric", format!("`{}` is no metric", short(&name)));
+            return refuse("metric", format!("`{}` is not a metric name", short(&name)));
         }
         let target = MetricTarget {
             type_: "AverageValue".to_owned(),
@@ -204,7 +203,7 @@ impl Hpa {
         let selector = labels
             .map(|labels| LabelSelector { match_labels: Some(labels), match_expressions: None });
         if selector.is_some() && !self.external {
-            return refuse("metric-label", "it goes with --external only");
+            return refuse("metric-label", "requires --external");
         }
         let metric = MetricIdentifier { name, selector };
         Ok(if self.external {
@@ -283,11 +282,11 @@ impl Keda {
         };
         let (api_version, kind) = ("keda.sh/v1alpha1", "ScaledObject");
         let object = ScaledObject { api_version, kind, metadata: self.scaled.metadata()?, spec };
-        let mut notes = vec!["KEDA must be installed: it has the kind ScaledObject".to_owned()];
+        let mut notes = vec!["KEDA must be installed".to_owned()];
         notes.extend(self.query.as_ref().and_then(|_| self.scaled.goal_note("the query's result")));
         if min == 0 {
             notes.push(
-                "the first request after a quiet time waits for a node and for the model"
+                "after scaling to zero, the first request waits for a node and for the model"
                     .to_owned(),
             );
         }
@@ -299,11 +298,11 @@ impl Keda {
         match &self.query {
             None if min == 0 => refuse(
                 "query",
-                "with --min 0 it must count waiting work: no pod, no GPU to look at",
+                "with --min 0 the query must count pending requests: without a pod there is no GPU metric",
             ),
             None => Ok(format!("sum({METRIC}{{pod=~\"{target}-.*\"}})")),
             Some(query) if query.trim().is_empty() || query.contains('\0') => {
-                refuse("query", "it is empty")
+                refuse("query", "must not be empty")
             }
             Some(query) => Ok(query.clone()),
         }
@@ -315,7 +314,10 @@ impl Keda {
         let is_url =
             host.is_some_and(|host| host.starts_with(|c: char| c.is_alphanumeric() || c == '['));
         if !is_url || server.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return refuse("prometheus", "write it like http://prometheus.monitoring.svc:9090");
+            return refuse(
+                "prometheus",
+                "use a form such as http://prometheus.monitoring.svc:9090",
+            );
         }
         Ok(server.to_owned())
     }

@@ -137,9 +137,9 @@ impl ModelServer {
         let mut notes = shaped.notes_for(self.serving.replicas()?);
         let deployment = self.deployment(shaped)?;
         if self.serving.replicas()? > 1 && self.mode()? == AccessMode::ReadWriteOnce {
-            let why = "all replicas must run on the node that has the volume";
+            let why = "all replicas must run on the node with the volume";
             notes.push(format!(
-                "the claim is ReadWriteOnce: {why}; --access-mode ReadWriteMany frees them"
+                "the claim is ReadWriteOnce: {why}; --access-mode ReadWriteMany allows several nodes"
             ));
         }
         let mut made = BuildOutput::of(&deployment, notes)?;
@@ -163,7 +163,7 @@ impl ModelServer {
     fn shaped(&self, catalogue: &Catalogue) -> Result<ShapedPod, BuildError> {
         let path = self.cache_path.as_deref().unwrap_or("/root/.cache/huggingface");
         if !is_mount_path(path) {
-            return refuse("cache-path", format!("`{}` is no absolute path", short(path)));
+            return refuse("cache-path", format!("`{}` is not an absolute path", short(path)));
         }
         let taken = [
             ("/dev/shm", true),
@@ -171,7 +171,7 @@ impl ModelServer {
             ("/models", self.pod.model_cache.is_some()),
         ];
         if taken.contains(&(path, true)) {
-            return refuse("cache-path", format!("`{path}` is mounted already: choose another"));
+            return refuse("cache-path", format!("`{path}` is already mounted: use another"));
         }
         let mut pod = self.pod.clone();
         let (volume, claim, path) = ("models".to_owned(), self.claim_name()?, path.to_owned());
@@ -213,13 +213,13 @@ impl Serving {
     fn replicas(&self) -> Result<u32, BuildError> {
         match self.replicas.unwrap_or(1) {
             replicas @ 0..=MOST_REPLICAS => Ok(replicas),
-            _ => refuse("replicas", format!("it lies between 0 and {MOST_REPLICAS}")),
+            _ => refuse("replicas", format!("must be 0 to {MOST_REPLICAS}")),
         }
     }
 
     fn port(&self) -> Result<i32, BuildError> {
         match self.port.unwrap_or(PORT) {
-            0 => refuse("port", "a port lies between 1 and 65535"),
+            0 => refuse("port", "must be 1 to 65535"),
             port => Ok(port.into()),
         }
     }
@@ -257,7 +257,7 @@ impl Serving {
             path => {
                 return refuse(
                     "health",
-                    format!("`{}` is no path: write it like /health", short(path)),
+                    format!("`{}` is not a path: use a form such as /health", short(path)),
                 );
             }
         };
@@ -289,7 +289,11 @@ impl Serving {
         Ok(())
     }
 
-    fn add_service(&self, server: &DeploymentObject, made: &mut BuildOutput) -> Result<(), BuildError> {
+    fn add_service(
+        &self,
+        server: &DeploymentObject,
+        made: &mut BuildOutput,
+    ) -> Result<(), BuildError> {
         if !self.service {
             return Ok(());
         }
@@ -311,7 +315,7 @@ impl Serving {
             .as_deref()
             .is_some_and(|name| name.starts_with(|c: char| c.is_ascii_digit()))
         {
-            return refuse("name", "with --service it must begin with a letter");
+            return refuse("name", "must start with a letter if --service is set");
         }
         made.push(&Service { metadata: server.metadata.clone(), spec: Some(spec), status: None })
     }

@@ -83,22 +83,23 @@ impl TimeSlicing {
         let (replicas, resource) = (self.replicas()?, self.resource()?);
         let suffix = if self.rename { ".shared" } else { "" };
         let whole = if self.mig.is_some() { "slice" } else { "GPU" };
-        let share = format!("`{resource}{suffix}: 1` then means 1/{replicas} of a {whole}");
+        let share = format!("`{resource}{suffix}: 1` means 1/{replicas} of a {whole}");
         let divided = if self.mps {
             format!(
-                "each pod may use 1/{replicas} of its memory and threads, and a crash can reach the others"
+                "each pod can use 1/{replicas} of the memory and threads, and a crash can affect the other pods"
             )
         } else {
-            "pods take turns, and nothing keeps one from using all of its memory".to_owned()
+            "pods take turns, and one pod can use all of the memory".to_owned()
         };
         let mut notes = vec![format!("{share}: {divided}")];
         if self.mps {
-            notes.push("a pod that asks for two shares is refused".to_owned());
+            notes.push("a pod that requests two shares is rejected".to_owned());
         } else if !self.rename && !self.strict {
-            let two = format!("two shares may be of one {whole} and are no faster than one");
-            notes.push(format!("{two}: --strict refuses them"));
+            let two = format!("two shares can be on one {whole} and are not faster than one");
+            notes.push(format!("{two}; --strict rejects them"));
         }
-        notes.push("the device plugin reads it when it is told to: `config.name` of its Helm chart, or of the GPU operator's `devicePlugin`".to_owned());
+        notes.push("activate it with `config.name` of the device plugin's Helm chart, or of `devicePlugin` in the \
+                    GPU operator's".to_owned());
         BuildOutput::of(&object, notes)
     }
 
@@ -116,7 +117,10 @@ impl TimeSlicing {
             || {
                 refuse(
                     "mig",
-                    format!("no GPU has the profile `{}`: write it like 1g.5gb", short(profile)),
+                    format!(
+                        "no GPU has the profile `{}`: use a form such as 1g.5gb",
+                        short(profile)
+                    ),
                 )
             },
             Ok,
@@ -145,7 +149,7 @@ impl MigConfig {
         }
         let map = object.metadata.name.as_deref().unwrap_or_default();
         notes.push(format!(
-            "tell the GPU operator: `migManager.config.name={map}` and `mig.strategy=mixed`"
+            "configure the GPU operator: `migManager.config.name={map}` and `mig.strategy=mixed`"
         ));
         notes.push(format!(
             "then label nodes: kubectl label node NODE nvidia.com/mig.config={}",
@@ -156,7 +160,7 @@ impl MigConfig {
 
     fn geometry(&self) -> Result<&'static Geometry, BuildError> {
         let Some(gpu) = &self.gpu else {
-            return refuse("gpu", "say which GPU is cut, such as a100 or h100");
+            return refuse("gpu", "the GPU model is required, such as a100 or h100");
         };
         mig::geometry(gpu).or_else(|error| refuse("gpu", error.to_string()))
     }
@@ -164,13 +168,13 @@ impl MigConfig {
     fn checked(&self) -> Result<Layout, BuildError> {
         let geometry = self.geometry()?;
         if self.slices.is_empty() {
-            return refuse("slices", "say into what, such as --slices 3g.20gb=2");
+            return refuse("slices", "the slices are required, such as --slices 3g.20gb=2");
         }
         let mut asked = Vec::new();
         for Pair { key, value } in &self.slices {
             let count = value.parse::<u32>().ok().filter(|count| *count > 0);
             let Some(count) = count else {
-                return refuse("slices", format!("`{}` is no number of slices", short(value)));
+                return refuse("slices", format!("`{}` is not a number of slices", short(value)));
             };
             asked.push((key.as_str(), count));
         }
@@ -179,9 +183,9 @@ impl MigConfig {
 
     fn layout_name(&self) -> Result<&str, BuildError> {
         match self.layout.as_deref().unwrap_or("custom") {
-            "" | "all-disabled" => refuse("layout", "give it a name of its own"),
+            "" | "all-disabled" => refuse("layout", "use another name"),
             name if is_label_value(name) => Ok(name),
-            name => refuse("layout", format!("`{}` cannot be the value of a label", short(name))),
+            name => refuse("layout", format!("`{}` is not a label value", short(name))),
         }
     }
 }

@@ -114,7 +114,7 @@ impl Recipe {
             (None, Err(BuildError::Refused { why, .. })) => refuse(
                 "detect",
                 format!(
-                    "it takes {} × {}, and nothing of {} holds it: {why}",
+                    "needs {} × {}, but no machine of {} is large enough: {why}",
                     sizing.gpu_count,
                     sizing.gpu_type.name(),
                     cloud.name()
@@ -184,7 +184,7 @@ impl SizingFields {
             }
             _ => {
                 let kinds = "job, pod, deployment, model-server and workload";
-                return refuse("detect", format!("only what runs work has a size: {kinds}"));
+                return refuse("detect", format!("only recipes with pods have a size: {kinds}"));
             }
         })
     }
@@ -192,11 +192,11 @@ impl SizingFields {
     fn fill(&self, pod: &mut PodShape, placement: &mut Placement, kept: &mut Vec<String>) {
         // Slices are counted otherwise.
         if let Some(profile) = &pod.mig {
-            kept.push(format!("--mig {profile} goes before {} × {}", self.gpus, self.gpu));
+            kept.push(format!("--mig {profile} overrides {} × {}", self.gpus, self.gpu));
         } else {
             fill("gpus", &mut pod.gpus, self.gpus, kept);
             if chooses_nodes(placement) {
-                kept.push(format!("the nodes that are chosen go before {}", self.gpu));
+                kept.push(format!("the selected nodes override {}", self.gpu));
             } else {
                 fill("gpu", &mut placement.gpu, self.gpu.to_owned(), kept);
             }
@@ -205,7 +205,7 @@ impl SizingFields {
         fill("cpu", &mut pod.cpu, self.cpu.clone(), kept);
         // An explicit memory limit may be too small for the sizing's shared memory.
         if pod.shm.is_none() && pod.memory.as_ref() != Some(&self.memory) {
-            kept.push("shared memory follows --memory".to_owned());
+            kept.push("shared memory depends on --memory".to_owned());
         } else {
             fill("shm", &mut pod.shm, self.shm.clone(), kept);
         }
@@ -214,8 +214,8 @@ impl SizingFields {
     fn too_large(&self, gpus: u32) -> String {
         let (gang, each) = (self.gang.unwrap_or(1), self.gpus);
         format!(
-            "it takes {gpus} × {} on {gang} machines, and this has its GPUs on one: use `generate workload`, which \
-             starts {gang} pods of {each} together",
+            "needs {gpus} × {} on {gang} machines, but this recipe has its GPUs on one: use `generate workload`, \
+             which starts {gang} pods of {each} together",
             self.gpu
         )
     }
@@ -231,6 +231,6 @@ fn fill<T: PartialEq + std::fmt::Display>(
     match field {
         None => *field = Some(value),
         Some(said) if *said == value => {}
-        Some(said) => kept.push(format!("--{flag} {said} goes before {value}")),
+        Some(said) => kept.push(format!("--{flag} {said} overrides {value}")),
     }
 }

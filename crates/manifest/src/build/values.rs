@@ -32,7 +32,7 @@ impl FromStr for Pair {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
             Some((key, value)) if !key.is_empty() => Ok(Self::new(key, value)),
-            _ => Err("write it as KEY=VALUE".to_owned()),
+            _ => Err("use KEY=VALUE".to_owned()),
         }
     }
 }
@@ -55,7 +55,7 @@ impl FromStr for Mount {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "write it as CLAIM:/path or VOLUME=CLAIM:/path".to_owned();
+        let wrong = || "use CLAIM:/path or VOLUME=CLAIM:/path".to_owned();
         let (claim, path) = text.split_once(':').ok_or_else(wrong)?;
         let (volume, claim) = claim.split_once('=').unwrap_or((claim, claim));
         if !is_name(volume) || !is_name(claim) || !is_mount_path(path) {
@@ -133,7 +133,7 @@ pub(super) fn labels(
     for Pair { key, value } in given {
         if !is_label_key(key) || !is_label_value(value) {
             let pair = short(&format!("{key}={value}"));
-            return refuse(flag, format!("`{pair}` is no label: write it like app=train"));
+            return refuse(flag, format!("`{pair}` is not a label: use a form such as app=train"));
         }
     }
     Ok(given.iter().map(|pair| (pair.key.clone(), pair.value.clone())).collect())
@@ -144,7 +144,12 @@ pub(super) fn seconds(flag: &'static str, text: &str) -> Result<u32, BuildError>
     let duration = parse_duration(text).ok().filter(|duration| duration.subsec_nanos() == 0);
     let seconds = duration.and_then(|duration| i32::try_from(duration.as_secs()).ok());
     seconds.filter(|seconds| *seconds > 0).map_or_else(
-        || refuse(flag, format!("`{}` is no time: write it like 90s, 10m or 24h", short(text))),
+        || {
+            refuse(
+                flag,
+                format!("`{}` is not a duration: use a form such as 90s, 10m or 24h", short(text)),
+            )
+        },
         |seconds| Ok(seconds.unsigned_abs()),
     )
 }
@@ -166,8 +171,8 @@ pub(crate) fn bad_schedule(text: &str) -> Option<String> {
         && fields.iter().zip(FIELDS).all(|(field, (low, high, names))| {
             field.split(',').all(|part| is_cron_part(part, low, high, names))
         });
-    let hint = "write minute, hour, day, month and weekday, such as `0 9 * * 1-5`";
-    (!fits).then(|| format!("`{}` is no schedule: {hint}", short(text)))
+    let hint = "use minute, hour, day, month and weekday, such as `0 9 * * 1-5`";
+    (!fits).then(|| format!("`{}` is not a schedule: {hint}", short(text)))
 }
 
 const MONTHS: [&str; 12] =

@@ -66,7 +66,7 @@ impl PodShape {
                 && is_name(&mount.claim)
                 && values::is_mount_path(&mount.path);
             if !is_whole {
-                return refuse("mount", "write it as CLAIM:/path or VOLUME=CLAIM:/path");
+                return refuse("mount", "use CLAIM:/path or VOLUME=CLAIM:/path");
             }
             let taken = mount.volume == "shm" || mount.path == "/dev/shm";
             if taken
@@ -75,7 +75,7 @@ impl PodShape {
                 return refuse(
                     "mount",
                     format!(
-                        "the volume `{}` or the path `{}` is there already",
+                        "the volume `{}` or the path `{}` already exists",
                         mount.volume,
                         short(&mount.path)
                     ),
@@ -100,10 +100,7 @@ impl PodShape {
             Some(text) => {
                 let size = quantity::memory("shm", text)?;
                 if limit.is_some_and(|limit| size >= limit) {
-                    return refuse(
-                        "shm",
-                        "it counts against the limit of memory, which must be larger",
-                    );
+                    return refuse("shm", "counts against the memory limit, which must be larger");
                 }
                 Ok(Some(text.to_owned()))
             }

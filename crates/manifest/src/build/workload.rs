@@ -170,19 +170,19 @@ impl Workload {
         /// Two TiB. A larger value is probably in bytes.
         const MOST_MEMORY: u64 = 1 << 21;
         if self.priority.is_some_and(|priority| priority > 10) {
-            return refuse("priority", "it lies between 0 and 10, higher first");
+            return refuse("priority", "must be 0 to 10, higher first");
         }
         if self.gpu_memory.is_some_and(|memory| memory > MOST_MEMORY) {
-            return refuse("gpu-memory", "it is in MiB, and no GPU has so many");
+            return refuse("gpu-memory", "must be in MiB; no GPU has this much memory");
         }
         if self.gang.is_some_and(|gang| !(1..=10_000).contains(&gang)) {
-            return refuse("gang", "it lies between 1 and 10000");
+            return refuse("gang", "must be 1 to 10000");
         }
         if self.retries.is_some_and(|retries| retries > 100) {
-            return refuse("retries", "it lies between 0 and 100");
+            return refuse("retries", "must be 0 to 100");
         }
         if self.preferred_gpu.as_ref().is_some_and(|model| model.chars().count() > 256) {
-            return refuse("preferred-gpu", "it is longer than any model's name");
+            return refuse("preferred-gpu", "longer than any model name");
         }
         self.queue.as_deref().map_or(Ok(()), |queue| names::name("queue", Some(queue)).map(drop))
     }

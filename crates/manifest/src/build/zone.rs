@@ -15,10 +15,10 @@ pub(crate) fn bad_zone(text: &str) -> Option<String> {
         return None;
     }
     let hint = meant(text).map_or_else(
-        || "write it like Europe/Berlin or Etc/UTC".to_owned(),
+        || "use a form such as Europe/Berlin or Etc/UTC".to_owned(),
         |zone| format!("did you mean {zone}?"),
     );
-    Some(format!("`{}` is no time zone: {hint}", short(text)))
+    Some(format!("`{}` is not a time zone: {hint}", short(text)))
 }
 
 /// Suggestion for an invalid zone: a city without its continent, or a typing error.

@@ -222,11 +222,11 @@ impl InstanceType {
         );
         let day = self.as_of.as_deref().unwrap_or("an unknown day");
         match (spot, self.spot, self.on_demand) {
-            (true, Some(price), _) => format!("{what}, about ${price:.2} an hour as spot ({day})"),
+            (true, Some(price), _) => format!("{what}, about ${price:.2} per hour as spot ({day})"),
             (_, _, Some(price)) => {
-                format!("{what}, ${price:.2} an hour on demand (list price of {day})")
+                format!("{what}, ${price:.2} per hour on demand (list price of {day})")
             }
-            _ => format!("{what}, no price known"),
+            _ => format!("{what}, unknown price"),
         }
     }
 
@@ -237,28 +237,26 @@ impl InstanceType {
         };
         if self.model().is_none() {
             let known: Vec<_> = crate::cloud::GPUS.iter().map(|gpu| gpu.name).collect();
-            return refuse(format!("no GPU is called `{}`: use {}", self.gpu, known.join(", ")));
+            return refuse(format!("unknown GPU model `{}`: use {}", self.gpu, known.join(", ")));
         }
         if self.cloud.instances() != Some(self.cloud) {
             return refuse("`cloud` must be eks, gke or aks".to_owned());
         }
         if !crate::build::is_label_value(&self.name) || self.name.is_empty() {
-            return refuse("`name` must be what the cloud calls it, such as p4d.24xlarge".into());
+            return refuse("`name` must be the cloud's name, such as p4d.24xlarge".into());
         }
         if !(1..=64).contains(&self.gpus) || !(1..=4096).contains(&self.vcpus) {
-            return refuse("`gpus` lie between 1 and 64, `vcpus` between 1 and 4096".to_owned());
+            return refuse("`gpus` must be 1 to 64, `vcpus` 1 to 4096".to_owned());
         }
         if !(1..=65_536).contains(&self.memory_gib) {
-            return refuse("`memory-gib` lies between 1 and 65536".to_owned());
+            return refuse("`memory-gib` must be 1 to 65536".to_owned());
         }
         let prices = [self.on_demand, self.spot];
         if prices.iter().flatten().any(|price| !(0.0..=1e6).contains(price)) {
-            return refuse("a price is a number of dollars an hour, such as 3.06".to_owned());
+            return refuse("a price must be a number of dollars per hour, such as 3.06".to_owned());
         }
         if prices.iter().any(Option::is_some) && self.as_of.is_none() {
-            return refuse(
-                "a price needs its day: write `as-of: 2026-01-31` at the top".to_owned(),
-            );
+            return refuse("a price needs its date: add `as-of: 2026-01-31` at the top".to_owned());
         }
         Ok(())
     }

@@ -78,11 +78,11 @@ fn what_users_write_goes_before_what_is_built_in() {
     let changed = both.named("p4d.24xlarge", Some(Cloud::Eks)).unwrap();
     assert_eq!(
         changed.describe(false),
-        "p4d.24xlarge: 8 × A100 40 GB, 96 vCPU, 1152 GiB, $20.00 an hour on demand (list price of 2026-01-31)"
+        "p4d.24xlarge: 8 × A100 40 GB, 96 vCPU, 1152 GiB, $20.00 per hour on demand (list price of 2026-01-31)"
     );
     assert_eq!(
         both.named("own", None).unwrap().describe(true),
-        "own: 2 × A30 24 GB, 8 vCPU, 64 GiB, no price known"
+        "own: 2 × A30 24 GB, 8 vCPU, 64 GiB, unknown price"
     );
 }
 

@@ -183,7 +183,13 @@ const fn reader(name: &'static str, millions: f64, layers: f64, width: f64) -> K
     KnownModel { name, millions, shape: Shape::Layers { layers, width, kept: 0.0 } }
 }
 
-const fn writer(name: &'static str, millions: f64, layers: f64, width: f64, kept: f64) -> KnownModel {
+const fn writer(
+    name: &'static str,
+    millions: f64,
+    layers: f64,
+    width: f64,
+    kept: f64,
+) -> KnownModel {
     KnownModel { name, millions, shape: Shape::Layers { layers, width, kept } }
 }
 

@@ -51,7 +51,10 @@ impl Findings {
             kind: EvidenceKind::File,
             word: ending.to_owned(),
             found: path.rsplit('/').next().unwrap_or(path).to_owned(),
-            location: EvidenceLocation { file: Some(path.to_owned()), ..EvidenceLocation::default() },
+            location: EvidenceLocation {
+                file: Some(path.to_owned()),
+                ..EvidenceLocation::default()
+            },
             weight,
             hint: None,
             sense: Sense::Said,
@@ -144,7 +147,8 @@ impl Findings {
         let denies = |hit: &&Hit| hit.sense == Sense::Denied && !hit.aside && names_gpu(&hit.word);
         // What a README says of machines with a CPU only does not clear the code beside it.
         let clears = |cpu: &&CpuOnly| {
-            !cpu.aside && (cpu.whole || self.said().all(|hit| hit.location.file == cpu.location.file))
+            !cpu.aside
+                && (cpu.whole || self.said().all(|hit| hit.location.file == cpu.location.file))
         };
         let gpu = self.hits.iter().find(denies).map(denial);
         gpu.or_else(|| self.cpu_only.iter().find(clears).map(statement))

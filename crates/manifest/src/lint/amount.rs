@@ -36,6 +36,9 @@ mod tests {
             assert_eq!(amount(&value).map(Amount::floor_mib), mib, "{value}");
         }
         let milli = |value| amount(&value).map(Amount::ceil_milli);
-        assert_eq!([json!("500m"), json!("4"), json!(0.5)].map(milli), [Some(500), Some(4000), Some(500)]);
+        assert_eq!(
+            [json!("500m"), json!("4"), json!(0.5)].map(milli),
+            [Some(500), Some(4000), Some(500)]
+        );
     }
 }

@@ -275,7 +275,12 @@ impl Findings<'_> {
         self.all.push(finding);
     }
 
-    fn finding(&self, object: &Object<'_>, position: Option<SourcePosition>, message: String) -> Finding {
+    fn finding(
+        &self,
+        object: &Object<'_>,
+        position: Option<SourcePosition>,
+        message: String,
+    ) -> Finding {
         Finding {
             rule: self.rule,
             severity: self.rule.severity,

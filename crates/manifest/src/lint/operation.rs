@@ -7,24 +7,13 @@ use serde_json::{Map, Value, json};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Sets the value at a path; creates missing parent mappings.
-    Set {
-        path: Vec<String>,
-        value: Value,
-    },
+    Set { path: Vec<String>, value: Value },
     /// Takes an entry out of a mapping.
-    Remove {
-        path: Vec<String>,
-    },
+    Remove { path: Vec<String> },
     /// Gives an entry another key.
-    Rename {
-        path: Vec<String>,
-        key: String,
-    },
+    Rename { path: Vec<String>, key: String },
     /// Appends an item to a list, which is created if missing. An existing equal item is not added again.
-    Append {
-        path: Vec<String>,
-        value: Value,
-    },
+    Append { path: Vec<String>, value: Value },
     /// Splits one item of a list in two, by cutting the inner list at the end of the path.
     Split {
         /// The inner list: `…/terms/0/expressions`.
@@ -33,9 +22,7 @@ pub enum Operation {
         at: usize,
     },
     /// Adds a document behind this one.
-    Document {
-        value: Value,
-    },
+    Document { value: Value },
 }
 
 /// Applies an operation; none if it is impossible.

@@ -160,7 +160,8 @@ fn result(report: &LintReport<'_>, finding: &Finding) -> Value {
 
 /// File, or a name without a file.
 fn location(name: &str, position: Option<crate::yaml::SourcePosition>) -> Value {
-    let region = position.map(|position| json!({"startLine": position.line, "startColumn": position.column}));
+    let region = position
+        .map(|position| json!({"startLine": position.line, "startColumn": position.column}));
     let mut physical = json!({"artifactLocation": {"uri": uri(name)}});
     if let Some(region) = region {
         physical["region"] = region;

@@ -53,8 +53,9 @@ pub fn first_mistake(document: &Document) -> Option<(SourcePosition, String)> {
     let found = mismatches(version, kind, &document.value).into_iter().filter(certain);
     let positioned = found.map(|found| (document.position(&found.path), found));
     // A misspelt field may be the missing one: report the misspelling.
-    let (position, found) = positioned
-        .min_by_key(|(position, found)| (matches!(found.kind, MismatchKind::Value { .. }), *position))?;
+    let (position, found) = positioned.min_by_key(|(position, found)| {
+        (matches!(found.kind, MismatchKind::Value { .. }), *position)
+    })?;
     let field = path_text(&found.path);
     let said = match found.kind {
         MismatchKind::Unknown { near } => {

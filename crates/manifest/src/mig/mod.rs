@@ -22,10 +22,10 @@ pub struct Layout(pub BTreeMap<&'static str, u32>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MigError {
     /// The GPU cannot be cut, or its rules are not known.
-    #[error("`{0}` cannot be cut into MIG slices, as far as is known: use {known}", known = known_gpus())]
+    #[error("no MIG geometry is known for `{0}`: use {known}", known = known_gpus())]
     Gpu(String),
     /// No such profile on this GPU.
-    #[error("an {gpu} has no profile `{profile}`: it has {known}")]
+    #[error("an {gpu} has no profile `{profile}`: use {known}")]
     Profile {
         gpu: &'static str,
         /// Requested profile.
@@ -34,7 +34,7 @@ pub enum MigError {
         known: String,
     },
     /// The slices do not fit together.
-    #[error("an {gpu} cannot be cut into {asked}: the nearest that it can is {nearest}")]
+    #[error("an {gpu} cannot have the layout {asked}; the nearest possible layout is {nearest}")]
     Layout {
         gpu: &'static str,
         /// Requested layout.

@@ -53,10 +53,10 @@ fn an_impossible_layout_is_refused_with_the_nearest_one() {
 fn what_no_gpu_has_is_named_with_what_there_is() {
     assert_eq!(
         said("a30", "1g.5gb=1"),
-        "an A30-24 has no profile `1g.5gb`: it has 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"
+        "an A30-24 has no profile `1g.5gb`: use 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"
     );
     let said = said("t4", "1g.5gb=1");
-    let words = "`t4` cannot be cut into MIG slices, as far as is known: use A30-24, A100-40";
+    let words = "no MIG geometry is known for `t4`: use A30-24, A100-40";
     assert!(said.starts_with(words), "{said}");
 }
 
@@ -101,7 +101,7 @@ fn a_number_of_slices_takes_so_many_gpus_as_have_them() {
         ("a100", "1g.10gb", 4, Ok(1)),
         ("a100-80", "1g.10gb", 7, Ok(1)),
         ("a30", "1g.6gb", 5, Ok(2)),
-        ("h100", "1g.5gb", 1, Err("an H100-80 has no profile `1g.5gb`: it has 1g.10gb")),
+        ("h100", "1g.5gb", 1, Err("an H100-80 has no profile `1g.5gb`: use 1g.10gb")),
         ("t4", "1g.5gb", 1, Err("`t4` cannot be cut")),
     ] {
         let gpus = Slices { profile, count }.gpus(gpu_named(gpu).unwrap());

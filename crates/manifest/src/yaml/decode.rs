@@ -46,7 +46,7 @@ impl Document {
             }
             None => match quoted_after(said, "unknown variant `") {
                 Some((variant, expected)) => {
-                    format!("`{variant}` is not known here{}", advice(&variant, &expected))
+                    format!("unknown value `{variant}`{}", advice(&variant, &expected))
                 }
                 None => for_people(said),
             },
@@ -134,5 +134,5 @@ fn advice(name: &str, expected: &[String]) -> String {
         return String::new();
     }
     let names: Vec<_> = expected.iter().map(|name| format!("`{name}`")).collect();
-    format!("; known are {}", names.join(", "))
+    format!("; use one of {}", names.join(", "))
 }

@@ -18,27 +18,25 @@ pub struct YamlError {
 pub enum Problem {
     #[error("it is empty")]
     Empty,
-    #[error("there is nothing in it but comments and separators")]
+    #[error("it contains only comments and separators")]
     OnlyComments,
     /// One document was wanted.
-    #[error("it holds {count} documents, and one is wanted; this is where the second begins")]
-    Several {
-        count: usize,
-    },
-    #[error("it is not text but binary: it has the byte 0x{byte:02x}")]
+    #[error("it contains {count} documents instead of one; the second starts here")]
+    Several { count: usize },
+    #[error("it is a binary file: it contains the byte 0x{byte:02x}")]
     Binary {
         /// A byte that no text has.
         byte: u8,
     },
-    #[error("it is not UTF-8 text: the byte 0x{byte:02x} cannot stand here; save it as UTF-8")]
+    #[error("it is not UTF-8: invalid byte 0x{byte:02x}; save it as UTF-8")]
     NotUtf8 {
         /// First byte that is not UTF-8.
         byte: u8,
     },
-    #[error("it is UTF-16 text; save it as UTF-8")]
+    #[error("it is UTF-16; save it as UTF-8")]
     Utf16,
     /// The text exceeds [`Limits`].
-    #[error("it is {size} bytes long, and at most {limit} are read")]
+    #[error("it has {size} bytes, more than the limit of {limit}")]
     TooLong {
         /// Bytes.
         size: usize,
@@ -48,46 +46,36 @@ pub enum Problem {
     #[error("a tab cannot indent YAML; use spaces")]
     Tab,
     /// A key stands twice in one mapping.
-    #[error("the key `{key}` is here for the second time; the first is in line {}, column {}", .first.line, .first.column)]
+    #[error("duplicate key `{key}`; the first is in line {}, column {}", .first.line, .first.column)]
     DuplicateKey {
         key: String,
         /// First occurrence.
         first: SourcePosition,
     },
     /// An alias refers to nothing.
-    #[error(
-        "`*{name}` refers to an anchor that is not defined above; write `&{name}` before what it should stand for"
-    )]
-    UnknownAnchor {
-        name: String,
-    },
+    #[error("`*{name}` refers to an undefined anchor; define `&{name}` above")]
+    UnknownAnchor { name: String },
     /// An alias refers to a node that contains it.
-    #[error("this alias refers to what it stands in, which would never end")]
+    #[error("this alias refers to a node that contains it")]
     EndlessAlias,
     /// Written out, the text has too many parts.
-    #[error("with its aliases written out it has more than {limit} keys, values and items")]
-    TooManyNodes {
-        limit: usize,
-    },
+    #[error("with expanded aliases it has more than {limit} keys, values and items")]
+    TooManyNodes { limit: usize },
     /// Written out, the text is too long.
-    #[error("with its aliases written out it is more than {limit} bytes long")]
-    TooMuchText {
-        limit: usize,
-    },
+    #[error("with expanded aliases it has more than {limit} bytes")]
+    TooMuchText { limit: usize },
     #[error("it is nested more than {limit} levels deep")]
-    TooDeep {
-        limit: usize,
-    },
+    TooDeep { limit: usize },
     /// A key is a list or a mapping.
     #[error(
         "a key must be plain text, not a list or a mapping; text with `{{{{` in it must be in quotes"
     )]
     KeyNotText,
     /// A merge key has something else than mappings.
-    #[error("`<<` merges mappings: write an alias of a mapping, or a list of them")]
+    #[error("`<<` merges mappings: use an alias of a mapping, or a list of aliases")]
     MergeNotMapping,
     /// The value does not match its tag.
-    #[error("`{text}` is tagged as {tag} and is none")]
+    #[error("`{text}` does not match its tag {tag}")]
     WrongTag {
         /// The value as written.
         text: String,
@@ -135,41 +123,39 @@ fn words(kind: &ErrorKind) -> String {
         ErrorKind::TabInIndentation
         | ErrorKind::TabInBlockIndentation
         | ErrorKind::TabInPlainScalar
-        | ErrorKind::TabNotAllowed => "a tab cannot stand here; use spaces",
+        | ErrorKind::TabNotAllowed => "unexpected tab; use spaces",
         ErrorKind::MappingValueNotAllowed => {
-            "a `:` cannot stand here: is a line indented too far, or should the text be in quotes?"
+            "unexpected `:`: is a line indented too far, or should the text be in quotes?"
         }
-        ErrorKind::MappingKeyNotAllowed => "a key cannot stand here: is the line indented too far?",
+        ErrorKind::MappingKeyNotAllowed => "unexpected key: is the line indented too far?",
         ErrorKind::ExpectedBlockMappingKey => {
-            "a key was expected here: is the line indented like its neighbours?"
+            "expected a key: is the line indented like its neighbours?"
         }
         ErrorKind::ExpectedBlockSequenceEntry => {
-            "an item that begins with `- ` was expected here: is the line indented like its neighbours?"
+            "expected an item that starts with `- `: is the line indented like its neighbours?"
         }
         ErrorKind::BlockSequenceEntryNotAllowed => {
-            "a list cannot begin here: put `- ` on a line of its own, below its key"
+            "unexpected list: put `- ` on its own line, below its key"
         }
-        ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey => {
-            "this line has no `:` after its key"
-        }
-        ErrorKind::UnclosedQuotedScalar => "a quote is opened and never closed",
+        ErrorKind::SimpleKeyExpected | ErrorKind::InvalidSimpleKey => "missing `:` after the key",
+        ErrorKind::UnclosedQuotedScalar => "unclosed quote",
         ErrorKind::InvalidQuotedScalarIndent => {
-            "text in quotes goes on in a line that is not indented: is a quote opened and never closed?"
+            "quoted text continues on a line that is not indented: unclosed quote?"
         }
-        ErrorKind::InvalidIndentation => "this line is indented in a way that fits no line above",
-        ErrorKind::UnexpectedEofFlowSequence => "a `[` is opened and never closed",
-        ErrorKind::UnexpectedEofFlowMapping => "a `{` is opened and never closed",
-        ErrorKind::ExpectedFlowMappingSeparator => "a `,` or a `}` was expected here",
-        ErrorKind::ExpectedFlowSequenceSeparator => "a `,` or a `]` was expected here",
+        ErrorKind::InvalidIndentation => "the indentation matches no line above",
+        ErrorKind::UnexpectedEofFlowSequence => "unclosed `[`",
+        ErrorKind::UnexpectedEofFlowMapping => "unclosed `{`",
+        ErrorKind::ExpectedFlowMappingSeparator => "expected `,` or `}`",
+        ErrorKind::ExpectedFlowSequenceSeparator => "expected `,` or `]`",
         ErrorKind::UnknownQuotedScalarEscape => {
-            "a `\\` in double quotes is followed by a letter that means nothing; write `\\\\`, or use single quotes"
+            "unknown escape after `\\` in double quotes; use `\\\\` or single quotes"
         }
         ErrorKind::UnclosedFlowCollection { open } => {
-            return format!("a `{open}` is opened and never closed");
+            return format!("unclosed `{open}`");
         }
         ErrorKind::UnexpectedCharacter { character } => {
             return format!(
-                "`{}` cannot begin a value; put the text in quotes",
+                "`{}` cannot start a value; quote the text",
                 character.escape_default()
             );
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde_json::{Map, Value};
 
-use super::{Entry, Node, SourcePosition, Problem, YamlError};
+use super::{Entry, Node, Problem, SourcePosition, YamlError};
 
 /// Key that merges entries of other mappings.
 pub(super) const MERGE: &str = "<<";

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{AsPathStep, SourcePosition, PathStep};
+use super::{AsPathStep, PathStep, SourcePosition};
 
 /// A value as it is written.
 #[derive(Clone, Debug)]

@@ -10,7 +10,8 @@ use serde_json::Value;
 use super::error::scan;
 use super::mapping::{self, FinishedNode, Key, OpenMapping};
 use super::{
-    Comment, Content, Document, Limits, Node, AmbiguousScalar, SourcePosition, Problem, Scalar, YamlError, scalar,
+    AmbiguousScalar, Comment, Content, Document, Limits, Node, Problem, Scalar, SourcePosition,
+    YamlError, scalar,
 };
 
 /// All documents with content.
@@ -168,7 +169,8 @@ impl<'t> Reader<'t> {
             }
             None if written == Scalar::Plain && tag.is_none() && !is_key => {
                 let (value, ambiguity) = scalar::plain(text);
-                self.ambiguous.extend(ambiguity.map(|ambiguity| AmbiguousScalar { position, ambiguity }));
+                self.ambiguous
+                    .extend(ambiguity.map(|ambiguity| AmbiguousScalar { position, ambiguity }));
                 value
             }
             None => Value::String(text.to_owned()),
@@ -222,7 +224,12 @@ impl<'t> Reader<'t> {
         self.put(FinishedNode { node, value })
     }
 
-    fn alias(&mut self, anchor: usize, position: SourcePosition, span: Range<usize>) -> Result<(), YamlError> {
+    fn alias(
+        &mut self,
+        anchor: usize,
+        position: SourcePosition,
+        span: Range<usize>,
+    ) -> Result<(), YamlError> {
         let Some(meant) = self.anchors.get(&anchor) else {
             return Err(YamlError::at(position, Problem::EndlessAlias));
         };
@@ -270,7 +277,8 @@ impl<'t> Reader<'t> {
         span: Range<usize>,
         merge: bool,
     ) -> Result<(), YamlError> {
-        let Some(Frame { inside: OpenCollection::Mapping(mapping), .. }) = self.open.last_mut() else {
+        let Some(Frame { inside: OpenCollection::Mapping(mapping), .. }) = self.open.last_mut()
+        else {
             return Ok(());
         };
         mapping.name(Key { text, position, span, merge })

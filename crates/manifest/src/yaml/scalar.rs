@@ -9,21 +9,17 @@ use super::Problem;
 pub enum Ambiguity {
     /// `yes`, `no`, `on`, `off` and the like.
     #[error(
-        "`{0}` is text here, and true or false for tools that read YAML 1.1, `kubectl` among them; put it in quotes, or write true or false"
+        "`{0}` is text in YAML 1.2 and a boolean in YAML 1.1, which `kubectl` uses; quote it, or use true or false"
     )]
     Truth(String),
     /// `0644`.
-    #[error(
-        "`{0}` is an octal number, {1}, as for `kubectl`; tools that read YAML 1.2 take it for a decimal one"
-    )]
+    #[error("`{0}` is the octal number {1} for `kubectl`, and a decimal number in YAML 1.2")]
     Octal(String, Number),
     /// An integer of more than 64 bits.
-    #[error("`{0}` is larger than any integer a field can hold, and is kept as text")]
+    #[error("`{0}` exceeds all integer types and is kept as text")]
     Large(String),
     /// `1_000`, `.inf`, `.nan`.
-    #[error(
-        "`{0}` is text here, and a number for some other tools; put it in quotes if text is meant"
-    )]
+    #[error("`{0}` is text here and a number for other tools; quote it if text is intended")]
     Number(String),
 }
 

@@ -70,7 +70,11 @@ fn scalars_mean_what_kubernetes_tools_take_them_for() {
 #[test]
 fn what_other_tools_read_differently_is_noted() {
     let ambiguous = |text: &str| -> Vec<String> {
-        one(text).ambiguous.iter().map(|n| format!("{}: {}", n.position.line, n.ambiguity)).collect()
+        one(text)
+            .ambiguous
+            .iter()
+            .map(|n| format!("{}: {}", n.position.line, n.ambiguity))
+            .collect()
     };
     assert!(ambiguous("a: 1\nb: yes\n")[0].starts_with("2: `yes` is text here"));
     assert!(ambiguous("mode: 0755\n")[0].contains("octal number, 493"));
@@ -145,11 +149,11 @@ fn what_is_wrong_is_said_with_its_line() {
     let table: [(&[u8], &str); 19] = [
         (b"", "it is empty"),
         (b" \n\n", "it is empty"),
-        (b"# only this\n---\n", "there is nothing in it but comments and separators"),
-        (b"a: \x00", "line 1, column 4: it is not text but binary: it has the byte 0x00"),
+        (b"# only this\n---\n", "it contains only comments and separators"),
+        (b"a: \x00", "line 1, column 4: it is a binary file: it contains the byte 0x00"),
         (b"\x7fELF\x02\x01\x00\xff", "line 1, column 5: it is not text but binary"),
         (b"a: 1\nb: \xff\n", "line 2, column 4: it is not UTF-8 text: the byte 0xff"),
-        (b"\xff\xfea\x00", "it is UTF-16 text; save it as UTF-8"),
+        (b"\xff\xfea\x00", "it is UTF-16; save it as UTF-8"),
         (b"a:\n\tb: 1\n", "line 2, column 1: a tab cannot indent YAML; use spaces"),
         (b"a:\n  b: 1\n\tc: 1\n", "line 3, column 1: a tab cannot indent YAML"),
         (
@@ -161,10 +165,10 @@ fn what_is_wrong_is_said_with_its_line() {
         (b"[a]: 1\n", "line 1, column 1: a key must be plain text"),
         (b"image: {{ .Values.image }}\n", "line 1, column 9: a key must be plain text"),
         (b"<<: 3\n", "line 1, column 5: `<<` merges mappings"),
-        (b"a: !!int x\n", "`x` is tagged as int and is none"),
+        (b"a: !!int x\n", "`x` does not match its tag int"),
         (b"a: \"b\n", "is a quote opened and never closed?"),
         (b"a: b: c\n", "line 1, column 5: a `:` cannot stand here"),
-        (b"a: [1, 2\n", "a `[` is opened and never closed"),
+        (b"a: [1, 2\n", "unclosed `[`"),
     ];
     for (bytes, said) in table {
         let text = String::from_utf8_lossy(bytes).into_owned();
@@ -180,7 +184,7 @@ fn what_is_wrong_is_said_with_its_line() {
 fn a_text_that_is_too_long_too_deep_or_grows_too_much_is_refused() {
     let limits = Limits { bytes: 100, ..Limits::default() };
     let error = read(&[b'a'; 101], &limits).unwrap_err();
-    assert_eq!(error.to_string(), "it is 101 bytes long, and at most 100 are read");
+    assert_eq!(error.to_string(), "it has 101 bytes, more than the limit of 100");
 
     let nested = "[".repeat(50_000);
     assert!(refused(nested.as_bytes()).contains("nested more than 100 levels deep"));
@@ -237,11 +241,11 @@ fn a_document_that_is_not_what_was_wanted_says_where_and_what_was_meant() {
     );
     assert_eq!(
         error("spec:\n- mode: exclusiv\n"),
-        "line 2, column 3: spec[0].mode: `exclusiv` is not known here (did you mean `exclusive`?)"
+        "line 2, column 3: spec[0].mode: unknown value `exclusiv` (did you mean `exclusive`?)"
     );
     assert_eq!(
         error("spec:\n- zzz: 1\n"),
-        "line 2, column 3: spec[0].zzz: unknown field `zzz`; known are `gpuCount`, `mode`"
+        "line 2, column 3: spec[0].zzz: unknown field `zzz`; use one of `gpuCount`, `mode`"
     );
     assert_eq!(error("speck: 1\n"), "line 1, column 1: missing field `spec`");
     assert!(one("spec: []").decode::<Workload>().is_ok());
@@ -252,6 +256,6 @@ fn two_documents_are_not_one() {
     let error = read_one(b"a: 1\n---\nb: 1\n", &Limits::default()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "line 3, column 1: it holds 2 documents, and one is wanted; this is where the second begins"
+        "line 3, column 1: it contains 2 documents instead of one; the second starts here"
     );
 }

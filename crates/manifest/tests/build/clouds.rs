@@ -117,7 +117,7 @@ fn the_machine_is_named_with_its_price_and_the_day_of_the_price() {
     assert_eq!(
         made.notes,
         [
-            "p4d.24xlarge: 8 × A100 40 GB, 96 vCPU, 1152 GiB, $21.96 an hour on demand (list price of 2026-08-21)"
+            "p4d.24xlarge: 8 × A100 40 GB, 96 vCPU, 1152 GiB, $21.96 per hour on demand (list price of 2026-08-21)"
         ]
     );
 }
@@ -152,18 +152,18 @@ fn what_no_machine_has_is_refused_with_the_largest() {
     for (flags, words) in [
         (
             "--cloud eks --gpu a100 --gpus 9",
-            "--gpus: no eks machine has as much; the largest is p4d",
+            "--gpus: no eks machine is large enough; the largest is p4d",
         ),
-        ("--cloud eks --gpu t4 --memory 2Ti", "--memory: no eks machine has as much"),
-        ("--cloud gke --gpu t4 --cpu 100", "--cpu: no gke machine has as much"),
-        ("--cloud gke --gpu a30", "--gpu: no gke machine in the catalogue has the GPU A30 24 GB"),
+        ("--cloud eks --gpu t4 --memory 2Ti", "--memory: no eks machine is large enough"),
+        ("--cloud gke --gpu t4 --cpu 100", "--cpu: no gke machine is large enough"),
+        ("--cloud gke --gpu a30", "--gpu: no gke machine of the catalogue has the GPU A30 24 GB"),
         ("--cloud eks --instance-type g4dn.xlarge --gpus 2", "--gpus: the machine has fewer GPUs"),
         ("--instance-type g4dn.xlarge --gpu v100", "--instance-type: the machine has another GPU"),
         (
             "--instance-type g4dn.xlarge --memory-request 16Gi",
             "--memory: the machine has less memory for pods",
         ),
-        ("--cloud eks --gpu zx81", "--gpu: no GPU is called `zx81`: use t4, v100"),
+        ("--cloud eks --gpu zx81", "--gpu: unknown GPU model `zx81`: use t4, v100"),
         ("--node-pool a", "--node-pool: no label names pools here"),
         ("--prefer a100=101", "--prefer: `101` is no weight"),
         ("--product 'a b'", "--product: `a b` is no product"),

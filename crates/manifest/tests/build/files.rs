@@ -67,7 +67,7 @@ fn a_file_that_is_no_recipe_says_why() {
         (
             "job",
             "name: a\nflavour: red",
-            "line 2, column 1: flavour: unknown field `flavour`; fields are named as the flags",
+            "line 2, column 1: flavour: unknown field `flavour`; fields are named like the flags",
         ),
         (
             "job",
@@ -86,11 +86,11 @@ fn a_file_that_is_no_recipe_says_why() {
         ),
         ("pvc", "{name: a, colour: red}", "line 1, column 11: colour: unknown field `colour`"),
         ("pvc", "[a]", "line 1, column 1: a recipe is fields with values"),
-        ("pvc", "", "it is empty"),
+        ("pvc", "", "must not be empty"),
         ("pvc", "name: a\n---\nname: b", "it holds 2 documents"),
         ("pvc", "{name: a\nsize", "line"),
         ("pod", "{env: [A]}", "KEY=VALUE"),
-        ("pod", "{env: [{name: A, value: b}]}", "env: write it as KEY=VALUE"),
+        ("pod", "{env: [{name: A, value: b}]}", "env: use KEY=VALUE"),
         (
             "pod",
             "{command: python train.py}",

@@ -213,8 +213,11 @@ fn a_wrong_flag_is_named_with_what_to_write() {
             "job --task-id t --image i:1 --memory 8Gi --memory-request 9Gi",
             "--memory-request: the request is more",
         ),
-        ("job --task-id t --image Train:v1", "--image: `Train:v1` is no image: write it like"),
-        ("scaler --cloud karpenter --image a:b:c", "--image: `a:b:c` is no image: write it like"),
+        ("job --task-id t --image Train:v1", "--image: `Train:v1` is not an image: write it like"),
+        (
+            "scaler --cloud karpenter --image a:b:c",
+            "--image: `a:b:c` is not an image: write it like",
+        ),
         ("job --task-id t --image i:1 --cpu 0", "--cpu: `0` is no number of cores"),
         ("job --task-id t --image i:1 --cpu 100000", "--cpu: `100000` is more than the 4096 cores"),
         (
@@ -226,7 +229,7 @@ fn a_wrong_flag_is_named_with_what_to_write() {
             "--shm: it counts against the limit",
         ),
         ("job --task-id t --image i:1 --timeout soon", "--timeout: `soon` is no time"),
-        ("job --task-id t --image i:1 --env 1A=x", "--env: `1A` is no name of a variable"),
+        ("job --task-id t --image i:1 --env 1A=x", "--env: `1A` is not a variable name"),
         ("job --task-id t --image i:1 --label a/b/c=x", "--label: `a/b/c=x` is no label"),
         (
             "job --task-id t --image i:1 --mount a:/x --mount b:/x",
@@ -247,18 +250,18 @@ fn a_wrong_flag_is_named_with_what_to_write() {
         ),
         (
             "pod --name p --image i:1 --gpu t4 --gpu-memory-over 40000",
-            "--gpu-memory-over: the GPU T4 16 GB has no more than 40000 MiB",
+            "--gpu-memory-over: the GPU T4 16 GB does not have more than 40000 MiB",
         ),
         (
             "pod --name p --image i:1 --cloud eks --gpu a100 --gpu-memory-over 50000",
-            "--gpu-memory-over: the GPU A100 40 GB has no more than 50000 MiB",
+            "--gpu-memory-over: the GPU A100 40 GB does not have more than 50000 MiB",
         ),
         ("pvc --name c --size 0Gi", "--size: "),
         ("pvc --name c --storage-class A", "--storage-class: `A`"),
-        ("workload --name w --image i:1 --priority 11", "--priority: it lies between 0 and 10"),
+        ("workload --name w --image i:1 --priority 11", "--priority: must be 0 to 10"),
         ("workload --name w --image i:1 --gpu-memory 8589934592", "--gpu-memory: it is in MiB"),
         ("hpa --target d --min 0", "--min: an autoscaler of this kind keeps one pod"),
-        ("hpa --target d --min 5 --max 4", "--min: 5 is more than the most, 4"),
+        ("hpa --target d --min 5 --max 4", "--min: 5 is more than the maximum, 4"),
         ("hpa --target d --value none", "--value: `none` is no amount"),
         ("hpa", "--target: say which deployment"),
         ("keda --target d --min 0", "--query: with --min 0 it must count waiting work"),
@@ -266,14 +269,14 @@ fn a_wrong_flag_is_named_with_what_to_write() {
         ("keda --target d --prometheus http://", "--prometheus: write it like http"),
         ("keda --target d --prometheus https://:9090", "--prometheus: write it like http"),
         ("scaler", "--cloud: nodes are added by eks, gke, aks or karpenter"),
-        ("scaler --cloud eks", "--cluster: this cloud needs it"),
-        ("scaler --cloud aks --cluster c", "--resource-group: this cloud needs it"),
+        ("scaler --cloud eks", "--cluster: required for this cloud"),
+        ("scaler --cloud aks --cluster c", "--resource-group: required for this cloud"),
         ("scaler --cloud gke --cluster=--all --location x", "--cluster: `--all` is no name"),
         ("scaler --cloud karpenter --up '0 9 * *'", "--up: `0 9 * *` is no schedule"),
         ("scaler --cloud karpenter --down-to 5", "--down-to: 5 is not less than the 5"),
         ("nodepool", "--gpu: say which GPU"),
         ("nodepool --gpu a100 --cloud gke", "--cloud: Karpenter does not run on gke"),
-        ("nodepool --gpu a30", "--gpu: no eks machine in the catalogue has the GPU A30"),
+        ("nodepool --gpu a30", "--gpu: no eks machine of the catalogue has the GPU A30"),
     ] {
         let said = refusal(line);
         assert!(said.starts_with(words), "{line}: {said}");

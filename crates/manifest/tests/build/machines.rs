@@ -10,7 +10,7 @@ fn flags_that_contradict_each_other_are_refused() {
     for (line, words) in [
         (
             "pod --name p --image i:1 --gpu a100 --product NVIDIA-H100-PCIe",
-            "--product: `NVIDIA-H100-PCIe` has the GPU H100 80 GB, and A100 40 GB is wanted",
+            "--product: `NVIDIA-H100-PCIe` has the GPU H100 80 GB, but A100 40 GB is requested",
         ),
         (
             "pod --name p --image i:1 --instance-type p4d.24xlarge --product Tesla-T4",
@@ -22,7 +22,7 @@ fn flags_that_contradict_each_other_are_refused() {
         ),
         (
             "pod --name p --image i:1 --cloud gke --gpu a30 --instance-type own.type",
-            "--gpu: gke has no A30 24 GB: choose another",
+            "--gpu: gke has no A30 24 GB: use another",
         ),
         (
             "nodepool --gpu a100 --instance-type g4dn.xlarge",
@@ -30,7 +30,7 @@ fn flags_that_contradict_each_other_are_refused() {
         ),
         (
             "nodepool --cloud aks --instance-type g4dn.xlarge",
-            "--instance-type: `g4dn.xlarge` is a machine of eks, and --cloud is aks",
+            "--instance-type: `g4dn.xlarge` is a machine of eks, but --cloud is aks",
         ),
     ] {
         let said = refusal(line);
@@ -47,11 +47,11 @@ fn a_machine_that_nobody_knows_is_noted() {
     for (line, words) in [
         (
             "pod --name p --image i:1 --cloud eks --instance-type p4d.24xlrage",
-            "p4d.24xlrage is no machine of the catalogue, as is p4d.24xlarge: did you mean that?",
+            "p4d.24xlrage is not in the catalogue; did you mean p4d.24xlarge?",
         ),
         (
             "nodepool --instance-type own.type",
-            "own.type is no machine of the catalogue: what it has is not checked",
+            "own.type is not in the catalogue and is not checked",
         ),
     ] {
         let notes = make(line).notes;
@@ -81,7 +81,7 @@ fn slices_come_from_a_gpu_that_has_them() {
         json!(["NVIDIA-A100-SXM4-40GB", "NVIDIA-A100-PCIE-40GB"])
     );
     for (flags, words) in [
-        ("--gpu h100 --mig 1g.5gb", "--mig: an H100-80 has no profile `1g.5gb`: it has 1g.10gb"),
+        ("--gpu h100 --mig 1g.5gb", "--mig: an H100-80 has no profile `1g.5gb`: use 1g.10gb"),
         ("--gpu t4 --mig 1g.5gb", "--mig: `t4` cannot be cut into MIG slices"),
         ("--product NVIDIA-H100-PCIe --mig 1g.5gb", "--mig: an H100-80 has no profile `1g.5gb`"),
         (
@@ -90,15 +90,15 @@ fn slices_come_from_a_gpu_that_has_them() {
         ),
         (
             "--cloud eks --gpu a100 --mig 3g.20gb --gpus 20",
-            "--gpus: no eks machine has as much (20 × 3g.20gb take 10 of its GPUs); the largest is p4d.24xlarge",
+            "--gpus: no eks machine is large enough (20 × 3g.20gb need 10 of its GPUs); the largest is p4d.24xlarge",
         ),
         (
             "--instance-type p4d.24xlarge --mig 3g.20gb --gpus 20",
-            "--gpus: the machine has fewer GPUs (20 × 3g.20gb take 10 of its GPUs): p4d.24xlarge",
+            "--gpus: the machine has fewer GPUs (20 × 3g.20gb need 10 of its GPUs): p4d.24xlarge",
         ),
         (
             "--cloud eks --gpu h100 --mig 1g.12gb",
-            "--mig: no eks machine in the catalogue has the GPU H100 80 GB with the profile 1g.12gb",
+            "--mig: no eks machine of the catalogue has the GPU H100 80 GB with the profile 1g.12gb",
         ),
         ("--mig 5g.5gb", "--mig: no GPU has the profile `5g.5gb`"),
     ] {
@@ -137,7 +137,7 @@ fn on_gke_a_slice_is_a_gpu_of_nodes_that_are_cut_so() {
     );
     let said = refusal("pod --name p --image i:1 --cloud gke --mig 1g.5gb.me");
     assert!(
-        said.starts_with("--mig: GKE has no slices with media extensions: use 1g.5gb"),
+        said.starts_with("--mig: GKE has no MIG slices with media extensions: use 1g.5gb"),
         "{said}"
     );
 }
@@ -152,15 +152,15 @@ fn gpus_that_stay_free_on_rented_machines_are_told() {
             .collect::<Vec<_>>()
     };
     for (line, words) in [
-        ("job --gpus 3", "5 of the 8 GPUs of p4d.24xlarge stay free for other pods"),
+        ("job --gpus 3", "5 of the 8 GPUs of p4d.24xlarge stay available for other pods"),
         (
             "deployment --gpus 3 --replicas 3",
-            "3 pods of 3 GPUs take 2 × p4d.24xlarge: 7 of 16 GPUs stay free for other pods",
+            "3 pods of 3 GPUs need 2 × p4d.24xlarge: 7 of 16 GPUs stay available for other pods",
         ),
         ("workload --gpus 8 --gang 2", ""),
         (
             "workload --gpus 5 --gang 2",
-            "2 pods of 5 GPUs take 2 × p4d.24xlarge: 6 of 16 GPUs stay free for other pods",
+            "2 pods of 5 GPUs need 2 × p4d.24xlarge: 6 of 16 GPUs stay available for other pods",
         ),
         ("model-server --gpus 4 --replicas 2", ""),
         ("deployment --gpus 4 --replicas 0", ""),

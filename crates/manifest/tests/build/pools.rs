@@ -70,7 +70,7 @@ fn schedules_are_in_a_time_zone_that_there_is() {
         let made = make(&format!("{scaler} --time-zone {zone}"));
         assert_eq!(made.objects.last().unwrap()["spec"]["timeZone"], zone);
     }
-    let hint = "write it like Europe/Berlin or Etc/UTC";
+    let hint = "use a form such as Europe/Berlin or Etc/UTC";
     for (zone, hint) in [
         ("Moon/Crater", hint),
         ("Local", hint),
@@ -81,7 +81,7 @@ fn schedules_are_in_a_time_zone_that_there_is() {
         ("new york", "did you mean America/New_York?"),
         ("utc", "did you mean UTC?"),
     ] {
-        let said = format!("--time-zone: `{zone}` is no time zone: {hint}");
+        let said = format!("--time-zone: `{zone}` is not a time zone: {hint}");
         assert_eq!(refusal(&format!("{scaler} --time-zone '{zone}'")), said);
         let file = format!("{{cloud: karpenter, time-zone: '{zone}'}}");
         let by_file = recipe("scaler").over(&file).unwrap();
@@ -104,7 +104,7 @@ fn a_pool_of_aks_has_a_name_that_aks_takes() {
         for name in ["gpu-pool", "GpuPool", "1pool", "a100pool00001"] {
             let said = refusal(&format!("{line} --node-pool {name}"));
             assert!(
-                said.starts_with(&format!("--node-pool: `{name}` is no name of a pool")),
+                said.starts_with(&format!("--node-pool: `{name}` is not a pool name")),
                 "{said}"
             );
         }
@@ -133,14 +133,14 @@ fn a_pool_has_room_for_its_smallest_machine() {
     for (flags, words) in [
         (
             "--gpu a100 --max-gpus 4",
-            "--max-gpus: 4 is less than the smallest machine has (p4d.24xlarge has 8)",
+            "--max-gpus: 4 is less than the GPUs of the smallest machine (p4d.24xlarge has 8)",
         ),
         (
             "--gpu h100 --max-gpus 0",
-            "--max-gpus: 0 is less than the smallest machine has (p5.4xlarge has 1)",
+            "--max-gpus: 0 is less than the GPUs of the smallest machine (p5.4xlarge has 1)",
         ),
         ("--instance-type own.type --max-gpus 0", "--max-gpus: 0 is less"),
-        ("--gpu t4 --max-gpus 100001", "--max-gpus: it lies between 1 and 100000"),
+        ("--gpu t4 --max-gpus 100001", "--max-gpus: must be 1 to 100000"),
     ] {
         let said = refusal(&format!("nodepool {flags}"));
         assert!(said.starts_with(words), "{flags}: {said}");
@@ -182,14 +182,14 @@ fn karpenter_may_add_whole_machines_by_the_clock() {
     for (flags, words) in [
         (
             "karpenter --gpu a100 --nodes 5",
-            "--nodes: 5 is less than the smallest machine has (p4d.24xlarge has 8)",
+            "--nodes: 5 is less than the GPUs of the smallest machine (p4d.24xlarge has 8)",
         ),
         (
             "karpenter --instance-type p5.48xlarge --nodes 16 --down-to 4",
-            "--down-to: 4 is less than the smallest machine has (p5.48xlarge has 8): for none, write 0",
+            "--down-to: 4 is less than the GPUs of the smallest machine (p5.48xlarge has 8): use 0 for none",
         ),
-        ("karpenter --gpu a100 --nodes 0", "--nodes: it lies between 1 and 10000"),
-        ("karpenter --gpu a30", "--gpu: no eks machine in the catalogue has the GPU A30"),
+        ("karpenter --gpu a100 --nodes 0", "--nodes: must be 1 to 10000"),
+        ("karpenter --gpu a30", "--gpu: no eks machine of the catalogue has the GPU A30"),
         ("karpenter --gpu t4 --instance-type p4d.24xlarge", "--instance-type: `p4d.24xlarge` has"),
         ("gke --cluster c --location l --gpu a100", "--gpu: it is for karpenter"),
         ("eks --cluster c --location l --instance-type x", "--instance-type: it is for karpenter"),

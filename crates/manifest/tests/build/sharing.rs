@@ -53,12 +53,12 @@ fn a_gpu_is_cut_into_slices() {
 #[test]
 fn what_a_part_is_is_explained() {
     for (line, words) in [
-        ("time-slicing", "`nvidia.com/gpu: 1` then means 1/4 of a GPU: pods take turns"),
+        ("time-slicing", "`nvidia.com/gpu: 1` means 1/4 of a GPU: pods take turns"),
         (
             "time-slicing --mps --rename",
-            "`nvidia.com/gpu.shared: 1` then means 1/4 of a GPU: each pod may use 1/4",
+            "`nvidia.com/gpu.shared: 1` means 1/4 of a GPU: each pod may use 1/4",
         ),
-        ("time-slicing --mps", "a pod that asks for two shares is refused"),
+        ("time-slicing --mps", "a pod that requests two shares is rejected"),
         (
             "mig-config --gpu h100 --slices 1g.10gb=7",
             "nvidia.com/mig-1g.10gb: each is 1 of 7 compute slices",
@@ -90,11 +90,11 @@ fn a_part_that_cannot_be_is_refused() {
     for (line, words) in [
         (
             "mig-config --gpu a100 --slices 3g.20gb=3",
-            "--slices: an A100-40 cannot be cut into 3 × 3g.20gb: the nearest that it can is 2 × 3g.20gb",
+            "--slices: an A100-40 cannot have the layout 3 × 3g.20gb; the nearest possible layout is 2 × 3g.20gb",
         ),
         (
             "mig-config --gpu h200 --slices 1g.5gb=1",
-            "--slices: an H200-141 has no profile `1g.5gb`: it has 1g.18gb",
+            "--slices: an H200-141 has no profile `1g.5gb`: use 1g.18gb",
         ),
         ("mig-config --gpu t4 --slices 1g.5gb=1", "--gpu: `t4` cannot be cut into MIG slices"),
         ("mig-config --gpu a100", "--slices: say into what"),

@@ -1,6 +1,6 @@
 //! Recipes by what work needs.
 
-use agentaflow_manifest::build::{Recipe, SizingFields, SizedRecipe};
+use agentaflow_manifest::build::{Recipe, SizedRecipe, SizingFields};
 use agentaflow_manifest::catalogue::Catalogue;
 use agentaflow_manifest::cloud::gpu_named;
 use agentaflow_manifest::detect::{Detection, GpuType};
@@ -64,11 +64,11 @@ fn flags_go_before_what_was_detected_and_that_is_said() {
     let expected = json!({"nvidia.com/gpu": "2", "accelerator": "nvidia-h100-80gb", "memory": "24Gi", "cpu": "8000m", "shm": "8Gi"});
     assert_eq!(limits(&job), expected);
     let wanted = [
-        "--gpus 2 goes before 4",
-        "--gpu h100 goes before a100",
-        "--memory 24Gi goes before 64Gi",
-        "--cpu 8000m goes before 32000m",
-        "shared memory follows --memory",
+        "--gpus 2 overrides 4",
+        "--gpu h100 overrides a100",
+        "--memory 24Gi overrides 64Gi",
+        "--cpu 8000m overrides 32000m",
+        "shared memory depends on --memory",
     ];
     assert_eq!(kept, wanted);
     // What says which nodes says which GPUs; slices are counted otherwise.
@@ -78,11 +78,11 @@ fn flags_go_before_what_was_detected_and_that_is_said() {
     )
     .unwrap();
     assert_eq!(limits(&job)["nvidia.com/gpu"], "1");
-    assert_eq!(kept, ["the nodes that are chosen go before a100"]);
+    assert_eq!(kept, ["the selected nodes override a100"]);
     let (job, kept) =
         sized("job --name train --image train:v1 --mig 1g.5gb", "image classification").unwrap();
     assert_eq!(limits(&job)["nvidia.com/mig-1g.5gb"], "1");
-    assert_eq!(kept, ["--mig 1g.5gb goes before 1 × v100"]);
+    assert_eq!(kept, ["--mig 1g.5gb overrides 1 × v100"]);
 }
 
 #[test]

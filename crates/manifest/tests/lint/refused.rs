@@ -16,50 +16,50 @@ fn values_that_the_api_server_refuses_are_errors() {
     for (text, message) in [
         (
             pod("  restartPolicy: Sometimes\n", ""),
-            "`Sometimes` is none of Always, OnFailure, Never",
+            "`Sometimes` is not one of Always, OnFailure, Never",
         ),
         (
             pod("  restartPolicy: onFailure\n", ""),
-            "`onFailure` is none of Always, OnFailure, Never (did you mean `OnFailure`?)",
+            "`onFailure` is not one of Always, OnFailure, Never (did you mean `OnFailure`?)",
         ),
         (
             pod("", "    imagePullPolicy: IfNotPresnt\n"),
-            "`IfNotPresnt` is none of Always, IfNotPresent, Never (did you mean `IfNotPresent`?)",
+            "`IfNotPresnt` is not one of Always, IfNotPresent, Never (did you mean `IfNotPresent`?)",
         ),
         (
             pod("  tolerations: [{key: nvidia.com/gpu, operator: Exists, value: \"true\"}]\n", ""),
-            "`operator: Exists` takes no value: leave it away",
+            "`operator: Exists` takes no value: remove it",
         ),
         (
             pod("  tolerations: [{key: a, operator: Exists, effect: NoSchedul}]\n", ""),
-            "`NoSchedul` is none of NoSchedule, PreferNoSchedule, NoExecute (did you mean `NoSchedule`?)",
+            "`NoSchedul` is not one of NoSchedule, PreferNoSchedule, NoExecute (did you mean `NoSchedule`?)",
         ),
         (
             pod("  tolerations: [{operator: Equal, value: x}]\n", ""),
-            "without a key it needs `operator: Exists`",
+            "a toleration without a key needs `operator: Exists`",
         ),
         (
             pod("", &resources("{limits: {memory: 8GB}}")),
-            "`8GB` is no amount: write it like 500m, 4, 512Mi or 16Gi",
+            "`8GB` is not a quantity: use a form such as 500m, 4, 512Mi or 16Gi",
         ),
         (
             pod("", &resources("{requests: {memory: 16Gi}, limits: {memory: 8192Mi}}")),
-            "16Gi of memory is requested, and the limit is 8192Mi",
+the request of             "16Gi memory exceeds the limit of 8192Mi",
         ),
         (
             pod(
                 "  volumes: [{name: models, emptyDir: {}}]\n",
                 "    volumeMounts: [{name: model, mountPath: /m}]\n",
             ),
-            "no volume is called `model`; did you mean `models`?",
+            "no volume is named `model`; did you mean `models`?",
         ),
         (
             pod("  initContainers: [{name: c, image: \"b:1\"}]\n", ""),
-            "another container is called `c`",
+            "duplicate container `c`",
         ),
         (
             pod("  volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]\n", ""),
-            "another volume is called `v`",
+            "duplicate volume `v`",
         ),
     ] {
         let messages: Vec<_> = found(&text)

@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use agentaflow_units::{format_duration, parse_duration, parse_mib, quantity_of_mib};
 use agentaflow_engine::{MiB, MicroDollars, MilliCpu, Span};
+use agentaflow_units::{format_duration, parse_duration, parse_mib, quantity_of_mib};
 
 /// An amount with a written form and a plain number in its base unit.
 trait Amount: Sized {

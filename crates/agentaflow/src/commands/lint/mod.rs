@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use agentaflow_manifest::catalogue::Catalogue;
 use agentaflow_manifest::lint::{
-    self, Finding, Input, Machines as _, Options, Rule, LintReport, Unreadable, fix,
+    self, Finding, Input, LintReport, Machines as _, Options, Rule, Unreadable, fix,
 };
 use agentaflow_manifest::yaml::{Limits, read_text};
 use anyhow::Result;
@@ -173,7 +173,8 @@ fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Res
         inputs.push(Input::live(live.name, live.objects));
     }
     let findings = lint::check(&inputs, &options);
-    let report = LintReport { inputs: &inputs, findings: &findings, unreadable: &gathered.unreadable };
+    let report =
+        LintReport { inputs: &inputs, findings: &findings, unreadable: &gathered.unreadable };
     say(args, &report, &gathered.notes, mended, piped && args.fix)?;
     Ok(verdict(args, &findings, &gathered.unreadable))
 }

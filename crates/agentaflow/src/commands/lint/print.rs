@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use agentaflow_manifest::lint::{
-    Finding, RULES, LintReport, Severity, UNREADABLE, is_kubernetes, not_looked_into,
+    Finding, LintReport, RULES, Severity, UNREADABLE, is_kubernetes, not_looked_into,
 };
 
 use super::gather::Skipped;
@@ -15,7 +15,8 @@ use crate::output;
 pub(super) fn findings(report: &LintReport<'_>, mended: Option<usize>) -> String {
     let mut text = String::new();
     for unreadable in report.unreadable {
-        let position = unreadable.position.map(|position| format!(":{}:{}", position.line, position.column));
+        let position =
+            unreadable.position.map(|position| format!(":{}:{}", position.line, position.column));
         let _ = writeln!(
             text,
             "{}{}: {} {UNREADABLE} {}",

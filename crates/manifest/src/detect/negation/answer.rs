@@ -1,7 +1,7 @@
 //! Denials in the form of an answer: "GPU? No.", "GPU: none", "needs a GPU - no".
 
 use super::words::{is_adverb, is_need};
-use super::{SENTENCE, TokenKind, Text};
+use super::{SENTENCE, Text, TokenKind};
 
 /// How far behind a word its question may end, in tokens.
 const QUESTION: usize = 8;

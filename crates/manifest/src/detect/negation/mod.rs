@@ -8,7 +8,7 @@ use std::ops::Range;
 use self::words::{
     is_adverb, is_contrast, is_filler, is_foreign, is_foreign_filler, is_need, is_negation,
 };
-use super::text::{TokenKind, Text};
+use super::text::{Text, TokenKind};
 
 /// In which sense a word was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

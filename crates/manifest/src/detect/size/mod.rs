@@ -10,7 +10,7 @@ use serde::Serialize;
 pub use gpu::GpuType;
 pub use memory::Term;
 
-use self::gpu::{Choice, MOST, PER_NODE, NamedGpus};
+use self::gpu::{Choice, MOST, NamedGpus, PER_NODE};
 use self::memory::{Adapter, MemoryNeed, Optimiser, Precision, Work, billions, usual_shape};
 use self::others::Alternatives;
 use super::kind::WorkloadType;

@@ -126,7 +126,9 @@ fn ambiguous(set: &Set<'_>, findings: &mut Findings<'_>) {
             continue;
         }
         let ambiguous = &findings.inputs[object.input].documents[object.document].ambiguous;
-        for scalar in ambiguous.iter().filter(|scalar| !matches!(scalar.ambiguity, Ambiguity::Octal(..))) {
+        for scalar in
+            ambiguous.iter().filter(|scalar| !matches!(scalar.ambiguity, Ambiguity::Octal(..)))
+        {
             findings.add_at(object, scalar.position, scalar.ambiguity.to_string());
         }
     }

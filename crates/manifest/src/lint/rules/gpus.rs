@@ -145,8 +145,9 @@ fn misspelt(set: &Set<'_>, findings: &mut Findings<'_>) {
                 let wrong = map.keys().filter(|name| is_misspelt(name));
                 for name in wrong {
                     let path = container.join(&["resources", part, name.as_str()]);
-                    let message =
-                        format!("no device plugin provides `{name}`: the resource of GPUs is `{GPU_RESOURCE}`");
+                    let message = format!(
+                        "no device plugin provides `{name}`: the resource of GPUs is `{GPU_RESOURCE}`"
+                    );
                     let key = GPU_RESOURCE.to_owned();
                     let alone =
                         map.keys().filter(|name| is_misspelt(name) || *name == GPU_RESOURCE);

@@ -99,9 +99,7 @@ fn bypasses(set: &Set<'_>, findings: &mut Findings<'_>) {
                 let value = value.and_then(Value::as_str).unwrap_or_default();
                 if name == "NVIDIA_VISIBLE_DEVICES" && !matches!(value, "" | "none" | "void") {
                     let path = container.join(&["env", &number.to_string()]);
-                    let message = format!(
-                        "NVIDIA_VISIBLE_DEVICES={value} bypasses GPU allocation"
-                    );
+                    let message = format!("NVIDIA_VISIBLE_DEVICES={value} bypasses GPU allocation");
                     findings.add(&pod.object, &path, message);
                 }
             }
@@ -183,12 +181,7 @@ fn removed_version(set: &Set<'_>, findings: &mut Findings<'_>) {
         if let Some((version, _, now)) = removed {
             let path = object.join(&["apiVersion"]);
             let fix = vec![self::set(path.clone(), *now)];
-            findings.add_with(
-                object,
-                &path,
-                format!("{version} was removed; use {now}"),
-                fix,
-            );
+            findings.add_with(object, &path, format!("{version} was removed; use {now}"), fix);
         }
     }
 }

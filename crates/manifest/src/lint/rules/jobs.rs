@@ -125,8 +125,7 @@ fn no_deadline(set: &Set<'_>, findings: &mut Findings<'_>) {
         let limited = spec.get("activeDeadlineSeconds").is_some()
             || pod.at(&["activeDeadlineSeconds"]).is_some();
         if !limited {
-            let message =
-                "GPUs without activeDeadlineSeconds: a hanging job holds them forever";
+            let message = "GPUs without activeDeadlineSeconds: a hanging job holds them forever";
             findings.add(&pod.object, &path, message);
         }
     });

@@ -107,17 +107,14 @@ fn size(set: &Set<'_>, findings: &mut Findings<'_>) {
             if users.is_empty() {
                 continue;
             }
-            let limit = users
-                .iter()
-                .filter_map(|c| c.resource("limits", "memory").and_then(amount))
-                .min();
+            let limit =
+                users.iter().filter_map(|c| c.resource("limits", "memory").and_then(amount)).min();
             let Some(size) = volume["emptyDir"].get("sizeLimit").and_then(amount) else {
                 let gpus = users.iter().map(Container::gpus).max().unwrap_or(0).min(16);
                 let wanted = 2048 * gpus;
                 let size = limit.map_or(wanted, |limit| wanted.min(limit.floor_mib() / 2));
                 // The need of pods on other accelerators is unknown.
-                let fix =
-                    (gpus > 0).then(|| self::set(path.clone(), quantity_of_mib(size)));
+                let fix = (gpus > 0).then(|| self::set(path.clone(), quantity_of_mib(size)));
                 let limited = |c: &Container<'_>| c.resource("limits", "memory").is_some();
                 let severity =
                     if users.iter().all(limited) { Severity::Info } else { Severity::Warning };

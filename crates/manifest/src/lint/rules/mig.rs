@@ -102,7 +102,7 @@ mod tests {
         let cases = [
             (
                 "      1g.5gb: 8\n",
-                "`own`: an A100-40 cannot be cut into 8 × 1g.5gb: the nearest that it can is 7 × 1g.5gb",
+                "`own`: an A100-40 cannot have the layout 8 × 1g.5gb; the nearest possible layout is 7 × 1g.5gb",
             ),
             ("      5g.5gb: 1\n", "`own`: no GPU has the profile `5g.5gb`"),
             ("      1g.5gb: 1\n      1g.6gb: 1\n", "`own`: no GPU has all of these profiles"),

@@ -289,7 +289,9 @@ fn largest_first<'a>(
 ) -> Option<(Amount, Container<'a>)> {
     let (beside, first) = pod.initial_containers();
     let beside: Amount = beside.iter().map(&requested).sum();
-    let all = first.into_iter().map(|container| (requested(&container).saturating_add(beside), container));
+    let all = first
+        .into_iter()
+        .map(|container| (requested(&container).saturating_add(beside), container));
     all.max_by_key(|(amount, _)| *amount)
 }
 

@@ -146,8 +146,9 @@ fn no_such_scale(set: &Set<'_>, findings: &mut Findings<'_>) {
                     "nodepool" | "nodepools" | "node" | "nodes" | "nodegroup" | "nodegroups"
                 )
             }) {
-                let message =
-                    format!("kubectl cannot scale a {kind}: Kubernetes has no such scalable object");
+                let message = format!(
+                    "kubectl cannot scale a {kind}: Kubernetes has no such scalable object"
+                );
                 findings.add(&pod.object, &container.join(&["command"]), message);
             }
         }

@@ -86,7 +86,7 @@ fn unknown_accelerator(set: &Set<'_>, findings: &mut Findings<'_>) {
                 None if label == ACCELERATOR => {
                     "; any NVIDIA GPU is `nvidia.com/gpu.present: \"true\"`".to_owned()
                 }
-                None => format!("; known are {}", known.join(", ")),
+                None => format!("; use one of {}", known.join(", ")),
             };
             let any = canonical.is_none()
                 && label == ACCELERATOR
@@ -180,8 +180,14 @@ fn instance_type(set: &Set<'_>, findings: &mut Findings<'_>) {
                 None => false,
             };
             if wrong && set.machines.machine(value).is_none() {
-                findings.add(object, path, format!("`{value}` is not a machine type of AWS: they end in .large, \
-                                                    .xlarge, .24xlarge and the like"));
+                findings.add(
+                    object,
+                    path,
+                    format!(
+                        "`{value}` is not a machine type of AWS: they end in .large, \
+                                                    .xlarge, .24xlarge and the like"
+                    ),
+                );
             }
         }
     });

@@ -84,9 +84,7 @@ fn startup_too_short(
     }
     let period = probe.get("periodSeconds").and_then(Value::as_u64).unwrap_or(10).max(1);
     let path = container.join(&["startupProbe", "failureThreshold"]);
-    let message = format!(
-        "the startup probe fails after {patience} s, before a model is loaded"
-    );
+    let message = format!("the startup probe fails after {patience} s, before a model is loaded");
     findings.add_with(
         &pod.object,
         &path,

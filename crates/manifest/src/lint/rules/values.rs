@@ -119,7 +119,11 @@ fn amounts(pod: &Pod<'_>, container: &Container<'_>, findings: &mut Findings<'_>
             let Some(requested) = amount(value) else {
                 if let Some(given) = value.as_str() {
                     let write = "use a form such as 500m, 4, 512Mi or 16Gi";
-                    findings.add(&pod.object, &path(), format!("`{given}` is not a quantity: {write}"));
+                    findings.add(
+                        &pod.object,
+                        &path(),
+                        format!("`{given}` is not a quantity: {write}"),
+                    );
                 }
                 continue;
             };
