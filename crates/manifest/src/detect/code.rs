@@ -1,4 +1,4 @@
-//! Calls in code that change weights: a script that trains rarely says so in words.
+//! Calls in code that update weights: training scripts rarely state in prose that they train.
 
 use super::kind::WorkloadType::{self, FineTuning, Training};
 use super::text::Text;
@@ -7,7 +7,7 @@ use super::words::{HINT, MIDDLE};
 /// A call that trains.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
-    /// The name under which it counts and is shown.
+    /// Canonical name for counting and display.
     pub(super) name: &'static str,
     pub(super) first: usize,
     pub(super) tokens: usize,
@@ -33,7 +33,7 @@ fn call(text: &Text<'_>, index: usize) -> Option<Call> {
             of("an optimiser", MIDDLE, Training)
         }
         _ if !called => None,
-        // What others call so may be anything; of a loss and of an optimiser there is only one.
+        // Other names are ambiguous; `loss` and `optimizer` are specific.
         ("loss" | "losses" | "accelerator", "backward") => of("loss.backward()", MIDDLE, Training),
         (_, "backward") if !owner.is_empty() => of("backward()", HINT, Training),
         ("optimizer" | "optimiser", "step") => of("optimizer.step()", MIDDLE, Training),

@@ -1,17 +1,17 @@
-//! What was found, and where.
+//! Evidence and its location.
 
 use serde::Serialize;
 
-/// Where something stands.
+/// Location of evidence.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct EvidenceLocation {
-    /// The file; absent for a text that was handed over.
+    /// None for text that is not from a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// The cell of a notebook, from 1; `line` then counts inside of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cell: Option<usize>,
-    /// The line, from 1; absent where the name of the file is what counts.
+    /// From 1; none if the file name itself is the evidence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
     /// The column in letters, from 1.
@@ -35,40 +35,39 @@ impl std::fmt::Display for EvidenceLocation {
     }
 }
 
-/// What kind of thing was found.
+/// Kind of evidence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvidenceKind {
-    /// One of the base keywords, which are never missed.
+    /// Base keyword; always counted.
     Keyword,
-    /// Other words that point to ML work.
+    /// Other phrase that indicates ML work.
     Phrase,
     /// A model's name, or a number of parameters.
     Model,
-    /// A package that is imported or required.
+    /// Imported or required package.
     Package,
     /// The name of a file.
     File,
-    /// Words that say that no GPU is needed.
+    /// Statement that no GPU is needed.
     Negation,
 }
 
-/// Something that was found, and what it is worth.
+/// Evidence with its weight.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Evidence {
-    /// What kind of thing it is.
     pub kind: EvidenceKind,
     /// The keyword, phrase, model or package, in lower case.
     pub word: String,
     /// As it was written.
     pub found: String,
-    /// Where it was found first.
+    /// First occurrence.
     #[serde(flatten)]
     pub location: EvidenceLocation,
-    /// How often it was found in that file, in the same sense.
+    /// Occurrences in the file in the same sense.
     pub times: usize,
-    /// Whether the text says that it is not so: "no GPU", "without CUDA".
+    /// The text negates it: "no GPU", "without CUDA".
     pub negated: bool,
-    /// From 0 to 1: how sure it alone makes that the work is ML work.
+    /// From 0 to 1: confidence that this evidence alone gives.
     pub weight: f64,
 }

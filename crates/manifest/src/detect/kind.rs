@@ -1,8 +1,8 @@
-//! What kind of ML work it is.
+//! Type of ML work.
 
 use serde::Serialize;
 
-/// The kind of work. What is done to a model comes before what the model is for: it decides the size.
+/// Workload type. Training and fine-tuning rank before the task of the model: they determine the size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WorkloadType {
@@ -10,7 +10,7 @@ pub enum WorkloadType {
     FineTuning,
     /// A model is trained.
     Training,
-    /// Things are found in pictures or signals.
+    /// Detects objects in images or signals.
     Detection,
     /// Pictures are cut into their parts.
     Segmentation,
@@ -18,15 +18,14 @@ pub enum WorkloadType {
     Classification,
     /// Texts, pictures or sounds are made.
     Generation,
-    /// Things become vectors.
+    /// Computes vectors.
     Embedding,
     /// Speech becomes text, or text speech.
     Speech,
-    /// A model is served or applied; what for is not said.
+    /// Serves or applies a model for an unstated task.
     Inference,
-    /// ML or GPU work of which nothing more is said.
+    /// ML or GPU work without further detail.
     General,
-    /// No ML work.
     None,
 }
 
@@ -63,7 +62,7 @@ impl WorkloadType {
         }
     }
 
-    /// Whether weights change, which needs gradients and optimiser states.
+    /// True if weights are updated, which needs gradients and optimizer states.
     pub const fn is_training(self) -> bool {
         matches!(self, Self::Training | Self::FineTuning)
     }
@@ -75,16 +74,16 @@ impl std::fmt::Display for WorkloadType {
     }
 }
 
-/// A kind of work that words speak of.
+/// Workload type that a phrase indicates.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hint {
     pub(super) kind: WorkloadType,
-    /// Said in words; otherwise only implied by the name of a model or package.
+    /// Stated explicitly; otherwise implied by a model or package name.
     pub(super) said: bool,
 }
 
-/// Fine-tuning before training before the task that most words name before inference; what is said before
-/// what is implied. Each hint comes with how often it was found.
+/// Fine-tuning, then training, then the most frequent task, then inference; explicit hints before implied ones. Each
+/// hint has its number of occurrences.
 pub(super) fn choose(hints: &[(Hint, usize)]) -> WorkloadType {
     for kind in [WorkloadType::FineTuning, WorkloadType::Training] {
         if hints.iter().any(|(hint, _)| hint.kind == kind) {
@@ -98,7 +97,7 @@ pub(super) fn choose(hints: &[(Hint, usize)]) -> WorkloadType {
         .unwrap_or(WorkloadType::General)
 }
 
-/// The task that was named most often, the first of those named equally often; whatever is made may be generated.
+/// Most frequent task, the first among equals; generation ranks last.
 fn most_named<'a>(hints: impl Iterator<Item = &'a (Hint, usize)>) -> Option<WorkloadType> {
     let mut named: Vec<(WorkloadType, usize)> = Vec::new();
     for (hint, times) in hints.filter(|(hint, _)| hint.kind != WorkloadType::Inference) {

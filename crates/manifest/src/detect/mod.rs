@@ -1,8 +1,8 @@
-//! Tells ML work from other work, how sure that is and why, what kind of work it is, and what it needs.
+//! Detects ML workloads in text and files: verdict, confidence, workload type and resource needs, with reasons.
 //!
-//! The base rules come first and hold exactly: any of [`BASE_KEYWORDS`] makes a text ML work, unless the text itself
-//! says that no GPU is needed, and the words "large model", "billion" and "training" decide the size where a text
-//! gives no numbers to compute from. Everything else only adds to them. `docs/detection.md` says how well it works.
+//! The base rules are exact: any of [`BASE_KEYWORDS`] makes a text ML work, unless the text states that no GPU is
+//! needed. The words "large model", "billion" and "training" determine the size if the text has no numbers to compute
+//! from. All other rules only add to the base rules. `docs/detection.md` reports the accuracy.
 
 mod code;
 mod evidence;
@@ -29,31 +29,29 @@ pub use words::BASE_KEYWORDS;
 use self::sources::{Format, Passage};
 use self::verdict::Findings;
 
-/// What was found out about a text or about files.
+/// Result for a text or a set of files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Detection {
-    /// Whether it is ML work that needs a GPU.
+    /// True for ML work that needs a GPU.
     pub is_ml_workload: bool,
     /// From 0 to 1: how sure the verdict is.
     pub confidence: f64,
-    /// From 0 to 1: how much speaks for ML work, whatever the verdict. More evidence never makes it less.
+    /// From 0 to 1: strength of the evidence, independent of the verdict. More evidence never lowers it.
     pub score: f64,
-    /// What kind of work it is.
     pub workload_type: WorkloadType,
-    /// The base keywords that were found and are meant, then the other words that counted.
+    /// Affirmed base keywords, then other counted phrases.
     pub detected_keywords: Vec<String>,
-    /// The words that cleared the verdict, such as "no GPU needed".
+    /// Statement that cleared the verdict, such as "no GPU needed".
     pub cleared_by: Option<String>,
-    /// What was found, and where.
     pub evidence: Vec<Evidence>,
-    /// What it needs; nothing where it is no ML work.
+    /// None if it is not ML work.
     pub sizing: Option<Sizing>,
-    /// Why, in sentences.
+    /// One sentence each.
     pub reasoning: Vec<String>,
 }
 
 impl Detection {
-    /// Looks at a text.
+    /// Analyzes a text.
     pub fn of_text(text: &str) -> Self {
         let passage =
             Passage { file: None, cell: None, format: Format::Prose, content: text.into() };
@@ -62,7 +60,7 @@ impl Detection {
         findings.detection()
     }
 
-    /// Looks at files together: requirements, code, notebooks, Dockerfiles, documents.
+    /// Analyzes files together: requirements, code, notebooks, Dockerfiles, documentation.
     pub fn of_files(files: &[File]) -> Self {
         let mut findings = Findings::default();
         for file in files {

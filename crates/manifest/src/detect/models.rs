@@ -1,4 +1,4 @@
-//! Names of models: how sure a name makes, what it is for, and how large it is where the name says it.
+//! Model names: weight, workload type, and size if the name contains it.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -15,13 +15,13 @@ use super::words::{MIDDLE, STRONG, WEAK};
 pub(super) struct NamedModel {
     /// The family, in lower case without spaces.
     pub(super) name: &'static str,
-    /// How many tokens it takes.
+    /// Number of tokens.
     pub(super) tokens: usize,
     pub(super) weight: f64,
     pub(super) hint: Option<WorkloadType>,
 }
 
-/// What is known of a model whose name says its size.
+/// Model of known size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct KnownModel {
     /// In lower case without spaces: `resnet50`.
@@ -30,7 +30,7 @@ pub(super) struct KnownModel {
     pub(super) shape: Shape,
 }
 
-/// What decides the memory of activations.
+/// Dimensions that determine the memory of activations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Shape {
     /// A transformer: layers, width, and the width of its keys and values (0 where none are kept).
@@ -70,7 +70,7 @@ pub(super) fn shape(family: Option<&str>, billions: f64) -> Option<Shape> {
     Some(Shape::Layers { layers: found.2, width: found.3, kept: found.4 })
 }
 
-/// The precision that a model of this family or name is published in, where that is not 16 bits.
+/// Published precision of a model family, if it is not 16 bits.
 pub(super) fn published(name: Option<&str>, billions: f64) -> Option<Precision> {
     match name? {
         "gptoss" => Some(Precision::Float4),
@@ -81,7 +81,7 @@ pub(super) fn published(name: Option<&str>, billions: f64) -> Option<Precision> 
     }
 }
 
-/// Some words from a token on, written together: `mask r-cnn` is `maskrcnn`.
+/// Words from a token on, concatenated: `mask r-cnn` is `maskrcnn`.
 fn squashed(text: &Text<'_>, index: usize, words: usize) -> Option<(String, usize)> {
     let mut name = text.word(index).to_owned();
     let mut last = index;
@@ -110,7 +110,7 @@ static BY_NAME: LazyLock<HashMap<&'static str, (f64, Option<WorkloadType>)>> =
         FAMILIES.iter().flat_map(named).collect()
     });
 
-/// Names that are ordinary words unless they are written in capitals.
+/// Names that are ordinary words unless capitalized.
 fn cased(text: &Text<'_>, index: usize, family: &str) -> bool {
     let capitals =
         |name: &str| text.tokens.get(index).is_some_and(|token| text.written(&token.range) == name);
@@ -121,7 +121,7 @@ fn cased(text: &Text<'_>, index: usize, family: &str) -> bool {
         || family == "vit" && capitals("ViT")
 }
 
-/// Whether a size or version follows: `bert-large`, `llama 70B`, `falcon-40b`.
+/// True if a size or version follows: `bert-large`, `llama 70B`, `falcon-40b`.
 fn qualified(text: &Text<'_>, last: usize, versions: bool) -> bool {
     let next = match text.mark(last + 1) {
         Some(':' | '.') => last + 2,
@@ -252,8 +252,8 @@ const KNOWN: &[KnownModel] = &[
     writer("whisperlarge", 1550.0, 64.0, 1280.0, 1280.0),
 ];
 
-/// Family, billions of parameters, layers, width, width of keys and values. Where keys and values are kept together,
-/// compressed, it is half of what is kept: 512 values and 64 of the position in the layers of `DeepSeek`.
+/// Family, billions of parameters, layers, width, width of keys and values. For compressed key-value caches the last
+/// is half of the stored width: 512 values and 64 of the position in the layers of `DeepSeek`.
 const SHAPES: &[(&str, f64, f64, f64, f64)] = &[
     ("llama", 1.2, 16.0, 2048.0, 512.0),
     ("llama", 3.2, 28.0, 3072.0, 1024.0),

@@ -8,17 +8,16 @@ use super::kind::WorkloadType::{
 use super::sources::Format;
 use super::text::Text;
 
-/// A package that was found.
 #[derive(Clone, Debug)]
 pub(super) struct Package {
     pub(super) name: String,
-    /// Where it stands in the lower-case text.
+    /// Byte range in the lower-case text.
     pub(super) bytes: Range<usize>,
     pub(super) weight: f64,
     pub(super) hint: Option<WorkloadType>,
 }
 
-/// The packages of a text that it imports, installs or requires.
+/// Packages that the text imports, installs or requires.
 pub(super) fn find(text: &Text<'_>, format: Format) -> Vec<Package> {
     let mut found = Vec::new();
     for (start, line) in text.lines() {
@@ -33,7 +32,7 @@ pub(super) fn find(text: &Text<'_>, format: Format) -> Vec<Package> {
     found
 }
 
-/// Places where a text asks for the build of a package that uses no GPU.
+/// Requests for package builds without GPU support.
 pub(super) fn cpu_builds(text: &Text<'_>) -> Vec<Range<usize>> {
     ["whl/cpu", "+cpu", "tensorflow-cpu", "cpuonly"]
         .into_iter()
@@ -56,7 +55,7 @@ fn names(line: &str, format: Format) -> Vec<Range<usize>> {
     names
 }
 
-/// `import torch.nn as nn, cv2` and `from transformers import AutoModel`, and nothing that is prose.
+/// `import torch.nn as nn, cv2` and `from transformers import AutoModel`, but not prose.
 fn imported(line: &str) -> Vec<Range<usize>> {
     let body = line.trim_start();
     let indent = line.len() - body.len();
@@ -87,7 +86,7 @@ fn imported(line: &str) -> Vec<Range<usize>> {
     found
 }
 
-/// `pip install torch torchvision`, up to what ends a command.
+/// `pip install torch torchvision`, up to the end of the command.
 fn installed(line: &str) -> Vec<Range<usize>> {
     let Some(at) = ["pip install ", "pip3 install ", "conda install ", "uv add ", "poetry add "]
         .into_iter()
@@ -178,7 +177,7 @@ const PACKAGES: &[Group] = &[
         "pytorch-lightning monai pycuda cudf cuml cugraph xformers flash-attn tensorrt paddlepaddle",
     ),
     (0.6, None, "mmcv accelerate onnx"),
-    // Its wheels know no GPU, and most who take it only scale or cut pictures.
+    // Its wheels have no GPU support, and most users only scale or crop images.
     (0.4, None, "cv2 opencv-python opencv-python-headless opencv-contrib-python"),
     (0.2, None, "sklearn scikit-learn xgboost lightgbm spacy datasets mlflow"),
     (0.2, None, "numba evaluate nltk gensim"),
@@ -191,7 +190,7 @@ const PACKAGES: &[Group] = &[
         Some(Inference),
         "vllm onnxruntime-gpu llama-cpp-python llama-cpp tritonclient sglang ctranslate2",
     ),
-    // Its plain build computes on CPUs only.
+    // The plain build has no GPU support.
     (0.4, Some(Inference), "onnxruntime"),
     (0.9, Some(Generation), "diffusers"),
     (0.9, Some(Embedding), "sentence-transformers faiss-gpu flagembedding"),

@@ -7,46 +7,43 @@ use super::kind::WorkloadType;
 use super::size::{GpuType, SizingRule, Term};
 use super::{Detection, Sizing};
 
-/// The fields of `agentaflow detect -o json`. The first eleven are fixed; others may be added after them.
+/// Output of `agentaflow detect -o json`. The first eleven fields are fixed; new fields follow them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Whether it is ML work that needs a GPU.
+    /// True for ML work that needs a GPU.
     pub is_ml_workload: bool,
     /// From 0 to 1: how sure the verdict is.
     pub confidence: f64,
-    /// What kind of work.
     pub workload_type: WorkloadType,
-    /// The words that counted, base keywords first.
+    /// Counted phrases, base keywords first.
     pub detected_keywords: Vec<String>,
-    /// GPUs in all; 0 where it is no ML work.
+    /// Total; 0 if it is not ML work.
     pub gpu_count: u32,
-    /// Their type; null where there are none.
+    /// Null without GPUs.
     pub gpu_type: Option<GpuType>,
     /// MiB needed on each GPU.
     pub gpu_memory_mib: u64,
-    /// Memory as a Kubernetes quantity; null where nothing is known of what it needs.
+    /// Kubernetes quantity; null if unknown.
     pub memory: Option<String>,
     /// CPU as a Kubernetes quantity.
     pub cpu: Option<String>,
     /// `/dev/shm` as a Kubernetes quantity.
     pub shm: Option<String>,
-    /// Why, in one text.
+    /// All reasons in one text.
     pub reasoning: String,
-    /// The same, sentence by sentence.
+    /// One sentence each.
     pub reasons: Vec<String>,
-    /// How much speaks for ML work, whatever the verdict.
+    /// Strength of the evidence, independent of the verdict.
     pub score: f64,
-    /// The words that cleared the verdict.
+    /// Statement that cleared the verdict.
     pub cleared_by: Option<String>,
-    /// How the size was found.
     pub sizing_rule: Option<SizingRule>,
-    /// Whether it fits on the GPUs that the text names.
+    /// True if the work fits on the GPUs named in the text.
     pub fits: bool,
-    /// Machines with eight GPUs each that it takes.
+    /// Machines with eight GPUs each.
     pub nodes: u32,
-    /// How the GPU memory is computed.
+    /// Computation of the GPU memory.
     pub arithmetic: Vec<Term>,
-    /// What was found, and where.
     pub evidence: Vec<Evidence>,
 }
 

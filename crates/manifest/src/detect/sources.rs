@@ -1,14 +1,14 @@
-//! What is looked into: a text, or files of the kinds that say what work needs.
+//! Input: a text, or files with relevant formats.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A file by its name and what is in it.
+/// File to analyze.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct File {
-    /// Its path as people should see it.
+    /// Path for display.
     pub path: String,
-    /// Its text; empty where only the name counts, as for a file of weights.
+    /// Empty if only the name counts, as for weight files.
     pub content: String,
 }
 
@@ -19,7 +19,7 @@ impl File {
     }
 }
 
-/// How a file is read.
+/// File format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Prose,
@@ -32,7 +32,7 @@ pub(super) enum Format {
     Notebook,
 }
 
-/// A part of a source that is read as one text.
+/// Part of a source that is analyzed as one text.
 #[derive(Clone, Debug)]
 pub(super) struct Passage<'a> {
     pub(super) file: Option<&'a str>,
@@ -41,7 +41,7 @@ pub(super) struct Passage<'a> {
     pub(super) content: std::borrow::Cow<'a, str>,
 }
 
-/// The format that a file's name says.
+/// Format by file name.
 pub(super) fn format(path: &str) -> Format {
     let name = path.rsplit(['/', '\\']).next().unwrap_or(path).to_lowercase();
     let ends = |end: &str| name.ends_with(end);
@@ -83,7 +83,7 @@ pub(super) fn by_name(path: &str) -> Option<(&'static str, f64)> {
     .find(|(end, _)| name.ends_with(end))
 }
 
-/// The passages of a file, and what is to be said about how it was read.
+/// Passages of a file, and a note about problems.
 pub(super) fn passages(file: &File) -> (Vec<Passage<'_>>, Option<String>) {
     let format = format(&file.path);
     let whole = |format| Passage {
@@ -118,7 +118,7 @@ struct Cell {
     source: Value,
 }
 
-/// The cells that people wrote; outputs are left out, for they quote what ran elsewhere.
+/// Input cells; outputs are skipped because they quote other runs.
 fn cells(path: &str, notebook: Notebook) -> Vec<Passage<'_>> {
     let passage = |(index, cell): (usize, Cell)| {
         let content = match cell.source {

@@ -1,27 +1,25 @@
-//! A text in lower case that remembers where everything stood, cut into words.
+//! Lower-case text with source positions, split into tokens.
 
 use std::cell::Cell;
 use std::ops::Range;
 
 use super::evidence::EvidenceLocation;
 
-/// A line that is shorter than this and ends without a full stop is taken for an item, not for wrapped prose.
+/// A shorter line without a full stop at its end is a list item, not wrapped prose.
 const WRAPPED_FROM: usize = 40;
 
-/// A text to look into.
 #[derive(Debug)]
 pub(super) struct Text<'a> {
-    /// In lower case.
     pub(super) lower: String,
-    /// Its words and marks in order.
+    /// Words and marks in order.
     pub(super) tokens: Vec<Token>,
     /// As it was written.
     original: &'a str,
-    /// Where each byte of `lower` stands in `original`; absent where they are the same.
+    /// Offset in `original` of each byte of `lower`; none if they are equal.
     origin: Option<Vec<usize>>,
-    /// Where lines of `original` begin.
+    /// Offsets of the lines of `original`.
     lines: Vec<usize>,
-    /// The last place that was looked up, its byte and its column, so that long lines are not counted again.
+    /// Byte and column of the last lookup, so that long lines are not counted again.
     last: Cell<(usize, usize)>,
     file: Option<&'a str>,
     cell: Option<usize>,
@@ -34,7 +32,7 @@ pub(super) struct Token {
     pub(super) sort: TokenKind,
 }
 
-/// What a token is.
+/// Kind of token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenKind {
     Word,
@@ -44,7 +42,7 @@ pub(super) enum TokenKind {
 }
 
 impl<'a> Text<'a> {
-    /// Reads a text; `file` and `cell` say where it is from.
+    /// `file` and `cell` are the origin of the text.
     pub(super) fn new(original: &'a str, file: Option<&'a str>, cell: Option<usize>) -> Self {
         let (lower, origin) = lowered(original);
         let newlines = original.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
@@ -69,17 +67,17 @@ impl<'a> Text<'a> {
         }
     }
 
-    /// Whether a sentence ends at this place, or the text.
+    /// True at the end of a sentence or of the text.
     pub(super) fn ends(&self, index: usize) -> bool {
         self.tokens.get(index).is_none_or(|token| token.sort == TokenKind::Break)
     }
 
-    /// Whether a question ends at this place.
+    /// True at the end of a question.
     pub(super) fn asks(&self, index: usize) -> bool {
         self.tokens.get(index).is_some_and(|token| self.lower[token.range.clone()] == *"?")
     }
 
-    /// The next word after a token, over what joins words (`fine-tune`, `batch_size`).
+    /// Next word after a token, across joining marks (`fine-tune`, `batch_size`).
     pub(super) fn after(&self, index: usize) -> Option<usize> {
         let mut next = index + 1;
         while matches!(self.mark(next), Some('-' | '_')) {
@@ -88,18 +86,18 @@ impl<'a> Text<'a> {
         matches!(self.tokens.get(next), Some(Token { sort: TokenKind::Word, .. })).then_some(next)
     }
 
-    /// The token that holds a byte of the lower-case text.
+    /// Token at a byte of the lower-case text.
     pub(super) fn token_at(&self, byte: usize) -> usize {
         self.tokens.partition_point(|token| token.range.end <= byte)
     }
 
-    /// The range of tokens that a range of bytes touches.
+    /// Tokens that a byte range touches.
     pub(super) fn tokens_of(&self, bytes: &Range<usize>) -> Range<usize> {
         let first = self.token_at(bytes.start);
         first..self.token_at(bytes.end.saturating_sub(1)).max(first) + 1
     }
 
-    /// What was written at a range of the lower-case text.
+    /// Original text at a range of the lower-case text.
     pub(super) fn written(&self, bytes: &Range<usize>) -> &'a str {
         let (start, end) = (self.original_byte(bytes.start), self.original_byte(bytes.end));
         self.original.get(start..end).unwrap_or_default()
@@ -129,7 +127,7 @@ impl<'a> Text<'a> {
         })
     }
 
-    /// The column of a byte in the line that begins at `start`, from 1.
+    /// Column of a byte in the line that starts at `start`, from 1.
     fn column(&self, start: usize, byte: usize) -> usize {
         let (known, column) = self.last.get();
         let (from, column) = if (start..=byte).contains(&known) && column > 0 {
@@ -150,7 +148,7 @@ impl<'a> Text<'a> {
     }
 }
 
-/// The lower case of a text and, where a letter changes its length, where each byte came from.
+/// Lower-case text and, if a letter changes its length, the origin of each byte.
 fn lowered(text: &str) -> (String, Option<Vec<usize>>) {
     if text.is_ascii() {
         return (text.to_ascii_lowercase(), None);
@@ -202,7 +200,7 @@ fn tokens(text: &str) -> Vec<Token> {
     tokens
 }
 
-/// Whether a mark inside of a word belongs to it: `3.1`, `10,000`, `don't`.
+/// True if a mark inside of a word belongs to it: `3.1`, `10,000`, `don't`.
 fn joins(text: &str, at: usize, mark: char) -> bool {
     let before = text[..at].chars().next_back();
     let mut after = text[at + mark.len_utf8()..].chars();
@@ -218,7 +216,7 @@ fn joins(text: &str, at: usize, mark: char) -> bool {
     }
 }
 
-/// Whether a line break ends what is said, or only wraps it.
+/// True if a line break ends a statement, false if it only wraps the line.
 fn ends_item(line: &str, rest: &str) -> bool {
     let next = rest.lines().next().unwrap_or_default().trim_start();
     line.chars().nth(WRAPPED_FROM).is_none()

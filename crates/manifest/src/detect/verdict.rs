@@ -1,4 +1,4 @@
-//! Puts together what was found: the verdict, how sure it is, and why.
+//! Combines the evidence: verdict, confidence and reasons.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ use super::scan::{CpuOnly, Hit, Scanned, SizeWords};
 use super::size::{self, Sizing, SizingRule};
 use super::words::{BASE_KEYWORDS, names_gpu};
 
-/// Without a base keyword this much must speak for ML work.
+/// Required score without a base keyword.
 const ENOUGH: f64 = 0.6;
-/// Nothing is surer than this: words are not proof.
+/// Upper bound of the confidence.
 const SUREST: f64 = 0.99;
-/// How sure it is that work without any such word is none.
+/// Confidence for a text without any evidence.
 const SURE_OF_NONE: f64 = 0.95;
-/// How sure a verdict is that the text itself cleared.
+/// Confidence for a text that clears the verdict itself.
 const SURE_OF_CLEARED: f64 = 0.9;
-/// The most evidence that is kept; the rest is counted.
+/// Most evidence listed; the rest is only counted.
 const MOST_EVIDENCE: usize = 200;
 
-/// Everything that was found in all texts.
+/// Evidence of all texts.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     hits: Vec<Hit>,
     cpu_only: Vec<CpuOnly>,
-    /// Numbers by the folder that they stand in: those of one project belong together.
+    /// Numbers by folder: those of one project belong together.
     facts: BTreeMap<Option<String>, Facts>,
     size_words: SizeWords,
     pub(super) notes: Vec<String>,
@@ -45,7 +45,7 @@ impl Findings {
         self.size_words.training |= scanned.size_words.training;
     }
 
-    /// A file whose name alone says something.
+    /// Adds a file whose name is evidence.
     pub(super) fn add_file(&mut self, path: &str, ending: &str, weight: f64) {
         self.hits.push(Hit {
             kind: EvidenceKind::File,
@@ -93,12 +93,12 @@ impl Findings {
         detection
     }
 
-    /// What is meant as it stands.
+    /// Affirmed evidence.
     fn said(&self) -> impl Iterator<Item = &Hit> {
         self.hits.iter().filter(|hit| hit.sense == Sense::Said && hit.weight > 0.0)
     }
 
-    /// Each word counts once, with the most that one of its places is worth.
+    /// Each phrase counts once, with its largest weight.
     fn weights(&self) -> BTreeMap<String, f64> {
         let mut weights = BTreeMap::new();
         for hit in self.said() {
@@ -108,7 +108,7 @@ impl Findings {
         weights
     }
 
-    /// The size by the numbers of the folder that has most of them.
+    /// Size from the numbers of the folder that has most of them.
     fn sizing(&self, kind: WorkloadType) -> Sizing {
         let none = Facts::default();
         let most = self.facts.values().map(Facts::known).max().unwrap_or(0);
@@ -145,7 +145,7 @@ impl Findings {
             return None;
         }
         let denies = |hit: &&Hit| hit.sense == Sense::Denied && !hit.aside && names_gpu(&hit.word);
-        // What a README says of machines with a CPU only does not clear the code beside it.
+        // A README about machines without a GPU does not clear the code beside it.
         let clears = |cpu: &&CpuOnly| {
             !cpu.aside
                 && (cpu.whole || self.said().all(|hit| hit.location.file == cpu.location.file))
@@ -192,7 +192,7 @@ impl Findings {
     }
 }
 
-/// The base keywords in their order, then other words.
+/// Base keywords in their order, then other phrases.
 fn keywords(weights: &BTreeMap<String, f64>) -> Vec<String> {
     let base = BASE_KEYWORDS.iter().filter(|keyword| weights.contains_key(**keyword));
     let other = weights.keys().filter(|word| !BASE_KEYWORDS.contains(&word.as_str()));

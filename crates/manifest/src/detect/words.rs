@@ -1,4 +1,4 @@
-//! The words that point to ML work: the base keywords, which are never missed, and others.
+//! Phrases that indicate ML work: the base keywords, which always count, and further ones.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use super::kind::WorkloadType::{
     Speech, Training,
 };
 
-/// The base keywords: any of them makes the work ML work, unless the text itself says that it is not.
+/// Any of them makes a text ML work, unless the text states the contrary.
 pub const BASE_KEYWORDS: [&str; 14] = [
     "machine learning",
     "deep learning",
@@ -30,23 +30,23 @@ pub const BASE_KEYWORDS: [&str; 14] = [
 pub(super) const STRONG: f64 = 0.8;
 /// Two of these are enough.
 pub(super) const MIDDLE: f64 = 0.4;
-/// Counts a little.
+/// Weak evidence.
 pub(super) const WEAK: f64 = 0.2;
-/// Says what kind of ML work it is, once it is known to be that.
+/// No evidence; only determines the workload type.
 pub(super) const HINT: f64 = 0.0;
 
-/// Words and what they say.
+/// Phrase with its meaning.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    /// Words in lower case; `*` at the end takes any ending. Hyphens and underscores between words do not matter.
+    /// Lower case; a trailing `*` matches any ending. Hyphens and underscores between words are ignored.
     pub(super) phrase: &'static str,
     /// From 0 to 1.
     pub(super) weight: f64,
-    /// The kind of work that they speak of.
+    /// Workload type that the phrase indicates.
     pub(super) hint: Option<WorkloadType>,
 }
 
-/// The weight of a base keyword and the kind of work that it speaks of.
+/// Weight and workload type of a base keyword.
 pub(super) fn base(keyword: &str) -> (f64, Option<WorkloadType>) {
     match keyword {
         "cv" | "nlp" => (0.7, None),
@@ -59,7 +59,7 @@ pub(super) fn base(keyword: &str) -> (f64, Option<WorkloadType>) {
 }
 
 impl Entry {
-    /// The name under which it counts and is shown.
+    /// Canonical name for counting and display.
     pub(super) fn name(&self) -> &'static str {
         match self.phrase {
             "fine tun*" | "finetun*" => "fine-tuning",
@@ -71,17 +71,17 @@ impl Entry {
     }
 }
 
-/// Whether a word names a GPU, so that "no …" means that none is needed.
+/// True if a word names a GPU: "no …" then means that none is needed.
 pub(super) fn names_gpu(word: &str) -> bool {
     matches!(word, "gpu" | "cuda" | "nvidia" | "vram" | "cudnn") || GPU_MODELS.contains(&word)
 }
 
-/// GPU models that can hardly mean anything else.
+/// GPU models with an unambiguous name.
 pub(super) const GPU_MODELS: [&str; 11] = [
     "a100", "h100", "h200", "b200", "v100", "l40s", "a10g", "a6000", "rtx4090", "rtx3090", "gh200",
 ];
 
-/// The entries whose first word is this one, longest phrase first.
+/// Entries that start with this word, longest phrase first.
 pub(super) fn beginning_with(word: &str) -> &'static [Entry] {
     BY_FIRST_WORD.get(word).map_or(&[], Vec::as_slice)
 }
@@ -154,7 +154,7 @@ const PHRASES: &[Group] = &[
     ),
     (MIDDLE, None, "chatgpt"),
     (MIDDLE, None, "tpu, tpus, graphics card*, mixed precision"),
-    // What it is called.
+    // Names of the field.
     (
         STRONG,
         None,
@@ -169,7 +169,7 @@ const PHRASES: &[Group] = &[
     (MIDDLE, None, "ml, artificial intelligence, jax, kubeflow, mlflow, cnn, cnns, gan, gans"),
     (MIDDLE, None, "depth estimation, super resolution, isaac gym"),
     (WEAK, None, "ai, data science, checkpoint, tensors, rag, batch size, early stopping"),
-    // What learns without a GPU.
+    // Learning without a GPU.
     (WEAK, None, "scikit learn, sklearn, xgboost, lightgbm, spacy"),
     // Training.
     (
@@ -186,7 +186,7 @@ const PHRASES: &[Group] = &[
     (STRONG, Some(Training), "torchrun"),
     (MIDDLE, Some(Training), "training loop, training run, epochs, pretrain"),
     (HINT, Some(Training), "train, trains, training, trained"),
-    // Adapting what is there.
+    // Adaptation of models.
     (0.5, Some(FineTuning), "fine tun*"),
     (
         STRONG,

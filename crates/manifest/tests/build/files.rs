@@ -86,7 +86,7 @@ fn a_file_that_is_no_recipe_says_why() {
         ),
         ("pvc", "{name: a, colour: red}", "line 1, column 11: colour: unknown field `colour`"),
         ("pvc", "[a]", "line 1, column 1: a recipe is fields with values"),
-        ("pvc", "", "must not be empty"),
+        ("pvc", "", "it is empty"),
         ("pvc", "name: a\n---\nname: b", "it holds 2 documents"),
         ("pvc", "{name: a\nsize", "line"),
         ("pod", "{env: [A]}", "KEY=VALUE"),

@@ -213,10 +213,13 @@ fn a_wrong_flag_is_named_with_what_to_write() {
             "job --task-id t --image i:1 --memory 8Gi --memory-request 9Gi",
             "--memory-request: the request is more",
         ),
-        ("job --task-id t --image Train:v1", "--image: `Train:v1` is not an image: write it like"),
+        (
+            "job --task-id t --image Train:v1",
+            "--image: `Train:v1` is not an image: use a form such as",
+        ),
         (
             "scaler --cloud karpenter --image a:b:c",
-            "--image: `a:b:c` is not an image: write it like",
+            "--image: `a:b:c` is not an image: use a form such as",
         ),
         ("job --task-id t --image i:1 --cpu 0", "--cpu: `0` is no number of cores"),
         ("job --task-id t --image i:1 --cpu 100000", "--cpu: `100000` is more than the 4096 cores"),

@@ -44,7 +44,7 @@ fn values_that_the_api_server_refuses_are_errors() {
         ),
         (
             pod("", &resources("{requests: {memory: 16Gi}, limits: {memory: 8192Mi}}")),
-the request of             "16Gi memory exceeds the limit of 8192Mi",
+            "the request of 16Gi memory exceeds the limit of 8192Mi",
         ),
         (
             pod(
@@ -53,10 +53,7 @@ the request of             "16Gi memory exceeds the limit of 8192Mi",
             ),
             "no volume is named `model`; did you mean `models`?",
         ),
-        (
-            pod("  initContainers: [{name: c, image: \"b:1\"}]\n", ""),
-            "duplicate container `c`",
-        ),
+        (pod("  initContainers: [{name: c, image: \"b:1\"}]\n", ""), "duplicate container `c`"),
         (
             pod("  volumes: [{name: v, emptyDir: {}}, {name: v, emptyDir: {}}]\n", ""),
             "duplicate volume `v`",

@@ -1,7 +1,7 @@
 //! What programs get to read.
 
 use agentaflow_manifest::lint::{
-    Input, Options, RULES, LintReport, Unreadable, check, json, rule, sarif, unreadable,
+    Input, LintReport, Options, RULES, Unreadable, check, json, rule, sarif, unreadable,
 };
 use agentaflow_manifest::yaml::{Limits, SourcePosition, read_text};
 

@@ -19,7 +19,10 @@ fn a_schedule_or_a_time_zone_that_there_is_not_is_an_error() {
     }
     let said = problems("61 9 * *", "Mars/Base");
     assert!(said[0].starts_with("AF703 spec.schedule: `61 9 * *` is not a schedule: "), "{said:?}");
-    assert!(said[1].starts_with("AF703 spec.timeZone: `Mars/Base` is not a time zone: "), "{said:?}");
+    assert!(
+        said[1].starts_with("AF703 spec.timeZone: `Mars/Base` is not a time zone: "),
+        "{said:?}"
+    );
     let said = problems("@dayly", "europe/berlin");
     assert!(said[0].starts_with("AF703 spec.schedule: `@dayly` is not a schedule: "), "{said:?}");
     assert!(said[1].ends_with("did you mean Europe/Berlin?"), "{said:?}");

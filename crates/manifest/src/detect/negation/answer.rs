@@ -3,17 +3,17 @@
 use super::words::{is_adverb, is_need};
 use super::{SENTENCE, Text, TokenKind};
 
-/// How far behind a word its question may end, in tokens.
+/// Most tokens between a word and the end of its question.
 const QUESTION: usize = 8;
 
-/// Whether a word that ends here is what a question asks for, and the answer is no: "GPU? No.", "Do we need a GPU for
-/// this? No." A question for something else ("Is one GPU enough?") denies nothing.
+/// True if a question asks for the word that ends here and the answer is no: "GPU? No.", "Do we need a GPU for this?
+/// No." A question about something else ("Is one GPU enough?") negates nothing.
 pub(super) fn question_denies(text: &Text<'_>, start: usize, end: usize) -> bool {
     let Some(mark) = question_mark(text, end) else { return false };
     let first = sentence_start(text, start);
     let words = || (first..mark).filter(|at| !(start..end).contains(at)).map(|at| text.word(at));
     let asks = words().all(is_name) || words().any(|word| is_need(word) || word == "necessary");
-    // In "Do we need a GPU for this PyTorch service?" it is not PyTorch that is asked for.
+    // "Do we need a GPU for this PyTorch service?" does not ask for PyTorch.
     let aside = (first..start).rev().take_while(|at| !is_need(text.word(*at))).any(|at| {
         matches!(text.word(at), "for" | "in" | "on" | "with" | "during" | "by" | "when" | "to")
     });
@@ -22,8 +22,7 @@ pub(super) fn question_denies(text: &Text<'_>, start: usize, end: usize) -> bool
         && is_no_alone(text, answer(text, mark))
 }
 
-/// Whether the question that a word stands in is answered with no, whatever it asks for: "Can it run without a GPU?
-/// No."
+/// True if the question around a word is answered with no, regardless of its subject: "Can it run without a GPU? No."
 pub(super) fn is_answered_no(text: &Text<'_>, end: usize) -> bool {
     question_mark(text, end).is_some_and(|mark| is_no_alone(text, answer(text, mark)))
 }
@@ -45,7 +44,7 @@ pub(super) fn says_no(text: &Text<'_>, at: usize) -> bool {
     }
 }
 
-/// An answer that is nothing but a no: "None needed", "no, thanks"; not "off the shelf".
+/// Answer that is only a no: "None needed", "no, thanks"; not "off the shelf".
 fn is_no_alone(text: &Text<'_>, at: usize) -> bool {
     let next = text.word(at + 1);
     let whole = text.word(at) == "not" || is_need(next) || matches!(next, "thanks" | "at");
@@ -63,7 +62,7 @@ pub(super) fn dash_denies(text: &Text<'_>, at: usize) -> bool {
     dash && is_no_alone(text, at + 1)
 }
 
-/// What is said to be "not …" where it is not needed.
+/// Words after "not" that mean it is not needed.
 pub(super) fn is_not_needed(word: &str) -> bool {
     matches!(
         word,
@@ -81,7 +80,7 @@ pub(super) fn is_not_needed(word: &str) -> bool {
     )
 }
 
-/// What may stand beside a word that is a whole question: "Any NVIDIA GPU or CUDA?".
+/// Words beside a name in a question of names: "Any NVIDIA GPU or CUDA?".
 fn is_name(word: &str) -> bool {
     matches!(
         word,
@@ -101,7 +100,7 @@ fn is_name(word: &str) -> bool {
     )
 }
 
-/// "Is one GPU enough?", "Can it do without a GPU?" and "Is the GPU optional?" do not ask whether one is needed.
+/// "Is one GPU enough?", "Can it do without a GPU?" and "Is the GPU optional?" do not ask for a need.
 fn is_about_amount_or_absence(word: &str) -> bool {
     word.starts_with(|letter: char| letter.is_ascii_digit())
         || matches!(
@@ -132,7 +131,7 @@ fn is_about_amount_or_absence(word: &str) -> bool {
         )
 }
 
-/// The end of the sentence that goes on here, where that is a question.
+/// End of the current sentence if it is a question.
 fn question_mark(text: &Text<'_>, end: usize) -> Option<usize> {
     let stop = (end..end + QUESTION).find(|at| text.ends(*at))?;
     text.asks(stop).then_some(stop)
@@ -144,7 +143,7 @@ fn sentence_start(text: &Text<'_>, start: usize) -> usize {
     (first..start).rev().find(stops).map_or(first, |at| at + 1)
 }
 
-/// The first token of what follows a question: over the end of its line, bullets, quotes and "A:".
+/// First token after a question, across the line end, bullets, quotes and "A:".
 fn answer(text: &Text<'_>, mark: usize) -> usize {
     let mut at = mark + 1;
     loop {
@@ -162,7 +161,7 @@ fn answer(text: &Text<'_>, mark: usize) -> usize {
     }
 }
 
-/// Whether nothing follows an answer that would turn it around: the end of the sentence, or a mark that does not join.
+/// True if no text after an answer reverses it: end of the sentence, or a mark that does not join.
 fn closes(text: &Text<'_>, at: usize) -> bool {
     match text.tokens.get(at).map(|token| token.sort) {
         Some(TokenKind::Break) => !text.asks(at),
@@ -172,7 +171,7 @@ fn closes(text: &Text<'_>, at: usize) -> bool {
     }
 }
 
-/// Whether there is space before and after a token, or nothing.
+/// True if a token has space on both sides.
 fn is_apart(text: &Text<'_>, at: usize) -> bool {
     let range = |at: usize| text.tokens.get(at).map(|token| token.range.clone());
     let Some(here) = range(at) else { return true };

@@ -1,4 +1,4 @@
-//! What a text says is not so: "no GPU needed", "without CUDA", "GPU: none", "CPU only".
+//! Negations: "no GPU needed", "without CUDA", "GPU: none", "CPU only".
 
 mod answer;
 mod words;
@@ -13,22 +13,22 @@ use super::text::{Text, TokenKind};
 /// In which sense a word was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Sense {
-    /// It is meant.
+    /// Affirmed.
     Said,
-    /// It is not needed or not used.
+    /// Not needed or not used.
     Denied,
-    /// It is not there, which does not say that it is not needed: "my laptop has no GPU".
+    /// Not available, which does not mean not needed: "my laptop has no GPU".
     Lacking,
 }
 
-/// How far before a word a negation may stand, in tokens.
+/// Most tokens between a negation and its word.
 const REACH: usize = 12;
 
-/// How much of a sentence is looked at around a word, in tokens. People do not write longer ones.
+/// Most tokens of a sentence considered around a word.
 const SENTENCE: usize = 60;
 
-/// The sense of a word that takes these tokens. `listed` says which tokens belong to words of the same sort: in
-/// "no GPU, CUDA or driver" the "no" reaches over them. The number is the first token of the negation.
+/// Sense of a word at these tokens, with the first token of its negation. `listed` marks tokens of the same category:
+/// in "no GPU, CUDA or driver" the "no" covers them all.
 pub(super) fn sense(
     text: &Text<'_>,
     tokens: &Range<usize>,
@@ -65,7 +65,7 @@ pub(super) fn sense(
     (if lacking { Sense::Lacking } else { Sense::Denied }, Some(negation))
 }
 
-/// Statements that a CPU is enough, as ranges of tokens.
+/// Statements that a CPU is sufficient, as token ranges.
 pub(super) fn cpu_is_enough<'a>(text: &'a Text<'_>) -> impl Iterator<Item = Range<usize>> + 'a {
     let cpu = |index: &usize| matches!(text.word(*index), "cpu" | "cpus");
     let statements =
@@ -95,7 +95,7 @@ fn cpu_statement(text: &Text<'_>, index: usize) -> Option<Range<usize>> {
     (before(1 + article) == "on" && runs).then(|| index - 2 - article..index + 1)
 }
 
-/// Whether what is said of these tokens is only about a side of the work: its tests, its web server.
+/// True if the statement concerns only a part of the work, such as its tests or its web server.
 pub(super) fn is_aside(text: &Text<'_>, tokens: &Range<usize>) -> bool {
     let ends = |index: usize| {
         text.ends(index) || is_contrast(text.word(index)) || text.mark(index) == Some(',')
@@ -130,7 +130,7 @@ pub(super) fn is_aside(text: &Text<'_>, tokens: &Range<usize>) -> bool {
     })
 }
 
-/// The negation that reaches a word, walking back over what may stand between.
+/// Negation before a word, across filler words.
 fn negation_before(text: &Text<'_>, start: usize, listed: &[bool]) -> Option<usize> {
     let mut passed_article = false;
     for at in (start.saturating_sub(REACH)..start).rev() {
@@ -226,8 +226,8 @@ fn denied_after(text: &Text<'_>, end: usize) -> bool {
         || is_negation(word) && is_need(text.word(next)) && text.word(next) != "use"
 }
 
-/// Whether the zero after a name is a number of GPUs, as in `gpu: 0` and `gpus=0`; in `/gpu:0` and `gpu=0` it may be
-/// the first GPU.
+/// True if the zero after a name is a GPU count, as in `gpu: 0` and `gpus=0`; in `/gpu:0` and `gpu=0` it can be the
+/// first GPU.
 fn is_amount(text: &Text<'_>, end: usize, value: usize) -> bool {
     let name = end.checked_sub(1).map_or("", |name| text.word(name));
     let starts = |at: usize| text.tokens.get(at).map(|token| token.range.start);
@@ -266,7 +266,7 @@ fn is_none_of(text: &Text<'_>, start: usize) -> bool {
     counted && before(1) == "0" && !of_others.contains(&before(2)) && !busy
 }
 
-/// "no GPU quota" and "no GPU sharing" do not speak of GPUs that are not needed.
+/// "no GPU quota" and "no GPU sharing" do not negate the need for a GPU.
 fn is_about_something_else(text: &Text<'_>, end: usize) -> bool {
     let noun = if text.mark(end) == Some('-') { text.word(end + 1) } else { text.word(end) };
     matches!(
@@ -342,7 +342,7 @@ fn is_needed_after_all(text: &Text<'_>, negation: usize, end: usize) -> bool {
         || (end..stop).any(|at| costly(text.word(at)))
 }
 
-/// The tokens around a range that are looked at.
+/// Tokens considered around a range.
 fn around(text: &Text<'_>, start: usize, end: usize) -> (usize, usize) {
     (start.saturating_sub(SENTENCE), (end + SENTENCE).min(text.tokens.len()).max(end))
 }

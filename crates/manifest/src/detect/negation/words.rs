@@ -1,4 +1,4 @@
-//! The words that deny something, and those that may stand between.
+//! Negating words and filler words.
 
 pub(super) fn is_negation(word: &str) -> bool {
     matches!(
@@ -20,7 +20,7 @@ pub(super) fn is_negation(word: &str) -> bool {
         || word.ends_with("n’t")
 }
 
-/// Words of other languages that deny what follows.
+/// Negating words of other languages.
 pub(super) fn is_foreign(word: &str) -> bool {
     matches!(
         word,
@@ -44,7 +44,7 @@ pub(super) fn is_foreign(word: &str) -> bool {
     )
 }
 
-/// Words of other languages that may stand between: "pas besoin de GPU", "no necesita una GPU".
+/// Filler words of other languages: "pas besoin de GPU", "no necesita una GPU".
 pub(super) fn is_foreign_filler(word: &str) -> bool {
     matches!(
         word,

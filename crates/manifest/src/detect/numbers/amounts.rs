@@ -1,16 +1,16 @@
-//! Amounts with a name: batches, lengths of sequences, and how many GPUs a launcher is told to use.
+//! Named quantities: batch sizes, sequence lengths, and GPU counts of launchers.
 
 use super::{Facts, split_number};
 use crate::detect::text::Text;
 
-/// The largest batch that is believed.
+/// Largest plausible batch.
 const MOST_SAMPLES: f64 = 1e6;
-/// The lengths of sequences that are believed.
+/// Plausible sequence lengths.
 const LENGTHS: std::ops::RangeInclusive<f64> = 16.0..=1.6e7;
-/// How far behind the name of an option its default is looked for, in tokens.
+/// Most tokens between an option's name and its default.
 const DEFAULT_WITHIN: usize = 32;
 
-/// How far from the parts of a layer the stages of a pipeline are looked for, in tokens.
+/// Most tokens between tensor and pipeline parallelism.
 const STAGES_WITHIN: usize = 60;
 
 /// `batch size 32` and its like, lengths, and options of launchers.
@@ -34,7 +34,7 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     }
 }
 
-/// `batch 32`, `batches of 32`, `bs=32`: looked for where nothing names a size of batches.
+/// `batch 32`, `batches of 32`, `bs=32`: used if no batch size is named explicitly.
 pub(super) fn read_plain_batch(text: &Text<'_>, index: usize, facts: &mut Facts) {
     let samples = match text.word(index) {
         "batch" | "microbatch" | "bs" => value(text, index),
@@ -75,7 +75,7 @@ pub(super) fn read_concurrent(text: &Text<'_>, index: usize, facts: &mut Facts) 
     }
 }
 
-/// What a model that is served answers one by one.
+/// Words for requests to a model server.
 fn is_request(word: &str) -> bool {
     let singular = word.strip_suffix('s').unwrap_or(word);
     matches!(
@@ -111,7 +111,7 @@ fn is_together(text: &Text<'_>, at: usize) -> bool {
     )
 }
 
-/// The number that stands before a word: `16`, `1,000`, `10k`, `up to 16`.
+/// Number before a word: `16`, `1,000`, `10k`, `up to 16`.
 fn number_before(text: &Text<'_>, index: usize) -> Option<f64> {
     let before = index.checked_sub(1)?;
     let (number, unit) = split_number(text.word(before))?;
@@ -122,7 +122,8 @@ fn number_before(text: &Text<'_>, index: usize) -> Option<f64> {
     }
 }
 
-/// A batch, unless one is known; that of each GPU decides its memory, so it goes before that of all.
+/// Sets the batch size unless it is known; the size per GPU determines the memory and takes precedence over the
+/// global size.
 fn take_batch(text: &Text<'_>, index: usize, samples: f64, facts: &mut Facts) {
     let each = is_of_each_gpu(text, index);
     if facts.batch.is_some() && (facts.batch_per_gpu || !each) {
@@ -167,7 +168,7 @@ fn read_length(text: &Text<'_>, index: usize, next: usize, facts: &mut Facts) {
 }
 
 /// `tensor_parallel_size=8`, `tensor parallel 8`, `8-way tensor parallelism`, `--tp 8`, `--nproc_per_node=8`, and
-/// `devices=4` of a trainer. Where a pipeline is told as well, each of its stages takes so many.
+/// `devices=4` of a trainer. Multiplied by the pipeline stages, if given.
 fn told_to_launcher(text: &Text<'_>, index: usize) -> Option<f64> {
     let then = |at: Option<usize>| at.and_then(|at| text.after(at));
     let word = |at: Option<usize>| at.map_or("", |at| text.word(at));
@@ -210,7 +211,7 @@ fn stages(text: &Text<'_>, index: usize) -> Option<f64> {
     value(text, sized.unwrap_or(pipeline)).filter(|stages| *stages >= 1.0)
 }
 
-/// Whether a name is that of an option: `--tp`.
+/// True for an option: `--tp`.
 fn is_option(text: &Text<'_>, name: usize) -> bool {
     name.checked_sub(1).is_some_and(|before| text.mark(before) == Some('-'))
 }
@@ -237,7 +238,7 @@ fn value(text: &Text<'_>, name: usize) -> Option<f64> {
     amount(text.word(at))
 }
 
-/// What follows a name in quotes: `"--batch-size", "32"` or `"--batch-size", type=int, default=32`.
+/// Value after a quoted name: `"--batch-size", "32"` or `"--batch-size", type=int, default=32`.
 fn argument(text: &Text<'_>, comma: usize) -> Option<f64> {
     let quote = matches!(text.mark(comma + 1), Some('"' | '\''));
     let next = amount(text.word(comma + 1 + usize::from(quote)));

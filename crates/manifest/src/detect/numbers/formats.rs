@@ -1,4 +1,4 @@
-//! What weights are kept in, and what is done to them: precision, optimiser, adapters.
+//! Precision, optimizer and adapters.
 
 use super::{Facts, is_size};
 use crate::detect::size::memory::{Adapter, Optimiser, Precision};

@@ -1,4 +1,4 @@
-//! GPUs that a text names: their type, how many, and how much memory.
+//! GPUs named in a text: model, count and memory.
 
 use super::{Facts, split_number};
 use crate::detect::size::gpu::GpuType;
@@ -75,8 +75,8 @@ fn number(word: &str) -> Option<u32> {
     word.parse().ok().or(spoken)
 }
 
-/// How many machines have so many GPUs: 2 for the 8 of `2 nodes x 8 H100`, `2 × 8 H100` and `two machines with 8
-/// GPUs each`.
+/// Machine count before a GPU count: 2 for the 8 of `2 nodes x 8 H100`, `2 × 8 H100` and `two machines with 8 GPUs
+/// each`.
 fn nodes_before(text: &Text<'_>, count: usize) -> u32 {
     let word = |back: usize| count.checked_sub(back).map_or("", |at| text.word(at));
     let mark = |back: usize| count.checked_sub(back).and_then(|at| text.mark(at));
@@ -123,7 +123,8 @@ fn gpu_memory(text: &Text<'_>, index: usize) -> Option<u64> {
     if of_gpu { before.or_else(after) } else { before.or_else(|| memory_with(text, index)) }
 }
 
-/// `GPUs with 80 GB each`, `a GPU with 24 GB of memory`, `a GPU with 24 GB.`; not `a GPU with 64 GB RAM`, which may be the machine's.
+/// `GPUs with 80 GB each`, `a GPU with 24 GB of memory`, `a GPU with 24 GB.`; not `a GPU with 64 GB RAM`, which can
+/// be host memory.
 fn memory_with(text: &Text<'_>, index: usize) -> Option<u64> {
     let mib = memory_at(text, index + 2).filter(|_| text.word(index + 1) == "with")?;
     let joined = split_number(text.word(index + 2)).is_some_and(|(_, unit)| !unit.is_empty());
@@ -145,7 +146,7 @@ fn amount_of_memory(word: &str) -> Option<u64> {
     to_mib(number, unit)
 }
 
-/// An amount of memory that begins at a token, in MiB; GB are a thousand million, as on the box of a card.
+/// Memory size that starts at a token, in MiB; GB are decimal, as in product names.
 fn memory_at(text: &Text<'_>, index: usize) -> Option<u64> {
     let (number, unit) = split_number(text.word(index))?;
     let unit =

@@ -1,5 +1,4 @@
-//! The numbers of a text that a size can be computed from: parameters, precision, batch, sequence, optimiser,
-//! and GPUs that are asked for by name or count.
+//! Numbers that determine the size: parameters, precision, batch, sequence, optimizer, and requested GPUs.
 
 mod amounts;
 mod formats;
@@ -15,14 +14,14 @@ use super::size::gpu::{GpuType, MOST};
 use super::size::memory::{Adapter, Optimiser, Precision};
 use super::text::Text;
 
-/// How many numbers that were not believed are told.
+/// Most implausible numbers reported.
 const MOST_TOLD: usize = 8;
 
-/// What a text says in numbers.
+/// Numbers of a text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Facts {
     pub(super) parameters: Option<Parameters>,
-    /// A model whose name says its size.
+    /// Model with a known size.
     pub(super) model: Option<&'static KnownModel>,
     /// The family of the model with the parameters.
     pub(super) family: Option<&'static str>,
@@ -30,21 +29,21 @@ pub(super) struct Facts {
     pub(super) batch: Option<f64>,
     /// The batch is that of each GPU.
     pub(super) batch_per_gpu: bool,
-    /// How many requests are served at once.
+    /// Concurrent requests.
     pub(super) concurrent: Option<f64>,
     pub(super) sequence: Option<f64>,
     pub(super) optimiser: Option<Optimiser>,
     pub(super) adapter: Option<Adapter>,
     pub(super) checkpointing: bool,
-    /// How many frozen models judge the one that is trained.
+    /// Frozen reference or reward models beside the trained one.
     pub(super) judges: u8,
     pub(super) gpus: Option<u32>,
     pub(super) gpu: Option<GpuType>,
-    /// The text says how much memory that GPU has.
+    /// The text states the memory of the GPU.
     pub(super) gpu_is_exact: bool,
     /// MiB on each GPU.
     pub(super) gpu_memory_mib: Option<u64>,
-    /// What was read and not used, and why, in sentences.
+    /// Sentences about numbers that were not used.
     pub(super) ignored: Vec<String>,
 }
 
@@ -55,12 +54,12 @@ pub(super) struct Parameters {
     /// As it was written.
     pub(super) written: String,
     pub(super) bytes: Range<usize>,
-    /// "7 billion" in words, which the base rules know.
+    /// "7 billion", to which the base rules apply.
     pub(super) in_words: bool,
 }
 
 impl Facts {
-    /// How much is known.
+    /// Number of known values.
     pub(super) fn known(&self) -> usize {
         [
             self.parameters.is_some(),
@@ -80,7 +79,7 @@ impl Facts {
         .count()
     }
 
-    /// Takes over what is not known yet; of two numbers of parameters the larger.
+    /// Fills in unknown values; of two parameter counts the larger is kept.
     pub(super) fn merge(&mut self, other: Self) {
         let larger = match (&self.parameters, &other.parameters) {
             (Some(ours), Some(theirs)) => theirs.count > ours.count,
@@ -109,14 +108,14 @@ impl Facts {
         other.ignored.into_iter().for_each(|sentence| self.ignore(sentence));
     }
 
-    /// Remembers to tell that a number is not used.
+    /// Records a number that is not used.
     fn ignore(&mut self, sentence: String) {
         if self.ignored.len() < MOST_TOLD && !self.ignored.contains(&sentence) {
             self.ignored.push(sentence);
         }
     }
 
-    /// A number of GPUs that is asked for.
+    /// Sets the requested GPU count.
     fn take_gpus(&mut self, count: f64) {
         if count.fract() == 0.0 && (1.0..=f64::from(MOST)).contains(&count) {
             self.gpus = Some(count as u32);
@@ -126,7 +125,6 @@ impl Facts {
     }
 }
 
-/// Reads the numbers of a text.
 pub(super) fn read(text: &Text<'_>) -> Facts {
     let mut facts = Facts::default();
     let words = || (0..text.tokens.len()).filter(|index| !text.word(*index).is_empty());
@@ -146,7 +144,7 @@ pub(super) fn read(text: &Text<'_>) -> Facts {
     facts
 }
 
-/// The number that a word begins with, and what follows it: `70b`, `1.3`, `10,000`.
+/// Leading number of a word, and the rest: `70b`, `1.3`, `10,000`.
 fn split_number(word: &str) -> Option<(f64, &str)> {
     let end = word.find(|letter: char| !letter.is_ascii_digit() && letter != '.' && letter != ',');
     let (digits, unit) = word.split_at(end.unwrap_or(word.len()));

@@ -1,19 +1,19 @@
-//! How many parameters a model has.
+//! Parameter counts.
 
 use super::{Facts, Parameters, split_number};
 use crate::detect::models;
 use crate::detect::text::Text;
 
-/// The most parameters that are believed.
+/// Largest plausible count.
 const MOST_PARAMETERS: f64 = 1e14;
 
-/// Names of formats, which follow a number of parameters and nothing else that is written like one.
+/// Formats that follow only a parameter count.
 const FORMATS: [&str; 16] = [
     "bf16", "fp16", "fp32", "fp8", "int8", "int4", "4bit", "8bit", "bfloat16", "gguf", "awq",
     "gptq", "mxfp4", "nvfp4", "nf4", "exl2",
 ];
 
-/// What has parameters, behind their number.
+/// Words after a parameter count.
 const MODELS: [&str; 10] = [
     "model",
     "llm",
@@ -27,7 +27,7 @@ const MODELS: [&str; 10] = [
     "moe",
 ];
 
-/// A number that is one of parameters by what stands around it.
+/// Reads a parameter count, identified by its context.
 pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     let Some((count, last, in_words)) = parameter_count(text, index) else { return };
     let follows = |reach: usize, begins: &[&str]| {
@@ -61,7 +61,7 @@ pub(super) fn read(text: &Text<'_>, index: usize, facts: &mut Facts) {
     facts.parameters = Some(Parameters { count, written, bytes, in_words });
 }
 
-/// The nearest so many words before a token in its sentence; what joins words does not count: `Mistral-Large-2 123B`.
+/// Words before a token in its sentence; joining marks do not count: `Mistral-Large-2 123B`.
 fn words_before<'t>(
     text: &'t Text<'_>,
     index: usize,
@@ -102,12 +102,12 @@ fn is_adapted(text: &Text<'_>, index: usize) -> bool {
     })
 }
 
-/// Whether a number of parameters in billions begins at this token: `13b`, `8x7b`.
+/// True if a parameter count in billions starts at this token: `13b`, `8x7b`.
 pub(in crate::detect) fn is_size(text: &Text<'_>, index: usize) -> bool {
     parameter_count(text, index).is_some_and(|(count, _, in_words)| count >= 1e9 && !in_words)
 }
 
-/// `70b`, `1.3B`, `8x7b`, `350M`, `1T`, `7 billion`: the count, the last token, and whether it is in words.
+/// `70b`, `1.3B`, `8x7b`, `350M`, `1T`, `7 billion`: the count, its last token, and true if it is spelled out.
 fn parameter_count(text: &Text<'_>, index: usize) -> Option<(f64, usize, bool)> {
     let word = text.word(index);
     let factor = |unit: &str| match unit {
@@ -141,7 +141,7 @@ fn parameter_count(text: &Text<'_>, index: usize) -> Option<(f64, usize, bool)> 
     Some((sized(number * factor)?, next, factor < 1e12))
 }
 
-/// Experts share what is not feed-forward, so eight of 7B are not 56B.
+/// Experts share all layers except feed-forward: eight of 7B are less than 56B.
 fn mixture(experts: f64, each: f64) -> f64 {
     match (experts as u32, each as u32) {
         (8, 7) => 46.7,

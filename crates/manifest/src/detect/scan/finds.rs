@@ -1,4 +1,4 @@
-//! The words of a text that point to ML work, whatever is said about them.
+//! Phrases of a text that indicate ML work, regardless of negations.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -51,7 +51,8 @@ fn is_whole_word(text: &str, bytes: &Range<usize>) -> bool {
         && !text[bytes.end..].chars().next().is_some_and(letter)
 }
 
-/// Base keywords count whatever they mean, but a CV may be a résumé and inference may be statistics: less sure.
+/// True for an ambiguous base keyword: CV can be a résumé, and inference can be statistics. It counts with less
+/// confidence.
 fn is_doubtful(text: &Text<'_>, keyword: &str, bytes: &Range<usize>) -> bool {
     let inside = text.lower[..bytes.start].chars().next_back().is_some_and(char::is_alphabetic);
     let token = text.token_at(bytes.start);
@@ -92,7 +93,7 @@ fn is_doubtful(text: &Text<'_>, keyword: &str, bytes: &Range<usize>) -> bool {
     }
 }
 
-/// Whether a word is the name of a company or a place: "Keras Bros.", "Yolo County".
+/// True for the name of a company or location: "Keras Bros.", "Yolo County".
 fn is_proper_name(text: &Text<'_>, index: usize) -> bool {
     let named = matches!(
         text.word(index + 1),
@@ -173,7 +174,7 @@ fn is_count(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|letter| letter.is_ascii_digit())
 }
 
-/// The tokens that a phrase takes, if it stands here.
+/// Number of tokens of a phrase at this token.
 fn phrase(text: &Text<'_>, index: usize, entry: &Entry) -> Option<usize> {
     let mut last = index;
     for wanted in entry.phrase.split(' ').skip(1) {
@@ -193,7 +194,7 @@ fn phrase(text: &Text<'_>, index: usize, entry: &Entry) -> Option<usize> {
 fn said(text: &Text<'_>, index: usize, entry: Entry, tokens: usize) -> Option<Find> {
     let next = text.after(index).map_or("", |next| text.word(next));
     let used = matches!(next, "model" | "models" | "network" | "weights" | "checkpoint");
-    // A resource's name, which says nothing beyond the word GPU in it: "nvidia.com/gpu: 0".
+    // A resource name adds nothing to the word GPU in it: "nvidia.com/gpu: 0".
     let resource = text.mark(index + 1) == Some('.') && text.word(index + 2) == "com";
     if entry.phrase == "trained" && used || entry.phrase == "nvidia" && resource {
         return None;
@@ -227,8 +228,8 @@ fn lora<'a>(text: &'a Text<'_>) -> impl Iterator<Item = Find> + 'a {
     })
 }
 
-/// Whether a text speaks of serving and not of training, so that its adapters are there already: `serve SDXL with two
-/// LoRA adapters`.
+/// True if a text is about serving, not training: its adapters exist already, as in `serve SDXL with two LoRA
+/// adapters`.
 fn only_serves(text: &Text<'_>) -> bool {
     let any = |is: fn(&str) -> bool| (0..text.tokens.len()).any(|index| is(text.word(index)));
     let trains = |word: &str| {

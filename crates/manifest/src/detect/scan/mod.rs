@@ -1,4 +1,4 @@
-//! Looks through one text for everything that points to ML work, and in which sense it was said.
+//! Scans one text for evidence and its sense.
 
 mod finds;
 
@@ -25,47 +25,45 @@ pub(super) struct Hit {
     pub(super) weight: f64,
     pub(super) hint: Option<Hint>,
     pub(super) sense: Sense,
-    /// The words of the negation, where there is one.
+    /// Negating phrase.
     pub(super) denial: Option<String>,
-    /// What is denied is denied of a side of the work only.
+    /// The negation concerns only a part of the work.
     pub(super) aside: bool,
-    /// How often it was found in this sense.
+    /// Occurrences in this sense.
     pub(super) times: usize,
 }
 
-/// What one text says.
+/// Evidence of one text.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scanned {
     pub(super) hits: Vec<Hit>,
     pub(super) cpu_only: Vec<CpuOnly>,
     pub(super) facts: numbers::Facts,
     pub(super) file: Option<String>,
-    /// Which of the words that decide the base size it has.
     pub(super) size_words: SizeWords,
 }
 
-/// A statement that a CPU is enough.
+/// Statement that a CPU is sufficient.
 #[derive(Clone, Debug)]
 pub(super) struct CpuOnly {
     pub(super) words: String,
     pub(super) location: EvidenceLocation,
-    /// It is about a side of the work only.
+    /// Concerns only a part of the work.
     pub(super) aside: bool,
-    /// It holds for all files, not only for the one that it stands in.
+    /// Applies to all files, not only to its own.
     pub(super) whole: bool,
 }
 
-/// How many such statements of one text are kept.
+/// Most such statements kept per text.
 const MOST_STATEMENTS: usize = 32;
 
-/// The words that decide the size where no numbers do.
+/// Words that determine the size without numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SizeWords {
     pub(super) large: Option<&'static str>,
     pub(super) training: bool,
 }
 
-/// Looks through a passage.
 pub(super) fn scan(passage: &Passage<'_>) -> Scanned {
     let text = Text::new(&passage.content, passage.file, passage.cell);
     let mut finds = finds::base_keywords(&text);
@@ -103,13 +101,13 @@ pub(super) fn scan(passage: &Passage<'_>) -> Scanned {
     }
 }
 
-/// The words that decide the base size, exactly as they are: a part of a word counts.
+/// Substrings that determine the base size; a part of a word counts.
 fn size_words(lower: &str) -> SizeWords {
     let large = ["large model", "billion"].into_iter().find(|word| lower.contains(word));
     SizeWords { large, training: lower.contains("training") }
 }
 
-/// The senses of what was found. The same word in the same sense is kept once, and counted.
+/// Evidence with its senses. Equal evidence in the same sense is kept once and counted.
 fn hits(text: &Text<'_>, finds: Vec<Find>, listed: &[bool]) -> Vec<Hit> {
     let mut hits: Vec<Hit> = Vec::new();
     let mut known = HashMap::new();
@@ -145,8 +143,8 @@ fn hits(text: &Text<'_>, finds: Vec<Find>, listed: &[bool]) -> Vec<Hit> {
     hits
 }
 
-/// The words of a negation with what follows in its sentence, so that "GPU is not needed" is told whole; of a question
-/// with its answer.
+/// Negation with the rest of its sentence, so that "GPU is not needed" is quoted completely; a question with its
+/// answer.
 fn denial(text: &Text<'_>, first: usize, tokens: &Range<usize>) -> String {
     let near = tokens.end + 4;
     let question = (tokens.end..near).find(|at| text.asks(*at));
@@ -175,7 +173,7 @@ fn cpu_only(text: &Text<'_>, format: Format) -> Vec<CpuOnly> {
     said.take(MOST_STATEMENTS).chain(builds.take(MOST_STATEMENTS)).collect()
 }
 
-/// The words from one token to another as they were written, on one line.
+/// Original text between two tokens, on one line.
 fn quote(text: &Text<'_>, tokens: Range<usize>) -> String {
     let start = text.tokens.get(tokens.start).map_or(0, |token| token.range.start);
     let last = tokens.end.checked_sub(1).and_then(|last| text.tokens.get(last));

@@ -1,4 +1,4 @@
-//! GPU types, what they hold, and the cheapest that hold a given memory.
+//! GPU types with their memory, and the cheapest ones for a given memory.
 
 use serde::Serialize;
 
@@ -47,7 +47,7 @@ pub(in crate::detect) const MOST: u32 = 1024;
 pub(super) const PER_NODE: u32 = 8;
 
 impl GpuType {
-    /// Every type, those without fast links first; of the others, the older ones.
+    /// Types without fast links first, then by age.
     pub const ALL: [Self; 10] = [
         Self::T4,
         Self::L4,
@@ -61,7 +61,7 @@ impl GpuType {
         Self::H200,
     ];
 
-    /// The name in output, and what `generate` takes.
+    /// Name in output and in flags of `generate`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::T4 => "t4",
@@ -77,7 +77,7 @@ impl GpuType {
         }
     }
 
-    /// The memory that the driver shows, in MiB.
+    /// Memory reported by the driver, in MiB.
     pub const fn memory_mib(self) -> u64 {
         match self {
             Self::T4 => 15_360,
@@ -98,12 +98,12 @@ impl GpuType {
         Self::ALL.into_iter().find(|gpu| gpu.name() == name)
     }
 
-    /// `t4` and `l4` are also names of other things.
+    /// `t4` and `l4` have other meanings, too.
     pub(in crate::detect) const fn is_short_name(self) -> bool {
         matches!(self, Self::T4 | Self::L4)
     }
 
-    /// The same chip with the memory that it is sold with, the smallest first.
+    /// Variants of the same chip, smallest memory first.
     const fn variants(self) -> &'static [Self] {
         match self {
             Self::V100 => &[Self::V100, Self::V100Large],
@@ -112,22 +112,22 @@ impl GpuType {
         }
     }
 
-    /// The variant of the same chip that has at least this memory.
+    /// Variant of the same chip with at least this memory.
     pub(in crate::detect) fn with_memory(self, mib: u64) -> Option<Self> {
         self.variants().iter().copied().find(|gpu| gpu.memory_mib() >= mib)
     }
 
-    /// The same as clouds and catalogues know it.
+    /// Entry of the cloud table.
     pub(super) fn model(self) -> Option<&'static Gpu> {
         gpu_named(self.name())
     }
 
-    /// Whether several of them are joined fast enough to share the work of one step.
+    /// True if several GPUs have links fast enough to share one step.
     pub(super) const fn is_linked(self) -> bool {
         !matches!(self, Self::T4 | Self::L4 | Self::A10g | Self::L40s)
     }
 
-    /// Whether it computes in this precision.
+    /// True if it supports this precision.
     pub(super) const fn computes(self, precision: Precision) -> bool {
         match precision {
             Precision::Brain | Precision::Float4 => {
@@ -139,20 +139,20 @@ impl GpuType {
     }
 }
 
-/// The GPUs that were chosen.
+/// Chosen GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) gpu: GpuType,
     pub(super) count: u32,
-    /// Whether what is needed fits; not where the text names GPUs that are too few or too small.
+    /// False if the text names GPUs that are too few or too small.
     pub(super) fits: bool,
 }
 
-/// The GPUs that a text names.
+/// GPUs that a text names.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct NamedGpus {
     pub(super) gpu: Option<GpuType>,
-    /// It must have the memory of that variant.
+    /// Requires the memory of that variant.
     pub(super) exact: bool,
     pub(super) count: Option<u32>,
 }
@@ -168,7 +168,7 @@ impl NamedGpus {
 /// their network, and few kinds of work can be. A type or count that the text names is kept.
 pub(super) fn choose(need: &MemoryNeed, wish: NamedGpus) -> Choice {
     let rank = |choice: &Choice| (choice.count > PER_NODE, cost(choice.gpu, choice.count));
-    // Of those that cost the same, the commoner one, which stands first.
+    // At equal cost the more common type comes first.
     let best = fitting(need, wish).min_by_key(rank);
     let (gpu, count) = (wish.gpu.unwrap_or(GpuType::H200), wish.count.unwrap_or(MOST));
     best.unwrap_or(Choice { gpu, count, fits: false })

@@ -1,4 +1,4 @@
-//! How much GPU memory a model takes: weights, gradients, optimiser states, activations, KV cache.
+//! GPU memory of a model: weights, gradients, optimizer states, activations, KV cache.
 
 use serde::Serialize;
 
@@ -7,11 +7,11 @@ use crate::detect::models::Shape;
 
 const GIB: f64 = (1u64 << 30) as f64;
 const MIB: f64 = (1u64 << 20) as f64;
-/// What the driver, the libraries and the kernels take on each GPU.
+/// Memory of driver, libraries and kernels on each GPU.
 const CONTEXT: f64 = GIB;
-/// What allocators lose.
+/// Factor for allocator fragmentation.
 const LOSS: f64 = 1.1;
-/// The vocabulary that is assumed for the last layer.
+/// Assumed vocabulary of the last layer.
 const VOCABULARY: f64 = 64_000.0;
 /// Bytes of activations for each layer, token and unit of width in 16 bits, with fused attention.
 const ACTIVATION_BYTES: f64 = 34.0;
@@ -27,11 +27,11 @@ pub(in crate::detect) enum Precision {
     Int4,
     /// `mxfp4` and its like, beside which GPUs compute in bf16.
     Float4,
-    /// A format of GGUF files with so many bits for most weights.
+    /// GGUF format with this many bits for most weights.
     Gguf(u8),
 }
 
-/// What follows the gradient.
+/// Optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::detect) enum Optimiser {
     Adam,
@@ -40,7 +40,7 @@ pub(in crate::detect) enum Optimiser {
     Adafactor,
 }
 
-/// Small matrices that are trained in place of the model.
+/// Low-rank adapters that are trained instead of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::detect) enum Adapter {
     Plain,
@@ -48,7 +48,7 @@ pub(in crate::detect) enum Adapter {
     Quantised,
 }
 
-/// A model and what is done with it.
+/// Model with its use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
     pub(super) parameters: f64,
@@ -58,7 +58,7 @@ pub(super) struct Work {
     pub(super) optimiser: Optimiser,
     pub(super) adapter: Option<Adapter>,
     pub(super) checkpointing: bool,
-    /// Frozen models beside the one that is trained; with adapters they are the same.
+    /// Frozen models beside the trained one; with adapters they share its weights.
     pub(super) judges: u8,
     pub(super) batch: f64,
     pub(super) batch_per_gpu: bool,
@@ -68,11 +68,9 @@ pub(super) struct Work {
 /// One line of the arithmetic.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Term {
-    /// What takes the memory.
+    /// Consumer of the memory.
     pub name: &'static str,
-    /// How it is computed.
     pub formula: String,
-    /// How much it is, in MiB.
     pub mib: u64,
 }
 
@@ -82,9 +80,9 @@ pub(super) struct MemoryNeed {
     pub(super) terms: Vec<Term>,
     pub(super) precision: Precision,
     pub(super) training: bool,
-    /// What GPUs share among themselves.
+    /// Divided among the GPUs.
     divided: f64,
-    /// What each sample of the batch takes.
+    /// Per sample of the batch.
     by_sample: f64,
     batch: f64,
     batch_per_gpu: bool,
@@ -98,7 +96,7 @@ impl Precision {
             Self::Half | Self::Brain => 2.0,
             Self::Float8 | Self::Int8 => 1.0,
             Self::Int4 | Self::Float4 => 0.5625,
-            // What files of the commonest variant take (`Q4_K_M`, `Q8_0`): some tensors have more bits than most.
+            // Size of the most common variants (`Q4_K_M`, `Q8_0`): some tensors have more bits than most.
             Self::Gguf(bits) => match bits {
                 ..=2 => 0.42,
                 3 => 0.49,
@@ -110,7 +108,7 @@ impl Precision {
         }
     }
 
-    /// Whether weights are rounded so far that they cannot be trained themselves.
+    /// True if weights are quantized too far to be trained themselves.
     pub(super) const fn is_quantised(self) -> bool {
         matches!(self, Self::Int8 | Self::Int4 | Self::Float4 | Self::Gguf(_))
     }
@@ -157,7 +155,6 @@ impl Optimiser {
 }
 
 impl MemoryNeed {
-    /// What a model and its use take.
     pub(super) fn of(work: &Work) -> Self {
         let mut terms = states(work);
         let divided = terms.iter().map(|(_, _, bytes)| bytes).sum();
@@ -180,7 +177,7 @@ impl MemoryNeed {
         }
     }
 
-    /// MiB on each of so many GPUs, with what is lost and what the driver takes.
+    /// MiB on each of this many GPUs, including fragmentation and driver.
     pub(super) fn each_mib(&self, gpus: u32) -> u64 {
         let gpus = f64::from(gpus.max(1));
         let batch = if self.batch_per_gpu { self.batch } else { (self.batch / gpus).ceil() };
@@ -202,7 +199,7 @@ impl MemoryNeed {
 
 type Line = (&'static str, String, f64);
 
-/// What belongs to the weights.
+/// Memory that depends on the weights.
 fn states(work: &Work) -> Vec<Line> {
     let count = billions(work.parameters);
     let line = |name, each: f64, why: &str| {
@@ -246,7 +243,7 @@ fn states(work: &Work) -> Vec<Line> {
     lines
 }
 
-/// What grows with the batch.
+/// Memory that depends on the batch.
 fn samples(work: &Work) -> Vec<Line> {
     let (batch, sequence) = (work.batch, work.sequence);
     let wide = if work.precision == Precision::Single { 2.0 } else { 1.0 };
@@ -302,10 +299,10 @@ fn samples(work: &Work) -> Vec<Line> {
     }
 }
 
-/// From so many parameters on, nearly all models share keys and values among eight heads.
+/// Parameter count above which nearly all models share keys and values among eight heads.
 const SHARES_KEYS_FROM: f64 = 3e10;
 
-/// The shape that a transformer of this size usually has: 12 × layers × width² parameters, 128 wide a layer.
+/// Typical shape of a transformer of this size: 12 × layers × width² parameters, width 128 per layer.
 pub(super) fn usual_shape(parameters: f64) -> Shape {
     let width = (parameters * 128.0 / 12.0).cbrt().max(64.0);
     let width = (width / 64.0).round() * 64.0;

@@ -1,4 +1,4 @@
-//! What work needs: the base rules, GPUs that a text names, and arithmetic where it gives numbers.
+//! Resource needs: base rules, GPUs named in a text, and computation from numbers.
 
 pub(super) mod gpu;
 pub(super) mod memory;
@@ -18,12 +18,11 @@ use super::models::{self, Shape};
 use super::numbers::Facts;
 use super::scan::SizeWords;
 
-/// What ML work needs. Memory, CPU and shared memory are for each machine: with up to eight GPUs there is one.
+/// Resource needs of ML work. Memory, CPU and shared memory are per machine; up to eight GPUs are one machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sizing {
-    /// GPUs in all.
+    /// Total.
     pub gpu_count: u32,
-    /// Their type.
     pub gpu_type: GpuType,
     /// MiB needed on each GPU; where nothing is computed, the whole GPU.
     pub gpu_memory_mib: u64,
@@ -31,27 +30,26 @@ pub struct Sizing {
     pub memory_gib: u64,
     /// Thousandths of a core: the limit.
     pub cpu_millis: u64,
-    /// GiB of `/dev/shm`.
+    /// `/dev/shm` in GiB.
     pub shm_gib: u64,
-    /// How the size was found.
     pub rule: SizingRule,
-    /// The arithmetic, where there is one.
+    /// Computation, if numbers are known.
     pub arithmetic: Vec<Term>,
-    /// What was found, assumed and chosen, in sentences.
+    /// Sentences about findings, assumptions and choices.
     pub reasons: Vec<String>,
-    /// Whether what is needed fits on the GPUs; not where a text names GPUs that are too small.
+    /// False if the text names GPUs that are too small.
     pub fits: bool,
     /// What else would do, for who has only some types of GPU.
     others: Alternatives,
 }
 
-/// How a size was found.
+/// Basis of a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SizingRule {
-    /// By words: "large model", "billion", "training".
+    /// Base rules: "large model", "billion", "training".
     Base,
-    /// GPUs that the text asks for.
+    /// GPUs requested in the text.
     Asked,
     /// By arithmetic from numbers in the text.
     Computed,
@@ -73,7 +71,7 @@ impl Sizing {
         format!("{}Gi", self.shm_gib)
     }
 
-    /// How many machines it takes with eight GPUs in each.
+    /// Machines with eight GPUs each.
     pub fn nodes(&self) -> u32 {
         self.gpu_count.div_ceil(PER_NODE).max(1)
     }
@@ -82,11 +80,11 @@ impl Sizing {
 /// The tokens of half a minute of sound, which speech models hear at once.
 const HEARD: f64 = 1500.0;
 
-/// How many requests a server takes into one batch; it lets more wait.
+/// Most requests of a server in one batch; further requests wait.
 const MOST_TOGETHER: f64 = 256.0;
 
-/// The size of ML work of a kind, with a word about numbers that were not used. Each request that is served at
-/// once keeps a cache of its own, as each sample of a batch does.
+/// Size of ML work, with notes about unused numbers. Each concurrent request has its own cache, like each sample of a
+/// batch.
 pub(super) fn size(kind: WorkloadType, facts: &Facts, words: SizeWords) -> Sizing {
     let together = facts.concurrent.filter(|_| facts.batch.is_none() && !kind.is_training());
     let Some(requests) = together else { return told(sized(kind, facts, words), facts) };
@@ -109,7 +107,7 @@ fn sized(kind: WorkloadType, facts: &Facts, words: SizeWords) -> Sizing {
     let base = base(kind, words);
     let Some((work, assumed)) = work(kind, facts) else { return asked(base, facts) };
     let computed = computed(&work, assumed, facts);
-    // "7 billion", or the name of a model, without a precision or a batch is what the base rules know: they hold.
+    // "7 billion", or a model name, without precision or batch: the base rules apply.
     let named = facts.parameters.is_none();
     let told = match &facts.parameters {
         Some(parameters) => !parameters.in_words || has_more(facts),
@@ -162,7 +160,7 @@ fn base(kind: WorkloadType, words: SizeWords) -> Sizing {
     }
 }
 
-/// The base size, with the GPUs that the text asks for.
+/// Base size with the GPUs requested in the text.
 fn asked(mut sizing: Sizing, facts: &Facts) -> Sizing {
     let wanted = facts.gpu_memory_mib;
     let choice = wanted.map(|mib| gpu::holding(mib, wish(facts)));
@@ -190,7 +188,7 @@ fn asked(mut sizing: Sizing, facts: &Facts) -> Sizing {
         }
         None => format!("{count} × {name}: the text asks for it"),
     }];
-    // What one GPU does not hold is shared among them.
+    // Memory beyond one GPU is divided among them.
     let each = wanted
         .map(|mib| if mib <= gpu_type.memory_mib() { mib } else { mib.div_ceil(u64::from(count)) });
     sizing.gpu_memory_mib = each.unwrap_or(u64::MAX).min(gpu_type.memory_mib());
@@ -205,7 +203,7 @@ fn wish(facts: &Facts) -> NamedGpus {
     NamedGpus { gpu: facts.gpu, exact: facts.gpu_is_exact, count: facts.gpus }
 }
 
-/// Whether the text says more than how many parameters there are.
+/// True if the text has more than a parameter count.
 fn has_more(facts: &Facts) -> bool {
     facts.precision.is_some()
         || facts.batch.is_some()
@@ -213,7 +211,7 @@ fn has_more(facts: &Facts) -> bool {
         || facts.optimiser.is_some()
 }
 
-/// What is to be computed, and what was assumed; nothing where the text gives no numbers for it.
+/// Computable work with its assumptions; none if the text has no numbers.
 fn work(kind: WorkloadType, facts: &Facts) -> Option<(Work, Vec<String>)> {
     let mut assumed = Vec::new();
     let mut assume = |text: String| assumed.push(text);
@@ -294,7 +292,7 @@ fn computed(work: &Work, mut assumed: Vec<String>, facts: &Facts) -> Sizing {
     let need = MemoryNeed::of(work);
     let wish = wish(facts);
     let choice = gpu::choose(&need, wish);
-    // Large models are trained with activations that are computed twice instead of kept.
+    // Large models are trained with recomputed activations.
     if work.training && !work.checkpointing && (!choice.fits || choice.count > PER_NODE) {
         let checkpointed = Work { checkpointing: true, ..*work };
         let instead = gpu::choose(&MemoryNeed::of(&checkpointed), wish);
@@ -347,7 +345,7 @@ fn on(need: &MemoryNeed, choice: Choice) -> Sizing {
     let each = need.each_mib(choice.count);
     let in_node = u64::from(choice.count.min(PER_NODE));
     let per_gpu = if need.training { 32 } else { 16 };
-    // Weights pass through the memory of the machine once, in shards; what is divided over machines is, too.
+    // Weights pass through host memory once, in shards; they are divided over machines, too.
     let nodes = u64::from(choice.count.div_ceil(PER_NODE).max(1));
     let weights_gib = (need.weights_mib() / nodes).div_ceil(1024);
     let memory = (weights_gib + weights_gib / 4 + 8).max(per_gpu * in_node);

@@ -1,11 +1,10 @@
-//! The same work on other GPUs than those that are cheapest everywhere: a cloud rents out only some types, and by the
-//! machine.
+//! The same work on other GPUs than the globally cheapest: a cloud offers only some types, and whole machines.
 
 use super::gpu::{self, GpuType, NamedGpus};
 use super::memory::MemoryNeed;
 use super::{Sizing, on};
 
-/// What a size can be chosen again by.
+/// Basis for choosing again.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Alternatives {
     /// The text names the type: no other will do.
@@ -17,8 +16,7 @@ pub(super) enum Alternatives {
 }
 
 impl Sizing {
-    /// The same work on every type of GPU that holds it, with so many GPUs if somebody said how many. It is empty
-    /// where the text leaves no choice.
+    /// Sizing for every sufficient GPU type, with a fixed count if given. Empty if the text allows no choice.
     pub(crate) fn on_others(&self, gpus: Option<u32>) -> Vec<Self> {
         match &self.others {
             Alternatives::None => Vec::new(),
@@ -41,7 +39,7 @@ impl Sizing {
         }
     }
 
-    /// Whether the type was found by arithmetic, so that another that is cheaper at hand is as good.
+    /// True if the type was computed: another type that is cheaper in a cloud is equally good.
     pub(crate) fn is_one_of_many(&self) -> bool {
         matches!(self.others, Alternatives::Computed(_))
     }

@@ -1,4 +1,4 @@
-//! What GPUs cost: the machine of the catalogue that has them, of whichever cloud rents it out for the least.
+//! GPU cost: the cheapest machine of the catalogue in any cloud.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use crate::catalogue::Catalogue;
 
 /// Type, GPUs and micro-dollars an hour of every machine with a price.
 static MACHINES: LazyLock<Vec<(GpuType, u32, u64)>> = LazyLock::new(|| {
-    // Its tests say that the catalogue reads; without prices every type would be as good as another.
+    // Tests cover the built-in catalogue; without prices all types would be equal.
     let catalogue = Catalogue::built_in().unwrap_or_default();
     let priced = catalogue.instances().iter().filter_map(|machine| {
         let (model, dollars) = (machine.model()?, machine.on_demand?);
@@ -17,8 +17,8 @@ static MACHINES: LazyLock<Vec<(GpuType, u32, u64)>> = LazyLock::new(|| {
     priced.collect()
 });
 
-/// What so many GPUs cost for an hour, on demand, in micro-dollars: machines are rented whole, and few types come
-/// singly. More than one machine has are on machines of eight.
+/// Cost per hour on demand, in micro-dollars: machines are rented whole. Counts above one machine use machines of
+/// eight.
 pub(super) fn cost(gpu: GpuType, count: u32) -> u64 {
     let has = |machine: &&(GpuType, u32, u64)| machine.0 == gpu && machine.1 >= count.min(PER_NODE);
     let cheapest = MACHINES.iter().filter(has).map(|(_, _, price)| *price).min();
