@@ -176,7 +176,7 @@ fn one(document: &Document) -> Result<Said> {
             text("kind")
         ));
     }
-    if let Some((position, mistake)) = agentaflow_manifest::lint::first_mistake(document) {
+    if let Some((position, mistake)) = agentaflow_manifest::lint::first_violation(document) {
         return Err(anyhow!("{position}: {mistake}"));
     }
     Ok(Said::Object(document.value.clone()))

@@ -21,7 +21,7 @@ fn is_image(text: &str) -> bool {
         None => (named, None),
     };
     let (host, path) = match path.split_once('/') {
-        Some((first, rest)) if is_meant_as_host(first) => (Some(first), rest),
+        Some((first, rest)) if is_registry_host(first) => (Some(first), rest),
         _ => (None, path),
     };
     path.len() <= 255
@@ -32,7 +32,7 @@ fn is_image(text: &str) -> bool {
 }
 
 /// True if clients treat the first part of a path as a registry.
-fn is_meant_as_host(text: &str) -> bool {
+fn is_registry_host(text: &str) -> bool {
     text == "localhost" || text.contains(['.', ':']) || text.contains(|c: char| c.is_uppercase())
 }
 

@@ -98,7 +98,7 @@ pub(super) fn known<'a>(
 }
 
 /// Note about a machine that is not in the catalogue.
-pub(super) fn stranger(name: &str, catalogue: &Catalogue) -> String {
+pub(super) fn unknown_machine_note(name: &str, catalogue: &Catalogue) -> String {
     let names = catalogue.instances().iter().map(|instance| instance.name.as_str());
     let meant = nearest(name, names).map(|near| format!("; did you mean {near}?"));
     let rest = meant.unwrap_or_else(|| " and is not checked; add it with --catalogue".into());
@@ -106,7 +106,7 @@ pub(super) fn stranger(name: &str, catalogue: &Catalogue) -> String {
 }
 
 /// Note with the machine count for `pods` if some of their GPUs stay unused: machines are rented whole.
-pub(super) fn spare(instance: &InstanceType, gpus: u32, pods: u32) -> Option<String> {
+pub(super) fn unused_gpus_note(instance: &InstanceType, gpus: u32, pods: u32) -> Option<String> {
     let (has, gpus, pods) = (u64::from(instance.gpus), u64::from(gpus), u64::from(pods));
     let on_each = has.checked_div(gpus).filter(|on_each| *on_each > 0)?;
     let machines = pods.div_ceil(on_each);

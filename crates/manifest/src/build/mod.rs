@@ -48,8 +48,8 @@ mod zone;
 use serde::Serialize;
 use serde_json::Value;
 
-pub(crate) use values::bad_schedule;
-pub(crate) use zone::bad_zone;
+pub(crate) use values::schedule_problem;
+pub(crate) use zone::zone_problem;
 
 pub use claim::{AccessMode, Claim};
 pub use job::{GpuJob, GpuJobRequest, Job, RestartPolicy, create_gpu_job};

@@ -1,5 +1,9 @@
 //! Names as Kubernetes takes them.
 
+use std::hash::Hasher as _;
+
+use fnv::FnvHasher;
+
 use super::{BuildError, refuse};
 
 /// Longest text that is a valid label value and host name.
@@ -107,9 +111,9 @@ fn is_qualified(text: &str) -> bool {
 
 /// FNV-1a, folded to 32 bits. Stable across releases: the job of a task keeps its name.
 fn fingerprint(text: &str) -> u32 {
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let mut hasher = FnvHasher::default();
+    hasher.write(text.as_bytes());
+    let hash = hasher.finish();
     (hash ^ (hash >> 32)) as u32
 }
 

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-use super::machines::{known, stranger};
+use super::machines::{known, unknown_machine_note};
 use super::names::{self, is_label_value, short};
 use super::placement::model;
 use super::{BuildError, BuildOutput, refuse, values};
@@ -200,7 +200,7 @@ impl NodePool {
         match self.max_gpus.unwrap_or(least.max(8)) {
             max if max > 100_000 => refuse("max-gpus", format!("must be {least} to 100000")),
             max if max >= least => Ok(max),
-            max => refuse("max-gpus", too_few(max, smallest)),
+            max => refuse("max-gpus", limit_too_small(max, smallest)),
         }
     }
 
@@ -222,7 +222,7 @@ impl NodePool {
         let Some(machine) = self.smallest(catalogue)? else { return Ok(Vec::new()) };
         let given = counts.iter().filter_map(|(flag, count)| Some((flag, (*count)?)));
         let given = given.filter(|(_, count)| *count > 0);
-        Ok(given.filter_map(|(flag, count)| counted(flag, count, machine)).collect())
+        Ok(given.filter_map(|(flag, count)| machines_note(flag, count, machine)).collect())
     }
 
     /// Notes with GPUs and price of each machine.
@@ -230,14 +230,14 @@ impl NodePool {
         let cloud = self.cloud()?;
         let note = |name: &str| match catalogue.named(name, Some(cloud)) {
             Some(instance) => instance.describe(self.spot),
-            None => stranger(name, catalogue),
+            None => unknown_machine_note(name, catalogue),
         };
         Ok(self.machines(self.model()?, catalogue)?.into_iter().map(note).collect())
     }
 }
 
 /// Note that converts a GPU limit to machines with several GPUs: users also count machines.
-fn counted(flag: &str, gpus: u32, machine: &InstanceType) -> Option<String> {
+fn machines_note(flag: &str, gpus: u32, machine: &InstanceType) -> Option<String> {
     let (name, each) = (&machine.name, machine.gpus);
     let (machines, rest) = (gpus.checked_div(each).filter(|_| each > 1)?, gpus % each);
     let unused = match rest {
@@ -249,7 +249,7 @@ fn counted(flag: &str, gpus: u32, machine: &InstanceType) -> Option<String> {
 }
 
 /// Error for a GPU limit that is too small for any node.
-pub(super) fn too_few(gpus: u32, smallest: Option<&InstanceType>) -> String {
+pub(super) fn limit_too_small(gpus: u32, smallest: Option<&InstanceType>) -> String {
     let has = |machine: &InstanceType| format!(" ({} has {})", machine.name, machine.gpus);
     let machine = smallest.map(has).unwrap_or_default();
     format!("{gpus} is less than the GPUs of the smallest machine{machine}")

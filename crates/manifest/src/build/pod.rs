@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
 use super::image::image;
-use super::machines::{spare, stranger};
+use super::machines::{unused_gpus_note, unknown_machine_note};
 use super::names::{self, is_label_key, short};
 use super::placement::{Placement, ResolvedPlacement};
 use super::values::{self, Mount, Pair};
@@ -133,7 +133,7 @@ impl ShapedPod {
         if let Some(instance) = instance {
             // After the note about the machine.
             let at = notes.len().min(1);
-            notes.splice(at..at, spare(instance, self.gpus, pods));
+            notes.splice(at..at, unused_gpus_note(instance, self.gpus, pods));
         }
         notes
     }
@@ -313,7 +313,7 @@ impl PodShape {
         match (&placed.instance, placed.selector.get(INSTANCE_TYPE)) {
             (Some(instance), _) => notes.push(instance.describe(spot)),
             (None, Some(name)) if catalogue.named(name, None).is_none() => {
-                notes.push(stranger(name, catalogue));
+                notes.push(unknown_machine_note(name, catalogue));
             }
             (None, _) if self.gpus.is_some_and(|gpus| gpus > USUAL_GPUS) && self.mig.is_none() => {
                 notes.push(format!(

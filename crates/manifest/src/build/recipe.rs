@@ -99,16 +99,16 @@ fn over<T: Default + Serialize + DeserializeOwned>(
     let document = read_one(file.as_bytes(), &Limits::default())?;
     // The typed value keeps the order of variables, which the document's value loses.
     let read: T = serde_saphyr::from_str(file)
-        .map_err(|error| culprit::<T>(&document, &error.without_snippet().to_string()))?;
+        .map_err(|error| invalid_field::<T>(&document, &error.without_snippet().to_string()))?;
     let mut all = serde_json::to_value(read)?;
     if let (Value::Object(all), Value::Object(flags)) = (&mut all, serde_json::to_value(flags)?) {
-        all.extend(flags.into_iter().filter(|(_, value)| is_said(value)));
+        all.extend(flags.into_iter().filter(|(_, value)| is_set(value)));
     }
     Ok(serde_json::from_value(all)?)
 }
 
 /// Finds the invalid field by decoding each field alone: serde reports no path inside flattened structs.
-fn culprit<T: Default + Serialize + DeserializeOwned>(
+fn invalid_field<T: Default + Serialize + DeserializeOwned>(
     document: &Document,
     said: &str,
 ) -> DecodeError {
@@ -136,7 +136,7 @@ fn culprit<T: Default + Serialize + DeserializeOwned>(
 }
 
 /// True if a flag was given.
-fn is_said(value: &Value) -> bool {
+fn is_set(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
         Value::Array(list) => !list.is_empty(),

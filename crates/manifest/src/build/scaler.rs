@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::image::image;
 use super::names::{self, is_label_value, short};
-use super::nodepool::too_few;
+use super::nodepool::limit_too_small;
 use super::zone::zone;
 use super::{BuildError, BuildOutput, NodePool, refuse, values};
 use crate::catalogue::Catalogue;
@@ -129,12 +129,12 @@ impl Scaler {
         let down = self.down_to.unwrap_or(0);
         match (up, down) {
             (0 | 10_001.., _) => refuse("nodes", "must be 1 to 10000"),
-            _ if up < each => refuse("nodes", too_few(up, machine)),
+            _ if up < each => refuse("nodes", limit_too_small(up, machine)),
             _ if down >= up => {
                 refuse("down-to", format!("{down} is not less than the {up} of --nodes"))
             }
             _ if (1..each).contains(&down) => {
-                refuse("down-to", format!("{}: use 0 for none", too_few(down, machine)))
+                refuse("down-to", format!("{}: use 0 for none", limit_too_small(down, machine)))
             }
             counts => Ok(counts),
         }
@@ -347,7 +347,7 @@ impl Scaler {
             ),
             None => {}
         }
-        notes.extend(surprises(self.cloud()?, self.location.as_deref()));
+        notes.extend(node_count_notes(self.cloud()?, self.location.as_deref()));
         if self.time_zone.is_none() {
             notes.push("the schedules use the time zone of the control plane, usually UTC; change it with \
                         --time-zone".to_owned());
@@ -357,7 +357,7 @@ impl Scaler {
 }
 
 /// Notes about unexpected behaviour of a cloud's node counts.
-fn surprises(cloud: Cloud, location: Option<&str>) -> Vec<String> {
+fn node_count_notes(cloud: Cloud, location: Option<&str>) -> Vec<String> {
     // `us-central1-a` is a zone of the region `us-central1`.
     let zone = location.is_some_and(|location| location.matches('-').count() > 1);
     let each_zone = "in a region --nodes counts per zone of the pool: three zones have three times as many nodes";

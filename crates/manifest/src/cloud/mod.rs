@@ -9,7 +9,7 @@ pub use agentaflow_gpu::catalog::{
     gpu_named,
 };
 pub use labels::{
-    GKE_PARTITION, accelerator_meant, accelerators, known_label, label_meant, strange_label,
+    GKE_PARTITION, suggest_accelerator, accelerators, is_known_label, suggest_label, is_unknown_label,
 };
 
 /// The resource that counts whole GPUs, or time slices of them.

@@ -55,7 +55,7 @@ fn inline<'a>(object: &Object<'_>, spec: &'a Value) -> Option<&'a str> {
 }
 
 /// Kinds of objects that run containers in a form that no rule checks.
-pub fn not_looked_into(inputs: &[Input]) -> Vec<String> {
+pub fn unchecked_kinds(inputs: &[Input]) -> Vec<String> {
     let runs = |object: &&Object<'_>| {
         let mut runs = false;
         search(object.value, &mut Vec::new(), &mut |_, value| runs |= is_container(value));

@@ -18,27 +18,27 @@ pub struct Fixed {
     /// New text of each input.
     pub texts: Vec<String>,
     /// Applied fixes: rule id and object, in order.
-    pub mended: Vec<(&'static str, String)>,
+    pub applied: Vec<(&'static str, String)>,
 }
 
 /// Fixes named texts, which are checked together. An unreadable text stays unchanged.
 pub fn fix(texts: &[(String, String)], options: &Options<'_>) -> Fixed {
     let mut new: Vec<String> = texts.iter().map(|(_, text)| text.clone()).collect();
-    let mut mended = Vec::new();
+    let mut applied = Vec::new();
     for _ in 0..ROUNDS {
         let inputs: Vec<_> =
             texts.iter().zip(&new).map(|((name, _), text)| input(name, text)).collect();
         let findings = check(&inputs, options);
-        let before = mended.len();
+        let before = applied.len();
         for (number, text) in new.iter_mut().enumerate() {
             let here: Vec<_> = findings.iter().filter(|finding| finding.input == number).collect();
-            *text = round(text, &inputs[number].documents, &here, &mut mended);
+            *text = round(text, &inputs[number].documents, &here, &mut applied);
         }
-        if mended.len() == before {
+        if applied.len() == before {
             break;
         }
     }
-    Fixed { texts: new, mended }
+    Fixed { texts: new, applied }
 }
 
 fn input(name: &str, text: &str) -> Input {
@@ -51,7 +51,7 @@ fn round(
     text: &str,
     documents: &[Document],
     findings: &[&Finding],
-    mended: &mut Vec<(&'static str, String)>,
+    applied: &mut Vec<(&'static str, String)>,
 ) -> String {
     let mut whole = String::with_capacity(text.len());
     for (number, document) in documents.iter().enumerate() {
@@ -62,8 +62,8 @@ fn round(
         let (fields, others): (Vec<&Finding>, Vec<&Finding>) =
             here.partition(|finding| finding.rule.id.starts_with(FIELDS));
         // A misspelt field looks missing to all other rules: fix names first.
-        if !mend(&mut slice, &fields, mended) {
-            mend(&mut slice, &others, mended);
+        if !apply_fixes(&mut slice, &fields, applied) {
+            apply_fixes(&mut slice, &others, applied);
         }
         whole.push_str(&slice);
     }
@@ -71,18 +71,18 @@ fn round(
 }
 
 /// Applies the fixes of some findings; true if any was applied.
-fn mend(
+fn apply_fixes(
     text: &mut String,
     findings: &[&Finding],
-    mended: &mut Vec<(&'static str, String)>,
+    applied: &mut Vec<(&'static str, String)>,
 ) -> bool {
-    let before = mended.len();
+    let before = applied.len();
     let mut left: BTreeMap<_, Vec<&Finding>> = BTreeMap::new();
     for finding in findings.iter().filter(|finding| !finding.fix.is_empty()) {
         match with_fix(text, finding) {
             Some(new) => {
                 *text = new;
-                mended.push((finding.rule.id, finding.object.clone()));
+                applied.push((finding.rule.id, finding.object.clone()));
             }
             None => left.entry(finding.rule.id).or_default().push(finding),
         }
@@ -92,10 +92,10 @@ fn mend(
         let operations: Vec<_> = findings.iter().flat_map(|finding| &finding.fix).collect();
         if let Some(new) = edited_together(text, &operations).filter(|new| new != text) {
             *text = new;
-            mended.extend(findings.iter().map(|finding| (id, finding.object.clone())));
+            applied.extend(findings.iter().map(|finding| (id, finding.object.clone())));
         }
     }
-    mended.len() > before
+    applied.len() > before
 }
 
 /// The text with all of a fix, or nothing.

@@ -27,14 +27,14 @@ use serde_json::Value;
 use crate::yaml::{self, Document, SourcePosition, path_text};
 
 pub use diff::diff;
-pub use embedded::not_looked_into;
+pub use embedded::unchecked_kinds;
 pub use fix::{Fixed, fix};
 pub use machine::{CommonMachines, Machine, Machines};
 pub use operation::Operation;
 pub use page::{index, page};
 pub use report::{LintReport, Summary, UNREADABLE, Unreadable, json, sarif};
 pub use rules::RULES;
-pub use schema::first_mistake;
+pub use schema::first_violation;
 
 use object::{Object, Path, Pod};
 
@@ -183,7 +183,7 @@ pub fn check(inputs: &[Input], options: &Options<'_>) -> Vec<Finding> {
             (rule.check)(&set, &mut Findings { rule, inputs, all: &mut all });
         }
     }
-    all.retain(|finding| !silence::silenced(inputs, finding));
+    all.retain(|finding| !silence::suppressed(inputs, finding));
     all.sort_by(|one, other| sort_key(one).cmp(&sort_key(other)));
     all
 }
@@ -257,7 +257,7 @@ impl Findings<'_> {
     ) {
         let input = &self.inputs[object.input];
         let document = &input.documents[object.document];
-        if yaml::at(&document.value, path).is_some_and(is_filled_in_later) {
+        if yaml::at(&document.value, path).is_some_and(is_placeholder) {
             return;
         }
         let position = input.written.then(|| document.position(path));
@@ -297,7 +297,7 @@ impl Findings<'_> {
 
 /// True for a variable that another program replaces, such as `${GPU_COUNT}` (`envsubst`) or
 /// `{{inputs.parameters.gpus}}` (Argo): its final value is unknown. A value with spaces is a script.
-fn is_filled_in_later(value: &Value) -> bool {
+fn is_placeholder(value: &Value) -> bool {
     let opens = |text: &str| text.contains("${") || text.contains("{{");
     value.as_str().is_some_and(|text| opens(text) && !text.contains(char::is_whitespace))
 }

@@ -7,20 +7,20 @@ use super::{RULES, Rule};
 /// The page of a rule, in Markdown.
 pub fn page(rule: &Rule) -> String {
     let mut text = format!("# {}: {}\n\n", rule.id, rule.title);
-    let mended = if rule.fixable {
+    let correction = if rule.fixable {
         "`agentaflow lint --fix` corrects it."
     } else {
         "It needs a manual correction."
     };
-    let _ = writeln!(text, "`{}`, {}. {mended}\n", rule.name, article(rule));
+    let _ = writeln!(text, "`{}`, {}. {correction}\n", rule.name, article(rule));
     let _ = writeln!(text, "{}\n", rule.why);
     let _ = writeln!(text, "## Fix\n\n{}\n", rule.advice);
     let _ = writeln!(text, "## Example\n\n```yaml\n{}```\n", rule.bad);
     let _ = writeln!(text, "## Better\n\n```yaml\n{}```\n", rule.good);
     let _ = writeln!(
         text,
-        "## Leave it as it is\n\nA comment on the line, or above it, silences the rule there; before the first line of a \
-         document, in the whole document:\n\n```yaml\n# agentaflow-lint: ignore={}\n```",
+        "## Suppress\n\nAdd a comment on the line or above it; before the first line of a document it applies to the whole \
+         document:\n\n```yaml\n# agentaflow-lint: ignore={}\n```",
         rule.id
     );
     text
@@ -29,7 +29,7 @@ pub fn page(rule: &Rule) -> String {
 /// The list of all rules, in Markdown.
 pub fn index() -> String {
     let mut text = INTRODUCTION.to_owned();
-    text.push_str("\n| rule | severity | `--fix` | what it finds |\n|---|---|---|---|\n");
+    text.push_str("\n| rule | severity | `--fix` | finding |\n|---|---|---|---|\n");
     for rule in RULES.iter().copied() {
         let fixable = if rule.fixable { "yes" } else { "" };
         let _ = writeln!(
@@ -54,37 +54,34 @@ const INTRODUCTION: &str = "\
 
 ```console
 $ agentaflow lint train.yaml deploy/          # files and folders
-$ helm template app ./chart | agentaflow lint -   # what Helm renders
-$ agentaflow lint --cluster -n research       # what runs in a cluster
-$ agentaflow lint --fix train.yaml            # mend what can be mended; comments and layout stay
-$ agentaflow lint --diff train.yaml           # show what --fix would do
-$ agentaflow lint --machine g4dn.xlarge runner.yaml   # does it fit the nodes that you have?
+$ helm template app ./chart | agentaflow lint -   # output of Helm
+$ agentaflow lint --cluster -n research       # objects of a cluster
+$ agentaflow lint --fix train.yaml            # apply fixes; keeps comments and layout
+$ agentaflow lint --diff train.yaml           # show the fixes as a diff
+$ agentaflow lint --machine g4dn.xlarge runner.yaml   # check the fit on your nodes
 $ agentaflow lint -o sarif . > lint.sarif     # for code scanning
-$ agentaflow lint --explain AF102             # the page of a rule
+$ agentaflow lint --explain AF102             # show the page of a rule
 ```
 
-It ends with 1 if it finds an error, with `--strict` also for a warning. `--rule AF001` asks only for
-that rule, `--ignore AF301` leaves one out, and a comment silences one in a file:
+The exit code is 1 if an error is found, with `--strict` also for a warning. `--rule AF001` selects a
+rule, `--ignore AF301` disables one, and a comment suppresses one in a file:
 
 ```yaml
 image: trainer:latest # agentaflow-lint: ignore=AF301
 ```
 
-At the end of a line, or on the line above, the comment is about what begins on that line and
-everything in it; before the first line of a document it is about the whole document. Several ids
-stand with commas between them.
+At the end of a line, or on the line above, the comment applies to the node that starts on that line;
+before the first line of a document it applies to the whole document. Separate several ids with commas.
 
-An *error* is refused by the API server, never starts, or breaks something. A *warning* is probably
-not what is wanted. *Information* could be better.
-A file that cannot be read as YAML is an error with the id AF000, and so is one that you name, or a
-pipe, without any Kubernetes object in it: what came before the pipe may have failed. Of a folder,
-templates that are not rendered, patches that a `kustomization.yaml` names and what is no manifest are
-left out, and one line names them; `-v` says why. A value that is to be filled in later, such as
-`${GPU_COUNT}`, is not judged.
+An *error* is rejected by the API server, never starts, or breaks other pods. A *warning* is probably
+unintended. *Information* suggests an improvement.
+A file that is not valid YAML is an error with the id AF000. A named file or a pipe without any
+Kubernetes object is an error, too: the command before the pipe may have failed. Templates that are not
+rendered, patches of a `kustomization.yaml` and other files are skipped in folders and listed in one line;
+`-v` shows the reason. Variables such as `${GPU_COUNT}` are not checked.
 
-Pods are checked wherever they stand: what has a list of `containers` with images is one, in a
-RayCluster, a PyTorchJob, a Job of Volcano or any other kind, and so is the predictor of an
-InferenceService with its `model`. The templates of Argo's workflows are checked with what the workflow
-says for all of them; those with a `containerSet` or a `podSpecPatch`, and kinds that write their
-containers otherwise, are named as not checked.
+Every map with a list of `containers` with images is checked as a pod: in a RayCluster, a PyTorchJob, a
+Volcano Job or any other kind, and the predictor of an InferenceService with its `model`. Templates of
+Argo workflows are checked with the defaults of their workflow. Templates with a `containerSet` or a
+`podSpecPatch`, and kinds with another form of containers, are listed as not checked.
 ";

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Finding, Input, RULES, Severity, not_looked_into};
+use super::{Finding, Input, RULES, Severity, unchecked_kinds};
 
 /// Base address of the rule pages.
 const PAGES: &str = "https://github.com/agentaflow/agentaflow/blob/main/docs/lint";
@@ -86,7 +86,7 @@ pub fn json(report: &LintReport<'_>) -> Value {
     json!({
         "findings": all.collect::<Vec<_>>(),
         "summary": report.summary(),
-        "not_looked_into": not_looked_into(report.inputs),
+        "unchecked_kinds": unchecked_kinds(report.inputs),
     })
 }
 

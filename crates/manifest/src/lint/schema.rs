@@ -44,7 +44,7 @@ pub(super) fn mismatches(api_version: &str, kind: &str, value: &Value) -> Vec<Mi
 
 /// First field that no API server accepts, with its problem. An unknown field in a pod template does not count: a
 /// newer cluster may know it.
-pub fn first_mistake(document: &Document) -> Option<(SourcePosition, String)> {
+pub fn first_violation(document: &Document) -> Option<(SourcePosition, String)> {
     let text = |key: &str| document.value.get(key).and_then(Value::as_str).unwrap_or_default();
     let (version, kind) = (text("apiVersion"), text("kind"));
     let ours = |path: &Path| kind == "GPUWorkload" && !within_template(path);

@@ -11,7 +11,7 @@ use crate::yaml::{Comment, Document, Node};
 const MARK: &str = "agentaflow-lint:";
 
 /// True if a comment suppresses the finding.
-pub(super) fn silenced(inputs: &[Input], finding: &Finding) -> bool {
+pub(super) fn suppressed(inputs: &[Input], finding: &Finding) -> bool {
     let document = &inputs[finding.input].documents[finding.document];
     let Some(position) = finding.position else { return false };
     document.comments.iter().any(|comment| {

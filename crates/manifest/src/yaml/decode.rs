@@ -48,7 +48,7 @@ impl Document {
                 Some((variant, expected)) => {
                     format!("unknown value `{variant}`{}", advice(&variant, &expected))
                 }
-                None => for_people(said),
+                None => readable_type(said),
             },
         };
         DecodeError { position: self.position(&steps), path: path_text(&steps), problem }
@@ -56,7 +56,7 @@ impl Document {
 }
 
 /// Replaces Rust's type names in a message of serde.
-fn for_people(said: &str) -> String {
+fn readable_type(said: &str) -> String {
     let Some((said, kind)) = said.rsplit_once("expected ") else { return said.to_owned() };
     let kind = match kind {
         "u8" | "u16" | "u32" | "u64" => "a whole number such as 2",

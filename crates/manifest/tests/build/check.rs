@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use agentaflow_manifest::build::{Amount, is_label_key, is_label_value, is_name};
-use agentaflow_manifest::cloud::{canonical_accelerator, known_label};
+use agentaflow_manifest::cloud::{canonical_accelerator, is_known_label};
 use k8s_openapi::api::{apps, autoscaling, batch, core, rbac};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -187,7 +187,7 @@ fn selector(spec: &Value, found: &mut Vec<String>) {
         for key in
             term["matchExpressions"].as_array().into_iter().flatten().map(|entry| &entry["key"])
         {
-            if !key.as_str().is_some_and(known_label) {
+            if !key.as_str().is_some_and(is_known_label) {
                 found.push(format!("nobody's label: {key}"));
             }
         }

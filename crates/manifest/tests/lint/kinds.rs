@@ -1,6 +1,6 @@
 //! Kinds of other projects: what they run is checked as pods are.
 
-use agentaflow_manifest::lint::not_looked_into;
+use agentaflow_manifest::lint::unchecked_kinds;
 
 use crate::{fixed, found, ids, input};
 
@@ -62,7 +62,7 @@ spec:
 #[test]
 fn templates_of_a_workflow_have_what_the_workflow_says_for_all() {
     assert_eq!(ids(WORKFLOW), Vec::<&str>::new());
-    assert!(not_looked_into(&[input("a", WORKFLOW)]).is_empty());
+    assert!(unchecked_kinds(&[input("a", WORKFLOW)]).is_empty());
     let bare = WORKFLOW.replace("  tolerations: [{key: nvidia.com/gpu, operator: Exists}]\n", "");
     let own = bare
         .replace("  - name: train\n", "  - name: train\n    tolerations: [{operator: Exists}]\n");
@@ -88,16 +88,16 @@ fn a_workflow_that_says_too_much_for_too_many_is_named() {
     let large = "  - {name: a, emptyDir: {}}\n".repeat(3000);
     let text = WORKFLOW.replace("  volumes:\n", &format!("  volumes:\n{large}")) + &many;
     let inputs = [input("a", &text)];
-    assert_eq!(not_looked_into(&inputs), ["Workflow"]);
+    assert_eq!(unchecked_kinds(&inputs), ["Workflow"]);
     assert_eq!(ids(&text), Vec::<&str>::new());
 }
 
 #[test]
 fn a_workflow_whose_pods_are_patched_is_named() {
     let patched = WORKFLOW.replace("    script:", "    podSpecPatch: '{}'\n    script:");
-    assert_eq!(not_looked_into(&[input("a", &patched)]), ["Workflow"]);
+    assert_eq!(unchecked_kinds(&[input("a", &patched)]), ["Workflow"]);
     let set = WORKFLOW.replace("    script: {", "    containerSet: {containers: [{name: a}], ");
-    assert_eq!(not_looked_into(&[input("a", &set)]), ["Workflow"]);
+    assert_eq!(unchecked_kinds(&[input("a", &set)]), ["Workflow"]);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn a_job_of_another_project_is_checked_by_its_own_templates() {
     for id in ["AF201", "AF204", "AF205", "AF206"] {
         assert!(!ids.contains(&id), "{id}: {ids:?}");
     }
-    assert!(not_looked_into(&[input("a", VOLCANO)]).is_empty());
+    assert!(unchecked_kinds(&[input("a", VOLCANO)]).is_empty());
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn the_model_of_an_inference_service_is_checked_as_a_container() {
     let request = "spec.predictor.model.resources.requests[\"nvidia.com/gpu\"]";
     assert!(paths.contains(&("AF001", request)), "{paths:?}");
     assert!(paths.contains(&("AF101", "spec.predictor")), "{paths:?}");
-    assert!(not_looked_into(&[input("a", KSERVE)]).is_empty());
+    assert!(unchecked_kinds(&[input("a", KSERVE)]).is_empty());
     let once = fixed(KSERVE);
     assert!(once.contains("model: # the server") && once.contains("    tolerations:"), "{once}");
     assert!(once.contains("requests: {nvidia.com/gpu: 1}"), "{once}");

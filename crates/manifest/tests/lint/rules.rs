@@ -1,7 +1,7 @@
 //! Every rule, by its own examples.
 
 use agentaflow_manifest::lint::{
-    Input, Options, RULES, Severity, check, check_values, not_looked_into, rule,
+    Input, Options, RULES, Severity, check, check_values, unchecked_kinds, rule,
 };
 use serde_json::json;
 
@@ -341,7 +341,7 @@ fn pods_inside_of_any_kind_are_checked() {
                 finding.path
             );
         }
-        assert!(not_looked_into(&[input("a.yaml", &text)]).is_empty(), "{kind}");
+        assert!(unchecked_kinds(&[input("a.yaml", &text)]).is_empty(), "{kind}");
     }
 }
 
@@ -358,7 +358,7 @@ fn what_shows_how_pods_should_look_is_no_pod() {
         let text =
             format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: a}}\nspec: {spec}\n");
         assert_eq!(ids(&text), Vec::<&str>::new(), "{kind}");
-        assert!(not_looked_into(&[input("a.yaml", &text)]).is_empty(), "{kind}");
+        assert!(unchecked_kinds(&[input("a.yaml", &text)]).is_empty(), "{kind}");
     }
 }
 
@@ -367,7 +367,7 @@ fn what_runs_containers_that_are_not_those_of_a_pod_is_named() {
     let workflow = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata: {name: a}\nspec: {podSpecPatch: \"{}\", templates: [{container: {image: \"b:1\", command: [c]}}]}\n";
     let plain = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {ports: [{port: 80}]}\n";
     let inputs = [workflow, plain].map(|text| input("a.yaml", text));
-    assert_eq!(not_looked_into(&inputs), ["Workflow"]);
+    assert_eq!(unchecked_kinds(&inputs), ["Workflow"]);
 }
 
 #[test]

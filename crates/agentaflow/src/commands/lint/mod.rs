@@ -154,7 +154,7 @@ fn lint(args: &Args, mut gathered: Gathered, live: Option<cluster::Live>) -> Res
                 output::print(&print::coloured(&lint::diff(name, old, new)))?;
             }
         } else {
-            mended = Some(fixed.mended.len());
+            mended = Some(fixed.applied.len());
             gather::write(&mut gathered.texts, fixed.texts)?;
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use agentaflow_manifest::lint::{
-    Finding, LintReport, RULES, Severity, UNREADABLE, is_kubernetes, not_looked_into,
+    Finding, LintReport, RULES, Severity, UNREADABLE, is_kubernetes, unchecked_kinds,
 };
 
 use super::gather::Skipped;
@@ -43,7 +43,7 @@ pub(super) fn findings(report: &LintReport<'_>, mended: Option<usize>) -> String
             text.push_str(&output::wrapped(finding.rule.advice, "    ", "    "));
         }
     }
-    for kind in not_looked_into(report.inputs) {
+    for kind in unchecked_kinds(report.inputs) {
         let kind = one_line(&kind);
         let _ = writeln!(text, "not checked: what {kind} runs, for it is not written as a pod is");
     }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::values;
-use crate::build::{bad_schedule, bad_zone};
+use crate::build::{schedule_problem, zone_problem};
 use crate::lint::object::{Object, join};
 use crate::lint::schema::{Mismatch, MismatchKind, mismatches};
 use crate::lint::{Findings, Operation, Rule, Set, set};
@@ -102,7 +102,7 @@ fn wrong_value(set: &Set<'_>, findings: &mut Findings<'_>) {
     values::look(set, findings);
     for object in set.objects.iter().filter(|object| object.written && object.is(&["CronJob"])) {
         for (field, wrong) in
-            [("schedule", refused_schedule as fn(&str) -> _), ("timeZone", bad_zone)]
+            [("schedule", cron_problem as fn(&str) -> _), ("timeZone", zone_problem)]
         {
             if let Some(why) = object.text(&["spec", field]).and_then(wrong) {
                 findings.add(object, &object.join(&["spec", field]), why);
@@ -112,10 +112,10 @@ fn wrong_value(set: &Set<'_>, findings: &mut Findings<'_>) {
 }
 
 /// Problem of a schedule; besides five fields the API server accepts `@daily` and the like.
-fn refused_schedule(text: &str) -> Option<String> {
+fn cron_problem(text: &str) -> Option<String> {
     let named = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
     let is_named = named.contains(&text) || text.starts_with("@every ");
-    if is_named { None } else { bad_schedule(&text.replace('?', "*")) }
+    if is_named { None } else { schedule_problem(&text.replace('?', "*")) }
 }
 
 fn ambiguous(set: &Set<'_>, findings: &mut Findings<'_>) {

@@ -10,7 +10,7 @@ pub(super) static AF011: Rule = rule! {
           `invalid device ordinal`, or waits for missing GPUs, and is restarted repeatedly.",
     advice: "Use the same number for both: `--nproc-per-node` and `--tensor-parallel-size` count the GPUs of one \
              pod.",
-    check: more_than_there_are,
+    check: launcher_gpus,
 };
 
 /// Options with the GPUs of one machine, regardless of the rest of the command.
@@ -22,7 +22,7 @@ const OF_A_SERVER: [&str; 3] = ["--tensor-parallel-size", "--tensor_parallel_siz
 /// Words of commands for servers that span several pods.
 const SPREAD: [&str; 4] = ["ray", "nnodes", "leader", "multi"];
 
-fn more_than_there_are(set: &Set<'_>, findings: &mut Findings<'_>) {
+fn launcher_gpus(set: &Set<'_>, findings: &mut Findings<'_>) {
     for pod in set.gpu_pods() {
         for container in pod.containers() {
             let gpus = container.gpus();

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::cloud::{
-    ACCELERATOR, GPU_MEMORY, GPU_PRESENT, INSTANCE_TYPE, accelerator_meant, accelerators,
-    gpu_named, label_meant, strange_label,
+    ACCELERATOR, GPU_MEMORY, GPU_PRESENT, INSTANCE_TYPE, suggest_accelerator, accelerators,
+    gpu_named, suggest_label, is_unknown_label,
 };
 use crate::lint::object::{Object, Path, list, text};
 use crate::lint::{Findings, Operation, Rule, Set, set};
@@ -117,7 +117,7 @@ fn canonical(label: &str, value: &str, known: &[&'static str]) -> Option<&'stati
         let family = gpu_named(near)?.family();
         value.to_lowercase().contains(family).then_some(near)
     };
-    accelerator_meant(label, value).or_else(slip)
+    suggest_accelerator(label, value).or_else(slip)
 }
 
 fn unknown_label(set: &Set<'_>, findings: &mut Findings<'_>) {
@@ -126,8 +126,8 @@ fn unknown_label(set: &Set<'_>, findings: &mut Findings<'_>) {
             .split('/')
             .next()
             .is_some_and(|domain| domain.ends_with(".example") || domain.ends_with("example.com"));
-        let meant = label_meant(label);
-        if !strange_label(label) && !placeholder && meant.is_none() {
+        let meant = suggest_label(label);
+        if !is_unknown_label(label) && !placeholder && meant.is_none() {
             return;
         }
         let memory = placeholder && label.contains("memory");

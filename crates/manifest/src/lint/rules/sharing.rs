@@ -167,7 +167,7 @@ fn profile(object: &Object<'_>, name: &str, path: &[String], findings: &mut Find
     let near = nearest(profile, mig::profiles());
     let meant =
         near.map(|near| format!("; did you mean `nvidia.com/mig-{near}`?")).unwrap_or_default();
-    // Only a slip of the hand is mended, not another amount of memory.
+    // Corrects only typing errors, not another memory size.
     let slip = near.filter(|near| digits(near) == digits(profile));
     let fix = slip.map(|near| Operation::Rename {
         path: path.to_vec(),
