@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_a_plain_name_takes_every_size() {
+    fn a_plain_name_accepts_every_size() {
         let names = |text| gpu_named(text).map(|gpu| gpu.served_by().map(|gpu| gpu.name).collect());
         assert_eq!(names("a100"), Some(vec!["a100", "a100-80"]));
         assert_eq!(names("a100-80"), Some(vec!["a100-80"]));

@@ -1,7 +1,7 @@
-//! How well detection works on the texts in `data/detection`, and that `docs/detection.md` says just that.
+//! Accuracy of detection on the texts in `data/detection`, which `docs/detection.md` must report.
 //!
-//! `UPDATE=1 cargo test -p agentaflow-manifest --test detect_measured` writes the numbers into the document.
-//! `TUNE=1` also lists the texts of the tuning part that come out wrong; those of the held-out part are never listed.
+//! `UPDATE=1 cargo test -p agentaflow-manifest --test detect_measured` writes the numbers into the document. `TUNE=1`
+//! also lists the wrong texts of the tuning part; texts of the held-out part are never listed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,11 +12,11 @@ use agentaflow_manifest::detect::{BASE_KEYWORDS, Detection, WorkloadType};
 const BEGIN: &str = "<!-- measured: written by a test, do not edit -->\n";
 const END: &str = "<!-- end of what is measured -->\n";
 
-/// What a person says of a text.
+/// Label of a text by a human.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Label {
     Ml,
-    /// No ML work, but a base keyword is in it: the rule that they are never missed counts it as ML work.
+    /// Not ML work, but with a base keyword: the base rules count it as ML work.
     Base,
     Not,
 }
@@ -39,7 +39,7 @@ struct Counts {
 }
 
 #[test]
-fn the_document_tells_what_is_measured() {
+fn the_documentation_has_the_measured_numbers() {
     let held_out = samples("held-out.txt");
     let tuning = samples("tuning.txt");
     let measured = section(&held_out, &tuning);
@@ -95,7 +95,7 @@ fn false_alarms_stay_under_two_in_a_hundred() {
 }
 
 #[test]
-fn a_text_that_denies_gpus_says_what_cleared_it() {
+fn a_negation_is_reported_with_the_verdict() {
     let mut cleared = 0;
     for sample in all().iter().filter(|sample| sample.label == Label::Not) {
         let keyword = BASE_KEYWORDS.iter().any(|keyword| has(&sample.text, keyword));

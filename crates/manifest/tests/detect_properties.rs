@@ -1,9 +1,9 @@
-//! What holds for every text.
+//! Properties of every text.
 
 use agentaflow_manifest::detect::{BASE_KEYWORDS, Detection, File};
 use proptest::prelude::*;
 
-/// Words that rules know, so that arbitrary texts hit them.
+/// Phrases of the rules, so that arbitrary texts hit them.
 const PIECES: &[&str] = &[
     "no",
     "not",
@@ -76,7 +76,7 @@ const PIECES: &[&str] = &[
     "'",
 ];
 
-/// Sentences that have nothing to do with ML work.
+/// Sentences unrelated to ML work.
 const NEUTRAL: &[&str] = &[
     "The office opens at nine.",
     "Invoices are sent by mail.",
@@ -164,7 +164,7 @@ fn a_text_of_nothing_but_keywords_is_looked_through_quickly() {
     assert!(spent.is_none_or(|spent| spent < 30_000_000_000), "{spent:?} ns");
 }
 
-/// How long this thread had a processor, in ns, whatever else the machine does; nothing where nobody can say.
+/// CPU time of this thread in nanoseconds, independent of the load; none if unavailable.
 fn on_cpu() -> Option<u64> {
     let spent = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     spent.split(' ').next()?.parse().ok()

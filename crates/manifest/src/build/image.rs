@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_are_what_a_node_can_pull() {
+    fn images_are_checked_like_a_kubelet() {
         let digest = format!("train@sha256:{}", "0a".repeat(32));
         for text in [
             "train",

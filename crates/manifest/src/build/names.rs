@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_checked_as_the_api_server_does() {
+    fn labels_are_checked_like_the_api_server() {
         for key in ["app", "app.kubernetes.io/name", "A_b.c-d", "nvidia.com/gpu"] {
             assert!(is_label_key(key), "{key}");
         }

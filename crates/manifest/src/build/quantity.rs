@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_of_a_limit_keeps_its_unit_where_it_can() {
+    fn half_of_a_limit_keeps_its_unit() {
         for (text, is_memory, expected) in [
             ("16Gi", true, "8Gi"),
             ("32Gi", true, "16Gi"),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_amount_is_refused() {
+    fn invalid_quantities_are_errors() {
         for text in [
             "",
             "-1",

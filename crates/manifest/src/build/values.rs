@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schedules_are_checked_as_the_api_server_does() {
+    fn schedules_are_checked_like_the_api_server() {
         for text in ["0 9 * * 1-5", "*/5 * * * *", "0,30 8-18/2 1 jan-mar MON", "59 23 31 12 6"] {
             assert_eq!(schedule("up", text).unwrap(), text);
         }
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_units_or_are_seconds() {
+    fn durations_have_units_or_are_seconds() {
         for (text, expected) in [
             ("90", 90),
             ("90s", 90),

@@ -14,7 +14,7 @@ fn choose(cloud: Cloud, gpu: &str, gpus: u32, memory_mib: u64) -> Option<String>
 }
 
 #[test]
-fn the_cheapest_instance_type_that_has_everything_is_chosen() {
+fn the_cheapest_sufficient_machine_is_chosen() {
     for (cloud, gpu, gpus, memory, expected) in [
         (Cloud::Eks, "a100", 8, 0, Some("p4d.24xlarge")),
         (Cloud::Eks, "a100", 1, 0, Some("p4d.24xlarge")),
@@ -56,7 +56,7 @@ fn every_price_has_a_day_and_no_instance_is_listed_twice() {
 }
 
 #[test]
-fn a_machine_keeps_some_of_itself() {
+fn machines_reserve_resources() {
     let catalogue = Catalogue::built_in().unwrap();
     // 4 vCPU and 16 GiB: what asks for all of it never fits.
     let small = catalogue.named("g4dn.xlarge", None).unwrap();
@@ -68,7 +68,7 @@ fn a_machine_keeps_some_of_itself() {
 }
 
 #[test]
-fn what_users_write_goes_before_what_is_built_in() {
+fn user_catalogues_override_the_built_in_one() {
     let own = "as-of: 2026-01-31\ninstances:\n- {cloud: eks, name: p4d.24xlarge, gpu: A100, gpus: 8, vcpus: 96, \
                memory-gib: 1152, on-demand: 20}\n- {cloud: eks, name: own, gpu: a30, gpus: 2, vcpus: 8, memory-gib: 64}";
     let built_in = Catalogue::built_in().unwrap();
@@ -87,7 +87,7 @@ fn what_users_write_goes_before_what_is_built_in() {
 }
 
 #[test]
-fn a_catalogue_that_makes_no_sense_says_where() {
+fn invalid_catalogues_have_lines() {
     for (entry, words) in [
         (
             "{cloud: eks, name: x, gpu: zx81, gpus: 1, vcpus: 1, memory-gib: 1}",

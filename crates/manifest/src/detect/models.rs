@@ -55,7 +55,7 @@ pub(super) fn named(text: &Text<'_>, index: usize) -> Option<NamedModel> {
     })
 }
 
-/// The model of known size that is named at a token.
+/// Model of known size at a token.
 pub(super) fn known(text: &Text<'_>, index: usize) -> Option<&'static KnownModel> {
     (1..=3).rev().find_map(|words| {
         let (name, _) = squashed(text, index, words)?;

@@ -131,7 +131,7 @@ impl Findings {
         kind::choose(&said.filter_map(|hit| Some((hit.hint?, hit.times))).collect::<Vec<_>>())
     }
 
-    /// The words that clear the verdict: nothing else is left, or no GPU is needed and none is asked for.
+    /// Statement that clears the verdict: no other evidence is left, or no GPU is needed and none is requested.
     fn cleared_by(&self) -> Option<(String, EvidenceLocation)> {
         let denial = |hit: &Hit| {
             (hit.denial.clone().unwrap_or_else(|| hit.found.clone()), hit.location.clone())

@@ -13,7 +13,7 @@ fn said(gpu: &str, asked: &str) -> String {
 }
 
 #[test]
-fn a_layout_that_a_gpu_can_have_is_taken() {
+fn possible_layouts_are_accepted() {
     for (gpu, asked, expected) in [
         ("a100", "1g.5gb=7", "7 × 1g.5gb"),
         ("a100", "nvidia.com/mig-3g.20gb=2", "2 × 3g.20gb"),
@@ -33,7 +33,7 @@ fn a_layout_that_a_gpu_can_have_is_taken() {
 }
 
 #[test]
-fn an_impossible_layout_is_refused_with_the_nearest_one() {
+fn impossible_layouts_name_the_nearest_one() {
     for (gpu, asked, nearest) in [
         ("a100", "1g.5gb=8", "7 × 1g.5gb"),
         ("a100", "3g.20gb=3", "2 × 3g.20gb"),
@@ -50,7 +50,7 @@ fn an_impossible_layout_is_refused_with_the_nearest_one() {
 }
 
 #[test]
-fn what_no_gpu_has_is_named_with_what_there_is() {
+fn unknown_profiles_list_the_known_ones() {
     assert_eq!(
         said("a30", "1g.5gb=1"),
         "an A30-24 has no profile `1g.5gb`: use 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb"
@@ -92,7 +92,7 @@ fn a_slice_is_explained() {
 }
 
 #[test]
-fn a_number_of_slices_takes_so_many_gpus_as_have_them() {
+fn slices_are_counted_in_gpus() {
     for (gpu, profile, count, expected) in [
         ("a100", "3g.20gb", 20, Ok(10)),
         ("a100", "1g.5gb", 7, Ok(1)),

@@ -19,7 +19,7 @@ fn check(scalar: &str, means: &Value) {
 }
 
 #[test]
-fn scalars_mean_what_kubernetes_tools_take_them_for() {
+fn scalars_are_parsed_like_kubernetes_tools() {
     let table = [
         ("", json!(null)),
         ("~", json!(null)),
@@ -68,7 +68,7 @@ fn scalars_mean_what_kubernetes_tools_take_them_for() {
 }
 
 #[test]
-fn what_other_tools_read_differently_is_noted() {
+fn ambiguous_scalars_are_noted() {
     let ambiguous = |text: &str| -> Vec<String> {
         one(text)
             .ambiguous
@@ -101,7 +101,7 @@ fn every_path_has_its_line_and_column() {
 }
 
 #[test]
-fn spans_are_the_bytes_that_were_written() {
+fn spans_are_byte_ranges_of_the_source() {
     let text = "\u{feff}ä: 'x' # y\nb:\n- {c: \"d\"}\ne: |\n  f\n  g\nh: i\n";
     let document = one(text);
     let slice = |path: &[&str]| &text[document.node(path).unwrap().span.clone()];
@@ -145,7 +145,7 @@ fn anchors_and_merge_keys_are_written_out() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line() {
+fn errors_have_lines() {
     let table: [(&[u8], &str); 19] = [
         (b"", "it is empty"),
         (b" \n\n", "it is empty"),
@@ -181,7 +181,7 @@ fn what_is_wrong_is_said_with_its_line() {
 }
 
 #[test]
-fn a_text_that_is_too_long_too_deep_or_grows_too_much_is_refused() {
+fn limits_bound_length_depth_and_expansion() {
     let limits = Limits { bytes: 100, ..Limits::default() };
     let error = read(&[b'a'; 101], &limits).unwrap_err();
     assert_eq!(error.to_string(), "it has 101 bytes, more than the limit of 100");
@@ -229,7 +229,7 @@ struct Workload {
 }
 
 #[test]
-fn a_document_that_is_not_what_was_wanted_says_where_and_what_was_meant() {
+fn decode_errors_have_lines_and_suggestions() {
     let error = |text: &str| one(text).decode::<Workload>().unwrap_err().to_string();
     assert_eq!(
         error("spec:\n- gpuCount: 1\n- gpuCuont: 2\n"),

@@ -1,4 +1,4 @@
-//! A strict check of objects that knows nothing of how they are made: names, amounts, what must agree with what.
+//! Independent strict checker of objects: names, quantities, consistency.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Everything that is wrong with an object, or with a part of a pod.
+/// All problems of an object or a part of a pod.
 pub(crate) fn problems(object: &Value) -> Vec<String> {
     let mut found = Vec::new();
     if object.get("kind").is_some() {
@@ -21,7 +21,7 @@ pub(crate) fn problems(object: &Value) -> Vec<String> {
     found
 }
 
-/// Whether the API's own type takes every field and loses none.
+/// Checks that the API type decodes every field without loss.
 fn shape(object: &Value, found: &mut Vec<String>) {
     let kept = match object["kind"].as_str().unwrap_or_default() {
         "Job" => through::<batch::v1::Job>(object),

@@ -1,4 +1,4 @@
-//! Where pods go on each cloud, and which machine is chosen.
+//! Placement and machine selection on each cloud.
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ fn each_cloud_selects_nodes_by_its_own_labels() {
             "--cloud karpenter --gpu h100 --spot",
             json!({"karpenter.k8s.aws/instance-gpu-name": "h100", "karpenter.sh/capacity-type": "spot"}),
         ),
-        // Its name alone is that of the smaller one, too.
+        // The plain name includes the smaller one.
         (
             "--cloud karpenter --gpu a100-80",
             json!({
@@ -59,7 +59,7 @@ fn each_cloud_selects_nodes_by_its_own_labels() {
             "--cloud gke --gpu a100-80",
             json!({"cloud.google.com/gke-accelerator": "nvidia-a100-80gb"}),
         ),
-        // So much memory goes with the larger GPU only.
+        // Only the larger GPU comes with this much memory.
         (
             "--cloud gke --gpu a100 --memory 200Gi",
             json!({"cloud.google.com/gke-accelerator": "nvidia-a100-80gb"}),
@@ -123,7 +123,7 @@ fn the_machine_is_named_with_its_price_and_the_day_of_the_price() {
 }
 
 #[test]
-fn who_runs_on_spot_nodes_is_reminded_of_checkpoints() {
+fn spot_recipes_have_a_note_about_checkpoints() {
     let reminded = |flags: &str| {
         let made = make(&format!("pod --name p --image i:1 {flags}"));
         made.notes.iter().any(|note| note.contains("mount a claim for checkpoints"))
@@ -135,20 +135,20 @@ fn who_runs_on_spot_nodes_is_reminded_of_checkpoints() {
 }
 
 #[test]
-fn requests_fit_the_machine_beside_what_the_system_keeps() {
+fn requests_fit_the_allocatable_resources() {
     // The preset asks for 4 cores and 8 GiB; the smallest machine with a T4 has 4 cores in all.
     let small = pod("--cloud eks --gpu t4");
     assert_eq!(
         small["containers"][0]["resources"]["requests"],
         json!({"cpu": "3500m", "memory": "8Gi", "nvidia.com/gpu": "1"})
     );
-    // What somebody wrote is not cut: a larger machine is chosen.
+    // Explicit requests are not reduced: a larger machine is selected.
     let large = pod("--cloud eks --gpu t4 --cpu-request 4 --memory-request 16Gi");
     assert_eq!(large["nodeSelector"]["node.kubernetes.io/instance-type"], "g4dn.2xlarge");
 }
 
 #[test]
-fn what_no_machine_has_is_refused_with_the_largest() {
+fn impossible_requests_name_the_largest_machine() {
     for (flags, words) in [
         (
             "--cloud eks --gpu a100 --gpus 9",

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{make, recipe};
 
-/// What a file and flags over it make.
+/// Objects of a file with flags.
 fn made(line: &str, file: &str) -> Vec<Value> {
     let recipe = recipe(line).over(file).unwrap_or_else(|error| panic!("{error}"));
     recipe.make(&Catalogue::built_in().unwrap()).unwrap_or_else(|error| panic!("{error}")).objects

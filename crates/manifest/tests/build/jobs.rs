@@ -1,4 +1,4 @@
-//! Jobs, servers and claims, with what is filled in.
+//! Jobs, servers and claims with defaults.
 
 use agentaflow_manifest::build::{GpuJobRequest, create_gpu_job};
 use agentaflow_manifest::catalogue::Catalogue;
@@ -156,7 +156,7 @@ fn a_server_has_time_to_load_its_model() {
 }
 
 #[test]
-fn what_begins_with_an_option_is_for_the_program_of_the_image() {
+fn options_are_arguments_of_the_entrypoint() {
     for kind in ["model-server", "job", "workload"] {
         let line =
             format!("{kind} --name llm --image vllm/vllm-openai:v0.11.0 -- --model m --port 8000");
@@ -203,7 +203,7 @@ fn replicas_share_a_claim_only_where_it_can_be_shared() {
 }
 
 #[test]
-fn a_wrong_flag_is_named_with_what_to_write() {
+fn invalid_flags_have_a_suggestion() {
     for (line, words) in [
         ("job --image i:1", "--name: say what it is called"),
         ("job --name t", "--image: say which image"),

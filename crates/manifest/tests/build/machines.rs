@@ -1,4 +1,4 @@
-//! Models, machines and slices that go together, and those that do not.
+//! Matching and conflicting models, machines and slices.
 
 use serde_json::{Value, json};
 
@@ -38,12 +38,12 @@ fn flags_that_contradict_each_other_are_refused() {
     }
     make("pod --name p --image i:1 --gpu a100 --product NVIDIA-A100-SXM4-80GB");
     make("workload --name w --image i:1 --gpu a100 --gpu-memory 81920");
-    // A machine that is sold with several models.
+    // A machine with several models.
     make("pod --name p --image i:1 --cloud gke --gpu v100 --instance-type n1-standard-8");
 }
 
 #[test]
-fn a_machine_that_nobody_knows_is_noted() {
+fn unknown_machines_are_noted() {
     for (line, words) in [
         (
             "pod --name p --image i:1 --cloud eks --instance-type p4d.24xlrage",
@@ -65,11 +65,11 @@ fn slices_come_from_a_gpu_that_has_them() {
     let machine = "/nodeSelector/node.kubernetes.io~1instance-type";
     for (flags, path, expected) in [
         ("--gpu a100 --mig 1g.5gb", "/nodeSelector/accelerator", "nvidia-tesla-a100"),
-        // The plain name takes the larger GPU where only that has the profile.
+        // The plain name selects the larger GPU if only it has the profile.
         ("--gpu a100 --mig 3g.40gb", "/nodeSelector/accelerator", "nvidia-a100-80gb"),
         ("--cloud eks --gpu a100 --mig 3g.40gb", machine, "p4de.24xlarge"),
         ("--cloud eks --gpu a100 --mig 3g.20gb --gpus 16", machine, "p4d.24xlarge"),
-        // The cheapest A100 of Azure is the larger one, which has no such slices.
+        // The cheapest A100 of Azure is the larger one, which lacks these slices.
         ("--cloud aks --gpu a100 --mig 1g.5gb", machine, "Standard_ND96asr_v4"),
     ] {
         assert_eq!(at(flags, path), expected, "{flags}");
@@ -143,7 +143,7 @@ fn on_gke_a_slice_is_a_gpu_of_nodes_that_are_cut_so() {
 }
 
 #[test]
-fn gpus_that_stay_free_on_rented_machines_are_told() {
+fn unused_gpus_of_machines_are_noted() {
     let free = |line: &str| {
         let notes = make(line).notes;
         notes

@@ -23,7 +23,7 @@ struct Line {
     recipe: Recipe,
 }
 
-/// The recipe of a command line; words in single quotes stay together.
+/// Recipe of a command line; single quotes group words.
 fn recipe(line: &str) -> Recipe {
     let mut words = vec!["generate".to_owned()];
     for (index, part) in line.split('\'').enumerate() {
@@ -40,7 +40,7 @@ fn try_make(line: &str) -> Result<BuildOutput, BuildError> {
     recipe(line).make(&Catalogue::built_in().unwrap())
 }
 
-/// What a command line makes, which is always valid.
+/// Valid objects of a command line.
 fn make(line: &str) -> BuildOutput {
     let made = try_make(line).unwrap_or_else(|error| panic!("{line}: {error}"));
     for object in &made.objects {
@@ -50,7 +50,7 @@ fn make(line: &str) -> BuildOutput {
     made
 }
 
-/// What is said about a command line that cannot be meant.
+/// Error of an invalid command line.
 fn refusal(line: &str) -> String {
     match try_make(line) {
         Err(error) => error.to_string(),

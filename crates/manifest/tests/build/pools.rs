@@ -1,4 +1,4 @@
-//! Pools of nodes: those that come when they are needed, and those that come and go by the clock.
+//! Node pools on demand and on a schedule.
 
 use agentaflow_manifest::catalogue::Catalogue;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use crate::clouds::pod;
 use crate::{make, recipe, refusal};
 
 #[test]
-fn the_usual_goal_of_utilisation_is_told_where_something_else_is_counted() {
+fn the_default_target_is_noted_for_other_metrics() {
     let told = |line: &str| make(line).notes.iter().any(|note| note.contains("for each 80 of"));
     assert!(told("keda --target llm --query sum(waiting)"));
     assert!(told("hpa --target llm --metric requests_waiting"));
@@ -16,7 +16,7 @@ fn the_usual_goal_of_utilisation_is_told_where_something_else_is_counted() {
 }
 
 #[test]
-fn what_a_cloud_does_with_a_number_of_nodes_is_told() {
+fn node_counts_of_clouds_have_notes() {
     let notes = |flags: &str| {
         make(&format!("scaler --cluster ml --time-zone UTC {flags}")).notes.join("; ")
     };
@@ -156,7 +156,7 @@ fn a_pool_has_room_for_its_smallest_machine() {
 }
 
 #[test]
-fn karpenter_may_add_whole_machines_by_the_clock() {
+fn karpenter_pools_scale_on_a_schedule() {
     let limits = |flags: &str| {
         let jobs = make(&format!("scaler --cloud karpenter {flags}")).objects;
         let limit = |job: &Value| {
@@ -213,7 +213,7 @@ fn a_pool_serves_the_pods_that_are_made_for_its_cloud() {
         let machines = pool["spec"]["requirements"][2]["values"].as_array().unwrap();
         let wanted = pod(&format!("--cloud {cloud} --gpu {gpu}"));
         for (label, value) in wanted["nodeSelector"].as_object().unwrap() {
-            // Karpenter labels its nodes by itself.
+            // Karpenter labels its nodes.
             let served = match label.as_str() {
                 "node.kubernetes.io/instance-type" => machines.contains(value),
                 label => {
@@ -226,7 +226,7 @@ fn a_pool_serves_the_pods_that_are_made_for_its_cloud() {
 }
 
 #[test]
-fn who_may_have_counted_machines_instead_of_gpus_is_told_how_many_come() {
+fn gpu_limits_are_noted_in_machines() {
     for (line, words) in [
         (
             "scaler --cloud karpenter --instance-type p4d.24xlarge --nodes 12",

@@ -1,4 +1,4 @@
-//! Whatever is asked for: what is made is valid and reads back from its text, or the refusal names the flag.
+//! Arbitrary flags give valid objects that parse from their text, or an error that names the flag.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{Line, check};
 
-/// Values of flags: good ones, so that combinations are reached, and whatever else.
+/// Values of flags: valid ones, to reach combinations, and arbitrary ones.
 fn value(flag: &str) -> BoxedStrategy<String> {
     let good: &'static [&'static str] = match flag {
         "gpu" => &["v100", "a100", "a100-80", "NVIDIA A100", "t4", "h200", "a30"],
@@ -52,7 +52,7 @@ fn value(flag: &str) -> BoxedStrategy<String> {
 pub(crate) static CATALOGUE: LazyLock<Catalogue> = LazyLock::new(|| Catalogue::built_in().unwrap());
 static COMMAND: LazyLock<clap::Command> = LazyLock::new(Line::command);
 
-/// The flags of a command: name, and whether it takes a value.
+/// Flags of a command: name, and true if it takes a value.
 fn flags(kind: &str) -> Vec<(String, bool)> {
     let kind = COMMAND.find_subcommand(kind).unwrap();
     let flag =
@@ -65,7 +65,7 @@ pub(crate) fn line() -> impl Strategy<Value = Vec<String>> {
         COMMAND.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     prop::sample::select(kinds).prop_flat_map(|kind| {
         let choices = flags(&kind).into_iter().map(|(name, takes)| {
-            // What nothing can be made without is there mostly.
+            // Required flags are usually present.
             let needed =
                 ["name", "image", "target", "gpu", "slices", "cloud", "cluster", "location"];
             let likely = if needed.contains(&name.as_str()) { 0.9 } else { 0.15 };
@@ -87,8 +87,8 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_flags_are_given_the_objects_are_valid_or_the_flag_is_named(words in line()) {
-        // What is no number where one is wanted, clap refuses, and names the flag.
+    fn arbitrary_flags_give_valid_objects_or_name_the_flag(words in line()) {
+        // clap rejects invalid numbers and names the flag.
         let Ok(Line { recipe }) = Line::try_parse_from(&words) else { return Ok(()) };
         match recipe.make(&CATALOGUE) {
             Ok(made) => {

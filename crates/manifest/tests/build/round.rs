@@ -1,4 +1,4 @@
-//! What is generated, the checks find nothing in, unless the flags asked for the risk.
+//! Generated objects have no findings unless the flags request the risk.
 
 use agentaflow_manifest::build::yaml;
 use agentaflow_manifest::lint::{Finding, Input, Options, Severity, check};
@@ -22,19 +22,19 @@ fn found(objects: &[Value]) -> Vec<Finding> {
 
 /// Rules that flags can break, and the beginnings of these flags. Any other finding is a bug of one side.
 const ASKED: &[(&str, &[&str])] = &[
-    // Slices that are also shared by time.
+    // Slices that are also time-sliced.
     ("AF005", &["--mig="]),
-    // Other GPUs than those that the pod is given.
+    // Other GPUs than those of the pod.
     ("AF007", &["--env=CUDA_VISIBLE_DEVICES="]),
     ("AF101", &["--taint=none"]),
     // The taint has one value.
     ("AF102", &["--taint="]),
-    // Labels that somebody wrote out.
+    // Explicit labels.
     ("AF103", &["--selector="]),
     ("AF104", &["--selector="]),
-    // A machine that nobody knows.
+    // An unknown machine.
     ("AF106", &["--instance-type=", "--selector="]),
-    // The note says to mount a claim.
+    // The note recommends a claim.
     ("AF110", &["--spot"]),
     ("AF204", &["--timeout=none", "--bare"]),
     ("AF205", &["--ttl=none", "--bare"]),
@@ -54,7 +54,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_made_the_checks_find_only_what_the_flags_asked_for(words in line()) {
+    fn generated_objects_have_only_findings_caused_by_flags(words in line()) {
         let Ok(Line { recipe }) = Line::try_parse_from(&words) else { return Ok(()) };
         let Ok(made) = recipe.make(&CATALOGUE) else { return Ok(()) };
         for finding in found(&made.objects) {
@@ -64,7 +64,7 @@ proptest! {
     }
 }
 
-/// Blocks of the guides that are not clean, because the command line says what the guide says.
+/// Blocks of the guides with findings, because the command line follows the guide.
 const UNCLEAN: &[(&str, &[&str])] = &[
     // The taint has one value; no deadline and no clean-up; `latest`.
     ("worker-job", &["AF102", "AF204", "AF205", "AF301"]),
@@ -86,7 +86,7 @@ const UNCLEAN: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn every_block_of_the_guides_is_clean_but_for_what_the_guide_asks_for() {
+fn generated_blocks_have_only_the_findings_of_the_guide() {
     let mut all = Vec::new();
     for block in &BLOCKS {
         let mut ids: Vec<_> =
@@ -102,7 +102,7 @@ fn every_block_of_the_guides_is_clean_but_for_what_the_guide_asks_for() {
 }
 
 #[test]
-fn what_a_person_asks_for_without_special_wishes_is_clean_to_the_last_hint() {
+fn default_recipes_have_no_findings() {
     for line in [
         "job --task-id ml_task_123 --image train:v1 --gpu a100 -- python train.py",
         "job --name train --image train:v1 --cloud eks --gpu a100 --gpus 8 --spot --workspace",

@@ -1,4 +1,4 @@
-//! Parts of GPUs: the configuration of the device plugin and of mig-parted, and what a part is.
+//! Shared GPUs: configurations of the device plugin and of mig-parted, with explanations.
 
 use serde_json::{Value, json};
 
@@ -51,7 +51,7 @@ fn a_gpu_is_cut_into_slices() {
 }
 
 #[test]
-fn what_a_part_is_is_explained() {
+fn shares_are_explained() {
     for (line, words) in [
         ("time-slicing", "`nvidia.com/gpu: 1` means 1/4 of a GPU: pods take turns"),
         (
@@ -78,7 +78,7 @@ fn what_a_part_is_is_explained() {
 }
 
 #[test]
-fn who_refuses_two_shares_is_not_told_to() {
+fn strict_sharing_has_no_note_about_two_shares() {
     let told =
         |line: &str| make(line).notes.iter().any(|note| note.contains("--strict refuses them"));
     assert!(told("time-slicing") && told("time-slicing --mig 1g.5gb"));
@@ -129,7 +129,7 @@ fn a_slice_is_explained_for_the_gpu_that_is_meant() {
 }
 
 #[test]
-fn who_asks_for_several_slices_learns_that_a_process_has_one() {
+fn several_slices_have_a_note_about_cuda() {
     let said = |flags: &str| {
         let notes = make(&format!("pod --name p --image i:1 --gpu a100 {flags}")).notes;
         notes.iter().any(|note| note.starts_with("CUDA gives a process one slice"))

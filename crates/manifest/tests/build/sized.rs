@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::{check, recipe};
 
-/// What a command line makes for work that a text is about, and the flags that went before.
+/// Object of a command line with the sizing of a text, and the overriding flags.
 fn sized(line: &str, text: &str) -> Result<(Value, Vec<String>), String> {
     let sizing = Detection::of_text(text).sizing.expect("work for GPUs");
     let catalogue = Catalogue::built_in().unwrap();
@@ -32,7 +32,7 @@ fn limits(object: &Value) -> Value {
 }
 
 #[test]
-fn a_job_gets_what_its_work_needs() {
+fn a_job_gets_the_sizing_of_its_text() {
     for (text, expected) in [
         (
             "image classification",
@@ -58,7 +58,7 @@ fn a_job_gets_what_its_work_needs() {
 }
 
 #[test]
-fn flags_go_before_what_was_detected_and_that_is_said() {
+fn flags_override_the_sizing_with_a_note() {
     let line = "job --name train --image train:v1 --gpus 2 --gpu h100 --memory 24Gi --cpu 8000m";
     let (job, kept) = sized(line, "inference with a large model").unwrap();
     let expected = json!({"nvidia.com/gpu": "2", "accelerator": "nvidia-h100-80gb", "memory": "24Gi", "cpu": "8000m", "shm": "8Gi"});
@@ -71,7 +71,7 @@ fn flags_go_before_what_was_detected_and_that_is_said() {
         "shared memory depends on --memory",
     ];
     assert_eq!(kept, wanted);
-    // What says which nodes says which GPUs; slices are counted otherwise.
+    // Selected nodes determine the GPUs; slices are counted differently.
     let (job, kept) = sized(
         "job --name train --image train:v1 --cloud eks --instance-type p3.8xlarge",
         "model training",
@@ -110,7 +110,7 @@ fn every_type_that_work_is_sized_for_is_one_that_can_be_generated() {
 }
 
 #[test]
-fn what_runs_nothing_has_no_size() {
+fn recipes_without_pods_have_no_size() {
     let said = sized("pvc --name models", "model training").unwrap_err();
     assert!(said.starts_with("--detect: only what runs work has a size"), "{said}");
 }
@@ -142,7 +142,7 @@ fn on_a_cloud_the_cheapest_of_its_machines_that_holds_the_work_is_chosen() {
             "l40s",
         ),
         ("aks", "inference with 24 GB of VRAM", "1", machine, "Standard_NC24ads_A100_v4"),
-        // The words that decide without numbers name a GPU, and it is kept where the cloud has it.
+        // Size words without numbers name a GPU, which is kept if the cloud has it.
         ("eks", "image classification", "1", machine, "p3.2xlarge"),
     ];
     for (cloud, text, gpus, label, value) in table {
@@ -157,7 +157,7 @@ fn on_a_cloud_the_cheapest_of_its_machines_that_holds_the_work_is_chosen() {
 }
 
 #[test]
-fn what_a_cloud_does_not_have_is_refused_by_the_flag_that_was_written() {
+fn missing_machines_of_a_cloud_name_the_flag() {
     let line = "job --name train --image train:v1 --cloud gke";
     let said = sized(line, "Serve Llama-3 8B in bf16 on an L40S GPU").unwrap_err();
     assert!(said.starts_with("--detect: it takes 1 × l40s, and nothing of gke"), "{said}");
@@ -166,7 +166,7 @@ fn what_a_cloud_does_not_have_is_refused_by_the_flag_that_was_written() {
 }
 
 #[test]
-fn gpus_that_somebody_counted_are_of_a_type_that_holds_the_work() {
+fn an_explicit_gpu_count_selects_a_sufficient_type() {
     let line = "job --name serve --image serve:v1 --cloud gke --gpus 2";
     let (job, _) = sized(line, "Serve Llama-3 70B in bf16").unwrap();
     let selector = &job["spec"]["template"]["spec"]["nodeSelector"];

@@ -1,4 +1,4 @@
-//! What `detect` says of texts and files, in tables.
+//! Tables of texts and files with their detection.
 
 mod numbers;
 mod size;

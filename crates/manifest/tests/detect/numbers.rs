@@ -1,4 +1,4 @@
-//! Which numbers of a text are read as what: parameters, batches, GPUs.
+//! Numbers of a text: parameters, batches, GPUs.
 
 use agentaflow_manifest::detect::{GpuType, WorkloadType};
 
@@ -34,7 +34,7 @@ fn a_batch_counts_however_it_is_written() {
 }
 
 #[test]
-fn a_size_counts_beside_what_is_done_to_the_model() {
+fn a_parameter_count_needs_a_precision_or_a_batch() {
     let table = [
         ("qlora 70B", WorkloadType::FineTuning, "70B × 0.5625 bytes (frozen, 4 bits with scales)"),
         ("lora on 13B", WorkloadType::FineTuning, "13B × 2 bytes (frozen)"),
@@ -73,14 +73,14 @@ fn a_size_counts_beside_what_is_done_to_the_model() {
 }
 
 #[test]
-fn requests_at_once_are_a_batch_of_what_is_served() {
+fn concurrent_requests_are_a_batch() {
     let table = [
         ("Serve Llama-3 70B in bf16 for 16 concurrent users", Some(16)),
         ("Serve Llama-3 70B, 16 concurrent chat requests", Some(16)),
         ("Serve Llama-3 70B to 16 users at the same time", Some(16)),
         ("Serve Llama-3 70B, concurrency of 16", Some(16)),
         ("Serve Llama-3 70B, max_concurrent_requests=16", Some(16)),
-        // A bound of what is let in, not what there is.
+        // An upper bound, not an actual number.
         ("vllm serve Llama-3-70B --max-num-seqs 16", None),
         ("Serve Llama-3 70B, batch 4, 16 concurrent users", Some(4)),
         ("Serve Llama-3 70B to 1,000 concurrent users", Some(256)),
@@ -149,7 +149,7 @@ fn gpus_are_counted_however_count_and_model_are_joined() {
 }
 
 #[test]
-fn a_model_that_is_split_takes_as_many_gpus_as_it_is_told() {
+fn a_launcher_option_sets_the_gpu_count() {
     for (told, count) in [
         ("tensor parallel 4", 4),
         ("tensor parallelism of 4", 4),

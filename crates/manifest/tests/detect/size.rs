@@ -1,4 +1,4 @@
-//! What the work needs.
+//! Resource needs.
 
 use agentaflow_manifest::detect::{GpuType, SizingRule};
 
@@ -135,7 +135,7 @@ fn a_larger_batch_and_a_longer_sequence_take_more() {
 }
 
 #[test]
-fn gpus_that_are_too_small_are_kept_and_said_not_to_fit() {
+fn named_gpus_that_are_too_small_are_reported() {
     let detection = check("Serve Llama-3 70B in bf16 on one T4 GPU");
     let sizing = detection.sizing.as_ref().unwrap();
     assert_eq!((sizing.gpu_count, sizing.gpu_type, sizing.fits), (1, GpuType::T4, false));
@@ -216,7 +216,7 @@ fn options_of_launchers_count() {
 }
 
 #[test]
-fn what_is_no_batch_of_samples_is_not_taken_for_one() {
+fn batches_of_jobs_are_not_batches_of_samples() {
     for text in [
         "Serve a 13B model in bf16, a batch of 12 jobs each night",
         "Serve a 13B model in bf16, batch job 3",
@@ -228,7 +228,7 @@ fn what_is_no_batch_of_samples_is_not_taken_for_one() {
 }
 
 #[test]
-fn a_number_that_is_not_believed_is_told() {
+fn implausible_numbers_are_reported() {
     let table = [
         ("Serve a 13B model in bf16, batch size 5000000", "a batch of 5000000 is not believed"),
         ("Serve a 13B model in bf16, batch size 0", "a batch of 0 is not believed"),
@@ -242,7 +242,7 @@ fn a_number_that_is_not_believed_is_told() {
 }
 
 #[test]
-fn what_nothing_holds_otherwise_is_trained_with_checkpoints_of_gradients() {
+fn large_models_are_trained_with_recomputed_activations() {
     let text = "train Llama 405B from scratch in bf16";
     let sizing = check(text).sizing.unwrap();
     let words = "assumed: gradient checkpointing, without which nothing up to";
@@ -273,7 +273,7 @@ fn gradients_are_checkpointed_before_machines_are_added_or_named_gpus_are_too_fe
 }
 
 #[test]
-fn what_is_kept_in_mxfp4_is_computed_in_bf16() {
+fn mxfp4_weights_are_computed_in_bf16() {
     let sizing = check("Serve gpt-oss-20b").sizing.unwrap();
     assert_eq!((sizing.gpu_count, sizing.gpu_type), (1, GpuType::L4), "{:?}", sizing.reasons);
     let sizing = check("Serve a 12B model in int4").sizing.unwrap();
@@ -281,7 +281,7 @@ fn what_is_kept_in_mxfp4_is_computed_in_bf16() {
 }
 
 #[test]
-fn what_is_compared_with_the_model_as_it_was_keeps_that_too() {
+fn preference_training_needs_a_reference_model() {
     let names = |text: &str| {
         let terms = check(text).sizing.unwrap().arithmetic;
         terms.into_iter().find(|term| term.name.starts_with("reference")).map(|term| term.formula)
@@ -297,7 +297,7 @@ fn what_is_compared_with_the_model_as_it_was_keeps_that_too() {
 }
 
 #[test]
-fn a_large_model_that_is_only_named_keeps_the_base_size_and_the_arithmetic_is_told() {
+fn a_named_model_keeps_the_base_size_and_reports_the_computation() {
     let sizing = check("Serve DeepSeek-V3").sizing.unwrap();
     assert_eq!((sizing.gpu_count, sizing.gpu_type), (1, GpuType::V100));
     let words = "in fp8 the arithmetic would give 8 × h200; write a precision";
@@ -307,7 +307,7 @@ fn a_large_model_that_is_only_named_keeps_the_base_size_and_the_arithmetic_is_to
 }
 
 #[test]
-fn what_fits_one_machine_is_not_spread_over_two() {
+fn work_that_fits_one_machine_stays_on_it() {
     let table = [
         ("Serve Llama-3.1-405B in bf16", 8, GpuType::H200, 1),
         ("Full fine-tuning of a 70B model in bf16 with AdamW", 16, GpuType::H200, 2),
@@ -363,7 +363,7 @@ fn memory_beside_numbers_to_compute_from_is_spoken_of() {
 }
 
 #[test]
-fn what_is_kept_for_each_sequence_is_that_of_models_of_today() {
+fn key_value_caches_follow_current_models() {
     for (text, cache) in [
         // Keys and values of large models are shared among heads.
         ("Serve a 70B model in bf16", "2 × 71 layers × 1136 wide"),

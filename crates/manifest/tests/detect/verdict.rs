@@ -1,4 +1,4 @@
-//! Whether it is ML work, of which kind, and why.
+//! Verdict, workload type and reasons.
 
 use agentaflow_manifest::detect::{BASE_KEYWORDS, EvidenceKind, WorkloadType};
 
@@ -30,7 +30,7 @@ fn only_cv_and_nlp_must_be_whole_words() {
 }
 
 #[test]
-fn what_a_readme_says_of_cpus_does_not_clear_the_code_beside_it() {
+fn a_readme_about_cpus_does_not_clear_the_code_beside_it() {
     let code = ("train.py", "import torch\n");
     assert!(files(&[("README.md", "CPU only machines are slow here"), code]).is_ml_workload);
     assert!(!files(&[("README.md", "No GPU is needed."), code]).is_ml_workload);
@@ -81,7 +81,7 @@ fn a_negation_clears_the_verdict_and_says_so() {
 }
 
 #[test]
-fn what_only_sounds_like_a_negation_clears_nothing() {
+fn phrases_similar_to_negations_clear_nothing() {
     for text in [
         "This cannot run without a GPU",
         "Without a GPU it would take weeks",
@@ -142,7 +142,7 @@ fn evidence_says_where() {
 }
 
 #[test]
-fn files_of_a_project_are_read_for_what_they_are() {
+fn files_are_parsed_by_format() {
     let table: [(&str, &str, &str); 8] = [
         ("requirements.txt", "flask\ntorch\n", "torch"),
         ("requirements-dev.txt", "vllm[extra]>=0.5 ; python_version > '3.9'\n", "vllm"),

@@ -1,5 +1,5 @@
-//! Manifests that many people copied from manuals, with the mistakes they have in print: each mistake is found, and
-//! `--fix` makes something of it that the API server takes.
+//! Manifests copied from manuals, with the mistakes in print: each mistake is found, and `--fix` makes the manifest
+//! valid for the API server.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ spec:
         effect: NoSchedule
 ";
 
-/// A schedule that adds nodes and never takes them away, with a command that does not exist.
+/// A schedule that only adds nodes, with a command that does not exist.
 const SCALER: &str = "\
 # CronJob to scale the pool of GPU nodes
 apiVersion: batch/v1
@@ -57,7 +57,7 @@ spec:
             - --replicas=5
 ";
 
-/// A model server whose template has no labels, with two replicas on one claim.
+/// A model server with a template without labels and two replicas on one claim.
 const SERVER: &str = "\
 apiVersion: apps/v1
 kind: Deployment
@@ -116,7 +116,7 @@ spec:
   storageClassName: fast-ssd
 ";
 
-/// An affinity whose \"or\" is an \"and\", by a label of nobody.
+/// An affinity with an \"or\" written as an \"and\", and an unknown label.
 const AFFINITY: &str = "\
 apiVersion: v1
 kind: Pod
@@ -205,7 +205,7 @@ spec:
     effect: NoSchedule
 ";
 
-/// The mistakes that are found, and what is left of them after `--fix`.
+/// Asserts the findings, and the remaining ones after `--fix`.
 fn check(text: &str, wrong: &[&str], left: &[&str]) -> Vec<Value> {
     let before = ids(text);
     for id in wrong {
@@ -286,7 +286,7 @@ fn a_runner_asks_for_no_more_than_its_machine_has_for_pods() {
 }
 
 #[test]
-fn no_mended_manifest_has_an_error_left_but_those_that_need_a_person() {
+fn fixed_manifests_have_only_errors_that_need_a_decision() {
     for text in [JOB, SCALER, SERVER, AFFINITY, WORKLOAD, RUNNER] {
         let left =
             found(&fixed(text)).into_iter().filter(|finding| finding.severity == Severity::Error);
@@ -296,7 +296,7 @@ fn no_mended_manifest_has_an_error_left_but_those_that_need_a_person() {
     }
 }
 
-/// Blocks of the guides with a mistake in print, and the rules that are about it.
+/// Blocks of the guides with a mistake in print, and their rules.
 const PRINTED: [(&str, &[&str]); 4] = [
     ("worker-job", &["AF201"]),
     ("model-server", &["AF202", "AF103"]),

@@ -1,4 +1,4 @@
-//! `--fix`: what is mended, and what stays as it was.
+//! `--fix`.
 
 use agentaflow_manifest::lint::{RULES, rule};
 use agentaflow_manifest::yaml::{Limits, read_text};
@@ -30,7 +30,7 @@ fn every_comment_survives() {
 }
 
 #[test]
-fn a_rule_says_truly_whether_it_can_be_mended() {
+fn rules_declare_correctly_if_they_are_fixable() {
     for rule in RULES {
         let findings = found(rule.bad);
         let mut own = findings.iter().filter(|finding| finding.rule.id == rule.id);
@@ -38,7 +38,7 @@ fn a_rule_says_truly_whether_it_can_be_mended() {
     }
 }
 
-/// What one rule makes of a text, and nothing else.
+/// Asserts the fixes of one rule.
 fn check(id: &'static str, before: &str, after: &str) {
     let options = agentaflow_manifest::lint::Options { only: vec![id], ..Default::default() };
     let done = agentaflow_manifest::lint::fix(&[("a".to_owned(), before.to_owned())], &options);
@@ -90,7 +90,7 @@ fn a_fix_changes_the_lines_it_must_and_no_other() {
 }
 
 #[test]
-fn line_ends_of_windows_stay_what_they_are() {
+fn windows_line_endings_are_kept() {
     let before = rule("AF101").unwrap().bad.replace('\n', "\r\n");
     let after = fixed(&before);
     assert_eq!(after.matches('\n').count(), after.matches("\r\n").count());
@@ -130,7 +130,7 @@ fn json_stays_json() {
 }
 
 #[test]
-fn what_is_written_in_brackets_stays_so() {
+fn flow_style_is_kept() {
     let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: a} # short\nspec:\n  containers:\n  - {name: b, image: \"c:1\", resources: {limits: {nvidia.com/gpu: 1}}}\n  tolerations: [{key: nvidia.com/gpu, operator: Equal, value: \"true\", effect: NoSchedule}]\n";
     let once = fixed(text);
     assert!(
@@ -141,7 +141,7 @@ fn what_is_written_in_brackets_stays_so() {
 }
 
 #[test]
-fn only_what_is_wrong_is_mended_in_a_text_of_many_documents() {
+fn a_fix_changes_only_its_document() {
     let bad = rule("AF102").unwrap().bad;
     let good = "---\n# nothing here\n---\napiVersion: v1\nkind: ConfigMap # stays\nmetadata:   {name:  odd}\ndata:\n    a:   b\n";
     let text = format!("{bad}{good}---\n{bad}");
@@ -164,7 +164,7 @@ fn the_comment_of_a_line_that_goes_away_stays() {
 }
 
 #[test]
-fn what_is_added_comes_after_the_comments_of_what_is_there_and_before_those_of_what_follows() {
+fn added_lines_follow_the_comments_of_the_previous_entry() {
     let head = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n";
     let tolerations =
         "  tolerations:\n  - key: spot\n    operator: Exists\n    # of the spot nodes\n";
@@ -180,7 +180,7 @@ fn what_is_added_comes_after_the_comments_of_what_is_there_and_before_those_of_w
 }
 
 #[test]
-fn what_a_comment_silences_is_not_mended() {
+fn suppressed_findings_are_not_fixed() {
     let text = rule("AF102")
         .unwrap()
         .bad
@@ -189,7 +189,7 @@ fn what_a_comment_silences_is_not_mended() {
 }
 
 #[test]
-fn what_an_anchor_gives_to_several_is_never_mended_for_one_alone() {
+fn a_fix_of_one_alias_never_changes_the_anchor() {
     let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n  containers:\n  - name: b\n    image: c:1\n    resources:\n      requests: &gpu\n        nvidia.com/gpu: 1\n      limits:\n        <<: *gpu\n        nvidia.com/gpu: 2\n";
     let once = fixed(text);
     assert!(!ids(&once).contains(&"AF001"), "{once}");
@@ -197,7 +197,7 @@ fn what_an_anchor_gives_to_several_is_never_mended_for_one_alone() {
 }
 
 #[test]
-fn what_an_anchor_gives_to_several_is_mended_for_all_of_them() {
+fn a_fix_of_an_anchor_applies_to_all_aliases() {
     let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - &first\n    name: a\n    \
                 image: a:1\n    resources:\n      requests: {nvidia.com/gpu: 1}   # one\n      limits: \
                 {nvidia.com/gpu: 2}\n  - <<: *first\n    name: b\n";

@@ -1,4 +1,4 @@
-//! Whatever is read, nothing panics, and a fix never says something else than it means.
+//! Arbitrary input does not panic, and a fix never changes other values.
 
 use agentaflow_manifest::lint::{Options, RULES, check_values, fix};
 use agentaflow_manifest::yaml::{Limits, read};
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};
 use serde_json::{Map, Value, json};
 
-/// Words that rules look for, so that arbitrary values come deep into them.
+/// Words of rules, so that arbitrary values reach them.
 const WORDS: [&str; 44] = [
     "apiVersion",
     "kind",
@@ -131,7 +131,7 @@ fn collect(value: &Value, pointer: String, all: &mut Vec<String>) {
     all.push(pointer);
 }
 
-/// The same cases every time, unless somebody hunts for new ones with `PROPTEST_RNG_SEED` and `PROPTEST_CASES`.
+/// The same cases every time, unless `PROPTEST_RNG_SEED` and `PROPTEST_CASES` are set.
 fn cases() -> Config {
     let mut config = Config { failure_persistence: None, ..Config::default() };
     if matches!(config.rng_seed, RngSeed::Random) {
@@ -144,7 +144,7 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn whatever_an_object_looks_like_it_is_checked(objects in prop::collection::vec(object(), 1..4)) {
+    fn arbitrary_objects_do_not_panic(objects in prop::collection::vec(object(), 1..4)) {
         check_values(objects, &Options::default());
     }
 
@@ -160,7 +160,7 @@ proptest! {
     fn a_disturbed_manifest_in_yaml_is_mended_once_and_for_all(value in disturbed()) {
         let Ok(text) = serde_saphyr::to_string(&value) else { return Ok(()) };
         let once = fix(&[("a".to_owned(), text.clone())], &Options::default()).texts.remove(0);
-        // What could be read before can be read afterwards.
+        // Readable texts stay readable.
         let readable = |text: &str| read(text.as_bytes(), &Limits::default()).is_ok();
         prop_assert!(!readable(&text) || readable(&once), "{text}\n{once}");
         let twice = fix(&[("a".to_owned(), once.clone())], &Options::default()).texts.remove(0);
@@ -168,12 +168,12 @@ proptest! {
     }
 
     #[test]
-    fn whatever_bytes_come_they_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = read(&bytes, &Limits::default());
     }
 
     #[test]
-    fn whatever_text_comes_it_is_read_or_refused(text in "[\\[\\]{}:,&*!|>'\"%@`a-c0-9 \\n\\t#~<.-]{0,120}") {
+    fn arbitrary_text_does_not_panic(text in "[\\[\\]{}:,&*!|>'\"%@`a-c0-9 \\n\\t#~<.-]{0,120}") {
         let _ = read(text.as_bytes(), &Limits::default());
     }
 

@@ -1,4 +1,4 @@
-//! Kinds of other projects: what they run is checked as pods are.
+//! Pods of other projects' kinds.
 
 use agentaflow_manifest::lint::unchecked_kinds;
 
@@ -60,7 +60,7 @@ spec:
 ";
 
 #[test]
-fn templates_of_a_workflow_have_what_the_workflow_says_for_all() {
+fn workflow_templates_inherit_the_workflow_defaults() {
     assert_eq!(ids(WORKFLOW), Vec::<&str>::new());
     assert!(unchecked_kinds(&[input("a", WORKFLOW)]).is_empty());
     let bare = WORKFLOW.replace("  tolerations: [{key: nvidia.com/gpu, operator: Exists}]\n", "");
@@ -70,7 +70,7 @@ fn templates_of_a_workflow_have_what_the_workflow_says_for_all() {
     assert_eq!(ids(&defaults), Vec::<&str>::new());
     let paths: Vec<_> = found(&own).into_iter().map(|one| (one.rule.id, one.path)).collect();
     assert_eq!(paths, [("AF101", "spec.templates[1]".to_owned())]);
-    // What a template says replaces what the workflow says, so nothing is added to it.
+    // A template's field replaces the workflow's: no field is added.
     assert_eq!(fixed(&own), own);
     let wrong = WORKFLOW
         .replace("product: NVIDIA-L4", "prodcut: NVIDIA-L4")
@@ -93,7 +93,7 @@ fn a_workflow_that_says_too_much_for_too_many_is_named() {
 }
 
 #[test]
-fn a_workflow_whose_pods_are_patched_is_named() {
+fn a_workflow_with_pod_patches_is_listed_as_unchecked() {
     let patched = WORKFLOW.replace("    script:", "    podSpecPatch: '{}'\n    script:");
     assert_eq!(unchecked_kinds(&[input("a", &patched)]), ["Workflow"]);
     let set = WORKFLOW.replace("    script: {", "    containerSet: {containers: [{name: a}], ");
@@ -106,7 +106,7 @@ fn a_job_of_another_project_is_checked_by_its_own_templates() {
     for id in ["AF002", "AF101", "AF301"] {
         assert!(ids.contains(&id), "{id}: {ids:?}");
     }
-    // What only jobs of Kubernetes have.
+    // Specific to Kubernetes jobs.
     for id in ["AF201", "AF204", "AF205", "AF206"] {
         assert!(!ids.contains(&id), "{id}: {ids:?}");
     }

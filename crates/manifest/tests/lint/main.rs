@@ -15,12 +15,11 @@ mod servers;
 use agentaflow_manifest::lint::{Finding, Input, Options, check, fix};
 use agentaflow_manifest::yaml::{Limits, read_text};
 
-/// What is found in a text.
 fn found(text: &str) -> Vec<Finding> {
     check(&[input("test.yaml", text)], &Options::default())
 }
 
-/// The ids of what is found, each once.
+/// Distinct ids of the findings.
 fn ids(text: &str) -> Vec<&'static str> {
     let mut ids: Vec<_> = found(text).iter().map(|finding| finding.rule.id).collect();
     ids.sort_unstable();

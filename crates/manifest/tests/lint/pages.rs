@@ -1,4 +1,4 @@
-//! The pages in `docs/lint` are those of the rules. `UPDATE=1` writes them.
+//! The pages in `docs/lint` match the rules. `UPDATE=1` writes them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use agentaflow_manifest::lint::{RULES, index, page};
 
 #[test]
-fn the_pages_say_what_the_rules_say() {
+fn the_pages_match_the_rules() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lint");
     let mut meant: BTreeMap<String, String> =
         RULES.iter().map(|rule| (format!("{}.md", rule.id), page(rule))).collect();

@@ -1,4 +1,4 @@
-//! What manifests of real projects have in them, and is right.
+//! Correct manifests of real projects.
 
 use crate::{fixed, found, ids};
 
@@ -57,7 +57,7 @@ fn a_slip_in_a_label_is_mended_by_the_label_that_was_meant() {
     ] {
         assert_eq!(fixed(&on(wrong)), on(right), "{wrong}");
     }
-    // Nobody sets it, and nobody can say what was meant.
+    // Unknown label without a suggestion.
     let strange = on("nvidia.com/tensor-cores: many");
     assert!(ids(&strange).contains(&"AF104"));
     assert_eq!(fixed(&strange), strange);
@@ -74,7 +74,7 @@ fn slices_of_gpus_of_which_only_the_names_are_known_are_right() {
 }
 
 #[test]
-fn what_is_filled_in_later_is_not_judged() {
+fn placeholders_are_not_checked() {
     let text = on("accelerator: \"${GPU_TYPE}\"")
         .replace("image: a:1", "image: ${REGISTRY}/a")
         .replace("nvidia.com/gpu: 1", "nvidia.com/gpu: \"${GPUS:-1}\"");
@@ -88,7 +88,7 @@ fn what_is_filled_in_later_is_not_judged() {
 }
 
 #[test]
-fn a_memory_volume_that_no_container_mounts_is_left_to_who_fills_it() {
+fn a_memory_volume_without_a_mount_is_not_checked() {
     let text =
         on("a: b") + "  volumes:\n  - name: gke-gcsfuse-cache\n    emptyDir: {medium: Memory}\n";
     assert!(!ids(&text).contains(&"AF402"), "{:?}", ids(&text));
@@ -101,11 +101,11 @@ fn a_memory_volume_that_no_container_mounts_is_left_to_who_fills_it() {
         let finding = findings.iter().find(|one| one.rule.id == "AF402").unwrap();
         (finding.severity.as_str(), finding.fix.len())
     };
-    // A memory limit ends it; else it may take all that the node has.
+    // A memory limit bounds it; otherwise it can take all memory of the node.
     assert_eq!(severity(&mounted), ("info", 1));
     let unlimited = mounted.replace("memory: 8Gi, ", "");
     assert_eq!(severity(&unlimited), ("warning", 1));
-    // Nobody knows how much other accelerators need.
+    // The need of other accelerators is unknown.
     assert_eq!(severity(&unlimited.replace("nvidia.com/gpu", "google.com/tpu")), ("warning", 0));
 }
 
@@ -139,7 +139,7 @@ fn google_tolerates_for_pods_that_choose_its_nodes() {
 }
 
 #[test]
-fn what_the_api_server_fills_in_may_be_absent() {
+fn fields_with_server_defaults_may_be_absent() {
     let job = "apiVersion: batch/v1
 kind: Job
 metadata: {name: a}
@@ -153,7 +153,7 @@ spec:
 }
 
 #[test]
-fn gpus_by_a_name_that_nobody_offers_are_found() {
+fn unknown_gpu_resources_are_found() {
     let named = |name: &str| on("a: b").replace("nvidia.com/gpu: 1", &format!("{name}: 1"));
     for name in
         ["gpu", "nvidia.com/gpus", "nvidia.com/GPU", "nvidia/gpu", "alpha.kubernetes.io/nvidia-gpu"]
@@ -182,7 +182,7 @@ fn amounts_that_no_container_can_run_with_are_found() {
 }
 
 #[test]
-fn a_launcher_that_is_told_of_more_gpus_than_there_are_is_found() {
+fn a_launcher_with_too_many_gpus_is_found() {
     let started = |command: &str| {
         on("a: b")
             .replace("nvidia.com/gpu: 1", "nvidia.com/gpu: 2")

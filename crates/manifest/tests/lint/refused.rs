@@ -1,4 +1,4 @@
-//! What the API server refuses, and what only looks as if it did.
+//! Manifests that the API server rejects, and similar valid ones.
 
 use crate::{found, ids};
 
@@ -115,7 +115,7 @@ fn no_gpus_need_no_toleration_and_google_adds_it() {
 }
 
 #[test]
-fn what_runs_first_must_fit_the_machine_too() {
+fn init_containers_must_fit_the_machine() {
     let on = |init: &str| {
         let text = pod(
             &format!("  initContainers: [{init}]\n"),
@@ -132,7 +132,7 @@ fn what_runs_first_must_fit_the_machine_too() {
     };
     assert!(on(&container("15.9Gi", "")));
     assert!(!on(&container("12Gi", "")));
-    // One that stays takes its part beside the others.
+    // A sidecar counts in addition.
     assert!(on(&container("12Gi", ", restartPolicy: Always")));
     assert!(!on(&container("1Gi", ", restartPolicy: Always")));
 }
@@ -151,7 +151,7 @@ fn a_tag_that_moves_is_no_version() {
 }
 
 #[test]
-fn what_is_said_twice_or_otherwise_is_no_mistake() {
+fn equivalent_forms_are_accepted() {
     let two = "  tolerations: [{key: nvidia.com/gpu, operator: Equal, value: \"true\"}, {key: nvidia.com/gpu, operator: \
                Exists}]\n";
     assert!(!ids(&pod(two, "")).contains(&"AF102"));

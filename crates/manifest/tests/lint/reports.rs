@@ -1,4 +1,4 @@
-//! What programs get to read.
+//! Machine-readable output.
 
 use agentaflow_manifest::lint::{
     Input, LintReport, Options, RULES, Unreadable, check, json, rule, sarif, unreadable,
@@ -26,7 +26,7 @@ fn json_has_one_entry_for_each_finding() {
 }
 
 #[test]
-fn what_lives_in_a_cluster_is_not_said_to_be_mended() {
+fn live_objects_are_not_fixable() {
     let text = rule("AF102").unwrap().bad;
     let values = read_text(text, &Limits::default()).unwrap().into_iter().map(|one| one.value);
     let inputs = [Input::live("cluster", values.collect())];
@@ -38,7 +38,7 @@ fn what_lives_in_a_cluster_is_not_said_to_be_mended() {
 }
 
 #[test]
-fn sarif_is_what_code_scanning_reads() {
+fn sarif_is_valid_for_code_scanning() {
     let inputs = [input("dir/my file.yaml", rule("AF001").unwrap().bad)];
     let findings = check(&inputs, &Options::default());
     let broken = Unreadable {

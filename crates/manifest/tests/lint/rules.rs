@@ -75,7 +75,7 @@ fn objects_in_lists_and_behind_other_documents_are_found() {
 }
 
 #[test]
-fn what_is_no_kubernetes_object_is_left_alone() {
+fn other_documents_are_ignored() {
     assert_eq!(ids("runnerLabels: [gpu]\nimage: x:latest\n"), [""; 0]);
     assert_eq!(ids("- a\n- b\n"), [""; 0]);
     assert_eq!(ids("apiVersion: 3\nkind: [Pod]\n"), [""; 0]);
@@ -160,9 +160,8 @@ fn live_objects_are_checked_without_lines() {
     assert!(!Input::live("cluster", Vec::new()).written);
 }
 
-/// Manifests that must not raise an alarm.
 #[test]
-fn what_is_right_is_not_reported() {
+fn correct_manifests_have_no_findings() {
     let node = |selector: &str| {
         rule("AF103").unwrap().good.replace("accelerator: nvidia-tesla-a100", selector)
     };
@@ -200,7 +199,6 @@ fn what_is_right_is_not_reported() {
     }
 }
 
-/// Variants of mistakes that the examples do not show.
 #[test]
 fn mistakes_are_found_in_other_shapes_too() {
     let node = |selector: &str| {
@@ -346,7 +344,7 @@ fn pods_inside_of_any_kind_are_checked() {
 }
 
 #[test]
-fn what_shows_how_pods_should_look_is_no_pod() {
+fn patterns_of_policies_are_not_pods() {
     for (version, kind, spec) in [
         (
             "kyverno.io/v1",
@@ -363,7 +361,7 @@ fn what_shows_how_pods_should_look_is_no_pod() {
 }
 
 #[test]
-fn what_runs_containers_that_are_not_those_of_a_pod_is_named() {
+fn kinds_with_unknown_containers_are_listed() {
     let workflow = "apiVersion: argoproj.io/v1alpha1\nkind: Workflow\nmetadata: {name: a}\nspec: {podSpecPatch: \"{}\", templates: [{container: {image: \"b:1\", command: [c]}}]}\n";
     let plain = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {ports: [{port: 80}]}\n";
     let inputs = [workflow, plain].map(|text| input("a.yaml", text));
@@ -381,7 +379,7 @@ fn a_field_that_is_not_known_here_is_no_matter_where_the_api_server_took_it() {
 }
 
 #[test]
-fn what_fits_a_machine_is_checked_also_where_only_the_user_knows_the_machine() {
+fn the_machine_flag_sets_the_machine_type() {
     let text = rule("AF108")
         .unwrap()
         .bad

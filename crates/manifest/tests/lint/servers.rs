@@ -1,4 +1,4 @@
-//! Model servers that are known by their images.
+//! Model servers recognized by image.
 
 use crate::ids;
 

@@ -164,8 +164,8 @@ impl NamedGpus {
     }
 }
 
-/// The cheapest GPUs that hold what is needed, in one machine before several: what is spread over machines waits for
-/// their network, and few kinds of work can be. A type or count that the text names is kept.
+/// Cheapest GPUs with enough memory, on one machine before several: work that spans machines waits for the network,
+/// and few workloads can. A type or count named in the text is kept.
 pub(super) fn choose(need: &MemoryNeed, wish: NamedGpus) -> Choice {
     let rank = |choice: &Choice| (choice.count > PER_NODE, cost(choice.gpu, choice.count));
     // At equal cost the more common type comes first.
@@ -174,7 +174,7 @@ pub(super) fn choose(need: &MemoryNeed, wish: NamedGpus) -> Choice {
     best.unwrap_or(Choice { gpu, count, fits: false })
 }
 
-/// Every type that holds what is needed, with the least that it takes of them.
+/// Every sufficient type with its smallest count.
 pub(super) fn fitting(need: &MemoryNeed, wish: NamedGpus) -> impl Iterator<Item = Choice> {
     let named = wish.gpu.is_some();
     let suits = move |gpu: &GpuType| wish.takes(*gpu) && (named || gpu.computes(need.precision));
@@ -185,8 +185,8 @@ pub(super) fn fitting(need: &MemoryNeed, wish: NamedGpus) -> impl Iterator<Item 
     })
 }
 
-/// The GPUs for an amount of memory that the text asks for: one that has as much before several that have it together,
-/// the fewest machines, then the cheapest. A type or count that the text names is kept.
+/// GPUs for a memory size named in the text: one GPU before several, fewest machines, then cheapest. A type or count
+/// named in the text is kept.
 pub(super) fn holding(mib: u64, wish: NamedGpus) -> Choice {
     let types = || GpuType::ALL.into_iter().filter(move |gpu| wish.takes(*gpu));
     // A card is sold with a little more than the driver shows.

@@ -39,7 +39,7 @@ pub struct Sizing {
     pub reasons: Vec<String>,
     /// False if the text names GPUs that are too small.
     pub fits: bool,
-    /// What else would do, for who has only some types of GPU.
+    /// Alternatives for clusters with only some GPU types.
     others: Alternatives,
 }
 
@@ -340,7 +340,7 @@ fn computed(work: &Work, mut assumed: Vec<String>, facts: &Facts) -> Sizing {
     sizing
 }
 
-/// What a machine must have for what is needed on these GPUs, and the sentence about them.
+/// Machine resources for these GPUs, with a reason.
 fn on(need: &MemoryNeed, choice: Choice) -> Sizing {
     let each = need.each_mib(choice.count);
     let in_node = u64::from(choice.count.min(PER_NODE));

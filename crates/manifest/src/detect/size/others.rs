@@ -11,7 +11,7 @@ pub(super) enum Alternatives {
     None,
     /// Any type with as much memory will do.
     AtLeast,
-    /// By arithmetic.
+    /// Computed from numbers.
     Computed(Box<(MemoryNeed, NamedGpus)>),
 }
 

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layouts_are_compared_with_what_gpus_can_do() {
+    fn layouts_are_compared_with_the_geometries() {
         let said = |slices: &str| {
             let text = format!(
                 "version: v1\nmig-configs:\n  own:\n  - devices: all\n    mig-enabled: true\n    mig-devices:\n{slices}"
