@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use agentaflow_manifest::build::{Amount, is_label_key, is_label_value, is_name};
+use agentaflow_manifest::build::{is_label_key, is_label_value, is_name};
+use agentaflow_units::Amount;
 use agentaflow_manifest::cloud::{canonical_accelerator, is_known_label};
 use k8s_openapi::api::{apps, autoscaling, batch, core, rbac};
 use serde::Serialize;
@@ -220,14 +221,14 @@ fn resources(resources: &Value, found: &mut Vec<String>) {
 }
 
 fn amount(value: &Value, found: &mut Vec<String>) {
-    if read(value).is_none_or(|amount| amount == Amount::milli(0)) {
+    if read(value).is_none_or(|amount| amount == Amount::default()) {
         found.push(format!("{value} is no amount"));
     }
 }
 
 fn read(value: &Value) -> Option<Amount> {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    Amount::parse(&text)
+    Amount::parse(&text).ok()
 }
 
 fn distinct(what: &str, names: &[String], found: &mut Vec<String>) {
