@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
 use super::image::image;
-use super::machines::{unused_gpus_note, unknown_machine_note};
+use super::machines::{unknown_machine_note, unused_gpus_note};
 use super::names::{self, is_label_key, short};
 use super::placement::{Placement, ResolvedPlacement};
 use super::values::{self, Mount, Pair};

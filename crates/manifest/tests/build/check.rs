@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use agentaflow_manifest::build::{is_label_key, is_label_value, is_name};
-use agentaflow_units::Amount;
 use agentaflow_manifest::cloud::{canonical_accelerator, is_known_label};
+use agentaflow_units::Amount;
 use k8s_openapi::api::{apps, autoscaling, batch, core, rbac};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -1,7 +1,7 @@
 //! Every rule, by its own examples.
 
 use agentaflow_manifest::lint::{
-    Input, Options, RULES, Severity, check, check_values, unchecked_kinds, rule,
+    Input, Options, RULES, Severity, check, check_values, rule, unchecked_kinds,
 };
 use serde_json::json;
 

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use crate::cloud::{
-    ACCELERATOR, GPU_MEMORY, GPU_PRESENT, INSTANCE_TYPE, suggest_accelerator, accelerators,
-    gpu_named, suggest_label, is_unknown_label,
+    ACCELERATOR, GPU_MEMORY, GPU_PRESENT, INSTANCE_TYPE, accelerators, gpu_named, is_unknown_label,
+    suggest_accelerator, suggest_label,
 };
 use crate::lint::object::{Object, Path, list, text};
 use crate::lint::{Findings, Operation, Rule, Set, set};
