@@ -9,7 +9,8 @@ pub use agentaflow_gpu::catalog::{
     gpu_named,
 };
 pub use labels::{
-    GKE_PARTITION, suggest_accelerator, accelerators, is_known_label, suggest_label, is_unknown_label,
+    GKE_PARTITION, accelerators, is_known_label, is_unknown_label, suggest_accelerator,
+    suggest_label,
 };
 
 /// The resource that counts whole GPUs, or time slices of them.
