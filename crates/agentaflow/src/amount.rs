@@ -157,7 +157,6 @@ mod tests {
         for wrong in ["", "G", "5x", "-1", "1e3G"] {
             assert!(mib(wrong).is_err(), "{wrong}");
         }
-        assert_eq!([512, 8192, 1536].map(memory), ["512 MiB", "8 GiB", "1.5 GiB"]);
     }
 
     #[test]

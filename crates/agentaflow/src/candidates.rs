@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use agentaflow_api::client::user::JobQuery;
 use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_console::labels;
 use anyhow::Result;
 use clap_complete::engine::CompletionCandidate;
 
@@ -37,7 +38,7 @@ fn jobs_with(status: Vec<JobStatus>) -> Vec<CompletionCandidate> {
     asked(async move |backend: Backend| {
         let query = JobQuery { status, limit: Some(50), skip: None };
         let jobs = backend.jobs(&query).await?;
-        let about = |job| format!("{} {}", listing::job_status(job), listing::job_name(job));
+        let about = |job| format!("{} {}", listing::job_status(job), listing::short_job_name(job));
         let names = |job: &Job| {
             let named = job.spec.job_name.clone();
             let named = named.filter(|name| *name != job.handle() && !name.contains(' '));
@@ -52,7 +53,7 @@ fn jobs_with(status: Vec<JobStatus>) -> Vec<CompletionCandidate> {
 pub(crate) fn nodes() -> Vec<CompletionCandidate> {
     asked(async |backend: Backend| {
         let nodes = backend.nodes().await?;
-        let named = |node| candidate(listing::node_name(node), listing::node_gpus(node));
+        let named = |node| candidate(listing::node_name(node), labels::node_gpus(node));
         Ok(nodes.iter().map(named).collect())
     })
 }

@@ -1,16 +1,17 @@
 //! Jobs, nodes and events as lists show them.
 
-use std::fmt::Display;
-
 use agentaflow_api::end::EndReason;
 use agentaflow_api::event::Event;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{GpuInstance, GpuStatus, Node, NodeStatus};
-use agentaflow_api::{Dollars, Stamp};
+use agentaflow_console::format::{self, ago, dollars, money, one_line, seconds_since};
+use agentaflow_console::labels::{
+    cordoned_gpus, failure, gpu_number, gpus_allocated, gpus_requested, job_name, job_nodes,
+    node_gpus, node_status,
+};
 
-use crate::amount;
 use crate::list::Kind;
-use crate::output::{self, Column, Side, WIDE};
+use crate::output::{Column, Side, WIDE};
 
 pub(crate) const fn left<T>(title: &'static str, rank: u8, cell: fn(&T) -> String) -> Column<T> {
     Column { title, rank, side: Side::Left, plain: None, cell }
@@ -32,17 +33,17 @@ pub(crate) const JOBS: Kind<Job> =
 
 const JOBS_COLUMNS: [Column<Job>; 12] = [
     left("JOB", 0, Job::handle),
-    left("NAME", 1, job_name).plain(whole_name),
+    left("NAME", 1, short_job_name).plain(job_name),
     left("STATUS", 0, job_status),
     left("NODE", 2, job_nodes),
     left("GPUS", 4, job_gpus).plain(|job| gpus_of(job).to_string()),
-    right("TIME", 1, |job: &Job| job.duration_seconds.map_or_else(String::new, output::short_time))
+    right("TIME", 1, |job: &Job| job.duration_seconds.map_or_else(String::new, format::short_time))
         .plain(|job| job.duration_seconds.map_or_else(String::new, |time| time.to_string())),
     right("COST", 5, |job: &Job| money(job.cost)).plain(|job| dollars(job.cost)),
     left("USER", WIDE, |job| job_user(job).unwrap_or_default()),
     left("QUEUE", WIDE, job_queue),
     right("PRIORITY", WIDE, |job| job.spec.priority.unwrap_or(DEFAULT_PRIORITY).to_string()),
-    right("AGE", WIDE, |job: &Job| output::short_time(seconds_since(job.created_at).floor()))
+    right("AGE", WIDE, |job: &Job| format::short_time(seconds_since(job.created_at).floor()))
         .plain(|job| seconds_since(job.created_at).to_string()),
     left("WHY", 3, job_why),
 ];
@@ -68,7 +69,7 @@ const NODES_COLUMNS: [Column<Node>; 9] = [
     left("STATUS", 0, node_status),
     left("GPUS", 0, node_gpus).plain(|node| node.spec.gpu_count.to_string()),
     right("GPUS FREE", 1, |node| free_gpus(node).to_string()),
-    right("GPU MEMORY FREE", 3, |node: &Node| amount::memory(free_gpu_memory(node)))
+    right("GPU MEMORY FREE", 3, |node: &Node| format::memory(free_gpu_memory(node)))
         .plain(|node| free_gpu_memory(node).to_string()),
     right("JOBS", 2, |node| node.current_jobs.to_string()),
     left("RUNTIMES", 4, |node| node.spec.runtimes.join(", ")),
@@ -96,34 +97,18 @@ pub(crate) fn event_job(event: &Event) -> Option<String> {
     event.job.clone().or_else(|| event.job_id.map(|id| id.to_string()))
 }
 
-/// What people call a job: its name, else what it runs.
-pub(crate) fn whole_name(job: &Job) -> String {
-    let given = job.spec.job_name.clone().filter(|name| !name.trim().is_empty());
-    let named = given.or_else(|| job.spec.docker_image.clone());
-    let command = || job.spec.command.as_ref().map(|words| words.join(" "));
-    one_line(&named.or_else(command).unwrap_or_default())
+/// The name of a job, cut for a table.
+pub(crate) fn short_job_name(job: &Job) -> String {
+    cut_name(job_name(job))
 }
 
-/// The same, as long as a table has room for.
-pub(crate) fn job_name(job: &Job) -> String {
-    cut_name(whole_name(job))
-}
-
-/// As much of a name as a table has room for.
+/// A name cut to 32 characters.
 pub(crate) fn cut_name(name: String) -> String {
     if name.chars().count() <= 32 {
         name
     } else {
         name.chars().take(31).collect::<String>() + "…"
     }
-}
-
-/// The names of the nodes that a job is on.
-pub(crate) fn job_nodes(job: &Job) -> String {
-    let mut names: Vec<_> = job.tasks.iter().map(|task| task.node_name.clone()).collect();
-    names.sort();
-    names.dedup();
-    names.join(", ")
 }
 
 /// The owner of a job: the name, or the number where the server tells no name. A cluster has no users.
@@ -144,8 +129,8 @@ fn job_gpus(job: &Job) -> String {
     let text = match (count.as_str(), &job.spec.mig_profile, shared_memory(job)) {
         ("0", ..) => return "-".to_owned(),
         (_, Some(profile), _) => format!("{count} × {profile}"),
-        ("1", None, Some(memory)) => amount::memory(memory),
-        (_, None, Some(memory)) => format!("{count} × {}", amount::memory(memory)),
+        ("1", None, Some(memory)) => format::memory(memory),
+        (_, None, Some(memory)) => format!("{count} × {}", format::memory(memory)),
         (_, None, None) => count,
     };
     if job.simulated && !job.tasks.is_empty() { text + " SIMULATED" } else { text }
@@ -159,26 +144,11 @@ fn shared_memory(job: &Job) -> Option<u64> {
 }
 
 fn gpus_of(job: &Job) -> f64 {
-    if !job.status.is_final() && job.tasks.is_empty() { gpus_wanted(job) } else { gpus_held(job) }
-}
-
-/// GPUs that a job asks for, in all its tasks.
-pub(crate) fn gpus_wanted(job: &Job) -> f64 {
-    let memory = job.spec.gpu_memory_required.is_some_and(|memory| memory > 0);
-    let some = memory || job.spec.mig_profile.is_some();
-    let whole = job.spec.gpu_count.unwrap_or_else(|| u32::from(some));
-    let each = share(job).unwrap_or_else(|| f64::from(whole));
-    each * f64::from(job.spec.replicas.unwrap_or(1))
-}
-
-/// GPUs that a job has or had; of one that it shares, the part that it asked for.
-pub(crate) fn gpus_held(job: &Job) -> f64 {
-    let held: usize = job.tasks.iter().map(|task| task.gpus.len()).sum();
-    share(job).unwrap_or(1.0) * held as f64
-}
-
-fn share(job: &Job) -> Option<f64> {
-    job.spec.gpu_fraction.filter(|share| share.is_finite())
+    if !job.status.is_final() && job.tasks.is_empty() {
+        gpus_requested(job)
+    } else {
+        gpus_allocated(job)
+    }
 }
 
 /// GPUs by their numbers, `GPUs 0, 1`, or by what says that they are GPUs: `GPU-6f1c2a7e`, `2 × NVIDIA A100`.
@@ -197,21 +167,6 @@ pub(crate) fn gpus(names: &[String]) -> String {
         (true, names) => format!("GPUs {}", names.join(", ")),
         (false, names) => names.join(", "),
     }
-}
-
-/// The numbers of the GPUs of a node that are closed.
-pub(crate) fn closed_gpus(node: &Node) -> Vec<String> {
-    let number = |name: &String| {
-        let known = node.spec.gpu_instances.iter();
-        let found = known.enumerate().find(|(_, gpu)| gpu.gpu_uuid.as_ref() == Some(name));
-        found.map_or_else(|| name.clone(), |(position, gpu)| gpu_number(position, gpu))
-    };
-    node.cordoned_gpus.iter().map(number).collect()
-}
-
-/// By which people call a GPU of a node.
-pub(crate) fn gpu_number(position: usize, gpu: &GpuInstance) -> String {
-    gpu.gpu_index.map_or_else(|| position.to_string(), |index| index.to_string())
 }
 
 /// Where a job stands, in one word.
@@ -237,24 +192,13 @@ fn job_why(job: &Job) -> String {
     }
 }
 
-/// What killed a job, in few words.
-pub(crate) fn failure(job: &Job) -> String {
-    let said = agentaflow_explain::end(&agentaflow_explain::End {
-        reason: job.end_reason,
-        cause: job.end_cause,
-        exit_code: job.exit_code,
-        detail: job.error_message.as_deref().unwrap_or_default(),
-    });
-    one_line(&said.short)
-}
-
 /// GPUs of a node that nobody uses and that are open to new work.
 pub(crate) fn free_gpus(node: &Node) -> usize {
     if node.status != NodeStatus::Active {
         return 0;
     }
     let free = |gpu: &GpuInstance| gpu.status.is_none_or(|status| status == GpuStatus::Available);
-    let closed = closed_gpus(node);
+    let closed = cordoned_gpus(node);
     let gpus = node.spec.gpu_instances.iter().enumerate();
     gpus.filter(|(position, gpu)| !closed.contains(&gpu_number(*position, gpu)) && free(gpu))
         .count()
@@ -262,7 +206,7 @@ pub(crate) fn free_gpus(node: &Node) -> usize {
 
 /// GPU memory of a node that new work can have: what is closed holds some that it cannot.
 pub(crate) fn free_gpu_memory(node: &Node) -> u64 {
-    let closed = closed_gpus(node);
+    let closed = cordoned_gpus(node);
     match (node.status, closed.as_slice()) {
         (NodeStatus::Active, []) => node.gpu_memory_available,
         (NodeStatus::Active, _) => {
@@ -275,87 +219,10 @@ pub(crate) fn free_gpu_memory(node: &Node) -> u64 {
     }
 }
 
-/// How a node is, in words.
-pub(crate) fn node_status(node: &Node) -> String {
-    let word = match node.status {
-        NodeStatus::Pending => "pending",
-        NodeStatus::Active => "active",
-        NodeStatus::Inactive => "inactive",
-        NodeStatus::Error => "error",
-        NodeStatus::Maintenance => "maintenance",
-    };
-    match (node.draining, node.reachable, closed_gpus(node).as_slice()) {
-        (true, ..) => format!("{word}, draining"),
-        (false, false, _) if node.status == NodeStatus::Active => format!("{word}, takes no work"),
-        (_, _, [gpu]) => format!("{word}, GPU {gpu} closed"),
-        (_, _, [_, _, ..]) => format!("{word}, {} GPUs closed", node.cordoned_gpus.len()),
-        _ => word.to_owned(),
-    }
-}
-
-/// The GPUs of a node: `2 × NVIDIA A100 (SIMULATED)`.
-pub(crate) fn node_gpus(node: &Node) -> String {
-    let simulated = if node.spec.simulated { " (SIMULATED)" } else { "" };
-    match (node.spec.gpu_count, &node.spec.gpu_type) {
-        (0, _) => "none".to_owned(),
-        (count, Some(model)) => format!("{count} × {model}{simulated}"),
-        (count, None) => format!("{count}{simulated}"),
-    }
-}
-
-/// A number of things: `1 GPU`, `2 GPUs`.
-pub(crate) fn counted(number: impl Display, thing: &str) -> String {
-    let number = number.to_string();
-    let plural = if number == "1" { "" } else { "s" };
-    format!("{number} {thing}{plural}")
-}
-
-/// Money in whole cents, as a table shows it; less than one is not nothing.
-pub(crate) fn money(amount: Dollars) -> String {
-    const CENT: u64 = 10_000;
-    let sign = if amount.0 < 0 { "-" } else { "" };
-    let micros = amount.0.unsigned_abs();
-    if (1..CENT).contains(&micros) {
-        return format!("{sign}<$0.01");
-    }
-    let cents = (micros + CENT / 2) / CENT;
-    format!("{sign}${}.{:02}", cents / 100, cents % 100)
-}
-
-/// Money as a program reads it: dollars, to the last millionth.
-pub(crate) fn dollars(amount: Dollars) -> String {
-    let sign = if amount.0 < 0 { "-" } else { "" };
-    let micros = amount.0.unsigned_abs();
-    let text = format!("{sign}{}.{:06}", micros / 1_000_000, micros % 1_000_000);
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// How long ago something was.
-pub(crate) fn ago(at: Stamp) -> String {
-    format!("{} ago", output::short_time(seconds_since(at).floor()))
-}
-
-fn seconds_since(at: Stamp) -> f64 {
-    Stamp::now().0.saturating_sub(at.0).max(0) as f64 / 1000.0
-}
-
-/// Text from elsewhere on one line, without what could move a terminal's cursor.
-pub(crate) fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>().trim().to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use agentaflow_api::job::TaskPlace;
-
-    #[test]
-    fn money_is_told_in_cents_and_a_little_is_not_nothing() {
-        let told =
-            [0, 1, 9_999, 10_000, 1_234_567, -2_500_000, -5].map(|micros| money(Dollars(micros)));
-        assert_eq!(told, ["$0.00", "<$0.01", "<$0.01", "$0.01", "$1.23", "-$2.50", "-<$0.01"]);
-        assert_eq!([counted(1, "GPU"), counted(2, "GPU")], ["1 GPU", "2 GPUs"]);
-    }
 
     #[test]
     fn a_job_that_waits_shows_the_gpus_that_it_asks_for() {
@@ -392,14 +259,7 @@ mod tests {
         assert_eq!(job_gpus(&job), "2 × 8 GiB SIMULATED");
         job.tasks.pop();
         assert_eq!(job_gpus(&job), "8 GiB SIMULATED");
-        assert_eq!(gpus_held(&job).to_string(), "1");
-    }
-
-    #[test]
-    fn programs_read_money_as_a_number() {
-        let told =
-            [0, 1, 10_000, 1_234_567, 2_000_000, -2_500_000].map(|micros| dollars(Dollars(micros)));
-        assert_eq!(told, ["0", "0.000001", "0.01", "1.234567", "2", "-2.5"]);
+        assert_eq!(gpus_allocated(&job).to_string(), "1");
     }
 
     #[test]
@@ -414,10 +274,9 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_cannot_move_the_cursor() {
-        assert_eq!(one_line("a\u{1b}[2Jb\nc"), "a [2Jb c");
+    fn a_long_job_name_is_cut() {
         let mut job = Job::default();
         job.spec.job_name = Some("x".repeat(40));
-        assert_eq!(job_name(&job).chars().count(), 32);
+        assert_eq!(short_job_name(&job).chars().count(), 32);
     }
 }

@@ -7,13 +7,13 @@ use agentaflow_api::event::Event;
 use agentaflow_api::job::{Job, JobStatus, TaskPlace};
 use agentaflow_api::node::{Node, NodeStatus, NodeUpdate};
 use agentaflow_api::queue::{Queue, QueueSpec};
+use agentaflow_console::labels::{gpu_number, job_name};
 use anyhow::Result;
 use futures_util::StreamExt as _;
 use serde::{Deserialize, Serialize};
 
 use super::{Happenings, Output, Work};
 use crate::failure::{NotThere, usage};
-use crate::listing::{gpu_number, whole_name};
 use crate::nearest::not_there;
 
 /// Jobs that are looked through for a name.
@@ -39,7 +39,7 @@ pub(super) async fn job(client: &Client, name: &str) -> Result<Job> {
     let jobs = client.jobs(&query).await?;
     let named = |job: &&Job| job.spec.job_name.as_deref() == Some(name);
     // A job without a name is listed under what it runs.
-    let listed = |job: &&Job| job.spec.job_name.is_none() && whole_name(job) == name;
+    let listed = |job: &&Job| job.spec.job_name.is_none() && job_name(job) == name;
     let newest = jobs.iter().filter(named).max_by_key(|job| job.id);
     let newest = newest.or_else(|| jobs.iter().filter(listed).max_by_key(|job| job.id));
     newest.cloned().ok_or_else(|| {

@@ -6,14 +6,16 @@ use agentaflow_api::billing::UsageRow;
 use agentaflow_api::client::user::JobQuery;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::{Dollars, Stamp};
+use agentaflow_console::format::{self, counted, dollars, money, one_line};
+use agentaflow_console::labels::job_name;
 use anyhow::Result;
 
 use crate::amount;
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
 use crate::list::{Kind, ListArgs};
-use crate::listing::{counted, cut_name, dollars, left, money, one_line, right, whole_name};
-use crate::output::{self, Column};
+use crate::listing::{cut_name, left, right};
+use crate::output::Column;
 
 /// Jobs that are looked through for what a job without a name is called.
 const LOOKED_THROUGH: u64 = 100_000;
@@ -125,7 +127,7 @@ async fn name_jobs(backend: &Backend, rows: &mut [UsageRow]) -> Result<()> {
     let query = JobQuery { limit: Some(LOOKED_THROUGH), ..JobQuery::default() };
     let jobs = backend.jobs(&query).await?;
     let names: BTreeMap<String, String> =
-        jobs.iter().map(|job| (job.handle(), whole_name(job))).collect();
+        jobs.iter().map(|job| (job.handle(), job_name(job))).collect();
     for row in rows.iter_mut().filter(|row| row.name.is_none()) {
         row.name = names.get(&row.key).cloned().filter(|name| !name.is_empty());
     }
@@ -173,7 +175,7 @@ const JOBS: Kind<UsageRow> =
 
 const USAGE_COLUMNS: [Column<UsageRow>; 6] = [
     left("FOR", 0, |row| row.key.clone()),
-    right("JOBS", 1, |row| output::grouped(row.jobs)),
+    right("JOBS", 1, |row| format::grouped(row.jobs)),
     GPU_HOURS,
     CPU_HOURS,
     GIB_HOURS,

@@ -9,17 +9,18 @@ use agentaflow_api::explain::Explanation;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{GpuInstance, GpuStatus, Node, PriceSource};
 use agentaflow_api::queue::{Queue, QuotaSpec};
+use agentaflow_console::format::{self, counted, one_line};
+use agentaflow_console::labels::{self, cordoned_gpus, gpu_number};
 use anyhow::{Context as _, Result};
 use clap_complete::engine::ArgValueCandidates;
 use serde::Serialize;
 
 use super::{explain, status};
-use crate::amount;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::failure::usage;
 use crate::list::OneFormat;
-use crate::listing::{self, JOBS, closed_gpus, counted, gpu_number, left, one_line, right};
+use crate::listing::{self, JOBS, left, right};
 use crate::nearest::{nearest, not_there};
 use crate::output::{self, Column};
 
@@ -188,7 +189,7 @@ fn written(job: &Job, owner: Option<&User>) -> Vec<(&'static str, String)> {
     let mut add = |name, value: Option<String>| {
         lines.extend(value.filter(|value| !value.is_empty()).map(|value| (name, value)));
     };
-    let time = |seconds: u64| output::short_time(seconds as f64);
+    let time = |seconds: u64| format::short_time(seconds as f64);
     add("Asks for", Some(asked(job).join(", ")));
     add(
         "Image",
@@ -246,11 +247,11 @@ fn user_text(user: &User) -> String {
     add("Active", if user.active { "yes" } else { "no" }.to_owned());
     add("Queue", user.default_queue.clone());
     let prepaid = if user.prepaid { ", prepaid: jobs wait when it is used up" } else { "" };
-    add("Balance", format!("{}{prepaid}", listing::money(user.balance)));
-    let limit = user.spending_limit.map(|most| format!(" of {}", listing::money(most)));
+    add("Balance", format!("{}{prepaid}", format::money(user.balance)));
+    let limit = user.spending_limit.map(|most| format!(" of {}", format::money(most)));
     let limit = limit.unwrap_or_default();
-    add("Spent", format!("{}{limit} this month", listing::money(user.spent_this_month)));
-    add("BuildOutput", listing::ago(user.created_at));
+    add("Spent", format!("{}{limit} this month", format::money(user.spent_this_month)));
+    add("Made", format::ago(user.created_at));
     text
 }
 
@@ -267,10 +268,10 @@ fn asked(job: &Job) -> Vec<String> {
     }
     asked.extend(spec.gpu_fraction.map(|share| format!("{share} of a GPU")));
     let gpu_memory = spec.gpu_memory_required.filter(|memory| *memory > 0);
-    asked.extend(gpu_memory.map(|memory| format!("{} on each GPU", amount::memory(memory))));
+    asked.extend(gpu_memory.map(|memory| format!("{} on each GPU", format::memory(memory))));
     asked.extend(spec.cpu_cores_required.map(|cores| counted(cores, "CPU core")));
     asked
-        .extend(spec.memory_required.map(|memory| format!("{} of memory", amount::memory(memory))));
+        .extend(spec.memory_required.map(|memory| format!("{} of memory", format::memory(memory))));
     asked.extend(
         spec.replicas.filter(|count| *count > 1).map(|count| format!("{count} tasks together")),
     );
@@ -286,15 +287,15 @@ fn node_text(node: &Node, jobs: &[Job]) -> String {
     };
     let spec = &node.spec;
     add("Node", spec.node_name.clone());
-    add("Status", listing::node_status(node));
+    add("Status", labels::node_status(node));
     let free = listing::free_gpus(node);
     let free = if node.spec.gpu_count == 0 { String::new() } else { format!(", {free} free") };
-    add("GPUs", listing::node_gpus(node) + &free);
+    add("GPUs", labels::node_gpus(node) + &free);
     add("Driver", spec.gpu_driver_version.clone().unwrap_or_default());
     add("CUDA", spec.gpu_cuda_version.clone().unwrap_or_default());
     add("CPU", format!("{} cores, {} free", spec.cpu_cores, node.cpu_cores_available));
-    let free = amount::memory(node.memory_available);
-    add("Memory", format!("{}, {free} free", amount::memory(spec.memory_total)));
+    let free = format::memory(node.memory_available);
+    add("Memory", format!("{}, {free} free", format::memory(spec.memory_total)));
     add("Jobs", node.current_jobs.to_string());
     let source = if node.price_source == PriceSource::Unknown {
         String::new()
@@ -303,7 +304,7 @@ fn node_text(node: &Node, jobs: &[Job]) -> String {
     };
     add("Price", format!("{} a GPU hour{source}", spec.price_per_gpu_hour));
     add("Runtimes", spec.runtimes.join(", "));
-    add("Seen", node.last_seen.map_or_else(String::new, listing::ago));
+    add("Seen", node.last_seen.map_or_else(String::new, format::ago));
     let labels: Vec<_> = spec.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     if !labels.is_empty() {
         let labels = one_line(&labels.join(" "));
@@ -311,7 +312,7 @@ fn node_text(node: &Node, jobs: &[Job]) -> String {
     }
     if !spec.gpu_instances.is_empty() {
         text.push('\n');
-        let closed = closed_gpus(node);
+        let closed = cordoned_gpus(node);
         let gpus = spec.gpu_instances.iter().enumerate().map(|(position, gpu)| GpuRow {
             gpu: gpu.clone(),
             cordoned: closed.contains(&gpu_number(position, gpu)),
@@ -348,8 +349,8 @@ const GPU_COLUMNS: [Column<GpuRow>; 8] = [
     right("USE", 0, |row| {
         row.gpu.utilization.map_or_else(String::new, |use_| format!("{use_:.0} %"))
     }),
-    right("MEMORY", 2, |row| row.gpu.gpu_memory.map_or_else(String::new, amount::memory)),
-    right("FREE", 1, |row| row.gpu.gpu_memory_available.map_or_else(String::new, amount::memory)),
+    right("MEMORY", 2, |row| row.gpu.gpu_memory.map_or_else(String::new, format::memory)),
+    right("FREE", 1, |row| row.gpu.gpu_memory_available.map_or_else(String::new, format::memory)),
     right("TEMPERATURE", 3, |row| {
         row.gpu.temperature.map_or_else(String::new, |celsius| format!("{celsius:.0} °C"))
     }),
@@ -374,7 +375,7 @@ fn queue_text(queue: &Queue) -> String {
     add("Borrows", if spec.borrow.unwrap_or(true) { "yes" } else { "no" }.to_owned());
     add("Priority", spec.max_priority.map_or_else(String::new, |most| format!("at most {most}")));
     add("Users", spec.users.join(", "));
-    let memory = amount::memory(queue.memory_used);
+    let memory = format::memory(queue.memory_used);
     let gpus = counted(queue.gpus_used, "GPU");
     let cores = counted(queue.cpu_used, "CPU core");
     add("In use", format!("{gpus}, {cores}, {memory} of memory"));
@@ -387,6 +388,6 @@ fn quota(quota: &QuotaSpec) -> String {
     parts.extend(quota.gpus.map(|gpus| counted(gpus, "GPU")));
     parts.extend(quota.gpu_types.iter().map(|(model, gpus)| format!("{gpus} {model}")));
     parts.extend(quota.cpu_cores.map(|cores| counted(cores, "CPU core")));
-    parts.extend(quota.memory.map(|memory| format!("{} of memory", amount::memory(memory))));
+    parts.extend(quota.memory.map(|memory| format!("{} of memory", format::memory(memory))));
     if parts.is_empty() { "-".to_owned() } else { parts.join(", ") }
 }

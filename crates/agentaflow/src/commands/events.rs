@@ -1,5 +1,6 @@
 //! `agentaflow events`: what happened, and what happens.
 
+use agentaflow_console::format::one_line;
 use anyhow::{Context as _, Result};
 
 use agentaflow_api::event::Event;
@@ -8,7 +9,7 @@ use futures_util::TryStreamExt as _;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::list::{Kind, ListArgs, ListFormat};
-use crate::listing::{EVENTS, event_job, left, one_line, right};
+use crate::listing::{EVENTS, event_job, left, right};
 use crate::output::{self, Column};
 use clap_complete::engine::ArgValueCandidates;
 

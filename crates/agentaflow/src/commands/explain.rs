@@ -1,6 +1,7 @@
 //! `agentaflow explain` and `agentaflow what-if`: why a job waits, and what would happen to one.
 
 use agentaflow_api::explain::Explanation;
+use agentaflow_console::format::{money, one_line};
 use anyhow::{Context as _, Result};
 
 use crate::backend::Work;
@@ -8,7 +9,7 @@ use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::job_args::JobArgs;
 use crate::list::OneFormat;
-use crate::listing::{gpus, money, one_line};
+use crate::listing::gpus;
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
 

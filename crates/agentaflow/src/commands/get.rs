@@ -4,6 +4,7 @@ use agentaflow_api::account::User;
 use agentaflow_api::client::user::JobQuery;
 use agentaflow_api::job::JobStatus;
 use agentaflow_api::queue::Queue;
+use agentaflow_console::format::{self, dollars, money};
 use anyhow::Result;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 
@@ -12,7 +13,7 @@ use crate::backend::Backend;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::list::{Kind, ListArgs};
-use crate::listing::{CLUSTER_NODES, JOBS, NODES, ROOT, dollars, left, money, right};
+use crate::listing::{CLUSTER_NODES, JOBS, NODES, ROOT, left, right};
 use crate::nearest::must_exist;
 use crate::output::Column;
 use clap_complete::engine::ArgValueCandidates;
@@ -194,7 +195,7 @@ const QUEUE_COLUMNS: [Column<Queue>; 9] = [
         .plain(|queue| or_nothing(queue.spec.limit.gpus)),
     right("RUNNING", 2, |queue| queue.running.to_string()),
     right("WAITING", 2, |queue| queue.pending.to_string()),
-    right("MEMORY USED", 6, |queue: &Queue| amount::memory(queue.memory_used))
+    right("MEMORY USED", 6, |queue: &Queue| format::memory(queue.memory_used))
         .plain(|queue| queue.memory_used.to_string()),
 ];
 

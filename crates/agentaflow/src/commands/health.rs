@@ -3,6 +3,8 @@
 use agentaflow_api::client::user::JobQuery;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Node, NodeStatus};
+use agentaflow_console::format::counted;
+use agentaflow_console::labels::{cordoned_gpus, gpu_number};
 use anyhow::Result;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -11,7 +13,6 @@ use std::process::ExitCode;
 use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
 use crate::list::OneFormat;
-use crate::listing::{closed_gpus, counted, gpu_number};
 use crate::output;
 
 /// Degrees from which a GPU is worth a word, and from which it is in danger.
@@ -100,7 +101,7 @@ fn node_findings(node: &Node) -> Vec<Finding> {
         }
         NodeStatus::Active | NodeStatus::Pending => {}
     }
-    let closed = closed_gpus(node);
+    let closed = cordoned_gpus(node);
     for (position, gpu) in node.spec.gpu_instances.iter().enumerate() {
         let index = gpu_number(position, gpu);
         for (severity, message) in gpu_findings(gpu) {

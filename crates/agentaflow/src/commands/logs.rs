@@ -2,6 +2,7 @@
 
 use agentaflow_api::client::user::LogQuery;
 use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_console::format::one_line;
 use agentaflow_kube_client::Failure;
 use anyhow::{Context as _, Result};
 
@@ -13,7 +14,6 @@ use crate::amount;
 use crate::backend::Backend;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
-use crate::listing::one_line;
 use crate::output;
 
 /// Print the output of a job

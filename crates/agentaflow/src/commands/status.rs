@@ -6,15 +6,16 @@ use agentaflow_api::client::user::JobQuery;
 use agentaflow_api::end::EndReason;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{Node, NodeStatus};
+use agentaflow_console::format::{self, one_line};
+use agentaflow_console::labels;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-use crate::amount;
 use crate::backend::Backend;
 use crate::candidates;
 use crate::connect::{Connect, block_on};
 use crate::list::OneFormat;
-use crate::listing::{self, DEFAULT_PRIORITY, JOBS, NODES, one_line};
+use crate::listing::{self, DEFAULT_PRIORITY, JOBS, NODES};
 use crate::output;
 use clap_complete::engine::ArgValueCandidates;
 
@@ -86,7 +87,7 @@ pub(super) fn overview(glance: &Glance) -> String {
         glance.server,
         active.len(),
         glance.nodes.len(),
-        amount::memory(memory),
+        format::memory(memory),
         counted(&glance.running),
         counted(&glance.waiting),
     );
@@ -121,7 +122,7 @@ fn counted(jobs: &[Job]) -> String {
 
 /// Everything people ask about one job, one thing a line.
 pub(super) fn about(job: &Job) -> String {
-    let (handle, name) = (job.handle(), listing::job_name(job));
+    let (handle, name) = (job.handle(), listing::short_job_name(job));
     // In a cluster a job is called by its name.
     let called = if handle == name { name } else { format!("{handle} {name}") };
     let mut lines = vec![("Job", called)];
@@ -134,12 +135,12 @@ pub(super) fn about(job: &Job) -> String {
     add("Waits", job.wait_reason.clone().filter(|_| job.status == JobStatus::Pending));
     add("Error", job.error_message.clone());
     add("Exit code", job.exit_code.map(|code| code.to_string()));
-    add("Nodes", Some(listing::job_nodes(job)));
+    add("Nodes", Some(labels::job_nodes(job)));
     add("GPUs", Some(gpus(job)));
-    add("Submitted", Some(listing::ago(job.created_at)));
-    add("Ran", job.duration_seconds.map(output::short_time));
+    add("Submitted", Some(format::ago(job.created_at)));
+    add("Ran", job.duration_seconds.map(format::short_time));
     add("Tries", (job.attempt > 1).then(|| job.attempt.to_string()));
-    add("Cost", Some(listing::money(job.cost)));
+    add("Cost", Some(format::money(job.cost)));
     add("Output", job.output_data.as_ref().map(ToString::to_string));
     let line = |(name, value): &(&str, String)| format!("{name:<10} {value}\n");
     lines.iter().map(line).collect::<Vec<_>>().concat()

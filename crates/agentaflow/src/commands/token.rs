@@ -2,12 +2,13 @@
 
 use agentaflow_api::Stamp;
 use agentaflow_api::account::{ApiKey, ApiKeyCreate};
+use agentaflow_console::format::ago;
 use anyhow::Result;
 
 use crate::amount;
 use crate::connect::{Connect, block_on};
 use crate::list::{Kind, ListArgs};
-use crate::listing::{ago, left, right};
+use crate::listing::{left, right};
 use crate::output::{self, Column};
 
 /// Make, list or revoke keys: your own, or --worker tokens with which GPU hosts join

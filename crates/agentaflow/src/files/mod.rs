@@ -6,12 +6,12 @@ use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
+use agentaflow_console::format;
 use agentaflow_manifest::yaml::{self, Document, Limits};
 use anyhow::{Result, anyhow};
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
-use crate::amount;
 use crate::backend::{Said, Work, Written};
 use crate::failure::{bad_file, not_there, usage};
 use short::ShortJob;
@@ -127,17 +127,17 @@ fn bytes(path: &str, most: usize) -> Result<Vec<u8>> {
         let file = File::open(Path::new(path)).map_err(about)?;
         let size = file.metadata().map_err(about)?.len();
         if size > most as u64 {
-            let size = amount::memory(size >> 20);
+            let size = format::memory(size >> 20);
             return Err(bad_file(format!(
                 "`{path}` has {size}: a manifest has at most {}",
-                amount::memory(most as u64 >> 20)
+                format::memory(most as u64 >> 20)
             )));
         }
         Box::new(file)
     };
     from.by_ref().take(most as u64 + 1).read_to_end(&mut bytes).map_err(about)?;
     if bytes.len() > most {
-        let most = amount::memory(most as u64 >> 20);
+        let most = format::memory(most as u64 >> 20);
         let place = if path == "-" { "on stdin".to_owned() } else { format!("in `{path}`") };
         return Err(bad_file(format!(
             "there is more than {most} {place}: a manifest has at most that"

@@ -7,7 +7,7 @@ use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context as _, Result};
 
-pub(crate) use table::{Column, Side, WIDE, shortened, table, table_with};
+pub(crate) use table::{Column, Side, WIDE, table, table_with};
 
 /// The width that sentences keep to when nobody says how wide the terminal is.
 const DEFAULT_WIDTH: usize = 80;
@@ -133,31 +133,6 @@ pub(crate) fn quoted(value: &str) -> String {
     }
 }
 
-/// A length of time that takes at most six characters: `0.4s`, `45s`, `4m12s`, `2h05m`, `3d04h`.
-pub(crate) fn short_time(seconds: f64) -> String {
-    let whole = seconds.round() as u64;
-    match whole {
-        0 if seconds >= 0.05 => format!("{seconds:.1}s"),
-        0..60 => format!("{whole}s"),
-        60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
-        3600..86_400 => format!("{}h{:02}m", whole / 3600, whole % 3600 / 60),
-        _ => format!("{}d{:02}h", whole / 86_400, whole % 86_400 / 3600),
-    }
-}
-
-/// A count with its thousands set apart: `12,345`.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -172,13 +147,5 @@ mod tests {
     fn csv_quotes_what_would_break_a_line() {
         let fields = [Field::<&str> { name: "value", value: |row| (*row).to_owned() }];
         assert_eq!(csv(&fields, &["a,\"b\""]), "value\n\"a,\"\"b\"\"\"\n");
-    }
-
-    #[test]
-    fn times_and_counts_are_short() {
-        let times = [0.04, 0.25, 59.0, 252.0, 7500.0, 273_600.0].map(short_time);
-        assert_eq!(times, ["0s", "0.2s", "59s", "4m12s", "2h05m", "3d04h"]);
-        assert_eq!(grouped(1_234_567), "1,234,567");
-        assert_eq!(grouped(999), "999");
     }
 }

@@ -1,7 +1,6 @@
 //! Tables: as many columns as fit the terminal, and of what does not fit the part that matters.
 
-use std::borrow::Cow;
-
+use agentaflow_console::format::shortened;
 use comfy_table::{CellAlignment, Table, presets};
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr};
 
@@ -48,15 +47,6 @@ const CUT_TO: usize = 20;
 
 /// So much more of it must be left by every rank that matters less: what can be read is worth more than they are.
 const CUT_LESS: usize = 10;
-
-/// A reason that is longer than its room, without the count of nodes before what they lack.
-pub(crate) fn shortened(said: &str, room: usize) -> Cow<'_, str> {
-    let fits = said.chars().count() <= room;
-    let Some(count) = said.find(" nodes fit").filter(|_| !fits) else { return said.into() };
-    let start = said[..count].rfind(": ").map_or(0, |colon| colon + 2);
-    let Some(colon) = said[count..].find(": ") else { return said.into() };
-    format!("{}{}", &said[..start], &said[count + colon + 2..]).into()
-}
 
 /// The rows as a table with a bold heading. Columns are left out, highest rank first, until it is
 /// at most `room` wide; without a limit all are shown. A text that would be left out is cut instead where some of

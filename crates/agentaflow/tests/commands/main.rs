@@ -11,7 +11,7 @@ mod http;
 mod procs;
 
 #[allow(dead_code, reason = "a part of it is for other tests")]
-#[path = "../top/pty.rs"]
+#[path = "../../../console/tests/support/pty.rs"]
 mod pty;
 
 mod golden;

@@ -43,7 +43,7 @@ async fn a_cluster_is_looked_at_on_any_size_of_screen_and_work_is_cancelled_ther
             "92%",
             "lab-top-a:0,1",
             "1 running",
-            "1 waiting",
+            "1 pending",
             "runs",
             "waits",
         ] {
@@ -52,10 +52,10 @@ async fn a_cluster_is_looked_at_on_any_size_of_screen_and_work_is_cancelled_ther
         show(&terminal);
         terminal.press(TAB);
         terminal.press(TAB);
-        terminal.wait_for("Why waits waits");
+        terminal.wait_for("Pending reason of waits");
         show(&terminal);
         terminal.press("e");
-        terminal.wait_for("place 1 of 1");
+        terminal.wait_for("Position 1 of 1");
         show(&terminal);
         terminal.press(ESC);
         terminal.resize(140, 40);
@@ -68,7 +68,7 @@ async fn a_cluster_is_looked_at_on_any_size_of_screen_and_work_is_cancelled_ther
         terminal.press("c");
         terminal.wait_for("Cancel job waits");
         terminal.press("y");
-        terminal.wait_for("0 waiting");
+        terminal.wait_for("0 pending");
         terminal.press("q");
         assert_eq!(terminal.end().code(), Some(0));
         terminal.assert_restored();

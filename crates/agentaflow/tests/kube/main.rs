@@ -33,7 +33,7 @@ mod ledger;
 mod normal;
 mod plans;
 #[allow(dead_code, reason = "a part of it is for other tests")]
-#[path = "../top/pty.rs"]
+#[path = "../../../console/tests/support/pty.rs"]
 mod pty;
 #[path = "../standalone/http.rs"]
 mod rest;

@@ -9,7 +9,8 @@ mod http;
 #[path = "../standalone/procs.rs"]
 #[allow(dead_code, reason = "a part of it is for other tests")]
 mod procs;
-#[allow(dead_code, reason = "a part of it is for other tests")]
+#[path = "../../../console/tests/support/pty.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod pty;
 
 use std::process::Stdio;
@@ -45,7 +46,7 @@ fn top(cluster: &Cluster, columns: u16, rows: u16) -> Terminal {
 fn keys_show_logs_reasons_help_and_filters_and_q_gives_the_terminal_back() {
     let (cluster, _, _) = busy();
     let mut terminal = top(&cluster, 80, 24);
-    for part in ["SIMULATED", "alpha", "beta", "1 running", "1 waiting", "live", "Queue"] {
+    for part in ["SIMULATED", "alpha", "beta", "1 running", "1 pending", "live", "Queue"] {
         terminal.wait_for(part);
     }
     terminal.press(TAB);
@@ -56,9 +57,9 @@ fn keys_show_logs_reasons_help_and_filters_and_q_gives_the_terminal_back() {
     terminal.press(ESC);
     terminal.wait_for("Queue");
     terminal.press(TAB);
-    terminal.wait_for("Why 2 beta waits");
+    terminal.wait_for("Pending reason of 2 beta");
     terminal.press("e");
-    terminal.wait_for("place 1 of 1");
+    terminal.wait_for("Position 1 of 1");
     terminal.press(ESC);
     terminal.press("?");
     terminal.wait_for("Shift-Tab");
@@ -82,7 +83,7 @@ fn a_job_is_cancelled_after_yes_and_stays_after_no() {
     let mut terminal = top(&cluster, 80, 24);
     terminal.wait_for("beta");
     terminal.press("\t\t");
-    terminal.wait_for("Why 2 beta waits");
+    terminal.wait_for("Pending reason of 2 beta");
     terminal.press("c");
     terminal.wait_for("Cancel job 2 beta");
     terminal.press("n");
@@ -92,7 +93,7 @@ fn a_job_is_cancelled_after_yes_and_stays_after_no() {
     terminal.wait_for("Cancel job 2 beta");
     terminal.press("y");
     cluster.wait_for_status(beta, "cancelled");
-    terminal.wait_for("0 waiting");
+    terminal.wait_for("0 pending");
     terminal.wait_for("cancelled");
     // Ctrl-C, as the terminal sends it.
     terminal.press("\u{3}");
@@ -210,7 +211,7 @@ fn without_a_terminal_or_with_once_it_prints_one_snapshot_and_ends() {
     let (cluster, _, _) = busy();
     let piped = cluster.run(&["top"]);
     assert_eq!(piped.code, Some(0), "{}", piped.err);
-    for part in ["SIMULATED", "alpha", "beta", "1 job with a place, 1 waiting", "POWER"] {
+    for part in ["SIMULATED", "alpha", "beta", "1 job running, 1 pending", "POWER"] {
         assert!(piped.out.contains(part), "`{part}` is not in:\n{}", piped.out);
     }
     assert!(!piped.out.contains('\u{1b}'), "{:?}", piped.out);

@@ -3,6 +3,7 @@
 mod collect;
 mod show;
 
+use agentaflow_console::format::one_line;
 use agentaflow_manifest::build::SizingFields;
 use agentaflow_manifest::detect::{Detection, Sizing};
 use anyhow::{Context as _, Result};
@@ -10,7 +11,6 @@ use serde::Serialize;
 
 use self::collect::{Collected, Target};
 use crate::failure::usage;
-use crate::listing::one_line;
 use crate::{list, output};
 
 /// Say whether work is ML work, how sure that is, why, and what it needs

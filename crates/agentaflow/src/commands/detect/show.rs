@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
+use agentaflow_console::format::{self, one_line};
 use agentaflow_manifest::detect::{Detection, Evidence, EvidenceKind, Sizing, SizingRule};
 
-use crate::listing::one_line;
 use crate::output;
 
 /// How many places are shown unless all are wanted.
@@ -42,7 +42,7 @@ fn verdict(detection: &Detection) -> String {
 }
 
 fn needs(sizing: &Sizing) -> String {
-    let mib = output::grouped(sizing.gpu_memory_mib);
+    let mib = format::grouped(sizing.gpu_memory_mib);
     let mut lines = vec![
         format!("GPUs           {} × {}", sizing.gpu_count, sizing.gpu_type.name()),
         format!("GPU memory     {mib} MiB on each"),
@@ -95,7 +95,7 @@ fn arithmetic(sizing: &Sizing) -> String {
     let terms = sizing
         .arithmetic
         .iter()
-        .map(|term| format!("{}: {} = {} MiB", term.name, term.formula, output::grouped(term.mib)));
+        .map(|term| format!("{}: {} = {} MiB", term.name, term.formula, format::grouped(term.mib)));
     let title = match sizing.rule {
         SizingRule::Computed => "Arithmetic",
         SizingRule::Base | SizingRule::Asked => "Size",

@@ -7,11 +7,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use agentaflow_console::format;
 use agentaflow_gpu::GpuSource as _;
 use serde_json::Value;
 
 use super::Check;
-use crate::amount;
 use crate::context;
 use crate::failure::numberless;
 
@@ -175,7 +175,7 @@ fn disk() -> Option<Check> {
     }
     let space = rustix::fs::statvfs(&dir).ok()?;
     let free = space.f_bavail.saturating_mul(space.f_frsize) >> 20;
-    let found = format!("{} free at {}", amount::memory(free), dir.display());
+    let found = format!("{} free at {}", format::memory(free), dir.display());
     Some(if free < LITTLE_SPACE {
         Check::warn(
             "disk",

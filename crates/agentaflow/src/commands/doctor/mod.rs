@@ -7,6 +7,7 @@ mod server;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use agentaflow_console::format;
 use anyhow::Result;
 use serde::Serialize;
 
@@ -117,7 +118,7 @@ fn clock_check(ahead: i64, whose: &str, needed_by: &str) -> Check {
     if ahead.abs() <= SKEW_MS {
         return Check::ok("clock", format!("agrees with that of {whose}"));
     }
-    let by = output::short_time(ahead.unsigned_abs() as f64 / 1000.0);
+    let by = format::short_time(ahead.unsigned_abs() as f64 / 1000.0);
     let side = if ahead < 0 { "behind" } else { "ahead" };
     let fix = format!("set both by NTP (`timedatectl set-ntp true`): {needed_by} depend on it");
     Check::warn("clock", format!("that of {whose} is {by} {side}"), fix)

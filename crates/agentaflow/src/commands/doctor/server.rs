@@ -6,11 +6,12 @@ use agentaflow_api::client::user::JobQuery;
 use agentaflow_api::client::{Client, ClientError};
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{Node, NodeStatus};
+use agentaflow_console::format::one_line;
 use serde_json::Value;
 
 use super::{Check, clock_check};
 use crate::failure::numberless;
-use crate::listing::{node_name, one_line};
+use crate::listing::node_name;
 
 /// Jobs and nodes that are named one by one.
 const NAMED: usize = 5;

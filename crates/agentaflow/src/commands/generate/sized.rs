@@ -1,5 +1,6 @@
 //! A recipe by what the work needs.
 
+use agentaflow_console::format::one_line;
 use agentaflow_manifest::build::{Recipe, SizedRecipe};
 use agentaflow_manifest::catalogue::Catalogue;
 use agentaflow_manifest::detect::{Detection, Sizing};
@@ -7,7 +8,6 @@ use anyhow::Result;
 
 use crate::commands::detect;
 use crate::failure::usage;
-use crate::listing::one_line;
 
 /// The recipe with what was detected, where flags and file say nothing. What was decided, and why, goes to stderr.
 pub(super) fn sized(recipe: Recipe, target: &str, catalogue: &Catalogue) -> Result<Recipe> {

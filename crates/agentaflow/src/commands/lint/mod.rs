@@ -8,6 +8,7 @@ mod print;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use agentaflow_console::format::one_line;
 use agentaflow_manifest::catalogue::Catalogue;
 use agentaflow_manifest::lint::{
     self, Finding, Input, LintReport, Machines as _, Options, Rule, Unreadable, fix,
@@ -18,7 +19,6 @@ use anyhow::Result;
 use super::generate;
 use crate::failure::{self, usage};
 use crate::list;
-use crate::listing::one_line;
 use crate::output;
 use gather::{Gathered, Skipped};
 

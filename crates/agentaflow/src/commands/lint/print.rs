@@ -3,12 +3,12 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
+use agentaflow_console::format::one_line;
 use agentaflow_manifest::lint::{
     Finding, LintReport, RULES, Severity, UNREADABLE, is_kubernetes, unchecked_kinds,
 };
 
 use super::gather::Skipped;
-use crate::listing::one_line;
 use crate::output;
 
 /// One line for each finding, with advice the first time a rule speaks, and how many there are.

@@ -1,9 +1,8 @@
 //! What is said about a job while it waits: on a terminal one line that is written over, elsewhere lines of a log.
 
+use agentaflow_console::format;
 use std::cell::{Cell, RefCell};
 use std::io::{self, IsTerminal as _, Write as _};
-
-use crate::output;
 
 /// Where it is said. Everything goes to stderr.
 pub(super) struct Line {
@@ -77,7 +76,7 @@ fn cut(text: &str, room: usize) -> String {
     if text.chars().count() <= room {
         return text.to_owned();
     }
-    let text = output::shortened(text, room);
+    let text = format::shortened(text, room);
     if text.chars().count() <= room {
         return text.into_owned();
     }

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 
 use agentaflow_api::end::EndReason;
 use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_console::format::one_line;
 use agentaflow_kube_client::Failure;
 use anyhow::{Context as _, Result};
 
@@ -17,7 +18,6 @@ use crate::backend::Backend;
 use crate::connect::{Connect, block_on};
 use crate::failure;
 use crate::job_args::JobArgs;
-use crate::listing::one_line;
 use crate::output;
 
 /// What a shell reports for a program whose reader went away.

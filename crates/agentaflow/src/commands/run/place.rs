@@ -7,11 +7,12 @@ use std::time::Duration;
 use agentaflow_api::explain::Explanation;
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_backoff::BackoffPolicy;
+use agentaflow_console::format::{money, one_line};
+use agentaflow_console::labels;
 use tokio::time::{Instant, timeout};
 
 use super::line::Line;
 use crate::backend::{Backend, Work};
-use crate::listing::{self, money, one_line};
 
 /// Delays between requests for the state of a job; starts again at each change.
 const POLLS: BackoffPolicy =
@@ -128,7 +129,7 @@ fn numberless(text: &str) -> String {
 }
 
 fn words(job: &Job) -> String {
-    let nodes = listing::job_nodes(job);
+    let nodes = labels::job_nodes(job);
     let simulated = job.simulated && job.tasks.iter().any(|task| !task.gpus.is_empty());
     match (job.status, &job.error_message) {
         (JobStatus::Scheduled, Some(trouble)) => {

@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
+use agentaflow_console::format::short_time;
 use agentaflow_engine::{GpuRequest, QueueOrder, Strategy, Time, Workload};
 use agentaflow_sim::{Load, Outcome, html};
 
 use super::subject::{Prepared, Subject, short_model};
 use super::{notes, show, spark, waiting};
-use crate::output::{self, bold, short_time};
+use crate::output::{self, bold};
 use agentaflow_explain as words;
 
 /// Wide enough to see the day; with the names, narrow enough for 80 columns.

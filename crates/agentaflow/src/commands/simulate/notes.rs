@@ -1,9 +1,10 @@
 //! What a table cannot say: work that was cut off, and why work was never placed.
 
+use agentaflow_console::format::grouped;
 use agentaflow_engine::Time;
 use agentaflow_sim::{CutOff, Outcome, html};
 
-use crate::output::{self, grouped};
+use crate::output;
 use agentaflow_explain as words;
 
 /// Reasons told before the rest is left to `-o json`.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use agentaflow_console::format::{grouped, short_time};
 use agentaflow_sim::html::several_orders;
 use agentaflow_sim::{Outcome, Stats};
 use anyhow::{Context as _, Result};
@@ -9,7 +10,7 @@ use anyhow::{Context as _, Result};
 use super::notes;
 use super::subject::{Prepared, Subject};
 use crate::listing::{left, right};
-use crate::output::{self, Column, Field, grouped, short_time};
+use crate::output::{self, Column, Field};
 
 const REPLAY_NOTE: &str = "\
 WAIT: mean time to the first start. DONE: mean time from arrival to the end.";

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use agentaflow_console::format::grouped;
 use agentaflow_engine::{Node, Span};
 use agentaflow_sim::experiment::{Arrivals, Experiment};
 use agentaflow_sim::formats::{self, Format, TraceNode, TracePod, Uniform};
@@ -14,7 +15,6 @@ use anyhow::{Error, Result};
 use super::args::{Args, Cluster};
 use super::rules::Kind;
 use crate::failure::{bad_file, not_there, usage};
-use crate::output::grouped;
 
 /// How much demand arrives in the published experiment.
 const INFLATE: f64 = 1.3;

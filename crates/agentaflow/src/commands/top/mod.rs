@@ -1,50 +1,40 @@
-//! `agentaflow top`: nodes, GPUs, jobs and the queue on one screen that keeps itself up to date.
-//!
-//! `model` holds what is known and what keys do, `layout` and `view` draw it, and neither does anything; `poll` asks,
-//! and `screen` owns the terminal.
+//! `agentaflow top`: connects the full-screen view to a backend, or prints one snapshot.
 
-#[cfg(test)]
-mod fixture;
-mod layout;
-mod model;
-mod plain;
-mod poll;
-mod screen;
-mod sheet;
-mod text;
-mod view;
+mod snapshot;
+mod source;
 
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
+use agentaflow_console::Theme;
 use anyhow::Result;
 
-use self::view::Theme;
+use self::source::BackendSource;
 use crate::connect::{Connect, block_on};
 use crate::context::variable;
 use crate::{amount, output};
 
-/// The shortest time between two questions.
-const SHORTEST: Duration = Duration::from_millis(100);
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 const KEYS: &str = "\
 Keys: Tab and arrows move, Enter or e explains a job, l shows its logs, c cancels it, / filters,
-s sorts, ? lists them all, q quits.
+s sorts, ? lists all keys, q quits.
 
-Without a terminal, as in a pipe, it prints one snapshot and ends.";
+Without a terminal, such as in a pipe, top prints one snapshot.";
 
-/// Watch nodes, GPUs, jobs and the queue, full-screen
+/// Show nodes, GPUs, jobs and the queue, full-screen
 #[derive(Debug, clap::Args)]
 #[command(after_help = KEYS)]
 pub(crate) struct Args {
-    /// How often to ask for news
+    /// Refresh interval
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = amount::some_duration)]
     interval: Duration,
-    /// Print one snapshot as plain text and end
+    /// Print one snapshot as plain text
     #[arg(long)]
     once: bool,
-    /// Draw with ASCII only, as where the locale is not UTF-8
+    /// Draw ASCII only; the default where the locale is not UTF-8
     #[arg(long)]
     ascii: bool,
     #[command(flatten)]
@@ -56,18 +46,19 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let plain = args.once || dumb || !io::stdout().is_terminal();
     block_on(async {
         let backend = args.connect.backend().await?;
-        // Whoever cannot be reached at all is reported as everywhere else, not on a screen of its own.
-        let first = poll::snapshot(&backend).await?;
+        // An unreachable backend is an error as in every other command, not an empty screen.
+        let first = source::snapshot(&backend).await?;
         if plain {
-            output::print(&plain::words(&backend.place(), &first))?;
+            output::print(&snapshot::text(&backend.place(), &first))?;
             return Ok(ExitCode::SUCCESS);
         }
         let theme = Theme { colour: output::colour(true), ascii: args.ascii || !is_utf8() };
-        screen::show(backend, first, args.interval.max(SHORTEST), theme).await
+        let source = Arc::new(BackendSource(backend));
+        agentaflow_console::run(source, first, args.interval.max(MIN_INTERVAL), theme).await
     })
 }
 
-/// Whether the locale says that the terminal shows more than ASCII.
+/// The locale of the environment is UTF-8.
 fn is_utf8() -> bool {
     let name = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(variable);
     name.is_some_and(|name| name.to_lowercase().replace('-', "").contains("utf8"))

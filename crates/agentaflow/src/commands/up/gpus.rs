@@ -3,10 +3,10 @@
 use std::fs;
 use std::sync::Arc;
 
+use agentaflow_console::format;
 use agentaflow_gpu::{Device, GpuError, GpuSource};
 use anyhow::{Result, anyhow};
 
-use crate::amount;
 use crate::commands::standalone::{SimArgs, stand_ins};
 
 /// How many GPUs a machine without any pretends to have.
@@ -64,7 +64,7 @@ impl Gpus {
                 "{} × {}, {} each",
                 self.devices.len(),
                 first.name,
-                amount::memory(first.memory)
+                format::memory(first.memory)
             )
         } else {
             let names: Vec<_> = self.devices.iter().map(|gpu| gpu.name.as_str()).collect();

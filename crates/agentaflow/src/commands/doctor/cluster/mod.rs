@@ -5,6 +5,7 @@ mod rights;
 
 use agentaflow_api::Stamp;
 use agentaflow_api::job::{Job, JobStatus};
+use agentaflow_console::format::{counted, one_line};
 use agentaflow_kube_client::{Cluster, Failure};
 use agentaflow_kube_core::names;
 use k8s_openapi::api::core::v1::Node;
@@ -13,7 +14,6 @@ use kube::api::ListParams;
 
 use super::{Check, clock_check};
 use crate::failure;
-use crate::listing::{counted, one_line};
 
 /// Workloads that are named one by one.
 const NAMED: usize = 5;

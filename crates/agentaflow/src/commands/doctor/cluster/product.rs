@@ -1,6 +1,7 @@
 //! What we run there: the scheduler and its leader, its version, the webhooks, the monitors.
 
 use agentaflow_api::Stamp;
+use agentaflow_console::format::{counted, one_line, short_time};
 use agentaflow_kube_client::{Cluster, Failure};
 use agentaflow_kube_core::names;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -10,8 +11,6 @@ use kube::Api;
 
 use super::super::Check;
 use super::unseen;
-use crate::listing::{counted, one_line};
-use crate::output::short_time;
 
 /// A leader that has not renewed its lease for so long does not lead.
 const STALE_MS: i64 = 30_000;

@@ -1,10 +1,10 @@
-//! The terminal: entered once, and left as it was however the program ends.
+//! Owns the terminal, and restores it at every exit, also after a panic.
 
 use std::io::{self, Write};
 use std::panic;
 use std::process::ExitCode;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Once};
 use std::thread;
 use std::time::Duration;
 
@@ -24,53 +24,53 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::interval;
 
-use super::model::{Effect, Message, Model, Snapshot};
-use super::poll::Poller;
-use super::view::{self, Theme};
-use crate::backend::Backend;
+use crate::model::{Effect, Message, Model, Snapshot};
+use crate::poll::Poller;
+use crate::source::Source;
+use crate::view::{self, Theme};
 
-/// How often ages and times are counted on.
+/// Interval at which ages on the screen advance.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Whether the terminal is ours now.
-static OURS: AtomicBool = AtomicBool::new(false);
+/// Set while the view owns the terminal.
+static OWNED: AtomicBool = AtomicBool::new(false);
 
-/// Shows the screen until the user or a signal ends it.
-pub(super) async fn show(
-    backend: Backend,
+/// Shows the view until the user quits or a signal arrives; returns the exit code.
+pub async fn run(
+    source: Arc<dyn Source>,
     first: Snapshot,
     every: Duration,
     theme: Theme,
 ) -> Result<ExitCode> {
-    let mut signals = Signals::listen()?;
+    let mut signals = TerminationSignals::listen()?;
     let mut screen = Screen::enter()?;
     let (sender, mut messages) = unbounded_channel();
-    let mut model = Model::new(backend.place(), every, screen.size()?, Stamp::now());
-    model.update(Message::Data(Box::new(first)));
-    let poller = Poller::start(backend, every, sender);
+    let mut model = Model::new(source.address(), every, screen.size()?, Stamp::now());
+    model.update(Message::Snapshot(Box::new(first)));
+    let poller = Poller::start(source, every, sender);
     let mut keys = read_keys();
     let mut clock = interval(TICK);
     loop {
-        // News of a change may get lost, such as while keys are not read yet.
+        // A resize event may be lost before the key reader starts.
         let (columns, rows) = screen.size()?;
         if model.size != (columns, rows) {
             model.update(Message::Resized(columns, rows));
         }
-        poller.want(model.wants());
+        poller.set_requests(model.requests());
         screen.draw(&model, theme)?;
         let mut message = tokio::select! {
-            // A signal comes first, however busy it is.
+            // Signals take precedence over a flood of messages.
             biased;
             number = signals.next() => return Ok(ExitCode::from(128 + number)),
-            key = keys.recv() => Some(key.context("the terminal cannot be read any more")?),
+            key = keys.recv() => Some(key.context("cannot read the terminal")?),
             message = messages.recv() => message,
             _ = clock.tick() => None,
         };
         if poller.is_broken() {
-            bail!("asking for news ended in a failure of its own");
+            bail!("the background refresh stopped unexpectedly");
         }
         model.update(Message::Clock(Stamp::now()));
-        // What piled up is drawn once.
+        // All queued messages are applied before one redraw.
         while let Some(next) = message {
             match model.update(next) {
                 Some(Effect::Quit) => return Ok(ExitCode::SUCCESS),
@@ -85,8 +85,8 @@ pub(super) async fn show(
     }
 }
 
-/// Reads keys on a thread of its own, which ends with the program: reading cannot be interrupted. The end of the
-/// channel is the end of the terminal.
+/// Reads keys on a thread that lives until the process exits, since a blocking read cannot be interrupted. The channel
+/// closes when the terminal does.
 fn read_keys() -> UnboundedReceiver<Message> {
     let (sender, keys) = unbounded_channel();
     thread::spawn(move || {
@@ -104,7 +104,7 @@ fn read_keys() -> UnboundedReceiver<Message> {
     keys
 }
 
-/// The terminal while it is ours. Leaving it is tied to the end of this value.
+/// The owned terminal; dropping the value restores it.
 struct Screen {
     terminal: Terminal<CrosstermBackend<Frames>>,
 }
@@ -113,19 +113,19 @@ impl Screen {
     fn enter() -> Result<Self> {
         restore_on_panic();
         let screen = Self { terminal: empty()? };
-        take().context("cannot use the terminal")?;
+        acquire().context("cannot use the terminal")?;
         Ok(screen)
     }
 
     fn size(&self) -> Result<(u16, u16)> {
-        let size = self.terminal.size().context("cannot tell the size of the terminal")?;
+        let size = self.terminal.size().context("cannot read the size of the terminal")?;
         Ok((size.width, size.height))
     }
 
-    /// Draws in one go, so that nobody sees half of it.
+    /// Draws a frame within a synchronized update.
     fn draw(&mut self, model: &Model, theme: Theme) -> Result<()> {
-        if !OURS.load(Ordering::SeqCst) {
-            bail!("it ended in a failure of its own");
+        if !OWNED.load(Ordering::SeqCst) {
+            bail!("the view stopped after a panic");
         }
         let drawn = queue!(self.terminal.backend_mut(), BeginSynchronizedUpdate)
             .and_then(|()| self.terminal.draw(|frame| view::draw(model, theme, frame)).map(drop))
@@ -133,18 +133,17 @@ impl Screen {
         drawn.context("cannot draw")
     }
 
-    /// Draws everything anew. `Terminal::clear` would ask the terminal where its cursor is, and the answer goes to
-    /// whoever reads the keys.
+    /// Redraws from scratch. `Terminal::clear` queries the cursor position, and the key reader would receive the reply.
     fn repaint(&mut self) -> Result<()> {
         self.terminal = empty()?;
         queue!(self.terminal.backend_mut(), Clear(ClearType::All)).context("cannot draw")
     }
 
-    /// Gives the terminal back to the shell until it is continued.
+    /// Returns the terminal to the shell until `SIGCONT`.
     fn suspend(&mut self) -> Result<()> {
         restore();
-        kill_process(getpid(), Signal::TSTP).context("cannot put it aside")?;
-        take().context("cannot use the terminal")?;
+        kill_process(getpid(), Signal::TSTP).context("cannot suspend")?;
+        acquire().context("cannot use the terminal")?;
         self.repaint()
     }
 }
@@ -155,14 +154,13 @@ impl Drop for Screen {
     }
 }
 
-/// A terminal on which nothing is drawn yet.
 fn empty() -> Result<Terminal<CrosstermBackend<Frames>>> {
     let terminal = Terminal::new(CrosstermBackend::new(Frames(Vec::new())));
     terminal.context("cannot use the terminal")
 }
 
-/// What is drawn, held back until it is whole. What is left when the terminal was given back is thrown away: it
-/// would be written over the user's shell.
+/// Buffers a frame until it is complete. A frame that is flushed after the terminal was restored is discarded, since it
+/// would overwrite the shell.
 #[derive(Debug)]
 struct Frames(Vec<u8>);
 
@@ -174,7 +172,7 @@ impl Write for Frames {
 
     fn flush(&mut self) -> io::Result<()> {
         let bytes = std::mem::take(&mut self.0);
-        if !OURS.load(Ordering::SeqCst) {
+        if !OWNED.load(Ordering::SeqCst) {
             return Ok(());
         }
         let mut out = io::stdout().lock();
@@ -183,24 +181,25 @@ impl Write for Frames {
     }
 }
 
-fn take() -> io::Result<()> {
-    OURS.store(true, Ordering::SeqCst);
-    let taken = enable_raw_mode().and_then(|()| execute!(io::stdout(), EnterAlternateScreen, Hide));
-    if taken.is_err() {
+fn acquire() -> io::Result<()> {
+    OWNED.store(true, Ordering::SeqCst);
+    let acquired =
+        enable_raw_mode().and_then(|()| execute!(io::stdout(), EnterAlternateScreen, Hide));
+    if acquired.is_err() {
         restore();
     }
-    taken
+    acquired
 }
 
-/// Leaves the terminal as it was, once. It may be gone, which is as good.
+/// Restores the terminal once. Errors are ignored: the terminal may be closed.
 fn restore() {
-    if OURS.swap(false, Ordering::SeqCst) {
+    if OWNED.swap(false, Ordering::SeqCst) {
         let _ = execute!(io::stdout(), EndSynchronizedUpdate, LeaveAlternateScreen, Show);
         let _ = disable_raw_mode();
     }
 }
 
-/// What a panic has to say goes to a terminal that is in order, whichever thread it is.
+/// Restores the terminal before any thread prints a panic message.
 fn restore_on_panic() {
     static HOOKED: Once = Once::new();
     HOOKED.call_once(|| {
@@ -212,12 +211,11 @@ fn restore_on_panic() {
     });
 }
 
-/// Signals that end it.
-struct Signals {
+struct TerminationSignals {
     all: [(u8, tokio::signal::unix::Signal); 4],
 }
 
-impl Signals {
+impl TerminationSignals {
     fn listen() -> Result<Self> {
         let listen = |number: u8| {
             let kind = SignalKind::from_raw(i32::from(number));
@@ -229,7 +227,7 @@ impl Signals {
         Ok(Self { all: [listen(hangup)?, listen(interrupt)?, listen(quit)?, listen(terminate)?] })
     }
 
-    /// The number of the next one.
+    /// Number of the next signal.
     async fn next(&mut self) -> u8 {
         let [(hangup, a), (interrupt, b), (quit, c), (terminate, d)] = &mut self.all;
         tokio::select! {

@@ -1,16 +1,15 @@
-//! What each key does.
+//! Key bindings.
 
 use agentaflow_api::job::Job;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::super::sheet;
 use super::rows::orders;
-use super::{Cover, Effect, GpuRow, Model, Pane};
+use super::{Effect, GpuRow, Model, Overlay, Pane};
+use crate::detail;
 
-/// The longest filter.
-const FILTER: usize = 60;
+/// Maximum length of the filter in characters.
+const MAX_FILTER: usize = 60;
 
-/// How far a key goes.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     By(isize),
@@ -20,12 +19,12 @@ enum Step {
 }
 
 impl Model {
-    pub(super) fn key(&mut self, key: KeyEvent) -> Option<Effect> {
+    pub(crate) fn key(&mut self, key: KeyEvent) -> Option<Effect> {
         if key.kind == KeyEventKind::Release {
             return None;
         }
         if key.modifiers.contains(KeyModifiers::ALT) {
-            // Esc and a key right after it, which terminals send in the same way.
+            // Terminals send Alt and a key in the same way as Esc and a key.
             let first = self.key(KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE));
             let rest = key.modifiers - KeyModifiers::ALT;
             return first.or_else(|| self.key(KeyEvent::new(key.code, rest)));
@@ -46,16 +45,16 @@ impl Model {
             self.filter_key(key.code);
             return None;
         }
-        match &self.cover {
-            Cover::Nothing => self.pane_key(key.code),
-            Cover::Confirm(job) => {
+        match &self.overlay {
+            Overlay::None => self.pane_key(key.code),
+            Overlay::Confirm(job) => {
                 let yes = matches!(key.code, KeyCode::Char('y' | 'Y'));
                 let effect = yes.then(|| Effect::Cancel(job.clone()));
-                self.cover = Cover::Nothing;
+                self.overlay = Overlay::None;
                 effect
             }
-            Cover::Help | Cover::Logs(_) | Cover::Why(_) => {
-                self.cover_key(key.code);
+            Overlay::Help | Overlay::Logs(_) | Overlay::Explain(_) => {
+                self.overlay_key(key.code);
                 None
             }
         }
@@ -69,10 +68,10 @@ impl Model {
             }
             KeyCode::Enter | KeyCode::Tab | KeyCode::Up | KeyCode::Down => self.typing = false,
             KeyCode::Backspace => {
-                // Going back beyond the start leaves it, as in editors.
+                // Backspace in an empty filter leaves the filter, as in vi.
                 self.typing = self.filter.pop().is_some();
             }
-            KeyCode::Char(c) if !c.is_control() && self.filter.chars().count() < FILTER => {
+            KeyCode::Char(c) if !c.is_control() && self.filter.chars().count() < MAX_FILTER => {
                 self.filter.push(c);
             }
             _ => {}
@@ -81,17 +80,17 @@ impl Model {
 
     fn pane_key(&mut self, code: KeyCode) -> Option<Effect> {
         if let Some(step) = step(code) {
-            self.walk(step);
+            self.move_cursor(step);
             return None;
         }
         match code {
             KeyCode::Char('q') => return Some(Effect::Quit),
             KeyCode::Char('r') => return Some(Effect::Refresh),
             KeyCode::Esc => self.filter.clear(),
-            KeyCode::Tab | KeyCode::Right => self.turn(1),
-            KeyCode::BackTab | KeyCode::Left => self.turn(2),
+            KeyCode::Tab | KeyCode::Right => self.focus_next(1),
+            KeyCode::BackTab | KeyCode::Left => self.focus_next(2),
             KeyCode::Char('/') => self.typing = true,
-            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.open(Cover::Help),
+            KeyCode::Char('?' | 'h') | KeyCode::F(1) => self.open(Overlay::Help),
             KeyCode::Char('s') => self.sort(),
             KeyCode::Char('S') => {
                 let cursor = self.cursors.entry(self.focus).or_default();
@@ -99,47 +98,47 @@ impl Model {
             }
             KeyCode::Char(' ') => self.fold(),
             KeyCode::Char('x') => self.fold_all(),
-            KeyCode::Char('e') => self.about_job(Cover::Why),
-            KeyCode::Char('l') => self.about_job(Cover::Logs),
+            KeyCode::Char('e') => self.open_for_job(Overlay::Explain),
+            KeyCode::Char('l') => self.open_for_job(Overlay::Logs),
             KeyCode::Char('c') => self.ask_to_cancel(),
             KeyCode::Enter => match self.row_node() {
                 Some(_) => self.fold(),
-                None => self.about_job(Cover::Why),
+                None => self.open_for_job(Overlay::Explain),
             },
             _ => {}
         }
         None
     }
 
-    fn cover_key(&mut self, code: KeyCode) {
-        let output = matches!(self.cover, Cover::Logs(_));
-        match (code, &self.cover) {
-            (KeyCode::Char('l'), Cover::Why(job)) => self.open(Cover::Logs(job.clone())),
-            (KeyCode::Char('e'), Cover::Logs(job)) => self.open(Cover::Why(job.clone())),
-            (KeyCode::Char('c'), Cover::Logs(job) | Cover::Why(job)) => {
+    fn overlay_key(&mut self, code: KeyCode) {
+        let output = matches!(self.overlay, Overlay::Logs(_));
+        match (code, &self.overlay) {
+            (KeyCode::Char('l'), Overlay::Explain(job)) => self.open(Overlay::Logs(job.clone())),
+            (KeyCode::Char('e'), Overlay::Logs(job)) => self.open(Overlay::Explain(job.clone())),
+            (KeyCode::Char('c'), Overlay::Logs(job) | Overlay::Explain(job)) => {
                 self.confirm(&job.clone());
             }
             (KeyCode::Char('q') | KeyCode::Esc | KeyCode::Backspace | KeyCode::Left, _)
-            | (KeyCode::Char('?'), Cover::Help) => self.cover = Cover::Nothing,
+            | (KeyCode::Char('?'), Overlay::Help) => self.overlay = Overlay::None,
             (code, _) => {
                 let Some(step) = step(code) else { return };
-                let page = sheet::page(self.size) as isize;
+                let page = detail::page(self.size) as isize;
                 let by = match step {
                     Step::By(by) => by,
                     Step::Page(by) => by.saturating_mul(page),
                     Step::First => isize::MIN / 2,
                     Step::Last => isize::MAX / 2,
                 };
-                // Output is measured from its end, which it follows as it grows.
+                // The offset of logs counts from their end, so that the view follows new lines.
                 let by = if output { -by } else { by };
-                let lines = sheet::lines(self, usize::from(self.size.0)).len();
+                let lines = detail::overlay_lines(self, usize::from(self.size.0)).len();
                 let most = lines.saturating_sub(page as usize);
                 self.scroll = self.scroll.saturating_add_signed(by).min(most);
             }
         }
     }
 
-    fn walk(&mut self, step: Step) {
+    fn move_cursor(&mut self, step: Step) {
         let page = self.areas().page(self.focus).max(1) as isize;
         let cursor = self.cursors.entry(self.focus).or_default();
         let by = match step {
@@ -152,7 +151,7 @@ impl Model {
         cursor.key = None;
     }
 
-    fn turn(&mut self, by: usize) {
+    fn focus_next(&mut self, by: usize) {
         const RING: [Pane; 3] = [Pane::Gpus, Pane::Jobs, Pane::Queue];
         let at = RING.iter().position(|pane| *pane == self.focus).unwrap_or(0);
         self.focus = RING[(at + by) % RING.len()];
@@ -175,7 +174,7 @@ impl Model {
         }
     }
 
-    /// Folds or unfolds the node that is pointed at, or whose GPU is.
+    /// Folds or unfolds the node of the selected row.
     fn fold(&mut self) {
         if self.focus != Pane::Gpus {
             return;
@@ -200,29 +199,31 @@ impl Model {
         }
     }
 
-    fn open(&mut self, cover: Cover) {
-        self.cover = cover;
+    fn open(&mut self, overlay: Overlay) {
+        self.overlay = overlay;
         self.scroll = 0;
     }
 
-    fn about_job(&mut self, cover: fn(String) -> Cover) {
-        match self.subject_job().map(Job::handle) {
-            Some(job) => self.open(cover(job)),
-            None => self.notice = Some((self.now, "no job is chosen".to_owned())),
+    fn open_for_job(&mut self, overlay: fn(String) -> Overlay) {
+        match self.selected_job().map(Job::handle) {
+            Some(job) => self.open(overlay(job)),
+            None => self.notice = Some((self.now, "No job selected".to_owned())),
         }
     }
 
     fn ask_to_cancel(&mut self) {
-        match self.subject_job().map(Job::handle) {
+        match self.selected_job().map(Job::handle) {
             Some(job) => self.confirm(&job),
-            None => self.notice = Some((self.now, "no job is chosen".to_owned())),
+            None => self.notice = Some((self.now, "No job selected".to_owned())),
         }
     }
 
     fn confirm(&mut self, handle: &str) {
         match self.job(handle) {
-            Some(job) if !job.status.is_final() => self.cover = Cover::Confirm(handle.to_owned()),
-            _ => self.notice = Some((self.now, format!("job {handle} is over already"))),
+            Some(job) if !job.status.is_final() => {
+                self.overlay = Overlay::Confirm(handle.to_owned())
+            }
+            _ => self.notice = Some((self.now, format!("Job {handle} has already finished"))),
         }
     }
 }

@@ -1,55 +1,55 @@
-//! The pane of nodes and their GPUs.
+//! Pane of nodes and GPUs.
 
 use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Node, NodeStatus};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::super::model::{GpuRow, Model, Pane};
-use super::super::sheet;
-use super::Heading;
+use super::PaneHeader;
 use super::row::Row;
 use super::theme::Theme;
-use crate::listing;
+use crate::format::counted;
+use crate::labels::{self, is_ready};
+use crate::model::{GpuRow, Model, Pane};
 
-/// Degrees Celsius at which the bar of the temperature ends.
-const HOTTEST: f64 = 100.0;
+/// Degrees Celsius of a full temperature bar.
+const MAX_CELSIUS: f64 = 100.0;
 
-/// Widths of the columns; one without room has none.
+/// Widths of the columns; a hidden column has width 0.
 #[derive(Clone, Copy, Debug, Default)]
 struct Columns {
     gap: usize,
     name: usize,
-    busy_bar: usize,
-    busy: usize,
+    utilization_bar: usize,
+    utilization: usize,
     history: usize,
     memory_bar: usize,
     memory: usize,
-    heat_bar: usize,
-    heat: usize,
+    temperature_bar: usize,
+    temperature: usize,
     power_bar: usize,
     power: usize,
     jobs: usize,
 }
 
-pub(super) fn draw(
+pub(crate) fn draw(
     model: &Model,
     theme: Theme,
-    head: &Heading<'_>,
+    head: &PaneHeader<'_>,
     area: Rect,
     buffer: &mut Buffer,
 ) {
     let columns = Columns::new(usize::from(area.width));
-    // A note stands where the heading of the jobs would.
+    // A note replaces the header of the last column.
     let jobs = if head.note.is_empty() { "JOBS" } else { "" };
     head.draw(theme, columns.heading(theme, jobs), area, buffer);
     let cursor = model.cursor(Pane::Gpus);
     let rows = model.gpus();
     if rows.is_empty() {
         let none = match (&model.data, model.filter.is_empty()) {
-            (None, _) => "asking …",
-            (_, true) => "There are no nodes yet.",
-            (_, false) => "No node passes the filter.",
+            (None, _) => "Loading…",
+            (_, true) => "No nodes.",
+            (_, false) => "No node matches the filter.",
         };
         let width = usize::from(area.width);
         let row = Row::new(theme).gap(1).left(none, width.saturating_sub(1), theme.faint());
@@ -62,24 +62,29 @@ pub(super) fn draw(
             GpuRow::Node { node, folded: false } => node_line(theme, node, area.width),
             GpuRow::Gpu { node, gpu } => columns.gpu(model, theme, node, *gpu),
         };
-        let chosen = head.focused && index == cursor.index;
-        drawn.draw(chosen, area, (index - cursor.offset + 1) as u16, buffer);
+        let selected = head.focused && index == cursor.index;
+        drawn.draw(selected, area, (index - cursor.offset + 1) as u16, buffer);
     }
 }
 
-/// Watts as people read them.
-pub(super) fn watts(power: f64) -> String {
+pub(crate) fn watts(power: f64) -> String {
     if power < 1000.0 { format!("{power:.0}W") } else { format!("{:.1}kW", power / 1000.0) }
 }
 
 impl Columns {
-    /// Columns for so many columns of screen: what matters least goes first.
+    /// Columns for a pane of this width; less important columns are hidden first.
     fn new(width: usize) -> Self {
         let gap = if width >= 100 { 2 } else { 1 };
-        let mut columns =
-            Self { gap, name: 12, busy_bar: 6, busy: 5, memory: 8, ..Self::default() };
+        let mut columns = Self {
+            gap,
+            name: 12,
+            utilization_bar: 6,
+            utilization: 5,
+            memory: 8,
+            ..Self::default()
+        };
         if width >= 48 {
-            columns.heat = 5;
+            columns.temperature = 5;
         }
         if width >= 56 {
             columns.power = 6;
@@ -88,16 +93,16 @@ impl Columns {
             columns.history = 8;
         }
         if width >= 78 {
-            columns = Self { memory_bar: 4, heat_bar: 3, power_bar: 3, ..columns };
+            columns = Self { memory_bar: 4, temperature_bar: 3, power_bar: 3, ..columns };
         }
         let unused = width.saturating_sub(columns.width());
         if width >= 100 {
             let share = |percent: usize, most: usize| (unused * percent / 100).min(most);
             columns.name += share(8, 14);
-            columns.busy_bar += share(14, 18);
+            columns.utilization_bar += share(14, 18);
             columns.history += share(24, 60);
             columns.memory_bar += share(10, 12);
-            columns.heat_bar += share(5, 5);
+            columns.temperature_bar += share(5, 5);
             columns.power_bar += share(5, 5);
         }
         columns.jobs = width.saturating_sub(columns.width() + gap);
@@ -107,14 +112,14 @@ impl Columns {
         columns
     }
 
-    /// What is taken, apart from the jobs.
+    /// Width without the column of jobs.
     fn width(&self) -> usize {
         let parts = [
             self.name,
-            self.busy_bar + self.busy,
+            self.utilization_bar + self.utilization,
             self.history,
             self.memory_bar + self.memory,
-            self.heat_bar + self.heat,
+            self.temperature_bar + self.temperature,
             self.power_bar + self.power,
         ];
         1 + parts.iter().filter(|part| **part > 0).map(|part| part + self.gap).sum::<usize>()
@@ -124,10 +129,10 @@ impl Columns {
         let style = theme.heading();
         let mut row = Row::new(theme).gap(1).left("", self.name, style);
         for (name, width) in [
-            ("UTILISATION", self.busy_bar + self.busy),
+            ("UTILISATION", self.utilization_bar + self.utilization),
             ("HISTORY", self.history),
             ("MEMORY", self.memory_bar + self.memory),
-            ("TEMP", self.heat_bar + self.heat),
+            ("TEMP", self.temperature_bar + self.temperature),
             ("POWER", self.power_bar + self.power),
             (jobs, self.jobs),
         ] {
@@ -140,36 +145,37 @@ impl Columns {
 
     fn gpu(&self, model: &Model, theme: Theme, node: &Node, gpu: usize) -> Row {
         let Some(instance) = node.spec.gpu_instances.get(gpu) else { return Row::new(theme) };
-        let name = format!("  {} {}", sheet::gpu_number(node, gpu), short_model(instance, node));
+        let name =
+            format!("  {} {}", labels::gpu_number(gpu, instance), short_model(instance, node));
         let readings = Readings::of(node, instance);
-        let troubled = instance
+        let unavailable = instance
             .status
             .filter(|status| matches!(status, GpuStatus::Error | GpuStatus::Maintenance));
-        let style = if troubled.is_some() { theme.bad() } else { Style::new() };
+        let style = if unavailable.is_some() { theme.bad() } else { Style::new() };
         let row = Row::new(theme).gap(1).left(&name, self.name, style);
         let history = model.history(node, gpu);
         let history = history.map(|readings| readings.iter().copied().collect::<Vec<_>>());
         let row = self.bars(theme, row, &readings, &history.unwrap_or_default());
-        let jobs: Vec<_> = model.jobs_on(node, gpu).into_iter().map(sheet::job_title).collect();
-        let (said, style) = match troubled {
+        let jobs: Vec<_> = model.jobs_on(node, gpu).into_iter().map(labels::job_title).collect();
+        let (text, style) = match unavailable {
             Some(status) => (status.as_str().to_owned(), theme.bad()),
             None => (jobs.join(", "), Style::new()),
         };
-        if self.jobs > 0 { row.gap(self.gap).left(&said, self.jobs, style) } else { row }
+        if self.jobs > 0 { row.gap(self.gap).left(&text, self.jobs, style) } else { row }
     }
 
-    /// A node in one line: its means and sums, and how busy each of its GPUs is instead of history.
+    /// A folded node: means and sums of its GPUs, and the utilization of each GPU in place of history.
     fn folded(&self, theme: Theme, node: &Node) -> Row {
         let (state, state_style) = state(theme, node);
         let name = format!("{} {}", theme.arrow(true), node.spec.node_name);
-        let style = if is_well(node) { theme.strong() } else { state_style };
+        let style = if is_ready(node) { theme.strong() } else { state_style };
         let row = Row::new(theme).gap(1).left(&name, self.name, style);
         let gpus = &node.spec.gpu_instances;
         let each: Vec<_> = gpus.iter().map(|gpu| gpu.utilization).collect();
         let row = self.bars(theme, row, &Readings::sum(node), &each);
-        let said = format!("{state} {}", gpu_count(node));
+        let text = format!("{state} {}", gpu_count(node));
         if self.jobs > 0 {
-            row.gap(self.gap).left(said.trim(), self.jobs, state_style)
+            row.gap(self.gap).left(text.trim(), self.jobs, state_style)
         } else {
             row
         }
@@ -177,35 +183,43 @@ impl Columns {
 
     fn bars(&self, theme: Theme, row: Row, is: &Readings, history: &[Option<f64>]) -> Row {
         let load = |share: Option<f64>| theme.load(share.unwrap_or(0.0));
-        let busy = is.busy.map(|percent| percent / 100.0);
-        let percent = is.busy.map_or_else(|| "-".to_owned(), |busy| format!("{busy:.0}%"));
-        let mut row = row.gap(self.gap).bar(busy, self.busy_bar, load(busy)).right(
+        let busy = is.utilization.map(|percent| percent / 100.0);
+        let percent = is.utilization.map_or_else(|| "-".to_owned(), |busy| format!("{busy:.0}%"));
+        let mut row = row.gap(self.gap).bar(busy, self.utilization_bar, load(busy)).right(
             &percent,
-            self.busy,
+            self.utilization,
             load(busy),
         );
         if self.history > 0 {
             row = self.history(theme, row.gap(self.gap), history);
         }
         let share = is.memory.map(|(held, all)| held / all.max(1.0));
-        row = row.gap(self.gap).bar(share, self.memory_bar, theme.held()).right(
-            &is.memory_words(),
+        row = row.gap(self.gap).bar(share, self.memory_bar, theme.allocated()).right(
+            &is.memory_text(),
             self.memory,
             Style::new(),
         );
-        if self.heat > 0 {
-            let style = is.heat.map(|heat| theme.heat(heat)).unwrap_or_default();
-            let words = is.heat.map(|heat| format!("{heat:.0}{}", theme.degrees()));
+        if self.temperature > 0 {
+            let style = is
+                .temperature
+                .map(|temperature| theme.temperature(temperature))
+                .unwrap_or_default();
+            let text =
+                is.temperature.map(|temperature| format!("{temperature:.0}{}", theme.degrees()));
             row = row
                 .gap(self.gap)
-                .bar(is.heat.map(|heat| heat / HOTTEST), self.heat_bar, style)
-                .right(&words.unwrap_or_else(|| "-".to_owned()), self.heat, style);
+                .bar(
+                    is.temperature.map(|temperature| temperature / MAX_CELSIUS),
+                    self.temperature_bar,
+                    style,
+                )
+                .right(&text.unwrap_or_else(|| "-".to_owned()), self.temperature, style);
         }
         if self.power > 0 {
             let share = is.power_share();
-            let words = is.power.map_or_else(|| "-".to_owned(), watts);
+            let text = is.power.map_or_else(|| "-".to_owned(), watts);
             row = row.gap(self.gap).bar(share, self.power_bar, load(share)).right(
-                &words,
+                &text,
                 self.power,
                 Style::new(),
             );
@@ -213,7 +227,7 @@ impl Columns {
         row
     }
 
-    /// The newest readings, the last at the right end.
+    /// The newest readings, right-aligned.
     fn history(&self, theme: Theme, row: Row, readings: &[Option<f64>]) -> Row {
         let shown = &readings[readings.len().saturating_sub(self.history)..];
         let mut row = row.gap(self.history - shown.len());
@@ -227,13 +241,13 @@ impl Columns {
     }
 }
 
-/// What is read of a GPU, or of a whole node.
+/// Readings of a GPU, or of all GPUs of a node.
 #[derive(Clone, Copy, Debug, Default)]
 struct Readings {
-    busy: Option<f64>,
-    /// MiB held, and of how many.
+    utilization: Option<f64>,
+    /// Used and total MiB.
     memory: Option<(f64, f64)>,
-    heat: Option<f64>,
+    temperature: Option<f64>,
     power: Option<f64>,
     power_limit: Option<f64>,
 }
@@ -247,33 +261,33 @@ impl Readings {
         let name = name.or(node.spec.gpu_type.as_deref());
         let finite = |reading: Option<f64>| reading.filter(|reading| reading.is_finite());
         Self {
-            busy: finite(gpu.utilization).map(|busy| busy.clamp(0.0, 100.0)),
+            utilization: finite(gpu.utilization).map(|busy| busy.clamp(0.0, 100.0)),
             memory: all.and_then(held),
-            heat: finite(gpu.temperature),
+            temperature: finite(gpu.temperature),
             power: finite(gpu.power_usage),
             power_limit: name.and_then(|name| agentaflow_gpu::power_limit(name, all)),
         }
     }
 
-    /// The mean load, all memory, the highest temperature, all power.
+    /// Mean utilization, total memory, highest temperature, total power.
     fn sum(node: &Node) -> Self {
         let gpus = node.spec.gpu_instances.iter();
         let all: Vec<_> = gpus.map(|gpu| Self::of(node, gpu)).collect();
         let sum = |values: Vec<f64>| (!values.is_empty()).then(|| values.iter().sum::<f64>());
-        let busy: Vec<_> = all.iter().filter_map(|gpu| gpu.busy).collect();
+        let busy: Vec<_> = all.iter().filter_map(|gpu| gpu.utilization).collect();
         let count = busy.len().max(1) as f64;
         let held = sum(all.iter().filter_map(|gpu| Some(gpu.memory?.0)).collect());
         let memory = sum(all.iter().filter_map(|gpu| Some(gpu.memory?.1)).collect());
         Self {
-            busy: sum(busy).map(|busy| busy / count),
+            utilization: sum(busy).map(|busy| busy / count),
             memory: held.zip(memory),
-            heat: all.iter().filter_map(|gpu| gpu.heat).max_by(f64::total_cmp),
+            temperature: all.iter().filter_map(|gpu| gpu.temperature).max_by(f64::total_cmp),
             power: sum(all.iter().filter_map(|gpu| gpu.power).collect()),
             power_limit: sum(all.iter().filter_map(|gpu| gpu.power_limit).collect()),
         }
     }
 
-    fn memory_words(&self) -> String {
+    fn memory_text(&self) -> String {
         let Some((held, all)) = self.memory else { return "-".to_owned() };
         format!("{:.0}/{:.0}G", held / 1024.0, all / 1024.0)
     }
@@ -283,7 +297,7 @@ impl Readings {
     }
 }
 
-/// A node whose GPUs follow, in words.
+/// An unfolded node.
 fn node_line(theme: Theme, node: &Node, width: u16) -> Row {
     let (state, style) = state(theme, node);
     let name = format!("{} {}", theme.arrow(false), node.spec.node_name);
@@ -297,59 +311,54 @@ fn node_line(theme: Theme, node: &Node, width: u16) -> Row {
     let memory = node.spec.memory_total.saturating_sub(node.memory_available);
     let gib = |mib: u64| format!("{:.0}", mib as f64 / 1024.0);
     let memory = format!("RAM {}/{}G", gib(memory), gib(node.spec.memory_total));
-    let plural = if node.current_jobs == 1 { "" } else { "s" };
-    let jobs = format!("{} job{plural}", node.current_jobs);
-    let mut row = Row::new(theme).gap(1).raw(theme.say(&name), theme.strong());
-    for (said, style) in [
+    let jobs = counted(node.current_jobs, "job");
+    let mut row = Row::new(theme).gap(1).raw(theme.printable(&name), theme.strong());
+    for (text, style) in [
         (state.as_str(), style),
         (gpus.as_str(), Style::new()),
         (jobs.as_str(), theme.faint()),
         (cpu.as_str(), theme.faint()),
         (memory.as_str(), theme.faint()),
     ] {
-        if !said.is_empty() && row.width() + said.chars().count() + 2 <= usize::from(width) {
-            row = row.gap(2).raw(theme.say(said), style);
+        if !text.is_empty() && row.width() + text.chars().count() + 2 <= usize::from(width) {
+            row = row.gap(2).raw(theme.printable(text), style);
         }
     }
     row
 }
 
-/// What is to be known about a node: that its GPUs are simulated, and whether it takes no work.
+/// Simulated GPUs and every condition that keeps new tasks away.
 fn state(theme: Theme, node: &Node) -> (String, Style) {
-    let mut said = Vec::new();
+    let mut conditions = Vec::new();
     if node.spec.simulated && node.spec.gpu_count > 0 {
-        said.push("SIMULATED".to_owned());
+        conditions.push("SIMULATED".to_owned());
     }
-    if !is_well(node) {
-        said.push(listing::node_status(node).trim_start_matches("active, ").to_owned());
+    if !is_ready(node) {
+        let condition = labels::node_condition(node).filter(|_| node.status == NodeStatus::Active);
+        conditions.push(condition.unwrap_or_else(|| labels::node_status(node)));
     }
     if node.health_status == Health::Unhealthy {
-        said.push("unhealthy".to_owned());
+        conditions.push("unhealthy".to_owned());
     }
     if node.cordoned && !node.draining {
-        said.push("cordoned".to_owned());
+        conditions.push("cordoned".to_owned());
     }
     let style = match node.status {
         NodeStatus::Error | NodeStatus::Inactive => theme.bad(),
         _ if node.health_status == Health::Unhealthy => theme.bad(),
         _ => theme.warn(),
     };
-    (said.join(" "), style)
-}
-
-fn is_well(node: &Node) -> bool {
-    node.status == NodeStatus::Active && node.reachable && !node.draining
+    (conditions.join(" "), style)
 }
 
 fn gpu_count(node: &Node) -> String {
     match node.spec.gpu_count {
         0 => "no GPUs".to_owned(),
-        1 => "1 GPU".to_owned(),
-        count => format!("{count} GPUs"),
+        count => counted(count, "GPU"),
     }
 }
 
-/// A model without its maker, which labels of Kubernetes join with a hyphen.
+/// The model without its vendor; Kubernetes labels join both with a hyphen.
 fn short_model(gpu: &GpuInstance, node: &Node) -> String {
     let name = gpu.gpu_type.as_deref().or(gpu.gpu_name.as_deref());
     let mut name = name.or(node.spec.gpu_type.as_deref()).unwrap_or_default();

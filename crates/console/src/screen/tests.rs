@@ -1,22 +1,22 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::super::fixture::model;
-use super::super::view::Theme;
 use super::Screen;
+use crate::fixture::model;
+use crate::view::Theme;
 
-#[path = "../../../../tests/top/pty.rs"]
-#[allow(dead_code, reason = "a part of it is for other tests")]
+#[path = "../../tests/support/pty.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod pty;
 
 const ROLE: &str = "AGENTAFLOW_TEST_ROLE";
 
-/// The program that fails: this very test, started again on a terminal of its own.
+/// The panicking program: this test, started again on a pseudo-terminal.
 fn fail() {
     let mut screen = Screen::enter().unwrap();
     screen.draw(&model(80, 24), Theme { colour: true, ascii: false }).unwrap();
     std::thread::sleep(Duration::from_millis(300));
-    panic!("it fails on purpose");
+    panic!("intentional panic");
 }
 
 #[test]
@@ -32,9 +32,9 @@ fn a_panic_leaves_the_terminal_in_order_and_is_readable() {
         .env("RUST_BACKTRACE", "0");
     let mut terminal = pty::Terminal::start(&command, 80, 24);
     terminal.wait_for("Queue");
-    assert!(terminal.is_taken(), "it did not take the screen");
+    assert!(terminal.is_taken(), "no alternate screen");
     terminal.end();
-    terminal.wait_for("it fails on purpose");
+    terminal.wait_for("intentional panic");
     terminal.assert_restored();
     assert!(!terminal.contents().contains("Queue"), "{}", terminal.contents());
 }

@@ -6,17 +6,11 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::style::Color;
 
-use super::super::fixture::{NOW, model, press, world};
-use super::super::model::{Message, Model};
 use super::{Theme, draw};
+use crate::fixture::{NOW, model, press, snapshot};
+use crate::model::{Message, Model};
 
-/// What a terminal of that size shows.
-pub(in super::super) fn drawn(
-    model: &Model,
-    size: (u16, u16),
-    colour: bool,
-    ascii: bool,
-) -> Buffer {
+pub(crate) fn drawn(model: &Model, size: (u16, u16), colour: bool, ascii: bool) -> Buffer {
     let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
     let theme = Theme { colour, ascii };
     terminal.draw(|frame| draw(model, theme, frame)).unwrap();
@@ -33,22 +27,22 @@ fn lines(buffer: &Buffer) -> String {
     rows.map(row).collect()
 }
 
-/// Compares what is shown with the picture of that name; `UPDATE=1` writes it.
+/// Compares the screen with the picture of that name; `UPDATE=1` writes the picture.
 fn check(name: &str, model: &Model, ascii: bool) {
     let shown = lines(&drawn(model, model.size, true, ascii));
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("src/commands/top/view/pictures")
+        .join("src/view/pictures")
         .join(format!("{name}.txt"));
     if std::env::var_os("UPDATE").is_some() {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(&file, &shown).unwrap();
     }
     let expected = std::fs::read_to_string(&file).unwrap_or_default();
-    assert_eq!(shown, expected, "{name} differs; UPDATE=1 writes it, read the difference");
+    assert_eq!(shown, expected, "{name} differs; UPDATE=1 writes the picture");
 }
 
 #[test]
-fn the_screen_looks_as_in_its_pictures() {
+fn screens_match_their_pictures() {
     for (name, size, keys) in [
         ("80x24", (80, 24), ""),
         ("120x40", (120, 40), "j"),
@@ -59,7 +53,7 @@ fn the_screen_looks_as_in_its_pictures() {
         ("80x24-jobs", (80, 24), "<Tab>j"),
         ("80x24-queue", (80, 24), "<Tab><Tab>"),
         ("80x24-logs", (80, 24), "<Tab>jl<Up>"),
-        ("80x24-why", (80, 24), "<Tab><Tab><Enter>"),
+        ("80x24-explain", (80, 24), "<Tab><Tab><Enter>"),
         ("80x24-help", (80, 24), "?"),
         ("80x24-cancel", (80, 24), "<Tab>jc"),
         ("80x24-filter", (80, 24), "/eval"),
@@ -74,14 +68,14 @@ fn the_screen_looks_as_in_its_pictures() {
 }
 
 #[test]
-fn gpus_that_nobody_measures_have_a_name_and_no_load() {
+fn unmonitored_gpus_show_their_model_and_no_utilization() {
     let mut model = model(80, 24);
-    let mut world = world(0);
-    for gpu in world.nodes.iter_mut().flat_map(|node| &mut node.spec.gpu_instances) {
+    let mut snapshot = snapshot(0);
+    for gpu in snapshot.nodes.iter_mut().flat_map(|node| &mut node.spec.gpu_instances) {
         gpu.gpu_type = Some("NVIDIA-A100-SXM4-80GB".to_owned());
         gpu.utilization = None;
     }
-    model.update(Message::Data(Box::new(world)));
+    model.update(Message::Snapshot(Box::new(snapshot)));
     let shown = lines(&drawn(&model, model.size, true, false));
     let first = shown.lines().next().unwrap();
     assert!(first.contains(" GPUs ") && !first.contains('%'), "{first}");
@@ -89,15 +83,15 @@ fn gpus_that_nobody_measures_have_a_name_and_no_load() {
 }
 
 #[test]
-fn a_broken_connection_is_a_banner_over_the_last_data() {
+fn a_failed_refresh_shows_a_banner_over_the_last_data() {
     let mut model = model(80, 24);
     model.update(Message::Clock(Stamp(NOW.0 + 75_000)));
-    model.update(Message::Trouble("cannot reach http://127.0.0.1:8000".to_owned()));
+    model.update(Message::Failed("cannot reach http://127.0.0.1:8000".to_owned()));
     check("80x24-broken", &model, false);
 }
 
 #[test]
-fn without_colours_nothing_is_coloured_and_the_chosen_row_is_still_seen() {
+fn without_colours_the_selected_row_is_reversed() {
     let buffer = drawn(&model(80, 24), (80, 24), false, false);
     let plain = |colour: Color| colour == Color::Reset;
     assert!(buffer.content.iter().all(|cell| plain(cell.fg) && plain(cell.bg)));
@@ -106,12 +100,12 @@ fn without_colours_nothing_is_coloured_and_the_chosen_row_is_still_seen() {
 }
 
 #[test]
-fn with_ascii_nothing_else_is_drawn_whatever_jobs_are_called() {
+fn ascii_mode_draws_only_ascii_for_any_name() {
     let mut model = model(120, 40);
-    let mut data = world(0);
+    let mut data = snapshot(0);
     data.jobs[0].spec.job_name = Some("größe 日本 🚀".to_owned());
     data.nodes[0].spec.node_name = "knöten".to_owned();
-    model.update(Message::Data(Box::new(data)));
+    model.update(Message::Snapshot(Box::new(data)));
     for keys in ["", "<Tab>jl", "<Esc>e", "<Esc>?", "<Esc>c"] {
         press(&mut model, keys);
         let shown = lines(&drawn(&model, (120, 40), true, true));
@@ -120,14 +114,14 @@ fn with_ascii_nothing_else_is_drawn_whatever_jobs_are_called() {
 }
 
 #[test]
-fn what_jobs_and_nodes_say_cannot_break_the_columns() {
+fn job_and_node_text_cannot_break_the_columns() {
     let mut model = model(80, 24);
     let straight = lines(&drawn(&model, (80, 24), true, false));
-    let mut data = world(39);
+    let mut data = snapshot(39);
     data.jobs[0].spec.job_name = Some("\u{1b}[2J\u{1b}[H日本語日本語日本語\n\u{202e}x".to_owned());
     data.jobs[3].wait_reason = Some("a\nb\u{7}\u{1b}]0;x\u{7}".to_owned());
     data.nodes[1].spec.node_name = "n\u{1b}[31m".repeat(50);
-    model.update(Message::Data(Box::new(data)));
+    model.update(Message::Snapshot(Box::new(data)));
     let buffer = drawn(&model, (80, 24), true, false);
     assert!(buffer.content.iter().all(|cell| !cell.symbol().contains(char::is_control)));
     let shown = lines(&buffer);

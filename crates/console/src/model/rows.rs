@@ -1,23 +1,21 @@
-//! The rows of each pane: what passes the filter, in the order that was chosen.
+//! Rows of each pane, filtered and sorted.
 
 use std::cmp::Ordering;
 
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::Node;
 
-use super::super::sheet;
-use super::{Model, Pane, gpu_key};
-use crate::listing::{self, gpus_held, gpus_wanted};
+use super::{Model, Pane, Snapshot, gpu_key};
+use crate::labels::{self, gpus_allocated, gpus_requested};
 
-/// A row of the pane of GPUs.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) enum GpuRow<'a> {
+pub(crate) enum GpuRow<'a> {
     Node { node: &'a Node, folded: bool },
     Gpu { node: &'a Node, gpu: usize },
 }
 
-/// By what each pane can be sorted; the first is how it begins.
-pub(in super::super) fn orders(pane: Pane) -> &'static [&'static str] {
+/// Sort orders of a pane; the first is the default.
+pub(crate) fn orders(pane: Pane) -> &'static [&'static str] {
     match pane {
         Pane::Gpus => &["name", "utilisation", "memory", "temperature", "power"],
         Pane::Jobs => &["newest", "name", "GPUs", "time", "price"],
@@ -25,9 +23,29 @@ pub(in super::super) fn orders(pane: Pane) -> &'static [&'static str] {
     }
 }
 
+impl Snapshot {
+    /// Unfinished jobs on a GPU, given by its position on the node.
+    pub fn jobs_on(&self, node: &Node, gpu: usize) -> Vec<&Job> {
+        let instance = node.spec.gpu_instances.get(gpu);
+        let index = instance.and_then(|gpu| gpu.gpu_index).unwrap_or(gpu as u32).to_string();
+        let uuid = instance.and_then(|gpu| gpu.gpu_uuid.as_deref());
+        // The name of a MIG slice starts with its GPU.
+        let is_it = |name: &String| {
+            Some(name.as_str()) == uuid || name.split(['/', ':', '.', ' ']).next() == Some(&index)
+        };
+        let has_it = |job: &&Job| {
+            let here = |id: &str| id == node.node_id || id == node.spec.node_name;
+            let mut tasks = job.tasks.iter();
+            tasks.any(|task| here(&task.node_id) && task.gpus.iter().any(is_it))
+        };
+        let jobs = self.jobs.iter();
+        jobs.filter(|job| !job.status.is_final()).filter(has_it).collect()
+    }
+}
+
 impl Model {
-    /// Nodes, and under each that is not folded its GPUs.
-    pub(in super::super) fn gpus(&self) -> Vec<GpuRow<'_>> {
+    /// Nodes, each followed by its GPUs unless folded.
+    pub(crate) fn gpus(&self) -> Vec<GpuRow<'_>> {
         let mut rows = Vec::new();
         for node in self.nodes() {
             let folded = self.folded.contains(&node.node_id);
@@ -40,8 +58,8 @@ impl Model {
         rows
     }
 
-    /// Jobs that have a place, then those that ended last.
-    pub(in super::super) fn jobs(&self) -> Vec<&Job> {
+    /// Placed jobs, then finished jobs.
+    pub(crate) fn jobs(&self) -> Vec<&Job> {
         let mut jobs = self.matching(|job| job.status != JobStatus::Pending);
         let cursor = self.cursor(Pane::Jobs);
         jobs.sort_by(|a, b| {
@@ -51,63 +69,50 @@ impl Model {
             } else {
                 started(b).cmp(&started(a))
             };
-            let chosen = match cursor.sort {
-                1 => sheet::job_name(a).cmp(&sheet::job_name(b)),
-                2 => gpus_held(b).total_cmp(&gpus_held(a)),
+            let order = match cursor.sort {
+                1 => labels::job_name(a).cmp(&labels::job_name(b)),
+                2 => gpus_allocated(b).total_cmp(&gpus_allocated(a)),
                 3 => by_number(b.duration_seconds, a.duration_seconds),
                 4 => b.price_per_hour.cmp(&a.price_per_hour),
                 _ => newest,
             };
             ended
-                .then(turned(chosen, cursor.reversed))
+                .then(reverse_if(order, cursor.reversed))
                 .then(b.id.cmp(&a.id))
-                .then_with(|| by_name(a, b))
+                .then_with(|| by_handle(a, b))
         });
         jobs
     }
 
-    /// Jobs that wait, in the order in which they are looked at.
-    pub(in super::super) fn queue(&self) -> Vec<&Job> {
+    /// Pending jobs in queue order.
+    pub(crate) fn queue(&self) -> Vec<&Job> {
         let mut jobs = self.matching(|job| job.status == JobStatus::Pending);
         let cursor = self.cursor(Pane::Queue);
         jobs.sort_by(|a, b| {
-            let chosen = match cursor.sort {
-                1 => sheet::job_name(a).cmp(&sheet::job_name(b)),
-                2 => gpus_wanted(b).total_cmp(&gpus_wanted(a)),
+            let order = match cursor.sort {
+                1 => labels::job_name(a).cmp(&labels::job_name(b)),
+                2 => gpus_requested(b).total_cmp(&gpus_requested(a)),
                 3 => a.created_at.cmp(&b.created_at),
-                4 => some_first(self.eta(a), self.eta(b)),
-                _ => some_first(self.position(a), self.position(b))
+                4 => none_last(self.eta(a), self.eta(b)),
+                _ => none_last(self.position(a), self.position(b))
                     .then(priority(b).cmp(&priority(a))),
             };
-            let chosen = turned(chosen, cursor.reversed);
-            chosen
+            let order = reverse_if(order, cursor.reversed);
+            order
                 .then(a.created_at.cmp(&b.created_at))
                 .then(a.id.cmp(&b.id))
-                .then_with(|| by_name(a, b))
+                .then_with(|| by_handle(a, b))
         });
         jobs
     }
 
-    /// Jobs that have a GPU now.
-    pub(in super::super) fn jobs_on(&self, node: &Node, gpu: usize) -> Vec<&Job> {
-        let instance = node.spec.gpu_instances.get(gpu);
-        let index = instance.and_then(|gpu| gpu.gpu_index).unwrap_or(gpu as u32).to_string();
-        let uuid = instance.and_then(|gpu| gpu.gpu_uuid.as_deref());
-        // A slice is named after its GPU.
-        let is_it = |name: &String| {
-            Some(name.as_str()) == uuid || name.split(['/', ':', '.', ' ']).next() == Some(&index)
-        };
-        let has_it = |job: &&Job| {
-            let here = |id: &str| id == node.node_id || id == node.spec.node_name;
-            let mut tasks = job.tasks.iter();
-            tasks.any(|task| here(&task.node_id) && task.gpus.iter().any(is_it))
-        };
-        let jobs = self.data.iter().flat_map(|data| &data.jobs);
-        jobs.filter(|job| !job.status.is_final()).filter(has_it).collect()
+    /// Unfinished jobs on a GPU, given by its position on the node.
+    pub(crate) fn jobs_on(&self, node: &Node, gpu: usize) -> Vec<&Job> {
+        self.data.as_ref().map_or_else(Vec::new, |data| data.jobs_on(node, gpu))
     }
 
-    /// The names of a pane's rows.
-    pub(super) fn keys(&self, pane: Pane) -> Vec<String> {
+    /// Keys of the rows of a pane.
+    pub(crate) fn keys(&self, pane: Pane) -> Vec<String> {
         match pane {
             Pane::Jobs => self.jobs().into_iter().map(Job::handle).collect(),
             Pane::Queue => self.queue().into_iter().map(Job::handle).collect(),
@@ -120,11 +125,11 @@ impl Model {
         let mut nodes: Vec<_> = nodes.filter(|node| self.shows_node(node)).collect();
         let cursor = self.cursor(Pane::Gpus);
         nodes.sort_by(|a, b| {
-            let chosen = match cursor.sort {
+            let order = match cursor.sort {
                 0 => a.spec.node_name.cmp(&b.spec.node_name),
                 sort => by_number(reading(b, sort), reading(a, sort)),
             };
-            turned(chosen, cursor.reversed).then(a.spec.node_name.cmp(&b.spec.node_name))
+            reverse_if(order, cursor.reversed).then(a.spec.node_name.cmp(&b.spec.node_name))
         });
         nodes
     }
@@ -136,29 +141,29 @@ impl Model {
 
     fn shows_node(&self, node: &Node) -> bool {
         let model = node.spec.gpu_type.as_deref().unwrap_or_default();
-        let said = [node.spec.node_name.as_str(), &node.node_id, model];
+        let texts = [node.spec.node_name.as_str(), &node.node_id, model];
         let gpus = 0..node.spec.gpu_instances.len();
-        self.passes(&said)
+        self.passes(&texts)
             || gpus.flat_map(|gpu| self.jobs_on(node, gpu)).any(|job| self.shows_job(job))
     }
 
     fn shows_job(&self, job: &Job) -> bool {
-        let said = [
+        let texts = [
             job.handle(),
-            sheet::job_name(job),
+            labels::job_name(job),
             job.status.as_str().to_owned(),
-            listing::job_nodes(job),
+            labels::job_nodes(job),
             job.spec.queue.clone().unwrap_or_default(),
             job.wait_reason.clone().unwrap_or_default(),
         ];
-        self.passes(&said.each_ref().map(String::as_str))
+        self.passes(&texts.each_ref().map(String::as_str))
     }
 
-    /// Every word of the filter stands somewhere, in large or small letters.
-    fn passes(&self, said: &[&str]) -> bool {
+    /// Each word of the filter occurs in one of the texts, ignoring case.
+    fn passes(&self, texts: &[&str]) -> bool {
         let filter = self.filter.to_lowercase();
-        let said: Vec<_> = said.iter().map(|text| text.to_lowercase()).collect();
-        filter.split_whitespace().all(|word| said.iter().any(|text| text.contains(word)))
+        let texts: Vec<_> = texts.iter().map(|text| text.to_lowercase()).collect();
+        filter.split_whitespace().all(|word| texts.iter().any(|text| text.contains(word)))
     }
 
     fn position(&self, job: &Job) -> Option<u32> {
@@ -177,7 +182,7 @@ fn gpu_row_key(row: &GpuRow<'_>) -> String {
     }
 }
 
-/// The highest of a node's readings, by the number of the order.
+/// The highest reading of a node for an index of [`orders`].
 fn reading(node: &Node, sort: usize) -> Option<f64> {
     let gpus = node.spec.gpu_instances.iter();
     let readings = gpus.filter_map(|gpu| match sort {
@@ -197,7 +202,7 @@ fn priority(job: &Job) -> u32 {
     job.spec.priority.unwrap_or(5)
 }
 
-fn by_name(a: &Job, b: &Job) -> Ordering {
+fn by_handle(a: &Job, b: &Job) -> Ordering {
     a.handle().cmp(&b.handle())
 }
 
@@ -205,12 +210,12 @@ fn by_number(a: Option<f64>, b: Option<f64>) -> Ordering {
     a.unwrap_or(f64::NEG_INFINITY).total_cmp(&b.unwrap_or(f64::NEG_INFINITY))
 }
 
-fn turned(order: Ordering, reversed: bool) -> Ordering {
+fn reverse_if(order: Ordering, reversed: bool) -> Ordering {
     if reversed { order.reverse() } else { order }
 }
 
-/// What is known comes before what is not.
-fn some_first<T: Ord>(a: Option<T>, b: Option<T>) -> Ordering {
+/// Orders `None` last.
+fn none_last<T: Ord>(a: Option<T>, b: Option<T>) -> Ordering {
     match (a, b) {
         (Some(a), Some(b)) => a.cmp(&b),
         (a, b) => b.is_some().cmp(&a.is_some()),

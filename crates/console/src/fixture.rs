@@ -1,4 +1,4 @@
-//! A small world for tests: two nodes, jobs that run, wait and ended.
+//! Test data: two nodes, and running, pending and finished jobs.
 
 use std::time::Duration;
 
@@ -8,29 +8,29 @@ use agentaflow_api::node::{GpuInstance, GpuStatus, Node, NodeStatus};
 use agentaflow_api::{Cores, Dollars, Stamp};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::model::{Effect, Message, Model, Snapshot};
+use crate::model::{Effect, Message, Model, Snapshot};
 
-/// When everything happens.
-pub(super) const NOW: Stamp = Stamp(1_800_000_000_000);
+/// Time of the snapshot.
+pub(crate) const NOW: Stamp = Stamp(1_800_000_000_000);
 
-/// A model that has seen the world several times.
-pub(super) fn model(columns: u16, rows: u16) -> Model {
-    let place = "http://127.0.0.1:8000".to_owned();
-    let mut model = Model::new(place, Duration::from_secs(1), (columns, rows), NOW);
+/// A model after forty snapshots.
+pub(crate) fn model(columns: u16, rows: u16) -> Model {
+    let address = "http://127.0.0.1:8000".to_owned();
+    let mut model = Model::new(address, Duration::from_secs(1), (columns, rows), NOW);
     for step in 0..40 {
-        model.update(Message::Data(Box::new(world(step))));
+        model.update(Message::Snapshot(Box::new(snapshot(step))));
     }
     for (handle, position, eta) in [("14", 1, Some(300)), ("15", 2, None)] {
-        let said = Ok(Box::new(explanation(position, eta)));
-        model.update(Message::Explained(handle.to_owned(), said));
+        let explanation = Ok(Box::new(explanation(position, eta)));
+        model.update(Message::Explained(handle.to_owned(), explanation));
     }
     let lines = (1..=60).map(|step| format!("epoch {step} loss 0.{}", 900 - step)).collect();
-    model.update(Message::Logged("12".to_owned(), Ok(lines)));
+    model.update(Message::Logs("12".to_owned(), Ok(lines)));
     model
 }
 
-/// Presses keys: letters as they are, others by name in angle brackets.
-pub(super) fn press(model: &mut Model, keys: &str) -> Vec<Effect> {
+/// Presses keys: letters, and other keys by name in angle brackets.
+pub(crate) fn press(model: &mut Model, keys: &str) -> Vec<Effect> {
     let mut rest = keys;
     let mut effects = Vec::new();
     while let Some(first) = rest.chars().next() {
@@ -67,8 +67,8 @@ fn key(name: &str) -> KeyEvent {
     KeyEvent::new(code, KeyModifiers::NONE)
 }
 
-/// The world; the step makes some GPUs busier and less busy.
-pub(super) fn world(step: u32) -> Snapshot {
+/// The step varies the utilization of the first GPU.
+pub(crate) fn snapshot(step: u32) -> Snapshot {
     let wave = f64::from(step % 20) * 5.0;
     let mut second =
         node("gpu-2", "NVIDIA H100", &[(97.0, 71_000, 83.0, 640.0), (0.0, 0, 34.0, 71.0)]);
@@ -96,14 +96,14 @@ pub(super) fn world(step: u32) -> Snapshot {
 fn node(name: &str, model: &str, gpus: &[(f64, u64, f64, f64)]) -> Node {
     let each = if model.contains("H100") { 81_559 } else { 40_960 };
     let instance =
-        |(index, (busy, held, heat, power)): (usize, &(f64, u64, f64, f64))| GpuInstance {
+        |(index, (busy, held, temperature, power)): (usize, &(f64, u64, f64, f64))| GpuInstance {
             gpu_index: Some(index as u32),
             gpu_uuid: Some(format!("GPU-{name}-{index}")),
             gpu_type: Some(model.to_owned()),
             gpu_memory: Some(each),
             gpu_memory_available: Some(each - held),
             utilization: Some(*busy),
-            temperature: Some(*heat),
+            temperature: Some(*temperature),
             power_usage: Some(*power),
             status: Some(GpuStatus::Available),
             sm_clock: Some(1410),

@@ -1,11 +1,11 @@
-//! Draws the model. It changes nothing and knows no terminal.
+//! Draws the model into a frame.
 
-mod covers;
 mod gpus;
 mod jobs;
+mod overlay;
 mod row;
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;
 mod theme;
 
 use agentaflow_api::job::JobStatus;
@@ -17,16 +17,15 @@ use ratatui::style::Style;
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Widget as _};
 
-pub(super) use theme::Theme;
+pub use theme::Theme;
 
 use self::row::Row;
-use super::layout::{self, LEAST};
-use super::model::{Cover, Model, Pane, orders};
-use super::{sheet, text};
-use crate::output;
+use crate::format::{self, counted};
+use crate::layout::{self, MIN_SIZE};
+use crate::model::{Model, Overlay, Pane, orders};
+use crate::{labels, text};
 
-/// Draws everything.
-pub(super) fn draw(model: &Model, theme: Theme, frame: &mut Frame<'_>) {
+pub(crate) fn draw(model: &Model, theme: Theme, frame: &mut Frame<'_>) {
     let area = frame.area();
     let buffer = frame.buffer_mut();
     if layout::too_small((area.width, area.height)) || layout::too_small(model.size) {
@@ -35,22 +34,22 @@ pub(super) fn draw(model: &Model, theme: Theme, frame: &mut Frame<'_>) {
     let areas = model.areas();
     header(model, theme, areas.header, buffer);
     banner(model, theme, areas.banner, buffer);
-    match &model.cover {
-        Cover::Nothing | Cover::Confirm(_) => {
+    match &model.overlay {
+        Overlay::None | Overlay::Confirm(_) => {
             for pane in [Pane::Gpus, Pane::Jobs, Pane::Queue] {
                 draw_pane(model, theme, pane, buffer);
             }
-            covers::detail(model, theme, areas.detail, areas.framed, buffer);
+            overlay::draw_detail(model, theme, areas.detail, areas.framed, buffer);
         }
-        _ => covers::sheet(model, theme, body(model), buffer),
+        _ => overlay::draw(model, theme, body(model), buffer),
     }
-    if let Cover::Confirm(job) = &model.cover {
-        covers::confirm(model, theme, job, body(model), buffer);
+    if let Overlay::Confirm(job) = &model.overlay {
+        overlay::draw_confirmation(model, theme, job, body(model), buffer);
     }
     footer(model, theme, areas.footer, buffer);
 }
 
-/// Everything between the header and the footer.
+/// The area between header and footer.
 fn body(model: &Model) -> Rect {
     let areas = model.areas();
     let top = areas.header.height + areas.banner.height;
@@ -58,26 +57,26 @@ fn body(model: &Model) -> Rect {
 }
 
 fn too_small(theme: Theme, area: Rect, buffer: &mut Buffer) {
-    let (columns, rows) = LEAST;
-    let words = [
+    let (columns, rows) = MIN_SIZE;
+    let lines = [
         "too small".to_owned(),
         format!("{}x{}", area.width, area.height),
-        format!("least {columns}x{rows}"),
+        format!("minimum {columns}x{rows}"),
     ];
-    for (row, said) in words.iter().enumerate() {
+    for (row, text) in lines.iter().enumerate() {
         let width = usize::from(area.width);
-        Row::new(theme).left(said, width, Style::new()).draw(false, area, row as u16, buffer);
+        Row::new(theme).left(text, width, Style::new()).draw(false, area, row as u16, buffer);
     }
 }
 
 fn header(model: &Model, theme: Theme, area: Rect, buffer: &mut Buffer) {
     let width = usize::from(area.width);
     let age = age(model);
-    let fresh = age == "live" && model.trouble.is_none();
+    let fresh = age == "live" && model.error.is_none();
     let style = if fresh { theme.good() } else { theme.warn() };
     let mut left = Row::new(theme)
         .raw(" agentaflow ".to_owned(), theme.accent().add_modifier(ratatui::style::Modifier::BOLD))
-        .raw(theme.say(model.place.trim_start_matches("Kubernetes, ")), theme.strong());
+        .raw(theme.printable(&model.address), theme.strong());
     let mut rows = vec![];
     let facts = facts(model);
     if area.height > 1 {
@@ -102,10 +101,10 @@ fn header(model: &Model, theme: Theme, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// As many facts as fit.
+/// Appends as many facts as fit.
 fn fitting(theme: Theme, facts: &[(String, bool)], room: usize, mut row: Row) -> Row {
     for (fact, loud) in facts {
-        let fact = theme.say(fact);
+        let fact = theme.printable(fact);
         let gap = if row.width() == 0 { 1 } else { 2 };
         if row.width() + gap + text::width(&fact) > room {
             break;
@@ -116,13 +115,13 @@ fn fitting(theme: Theme, facts: &[(String, bool)], room: usize, mut row: Row) ->
     row
 }
 
-/// What matters, what matters most first; and whether it is said loudly.
+/// Facts of the header by importance, each with its emphasis.
 fn facts(model: &Model) -> Vec<(String, bool)> {
-    let Some(data) = &model.data else { return vec![("asking …".to_owned(), false)] };
+    let Some(data) = &model.data else { return vec![("Loading…".to_owned(), false)] };
     let active = data.nodes.iter().filter(|node| node.status == NodeStatus::Active);
     let gpus: Vec<_> = active.clone().flat_map(|node| &node.spec.gpu_instances).collect();
     let busy: Vec<f64> = gpus.iter().filter_map(|gpu| gpu.utilization).collect();
-    // Where nothing measures, nothing is known of the load.
+    // Without a node monitor no GPU reports its utilization.
     let mean = busy.iter().sum::<f64>() / busy.len() as f64;
     let load = if busy.is_empty() { String::new() } else { format!(" {mean:.0}%") };
     let count =
@@ -130,11 +129,10 @@ fn facts(model: &Model) -> Vec<(String, bool)> {
     let mut facts = Vec::new();
     let simulated = active.clone().any(|node| node.spec.simulated && node.spec.gpu_count > 0);
     let number: u32 = active.clone().map(|node| node.spec.gpu_count).sum();
-    let many = if number == 1 { "GPU" } else { "GPUs" };
-    facts.push((format!("{number} {many}{load}"), false));
+    facts.push((counted(number, "GPU") + &load, false));
     let running = count(&[JobStatus::Running, JobStatus::Scheduled]);
     facts.push((format!("{running} running"), false));
-    facts.push((format!("{} waiting", count(&[JobStatus::Pending])), false));
+    facts.push((format!("{} pending", count(&[JobStatus::Pending])), false));
     if simulated {
         facts.push(("SIMULATED".to_owned(), true));
     }
@@ -157,7 +155,7 @@ fn facts(model: &Model) -> Vec<(String, bool)> {
     facts
 }
 
-/// How old the data is. What was asked a moment ago is live: a number that jumps between 0 and 1 says no more.
+/// Age of the data; data of the last refresh is `live`, since an age that jumps between 0 and 1 adds nothing.
 fn age(model: &Model) -> String {
     let age = model.age();
     if model.data.is_none() {
@@ -165,21 +163,21 @@ fn age(model: &Model) -> String {
     } else if age < model.interval.as_secs_f64() + 2.0 {
         "live".to_owned()
     } else {
-        format!("{} old", output::short_time(age))
+        format!("{} old", format::short_time(age))
     }
 }
 
 fn banner(model: &Model, theme: Theme, area: Rect, buffer: &mut Buffer) {
-    let Some(trouble) = &model.trouble else { return };
+    let Some(error) = &model.error else { return };
     let age = match model.data {
-        Some(_) => format!("data {} old", output::short_time(model.age())),
-        None => "no data yet".to_owned(),
+        Some(_) => format!("data {} old", format::short_time(model.age())),
+        None => "no data".to_owned(),
     };
     let width = usize::from(area.width);
     let room = width.saturating_sub(age.len() + 3);
     Row::new(theme)
         .raw(" ".to_owned(), theme.banner())
-        .left(trouble, room, theme.banner())
+        .left(error, room, theme.banner())
         .raw(format!(" {age} "), theme.banner())
         .draw(false, area, 0, buffer);
 }
@@ -212,7 +210,7 @@ fn draw_pane(model: &Model, theme: Theme, pane: Pane, buffer: &mut Buffer) {
         if areas.framed { framed(theme, title, &order, focused, area, buffer) } else { area };
     let heading = if areas.framed { "" } else { title };
     let note = if areas.framed { "" } else { order.as_str() };
-    let head = Heading { title: heading, note, focused };
+    let head = PaneHeader { title: heading, note, focused };
     match pane {
         Pane::Gpus => gpus::draw(model, theme, &head, inner, buffer),
         Pane::Jobs => jobs::draw(model, theme, &head, inner, buffer),
@@ -220,15 +218,15 @@ fn draw_pane(model: &Model, theme: Theme, pane: Pane, buffer: &mut Buffer) {
     }
 }
 
-/// What stands above a pane's columns where it has no frame.
-struct Heading<'a> {
+/// Title, note and focus of a pane. The title is empty where the pane has a frame.
+struct PaneHeader<'a> {
     title: &'a str,
     note: &'a str,
     focused: bool,
 }
 
-impl Heading<'_> {
-    /// Draws headings of columns; the name of the pane stands over the first of them, and a note at the right end.
+impl PaneHeader<'_> {
+    /// Draws column headers, the title over the first of them, and the note at the right end.
     fn draw(&self, theme: Theme, row: Row, area: Rect, buffer: &mut Buffer) {
         row.draw(false, area, 0, buffer);
         if !self.title.is_empty() {
@@ -247,7 +245,7 @@ impl Heading<'_> {
     }
 }
 
-/// A frame with a name; what is inside of it.
+/// Draws a frame and returns the area inside.
 fn framed(
     theme: Theme,
     title: &str,
@@ -256,7 +254,7 @@ fn framed(
     area: Rect,
     buffer: &mut Buffer,
 ) -> Rect {
-    let title = theme.say(&format!(" {title} "));
+    let title = theme.printable(&format!(" {title} "));
     let room = usize::from(area.width.saturating_sub(4));
     let title = text::cut(&title, room, theme.cut());
     let mut block = Block::bordered()
@@ -276,13 +274,13 @@ fn footer(model: &Model, theme: Theme, area: Rect, buffer: &mut Buffer) {
     let width = usize::from(area.width);
     if model.typing {
         let room = width.saturating_sub(9);
-        let shown: String = theme.say(&model.filter);
+        let shown: String = theme.printable(&model.filter);
         let skip = text::width(&shown).saturating_sub(room.saturating_sub(2));
         let shown: String = shown.chars().skip(skip).collect();
         return Row::new(theme)
             .raw(" filter: ".to_owned(), theme.accent())
             .raw(shown, theme.strong())
-            .raw(" ".to_owned(), theme.chosen())
+            .raw(" ".to_owned(), theme.selected())
             .draw(false, area, 0, buffer);
     }
     if let Some((_, notice)) = &model.notice {
@@ -293,8 +291,8 @@ fn footer(model: &Model, theme: Theme, area: Rect, buffer: &mut Buffer) {
     }
     let mut row = Row::new(theme);
     if !model.filter.is_empty() {
-        let said = text::cut(&theme.say(&model.filter), 20, theme.cut());
-        row = row.gap(1).raw("filter ".to_owned(), theme.accent()).raw(said, theme.strong());
+        let filter = text::cut(&theme.printable(&model.filter), 20, theme.cut());
+        row = row.gap(1).raw("filter ".to_owned(), theme.accent()).raw(filter, theme.strong());
         row = row.raw(" (Esc)".to_owned(), theme.faint()).gap(1);
     }
     for (key, does) in keys(model) {
@@ -311,10 +309,10 @@ fn footer(model: &Model, theme: Theme, area: Rect, buffer: &mut Buffer) {
     row.draw(false, area, 0, buffer);
 }
 
-/// The keys that matter most where the user is.
+/// Key hints of the footer.
 fn keys(model: &Model) -> &'static [(&'static str, &'static str)] {
-    match &model.cover {
-        Cover::Nothing => &[
+    match &model.overlay {
+        Overlay::None => &[
             ("q", "quit"),
             ("?", "help"),
             ("Tab", "pane"),
@@ -325,31 +323,32 @@ fn keys(model: &Model) -> &'static [(&'static str, &'static str)] {
             ("c", "cancel"),
             ("Space", "fold"),
         ],
-        Cover::Help => &[("Esc", "back")],
-        Cover::Confirm(_) => &[("y", "cancel the job"), ("any other key", "leave it alone")],
-        Cover::Logs(_) => &[
+        Overlay::Help => &[("Esc", "back")],
+        Overlay::Confirm(_) => &[("y", "cancel the job"), ("any other key", "keep it")],
+        Overlay::Logs(_) => &[
             ("Esc", "back"),
             ("arrows", "scroll"),
             ("End", "follow"),
             ("e", "explain"),
             ("c", "cancel"),
         ],
-        Cover::Why(_) => &[("Esc", "back"), ("arrows", "scroll"), ("l", "logs"), ("c", "cancel")],
+        Overlay::Explain(_) => {
+            &[("Esc", "back"), ("arrows", "scroll"), ("l", "logs"), ("c", "cancel")]
+        }
     }
 }
 
-/// The title of what covers the panes.
-fn cover_title(model: &Model) -> String {
+fn overlay_title(model: &Model) -> String {
     let job = |handle: &str| {
         model.job(handle).map_or_else(
             || handle.to_owned(),
-            |job| format!("{} · {}", sheet::job_title(job), job.status.as_str()),
+            |job| format!("{} · {}", labels::job_title(job), job.status.as_str()),
         )
     };
-    match &model.cover {
-        Cover::Help => "Keys".to_owned(),
-        Cover::Logs(handle) => format!("Logs of {}", job(handle)),
-        Cover::Why(handle) => format!("Job {}", job(handle)),
-        Cover::Nothing | Cover::Confirm(_) => String::new(),
+    match &model.overlay {
+        Overlay::Help => "Keys".to_owned(),
+        Overlay::Logs(handle) => format!("Logs of {}", job(handle)),
+        Overlay::Explain(handle) => format!("Job {}", job(handle)),
+        Overlay::None | Overlay::Confirm(_) => String::new(),
     }
 }

@@ -1,17 +1,18 @@
-//! Colours and glyphs. Colours are the terminal's own sixteen, so that they fit its background; without colours
-//! everything is still told apart by its words and by bold, dim and reversed.
+//! Colours and glyphs. The sixteen terminal colours fit any background. Without colours, text, bold, dim and reverse
+//! video carry the same information.
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::border;
 
-use super::super::sheet::Tone;
-use super::super::text;
+use crate::detail::Tone;
+use crate::text;
 
-/// What the terminal can show.
+/// Capabilities of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Theme {
-    pub(in super::super) colour: bool,
-    pub(in super::super) ascii: bool,
+pub struct Theme {
+    pub colour: bool,
+    /// Draws ASCII only.
+    pub ascii: bool,
 }
 
 const PLAIN_FRAME: border::Set<'static> = border::Set {
@@ -25,21 +26,18 @@ const PLAIN_FRAME: border::Set<'static> = border::Set {
     horizontal_bottom: "-",
 };
 
-#[expect(
-    clippy::unused_self,
-    reason = "every style is asked of the theme, whatever it needs to know"
-)]
+#[expect(clippy::unused_self, reason = "callers ask the theme for every style alike")]
 impl Theme {
-    pub(super) fn frame(self) -> border::Set<'static> {
+    pub(crate) fn frame(self) -> border::Set<'static> {
         if self.ascii { PLAIN_FRAME } else { border::ROUNDED }
     }
 
-    /// Marks that a text was cut.
-    pub(super) fn cut(self) -> char {
+    /// Mark at the end of a cut text.
+    pub(crate) fn cut(self) -> char {
         if self.ascii { '~' } else { '…' }
     }
 
-    pub(super) fn arrow(self, folded: bool) -> &'static str {
+    pub(crate) fn arrow(self, folded: bool) -> &'static str {
         match (self.ascii, folded) {
             (false, true) => "▸",
             (false, false) => "▾",
@@ -48,26 +46,25 @@ impl Theme {
         }
     }
 
-    pub(super) fn degrees(self) -> &'static str {
+    pub(crate) fn degrees(self) -> &'static str {
         if self.ascii { "C" } else { "°C" }
     }
 
-    /// Text from anywhere as this terminal can show it.
-    pub(super) fn say(self, said: &str) -> String {
-        let said = text::clean(said);
-        if self.ascii { text::ascii(&said) } else { said }
+    /// Foreign text without control characters, in the character set of the terminal.
+    pub(crate) fn printable(self, content: &str) -> String {
+        let clean = text::clean(content);
+        if self.ascii { text::ascii(&clean) } else { clean }
     }
 
-    /// A bar of so many columns, a share of which is filled: the filled and the empty part. A line, not a block:
-    /// bars of rows that stand close would run into each other.
-    pub(super) fn bar(self, share: f64, columns: usize) -> (String, String) {
+    /// The filled and the empty part of a bar. Bars are lines, since blocks of adjacent rows would touch.
+    pub(crate) fn bar(self, share: f64, columns: usize) -> (String, String) {
         let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
         if self.ascii {
             let full = (share * columns as f64).round() as usize;
             return ("#".repeat(full), ".".repeat(columns - full));
         }
         let halves = (share * columns as f64 * 2.0).round() as usize;
-        // What is more than nothing is seen.
+        // A positive share shows at least half a column.
         let halves = if share > 0.0 && columns > 0 { halves.max(1) } else { halves };
         let mut filled = "━".repeat(halves / 2);
         if !halves.is_multiple_of(2) {
@@ -76,8 +73,8 @@ impl Theme {
         (filled, "─".repeat(columns - halves.div_ceil(2)))
     }
 
-    /// One column of a history: a percentage as a height. The highest leaves a gap to the row above.
-    pub(super) fn height(self, percent: Option<f64>) -> char {
+    /// One column of a history: a percentage as a height. The highest block leaves a gap to the row above.
+    pub(crate) fn height(self, percent: Option<f64>) -> char {
         const BLOCKS: [char; 7] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇'];
         const LETTERS: [char; 7] = ['_', '.', ':', '-', '=', '*', '#'];
         let Some(percent) = percent else { return ' ' };
@@ -85,7 +82,7 @@ impl Theme {
         if self.ascii { LETTERS[step.min(6)] } else { BLOCKS[step.min(6)] }
     }
 
-    pub(super) fn load(self, share: f64) -> Style {
+    pub(crate) fn load(self, share: f64) -> Style {
         match share {
             share if share < 0.7 => self.fore(Color::Green),
             share if share < 0.9 => self.fore(Color::Yellow),
@@ -93,12 +90,12 @@ impl Theme {
         }
     }
 
-    /// What is booked: a GPU that is all held is no alarm.
-    pub(super) fn held(self) -> Style {
+    /// Allocated memory; full allocation is not an alarm.
+    pub(crate) fn allocated(self) -> Style {
         self.fore(Color::Blue)
     }
 
-    pub(super) fn heat(self, celsius: f64) -> Style {
+    pub(crate) fn temperature(self, celsius: f64) -> Style {
         match celsius {
             celsius if celsius < 65.0 => self.fore(Color::Green),
             celsius if celsius < 80.0 => self.fore(Color::Yellow),
@@ -106,27 +103,27 @@ impl Theme {
         }
     }
 
-    pub(super) fn good(self) -> Style {
+    pub(crate) fn good(self) -> Style {
         self.fore(Color::Green)
     }
 
-    pub(super) fn warn(self) -> Style {
+    pub(crate) fn warn(self) -> Style {
         self.fore(Color::Yellow)
     }
 
-    pub(super) fn bad(self) -> Style {
+    pub(crate) fn bad(self) -> Style {
         self.fore(Color::Red)
     }
 
-    pub(super) fn accent(self) -> Style {
+    pub(crate) fn accent(self) -> Style {
         self.fore(Color::Cyan)
     }
 
-    pub(super) fn strong(self) -> Style {
+    pub(crate) fn strong(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    pub(super) fn faint(self) -> Style {
+    pub(crate) fn faint(self) -> Style {
         if self.colour {
             Style::new().fg(Color::DarkGray)
         } else {
@@ -134,28 +131,24 @@ impl Theme {
         }
     }
 
-    /// Headings of columns.
-    pub(super) fn heading(self) -> Style {
+    pub(crate) fn heading(self) -> Style {
         self.faint()
     }
 
-    /// The name of a pane.
-    pub(super) fn title(self, focused: bool) -> Style {
+    pub(crate) fn title(self, focused: bool) -> Style {
         let style = if focused { self.accent() } else { Style::new().fg(Color::Reset) };
         style.add_modifier(Modifier::BOLD)
     }
 
-    /// Around a pane.
-    pub(super) fn edge(self, focused: bool) -> Style {
+    pub(crate) fn edge(self, focused: bool) -> Style {
         if focused { self.accent() } else { self.faint() }
     }
 
-    /// The chosen row, in the pane where keys go and elsewhere.
-    pub(super) fn chosen(self) -> Style {
+    pub(crate) fn selected(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
-    pub(super) fn banner(self) -> Style {
+    pub(crate) fn banner(self) -> Style {
         let style = Style::new().add_modifier(Modifier::BOLD);
         if self.colour {
             style.fg(Color::White).bg(Color::Red)
@@ -164,7 +157,7 @@ impl Theme {
         }
     }
 
-    pub(super) fn tone(self, tone: Tone) -> Style {
+    pub(crate) fn tone(self, tone: Tone) -> Style {
         match tone {
             Tone::Plain => Style::new(),
             Tone::Strong => self.strong(),

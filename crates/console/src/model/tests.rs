@@ -1,21 +1,20 @@
 use agentaflow_api::Stamp;
 use agentaflow_api::job::JobStatus;
 
-use super::super::fixture::{NOW, model, press, world};
-use super::{Cover, Effect, Message, Model, Pane, Subject, Wants};
+use super::{Effect, Message, Model, Overlay, Pane, Requests, Selection};
+use crate::fixture::{NOW, model, press, snapshot};
 
-/// What is pointed at, in a word.
-fn pointed(model: &Model) -> String {
-    match model.subject() {
-        Subject::Nothing => "nothing".to_owned(),
-        Subject::Job(job) => format!("job {}", job.id),
-        Subject::Node(node) => node.spec.node_name.clone(),
-        Subject::Gpu(node, gpu) => format!("{}/{gpu}", node.spec.node_name),
+fn selected(model: &Model) -> String {
+    match model.selection() {
+        Selection::Nothing => "nothing".to_owned(),
+        Selection::Job(job) => format!("job {}", job.id),
+        Selection::Node(node) => node.spec.node_name.clone(),
+        Selection::Gpu(node, gpu) => format!("{}/{gpu}", node.spec.node_name),
     }
 }
 
 #[test]
-fn keys_walk_through_panes_and_rows() {
+fn keys_move_through_panes_and_rows() {
     for (keys, expected) in [
         ("", "gpu-1"),
         ("j", "gpu-1/0"),
@@ -41,12 +40,12 @@ fn keys_walk_through_panes_and_rows() {
     ] {
         let mut model = model(80, 24);
         press(&mut model, keys);
-        assert_eq!(pointed(&model), expected, "after {keys:?}");
+        assert_eq!(selected(&model), expected, "after {keys:?}");
     }
 }
 
 #[test]
-fn every_pane_is_sorted_by_what_was_chosen() {
+fn s_changes_the_sort_order_of_a_pane() {
     for (keys, expected) in [
         ("s", "gpu-2"),
         ("sS", "gpu-1"),
@@ -60,17 +59,17 @@ fn every_pane_is_sorted_by_what_was_chosen() {
         let mut model = model(80, 24);
         press(&mut model, keys);
         press(&mut model, "<Home>");
-        assert_eq!(pointed(&model), expected, "after {keys:?}");
+        assert_eq!(selected(&model), expected, "after {keys:?}");
     }
 }
 
 #[test]
-fn a_filter_leaves_what_contains_its_words_and_esc_brings_all_back() {
+fn a_filter_hides_other_rows_until_esc() {
     let mut model = model(80, 24);
     press(&mut model, "/EVAL");
     let ids = |model: &Model| model.jobs().iter().map(|job| job.id).collect::<Vec<_>>();
     assert_eq!(ids(&model), [13]);
-    assert_eq!(pointed(&model), "gpu-2", "the node on which it runs stays");
+    assert_eq!(selected(&model), "gpu-2", "the node of the job stays");
     assert!(model.queue().is_empty());
     press(&mut model, "<Enter>");
     assert!(!model.typing);
@@ -85,7 +84,7 @@ fn a_filter_leaves_what_contains_its_words_and_esc_brings_all_back() {
 }
 
 #[test]
-fn while_a_filter_is_typed_letters_are_no_commands() {
+fn keys_go_to_the_filter_while_it_is_edited() {
     let mut model = model(80, 24);
     assert_eq!(press(&mut model, "/qcy"), []);
     assert_eq!(model.filter, "qcy");
@@ -93,7 +92,7 @@ fn while_a_filter_is_typed_letters_are_no_commands() {
 }
 
 #[test]
-fn a_job_is_cancelled_only_after_yes() {
+fn a_job_is_cancelled_only_after_confirmation() {
     for (keys, expected) in [
         ("<Tab>cy", vec![Effect::Cancel("13".to_owned())]),
         ("<Tab>jcY", vec![Effect::Cancel("12".to_owned())]),
@@ -112,7 +111,7 @@ fn a_job_is_cancelled_only_after_yes() {
 }
 
 #[test]
-fn keys_that_reach_beyond_the_screen_are_passed_on() {
+fn keys_with_effects_outside_the_model_are_returned() {
     for (keys, expected) in [
         ("q", Effect::Quit),
         ("<C-c>", Effect::Quit),
@@ -128,56 +127,56 @@ fn keys_that_reach_beyond_the_screen_are_passed_on() {
 }
 
 #[test]
-fn the_chosen_row_stays_chosen_when_rows_come_and_go() {
+fn the_selected_row_stays_selected_when_rows_change() {
     let mut model = model(80, 24);
     press(&mut model, "<Tab>j");
-    assert_eq!(pointed(&model), "job 12");
-    let mut data = world(1);
+    assert_eq!(selected(&model), "job 12");
+    let mut data = snapshot(1);
     let mut newer = data.jobs[0].clone();
     (newer.id, newer.started_at) = (99, Some(NOW));
     data.jobs.push(newer);
-    model.update(Message::Data(Box::new(data)));
-    assert_eq!(pointed(&model), "job 12");
-    let mut data = world(1);
+    model.update(Message::Snapshot(Box::new(data)));
+    assert_eq!(selected(&model), "job 12");
+    let mut data = snapshot(1);
     data.jobs.remove(0);
-    model.update(Message::Data(Box::new(data)));
-    assert_eq!(pointed(&model), "job 10", "what took its place");
-    model.update(Message::Data(Box::default()));
-    assert_eq!(pointed(&model), "nothing");
+    model.update(Message::Snapshot(Box::new(data)));
+    assert_eq!(selected(&model), "job 10", "the row at the same index");
+    model.update(Message::Snapshot(Box::default()));
+    assert_eq!(selected(&model), "nothing");
 }
 
 #[test]
-fn a_broken_connection_keeps_what_was_known() {
+fn a_failed_refresh_keeps_the_last_data() {
     let mut model = model(80, 24);
     model.update(Message::Clock(Stamp(NOW.0 + 14_000)));
-    model.update(Message::Trouble("cannot reach it".to_owned()));
-    assert!(model.trouble.is_some() && !model.jobs().is_empty());
+    model.update(Message::Failed("unreachable".to_owned()));
+    assert!(model.error.is_some() && !model.jobs().is_empty());
     assert!((model.age() - 14.0).abs() < 0.01);
-    model.update(Message::Data(Box::new(world(0))));
-    assert!(model.trouble.is_none() && model.age() < 0.01);
+    model.update(Message::Snapshot(Box::new(snapshot(0))));
+    assert!(model.error.is_none() && model.age() < 0.01);
 }
 
 #[test]
-fn only_what_is_in_sight_is_asked_for() {
+fn only_visible_jobs_are_requested() {
     let mut model = model(80, 24);
     let queue = vec!["14".to_owned(), "15".to_owned()];
-    assert_eq!(model.wants(), Wants { explain: queue.clone(), logs: None });
+    assert_eq!(model.requests(), Requests { explain: queue.clone(), logs: None });
     press(&mut model, "<Tab>");
-    assert_eq!(model.wants(), Wants { explain: queue, logs: Some("13".to_owned()) });
+    assert_eq!(model.requests(), Requests { explain: queue, logs: Some("13".to_owned()) });
     press(&mut model, "e");
-    assert_eq!(model.wants().explain[0], "13");
+    assert_eq!(model.requests().explain[0], "13");
     press(&mut model, "<Esc><Tab>jl");
-    assert_eq!(model.cover, Cover::Logs("15".to_owned()));
-    assert_eq!(model.wants().logs.as_deref(), Some("15"));
-    let mut data = world(0);
+    assert_eq!(model.overlay, Overlay::Logs("15".to_owned()));
+    assert_eq!(model.requests().logs.as_deref(), Some("15"));
+    let mut data = snapshot(0);
     data.jobs =
         (0..500).map(|id| agentaflow_api::job::Job { id, ..data.jobs[2].clone() }).collect();
-    model.update(Message::Data(Box::new(data)));
-    assert!(model.wants().explain.len() <= 10, "{:?}", model.wants());
+    model.update(Message::Snapshot(Box::new(data)));
+    assert!(model.requests().explain.len() <= 10, "{:?}", model.requests());
 }
 
 #[test]
-fn output_is_read_from_its_end() {
+fn logs_scroll_from_their_end() {
     let mut model = model(80, 24);
     press(&mut model, "<Tab>jl");
     assert_eq!(model.scroll, 0);
@@ -188,20 +187,20 @@ fn output_is_read_from_its_end() {
     press(&mut model, "<End>");
     assert_eq!(model.scroll, 0);
     press(&mut model, "<Esc>");
-    assert_eq!((&model.cover, model.focus), (&Cover::Nothing, Pane::Jobs));
+    assert_eq!((&model.overlay, model.focus), (&Overlay::None, Pane::Jobs));
 }
 
 #[test]
-fn esc_and_a_key_right_after_it_are_two_keys() {
+fn esc_followed_by_a_key_is_two_keys() {
     let mut model = model(80, 24);
     press(&mut model, "<Tab>e<A-l>");
-    assert_eq!(model.cover, Cover::Logs("13".to_owned()));
+    assert_eq!(model.overlay, Overlay::Logs("13".to_owned()));
     press(&mut model, "<Esc>c<A-y>");
-    assert_eq!(model.cover, Cover::Nothing);
+    assert_eq!(model.overlay, Overlay::None);
 }
 
 #[test]
-fn a_notice_goes_by_itself() {
+fn a_notice_expires() {
     let mut model = model(80, 24);
     model.update(Message::Cancelled(Ok("job 12 is being stopped".to_owned())));
     assert!(model.notice.is_some());
@@ -210,8 +209,8 @@ fn a_notice_goes_by_itself() {
 }
 
 #[test]
-fn nothing_breaks_on_any_size_with_any_key_and_any_data() {
-    let mut odd = world(0);
+fn odd_sizes_keys_and_data_do_not_panic() {
+    let mut odd = snapshot(0);
     odd.nodes[0].spec.gpu_instances[0].utilization = Some(f64::NAN);
     odd.nodes[0].spec.gpu_instances[1].gpu_memory_available = Some(u64::MAX);
     odd.nodes[0].spec.gpu_instances[2].power_usage = Some(f64::INFINITY);
@@ -222,8 +221,8 @@ fn nothing_breaks_on_any_size_with_any_key_and_any_data() {
         for keys in ["<PgDn><Tab>G", "l<PgUp><Home>", "<Esc>e<End><Esc>", "?<PgDn><Esc>", "xsS/x"] {
             model.update(Message::Resized(size.0, size.1));
             press(&mut model, keys);
-            model.update(Message::Data(Box::new(odd.clone())));
-            super::super::view::tests::drawn(&model, size, true, false);
+            model.update(Message::Snapshot(Box::new(odd.clone())));
+            crate::view::tests::drawn(&model, size, true, false);
         }
     }
 }

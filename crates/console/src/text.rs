@@ -1,13 +1,12 @@
-//! Text from elsewhere, made safe and fitted: nothing that a job or a node says can move the cursor, hide what
-//! follows it, or push a column out of line.
+//! Sanitizes and fits foreign text, so that a job or node cannot move the cursor, hide text, or shift a column.
 
 use unicode_width::UnicodeWidthChar as _;
 
-/// Columns between the places where a tab stops.
+/// Columns between tab stops.
 const TAB: usize = 8;
 
 /// One line of text without escape sequences, control characters and invisible marks.
-pub(super) fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut column = 0;
     let mut rest = text.chars().peekable();
@@ -34,9 +33,8 @@ pub(super) fn clean(text: &str) -> String {
     out
 }
 
-/// The lines of a job's output as a terminal would leave them: where a line was written over from its start, as
-/// progress bars do, the last version counts.
-pub(super) fn log_lines(bytes: &[u8]) -> Vec<String> {
+/// Lines of a log. Of a line overwritten after a carriage return, as progress bars do, the last version counts.
+pub(crate) fn log_lines(bytes: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(bytes);
     let last_version = |line: &str| {
         let line = line.trim_end_matches('\r');
@@ -45,26 +43,26 @@ pub(super) fn log_lines(bytes: &[u8]) -> Vec<String> {
     text.lines().map(last_version).collect()
 }
 
-/// Columns that a text takes.
-pub(super) fn width(text: &str) -> usize {
+/// Width in terminal columns.
+pub(crate) fn width(text: &str) -> usize {
     text.chars().map(|c| c.width().unwrap_or(0)).sum()
 }
 
-/// The text in exactly so many columns: filled with spaces, or cut with a mark.
-pub(super) fn fit(text: &str, columns: usize, mark: char) -> String {
+/// The text in exactly `columns` columns: padded with spaces, or cut with a mark.
+pub(crate) fn fit(text: &str, columns: usize, mark: char) -> String {
     let mut out = cut(text, columns, mark);
     out.extend(std::iter::repeat_n(' ', columns.saturating_sub(width(&out))));
     out
 }
 
-/// The same, standing to the right.
-pub(super) fn fit_right(text: &str, columns: usize, mark: char) -> String {
+/// [`fit`], right-aligned.
+pub(crate) fn fit_right(text: &str, columns: usize, mark: char) -> String {
     let cut = cut(text, columns, mark);
     " ".repeat(columns.saturating_sub(width(&cut))) + &cut
 }
 
-/// The text in at most so many columns.
-pub(super) fn cut(text: &str, columns: usize, mark: char) -> String {
+/// The text in at most `columns` columns, cut with a mark.
+pub(crate) fn cut(text: &str, columns: usize, mark: char) -> String {
     if width(text) <= columns {
         return text.to_owned();
     }
@@ -84,14 +82,14 @@ pub(super) fn cut(text: &str, columns: usize, mark: char) -> String {
     out
 }
 
-/// The text in lines of at most so many columns, broken between words where that is possible. Lines after the first
-/// begin with the indent.
-pub(super) fn wrap(text: &str, columns: usize, indent: &str) -> Vec<String> {
+/// The text in lines of at most `columns` columns, broken between words where possible. Lines after the first start
+/// with the indent.
+pub(crate) fn wrap(text: &str, columns: usize, indent: &str) -> Vec<String> {
     let columns = columns.max(width(indent) + 2);
     let mut lines = Vec::new();
     let mut line = String::new();
     let mut used = 0;
-    // Where the line can be broken: after its last space.
+    // Byte after the last space, where the line can be broken.
     let mut space = None;
     for c in text.chars() {
         let wide = c.width().unwrap_or(0);
@@ -114,8 +112,8 @@ pub(super) fn wrap(text: &str, columns: usize, indent: &str) -> Vec<String> {
     lines
 }
 
-/// Only ASCII, for terminals that show nothing else.
-pub(super) fn ascii(text: &str) -> String {
+/// ASCII replacement for terminals without UTF-8.
+pub(crate) fn ascii(text: &str) -> String {
     let plain = |c: char| match c {
         '×' => 'x',
         '…' => '~',
@@ -127,7 +125,7 @@ pub(super) fn ascii(text: &str) -> String {
     text.chars().map(plain).collect()
 }
 
-/// After the escape character.
+/// Skips the rest of an escape sequence after ESC.
 fn skip_escape(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     match rest.next() {
         Some('[') => skip_control_sequence(rest),
@@ -143,7 +141,7 @@ fn skip_escape(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) {
                 }
             }
         }
-        // A choice of character sets and the like, with one more character.
+        // Two-character sequences, such as the choice of a character set.
         Some(' '..='/') => {
             rest.next();
         }
@@ -151,13 +149,13 @@ fn skip_escape(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     }
 }
 
-/// After `ESC [`: up to its final letter. A character that cannot be part of it ends it, too, and stays.
+/// Skips a control sequence after `ESC [` up to its final byte. An invalid character ends the sequence and stays.
 fn skip_control_sequence(rest: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     while rest.next_if(|c| matches!(c, ' '..='?')).is_some() {}
     rest.next_if(|c| matches!(c, '@'..='~'));
 }
 
-/// Marks that take no room, and those that turn the direction of what follows.
+/// Zero-width and bidirectional control characters.
 fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
@@ -170,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_job_writes_cannot_move_the_cursor() {
+    fn job_output_cannot_move_the_cursor() {
         for (written, shown) in [
             ("plain", "plain"),
             ("\u{1b}[31mred\u{1b}[0m", "red"),
@@ -191,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_progress_bar_shows_as_it_ended() {
+    fn a_progress_bar_shows_its_last_state() {
         let lines = log_lines(b"start\r\n 10%\r 50%\r100%\r\n\xff\n");
         assert_eq!(lines, ["start", "100%", "\u{fffd}"]);
     }

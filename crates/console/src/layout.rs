@@ -1,34 +1,33 @@
-//! Where things stand on a screen of a given size.
+//! Areas of a screen of a given size.
 
 use ratatui::layout::Rect;
 
-use super::model::Pane;
+use crate::model::Pane;
 
-/// The least that anything can be shown on.
-pub(super) const LEAST: (u16, u16) = (36, 7);
+/// The smallest supported screen, in columns and rows.
+pub(crate) const MIN_SIZE: (u16, u16) = (36, 7);
 
-/// From so many rows on, panes stand in frames.
-const FRAMED: u16 = 34;
+/// The fewest rows with which panes have frames.
+const MIN_FRAMED_ROWS: u16 = 34;
 
-/// Below so many rows only the chosen pane is shown.
-const STACKED: u16 = 18;
+/// The fewest rows that show all panes; a smaller screen shows the focused one.
+const MIN_STACKED_ROWS: u16 = 18;
 
-/// The parts of the screen; what has no room is empty.
+/// Areas of the screen; an area without room is empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Areas {
-    pub(super) header: Rect,
-    pub(super) banner: Rect,
-    pub(super) gpus: Rect,
-    pub(super) jobs: Rect,
-    pub(super) queue: Rect,
-    pub(super) detail: Rect,
-    pub(super) footer: Rect,
-    pub(super) framed: bool,
+pub(crate) struct Areas {
+    pub(crate) header: Rect,
+    pub(crate) banner: Rect,
+    pub(crate) gpus: Rect,
+    pub(crate) jobs: Rect,
+    pub(crate) queue: Rect,
+    pub(crate) detail: Rect,
+    pub(crate) footer: Rect,
+    pub(crate) framed: bool,
 }
 
 impl Areas {
-    /// Where a pane stands.
-    pub(super) fn pane(&self, pane: Pane) -> Rect {
+    pub(crate) fn pane(&self, pane: Pane) -> Rect {
         match pane {
             Pane::Gpus => self.gpus,
             Pane::Jobs => self.jobs,
@@ -36,20 +35,19 @@ impl Areas {
         }
     }
 
-    /// Rows that a pane can show.
-    pub(super) fn page(&self, pane: Pane) -> usize {
+    /// Data rows of a pane.
+    pub(crate) fn page(&self, pane: Pane) -> usize {
         let around = if self.framed { 3 } else { 1 };
         usize::from(self.pane(pane).height.saturating_sub(around))
     }
 }
 
-/// Whether there is no room for anything.
-pub(super) fn too_small((columns, rows): (u16, u16)) -> bool {
-    columns < LEAST.0 || rows < LEAST.1
+pub(crate) fn too_small((columns, rows): (u16, u16)) -> bool {
+    columns < MIN_SIZE.0 || rows < MIN_SIZE.1
 }
 
-/// Where things stand. Heights hang on the screen and on the number of GPUs, not on jobs, which come and go.
-pub(super) fn areas(size: (u16, u16), banner: bool, focus: Pane, gpu_rows: usize) -> Areas {
+/// Heights depend on the screen and on the number of GPUs, not on the changing number of jobs.
+pub(crate) fn areas(size: (u16, u16), banner: bool, focus: Pane, gpu_rows: usize) -> Areas {
     let (columns, rows) = size;
     if too_small(size) {
         return Areas::default();
@@ -60,12 +58,12 @@ pub(super) fn areas(size: (u16, u16), banner: bool, focus: Pane, gpu_rows: usize
         top += height;
         area
     };
-    let framed = rows >= FRAMED;
+    let framed = rows >= MIN_FRAMED_ROWS;
     let header = take(if framed { 2 } else { 1 });
     let banner = take(u16::from(banner));
     let body = rows - header.height - banner.height - 1;
     let mut areas = Areas { header, banner, framed, ..Areas::default() };
-    if rows < STACKED {
+    if rows < MIN_STACKED_ROWS {
         let area = take(body);
         match focus {
             Pane::Gpus => areas.gpus = area,
@@ -78,7 +76,7 @@ pub(super) fn areas(size: (u16, u16), banner: bool, focus: Pane, gpu_rows: usize
         let least = around + 2;
         areas.gpus = take(wanted.clamp(least, (body / 2).max(least)));
         let rest = body - areas.gpus.height;
-        // What is chosen is told in at least two rows.
+        // The detail area has at least two rows.
         let list = (rest * 36 / 100).max(4).min(rest.saturating_sub(2) / 2);
         areas.jobs = take(list);
         areas.queue = take(list);
