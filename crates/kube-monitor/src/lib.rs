@@ -7,7 +7,6 @@
 mod cgroup;
 mod conditions;
 mod diff;
-mod exposition;
 mod eyes;
 mod health;
 mod kubelet;

@@ -11,7 +11,6 @@ use agentaflow_gpu::{Device, GpuError};
 use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use prometheus_client::registry::Registry;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -155,9 +154,7 @@ impl Monitor {
         }
         if let Some(address) = settings.metrics {
             let listener = serve::listen(address).await?;
-            let mut registry = Registry::default();
-            registry.register_collector(Box::new(Arc::clone(&metrics)));
-            tokio::spawn(serve::metrics(listener, Arc::new(registry), stop.clone()));
+            tokio::spawn(serve::metrics(listener, Arc::clone(&metrics), stop.clone()));
         }
         Ok(Self {
             eyes: Eyes::new(Arc::clone(&settings.gpus), settings.proc.clone()),

@@ -10,11 +10,11 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{MonitorError, exposition};
+use super::MonitorError;
+use super::metrics::Metrics;
 
 /// After so many intervals without a sign of life the loop is stuck, and a restart is the better way on.
 const INTERVALS: u32 = 5;
@@ -71,10 +71,10 @@ pub(super) async fn health(listener: TcpListener, pulse: Arc<Pulse>, stop: Cance
 /// Answers `/metrics` until told to stop.
 pub(super) async fn metrics(
     listener: TcpListener,
-    registry: Arc<Registry>,
+    metrics: Arc<Metrics>,
     stop: CancellationToken,
 ) {
-    let router = Router::new().route("/metrics", get(all_metrics)).with_state(registry);
+    let router = Router::new().route("/metrics", get(all_metrics)).with_state(metrics);
     serve(listener, router, stop).await;
 }
 
@@ -100,8 +100,8 @@ async fn readyz(State(pulse): State<Arc<Pulse>>) -> (StatusCode, &'static str) {
     }
 }
 
-async fn all_metrics(State(registry): State<Arc<Registry>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, exposition::CONTENT_TYPE)], exposition::text(&registry))
+async fn all_metrics(State(metrics): State<Arc<Metrics>>) -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, agentaflow_metrics::CONTENT_TYPE)], metrics.text())
 }
 
 #[cfg(test)]

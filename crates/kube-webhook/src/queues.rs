@@ -1,7 +1,7 @@
 //! Whether a queue can be used.
 
 use agentaflow_kube_core::crd::{GpuQueueSpec, QueueAmounts};
-use agentaflow_kube_core::translate::Amount;
+use agentaflow_units::Amount;
 use std::collections::BTreeMap;
 
 use super::review::Verdict;
@@ -91,20 +91,20 @@ fn amounts(amounts: &QueueAmounts) -> BTreeMap<String, Amount> {
     let quantity =
         |text: &Option<String>| text.as_ref().and_then(|text| Amount::parse(text.trim()).ok());
     let mut all = BTreeMap::new();
-    all.extend(amounts.gpus.map(|value| ("gpus".to_owned(), Amount::units(value.into()))));
+    all.extend(amounts.gpus.map(|value| ("gpus".to_owned(), Amount::from_units(value.into()))));
     all.extend(quantity(&amounts.cpu).map(|value| ("cpu".to_owned(), value)));
     all.extend(quantity(&amounts.memory).map(|value| ("memory".to_owned(), value)));
     all.extend(
         amounts
             .models
             .iter()
-            .map(|(name, value)| (format!("models[{name}]"), Amount::units((*value).into()))),
+            .map(|(name, value)| (format!("models[{name}]"), Amount::from_units((*value).into()))),
     );
     all.extend(
         amounts
             .resources
             .iter()
-            .map(|(name, value)| (format!("resources[{name}]"), Amount::units(*value))),
+            .map(|(name, value)| (format!("resources[{name}]"), Amount::from_units(*value))),
     );
     all
 }

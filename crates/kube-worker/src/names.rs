@@ -1,5 +1,9 @@
 //! Names that stand on what the worker makes.
 
+use std::hash::Hasher as _;
+
+use fnv::FnvHasher;
+
 /// Label: whose a Job is.
 pub(crate) const AGENT: &str = "agentaflow.io/agent";
 /// Label: the task, as `job-attempt-task`.
@@ -28,10 +32,11 @@ pub(crate) fn is_key(text: &str) -> bool {
 
 /// A label that tells the Jobs of one agent from those of others: its server and its node.
 pub(crate) fn owner(server: &str, node: &str) -> String {
-    // FNV-1a: the same in every release, and nobody gains by a collision.
-    let bytes = server.bytes().chain([0]).chain(node.bytes());
-    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    // FNV-1a is stable across releases; a collision does no harm.
+    let mut hasher = FnvHasher::default();
+    for part in [server.as_bytes(), &[0], node.as_bytes()] {
+        hasher.write(part);
+    }
+    let hash = hasher.finish();
     format!("{hash:016x}")
 }

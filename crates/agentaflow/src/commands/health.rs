@@ -1,6 +1,8 @@
 //! `agentaflow health` and `agentaflow metrics`: how the GPUs are.
 
 use agentaflow_api::client::user::JobQuery;
+use agentaflow_metrics::Exposition;
+use agentaflow_metrics::MetricType::{self, Gauge, Untyped};
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Node, NodeStatus};
 use agentaflow_console::format::counted;
@@ -160,23 +162,24 @@ fn exposition(nodes: &[Node], jobs: &[Job]) -> String {
     let mean = readings.iter().sum::<f64>() / readings.len().max(1) as f64;
     let total: u32 = live.iter().map(|node| node.spec.gpu_count).sum();
     let number = |status| jobs.iter().filter(|job| job.status == status).count() as f64;
-    let mut text = String::new();
-    for (name, kind, help, value) in [
-        ("agentaflow_gpu_total", "untyped", "GPUs of all active nodes.", f64::from(total)),
-        ("agentaflow_gpu_available", "gauge", "GPUs that nobody uses.", free as f64),
-        ("agentaflow_gpu_utilization", "gauge", "Mean use of the GPUs in percent.", mean),
-        ("agentaflow_workloads_pending", "gauge", "Jobs that wait.", number(JobStatus::Pending)),
+    let mut text = Exposition::default();
+    let values: [(&str, MetricType, &str, f64); 6] = [
+        ("agentaflow_gpu_total", Untyped, "GPUs of all active nodes.", f64::from(total)),
+        ("agentaflow_gpu_available", Gauge, "Unused GPUs.", free as f64),
+        ("agentaflow_gpu_utilization", Gauge, "Mean utilization in percent.", mean),
+        ("agentaflow_workloads_pending", Gauge, "Pending jobs.", number(JobStatus::Pending)),
         (
             "agentaflow_workloads_scheduled",
-            "gauge",
-            "Jobs that are placed and do not run yet.",
+            Gauge,
+            "Placed jobs that do not run yet.",
             number(JobStatus::Scheduled),
         ),
-        ("agentaflow_workloads_running", "gauge", "Jobs that run.", number(JobStatus::Running)),
-    ] {
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
+        ("agentaflow_workloads_running", Gauge, "Running jobs.", number(JobStatus::Running)),
+    ];
+    for (name, kind, help, value) in values {
+        text.value(name, kind, help, value);
     }
-    text
+    text.into_text()
 }
 
 #[cfg(test)]

@@ -62,9 +62,11 @@ fn simulated(spec: &SimulatedSpec) -> Result<Box<dyn GpuSource>> {
 
 /// The same number for the same name (FNV-1a).
 pub(crate) fn seed(name: &str) -> u64 {
-    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    use std::hash::Hasher as _;
+
+    let mut hasher = fnv::FnvHasher::default();
+    hasher.write(name.as_bytes());
+    hasher.finish()
 }
 
 /// Accepts the names of strategies; close misses get a hint.

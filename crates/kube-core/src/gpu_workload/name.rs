@@ -1,5 +1,9 @@
 //! Names of pods and values of labels, cut where Kubernetes has no room for them.
 
+use std::hash::Hasher as _;
+
+use fnv::FnvHasher;
+
 /// What fits into a label and a host name; longer pod names are legal but lose their end in both.
 const MAX: usize = 63;
 
@@ -34,11 +38,11 @@ fn cut(name: &str, room: usize) -> String {
     format!("{start}{hash}")
 }
 
-/// FNV-1a, folded to 32 bits: the same in every release, which the names of living pods depend on.
+/// FNV-1a, folded to 32 bits. Stable across releases: names of existing pods depend on it.
 fn fingerprint(text: &str) -> u32 {
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let mut hasher = FnvHasher::default();
+    hasher.write(text.as_bytes());
+    let hash = hasher.finish();
     (hash ^ (hash >> 32)) as u32
 }
 

@@ -6,7 +6,6 @@
 //!
 //! [`Node`]: agentaflow_engine::Node
 
-mod amounts;
 mod annotations;
 mod disks;
 mod features;
@@ -24,7 +23,6 @@ mod terms;
 mod tests;
 mod volumes;
 
-pub use amounts::{mebibytes, milli_cpu};
 pub use annotations::{
     MIDDLE, admitted, asked, duration, estimate, min_gpu_memory, misread, of_value, preemptible,
     priority,
@@ -42,8 +40,8 @@ use std::collections::BTreeSet;
 
 use crate::slim::Pod;
 use places::{MAX_TERMS, Places, TooMany};
-pub use quantity::Amount;
 use quantity::LARGEST;
+pub use quantity::{mebibytes, milli_cpu};
 
 /// What translation must look up.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,11 @@
 //! What a pod takes of its node, in amounts.
 
 use agentaflow_engine::{MiB, MilliCpu, ResourceName};
+use agentaflow_units::Amount;
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use std::collections::BTreeMap;
 
-use super::quantity::{Amount, Amounts, Quantities, amounts};
+use super::quantity::{Amounts, Quantities, amounts};
 use crate::names;
 use crate::slim::{Container, ContainerStatus, Pod};
 
@@ -53,7 +54,7 @@ pub fn gpu_resources(pod: &Pod) -> BTreeMap<String, u64> {
     let all = readable_total(pod);
     let ours = |name: &str| name == names::GPU_RESOURCE || name.starts_with("nvidia.com/");
     let some = all.into_iter().filter(|(name, amount)| ours(name) && *amount > Amount::default());
-    some.map(|(name, amount)| (name, amount.units_up())).collect()
+    some.map(|(name, amount)| (name, amount.ceil_units())).collect()
 }
 
 impl Needs {
@@ -62,14 +63,14 @@ impl Needs {
         needs.resources.insert(names::PODS_RESOURCE.into(), 1);
         for (name, amount) in total {
             match name.as_str() {
-                CPU => needs.cpu = MilliCpu(amount.milli_up()),
-                MEMORY => needs.memory = MiB(amount.mib_up()),
-                STORAGE => needs.storage = MiB(amount.mib_up()),
-                names::GPU_RESOURCE => needs.gpus = amount.units_up(),
+                CPU => needs.cpu = MilliCpu(amount.ceil_milli()),
+                MEMORY => needs.memory = MiB(amount.ceil_mib()),
+                STORAGE => needs.storage = MiB(amount.ceil_mib()),
+                names::GPU_RESOURCE => needs.gpus = amount.ceil_units(),
                 names::PODS_RESOURCE => {}
                 _ if amount == Amount::default() => {}
                 _ => {
-                    needs.resources.insert(name.into(), amount.units_up());
+                    needs.resources.insert(name.into(), amount.ceil_units());
                 }
             }
         }
@@ -83,12 +84,12 @@ pub(super) fn offers(allocatable: Option<&Quantities>) -> Needs {
     let mut offers = Needs::default();
     for (name, amount) in all {
         match name.as_str() {
-            CPU => offers.cpu = MilliCpu(amount.milli_down()),
-            MEMORY => offers.memory = MiB(amount.mib_down()),
-            STORAGE => offers.storage = MiB(amount.mib_down()),
-            names::GPU_RESOURCE => offers.gpus = amount.units_down(),
+            CPU => offers.cpu = MilliCpu(amount.floor_milli()),
+            MEMORY => offers.memory = MiB(amount.floor_mib()),
+            STORAGE => offers.storage = MiB(amount.floor_mib()),
+            names::GPU_RESOURCE => offers.gpus = amount.floor_units(),
             _ => {
-                offers.resources.insert(name.into(), amount.units_down());
+                offers.resources.insert(name.into(), amount.floor_units());
             }
         }
     }
@@ -234,7 +235,7 @@ fn is_resize_infeasible(pod: &Pod) -> bool {
 fn add(sum: &mut Amounts, more: &Amounts) {
     for (name, amount) in more {
         let entry = sum.entry(name.clone()).or_default();
-        *entry = entry.plus(*amount);
+        *entry = entry.saturating_add(*amount);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Events: what people see in `kubectl describe`.
 
 use agentaflow_kube_core::names;
+use fnv::FnvHasher;
 use serde_json::json;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 use super::api::{ApiServer, Failure, Ignored};
 use crate::state::EventRecord;
@@ -17,7 +18,7 @@ pub(crate) async fn tell(
     note: &EventRecord,
 ) -> Result<(), Failure> {
     let about = &note.about;
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = FnvHasher::default();
     (&about.uid, note.reason, &note.message).hash(&mut hasher);
     let name = name(&about.key.name, hasher.finish());
     let version = if about.kind == "Pod" { "v1" } else { "agentaflow.io/v1" };

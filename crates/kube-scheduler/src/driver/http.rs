@@ -159,7 +159,7 @@ async fn readyz(State(health): State<Health>) -> Response {
 }
 
 async fn metrics(State(health): State<Health>) -> Response {
-    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")];
+    let kind = [(header::CONTENT_TYPE, agentaflow_metrics::CONTENT_TYPE)];
     (kind, health.metrics.text()).into_response()
 }
 

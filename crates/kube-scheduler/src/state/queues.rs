@@ -5,6 +5,7 @@ use agentaflow_kube_core::crd::{GpuQueueSpec, QueueAmounts};
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim::Queue;
 use agentaflow_kube_core::translate;
+use agentaflow_units::QuantityError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -226,8 +227,8 @@ fn engine_queue(name: &str, spec: &GpuQueueSpec) -> Result<EngineQueue, String> 
 }
 
 fn quota(amounts: &QueueAmounts) -> Result<Quota, String> {
-    let read = |text: &Option<String>, read: fn(&str) -> Result<u64, String>| {
-        text.as_deref().map(read).transpose()
+    let read = |text: &Option<String>, read: fn(&str) -> Result<u64, QuantityError>| {
+        text.as_deref().map(read).transpose().map_err(|error| error.to_string())
     };
     let milli = |gpus: u32| u64::from(gpus) * 1000;
     let models = amounts.models.iter();

@@ -54,10 +54,14 @@ pub(super) async fn connect(socket: &Path) -> Result<Engine, ConnectError> {
 
 /// A short name made from the agent's folder (FNV-1a), the same after every start.
 pub(super) fn agent_label(state_dir: &Path) -> String {
+    use std::hash::Hasher as _;
     use std::os::unix::ffi::OsStrExt;
+
+    use fnv::FnvHasher;
     let full = state_dir.canonicalize().unwrap_or_else(|_| state_dir.to_owned());
-    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    let hash = full.as_os_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, mix);
+    let mut hasher = FnvHasher::default();
+    hasher.write(full.as_os_str().as_bytes());
+    let hash = hasher.finish();
     format!("{hash:016x}")
 }
 

@@ -1,10 +1,10 @@
 //! How much storage is left where volumes are made, for drivers that tell.
 
+use agentaflow_units::Amount;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::places::Places;
-use super::super::quantity::Amount;
 use super::super::selector::selector_term;
 use crate::slim::{PersistentVolumeClaim, StorageCapacity, StorageClass, StorageDriver};
 

@@ -1,10 +1,10 @@
 //! Which volumes can serve a claim, and which nodes reach them.
 
+use agentaflow_units::Amount;
 use agentaflow_engine::labels::{Expr, NodeTerm, Op};
 use k8s_openapi::api::core::v1::TopologySelectorTerm;
 
 use super::super::places::Places;
-use super::super::quantity::Amount;
 use super::super::selector::{labels, node_terms, selector};
 use super::{Volumes, class_of_claim};
 use crate::slim::{PersistentVolume, PersistentVolumeClaim, StorageClass};
