@@ -140,7 +140,7 @@ fn pods(now: &Snapshot, text: &mut Exposition) {
     let used = || {
         now.used.iter().take(MOST_PODS).map(|((pod, gpu), used)| {
             let labels =
-                [("node", node), ("namespace", &*pod.namespace), ("pod", &*pod.name), ("gpu", gpu)];
+                [("node", node), ("namespace", &*pod.namespace), ("pod", &*pod.name), ("gpu", gpu.as_str())];
             (labels, used)
         })
     };
