@@ -1,15 +1,15 @@
-//! From the control groups of a process to the pod that it belongs to. Pure.
+//! Finds the pod of a process from its control groups. Pure.
 //!
 //! The kubelet names the group of a pod after its UID: `…/kubepods/burstable/pod<uid>/<container>` with the cgroupfs
 //! driver, `…/kubepods-burstable-pod<uid with underscores>.slice/cri-containerd-<container>.scope` with systemd. The
-//! runtime only decides what comes behind it, and nested clusters what comes before.
+//! runtime determines only the suffix, and nested clusters add a prefix.
 
 /// The UID of the pod, from the text of `/proc/<pid>/cgroup` (versions 1, 2 and both at once).
 pub(super) fn pod_uid(text: &str) -> Option<String> {
     text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).find_map(pod_of_path)
 }
 
-/// The outermost pod of a path: a pod may run a cluster of its own, whose pods ours does not know.
+/// Outermost pod of a path: the pods of a nested cluster are unknown to this one.
 fn pod_of_path(path: &str) -> Option<String> {
     let mut inside = false;
     for part in path.split('/') {

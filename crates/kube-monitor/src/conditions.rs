@@ -3,13 +3,13 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::observe::Known;
-use super::seen::{Closed, Seen};
+use super::observe::DeviceRecord;
+use super::observation::{Unschedulable, Observation};
 
 /// The conditions; a time of change is kept while the status stays the same.
 pub(super) fn of(
-    devices: &[Known],
-    seen: &Seen,
+    devices: &[DeviceRecord],
+    seen: &Observation,
     before: &[Condition],
     now: Timestamp,
 ) -> Vec<Condition> {
@@ -34,27 +34,27 @@ pub(super) fn of(
     .collect()
 }
 
-type Told = (bool, &'static str, String);
+type ConditionValue = (bool, &'static str, String);
 
-/// The GPUs answer.
-fn ready(devices: &[Known], seen: &Seen) -> Told {
+/// True if the driver reports the GPUs.
+fn ready(devices: &[DeviceRecord], seen: &Observation) -> ConditionValue {
     match &seen.gpus {
-        Err(words) => (false, "DriverFailed", words.clone()),
+        Err(message) => (false, "DriverFailed", message.clone()),
         Ok(_) => (true, "GPUsReported", format!("{} reported", counted(devices.len()))),
     }
 }
 
-/// None of them is sick.
-fn healthy(devices: &[Known], seen: &Seen) -> Told {
-    if let Err(words) = &seen.gpus {
-        return (false, "DriverFailed", words.clone());
+/// True if no GPU has a problem.
+fn healthy(devices: &[DeviceRecord], seen: &Observation) -> ConditionValue {
+    if let Err(message) = &seen.gpus {
+        return (false, "DriverFailed", message.clone());
     }
     let told = |available: bool| -> Vec<String> {
         let troubled = devices.iter().filter(|known| known.reading.available == available);
-        let words = |known: &Known| {
-            Some(format!("{}: {}", known.device.id, known.health.trouble.as_ref()?.words))
+        let message = |known: &DeviceRecord| {
+            Some(format!("{}: {}", known.device.id, known.health.problem.as_ref()?.message))
         };
-        troubled.filter_map(words).collect()
+        troubled.filter_map(message).collect()
     };
     let (sick, watched) = (told(false), told(true));
     match (sick.is_empty(), watched.is_empty()) {
@@ -65,14 +65,14 @@ fn healthy(devices: &[Known], seen: &Seen) -> Told {
 }
 
 /// New work may go there.
-fn schedulable(devices: &[Known], seen: &Seen) -> Told {
+fn schedulable(devices: &[DeviceRecord], seen: &Observation) -> ConditionValue {
     let available = devices.iter().filter(|known| known.reading.available).count();
     match (seen.node.closed, &seen.gpus) {
-        (Some(Closed::Maintenance), _) => (false, "Maintenance", "people work on its GPUs".into()),
-        (Some(Closed::Cordoned), _) => (false, "Cordoned", "the node is cordoned".into()),
-        (None, Err(words)) => (false, "DriverFailed", words.clone()),
+        (Some(Unschedulable::Maintenance), _) => (false, "Maintenance", "the node is in maintenance".into()),
+        (Some(Unschedulable::Cordoned), _) => (false, "Cordoned", "the node is cordoned".into()),
+        (None, Err(message)) => (false, "DriverFailed", message.clone()),
         (None, Ok(_)) if available == 0 => {
-            (false, "NoHealthyGPU", "none of its GPUs can be used".into())
+            (false, "NoHealthyGPU", "no GPU of the node is usable".into())
         }
         (None, Ok(_)) => {
             (true, "GPUsAvailable", format!("{available} of {} available", counted(devices.len())))

@@ -1,8 +1,8 @@
-//! What of a report has to be written. Pure.
+//! Selects the parts of a report to write. Pure.
 //!
-//! Every write to a node is sent to every kubelet and scheduler that watches it, and with a thousand nodes even small
-//! ones add up. So readings are written when they moved by more than their steps, what changes the use of a GPU at
-//! once, and everything at least once a minute.
+//! The API server sends every write to a node to every kubelet and scheduler that watches it; with a thousand nodes
+//! even small writes add up. Readings are written after a change larger than their step, changes that affect
+//! scheduling at once, and everything at least once a minute.
 
 use agentaflow_kube_core::crd::{GpuNodeSpec, GpuNodeStatus, GpuStatus};
 use agentaflow_kube_core::{names, slim};
@@ -17,65 +17,61 @@ use super::observe::Report;
 /// The longest time between two writes.
 pub const REFRESH: Duration = Duration::from_mins(1);
 
-/// Percent of utilisation that are news.
+/// Significant change in percent.
 const UTILIZATION_STEP: f64 = 5.0;
-/// MiB that are news.
+/// Significant change in MiB.
 const MEMORY_STEP: u64 = 256;
-/// Degrees that are news.
+/// Significant change in degrees.
 const TEMPERATURE_STEP: f64 = 5.0;
-/// Watts that are news.
+/// Significant change in watts.
 const POWER_STEP: f64 = 25.0;
 
-/// What was written before, and when.
+/// Last confirmed writes with their times.
 #[derive(Clone, Debug, Default)]
-pub struct Written {
-    /// The `GPUNode`'s spec.
+pub struct LastWrites {
     pub spec: Option<GpuNodeSpec>,
-    /// The `GPUNode`'s status.
     pub status: Option<(GpuNodeStatus, Timestamp)>,
     /// The line in the node's annotation.
     pub line: Option<(StatusLine, Timestamp)>,
 }
 
-/// What has to be written now.
+/// Writes to make now.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Writes {
-    /// The `GPUNode`'s spec.
+pub struct PendingWrites {
     pub spec: bool,
-    /// The `GPUNode`'s status.
     pub status: bool,
     /// The status annotation is part of the node's patch.
     pub line: bool,
-    /// A merge patch for the node with nothing in it but what differs.
+    /// Merge patch of the node with the differences only.
     pub node: Option<Value>,
 }
 
-/// Decides what to write; what was written so long ago is written again.
+/// Selects the writes; everything older than `again_after` is written again.
 pub fn diff(
-    written: &Written,
+    written: &LastWrites,
     node: &slim::Node,
     report: &Report,
     now: Timestamp,
     again_after: Duration,
-) -> Writes {
+) -> PendingWrites {
     let due = |then: Timestamp| {
-        // A clock that was set back says nothing about how long ago that was.
+        // The age is unknown after the clock was set back: write again.
         !Duration::try_from(now.duration_since(then)).is_ok_and(|passed| passed < again_after)
     };
     let status = match &written.status {
-        Some((old, then)) => is_news(old, &report.status) || due(*then),
+        Some((old, then)) => is_significant(old, &report.status) || due(*then),
         None => true,
     };
     let line = match &written.line {
-        Some((old, then)) => is_weighty(old, &report.line) || due(*then),
+        Some((old, then)) => affects_scheduling(old, &report.line) || due(*then),
         None => true,
     };
     let spec = written.spec.as_ref() != Some(&report.spec);
-    Writes { spec, status: status || spec, line, node: patch(node, report, line) }
+    PendingWrites { spec, status: status || spec, line, node: patch(node, report, line) }
 }
 
-/// A reading moved by more than its step, or something changed that is not a reading.
-fn is_news(old: &GpuNodeStatus, new: &GpuNodeStatus) -> bool {
+/// True if a reading changed by more than its step, or any other field changed.
+fn is_significant(old: &GpuNodeStatus, new: &GpuNodeStatus) -> bool {
     let conditions = |status: &GpuNodeStatus| -> Vec<[String; 4]> {
         let told = status.conditions.iter();
         told.map(|c| [c.type_.clone(), c.status.clone(), c.reason.clone(), c.message.clone()])
@@ -97,8 +93,8 @@ fn moved(old: &GpuStatus, new: &GpuStatus) -> bool {
         || old.memory_used.abs_diff(new.memory_used) >= MEMORY_STEP
 }
 
-/// Something changed that decides whether work goes there; readings alone wait for the minute.
-fn is_weighty(old: &StatusLine, new: &StatusLine) -> bool {
+/// True if a change affects scheduling; readings alone wait for the periodic write.
+fn affects_scheduling(old: &StatusLine, new: &StatusLine) -> bool {
     let devices = |line: &StatusLine| -> Vec<_> {
         let each = line.devices.iter();
         each.map(|device| (device.id.clone(), device.available, device.cause, device.xid)).collect()

@@ -4,7 +4,7 @@ use super::*;
 use crate::line::DeviceLine;
 use std::collections::BTreeMap;
 
-/// A minute, less the interval until the next look.
+/// A minute less the interval until the next sample.
 const AGAIN: Duration = Duration::from_secs(45);
 
 fn at(seconds: i64) -> Timestamp {
@@ -46,17 +46,17 @@ fn node() -> slim::Node {
     serde_json::from_value(json!({ "metadata": metadata })).unwrap()
 }
 
-/// Everything of [`report`] was written at second 0.
-fn written() -> Written {
+/// State after writing [`report`] at second 0.
+fn written() -> LastWrites {
     let report = report();
-    Written {
+    LastWrites {
         spec: Some(report.spec),
         status: Some((report.status, at(0))),
         line: Some((report.line, at(0))),
     }
 }
 
-/// What is written for a changed report after so many seconds: spec, status, line.
+/// Asserts the writes for a changed report after `seconds`: spec, status, line.
 fn check(seconds: i64, change: impl FnOnce(&mut Report), expected: (bool, bool, bool)) {
     let mut report = report();
     change(&mut report);
@@ -122,7 +122,7 @@ fn the_patch_of_a_node_holds_nothing_but_what_differs() {
 
 #[test]
 fn a_monitor_that_starts_writes_everything() {
-    let writes = diff(&Written::default(), &slim::Node::default(), &report(), at(0), AGAIN);
+    let writes = diff(&LastWrites::default(), &slim::Node::default(), &report(), at(0), AGAIN);
     assert!(writes.spec && writes.status && writes.line);
     let patch = writes.node.unwrap();
     assert_eq!(patch["metadata"]["labels"], json!({names::NODE_COUNT: "1"}));

@@ -1,54 +1,53 @@
-//! Whether a GPU can be used, from its readings and from what was known of it. Pure.
+//! Health of a GPU from its readings and its history. Pure.
 //!
-//! * From 85 °C, or while its hardware slows it down, it is watched: a reason is told, work still goes there.
-//! * From 95 °C, lost, broken, with uncorrected memory errors or after an error of the driver's (XID) that speaks
-//!   against the device, it is out. One that overheated must fall below 85 °C first.
-//! * Out, it comes back after [`HEALTHY_SAMPLES`] healthy samples in a row.
-//! * Memory errors count since the driver was loaded, so they end with a reset, which clears the counter. An XID is
-//!   told once and nothing takes it back, so it is kept until the machine was restarted or people say that they
-//!   have looked after it: the end of a maintenance, or of a cordon.
+//! * From 85 °C, or while its hardware throttles it, a GPU has a warning and stays available.
+//! * From 95 °C, lost, broken, with uncorrected memory errors or after a driver error (XID) that indicates a hardware
+//!   fault, a GPU is unavailable. An overheated GPU must first fall below 85 °C.
+//! * An unavailable GPU becomes available after [`HEALTHY_SAMPLES`] consecutive healthy samples.
+//! * Memory errors count since the driver was loaded: a reset clears them. The driver reports an XID once and never
+//!   clears it: it is kept until the machine restarts, or maintenance or a cordon ends.
 
 use agentaflow_gpu::Sample;
 use serde::{Deserialize, Serialize};
 
-/// Degrees Celsius from which a GPU is watched.
+/// Degrees Celsius for a warning.
 pub const HOT: u32 = 85;
-/// Degrees Celsius from which a GPU is taken out.
+/// Degrees Celsius at which a GPU becomes unavailable.
 pub const CRITICAL: u32 = 95;
-/// So many healthy samples in a row bring a GPU back: one that flaps would take work down with it.
+/// Consecutive healthy samples before a GPU is available again: protects work from a flapping GPU.
 pub const HEALTHY_SAMPLES: u32 = 3;
 
-/// What slows a GPU down because of its surroundings, in the words of `agentaflow-gpu`; a power cap is normal work.
+/// Throttle reasons of `agentaflow-gpu` that are caused by the environment; a power cap is normal.
 const SLOWDOWNS: [&str; 4] = ["hardware slowdown", "thermal", "thermal (hardware)", "power brake"];
 
-/// What is wrong with a GPU.
+/// Problem of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
-    /// The driver as a whole fails.
+    /// The driver fails for all GPUs.
     Driver,
-    /// It is no longer there, or does not answer.
+    /// Not listed, or not responding.
     Lost,
-    /// It says itself that it is broken.
+    /// Fault reported by the GPU.
     Fault,
     /// Uncorrected memory errors.
     Ecc,
-    /// An error of the driver's that speaks against the device.
+    /// Driver error that indicates a hardware fault.
     Xid,
-    /// From [`CRITICAL`].
+    /// At or above [`CRITICAL`].
     Overheated,
-    /// From [`HOT`].
+    /// At or above [`HOT`].
     Hot,
-    /// Its hardware slows it down.
+    /// Throttled by its hardware.
     Throttled,
 }
 
 impl Cause {
-    /// It takes the GPU out.
+    /// True if it makes the GPU unavailable.
     pub fn is_critical(self) -> bool {
         !matches!(self, Self::Hot | Self::Throttled)
     }
 
-    /// The reason of the Event that tells of it.
+    /// Reason of the Kubernetes event.
     pub fn event(self) -> &'static str {
         match self {
             Self::Driver => "GPUDriverFailed",
@@ -63,123 +62,119 @@ impl Cause {
     }
 }
 
-/// Something wrong, and how long it has looked better.
+/// Problem with its recovery progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
-    /// What.
+pub struct HealthProblem {
     pub cause: Cause,
-    /// In words, without readings that change all the time.
-    pub words: String,
-    /// Samples in a row without it.
+    /// Message without changing readings.
+    pub message: String,
+    /// Consecutive samples without the problem.
     pub better: u32,
 }
 
-/// What is known about the health of a GPU.
+/// Health of a GPU over time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// What is wrong.
-    pub trouble: Option<Trouble>,
-    /// The error of the driver's that speaks against it.
+    pub problem: Option<HealthProblem>,
+    /// Driver error (XID) that indicates a hardware fault.
     pub xid: Option<u64>,
 }
 
-/// What one look at a GPU gave.
+/// One observation of a GPU.
 #[derive(Clone, Copy, Debug)]
-pub enum Look<'a> {
-    /// Readings.
+pub enum DeviceObservation<'a> {
     Sample(&'a Sample),
-    /// The driver no longer lists it.
+    /// Not listed by the driver.
     Gone,
-    /// The driver as a whole fails, with its words.
+    /// The driver fails, with its message.
     DriverFailed(&'a str),
 }
 
 impl Health {
-    /// It can be used.
     pub fn is_available(&self) -> bool {
-        !self.trouble.as_ref().is_some_and(|trouble| trouble.cause.is_critical())
+        !self.problem.as_ref().is_some_and(|problem| problem.cause.is_critical())
     }
 
-    /// What to say about it.
-    pub fn words(&self) -> Option<String> {
-        let trouble = self.trouble.as_ref()?;
-        if trouble.better == 0 || !trouble.cause.is_critical() {
-            return Some(trouble.words.clone());
+    /// Message for users.
+    pub fn message(&self) -> Option<String> {
+        let problem = self.problem.as_ref()?;
+        if problem.better == 0 || !problem.cause.is_critical() {
+            return Some(problem.message.clone());
         }
         Some(format!(
-            "{}; better for {} of {HEALTHY_SAMPLES} samples",
-            trouble.words, trouble.better
+            "{}; healthy for {} of {HEALTHY_SAMPLES} samples",
+            problem.message, problem.better
         ))
     }
 
-    /// The health after another look. `fresh` forgets what came before: the machine was restarted, or people
-    /// looked after it.
+    /// Health after another observation. `fresh` discards the history: the machine was restarted, or maintenance
+    /// ended.
     #[must_use]
-    pub fn after(&self, look: Look<'_>, fresh: bool) -> Self {
+    pub fn after(&self, look: DeviceObservation<'_>, fresh: bool) -> Self {
         let before = if fresh { &Self::default() } else { self };
         let told = match look {
-            Look::Sample(sample) => sample.xid,
+            DeviceObservation::Sample(sample) => sample.xid,
             _ => None,
         };
         let xid = told.or(before.xid);
-        let overheated = before.trouble.as_ref().is_some_and(|old| old.cause == Cause::Overheated);
-        let found = judge(look, xid, overheated);
-        let Some(old) = &before.trouble else { return Self { trouble: found, xid } };
-        let trouble = match found {
+        let overheated = before.problem.as_ref().is_some_and(|old| old.cause == Cause::Overheated);
+        let found = diagnose(look, xid, overheated);
+        let Some(old) = &before.problem else { return Self { problem: found, xid } };
+        let problem = match found {
             Some(new) if new.cause.is_critical() || !old.cause.is_critical() => Some(new),
             // Nothing as bad as before: wait and see.
             _ if old.better + 1 < HEALTHY_SAMPLES => {
-                Some(Trouble { better: old.better + 1, ..old.clone() })
+                Some(HealthProblem { better: old.better + 1, ..old.clone() })
             }
             milder => milder,
         };
-        Self { trouble, xid }
+        Self { problem, xid }
     }
 }
 
-/// What is wrong now, the worst of it.
-fn judge(look: Look<'_>, xid: Option<u64>, overheated: bool) -> Option<Trouble> {
-    let trouble = |cause, words: String| Some(Trouble { cause, words, better: 0 });
+/// Most severe current problem.
+fn diagnose(look: DeviceObservation<'_>, xid: Option<u64>, overheated: bool) -> Option<HealthProblem> {
+    let problem = |cause, message: String| Some(HealthProblem { cause, message, better: 0 });
     let sample = match look {
-        Look::Sample(sample) => sample,
-        Look::Gone => {
-            let words = "the driver no longer lists it; see `dmesg`, and restart the machine";
-            return trouble(Cause::Lost, words.into());
+        DeviceObservation::Sample(sample) => sample,
+        DeviceObservation::Gone => {
+            let message = "not listed by the driver; see `dmesg` and restart the machine";
+            return problem(Cause::Lost, message.into());
         }
-        Look::DriverFailed(words) => return trouble(Cause::Driver, words.into()),
+        DeviceObservation::DriverFailed(message) => return problem(Cause::Driver, message.into()),
     };
     if let Some(fault) = &sample.fault {
         let silent = sample.memory_used.is_none() && sample.temperature.is_none();
-        return trouble(if silent { Cause::Lost } else { Cause::Fault }, fault.clone());
+        return problem(if silent { Cause::Lost } else { Cause::Fault }, fault.clone());
     }
     if let Some(count) = sample.ecc_errors.filter(|count| *count > 0) {
-        let words = format!(
+        let message = format!(
             "{count} uncorrected memory errors since the driver was loaded; drain the node and reset the GPU"
         );
-        return trouble(Cause::Ecc, words);
+        return problem(Cause::Ecc, message);
     }
     if let Some(number) = xid {
-        let words = format!(
+        let message = format!(
             "the driver reported XID {number}; drain the node and reset the GPU, or restart the machine"
         );
-        return trouble(Cause::Xid, words);
+        return problem(Cause::Xid, message);
     }
     let degrees = sample.temperature.unwrap_or(0);
     if degrees >= CRITICAL {
-        return trouble(Cause::Overheated, format!("{CRITICAL} °C or more; check its cooling"));
+        return problem(Cause::Overheated, format!("{CRITICAL} °C or more; check the cooling"));
     }
     if overheated && degrees >= HOT {
-        return trouble(Cause::Overheated, format!("it overheated and is still above {HOT} °C"));
+        return problem(Cause::Overheated, format!("overheated and still above {HOT} °C"));
     }
     if degrees >= HOT {
-        return trouble(Cause::Hot, format!("{HOT} °C or more; check its cooling"));
+        return problem(Cause::Hot, format!("{HOT} °C or more; check the cooling"));
     }
     let slow: Vec<&str> = sample.throttled.iter().map(String::as_str).collect();
     let slow: Vec<&str> = slow.into_iter().filter(|word| SLOWDOWNS.contains(word)).collect();
     if slow.is_empty() {
         return None;
     }
-    trouble(Cause::Throttled, format!("it is slowed down: {}", slow.join(", ")))
+    problem(Cause::Throttled, format!("throttled: {}", slow.join(", ")))
 }
 
 #[cfg(test)]
@@ -200,13 +195,13 @@ mod tests {
         Sample { temperature: Some(degrees), ..cool() }
     }
 
-    /// Looks one after the other; after each, whether it can be used and why it is talked about.
-    fn check(looks: &[(Look<'_>, bool, Option<Cause>)]) {
+    /// Asserts availability and problem after each observation.
+    fn check(looks: &[(DeviceObservation<'_>, bool, Option<Cause>)]) {
         let mut health = Health::default();
         for (step, (look, available, cause)) in looks.iter().enumerate() {
             health = health.after(*look, false);
             let told =
-                (health.is_available(), health.trouble.as_ref().map(|trouble| trouble.cause));
+                (health.is_available(), health.problem.as_ref().map(|problem| problem.cause));
             assert_eq!(told, (*available, *cause), "step {step}: {health:?}");
         }
     }
@@ -215,9 +210,9 @@ mod tests {
     fn from_85_degrees_a_gpu_is_watched_and_from_95_taken_out() {
         let (fine, hot, critical) = (at(84), at(85), at(95));
         check(&[
-            (Look::Sample(&fine), true, None),
-            (Look::Sample(&hot), true, Some(Cause::Hot)),
-            (Look::Sample(&critical), false, Some(Cause::Overheated)),
+            (DeviceObservation::Sample(&fine), true, None),
+            (DeviceObservation::Sample(&hot), true, Some(Cause::Hot)),
+            (DeviceObservation::Sample(&critical), false, Some(Cause::Overheated)),
         ]);
     }
 
@@ -226,13 +221,13 @@ mod tests {
         let (cool, hot, critical) = (at(60), at(94), at(97));
         let out = Some(Cause::Overheated);
         check(&[
-            (Look::Sample(&critical), false, out),
-            (Look::Sample(&cool), false, out),
-            (Look::Sample(&cool), false, out),
-            (Look::Sample(&hot), false, out),
-            (Look::Sample(&cool), false, out),
-            (Look::Sample(&cool), false, out),
-            (Look::Sample(&cool), true, None),
+            (DeviceObservation::Sample(&critical), false, out),
+            (DeviceObservation::Sample(&cool), false, out),
+            (DeviceObservation::Sample(&cool), false, out),
+            (DeviceObservation::Sample(&hot), false, out),
+            (DeviceObservation::Sample(&cool), false, out),
+            (DeviceObservation::Sample(&cool), false, out),
+            (DeviceObservation::Sample(&cool), true, None),
         ]);
     }
 
@@ -241,26 +236,26 @@ mod tests {
         let (well, sick) = (cool(), Sample { ecc_errors: Some(2), ..cool() });
         let out = Some(Cause::Ecc);
         check(&[
-            (Look::Sample(&sick), false, out),
-            (Look::Sample(&sick), false, out),
-            (Look::Sample(&sick), false, out),
-            (Look::Sample(&sick), false, out),
-            (Look::Sample(&well), false, out),
-            (Look::Sample(&well), false, out),
-            (Look::Sample(&well), true, None),
+            (DeviceObservation::Sample(&sick), false, out),
+            (DeviceObservation::Sample(&sick), false, out),
+            (DeviceObservation::Sample(&sick), false, out),
+            (DeviceObservation::Sample(&sick), false, out),
+            (DeviceObservation::Sample(&well), false, out),
+            (DeviceObservation::Sample(&well), false, out),
+            (DeviceObservation::Sample(&well), true, None),
         ]);
     }
 
     #[test]
     fn an_error_of_the_driver_is_told_once_and_kept_until_somebody_looked_after_it() {
         let (well, sick) = (cool(), Sample { xid: Some(79), ..cool() });
-        let mut health = Health::default().after(Look::Sample(&sick), false);
+        let mut health = Health::default().after(DeviceObservation::Sample(&sick), false);
         for _ in 0..10 {
-            health = health.after(Look::Sample(&well), false);
+            health = health.after(DeviceObservation::Sample(&well), false);
             assert!(!health.is_available());
         }
-        assert!(health.words().unwrap().contains("XID 79"));
-        assert!(health.after(Look::Sample(&well), true).is_available());
+        assert!(health.message().unwrap().contains("XID 79"));
+        assert!(health.after(DeviceObservation::Sample(&well), true).is_available());
     }
 
     #[test]
@@ -270,12 +265,12 @@ mod tests {
         let broken = Sample { fault: Some("rows".into()), ..cool() };
         let well = cool();
         check(&[
-            (Look::Gone, false, Some(Cause::Lost)),
-            (Look::Sample(&silent), false, Some(Cause::Lost)),
-            (Look::Sample(&broken), false, Some(Cause::Fault)),
-            (Look::DriverFailed("mismatch"), false, Some(Cause::Driver)),
-            (Look::Sample(&well), false, Some(Cause::Driver)),
-            (Look::Gone, false, Some(Cause::Lost)),
+            (DeviceObservation::Gone, false, Some(Cause::Lost)),
+            (DeviceObservation::Sample(&silent), false, Some(Cause::Lost)),
+            (DeviceObservation::Sample(&broken), false, Some(Cause::Fault)),
+            (DeviceObservation::DriverFailed("mismatch"), false, Some(Cause::Driver)),
+            (DeviceObservation::Sample(&well), false, Some(Cause::Driver)),
+            (DeviceObservation::Gone, false, Some(Cause::Lost)),
         ]);
     }
 
@@ -285,11 +280,11 @@ mod tests {
         let capped = Sample { throttled: vec!["power cap".into()], ..cool() };
         let watched = Some(Cause::Throttled);
         check(&[
-            (Look::Sample(&capped), true, None),
-            (Look::Sample(&slow), true, watched),
-            (Look::Sample(&capped), true, watched),
-            (Look::Sample(&capped), true, watched),
-            (Look::Sample(&capped), true, None),
+            (DeviceObservation::Sample(&capped), true, None),
+            (DeviceObservation::Sample(&slow), true, watched),
+            (DeviceObservation::Sample(&capped), true, watched),
+            (DeviceObservation::Sample(&capped), true, watched),
+            (DeviceObservation::Sample(&capped), true, None),
         ]);
     }
 
@@ -299,10 +294,10 @@ mod tests {
         let hot = at(88);
         let out = Some(Cause::Fault);
         check(&[
-            (Look::Sample(&sick), false, out),
-            (Look::Sample(&hot), false, out),
-            (Look::Sample(&hot), false, out),
-            (Look::Sample(&hot), true, Some(Cause::Hot)),
+            (DeviceObservation::Sample(&sick), false, out),
+            (DeviceObservation::Sample(&hot), false, out),
+            (DeviceObservation::Sample(&hot), false, out),
+            (DeviceObservation::Sample(&hot), true, Some(Cause::Hot)),
         ]);
     }
 }

@@ -17,10 +17,10 @@ use tokio_util::sync::CancellationToken;
 use super::kubelet::tests::{self as kubelet, FakeKubelet};
 use super::{Settings, connect, run};
 
-/// More than anything here takes on a machine that does much else.
+/// Generous timeout for loaded machines.
 const SOON: Duration = Duration::from_secs(45);
 
-/// GPUs that read what the test says.
+/// GPUs with scripted readings.
 #[derive(Clone, Default)]
 struct Scripted(Arc<Mutex<Script>>);
 
@@ -28,7 +28,7 @@ struct Scripted(Arc<Mutex<Script>>);
 struct Script {
     broken: Option<String>,
     samples: Vec<Sample>,
-    /// How often it was looked at.
+    /// Number of samples.
     looks: u32,
 }
 
@@ -40,7 +40,7 @@ impl Scripted {
     fn read<T>(&self, read: impl Fn(&Sample) -> T) -> Result<Vec<T>, GpuError> {
         let script = self.0.lock().unwrap();
         match &script.broken {
-            Some(words) => Err(GpuError::Broken(words.clone())),
+            Some(message) => Err(GpuError::Broken(message.clone())),
             None => Ok(script.samples.iter().map(read).collect()),
         }
     }
@@ -80,8 +80,8 @@ fn sample(number: usize) -> Sample {
     }
 }
 
-/// A node, a namespace and a monitor, gone at the end of the test.
-struct Stage {
+/// Node, namespace and monitor, deleted at the end of the test.
+struct TestNode {
     client: Client,
     name: String,
     gpus: Scripted,
@@ -89,7 +89,7 @@ struct Stage {
     stop: CancellationToken,
 }
 
-impl Stage {
+impl TestNode {
     async fn set(name: &str) -> Self {
         let path = std::env::var_os("AGENTAFLOW_TEST_KUBE").map(PathBuf::from);
         let path = path.expect("AGENTAFLOW_TEST_KUBE names the kubeconfig of a control plane");
@@ -105,7 +105,7 @@ impl Stage {
 
     async fn prepare(&self) {
         let kinds = Api::all(self.client.clone());
-        // Whoever came first made it.
+        // Another test may have created it.
         let _ = kinds.create(&PostParams::default(), &GpuNode::crd()).await;
         let object =
             |kind: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": self.name}});
@@ -207,7 +207,7 @@ fn phase(node: &GpuNode) -> Option<GpuNodePhase> {
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
 async fn kube_the_gpus_of_a_node_appear_and_a_sick_one_goes_and_comes_back() {
-    let stage = Stage::set("sick").await;
+    let stage = TestNode::set("sick").await;
     stage.start();
     let node = stage.published("the GPUNode", |node| gpu(node, 1).available).await;
     assert_eq!(node.spec.gpu_devices.len(), 2);
@@ -249,7 +249,7 @@ async fn kube_the_gpus_of_a_node_appear_and_a_sick_one_goes_and_comes_back() {
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
 async fn kube_a_quiet_node_is_still_confirmed_and_what_is_deleted_comes_back() {
-    let stage = Stage::set("quiet").await;
+    let stage = TestNode::set("quiet").await;
     stage.start();
     let confirmed = async || {
         let node = stage.nodes().get(&stage.name).await.unwrap();
@@ -280,7 +280,7 @@ async fn kube_a_quiet_node_is_still_confirmed_and_what_is_deleted_comes_back() {
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
 async fn kube_a_pod_learns_which_devices_the_kubelet_gave_it() {
-    let stage = Stage::set("pods").await;
+    let stage = TestNode::set("pods").await;
     let fake = FakeKubelet::default();
     let ids = ["GPU-1::0", "GPU-0::1"];
     fake.list.lock().unwrap().pods = vec![crate::kubelet::PodResources {
@@ -316,7 +316,7 @@ async fn kube_a_pod_learns_which_devices_the_kubelet_gave_it() {
     stage.clear().await;
 }
 
-/// A cable to the API server that can be pulled: connections end, and new ones are refused.
+/// Proxy to the API server that can be interrupted: connections end, and new ones are refused.
 async fn cable(kubeconfig: &Path) -> (Client, tokio::sync::watch::Sender<bool>) {
     let file = kube::config::Kubeconfig::read_from(kubeconfig).unwrap();
     let options = kube::config::KubeConfigOptions::default();
@@ -344,7 +344,7 @@ async fn cable(kubeconfig: &Path) -> (Client, tokio::sync::watch::Sender<bool>) 
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
 async fn kube_what_happened_while_the_api_server_was_away_is_told_when_it_is_back() {
-    let stage = Stage::set("away").await;
+    let stage = TestNode::set("away").await;
     let kubeconfig = std::env::var_os("AGENTAFLOW_TEST_KUBE").map(PathBuf::from).unwrap();
     let (client, plug) = cable(&kubeconfig).await;
     let monitor = tokio::spawn(run(client, stage.settings(), stage.stop.clone()));
@@ -376,7 +376,7 @@ async fn kube_what_happened_while_the_api_server_was_away_is_told_when_it_is_bac
 #[tokio::test]
 #[ignore = "needs a Kubernetes control plane"]
 async fn kube_once_publishes_and_ends_or_says_what_is_wrong() {
-    let stage = Stage::set("once").await;
+    let stage = TestNode::set("once").await;
     let once = || {
         run(
             stage.client.clone(),

@@ -1,6 +1,6 @@
-//! The kubelet's pod-resources socket (gRPC): which devices it gave to which pods.
+//! Client of the kubelet's pod-resources socket (gRPC): the devices of each pod.
 //!
-//! The messages are written by hand with only the fields that are read; what else the kubelet sends is skipped.
+//! The message types have only the fields in use; other fields are skipped.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,15 +13,15 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic_prost::ProstCodec;
 
-use super::seen::{Allocation, PodName};
+use super::observation::{Allocation, PodName};
 
-/// Where the kubelet listens.
+/// Default path of the socket.
 pub const SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
 
 const LIST: &str = "/v1.PodResourcesLister/List";
 const ALLOCATABLE: &str = "/v1.PodResourcesLister/GetAllocatableResources";
 
-/// What resources of NVIDIA's begin with: GPUs, shared ones, MIG slices.
+/// Prefix of NVIDIA's resources: GPUs, shared GPUs, MIG slices.
 const NVIDIA: &str = "nvidia.com/";
 
 /// As large as the kubelet's own clients allow.
@@ -30,49 +30,43 @@ const LARGEST_ANSWER: usize = 16 << 20;
 /// A kubelet answers from memory.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why the kubelet could not be asked.
+/// The kubelet could not be queried.
 #[derive(Debug, Error)]
 pub enum KubeletError {
-    /// There is no socket: an old kubelet, or it is not mounted.
-    #[error("there is no pod-resources socket at `{}`", .0.display())]
+    /// Old kubelet, or the socket is not mounted.
+    #[error("no pod-resources socket at `{}`", .0.display())]
     Absent(PathBuf),
-    /// Nobody answers there.
     #[error("cannot reach the kubelet at `{}`", path.display())]
     Unreachable {
-        /// The socket.
         path: PathBuf,
-        /// Why.
         source: tonic::transport::Error,
     },
-    /// It answers with an error.
-    #[error("the kubelet refuses to list devices: {0}")]
+    #[error("the kubelet cannot list devices: {0}")]
     Refused(#[from] Box<tonic::Status>),
 }
 
-/// The kubelet of this node. A connection is made on first use, and again when it broke.
+/// Kubelet of this node. Connects on first use, and again after a failure.
 #[derive(Debug)]
 pub struct Kubelet {
     socket: PathBuf,
     channel: Option<Channel>,
 }
 
-/// What the kubelet told.
+/// Devices reported by the kubelet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
-    /// What it gave to pods.
+pub struct KubeletDevices {
     pub allocations: Vec<Allocation>,
-    /// The ids that it can give, in use or not; empty where it does not tell.
+    /// Device ids, in use or not; empty for kubelets that do not report them.
     pub allocatable: Vec<String>,
 }
 
 impl Kubelet {
-    /// The kubelet that listens there.
     pub fn new(socket: &Path) -> Self {
         Self { socket: socket.to_owned(), channel: None }
     }
 
-    /// Asks it for everything of NVIDIA's.
-    pub async fn ask(&mut self) -> Result<Told, KubeletError> {
+    /// Queries all NVIDIA devices.
+    pub async fn ask(&mut self) -> Result<KubeletDevices, KubeletError> {
         let told = self.ask_once().await;
         if told.is_err() {
             self.channel = None;
@@ -80,12 +74,12 @@ impl Kubelet {
         told
     }
 
-    async fn ask_once(&mut self) -> Result<Told, KubeletError> {
+    async fn ask_once(&mut self) -> Result<KubeletDevices, KubeletError> {
         let channel = self.channel().await?;
         let listed: ListResponse = call(channel.clone(), LIST).await?;
-        // Older kubelets do not have it; what they gave is enough.
+        // Older kubelets lack this call; the allocations are sufficient.
         let can: AllocatableResponse = call(channel, ALLOCATABLE).await.unwrap_or_default();
-        Ok(Told {
+        Ok(KubeletDevices {
             allocations: listed.pods.into_iter().filter_map(allocation).collect(),
             allocatable: nvidia(can.devices).collect(),
         })

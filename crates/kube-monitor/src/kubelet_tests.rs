@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::*;
 
-/// A kubelet that answers what it is told to, over a real socket.
+/// Kubelet with scripted responses, over a real socket.
 #[derive(Clone, Default)]
 pub(crate) struct FakeKubelet {
     pub(crate) list: Arc<Mutex<ListResponse>>,
@@ -40,13 +40,13 @@ impl tower::Service<http::Request<Body>> for FakeKubelet {
                 LIST if !this.broken.load(Ordering::Relaxed) => {
                     let list = this.list.lock().unwrap().clone();
                     let codec: ProstCodec<ListResponse, Empty> = ProstCodec::default();
-                    tonic::server::Grpc::new(codec).unary(Answer(Ok(list)), request).await
+                    tonic::server::Grpc::new(codec).unary(StubResponse(Ok(list)), request).await
                 }
                 ALLOCATABLE => {
                     let told = this.allocatable.lock().unwrap().clone();
                     let told = told.ok_or_else(|| Status::unimplemented("an old kubelet"));
                     let codec: ProstCodec<AllocatableResponse, Empty> = ProstCodec::default();
-                    tonic::server::Grpc::new(codec).unary(Answer(told), request).await
+                    tonic::server::Grpc::new(codec).unary(StubResponse(told), request).await
                 }
                 _ => Status::internal("device manager is not ready").into_http(),
             };
@@ -55,9 +55,9 @@ impl tower::Service<http::Request<Body>> for FakeKubelet {
     }
 }
 
-struct Answer<T>(Result<T, Status>);
+struct StubResponse<T>(Result<T, Status>);
 
-impl<T: Clone + Send + 'static> UnaryService<Empty> for Answer<T> {
+impl<T: Clone + Send + 'static> UnaryService<Empty> for StubResponse<T> {
     type Response = T;
     type Future = BoxFuture<'static, Result<Response<T>, Status>>;
 

@@ -10,35 +10,27 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet}
 use prometheus_client::metrics::MetricType;
 
 use super::line::StatusLine;
-use super::seen::Holders;
+use super::observation::PodDevices;
 use super::usage::PodUse;
 
 /// No node has more pods on its GPUs than this; a label must not grow without bound.
 const MOST_PODS: usize = 500;
 
-/// MiB in bytes.
+/// Bytes.
 const MIB: f64 = 1_048_576.0;
 
-/// What the last turn found.
+/// Data of the last interval.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
-    /// The node.
     pub(super) node: String,
-    /// Its devices and how they are.
     pub(super) devices: Vec<(GpuDevice, GpuStatus)>,
-    /// All of them in one line.
     pub(super) line: StatusLine,
-    /// What pods use.
     pub(super) used: PodUse,
-    /// What pods were given.
-    pub(super) holders: Holders,
-    /// Looks at the GPUs that failed.
+    pub(super) holders: PodDevices,
     pub(super) failed_looks: u64,
-    /// Writes to the API server that failed.
     pub(super) failed_writes: u64,
 }
 
-/// The metrics of this node.
 #[derive(Debug, Default)]
 pub(super) struct Metrics(Mutex<Snapshot>);
 
@@ -171,7 +163,7 @@ fn pods(now: &Snapshot, text: &mut Exposition) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seen::PodName;
+    use crate::observation::PodName;
     use crate::usage::Use;
 
     #[test]

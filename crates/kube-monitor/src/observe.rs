@@ -1,4 +1,4 @@
-//! What is made of what was seen: the `GPUNode`, the labels and annotations of the node, and Events. Pure.
+//! Builds the `GPUNode`, the labels and annotations of the node, and events from an observation. Pure.
 
 use agentaflow_kube_core::crd::{
     GpuDevice, GpuNode, GpuNodePhase, GpuNodeSpec, GpuNodeStatus, GpuStatus,
@@ -11,75 +11,65 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::conditions;
-use super::health::{Cause, Health, Look, Trouble};
+use super::health::{Cause, Health, DeviceObservation, HealthProblem};
 use super::line::{DeviceLine, StatusLine};
-use super::seen::{Gpus, Seen};
+use super::observation::{Gpus, Observation};
 
-/// What is remembered from one turn to the next.
+/// State kept between two intervals.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Memory {
-    /// The devices, in the order in which they were first seen.
-    pub devices: Vec<Known>,
-    /// The conditions as they were published.
+pub struct MonitorState {
+    /// In the order of their first observation.
+    pub devices: Vec<DeviceRecord>,
+    /// Published conditions.
     pub conditions: Vec<Condition>,
-    /// Which start of the machine that was.
+    /// Boot id.
     pub boot: String,
-    /// People had closed the node.
+    /// The node was cordoned or in maintenance.
     pub closed: bool,
-    /// The driver failed.
     pub driver_failed: bool,
 }
 
-/// A device that was seen.
+/// Device with its health.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Known {
-    /// What it is.
+pub struct DeviceRecord {
     pub device: GpuDevice,
-    /// How it is.
     pub health: Health,
-    /// Its last readings.
     pub reading: GpuStatus,
 }
 
-/// Something that happened, for people who look at the node.
+/// Kubernetes event about the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Happening {
-    /// A problem.
+pub struct NodeEvent {
     pub warning: bool,
     /// `GPULost`, `GPURecovered`, …
     pub reason: &'static str,
-    /// One sentence.
     pub note: String,
 }
 
-/// What there is to publish.
+/// Data to publish.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// The `GPUNode`'s spec.
     pub spec: GpuNodeSpec,
-    /// The `GPUNode`'s status.
     pub status: GpuNodeStatus,
     /// Labels of the node.
     pub labels: BTreeMap<&'static str, String>,
     /// Annotations of the node.
     pub annotations: BTreeMap<&'static str, String>,
-    /// What the annotation of the status says.
+    /// Contents of the status annotation.
     pub line: StatusLine,
-    /// What happened.
-    pub events: Vec<Happening>,
-    /// What to remember.
-    pub memory: Memory,
+    pub events: Vec<NodeEvent>,
+    pub memory: MonitorState,
 }
 
-/// Makes a report of what was seen.
-pub fn observe(memory: &Memory, seen: &Seen, now: Timestamp) -> Report {
+/// Builds the report of an observation.
+pub fn observe(memory: &MonitorState, seen: &Observation, now: Timestamp) -> Report {
     let closed = seen.node.closed;
     let rebooted = !memory.boot.is_empty() && memory.boot != seen.boot;
     let fresh = rebooted || (memory.closed && closed.is_none());
     let mut events = Vec::new();
     let devices = match &seen.gpus {
-        Ok(gpus) => look(memory, seen, gpus, fresh, &mut events),
-        Err(words) => no_look(memory, words),
+        Ok(gpus) => update_devices(memory, seen, gpus, fresh, &mut events),
+        Err(message) => driver_failed_devices(memory, message),
     };
     driver_events(memory, seen, &mut events);
     let line = line(&devices, seen);
@@ -97,7 +87,7 @@ pub fn observe(memory: &Memory, seen: &Seen, now: Timestamp) -> Report {
     Report {
         labels: labels(&line, mean(&devices)),
         annotations: annotations(&spec, &line, now),
-        memory: Memory {
+        memory: MonitorState {
             devices,
             conditions,
             boot: seen.boot.clone(),
@@ -111,28 +101,28 @@ pub fn observe(memory: &Memory, seen: &Seen, now: Timestamp) -> Report {
     }
 }
 
-/// What an earlier monitor knew, from what it published.
-pub fn restore(published: Option<&GpuNode>, line: Option<&str>) -> Memory {
+/// State of an earlier monitor, from its published objects.
+pub fn restore(published: Option<&GpuNode>, line: Option<&str>) -> MonitorState {
     let line: StatusLine =
         line.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
-    let Some(published) = published else { return Memory::default() };
+    let Some(published) = published else { return MonitorState::default() };
     let status = published.status.clone().unwrap_or_default();
     let known = |device: &GpuDevice| {
         let told = line.devices.iter().find(|told| told.id == device.id);
         let reading = status.gpu_status.iter().find(|status| status.id == device.id);
-        let trouble = told.and_then(|told| {
-            let words = told.reason.clone().unwrap_or_default();
-            Some(Trouble { cause: told.cause?, words, better: 0 })
+        let problem = told.and_then(|told| {
+            let message = told.reason.clone().unwrap_or_default();
+            Some(HealthProblem { cause: told.cause?, message, better: 0 })
         });
-        Known {
+        DeviceRecord {
             device: device.clone(),
-            health: Health { trouble, xid: told.and_then(|told| told.xid) },
+            health: Health { problem, xid: told.and_then(|told| told.xid) },
             reading: reading
                 .cloned()
                 .unwrap_or_else(|| GpuStatus { id: device.id.clone(), ..GpuStatus::default() }),
         }
     };
-    Memory {
+    MonitorState {
         devices: published.spec.gpu_devices.iter().map(known).collect(),
         conditions: status.conditions,
         closed: line.phase == GpuNodePhase::Maintenance,
@@ -150,26 +140,25 @@ fn tier(percent: f64) -> &'static str {
     }
 }
 
-/// The devices after a look at all of them. A lost one stays in the list until the machine was restarted or looked
-/// after; then what is there counts.
-fn look(
-    memory: &Memory,
-    seen: &Seen,
+/// Devices after a sample. A lost device stays in the list until the machine is restarted or maintenance ends.
+fn update_devices(
+    memory: &MonitorState,
+    seen: &Observation,
     gpus: &Gpus,
     fresh: bool,
-    events: &mut Vec<Happening>,
-) -> Vec<Known> {
+    events: &mut Vec<NodeEvent>,
+) -> Vec<DeviceRecord> {
     let mut devices = Vec::new();
     let mut silent = 0;
     for known in &memory.devices {
         let found = gpus.devices.iter().find(|(device, _)| device.uuid == known.device.id);
         if found.is_none() && agentaflow_gpu::is_unreadable(&known.device.id) {
-            // It has a name by now.
+            // The device became readable.
             continue;
         }
         if found.is_none() && fresh {
-            let note = format!("{} is no longer in the machine", name(&known.device));
-            events.push(Happening { warning: true, reason: "GPURemoved", note });
+            let note = format!("{} was removed from the machine", name(&known.device));
+            events.push(NodeEvent { warning: true, reason: "GPURemoved", note });
             continue;
         }
         silent += usize::from(found.is_none());
@@ -179,25 +168,25 @@ fn look(
         if memory.devices.iter().any(|known| known.device.id == device.uuid) {
             continue;
         }
-        // A device that cannot tell its name is one of those that are missed.
+        // An unreadable device is one of the missing ones.
         if silent > 0 && agentaflow_gpu::is_unreadable(&device.uuid) {
             silent -= 1;
             continue;
         }
-        devices.push(step(&Known::default(), Some(found), seen, gpus, fresh, events));
+        devices.push(step(&DeviceRecord::default(), Some(found), seen, gpus, fresh, events));
     }
     devices
 }
 
 fn step(
-    known: &Known,
+    known: &DeviceRecord,
     found: Option<&(Device, Sample)>,
-    seen: &Seen,
+    seen: &Observation,
     gpus: &Gpus,
     fresh: bool,
-    events: &mut Vec<Happening>,
-) -> Known {
-    let look = found.map_or(Look::Gone, |(_, sample)| Look::Sample(sample));
+    events: &mut Vec<NodeEvent>,
+) -> DeviceRecord {
+    let look = found.map_or(DeviceObservation::Gone, |(_, sample)| DeviceObservation::Sample(sample));
     let health = known.health.after(look, fresh);
     let device = found.map_or_else(|| known.device.clone(), |(gpu, _)| describe(known, gpu, gpus));
     events.extend(change(&device, &known.health, &health));
@@ -205,31 +194,31 @@ fn step(
     let reading = GpuStatus {
         available: health.is_available(),
         current_workload: seen.holders.of_device(&id),
-        reason: health.words().map(|words| shortened(&words)),
+        reason: health.message().map(|message| shortened(&message)),
         id,
         ..found.map(|(_, sample)| reading(sample)).unwrap_or_default()
     };
-    Known { device, health, reading }
+    DeviceRecord { device, health, reading }
 }
 
 /// The devices as they were, none of them usable.
-fn no_look(memory: &Memory, words: &str) -> Vec<Known> {
-    let out = |known: &Known| {
-        let health = known.health.after(Look::DriverFailed(words), false);
+fn driver_failed_devices(memory: &MonitorState, message: &str) -> Vec<DeviceRecord> {
+    let out = |known: &DeviceRecord| {
+        let health = known.health.after(DeviceObservation::DriverFailed(message), false);
         let reading = GpuStatus {
             available: false,
-            reason: health.words().map(|words| shortened(&words)),
+            reason: health.message().map(|message| shortened(&message)),
             current_workload: known.reading.current_workload.clone(),
             id: known.device.id.clone(),
             ..GpuStatus::default()
         };
-        Known { device: known.device.clone(), health, reading }
+        DeviceRecord { device: known.device.clone(), health, reading }
     };
     memory.devices.iter().map(out).collect()
 }
 
-/// What a device is. One that lost its voice keeps what was known of it.
-fn describe(known: &Known, gpu: &Device, gpus: &Gpus) -> GpuDevice {
+/// Description of a device; an unreadable one keeps its last description.
+fn describe(known: &DeviceRecord, gpu: &Device, gpus: &Gpus) -> GpuDevice {
     if gpu.memory == 0 && !known.device.id.is_empty() {
         return known.device.clone();
     }
@@ -242,7 +231,7 @@ fn describe(known: &Known, gpu: &Device, gpus: &Gpus) -> GpuDevice {
     }
 }
 
-/// Readings, rounded: nobody needs tenths, and every difference is a write.
+/// Rounded readings: every difference causes a write.
 fn reading(sample: &Sample) -> GpuStatus {
     GpuStatus {
         memory_used: sample.memory_used.unwrap_or(0),
@@ -253,20 +242,20 @@ fn reading(sample: &Sample) -> GpuStatus {
     }
 }
 
-/// What to tell people about a change of health.
-fn change(device: &GpuDevice, old: &Health, new: &Health) -> Option<Happening> {
-    let cause = |health: &Health| health.trouble.as_ref().map(|trouble| trouble.cause);
+/// Event for a change of health.
+fn change(device: &GpuDevice, old: &Health, new: &Health) -> Option<NodeEvent> {
+    let cause = |health: &Health| health.problem.as_ref().map(|problem| problem.cause);
     let (before, after) = (cause(old), cause(new));
     let critical = before.is_some_and(Cause::is_critical);
-    match (&new.trouble, before) {
-        // The driver's failure and recovery is told once for all devices.
+    match (&new.problem, before) {
+        // One event reports the driver's failure and recovery for all devices.
         (None, Some(Cause::Driver)) => None,
-        (Some(trouble), _) if before != after => Some(Happening {
+        (Some(problem), _) if before != after => Some(NodeEvent {
             warning: true,
-            reason: trouble.cause.event(),
-            note: shortened(&format!("{}: {}", name(device), trouble.words)),
+            reason: problem.cause.event(),
+            note: shortened(&format!("{}: {}", name(device), problem.message)),
         }),
-        (None, Some(_)) if critical => Some(Happening {
+        (None, Some(_)) if critical => Some(NodeEvent {
             warning: false,
             reason: "GPURecovered",
             note: format!("{} is healthy again", name(device)),
@@ -275,17 +264,17 @@ fn change(device: &GpuDevice, old: &Health, new: &Health) -> Option<Happening> {
     }
 }
 
-fn driver_events(memory: &Memory, seen: &Seen, events: &mut Vec<Happening>) {
+fn driver_events(memory: &MonitorState, seen: &Observation, events: &mut Vec<NodeEvent>) {
     match &seen.gpus {
-        Err(words) if !memory.driver_failed => events.push(Happening {
+        Err(message) if !memory.driver_failed => events.push(NodeEvent {
             warning: true,
             reason: Cause::Driver.event(),
-            note: shortened(words),
+            note: shortened(message),
         }),
-        Ok(_) if memory.driver_failed => events.push(Happening {
+        Ok(_) if memory.driver_failed => events.push(NodeEvent {
             warning: false,
             reason: "GPUDriverRecovered",
-            note: "the driver answers again".into(),
+            note: "the driver responds again".into(),
         }),
         _ => {}
     }
@@ -295,7 +284,7 @@ fn name(device: &GpuDevice) -> String {
     format!("{} ({})", device.id, device.name)
 }
 
-fn line(devices: &[Known], seen: &Seen) -> StatusLine {
+fn line(devices: &[DeviceRecord], seen: &Observation) -> StatusLine {
     let readings = || devices.iter().map(|known| &known.reading);
     let available = readings().filter(|reading| reading.available).count() as u32;
     let mean = mean(devices);
@@ -307,7 +296,7 @@ fn line(devices: &[Known], seen: &Seen) -> StatusLine {
     };
     StatusLine {
         phase,
-        message: seen.gpus.as_ref().err().map(|words| shortened(words)),
+        message: seen.gpus.as_ref().err().map(|message| shortened(message)),
         available,
         total: devices.len() as u32,
         utilization: (mean * 10.0).round() / 10.0,
@@ -324,9 +313,9 @@ fn line(devices: &[Known], seen: &Seen) -> StatusLine {
 }
 
 /// Percent of utilisation over all devices that answer.
-fn mean(devices: &[Known]) -> f64 {
-    let silent = |known: &&Known| {
-        let cause = known.health.trouble.as_ref().map(|trouble| trouble.cause);
+fn mean(devices: &[DeviceRecord]) -> f64 {
+    let silent = |known: &&DeviceRecord| {
+        let cause = known.health.problem.as_ref().map(|problem| problem.cause);
         matches!(cause, Some(Cause::Lost | Cause::Driver))
     };
     let answer = || devices.iter().filter(|known| !silent(known));
@@ -334,8 +323,8 @@ fn mean(devices: &[Known]) -> f64 {
     sum / answer().count().max(1) as f64
 }
 
-fn device_line(known: &Known) -> DeviceLine {
-    let Known { health, reading, .. } = known;
+fn device_line(known: &DeviceRecord) -> DeviceLine {
+    let DeviceRecord { health, reading, .. } = known;
     DeviceLine {
         id: reading.id.clone(),
         available: reading.available,
@@ -343,8 +332,8 @@ fn device_line(known: &Known) -> DeviceLine {
         memory_used: reading.memory_used,
         temperature: reading.temperature,
         power_usage: reading.power_usage,
-        cause: health.trouble.as_ref().map(|trouble| trouble.cause),
-        reason: health.trouble.as_ref().map(|trouble| shortened(&trouble.words)),
+        cause: health.problem.as_ref().map(|problem| problem.cause),
+        reason: health.problem.as_ref().map(|problem| shortened(&problem.message)),
         xid: health.xid,
     }
 }
@@ -372,12 +361,12 @@ fn annotations(
     ])
 }
 
-/// Drivers can be wordy; nobody reads more than this of an Event or a condition.
-fn shortened(words: &str) -> String {
+/// Bounds messages of drivers in events and conditions.
+fn shortened(message: &str) -> String {
     const MOST: usize = 600;
-    match words.char_indices().nth(MOST) {
-        Some((end, _)) => format!("{}…", &words[..end]),
-        None => words.to_owned(),
+    match message.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}…", &message[..end]),
+        None => message.to_owned(),
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::seen::{Allocation, Closed, Holders, NodeFacts, PodName};
+use crate::observation::{Allocation, Unschedulable, PodDevices, NodeFacts, PodName};
 
 const MINUTE: i64 = 60;
 
@@ -29,11 +29,11 @@ fn gpu(index: u32) -> (Device, Sample) {
     (device, sample)
 }
 
-fn seen(devices: Vec<(Device, Sample)>) -> Seen {
-    Seen {
+fn seen(devices: Vec<(Device, Sample)>) -> Observation {
+    Observation {
         node: NodeFacts { name: "n1".into(), replicas: 1, ..NodeFacts::default() },
         gpus: Ok(Gpus { driver: "580.1".into(), devices }),
-        holders: Holders::default(),
+        holders: PodDevices::default(),
         goal: 80,
         boot: "boot-1".into(),
     }
@@ -45,7 +45,7 @@ fn with(mut gpu: (Device, Sample), change: impl FnOnce(&mut Sample)) -> (Device,
 }
 
 /// Turns one after the other, a quarter of a minute apart; the last report.
-fn after(turns: &[Seen]) -> Report {
+fn after(turns: &[Observation]) -> Report {
     let mut report = Report::default();
     for (turn, seen) in (0..).zip(turns) {
         report = observe(&report.memory, seen, at(turn * 15));
@@ -169,7 +169,7 @@ fn a_lost_gpu_stays_in_the_list_until_the_machine_was_restarted() {
     assert_eq!(lost.spec.gpu_devices.len(), 2);
     assert!(!lost.status.gpu_status[0].available);
     assert_eq!(lost.labels[names::NODE_COUNT], "2");
-    let restarted = Seen { boot: "boot-2".into(), ..seen(vec![gpu(1)]) };
+    let restarted = Observation { boot: "boot-2".into(), ..seen(vec![gpu(1)]) };
     let report = observe(&lost.memory, &restarted, at(MINUTE));
     assert_eq!(reasons(&report), ["GPURemoved"]);
     assert_eq!(report.spec.gpu_devices.len(), 1);
@@ -202,7 +202,7 @@ fn a_gpu_that_cannot_tell_its_name_is_the_one_that_is_missed() {
 
 #[test]
 fn a_driver_that_fails_makes_the_node_unavailable_and_never_empty() {
-    let broken = || Seen { gpus: Err("version mismatch".into()), ..seen(vec![]) };
+    let broken = || Observation { gpus: Err("version mismatch".into()), ..seen(vec![]) };
     let report = after(&[seen(vec![gpu(0), gpu(1)]), broken()]);
     assert_eq!(reasons(&report), ["GPUDriverFailed"]);
     assert_eq!(report.spec.gpu_devices.len(), 2);
@@ -224,17 +224,17 @@ fn a_driver_that_fails_makes_the_node_unavailable_and_never_empty() {
 fn maintenance_closes_the_node_and_its_end_forgives_old_errors() {
     let closed = |closed| {
         let node = NodeFacts { name: "n1".into(), replicas: 1, closed, ..NodeFacts::default() };
-        Seen { node, ..seen(vec![gpu(0)]) }
+        Observation { node, ..seen(vec![gpu(0)]) }
     };
     let sick = || seen(vec![with(gpu(0), |sample| sample.xid = Some(79))]);
-    for (why, reason) in [(Closed::Maintenance, "Maintenance"), (Closed::Cordoned, "Cordoned")] {
+    for (why, reason) in [(Unschedulable::Maintenance, "Maintenance"), (Unschedulable::Cordoned, "Cordoned")] {
         let report = after(&[sick(), closed(Some(why))]);
         assert_eq!(report.status.phase, Some(GpuNodePhase::Maintenance));
         assert_eq!(report.labels[names::NODE_SCHEDULABLE], "false");
         assert_eq!(condition(&report, "Schedulable").reason, reason);
         assert!(!report.status.gpu_status[0].available);
     }
-    let report = after(&[sick(), closed(Some(Closed::Maintenance)), closed(None)]);
+    let report = after(&[sick(), closed(Some(Unschedulable::Maintenance)), closed(None)]);
     assert_eq!(reasons(&report), ["GPURecovered"]);
     assert_eq!(report.status.phase, Some(GpuNodePhase::Active));
 }
@@ -253,8 +253,8 @@ fn the_pods_of_a_device_are_named() {
     let given = |name: &str, id: &str| Allocation { pod: pod(name), ids: vec![id.into()] };
     let allocations = [given("a", "GPU-0::0"), given("b", "GPU-0::1")];
     let devices: Vec<Device> = vec![gpu(0).0, gpu(1).0];
-    let holders = Holders::of(&allocations, &devices, 2);
-    let report = after(&[Seen { holders, ..seen(vec![gpu(0), gpu(1)]) }]);
+    let holders = PodDevices::of(&allocations, &devices, 2);
+    let report = after(&[Observation { holders, ..seen(vec![gpu(0), gpu(1)]) }]);
     assert_eq!(report.status.gpu_status[0].current_workload.as_deref(), Some("ml/a,ml/b"));
     assert_eq!(report.status.gpu_status[1].current_workload, None);
 }
@@ -272,7 +272,7 @@ fn a_monitor_that_is_restarted_remembers_what_is_sick_and_what_is_lost() {
     assert_eq!(available, [false, true, false]);
     assert!(report.events.is_empty(), "{:?}", report.events);
     assert_eq!(condition(&report, "Ready").last_transition_time, Time(at(0)));
-    let rebooted = Seen { boot: "boot-2".into(), ..seen(vec![gpu(0), gpu(1)]) };
+    let rebooted = Observation { boot: "boot-2".into(), ..seen(vec![gpu(0), gpu(1)]) };
     assert_eq!(reasons(&observe(&memory, &rebooted, at(MINUTE))), ["GPURecovered", "GPURemoved"]);
 }
 
@@ -281,14 +281,14 @@ fn nonsense_in_what_was_published_is_no_memory() {
     let published = GpuNode::new("n1", GpuNodeSpec::default());
     for line in [None, Some(""), Some("[]"), Some("{\"devices\": 7}"), Some("{\"phase\":\"Odd\"}")]
     {
-        assert_eq!(restore(Some(&published), line), Memory::default(), "{line:?}");
+        assert_eq!(restore(Some(&published), line), MonitorState::default(), "{line:?}");
     }
-    assert_eq!(restore(None, None), Memory::default());
+    assert_eq!(restore(None, None), MonitorState::default());
 }
 
 #[test]
 fn a_driver_without_end_is_cut_short() {
-    let report = after(&[Seen { gpus: Err("ä".repeat(5_000)), ..seen(vec![]) }]);
+    let report = after(&[Observation { gpus: Err("ä".repeat(5_000)), ..seen(vec![]) }]);
     assert!(report.events[0].note.chars().count() < 700);
     assert!(report.annotations[names::NODE_STATUS].len() < 4_000);
 }

@@ -1,4 +1,4 @@
-//! Writes what there is to write. Every write can be repeated: what was not confirmed is written again.
+//! Writes reports to the API server. Writes are idempotent: an unconfirmed write is repeated.
 
 use agentaflow_kube_core::crd::GpuNode;
 use agentaflow_kube_core::{names, slim};
@@ -14,45 +14,44 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::diff::{Written, diff};
-use super::observe::{Happening, Report};
+use super::diff::{LastWrites, diff};
+use super::observe::{NodeEvent, Report};
 use super::run::Settings;
-use super::seen::{Holders, PodName};
-use super::serve::Pulse;
+use super::observation::{PodDevices, PodName};
+use super::serve::Liveness;
 use super::{FIELD_MANAGER, MonitorError, watch};
 
-/// Events that wait for an API server that is away; older ones are dropped first.
+/// Most events queued while the API server is unreachable; the oldest are dropped.
 const MOST_EVENTS: usize = 100;
 
-/// Writes to the API server.
 pub(super) struct Publisher {
     client: Client,
     namespace: String,
     again_after: Duration,
     patience: Duration,
-    pulse: Arc<Pulse>,
-    written: Written,
+    liveness: Arc<Liveness>,
+    written: LastWrites,
     generation: Option<i64>,
-    events: VecDeque<(Happening, Timestamp, u64)>,
+    events: VecDeque<(NodeEvent, Timestamp, u64)>,
     told: u64,
-    /// Pods on which we may not write, so that it is said once.
+    /// Pods whose patch was rejected; each is logged once.
     refused: BTreeSet<PodName>,
 }
 
 impl Publisher {
-    pub(super) fn new(client: Client, settings: &Settings, pulse: Arc<Pulse>) -> Self {
+    pub(super) fn new(client: Client, settings: &Settings, liveness: Arc<Liveness>) -> Self {
         let Settings { interval, refresh, namespace, .. } = settings.clone();
         // The next chance is an interval away.
         let again_after = refresh.saturating_sub(interval);
-        // A call that hangs must not look like a loop that hangs.
+        // A hanging call must not fail the liveness probe.
         let patience = (interval * 2).clamp(Duration::from_secs(1), Duration::from_secs(10));
         Self {
             client,
             namespace,
             again_after,
             patience,
-            pulse,
-            written: Written::default(),
+            liveness,
+            written: LastWrites::default(),
             generation: None,
             events: VecDeque::new(),
             told: 0,
@@ -60,14 +59,14 @@ impl Publisher {
         }
     }
 
-    /// What an earlier monitor published.
+    /// `GPUNode` of an earlier monitor.
     pub(super) async fn read(&self, node: &str) -> Result<Option<GpuNode>, MonitorError> {
         let api = self.gpu_nodes();
         self.call("read the GPUNode", api.get_opt(node)).await
     }
 
-    /// Happenings to tell with the next write.
-    pub(super) fn tell(&mut self, events: Vec<Happening>, now: Timestamp) {
+    /// Queues events for the next write.
+    pub(super) fn tell(&mut self, events: Vec<NodeEvent>, now: Timestamp) {
         for event in events {
             tracing::info!(reason = event.reason, "{}", event.note);
             self.events.push_back((event, now, self.told));
@@ -78,7 +77,7 @@ impl Publisher {
         }
     }
 
-    /// Writes what differs from what was written.
+    /// Writes the differences.
     pub(super) async fn publish(
         &mut self,
         node: &slim::Node,
@@ -102,19 +101,19 @@ impl Publisher {
         self.write_events(node).await
     }
 
-    /// Writes on pods which devices the kubelet gave them. One that nobody may write on keeps no other from being told.
+    /// Annotates pods with their devices. A rejected pod does not block the rest.
     pub(super) async fn annotate(
         &mut self,
         pods: &[Arc<slim::Pod>],
-        holders: &Holders,
+        holders: &PodDevices,
     ) -> Result<(), MonitorError> {
         for pod in pods {
             let Some(patch) = pod_patch(pod, holders) else { continue };
             let name = watch::name(pod);
             let api: Api<slim::Pod> = Api::namespaced(self.client.clone(), &name.namespace);
-            let what = format!("note the devices of pod `{name}`");
+            let what = format!("annotate pod `{name}`");
             match self.patch(&api, &name.name, &patch, &what).await {
-                // It is gone, or another one has its name by now: a UID that cannot be changed to ours is invalid.
+                // The pod was deleted or replaced: the API server rejects a patch with another UID.
                 Err(MonitorError::Api { source, .. }) if is_code(&source, &[404, 409, 422]) => {}
                 Err(MonitorError::Api { source, .. }) if is_refusal(&source) => {
                     if self.refused.insert(name) {
@@ -140,7 +139,7 @@ impl Publisher {
             "metadata": {
                 "name": name,
                 "labels": { names::MANAGED_BY: names::FIELD_MANAGER },
-                // It goes with its node.
+                // Deleted with its node.
                 "ownerReferences": [{
                     "apiVersion": "v1",
                     "kind": "Node",
@@ -177,7 +176,7 @@ impl Publisher {
         if let Err(MonitorError::Api { source, .. }) = &written
             && is_code(source, &[404])
         {
-            // Somebody deleted it: make it again.
+            // Deleted: create it again.
             self.written.spec = None;
         }
         written?;
@@ -189,10 +188,10 @@ impl Publisher {
         let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
         while let Some((happening, at, number)) = self.events.front() {
             let event = event(node, happening, *at, *number);
-            match self.call("tell an event", api.create(&PostParams::default(), &event)).await {
+            match self.call("write an event", api.create(&PostParams::default(), &event)).await {
                 Err(MonitorError::Api { source, .. }) if is_code(&source, &[409]) => {}
                 Err(MonitorError::Api { source, .. }) if is_refusal(&source) => {
-                    tracing::warn!("an event is not told: {source}");
+                    tracing::warn!("event dropped: {source}");
                 }
                 other => {
                     other?;
@@ -224,7 +223,7 @@ impl Publisher {
         call: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, MonitorError> {
         let answer = tokio::time::timeout(self.patience, call).await;
-        self.pulse.beat();
+        self.liveness.record();
         match answer {
             Ok(answer) => answer.map_err(|source| MonitorError::Api {
                 what: what.into(),
@@ -235,8 +234,8 @@ impl Publisher {
     }
 }
 
-/// The patch that tells a pod's devices, if they are known and not told yet. The UID keeps it from a namesake.
-fn pod_patch(pod: &slim::Pod, holders: &Holders) -> Option<Value> {
+/// Patch with a pod's devices, if they are known and not annotated yet. The UID protects a pod with the same name.
+fn pod_patch(pod: &slim::Pod, holders: &PodDevices) -> Option<Value> {
     let devices = holders.pods.get(&watch::name(pod))?;
     let devices = devices.keys().map(String::as_str).collect::<Vec<_>>().join(",");
     let told = pod.metadata.annotations.as_ref().and_then(|all| all.get(names::POD_DEVICES));
@@ -248,8 +247,8 @@ fn pod_patch(pod: &slim::Pod, holders: &Holders) -> Option<Value> {
     )
 }
 
-/// An Event about the node. Its name is made of when it happened, so that a repeated write is the same one.
-fn event(node: &slim::Node, happening: &Happening, at: Timestamp, number: u64) -> Event {
+/// Event about the node, named after its time: a repeated write is the same event.
+fn event(node: &slim::Node, happening: &NodeEvent, at: Timestamp, number: u64) -> Event {
     let name = node.metadata.name.clone().unwrap_or_default();
     let unique = format!("{:x}.{number:x}", at.as_second());
     Event {
@@ -281,7 +280,7 @@ fn event(node: &slim::Node, happening: &Happening, at: Timestamp, number: u64) -
     }
 }
 
-/// Whether the API server does not let it pass, and would not the next time: a policy of the cluster, for one.
+/// True if a retry would be rejected, too, for example by an admission policy.
 fn is_refusal(error: &kube::Error) -> bool {
     let passing = [401, 408, 429];
     let code = |status: &kube::core::Status| status.code;
@@ -299,7 +298,7 @@ mod tests {
 
     use super::*;
 
-    /// A publisher whose API server lets nobody write on pod `guarded`, and the paths that it lets pass.
+    /// Publisher with an API server that rejects writes to pod `guarded`, and the accepted paths.
     fn publisher() -> (Publisher, Arc<Mutex<Vec<String>>>) {
         let passed = Arc::new(Mutex::new(Vec::new()));
         let paths = passed.clone();
@@ -322,8 +321,8 @@ mod tests {
             namespace: "agentaflow".into(),
             again_after: Duration::ZERO,
             patience: Duration::from_secs(10),
-            pulse: Arc::new(Pulse::new(Duration::from_secs(10))),
-            written: Written::default(),
+            liveness: Arc::new(Liveness::new(Duration::from_secs(10))),
+            written: LastWrites::default(),
             generation: None,
             events: VecDeque::new(),
             told: 0,
@@ -335,7 +334,7 @@ mod tests {
     #[tokio::test]
     async fn what_a_policy_refuses_keeps_nothing_else_from_being_written() {
         let (mut publisher, passed) = publisher();
-        let mut holders = Holders::default();
+        let mut holders = PodDevices::default();
         let pods = ["guarded", "train"].map(|name| {
             let name = PodName { namespace: "ml".into(), name: name.into() };
             holders.pods.insert(name.clone(), [("GPU-a".to_owned(), 1_000)].into());
@@ -344,7 +343,7 @@ mod tests {
         });
         publisher.annotate(&pods, &holders).await.unwrap();
         assert_eq!(*passed.lock().unwrap(), ["/api/v1/namespaces/ml/pods/train"]);
-        let happening = Happening { warning: true, reason: "GPULost", note: "it is lost".into() };
+        let happening = NodeEvent { warning: true, reason: "GPULost", note: "it is lost".into() };
         publisher.tell(vec![happening], Timestamp::UNIX_EPOCH);
         publisher.write_events(&slim::Node::default()).await.unwrap();
         assert!(publisher.events.is_empty());
@@ -359,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_pod_is_told_its_devices_once() {
-        let mut holders = Holders::default();
+        let mut holders = PodDevices::default();
         assert_eq!(pod_patch(&pod(None), &holders), None);
         let name = PodName { namespace: "ml".into(), name: "train".into() };
         let devices = ["GPU-b", "GPU-a"].map(|id| (id.to_owned(), 1_000));

@@ -1,4 +1,4 @@
-//! The loop: look, report, write; again every interval. Nothing that fails ends it.
+//! Main loop: sample, report and write every interval. Failures do not end it.
 
 use agentaflow_kube_core::{names, slim};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,44 +14,41 @@ use kube::{Client, Config};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::eyes::{Eyes, Opener, Sight};
-use super::kubelet::{Kubelet, KubeletError, Told};
+use super::gpu_sampler::{GpuSampler, Opener, GpuReadings};
+use super::kubelet::{Kubelet, KubeletError, KubeletDevices};
 use super::metrics::Metrics;
-use super::observe::{Known, Memory, Report, observe, restore};
+use super::observe::{DeviceRecord, MonitorState, Report, observe, restore};
 use super::publish::Publisher;
-use super::seen::{Allocation, Holders, NodeFacts, Seen};
-use super::serve::{self, Pulse};
+use super::observation::{Allocation, PodDevices, NodeFacts, Observation};
+use super::serve::{self, Liveness};
 use super::watch::{self, Watch};
 use super::{MonitorError, usage};
 
 /// The first wait after a failed write; it doubles up to the interval.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
-/// How long `once` waits for the API server.
+/// Timeout of `once` for the API server.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How to monitor.
 #[derive(Clone)]
 pub struct Settings {
     /// The node that this machine is.
     pub node: String,
-    /// Where `GPUNodes` live.
+    /// Namespace of the `GPUNode` objects.
     pub namespace: String,
-    /// How often to look.
     pub interval: Duration,
     /// The longest time between two writes of the status; [`super::REFRESH`] but for tests.
     pub refresh: Duration,
-    /// Percent of utilisation to aim at.
+    /// Target utilization in percent.
     pub goal: u32,
-    /// Finds the GPUs.
     pub gpus: Opener,
-    /// The kubelet's socket.
+    /// Socket of the kubelet.
     pub pod_resources: PathBuf,
-    /// Where the host's processes are listed: `/proc`, in the host's process namespace.
+    /// `/proc` of the host's process namespace.
     pub proc: PathBuf,
-    /// Where to answer `/healthz` and `/readyz`.
+    /// Address of `/healthz` and `/readyz`.
     pub health: Option<SocketAddr>,
-    /// Where to answer `/metrics`.
+    /// Address of `/metrics`.
     pub metrics: Option<SocketAddr>,
     /// Publish once and end.
     pub once: bool,
@@ -77,7 +74,7 @@ pub async fn connect(kubeconfig: Option<&Path>) -> Result<Client, MonitorError> 
     Client::try_from(config).map_err(|error| wrong(&error))
 }
 
-/// Monitors until told to stop; with `once`, until everything was published.
+/// Runs until `stop`; with `once`, until everything is published.
 pub async fn run(
     client: Client,
     settings: Settings,
@@ -97,13 +94,13 @@ pub async fn run(
         }
         let interval = monitor.settings.interval;
         let due = Instant::now() >= next;
-        let looked = if due { monitor.look().await } else { Ok(()) };
+        let looked = if due { monitor.observe_node().await } else { Ok(()) };
         let seen = looked.is_ok();
         let done = match looked {
             Ok(()) => monitor.publish().await,
             failed => failed,
         };
-        monitor.pulse.beat();
+        monitor.liveness.record();
         let now = Instant::now();
         if due {
             next = (next + interval).max(now);
@@ -124,19 +121,19 @@ pub async fn run(
 
 struct Monitor {
     settings: Settings,
-    eyes: Eyes,
+    sampler: GpuSampler,
     kubelet: Kubelet,
     watch: Watch,
     publisher: Publisher,
-    pulse: Arc<Pulse>,
+    liveness: Arc<Liveness>,
     metrics: Arc<Metrics>,
-    memory: Option<Memory>,
-    /// What the last look gave.
+    memory: Option<MonitorState>,
+    /// Last report.
     report: Option<Report>,
-    /// Who has which device by the kubelet's own word.
-    told: Holders,
-    /// What was complained about, so that it is said once.
-    complaints: BTreeSet<String>,
+    /// Devices of pods as reported by the kubelet.
+    kubelet_devices: PodDevices,
+    /// Warnings already logged.
+    warned: BTreeSet<String>,
 }
 
 impl Monitor {
@@ -145,45 +142,45 @@ impl Monitor {
         settings: Settings,
         stop: &CancellationToken,
     ) -> Result<Self, MonitorError> {
-        let pulse = Arc::new(Pulse::new(settings.interval));
+        let liveness = Arc::new(Liveness::new(settings.interval));
         let metrics = Arc::new(Metrics::default());
         metrics.update(|now| now.node.clone_from(&settings.node));
         if let Some(address) = settings.health {
             let listener = serve::listen(address).await?;
-            tokio::spawn(serve::health(listener, Arc::clone(&pulse), stop.clone()));
+            tokio::spawn(serve::health(listener, Arc::clone(&liveness), stop.clone()));
         }
         if let Some(address) = settings.metrics {
             let listener = serve::listen(address).await?;
             tokio::spawn(serve::metrics(listener, Arc::clone(&metrics), stop.clone()));
         }
         Ok(Self {
-            eyes: Eyes::new(Arc::clone(&settings.gpus), settings.proc.clone()),
+            sampler: GpuSampler::new(Arc::clone(&settings.gpus), settings.proc.clone()),
             kubelet: Kubelet::new(&settings.pod_resources),
             watch: Watch::start(&client, &settings.node, stop),
-            publisher: Publisher::new(client, &settings, Arc::clone(&pulse)),
+            publisher: Publisher::new(client, &settings, Arc::clone(&liveness)),
             settings,
-            pulse,
+            liveness,
             metrics,
             memory: None,
             report: None,
-            told: Holders::default(),
-            complaints: BTreeSet::new(),
+            kubelet_devices: PodDevices::default(),
+            warned: BTreeSet::new(),
         })
     }
 
     /// One turn, for scripts: what fails is the answer.
     async fn once(&mut self) -> Result<(), MonitorError> {
         self.watch.listed(PATIENCE).await;
-        self.look().await?;
+        self.observe_node().await?;
         self.publish().await?;
         match self.report.as_ref().and_then(|report| report.line.message.clone()) {
-            Some(words) => Err(MonitorError::Gpus(words)),
+            Some(message) => Err(MonitorError::Gpus(message)),
             None => Ok(()),
         }
     }
 
-    /// Looks at everything and makes a report of it.
-    async fn look(&mut self) -> Result<(), MonitorError> {
+    /// Samples the node and builds a report.
+    async fn observe_node(&mut self) -> Result<(), MonitorError> {
         if !self.watch.listed(self.settings.interval.min(PATIENCE)).await {
             return Err(MonitorError::Slow("list the node and its pods".into()));
         }
@@ -193,32 +190,32 @@ impl Monitor {
             None => self.remember(&node).await?,
         };
         let facts = NodeFacts::read(&node);
-        let sight = self.eyes.look().await;
-        self.pulse.beat();
-        let without = match &sight {
-            Ok(sight) => sight.gpus.devices.is_empty(),
+        let readings = self.sampler.sample().await;
+        self.liveness.record();
+        let without = match &readings {
+            Ok(readings) => readings.gpus.devices.is_empty(),
             Err(error) => matches!(error, GpuError::NoDriver),
         };
         if without && !facts.claims_gpus && memory.devices.is_empty() {
-            self.complain_once("this node has no GPUs; nothing is published until that changes");
+            self.warn_once("this node has no GPUs; nothing is published");
             self.memory = Some(memory);
             self.report = None;
             return Ok(());
         }
-        let (sight, failed) = match sight {
-            Ok(sight) => (sight, None),
-            Err(error) => (Sight::default(), Some(error.to_string())),
+        let (readings, failed) = match readings {
+            Ok(readings) => (readings, None),
+            Err(error) => (GpuReadings::default(), Some(error.to_string())),
         };
         let told = self.ask_kubelet().await;
         let pods = self.watch.pods();
-        let owner = |pid| sight.owners.get(&pid).cloned();
-        let used = usage::by_pod(&sight.processes, &sight.loads, owner, &watch::by_uid(&pods));
+        let owner = |pid| readings.owners.get(&pid).cloned();
+        let used = usage::by_pod(&readings.processes, &readings.loads, owner, &watch::by_uid(&pods));
         let facts = NodeFacts { replicas: replicas(&facts, told.as_ref()), ..facts };
-        let devices = devices(&sight, &memory);
+        let devices = devices(&readings, &memory);
         let holders = self.holders(&devices, told.as_ref(), &used, &pods, facts.replicas);
-        let seen = Seen {
+        let seen = Observation {
             node: facts,
-            gpus: failed.clone().map_or_else(|| Ok(sight.gpus), Err),
+            gpus: failed.clone().map_or_else(|| Ok(readings.gpus), Err),
             holders: holders.clone(),
             goal: self.settings.goal,
             boot: boot(&self.settings.proc),
@@ -234,26 +231,26 @@ impl Monitor {
             last.failed_looks += u64::from(failed.is_some());
         });
         match failed {
-            Some(words) => self.complain_once(&words),
-            None if told.is_some() => self.complaints.clear(),
+            Some(message) => self.warn_once(&message),
+            None if told.is_some() => self.warned.clear(),
             None => {}
         }
-        self.told = if told.is_some() { holders } else { Holders::default() };
+        self.kubelet_devices = if told.is_some() { holders } else { PodDevices::default() };
         self.memory = Some(report.memory.clone());
         self.publisher.tell(report.events.clone(), now);
         self.report = Some(report);
         Ok(())
     }
 
-    /// Writes what the last look gave.
+    /// Writes the last report.
     async fn publish(&mut self) -> Result<(), MonitorError> {
         let node = self.node()?;
         if let Some(report) = &self.report {
             let now = seconds(Timestamp::now());
             self.publisher.publish(&node, report, now).await?;
-            self.publisher.annotate(&self.watch.pods(), &self.told).await?;
+            self.publisher.annotate(&self.watch.pods(), &self.kubelet_devices).await?;
         }
-        self.pulse.published();
+        self.liveness.published();
         Ok(())
     }
 
@@ -261,72 +258,73 @@ impl Monitor {
         self.watch.node().ok_or_else(|| MonitorError::NoNode(self.settings.node.clone()))
     }
 
-    /// What an earlier monitor knew; without it lost devices would be forgotten by every restart.
-    async fn remember(&self, node: &slim::Node) -> Result<Memory, MonitorError> {
+    /// State of an earlier monitor: keeps lost devices across restarts.
+    async fn remember(&self, node: &slim::Node) -> Result<MonitorState, MonitorError> {
         let published = self.publisher.read(&self.settings.node).await?;
         let line = node.metadata.annotations.as_ref().and_then(|all| all.get(names::NODE_STATUS));
         Ok(restore(published.as_ref(), line.map(String::as_str)))
     }
 
-    async fn ask_kubelet(&mut self) -> Option<Told> {
+    async fn ask_kubelet(&mut self) -> Option<KubeletDevices> {
         match self.kubelet.ask().await {
             Ok(told) => Some(told),
             Err(error @ KubeletError::Absent(_)) => {
-                self.complain_once(&format!("{error}; who has which GPU is judged by processes"));
+                self.warn_once(&format!("{error}; GPU owners are derived from processes"));
                 None
             }
             Err(error) => {
-                self.complain_once(&error.to_string());
+                self.warn_once(&error.to_string());
                 None
             }
         }
     }
 
-    /// Who has which device: by the kubelet, else by the processes on it. Simulated GPUs believe the plan.
+    /// Devices of pods: from the kubelet, else from GPU processes. For simulated GPUs, from the scheduler's
+    /// assignment.
     fn holders(
         &self,
         devices: &[Device],
-        told: Option<&Told>,
+        told: Option<&KubeletDevices>,
         used: &usage::PodUse,
         pods: &[Arc<slim::Pod>],
         replicas: u32,
-    ) -> Holders {
+    ) -> PodDevices {
         if let Some(told) = told {
-            return Holders::of(&told.allocations, devices, replicas);
+            return PodDevices::of(&told.allocations, devices, replicas);
         }
         if !devices.iter().any(|device| device.simulated) {
-            return Holders::of(&usage::holders(used), devices, replicas);
+            return PodDevices::of(&usage::holders(used), devices, replicas);
         }
         let planned: Vec<Allocation> = pods.iter().filter_map(|pod| planned(pod)).collect();
-        let holders = Holders::of(&planned, devices, replicas);
-        self.eyes.pretend(&load(&holders, devices));
+        let holders = PodDevices::of(&planned, devices, replicas);
+        self.sampler.set_simulated_load(&load(&holders, devices));
         holders
     }
 
     fn failed(&mut self, error: &MonitorError) {
         let source = std::error::Error::source(error).map(|cause| format!(": {cause}"));
-        tracing::warn!("{error}{}; it is tried again", source.unwrap_or_default());
+        tracing::warn!("{error}{}; retrying", source.unwrap_or_default());
         self.metrics.update(|now| now.failed_writes += 1);
     }
 
-    fn complain_once(&mut self, words: &str) {
-        if self.complaints.insert(words.to_owned()) {
-            tracing::warn!("{words}");
+    fn warn_once(&mut self, message: &str) {
+        if self.warned.insert(message.to_owned()) {
+            tracing::warn!("{message}");
         }
     }
 }
 
-/// What the scheduler meant for a pod: `node/gpu-id`, comma-separated.
+/// Scheduler's assignment of a pod: `node/gpu-id`, comma-separated.
 fn planned(pod: &slim::Pod) -> Option<Allocation> {
     let plan = pod.metadata.annotations.as_ref()?.get(names::POD_ASSIGNED_GPU)?;
     let id = |gpu: &str| gpu.rsplit_once('/').map_or(gpu, |(_, id)| id).trim().to_owned();
     Some(Allocation { pod: watch::name(pod), ids: plan.split(',').map(id).collect() })
 }
 
-/// The devices that are there, and those that were: a lost one still belongs to its pod.
-fn devices(sight: &Sight, memory: &Memory) -> Vec<Device> {
-    let mut devices: Vec<Device> = sight.gpus.devices.iter().map(|(gpu, _)| gpu.clone()).collect();
-    for Known { device, .. } in &memory.devices {
+/// Present and lost devices: a lost one still belongs to its pod.
+fn devices(readings: &GpuReadings, memory: &MonitorState) -> Vec<Device> {
+    let mut devices: Vec<Device> = readings.gpus.devices.iter().map(|(gpu, _)| gpu.clone()).collect();
+    for DeviceRecord { device, .. } in &memory.devices {
         if !devices.iter().any(|gpu| gpu.uuid == device.id) {
             let (uuid, name) = (device.id.clone(), device.name.clone());
             devices.push(Device { uuid, name, index: u32::MAX, ..Device::default() });
@@ -336,7 +334,7 @@ fn devices(sight: &Sight, memory: &Memory) -> Vec<Device> {
 }
 
 /// The load of simulated GPUs: what pods have is busy, and most of its memory in use, as training is.
-fn load(holders: &Holders, devices: &[Device]) -> Vec<(String, u32, u64)> {
+fn load(holders: &PodDevices, devices: &[Device]) -> Vec<(String, u32, u64)> {
     let memory: BTreeMap<&str, u64> =
         devices.iter().map(|device| (&*device.uuid, device.memory)).collect();
     let each = holders.pods.values().flatten().map(|(device, milli)| {
@@ -346,8 +344,8 @@ fn load(holders: &Holders, devices: &[Device]) -> Vec<(String, u32, u64)> {
     each.collect()
 }
 
-/// Time slices of each device: by the node's label, else by how the kubelet numbers what it can give.
-fn replicas(facts: &NodeFacts, told: Option<&Told>) -> u32 {
+/// Time slices of each device: from the node's label, else from the kubelet's device ids.
+fn replicas(facts: &NodeFacts, told: Option<&KubeletDevices>) -> u32 {
     if facts.replicas > 1 {
         return facts.replicas;
     }
@@ -360,7 +358,7 @@ fn replicas(facts: &NodeFacts, told: Option<&Told>) -> u32 {
     slices.into_values().max().unwrap_or(1)
 }
 
-/// Which start of the machine this is.
+/// Boot id.
 fn boot(proc: &Path) -> String {
     let text = std::fs::read_to_string(proc.join("sys/kernel/random/boot_id"));
     text.map(|text| text.trim().to_owned()).unwrap_or_default()

@@ -1,13 +1,13 @@
 use super::*;
-use crate::seen::PodName;
+use crate::observation::PodName;
 use agentaflow_gpu::{Simulated, SimulatedSpec};
 use serde_json::json;
 
 #[test]
 fn time_slices_are_read_off_the_node_or_off_what_the_kubelet_can_give() {
-    let told = |ids: &[&str]| Told {
+    let told = |ids: &[&str]| KubeletDevices {
         allocatable: ids.iter().map(|id| (*id).to_owned()).collect(),
-        ..Told::default()
+        ..KubeletDevices::default()
     };
     let facts = |replicas| NodeFacts { replicas, ..NodeFacts::default() };
     let sliced = told(&["GPU-a::0", "GPU-a::1", "GPU-b::0", "GPU-b::1"]);
@@ -33,7 +33,7 @@ fn simulated_gpus_are_busy_where_the_scheduler_put_pods() {
     assert_eq!((&plan.pod, &*plan.ids), (&name, &["SIM-1".to_owned(), "SIM-2".to_owned()][..]));
     let gpu = |uuid: &str| Device { uuid: uuid.into(), memory: 400, ..Device::default() };
     let devices = [gpu("SIM-1"), gpu("SIM-2"), gpu("SIM-3")];
-    let holders = Holders::of(&[plan], &devices, 1);
+    let holders = PodDevices::of(&[plan], &devices, 1);
     assert_eq!(load(&holders, &devices), [("SIM-1".into(), 950, 300), ("SIM-2".into(), 950, 300)]);
 }
 
@@ -47,8 +47,8 @@ async fn a_driver_that_failed_is_opened_again() {
         }
         Ok(Box::new(Simulated::new(&SimulatedSpec { count: 2, ..SimulatedSpec::default() })?))
     });
-    let mut eyes = Eyes::new(opener, "/proc".into());
-    assert!(matches!(eyes.look().await, Err(GpuError::Broken(_))));
+    let mut sampler = GpuSampler::new(opener, "/proc".into());
+    assert!(matches!(sampler.sample().await, Err(GpuError::Broken(_))));
     broken.store(false, std::sync::atomic::Ordering::Relaxed);
-    assert_eq!(eyes.look().await.unwrap().gpus.devices.len(), 2);
+    assert_eq!(sampler.sample().await.unwrap().gpus.devices.len(), 2);
 }

@@ -1,4 +1,4 @@
-//! What the monitor answers: `/healthz`, `/readyz` and `/metrics`.
+//! HTTP endpoints `/healthz`, `/readyz` and `/metrics`.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,30 +16,29 @@ use tokio_util::sync::CancellationToken;
 use super::MonitorError;
 use super::metrics::Metrics;
 
-/// After so many intervals without a sign of life the loop is stuck, and a restart is the better way on.
+/// Intervals without progress after which `/healthz` fails and the kubelet restarts the monitor.
 const INTERVALS: u32 = 5;
 
-/// Signs of life of the loop.
+/// Progress of the main loop.
 #[derive(Debug)]
-pub(super) struct Pulse {
+pub(super) struct Liveness {
     beat: Mutex<Instant>,
     limit: Duration,
     ready: AtomicBool,
 }
 
-impl Pulse {
-    /// Begins to live.
+impl Liveness {
     pub(super) fn new(interval: Duration) -> Self {
         let limit = interval * INTERVALS;
         Self { beat: Mutex::new(Instant::now()), limit, ready: AtomicBool::new(false) }
     }
 
-    /// The loop lives.
-    pub(super) fn beat(&self) {
+    /// Records progress.
+    pub(super) fn record(&self) {
         *self.beat.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Something was published.
+    /// Marks the monitor as ready.
     pub(super) fn published(&self) {
         self.ready.store(true, Ordering::Relaxed);
     }
@@ -50,25 +49,24 @@ impl Pulse {
         if silent <= self.limit {
             return Ok(());
         }
-        Err(format!("no sign of life for {} s; the driver may hang", silent.as_secs()))
+        Err(format!("no progress for {} s; the driver may hang", silent.as_secs()))
     }
 }
 
-/// Opens a port.
 pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, MonitorError> {
     TcpListener::bind(address).await.map_err(|source| MonitorError::Listen { address, source })
 }
 
-/// Answers `/healthz` and `/readyz` until told to stop.
-pub(super) async fn health(listener: TcpListener, pulse: Arc<Pulse>, stop: CancellationToken) {
+/// Serves `/healthz` and `/readyz` until `stop`.
+pub(super) async fn health(listener: TcpListener, liveness: Arc<Liveness>, stop: CancellationToken) {
     let router = Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .with_state(pulse);
+        .with_state(liveness);
     serve(listener, router, stop).await;
 }
 
-/// Answers `/metrics` until told to stop.
+/// Serves `/metrics` until `stop`.
 pub(super) async fn metrics(
     listener: TcpListener,
     metrics: Arc<Metrics>,
@@ -81,22 +79,22 @@ pub(super) async fn metrics(
 async fn serve(listener: TcpListener, router: Router, stop: CancellationToken) {
     let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
     if let Err(error) = served.await {
-        tracing::warn!(%error, "a port of the monitor no longer answers");
+        tracing::warn!(%error, "an endpoint of the monitor failed");
     }
 }
 
-async fn healthz(State(pulse): State<Arc<Pulse>>) -> (StatusCode, String) {
-    match pulse.alive(Instant::now()) {
+async fn healthz(State(liveness): State<Arc<Liveness>>) -> (StatusCode, String) {
+    match liveness.alive(Instant::now()) {
         Ok(()) => (StatusCode::OK, "ok".into()),
-        Err(words) => (StatusCode::SERVICE_UNAVAILABLE, words),
+        Err(message) => (StatusCode::SERVICE_UNAVAILABLE, message),
     }
 }
 
-async fn readyz(State(pulse): State<Arc<Pulse>>) -> (StatusCode, &'static str) {
-    if pulse.ready.load(Ordering::Relaxed) {
+async fn readyz(State(liveness): State<Arc<Liveness>>) -> (StatusCode, &'static str) {
+    if liveness.ready.load(Ordering::Relaxed) {
         (StatusCode::OK, "ok")
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "nothing was published yet")
+        (StatusCode::SERVICE_UNAVAILABLE, "nothing published yet")
     }
 }
 
@@ -110,9 +108,9 @@ mod tests {
 
     #[test]
     fn a_loop_that_is_stuck_for_five_intervals_is_not_healthy() {
-        let pulse = Pulse::new(Duration::from_secs(15));
+        let liveness = Liveness::new(Duration::from_secs(15));
         let now = Instant::now();
-        assert!(pulse.alive(now + Duration::from_secs(74)).is_ok());
-        assert!(pulse.alive(now + Duration::from_secs(77)).is_err());
+        assert!(liveness.alive(now + Duration::from_secs(74)).is_ok());
+        assert!(liveness.alive(now + Duration::from_secs(77)).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! What each pod really uses: processes on GPUs → control groups → pods. Pure but for [`pod_of_process`].
+//! GPU usage of pods: processes on GPUs → control groups → pods. Pure except [`pod_of_process`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,18 +6,18 @@ use std::path::Path;
 use agentaflow_gpu::{DeviceProcess, ProcessLoad};
 
 use super::cgroup;
-use super::seen::{Allocation, PodName};
+use super::observation::{Allocation, PodName};
 
-/// What a pod uses of a GPU.
+/// GPU usage of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Use {
     /// MiB.
     pub(super) memory: u64,
-    /// Percent, where the driver tells.
+    /// Percent; none if the driver does not report it.
     pub(super) utilization: Option<u32>,
 }
 
-/// What pods use, by pod and by GPU or MIG slice.
+/// Usage by pod and by GPU or MIG slice.
 pub(super) type PodUse = BTreeMap<(PodName, String), Use>;
 
 /// The UID of the pod of a process of the host; none for one that ended or belongs to no pod.
@@ -26,7 +26,7 @@ pub(super) fn pod_of_process(proc: &Path, pid: u32) -> Option<String> {
     cgroup::pod_uid(&text)
 }
 
-/// Sums what processes use by the pods that they belong to.
+/// Sums the usage of processes by pod.
 pub(super) fn by_pod(
     processes: &[DeviceProcess],
     loads: &[ProcessLoad],
@@ -49,7 +49,7 @@ pub(super) fn by_pod(
     used
 }
 
-/// Who has which device, judged by who uses it: for nodes whose kubelet does not tell.
+/// Devices of pods derived from their processes, for kubelets that do not report them.
 pub(super) fn holders(used: &PodUse) -> Vec<Allocation> {
     let each = used.keys().map(|(pod, id)| Allocation { pod: pod.clone(), ids: vec![id.clone()] });
     each.collect()

@@ -1,4 +1,4 @@
-//! The node and its pods as the API server tells them, kept up to date by watches that survive outages.
+//! Node and pods, kept up to date by watches that survive outages.
 
 use agentaflow_kube_core::slim;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use super::seen::PodName;
+use super::observation::PodName;
 
 /// The node and its pods.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch, until told to stop.
+    /// Watches until `stop`.
     pub(super) fn start(client: &Client, node: &str, stop: &CancellationToken) -> Self {
         let nodes = Api::all(client.clone());
         let pods = Api::all(client.clone());
@@ -41,12 +41,11 @@ impl Watch {
         tokio::time::timeout(patience, both).await.unwrap_or(false)
     }
 
-    /// The node.
     pub(super) fn node(&self) -> Option<Arc<slim::Node>> {
         self.nodes.state().into_iter().next()
     }
 
-    /// Its pods that have not ended.
+    /// Pods that have not terminated.
     pub(super) fn pods(&self) -> Vec<Arc<slim::Pod>> {
         let ended =
             |pod: &slim::Pod| matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed"));
@@ -60,9 +59,8 @@ pub(super) fn name(pod: &slim::Pod) -> PodName {
     PodName { namespace: text(&pod.metadata.namespace), name: text(&pod.metadata.name) }
 }
 
-/// Pods by UID. Static pods are also known by the UID of their file, which is what their processes' groups carry.
-/// Anybody can write such an annotation, so it counts on mirrors of static pods only and never takes the place of a
-/// real UID.
+/// Pods by UID. The control groups of static pods carry the UID of their file, which is an annotation of the mirror
+/// pod. Users can set this annotation on any pod: it counts on mirror pods only and never overrides a real UID.
 pub(super) fn by_uid(pods: &[Arc<slim::Pod>]) -> BTreeMap<String, PodName> {
     let own = |pod: &Arc<slim::Pod>| Some((pod.metadata.uid.clone()?, name(pod)));
     let mut names: BTreeMap<String, PodName> = pods.iter().filter_map(own).collect();
@@ -99,7 +97,7 @@ where
                 event = stream.next() => match event {
                     Some(Ok(_)) => {}
                     Some(Err(error)) => {
-                        tracing::warn!(%error, kind = %K::kind(&()), "a watch broke; it is begun again");
+                        tracing::warn!(%error, kind = %K::kind(&()), "watch failed; restarting it");
                     }
                     None => return,
                 },

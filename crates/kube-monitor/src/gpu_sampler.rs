@@ -1,4 +1,4 @@
-//! Looks at the GPUs on a thread that may block, and opens the driver again after it failed.
+//! Samples the GPUs on a blocking thread, and opens the driver again after a failure.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,85 +7,83 @@ use std::time::{Duration, Instant};
 
 use agentaflow_gpu::{Device, DeviceProcess, GpuError, GpuSource, ProcessLoad, Sample};
 
-use super::seen::Gpus;
+use super::observation::Gpus;
 use super::usage;
 
-/// Finds GPUs, again and again if need be.
+/// Opens the GPU source; called again after a failure.
 pub type Opener = Arc<dyn Fn() -> Result<Box<dyn GpuSource>, GpuError> + Send + Sync>;
 
-/// What devices are is asked this often; how they are, each turn. Listing MIG slices starts a program.
-const LIST_AGAIN: Duration = Duration::from_mins(1);
+/// Time between two listings of the devices, which start a program for MIG slices. Readings are sampled every
+/// interval.
+const LIST_INTERVAL: Duration = Duration::from_mins(1);
 
-/// What was seen of the GPUs.
+/// Result of one sample.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Sight {
+pub(super) struct GpuReadings {
     pub(super) gpus: Gpus,
     pub(super) processes: Vec<DeviceProcess>,
     pub(super) loads: Vec<ProcessLoad>,
-    /// The pod UIDs of processes.
+    /// Pod UIDs by process id.
     pub(super) owners: BTreeMap<u32, String>,
 }
 
-/// Looks at GPUs.
-pub(super) struct Eyes {
+pub(super) struct GpuSampler {
     opener: Opener,
     proc: PathBuf,
-    open: Option<Open>,
+    open: Option<OpenSource>,
 }
 
 #[derive(Clone)]
-struct Open {
+struct OpenSource {
     source: Arc<dyn GpuSource>,
     devices: Vec<Device>,
     listed: Instant,
 }
 
-impl Eyes {
+impl GpuSampler {
     pub(super) fn new(opener: Opener, proc: PathBuf) -> Self {
         Self { opener, proc, open: None }
     }
 
-    /// Looks once.
-    pub(super) async fn look(&mut self) -> Result<Sight, GpuError> {
+    pub(super) async fn sample(&mut self) -> Result<GpuReadings, GpuError> {
         let (opener, proc, open) = (Arc::clone(&self.opener), self.proc.clone(), self.open.take());
         let looked = tokio::task::spawn_blocking(move || {
             let mut open = match open {
                 Some(open) => open,
                 None => open_source(&opener)?,
             };
-            let sight = look(&mut open, &proc)?;
-            Ok((open, sight))
+            let readings = sample_gpus(&mut open, &proc)?;
+            Ok((open, readings))
         });
-        let (open, sight) =
+        let (open, readings) =
             looked.await.unwrap_or_else(|error| Err(GpuError::Broken(error.to_string())))?;
         self.open = Some(open);
-        Ok(sight)
+        Ok(readings)
     }
 
-    /// Tells simulated GPUs what load they have.
-    pub(super) fn pretend(&self, load: &[(String, u32, u64)]) {
+    pub(super) fn set_simulated_load(&self, load: &[(String, u32, u64)]) {
         if let Some(open) = &self.open {
             open.source.set_simulated_load(load);
         }
     }
 }
 
-fn open_source(opener: &Opener) -> Result<Open, GpuError> {
+fn open_source(opener: &Opener) -> Result<OpenSource, GpuError> {
     let source: Arc<dyn GpuSource> = Arc::from(opener()?);
     source.watch_errors();
     let devices = source.devices()?;
-    Ok(Open { source, devices, listed: Instant::now() })
+    Ok(OpenSource { source, devices, listed: Instant::now() })
 }
 
-fn look(open: &mut Open, proc: &std::path::Path) -> Result<Sight, GpuError> {
+fn sample_gpus(open: &mut OpenSource, proc: &std::path::Path) -> Result<GpuReadings, GpuError> {
     let samples = open.source.sample()?;
     let same =
         samples.iter().map(|sample| &sample.uuid).eq(open.devices.iter().map(|gpu| &gpu.uuid));
-    if !same || open.listed.elapsed() >= LIST_AGAIN {
+    if !same || open.listed.elapsed() >= LIST_INTERVAL {
         open.devices = open.source.devices()?;
         open.listed = Instant::now();
     }
-    // Who uses a GPU is told where it can be; not knowing it is no reason to take GPUs out.
+    // Process data is optional: GPUs stay available without it.
     let processes = open.source.processes().unwrap_or_default();
     let loads = open.source.process_loads();
     let pids = processes.iter().map(|process| process.pid).chain(loads.iter().map(|load| load.pid));
@@ -93,7 +91,7 @@ fn look(open: &mut Open, proc: &std::path::Path) -> Result<Sight, GpuError> {
     let driver = open.source.host().driver.unwrap_or_default();
     let devices =
         open.devices.iter().filter_map(|gpu| Some((gpu.clone(), sample_of(gpu, &samples)?)));
-    Ok(Sight { gpus: Gpus { driver, devices: devices.collect() }, processes, loads, owners })
+    Ok(GpuReadings { gpus: Gpus { driver, devices: devices.collect() }, processes, loads, owners })
 }
 
 fn sample_of(gpu: &Device, samples: &[Sample]) -> Option<Sample> {

@@ -1,4 +1,4 @@
-//! What one turn of the monitor sees, before anything is made of it.
+//! Input of one interval of the monitor.
 
 use agentaflow_kube_core::names;
 use agentaflow_kube_core::slim;
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use agentaflow_gpu::{Device, Sample};
 
-/// Labels by which feature discovery, clouds, people and we ourselves say that a node has GPUs.
+/// Labels of GPU nodes by feature discovery, clouds, administrators and agentaflow.
 const SIGNS: [&str; 5] = [
     "accelerator",
     "cloud.google.com/gke-accelerator",
@@ -15,54 +15,47 @@ const SIGNS: [&str; 5] = [
     names::NODE_ENABLED,
 ];
 
-/// Everything that one turn saw.
+/// Input of one interval.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    /// The node.
+pub struct Observation {
     pub node: NodeFacts,
-    /// Its GPUs, or what the driver said instead.
+    /// GPUs, or the message of a failing driver.
     pub gpus: Result<Gpus, String>,
-    /// Who has which device.
-    pub holders: Holders,
-    /// Percent of utilisation to aim at.
+    pub holders: PodDevices,
+    /// Target utilization in percent.
     pub goal: u32,
-    /// Which start of the machine this is.
+    /// Boot id.
     pub boot: String,
 }
 
-/// GPUs that the driver told of.
+/// GPUs reported by the driver.
 #[derive(Clone, Debug, Default)]
 pub struct Gpus {
-    /// The driver's version.
+    /// Driver version.
     pub driver: String,
-    /// Each with its readings.
     pub devices: Vec<(Device, Sample)>,
 }
 
-/// What the monitor reads of its node.
+/// Relevant data of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
-    /// Its name.
     pub name: String,
-    /// Why nothing new should go there, if people said so.
-    pub closed: Option<Closed>,
-    /// Time slices of each device, 1 where devices are handed out whole.
+    /// Set by an administrator.
+    pub closed: Option<Unschedulable>,
+    /// Time slices of each device; 1 for whole devices.
     pub replicas: u32,
-    /// Something on the node says that it has GPUs, whatever the driver says.
+    /// A label or resource of the node indicates GPUs, independent of the driver.
     pub claims_gpus: bool,
 }
 
-/// Why people closed a node.
+/// Reason that the node takes no new work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
-    /// They work on its GPUs.
+pub enum Unschedulable {
     Maintenance,
-    /// It is cordoned.
     Cordoned,
 }
 
 impl NodeFacts {
-    /// Reads them off the node.
     pub fn read(node: &slim::Node) -> Self {
         let (labels, annotations) = (&node.metadata.labels, &node.metadata.annotations);
         let label = |key: &str| labels.as_ref().and_then(|labels| labels.get(key));
@@ -71,8 +64,8 @@ impl NodeFacts {
         let maintenance =
             is_true(label(names::NODE_MAINTENANCE)) || is_true(annotation(names::NODE_MAINTENANCE));
         let closed = match (maintenance, node.spec.unschedulable) {
-            (true, _) => Some(Closed::Maintenance),
-            (false, Some(true)) => Some(Closed::Cordoned),
+            (true, _) => Some(Unschedulable::Maintenance),
+            (false, Some(true)) => Some(Unschedulable::Cordoned),
             (false, _) => None,
         };
         let replicas = label(names::NVIDIA_REPLICAS).and_then(|text| text.parse().ok());
@@ -94,12 +87,9 @@ fn is_sign(label: &str) -> bool {
     label.starts_with("nvidia.com/gpu") || SIGNS.contains(&label)
 }
 
-/// A pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodName {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name there.
     pub name: String,
 }
 
@@ -109,24 +99,23 @@ impl std::fmt::Display for PodName {
     }
 }
 
-/// Devices and the pods that have them.
+/// Devices of pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holders {
-    /// The devices of each pod, and how many thousandths of each: a whole device is 1000, a slice its share.
+pub struct PodDevices {
+    /// Thousandths of each device by pod: a whole device is 1000, a slice its share.
     pub pods: BTreeMap<PodName, BTreeMap<String, u32>>,
 }
 
-/// What the kubelet gave to a pod.
+/// Allocation of the kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// The pod.
     pub pod: PodName,
-    /// The kubelet's ids.
+    /// Device ids of the kubelet.
     pub ids: Vec<String>,
 }
 
-impl Holders {
-    /// Who has which device, from what the kubelet gave; ids that mean none of these devices are left out.
+impl PodDevices {
+    /// Devices of pods from allocations; unknown ids are skipped.
     pub fn of(allocations: &[Allocation], devices: &[Device], replicas: u32) -> Self {
         let mut holders = Self::default();
         for allocation in allocations {
@@ -141,7 +130,7 @@ impl Holders {
         holders
     }
 
-    /// The pods that have a device, comma-separated.
+    /// Pods of a device, comma-separated.
     pub fn of_device(&self, device: &str) -> Option<String> {
         let pods: BTreeSet<String> = self
             .pods
@@ -153,9 +142,8 @@ impl Holders {
     }
 }
 
-/// The device that an id of the kubelet's means, and thousandths of it. Time slices have a number behind it
-/// (`GPU-…::3`; Google's plugin writes `nvidia0/vgpu3`), MIG slices are part of their GPU, and plugins may count
-/// instead of naming.
+/// Device of a kubelet id, and thousandths of it. Time slices have a suffix (`GPU-…::3`; Google's plugin uses
+/// `nvidia0/vgpu3`), MIG slices are part of their GPU, and some plugins use indices.
 fn device_of<'a>(id: &str, devices: &'a [Device], replicas: u32) -> Option<(&'a str, u32)> {
     let cut = id.split_once("::").or_else(|| id.split_once('/'));
     let (id, slices) = cut.map_or((id, 1), |(device, _)| (device, replicas.max(1)));
@@ -171,7 +159,7 @@ fn device_of<'a>(id: &str, devices: &'a [Device], replicas: u32) -> Option<(&'a 
     Some((gpu.uuid.as_str(), milli / slices))
 }
 
-/// Compute slices of the profile (`3g.20gb`) ÷ all that the model has.
+/// Compute slices of the profile (`3g.20gb`) ÷ those of the model.
 fn mig_share(profile: &str, model: &str) -> u32 {
     let all = if model.contains("A30") { 4 } else { 7 };
     let slices = profile.split_once('g').and_then(|(number, _)| number.parse::<u32>().ok());
@@ -217,7 +205,7 @@ mod tests {
             ids: ids.iter().map(|id| (*id).to_owned()).collect(),
         };
         let allocations = [given("b", &["GPU-a::1"]), given("a", &["GPU-a::0", "GPU-a::2"])];
-        let holders = Holders::of(&allocations, &devices(), 4);
+        let holders = PodDevices::of(&allocations, &devices(), 4);
         assert_eq!(holders.of_device("GPU-a").as_deref(), Some("ml/a,ml/b"));
         assert_eq!(holders.of_device("GPU-b"), None);
         assert_eq!(holders.pods[&pod("a")], BTreeMap::from([("GPU-a".to_owned(), 500)]));
@@ -231,11 +219,11 @@ mod tests {
         assert_eq!((open.closed, open.replicas, open.claims_gpus), (None, 1, false));
         let cordoned = read(serde_json::json!({"spec": {"unschedulable": true},
             "status": {"allocatable": {"nvidia.com/mig-1g.5gb": "7"}}}));
-        assert_eq!((cordoned.closed, cordoned.claims_gpus), (Some(Closed::Cordoned), true));
+        assert_eq!((cordoned.closed, cordoned.claims_gpus), (Some(Unschedulable::Cordoned), true));
         for place in ["labels", "annotations"] {
             let node =
                 read(serde_json::json!({"metadata": {place: {names::NODE_MAINTENANCE: "true"}}}));
-            assert_eq!(node.closed, Some(Closed::Maintenance), "{place}");
+            assert_eq!(node.closed, Some(Unschedulable::Maintenance), "{place}");
         }
         let sliced =
             read(serde_json::json!({"metadata": {"labels": {names::NVIDIA_REPLICAS: "4"}}}));
