@@ -1,8 +1,8 @@
-//! The certificate that the API server knows us by.
+//! Serving certificate of the webhook.
 //!
-//! All replicas serve the same one, from a Secret: whoever comes first makes it, whoever sees it near its end makes
-//! the next. The next one's authority is trusted beside the old one's, so that replicas may change over at their own
-//! pace.
+//! All replicas serve the same certificate from a Secret: the first replica creates it, and any replica renews it
+//! before it expires. The new authority is trusted beside the old one, so that replicas can switch at different
+//! times.
 
 use std::io;
 
@@ -24,27 +24,27 @@ use std::time::Duration;
 
 use super::{Certificates, Options, SECRET};
 
-/// How long a certificate of ours is good for, in days.
+/// Lifetime of a certificate in days.
 const VALID: i32 = 365;
-/// It is replaced when less than this is left.
+/// Remaining lifetime at which it is renewed.
 const MARGIN: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// Annotation of the Secret: when the certificate ends.
 const EXPIRES: &str = "agentaflow.io/expires";
-/// Annotation of the Secret: the names that the certificate is for.
+/// Annotation of the Secret: DNS names of the certificate.
 const NAMES: &str = "agentaflow.io/names";
 
-/// Why there is no certificate.
+/// No usable certificate.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CertificateError {
     #[error("cannot read or write the Secret `{SECRET}`")]
     Secret(#[source] Box<kube::Error>),
-    #[error("cannot make a certificate")]
+    #[error("cannot create a certificate")]
     Make(#[from] rcgen::Error),
     #[error("cannot read `{path}`")]
     File { path: String, source: io::Error },
     #[error("the certificate or its key is not PEM")]
     Pem(#[from] rustls::pki_types::pem::Error),
-    #[error("the certificate cannot be used")]
+    #[error("the certificate is unusable")]
     Tls(#[from] rustls::Error),
 }
 
@@ -53,7 +53,7 @@ pub(super) enum CertificateError {
 pub(super) struct Identity {
     certificate: Vec<u8>,
     key: Vec<u8>,
-    /// What the API server is told to trust.
+    /// Certificate authority for the API server.
     authority: Option<Vec<u8>>,
 }
 
@@ -64,7 +64,7 @@ impl Identity {
         Some(base64::engine::general_purpose::STANDARD.encode(authority))
     }
 
-    /// Looks at the certificate as the API server will; none unless it is trusted under all these names then.
+    /// Verifies the certificate as the API server does; none unless it is trusted under all names at time `then`.
     fn is_trusted(&self, names: &BTreeSet<String>, then: UnixTime) -> Option<()> {
         let mut roots = RootCertStore::empty();
         for authority in CertificateDer::pem_slice_iter(self.authority.as_ref()?) {
@@ -81,7 +81,6 @@ impl Identity {
         Some(())
     }
 
-    /// What a server needs.
     pub(super) fn server(&self) -> Result<Arc<ServerConfig>, CertificateError> {
         let chain: Vec<_> =
             CertificateDer::pem_slice_iter(&self.certificate).collect::<Result<_, _>>()?;
@@ -119,7 +118,8 @@ pub(super) async fn current(
     }
 }
 
-/// Reads the Secret; makes it or renews it where needed. Of several replicas one succeeds, the others read again.
+/// Reads the Secret; creates or renews it if necessary. If several replicas write, one succeeds and the rest read
+/// again.
 async fn shared(options: &Options, client: &Client) -> Result<Identity, CertificateError> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &options.namespace);
     let failed = |error| CertificateError::Secret(Box::new(error));
@@ -140,12 +140,12 @@ async fn shared(options: &Options, client: &Client) -> Result<Identity, Certific
         };
         match written {
             Ok(made) => {
-                tracing::info!("made a certificate for admission");
+                tracing::info!("created a certificate for admission");
                 if let Some(identity) = identity(&made) {
                     return Ok(identity);
                 }
             }
-            // Another replica was first, or somebody deleted it. Without a namespace there is nothing to be had.
+            // Another replica was first, or the Secret was deleted. A missing namespace is an error.
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(kube::Error::Api(status)) if status.code == 404 && found.is_some() => {}
             Err(error) => return Err(failed(error)),
@@ -153,7 +153,7 @@ async fn shared(options: &Options, client: &Client) -> Result<Identity, Certific
     }
 }
 
-/// The names that the API server may call us by, with those that other replicas asked for.
+/// DNS names for the API server, with the names requested by other replicas.
 fn wanted(options: &Options, found: Option<&Secret>) -> BTreeSet<String> {
     let Options { namespace, service, url, .. } = options;
     let mut names: BTreeSet<_> =
@@ -173,8 +173,8 @@ fn names_of(secret: &Secret) -> Vec<String> {
     names.split(',').filter(|name| !name.is_empty()).map(ToOwned::to_owned).collect()
 }
 
-/// Whether the certificate will still do at the end of the margin, under every name. What annotations say of it is for
-/// people; the certificate itself is asked.
+/// True if the certificate is valid under every name at the end of the margin. Decided by the certificate itself, not
+/// by annotations.
 fn is_good(secret: &Secret, names: &BTreeSet<String>, now: Timestamp) -> bool {
     let then = now.checked_add(MARGIN).ok().and_then(|then| u64::try_from(then.as_second()).ok());
     let then = then.map(|seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds)));
@@ -190,11 +190,11 @@ fn identity(secret: &Secret) -> Option<Identity> {
         key: get("tls.key")?,
         authority: Some(get("ca.crt")?),
     };
-    // One that somebody broke is made anew.
+    // A corrupt one is replaced.
     identity.server().is_ok().then_some(identity)
 }
 
-/// A Secret with a new authority and a certificate of it. The authority's key is thrown away: nobody needs it again.
+/// Secret with a new authority and a certificate signed by it. The authority's key is discarded.
 fn make(
     names: &BTreeSet<String>,
     found: Option<&Secret>,
@@ -240,7 +240,7 @@ fn make(
     })
 }
 
-/// The authority of the certificate that others may still serve.
+/// Authority of the certificate that other replicas may still serve.
 fn newest_authority(secret: &Secret) -> Option<String> {
     const END: &str = "-----END CERTIFICATE-----\n";
     let trusted = String::from_utf8(secret.data.as_ref()?.get("ca.crt")?.0.clone()).ok()?;

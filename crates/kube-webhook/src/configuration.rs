@@ -1,4 +1,4 @@
-//! What the API server is told to ask us.
+//! Webhook configurations for the API server.
 
 use agentaflow_kube_core::names;
 use kube::Client;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Options;
 
-/// Who writes the configurations, as the API server records it.
+/// Field manager of the configurations.
 const MANAGER: &str = "agentaflow-webhook";
 /// The label that every namespace has its name in.
 const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
@@ -17,7 +17,7 @@ const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 pub(super) const KINDS: [&str; 2] =
     ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
 
-/// Tells the API server which certificate to trust; with an address of our own also what to ask us.
+/// Writes the trusted certificate into the configurations; with `url`, the whole configurations.
 pub(super) async fn install(
     options: &Options,
     client: &Client,
@@ -44,8 +44,8 @@ pub(super) async fn install(
     Ok(())
 }
 
-/// Puts a configuration in the place of the installed one, if there is any: applied over that, our address and the
-/// service that it names would both be there, which the API server refuses.
+/// Replaces an installed configuration: applying over it would leave both the address and the service, which the API
+/// server rejects.
 async fn put(api: &Api<DynamicObject>, whole: &Value) -> Result<(), kube::Error> {
     let name = whole["metadata"]["name"].as_str().unwrap_or_default();
     let webhooks = json!({"webhooks": whole["webhooks"]});
@@ -80,8 +80,7 @@ pub(super) fn configuration(kind: &str, options: &Options) -> Value {
     })
 }
 
-/// Who edits the installed configurations (other namespaces, say) keeps that; only the trust is ours, and a webhook
-/// that was taken out stays out.
+/// Only the trusted certificate is managed: edits of administrators stay, and a removed webhook stays removed.
 fn only_trust(whole: &Value, installed: &Value) -> Value {
     let webhooks = |value: &Value| value["webhooks"].as_array().cloned().unwrap_or_default();
     let names: Vec<Value> =
@@ -105,8 +104,8 @@ fn trusting(mut configuration: Value, bundle: &str) -> Value {
     configuration
 }
 
-/// Pods are asked about on two paths, because only the API server knows the labels of the namespace. A pod is never
-/// refused because we are away: it then goes to the scheduler that it names.
+/// Two paths for pods, because only the API server knows the labels of the namespace. Pods fail open: without the
+/// webhook they go to the scheduler that they name.
 fn pods(options: &Options, opted_in: bool) -> Value {
     let (name, path) = if opted_in {
         ("gpu-pods.agentaflow.io", "/mutate-pods/opted-in")
@@ -183,7 +182,8 @@ fn conditions(options: &Options, opted_in: bool) -> Value {
     ])
 }
 
-/// Workloads fail closed, for their pods are made with our rights; queues are checked again where they are used.
+/// Workloads fail closed, because their pods are created with the scheduler's permissions; queues are checked again
+/// when used.
 fn validating(options: &Options, name: &str, resource: &str, scope: &str, failure: &str) -> Value {
     json!({
         "name": format!("{name}.agentaflow.io"),

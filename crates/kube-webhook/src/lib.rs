@@ -1,9 +1,8 @@
-//! Admission: what the API server asks us before it stores a pod, a workload or a queue.
+//! Admission webhook for pods, workloads and queues.
 //!
-//! Three questions, each on a path of its own: `/mutate-pods` gives GPU pods our scheduler's name,
-//! `/validate-workloads` refuses a `GPUWorkload` whose pods could never be made, `/validate-queues` refuses a
-//! `GPUQueue` that could never be used. The answers are computed by pure functions (`pods`, `template`,
-//! `workloads`, `queues`); reading what they need is done beside them.
+//! Three paths: `/mutate-pods` sets the scheduler name of GPU pods, `/validate-workloads` rejects a `GPUWorkload`
+//! whose pods cannot be created, `/validate-queues` rejects an invalid `GPUQueue`. Pure functions compute the
+//! responses (`pods`, `template`, `workloads`, `queues`); other functions read their input.
 
 mod certificates;
 mod configuration;
@@ -22,19 +21,18 @@ use std::path::PathBuf;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
-/// Where admission listens and how the API server reaches it.
+/// Address, certificate and scope of the webhook.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The address to listen on.
     pub listen: SocketAddr,
     /// The namespace of the product.
     pub namespace: String,
-    /// The service through which the API server reaches us.
+    /// Service name of the webhook.
     pub service: String,
-    /// Where the certificate comes from.
     pub certificates: Certificates,
-    /// An address such as `https://127.0.0.1:9443` for an API server that cannot reach services. The webhook
-    /// configurations are then made by us and name it.
+    /// Address such as `https://127.0.0.1:9443` for an API server that cannot reach services. The webhook then writes
+    /// the configurations itself, with this address.
     pub url: Option<String>,
     /// The scheduler that pods are given to.
     pub scheduler_name: String,
@@ -59,45 +57,38 @@ impl Default for Options {
     }
 }
 
-/// Where the certificate comes from.
+/// Source of the certificate.
 #[derive(Clone, Debug)]
 pub enum Certificates {
     /// We make one and share it among the replicas in a Secret.
     SelfMade,
-    /// Somebody else keeps these PEM files up to date; they are read again when they change.
+    /// PEM files maintained externally; read again after a change.
     Files {
-        /// The certificate and those that vouch for it.
+        /// Certificate chain.
         certificate: PathBuf,
-        /// Its key.
         key: PathBuf,
-        /// What the API server is told to trust; without it, the configurations are left alone.
+        /// Trusted authority; without it the configurations stay unchanged.
         authority: Option<PathBuf>,
     },
 }
 
-/// Why admission cannot go on.
+/// Fatal error of the webhook.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
     /// The address is taken or not ours.
     #[error("cannot listen on {address}")]
     Listen {
-        /// The address.
         address: SocketAddr,
-        /// Why.
         source: std::io::Error,
     },
-    /// Serving ended by itself.
     #[error("cannot serve admission on {address}")]
     Serve {
-        /// The address.
         address: SocketAddr,
-        /// Why.
         source: std::io::Error,
     },
 }
 
-/// Answers the API server until `stop`. Waits for what it needs of the cluster: an API server that is away at the
-/// start delays it, and nothing more.
+/// Serves until `stop`. Waits for the API server at startup.
 pub async fn serve(
     options: Options,
     client: Client,
@@ -106,8 +97,8 @@ pub async fn serve(
     server::serve(options, client, stop).await
 }
 
-/// The webhook configurations that [`serve`] expects, as `deploy/kubernetes` has them: without the certificate to
-/// trust, which it adds.
+/// Webhook configurations that [`serve`] expects, as in `deploy/kubernetes`: without the trusted certificate, which
+/// `serve` adds.
 pub fn configurations(options: &Options) -> [serde_json::Value; 2] {
     configuration::KINDS.map(|kind| configuration::configuration(kind, options))
 }
@@ -116,7 +107,7 @@ pub fn configurations(options: &Options) -> [serde_json::Value; 2] {
 pub const PORT: u16 = 9443;
 /// The service of the scheduler.
 pub const SERVICE: &str = "agentaflow-scheduler-service";
-/// The Secret that the replicas share.
+/// Secret shared by the replicas.
 pub const SECRET: &str = "agentaflow-webhook-certs";
 /// The usual name of both webhook configurations.
 pub const CONFIGURATION: &str = "agentaflow";

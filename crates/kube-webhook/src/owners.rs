@@ -12,26 +12,26 @@ use serde_json::{Value, json};
 
 use super::pods::{Annotations, own_annotations, owner_of};
 
-/// A pod's owner, that one's owner and so on: so many are asked.
+/// Levels of owner references to follow.
 const LEVELS: usize = 3;
 /// Admission as a whole may take three seconds; a pod must never fail because an owner could not be read.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A burst of pods has the same owners; a change of an owner's annotations is seen soon enough.
 const FRESH: Duration = Duration::from_secs(10);
-/// The most owners that are remembered.
+/// Most owners cached.
 const REMEMBERED: usize = 4096;
 
 /// The owners of pods.
 pub(super) struct Owners {
     client: Client,
-    seen: Mutex<HashMap<Key, Seen>>,
+    seen: Mutex<HashMap<Key, CachedOwner>>,
     kinds: Mutex<HashMap<GroupVersionKind, (ApiResource, bool)>>,
 }
 
 /// Namespace and UID: a reference to another object of the same name is another owner.
 type Key = (String, String);
 
-struct Seen {
+struct CachedOwner {
     at: Instant,
     owner: Owner,
 }
@@ -48,7 +48,8 @@ impl Owners {
         Self { client, seen: Mutex::default(), kinds: Mutex::default() }
     }
 
-    /// Our annotations on the pod's owners, nearest first; what cannot be read in time has none.
+    /// Annotations of agentaflow on the pod's owners, nearest first; owners that cannot be read in time count as
+    /// empty.
     pub(super) async fn of(&self, namespace: &str, pod: &Value) -> Vec<Annotations> {
         let mut found = Vec::new();
         let climb = async {
@@ -74,7 +75,7 @@ impl Owners {
         }
         let owner = match self.read(namespace, reference).await {
             Ok(owner) => owner,
-            // Kinds that we may not read, and owners that are gone, have nothing to say.
+            // Kinds without read permission and deleted owners count as empty.
             Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Owner::default(),
             Err(error) => {
                 tracing::debug!(namespace, %error, "an owner of a pod could not be read");
@@ -87,7 +88,7 @@ impl Owners {
 
     async fn read(&self, namespace: &str, reference: &Value) -> Result<Owner, kube::Error> {
         let text = |field: &str| reference[field].as_str().unwrap_or_default();
-        // Whoever makes a pod writes these, and they become part of a path.
+        // User input that becomes part of a URL path.
         let strange = |text: &str| text.starts_with('.') || text.contains(['?', '#', '%', '\\']);
         if strange(text("name")) || text("name").contains('/') || strange(text("apiVersion")) {
             return Ok(Owner::default());
@@ -112,7 +113,7 @@ impl Owners {
         Ok(Owner { annotations: own_annotations(&object), above: owner_of(&object).cloned() })
     }
 
-    /// How objects of a kind are addressed, and whether they live in namespaces.
+    /// API resource of a kind, and true if it is namespaced.
     async fn kind(&self, kind: GroupVersionKind) -> Result<(ApiResource, bool), kube::Error> {
         let known = self.kinds.lock().unwrap_or_else(PoisonError::into_inner).get(&kind).cloned();
         if let Some(known) = known {
@@ -138,7 +139,7 @@ impl Owners {
             seen.retain(|_, seen| seen.at.elapsed() < FRESH);
         }
         if seen.len() < REMEMBERED {
-            seen.insert(key, Seen { at: Instant::now(), owner });
+            seen.insert(key, CachedOwner { at: Instant::now(), owner });
         }
     }
 }

@@ -1,27 +1,26 @@
-//! Which pods become ours, and what they inherit from their owners.
+//! Pods to schedule, and annotations inherited from their owners.
 
 use agentaflow_kube_core::{names, translate};
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::review::{Request, Verdict};
+use super::review::{Request, AdmissionResult};
 
-/// Who takes part.
+/// Rules of participation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules<'a> {
-    /// Our scheduler's name.
     pub(super) scheduler: &'a str,
-    /// Our own namespace.
+    /// Namespace of agentaflow.
     pub(super) home: &'a str,
     /// The pod's namespace gives all its GPU pods to us.
     pub(super) opted_in: bool,
 }
 
-/// The annotations that begin with our prefix, of one owner.
+/// Annotations of one owner with the prefix of agentaflow.
 pub(super) type Annotations = BTreeMap<String, String>;
 
-/// Whether the pod may become ours at all, whatever its owners say.
+/// True if the pod is eligible, regardless of its owners.
 pub(super) fn may_take(rules: Rules<'_>, request: &Request) -> bool {
     let pod = &request.object;
     let scheduler = pod["spec"]["schedulerName"].as_str().unwrap_or_default();
@@ -38,13 +37,13 @@ pub(super) fn may_take(rules: Rules<'_>, request: &Request) -> bool {
     request.operation == "CREATE" && named && !component && !placed && !system && !kept
 }
 
-/// Gives the pod to us where it or an owner asks for it; `owners` are nearest first.
-pub(super) fn take(rules: Rules<'_>, pod: &Value, owners: &[Annotations]) -> Verdict {
+/// Sets the scheduler name if the pod or an owner requests it; `owners` are nearest first.
+pub(super) fn take(rules: Rules<'_>, pod: &Value, owners: &[Annotations]) -> AdmissionResult {
     let own = own_annotations(pod);
     let asked = !own.is_empty() || owners.iter().any(|annotations| !annotations.is_empty());
     let ours = pod["spec"]["schedulerName"] == rules.scheduler;
     if !(ours || asked || (rules.opted_in && wants_gpu(pod))) {
-        return Verdict::default();
+        return AdmissionResult::default();
     }
     let mut patch = Vec::new();
     if !ours {
@@ -52,16 +51,16 @@ pub(super) fn take(rules: Rules<'_>, pod: &Value, owners: &[Annotations]) -> Ver
     }
     patch.extend(inherit(pod, &own, owners));
     patch.extend(classify(pod, &own, owners));
-    Verdict { patch, ..Verdict::default() }
+    AdmissionResult { patch, ..AdmissionResult::default() }
 }
 
-/// The reference that a pod's or owner's own owner is found by: its controller, else its first owner.
+/// Owner reference of a pod or owner: its controller, else its first owner.
 pub(super) fn owner_of(object: &Value) -> Option<&Value> {
     let controller = owner_references(object).find(|owner| owner["controller"] == true);
     controller.or_else(|| owner_references(object).next())
 }
 
-/// Those annotations of an object that are ours.
+/// Annotations of an object with the prefix of agentaflow.
 pub(super) fn own_annotations(object: &Value) -> Annotations {
     let annotations = object["metadata"]["annotations"].as_object().into_iter().flatten();
     annotations
@@ -88,8 +87,8 @@ fn inherit(pod: &Value, own: &Annotations, owners: &[Annotations]) -> Vec<Value>
     vec![json!({"op": "add", "path": "/metadata/annotations", "value": all})]
 }
 
-/// The priority that was asked for by annotation as a priority class, so that quotas and policies on classes count for
-/// it. What the API server filled in for no class goes: it looks at the pod again and fills in that of the class.
+/// Priority class for the annotated priority, so that quotas and policies of classes apply. The defaulted priority is
+/// removed: the API server sets the one of the class.
 fn classify(pod: &Value, own: &Annotations, owners: &[Annotations]) -> Vec<Value> {
     let named = has_class(pod);
     let nearest = std::iter::once(own).chain(owners).find(|all| all.contains_key(names::PRIORITY));
@@ -106,7 +105,7 @@ fn classify(pod: &Value, own: &Annotations, owners: &[Annotations]) -> Vec<Value
     patch
 }
 
-/// Whether its priority class counts. The cluster's default, which the API server fills in, does not: see
+/// True if the priority class is explicit. The cluster's default, which the API server sets, does not count: see
 /// [`translate::admitted`].
 fn has_class(pod: &Value) -> bool {
     let spec = &pod["spec"];
@@ -134,7 +133,7 @@ fn wants_gpu(pod: &Value) -> bool {
         .any(|(resource, _)| is_gpu(resource))
 }
 
-/// Whether the resource is a GPU or a slice of one.
+/// True for GPUs and MIG slices.
 pub(super) fn is_gpu(resource: &str) -> bool {
     resource == names::GPU_RESOURCE || resource.starts_with(names::MIG_PREFIX)
 }
@@ -168,7 +167,7 @@ mod tests {
         pod
     }
 
-    fn verdict(namespace: &str, opted_in: bool, pod: &Value, owners: &[Annotations]) -> Verdict {
+    fn result(namespace: &str, opted_in: bool, pod: &Value, owners: &[Annotations]) -> AdmissionResult {
         let rules = Rules { scheduler: "agentaflow", home: "agentaflow", opted_in };
         let request = Request {
             operation: "CREATE".to_owned(),
@@ -177,17 +176,17 @@ mod tests {
             ..Request::default()
         };
         if !may_take(rules, &request) {
-            return Verdict::default();
+            return AdmissionResult::default();
         }
         take(rules, pod, owners)
     }
 
-    /// Whether a pod like [`gpu_pod`] with `more` becomes ours.
+    /// Asserts the outcome for a pod like [`gpu_pod`] with `more`.
     fn check(namespace: &str, opted_in: bool, more: &Value, owner: Option<(&str, &str)>) -> bool {
         let owners = owner.map(|(key, value)| [(key.to_owned(), value.to_owned())].into());
         let owners: Vec<Annotations> = owners.into_iter().collect();
-        let verdict = verdict(namespace, opted_in, &merged(gpu_pod(), more), &owners);
-        verdict.patch.iter().any(|op| op["path"] == "/spec/schedulerName")
+        let result = result(namespace, opted_in, &merged(gpu_pod(), more), &owners);
+        result.patch.iter().any(|op| op["path"] == "/spec/schedulerName")
     }
 
     #[test]
@@ -230,7 +229,7 @@ mod tests {
             ("team", owned("apps/v1", "DaemonSet"), false),
             ("team", owned("agentaflow.io/v1", "GPUWorkload"), false),
             ("team", owned("batch/v1", "Job"), true),
-            // Whoever makes a pod writes what he likes there.
+            // Users can set any value.
             ("team", owned("v1", "DaemonSet"), true),
             ("team", owned("example.com/v1", "GPUWorkload"), true),
             ("team", uncontrolled("apps/v1", "DaemonSet"), true),
@@ -251,14 +250,14 @@ mod tests {
         ]
         .into();
         let owners = [near, far];
-        let bare = verdict("team", false, &gpu_pod(), &owners);
+        let bare = result("team", false, &gpu_pod(), &owners);
         assert_eq!(
             bare.patch[1],
             json!({"op": "add", "path": "/metadata/annotations", "value": {
                 "agentaflow.gpu/priority": "7", "agentaflow.gpu/scheduling-strategy": "pack"}})
         );
         let own = json!({"metadata": {"annotations": {"agentaflow.gpu/priority": "2"}}});
-        let kept = verdict("team", false, &merged(gpu_pod(), &own), &owners);
+        let kept = result("team", false, &merged(gpu_pod(), &own), &owners);
         assert_eq!(
             kept.patch[1..],
             [
@@ -297,8 +296,8 @@ mod tests {
             let more = json!({"spec": spec, "metadata": {"annotations": annotations}});
             let owner = owner.map(|owner| (names::PRIORITY.to_owned(), owner.to_owned()));
             let owners = [owner.into_iter().collect::<Annotations>()];
-            let verdict = verdict("team", true, &merged(gpu_pod(), &more), &owners);
-            let about_class = verdict.patch.iter().filter_map(|op| {
+            let result = result("team", true, &merged(gpu_pod(), &more), &owners);
+            let about_class = result.patch.iter().filter_map(|op| {
                 let path = op["path"].as_str().filter(|path| path.contains("/spec/pr"))?;
                 let line = [op["op"].as_str()?, path, op["value"].as_str().unwrap_or_default()];
                 Some(line.join(" ").trim_end().to_owned())
@@ -312,8 +311,8 @@ mod tests {
         let owner: Annotations =
             [("agentaflow.gpu/queue".to_owned(), "research".to_owned())].into();
         let pod = merged(gpu_pod(), &json!({"spec": {"schedulerName": "agentaflow"}}));
-        let verdict = verdict("team", false, &pod, &[owner]);
-        assert_eq!(verdict.patch.len(), 1);
-        assert_eq!(verdict.patch[0]["path"], "/metadata/annotations");
+        let result = result("team", false, &pod, &[owner]);
+        assert_eq!(result.patch.len(), 1);
+        assert_eq!(result.patch[0]["path"], "/metadata/annotations");
     }
 }

@@ -1,41 +1,41 @@
-//! Whether a queue can be used.
+//! Validation of queues.
 
 use agentaflow_kube_core::crd::{GpuQueueSpec, QueueAmounts};
 use agentaflow_units::Amount;
 use std::collections::BTreeMap;
 
-use super::review::Verdict;
+use super::review::AdmissionResult;
 
-/// The queue above all others, which is the whole cluster.
+/// Root of the queue tree: the whole cluster.
 pub(super) const ROOT: &str = "root";
 
-/// The queues that there are, by name.
+/// Queues by name.
 pub(super) type Queues = BTreeMap<String, GpuQueueSpec>;
 
-/// Everything that is wrong with a queue beside the others.
-pub(super) fn check(name: &str, spec: &GpuQueueSpec, others: &Queues) -> Verdict {
+/// All problems of a queue among the other queues.
+pub(super) fn check(name: &str, spec: &GpuQueueSpec, others: &Queues) -> AdmissionResult {
     let mut problems = Vec::new();
     if name == ROOT {
-        problems.push("metadata.name: `root` is the whole cluster; take another name".to_owned());
+        problems.push("metadata.name: `root` is reserved for the whole cluster; use another name".to_owned());
     }
     if spec.namespaces.iter().any(String::is_empty) {
         problems.push(
-            "spec.namespaces: a name is empty; write names of namespaces, or `*` for all"
+            "spec.namespaces: empty name; use names of namespaces, or `*` for all"
                 .to_owned(),
         );
     }
     if spec.weight == 0 {
-        problems.push("spec.weight: must be at least 1; 100 is the usual weight".to_owned());
+        problems.push("spec.weight: must be at least 1; the default is 100".to_owned());
     }
     problems.extend(parent(name, spec, others));
     for (field, amounts) in [("guaranteed", &spec.guaranteed), ("limit", &spec.limit)] {
         problems.extend(unreadable(field, amounts));
     }
     problems.extend(over_limit(&spec.guaranteed, &spec.limit));
-    Verdict { problems, ..Verdict::default() }
+    AdmissionResult { problems, ..AdmissionResult::default() }
 }
 
-/// Whether workloads of the namespace may use the queue.
+/// True if workloads of the namespace may use the queue.
 pub(super) fn serves(spec: &GpuQueueSpec, namespace: &str) -> bool {
     spec.namespaces.iter().any(|name| name == "*" || name == namespace)
 }
@@ -44,14 +44,15 @@ fn parent(name: &str, spec: &GpuQueueSpec, others: &Queues) -> Option<String> {
     let mut above = spec.parent.as_deref().filter(|parent| *parent != ROOT)?;
     if above != name && !others.contains_key(above) {
         return Some(format!(
-            "spec.parent: there is no GPUQueue `{above}`; create it first, or name another"
+            "spec.parent: GPUQueue `{above}` does not exist; create it first, or use another"
         ));
     }
-    // Nobody can be deeper than there are queues, and a circle elsewhere is not this queue's fault.
+    // The depth is bounded by the number of queues; a cycle elsewhere is not a problem of this queue.
     for _ in 0..=others.len() {
         if above == name {
             return Some(format!(
-                "spec.parent: `{name}` would be part of itself; name a queue that is not below it, or leave it out"
+                "spec.parent: `{name}` would be its own ancestor; use a queue that is not below it, or omit the \
+                 field"
             ));
         }
         let next = others.get(above).and_then(|queue| queue.parent.as_deref());
@@ -79,8 +80,7 @@ fn over_limit(guaranteed: &QueueAmounts, limit: &QueueAmounts) -> Vec<String> {
         .filter(|(resource, value)| limits.get(resource).is_some_and(|limit| value > limit))
         .map(|(resource, _)| {
             format!(
-                "spec.guaranteed.{resource}: is more than spec.limit.{resource}; raise the limit or lower what is \
-                 guaranteed"
+                "spec.guaranteed.{resource}: exceeds spec.limit.{resource}; raise the limit or lower the guarantee"
             )
         })
         .collect()
@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    fn check_words(name: &str, spec: &Value, words: &[&str]) {
+    fn check_messages(name: &str, spec: &Value, words: &[&str]) {
         let queue = |parent: &str| GpuQueueSpec {
             parent: Some(parent.to_owned()),
             ..GpuQueueSpec::default()
@@ -139,27 +139,27 @@ mod tests {
 
     #[test]
     fn a_queue_must_have_its_place_in_the_tree() {
-        check_words("new", &json!({"parent": "low"}), &[]);
-        check_words("new", &json!({"parent": "root"}), &[]);
-        check_words("new", &json!({"parent": "left"}), &[]);
-        check_words(
+        check_messages("new", &json!({"parent": "low"}), &[]);
+        check_messages("new", &json!({"parent": "root"}), &[]);
+        check_messages("new", &json!({"parent": "left"}), &[]);
+        check_messages(
             "new",
             &json!({"parent": "gone"}),
-            &["spec.parent", "no GPUQueue `gone`", "create it first"],
+            &["spec.parent", "GPUQueue `gone`", "create it first"],
         );
-        check_words("new", &json!({"parent": "new"}), &["part of itself"]);
-        check_words("top", &json!({"parent": "low"}), &["`top` would be part of itself"]);
-        check_words("root", &json!({}), &["metadata.name: `root`"]);
+        check_messages("new", &json!({"parent": "new"}), &["its own ancestor"]);
+        check_messages("top", &json!({"parent": "low"}), &["`top` would be its own ancestor"]);
+        check_messages("root", &json!({}), &["metadata.name: `root`"]);
     }
 
     #[test]
     fn amounts_must_be_readable_and_within_their_limits() {
-        check_words(
+        check_messages(
             "q",
             &json!({"guaranteed": {"gpus": 4}, "limit": {"gpus": 4, "cpu": "64"}}),
             &[],
         );
-        check_words("q", &json!({"guaranteed": {"gpus": 8}, "limit": {"memory": "1Ti"}}), &[]);
+        check_messages("q", &json!({"guaranteed": {"gpus": 8}, "limit": {"memory": "1Ti"}}), &[]);
         for (guaranteed, limit, field) in [
             (json!({"gpus": 5}), json!({"gpus": 4}), "spec.guaranteed.gpus"),
             (json!({"cpu": "2"}), json!({"cpu": "1500m"}), "spec.guaranteed.cpu"),
@@ -172,13 +172,13 @@ mod tests {
             (json!({"memory": "1 TB"}), json!({}), "spec.guaranteed.memory: `1 TB`"),
             (json!({}), json!({"cpu": -1}), "spec.limit.cpu: `-1`"),
         ] {
-            check_words("q", &json!({"guaranteed": guaranteed, "limit": limit}), &[field]);
+            check_messages("q", &json!({"guaranteed": guaranteed, "limit": limit}), &[field]);
         }
     }
 
     #[test]
     fn a_queue_without_weight_or_with_nameless_namespaces_is_refused() {
-        check_words("q", &json!({"weight": 0}), &["spec.weight"]);
-        check_words("q", &json!({"namespaces": ["a", ""]}), &["spec.namespaces"]);
+        check_messages("q", &json!({"weight": 0}), &["spec.weight"]);
+        check_messages("q", &json!({"namespaces": ["a", ""]}), &["spec.namespaces"]);
     }
 }

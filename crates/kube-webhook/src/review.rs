@@ -10,7 +10,7 @@ pub(super) struct Review {
     pub(super) request: Request,
 }
 
-/// What somebody wants to do.
+/// Admission request.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Request {
@@ -28,13 +28,13 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// Whether this changes what was asked for; everything else (finalizers, labels) is nobody's business here.
+    /// True if the spec changes; other changes (finalizers, labels) are not checked.
     pub(super) fn changes_spec(&self) -> bool {
         let leaves = !self.object["metadata"]["deletionTimestamp"].is_null();
         !leaves && (self.operation == "CREATE" || self.object["spec"] != self.old_object["spec"])
     }
 
-    /// Whether its namespace can be one: it becomes part of the paths that we ask the API server about.
+    /// True if its namespace is empty or a valid name: it becomes part of URL paths.
     pub(super) fn is_of_a_namespace_or_none(&self) -> bool {
         let Self { namespace, .. } = self;
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -44,34 +44,32 @@ impl Request {
             && !namespace.ends_with('-')
     }
 
-    /// Whether an update changes the template of pods. The schema has a rule against it; we do not lean on which
-    /// schema is installed.
+    /// True if an update changes the pod template. The schema has the same rule; the installed schema may be older.
     pub(super) fn changes_template(&self) -> bool {
         let [new, old] = [&self.object, &self.old_object].map(|one| &one["spec"]["podTemplate"]);
         self.operation != "CREATE" && new != old
     }
 }
 
-/// Our answer.
+/// Admission response.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Verdict {
-    /// What is wrong, each with its field and what to write instead; empty lets it pass.
+pub(super) struct AdmissionResult {
+    /// Problems with field and suggestion; empty admits the object.
     pub(super) problems: Vec<String>,
-    /// It is wrong to ask, whatever is written.
+    /// The user lacks permission.
     pub(super) forbidden: bool,
-    /// What the person who asks should know.
+    /// Warnings for the user.
     pub(super) warnings: Vec<String>,
-    /// JSON patch operations.
     pub(super) patch: Vec<Value>,
 }
 
-impl Verdict {
+impl AdmissionResult {
     /// A refusal for one reason.
     pub(super) fn refuse(problem: impl Into<String>) -> Self {
         Self { problems: vec![problem.into()], ..Self::default() }
     }
 
-    /// A refusal because of who asks.
+    /// Rejection for lack of permission.
     pub(super) fn forbid(problem: impl Into<String>) -> Self {
         Self { forbidden: true, ..Self::refuse(problem) }
     }
@@ -195,19 +193,19 @@ mod tests {
     fn an_answer_carries_the_patch_or_the_refusal() {
         let patch =
             vec![json!({"op": "add", "path": "/spec/schedulerName", "value": "agentaflow"})];
-        let allowed = Verdict { patch: patch.clone(), ..Verdict::default() }.answer("u");
+        let allowed = AdmissionResult { patch: patch.clone(), ..AdmissionResult::default() }.answer("u");
         assert_eq!(allowed["response"]["uid"], "u");
         assert_eq!(allowed["response"]["patchType"], "JSONPatch");
         let sent = allowed["response"]["patch"].as_str().unwrap();
         let sent = base64::engine::general_purpose::STANDARD.decode(sent).unwrap();
         assert_eq!(serde_json::from_slice::<Value>(&sent).unwrap(), Value::from(patch));
 
-        let mut refused = Verdict::refuse("one");
-        refused.add(Verdict::refuse("two"));
+        let mut refused = AdmissionResult::refuse("one");
+        refused.add(AdmissionResult::refuse("two"));
         let refused = refused.answer("u");
         assert_eq!(refused["response"]["allowed"], false);
         assert_eq!(refused["response"]["status"]["message"], "one; two");
         assert_eq!(refused["response"]["status"]["code"], 422);
-        assert_eq!(Verdict::forbid("no").answer("u")["response"]["status"]["code"], 403);
+        assert_eq!(AdmissionResult::forbid("no").answer("u")["response"]["status"]["code"], 403);
     }
 }

@@ -1,4 +1,4 @@
-//! The HTTPS server that the API server talks to.
+//! HTTPS server of the webhook.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -21,22 +21,21 @@ use tokio_util::sync::CancellationToken;
 use super::certificates::{self, Identity};
 use super::owners::Owners;
 use super::pods::{self, Rules};
-use super::review::{Request, Review, Verdict};
+use super::review::{Request, Review, AdmissionResult};
 use super::{Options, WebhookError, configuration, queues, workloads};
 
 /// A question holds an object twice at most, and the API server takes no object above three megabytes.
-const LARGEST_QUESTION: usize = 7 << 20;
-/// So many questions about pods, and as many others, are read and answered at a time; the rest wait, and cost no memory
-/// meanwhile.
-const AT_A_TIME: usize = 16;
-/// How long a question may take, from its first byte to the answer. No API server waits longer.
-const LONGEST_ANSWER: Duration = Duration::from_secs(15);
-/// How often the certificate is looked at again.
+const LARGEST_REQUEST: usize = 7 << 20;
+/// Concurrent requests about pods, and about other objects; further requests wait without using memory.
+const CONCURRENT_REQUESTS: usize = 16;
+/// Timeout of a request; no API server waits longer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time between two checks of the certificate.
 const CERTIFICATE_INTERVAL: Duration = Duration::from_mins(1);
-/// How long to wait before the cluster is asked again after it did not answer.
+/// Delay before the cluster is queried again after a failure.
 const RETRY: Duration = Duration::from_secs(2);
-/// How long open questions may take once we are told to stop.
-const LAST_ANSWERS: Duration = Duration::from_secs(5);
+/// Grace period for open requests at shutdown.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 pub(super) async fn serve(
     options: Options,
@@ -53,7 +52,7 @@ pub(super) async fn serve(
     };
     let handle = Handle::new();
     let server = axum_server::from_tcp_rustls(listener, tls.clone()).map_err(listen)?;
-    let router = router(Arc::new(Desk {
+    let router = router(Arc::new(WebhookState {
         owners: Owners::new(client.clone()),
         client: client.clone(),
         options: options.clone(),
@@ -66,67 +65,67 @@ pub(super) async fn serve(
         () = keep_identity(&options, &client, identity, &tls) => {}
         () = stop.cancelled() => {}
     }
-    handle.graceful_shutdown(Some(LAST_ANSWERS));
+    handle.graceful_shutdown(Some(SHUTDOWN_GRACE));
     server.await.map_err(ended)
 }
 
-/// What the answers need.
-struct Desk {
+/// Shared state of the handlers.
+struct WebhookState {
     client: Client,
     owners: Owners,
     options: Options,
 }
 
-/// Whoever answers about a workload asks the API server about its pods, which asks us about them: pods have places of
-/// their own, so that this never waits for itself.
-fn router(desk: Arc<Desk>) -> Router {
+/// Validating a workload makes the API server send a request about its pods: pods have their own concurrency limit,
+/// so that the handlers cannot deadlock.
+fn router(state: Arc<WebhookState>) -> Router {
     bounded(pod_questions())
         .merge(bounded(other_questions()))
         .route("/healthz", get(async || "ok"))
-        .with_state(desk)
+        .with_state(state)
 }
 
-fn pod_questions() -> Router<Arc<Desk>> {
+fn pod_questions() -> Router<Arc<WebhookState>> {
     Router::new()
         .route(
             "/mutate-pods",
-            post(async |State(desk): State<Arc<Desk>>, body: Bytes| {
-                answer(&body, async |request| desk.pod(request, false).await).await
+            post(async |State(state): State<Arc<WebhookState>>, body: Bytes| {
+                answer(&body, async |request| state.pod(request, false).await).await
             }),
         )
         .route(
             "/mutate-pods/opted-in",
-            post(async |State(desk): State<Arc<Desk>>, body: Bytes| {
-                answer(&body, async |request| desk.pod(request, true).await).await
+            post(async |State(state): State<Arc<WebhookState>>, body: Bytes| {
+                answer(&body, async |request| state.pod(request, true).await).await
             }),
         )
 }
 
-fn other_questions() -> Router<Arc<Desk>> {
+fn other_questions() -> Router<Arc<WebhookState>> {
     Router::new()
         .route(
             "/validate-workloads",
-            post(async |State(desk): State<Arc<Desk>>, body: Bytes| {
-                let scheduler = &desk.options.scheduler_name;
+            post(async |State(state): State<Arc<WebhookState>>, body: Bytes| {
+                let scheduler = &state.options.scheduler_name;
                 answer(&body, async |request| {
-                    workloads::validate(&desk.client, scheduler, request).await
+                    workloads::validate(&state.client, scheduler, request).await
                 })
                 .await
             }),
         )
         .route(
             "/validate-queues",
-            post(async |State(desk): State<Arc<Desk>>, body: Bytes| {
-                answer(&body, async |request| desk.queue(request).await).await
+            post(async |State(state): State<Arc<WebhookState>>, body: Bytes| {
+                answer(&body, async |request| state.queue(request).await).await
             }),
         )
 }
 
-/// With places of its own, and nothing too large.
-fn bounded(questions: Router<Arc<Desk>>) -> Router<Arc<Desk>> {
-    let places = Arc::new(Semaphore::new(AT_A_TIME));
+/// Adds a concurrency limit and a body limit.
+fn bounded(questions: Router<Arc<WebhookState>>) -> Router<Arc<WebhookState>> {
+    let places = Arc::new(Semaphore::new(CONCURRENT_REQUESTS));
     questions
-        .layer(DefaultBodyLimit::max(LARGEST_QUESTION))
+        .layer(DefaultBodyLimit::max(LARGEST_REQUEST))
         .layer(middleware::from_fn_with_state(places, in_turn))
 }
 
@@ -141,18 +140,18 @@ async fn in_turn(
         next.run(question).await
     };
     let slow = |_| StatusCode::REQUEST_TIMEOUT.into_response();
-    tokio::time::timeout(LONGEST_ANSWER, answer).await.unwrap_or_else(slow)
+    tokio::time::timeout(REQUEST_TIMEOUT, answer).await.unwrap_or_else(slow)
 }
 
 async fn answer(
     body: &[u8],
-    decide: impl AsyncFnOnce(&Request) -> Verdict,
+    decide: impl AsyncFnOnce(&Request) -> AdmissionResult,
 ) -> Result<Json<Value>, (StatusCode, String)> {
     let review: Review = serde_json::from_slice(body).map_err(|error| {
         (StatusCode::BAD_REQUEST, format!("this is not an AdmissionReview: {error}"))
     })?;
     if !review.request.is_of_a_namespace_or_none() {
-        let words = "the namespace of this question is not the name of a namespace";
+        let words = "invalid namespace";
         return Err((StatusCode::BAD_REQUEST, words.to_owned()));
     }
     let verdict = decide(&review.request).await;
@@ -167,33 +166,33 @@ async fn answer(
     Ok(Json(verdict.answer(&review.request.uid)))
 }
 
-impl Desk {
-    async fn pod(&self, request: &Request, opted_in: bool) -> Verdict {
+impl WebhookState {
+    async fn pod(&self, request: &Request, opted_in: bool) -> AdmissionResult {
         let rules = Rules {
             scheduler: &self.options.scheduler_name,
             home: &self.options.namespace,
             opted_in,
         };
         if !pods::may_take(rules, request) {
-            return Verdict::default();
+            return AdmissionResult::default();
         }
         let owners = self.owners.of(&request.namespace, &request.object).await;
         pods::take(rules, &request.object, &owners)
     }
 
-    async fn queue(&self, request: &Request) -> Verdict {
+    async fn queue(&self, request: &Request) -> AdmissionResult {
         if !request.changes_spec() {
-            return Verdict::default();
+            return AdmissionResult::default();
         }
         let spec = match serde_json::from_value(request.object["spec"].clone()) {
             Ok(spec) => spec,
-            Err(error) => return Verdict::refuse(format!("the queue cannot be read: {error}")),
+            Err(error) => return AdmissionResult::refuse(format!("cannot decode the queue: {error}")),
         };
         let name = request.object["metadata"]["name"].as_str().unwrap_or_default();
         match workloads::all_queues(&self.client).await {
             Ok(others) => queues::check(name, &spec, &others),
             Err(error) => {
-                tracing::warn!(%error, "admission could not read the queues");
+                tracing::warn!(%error, "admission cannot read the queues");
                 queues::check(name, &spec, &queues::Queues::new())
             }
         }
@@ -234,7 +233,7 @@ async fn keep_identity(options: &Options, client: &Client, first: Identity, tls:
                 trusted
             }
             Err(error) => {
-                tracing::warn!(error = chain(&error), "cannot look at the certificate");
+                tracing::warn!(error = chain(&error), "cannot check the certificate");
                 false
             }
         };
@@ -268,7 +267,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server that never answers, and counts what it is asked.
+    /// API server that never responds, and counts requests.
     fn silent(asked: Arc<AtomicUsize>) -> Client {
         let never = move |_: http::Request<kube::client::Body>| {
             asked.fetch_add(1, Ordering::Relaxed);
@@ -289,19 +288,19 @@ mod tests {
         let asked = Arc::new(AtomicUsize::new(0));
         let client = silent(asked.clone());
         let owners = Owners::new(client.clone());
-        let router = router(Arc::new(Desk { owners, client, options: Options::default() }));
+        let router = router(Arc::new(WebhookState { owners, client, options: Options::default() }));
         let spec = json!({"gpuMemoryRequired": 0, "podTemplate": {}});
         let workload = json!({"apiVersion": "agentaflow.io/v1", "kind": "GPUWorkload", "metadata": {}, "spec": spec});
-        for _ in 0..2 * AT_A_TIME {
+        for _ in 0..2 * CONCURRENT_REQUESTS {
             tokio::spawn(router.clone().oneshot(question("/validate-workloads", &workload)));
         }
-        while asked.load(Ordering::Relaxed) < AT_A_TIME {
+        while asked.load(Ordering::Relaxed) < CONCURRENT_REQUESTS {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let pod = json!({"metadata": {"name": "w-0"}, "spec": {"schedulerName": "agentaflow"}});
         let answered = router.oneshot(question("/mutate-pods", &pod));
         let answered = tokio::time::timeout(Duration::from_secs(3), answered).await;
         assert_eq!(answered.expect("an answer in time").unwrap().status(), StatusCode::OK);
-        assert_eq!(asked.load(Ordering::Relaxed), AT_A_TIME, "the others wait their turn");
+        assert_eq!(asked.load(Ordering::Relaxed), CONCURRENT_REQUESTS, "the others wait their turn");
     }
 }

@@ -1,31 +1,31 @@
-//! What a workload must be for its pods to get the GPUs it asks for, beyond what the schema can say.
+//! Checks of a workload beyond its schema, so that its pods get the requested GPUs.
 
 use agentaflow_kube_core::crd::GpuWorkloadSpec;
 use agentaflow_kube_core::gpu_workload::{self, Identity};
 use serde_json::Value;
 
-use super::review::Verdict;
+use super::review::AdmissionResult;
 
-/// Everything that the workload alone shows to be wrong.
-pub(super) fn check(spec: &GpuWorkloadSpec) -> Verdict {
-    let mut verdict = memory(spec);
+/// All problems visible in the workload alone.
+pub(super) fn check(spec: &GpuWorkloadSpec) -> AdmissionResult {
+    let mut result = memory(spec);
     if let Err(error) = gpu_workload::check(spec) {
-        verdict.add(Verdict::refuse(error.to_string()));
+        result.add(AdmissionResult::refuse(error.to_string()));
     }
-    verdict
+    result
 }
 
-/// The first pod that the workload would make, for the API server to look at.
+/// First pod of the workload, for a dry run.
 pub(super) fn pod(
     name: &str,
     namespace: &str,
     spec: &GpuWorkloadSpec,
     scheduler: &str,
-) -> Result<Value, Verdict> {
+) -> Result<Value, AdmissionResult> {
     let identity = Identity { name, namespace, uid: None };
     let pod = gpu_workload::pod(identity, spec, 0, 0, scheduler);
-    let mut pod = pod.map_err(|error| Verdict::refuse(error.to_string()))?;
-    // A name of its own: the pod of an earlier workload may still be on its way out.
+    let mut pod = pod.map_err(|error| AdmissionResult::refuse(error.to_string()))?;
+    // A unique name: a pod of an earlier workload may still be terminating.
     if let Some(metadata) = pod.get_mut("metadata").and_then(Value::as_object_mut)
         && let Some(name) = metadata.remove("name")
     {
@@ -37,12 +37,12 @@ pub(super) fn pod(
     Ok(pod)
 }
 
-/// A slice has as much memory as its name says.
-fn memory(spec: &GpuWorkloadSpec) -> Verdict {
-    let Some(profile) = &spec.gpu_requirements.mig_profile else { return Verdict::default() };
+/// Checks the memory against the MIG profile.
+fn memory(spec: &GpuWorkloadSpec) -> AdmissionResult {
+    let Some(profile) = &spec.gpu_requirements.mig_profile else { return AdmissionResult::default() };
     let gigabytes = profile.split_once("g.").and_then(|(_, rest)| rest.split("gb").next());
     let Some(slice) = gigabytes.and_then(|text| text.parse::<u64>().ok()) else {
-        return Verdict::refuse(format!(
+        return AdmissionResult::refuse(format!(
             "spec.gpuRequirements.migProfile: `{profile}` is not the name of a MIG profile such as `1g.5gb`"
         ));
     };
@@ -57,11 +57,11 @@ fn memory(spec: &GpuWorkloadSpec) -> Verdict {
     let short = fields.into_iter().filter(|(_, asked)| *asked > slice);
     let problems = short.map(|(field, asked)| {
         format!(
-            "{field}: {asked} MiB are more than a slice of `{profile}` has ({slice} MiB): write less, or a larger \
+            "{field}: {asked} MiB exceed the memory of a `{profile}` slice ({slice} MiB): use less, or a larger \
              profile in spec.gpuRequirements.migProfile"
         )
     });
-    Verdict { problems: problems.collect(), ..Verdict::default() }
+    AdmissionResult { problems: problems.collect(), ..AdmissionResult::default() }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Whether the pods of a workload can be made, and whether who asks may make pods at all.
+//! Checks that the pods of a workload can be created, and that the user may create pods.
 
 use agentaflow_kube_core::crd::{GpuQueue, GpuQueueSpec, GpuWorkload, GpuWorkloadSpec};
 use k8s_openapi::api::authentication::v1::UserInfo;
@@ -12,40 +12,39 @@ use kube::{Client, Resource};
 use serde_json::Value;
 
 use super::queues::{Queues, serves};
-use super::review::{Request, Verdict};
+use super::review::{Request, AdmissionResult};
 use super::template;
 
-/// Looks at a workload that is created or whose spec changes.
-pub(super) async fn validate(client: &Client, scheduler: &str, request: &Request) -> Verdict {
+/// Validates a new workload or a changed spec.
+pub(super) async fn validate(client: &Client, scheduler: &str, request: &Request) -> AdmissionResult {
     if !request.changes_spec() {
-        return Verdict::default();
+        return AdmissionResult::default();
     }
     if request.changes_template() {
-        return Verdict::refuse(
+        return AdmissionResult::refuse(
             "spec.podTemplate: cannot be changed: delete the object and create it with the new value",
         );
     }
     let workload: GpuWorkload = match serde_json::from_value(request.object.clone()) {
         Ok(workload) => workload,
-        Err(error) => return Verdict::refuse(format!("the workload cannot be read: {error}")),
+        Err(error) => return AdmissionResult::refuse(format!("cannot decode the workload: {error}")),
     };
     let refused = may_create_pods(client, &request.user_info, &request.namespace).await;
     if !refused.problems.is_empty() {
         return refused;
     }
-    let mut verdict = template::check(&workload.spec);
+    let mut result = template::check(&workload.spec);
     match all_queues(client).await {
-        Ok(queues) => verdict.add(queue(&workload.spec, &request.namespace, &queues)),
-        Err(error) => verdict.add(unchecked("the queues", &error)),
+        Ok(queues) => result.add(queue(&workload.spec, &request.namespace, &queues)),
+        Err(error) => result.add(unchecked("the queues", &error)),
     }
-    // A pod that is wrong in our own eyes need not be shown to others; on an update the template is the same.
-    if verdict.problems.is_empty() && request.operation == "CREATE" {
-        verdict.add(dry_run(client, scheduler, &request.namespace, &workload).await);
+    // A dry run is pointless for a known problem; on an update the template is unchanged.
+    if result.problems.is_empty() && request.operation == "CREATE" {
+        result.add(dry_run(client, scheduler, &request.namespace, &workload).await);
     }
-    verdict
+    result
 }
 
-/// The queues that there are.
 pub(super) async fn all_queues(client: &Client) -> Result<Queues, kube::Error> {
     let api: Api<DynamicObject> =
         Api::all_with(client.clone(), &ApiResource::erase::<GpuQueue>(&()));
@@ -56,8 +55,8 @@ pub(super) async fn all_queues(client: &Client) -> Result<Queues, kube::Error> {
     Ok(queues.into_iter().filter_map(named).collect())
 }
 
-/// Pods of a workload are made by us, so somebody who may not make pods must not make workloads.
-async fn may_create_pods(client: &Client, user: &UserInfo, namespace: &str) -> Verdict {
+/// The scheduler creates the pods of a workload: a user without permission to create pods must not create workloads.
+async fn may_create_pods(client: &Client, user: &UserInfo, namespace: &str) -> AdmissionResult {
     let attributes = ResourceAttributes {
         namespace: Some(namespace.to_owned()),
         verb: Some("create".to_owned()),
@@ -78,13 +77,13 @@ async fn may_create_pods(client: &Client, user: &UserInfo, namespace: &str) -> V
     let reviews: Api<SubjectAccessReview> = Api::all(client.clone());
     match reviews.create(&PostParams::default(), &review).await {
         Ok(review) if review.status.as_ref().is_some_and(|status| status.allowed) => {
-            Verdict::default()
+            AdmissionResult::default()
         }
         Ok(_) => {
             let user = user.username.as_deref().unwrap_or("unknown");
-            Verdict::forbid(format!(
-                "a GPUWorkload makes pods, and user `{user}` may not create pods in namespace `{namespace}`: ask an \
-                 administrator for the verb `create` on `pods` there"
+            AdmissionResult::forbid(format!(
+                "a GPUWorkload creates pods, but user `{user}` cannot create pods in namespace `{namespace}`: ask \
+                 an administrator for the verb `create` on `pods`"
             ))
         }
         Err(error) => unchecked("whether you may create pods", &error),
@@ -92,7 +91,7 @@ async fn may_create_pods(client: &Client, user: &UserInfo, namespace: &str) -> V
 }
 
 /// The queue must exist, take the namespace and allow the priority.
-fn queue(spec: &GpuWorkloadSpec, namespace: &str, queues: &Queues) -> Verdict {
+fn queue(spec: &GpuWorkloadSpec, namespace: &str, queues: &Queues) -> AdmissionResult {
     let open = || queues.iter().filter(|(_, queue)| serves(queue, namespace));
     let (name, queue) = match &spec.queue {
         Some(name) => match queues.get(name) {
@@ -100,30 +99,30 @@ fn queue(spec: &GpuWorkloadSpec, namespace: &str, queues: &Queues) -> Verdict {
             found => {
                 let names: Vec<_> = open().map(|(name, _)| format!("`{name}`")).collect();
                 let remedy = if names.is_empty() {
-                    "no queue does; leave `queue` out, or ask an administrator for one".to_owned()
+                    "no queue does; omit `queue`, or ask an administrator for one".to_owned()
                 } else {
-                    format!("write one that does: {}", names.join(", "))
+                    format!("use one that does: {}", names.join(", "))
                 };
                 let wrong = if found.is_some() {
                     "does not serve"
                 } else {
-                    "does not exist and so cannot serve"
+                    "does not exist for"
                 };
-                return Verdict::refuse(format!(
+                return AdmissionResult::refuse(format!(
                     "spec.queue: GPUQueue `{name}` {wrong} namespace `{namespace}`; {remedy}"
                 ));
             }
         },
         None => match of_namespace(namespace, queues) {
             Some(found) => found,
-            None => return Verdict::default(),
+            None => return AdmissionResult::default(),
         },
     };
     if spec.priority <= queue.max_priority {
-        return Verdict::default();
+        return AdmissionResult::default();
     }
-    Verdict::refuse(format!(
-        "spec.priority: {} is more than queue `{name}` allows; write {} or less",
+    AdmissionResult::refuse(format!(
+        "spec.priority: {} exceeds the limit of queue `{name}`; use {} or less",
         spec.priority, queue.max_priority
     ))
 }
@@ -138,13 +137,13 @@ fn of_namespace<'a>(namespace: &str, queues: &'a Queues) -> Option<(&'a String, 
     only(namespace).or_else(|| only("*"))
 }
 
-/// Shows the API server the pod that would be made.
+/// Creates the pod as a dry run.
 async fn dry_run(
     client: &Client,
     scheduler: &str,
     namespace: &str,
     workload: &GpuWorkload,
-) -> Verdict {
+) -> AdmissionResult {
     let name = workload.metadata.name.as_ref().or(workload.metadata.generate_name.as_ref());
     let name = name.map_or("workload", String::as_str);
     let body = match template::pod(name, namespace, &workload.spec, scheduler) {
@@ -155,18 +154,18 @@ async fn dry_run(
     let path = Pod::url_path(&(), Some(namespace));
     let request = match kube::core::Request::new(path).create(&parameters, body) {
         Ok(request) => strict(request),
-        Err(error) => return Verdict::refuse(format!("spec.podTemplate: {error}")),
+        Err(error) => return AdmissionResult::refuse(format!("spec.podTemplate: {error}")),
     };
     match client.request::<Value>(request).await {
-        Ok(_) => Verdict::default(),
+        Ok(_) => AdmissionResult::default(),
         Err(kube::Error::Api(status)) if status.code < 500 && status.code != 429 => {
-            passed_on(&status)
+            workload_problems(&status)
         }
         Err(error) => unchecked("spec.podTemplate", &error),
     }
 }
 
-/// Fields that the API server does not know would be dropped in silence.
+/// Requests strict validation: otherwise the API server drops unknown fields silently.
 fn strict(request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
     let (mut parts, body) = request.into_parts();
     let with = format!("{}&fieldValidation=Strict", parts.uri);
@@ -176,12 +175,12 @@ fn strict(request: http::Request<Vec<u8>>) -> http::Request<Vec<u8>> {
     http::Request::from_parts(parts, body)
 }
 
-/// The API server's words about the pod, as words about the workload.
-fn passed_on(status: &Status) -> Verdict {
-    // Quota that is used up now is a reason to wait, not to refuse.
+/// Turns the API server's error about the pod into problems of the workload.
+fn workload_problems(status: &Status) -> AdmissionResult {
+    // Exhausted quota is a reason to wait, not to reject.
     if status.message.contains("exceeded quota") {
-        let message = format!("its pods must wait for the namespace's quota: {}", status.message);
-        return Verdict { warnings: vec![message], ..Verdict::default() };
+        let message = format!("its pods wait for the quota of the namespace: {}", status.message);
+        return AdmissionResult { warnings: vec![message], ..AdmissionResult::default() };
     }
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let problems: Vec<_> = causes
@@ -189,18 +188,18 @@ fn passed_on(status: &Status) -> Verdict {
         .map(|cause| format!("spec.podTemplate.{}: {}", cause.field, cause.message))
         .collect();
     if problems.is_empty() {
-        return Verdict::refuse(format!("spec.podTemplate: {}", status.message));
+        return AdmissionResult::refuse(format!("spec.podTemplate: {}", status.message));
     }
-    Verdict { problems, ..Verdict::default() }
+    AdmissionResult { problems, ..AdmissionResult::default() }
 }
 
-fn unchecked(what: &str, error: &kube::Error) -> Verdict {
-    tracing::warn!(%error, "admission could not check {what}");
+fn unchecked(what: &str, error: &kube::Error) -> AdmissionResult {
+    tracing::warn!(%error, "admission cannot check {what}");
     let why = match error {
         kube::Error::Api(status) => status.message.clone(),
-        _ => "the API server did not answer".to_owned(),
+        _ => "the API server did not respond".to_owned(),
     };
-    Verdict::refuse(format!("{what} could not be checked ({why}); try again"))
+    AdmissionResult::refuse(format!("{what} could not be checked ({why}); try again"))
 }
 
 #[cfg(test)]
@@ -222,8 +221,8 @@ mod tests {
         let spec = json!({
             "gpuMemoryRequired": 0, "podTemplate": {}, "queue": name, "priority": priority,
         });
-        let verdict = queue(&serde_json::from_value(spec).unwrap(), namespace, &queues());
-        let said = verdict.problems.join("; ");
+        let result = queue(&serde_json::from_value(spec).unwrap(), namespace, &queues());
+        let said = result.problems.join("; ");
         assert_eq!(said.is_empty(), words.is_empty(), "{namespace} {name:?} {priority}: {said}");
         for word in words {
             assert!(said.contains(word), "no `{word}` in: {said}");
@@ -261,13 +260,13 @@ mod tests {
             ]},
         }));
         assert_eq!(
-            passed_on(&invalid).problems,
+            workload_problems(&invalid).problems,
             ["spec.podTemplate.spec.containers[0].image: Required value"]
         );
         let forbidden = status(json!({
             "status": "Failure", "code": 403, "reason": "Forbidden", "message": "violates PodSecurity",
         }));
-        assert_eq!(passed_on(&forbidden).problems, ["spec.podTemplate: violates PodSecurity"]);
+        assert_eq!(workload_problems(&forbidden).problems, ["spec.podTemplate: violates PodSecurity"]);
     }
 
     #[test]
@@ -276,7 +275,7 @@ mod tests {
             "status": "Failure", "code": 403, "reason": "Forbidden",
             "message": "pods \"x\" is forbidden: exceeded quota: gpus, requested: 1, used: 4, limited: 4",
         }));
-        let verdict = passed_on(&exceeded);
-        assert!(verdict.problems.is_empty() && verdict.warnings.len() == 1, "{verdict:?}");
+        let result = workload_problems(&exceeded);
+        assert!(result.problems.is_empty() && result.warnings.len() == 1, "{result:?}");
     }
 }

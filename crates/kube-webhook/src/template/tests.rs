@@ -23,14 +23,14 @@ fn container(limits: &Value) -> Value {
     json!({"name": "c", "image": "i", "resources": {"limits": limits}})
 }
 
-/// What is said of the workload: words of the refusal, or nothing.
-fn check_words(requirements: &Value, containers: &Value, words: &[&str]) {
+/// Asserts the rejection of the workload, or its admission without `message`.
+fn check_messages(requirements: &Value, containers: &Value, words: &[&str]) {
     let spec = workload(requirements, containers).spec;
-    let mut verdict = check(&spec);
-    if verdict.problems.is_empty() {
-        verdict.add(pod("train", "team", &spec, "agentaflow").err().unwrap_or_default());
+    let mut result = check(&spec);
+    if result.problems.is_empty() {
+        result.add(pod("train", "team", &spec, "agentaflow").err().unwrap_or_default());
     }
-    let said = verdict.problems.join("; ");
+    let said = result.problems.join("; ");
     assert_eq!(said.is_empty(), words.is_empty(), "{requirements} {containers}: {said}");
     for word in words {
         assert!(said.contains(word), "no `{word}` in: {said}");
@@ -43,10 +43,10 @@ fn a_template_must_show_which_container_gets_the_gpus() {
     let two = json!([{"name": "a"}, {"name": "b"}]);
     let marked = json!([{"name": "a"}, container(&json!({"nvidia.com/gpu": 2}))]);
     let field = "spec.podTemplate.spec.containers: none of `a`, `b`";
-    check_words(&json!({}), &one, &[]);
-    check_words(&json!({"gpuCount": 2}), &two, &[field, "{nvidia.com/gpu: 2}"]);
-    check_words(&json!({"gpuCount": 2}), &marked, &[]);
-    check_words(&json!({}), &json!([]), &["spec.podTemplate.spec.containers", "at least one"]);
+    check_messages(&json!({}), &one, &[]);
+    check_messages(&json!({"gpuCount": 2}), &two, &[field, "{nvidia.com/gpu: 2}"]);
+    check_messages(&json!({"gpuCount": 2}), &marked, &[]);
+    check_messages(&json!({}), &json!([]), &["spec.podTemplate.spec.containers", "at least one"]);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn the_container_that_kubectl_shows_is_the_one_that_gets_the_gpus() {
     let mut template = workload.spec.pod_template.value();
     template["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "b".into();
     workload.spec.pod_template = PodTemplate::new(&template);
-    assert_eq!(check(&workload.spec), Verdict::default());
+    assert_eq!(check(&workload.spec), AdmissionResult::default());
     let pod = pod("train", "team", &workload.spec, "agentaflow").unwrap();
     assert_eq!(pod["spec"]["containers"][1]["resources"]["limits"]["nvidia.com/gpu"], "1");
 }
@@ -64,10 +64,10 @@ fn the_container_that_kubectl_shows_is_the_one_that_gets_the_gpus() {
 fn counts_and_resources_of_template_and_workload_must_agree() {
     let gpus = |count: Value| json!([container(&json!({"nvidia.com/gpu": count}))]);
     let slices = json!([container(&json!({"nvidia.com/mig-3g.20gb": 1}))]);
-    check_words(&json!({"gpuCount": 4}), &gpus(json!("4")), &[]);
-    check_words(&json!({"gpuCount": 4}), &gpus(json!(1)), &["spec.gpuRequirements.gpuCount is 4"]);
-    check_words(&json!({"migProfile": "3g.20gb"}), &slices, &[]);
-    check_words(&json!({"migProfile": "3g.20gb"}), &gpus(json!(1)), &["migProfile is 3g.20gb"]);
+    check_messages(&json!({"gpuCount": 4}), &gpus(json!("4")), &[]);
+    check_messages(&json!({"gpuCount": 4}), &gpus(json!(1)), &["spec.gpuRequirements.gpuCount is 4"]);
+    check_messages(&json!({"migProfile": "3g.20gb"}), &slices, &[]);
+    check_messages(&json!({"migProfile": "3g.20gb"}), &gpus(json!(1)), &["migProfile is 3g.20gb"]);
 }
 
 #[test]
@@ -75,21 +75,21 @@ fn sharing_one_gpu_is_refused_until_it_exists() {
     let bare = json!([{"name": "a"}]);
     let limited = json!([container(&json!({"nvidia.com/gpu": 1}))]);
     let shared = json!({"exclusiveAccess": false});
-    check_words(
+    check_messages(
         &shared,
         &bare,
         &["spec.gpuRequirements.exclusiveAccess", "`exclusiveAccess: true`"],
     );
-    check_words(&shared, &limited, &[]);
-    check_words(&json!({"exclusiveAccess": false, "gpuCount": 2}), &bare, &[]);
+    check_messages(&shared, &limited, &[]);
+    check_messages(&json!({"exclusiveAccess": false, "gpuCount": 2}), &bare, &[]);
 }
 
 #[test]
 fn a_slice_must_have_the_memory_that_is_asked_for() {
     let bare = json!([{"name": "a"}]);
-    check_words(&json!({"migProfile": "2g.10gb"}), &bare, &[]);
+    check_messages(&json!({"migProfile": "2g.10gb"}), &bare, &[]);
     let small = json!({"migProfile": "1g.5gb", "minGPUMemory": 6000});
-    check_words(
+    check_messages(
         &small,
         &bare,
         &[
@@ -98,7 +98,7 @@ fn a_slice_must_have_the_memory_that_is_asked_for() {
             "spec.gpuRequirements.minGPUMemory: 6000",
         ],
     );
-    check_words(&json!({"migProfile": "huge"}), &bare, &["migProfile", "`1g.5gb`"]);
+    check_messages(&json!({"migProfile": "huge"}), &bare, &["migProfile", "`1g.5gb`"]);
 }
 
 #[test]
