@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
+use super::observation::{Observation, Unschedulable};
 use super::observe::DeviceRecord;
-use super::observation::{Unschedulable, Observation};
 
 /// The conditions; a time of change is kept while the status stays the same.
 pub(super) fn of(
@@ -68,7 +68,9 @@ fn healthy(devices: &[DeviceRecord], seen: &Observation) -> ConditionValue {
 fn schedulable(devices: &[DeviceRecord], seen: &Observation) -> ConditionValue {
     let available = devices.iter().filter(|known| known.reading.available).count();
     match (seen.node.closed, &seen.gpus) {
-        (Some(Unschedulable::Maintenance), _) => (false, "Maintenance", "the node is in maintenance".into()),
+        (Some(Unschedulable::Maintenance), _) => {
+            (false, "Maintenance", "the node is in maintenance".into())
+        }
         (Some(Unschedulable::Cordoned), _) => (false, "Cordoned", "the node is cordoned".into()),
         (None, Err(message)) => (false, "DriverFailed", message.clone()),
         (None, Ok(_)) if available == 0 => {

@@ -133,7 +133,11 @@ impl Health {
 }
 
 /// Most severe current problem.
-fn diagnose(look: DeviceObservation<'_>, xid: Option<u64>, overheated: bool) -> Option<HealthProblem> {
+fn diagnose(
+    look: DeviceObservation<'_>,
+    xid: Option<u64>,
+    overheated: bool,
+) -> Option<HealthProblem> {
     let problem = |cause, message: String| Some(HealthProblem { cause, message, better: 0 });
     let sample = match look {
         DeviceObservation::Sample(sample) => sample,

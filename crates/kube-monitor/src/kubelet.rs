@@ -37,10 +37,7 @@ pub enum KubeletError {
     #[error("no pod-resources socket at `{}`", .0.display())]
     Absent(PathBuf),
     #[error("cannot reach the kubelet at `{}`", path.display())]
-    Unreachable {
-        path: PathBuf,
-        source: tonic::transport::Error,
-    },
+    Unreachable { path: PathBuf, source: tonic::transport::Error },
     #[error("the kubelet cannot list devices: {0}")]
     Refused(#[from] Box<tonic::Status>),
 }

@@ -12,22 +12,24 @@ mod health;
 mod kubelet;
 mod line;
 mod metrics;
+mod observation;
 mod observe;
 mod publish;
 mod run;
-mod observation;
 mod serve;
 mod usage;
 mod watch;
 
-pub use diff::{REFRESH, PendingWrites, LastWrites, diff};
+pub use diff::{LastWrites, PendingWrites, REFRESH, diff};
 pub use gpu_sampler::Opener;
-pub use health::{CRITICAL, Cause, HEALTHY_SAMPLES, HOT, Health, DeviceObservation, HealthProblem};
-pub use kubelet::{Kubelet, KubeletError, SOCKET, KubeletDevices};
+pub use health::{CRITICAL, Cause, DeviceObservation, HEALTHY_SAMPLES, HOT, Health, HealthProblem};
+pub use kubelet::{Kubelet, KubeletDevices, KubeletError, SOCKET};
 pub use line::{DeviceLine, StatusLine};
-pub use observe::{NodeEvent, DeviceRecord, MonitorState, Report, observe, restore};
+pub use observation::{
+    Allocation, Gpus, NodeFacts, Observation, PodDevices, PodName, Unschedulable,
+};
+pub use observe::{DeviceRecord, MonitorState, NodeEvent, Report, observe, restore};
 pub use run::{Settings, connect, run};
-pub use observation::{Allocation, Unschedulable, Gpus, PodDevices, NodeFacts, PodName, Observation};
 
 use std::net::SocketAddr;
 
@@ -44,19 +46,13 @@ pub enum MonitorError {
     Cluster(String),
     /// A port is taken.
     #[error("cannot listen on {address}")]
-    Listen {
-        address: SocketAddr,
-        source: std::io::Error,
-    },
+    Listen { address: SocketAddr, source: std::io::Error },
     /// The node is not there.
     #[error("the cluster has no node `{0}`; set this machine's node with --node or NODE_NAME")]
     NoNode(String),
     /// Something could not be written or read; it is tried again.
     #[error("cannot {what}")]
-    Api {
-        what: String,
-        source: Box<kube::Error>,
-    },
+    Api { what: String, source: Box<kube::Error> },
     /// The API server did not answer in time.
     #[error("cannot {0}: the API server did not answer in time")]
     Slow(String),

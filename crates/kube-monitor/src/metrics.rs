@@ -131,8 +131,12 @@ fn pods(now: &Snapshot, text: &mut Exposition) {
     let node = &*now.node;
     let used = || {
         now.used.iter().take(MOST_PODS).map(|((pod, gpu), used)| {
-            let labels =
-                [("node", node), ("namespace", &*pod.namespace), ("pod", &*pod.name), ("gpu", gpu.as_str())];
+            let labels = [
+                ("node", node),
+                ("namespace", &*pod.namespace),
+                ("pod", &*pod.name),
+                ("gpu", gpu.as_str()),
+            ];
             (labels, used)
         })
     };

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::conditions;
-use super::health::{Cause, Health, DeviceObservation, HealthProblem};
+use super::health::{Cause, DeviceObservation, Health, HealthProblem};
 use super::line::{DeviceLine, StatusLine};
 use super::observation::{Gpus, Observation};
 
@@ -186,7 +186,8 @@ fn step(
     fresh: bool,
     events: &mut Vec<NodeEvent>,
 ) -> DeviceRecord {
-    let look = found.map_or(DeviceObservation::Gone, |(_, sample)| DeviceObservation::Sample(sample));
+    let look =
+        found.map_or(DeviceObservation::Gone, |(_, sample)| DeviceObservation::Sample(sample));
     let health = known.health.after(look, fresh);
     let device = found.map_or_else(|| known.device.clone(), |(gpu, _)| describe(known, gpu, gpus));
     events.extend(change(&device, &known.health, &health));

@@ -1,5 +1,5 @@
 use super::*;
-use crate::observation::{Allocation, Unschedulable, PodDevices, NodeFacts, PodName};
+use crate::observation::{Allocation, NodeFacts, PodDevices, PodName, Unschedulable};
 
 const MINUTE: i64 = 60;
 
@@ -227,7 +227,9 @@ fn maintenance_closes_the_node_and_its_end_forgives_old_errors() {
         Observation { node, ..seen(vec![gpu(0)]) }
     };
     let sick = || seen(vec![with(gpu(0), |sample| sample.xid = Some(79))]);
-    for (why, reason) in [(Unschedulable::Maintenance, "Maintenance"), (Unschedulable::Cordoned, "Cordoned")] {
+    for (why, reason) in
+        [(Unschedulable::Maintenance, "Maintenance"), (Unschedulable::Cordoned, "Cordoned")]
+    {
         let report = after(&[sick(), closed(Some(why))]);
         assert_eq!(report.status.phase, Some(GpuNodePhase::Maintenance));
         assert_eq!(report.labels[names::NODE_SCHEDULABLE], "false");

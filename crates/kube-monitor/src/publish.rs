@@ -15,9 +15,9 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::diff::{LastWrites, diff};
+use super::observation::{PodDevices, PodName};
 use super::observe::{NodeEvent, Report};
 use super::run::Settings;
-use super::observation::{PodDevices, PodName};
 use super::serve::Liveness;
 use super::{FIELD_MANAGER, MonitorError, watch};
 

@@ -14,12 +14,12 @@ use kube::{Client, Config};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::gpu_sampler::{GpuSampler, Opener, GpuReadings};
-use super::kubelet::{Kubelet, KubeletError, KubeletDevices};
+use super::gpu_sampler::{GpuReadings, GpuSampler, Opener};
+use super::kubelet::{Kubelet, KubeletDevices, KubeletError};
 use super::metrics::Metrics;
+use super::observation::{Allocation, NodeFacts, Observation, PodDevices};
 use super::observe::{DeviceRecord, MonitorState, Report, observe, restore};
 use super::publish::Publisher;
-use super::observation::{Allocation, PodDevices, NodeFacts, Observation};
 use super::serve::{self, Liveness};
 use super::watch::{self, Watch};
 use super::{MonitorError, usage};
@@ -209,7 +209,8 @@ impl Monitor {
         let told = self.ask_kubelet().await;
         let pods = self.watch.pods();
         let owner = |pid| readings.owners.get(&pid).cloned();
-        let used = usage::by_pod(&readings.processes, &readings.loads, owner, &watch::by_uid(&pods));
+        let used =
+            usage::by_pod(&readings.processes, &readings.loads, owner, &watch::by_uid(&pods));
         let facts = NodeFacts { replicas: replicas(&facts, told.as_ref()), ..facts };
         let devices = devices(&readings, &memory);
         let holders = self.holders(&devices, told.as_ref(), &used, &pods, facts.replicas);
@@ -323,7 +324,8 @@ fn planned(pod: &slim::Pod) -> Option<Allocation> {
 
 /// Present and lost devices: a lost one still belongs to its pod.
 fn devices(readings: &GpuReadings, memory: &MonitorState) -> Vec<Device> {
-    let mut devices: Vec<Device> = readings.gpus.devices.iter().map(|(gpu, _)| gpu.clone()).collect();
+    let mut devices: Vec<Device> =
+        readings.gpus.devices.iter().map(|(gpu, _)| gpu.clone()).collect();
     for DeviceRecord { device, .. } in &memory.devices {
         if !devices.iter().any(|gpu| gpu.uuid == device.id) {
             let (uuid, name) = (device.id.clone(), device.name.clone());

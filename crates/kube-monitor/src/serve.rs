@@ -58,7 +58,11 @@ pub(super) async fn listen(address: SocketAddr) -> Result<TcpListener, MonitorEr
 }
 
 /// Serves `/healthz` and `/readyz` until `stop`.
-pub(super) async fn health(listener: TcpListener, liveness: Arc<Liveness>, stop: CancellationToken) {
+pub(super) async fn health(
+    listener: TcpListener,
+    liveness: Arc<Liveness>,
+    stop: CancellationToken,
+) {
     let router = Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
@@ -67,11 +71,7 @@ pub(super) async fn health(listener: TcpListener, liveness: Arc<Liveness>, stop:
 }
 
 /// Serves `/metrics` until `stop`.
-pub(super) async fn metrics(
-    listener: TcpListener,
-    metrics: Arc<Metrics>,
-    stop: CancellationToken,
-) {
+pub(super) async fn metrics(listener: TcpListener, metrics: Arc<Metrics>, stop: CancellationToken) {
     let router = Router::new().route("/metrics", get(all_metrics)).with_state(metrics);
     serve(listener, router, stop).await;
 }

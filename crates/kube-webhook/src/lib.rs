@@ -77,15 +77,9 @@ pub enum Certificates {
 pub enum WebhookError {
     /// The address is taken or not ours.
     #[error("cannot listen on {address}")]
-    Listen {
-        address: SocketAddr,
-        source: std::io::Error,
-    },
+    Listen { address: SocketAddr, source: std::io::Error },
     #[error("cannot serve admission on {address}")]
-    Serve {
-        address: SocketAddr,
-        source: std::io::Error,
-    },
+    Serve { address: SocketAddr, source: std::io::Error },
 }
 
 /// Serves until `stop`. Waits for the API server at startup.

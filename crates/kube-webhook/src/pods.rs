@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::review::{Request, AdmissionResult};
+use super::review::{AdmissionResult, Request};
 
 /// Rules of participation.
 #[derive(Clone, Copy, Debug)]
@@ -167,7 +167,12 @@ mod tests {
         pod
     }
 
-    fn result(namespace: &str, opted_in: bool, pod: &Value, owners: &[Annotations]) -> AdmissionResult {
+    fn result(
+        namespace: &str,
+        opted_in: bool,
+        pod: &Value,
+        owners: &[Annotations],
+    ) -> AdmissionResult {
         let rules = Rules { scheduler: "agentaflow", home: "agentaflow", opted_in };
         let request = Request {
             operation: "CREATE".to_owned(),

@@ -16,12 +16,13 @@ pub(super) type Queues = BTreeMap<String, GpuQueueSpec>;
 pub(super) fn check(name: &str, spec: &GpuQueueSpec, others: &Queues) -> AdmissionResult {
     let mut problems = Vec::new();
     if name == ROOT {
-        problems.push("metadata.name: `root` is reserved for the whole cluster; use another name".to_owned());
+        problems.push(
+            "metadata.name: `root` is reserved for the whole cluster; use another name".to_owned(),
+        );
     }
     if spec.namespaces.iter().any(String::is_empty) {
         problems.push(
-            "spec.namespaces: empty name; use names of namespaces, or `*` for all"
-                .to_owned(),
+            "spec.namespaces: empty name; use names of namespaces, or `*` for all".to_owned(),
         );
     }
     if spec.weight == 0 {

@@ -193,7 +193,8 @@ mod tests {
     fn an_answer_carries_the_patch_or_the_refusal() {
         let patch =
             vec![json!({"op": "add", "path": "/spec/schedulerName", "value": "agentaflow"})];
-        let allowed = AdmissionResult { patch: patch.clone(), ..AdmissionResult::default() }.answer("u");
+        let allowed =
+            AdmissionResult { patch: patch.clone(), ..AdmissionResult::default() }.answer("u");
         assert_eq!(allowed["response"]["uid"], "u");
         assert_eq!(allowed["response"]["patchType"], "JSONPatch");
         let sent = allowed["response"]["patch"].as_str().unwrap();

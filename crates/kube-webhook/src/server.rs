@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::certificates::{self, Identity};
 use super::owners::Owners;
 use super::pods::{self, Rules};
-use super::review::{Request, Review, AdmissionResult};
+use super::review::{AdmissionResult, Request, Review};
 use super::{Options, WebhookError, configuration, queues, workloads};
 
 /// A question holds an object twice at most, and the API server takes no object above three megabytes.
@@ -186,7 +186,9 @@ impl WebhookState {
         }
         let spec = match serde_json::from_value(request.object["spec"].clone()) {
             Ok(spec) => spec,
-            Err(error) => return AdmissionResult::refuse(format!("cannot decode the queue: {error}")),
+            Err(error) => {
+                return AdmissionResult::refuse(format!("cannot decode the queue: {error}"));
+            }
         };
         let name = request.object["metadata"]["name"].as_str().unwrap_or_default();
         match workloads::all_queues(&self.client).await {
@@ -301,6 +303,10 @@ mod tests {
         let answered = router.oneshot(question("/mutate-pods", &pod));
         let answered = tokio::time::timeout(Duration::from_secs(3), answered).await;
         assert_eq!(answered.expect("an answer in time").unwrap().status(), StatusCode::OK);
-        assert_eq!(asked.load(Ordering::Relaxed), CONCURRENT_REQUESTS, "the others wait their turn");
+        assert_eq!(
+            asked.load(Ordering::Relaxed),
+            CONCURRENT_REQUESTS,
+            "the others wait their turn"
+        );
     }
 }

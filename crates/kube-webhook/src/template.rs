@@ -39,7 +39,9 @@ pub(super) fn pod(
 
 /// Checks the memory against the MIG profile.
 fn memory(spec: &GpuWorkloadSpec) -> AdmissionResult {
-    let Some(profile) = &spec.gpu_requirements.mig_profile else { return AdmissionResult::default() };
+    let Some(profile) = &spec.gpu_requirements.mig_profile else {
+        return AdmissionResult::default();
+    };
     let gigabytes = profile.split_once("g.").and_then(|(_, rest)| rest.split("gb").next());
     let Some(slice) = gigabytes.and_then(|text| text.parse::<u64>().ok()) else {
         return AdmissionResult::refuse(format!(

@@ -12,11 +12,15 @@ use kube::{Client, Resource};
 use serde_json::Value;
 
 use super::queues::{Queues, serves};
-use super::review::{Request, AdmissionResult};
+use super::review::{AdmissionResult, Request};
 use super::template;
 
 /// Validates a new workload or a changed spec.
-pub(super) async fn validate(client: &Client, scheduler: &str, request: &Request) -> AdmissionResult {
+pub(super) async fn validate(
+    client: &Client,
+    scheduler: &str,
+    request: &Request,
+) -> AdmissionResult {
     if !request.changes_spec() {
         return AdmissionResult::default();
     }
@@ -27,7 +31,9 @@ pub(super) async fn validate(client: &Client, scheduler: &str, request: &Request
     }
     let workload: GpuWorkload = match serde_json::from_value(request.object.clone()) {
         Ok(workload) => workload,
-        Err(error) => return AdmissionResult::refuse(format!("cannot decode the workload: {error}")),
+        Err(error) => {
+            return AdmissionResult::refuse(format!("cannot decode the workload: {error}"));
+        }
     };
     let refused = may_create_pods(client, &request.user_info, &request.namespace).await;
     if !refused.problems.is_empty() {
@@ -103,11 +109,7 @@ fn queue(spec: &GpuWorkloadSpec, namespace: &str, queues: &Queues) -> AdmissionR
                 } else {
                     format!("use one that does: {}", names.join(", "))
                 };
-                let wrong = if found.is_some() {
-                    "does not serve"
-                } else {
-                    "does not exist for"
-                };
+                let wrong = if found.is_some() { "does not serve" } else { "does not exist for" };
                 return AdmissionResult::refuse(format!(
                     "spec.queue: GPUQueue `{name}` {wrong} namespace `{namespace}`; {remedy}"
                 ));
@@ -266,7 +268,10 @@ mod tests {
         let forbidden = status(json!({
             "status": "Failure", "code": 403, "reason": "Forbidden", "message": "violates PodSecurity",
         }));
-        assert_eq!(workload_problems(&forbidden).problems, ["spec.podTemplate: violates PodSecurity"]);
+        assert_eq!(
+            workload_problems(&forbidden).problems,
+            ["spec.podTemplate: violates PodSecurity"]
+        );
     }
 
     #[test]

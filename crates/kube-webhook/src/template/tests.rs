@@ -65,7 +65,11 @@ fn counts_and_resources_of_template_and_workload_must_agree() {
     let gpus = |count: Value| json!([container(&json!({"nvidia.com/gpu": count}))]);
     let slices = json!([container(&json!({"nvidia.com/mig-3g.20gb": 1}))]);
     check_messages(&json!({"gpuCount": 4}), &gpus(json!("4")), &[]);
-    check_messages(&json!({"gpuCount": 4}), &gpus(json!(1)), &["spec.gpuRequirements.gpuCount is 4"]);
+    check_messages(
+        &json!({"gpuCount": 4}),
+        &gpus(json!(1)),
+        &["spec.gpuRequirements.gpuCount is 4"],
+    );
     check_messages(&json!({"migProfile": "3g.20gb"}), &slices, &[]);
     check_messages(&json!({"migProfile": "3g.20gb"}), &gpus(json!(1)), &["migProfile is 3g.20gb"]);
 }

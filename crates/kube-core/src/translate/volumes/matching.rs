@@ -1,7 +1,7 @@
 //! Which volumes can serve a claim, and which nodes reach them.
 
-use agentaflow_units::Amount;
 use agentaflow_engine::labels::{Expr, NodeTerm, Op};
+use agentaflow_units::Amount;
 use k8s_openapi::api::core::v1::TopologySelectorTerm;
 
 use super::super::places::Places;
