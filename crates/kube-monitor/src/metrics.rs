@@ -1,13 +1,10 @@
-//! Metrics of a node, made from the last turn when somebody asks: series of pods and devices that are gone end by
-//! themselves.
+//! Metrics of a node, built from the last sample on each scrape: series of deleted pods and devices end.
 
-use agentaflow_kube_core::crd::{GpuDevice, GpuStatus};
-use std::fmt::Error;
 use std::sync::{Mutex, PoisonError};
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use agentaflow_kube_core::crd::{GpuDevice, GpuStatus};
+use agentaflow_metrics::Exposition;
+use agentaflow_metrics::MetricType::{self, Counter, Gauge, Untyped};
 
 use super::line::StatusLine;
 use super::observation::PodDevices;

@@ -1,12 +1,12 @@
 //! `agentaflow health` and `agentaflow metrics`: how the GPUs are.
 
 use agentaflow_api::client::user::JobQuery;
-use agentaflow_metrics::Exposition;
-use agentaflow_metrics::MetricType::{self, Gauge, Untyped};
 use agentaflow_api::job::{Job, JobStatus};
 use agentaflow_api::node::{GpuInstance, GpuStatus, Health, Node, NodeStatus};
 use agentaflow_console::format::counted;
 use agentaflow_console::labels::{cordoned_gpus, gpu_number};
+use agentaflow_metrics::Exposition;
+use agentaflow_metrics::MetricType::{self, Gauge, Untyped};
 use anyhow::Result;
 use serde::Serialize;
 use std::fmt::Write as _;
