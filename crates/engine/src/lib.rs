@@ -72,6 +72,7 @@ pub use model::{labels, mig};
 pub use state::scheduler::{RoundRobinCursor, Scheduler};
 pub use state::snapshot::records::{
     DemandSnapshot, HoldSnapshot, NodeSnapshot, QueueSnapshot, Snapshot, TaskSnapshot,
-    WorkloadPhase, WorkloadSnapshot,
+    WorkloadSnapshot,
 };
+pub use state::workloads::WorkloadPhase;
 pub use strategy::Strategy;

@@ -9,9 +9,9 @@ use crate::model::node::DeviceSelection;
 use crate::quota::charge::Charge;
 use crate::state::cluster::NodeIdx;
 use crate::state::cluster::room::{Claim, Room};
-use crate::state::cluster::shape::Ask;
+use crate::state::cluster::shape::GpuNeed;
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::{Job, Seat, State};
+use crate::state::workloads::{TaskAllocation, WorkloadEntry, WorkloadPhase};
 
 /// Something that must never be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -62,8 +62,8 @@ impl Scheduler {
 
     fn lint_nodes(&self, found: &mut Vec<Violation>) {
         let mut claims: BTreeMap<NodeIdx, Vec<&Claim>> = BTreeMap::new();
-        for (_, job) in self.jobs.iter() {
-            for (_, seat) in job.seats() {
+        for (_, job) in self.workloads.iter() {
+            for (_, seat) in job.allocations() {
                 claims.entry(seat.node).or_default().push(&seat.claim);
             }
         }
@@ -72,7 +72,7 @@ impl Scheduler {
                 claims.entry(*node).or_default().push(claim);
             }
         }
-        for (node, host) in self.cluster.hosts.iter().enumerate() {
+        for (node, host) in self.cluster.node_states.iter().enumerate() {
             let Some(host) = host else { continue };
             let room = &self.cluster.rooms[node];
             let id = || host.spec.id.clone();
@@ -81,7 +81,7 @@ impl Scheduler {
             if let Some(what) = wrong_books(&host.spec, room, foreign.chain(booked), self) {
                 found.push(Violation::Books { node: id(), what });
             }
-            if !host.disturbed && room.overcommitted() {
+            if !host.overcommitted_externally && room.overcommitted() {
                 let shared = room.devices.iter().any(|d| d.exclusive > 0 && d.users > 1);
                 found.push(if shared {
                     Violation::NotExclusive(id())
@@ -93,25 +93,25 @@ impl Scheduler {
     }
 
     fn lint_workloads(&self, found: &mut Vec<Violation>) {
-        for (index, job) in self.jobs.iter() {
-            let seated = job.seats().count();
+        for (index, job) in self.workloads.iter() {
+            let placed_workload = job.allocations().count();
             let finished = job.tasks.iter().filter(|slot| slot.finished).count();
             let id = || job.spec.id.clone();
-            match job.state {
-                State::Placed if seated + finished != job.tasks.len() => {
+            match job.phase {
+                WorkloadPhase::Placed if placed_workload + finished != job.tasks.len() => {
                     found.push(Violation::PartialGang(id()));
                 }
-                State::Waiting | State::Preempting if seated > 0 => {
+                WorkloadPhase::Pending | WorkloadPhase::Preempting if placed_workload > 0 => {
                     found.push(Violation::HoldsWhileWaiting(id()));
                 }
                 _ => {}
             }
-            if job.seats().any(|(task, seat)| self.lacks_gpus(job, task, seat)) {
+            if job.allocations().any(|(task, seat)| self.lacks_gpus(job, task, seat)) {
                 found.push(Violation::MissingGpus(id()));
             }
             let waits_outside =
                 job.spec.gate.is_some() || self.backoffs.contains(&(job.not_before, index));
-            if job.state == State::Waiting && !waits_outside {
+            if job.phase == WorkloadPhase::Pending && !waits_outside {
                 let group = self.pending.find(&self.group_key(index));
                 let member = group
                     .and_then(|group| self.pending.group(group).members.get(&self.rank(index)));
@@ -119,7 +119,7 @@ impl Scheduler {
                     found.push(Violation::Forgotten(id()));
                 }
             }
-            if job.state == State::Preempting && self.holds.get(index).is_none() {
+            if job.phase == WorkloadPhase::Preempting && self.holds.get(index).is_none() {
                 found.push(Violation::Forgotten(id()));
             }
         }
@@ -127,18 +127,20 @@ impl Scheduler {
 
     /// Whether a node that chooses by itself has enough GPUs, and the engine lost track of those that
     /// this task has.
-    fn lacks_gpus(&self, job: &Job, task: u32, seat: &Seat) -> bool {
-        let Ask::Whole(asked) = self.cluster.shape(job.shape_of(task)).ask else { return false };
+    fn lacks_gpus(&self, job: &WorkloadEntry, task: u32, seat: &TaskAllocation) -> bool {
+        let GpuNeed::Whole(asked) = self.cluster.shape(job.shape_of(task)).gpu_need else {
+            return false;
+        };
         let asked = usize::from(asked);
-        self.cluster.host(seat.node).spec.device_selection == DeviceSelection::Node
+        self.cluster.node_state(seat.node).spec.device_selection == DeviceSelection::Node
             && self.cluster.room(seat.node).devices.len() >= asked
             && seat.claim.devices.len() != asked
     }
 
     fn lint_queues(&self, found: &mut Vec<Violation>) {
         let mut expected: BTreeMap<u32, [i64; 4]> = BTreeMap::new();
-        for (_, job) in self.jobs.iter() {
-            for (_, seat) in job.seats() {
+        for (_, job) in self.workloads.iter() {
+            for (_, seat) in job.allocations() {
                 let charge = Charge::of(&seat.claim);
                 for queue in self.queues.path(job.queue) {
                     let used = expected.entry(queue).or_default();
@@ -152,7 +154,7 @@ impl Scheduler {
             if queue.total.used != expected.get(&index).copied().unwrap_or_default() {
                 found.push(Violation::Usage(queue.spec.id.clone()));
             }
-            if self.queues.is_over(&self.cluster, index) && !queue.disturbed {
+            if self.queues.is_over(&self.cluster, index) && !queue.overcommitted_externally {
                 found.push(Violation::OverLimit(queue.spec.id.clone()));
             }
         }
@@ -166,7 +168,7 @@ fn wrong_books<'a>(
     claims: impl Iterator<Item = &'a Claim>,
     scheduler: &Scheduler,
 ) -> Option<String> {
-    let mut fresh = scheduler.cluster.emptied(spec, room);
+    let mut fresh = scheduler.cluster.without_bookings(spec, room);
     for claim in claims {
         fresh.book(claim);
     }

@@ -12,64 +12,65 @@ use crate::model::workload::Workload;
 use crate::state::cluster::NodeIdx;
 use crate::state::cluster::fit;
 use crate::state::cluster::room::{Claim, Device, DeviceClaim, Room, WHOLE};
-use crate::state::cluster::shape::{Ask, Shape};
+use crate::state::cluster::shape::{GpuNeed, Shape};
 use crate::state::scheduler::Scheduler;
-use crate::state::snapshot::records::WorkloadPhase;
-use crate::state::workloads::{JobIdx, Seat, State, TaskRef};
+use crate::state::workloads::{TaskAllocation, TaskRef, WorkloadIdx, WorkloadPhase};
 
 /// A place that was looked up: the task, its node, and its devices if they are known.
-type Found = (u32, NodeIdx, Option<Vec<usize>>);
+type ResolvedTask = (u32, NodeIdx, Option<Vec<usize>>);
 
 impl Scheduler {
     /// Takes in a workload with its places.
     pub(crate) fn adopt(&mut self, adopted: AdoptedWorkload) -> Result<(), Rejected> {
-        let waiting = self.adoptable(&adopted.workload)?;
-        let found = self.found_seats(&adopted)?;
+        let waiting = self.check_adoptable(&adopted.workload)?;
+        let found = self.resolve_tasks(&adopted)?;
         let index = if let Some(index) = waiting {
-            self.take_in_again(index, adopted.workload)
+            self.replace_pending(index, adopted.workload)
         } else {
             self.learn_from(&adopted.workload);
-            self.take_in(Box::new(adopted.workload))
+            self.insert_workload(Box::new(adopted.workload))
         };
         for task in adopted.finished {
-            self.jobs.get_mut(index).tasks[task as usize].finished = true;
+            self.workloads.get_mut(index).tasks[task as usize].finished = true;
         }
         for ((task, node, devices), seat) in found.into_iter().zip(&adopted.tasks) {
-            self.adopt_seat(index, task, node, devices.as_deref());
-            if let Some(new) = self.jobs.get_mut(index).tasks[task as usize].seat.as_mut() {
+            self.book_adopted_task(index, task, node, devices.as_deref());
+            if let Some(new) =
+                self.workloads.get_mut(index).tasks[task as usize].allocation.as_mut()
+            {
                 new.confirmed = seat.confirmed;
             }
             if seat.terminating {
-                self.begin_to_stop(index, task);
+                self.mark_terminating(index, task);
             }
         }
         self.enter_phase(index, WorkloadPhase::Placed, adopted.placed_at.min(self.now));
-        self.queues.forgive_excess(&self.cluster, self.jobs.get(index).queue);
+        self.queues.accept_excess(&self.cluster, self.workloads.get(index).queue);
         // Somebody may have waited for its company.
-        let spec = self.jobs.get(index).spec.clone();
+        let spec = self.workloads.get(index).spec.clone();
         let mut roles = spec.each_role();
-        self.improved |= roles.any(|(_, request)| self.terms.ask_about(&request.labels));
+        self.retry_blocked |= roles.any(|(_, request)| self.terms.is_selected(&request.labels));
         self.displace_if_due(index);
         Ok(())
     }
 
     /// Whether the workload itself can be right; its number if it waits here.
-    fn adoptable(&self, workload: &Workload) -> Result<Option<JobIdx>, Rejected> {
+    fn check_adoptable(&self, workload: &Workload) -> Result<Option<WorkloadIdx>, Rejected> {
         workload.validate()?;
         self.queues
             .find(&workload.queue)
             .ok_or_else(|| Rejected::UnknownQueue(workload.queue.clone()))?;
-        let known = self.jobs.find(&workload.id);
-        match known.map(|job| self.jobs.get(job).state) {
-            Some(State::Placed | State::Stopping) => {
+        let known = self.workloads.find(&workload.id);
+        match known.map(|job| self.workloads.get(job).phase) {
+            Some(WorkloadPhase::Placed | WorkloadPhase::Stopping) => {
                 Err(Rejected::DuplicateWorkload(workload.id.clone()))
             }
-            None | Some(State::Waiting | State::Preempting) => Ok(known),
+            None | Some(WorkloadPhase::Pending | WorkloadPhase::Preempting) => Ok(known),
         }
     }
 
     /// Looks up all that is named, so that a refusal changes nothing.
-    fn found_seats(&self, adopted: &AdoptedWorkload) -> Result<Vec<Found>, Rejected> {
+    fn resolve_tasks(&self, adopted: &AdoptedWorkload) -> Result<Vec<ResolvedTask>, Rejected> {
         let AdoptedWorkload { workload, tasks: seats, finished, .. } = adopted;
         let (id, tasks) = (&workload.id, workload.task_count());
         let mut open = vec![true; tasks as usize];
@@ -89,11 +90,15 @@ impl Scheduler {
         if seats.is_empty() {
             return Err(InvalidInput::Zero("the number of tasks with a place").into());
         }
-        seats.iter().map(|seat| self.found_seat(workload, seat)).collect()
+        seats.iter().map(|seat| self.resolve_task(workload, seat)).collect()
     }
 
-    fn found_seat(&self, workload: &Workload, seat: &AdoptedTask) -> Result<Found, Rejected> {
-        let node = self.node_number(&seat.node)?;
+    fn resolve_task(
+        &self,
+        workload: &Workload,
+        seat: &AdoptedTask,
+    ) -> Result<ResolvedTask, Rejected> {
+        let node = self.node_index(&seat.node)?;
         let Some(gpus) = &seat.devices else { return Ok((seat.task, node, None)) };
         let request = workload.request_of(seat.task);
         let asked = request.gpu_count() as usize;
@@ -108,7 +113,7 @@ impl Scheduler {
         let slices = matches!(request.gpu, crate::model::request::GpuRequest::Mig { .. });
         let mut devices = Vec::new();
         for gpu in gpus {
-            let device = self.gpu_number(node, gpu)?;
+            let device = self.gpu_index(node, gpu)?;
             if devices.contains(&device) && !slices {
                 return Err(InvalidInput::DuplicateGpu(gpu.clone()).into());
             }
@@ -118,74 +123,86 @@ impl Scheduler {
     }
 
     /// A workload that waits here turns out to have places: it leaves the queue and keeps its age.
-    fn take_in_again(&mut self, index: JobIdx, mut workload: Workload) -> JobIdx {
+    fn replace_pending(&mut self, index: WorkloadIdx, mut workload: Workload) -> WorkloadIdx {
         self.withdraw(index);
-        self.drop_hold(index);
-        let before = self.forget(index);
+        self.release_hold(index);
+        let before = self.remove_workload(index);
         workload.submitted = Some(before.submitted);
         let serial = std::mem::replace(&mut self.serial, before.serial - 1);
-        let index = self.take_in(Box::new(workload));
+        let index = self.insert_workload(Box::new(workload));
         self.serial = serial;
         index
     }
 
-    fn adopt_seat(&mut self, job: JobIdx, task: u32, node: NodeIdx, devices: Option<&[usize]>) {
-        self.give_way(node);
-        let shape = self.cluster.shape(self.jobs.get(job).shape_of(task));
+    fn book_adopted_task(
+        &mut self,
+        job: WorkloadIdx,
+        task: u32,
+        node: NodeIdx,
+        devices: Option<&[usize]>,
+    ) {
+        self.free_hold_bookings(node);
+        let shape = self.cluster.shape(self.workloads.get(job).shape_of(task));
         let room = self.cluster.room(node);
-        let claim = found_claim(shape, room, devices);
+        let claim = adopted_claim(shape, room, devices);
         let complete = claim.devices.len() >= shape.key.request.gpu_count() as usize;
         let known = devices.is_some()
             || (complete
-                && self.cluster.host(node).spec.device_selection == DeviceSelection::Engine);
-        let seat = Seat { node, claim, confirmed: false, leaving: None, known };
-        self.seat_as_found(job, task, seat);
+                && self.cluster.node_state(node).spec.device_selection == DeviceSelection::Engine);
+        let seat = TaskAllocation {
+            node,
+            claim,
+            confirmed: false,
+            terminating_since: None,
+            devices_known: known,
+        };
+        self.book_found(job, task, seat);
         if let Some(devices) = devices {
-            self.clear_devices(node, Some(TaskRef { job, task }), devices, Vec::new());
+            self.reassign_tasks_off(node, Some(TaskRef { job, task }), devices, Vec::new());
         }
-        self.top_up(node);
+        self.refill_holds(node);
         self.replan_reservation_on(node);
     }
 }
 
 /// What a task of this shape takes where it was found: these devices, or else those on which it would
 /// be least in the way. A node that has fewer GPUs than were asked for is believed about those it has.
-fn found_claim(shape: &Shape, room: &Room, devices: Option<&[usize]>) -> Claim {
+fn adopted_claim(shape: &Shape, room: &Room, devices: Option<&[usize]>) -> Claim {
     let mut claim = Claim { need: shape.need.clone(), devices: SmallVec::new() };
-    let Some(devices) = devices else { return completed(shape, room, claim) };
+    let Some(devices) = devices else { return complete_claim(shape, room, claim) };
     let mut room = room.clone();
     for device in devices {
-        take_part(shape, &mut room, &mut claim, *device);
+        take_device(shape, &mut room, &mut claim, *device);
     }
     claim
 }
 
 /// A claim that is short of GPUs, with as many as were asked for: those on which it would be least in
 /// the way. Where the node has fewer it stays short, and is to be completed when there are more.
-pub(crate) fn completed(shape: &Shape, room: &Room, mut claim: Claim) -> Claim {
+pub(crate) fn complete_claim(shape: &Shape, room: &Room, mut claim: Claim) -> Claim {
     let mut room = room.clone();
     while claim.devices.len() < shape.key.request.gpu_count() as usize
-        && let Some(device) = least_used(shape, &room, &claim)
+        && let Some(device) = least_used_device(shape, &room, &claim)
     {
-        take_part(shape, &mut room, &mut claim, device);
+        take_device(shape, &mut room, &mut claim, device);
     }
     claim
 }
 
-fn take_part(shape: &Shape, room: &mut Room, claim: &mut Claim, device: usize) {
-    let part = part_of(shape, device, &room.devices[device]);
+fn take_device(shape: &Shape, room: &mut Room, claim: &mut Claim, device: usize) {
+    let part = device_claim(shape, device, &room.devices[device]);
     room.book(&Claim { need: Arc::default(), devices: [part].into_iter().collect() });
     claim.devices.push(part);
 }
 
 /// The device on which one more part of the claim would be least in the way.
-fn least_used(shape: &Shape, room: &Room, claim: &Claim) -> Option<usize> {
-    let slices = matches!(shape.ask, Ask::Mig(..));
+fn least_used_device(shape: &Shape, room: &Room, claim: &Claim) -> Option<usize> {
+    let slices = matches!(shape.gpu_need, GpuNeed::Mig(..));
     let mine = |index: usize| claim.devices.iter().any(|part| usize::from(part.device) == index);
     let trouble = |(index, device): &(usize, &Device)| {
-        let part = part_of(shape, *index, device);
+        let part = device_claim(shape, *index, device);
         let fits = device.milli >= part.milli && device.mib >= part.mib && device.exclusive == 0;
-        let suits = fit::serves(shape, device) && (part.slice.is_some() == slices);
+        let suits = fit::is_suitable(shape, device) && (part.slice.is_some() == slices);
         (!suits, !fits, !device.open, device.users, *index)
     };
     let open = room.devices.iter().enumerate().filter(|(index, _)| slices || !mine(*index));
@@ -193,7 +210,7 @@ fn least_used(shape: &Shape, room: &Room, claim: &Claim) -> Option<usize> {
 }
 
 /// What a task of this shape takes of a device, at most all of it.
-fn part_of(shape: &Shape, index: usize, device: &Device) -> DeviceClaim {
+fn device_claim(shape: &Shape, index: usize, device: &Device) -> DeviceClaim {
     let all = DeviceClaim {
         device: index as u8,
         exclusive: shape.exclusive,
@@ -202,13 +219,13 @@ fn part_of(shape: &Shape, index: usize, device: &Device) -> DeviceClaim {
         mib: device.total,
         slice: None,
     };
-    match shape.ask {
-        Ask::None | Ask::Whole(_) => DeviceClaim { exclusive: true, ..all },
-        Ask::Share(_) | Ask::Memory(_) => {
+    match shape.gpu_need {
+        GpuNeed::None | GpuNeed::Whole(_) => DeviceClaim { exclusive: true, ..all },
+        GpuNeed::Share(_) | GpuNeed::Memory(_) => {
             let (milli, mib) = fit::share_of(shape, device);
             DeviceClaim { milli: milli.min(WHOLE), mib: mib.min(device.total), ..all }
         }
-        Ask::Mig(profile, _) => {
+        GpuNeed::Mig(profile, _) => {
             let known = device.geometry.and_then(|geometry| geometry.profile(profile.as_str()));
             let slice = known.and_then(|id| Some((id, device.slice(id)?)));
             slice.map_or(DeviceClaim { exclusive: true, ..all }, |(id, (milli, mib))| {

@@ -8,17 +8,17 @@ use crate::model::node::GpuHealth;
 use crate::model::units::{Span, Time};
 use crate::model::wait::WaitReason;
 use crate::model::workload::OnFault;
-use crate::state::cluster::{Change, Host, NodeIdx, Reach};
+use crate::state::cluster::{Change, NodeIdx, NodeState, Reachability};
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::{JobIdx, State};
+use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 
 impl Scheduler {
     /// A node does not answer: what is there is lost to the engine.
-    pub(crate) fn lose_node(&mut self, node: NodeIdx) {
-        self.cluster.host_mut(node).reach = Reach::Lost;
+    pub(crate) fn mark_node_lost(&mut self, node: NodeIdx) {
+        self.cluster.node_state_mut(node).reach = Reachability::Lost;
         self.refresh_state(node);
-        self.drop_holds_on(node);
-        let fault = Fault::NodeLost(self.cluster.host(node).spec.id.clone());
+        self.release_holds_on(node);
+        let fault = Fault::NodeLost(self.cluster.node_state(node).spec.id.clone());
         for job in self.jobs_on(node, |_| true) {
             self.displace(job, &fault);
         }
@@ -26,18 +26,18 @@ impl Scheduler {
 
     /// A node is gone for good, and so is everything on it, wanted or not.
     pub(crate) fn remove_node(&mut self, node: NodeIdx) {
-        self.drop_holds_on(node);
-        let fault = Fault::NodeLost(self.cluster.host(node).spec.id.clone());
-        self.cluster.host_mut(node).reach = Reach::Lost;
+        self.release_holds_on(node);
+        let fault = Fault::NodeLost(self.cluster.node_state(node).spec.id.clone());
+        self.cluster.node_state_mut(node).reach = Reachability::Lost;
         for job in self.jobs_on(node, |_| true) {
             self.displace_now(job, &fault);
         }
-        let foreign: Vec<_> = self.cluster.host(node).foreign.keys().cloned().collect();
+        let foreign: Vec<_> = self.cluster.node_state(node).foreign.keys().cloned().collect();
         for id in foreign {
-            self.forget_foreign(node, &id);
+            self.release_foreign_use(node, &id);
         }
-        let avoiding: Vec<JobIdx> = self
-            .jobs
+        let avoiding: Vec<WorkloadIdx> = self
+            .workloads
             .iter()
             .filter(|(_, job)| job.avoid == Some(node))
             .map(|(index, _)| index)
@@ -48,21 +48,21 @@ impl Scheduler {
             if queued {
                 self.dequeue(job);
             }
-            self.jobs.get_mut(job).avoid = None;
+            self.workloads.get_mut(job).avoid = None;
             if queued {
                 self.enqueue(job);
             }
         }
         self.cluster.remove(node);
-        self.improved = true;
+        self.retry_blocked = true;
     }
 
     pub(crate) fn drain(&mut self, node: NodeIdx, on: bool) {
-        self.cluster.host_mut(node).draining = on;
+        self.cluster.node_state_mut(node).draining = on;
         self.refresh_state(node);
         if on {
-            self.drop_holds_on(node);
-            let fault = Fault::Draining(self.cluster.host(node).spec.id.clone());
+            self.release_holds_on(node);
+            let fault = Fault::Draining(self.cluster.node_state(node).spec.id.clone());
             for job in self.jobs_on(node, |_| true) {
                 self.displace(job, &fault);
             }
@@ -70,27 +70,27 @@ impl Scheduler {
     }
 
     pub(crate) fn reclaim_spot(&mut self, node: NodeIdx, at: Time) {
-        self.cluster.host_mut(node).reclaimed = Some(at);
+        self.cluster.node_state_mut(node).reclaimed = Some(at);
         self.refresh_state(node);
-        self.drop_holds_on(node);
-        let fault = Fault::SpotReclaim { node: self.cluster.host(node).spec.id.clone(), at };
+        self.release_holds_on(node);
+        let fault = Fault::SpotReclaim { node: self.cluster.node_state(node).spec.id.clone(), at };
         for job in self.jobs_on(node, |_| true) {
             self.displace(job, &fault);
         }
     }
 
     pub(crate) fn set_health(&mut self, node: NodeIdx, gpu: &GpuId, health: GpuHealth) {
-        self.cluster.host_mut(node).health.insert(gpu.clone(), health);
+        self.cluster.node_state_mut(node).health.insert(gpu.clone(), health);
         self.refresh_state(node);
         if health != GpuHealth::Healthy {
-            self.drop_holds_on(node);
+            self.release_holds_on(node);
         }
         self.displace_from(node, gpu);
     }
 
     /// Everything that uses a GPU that is broken or being emptied has to go.
     pub(crate) fn displace_from(&mut self, node: NodeIdx, gpu: &GpuId) {
-        let host = self.cluster.host(node);
+        let host = self.cluster.node_state(node);
         let Some(device) = host.device(gpu) else { return };
         let Some(fault) = fault_of(host, gpu) else { return };
         for job in self.jobs_on(node, |part| usize::from(part) == device) {
@@ -99,12 +99,12 @@ impl Scheduler {
     }
 
     /// What was found on ground that has given way already goes the way of what was there before.
-    pub(crate) fn displace_if_due(&mut self, job: JobIdx) {
-        let fault = self.jobs.get(job).seats().find_map(|(_, seat)| {
-            let host = self.cluster.host(seat.node);
+    pub(crate) fn displace_if_due(&mut self, job: WorkloadIdx) {
+        let fault = self.workloads.get(job).allocations().find_map(|(_, seat)| {
+            let host = self.cluster.node_state(seat.node);
             let node = host.spec.id.clone();
             let mut parts = seat.claim.devices.iter();
-            if host.reach == Reach::Lost {
+            if host.reach == Reachability::Lost {
                 Some(Fault::NodeLost(node))
             } else if host.draining {
                 Some(Fault::Draining(node))
@@ -123,15 +123,15 @@ impl Scheduler {
     pub(crate) fn refresh_state(&mut self, node: NodeIdx) {
         self.cluster.apply_state(node);
         self.cluster.touch(node, Change::Freed);
-        self.improved = true;
+        self.retry_blocked = true;
     }
 
     /// Workloads with a task on this node; with GPUs, only those for which some device matches.
-    fn jobs_on(&self, node: NodeIdx, device: impl Fn(u8) -> bool) -> Vec<JobIdx> {
-        let mut jobs: Vec<(u64, JobIdx)> = Vec::new();
-        for on in &self.cluster.host(node).tasks {
-            let job = self.jobs.get(on.job);
-            let seat = job.tasks[on.task as usize].seat.as_ref();
+    fn jobs_on(&self, node: NodeIdx, device: impl Fn(u8) -> bool) -> Vec<WorkloadIdx> {
+        let mut jobs: Vec<(u64, WorkloadIdx)> = Vec::new();
+        for on in &self.cluster.node_state(node).tasks {
+            let job = self.workloads.get(on.job);
+            let seat = job.tasks[on.task as usize].allocation.as_ref();
             let devices = seat.map(|seat| &seat.claim.devices);
             if devices.is_some_and(|parts| {
                 parts.is_empty() && device(u8::MAX) || parts.iter().any(|p| device(p.device))
@@ -145,56 +145,56 @@ impl Scheduler {
     }
 
     /// A placement cannot stay: requeue it, or keep it, as the workload says.
-    pub(crate) fn displace(&mut self, job: JobIdx, fault: &Fault) {
-        if self.jobs.get(job).spec.on_fault == OnFault::Requeue {
+    pub(crate) fn displace(&mut self, job: WorkloadIdx, fault: &Fault) {
+        if self.workloads.get(job).spec.on_fault == OnFault::Requeue {
             self.displace_now(job, fault);
-        } else if self.jobs.get(job).state == State::Placed {
-            self.notice(job, fault, OnFault::Keep);
+        } else if self.workloads.get(job).phase == WorkloadPhase::Placed {
+            self.queue_displacement(job, fault, OnFault::Keep);
         }
     }
 
-    fn displace_now(&mut self, job: JobIdx, fault: &Fault) {
-        let was_placed = self.jobs.get(job).state == State::Placed;
+    fn displace_now(&mut self, job: WorkloadIdx, fault: &Fault) {
+        let was_placed = self.workloads.get(job).phase == WorkloadPhase::Placed;
         if was_placed {
-            self.stop(job);
-            self.notice(job, fault, OnFault::Requeue);
+            self.stop_workload(job);
+            self.queue_displacement(job, fault, OnFault::Requeue);
         }
         // What was on a lost node is not there any more; nobody will report it gone.
         let lost: Vec<u32> = self
-            .jobs
+            .workloads
             .get(job)
-            .seats()
-            .filter(|(_, seat)| self.cluster.host(seat.node).reach == Reach::Lost)
+            .allocations()
+            .filter(|(_, seat)| self.cluster.node_state(seat.node).reach == Reachability::Lost)
             .map(|(task, _)| task)
             .collect();
         for task in lost {
-            self.unseat(job, task);
+            self.release_task(job, task);
         }
-        self.wait_again_when_gone(job);
+        self.requeue_when_stopped(job);
     }
 
-    fn notice(&mut self, job: JobIdx, fault: &Fault, action: OnFault) {
-        let workload = self.jobs.get(job).spec.id.clone();
-        self.notices.push(Decision::Displace { workload, cause: fault.clone(), action });
+    fn queue_displacement(&mut self, job: WorkloadIdx, fault: &Fault, action: OnFault) {
+        let workload = self.workloads.get(job).spec.id.clone();
+        self.queued_decisions.push(Decision::Displace { workload, cause: fault.clone(), action });
     }
 
     /// From now on its tasks are on their way out; they hold what they have until they are gone.
-    pub(crate) fn stop(&mut self, job: JobIdx) {
+    pub(crate) fn stop_workload(&mut self, job: WorkloadIdx) {
         self.unmark_placed(job);
-        self.jobs.get_mut(job).state = State::Stopping;
-        for task in 0..self.jobs.get(job).count() {
-            self.begin_to_stop(job, task);
+        self.workloads.get_mut(job).phase = WorkloadPhase::Stopping;
+        for task in 0..self.workloads.get(job).count() {
+            self.mark_terminating(job, task);
         }
     }
 
     /// A workload whose stopped tasks are all gone waits again, as old as it was.
-    pub(crate) fn wait_again_when_gone(&mut self, index: JobIdx) {
-        let job = self.jobs.get_mut(index);
-        if job.state != State::Stopping || job.seats().next().is_some() {
+    pub(crate) fn requeue_when_stopped(&mut self, index: WorkloadIdx) {
+        let job = self.workloads.get_mut(index);
+        if job.phase != WorkloadPhase::Stopping || job.allocations().next().is_some() {
             return;
         }
-        job.state = State::Waiting;
-        job.told = None;
+        job.phase = WorkloadPhase::Pending;
+        job.reported_class = None;
         for slot in &mut job.tasks {
             slot.finished = false;
         }
@@ -202,13 +202,13 @@ impl Scheduler {
         if !later {
             job.not_before = Time(0);
         }
-        self.holds.victim_gone(index);
-        self.improved = true;
+        self.holds.remove_victim(index);
+        self.retry_blocked = true;
         if later {
             self.back_off(index);
         }
         if gated {
-            self.tell_gate(index);
+            self.report_gate(index);
         } else if !later {
             self.enqueue(index);
         }
@@ -216,55 +216,55 @@ impl Scheduler {
 
     /// A placement was refused: free it and try again later, elsewhere if possible. A gang of which
     /// one task was refused is taken back whole.
-    pub(crate) fn refuse(&mut self, index: JobIdx, task: u32) {
-        let node = self.unseat(index, task);
-        let job = self.jobs.get_mut(index);
+    pub(crate) fn refuse_placement(&mut self, index: WorkloadIdx, task: u32) {
+        let node = self.release_task(index, task);
+        let job = self.workloads.get_mut(index);
         job.refusals += 1;
         job.avoid = node;
         let doublings = job.refusals.min(32) - 1;
         let wait =
             self.policy.backoff.0.saturating_mul(1 << doublings).min(self.policy.max_backoff.0);
         job.not_before = self.now.after(Span(wait));
-        self.improved = true;
-        if self.jobs.get(index).state == State::Placed {
-            self.stop(index);
-            self.gang_broken(index, task);
+        self.retry_blocked = true;
+        if self.workloads.get(index).phase == WorkloadPhase::Placed {
+            self.stop_workload(index);
+            self.notify_gang_broken(index, task);
         }
-        self.wait_again_when_gone(index);
+        self.requeue_when_stopped(index);
     }
 
     /// Asks for the rest of a gang to be stopped after one task was lost.
-    pub(crate) fn gang_broken(&mut self, job: JobIdx, task: u32) {
-        if self.jobs.get(job).seats().next().is_some() {
-            self.notice(job, &Fault::GangBroken { task }, OnFault::Requeue);
+    pub(crate) fn notify_gang_broken(&mut self, job: WorkloadIdx, task: u32) {
+        if self.workloads.get(job).allocations().next().is_some() {
+            self.queue_displacement(job, &Fault::GangBroken { task }, OnFault::Requeue);
         }
     }
 
     /// Waits outside the queue until its time comes.
-    fn back_off(&mut self, index: JobIdx) {
-        let job = self.jobs.get(index);
+    fn back_off(&mut self, index: WorkloadIdx) {
+        let job = self.workloads.get(index);
         let (until, refusals) = (job.not_before, job.refusals);
         self.backoffs.insert((until, index));
-        self.tell_later(index, WaitReason::BackingOff { until, refusals });
+        self.report_wait_reason_later(index, WaitReason::BackingOff { until, refusals });
     }
 
     /// Reports why a workload waits with the next plan.
-    pub(crate) fn tell_later(&mut self, index: JobIdx, reason: WaitReason) {
-        let mut notices = std::mem::take(&mut self.notices);
-        self.tell(index, &Arc::new(reason), &mut notices);
-        self.notices = notices;
+    pub(crate) fn report_wait_reason_later(&mut self, index: WorkloadIdx, reason: WaitReason) {
+        let mut queued_decisions = std::mem::take(&mut self.queued_decisions);
+        self.report_wait_reason(index, &Arc::new(reason), &mut queued_decisions);
+        self.queued_decisions = queued_decisions;
     }
 
     /// Reports a closed gate with the next plan.
-    pub(crate) fn tell_gate(&mut self, index: JobIdx) {
-        if let Some(gate) = self.jobs.get(index).spec.gate.clone() {
-            self.tell_later(index, WaitReason::Gated(gate));
+    pub(crate) fn report_gate(&mut self, index: WorkloadIdx) {
+        if let Some(gate) = self.workloads.get(index).spec.gate.clone() {
+            self.report_wait_reason_later(index, WaitReason::Gated(gate));
         }
     }
 }
 
 /// Why what uses a GPU cannot stay, if it cannot.
-fn fault_of(host: &Host, gpu: &GpuId) -> Option<Fault> {
+fn fault_of(host: &NodeState, gpu: &GpuId) -> Option<Fault> {
     let (node, gpu) = (host.spec.id.clone(), gpu.clone());
     match host.health.get(&gpu)? {
         GpuHealth::Healthy | GpuHealth::Cordoned | GpuHealth::Degraded => None,

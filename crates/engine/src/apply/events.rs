@@ -12,7 +12,7 @@ use crate::model::units::Time;
 use crate::model::workload::{Gate, Role, Workload};
 use crate::state::cluster::NodeIdx;
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::{Job, JobIdx, RoleShape, Slot, State};
+use crate::state::workloads::{RoleShape, TaskState, WorkloadEntry, WorkloadIdx, WorkloadPhase};
 
 impl Scheduler {
     /// Tells the engine what happened, and when. Times never run backwards inside: an event from
@@ -20,29 +20,29 @@ impl Scheduler {
     pub fn apply(&mut self, at: Time, event: Event) -> Result<(), Rejected> {
         self.advance(at);
         match event {
-            Event::NodeUpdated(node) => self.see_node(*node),
-            Event::NodeLost(node) => self.node_number(&node).map(|node| self.lose_node(node)),
-            Event::NodeRemoved(node) => self.node_number(&node).map(|node| self.remove_node(node)),
-            Event::Cordon { node, on } => self.node_number(&node).map(|node| {
-                self.cluster.host_mut(node).cordoned = on;
+            Event::NodeUpdated(node) => self.update_node(*node),
+            Event::NodeLost(node) => self.node_index(&node).map(|node| self.mark_node_lost(node)),
+            Event::NodeRemoved(node) => self.node_index(&node).map(|node| self.remove_node(node)),
+            Event::Cordon { node, on } => self.node_index(&node).map(|node| {
+                self.cluster.node_state_mut(node).cordoned = on;
                 self.refresh_state(node);
                 self.replan_reservation_on(node);
             }),
-            Event::Drain { node, on } => self.node_number(&node).map(|node| self.drain(node, on)),
+            Event::Drain { node, on } => self.node_index(&node).map(|node| self.drain(node, on)),
             Event::SpotReclaim { node, at } => {
-                self.node_number(&node).map(|node| self.reclaim_spot(node, at))
+                self.node_index(&node).map(|node| self.reclaim_spot(node, at))
             }
             Event::GpuHealth { node, gpu, health } => {
-                let number = self.node_number(&node)?;
-                self.gpu_number(number, &gpu)?;
+                let number = self.node_index(&node)?;
+                self.gpu_index(number, &gpu)?;
                 self.set_health(number, &gpu, health);
                 Ok(())
             }
             Event::Utilization { node, readings } => self.read_utilization(&node, readings),
             Event::ForeignUseUpdated { node, id, usage: uses } => {
-                self.see_foreign(&node, id, *uses)
+                self.update_foreign_use(&node, id, *uses)
             }
-            Event::ForeignUseRemoved { node, id } => self.lose_foreign(&node, id),
+            Event::ForeignUseRemoved { node, id } => self.remove_foreign_use(&node, id),
             Event::PolicyUpdated(policy) => {
                 self.set_policy(*policy);
                 Ok(())
@@ -62,12 +62,12 @@ impl Scheduler {
             }
             Event::BudgetUpdated { id, allowed } => {
                 self.budgets.insert(id, allowed);
-                self.improved = true;
+                self.retry_blocked = true;
                 Ok(())
             }
             Event::BudgetRemoved(id) => {
                 self.budgets.remove(&id).ok_or(Rejected::UnknownBudget(id))?;
-                self.improved = true;
+                self.retry_blocked = true;
                 Ok(())
             }
             Event::DemandUpdated(demand) => {
@@ -84,69 +84,69 @@ impl Scheduler {
             Event::Submitted(workload) => self.submit(workload).map(|_| ()),
             Event::Adopted(adopted) => self.adopt(*adopted),
             Event::GateChanged { workload, gate } => {
-                let job = self.job_number(&workload)?;
+                let job = self.workload_index(&workload)?;
                 self.set_gate(job, gate);
                 Ok(())
             }
             Event::Cancelled(workload) | Event::Finished(workload) => {
-                let job = self.job_number(&workload)?;
+                let job = self.workload_index(&workload)?;
                 self.finish(job);
                 Ok(())
             }
             Event::Requeued(workload) => {
-                let job = self.job_number(&workload)?;
-                if self.jobs.get(job).seats().next().is_none() {
+                let job = self.workload_index(&workload)?;
+                if self.workloads.get(job).allocations().next().is_none() {
                     return Err(Rejected::NotPlaced { workload, task: 0 });
                 }
                 self.requeue(job);
                 Ok(())
             }
             Event::TaskFinished { workload, task } => {
-                let job = self.seated(&workload, task)?;
+                let job = self.placed_workload(&workload, task)?;
                 self.finish_task(job, task);
                 Ok(())
             }
             Event::PlacementConfirmed { workload, task } => {
-                let job = self.seated(&workload, task)?;
-                let job = self.jobs.get_mut(job);
-                if let Some(seat) = job.tasks[task as usize].seat.as_mut() {
+                let job = self.placed_workload(&workload, task)?;
+                let job = self.workloads.get_mut(job);
+                if let Some(seat) = job.tasks[task as usize].allocation.as_mut() {
                     seat.confirmed = true;
                 }
-                if job.seats().all(|(_, seat)| seat.confirmed) {
+                if job.allocations().all(|(_, seat)| seat.confirmed) {
                     (job.refusals, job.avoid) = (0, None);
                 }
                 Ok(())
             }
             Event::PlacementRefused { workload, task } => {
-                self.seated(&workload, task).map(|job| self.refuse(job, task))
+                self.placed_workload(&workload, task).map(|job| self.refuse_placement(job, task))
             }
             Event::DevicesReported { workload, task, gpus } => {
-                let job = self.seated(&workload, task)?;
+                let job = self.placed_workload(&workload, task)?;
                 self.set_devices(job, task, &gpus)
             }
             Event::TaskTerminating { workload, task } => {
-                let job = self.seated(&workload, task)?;
-                self.begin_to_stop(job, task);
-                self.stoppable.remove(&job);
+                let job = self.placed_workload(&workload, task)?;
+                self.mark_terminating(job, task);
+                self.preemptible.remove(&job);
                 Ok(())
             }
             Event::Nominated { workload, nodes } => self.nominate(&workload, &nodes),
             Event::WorkloadBudgetsUpdated { workload, budgets } => {
-                let job = self.job_number(&workload)?;
-                Arc::make_mut(&mut self.jobs.get_mut(job).spec).budgets = budgets;
-                self.improved = true;
+                let job = self.workload_index(&workload)?;
+                Arc::make_mut(&mut self.workloads.get_mut(job).spec).budgets = budgets;
+                self.retry_blocked = true;
                 Ok(())
             }
             Event::TaskStopped { workload, task } => {
-                self.seated(&workload, task).map(|job| self.task_gone(job, task))
+                self.placed_workload(&workload, task).map(|job| self.task_stopped(job, task))
             }
             _ => unreachable!("events about nodes, queues and policy are handled above"),
         }
     }
 
-    fn submit(&mut self, workload: Box<Workload>) -> Result<JobIdx, Rejected> {
+    fn submit(&mut self, workload: Box<Workload>) -> Result<WorkloadIdx, Rejected> {
         workload.validate()?;
-        if self.jobs.find(&workload.id).is_some() {
+        if self.workloads.find(&workload.id).is_some() {
             return Err(Rejected::DuplicateWorkload(workload.id));
         }
         let queue = self
@@ -161,11 +161,11 @@ impl Scheduler {
     }
 
     /// Lets a workload that is known to be right wait for its turn, or for its gate to open.
-    fn admit(&mut self, workload: Box<Workload>) -> JobIdx {
+    fn admit(&mut self, workload: Box<Workload>) -> WorkloadIdx {
         self.learn_from(&workload);
-        let index = self.take_in(workload);
-        if self.jobs.get(index).spec.gate.is_some() {
-            self.tell_gate(index);
+        let index = self.insert_workload(workload);
+        if self.workloads.get(index).spec.gate.is_some() {
+            self.report_gate(index);
         } else {
             self.enqueue(index);
         }
@@ -181,43 +181,43 @@ impl Scheduler {
     }
 
     /// Takes in a workload that is known to be right; what becomes of it is the caller's business.
-    pub(crate) fn take_in(&mut self, workload: Box<Workload>) -> JobIdx {
+    pub(crate) fn insert_workload(&mut self, workload: Box<Workload>) -> WorkloadIdx {
         let workload: Arc<Workload> = workload.into();
         let queue = self.queues.find(&workload.queue).unwrap_or(crate::quota::queues::ROOT);
         let shape = self.cluster.intern(&workload.request, Vec::new());
         self.cluster.use_shape(shape);
         let more: Option<Arc<[RoleShape]>> = (!workload.roles.is_empty()).then(|| {
             let roles = workload.roles.iter();
-            roles.map(|role| self.part_of(role)).collect()
+            roles.map(|role| self.role_shape(role)).collect()
         });
         self.watch_terms(&workload);
         self.queues.get_mut(queue).members += 1;
         self.serial += 1;
-        let job = Job {
+        let job = WorkloadEntry {
             shape,
-            facet: None,
-            more,
+            term_labels: None,
+            role_shapes: more,
             queue,
-            state: State::Waiting,
-            tasks: SmallVec::from_elem(Slot::default(), workload.task_count() as usize),
+            phase: WorkloadPhase::Pending,
+            tasks: SmallVec::from_elem(TaskState::default(), workload.task_count() as usize),
             submitted: workload.submitted.unwrap_or(self.now),
             serial: self.serial,
             placed_at: Time(0),
             refusals: 0,
             not_before: Time(0),
             avoid: None,
-            told: None,
+            reported_class: None,
             spec: workload,
         };
-        let index = self.jobs.insert(job);
-        self.regroup();
+        let index = self.workloads.insert(job);
+        self.regroup_by_labels();
         index
     }
 
-    fn part_of(&mut self, role: &Role) -> RoleShape {
+    fn role_shape(&mut self, role: &Role) -> RoleShape {
         let shape = self.cluster.intern(&role.request, Vec::new());
         self.cluster.use_shape(shape);
-        RoleShape { tasks: role.tasks, shape, facet: None }
+        RoleShape { tasks: role.tasks, shape, term_labels: None }
     }
 
     fn watch_terms(&mut self, workload: &Workload) {
@@ -227,19 +227,20 @@ impl Scheduler {
     }
 
     fn watch_terms_of(&mut self, request: &Request) {
-        let (jobs, cluster) = (&self.jobs, &self.cluster);
+        let (jobs, cluster) = (&self.workloads, &self.cluster);
         self.terms.watch(request, || {
             let ours = jobs.iter().flat_map(|(_, job)| {
                 let labels = |task| &job.spec.request_of(task).labels;
-                job.seats()
-                    .map(move |(task, seat)| (seat.node, labels(task), seat.leaving.is_some()))
+                job.allocations().map(move |(task, seat)| {
+                    (seat.node, labels(task), seat.terminating_since.is_some())
+                })
             });
-            let hosts = cluster
-                .hosts
+            let node_states = cluster
+                .node_states
                 .iter()
                 .enumerate()
                 .filter_map(|(node, host)| Some((node, host.as_ref()?)));
-            let foreign = hosts.flat_map(|(node, host)| {
+            let foreign = node_states.flat_map(|(node, host)| {
                 let uses = host.foreign.values().map(|(uses, _)| uses);
                 uses.map(move |uses| (node as NodeIdx, &uses.labels, uses.terminating))
             });
@@ -251,7 +252,7 @@ impl Scheduler {
     pub(crate) fn begin_to_learn(&mut self) {
         self.expectation.learns = true;
         let mut known: Vec<(u64, Arc<Workload>)> =
-            self.jobs.iter().map(|(_, job)| (job.serial, job.spec.clone())).collect();
+            self.workloads.iter().map(|(_, job)| (job.serial, job.spec.clone())).collect();
         known.sort_unstable_by_key(|(serial, _)| *serial);
         for (_, workload) in known {
             self.learn_tasks(&workload);
@@ -279,68 +280,68 @@ impl Scheduler {
         }
     }
 
-    fn set_gate(&mut self, job: JobIdx, gate: Option<Gate>) {
+    fn set_gate(&mut self, job: WorkloadIdx, gate: Option<Gate>) {
         let closes = gate.is_some();
-        if closes && self.jobs.get(job).state == State::Preempting {
-            self.end_hold(job);
+        if closes && self.workloads.get(job).phase == WorkloadPhase::Preempting {
+            self.release_hold_and_requeue(job);
         }
-        let waiting = self.jobs.get(job).state == State::Waiting;
+        let waiting = self.workloads.get(job).phase == WorkloadPhase::Pending;
         if closes && self.is_queued(job) {
             self.dequeue(job);
             if self.holds.reserved == Some(job) {
-                self.drop_hold(job);
+                self.release_hold(job);
             }
         }
-        let was_gated = self.jobs.get(job).spec.gate.is_some();
-        Arc::make_mut(&mut self.jobs.get_mut(job).spec).gate = gate;
+        let was_gated = self.workloads.get(job).spec.gate.is_some();
+        Arc::make_mut(&mut self.workloads.get_mut(job).spec).gate = gate;
         if closes && waiting {
-            self.tell_gate(job);
+            self.report_gate(job);
         } else if was_gated && waiting && !self.is_backing_off(job) {
             self.enqueue(job);
         }
     }
 
     /// Whether it is in its queue, and not waiting somewhere else.
-    pub(crate) fn is_queued(&self, job: JobIdx) -> bool {
-        let waits =
-            self.jobs.get(job).state == State::Waiting && self.jobs.get(job).spec.gate.is_none();
+    pub(crate) fn is_queued(&self, job: WorkloadIdx) -> bool {
+        let waits = self.workloads.get(job).phase == WorkloadPhase::Pending
+            && self.workloads.get(job).spec.gate.is_none();
         waits && !self.is_backing_off(job)
     }
 
-    fn is_backing_off(&self, job: JobIdx) -> bool {
-        self.backoffs.contains(&(self.jobs.get(job).not_before, job))
+    fn is_backing_off(&self, job: WorkloadIdx) -> bool {
+        self.backoffs.contains(&(self.workloads.get(job).not_before, job))
     }
 
     /// A workload is over, however far it had come.
-    fn finish(&mut self, job: JobIdx) {
+    fn finish(&mut self, job: WorkloadIdx) {
         self.withdraw(job);
-        self.drop_hold(job);
-        for task in 0..self.jobs.get(job).count() {
-            self.improved |= self.unseat(job, task).is_some();
+        self.release_hold(job);
+        for task in 0..self.workloads.get(job).count() {
+            self.retry_blocked |= self.release_task(job, task).is_some();
         }
-        self.holds.victim_gone(job);
-        self.forget(job);
+        self.holds.remove_victim(job);
+        self.remove_workload(job);
     }
 
     /// Takes a workload out of whatever it waits in or runs in.
-    pub(crate) fn withdraw(&mut self, job: JobIdx) {
-        match self.jobs.get(job).state {
-            State::Waiting => {
-                let not_before = self.jobs.get(job).not_before;
+    pub(crate) fn withdraw(&mut self, job: WorkloadIdx) {
+        match self.workloads.get(job).phase {
+            WorkloadPhase::Pending => {
+                let not_before = self.workloads.get(job).not_before;
                 if !self.backoffs.remove(&(not_before, job))
-                    && self.jobs.get(job).spec.gate.is_none()
+                    && self.workloads.get(job).spec.gate.is_none()
                 {
                     self.dequeue(job);
                 }
             }
-            State::Placed => self.unmark_placed(job),
-            State::Preempting | State::Stopping => {}
+            WorkloadPhase::Placed => self.unmark_placed(job),
+            WorkloadPhase::Preempting | WorkloadPhase::Stopping => {}
         }
     }
 
-    /// The opposite of [`take_in`](Self::take_in), for one that has no place any more.
-    pub(crate) fn forget(&mut self, job: JobIdx) -> Job {
-        let gone = self.jobs.remove(job);
+    /// The opposite of [`insert_workload`](Self::insert_workload), for one that has no place any more.
+    pub(crate) fn remove_workload(&mut self, job: WorkloadIdx) -> WorkloadEntry {
+        let gone = self.workloads.remove(job);
         for (shape, _) in gone.shapes() {
             self.cluster.unuse_shape(shape);
         }
@@ -348,69 +349,69 @@ impl Scheduler {
         for (_, request) in gone.spec.each_role().filter(|(_, request)| has_terms(request)) {
             self.terms.unwatch(request);
         }
-        self.regroup();
+        self.regroup_by_labels();
         gone
     }
 
-    fn finish_task(&mut self, job: JobIdx, task: u32) {
-        self.unseat(job, task);
-        self.improved = true;
-        let slots = &mut self.jobs.get_mut(job).tasks;
+    fn finish_task(&mut self, job: WorkloadIdx, task: u32) {
+        self.release_task(job, task);
+        self.retry_blocked = true;
+        let slots = &mut self.workloads.get_mut(job).tasks;
         slots[task as usize].finished = true;
         if slots.iter().all(|slot| slot.finished) {
             self.finish(job);
         } else {
-            self.wait_again_when_gone(job);
+            self.requeue_when_stopped(job);
         }
     }
 
-    fn requeue(&mut self, job: JobIdx) {
-        if self.jobs.get(job).state == State::Placed {
-            self.stop(job);
+    fn requeue(&mut self, job: WorkloadIdx) {
+        if self.workloads.get(job).phase == WorkloadPhase::Placed {
+            self.stop_workload(job);
         }
-        for task in 0..self.jobs.get(job).count() {
-            self.unseat(job, task);
+        for task in 0..self.workloads.get(job).count() {
+            self.release_task(job, task);
         }
-        self.wait_again_when_gone(job);
+        self.requeue_when_stopped(job);
     }
 
     /// A task is gone. If nobody had asked for that, its gang is broken.
-    fn task_gone(&mut self, job: JobIdx, task: u32) {
-        self.unseat(job, task);
-        self.improved = true;
-        if self.jobs.get(job).state == State::Placed {
-            self.stop(job);
-            self.gang_broken(job, task);
+    fn task_stopped(&mut self, job: WorkloadIdx, task: u32) {
+        self.release_task(job, task);
+        self.retry_blocked = true;
+        if self.workloads.get(job).phase == WorkloadPhase::Placed {
+            self.stop_workload(job);
+            self.notify_gang_broken(job, task);
         }
-        self.wait_again_when_gone(job);
+        self.requeue_when_stopped(job);
     }
 
     fn set_queue(&mut self, queue: Queue) -> Result<(), Rejected> {
         queue.validate()?;
         let id = queue.id.clone();
         self.queues.set(queue).map_err(|why| Rejected::Queue { queue: id, why })?;
-        self.improved = true;
+        self.retry_blocked = true;
         Ok(())
     }
 
-    pub(crate) fn node_number(&self, node: &NodeId) -> Result<NodeIdx, Rejected> {
-        self.cluster.node(node).ok_or_else(|| Rejected::UnknownNode(node.clone()))
+    pub(crate) fn node_index(&self, node: &NodeId) -> Result<NodeIdx, Rejected> {
+        self.cluster.find_node(node).ok_or_else(|| Rejected::UnknownNode(node.clone()))
     }
 
-    pub(crate) fn job_number(&self, workload: &WorkloadId) -> Result<JobIdx, Rejected> {
-        self.jobs.find(workload).ok_or_else(|| Rejected::UnknownWorkload(workload.clone()))
+    pub(crate) fn workload_index(&self, workload: &WorkloadId) -> Result<WorkloadIdx, Rejected> {
+        self.workloads.find(workload).ok_or_else(|| Rejected::UnknownWorkload(workload.clone()))
     }
 
     /// The workload's number, if that task of it is placed.
-    fn seated(&self, workload: &WorkloadId, task: u32) -> Result<JobIdx, Rejected> {
-        let index = self.job_number(workload)?;
-        let job = self.jobs.get(index);
+    fn placed_workload(&self, workload: &WorkloadId, task: u32) -> Result<WorkloadIdx, Rejected> {
+        let index = self.workload_index(workload)?;
+        let job = self.workloads.get(index);
         let slot = job.tasks.get(task as usize).ok_or_else(|| Rejected::UnknownTask {
             workload: workload.clone(),
             task,
             tasks: job.count(),
         })?;
-        let placed = slot.seat.is_some();
+        let placed = slot.allocation.is_some();
         if placed {
             Ok(index)
         } else {

@@ -11,8 +11,8 @@ use crate::quota::charge::Charge;
 use crate::state::cluster::NodeIdx;
 use crate::state::cluster::room::{Claim, DeviceClaim};
 use crate::state::scheduler::Scheduler;
-use crate::state::terms::Subject;
-use crate::state::workloads::{JobIdx, TaskRef};
+use crate::state::terms::TaskTerms;
+use crate::state::workloads::{TaskRef, WorkloadIdx};
 
 /// The most foreign uses of one node.
 const MAX_FOREIGN: u64 = 1000;
@@ -23,49 +23,57 @@ impl Scheduler {
         node: &NodeId,
         readings: Vec<(GpuId, Percent)>,
     ) -> Result<(), Rejected> {
-        let number = self.node_number(node)?;
+        let number = self.node_index(node)?;
         for (gpu, _) in &readings {
-            self.gpu_number(number, gpu)?;
+            self.gpu_index(number, gpu)?;
         }
         let mut changed = false;
         for (gpu, reading) in readings {
-            let before =
-                self.cluster.host_mut(number).busy.insert(gpu, reading).unwrap_or_default();
+            let before = self
+                .cluster
+                .node_state_mut(number)
+                .utilization
+                .insert(gpu, reading)
+                .unwrap_or_default();
             changed |= before.step() != reading.step();
         }
         if changed {
-            let improved = self.improved;
+            let retry_blocked = self.retry_blocked;
             self.refresh_state(number);
-            self.improved = improved;
+            self.retry_blocked = retry_blocked;
         }
         Ok(())
     }
 
-    pub(crate) fn see_foreign(
+    pub(crate) fn update_foreign_use(
         &mut self,
         node: &NodeId,
         id: ForeignId,
         uses: ForeignUse,
     ) -> Result<(), Rejected> {
-        let number = self.node_number(node)?;
+        let number = self.node_index(node)?;
         id.validate()?;
         uses.validate()?;
         let others =
-            self.cluster.host(number).foreign.keys().filter(|known| **known != id).count() as u64;
+            self.cluster.node_state(number).foreign.keys().filter(|known| **known != id).count()
+                as u64;
         limit("the number of foreign uses of a node", others + 1, MAX_FOREIGN)?;
         for gpu in uses.gpus.keys() {
-            self.gpu_number(number, gpu)?;
+            self.gpu_index(number, gpu)?;
         }
-        self.forget_foreign(number, &id);
+        self.release_foreign_use(number, &id);
         // Somebody may have waited for its company.
-        self.improved |= self.terms.ask_about(&uses.labels);
-        let named: Vec<usize> =
-            uses.gpus.keys().filter_map(|gpu| self.cluster.host(number).device(gpu)).collect();
+        self.retry_blocked |= self.terms.is_selected(&uses.labels);
+        let named: Vec<usize> = uses
+            .gpus
+            .keys()
+            .filter_map(|gpu| self.cluster.node_state(number).device(gpu))
+            .collect();
         // What is used goes before what is only kept for somebody.
-        self.give_way(number);
-        self.restore_foreign(number, id, uses, &[]);
-        self.clear_devices(number, None, &named, Vec::new());
-        self.top_up(number);
+        self.free_hold_bookings(number);
+        self.book_foreign_use(number, id, uses, &[]);
+        self.reassign_tasks_off(number, None, &named, Vec::new());
+        self.refill_holds(number);
         self.replan_reservation_on(number);
         Ok(())
     }
@@ -74,12 +82,12 @@ impl Scheduler {
     pub(crate) fn replan_reservation_on(&mut self, node: NodeIdx) {
         let planned = |job| self.holds.get(job).is_some_and(|hold| hold.is_on(node));
         if let Some(job) = self.holds.reserved.filter(|job| planned(*job)) {
-            self.drop_hold(job);
+            self.release_hold(job);
         }
     }
 
     /// Books foreign use; `assumed` names GPUs for those that it does not name itself.
-    pub(crate) fn restore_foreign(
+    pub(crate) fn book_foreign_use(
         &mut self,
         node: NodeIdx,
         id: ForeignId,
@@ -87,33 +95,37 @@ impl Scheduler {
         assumed: &[GpuId],
     ) {
         let claim = self.cluster.foreign_claim(node, &uses, assumed);
-        self.terms.moved(node, subject(&uses), 1);
-        self.regroup();
+        self.terms.count_task(node, foreign_terms(&uses), 1);
+        self.regroup_by_labels();
         self.cluster.book(node, &claim);
-        self.cluster.host_mut(node).foreign.insert(id, (uses, claim));
+        self.cluster.node_state_mut(node).foreign.insert(id, (uses, claim));
         if self.cluster.room(node).overcommitted() {
-            self.cluster.host_mut(node).disturbed = true;
+            self.cluster.node_state_mut(node).overcommitted_externally = true;
         }
     }
 
-    pub(crate) fn lose_foreign(&mut self, node: &NodeId, id: ForeignId) -> Result<(), Rejected> {
-        let number = self.node_number(node)?;
-        if self.forget_foreign(number, &id) {
+    pub(crate) fn remove_foreign_use(
+        &mut self,
+        node: &NodeId,
+        id: ForeignId,
+    ) -> Result<(), Rejected> {
+        let number = self.node_index(node)?;
+        if self.release_foreign_use(number, &id) {
             Ok(())
         } else {
             Err(Rejected::UnknownForeign { node: node.clone(), foreign: id })
         }
     }
 
-    pub(crate) fn forget_foreign(&mut self, node: NodeIdx, id: &ForeignId) -> bool {
-        let Some((uses, claim)) = self.cluster.host_mut(node).foreign.remove(id) else {
+    pub(crate) fn release_foreign_use(&mut self, node: NodeIdx, id: &ForeignId) -> bool {
+        let Some((uses, claim)) = self.cluster.node_state_mut(node).foreign.remove(id) else {
             return false;
         };
         self.cluster.release(node, &claim);
-        self.terms.moved(node, subject(&uses), -1);
-        self.regroup();
-        self.settle(node);
-        self.improved = true;
+        self.terms.count_task(node, foreign_terms(&uses), -1);
+        self.regroup_by_labels();
+        self.room_freed(node);
+        self.retry_blocked = true;
         true
     }
 
@@ -121,16 +133,17 @@ impl Scheduler {
     /// thought to be on one of them is thought to be on the device given up in exchange.
     pub(crate) fn set_devices(
         &mut self,
-        job: JobIdx,
+        job: WorkloadIdx,
         task: u32,
         gpus: &[GpuId],
     ) -> Result<(), Rejected> {
-        let seat = self.jobs.get(job).tasks[task as usize].seat.clone().ok_or_else(|| {
-            Rejected::NotPlaced { workload: self.jobs.get(job).spec.id.clone(), task }
-        })?;
+        let seat =
+            self.workloads.get(job).tasks[task as usize].allocation.clone().ok_or_else(|| {
+                Rejected::NotPlaced { workload: self.workloads.get(job).spec.id.clone(), task }
+            })?;
         if gpus.len() != seat.claim.devices.len() {
             return Err(Rejected::DeviceCount {
-                workload: self.jobs.get(job).spec.id.clone(),
+                workload: self.workloads.get(job).spec.id.clone(),
                 task,
                 asked: seat.claim.devices.len(),
                 given: gpus.len(),
@@ -139,7 +152,7 @@ impl Scheduler {
         let node = seat.node;
         let mut wanted = Vec::new();
         for gpu in gpus {
-            let number = self.gpu_number(node, gpu)?;
+            let number = self.gpu_index(node, gpu)?;
             // Slices of one task may share a GPU, whole GPUs cannot be the same one.
             let slices = seat.claim.devices.iter().any(|part| part.slice.is_some());
             if wanted.contains(&number) && !slices {
@@ -149,51 +162,51 @@ impl Scheduler {
         }
         let given_up: Vec<usize> =
             seat.claim.devices.iter().map(|part| usize::from(part.device)).collect();
-        self.reseat(job, task, &wanted, true);
-        self.clear_devices(node, Some(TaskRef { job, task }), &wanted, given_up);
+        self.rebook_devices(job, task, &wanted, true);
+        self.reassign_tasks_off(node, Some(TaskRef { job, task }), &wanted, given_up);
         if self.cluster.room(node).overcommitted() {
-            self.cluster.host_mut(node).disturbed = true;
+            self.cluster.node_state_mut(node).overcommitted_externally = true;
         }
-        self.settle(node);
-        self.improved = true;
+        self.room_freed(node);
+        self.retry_blocked = true;
         Ok(())
     }
 
     /// These devices turn out to be taken. On a node that chooses by itself, whoever else was only
     /// thought to be on them is thought to be on others: first on those that were given up.
-    pub(crate) fn clear_devices(
+    pub(crate) fn reassign_tasks_off(
         &mut self,
         node: NodeIdx,
         by: Option<TaskRef>,
         taken: &[usize],
         given_up: Vec<usize>,
     ) {
-        if self.cluster.host(node).spec.device_selection == DeviceSelection::Engine
+        if self.cluster.node_state(node).spec.device_selection == DeviceSelection::Engine
             || taken.is_empty()
         {
             return;
         }
-        self.give_way(node);
+        self.free_hold_bookings(node);
         let unused = self.cluster.room(node).devices.iter().enumerate().rev();
         let unused =
             unused.filter(|(index, device)| device.users == 0 && !given_up.contains(index));
         let mut spare: Vec<usize> = unused.map(|(index, _)| index).collect();
         spare.extend(given_up);
         spare.retain(|device| !taken.contains(device));
-        let mut guests: Vec<TaskRef> = self.cluster.host(node).tasks.clone();
-        guests.sort_unstable_by_key(|guest| (self.jobs.get(guest.job).serial, guest.task));
+        let mut guests: Vec<TaskRef> = self.cluster.node_state(node).tasks.clone();
+        guests.sort_unstable_by_key(|guest| (self.workloads.get(guest.job).serial, guest.task));
         for guest in guests.into_iter().filter(|guest| Some(*guest) != by) {
-            self.make_way(guest, taken, &mut spare);
+            self.reassign_task_off(guest, taken, &mut spare);
         }
-        self.move_foreign(node, taken);
+        self.move_assumed_foreign_use(node, taken);
         if !self.cluster.room(node).overcommitted() {
-            self.cluster.host_mut(node).disturbed = false;
+            self.cluster.node_state_mut(node).overcommitted_externally = false;
         }
     }
 
     /// Foreign use whose GPUs nobody has named is thought to be on other GPUs than these.
-    pub(crate) fn move_foreign(&mut self, node: NodeIdx, taken: &[usize]) {
-        let host = self.cluster.host(node);
+    pub(crate) fn move_assumed_foreign_use(&mut self, node: NodeIdx, taken: &[usize]) {
+        let host = self.cluster.node_state(node);
         let is_taken = |part: &DeviceClaim| taken.contains(&usize::from(part.device));
         let gpu = |part: &DeviceClaim| host.spec.gpus[usize::from(part.device)].id.clone();
         let assumed = |uses: &ForeignUse, claim: &Claim| -> Vec<DeviceClaim> {
@@ -209,22 +222,24 @@ impl Scheduler {
             }
         }
         for (id, stay) in moving {
-            let Some((uses, claim)) = self.cluster.host_mut(node).foreign.remove(&id) else {
+            let Some((uses, claim)) = self.cluster.node_state_mut(node).foreign.remove(&id) else {
                 continue;
             };
             self.cluster.release(node, &claim);
             let claim = self.cluster.foreign_claim(node, &uses, &stay);
             self.cluster.book(node, &claim);
-            self.cluster.host_mut(node).foreign.insert(id, (uses, claim));
+            self.cluster.node_state_mut(node).foreign.insert(id, (uses, claim));
         }
     }
 
     /// Moves a task whose devices are only assumed off these devices.
-    fn make_way(&mut self, guest: TaskRef, taken: &[usize], spare: &mut Vec<usize>) {
-        let Some(seat) = self.jobs.get(guest.job).tasks[guest.task as usize].seat.as_ref() else {
+    fn reassign_task_off(&mut self, guest: TaskRef, taken: &[usize], spare: &mut Vec<usize>) {
+        let Some(seat) =
+            self.workloads.get(guest.job).tasks[guest.task as usize].allocation.as_ref()
+        else {
             return;
         };
-        if seat.known
+        if seat.devices_known
             || !seat.claim.devices.iter().any(|part| taken.contains(&usize::from(part.device)))
         {
             return;
@@ -238,21 +253,23 @@ impl Scheduler {
                 *device = free;
             }
         }
-        self.reseat(guest.job, guest.task, &devices, false);
+        self.rebook_devices(guest.job, guest.task, &devices, false);
     }
 
     /// Books a task on other devices of its node.
-    fn reseat(&mut self, job: JobIdx, task: u32, devices: &[usize], known: bool) {
-        let queue = self.jobs.get(job).queue;
+    fn rebook_devices(&mut self, job: WorkloadIdx, task: u32, devices: &[usize], known: bool) {
+        let queue = self.workloads.get(job).queue;
         let half_life = self.policy.half_life;
-        let Some(seat) = self.jobs.get(job).tasks[task as usize].seat.clone() else { return };
+        let Some(seat) = self.workloads.get(job).tasks[task as usize].allocation.clone() else {
+            return;
+        };
         self.cluster.release(seat.node, &seat.claim);
         self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, half_life);
         let mut room = self.cluster.room(seat.node).clone();
         let mut claim = seat.claim.clone();
         for (part, device) in claim.devices.iter_mut().zip(devices) {
             // A slice that has no place there is still a fact: it is counted without its slots.
-            *part = moved(part, *device, &room).unwrap_or(DeviceClaim {
+            *part = moved_to_device(part, *device, &room).unwrap_or(DeviceClaim {
                 device: *device as u8,
                 model: room.devices[*device].model,
                 slice: None,
@@ -262,21 +279,21 @@ impl Scheduler {
         }
         self.cluster.book(seat.node, &claim);
         self.queues.charge(queue, &Charge::of(&claim), 1, self.now, half_life);
-        if let Some(seat) = self.jobs.get_mut(job).tasks[task as usize].seat.as_mut() {
+        if let Some(seat) = self.workloads.get_mut(job).tasks[task as usize].allocation.as_mut() {
             seat.claim = claim;
-            seat.known = known;
+            seat.devices_known = known;
         }
     }
 
-    pub(crate) fn gpu_number(&self, node: NodeIdx, gpu: &GpuId) -> Result<usize, Rejected> {
-        let host = self.cluster.host(node);
+    pub(crate) fn gpu_index(&self, node: NodeIdx, gpu: &GpuId) -> Result<usize, Rejected> {
+        let host = self.cluster.node_state(node);
         host.device(gpu)
             .ok_or_else(|| Rejected::UnknownGpu { node: host.spec.id.clone(), gpu: gpu.clone() })
     }
 }
 
 /// The same part on another device; none when a slice has no place there.
-pub(crate) fn moved(
+pub(crate) fn moved_to_device(
     part: &DeviceClaim,
     device: usize,
     room: &crate::state::cluster::room::Room,
@@ -293,7 +310,7 @@ pub(crate) fn moved(
     Some(part)
 }
 
-fn subject(uses: &ForeignUse) -> Subject<'_> {
-    let ForeignUse { labels, anti_affinity: affinity, tokens, terminating: going, .. } = uses;
-    Subject { labels, affinity, tokens, going: *going }
+fn foreign_terms(uses: &ForeignUse) -> TaskTerms<'_> {
+    let ForeignUse { labels, anti_affinity: affinity, tokens, terminating, .. } = uses;
+    TaskTerms { labels, affinity, tokens, terminating: *terminating }
 }

@@ -9,41 +9,41 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::apply::adopt;
-use crate::apply::node::moved;
-use crate::hold::holds::Purpose;
+use crate::apply::node::moved_to_device;
+use crate::hold::holds::HoldPurpose;
 use crate::model::decision::Fault;
 use crate::model::error::Rejected;
 use crate::model::name::{ForeignId, GpuId};
 use crate::model::node::{DeviceSelection, ForeignUse, Node};
 use crate::model::workload::Topology;
 use crate::quota::charge::Charge;
-use crate::state::cluster::fit::{self, Standing};
+use crate::state::cluster::fit::{self, Eligibility};
 use crate::state::cluster::room::{Claim, Device, Room};
-use crate::state::cluster::{Change, NodeIdx, Reach};
+use crate::state::cluster::{Change, NodeIdx, Reachability};
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::{JobIdx, Seat, TaskRef};
+use crate::state::workloads::{TaskAllocation, TaskRef, WorkloadIdx};
 
 impl Scheduler {
     /// A node was seen, for the first time or differently.
-    pub(crate) fn see_node(&mut self, node: Node) -> Result<(), Rejected> {
+    pub(crate) fn update_node(&mut self, node: Node) -> Result<(), Rejected> {
         node.validate()?;
-        self.improved = true;
-        let Some(number) = self.cluster.node(&node.id) else {
+        self.retry_blocked = true;
+        let Some(number) = self.cluster.find_node(&node.id) else {
             self.cluster.add(&Arc::new(node));
             return Ok(());
         };
         // News of a node that is about to be taken back do not save it; its return does.
         let now = self.now;
-        let host = self.cluster.host_mut(number);
-        let returned = host.reach == Reach::Lost;
-        host.reach = Reach::Up;
+        let host = self.cluster.node_state_mut(number);
+        let returned = host.reach == Reachability::Lost;
+        host.reach = Reachability::Up;
         host.reclaimed = host.reclaimed.filter(|at| !returned && *at > now);
-        if *self.cluster.host(number).spec == node {
+        if *self.cluster.node_state(number).spec == node {
             self.refresh_state(number);
-        } else if self.cluster.host(number).spec.has_same_room(&node) {
+        } else if self.cluster.node_state(number).spec.has_same_room(&node) {
             self.relabel(number, node);
         } else {
-            self.redescribe(number, node);
+            self.rebook_on_new_spec(number, node);
         }
         Ok(())
     }
@@ -51,45 +51,46 @@ impl Scheduler {
     /// What a node has is what it had, only its labels, taints, rank or price changed: all bookings stay,
     /// and so does room that is kept for somebody, unless that one may not go there any more.
     fn relabel(&mut self, node: NodeIdx, spec: Node) {
-        let old = self.cluster.host(node).spec.clone();
+        let old = self.cluster.node_state(node).spec.clone();
         self.cluster.relabel(node, &Arc::new(spec));
-        for job in self.holders(|hold| hold.is_on(node)) {
-            if self.must_look_elsewhere(job, node, &old) {
-                self.end_hold(job);
+        for job in self.hold_owners(|hold| hold.is_on(node)) {
+            if self.must_replan_hold(job, node, &old) {
+                self.release_hold_and_requeue(job);
             }
         }
     }
 
     /// Whether a workload for which room is kept on this node may no longer go there, or should plan
     /// again, since the node was described like that.
-    fn must_look_elsewhere(&mut self, job: JobIdx, node: NodeIdx, old: &Node) -> bool {
+    fn must_replan_hold(&mut self, job: WorkloadIdx, node: NodeIdx, old: &Node) -> bool {
         let Some(hold) = self.holds.get(job) else { return false };
-        let (host, room) = (self.cluster.host(node), self.cluster.room(node));
+        let (host, room) = (self.cluster.node_state(node), self.cluster.room(node));
         let mut here = hold.planned.iter().enumerate().filter(|(_, (on, _))| *on == node);
         let unfit = here.any(|(task, _)| {
-            let shape = self.cluster.shape(self.jobs.get(job).shape_of(task as u32));
-            !matches!(fit::standing(shape, &host.spec, room), Standing::Yes(_))
+            let shape = self.cluster.shape(self.workloads.get(job).shape_of(task as u32));
+            !matches!(fit::eligibility(shape, &host.spec, room), Eligibility::Eligible(_))
         });
         if unfit || host.spec.labels == old.labels {
             return unfit;
         }
-        let spec = self.jobs.get(job).spec.clone();
+        let spec = self.workloads.get(job).spec.clone();
         if let Some(Topology::Same(key) | Topology::Spread(key)) = &spec.topology
             && spec.task_count() > 1
             && host.spec.labels.get(key.as_str()) != old.labels.get(key.as_str())
         {
             return true;
         }
-        if spec.each_role().all(|(_, request)| self.terms.ignore(request)) {
+        if spec.each_role().all(|(_, request)| self.terms.are_irrelevant_to(request)) {
             return false;
         }
         // Who is near whom may have changed. A gang's tasks are judged one after the other, when it starts.
         match hold.purpose.clone() {
-            Purpose::Reservation { .. } => true,
-            Purpose::Preemption { .. } if spec.task_count() > 1 => false,
-            Purpose::Preemption { victims, .. } => {
+            HoldPurpose::Reservation { .. } => true,
+            HoldPurpose::Preemption { .. } if spec.task_count() > 1 => false,
+            HoldPurpose::Preemption { victims, .. } => {
                 self.cluster.sort();
-                self.barred(job, &victims).is_some_and(|barred| barred[node as usize])
+                self.nodes_barred_by_terms(job, &victims)
+                    .is_some_and(|barred| barred[node as usize])
             }
         }
     }
@@ -97,22 +98,22 @@ impl Scheduler {
     /// Books everything that is on a node anew, on its new description: first what is known for sure,
     /// then what was assumed, and last what has lost its GPUs. Where the engine chooses, what sat on a
     /// GPU that is no longer there is displaced.
-    fn redescribe(&mut self, node: NodeIdx, spec: Node) {
-        self.drop_holds_on(node);
-        let old = self.cluster.host(node).spec.clone();
+    fn rebook_on_new_spec(&mut self, node: NodeIdx, spec: Node) {
+        self.release_holds_on(node);
+        let old = self.cluster.node_state(node).spec.clone();
         let counted = old.device_selection == DeviceSelection::Node
             || spec.device_selection == DeviceSelection::Node;
         self.cluster.redescribe(node, &Arc::new(spec));
-        let foreign = std::mem::take(&mut self.cluster.host_mut(node).foreign);
+        let foreign = std::mem::take(&mut self.cluster.node_state_mut(node).foreign);
         let (unnamed, named): (BTreeMap<_, _>, BTreeMap<_, _>) =
             foreign.into_iter().partition(|(_, (uses, _))| uses.gpu_count > 0);
         let (known, assumed): (Vec<TaskRef>, Vec<TaskRef>) =
             self.tasks_on(node).into_iter().partition(|task| self.knows_devices(*task));
-        let mut homeless: BTreeMap<(u64, JobIdx), GpuId> = BTreeMap::new();
+        let mut homeless: BTreeMap<(u64, WorkloadIdx), GpuId> = BTreeMap::new();
         for task in known {
             let lost = self.rebook(node, task, &old, counted).filter(|_| !counted);
             if let Some(gpu) = lost {
-                homeless.entry((self.jobs.get(task.job).serial, task.job)).or_insert(gpu);
+                homeless.entry((self.workloads.get(task.job).serial, task.job)).or_insert(gpu);
             }
         }
         self.rebook_foreign(node, named);
@@ -120,11 +121,12 @@ impl Scheduler {
             self.rebook(node, task, &old, true);
         }
         self.rebook_foreign(node, unnamed);
-        self.complete_seats(node, counted);
-        self.cluster.host_mut(node).disturbed = self.cluster.room(node).overcommitted();
+        self.complete_allocations(node, counted);
+        self.cluster.node_state_mut(node).overcommitted_externally =
+            self.cluster.room(node).overcommitted();
         self.cluster.touch(node, Change::Described);
         for ((_, job), gpu) in homeless {
-            let node = self.cluster.host(node).spec.id.clone();
+            let node = self.cluster.node_state(node).spec.id.clone();
             self.displace(job, &Fault::GpuFailed { node, gpu });
         }
     }
@@ -132,16 +134,19 @@ impl Scheduler {
     /// Books one task on its node's new description; names a GPU that it lost. What is merely assumed
     /// is not assumed to be on a GPU that is taken.
     fn rebook(&mut self, node: NodeIdx, on: TaskRef, old: &Node, stays: bool) -> Option<GpuId> {
-        let seat = self.seat_of(on)?.clone();
+        let seat = self.allocation_of(on)?.clone();
         let mut claim = seat.claim.clone();
         let mut lost = None;
         claim.devices.clear();
         let mut room = self.cluster.room(node).clone();
-        let takes = |room: &Room, one: &Claim| seat.known || room.has(one);
+        let takes = |room: &Room, one: &Claim| seat.devices_known || room.has(one);
         for part in &seat.claim.devices {
             let gpu = &old.gpus[usize::from(part.device)].id;
-            let kept =
-                self.cluster.host(node).device(gpu).and_then(|index| moved(part, index, &room));
+            let kept = self
+                .cluster
+                .node_state(node)
+                .device(gpu)
+                .and_then(|index| moved_to_device(part, index, &room));
             let one = Claim { need: Arc::default(), devices: kept.into_iter().collect() };
             match kept.filter(|_| takes(&room, &one)) {
                 Some(part) => {
@@ -151,9 +156,9 @@ impl Scheduler {
                 None => lost = Some(gpu.clone()),
             }
         }
-        let known = seat.known && !(stays && lost.is_some());
+        let known = seat.devices_known && !(stays && lost.is_some());
         self.cluster.book(node, &claim);
-        self.change_claim(on, claim, known);
+        self.replace_claim(on, claim, known);
         lost
     }
 
@@ -161,47 +166,54 @@ impl Scheduler {
         for (id, (uses, _)) in uses {
             let claim = self.cluster.foreign_claim(node, &uses, &[]);
             self.cluster.book(node, &claim);
-            self.cluster.host_mut(node).foreign.insert(id, (uses, claim));
+            self.cluster.node_state_mut(node).foreign.insert(id, (uses, claim));
         }
     }
 
     /// Whoever has fewer GPUs here than it runs on is assumed to be on others, even where those are
     /// taken: that it runs is a fact. With `all`, also those whose GPUs were known.
-    pub(crate) fn complete_seats(&mut self, node: NodeIdx, all: bool) {
-        let all = all || self.cluster.host(node).spec.device_selection == DeviceSelection::Node;
+    pub(crate) fn complete_allocations(&mut self, node: NodeIdx, all: bool) {
+        let all =
+            all || self.cluster.node_state(node).spec.device_selection == DeviceSelection::Node;
         for on in self.tasks_on(node) {
-            let shape = self.cluster.shape(self.jobs.get(on.job).shape_of(on.task));
+            let shape = self.cluster.shape(self.workloads.get(on.job).shape_of(on.task));
             let asked = shape.key.request.gpu_count() as usize;
-            let Some(seat) = self.seat_of(on).filter(|seat| all || !seat.known) else { continue };
+            let Some(seat) = self.allocation_of(on).filter(|seat| all || !seat.devices_known)
+            else {
+                continue;
+            };
             let (had, before) = (seat.claim.devices.len(), seat.claim.clone());
             if had >= asked {
                 continue;
             }
-            let claim = adopt::completed(shape, self.cluster.room(node), before.clone());
+            let claim = adopt::complete_claim(shape, self.cluster.room(node), before.clone());
             if claim.devices.len() == had {
                 continue;
             }
-            let chosen = self.cluster.host(node).spec.device_selection == DeviceSelection::Engine;
+            let chosen =
+                self.cluster.node_state(node).spec.device_selection == DeviceSelection::Engine;
             let known = chosen && claim.devices.len() >= asked;
             self.cluster.release(node, &before);
             self.cluster.book(node, &claim);
-            self.change_claim(on, claim, known);
-            self.queues.forgive_excess(&self.cluster, self.jobs.get(on.job).queue);
+            self.replace_claim(on, claim, known);
+            self.queues.accept_excess(&self.cluster, self.workloads.get(on.job).queue);
             if self.cluster.room(node).overcommitted() {
-                self.cluster.host_mut(node).disturbed = true;
+                self.cluster.node_state_mut(node).overcommitted_externally = true;
             }
         }
     }
 
     /// Something is used beyond what there is, and something else was freed: on a node that chooses by
     /// itself, who is only thought to be on a GPU that others have too is thought to be on a free one.
-    pub(crate) fn spread_assumed(&mut self, node: NodeIdx) {
-        if self.cluster.host(node).spec.device_selection == DeviceSelection::Engine {
+    pub(crate) fn reassign_assumed_devices(&mut self, node: NodeIdx) {
+        if self.cluster.node_state(node).spec.device_selection == DeviceSelection::Engine {
             return;
         }
-        self.give_way(node);
+        self.free_hold_bookings(node);
         for on in self.tasks_on(node) {
-            let Some(seat) = self.seat_of(on).filter(|seat| !seat.known) else { continue };
+            let Some(seat) = self.allocation_of(on).filter(|seat| !seat.devices_known) else {
+                continue;
+            };
             let before = seat.claim.clone();
             let mut kept = Claim { need: before.need.clone(), devices: SmallVec::new() };
             let mut room = self.cluster.room(node).clone();
@@ -214,43 +226,43 @@ impl Scheduler {
                 }
             }
             if kept.devices.len() < before.devices.len() {
-                let shape = self.cluster.shape(self.jobs.get(on.job).shape_of(on.task));
-                let claim = adopt::completed(shape, &room, kept);
+                let shape = self.cluster.shape(self.workloads.get(on.job).shape_of(on.task));
+                let claim = adopt::complete_claim(shape, &room, kept);
                 self.cluster.release(node, &before);
                 self.cluster.book(node, &claim);
-                self.change_claim(on, claim, false);
-                self.queues.forgive_excess(&self.cluster, self.jobs.get(on.job).queue);
+                self.replace_claim(on, claim, false);
+                self.queues.accept_excess(&self.cluster, self.workloads.get(on.job).queue);
             }
         }
         let doubled = |device: &Device| device.exclusive > 0 && device.users > 1;
         let devices = self.cluster.room(node).devices.iter().enumerate();
         let doubled: Vec<usize> =
             devices.filter(|(_, device)| doubled(device)).map(|(index, _)| index).collect();
-        self.move_foreign(node, &doubled);
+        self.move_assumed_foreign_use(node, &doubled);
     }
 
     /// Writes down what a task takes and charges its queue for that; the node's room is the caller's.
-    fn change_claim(&mut self, on: TaskRef, claim: Claim, known: bool) {
-        let (queue, half_life) = (self.jobs.get(on.job).queue, self.policy.half_life);
-        let slot = &mut self.jobs.get_mut(on.job).tasks[on.task as usize];
-        let Some(seat) = slot.seat.as_mut() else { return };
+    fn replace_claim(&mut self, on: TaskRef, claim: Claim, known: bool) {
+        let (queue, half_life) = (self.workloads.get(on.job).queue, self.policy.half_life);
+        let slot = &mut self.workloads.get_mut(on.job).tasks[on.task as usize];
+        let Some(seat) = slot.allocation.as_mut() else { return };
         self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, half_life);
         self.queues.charge(queue, &Charge::of(&claim), 1, self.now, half_life);
-        (seat.claim, seat.known) = (claim, known);
+        (seat.claim, seat.devices_known) = (claim, known);
     }
 
     /// The tasks on a node, oldest first.
     fn tasks_on(&self, node: NodeIdx) -> Vec<TaskRef> {
-        let mut tasks = self.cluster.host(node).tasks.clone();
-        tasks.sort_unstable_by_key(|on| (self.jobs.get(on.job).serial, on.task));
+        let mut tasks = self.cluster.node_state(node).tasks.clone();
+        tasks.sort_unstable_by_key(|on| (self.workloads.get(on.job).serial, on.task));
         tasks
     }
 
-    fn seat_of(&self, on: TaskRef) -> Option<&Seat> {
-        self.jobs.get(on.job).tasks[on.task as usize].seat.as_ref()
+    fn allocation_of(&self, on: TaskRef) -> Option<&TaskAllocation> {
+        self.workloads.get(on.job).tasks[on.task as usize].allocation.as_ref()
     }
 
     fn knows_devices(&self, on: TaskRef) -> bool {
-        self.seat_of(on).is_some_and(|seat| seat.known)
+        self.allocation_of(on).is_some_and(|seat| seat.devices_known)
     }
 }

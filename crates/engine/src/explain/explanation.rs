@@ -8,10 +8,10 @@ use crate::model::request::{GpuRequest, Request};
 use crate::model::units::{MiB, MilliCpu, MilliGpu, Time};
 use crate::model::wait::{Shortfall, WaitReason};
 use crate::pass::place::Obstacle;
-use crate::state::cluster::fit::{self, Standing};
-use crate::state::cluster::shut;
+use crate::state::cluster::fit::{self, Eligibility};
+use crate::state::cluster::unavailable;
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::{JobIdx, State};
+use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 
 /// Nodes named as having come closest.
 const CLOSEST: usize = 3;
@@ -63,11 +63,14 @@ impl Scheduler {
     /// Why a workload waits, how far it is from its turn, what would start at once instead, and
     /// when it is expected to start. Changes nothing.
     pub fn explain(&self, now: Time, id: &WorkloadId) -> Option<Explanation> {
-        let job = self.jobs.find(id)?;
+        let job = self.workloads.find(id)?;
         let mut copy = self.clone();
         copy.advance(now);
         let reason = copy.current_reason(job);
-        let unplaced = matches!(self.jobs.get(job).state, State::Waiting | State::Preempting);
+        let unplaced = matches!(
+            self.workloads.get(job).phase,
+            WorkloadPhase::Pending | WorkloadPhase::Preempting
+        );
         let no_room = reason.as_ref().is_some_and(WaitReason::resolved_by_nodes);
         let too_much = no_room || matches!(reason, Some(WaitReason::Quota { .. }));
         let alternatives = if too_much { copy.alternatives(job) } else { Vec::new() };
@@ -84,19 +87,19 @@ impl Scheduler {
     }
 
     /// Why it waits, with the numbers of this moment.
-    pub(crate) fn current_reason(&mut self, job: JobIdx) -> Option<WaitReason> {
-        let this = self.jobs.get(job);
-        match this.state {
-            State::Placed | State::Stopping => return None,
-            State::Preempting => {
+    pub(crate) fn current_reason(&mut self, job: WorkloadIdx) -> Option<WaitReason> {
+        let this = self.workloads.get(job);
+        match this.phase {
+            WorkloadPhase::Placed | WorkloadPhase::Stopping => return None,
+            WorkloadPhase::Preempting => {
                 let hold = self.holds.get(job)?;
-                let crate::hold::holds::Purpose::Preemption { victims, until } = &hold.purpose
+                let crate::hold::holds::HoldPurpose::Preemption { victims, until } = &hold.purpose
                 else {
                     return None;
                 };
-                return Some(self.preempting(victims, *until));
+                return Some(self.preempting_reason(victims, *until));
             }
-            State::Waiting => {}
+            WorkloadPhase::Pending => {}
         }
         if let Some(gate) = &this.spec.gate {
             return Some(WaitReason::Gated(gate.clone()));
@@ -109,19 +112,19 @@ impl Scheduler {
         }
         self.cluster.sort();
         if self.holds.reserved == Some(job) {
-            self.lift_hold(job);
+            self.suspend_hold(job);
         }
-        self.lift_savings(job);
-        match self.place(job) {
-            Err(obstacle @ Obstacle::Quota(_)) => Some(self.reason(job, &obstacle)),
-            Err(obstacle) => Some(match self.holder_in_the_way(job) {
-                Some(by) => self.held_reason(by),
-                None => self.reason(job, &obstacle),
+        self.suspend_savings(job);
+        match self.place_workload(job) {
+            Err(obstacle @ Obstacle::Quota(_)) => Some(self.wait_reason(job, &obstacle)),
+            Err(obstacle) => Some(match self.blocking_holder(job) {
+                Some(by) => self.reserved_reason(by),
+                None => self.wait_reason(job, &obstacle),
             }),
             // It would start in the next pass.
             Ok(()) => {
-                for task in 0..self.jobs.get(job).count() {
-                    self.unseat(job, task);
+                for task in 0..self.workloads.get(job).count() {
+                    self.release_task(job, task);
                 }
                 // Unless the order alone keeps it back.
                 let group =
@@ -132,17 +135,17 @@ impl Scheduler {
     }
 
     /// The place in the order of tries, as if everything before it were started.
-    fn position(&mut self, job: JobIdx) -> Option<u32> {
+    fn position(&mut self, job: WorkloadIdx) -> Option<u32> {
         let group = self.pending.find(&self.group_key(job))?;
         self.pending.group(group).members.get(&self.rank(job))?;
         self.pending.unblock_all(&mut self.queues);
         for position in 1.. {
-            let (_, next) = self.next_up()?;
+            let (_, next) = self.next_candidate()?;
             if next == job {
                 return Some(position);
             }
             let charge = self.charge_of(next);
-            let queue = self.jobs.get(next).queue;
+            let queue = self.workloads.get(next).queue;
             self.dequeue(next);
             self.queues.charge(queue, &charge, 1, self.now, self.policy.half_life);
         }
@@ -150,8 +153,8 @@ impl Scheduler {
     }
 
     /// Changes to the request with which it would start now, the mildest kind first.
-    fn alternatives(&mut self, job: JobIdx) -> Vec<Alternative> {
-        let spec = self.jobs.get(job).spec.clone();
+    fn alternatives(&mut self, job: WorkloadIdx) -> Vec<Alternative> {
+        let spec = self.workloads.get(job).spec.clone();
         if !spec.roles.is_empty() {
             // One change among several requests would say little.
             return Vec::new();
@@ -189,7 +192,7 @@ impl Scheduler {
     }
 
     /// The same with less of one thing.
-    fn smaller(&mut self, job: JobIdx, request: &Request, tasks: u32) -> Vec<Alternative> {
+    fn smaller(&mut self, job: WorkloadIdx, request: &Request, tasks: u32) -> Vec<Alternative> {
         let mut found = Vec::new();
         let with = |gpu: GpuRequest| Request { gpu, ..request.clone() };
         match request.gpu {
@@ -242,44 +245,48 @@ impl Scheduler {
 
     /// Whether the workload would start now if it asked for this instead; tried out, so that topology,
     /// terms between tasks and quotas count as they do in a pass.
-    fn fits_now(&mut self, job: JobIdx, request: &Request, tasks: u32) -> bool {
+    fn fits_now(&mut self, job: WorkloadIdx, request: &Request, tasks: u32) -> bool {
         let shape = self.cluster.intern(&std::sync::Arc::new(request.clone()), Vec::new());
-        let this = self.jobs.get_mut(job);
+        let this = self.workloads.get_mut(job);
         let before = (this.spec.clone(), this.shape, this.tasks.clone());
         let spec = std::sync::Arc::make_mut(&mut this.spec);
         spec.request = std::sync::Arc::new(request.clone());
         spec.tasks = tasks;
         this.shape = shape;
-        this.tasks =
-            smallvec::SmallVec::from_elem(crate::state::workloads::Slot::default(), tasks as usize);
-        let fits = self.place(job).is_ok();
+        this.tasks = smallvec::SmallVec::from_elem(
+            crate::state::workloads::TaskState::default(),
+            tasks as usize,
+        );
+        let fits = self.place_workload(job).is_ok();
         if fits {
             for task in 0..tasks {
-                self.unseat(job, task);
+                self.release_task(job, task);
             }
         }
-        let this = self.jobs.get_mut(job);
+        let this = self.workloads.get_mut(job);
         (this.spec, this.shape, this.tasks) = before;
         fits
     }
 
     /// The nodes that lack the least: nothing of what only their description could change, and most
     /// GPU left; before them those that lack nothing but that their GPUs be opened. Where all are the wrong ones, those with GPUs that are not the right ones.
-    fn closest(&self, job: JobIdx) -> Vec<(NodeId, Shortfall)> {
-        let shape = self.jobs.get(job).shape_of(self.hardest_first(job)[0].tasks[0]);
+    fn closest(&self, job: WorkloadIdx) -> Vec<(NodeId, Shortfall)> {
+        let shape = self.workloads.get(job).shape_of(self.batches_hardest_first(job)[0].tasks[0]);
         let (mut nodes, mut others): (Vec<(bool, i32, u32, u32)>, Vec<_>) =
             (Vec::new(), Vec::new());
         for node in &self.cluster.order {
-            let (host, room) = (self.cluster.host(*node), self.cluster.room(*node));
+            let (host, room) = (self.cluster.node_state(*node), self.cluster.room(*node));
             let asked = self.cluster.shape(shape);
-            let opening_helps =
-                shut::in_the_way(asked, room).is_some() || shut::is_in_the_way(asked, host, room);
+            let opening_helps = unavailable::blocking_gpus(asked, room).is_some()
+                || unavailable::is_blocked_by_cordon(asked, host, room);
             let place = self.cluster.place[*node as usize];
             let key = (!opening_helps, -room.free_milli, place, *node);
-            match fit::standing(asked, &host.spec, room) {
-                Standing::Yes(_) if room.open || opening_helps => nodes.push(key),
-                Standing::No(code) if room.open && code.is_about_gpus() => others.push(key),
-                Standing::Yes(_) | Standing::No(_) => {}
+            match fit::eligibility(asked, &host.spec, room) {
+                Eligibility::Eligible(_) if room.open || opening_helps => nodes.push(key),
+                Eligibility::Excluded(code) if room.open && code.is_about_gpus() => {
+                    others.push(key)
+                }
+                Eligibility::Eligible(_) | Eligibility::Excluded(_) => {}
             }
         }
         if nodes.is_empty() {
@@ -287,7 +294,10 @@ impl Scheduler {
         }
         nodes.sort_unstable();
         let named = |(_, _, _, node): &(bool, i32, u32, u32)| {
-            Some((self.cluster.host(*node).spec.id.clone(), self.lack_of(shape, *node)?))
+            Some((
+                self.cluster.node_state(*node).spec.id.clone(),
+                self.node_shortfall(shape, *node)?,
+            ))
         };
         nodes.iter().filter_map(named).take(CLOSEST).collect()
     }

@@ -3,108 +3,115 @@
 use std::collections::BTreeMap;
 
 use crate::explain::shortfall::{
-    ALL_CODES, CODES, amount, has_text, note_models, other_model, plain, worded,
+    ALL_CODES, CODES, amount, collect_models, has_text, other_model, plain, worded,
 };
 use crate::model::labels;
 use crate::model::name::{GpuModel, TokenName};
 use crate::model::request::{Request, TokenAccess};
 use crate::model::wait::{FitSummary, Shortfall, UnavailableGpus};
-use crate::state::cluster::fit::{self, Code, Standing};
+use crate::state::cluster::fit::{self, Eligibility, ShortfallCode};
 use crate::state::cluster::room::{ModelIdx, Room};
 use crate::state::cluster::shape::{ModelVerdict, Shape, ShapeIdx};
-use crate::state::cluster::{NodeIdx, Reach, shut};
+use crate::state::cluster::{NodeIdx, Reachability, unavailable};
 use crate::state::scheduler::Scheduler;
-use crate::state::terms::Judgement;
+use crate::state::terms::TermVerdicts;
 use crate::strategy::Strategy;
 
 impl Scheduler {
     /// What each node lacks for a task of this shape.
-    pub(crate) fn tally(
+    pub(crate) fn fit_summary(
         &mut self,
         request: &Request,
         shape: ShapeIdx,
         strategy: Strategy,
     ) -> FitSummary {
-        if !self.terms.ignore(request) {
+        if !self.terms.are_irrelevant_to(request) {
             let judgement = self.judge(request, shape, strategy, &[]);
-            return self.tally_one_by_one(shape, Some(&judgement));
+            return self.fit_summary_by_node(shape, Some(&judgement));
         }
         if self.cluster.shape(shape).has_node_terms {
-            return self.tally_one_by_one(shape, None);
+            return self.fit_summary_by_node(shape, None);
         }
         let shape = self.cluster.shape(shape);
         let mut count = Count::new(shape, &self.cluster.models);
         // Nodes of one kind stand alike, and most of the others show at a glance what they lack.
-        let mut kinds: Vec<Option<(Standing, NodeIdx, u32)>> = vec![None; self.cluster.kinds.len()];
+        let mut kinds: Vec<Option<(Eligibility, NodeIdx, u32)>> =
+            vec![None; self.cluster.node_classes.len()];
         for node in &self.cluster.order {
-            let brief = &self.cluster.briefs[*node as usize];
-            let kind = kinds[brief.kind as usize].get_or_insert_with(|| {
+            let brief = &self.cluster.summaries[*node as usize];
+            let kind = kinds[brief.class as usize].get_or_insert_with(|| {
                 (
-                    fit::standing(shape, &self.cluster.host(*node).spec, self.cluster.room(*node)),
+                    fit::eligibility(
+                        shape,
+                        &self.cluster.node_state(*node).spec,
+                        self.cluster.room(*node),
+                    ),
                     *node,
                     0,
                 )
             });
-            if matches!(kind.0, Standing::No(_)) {
+            if matches!(kind.0, Eligibility::Excluded(_)) {
                 kind.2 += 1;
                 continue;
             }
-            match fit::brief_lack(shape, brief) {
-                Some(Code::Closed) => self.count_node(*node, Code::Closed, &mut count),
-                Some(code) if brief.shut => self.count_node(*node, code, &mut count),
-                Some(code) => count.add(code, 1, fit::brief_amount(code, brief)),
+            match fit::summary_shortfall(shape, brief) {
+                Some(ShortfallCode::Unschedulable) => {
+                    self.count_node(*node, ShortfallCode::Unschedulable, &mut count)
+                }
+                Some(code) if brief.has_closed_gpus => self.count_node(*node, code, &mut count),
+                Some(code) => count.add(code, 1, fit::summary_amount(code, brief)),
                 None => {
-                    if let Some(code) = fit::lack(shape, self.cluster.room(*node)) {
+                    if let Some(code) = fit::shortfall(shape, self.cluster.room(*node)) {
                         self.count_node(*node, code, &mut count);
                     }
                 }
             }
         }
         for (standing, node, nodes) in kinds.into_iter().flatten() {
-            if let Standing::No(code) = standing {
+            if let Eligibility::Excluded(code) = standing {
                 self.count_nodes(node, self.cluster.room(node), code, nodes, &mut count);
             }
         }
-        count.tally(self.cluster.order.len())
+        count.into_summary(self.cluster.order.len())
     }
 
     /// The same where labels, names or other tasks have a say.
-    fn tally_one_by_one(&self, shape: ShapeIdx, judgement: Option<&Judgement>) -> FitSummary {
+    fn fit_summary_by_node(&self, shape: ShapeIdx, judgement: Option<&TermVerdicts>) -> FitSummary {
         let shape = self.cluster.shape(shape);
         let mut count = Count::new(shape, &self.cluster.models);
         for node in &self.cluster.order {
             let room = self.cluster.room(*node);
             let by_terms =
-                || judgement.and_then(|judgement| judgement.verdicts[*node as usize].lack);
-            let code = match fit::standing(shape, &self.cluster.host(*node).spec, room) {
-                Standing::No(code) => Some(code),
-                Standing::Yes(_) => fit::lack(shape, room).or_else(by_terms),
+                || judgement.and_then(|judgement| judgement.verdicts[*node as usize].shortfall);
+            let code = match fit::eligibility(shape, &self.cluster.node_state(*node).spec, room) {
+                Eligibility::Excluded(code) => Some(code),
+                Eligibility::Eligible(_) => fit::shortfall(shape, room).or_else(by_terms),
             };
             if let Some(code) = code {
                 self.count_node(*node, code, &mut count);
             }
         }
-        count.tally(self.cluster.order.len())
+        count.into_summary(self.cluster.order.len())
     }
 
     /// What each node would lack even if nothing were booked on it.
-    pub(crate) fn tally_when_empty(&self, shape: ShapeIdx) -> FitSummary {
+    pub(crate) fn fit_summary_when_empty(&self, shape: ShapeIdx) -> FitSummary {
         let shape = self.cluster.shape(shape);
         let mut count = Count::new(shape, &self.cluster.models);
         for node in &self.cluster.order {
             let room = self.empty_room_of(*node);
-            let code = match fit::standing(shape, &self.cluster.host(*node).spec, &room) {
-                Standing::No(code) => Some(code),
-                Standing::Yes(_) => fit::lack(shape, &room),
+            let code = match fit::eligibility(shape, &self.cluster.node_state(*node).spec, &room) {
+                Eligibility::Excluded(code) => Some(code),
+                Eligibility::Eligible(_) => fit::shortfall(shape, &room),
             };
             if let Some(code) = code {
                 self.count_nodes(*node, &room, code, 1, &mut count);
             }
         }
-        count.tally(self.cluster.order.len())
+        count.into_summary(self.cluster.order.len())
     }
 
-    fn count_node(&self, node: NodeIdx, code: Code, count: &mut Count<'_>) {
+    fn count_node(&self, node: NodeIdx, code: ShortfallCode, count: &mut Count<'_>) {
         self.count_nodes(node, self.cluster.room(node), code, 1, count);
     }
 
@@ -113,16 +120,17 @@ impl Scheduler {
         &self,
         node: NodeIdx,
         room: &Room,
-        code: Code,
+        code: ShortfallCode,
         nodes: u32,
         count: &mut Count<'_>,
     ) {
-        let lost = code == Code::Closed && self.cluster.host(node).reach == Reach::Lost;
-        let code = if lost { Code::Down } else { code };
-        if let Some(closed) = self.closed_in_the_way(code, count.shape, node, room) {
+        let lost = code == ShortfallCode::Unschedulable
+            && self.cluster.node_state(node).reach == Reachability::Lost;
+        let code = if lost { ShortfallCode::NotReady } else { code };
+        if let Some(closed) = self.blocking_unavailable_gpus(code, count.shape, node, room) {
             return count.add_closed(&closed);
         }
-        if code == Code::Model {
+        if code == ShortfallCode::GpuModel {
             return count.add_models(room, nodes);
         }
         match self.text(code, count.shape, node, room) {
@@ -132,19 +140,19 @@ impl Scheduler {
     }
 
     /// What one node lacks, with numbers.
-    pub(crate) fn lack_of(&self, shape: ShapeIdx, node: NodeIdx) -> Option<Shortfall> {
+    pub(crate) fn node_shortfall(&self, shape: ShapeIdx, node: NodeIdx) -> Option<Shortfall> {
         let shape = self.cluster.shape(shape);
         let room = self.cluster.room(node);
-        let code = match fit::standing(shape, &self.cluster.host(node).spec, room) {
-            Standing::No(code) => code,
-            Standing::Yes(_) => fit::lack(shape, room)?,
+        let code = match fit::eligibility(shape, &self.cluster.node_state(node).spec, room) {
+            Eligibility::Excluded(code) => code,
+            Eligibility::Eligible(_) => fit::shortfall(shape, room)?,
         };
-        if let Some(closed) = self.closed_in_the_way(code, shape, node, room) {
+        if let Some(closed) = self.blocking_unavailable_gpus(code, shape, node, room) {
             return Some(Shortfall::UnavailableGpus(closed));
         }
-        if code == Code::Model {
+        if code == ShortfallCode::GpuModel {
             let mut models = Vec::new();
-            note_models(&mut models, room);
+            collect_models(&mut models, room);
             return Some(other_model(shape, &models, &self.cluster.models));
         }
         match self.text(code, shape, node, room) {
@@ -154,15 +162,15 @@ impl Scheduler {
     }
 
     /// The closed GPUs of a node, if the shape lacks GPUs there and opening them would help.
-    fn closed_in_the_way(
+    fn blocking_unavailable_gpus(
         &self,
-        code: Code,
+        code: ShortfallCode,
         shape: &Shape,
         node: NodeIdx,
         room: &Room,
     ) -> Option<UnavailableGpus> {
-        let closed = shut::in_the_way(shape, room).filter(|_| code.is_short_of_gpus())?;
-        let host = self.cluster.host(node);
+        let closed = unavailable::blocking_gpus(shape, room).filter(|_| code.is_short_of_gpus())?;
+        let host = self.cluster.node_state(node);
         let mut counted = UnavailableGpus::default();
         for device in closed {
             counted.count(&host.spec.gpus[device].id, host.health_of(device));
@@ -171,19 +179,25 @@ impl Scheduler {
     }
 
     /// The name of what is in the way, for those codes that have one, and how much of it is left.
-    fn text(&self, code: Code, shape: &Shape, node: NodeIdx, room: &Room) -> Option<(String, i64)> {
-        let host = self.cluster.host(node);
+    fn text(
+        &self,
+        code: ShortfallCode,
+        shape: &Shape,
+        node: NodeIdx,
+        room: &Room,
+    ) -> Option<(String, i64)> {
+        let host = self.cluster.node_state(node);
         let name = match code {
-            Code::Taint => {
+            ShortfallCode::Taint => {
                 let tolerations = &shape.key.request.tolerations;
                 labels::first_untolerated(&host.spec.taints, tolerations).map(ToString::to_string)
             }
-            Code::ModelQuota => {
+            ShortfallCode::GpuModelQuota => {
                 let closed =
                     room.devices.iter().find(|d| shape.model(d.model) == ModelVerdict::Closed);
                 closed.map(|d| self.cluster.models[usize::from(d.model)].to_string())
             }
-            Code::Named => {
+            ShortfallCode::Resource => {
                 let lacking = shape
                     .need
                     .named
@@ -195,7 +209,7 @@ impl Scheduler {
                     room.named(*resource),
                 ));
             }
-            Code::Token => {
+            ShortfallCode::Token => {
                 let held = |token: &&(TokenName, TokenAccess)| !fit::token_free(room, token);
                 let cluster_wide = |token: &&(TokenName, TokenAccess)| self.terms.is_held(&token.0);
                 let tokens = &shape.need.tokens;
@@ -219,7 +233,7 @@ struct Count<'a> {
     models: Vec<ModelIdx>,
     /// What the nodes have whose GPUs would do if they were open.
     closed: UnavailableGpus,
-    texts: BTreeMap<(Code, String), (u32, i64)>,
+    texts: BTreeMap<(ShortfallCode, String), (u32, i64)>,
 }
 
 impl<'a> Count<'a> {
@@ -235,35 +249,35 @@ impl<'a> Count<'a> {
         }
     }
 
-    fn add(&mut self, code: Code, nodes: u32, amount: Option<i64>) {
+    fn add(&mut self, code: ShortfallCode, nodes: u32, amount: Option<i64>) {
         self.nodes[code as usize] += nodes;
         let most = &mut self.most[code as usize];
         *most = (*most).max(amount.unwrap_or(0));
     }
 
     fn add_models(&mut self, room: &Room, nodes: u32) {
-        self.add(Code::Model, nodes, None);
-        note_models(&mut self.models, room);
+        self.add(ShortfallCode::GpuModel, nodes, None);
+        collect_models(&mut self.models, room);
     }
 
     fn add_closed(&mut self, closed: &UnavailableGpus) {
-        self.add(Code::ClosedGpus, 1, None);
+        self.add(ShortfallCode::UnavailableGpus, 1, None);
         self.closed.add(closed);
     }
 
-    fn add_text(&mut self, code: Code, text: String, nodes: u32, left: i64) {
+    fn add_text(&mut self, code: ShortfallCode, text: String, nodes: u32, left: i64) {
         let entry = self.texts.entry((code, text)).or_default();
         *entry = (entry.0 + nodes, entry.1.max(left));
     }
 
-    fn tally(self, nodes: usize) -> FitSummary {
+    fn into_summary(self, nodes: usize) -> FitSummary {
         let counted = ALL_CODES.into_iter().filter(|code| self.nodes[*code as usize] > 0);
-        let told = |code: Code| match code {
-            Code::Model => other_model(self.shape, &self.models, self.names),
-            Code::ClosedGpus => Shortfall::UnavailableGpus(self.closed.clone()),
+        let reported_class = |code: ShortfallCode| match code {
+            ShortfallCode::GpuModel => other_model(self.shape, &self.models, self.names),
+            ShortfallCode::UnavailableGpus => Shortfall::UnavailableGpus(self.closed.clone()),
             _ => plain(code, self.shape, self.most[code as usize]),
         };
-        let plain = counted.map(|code| (told(code), self.nodes[code as usize]));
+        let plain = counted.map(|code| (reported_class(code), self.nodes[code as usize]));
         let worded = self
             .texts
             .iter()

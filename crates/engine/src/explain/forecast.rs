@@ -12,10 +12,10 @@ use crate::model::units::Time;
 use crate::model::wait::{Shortfall, WaitReason};
 use crate::model::workload::{OnFault, Workload};
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::{JobIdx, State};
+use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 
 /// Steps a forecast looks ahead.
-const MOST_STEPS: usize = 10_000;
+const MAX_STEPS: usize = 10_000;
 
 /// When a workload is expected to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +48,7 @@ pub struct WhatIf {
 
 /// What a forecast saw happen to one workload.
 #[derive(Debug, Default)]
-struct Seen {
+struct ForecastOutcome {
     placements: Vec<Placement>,
     at: Option<Time>,
     victims: Vec<WorkloadId>,
@@ -63,7 +63,7 @@ impl Scheduler {
         let explained = copy.explain(now, &id);
         let seen = copy.run_forward(Some(&id)).remove(&id).unwrap_or_default();
         let eta = match seen.at {
-            Some(at) if at <= copy_start(now, self.now) => Eta::Now,
+            Some(at) if at <= later_of(now, self.now) => Eta::Now,
             Some(at) => Eta::At(at),
             None => Eta::Unknown,
         };
@@ -95,7 +95,7 @@ impl Scheduler {
         let mut copy = self.clone();
         copy.advance(now);
         match copy.run_forward(Some(id)).remove(id).and_then(|seen| seen.at) {
-            Some(at) if at <= copy_start(now, self.now) => Eta::Now,
+            Some(at) if at <= later_of(now, self.now) => Eta::Now,
             Some(at) => Eta::At(at),
             None => Eta::Unknown,
         }
@@ -103,18 +103,22 @@ impl Scheduler {
 
     /// Lets time pass: placements succeed, victims go, and work ends when it is expected to. Stops
     /// when the wanted workload has been placed, or when nothing more is known.
-    fn run_forward(&mut self, wanted: Option<&WorkloadId>) -> BTreeMap<WorkloadId, Seen> {
-        let mut seen: BTreeMap<WorkloadId, Seen> = BTreeMap::new();
+    fn run_forward(
+        &mut self,
+        wanted: Option<&WorkloadId>,
+    ) -> BTreeMap<WorkloadId, ForecastOutcome> {
+        let mut seen: BTreeMap<WorkloadId, ForecastOutcome> = BTreeMap::new();
         // What is overdue may end at any time, or never: nothing is known about it.
-        self.ends.retain(|(end, _, _)| *end > self.now);
-        let stopping = self.jobs.iter().filter(|(_, job)| job.state == State::Stopping);
+        self.expected_ends.retain(|(end, _, _)| *end > self.now);
+        let stopping =
+            self.workloads.iter().filter(|(_, job)| job.phase == WorkloadPhase::Stopping);
         let mut stopping: Vec<_> =
             stopping.map(|(_, job)| (job.serial, job.spec.id.clone())).collect();
         stopping.sort_unstable();
         for (_, id) in stopping {
-            self.vacate(&id);
+            self.stop_at_once(&id);
         }
-        for _ in 0..MOST_STEPS {
+        for _ in 0..MAX_STEPS {
             let now = self.now;
             let plan = self.decide(now);
             for decision in plan.decisions {
@@ -126,9 +130,9 @@ impl Scheduler {
             if found || idle {
                 break;
             }
-            let end = self.ends.first().map(|(end, _, _)| *end);
+            let end = self.expected_ends.first().map(|(end, _, _)| *end);
             let wake = plan.wake_at.filter(|wake| *wake > now);
-            let again = self.improved.then_some(now);
+            let again = self.retry_blocked.then_some(now);
             let Some(next) = end.into_iter().chain(wake).chain(again).min() else { break };
             self.advance(next);
             self.finish_due();
@@ -136,7 +140,12 @@ impl Scheduler {
         seen
     }
 
-    fn carry_out(&mut self, decision: Decision, now: Time, seen: &mut BTreeMap<WorkloadId, Seen>) {
+    fn carry_out(
+        &mut self,
+        decision: Decision,
+        now: Time,
+        seen: &mut BTreeMap<WorkloadId, ForecastOutcome>,
+    ) {
         match decision {
             Decision::Place(placement) => {
                 let entry = seen.entry(placement.workload.clone()).or_default();
@@ -147,40 +156,45 @@ impl Scheduler {
             }
             Decision::Preempt { victims, beneficiary, .. } => {
                 let victims = victims.into_iter().map(|victim| victim.workload);
-                let victims: Vec<WorkloadId> = victims.inspect(|id| self.vacate(id)).collect();
+                let victims: Vec<WorkloadId> =
+                    victims.inspect(|id| self.stop_at_once(id)).collect();
                 seen.entry(beneficiary).or_default().victims.extend(victims);
             }
-            Decision::Displace { workload, action: OnFault::Requeue, .. } => self.vacate(&workload),
+            Decision::Displace { workload, action: OnFault::Requeue, .. } => {
+                self.stop_at_once(&workload)
+            }
             Decision::Displace { .. } | Decision::Wait { .. } => {}
         }
     }
 
     /// A stopped workload is gone at once.
-    fn vacate(&mut self, id: &WorkloadId) {
-        let stopping =
-            self.jobs.find(id).filter(|job| self.jobs.get(*job).state == State::Stopping);
+    fn stop_at_once(&mut self, id: &WorkloadId) {
+        let stopping = self
+            .workloads
+            .find(id)
+            .filter(|job| self.workloads.get(*job).phase == WorkloadPhase::Stopping);
         let Some(job) = stopping else { return };
-        for task in 0..self.jobs.get(job).count() {
-            self.improved |= self.unseat(job, task).is_some();
+        for task in 0..self.workloads.get(job).count() {
+            self.retry_blocked |= self.release_task(job, task).is_some();
         }
-        self.wait_again_when_gone(job);
+        self.requeue_when_stopped(job);
     }
 
     fn finish_due(&mut self) {
         while let Some((_, _, job)) =
-            self.ends.first().copied().filter(|(end, _, _)| *end <= self.now)
+            self.expected_ends.first().copied().filter(|(end, _, _)| *end <= self.now)
         {
-            self.end_of(job);
+            self.finish_workload(job);
         }
     }
 
-    fn end_of(&mut self, job: JobIdx) {
-        let id = self.jobs.get(job).spec.id.clone();
+    fn finish_workload(&mut self, job: WorkloadIdx) {
+        let id = self.workloads.get(job).spec.id.clone();
         let finished = self.apply(self.now, Event::Finished(id));
         debug_assert!(finished.is_ok(), "a workload with an expected end exists");
     }
 }
 
-fn copy_start(now: Time, latest: Time) -> Time {
+fn later_of(now: Time, latest: Time) -> Time {
     now.max(latest)
 }

@@ -8,7 +8,7 @@ use crate::model::name::{NodeId, WorkloadId};
 use crate::pass::find::Search;
 use crate::state::cluster::NodeIdx;
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::JobIdx;
+use crate::state::workloads::WorkloadIdx;
 use crate::strategy::Strategy;
 
 /// How the nodes stood when a task was placed.
@@ -31,24 +31,24 @@ pub struct NodeRanking {
 pub(crate) struct Rankings {
     /// Nodes to tell of in each; none at all if 0.
     most: usize,
-    pub(crate) told: Vec<NodeRanking>,
+    pub(crate) reported_class: Vec<NodeRanking>,
 }
 
 impl Scheduler {
     /// Keeps, for every task that is placed from now on, the best `most` nodes with their scores; 0 keeps nothing.
     pub fn record_rankings(&mut self, most: usize) {
-        self.rankings = Rankings { most, told: Vec::new() };
+        self.rankings = Rankings { most, reported_class: Vec::new() };
     }
 
     /// The rankings of what was placed since the last call.
     pub fn take_rankings(&mut self) -> Vec<NodeRanking> {
-        std::mem::take(&mut self.rankings.told)
+        std::mem::take(&mut self.rankings.reported_class)
     }
 
     /// Writes down how the nodes stand for a task that is about to be booked on one of them.
-    pub(crate) fn tell_ranking(
+    pub(crate) fn record_ranking(
         &mut self,
-        job: JobIdx,
+        job: WorkloadIdx,
         task: u32,
         search: &Search,
         chosen: NodeIdx,
@@ -57,23 +57,23 @@ impl Scheduler {
             return;
         }
         let request = &search.request;
-        let judgement = (!self.terms.ignore(request))
+        let judgement = (!self.terms.are_irrelevant_to(request))
             .then(|| self.judge(request, search.shape, search.strategy, &[]));
         let mut standing = self.allowed(search, judgement.as_ref(), None);
         standing.sort_unstable_by_key(|(crowd, score, place)| {
             (self.cluster.order[*place] != chosen, Reverse((*crowd, *score)), *place)
         });
         let nodes = standing.iter().take(self.rankings.most).map(|(_, score, place)| {
-            (self.cluster.host(self.cluster.order[*place]).spec.id.clone(), *score)
+            (self.cluster.node_state(self.cluster.order[*place]).spec.id.clone(), *score)
         });
         let ranking = NodeRanking {
-            workload: self.jobs.get(job).spec.id.clone(),
+            workload: self.workloads.get(job).spec.id.clone(),
             task,
             strategy: search.strategy,
             fitting: standing.len(),
             nodes: nodes.collect(),
         };
-        self.rankings.told.push(ranking);
+        self.rankings.reported_class.push(ranking);
     }
 }
 
@@ -122,8 +122,8 @@ mod tests {
             Decision::Place(placement) => Some(placement.node.clone()),
             _ => None,
         });
-        let told = asked.take_rankings();
-        let [ranking] = &told[..] else { panic!("{told:?}") };
+        let reported_class = asked.take_rankings();
+        let [ranking] = &reported_class[..] else { panic!("{reported_class:?}") };
         assert_eq!((ranking.workload.as_str(), ranking.fitting), ("gang-1", 3));
         assert_eq!(Some(&ranking.nodes[0].0), placed.as_ref());
         assert_eq!(ranking.nodes.len(), 2);

@@ -4,56 +4,62 @@ use crate::model::name::GpuModel;
 use crate::model::request::MigProfile;
 use crate::model::units::{MiB, MilliCpu};
 use crate::model::wait::Shortfall;
-use crate::state::cluster::fit::{self, Code};
+use crate::state::cluster::fit::{self, ShortfallCode};
 use crate::state::cluster::room::{CPU, MEMORY, ModelIdx, Room, STORAGE};
-use crate::state::cluster::shape::{Ask, Shape};
+use crate::state::cluster::shape::{GpuNeed, Shape};
 
 /// How many codes there are.
-pub(crate) const CODES: usize = Code::Spread as usize + 1;
+pub(crate) const CODES: usize = ShortfallCode::TopologySpread as usize + 1;
 
 /// All of them, in their order.
-pub(crate) const ALL_CODES: [Code; CODES] = [
-    Code::Down,
-    Code::Closed,
-    Code::OtherNode,
-    Code::Selector,
-    Code::NodeAffinity,
-    Code::Taint,
-    Code::NoGpu,
-    Code::Model,
-    Code::ModelQuota,
-    Code::GpuSize,
-    Code::GpuCount,
-    Code::Unshared,
-    Code::NoMig,
-    Code::FreeGpus,
-    Code::GpuShare,
-    Code::GpuMemory,
-    Code::MigSlice,
-    Code::NvLink,
-    Code::ClosedGpus,
-    Code::Cpu,
-    Code::Memory,
-    Code::Storage,
-    Code::Jobs,
-    Code::Named,
-    Code::Token,
-    Code::Near,
-    Code::Away,
-    Code::Spread,
+pub(crate) const ALL_CODES: [ShortfallCode; CODES] = [
+    ShortfallCode::NotReady,
+    ShortfallCode::Unschedulable,
+    ShortfallCode::OtherNode,
+    ShortfallCode::NodeSelector,
+    ShortfallCode::NodeAffinity,
+    ShortfallCode::Taint,
+    ShortfallCode::NoGpu,
+    ShortfallCode::GpuModel,
+    ShortfallCode::GpuModelQuota,
+    ShortfallCode::GpuSize,
+    ShortfallCode::GpuCount,
+    ShortfallCode::WholeGpusOnly,
+    ShortfallCode::NoMigProfile,
+    ShortfallCode::FreeGpus,
+    ShortfallCode::GpuShare,
+    ShortfallCode::GpuMemory,
+    ShortfallCode::MigSlice,
+    ShortfallCode::NvLink,
+    ShortfallCode::UnavailableGpus,
+    ShortfallCode::Cpu,
+    ShortfallCode::Memory,
+    ShortfallCode::Storage,
+    ShortfallCode::TaskLimit,
+    ShortfallCode::Resource,
+    ShortfallCode::Token,
+    ShortfallCode::TaskAffinity,
+    ShortfallCode::TaskAntiAffinity,
+    ShortfallCode::TopologySpread,
 ];
 
 /// Whether what is in the way has a name.
-pub(crate) fn has_text(code: Code) -> bool {
-    matches!(code, Code::Taint | Code::ModelQuota | Code::Named | Code::Token)
+pub(crate) fn has_text(code: ShortfallCode) -> bool {
+    matches!(
+        code,
+        ShortfallCode::Taint
+            | ShortfallCode::GpuModelQuota
+            | ShortfallCode::Resource
+            | ShortfallCode::Token
+    )
 }
 
 /// The lack of something that has a name.
-pub(crate) fn worded(code: Code, text: &str, shape: &Shape, most: i64) -> Shortfall {
+pub(crate) fn worded(code: ShortfallCode, text: &str, shape: &Shape, most: i64) -> Shortfall {
     match code {
-        Code::Taint => Shortfall::Taint(text.to_owned()),
-        Code::ModelQuota => Shortfall::GpuModelQuota(text.into()),
-        Code::Named => {
+        ShortfallCode::Taint => Shortfall::Taint(text.to_owned()),
+        ShortfallCode::GpuModelQuota => Shortfall::GpuModelQuota(text.into()),
+        ShortfallCode::Resource => {
             let request = &shape.key.request;
             let need = request
                 .resources
@@ -67,7 +73,7 @@ pub(crate) fn worded(code: Code, text: &str, shape: &Shape, most: i64) -> Shortf
 }
 
 /// Adds the models of this node's GPUs, each once. They are names only when somebody is told of them.
-pub(crate) fn note_models(models: &mut Vec<ModelIdx>, room: &Room) {
+pub(crate) fn collect_models(models: &mut Vec<ModelIdx>, room: &Room) {
     for device in &room.devices {
         if !models.contains(&device.model) {
             models.push(device.model);
@@ -84,11 +90,11 @@ pub(crate) fn other_model(shape: &Shape, models: &[ModelIdx], names: &[GpuModel]
 }
 
 /// How much this node has of what it lacks.
-pub(crate) fn amount(code: Code, shape: &Shape, room: &Room) -> Option<i64> {
-    let serving = || room.devices.iter().filter(|d| fit::serves(shape, d));
+pub(crate) fn amount(code: ShortfallCode, shape: &Shape, room: &Room) -> Option<i64> {
+    let serving = || room.devices.iter().filter(|d| fit::is_suitable(shape, d));
     let shareable = || serving().filter(|d| d.is_shareable() && !(shape.exclusive && d.users > 0));
     Some(match code {
-        Code::GpuSize => room
+        ShortfallCode::GpuSize => room
             .devices
             .iter()
             .filter(|d| shape.accepts(d.model))
@@ -96,68 +102,76 @@ pub(crate) fn amount(code: Code, shape: &Shape, room: &Room) -> Option<i64> {
             .max()
             .unwrap_or(0)
             .into(),
-        Code::GpuCount => serving().filter(|d| d.geometry.is_none()).count() as i64,
-        Code::FreeGpus if room.uniform => room.whole.into(),
-        Code::FreeGpus => fit::whole_devices(shape, room).count() as i64,
-        Code::GpuShare => shareable().map(|d| d.milli).max().unwrap_or(0).into(),
-        Code::GpuMemory => shareable().map(|d| d.mib).max().unwrap_or(0).into(),
-        Code::MigSlice => fit::mig_copies(shape, room, u32::MAX).into(),
-        Code::NvLink => fit::largest_link(shape, room) as i64,
-        Code::Cpu => room.free[CPU],
-        Code::Memory => room.free[MEMORY],
-        Code::Storage => room.free[STORAGE],
+        ShortfallCode::GpuCount => serving().filter(|d| d.geometry.is_none()).count() as i64,
+        ShortfallCode::FreeGpus if room.uniform => room.whole.into(),
+        ShortfallCode::FreeGpus => fit::whole_devices(shape, room).count() as i64,
+        ShortfallCode::GpuShare => shareable().map(|d| d.milli).max().unwrap_or(0).into(),
+        ShortfallCode::GpuMemory => shareable().map(|d| d.mib).max().unwrap_or(0).into(),
+        ShortfallCode::MigSlice => fit::fitting_slices(shape, room, u32::MAX).into(),
+        ShortfallCode::NvLink => fit::largest_link(shape, room) as i64,
+        ShortfallCode::Cpu => room.free[CPU],
+        ShortfallCode::Memory => room.free[MEMORY],
+        ShortfallCode::Storage => room.free[STORAGE],
         _ => return None,
     })
 }
 
 /// The lack in words that need no look at other nodes.
-pub(crate) fn plain(code: Code, shape: &Shape, most: i64) -> Shortfall {
+pub(crate) fn plain(code: ShortfallCode, shape: &Shape, most: i64) -> Shortfall {
     let most = most.max(0) as u64;
     let amounts = shape.need.amounts.map(|amount| amount as u64);
     let count = |need: u16| (u32::from(need), most as u32);
-    match (code, shape.ask) {
-        (Code::Down, _) => Shortfall::NotReady,
-        (Code::OtherNode, _) => Shortfall::OtherNode,
-        (Code::Selector, _) => Shortfall::NodeSelector,
-        (Code::NodeAffinity, _) => Shortfall::NodeAffinity,
-        (Code::NoGpu, _) => Shortfall::NoGpu,
-        (Code::GpuSize, Ask::Memory(mib)) => {
+    match (code, shape.gpu_need) {
+        (ShortfallCode::NotReady, _) => Shortfall::NotReady,
+        (ShortfallCode::OtherNode, _) => Shortfall::OtherNode,
+        (ShortfallCode::NodeSelector, _) => Shortfall::NodeSelector,
+        (ShortfallCode::NodeAffinity, _) => Shortfall::NodeAffinity,
+        (ShortfallCode::NoGpu, _) => Shortfall::NoGpu,
+        (ShortfallCode::GpuSize, GpuNeed::Memory(mib)) => {
             let need = mib.max(shape.min_memory);
             Shortfall::GpuSize { need: MiB(need as u64), largest: MiB(most) }
         }
-        (Code::GpuSize, _) => {
+        (ShortfallCode::GpuSize, _) => {
             Shortfall::GpuSize { need: MiB(shape.min_memory as u64), largest: MiB(most) }
         }
-        (Code::GpuCount, ask) => {
-            let need = if let Ask::Whole(need) = ask { need.into() } else { 1 };
+        (ShortfallCode::GpuCount, ask) => {
+            let need = if let GpuNeed::Whole(need) = ask { need.into() } else { 1 };
             Shortfall::GpuCount { need, most: most as u32 }
         }
-        (Code::NoMig, Ask::Mig(profile, _)) => Shortfall::NoMigProfile(profile),
-        (Code::FreeGpus, Ask::Whole(need)) => {
+        (ShortfallCode::NoMigProfile, GpuNeed::Mig(profile, _)) => Shortfall::NoMigProfile(profile),
+        (ShortfallCode::FreeGpus, GpuNeed::Whole(need)) => {
             Shortfall::FreeGpus { need: count(need).0, most: count(need).1 }
         }
-        (Code::GpuShare, Ask::Share(milli)) => {
+        (ShortfallCode::GpuShare, GpuNeed::Share(milli)) => {
             Shortfall::GpuShare { need: milli as u32, most: most as u32 }
         }
-        (Code::GpuMemory, Ask::Memory(mib)) => {
+        (ShortfallCode::GpuMemory, GpuNeed::Memory(mib)) => {
             Shortfall::GpuMemory { need: MiB(mib as u64), most: MiB(most) }
         }
-        (Code::MigSlice, Ask::Mig(profile, need)) => mig_lack(profile, need, most),
-        (Code::NvLink, Ask::Whole(need)) => {
+        (ShortfallCode::MigSlice, GpuNeed::Mig(profile, need)) => {
+            mig_shortfall(profile, need, most)
+        }
+        (ShortfallCode::NvLink, GpuNeed::Whole(need)) => {
             Shortfall::NvLink { need: need.into(), most: most as u32 }
         }
-        (Code::Cpu, _) => Shortfall::Cpu { need: MilliCpu(amounts[CPU]), most: MilliCpu(most) },
-        (Code::Memory, _) => Shortfall::Memory { need: MiB(amounts[MEMORY]), most: MiB(most) },
-        (Code::Storage, _) => Shortfall::Storage { need: MiB(amounts[STORAGE]), most: MiB(most) },
-        (Code::Unshared, _) => Shortfall::WholeGpusOnly,
-        (Code::Jobs, _) => Shortfall::TaskLimit,
-        (Code::Near, _) => Shortfall::TaskAffinity,
-        (Code::Away, _) => Shortfall::TaskAntiAffinity,
-        (Code::Spread, _) => Shortfall::TopologySpread,
+        (ShortfallCode::Cpu, _) => {
+            Shortfall::Cpu { need: MilliCpu(amounts[CPU]), most: MilliCpu(most) }
+        }
+        (ShortfallCode::Memory, _) => {
+            Shortfall::Memory { need: MiB(amounts[MEMORY]), most: MiB(most) }
+        }
+        (ShortfallCode::Storage, _) => {
+            Shortfall::Storage { need: MiB(amounts[STORAGE]), most: MiB(most) }
+        }
+        (ShortfallCode::WholeGpusOnly, _) => Shortfall::WholeGpusOnly,
+        (ShortfallCode::TaskLimit, _) => Shortfall::TaskLimit,
+        (ShortfallCode::TaskAffinity, _) => Shortfall::TaskAffinity,
+        (ShortfallCode::TaskAntiAffinity, _) => Shortfall::TaskAntiAffinity,
+        (ShortfallCode::TopologySpread, _) => Shortfall::TopologySpread,
         _ => Shortfall::Unschedulable,
     }
 }
 
-fn mig_lack(profile: MigProfile, need: u16, most: u64) -> Shortfall {
+fn mig_shortfall(profile: MigProfile, need: u16, most: u64) -> Shortfall {
     Shortfall::MigSlice { profile, need: need.into(), most: most as u32 }
 }

@@ -7,10 +7,10 @@ use crate::model::name::{GpuId, NodeId, QueueId, WorkloadId};
 use crate::model::node::{Gpu, GpuHealth, Node};
 use crate::model::units::{Percent, Time};
 use crate::model::workload::Workload;
-use crate::state::cluster::Reach;
+use crate::state::cluster::Reachability;
 use crate::state::cluster::room::Device;
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::{Job, Seat, State};
+use crate::state::workloads::{TaskAllocation, WorkloadEntry, WorkloadPhase};
 
 /// What a workload is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -104,12 +104,12 @@ pub struct QueueView {
 impl Scheduler {
     /// The workload as it is now.
     pub fn workload(&self, id: &WorkloadId) -> Option<WorkloadView> {
-        self.jobs.find(id).map(|job| self.workload_view(self.jobs.get(job)))
+        self.workloads.find(id).map(|job| self.workload_view(self.workloads.get(job)))
     }
 
     /// All workloads in the order they were handed in.
     pub fn workloads(&self) -> Vec<WorkloadView> {
-        let mut jobs: Vec<&Job> = self.jobs.iter().map(|(_, job)| job).collect();
+        let mut jobs: Vec<&WorkloadEntry> = self.workloads.iter().map(|(_, job)| job).collect();
         jobs.sort_unstable_by_key(|job| job.serial);
         jobs.into_iter().map(|job| self.workload_view(job)).collect()
     }
@@ -141,12 +141,12 @@ impl Scheduler {
 
     /// How many workloads wait or run.
     pub fn len(&self) -> usize {
-        self.jobs.len()
+        self.workloads.len()
     }
 
     /// Whether no workload waits or runs.
     pub fn is_empty(&self) -> bool {
-        self.jobs.len() == 0
+        self.workloads.len() == 0
     }
 
     /// What the cluster has: thousandths of a core, MiB, MiB of storage, thousandths of a GPU.
@@ -154,40 +154,40 @@ impl Scheduler {
         self.cluster.capacity
     }
 
-    fn workload_view(&self, job: &Job) -> WorkloadView {
-        let confirmed = job.seats().all(|(_, seat)| seat.confirmed);
-        let task = |(task, seat): (u32, &Seat)| TaskView {
+    fn workload_view(&self, job: &WorkloadEntry) -> WorkloadView {
+        let confirmed = job.allocations().all(|(_, seat)| seat.confirmed);
+        let task = |(task, seat): (u32, &TaskAllocation)| TaskView {
             task,
-            node: self.cluster.host(seat.node).spec.id.clone(),
-            gpus: self.gpus(seat),
+            node: self.cluster.node_state(seat.node).spec.id.clone(),
+            gpus: self.gpu_assignment(seat),
         };
         WorkloadView {
             workload: (*job.spec).clone(),
-            state: match job.state {
-                State::Waiting | State::Preempting => WorkloadState::Pending,
-                State::Placed if confirmed => WorkloadState::Running,
-                State::Placed => WorkloadState::Placed,
-                State::Stopping => WorkloadState::Stopping,
+            state: match job.phase {
+                WorkloadPhase::Pending | WorkloadPhase::Preempting => WorkloadState::Pending,
+                WorkloadPhase::Placed if confirmed => WorkloadState::Running,
+                WorkloadPhase::Placed => WorkloadState::Placed,
+                WorkloadPhase::Stopping => WorkloadState::Stopping,
             },
             submitted: job.submitted,
             placed_at: job.placed_at,
-            tasks: job.seats().map(task).collect(),
+            tasks: job.allocations().map(task).collect(),
         }
     }
 
     fn node_view(&self, node: u32) -> NodeView {
-        let (host, room) = (self.cluster.host(node), self.cluster.room(node));
+        let (host, room) = (self.cluster.node_state(node), self.cluster.room(node));
         let gpu = |(gpu, device): (&Gpu, &Device)| GpuView {
             id: gpu.id.clone(),
             milli_free: device.milli,
             memory_free: device.mib,
             users: device.users,
             health: host.health.get(&gpu.id).copied().unwrap_or_default(),
-            utilization: host.busy.get(&gpu.id).copied().unwrap_or_default(),
+            utilization: host.utilization.get(&gpu.id).copied().unwrap_or_default(),
         };
         NodeView {
             node: (*host.spec).clone(),
-            up: host.reach == Reach::Up,
+            up: host.reach == Reachability::Up,
             open: host.is_open(),
             cpu_free: room.free[0],
             memory_free: room.free[1],

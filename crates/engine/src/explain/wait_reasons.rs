@@ -7,7 +7,7 @@ use crate::model::units::Time;
 use crate::model::wait::WaitReason;
 use crate::state::pending::GroupIdx;
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::State;
+use crate::state::workloads::WorkloadPhase;
 
 /// Answers why workloads wait, as of the moment in which it was made. Workloads that ask for the same are tried once.
 #[derive(Debug)]
@@ -28,9 +28,9 @@ impl Scheduler {
 impl WaitReasons {
     /// Why it waits: what [`Scheduler::explain`] says, too. None when it does not, or would start in the next pass.
     pub fn of(&mut self, id: &WorkloadId) -> Option<WaitReason> {
-        let job = self.copy.jobs.find(id)?;
-        let this = self.copy.jobs.get(job);
-        let alike = this.state == State::Waiting
+        let job = self.copy.workloads.find(id)?;
+        let this = self.copy.workloads.get(job);
+        let alike = this.phase == WorkloadPhase::Pending
             && this.spec.gate.is_none()
             && this.not_before <= self.copy.now
             && self.copy.holds.reserved != Some(job);
@@ -40,7 +40,7 @@ impl WaitReasons {
         }
         let reason = self.copy.current_reason(job);
         // Asking lifts what is kept for it, and others are asked about after it.
-        self.copy.take_hold(job);
+        self.copy.resume_hold(job);
         if let Some(group) = group {
             self.known.insert(group, reason.clone());
         }

@@ -3,72 +3,77 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::hold::holds::Purpose;
-use crate::hold::preempt::Eviction;
+use crate::hold::holds::HoldPurpose;
+use crate::hold::preempt::PreemptionPlan;
 use crate::model::decision::{PreemptionReason, Victim};
 use crate::model::units::Time;
 use crate::quota::charge::Charge;
 use crate::quota::queues::Queues;
 use crate::state::cluster::room::Claim;
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::{JobIdx, State};
+use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 
 /// The queues when some of their work is being stopped for others.
 #[derive(Clone, Debug)]
-pub(crate) struct Foreseen {
+pub(crate) struct QueueForecast {
     /// With what their work is promised, and all that still runs: what they may ask for is within their guarantee.
-    owed: Queues,
+    entitled: Queues,
     /// The same without what is on its way out: what may be asked of them is beyond their guarantee.
-    left: Queues,
+    remaining: Queues,
 }
 
 impl Scheduler {
     /// Whether all victims may go for what the workload really takes: its devices are known only now.
-    pub(crate) fn is_rightful(
+    pub(crate) fn may_preempt_all(
         &self,
-        job: JobIdx,
-        eviction: &Eviction,
-        foreseen: Option<&Foreseen>,
+        job: WorkloadIdx,
+        eviction: &PreemptionPlan,
+        queue_forecast: Option<&QueueForecast>,
     ) -> bool {
         let mut charge = Charge::default();
-        for (_, claim) in &eviction.seats {
+        for (_, claim) in &eviction.claims {
             charge.add(&Charge::of(claim));
         }
-        self.rightful(job, &charge, &eviction.victims, foreseen) == eviction.victims
+        self.eligible_together(job, &charge, &eviction.victims, queue_forecast) == eviction.victims
     }
 
     /// The queues with what is under way: it is not asked for again.
-    pub(crate) fn foreseen(&self) -> Foreseen {
+    pub(crate) fn queue_forecast(&self) -> QueueForecast {
         let charge = |queues: &mut Queues, queue, claim: &Claim, sign| {
             queues.charge(queue, &Charge::of(claim), sign, self.now, self.policy.half_life);
         };
-        let mut owed = self.queues.clone();
+        let mut entitled = self.queues.clone();
         for (job, hold) in self.holds.iter() {
-            if matches!(hold.purpose, Purpose::Preemption { .. }) {
+            if matches!(hold.purpose, HoldPurpose::Preemption { .. }) {
                 for (_, claim) in &hold.planned {
-                    charge(&mut owed, self.jobs.get(job).queue, claim, 1);
+                    charge(&mut entitled, self.workloads.get(job).queue, claim, 1);
                 }
             }
         }
-        let mut left = owed.clone();
-        for (_, job) in self.jobs.iter() {
-            for (_, seat) in job.seats().filter(|(_, seat)| seat.leaving.is_some()) {
-                charge(&mut left, job.queue, &seat.claim, -1);
+        let mut remaining = entitled.clone();
+        for (_, job) in self.workloads.iter() {
+            for (_, seat) in job.allocations().filter(|(_, seat)| seat.terminating_since.is_some())
+            {
+                charge(&mut remaining, job.queue, &seat.claim, -1);
             }
         }
-        Foreseen { owed, left }
+        QueueForecast { entitled, remaining }
     }
 
     /// Who may be stopped for this workload, cheapest first: lowest priority, then youngest.
-    pub(crate) fn candidates(&mut self, job: JobIdx, foreseen: Option<&Foreseen>) -> Vec<JobIdx> {
+    pub(crate) fn victim_candidates(
+        &mut self,
+        job: WorkloadIdx,
+        queue_forecast: Option<&QueueForecast>,
+    ) -> Vec<WorkloadIdx> {
         let charge = self.charge_of(job);
         let mut found = Vec::new();
         let mut later: Option<Time> = None;
-        for victim in &self.stoppable {
-            if *victim == job || !self.may_stop(foreseen, *victim, job, &charge) {
+        for victim in &self.preemptible {
+            if *victim == job || !self.may_preempt_workload(queue_forecast, *victim, job, &charge) {
                 continue;
             }
-            let other = self.jobs.get(*victim);
+            let other = self.workloads.get(*victim);
             let protected = other.spec.min_runtime.unwrap_or(self.policy.min_runtime);
             if other.ran(self.now) < protected {
                 let free = other.placed_at.after(protected);
@@ -91,35 +96,35 @@ impl Scheduler {
 
     /// Whether rights and budgets allow it. Inside a queue the higher priority wins. Between queues
     /// only borrowed capacity can be taken: back by its owner, or by a higher priority.
-    fn may_stop(
+    fn may_preempt_workload(
         &self,
-        foreseen: Option<&Foreseen>,
-        victim: JobIdx,
-        job: JobIdx,
+        queue_forecast: Option<&QueueForecast>,
+        victim: WorkloadIdx,
+        job: WorkloadIdx,
         charge: &Charge,
     ) -> bool {
-        let (victim, job) = (self.jobs.get(victim), self.jobs.get(job));
+        let (victim, job) = (self.workloads.get(victim), self.workloads.get(job));
         let lower = victim.spec.priority < job.spec.priority;
         let (from, to) = (victim.queue, job.queue);
-        let right = match foreseen {
+        let right = match queue_forecast {
             // Nobody is guaranteed anything.
             None => lower,
             Some(_) if from == to => lower,
-            Some(Foreseen { owed, left }) => {
-                left.is_borrowing(&self.cluster, from, to)
-                    && (lower || owed.is_entitled(&self.cluster, from, to, charge))
+            Some(QueueForecast { entitled, remaining }) => {
+                remaining.is_borrowing(&self.cluster, from, to)
+                    && (lower || entitled.is_entitled(&self.cluster, from, to, charge))
             }
         };
         right
-            && victim.state == State::Placed
+            && victim.phase == WorkloadPhase::Placed
             && victim.spec.budgets.iter().all(|budget| {
                 self.budgets.get(budget).is_none_or(|allowed| *allowed >= victim.count())
             })
     }
 
     /// One that is stopped, and by what right: what a queue is guaranteed counts only against those who are not below.
-    pub(crate) fn as_victim(&self, victim: JobIdx, job: JobIdx) -> Victim {
-        let (victim, job) = (&self.jobs.get(victim).spec, &self.jobs.get(job).spec);
+    pub(crate) fn victim_of(&self, victim: WorkloadIdx, job: WorkloadIdx) -> Victim {
+        let (victim, job) = (&self.workloads.get(victim).spec, &self.workloads.get(job).spec);
         let below = victim.priority < job.priority;
         let reason = if below { PreemptionReason::Priority } else { PreemptionReason::Reclaim };
         Victim { workload: victim.id.clone(), reason }
@@ -127,21 +132,21 @@ impl Scheduler {
 
     /// Those candidates that may all go together: what a queue is guaranteed stays with it, however
     /// many of its workloads are asked for one after the other.
-    pub(crate) fn rightful(
+    pub(crate) fn eligible_together(
         &self,
-        job: JobIdx,
+        job: WorkloadIdx,
         charge: &Charge,
-        candidates: &[JobIdx],
-        foreseen: Option<&Foreseen>,
-    ) -> Vec<JobIdx> {
-        let mut rightful = candidates.to_vec();
-        let Some(mut foreseen) = foreseen.cloned() else { return rightful };
-        rightful.retain(|victim| {
-            let right = self.may_stop(Some(&foreseen), *victim, job, charge);
+        candidates: &[WorkloadIdx],
+        queue_forecast: Option<&QueueForecast>,
+    ) -> Vec<WorkloadIdx> {
+        let mut eligible_together = candidates.to_vec();
+        let Some(mut queue_forecast) = queue_forecast.cloned() else { return eligible_together };
+        eligible_together.retain(|victim| {
+            let right = self.may_preempt_workload(Some(&queue_forecast), *victim, job, charge);
             if right {
-                let victim = self.jobs.get(*victim);
-                for (_, seat) in victim.seats() {
-                    foreseen.left.charge(
+                let victim = self.workloads.get(*victim);
+                for (_, seat) in victim.allocations() {
+                    queue_forecast.remaining.charge(
                         victim.queue,
                         &Charge::of(&seat.claim),
                         -1,
@@ -152,14 +157,14 @@ impl Scheduler {
             }
             right
         });
-        rightful
+        eligible_together
     }
 
     /// Whether the budgets let all of these go together.
-    pub(crate) fn within_budgets(&self, victims: &[JobIdx]) -> bool {
+    pub(crate) fn within_budgets(&self, victims: &[WorkloadIdx]) -> bool {
         let mut drawn: BTreeMap<&crate::model::name::BudgetId, u32> = BTreeMap::new();
         for victim in victims {
-            let spec = &self.jobs.get(*victim).spec;
+            let spec = &self.workloads.get(*victim).spec;
             for budget in &spec.budgets {
                 *drawn.entry(budget).or_default() += spec.task_count();
             }

@@ -12,25 +12,25 @@ use crate::quota::charge::Charge;
 use crate::state::cluster::NodeIdx;
 use crate::state::cluster::room::Claim;
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::JobIdx;
+use crate::state::workloads::WorkloadIdx;
 
 /// Room kept for one workload.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
-    pub(crate) purpose: Purpose,
+    pub(crate) purpose: HoldPurpose,
     /// What each task is to take.
     pub(crate) planned: Vec<(NodeIdx, Claim)>,
     /// What is booked of it now.
     booked: Vec<(NodeIdx, Claim)>,
     /// Given back for a moment: nothing is booked even where there is room.
-    lifted: bool,
+    suspended: bool,
 }
 
 /// Why room is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum HoldPurpose {
     /// These are being stopped for it; the hold lapses then.
-    Preemption { victims: Vec<JobIdx>, until: Time },
+    Preemption { victims: Vec<WorkloadIdx>, until: Time },
     /// It is the head of the queue and can start then, if that is known.
     Reservation { start: Option<Time> },
 }
@@ -38,19 +38,19 @@ pub(crate) enum Purpose {
 /// All holds, by the workload they are for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holds {
-    by_job: BTreeMap<JobIdx, Hold>,
+    by_job: BTreeMap<WorkloadIdx, Hold>,
     /// The one that is a reservation.
-    pub(crate) reserved: Option<JobIdx>,
+    pub(crate) reserved: Option<WorkloadIdx>,
     /// Only tried out: holds stay as they are.
     pub(crate) frozen: bool,
 }
 
 impl Holds {
-    pub(crate) fn get(&self, job: JobIdx) -> Option<&Hold> {
+    pub(crate) fn get(&self, job: WorkloadIdx) -> Option<&Hold> {
         self.by_job.get(&job)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (JobIdx, &Hold)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (WorkloadIdx, &Hold)> {
         self.by_job.iter().map(|(job, hold)| (*job, hold))
     }
 
@@ -61,16 +61,16 @@ impl Holds {
     /// The expected start of the reserved workload.
     pub(crate) fn reserved_start(&self) -> Option<Time> {
         match self.get(self.reserved?)?.purpose {
-            Purpose::Reservation { start } => start,
-            Purpose::Preemption { .. } => None,
+            HoldPurpose::Reservation { start } => start,
+            HoldPurpose::Preemption { .. } => None,
         }
     }
 
     /// A victim is gone; says whether any hold waited for it.
-    pub(crate) fn victim_gone(&mut self, victim: JobIdx) -> bool {
+    pub(crate) fn remove_victim(&mut self, victim: WorkloadIdx) -> bool {
         let mut found = false;
         for hold in self.by_job.values_mut() {
-            if let Purpose::Preemption { victims, .. } = &mut hold.purpose {
+            if let HoldPurpose::Preemption { victims, .. } = &mut hold.purpose {
                 let before = victims.len();
                 victims.retain(|waiting| *waiting != victim);
                 found |= victims.len() < before;
@@ -87,8 +87,8 @@ impl Hold {
     }
 
     /// Whether it keeps nothing for the moment.
-    pub(crate) fn is_lifted(&self) -> bool {
-        self.lifted
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended
     }
 
     pub(crate) fn booked(&self) -> &[(NodeIdx, Claim)] {
@@ -98,44 +98,51 @@ impl Hold {
 
 impl Scheduler {
     /// Begins to keep room for a workload.
-    pub(crate) fn hold(&mut self, job: JobIdx, purpose: Purpose, planned: Vec<(NodeIdx, Claim)>) {
-        self.drop_hold(job);
-        self.forget_savings(job);
-        if matches!(purpose, Purpose::Reservation { .. }) {
+    pub(crate) fn place_hold(
+        &mut self,
+        job: WorkloadIdx,
+        purpose: HoldPurpose,
+        planned: Vec<(NodeIdx, Claim)>,
+    ) {
+        self.release_hold(job);
+        self.stop_saving(job);
+        if matches!(purpose, HoldPurpose::Reservation { .. }) {
             self.holds.reserved = Some(job);
         }
-        self.holds.by_job.insert(job, Hold { purpose, planned, booked: Vec::new(), lifted: true });
-        self.take_hold(job);
+        self.holds
+            .by_job
+            .insert(job, Hold { purpose, planned, booked: Vec::new(), suspended: true });
+        self.resume_hold(job);
     }
 
     /// How long room is kept for somebody who waits for these to go: a while longer than each of them may take.
-    pub(crate) fn kept_until(&self, leaving: &[JobIdx]) -> Time {
-        let leaving = leaving.iter().map(|job| self.jobs.get(*job));
-        let latest = leaving.filter_map(|job| job.gone_by(self.policy.hold)).max();
+    pub(crate) fn hold_deadline(&self, leaving: &[WorkloadIdx]) -> Time {
+        let leaving = leaving.iter().map(|job| self.workloads.get(*job));
+        let latest = leaving.filter_map(|job| job.terminated_by(self.policy.hold)).max();
         latest.unwrap_or_else(|| self.now.after(self.policy.hold))
     }
 
     /// What somebody is told who waits for these to go.
-    pub(crate) fn preempting(&self, leaving: &[JobIdx], until: Time) -> WaitReason {
-        let names = leaving.iter().map(|victim| self.jobs.get(*victim).spec.id.clone());
+    pub(crate) fn preempting_reason(&self, leaving: &[WorkloadIdx], until: Time) -> WaitReason {
+        let names = leaving.iter().map(|victim| self.workloads.get(*victim).spec.id.clone());
         WaitReason::Preempting { victims: names.collect(), until }
     }
 
     /// Ends a hold; its room is free for all.
-    pub(crate) fn drop_hold(&mut self, job: JobIdx) -> Option<Hold> {
-        self.lift_hold(job);
+    pub(crate) fn release_hold(&mut self, job: WorkloadIdx) -> Option<Hold> {
+        self.suspend_hold(job);
         if self.holds.reserved == Some(job) {
             self.holds.reserved = None;
         }
         let hold = self.holds.by_job.remove(&job)?;
-        self.improved = true;
+        self.retry_blocked = true;
         Some(hold)
     }
 
     /// Gives a hold's room back for a moment.
-    pub(crate) fn lift_hold(&mut self, job: JobIdx) {
+    pub(crate) fn suspend_hold(&mut self, job: WorkloadIdx) {
         let Some(hold) = self.holds.by_job.get_mut(&job) else { return };
-        hold.lifted = true;
+        hold.suspended = true;
         self.queues.release_pledge(job);
         for (node, claim) in std::mem::take(&mut hold.booked) {
             self.cluster.release(node, &claim);
@@ -143,28 +150,30 @@ impl Scheduler {
     }
 
     /// Books as much of a hold as is free.
-    pub(crate) fn take_hold(&mut self, job: JobIdx) {
-        let Some(hold) = self.holds.by_job.get_mut(&job).filter(|hold| hold.lifted) else { return };
-        hold.lifted = false;
+    pub(crate) fn resume_hold(&mut self, job: WorkloadIdx) {
+        let Some(hold) = self.holds.by_job.get_mut(&job).filter(|hold| hold.suspended) else {
+            return;
+        };
+        hold.suspended = false;
         let mut charge = Charge::default();
         for (_, claim) in &hold.planned {
             charge.add(&Charge::of(claim));
         }
-        self.queues.pledge(job, self.jobs.get(job).queue, charge);
+        self.queues.pledge(job, self.workloads.get(job).queue, charge);
         let nodes: BTreeSet<NodeIdx> = hold.planned.iter().map(|(node, _)| *node).collect();
         for node in nodes {
-            self.top_up(node);
+            self.refill_holds(node);
         }
     }
 
     /// Shares the free room of a node among the holds there, preemptions before the reservation and
     /// older workloads first: what each gets does not depend on how it came about.
-    pub(crate) fn top_up(&mut self, node: NodeIdx) {
+    pub(crate) fn refill_holds(&mut self, node: NodeIdx) {
         if self.holds.by_job.is_empty() || self.holds.frozen {
             return;
         }
-        self.give_way(node);
-        let mut jobs = self.holders(|hold| !hold.lifted && hold.is_on(node));
+        self.free_hold_bookings(node);
+        let mut jobs = self.hold_owners(|hold| !hold.suspended && hold.is_on(node));
         jobs.sort_by_key(|job| self.holds.reserved == Some(*job));
         for job in jobs {
             let Some(hold) = self.holds.by_job.get_mut(&job) else { continue };
@@ -176,8 +185,8 @@ impl Scheduler {
         }
     }
 
-    /// Holds give back what they have of a node, until the next [`top_up`](Self::top_up).
-    pub(crate) fn give_way(&mut self, node: NodeIdx) {
+    /// Holds give back what they have of a node, until the next [`refill_holds`](Self::refill_holds).
+    pub(crate) fn free_hold_bookings(&mut self, node: NodeIdx) {
         for hold in self.holds.by_job.values_mut() {
             for (_, claim) in hold.booked.extract_if(.., |(on, _)| *on == node) {
                 self.cluster.release(node, &claim);
@@ -186,25 +195,25 @@ impl Scheduler {
     }
 
     /// Ends all holds that plan with a node which is no longer what it was.
-    pub(crate) fn drop_holds_on(&mut self, node: NodeIdx) {
-        for job in self.holders(|hold| hold.is_on(node)) {
-            self.end_hold(job);
+    pub(crate) fn release_holds_on(&mut self, node: NodeIdx) {
+        for job in self.hold_owners(|hold| hold.is_on(node)) {
+            self.release_hold_and_requeue(job);
         }
     }
 
     /// The workloads of certain holds, oldest first.
-    pub(crate) fn holders(&self, which: impl Fn(&Hold) -> bool) -> Vec<JobIdx> {
-        let mut jobs: Vec<JobIdx> =
+    pub(crate) fn hold_owners(&self, which: impl Fn(&Hold) -> bool) -> Vec<WorkloadIdx> {
+        let mut jobs: Vec<WorkloadIdx> =
             self.holds.iter().filter(|(_, hold)| which(hold)).map(|(job, _)| job).collect();
-        jobs.sort_unstable_by_key(|job| self.jobs.get(*job).serial);
+        jobs.sort_unstable_by_key(|job| self.workloads.get(*job).serial);
         jobs
     }
 
     /// Ends a hold and lets its workload look for another place.
-    pub(crate) fn end_hold(&mut self, job: JobIdx) {
-        self.drop_hold(job);
-        if self.jobs.get(job).state == crate::state::workloads::State::Preempting {
-            self.jobs.get_mut(job).state = crate::state::workloads::State::Waiting;
+    pub(crate) fn release_hold_and_requeue(&mut self, job: WorkloadIdx) {
+        self.release_hold(job);
+        if self.workloads.get(job).phase == crate::state::workloads::WorkloadPhase::Preempting {
+            self.workloads.get_mut(job).phase = crate::state::workloads::WorkloadPhase::Pending;
             self.enqueue(job);
         }
     }

@@ -1,19 +1,19 @@
 //! Preemptions that outlive the scheduler: where room is kept, told to the body and taken back from it.
 
-use crate::hold::holds::Purpose;
+use crate::hold::holds::HoldPurpose;
 use crate::model::error::Rejected;
 use crate::model::name::{GpuId, NodeId, WorkloadId};
 use crate::state::cluster::room::DeviceClaim;
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::{JobIdx, State};
+use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 
 impl Scheduler {
     /// The nodes on which others are being stopped for a workload, by task; empty when nobody is.
     pub fn nominated_nodes(&self, workload: &WorkloadId) -> Vec<NodeId> {
-        let hold = self.jobs.find(workload).and_then(|job| self.holds.get(job));
-        let hold = hold.filter(|hold| matches!(hold.purpose, Purpose::Preemption { .. }));
+        let hold = self.workloads.find(workload).and_then(|job| self.holds.get(job));
+        let hold = hold.filter(|hold| matches!(hold.purpose, HoldPurpose::Preemption { .. }));
         let nodes = hold.into_iter().flat_map(|hold| &hold.planned);
-        nodes.map(|(node, _)| self.cluster.host(*node).spec.id.clone()).collect()
+        nodes.map(|(node, _)| self.cluster.node_state(*node).spec.id.clone()).collect()
     }
 
     /// Where GPUs are kept free for work that waits, in thousandths of one.
@@ -21,17 +21,17 @@ impl Scheduler {
         let booked = self.holds.iter().flat_map(|(_, hold)| hold.booked());
         let kept = booked.map(|(node, claim)| {
             let milli = claim.devices.iter().map(DeviceClaim::charge).sum();
-            (self.cluster.host(*node).spec.id.clone(), milli)
+            (self.cluster.node_state(*node).spec.id.clone(), milli)
         });
         kept.filter(|(_, milli)| *milli > 0).collect()
     }
 
     /// The GPUs that a task has, or is assumed to have where its node chooses them; empty when it has no place.
     pub fn assumed_gpus(&self, workload: &WorkloadId, task: u32) -> Vec<GpuId> {
-        let job = self.jobs.find(workload).map(|job| self.jobs.get(job));
+        let job = self.workloads.find(workload).map(|job| self.workloads.get(job));
         let slot = job.and_then(|job| job.tasks.get(task as usize));
-        let Some(seat) = slot.and_then(|slot| slot.seat.as_ref()) else { return Vec::new() };
-        let gpus = &self.cluster.host(seat.node).spec.gpus;
+        let Some(seat) = slot.and_then(|slot| slot.allocation.as_ref()) else { return Vec::new() };
+        let gpus = &self.cluster.node_state(seat.node).spec.gpus;
         let devices = seat.claim.devices.iter();
         devices.filter_map(|part| Some(gpus.get(usize::from(part.device))?.id.clone())).collect()
     }
@@ -43,36 +43,37 @@ impl Scheduler {
         workload: &WorkloadId,
         nodes: &[NodeId],
     ) -> Result<(), Rejected> {
-        let job = self.job_number(workload)?;
-        let victims = self.leaving(nodes);
+        let job = self.workload_index(workload)?;
+        let victims = self.terminating_on(nodes);
         if !self.is_queued(job) || victims.is_empty() {
             return Err(Rejected::NotPlaced { workload: workload.clone(), task: 0 });
         }
         self.cluster.sort();
-        self.lift_hold(job);
-        let Some(seats) = self.seats_without(job, &victims) else {
-            self.take_hold(job);
+        self.suspend_hold(job);
+        let Some(seats) = self.claims_without(job, &victims) else {
+            self.resume_hold(job);
             return Err(Rejected::NotPlaced { workload: workload.clone(), task: 0 });
         };
-        let until = self.kept_until(&victims);
+        let until = self.hold_deadline(&victims);
         self.dequeue(job);
-        self.jobs.get_mut(job).state = State::Preempting;
+        self.workloads.get_mut(job).phase = WorkloadPhase::Preempting;
         self.timers.insert(until);
-        let reason = self.preempting(&victims, until);
-        self.hold(job, Purpose::Preemption { victims, until }, seats);
+        let reason = self.preempting_reason(&victims, until);
+        self.place_hold(job, HoldPurpose::Preemption { victims, until }, seats);
         // The body may have stopped before anybody was told.
-        self.tell_later(job, reason);
+        self.report_wait_reason_later(job, reason);
         Ok(())
     }
 
     /// Workloads of which something is being stopped on one of these nodes.
-    fn leaving(&self, nodes: &[NodeId]) -> Vec<JobIdx> {
-        let is_meant = |node: u32| nodes.contains(&self.cluster.host(node).spec.id);
-        let leaves = self.jobs.iter().filter(|(_, job)| {
-            job.seats().any(|(_, seat)| seat.leaving.is_some() && is_meant(seat.node))
+    fn terminating_on(&self, nodes: &[NodeId]) -> Vec<WorkloadIdx> {
+        let is_meant = |node: u32| nodes.contains(&self.cluster.node_state(node).spec.id);
+        let leaves = self.workloads.iter().filter(|(_, job)| {
+            job.allocations()
+                .any(|(_, seat)| seat.terminating_since.is_some() && is_meant(seat.node))
         });
-        let mut victims: Vec<JobIdx> = leaves.map(|(index, _)| index).collect();
-        victims.sort_unstable_by_key(|victim| self.jobs.get(*victim).serial);
+        let mut victims: Vec<WorkloadIdx> = leaves.map(|(index, _)| index).collect();
+        victims.sort_unstable_by_key(|victim| self.workloads.get(*victim).serial);
         victims
     }
 }

@@ -10,27 +10,27 @@ use crate::model::request::Request;
 use crate::model::units::Time;
 use crate::model::workload::{Topology, Workload};
 use crate::quota::charge::Charge;
-use crate::state::cluster::fit::{self, Standing};
+use crate::state::cluster::fit::{self, Eligibility};
 use crate::state::cluster::room::{Claim, ModelIdx, Room};
-use crate::state::cluster::shape::{Ask, ShapeIdx};
-use crate::state::cluster::{NodeIdx, pick};
+use crate::state::cluster::shape::{GpuNeed, ShapeIdx};
+use crate::state::cluster::{NodeIdx, choose_devices};
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::{JobIdx, State};
+use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 use crate::strategy::{Strategy, View};
 
 /// Ends looked at before giving up: enough for any schedule that a person would believe.
-pub(crate) const MOST_STEPS: usize = 20_000;
+pub(crate) const MAX_STEPS: usize = 20_000;
 
 /// A start and the places for it.
 #[derive(Clone, Debug)]
-pub(crate) struct Start {
+pub(crate) struct PlannedStart {
     /// Unknown when running work says nothing about its end.
     pub(crate) at: Option<Time>,
-    pub(crate) seats: Vec<(NodeIdx, Claim)>,
+    pub(crate) claims: Vec<(NodeIdx, Claim)>,
 }
 
 /// Nodes as they will be, and how many tasks each could take.
-struct Future<'a> {
+struct ClusterForecast<'a> {
     scheduler: &'a Scheduler,
     shape: ShapeIdx,
     tasks: u32,
@@ -43,21 +43,21 @@ struct Future<'a> {
 
 impl Scheduler {
     /// When and where a waiting workload could start if nothing else came.
-    pub(crate) fn foresee(&mut self, job: JobIdx) -> Option<Start> {
-        if self.jobs.get(job).more.is_some() {
-            return self.foresee_together(job);
+    pub(crate) fn plan_start(&mut self, job: WorkloadIdx) -> Option<PlannedStart> {
+        if self.workloads.get(job).role_shapes.is_some() {
+            return self.plan_gang_start(job);
         }
-        let (shape, tasks) = (self.affordable_shape(job), self.jobs.get(job).spec.tasks);
-        let strategy = self.strategy(self.jobs.get(job));
-        let young = self.now.since(self.jobs.get(job).submitted) < self.policy.patience;
-        if tasks == 1 && young && self.ends.is_empty() && self.holds.len() == 0 {
+        let (shape, tasks) = (self.affordable_shape(job), self.workloads.get(job).spec.tasks);
+        let strategy = self.strategy(self.workloads.get(job));
+        let young = self.now.since(self.workloads.get(job).submitted) < self.policy.patience;
+        if tasks == 1 && young && self.expected_ends.is_empty() && self.holds.len() == 0 {
             // No end is known and none is guessed yet: there is nothing to look forward to.
             return None;
         }
-        let spec = self.jobs.get(job).spec.clone();
-        let domain = self.domains_open_to(&spec, &spec.request, shape, strategy);
+        let spec = self.workloads.get(job).spec.clone();
+        let domain = self.eligible_domains(&spec, &spec.request, shape, strategy);
         let this: &Self = self;
-        let mut future = Future {
+        let mut forecast = ClusterForecast {
             scheduler: this,
             shape,
             tasks,
@@ -66,42 +66,43 @@ impl Scheduler {
             copies: BTreeMap::new(),
             totals: BTreeMap::new(),
         };
-        future.look_at_now();
-        let stopping = this.jobs.iter().filter(|(_, other)| other.state == State::Stopping);
-        let stopping: Vec<JobIdx> = if this.holds.len() > 0 {
+        forecast.load_current_rooms();
+        let stopping =
+            this.workloads.iter().filter(|(_, other)| other.phase == WorkloadPhase::Stopping);
+        let stopping: Vec<WorkloadIdx> = if this.holds.len() > 0 {
             stopping.map(|(index, _)| index).collect()
         } else {
             Vec::new()
         };
         for other in stopping {
-            future.free(other);
+            forecast.release_workload(other);
         }
-        if let Some(domain) = future.enough() {
+        if let Some(domain) = forecast.domain_with_room() {
             // It starts when what is being stopped is gone, and nobody knows when that is.
-            return Some(Start { at: None, seats: future.seats(domain, strategy) });
+            return Some(PlannedStart { at: None, claims: forecast.claims(domain, strategy) });
         }
-        for (end, _, other) in this.ends.iter().take(MOST_STEPS) {
-            future.free(*other);
-            if let Some(domain) = future.enough() {
+        for (end, _, other) in this.expected_ends.iter().take(MAX_STEPS) {
+            forecast.release_workload(*other);
+            if let Some(domain) = forecast.domain_with_room() {
                 // An overdue end may come at any moment: that is no time to wait for.
                 let at = Some(*end).filter(|end| *end > this.now);
-                return Some(Start { at, seats: future.seats(domain, strategy) });
+                return Some(PlannedStart { at, claims: forecast.claims(domain, strategy) });
             }
         }
-        this.foresee_unknown(job, future, strategy)
+        this.plan_start_without_estimates(job, forecast, strategy)
     }
 
     /// The workload's shape without the models that its queue could not pay for.
-    pub(crate) fn affordable_shape(&mut self, job: JobIdx) -> ShapeIdx {
-        let (job, shape) = (self.jobs.get(job), self.jobs.get(job).shape);
+    pub(crate) fn affordable_shape(&mut self, job: WorkloadIdx) -> ShapeIdx {
+        let (job, shape) = (self.workloads.get(job), self.workloads.get(job).shape);
         if !self.queues.have_limits() {
             return shape;
         }
-        let milli = match self.cluster.shape(shape).ask {
-            Ask::None => return shape,
-            Ask::Whole(count) => i64::from(count) * 1000,
-            Ask::Share(milli) => i64::from(milli),
-            Ask::Memory(_) | Ask::Mig(..) => 1,
+        let milli = match self.cluster.shape(shape).gpu_need {
+            GpuNeed::None => return shape,
+            GpuNeed::Whole(count) => i64::from(count) * 1000,
+            GpuNeed::Share(milli) => i64::from(milli),
+            GpuNeed::Memory(_) | GpuNeed::Mig(..) => 1,
         };
         let charge = |model: ModelIdx| {
             let mut charge = Charge::default();
@@ -118,33 +119,33 @@ impl Scheduler {
 
     /// Nothing is known about the end of what is in the way. After some patience, room is kept
     /// anyway, where the oldest work is: otherwise a stream of small work could pass for ever.
-    fn foresee_unknown(
+    fn plan_start_without_estimates(
         &self,
-        job: JobIdx,
-        mut future: Future<'_>,
+        job: WorkloadIdx,
+        mut forecast: ClusterForecast<'_>,
         strategy: Strategy,
-    ) -> Option<Start> {
-        if self.now.since(self.jobs.get(job).submitted) < self.policy.patience {
+    ) -> Option<PlannedStart> {
+        if self.now.since(self.workloads.get(job).submitted) < self.policy.patience {
             return None;
         }
         let placed = self
-            .jobs
+            .workloads
             .iter()
-            .filter(|(_, other)| other.state == State::Placed && other.end().is_none());
+            .filter(|(_, other)| other.phase == WorkloadPhase::Placed && other.end().is_none());
         let mut unknown: Vec<_> =
             placed.map(|(index, other)| (other.placed_at, other.serial, index)).collect();
         unknown.sort_unstable();
-        for (_, _, other) in unknown.into_iter().take(MOST_STEPS) {
-            future.free(other);
-            if let Some(domain) = future.enough() {
-                return Some(Start { at: None, seats: future.seats(domain, strategy) });
+        for (_, _, other) in unknown.into_iter().take(MAX_STEPS) {
+            forecast.release_workload(other);
+            if let Some(domain) = forecast.domain_with_room() {
+                return Some(PlannedStart { at: None, claims: forecast.claims(domain, strategy) });
             }
         }
         None
     }
 
     /// By node number, the domain that it counts for, or none where tasks of this request may not go.
-    pub(crate) fn domains_open_to(
+    pub(crate) fn eligible_domains(
         &mut self,
         spec: &Workload,
         request: &Request,
@@ -152,22 +153,22 @@ impl Scheduler {
         strategy: Strategy,
     ) -> Vec<Option<u32>> {
         let topology = spec.topology.as_ref().filter(|_| spec.task_count() > 1);
-        let judgement =
-            (!self.terms.ignore(request)).then(|| self.judge(request, shape, strategy, &[]));
+        let judgement = (!self.terms.are_irrelevant_to(request))
+            .then(|| self.judge(request, shape, strategy, &[]));
         let mut domain = match topology {
             Some(Topology::Same(key)) => self.cluster.domains(key).of.clone(),
             Some(Topology::Spread(key)) => {
                 self.cluster.domains(key).of.iter().map(|domain| domain.map(|_| 0)).collect()
             }
-            None => vec![Some(0); self.cluster.hosts.len()],
+            None => vec![Some(0); self.cluster.node_states.len()],
         };
         let outlook = (&self.outlook, self.outlook_version);
         let mut index = self.indexes.get(&self.cluster, outlook, shape, strategy);
         let mut allowed = vec![false; domain.len()];
         for (place, node) in self.cluster.order.iter().enumerate() {
             let barred =
-                judgement.as_ref().is_some_and(|j| j.verdicts[*node as usize].lack.is_some());
-            let stands = matches!(index.standing(place), Standing::Yes(_));
+                judgement.as_ref().is_some_and(|j| j.verdicts[*node as usize].shortfall.is_some());
+            let stands = matches!(index.eligibility(place), Eligibility::Eligible(_));
             allowed[*node as usize] = stands && !barred && self.cluster.room(*node).open;
         }
         for (domain, allowed) in domain.iter_mut().zip(allowed) {
@@ -177,9 +178,9 @@ impl Scheduler {
     }
 }
 
-impl Future<'_> {
+impl ClusterForecast<'_> {
     /// Counts what fits now; only a gang can find anything.
-    fn look_at_now(&mut self) {
+    fn load_current_rooms(&mut self) {
         if self.tasks == 1 {
             return;
         }
@@ -187,7 +188,7 @@ impl Future<'_> {
         for node in &cluster.order {
             if let Some(domain) = self.domain[*node as usize] {
                 let copies =
-                    fit::copies(cluster.shape(self.shape), cluster.room(*node), self.tasks);
+                    fit::task_capacity(cluster.shape(self.shape), cluster.room(*node), self.tasks);
                 if copies > 0 {
                     self.copies.insert(*node, copies);
                     *self.totals.entry(domain).or_default() += copies;
@@ -197,14 +198,14 @@ impl Future<'_> {
     }
 
     /// Frees what a workload holds.
-    fn free(&mut self, job: JobIdx) {
+    fn release_workload(&mut self, job: WorkloadIdx) {
         let cluster = &self.scheduler.cluster;
-        for (_, seat) in self.scheduler.jobs.get(job).seats() {
+        for (_, seat) in self.scheduler.workloads.get(job).allocations() {
             let Some(domain) = self.domain[seat.node as usize] else { continue };
             let room =
                 self.rooms.entry(seat.node).or_insert_with(|| cluster.room(seat.node).clone());
             room.release(&seat.claim);
-            let copies = fit::copies(cluster.shape(self.shape), room, self.tasks);
+            let copies = fit::task_capacity(cluster.shape(self.shape), room, self.tasks);
             let before = self.copies.insert(seat.node, copies).unwrap_or(0);
             let total = self.totals.entry(domain).or_default();
             *total = *total + copies - before;
@@ -212,12 +213,12 @@ impl Future<'_> {
     }
 
     /// A domain with room for all tasks.
-    fn enough(&self) -> Option<u32> {
+    fn domain_with_room(&self) -> Option<u32> {
         self.totals.iter().find(|(_, total)| **total >= self.tasks).map(|(domain, _)| *domain)
     }
 
     /// Places for all tasks in a domain, on as few nodes as possible.
-    fn seats(&mut self, domain: u32, strategy: Strategy) -> Vec<(NodeIdx, Claim)> {
+    fn claims(&mut self, domain: u32, strategy: Strategy) -> Vec<(NodeIdx, Claim)> {
         let cluster = &self.scheduler.cluster;
         let here =
             self.copies.iter().filter(|(node, _)| self.domain[**node as usize] == Some(domain));
@@ -236,7 +237,9 @@ impl Future<'_> {
                     shape: cluster.shape(self.shape),
                     outlook: &self.scheduler.outlook,
                 };
-                let Some(claim) = pick::claim(strategy, &view, None) else { break };
+                let Some(claim) = choose_devices::choose_devices(strategy, &view, None) else {
+                    break;
+                };
                 room.book(&claim);
                 seats.push((node, claim));
             }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use crate::model::labels;
 use crate::model::request::{Request, TopologySpread};
 use crate::quota::charge::Excess;
-use crate::state::cluster::fit::{self, Standing};
+use crate::state::cluster::fit::{self, Eligibility};
 use crate::state::cluster::room::{Claim, ModelIdx};
 use crate::state::cluster::shape::ShapeIdx;
-use crate::state::cluster::{NodeIdx, pick};
+use crate::state::cluster::{NodeIdx, choose_devices};
 use crate::state::scheduler::{RoundRobinCursor, Scheduler};
-use crate::state::terms::Judgement;
+use crate::state::terms::TermVerdicts;
 use crate::strategy::{Strategy, View};
 
 /// What is being looked for.
@@ -45,7 +45,7 @@ impl Scheduler {
     pub(crate) fn find(&mut self, search: &Search) -> Option<(NodeIdx, Claim)> {
         let request = &search.request;
         let plain = matches!(search.domain, Domain::Any) && search.avoid.is_none();
-        if plain && self.terms.ignore(request) {
+        if plain && self.terms.are_irrelevant_to(request) {
             let prefers = request.preferred_model.is_some() || !request.preferred_nodes.is_empty();
             if search.strategy == Strategy::RoundRobin && prefers {
                 return self.find_among(search, None, None);
@@ -56,9 +56,10 @@ impl Scheduler {
             let outlook = (&self.outlook, self.outlook_version);
             let node = self.indexes.best(&self.cluster, outlook, search.shape, search.strategy)?;
             let view = self.view(node, search.shape);
-            return pick::claim(search.strategy, &view, None).map(|claim| (node, claim));
+            return choose_devices::choose_devices(search.strategy, &view, None)
+                .map(|claim| (node, claim));
         }
-        let judgement = (!self.terms.ignore(request))
+        let judgement = (!self.terms.are_irrelevant_to(request))
             .then(|| self.judge(request, search.shape, search.strategy, &[]));
         let found = self.find_among(search, judgement.as_ref(), search.avoid);
         // A node that refused is better than none.
@@ -72,7 +73,7 @@ impl Scheduler {
     fn find_among(
         &mut self,
         search: &Search,
-        judgement: Option<&Judgement>,
+        judgement: Option<&TermVerdicts>,
         avoid: Option<NodeIdx>,
     ) -> Option<(NodeIdx, Claim)> {
         let allowed = self.allowed(search, judgement, avoid);
@@ -88,14 +89,14 @@ impl Scheduler {
             .max_by_key(|(crowd, score, place)| (*crowd, *score, std::cmp::Reverse(*place)));
         let node = self.cluster.order[best?.2];
         let view = self.view(node, search.shape);
-        pick::claim(search.strategy, &view, None).map(|claim| (node, claim))
+        choose_devices::choose_devices(search.strategy, &view, None).map(|claim| (node, claim))
     }
 
     /// The nodes that fit and that the domain and the terms allow: evenness of domains, score and place in the order.
     pub(crate) fn allowed(
         &mut self,
         search: &Search,
-        judgement: Option<&Judgement>,
+        judgement: Option<&TermVerdicts>,
         avoid: Option<NodeIdx>,
     ) -> Vec<(i64, i64, usize)> {
         let domains = match &search.domain {
@@ -124,8 +125,9 @@ impl Scheduler {
             };
             let verdict =
                 judgement.map(|judgement| judgement.verdicts[node as usize]).unwrap_or_default();
-            if verdict.lack.is_none() && avoid != Some(node) {
-                let score = score.saturating_add(i64::from(verdict.liking).saturating_mul(1 << 40));
+            if verdict.shortfall.is_none() && avoid != Some(node) {
+                let score =
+                    score.saturating_add(i64::from(verdict.preference).saturating_mul(1 << 40));
                 allowed.push((-i64::from(crowd), score, place));
             }
         }
@@ -139,8 +141,8 @@ impl Scheduler {
         if let Some(after) = after.filter(|_| fits_here) {
             let node = self.cluster.order[start];
             let view = self.view(node, search.shape);
-            if let Some(claim) =
-                pick::claim(search.strategy, &view, Some(after)).filter(|c| !c.devices.is_empty())
+            if let Some(claim) = choose_devices::choose_devices(search.strategy, &view, Some(after))
+                .filter(|c| !c.devices.is_empty())
             {
                 return Some((node, claim));
             }
@@ -150,7 +152,7 @@ impl Scheduler {
             self.first_place(search, among, next).or_else(|| self.first_place(search, among, 0))?;
         let node = self.cluster.order[place];
         let view = self.view(node, search.shape);
-        pick::claim(search.strategy, &view, None).map(|claim| (node, claim))
+        choose_devices::choose_devices(search.strategy, &view, None).map(|claim| (node, claim))
     }
 
     fn first_place(
@@ -172,10 +174,10 @@ impl Scheduler {
         let Some(cursor) = &self.cursor else { return (0, None) };
         let order = &self.cluster.order;
         let place = order.partition_point(|node| {
-            let spec = &self.cluster.host(*node).spec;
+            let spec = &self.cluster.node_state(*node).spec;
             (spec.rank, &spec.id) < (cursor.rank, &cursor.node)
         });
-        let Some(host) = order.get(place).map(|node| self.cluster.host(*node)) else {
+        let Some(host) = order.get(place).map(|node| self.cluster.node_state(*node)) else {
             return (0, None);
         };
         if host.spec.id != cursor.node {
@@ -186,8 +188,8 @@ impl Scheduler {
         (place, Some(device))
     }
 
-    pub(crate) fn cursor_at(&self, node: NodeIdx, claim: &Claim) -> RoundRobinCursor {
-        let spec = &self.cluster.host(node).spec;
+    pub(crate) fn cursor_after(&self, node: NodeIdx, claim: &Claim) -> RoundRobinCursor {
+        let spec = &self.cluster.node_state(node).spec;
         let last = claim.devices.iter().map(|part| usize::from(part.device)).max();
         RoundRobinCursor {
             rank: spec.rank,
@@ -211,21 +213,25 @@ impl Scheduler {
         shape: ShapeIdx,
         strategy: Strategy,
         without: &[(NodeIdx, &Request)],
-    ) -> Judgement {
+    ) -> TermVerdicts {
         let outlook = (&self.outlook, self.outlook_version);
         let mut index = self.indexes.get(&self.cluster, outlook, shape, strategy);
-        let mut eligible = vec![false; self.cluster.hosts.len()];
+        let mut eligible = vec![false; self.cluster.node_states.len()];
         for (place, node) in self.cluster.order.iter().enumerate() {
             let barred = matches!(
-                index.standing(place),
-                Standing::No(fit::Code::OtherNode | fit::Code::Selector | fit::Code::NodeAffinity)
+                index.eligibility(place),
+                Eligibility::Excluded(
+                    fit::ShortfallCode::OtherNode
+                        | fit::ShortfallCode::NodeSelector
+                        | fit::ShortfallCode::NodeAffinity
+                )
             );
             eligible[*node as usize] = !barred;
         }
         let mut tainted = vec![false; eligible.len()];
         if request.spread.iter().any(|spread| spread.honor_taints) {
             for node in &self.cluster.order {
-                let taints = &self.cluster.host(*node).spec.taints;
+                let taints = &self.cluster.node_state(*node).spec.taints;
                 tainted[*node as usize] =
                     labels::first_untolerated(taints, &request.tolerations).is_some();
             }
@@ -239,9 +245,10 @@ impl Scheduler {
     }
 
     /// Whether any node's description still allows the shape.
-    pub(crate) fn any_standing(&mut self, search: &Search) -> bool {
+    pub(crate) fn is_eligible_anywhere_for(&mut self, search: &Search) -> bool {
         let outlook = (&self.outlook, self.outlook_version);
         let mut index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);
-        (0..self.cluster.order.len()).any(|place| matches!(index.standing(place), Standing::Yes(_)))
+        (0..self.cluster.order.len())
+            .any(|place| matches!(index.eligibility(place), Eligibility::Eligible(_)))
     }
 }

@@ -8,51 +8,52 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::hold::reserve::{MOST_STEPS, Start};
+use crate::hold::reserve::{MAX_STEPS, PlannedStart};
 use crate::model::request::Request;
 use crate::model::units::Time;
 use crate::model::workload::Topology;
 use crate::quota::queues::GPU;
-use crate::state::cluster::fit::{self, Standing};
+use crate::state::cluster::fit::{self, Eligibility};
 use crate::state::cluster::room::{CPU, Claim, MEMORY, Room};
 use crate::state::cluster::shape::ShapeIdx;
-use crate::state::cluster::{NodeIdx, pick};
+use crate::state::cluster::{NodeIdx, choose_devices};
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::{JobIdx, State};
+use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 use crate::strategy::View;
 
 /// Tasks of a gang between which the search for places sees no difference.
 #[derive(Clone, Debug)]
-pub(crate) struct Batch {
+pub(crate) struct TaskBatch {
     pub(crate) tasks: Vec<u32>,
     pub(crate) request: Arc<Request>,
     pub(crate) shape: ShapeIdx,
 }
 
 /// By node number, the domain that it counts for, or none where a task may not go.
-type Open = Vec<Option<u32>>;
+type EligibleDomains = Vec<Option<u32>>;
 
 impl Scheduler {
     /// The tasks of a workload by what they ask for, the hardest to place first.
-    pub(crate) fn hardest_first(&self, job: JobIdx) -> Vec<Batch> {
-        let job = self.jobs.get(job);
-        let parts = job.more.iter().flat_map(|more| more.iter());
-        let parts = parts.map(|part| (part.shape, &part.facet));
-        let parts = std::iter::once((job.shape, &job.facet)).chain(parts);
-        let mut batches: Vec<(Batch, _)> = Vec::new();
+    pub(crate) fn batches_hardest_first(&self, job: WorkloadIdx) -> Vec<TaskBatch> {
+        let job = self.workloads.get(job);
+        let parts = job.role_shapes.iter().flat_map(|more| more.iter());
+        let parts = parts.map(|part| (part.shape, &part.term_labels));
+        let parts = std::iter::once((job.shape, &job.term_labels)).chain(parts);
+        let mut batches: Vec<(TaskBatch, _)> = Vec::new();
         let mut next = 0;
-        for ((tasks, request), (shape, facet)) in job.spec.each_role().zip(parts) {
+        for ((tasks, request), (shape, term_labels)) in job.spec.each_role().zip(parts) {
             let tasks = next..next + tasks;
             next = tasks.end;
-            let same = batches.iter_mut().find(|(batch, f)| batch.shape == shape && *f == facet);
+            let same =
+                batches.iter_mut().find(|(batch, f)| batch.shape == shape && *f == term_labels);
             if let Some((batch, _)) = same {
                 batch.tasks.extend(tasks);
             } else {
                 let tasks = tasks.collect();
-                batches.push((Batch { tasks, request: request.clone(), shape }, facet));
+                batches.push((TaskBatch { tasks, request: request.clone(), shape }, term_labels));
             }
         }
-        let mut batches: Vec<Batch> = batches.into_iter().map(|(batch, _)| batch).collect();
+        let mut batches: Vec<TaskBatch> = batches.into_iter().map(|(batch, _)| batch).collect();
         if batches.len() > 1 {
             batches.sort_by_key(|batch| {
                 let charge = self.nominal_charge(batch.shape, 1).base;
@@ -63,57 +64,59 @@ impl Scheduler {
     }
 
     /// Whether an empty cluster, with all its nodes in order, would take a gang of several roles.
-    pub(crate) fn ever_fit_together(&self, job: JobIdx) -> bool {
-        let topology = self.jobs.get(job).spec.topology.as_ref();
+    pub(crate) fn gang_fits_when_empty(&self, job: WorkloadIdx) -> bool {
+        let topology = self.workloads.get(job).spec.topology.as_ref();
         let domains = match topology {
             Some(Topology::Same(key) | Topology::Spread(key)) => self.cluster.make_domains(key).of,
-            None => vec![Some(0); self.cluster.hosts.len()],
+            None => vec![Some(0); self.cluster.node_states.len()],
         };
         let same = matches!(topology, Some(Topology::Same(_)));
-        let open = |batch: &Batch| -> Open {
+        let open = |batch: &TaskBatch| -> EligibleDomains {
             let mut open = vec![None; domains.len()];
             for node in &self.cluster.order {
-                let (host, room) = (self.cluster.host(*node), self.cluster.room(*node));
+                let (host, room) = (self.cluster.node_state(*node), self.cluster.room(*node));
                 let shape = self.cluster.shape(batch.shape);
-                let stands = matches!(fit::standing(shape, &host.spec, room), Standing::Yes(_));
+                let stands =
+                    matches!(fit::eligibility(shape, &host.spec, room), Eligibility::Eligible(_));
                 let domain = domains[*node as usize].map(|domain| if same { domain } else { 0 });
                 open[*node as usize] = domain.filter(|_| stands);
             }
             open
         };
-        let batches: Vec<(Batch, Open)> = self
-            .hardest_first(job)
+        let batches: Vec<(TaskBatch, EligibleDomains)> = self
+            .batches_hardest_first(job)
             .into_iter()
             .map(|batch| {
                 let open = open(&batch);
                 (batch, open)
             })
             .collect();
-        let mut rooms = vec![Room::default(); self.cluster.hosts.len()];
+        let mut rooms = vec![Room::default(); self.cluster.node_states.len()];
         for node in &self.cluster.order {
             rooms[*node as usize] = self.empty_room_of(*node);
         }
-        self.seats_in(job, &batches, &rooms).is_some()
+        self.claims_in(job, &batches, &rooms).is_some()
     }
 
     /// When and where a gang of several roles could start if nothing else came: after the fewest ends
     /// of what runs.
-    pub(crate) fn foresee_together(&mut self, job: JobIdx) -> Option<Start> {
-        let (spec, strategy) = (self.jobs.get(job).spec.clone(), self.strategy(self.jobs.get(job)));
+    pub(crate) fn plan_gang_start(&mut self, job: WorkloadIdx) -> Option<PlannedStart> {
+        let (spec, strategy) =
+            (self.workloads.get(job).spec.clone(), self.strategy(self.workloads.get(job)));
         let mut batches = Vec::new();
-        for batch in self.hardest_first(job) {
-            let open = self.domains_open_to(&spec, &batch.request, batch.shape, strategy);
+        for batch in self.batches_hardest_first(job) {
+            let open = self.eligible_domains(&spec, &batch.request, batch.shape, strategy);
             batches.push((batch, open));
         }
-        let ends = self.ends_in_order(job);
+        let ends = self.expected_ends_in_order(job);
         let seats = |ended: usize| {
             let mut rooms = self.cluster.rooms.clone();
             for (_, other) in &ends[..ended] {
-                for (_, seat) in self.jobs.get(*other).seats() {
+                for (_, seat) in self.workloads.get(*other).allocations() {
                     rooms[seat.node as usize].release(&seat.claim);
                 }
             }
-            self.seats_in(job, &batches, &rooms)
+            self.claims_in(job, &batches, &rooms)
         };
         seats(ends.len())?;
         let (mut too_few, mut enough) = (None, ends.len());
@@ -126,21 +129,23 @@ impl Scheduler {
             }
         }
         let at = enough.checked_sub(1).and_then(|last| ends[last].0);
-        Some(Start { at, seats: seats(enough)? })
+        Some(PlannedStart { at, claims: seats(enough)? })
     }
 
     /// What will end, first to last, and when; work that does not say when comes last, and only for one
     /// that has been patient.
-    fn ends_in_order(&self, job: JobIdx) -> Vec<(Option<Time>, JobIdx)> {
-        let stopping = self.jobs.iter().filter(|(_, other)| other.state == State::Stopping);
-        let mut ends: Vec<(Option<Time>, JobIdx)> =
+    fn expected_ends_in_order(&self, job: WorkloadIdx) -> Vec<(Option<Time>, WorkloadIdx)> {
+        let stopping =
+            self.workloads.iter().filter(|(_, other)| other.phase == WorkloadPhase::Stopping);
+        let mut ends: Vec<(Option<Time>, WorkloadIdx)> =
             stopping.filter(|_| self.holds.len() > 0).map(|(index, _)| (None, index)).collect();
-        let known: BTreeSet<JobIdx> = ends.iter().map(|(_, index)| *index).collect();
+        let known: BTreeSet<WorkloadIdx> = ends.iter().map(|(_, index)| *index).collect();
         let future = |end: &Time| *end > self.now;
-        let expected = self.ends.iter().filter(|(_, _, other)| !known.contains(other));
+        let expected = self.expected_ends.iter().filter(|(_, _, other)| !known.contains(other));
         ends.extend(expected.map(|(end, _, other)| (Some(*end).filter(future), *other)));
-        if self.now.since(self.jobs.get(job).submitted) >= self.policy.patience {
-            let placed = self.jobs.iter().filter(|(_, other)| other.state == State::Placed);
+        if self.now.since(self.workloads.get(job).submitted) >= self.policy.patience {
+            let placed =
+                self.workloads.iter().filter(|(_, other)| other.phase == WorkloadPhase::Placed);
             let mut unknown: Vec<_> = placed
                 .filter(|(_, other)| other.end().is_none())
                 .map(|(index, other)| (other.placed_at, other.serial, index))
@@ -148,33 +153,33 @@ impl Scheduler {
             unknown.sort_unstable();
             ends.extend(unknown.into_iter().map(|(_, _, index)| (None, index)));
         }
-        ends.truncate(MOST_STEPS);
+        ends.truncate(MAX_STEPS);
         ends
     }
 
     /// Places for all tasks, in their order, in these rooms by node number; in one domain, if there are
     /// several.
-    fn seats_in(
+    fn claims_in(
         &self,
-        job: JobIdx,
-        batches: &[(Batch, Open)],
+        job: WorkloadIdx,
+        batches: &[(TaskBatch, EligibleDomains)],
         rooms: &[Room],
     ) -> Option<Vec<(NodeIdx, Claim)>> {
         let domains: BTreeSet<u32> = batches.first()?.1.iter().flatten().copied().collect();
-        domains.into_iter().find_map(|domain| self.seats_in_domain(job, batches, rooms, domain))
+        domains.into_iter().find_map(|domain| self.claims_in_domain(job, batches, rooms, domain))
     }
 
-    fn seats_in_domain(
+    fn claims_in_domain(
         &self,
-        job: JobIdx,
-        batches: &[(Batch, Open)],
+        job: WorkloadIdx,
+        batches: &[(TaskBatch, EligibleDomains)],
         rooms: &[Room],
         domain: u32,
     ) -> Option<Vec<(NodeIdx, Claim)>> {
-        let strategy = self.strategy(self.jobs.get(job));
+        let strategy = self.strategy(self.workloads.get(job));
         // Only where something is booked is a room of its own needed.
         let mut booked: BTreeMap<NodeIdx, Room> = BTreeMap::new();
-        let mut seats = vec![None; self.jobs.get(job).count() as usize];
+        let mut seats = vec![None; self.workloads.get(job).count() as usize];
         for (batch, open) in batches {
             let shape = self.cluster.shape(batch.shape);
             // Where one more does not fit, none after it does.
@@ -182,13 +187,13 @@ impl Scheduler {
             for task in &batch.tasks {
                 let fits = |node: NodeIdx| {
                     let room = booked.get(&node).unwrap_or(&rooms[node as usize]);
-                    open[node as usize] == Some(domain) && fit::lack(shape, room).is_none()
+                    open[node as usize] == Some(domain) && fit::shortfall(shape, room).is_none()
                 };
                 while nodes.next_if(|node| !fits(*node)).is_some() {}
                 let node = *nodes.peek()?;
                 let room = booked.entry(node).or_insert_with(|| rooms[node as usize].clone());
                 let view = View { room, shape, outlook: &self.outlook };
-                let claim = pick::claim(strategy, &view, None)?;
+                let claim = choose_devices::choose_devices(strategy, &view, None)?;
                 room.book(&claim);
                 seats[*task as usize] = Some((node, claim));
             }

@@ -1,7 +1,7 @@
 //! The head of the queue: room is kept for the first workload that cannot start, and others pass it only
 //! where that does not delay it.
 
-use crate::hold::holds::Purpose;
+use crate::hold::holds::HoldPurpose;
 use crate::model::units::Span;
 use crate::model::workload::{MAX_PRIORITY, Topology};
 use crate::pass::decide::Pass;
@@ -9,115 +9,118 @@ use crate::pass::place::Obstacle;
 use crate::quota::queues::ROOT;
 use crate::state::pending::GroupIdx;
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::JobIdx;
+use crate::state::workloads::WorkloadIdx;
 
 /// How many are kept in line for the reservation.
-pub(crate) const MOST_HEIRS: usize = 8;
+pub(crate) const MAX_NEXT_IN_LINE: usize = 8;
 
 impl Scheduler {
     /// Places a workload around what is held for others; the one the hold is for may use it, and so
     /// may one that comes before it, or that will be gone when it is needed.
-    pub(crate) fn place_or_backfill(&mut self, job: JobIdx) -> Result<(), Obstacle> {
-        let Some(reserved) = self.holds.reserved else { return self.place(job) };
+    pub(crate) fn place_or_backfill(&mut self, job: WorkloadIdx) -> Result<(), Obstacle> {
+        let Some(reserved) = self.holds.reserved else { return self.place_workload(job) };
         if reserved == job {
-            self.lift_hold(job);
-            let placed = self.place(job);
+            self.suspend_hold(job);
+            let placed = self.place_workload(job);
             if placed.is_ok() {
                 // What it held beyond its seats can only help those that were set aside before.
-                let improved = self.improved || self.pending.any_blocked();
-                self.drop_hold(job);
-                self.improved = improved;
+                let retry_blocked = self.retry_blocked || self.pending.any_blocked();
+                self.release_hold(job);
+                self.retry_blocked = retry_blocked;
             } else {
-                self.take_hold(job);
+                self.resume_hold(job);
             }
             return placed;
         }
-        let blocked = self.place(job);
+        let blocked = self.place_workload(job);
         // Room and quota are kept from those who come later, not from those who come before.
-        let may_use_it = self.is_gone_in_time(job) || self.comes_before(job, reserved);
+        let may_use_it = self.ends_before_reserved_start(job) || self.is_ahead_of(job, reserved);
         if blocked.is_ok() || !may_use_it {
             return blocked;
         }
-        self.place_in_held_room(job, reserved)
+        self.place_in_reserved_room(job, reserved)
     }
 
-    pub(crate) fn place_in_held_room(
+    pub(crate) fn place_in_reserved_room(
         &mut self,
-        job: JobIdx,
-        reserved: JobIdx,
+        job: WorkloadIdx,
+        reserved: WorkloadIdx,
     ) -> Result<(), Obstacle> {
-        self.lift_hold(reserved);
-        let placed = self.place(job);
-        self.take_hold(reserved);
+        self.suspend_hold(reserved);
+        let placed = self.place_workload(job);
+        self.resume_hold(reserved);
         placed
     }
 
     /// Expected to end before the reserved workload is expected to start.
-    pub(crate) fn is_gone_in_time(&self, job: JobIdx) -> bool {
-        let end = self.jobs.get(job).spec.estimate.map(|estimate| self.now.after(estimate));
+    pub(crate) fn ends_before_reserved_start(&self, job: WorkloadIdx) -> bool {
+        let end = self.workloads.get(job).spec.estimate.map(|estimate| self.now.after(estimate));
         matches!((end, self.holds.reserved_start()), (Some(end), Some(start)) if end <= start)
     }
 
     /// Members of a group that only a hold keeps out, but that are short enough to use it.
     pub(crate) fn backfill_members(&mut self, group: GroupIdx, pass: &mut Pass) {
         let Some(reserved) = self.holds.reserved else { return };
-        let members: Vec<JobIdx> =
+        let members: Vec<WorkloadIdx> =
             self.pending.group(group).members.values().copied().skip(1).collect();
         for job in members {
-            if self.is_gone_in_time(job) {
-                if self.place_in_held_room(job, reserved).is_err() {
+            if self.ends_before_reserved_start(job) {
+                if self.place_in_reserved_room(job, reserved).is_err() {
                     return;
                 }
-                self.start(job, pass);
+                self.record_start(job, pass);
             }
         }
     }
 
     /// The holder whose room would be enough for this workload.
-    pub(crate) fn holder_in_the_way(&mut self, job: JobIdx) -> Option<JobIdx> {
-        let mut holders = self.holders(|_| true);
-        holders.retain(|holder| *holder != job);
-        if holders.is_empty() {
+    pub(crate) fn blocking_holder(&mut self, job: WorkloadIdx) -> Option<WorkloadIdx> {
+        let mut hold_owners = self.hold_owners(|_| true);
+        hold_owners.retain(|holder| *holder != job);
+        if hold_owners.is_empty() {
             return None;
         }
-        for holder in &holders {
-            self.lift_hold(*holder);
+        for holder in &hold_owners {
+            self.suspend_hold(*holder);
         }
         let cursor = self.cursor.clone();
-        let fits = self.place(job).is_ok();
+        let fits = self.place_workload(job).is_ok();
         if fits {
-            for task in 0..self.jobs.get(job).count() {
-                self.unseat(job, task);
+            for task in 0..self.workloads.get(job).count() {
+                self.release_task(job, task);
             }
         }
         self.cursor = cursor;
-        for holder in &holders {
-            self.take_hold(*holder);
+        for holder in &hold_owners {
+            self.resume_hold(*holder);
         }
-        fits.then(|| holders[0])
+        fits.then(|| hold_owners[0])
     }
 
     /// Whether one comes before the other for good. The turn of queues changes with their shares, and
     /// two that take turns would take each other's reservation away for ever.
-    pub(crate) fn comes_before(&self, job: JobIdx, other: JobIdx) -> bool {
-        let same = self.pending.global || self.jobs.get(job).queue == self.jobs.get(other).queue;
+    pub(crate) fn is_ahead_of(&self, job: WorkloadIdx, other: WorkloadIdx) -> bool {
+        let same =
+            self.pending.global || self.workloads.get(job).queue == self.workloads.get(other).queue;
         same && self.rank(job) < self.rank(other)
     }
 
     /// The reservation has become free: it goes to who came first, not to who comes next.
-    pub(crate) fn reserve_for_heir(&mut self, pass: &mut Pass) {
+    pub(crate) fn reserve_for_next_in_line(&mut self, pass: &mut Pass) {
         if self.holds.reserved.is_none() && pass.head.is_none() {
-            if !std::mem::replace(&mut pass.lined_up, true) {
-                pass.heirs.splice(0..0, self.overdue());
+            if !std::mem::replace(&mut pass.overdue_added, true) {
+                pass.next_in_line.splice(0..0, self.overdue_workloads());
             }
-            let heirs = std::mem::take(&mut pass.heirs);
-            pass.head = heirs.into_iter().find(|heir| self.is_queued(*heir) && self.reserve(*heir));
+            let next_in_line = std::mem::take(&mut pass.next_in_line);
+            pass.head = next_in_line
+                .into_iter()
+                .find(|heir| self.is_queued(*heir) && self.reserve_for_head(*heir));
         }
     }
 
     /// Those that have waited for longer than any priority is worth, oldest first. Shares decide whose
     /// turn it is, and a queue with a small share could be passed by others for ever.
-    pub(crate) fn overdue(&self) -> Vec<JobIdx> {
+    pub(crate) fn overdue_workloads(&self) -> Vec<WorkloadIdx> {
         if self.pending.global {
             return Vec::new();
         }
@@ -125,15 +128,16 @@ impl Scheduler {
         let long = Span(self.policy.patience.0.saturating_add(ageing));
         let first =
             self.pending.groups().filter_map(|(_, group)| group.members.values().next().copied());
-        let mut jobs: Vec<JobIdx> =
-            first.filter(|job| self.jobs.get(*job).submitted.after(long) <= self.now).collect();
+        let mut jobs: Vec<WorkloadIdx> = first
+            .filter(|job| self.workloads.get(*job).submitted.after(long) <= self.now)
+            .collect();
         jobs.sort_unstable_by_key(|job| {
-            (self.jobs.get(*job).submitted, self.jobs.get(*job).serial)
+            (self.workloads.get(*job).submitted, self.workloads.get(*job).serial)
         });
         jobs.retain({
-            let mut left = MOST_HEIRS;
+            let mut left = MAX_NEXT_IN_LINE;
             move |job| {
-                let fits = left > 0 && self.ever_fits(*job);
+                let fits = left > 0 && self.fits_when_empty(*job);
                 left -= usize::from(fits);
                 fits
             }
@@ -143,33 +147,37 @@ impl Scheduler {
 
     /// All that is kept for it is free, and only the search for places, one task after the other, led
     /// it astray: it starts where room is kept.
-    pub(crate) fn starts_as_reserved(&mut self, job: JobIdx) -> bool {
-        let spread = matches!(self.jobs.get(job).spec.topology, Some(Topology::Spread(_)));
+    pub(crate) fn start_on_reservation(&mut self, job: WorkloadIdx) -> bool {
+        let spread = matches!(self.workloads.get(job).spec.topology, Some(Topology::Spread(_)));
         let Some(hold) = self.holds.get(job).filter(|_| !spread) else { return false };
         let planned = hold.planned.clone();
-        self.lift_hold(job);
-        let starts = self.seats_are_free(job, &planned) && self.seat_as_planned(job, planned);
+        self.suspend_hold(job);
+        let starts = self.claims_fit(job, &planned) && self.book_claims(job, planned);
         if starts {
-            self.drop_hold(job);
+            self.release_hold(job);
         } else {
-            self.take_hold(job);
+            self.resume_hold(job);
         }
         starts
     }
 
     /// Without backfill, the queue that room is kept in goes first: two heads that wait for each other
     /// would wait for ever.
-    pub(crate) fn reserved_first(&self, pass: &Pass) -> Option<(GroupIdx, JobIdx)> {
+    pub(crate) fn next_in_reserved_queue(&self, pass: &Pass) -> Option<(GroupIdx, WorkloadIdx)> {
         let reserved =
             self.holds.reserved.filter(|_| !self.policy.backfill && pass.head.is_none())?;
-        self.pending.next(if self.pending.global { ROOT } else { self.jobs.get(reserved).queue })
+        self.pending.next(if self.pending.global {
+            ROOT
+        } else {
+            self.workloads.get(reserved).queue
+        })
     }
 
     /// Nothing is kept for a workload against one that comes before it: that one may start there.
-    pub(crate) fn takes_over_reservation(&mut self, job: JobIdx) -> bool {
+    pub(crate) fn place_on_later_reservation(&mut self, job: WorkloadIdx) -> bool {
         match self.holds.reserved {
-            Some(other) if self.comes_before(job, other) => {
-                self.place_in_held_room(job, other).is_ok()
+            Some(other) if self.is_ahead_of(job, other) => {
+                self.place_in_reserved_room(job, other).is_ok()
             }
             _ => false,
         }
@@ -177,7 +185,7 @@ impl Scheduler {
 
     /// Keeps room for the head of the queue where it can start first. Says whether it is worth
     /// waiting for: what never fits must not keep others from being the head.
-    pub(crate) fn reserve(&mut self, job: JobIdx) -> bool {
+    pub(crate) fn reserve_for_head(&mut self, job: WorkloadIdx) -> bool {
         if self.holds.reserved == Some(job) {
             return true;
         }
@@ -185,28 +193,28 @@ impl Scheduler {
         // Without backfill nobody passes one that could ever start.
         let stands = !self.policy.backfill && {
             let shape = self.affordable_shape(job);
-            self.ever_fits_as(job, shape)
+            self.fits_when_empty_as(job, shape)
         };
-        if other.is_some_and(|other| !self.comes_before(job, other)) {
+        if other.is_some_and(|other| !self.is_ahead_of(job, other)) {
             return stands;
         }
         if let Some(other) = other {
-            self.lift_hold(other);
+            self.suspend_hold(other);
         }
         // What its queue cannot pay for is no start.
-        let start = self.foresee(job).filter(|start| self.can_pay(job, &start.seats));
+        let start = self.plan_start(job).filter(|start| self.fits_quota(job, &start.claims));
         if let Some(other) = other {
-            self.take_hold(other);
+            self.resume_hold(other);
         }
-        let patience = self.jobs.get(job).submitted.after(self.policy.patience);
+        let patience = self.workloads.get(job).submitted.after(self.policy.patience);
         if let Some(start) = start {
             if let Some(other) = other {
-                self.drop_hold(other);
+                self.release_hold(other);
             }
-            self.hold(job, Purpose::Reservation { start: start.at }, start.seats);
+            self.place_hold(job, HoldPurpose::Reservation { start: start.at }, start.claims);
             return true;
         }
-        if patience > self.now && self.ever_fits(job) {
+        if patience > self.now && self.fits_when_empty(job) {
             self.timers.insert(patience);
         }
         stands

@@ -7,13 +7,13 @@ use crate::model::request::Request;
 use crate::model::wait::QuotaResource;
 use crate::model::workload::Topology;
 use crate::pass::find::{Domain, Search};
-use crate::pass::gang::Batch;
+use crate::pass::gang::TaskBatch;
 use crate::quota::charge::{Charge, Excess};
 use crate::state::cluster::fit;
 use crate::state::cluster::room::DeviceClaim;
-use crate::state::cluster::shape::{Ask, ShapeIdx};
+use crate::state::cluster::shape::{GpuNeed, ShapeIdx};
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::JobIdx;
+use crate::state::workloads::WorkloadIdx;
 use crate::strategy::Strategy;
 
 /// Why a workload was not placed; the details are worked out when somebody is told.
@@ -29,30 +29,31 @@ pub(crate) enum Obstacle {
 
 /// Tasks that are looked for places for in the same way.
 #[derive(Clone, Debug)]
-struct Errand {
+struct TaskSearch {
     tasks: Vec<u32>,
     search: Search,
 }
 
 impl Scheduler {
     /// Books all tasks of a waiting workload, or none.
-    pub(crate) fn place(&mut self, job: JobIdx) -> Result<(), Obstacle> {
-        let spec = self.jobs.get(job).spec.clone();
+    pub(crate) fn place_workload(&mut self, job: WorkloadIdx) -> Result<(), Obstacle> {
+        let spec = self.workloads.get(job).spec.clone();
         self.check_quota(job)?;
         if spec.tasks == 1 && spec.roles.is_empty() {
-            let mut search = self.search(job, spec.request.clone(), self.jobs.get(job).shape);
+            let mut search = self.search(job, spec.request.clone(), self.workloads.get(job).shape);
             return self.place_task(job, 0, &mut search);
         }
-        let errand = |Batch { tasks, request, shape }| Errand {
+        let errand = |TaskBatch { tasks, request, shape }| TaskSearch {
             tasks,
             search: self.search(job, request, shape),
         };
-        let errands: Vec<Errand> = self.hardest_first(job).into_iter().map(errand).collect();
+        let errands: Vec<TaskSearch> =
+            self.batches_hardest_first(job).into_iter().map(errand).collect();
         match &spec.topology {
             None => {
                 let mut before = 0;
-                for Errand { tasks, search } in &errands {
-                    let fits = self.room_for(search, tasks.len() as u32);
+                for TaskSearch { tasks, search } in &errands {
+                    let fits = self.fitting_tasks(search, tasks.len() as u32);
                     if fits < tasks.len() as u32 {
                         return Err(Obstacle::Gang { fits: before + fits, task: tasks[0] });
                     }
@@ -68,14 +69,14 @@ impl Scheduler {
         }
     }
 
-    fn search(&self, job: JobIdx, request: Arc<Request>, shape: ShapeIdx) -> Search {
+    fn search(&self, job: WorkloadIdx, request: Arc<Request>, shape: ShapeIdx) -> Search {
         Search {
             request,
             shape,
-            strategy: self.strategy(self.jobs.get(job)),
+            strategy: self.strategy(self.workloads.get(job)),
             closed: Vec::new(),
             excess: None,
-            avoid: self.jobs.get(job).avoid,
+            avoid: self.workloads.get(job).avoid,
             domain: Domain::Any,
         }
     }
@@ -83,13 +84,13 @@ impl Scheduler {
     /// Tries the domains that have room for the whole gang, the tightest first.
     fn place_together(
         &mut self,
-        job: JobIdx,
-        errands: &[Errand],
+        job: WorkloadIdx,
+        errands: &[TaskSearch],
         key: &str,
     ) -> Result<(), Obstacle> {
         let mut rooms = Vec::new();
-        for Errand { tasks, search } in errands {
-            rooms.push((self.room_by_domain(search, key, tasks.len() as u32), tasks));
+        for TaskSearch { tasks, search } in errands {
+            rooms.push((self.fitting_tasks_by_domain(search, key, tasks.len() as u32), tasks));
         }
         let names = &self.cluster.domains(key).names;
         let mut enough: Vec<(u32, Arc<str>, u32)> = Vec::new();
@@ -107,7 +108,7 @@ impl Scheduler {
         }
         enough.sort();
         if !enough.is_empty() {
-            most = self.jobs.get(job).count() - 1;
+            most = self.workloads.get(job).count() - 1;
         }
         for (_, _, domain) in enough {
             match self.place_gang(job, errands.to_vec(), Domain::Only(key.into(), domain)) {
@@ -123,22 +124,22 @@ impl Scheduler {
     /// Books the tasks one after the other; takes all back when one finds no place.
     fn place_gang(
         &mut self,
-        job: JobIdx,
-        errands: Vec<Errand>,
+        job: WorkloadIdx,
+        errands: Vec<TaskSearch>,
         mut domain: Domain,
     ) -> Result<(), Obstacle> {
         let cursor = self.cursor.clone();
-        let told = self.rankings.told.len();
+        let reported_class = self.rankings.reported_class.len();
         let mut placed = 0;
-        for Errand { tasks, mut search } in errands {
+        for TaskSearch { tasks, mut search } in errands {
             search.domain = domain;
             for task in tasks {
                 if let Err(obstacle) = self.place_task(job, task, &mut search) {
-                    for task in 0..self.jobs.get(job).count() {
-                        self.unseat(job, task);
+                    for task in 0..self.workloads.get(job).count() {
+                        self.release_task(job, task);
                     }
                     self.cursor = cursor;
-                    self.rankings.told.truncate(told);
+                    self.rankings.reported_class.truncate(reported_class);
                     return Err(match (obstacle, search.excess.take()) {
                         // Its queue cannot pay for all of it where there is room: nodes would not help.
                         (Obstacle::Quota(excess), _) | (_, Some(excess)) => Obstacle::Quota(excess),
@@ -154,9 +155,9 @@ impl Scheduler {
     }
 
     /// Counts a booked task for the domain that it went to.
-    fn count_domain(&mut self, job: JobIdx, task: u32, domain: &mut Domain) {
+    fn count_domain(&mut self, job: WorkloadIdx, task: u32, domain: &mut Domain) {
         if let Domain::Fewest(key, counts) = domain {
-            let seat = self.jobs.get(job).tasks[task as usize].seat.as_ref();
+            let seat = self.workloads.get(job).tasks[task as usize].allocation.as_ref();
             let node = seat.map(|seat| seat.node);
             let domains = self.cluster.domains(key);
             if let Some(domain) = node.and_then(|node| domains.of[node as usize]) {
@@ -167,8 +168,13 @@ impl Scheduler {
 
     /// Books one task on the best node that fits and that its queue can pay for. A quota on a GPU
     /// model closes that model and the search goes on without it.
-    fn place_task(&mut self, job: JobIdx, task: u32, search: &mut Search) -> Result<(), Obstacle> {
-        let queue = self.jobs.get(job).queue;
+    fn place_task(
+        &mut self,
+        job: WorkloadIdx,
+        task: u32,
+        search: &mut Search,
+    ) -> Result<(), Obstacle> {
+        let queue = self.workloads.get(job).queue;
         loop {
             let Some((node, claim)) = self.find(search) else {
                 return Err(Obstacle::NoRoom);
@@ -176,17 +182,17 @@ impl Scheduler {
             match self.queues.excess(&self.cluster, queue, &Charge::of(&claim)) {
                 None => {
                     if search.strategy == Strategy::RoundRobin {
-                        self.cursor = Some(self.cursor_at(node, &claim));
+                        self.cursor = Some(self.cursor_after(node, &claim));
                     }
-                    self.tell_ranking(job, task, search, node);
-                    self.seat(job, task, node, claim);
+                    self.record_ranking(job, task, search, node);
+                    self.book_task(job, task, node, claim);
                     return Ok(());
                 }
                 Some(excess) => {
                     let shape = self.cluster.shape(search.shape);
                     let by_device = matches!(excess.resource, QuotaResource::GpuModel(_))
                         || (excess.resource == QuotaResource::Gpu
-                            && matches!(shape.ask, Ask::Memory(_)));
+                            && matches!(shape.gpu_need, GpuNeed::Memory(_)));
                     let over = |part: &&DeviceClaim| match &excess.resource {
                         QuotaResource::GpuModel(model) => {
                             self.cluster.models[usize::from(part.model)].serves(model)
@@ -201,7 +207,7 @@ impl Scheduler {
                     search.closed.push(model);
                     search.closed.sort_unstable();
                     search.shape = self.cluster.intern(&search.request, search.closed.clone());
-                    if !self.any_standing(search) {
+                    if !self.is_eligible_anywhere_for(search) {
                         return Err(Obstacle::Quota(excess));
                     }
                 }
@@ -210,13 +216,17 @@ impl Scheduler {
     }
 
     /// How many tasks of the shape fit now, counted up to `enough`.
-    fn room_for(&mut self, search: &Search, enough: u32) -> u32 {
+    fn fitting_tasks(&mut self, search: &Search, enough: u32) -> u32 {
         let outlook = (&self.outlook, self.outlook_version);
         let index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);
         let shape = self.cluster.shape(search.shape);
         let mut room = 0;
         for (place, _) in index.candidates() {
-            room += fit::copies(shape, self.cluster.room(self.cluster.order[place]), enough - room);
+            room += fit::task_capacity(
+                shape,
+                self.cluster.room(self.cluster.order[place]),
+                enough - room,
+            );
             if room >= enough {
                 break;
             }
@@ -225,7 +235,12 @@ impl Scheduler {
     }
 
     /// The same for each value of a topology key.
-    fn room_by_domain(&mut self, search: &Search, key: &str, enough: u32) -> BTreeMap<u32, u32> {
+    fn fitting_tasks_by_domain(
+        &mut self,
+        search: &Search,
+        key: &str,
+        enough: u32,
+    ) -> BTreeMap<u32, u32> {
         let of = self.cluster.domains(key).of.clone();
         let outlook = (&self.outlook, self.outlook_version);
         let index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);
@@ -235,7 +250,8 @@ impl Scheduler {
             let node = self.cluster.order[place];
             if let Some(domain) = of[node as usize] {
                 let room = rooms.entry(domain).or_insert(0_u32);
-                *room = room.saturating_add(fit::copies(shape, self.cluster.room(node), enough));
+                *room =
+                    room.saturating_add(fit::task_capacity(shape, self.cluster.room(node), enough));
             }
         }
         rooms
@@ -243,8 +259,8 @@ impl Scheduler {
 
     /// Refuses what its queue could not pay for, before a place is looked for: more nodes would not
     /// cure that, so room must not be given as the reason.
-    fn check_quota(&self, job: JobIdx) -> Result<(), Obstacle> {
-        let queue = self.jobs.get(job).queue;
+    fn check_quota(&self, job: WorkloadIdx) -> Result<(), Obstacle> {
+        let queue = self.workloads.get(job).queue;
         match self.queues.excess(&self.cluster, queue, &self.charge_of(job)) {
             Some(excess) => Err(Obstacle::Quota(excess)),
             None => Ok(()),
@@ -252,8 +268,8 @@ impl Scheduler {
     }
 
     /// What a workload costs at least, whatever devices its tasks get.
-    pub(crate) fn charge_of(&self, job: JobIdx) -> Charge {
-        let job = self.jobs.get(job);
+    pub(crate) fn charge_of(&self, job: WorkloadIdx) -> Charge {
+        let job = self.workloads.get(job);
         let mut charge = self.nominal_charge(job.shape, job.spec.tasks);
         for (shape, tasks) in job.shapes().skip(1) {
             charge.add(&self.nominal_charge(shape, tasks));
@@ -266,17 +282,17 @@ impl Scheduler {
         let shape = self.cluster.shape(shape);
         let times = i64::from(tasks);
         let mut base = shape.need.amounts.map(|amount| amount * times);
-        let milli = match shape.ask {
-            Ask::None => 0,
+        let milli = match shape.gpu_need {
+            GpuNeed::None => 0,
             // At least its share of the largest GPU.
-            Ask::Memory(mib) if !shape.exclusive => {
+            GpuNeed::Memory(mib) if !shape.exclusive => {
                 let largest = i64::from(self.cluster.largest_gpu().max(mib).max(1));
                 (i64::from(mib) * 1000 / largest).max(1)
             }
             // How much that is depends on the device.
-            Ask::Mig(..) if !shape.exclusive => 1,
-            Ask::Share(milli) if !shape.exclusive => i64::from(milli),
-            Ask::Whole(count) => i64::from(count) * 1000,
+            GpuNeed::Mig(..) if !shape.exclusive => 1,
+            GpuNeed::Share(milli) if !shape.exclusive => i64::from(milli),
+            GpuNeed::Whole(count) => i64::from(count) * 1000,
             _ => 1000,
         };
         base[crate::quota::queues::GPU] = milli * times;

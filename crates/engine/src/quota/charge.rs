@@ -59,8 +59,8 @@ pub(crate) struct Excess {
     pub(crate) resource: QuotaResource,
     pub(crate) limit: u64,
     pub(crate) used: u64,
-    pub(crate) kept: u64,
-    pub(crate) asked: u64,
+    pub(crate) reserved: u64,
+    pub(crate) requested: u64,
 }
 
 /// The smallest amount of everything: asks whether anything at all is left of a quota.

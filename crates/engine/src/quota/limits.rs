@@ -4,16 +4,16 @@ use crate::model::policy::Quota;
 use crate::quota::charge::{Charge, Excess, exceeded};
 use crate::quota::queues::{Account, QueueIdx, Queues};
 use crate::state::cluster::Cluster;
-use crate::state::workloads::JobIdx;
+use crate::state::workloads::WorkloadIdx;
 
 impl Queues {
     /// Keeps quota for a workload that room is kept for.
-    pub(crate) fn pledge(&mut self, job: JobIdx, queue: QueueIdx, charge: Charge) {
+    pub(crate) fn pledge(&mut self, job: WorkloadIdx, queue: QueueIdx, charge: Charge) {
         self.pledges.insert(job, (queue, charge));
     }
 
     /// Gives back what was kept.
-    pub(crate) fn release_pledge(&mut self, job: JobIdx) {
+    pub(crate) fn release_pledge(&mut self, job: WorkloadIdx) {
         self.pledges.remove(&job);
     }
 
@@ -27,7 +27,12 @@ impl Queues {
     }
 
     /// Whether the limits allow this charge when nothing else is used.
-    pub(crate) fn could_pay(&self, cluster: &Cluster, queue: QueueIdx, charge: &Charge) -> bool {
+    pub(crate) fn could_ever_fit_limits(
+        &self,
+        cluster: &Cluster,
+        queue: QueueIdx,
+        charge: &Charge,
+    ) -> bool {
         self.path(queue).all(|queue| {
             let mut idle = self.get(queue).clone();
             idle.total = Account::default();
@@ -67,7 +72,7 @@ impl Queues {
             let own = if state.spec.borrow { None } else { over(&state.spec.guaranteed) };
             let (resource, amounts) = excess.or(own)?;
             let [limit, used, kept, asked] = amounts.map(|amount| amount.max(0) as u64);
-            Some(Excess { queue, resource, limit, used, kept, asked })
+            Some(Excess { queue, resource, limit, used, reserved: kept, requested: asked })
         })
     }
 
@@ -80,21 +85,21 @@ impl Queues {
     }
 
     /// Remembers which queues are over their limit before a pass begins.
-    pub(crate) fn note_excess(&mut self, cluster: &Cluster) {
+    pub(crate) fn record_excess(&mut self, cluster: &Cluster) {
         if self.limits {
             for queue in 0..self.states.len() as QueueIdx {
                 if self.states[queue as usize].is_some() {
-                    self.get_mut(queue).disturbed = self.is_over(cluster, queue);
+                    self.get_mut(queue).overcommitted_externally = self.is_over(cluster, queue);
                 }
             }
         }
     }
 
     /// What was found running may be more than a queue and those above it allow: that is a fact.
-    pub(crate) fn forgive_excess(&mut self, cluster: &Cluster, queue: QueueIdx) {
+    pub(crate) fn accept_excess(&mut self, cluster: &Cluster, queue: QueueIdx) {
         if self.limits {
             for queue in self.path(queue).collect::<Vec<_>>() {
-                self.get_mut(queue).disturbed |= self.is_over(cluster, queue);
+                self.get_mut(queue).overcommitted_externally |= self.is_over(cluster, queue);
             }
         }
     }

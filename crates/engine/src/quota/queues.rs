@@ -9,7 +9,7 @@ use crate::model::units::{Span, Time};
 use crate::quota::charge::{Charge, add, covers, exceeded, names, one_of_each};
 use crate::state::cluster::Cluster;
 use crate::state::cluster::room::{ModelIdx, ResIdx};
-use crate::state::workloads::JobIdx;
+use crate::state::workloads::WorkloadIdx;
 
 /// Dense number of a queue; the root is 0.
 pub(crate) type QueueIdx = u32;
@@ -78,7 +78,7 @@ pub(crate) struct QueueState {
     /// Workloads that name this queue.
     pub(crate) members: u32,
     /// It was over its limit before the last pass: somebody lowered it, or reality differs.
-    pub(crate) disturbed: bool,
+    pub(crate) overcommitted_externally: bool,
 }
 
 impl QueueState {
@@ -100,7 +100,7 @@ pub(crate) struct Queues {
     /// Any queue has a limit.
     pub(crate) limits: bool,
     /// What is kept for holders of room: by workload, the queue that will pay and how much.
-    pub(crate) pledges: BTreeMap<JobIdx, (QueueIdx, Charge)>,
+    pub(crate) pledges: BTreeMap<WorkloadIdx, (QueueIdx, Charge)>,
 }
 
 impl Default for Queues {
@@ -351,7 +351,7 @@ impl Queues {
             ready: 0,
             ready_below: 0,
             members: 0,
-            disturbed: false,
+            overcommitted_externally: false,
         });
         if let Some(parent) = parent {
             self.get_mut(parent).children.push(index as QueueIdx);

@@ -3,18 +3,20 @@
 
 use crate::model::name::WorkloadId;
 use crate::state::scheduler::Scheduler;
-use crate::state::workloads::JobIdx;
+use crate::state::workloads::WorkloadIdx;
 
 impl Scheduler {
     /// Its queue cannot pay for it: from now on quota is kept for it, if it has waited long enough, could ever be
     /// paid for and ever fits. Two who save from the same limit would keep each other waiting: one of them does.
-    pub(crate) fn save_for(&mut self, job: JobIdx) {
-        let (queue, charge) = (self.jobs.get(job).queue, self.charge_of(job));
-        let due = self.jobs.get(job).submitted.after(self.policy.patience);
+    pub(crate) fn start_saving(&mut self, job: WorkloadIdx) {
+        let (queue, charge) = (self.workloads.get(job).queue, self.charge_of(job));
+        let due = self.workloads.get(job).submitted.after(self.policy.patience);
         if due > self.now {
             self.timers.insert(due);
-        } else if !self.queues.could_pay(&self.cluster, queue, &charge) || !self.ever_fits(job) {
-            self.forget_savings(job);
+        } else if !self.queues.could_ever_fit_limits(&self.cluster, queue, &charge)
+            || !self.fits_when_empty(job)
+        {
+            self.stop_saving(job);
         } else if self.savers.contains(&job) || !self.queues.is_pledged(queue) {
             self.savers.insert(job);
             self.queues.pledge(job, queue, charge);
@@ -22,18 +24,18 @@ impl Scheduler {
     }
 
     /// Nothing is saved for it any more.
-    pub(crate) fn forget_savings(&mut self, job: JobIdx) {
+    pub(crate) fn stop_saving(&mut self, job: WorkloadIdx) {
         if self.savers.remove(&job) {
             self.queues.release_pledge(job);
-            self.improved = true;
+            self.retry_blocked = true;
         }
     }
 
     /// What is saved for it is its own to spend, and so is what is saved for those who come after it, until it is
     /// [returned](Self::return_savings).
-    pub(crate) fn lift_savings(&mut self, job: JobIdx) -> Vec<JobIdx> {
-        let is_after = |saver: &JobIdx| *saver == job || self.comes_before(job, *saver);
-        let lifted: Vec<JobIdx> = self.savers.iter().copied().filter(is_after).collect();
+    pub(crate) fn suspend_savings(&mut self, job: WorkloadIdx) -> Vec<WorkloadIdx> {
+        let is_after = |saver: &WorkloadIdx| *saver == job || self.is_ahead_of(job, *saver);
+        let lifted: Vec<WorkloadIdx> = self.savers.iter().copied().filter(is_after).collect();
         for saver in &lifted {
             self.queues.release_pledge(*saver);
         }
@@ -42,15 +44,16 @@ impl Scheduler {
 
     /// Who saves, oldest first.
     pub(crate) fn saver_names(&self) -> Vec<WorkloadId> {
-        let mut savers: Vec<_> = self.savers.iter().map(|saver| self.jobs.get(*saver)).collect();
+        let mut savers: Vec<_> =
+            self.savers.iter().map(|saver| self.workloads.get(*saver)).collect();
         savers.sort_unstable_by_key(|saver| saver.serial);
         savers.into_iter().map(|saver| saver.spec.id.clone()).collect()
     }
 
-    pub(crate) fn return_savings(&mut self, lifted: Vec<JobIdx>) {
+    pub(crate) fn resume_savings(&mut self, lifted: Vec<WorkloadIdx>) {
         for saver in lifted {
             if self.savers.contains(&saver) {
-                let (queue, charge) = (self.jobs.get(saver).queue, self.charge_of(saver));
+                let (queue, charge) = (self.workloads.get(saver).queue, self.charge_of(saver));
                 self.queues.pledge(saver, queue, charge);
             }
         }

@@ -14,7 +14,7 @@ use crate::model::workload::Topology;
 use crate::quota::queues::{QueueIdx, Queues};
 use crate::state::cluster::NodeIdx;
 use crate::state::cluster::shape::ShapeIdx;
-use crate::state::workloads::{JobIdx, RoleShape};
+use crate::state::workloads::{RoleShape, WorkloadIdx};
 use crate::strategy::Strategy;
 
 /// Dense number of a group.
@@ -29,9 +29,9 @@ pub(crate) struct GroupKey {
     pub(crate) queue: QueueIdx,
     pub(crate) shape: ShapeIdx,
     /// Their own labels, as far as anybody's terms ask about them.
-    pub(crate) facet: Option<Arc<Labels>>,
+    pub(crate) term_labels: Option<Arc<Labels>>,
     pub(crate) tasks: u32,
-    pub(crate) more: Option<Arc<[RoleShape]>>,
+    pub(crate) role_shapes: Option<Arc<[RoleShape]>>,
     pub(crate) topology: Option<Topology>,
     pub(crate) strategy: Option<Strategy>,
     pub(crate) priority: u8,
@@ -43,15 +43,15 @@ pub(crate) struct GroupKey {
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) key: GroupKey,
-    pub(crate) members: BTreeMap<Rank, JobIdx>,
+    pub(crate) members: BTreeMap<Rank, WorkloadIdx>,
     /// Why none of them can be placed, as far as is known.
     pub(crate) blocked: Option<Arc<WaitReason>>,
     /// Members that came after the reason was reported.
-    pub(crate) fresh: Vec<(u64, JobIdx)>,
+    pub(crate) unreported: Vec<(u64, WorkloadIdx)>,
 }
 
 /// Somebody to be told: serial number, workload, and which reason.
-pub(crate) type News = (u64, JobIdx, usize);
+pub(crate) type UnreportedMember = (u64, WorkloadIdx, usize);
 
 /// All groups.
 #[derive(Clone, Debug, Default)]
@@ -98,19 +98,19 @@ impl Pending {
         &mut self,
         key: GroupKey,
         rank: Rank,
-        job: JobIdx,
+        job: WorkloadIdx,
         queues: &mut Queues,
     ) -> GroupIdx {
         self.len += 1;
-        let index = self.by_key.get(&key).copied().unwrap_or_else(|| self.open(key));
+        let index = self.by_key.get(&key).copied().unwrap_or_else(|| self.create_group(key));
         let group = self.group_mut(index);
         let first = group.members.keys().next().copied();
         group.members.insert(rank, job);
         if group.blocked.is_some() {
-            group.fresh.push((rank.1, job));
+            group.unreported.push((rank.1, job));
             self.unreported.insert(index);
         } else if first.is_none_or(|first| rank < first) {
-            self.show(index, first, Some(rank), queues);
+            self.update_ready(index, first, Some(rank), queues);
         }
         index
     }
@@ -120,26 +120,26 @@ impl Pending {
         let group = self.group_mut(index);
         let first = group.members.keys().next().copied();
         let Some(job) = group.members.remove(&rank) else { return };
-        group.fresh.retain(|(_, fresh)| *fresh != job);
+        group.unreported.retain(|(_, fresh)| *fresh != job);
         let blocked = group.blocked.is_some();
         let next = group.members.keys().next().copied();
         self.len -= 1;
         if !blocked && first == Some(rank) {
-            self.show(index, first, next, queues);
+            self.update_ready(index, first, next, queues);
         }
         if next.is_none() {
-            self.close(index);
+            self.remove_group(index);
         }
     }
 
     /// Puts a member into another group. One that could be tried still can be, and one that could not
     /// does not make others wait for what it waits for.
-    pub(crate) fn regroup(
+    pub(crate) fn move_member(
         &mut self,
         from: &GroupKey,
         to: GroupKey,
         rank: Rank,
-        job: JobIdx,
+        job: WorkloadIdx,
         queues: &mut Queues,
     ) {
         let reason = self.find(from).and_then(|group| self.group(group).blocked.clone());
@@ -150,14 +150,14 @@ impl Pending {
             return;
         };
         if self.find(&to).is_none() {
-            let index = self.open(to.clone());
+            let index = self.create_group(to.clone());
             self.block(index, reason, queues);
         }
         self.insert(to, rank, job, queues);
     }
 
     /// The group to try next in this queue.
-    pub(crate) fn next(&self, queue: QueueIdx) -> Option<(GroupIdx, JobIdx)> {
+    pub(crate) fn next(&self, queue: QueueIdx) -> Option<(GroupIdx, WorkloadIdx)> {
         let (_, group) = self.ready.get(&queue)?.first()?;
         Some((*group, *self.group(*group).members.values().next()?))
     }
@@ -167,10 +167,10 @@ impl Pending {
         let group = self.group_mut(index);
         let first = group.members.keys().next().copied();
         let was = group.blocked.replace(reason);
-        group.fresh = group.members.iter().map(|((_, serial), job)| (*serial, *job)).collect();
+        group.unreported = group.members.iter().map(|((_, serial), job)| (*serial, *job)).collect();
         self.unreported.insert(index);
         if was.is_none() {
-            self.show(index, first, None, queues);
+            self.update_ready(index, first, None, queues);
             self.blocked.insert(index);
         }
     }
@@ -180,15 +180,15 @@ impl Pending {
         for index in std::mem::take(&mut self.blocked) {
             let group = self.group_mut(index);
             group.blocked = None;
-            group.fresh.clear();
+            group.unreported.clear();
             let first = group.members.keys().next().copied();
-            self.show(index, None, first, queues);
+            self.update_ready(index, None, first, queues);
         }
         self.unreported.clear();
     }
 
     /// The groups that are set aside.
-    pub(crate) fn set_aside(&self) -> Vec<GroupIdx> {
+    pub(crate) fn blocked_groups(&self) -> Vec<GroupIdx> {
         self.blocked.iter().copied().collect()
     }
 
@@ -199,9 +199,9 @@ impl Pending {
         }
         let group = self.group_mut(index);
         group.blocked = None;
-        group.fresh.clear();
+        group.unreported.clear();
         let first = group.members.keys().next().copied();
-        self.show(index, None, first, queues);
+        self.update_ready(index, None, first, queues);
         self.unreported.remove(&index);
     }
 
@@ -211,11 +211,11 @@ impl Pending {
     }
 
     /// Members that have not been told, oldest first, each with its reason.
-    pub(crate) fn take_news(&mut self) -> (Vec<News>, Vec<Arc<WaitReason>>) {
+    pub(crate) fn take_unreported(&mut self) -> (Vec<UnreportedMember>, Vec<Arc<WaitReason>>) {
         let (mut news, mut reasons) = (Vec::new(), Vec::new());
         for index in std::mem::take(&mut self.unreported) {
             let group = self.group_mut(index);
-            let fresh = std::mem::take(&mut group.fresh);
+            let fresh = std::mem::take(&mut group.unreported);
             if let Some(reason) = &group.blocked {
                 news.extend(fresh.into_iter().map(|(serial, job)| (serial, job, reasons.len())));
                 reasons.push(reason.clone());
@@ -226,7 +226,7 @@ impl Pending {
     }
 
     /// Takes everything out, in no particular order.
-    pub(crate) fn drain(&mut self, queues: &mut Queues) -> Vec<JobIdx> {
+    pub(crate) fn drain(&mut self, queues: &mut Queues) -> Vec<WorkloadIdx> {
         self.unblock_all(queues);
         // A queue that has nothing ready may be gone.
         for (queue, ready) in self.ready.iter().filter(|(_, ready)| !ready.is_empty()) {
@@ -237,18 +237,18 @@ impl Pending {
         jobs
     }
 
-    fn open(&mut self, key: GroupKey) -> GroupIdx {
+    fn create_group(&mut self, key: GroupKey) -> GroupIdx {
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.groups.push(None);
             self.groups.len() as GroupIdx - 1
         });
         self.by_key.insert(key.clone(), index);
-        let group = Group { key, members: BTreeMap::new(), blocked: None, fresh: Vec::new() };
+        let group = Group { key, members: BTreeMap::new(), blocked: None, unreported: Vec::new() };
         self.groups[index as usize] = Some(group);
         index
     }
 
-    fn close(&mut self, index: GroupIdx) {
+    fn remove_group(&mut self, index: GroupIdx) {
         if let Some(group) = self.groups[index as usize].take() {
             self.by_key.remove(&group.key);
         }
@@ -258,7 +258,13 @@ impl Pending {
     }
 
     /// Replaces a group's entry among the ready ones.
-    fn show(&mut self, index: GroupIdx, old: Option<Rank>, new: Option<Rank>, queues: &mut Queues) {
+    fn update_ready(
+        &mut self,
+        index: GroupIdx,
+        old: Option<Rank>,
+        new: Option<Rank>,
+        queues: &mut Queues,
+    ) {
         let queue =
             if self.global { crate::quota::queues::ROOT } else { self.group(index).key.queue };
         let ready = self.ready.entry(queue).or_default();
@@ -327,7 +333,7 @@ mod tests {
         scheduler.apply(Time(0), Event::Cancelled("shy".into())).expect("it is known");
         assert_eq!(groups(&scheduler).0, 1, "nobody asks any more");
         let plan = scheduler.decide(Time(0));
-        assert_eq!(plan.decisions, Vec::new(), "and nobody is told again");
+        assert_eq!(plan.decisions, Vec::new(), "and nobody is reported_class again");
 
         let mut node = Node::new("n");
         node.resources.insert("x".into(), 1);

@@ -16,8 +16,10 @@ use crate::quota::queues::Queues;
 use crate::state::cluster::Cluster;
 use crate::state::cluster::room::Claim;
 use crate::state::pending::{GroupKey, Pending, Rank};
-use crate::state::terms::{Subject, Terms};
-use crate::state::workloads::{Job, JobIdx, Jobs, RoleShape, Seat, State, TaskRef};
+use crate::state::terms::{TaskTerms, Terms};
+use crate::state::workloads::{
+    RoleShape, TaskAllocation, TaskRef, WorkloadEntry, WorkloadIdx, WorkloadPhase, Workloads,
+};
 use crate::strategy::demand::Expectation;
 use crate::strategy::{Outlook, Strategy};
 
@@ -36,30 +38,30 @@ pub struct Scheduler {
     /// Counts changes of the outlook.
     pub(crate) outlook_version: u64,
     pub(crate) expectation: Expectation,
-    pub(crate) jobs: Jobs,
+    pub(crate) workloads: Workloads,
     pub(crate) queues: Queues,
     pub(crate) pending: Pending,
     pub(crate) terms: Terms,
     pub(crate) holds: Holds,
     /// Those who wait for quota that is kept for them.
-    pub(crate) savers: BTreeSet<JobIdx>,
+    pub(crate) savers: BTreeSet<WorkloadIdx>,
     pub(crate) budgets: BTreeMap<BudgetId, u32>,
     /// The last GPU that round robin gave out.
     pub(crate) cursor: Option<RoundRobinCursor>,
     /// Expected ends of placed workloads.
-    pub(crate) ends: BTreeSet<(Time, u64, JobIdx)>,
+    pub(crate) expected_ends: BTreeSet<(Time, u64, WorkloadIdx)>,
     /// Placed workloads that may be stopped for others.
-    pub(crate) stoppable: BTreeSet<JobIdx>,
+    pub(crate) preemptible: BTreeSet<WorkloadIdx>,
     /// Refused workloads and when to try them again.
-    pub(crate) backoffs: BTreeSet<(Time, JobIdx)>,
+    pub(crate) backoffs: BTreeSet<(Time, WorkloadIdx)>,
     /// Times at which something that failed may work.
     pub(crate) timers: BTreeSet<Time>,
     /// To be said with the next plan.
-    pub(crate) notices: Vec<Decision>,
+    pub(crate) queued_decisions: Vec<Decision>,
     /// How nodes stood for what was placed, if somebody wants to know.
     pub(crate) rankings: Rankings,
     /// Something got better since the last pass: set-aside groups are worth another try.
-    pub(crate) improved: bool,
+    pub(crate) retry_blocked: bool,
     pub(crate) serial: u64,
 }
 
@@ -91,7 +93,7 @@ impl Scheduler {
             outlook: Outlook::default(),
             outlook_version: 0,
             expectation: Expectation::default(),
-            jobs: Jobs::default(),
+            workloads: Workloads::default(),
             queues: Queues::default(),
             pending: Pending::default(),
             terms: Terms::default(),
@@ -99,13 +101,13 @@ impl Scheduler {
             savers: BTreeSet::new(),
             budgets: BTreeMap::new(),
             cursor: None,
-            ends: BTreeSet::new(),
-            stoppable: BTreeSet::new(),
+            expected_ends: BTreeSet::new(),
+            preemptible: BTreeSet::new(),
             backoffs: BTreeSet::new(),
             timers: BTreeSet::new(),
-            notices: Vec::new(),
+            queued_decisions: Vec::new(),
             rankings: Rankings::default(),
-            improved: true,
+            retry_blocked: true,
             serial: 0,
         };
         scheduler.set_policy(policy);
@@ -142,7 +144,7 @@ impl Scheduler {
         for job in waiting {
             self.enqueue(job);
         }
-        self.improved = true;
+        self.retry_blocked = true;
     }
 
     fn is_global(&self) -> bool {
@@ -150,18 +152,18 @@ impl Scheduler {
     }
 
     /// The strategy that chooses GPUs for this workload.
-    pub(crate) fn strategy(&self, job: &Job) -> Strategy {
+    pub(crate) fn strategy(&self, job: &WorkloadEntry) -> Strategy {
         job.spec.strategy.unwrap_or(self.policy.strategy)
     }
 
-    pub(crate) fn group_key(&self, job: JobIdx) -> GroupKey {
-        let job = self.jobs.get(job);
+    pub(crate) fn group_key(&self, job: WorkloadIdx) -> GroupKey {
+        let job = self.workloads.get(job);
         GroupKey {
             queue: job.queue,
             shape: job.shape,
-            facet: job.facet.clone(),
+            term_labels: job.term_labels.clone(),
             tasks: job.spec.tasks,
-            more: job.more.clone(),
+            role_shapes: job.role_shapes.clone(),
             topology: job.spec.topology.clone(),
             strategy: job.spec.strategy,
             priority: job.spec.priority,
@@ -172,8 +174,8 @@ impl Scheduler {
 
     /// The workload's place in the order of its queue. With ageing a level of priority is worth a
     /// fixed span of waiting, so the order of two workloads does not change while they wait.
-    pub(crate) fn rank(&self, job: JobIdx) -> Rank {
-        let job = self.jobs.get(job);
+    pub(crate) fn rank(&self, job: WorkloadIdx) -> Rank {
+        let job = self.workloads.get(job);
         let age = job.submitted.0.min(1 << 55) as i64;
         let priority = i64::from(job.spec.priority);
         let estimate =
@@ -194,19 +196,19 @@ impl Scheduler {
     }
 
     /// Puts a waiting workload into its group.
-    pub(crate) fn enqueue(&mut self, job: JobIdx) {
-        self.look_at_labels(job);
+    pub(crate) fn enqueue(&mut self, job: WorkloadIdx) {
+        self.update_term_labels(job);
         let (key, rank) = (self.group_key(job), self.rank(job));
         let group = self.pending.insert(key, rank, job, &mut self.queues);
         // Equal work waits because of a hold, but this one is short enough to use it.
-        if self.is_gone_in_time(job) {
+        if self.ends_before_reserved_start(job) {
             self.pending.unblock(group, &mut self.queues);
         }
     }
 
     /// Somebody asks about labels that nobody asked about before, or nobody does any more: what waits
     /// and has them is grouped anew.
-    pub(crate) fn regroup(&mut self) {
+    pub(crate) fn regroup_by_labels(&mut self) {
         let keys = self.terms.take_changed_keys();
         if keys.is_empty() {
             return;
@@ -214,114 +216,124 @@ impl Scheduler {
         let waiting = self.pending.groups().flat_map(|(_, group)| &group.members);
         let mut waiting: Vec<_> = waiting.map(|((_, serial), job)| (*serial, *job)).collect();
         waiting.retain(|(_, job)| {
-            let mut roles = self.jobs.get(*job).spec.each_role();
+            let mut roles = self.workloads.get(*job).spec.each_role();
             roles.any(|(_, request)| keys.iter().any(|key| request.labels.contains_key(key)))
         });
         waiting.sort_unstable();
         for (_, job) in waiting {
             let (from, rank) = (self.group_key(job), self.rank(job));
-            self.look_at_labels(job);
+            self.update_term_labels(job);
             let to = self.group_key(job);
-            self.pending.regroup(&from, to, rank, job, &mut self.queues);
+            self.pending.move_member(&from, to, rank, job, &mut self.queues);
         }
     }
 
     /// Notes which of its labels somebody asks about.
-    fn look_at_labels(&mut self, job: JobIdx) {
-        let spec = self.jobs.get(job).spec.clone();
-        let job = self.jobs.get_mut(job);
-        job.facet = self.terms.facet(&spec.request.labels);
-        if let Some(more) = &mut job.more {
+    fn update_term_labels(&mut self, job: WorkloadIdx) {
+        let spec = self.workloads.get(job).spec.clone();
+        let job = self.workloads.get_mut(job);
+        job.term_labels = self.terms.selected_labels(&spec.request.labels);
+        if let Some(more) = &mut job.role_shapes {
             let parts = more.iter().zip(&spec.roles).map(|(part, role)| RoleShape {
-                facet: self.terms.facet(&role.request.labels),
+                term_labels: self.terms.selected_labels(&role.request.labels),
                 ..part.clone()
             });
             *more = parts.collect();
         }
     }
 
-    pub(crate) fn dequeue(&mut self, job: JobIdx) {
-        self.forget_savings(job);
+    pub(crate) fn dequeue(&mut self, job: WorkloadIdx) {
+        self.stop_saving(job);
         let (key, rank) = (self.group_key(job), self.rank(job));
         self.pending.remove(&key, rank, &mut self.queues);
     }
 
     /// Books a task on a node for a workload.
-    pub(crate) fn seat(&mut self, job: JobIdx, task: u32, node: u32, claim: Claim) {
-        let spec = self.jobs.get(job).spec.clone();
-        let queue = self.jobs.get(job).queue;
+    pub(crate) fn book_task(&mut self, job: WorkloadIdx, task: u32, node: u32, claim: Claim) {
+        let spec = self.workloads.get(job).spec.clone();
+        let queue = self.workloads.get(job).queue;
         self.cluster.book(node, &claim);
-        self.cluster.host_mut(node).tasks.push(TaskRef { job, task });
-        self.terms.moved(node, Subject::of(spec.request_of(task), false), 1);
+        self.cluster.node_state_mut(node).tasks.push(TaskRef { job, task });
+        self.terms.count_task(node, TaskTerms::of(spec.request_of(task), false), 1);
         self.queues.charge(queue, &Charge::of(&claim), 1, self.now, self.policy.half_life);
-        let known = self.cluster.host(node).spec.device_selection
+        let known = self.cluster.node_state(node).spec.device_selection
             == crate::model::node::DeviceSelection::Engine;
-        let seat = Seat { node, claim, confirmed: false, leaving: None, known };
-        self.jobs.get_mut(job).tasks[task as usize].seat = Some(seat);
+        let seat = TaskAllocation {
+            node,
+            claim,
+            confirmed: false,
+            terminating_since: None,
+            devices_known: known,
+        };
+        self.workloads.get_mut(job).tasks[task as usize].allocation = Some(seat);
     }
 
     /// Frees what a task has; returns its node.
-    pub(crate) fn unseat(&mut self, job: JobIdx, task: u32) -> Option<u32> {
-        let seat = self.jobs.get_mut(job).tasks[task as usize].seat.take()?;
-        let spec = self.jobs.get(job).spec.clone();
-        let queue = self.jobs.get(job).queue;
+    pub(crate) fn release_task(&mut self, job: WorkloadIdx, task: u32) -> Option<u32> {
+        let seat = self.workloads.get_mut(job).tasks[task as usize].allocation.take()?;
+        let spec = self.workloads.get(job).spec.clone();
+        let queue = self.workloads.get(job).queue;
         self.cluster.release(seat.node, &seat.claim);
-        let host = self.cluster.host_mut(seat.node);
+        let host = self.cluster.node_state_mut(seat.node);
         if let Some(at) = host.tasks.iter().position(|on| *on == TaskRef { job, task }) {
             host.tasks.swap_remove(at);
         }
-        self.terms.moved(seat.node, Subject::of(spec.request_of(task), seat.leaving.is_some()), -1);
+        self.terms.count_task(
+            seat.node,
+            TaskTerms::of(spec.request_of(task), seat.terminating_since.is_some()),
+            -1,
+        );
         self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, self.policy.half_life);
-        self.settle(seat.node);
+        self.room_freed(seat.node);
         Some(seat.node)
     }
 
     /// A task is being stopped; it holds what it has until it is gone.
-    pub(crate) fn begin_to_stop(&mut self, job: JobIdx, task: u32) {
-        let spec = self.jobs.get(job).spec.clone();
-        let seat = self.jobs.get_mut(job).tasks[task as usize].seat.as_mut();
-        let Some(seat) = seat.filter(|seat| seat.leaving.is_none()) else { return };
-        seat.leaving = Some(self.now);
+    pub(crate) fn mark_terminating(&mut self, job: WorkloadIdx, task: u32) {
+        let spec = self.workloads.get(job).spec.clone();
+        let seat = self.workloads.get_mut(job).tasks[task as usize].allocation.as_mut();
+        let Some(seat) = seat.filter(|seat| seat.terminating_since.is_none()) else { return };
+        seat.terminating_since = Some(self.now);
         let labels = &spec.request_of(task).labels;
-        self.terms.begins_to_go(seat.node, labels);
+        self.terms.mark_terminating(seat.node, labels);
         // Somebody may have too many such tasks around.
-        self.improved |= self.terms.ask_about(labels);
+        self.retry_blocked |= self.terms.is_selected(labels);
     }
 
     /// A node got room: holds on it take their part before anybody else can.
-    pub(crate) fn settle(&mut self, node: u32) {
+    pub(crate) fn room_freed(&mut self, node: u32) {
         if self.cluster.room(node).overcommitted() {
-            self.spread_assumed(node);
+            self.reassign_assumed_devices(node);
         }
         if !self.cluster.room(node).overcommitted() {
-            self.cluster.host_mut(node).disturbed = false;
+            self.cluster.node_state_mut(node).overcommitted_externally = false;
         }
-        self.top_up(node);
+        self.refill_holds(node);
     }
 
     /// Marks a workload as placed now.
-    pub(crate) fn mark_placed(&mut self, index: JobIdx) {
+    pub(crate) fn mark_placed(&mut self, index: WorkloadIdx) {
         let now = self.now;
-        let job = self.jobs.get_mut(index);
-        job.state = State::Placed;
+        let job = self.workloads.get_mut(index);
+        job.phase = WorkloadPhase::Placed;
         job.placed_at = now;
-        job.told = None;
+        job.reported_class = None;
         let preemptible = job.spec.preemptible;
         if let Some(end) = job.end() {
             let serial = job.serial;
-            self.ends.insert((end, serial, index));
+            self.expected_ends.insert((end, serial, index));
         }
         if preemptible {
-            self.stoppable.insert(index);
+            self.preemptible.insert(index);
         }
     }
 
     /// The opposite: it is no longer running, or about to be stopped.
-    pub(crate) fn unmark_placed(&mut self, index: JobIdx) {
-        let job = self.jobs.get(index);
+    pub(crate) fn unmark_placed(&mut self, index: WorkloadIdx) {
+        let job = self.workloads.get(index);
         if let Some(end) = job.end() {
-            self.ends.remove(&(end, job.serial, index));
+            self.expected_ends.remove(&(end, job.serial, index));
         }
-        self.stoppable.remove(&index);
+        self.preemptible.remove(&index);
     }
 }

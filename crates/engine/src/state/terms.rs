@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::model::labels::{Labels, Selector};
 use crate::model::name::TokenName;
 use crate::model::request::{AffinityKind, Request, TaskAffinity, TokenAccess, TopologySpread};
-use crate::state::cluster::fit::Code;
+use crate::state::cluster::fit::ShortfallCode;
 use crate::state::cluster::{Cluster, Domains, NodeIdx};
 
 /// Counts by node; nodes without any are absent.
@@ -20,7 +20,7 @@ type Counts = FxHashMap<NodeIdx, u32>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Terms {
     /// For each selector in use: how many terms use it, and whom it means.
-    selectors: BTreeMap<Selector, Meant>,
+    selectors: BTreeMap<Selector, SelectorMatches>,
     /// For each term of a running task: by node, how many tasks have it.
     owners: BTreeMap<TaskAffinity, Counts>,
     /// Holders of tokens that the whole cluster must agree on.
@@ -33,43 +33,43 @@ pub(crate) struct Terms {
 
 /// Whom a selector means.
 #[derive(Clone, Debug, Default)]
-struct Meant {
+struct SelectorMatches {
     terms: u32,
     /// All such tasks.
     tasks: Counts,
     /// Those of them that are being stopped.
-    going: Counts,
+    terminating: Counts,
 }
 
-impl Meant {
-    fn moved(&mut self, node: NodeIdx, going: bool, sign: i32) {
+impl SelectorMatches {
+    fn count(&mut self, node: NodeIdx, terminating: bool, sign: i32) {
         count(&mut self.tasks, node, sign);
-        if going {
-            count(&mut self.going, node, sign);
+        if terminating {
+            count(&mut self.terminating, node, sign);
         }
     }
 }
 
 /// A task as terms see it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct TaskTerms<'a> {
     pub(crate) labels: &'a Labels,
     pub(crate) affinity: &'a [TaskAffinity],
     pub(crate) tokens: &'a BTreeMap<TokenName, TokenAccess>,
     /// It is being stopped.
-    pub(crate) going: bool,
+    pub(crate) terminating: bool,
 }
 
-impl<'a> Subject<'a> {
-    pub(crate) fn of(request: &'a Request, going: bool) -> Self {
+impl<'a> TaskTerms<'a> {
+    pub(crate) fn of(request: &'a Request, terminating: bool) -> Self {
         let Request { labels, affinity, tokens, .. } = request;
-        Self { labels, affinity, tokens, going }
+        Self { labels, affinity, tokens, terminating }
     }
 }
 
 impl Terms {
     /// Whether nothing that this request asks for, or is, can matter to any other task.
-    pub(crate) fn ignore(&self, request: &Request) -> bool {
+    pub(crate) fn are_irrelevant_to(&self, request: &Request) -> bool {
         request.affinity.is_empty()
             && request.spread.is_empty()
             && !request
@@ -86,19 +86,19 @@ impl Terms {
     }
 
     /// Whether the terms of anybody ask where tasks with these labels are.
-    pub(crate) fn ask_about(&self, labels: &Labels) -> bool {
+    pub(crate) fn is_selected(&self, labels: &Labels) -> bool {
         self.selectors.keys().any(|selector| selector.matches(labels))
     }
 
     /// The part of a task's labels that anybody's terms ask about: two tasks for which it is the same
     /// are the same to all terms.
-    pub(crate) fn facet(&self, labels: &Labels) -> Option<Arc<Labels>> {
+    pub(crate) fn selected_labels(&self, labels: &Labels) -> Option<Arc<Labels>> {
         if self.keys.is_empty() || labels.is_empty() {
             return None;
         }
         let asked = labels.iter().filter(|(key, _)| self.keys.contains_key(*key));
-        let facet: Labels = asked.map(|(key, value)| (key.clone(), value.clone())).collect();
-        (!facet.is_empty()).then(|| Arc::new(facet))
+        let term_labels: Labels = asked.map(|(key, value)| (key.clone(), value.clone())).collect();
+        (!term_labels.is_empty()).then(|| Arc::new(term_labels))
     }
 
     /// The labels that somebody began or ceased to ask about since this was last asked.
@@ -107,7 +107,7 @@ impl Terms {
     }
 
     /// Somebody begins (`sign` 1) or ceases (`sign` -1) to ask about labels.
-    fn ask(&mut self, selector: &Selector, sign: i32) {
+    fn count_selector_keys(&mut self, selector: &Selector, sign: i32) {
         for key in selector.keys() {
             let asked = self.keys.entry(key.clone()).or_default();
             let before = *asked;
@@ -129,58 +129,58 @@ impl Terms {
         existing: impl Fn() -> Box<dyn Iterator<Item = (NodeIdx, &'a Labels, bool)> + 'a>,
     ) {
         for selector in selectors(request) {
-            if let Some(meant) = self.selectors.get_mut(selector) {
-                meant.terms += 1;
+            if let Some(matches) = self.selectors.get_mut(selector) {
+                matches.terms += 1;
                 continue;
             }
-            let mut meant = Meant { terms: 1, ..Meant::default() };
-            for (node, labels, going) in existing() {
+            let mut matches = SelectorMatches { terms: 1, ..SelectorMatches::default() };
+            for (node, labels, terminating) in existing() {
                 if selector.matches(labels) {
-                    meant.moved(node, going, 1);
+                    matches.count(node, terminating, 1);
                 }
             }
-            self.selectors.insert(selector.clone(), meant);
-            self.ask(selector, 1);
+            self.selectors.insert(selector.clone(), matches);
+            self.count_selector_keys(selector, 1);
         }
     }
 
     /// Stops counting for the terms of a request.
     pub(crate) fn unwatch(&mut self, request: &Request) {
         for selector in selectors(request) {
-            if let Some(meant) = self.selectors.get_mut(selector) {
-                meant.terms -= 1;
-                if meant.terms == 0 {
+            if let Some(matches) = self.selectors.get_mut(selector) {
+                matches.terms -= 1;
+                if matches.terms == 0 {
                     self.selectors.remove(selector);
-                    self.ask(selector, -1);
+                    self.count_selector_keys(selector, -1);
                 }
             }
         }
     }
 
     /// A task came to (`sign` 1) or left (`sign` -1) a node.
-    pub(crate) fn moved(&mut self, node: NodeIdx, task: Subject<'_>, sign: i32) {
-        for (selector, meant) in &mut self.selectors {
+    pub(crate) fn count_task(&mut self, node: NodeIdx, task: TaskTerms<'_>, sign: i32) {
+        for (selector, matches) in &mut self.selectors {
             if selector.matches(task.labels) {
-                meant.moved(node, task.going, sign);
+                matches.count(node, task.terminating, sign);
             }
         }
         for term in task.affinity {
             if !self.owners.contains_key(term) {
                 self.owners.insert(term.clone(), Counts::default());
-                self.ask(&term.selector, 1);
+                self.count_selector_keys(&term.selector, 1);
             }
             let Some(owners) = self.owners.get_mut(term) else { continue };
             count(owners, node, sign);
             if owners.is_empty() {
                 self.owners.remove(term);
-                self.ask(&term.selector, -1);
+                self.count_selector_keys(&term.selector, -1);
             }
         }
         for (token, usage) in task.tokens {
             if is_cluster_wide(*usage) {
-                let holders = self.tokens.entry(token.clone()).or_default();
-                count(holders, node, sign);
-                if holders.is_empty() {
+                let hold_owners = self.tokens.entry(token.clone()).or_default();
+                count(hold_owners, node, sign);
+                if hold_owners.is_empty() {
                     self.tokens.remove(token);
                 }
             }
@@ -188,10 +188,10 @@ impl Terms {
     }
 
     /// A task that was there begins to be stopped.
-    pub(crate) fn begins_to_go(&mut self, node: NodeIdx, labels: &Labels) {
-        for (selector, meant) in &mut self.selectors {
+    pub(crate) fn mark_terminating(&mut self, node: NodeIdx, labels: &Labels) {
+        for (selector, matches) in &mut self.selectors {
             if selector.matches(labels) {
-                count(&mut meant.going, node, 1);
+                count(&mut matches.terminating, node, 1);
             }
         }
     }
@@ -204,15 +204,16 @@ impl Terms {
         request: &Request,
         counts: impl Fn(NodeIdx, &TopologySpread) -> bool,
         without: &[(NodeIdx, &Request)],
-    ) -> Judgement {
-        let mut judgement = Judgement { verdicts: vec![Verdict::default(); cluster.hosts.len()] };
+    ) -> TermVerdicts {
+        let mut judgement =
+            TermVerdicts { verdicts: vec![TermVerdict::default(); cluster.node_states.len()] };
         for term in &request.affinity {
             let tasks = self.tasks(&term.selector, without);
             let first = is_first(cluster, request, term, &tasks);
             judgement.affinity(term, cluster.domains(&term.key), &tasks, first);
         }
         for spread in &request.spread {
-            let tasks = self.staying(&spread.selector, without);
+            let tasks = self.tasks_not_terminating(&spread.selector, without);
             let outside = outside(cluster, request, spread);
             let counts = |node: NodeIdx| !outside[node as usize] && counts(node, spread);
             let domains = cluster.domains(&spread.key);
@@ -226,8 +227,8 @@ impl Terms {
             }
         }
         for (token, usage) in &request.tokens {
-            if let Some(holders) = self.tokens.get(token).filter(|_| is_cluster_wide(*usage)) {
-                judgement.token(*usage, &token_left(token, holders, without));
+            if let Some(hold_owners) = self.tokens.get(token).filter(|_| is_cluster_wide(*usage)) {
+                judgement.token(*usage, &token_left(token, hold_owners, without));
             }
         }
         judgement
@@ -236,7 +237,7 @@ impl Terms {
     /// The tasks that a selector means.
     fn tasks(&self, selector: &Selector, without: &[(NodeIdx, &Request)]) -> Counts {
         let mut counts =
-            self.selectors.get(selector).map(|meant| meant.tasks.clone()).unwrap_or_default();
+            self.selectors.get(selector).map(|matches| matches.tasks.clone()).unwrap_or_default();
         for (node, request) in without {
             if selector.matches(&request.labels) {
                 count(&mut counts, *node, -1);
@@ -246,10 +247,16 @@ impl Terms {
     }
 
     /// The same without those that are being stopped.
-    fn staying(&self, selector: &Selector, without: &[(NodeIdx, &Request)]) -> Counts {
+    fn tasks_not_terminating(
+        &self,
+        selector: &Selector,
+        without: &[(NodeIdx, &Request)],
+    ) -> Counts {
         let mut counts = self.tasks(selector, without);
-        for (node, going) in self.selectors.get(selector).iter().flat_map(|meant| &meant.going) {
-            for _ in 0..*going {
+        for (node, terminating) in
+            self.selectors.get(selector).iter().flat_map(|matches| &matches.terminating)
+        {
+            for _ in 0..*terminating {
                 count(&mut counts, *node, -1);
             }
         }
@@ -275,7 +282,7 @@ fn is_first(cluster: &mut Cluster, request: &Request, term: &TaskAffinity, tasks
 /// By node number, whether a value of some key is missing that the task is to be spread over, by force
 /// or by preference as this spread is.
 fn outside(cluster: &mut Cluster, request: &Request, spread: &TopologySpread) -> Vec<bool> {
-    let mut outside = vec![false; cluster.hosts.len()];
+    let mut outside = vec![false; cluster.node_states.len()];
     for other in request.spread.iter().filter(|other| other.required == spread.required) {
         for (outside, domain) in outside.iter_mut().zip(&cluster.domains(&other.key).of) {
             *outside |= domain.is_none();
@@ -294,43 +301,47 @@ fn owners_left(term: &TaskAffinity, owners: &Counts, without: &[(NodeIdx, &Reque
     owners
 }
 
-fn token_left(token: &TokenName, holders: &Counts, without: &[(NodeIdx, &Request)]) -> Counts {
-    let mut holders = holders.clone();
+fn token_left(token: &TokenName, hold_owners: &Counts, without: &[(NodeIdx, &Request)]) -> Counts {
+    let mut hold_owners = hold_owners.clone();
     for (node, request) in without {
         if request.tokens.contains_key(token) {
-            count(&mut holders, *node, -1);
+            count(&mut hold_owners, *node, -1);
         }
     }
-    holders
+    hold_owners
 }
 
 /// What the terms say about every node.
 #[derive(Clone, Debug)]
-pub(crate) struct Judgement {
+pub(crate) struct TermVerdicts {
     /// By node number.
-    pub(crate) verdicts: Vec<Verdict>,
+    pub(crate) verdicts: Vec<TermVerdict>,
 }
 
 /// What the terms say about one node.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Verdict {
-    pub(crate) lack: Option<Code>,
-    pub(crate) liking: i32,
+pub(crate) struct TermVerdict {
+    pub(crate) shortfall: Option<ShortfallCode>,
+    pub(crate) preference: i32,
 }
 
-impl Judgement {
+impl TermVerdicts {
     fn affinity(&mut self, term: &TaskAffinity, domains: &Domains, tasks: &Counts, first: bool) {
         let totals = by_domain(domains, tasks);
         for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
             let here = domain.is_some_and(|domain| totals.contains_key(&domain));
             match (term.kind, term.weight) {
                 (AffinityKind::Affinity, None) if !(here || first && domain.is_some()) => {
-                    verdict.block(Code::Near);
+                    verdict.block(ShortfallCode::TaskAffinity);
                 }
-                (AffinityKind::AntiAffinity, None) if here => verdict.block(Code::Away),
-                (AffinityKind::Affinity, Some(weight)) if here => verdict.liking += weight as i32,
+                (AffinityKind::AntiAffinity, None) if here => {
+                    verdict.block(ShortfallCode::TaskAntiAffinity)
+                }
+                (AffinityKind::Affinity, Some(weight)) if here => {
+                    verdict.preference += weight as i32
+                }
                 (AffinityKind::AntiAffinity, Some(weight)) if here => {
-                    verdict.liking -= weight as i32
+                    verdict.preference -= weight as i32
                 }
                 _ => {}
             }
@@ -344,11 +355,15 @@ impl Judgement {
             let there = domain.and_then(|domain| totals.get(&domain)).copied().unwrap_or(0) as i32;
             match (term.kind, term.weight) {
                 _ if there == 0 => {}
-                (AffinityKind::AntiAffinity, None) => verdict.block(Code::Away),
-                (AffinityKind::Affinity, None) => verdict.liking += there,
-                (AffinityKind::Affinity, Some(weight)) => verdict.liking += weight as i32 * there,
+                (AffinityKind::AntiAffinity, None) => {
+                    verdict.block(ShortfallCode::TaskAntiAffinity)
+                }
+                (AffinityKind::Affinity, None) => verdict.preference += there,
+                (AffinityKind::Affinity, Some(weight)) => {
+                    verdict.preference += weight as i32 * there
+                }
                 (AffinityKind::AntiAffinity, Some(weight)) => {
-                    verdict.liking -= weight as i32 * there
+                    verdict.preference -= weight as i32 * there
                 }
             }
         }
@@ -379,36 +394,36 @@ impl Judgement {
         for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
             let Some(there) = domain.map(|domain| totals.get(&domain).copied().unwrap_or(0)) else {
                 if spread.required {
-                    verdict.block(Code::Spread);
+                    verdict.block(ShortfallCode::TopologySpread);
                 } else {
-                    verdict.liking -= outside as i32;
+                    verdict.preference -= outside as i32;
                 }
                 continue;
             };
             let skew = (there + more).saturating_sub(emptiest);
             if !spread.required {
-                verdict.liking -= skew as i32;
+                verdict.preference -= skew as i32;
             } else if skew > spread.max_skew {
-                verdict.block(Code::Spread);
+                verdict.block(ShortfallCode::TopologySpread);
             }
         }
     }
 
-    fn token(&mut self, usage: TokenAccess, holders: &Counts) {
-        if holders.is_empty() {
+    fn token(&mut self, usage: TokenAccess, hold_owners: &Counts) {
+        if hold_owners.is_empty() {
             return;
         }
         for (node, verdict) in self.verdicts.iter_mut().enumerate() {
-            if usage == TokenAccess::OneTask || !holders.contains_key(&(node as NodeIdx)) {
-                verdict.block(Code::Token);
+            if usage == TokenAccess::OneTask || !hold_owners.contains_key(&(node as NodeIdx)) {
+                verdict.block(ShortfallCode::Token);
             }
         }
     }
 }
 
-impl Verdict {
-    fn block(&mut self, code: Code) {
-        self.lack.get_or_insert(code);
+impl TermVerdict {
+    fn block(&mut self, code: ShortfallCode) {
+        self.shortfall.get_or_insert(code);
     }
 }
 

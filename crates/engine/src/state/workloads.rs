@@ -1,6 +1,7 @@
 //! Workloads inside the engine: what state each is in and where its tasks are.
 
 use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -15,27 +16,27 @@ use crate::state::cluster::room::Claim;
 use crate::state::cluster::shape::ShapeIdx;
 
 /// Dense number of a workload.
-pub(crate) type JobIdx = u32;
+pub(crate) type WorkloadIdx = u32;
 
 /// One task of one workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TaskRef {
-    pub(crate) job: JobIdx,
+    pub(crate) job: WorkloadIdx,
     pub(crate) task: u32,
 }
 
 /// A workload and its state.
 #[derive(Clone, Debug)]
-pub(crate) struct Job {
+pub(crate) struct WorkloadEntry {
     pub(crate) spec: Arc<Workload>,
     pub(crate) shape: ShapeIdx,
     /// Its labels, as far as anybody asked about them when it was put into its queue.
-    pub(crate) facet: Option<Arc<Labels>>,
+    pub(crate) term_labels: Option<Arc<Labels>>,
     /// The same for tasks that ask for something else than the first ones.
-    pub(crate) more: Option<Arc<[RoleShape]>>,
+    pub(crate) role_shapes: Option<Arc<[RoleShape]>>,
     pub(crate) queue: QueueIdx,
-    pub(crate) state: State,
-    pub(crate) tasks: SmallVec<[Slot; 1]>,
+    pub(crate) phase: WorkloadPhase,
+    pub(crate) tasks: SmallVec<[TaskState; 1]>,
     pub(crate) submitted: Time,
     /// Orders workloads of the same age; kept when it waits again.
     pub(crate) serial: u64,
@@ -46,7 +47,7 @@ pub(crate) struct Job {
     /// Where it was refused last; avoided while it backs off for longer and longer.
     pub(crate) avoid: Option<NodeIdx>,
     /// The sort of wait reason that was reported last.
-    pub(crate) told: Option<WaitClass>,
+    pub(crate) reported_class: Option<WaitClass>,
 }
 
 /// Tasks of a gang that ask for the same.
@@ -54,45 +55,46 @@ pub(crate) struct Job {
 pub(crate) struct RoleShape {
     pub(crate) tasks: u32,
     pub(crate) shape: ShapeIdx,
-    pub(crate) facet: Option<Arc<Labels>>,
+    pub(crate) term_labels: Option<Arc<Labels>>,
 }
 
-/// What a workload is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
-    /// In its queue.
-    Waiting,
-    /// Its victims are going; a hold keeps its place.
+/// Lifecycle phase of a workload in the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkloadPhase {
+    /// In its queue, gated, or backing off.
+    Pending,
+    /// Pending; a hold reserves the room that its victims leave.
     Preempting,
-    /// All its tasks are placed.
+    /// All tasks are placed.
     Placed,
-    /// Its tasks are being stopped; then it waits again.
+    /// Tasks are terminating; the workload is pending again after the last one.
     Stopping,
 }
 
 /// One task's place.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Slot {
-    pub(crate) seat: Option<Seat>,
+pub(crate) struct TaskState {
+    pub(crate) allocation: Option<TaskAllocation>,
     pub(crate) finished: bool,
 }
 
 /// Where a task is and what it takes there.
 #[derive(Clone, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct TaskAllocation {
     pub(crate) node: NodeIdx,
     pub(crate) claim: Claim,
     pub(crate) confirmed: bool,
     /// Since when it is being stopped.
-    pub(crate) leaving: Option<Time>,
+    pub(crate) terminating_since: Option<Time>,
     /// The devices are what the task really has, not the engine's guess for a node that chooses.
-    pub(crate) known: bool,
+    pub(crate) devices_known: bool,
 }
 
-impl Job {
+impl WorkloadEntry {
     /// When it is expected to end.
     pub(crate) fn end(&self) -> Option<Time> {
-        let placed = matches!(self.state, State::Placed | State::Stopping);
+        let placed = matches!(self.phase, WorkloadPhase::Placed | WorkloadPhase::Stopping);
         self.spec.estimate.filter(|_| placed).map(|estimate| self.placed_at.after(estimate))
     }
 
@@ -103,7 +105,7 @@ impl Job {
 
     /// The shape of a task.
     pub(crate) fn shape_of(&self, task: u32) -> ShapeIdx {
-        let Some(more) = &self.more else { return self.shape };
+        let Some(more) = &self.role_shapes else { return self.shape };
         let mut behind = self.spec.tasks;
         let mut last = self.shape;
         for part in more.iter() {
@@ -118,20 +120,22 @@ impl Job {
 
     /// Shapes and how many tasks have them, in order.
     pub(crate) fn shapes(&self) -> impl Iterator<Item = (ShapeIdx, u32)> {
-        let more = self.more.iter().flat_map(|more| more.iter());
+        let more = self.role_shapes.iter().flat_map(|more| more.iter());
         std::iter::once((self.shape, self.spec.tasks))
             .chain(more.map(|part| (part.shape, part.tasks)))
     }
 
-    pub(crate) fn seats(&self) -> impl Iterator<Item = (u32, &Seat)> {
+    pub(crate) fn allocations(&self) -> impl Iterator<Item = (u32, &TaskAllocation)> {
         let tasks = self.tasks.iter().enumerate();
-        tasks.filter_map(|(task, slot)| Some((task as u32, slot.seat.as_ref()?)))
+        tasks.filter_map(|(task, slot)| Some((task as u32, slot.allocation.as_ref()?)))
     }
 
     /// When all that is being stopped of it should be gone; nothing when something of it stays.
-    pub(crate) fn gone_by(&self, slack: Span) -> Option<Time> {
-        let last =
-            self.seats().map(|(_, seat)| seat.leaving).reduce(|one, other| Some(one?.max(other?)));
+    pub(crate) fn terminated_by(&self, slack: Span) -> Option<Time> {
+        let last = self
+            .allocations()
+            .map(|(_, seat)| seat.terminating_since)
+            .reduce(|one, other| Some(one?.max(other?)));
         Some(last??.after(self.spec.grace).after(slack))
     }
 
@@ -143,39 +147,39 @@ impl Job {
 
 /// All workloads that wait or run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Jobs {
-    slots: Vec<Option<Job>>,
-    by_name: FxHashMap<WorkloadId, JobIdx>,
-    vacant: Vec<JobIdx>,
+pub(crate) struct Workloads {
+    slots: Vec<Option<WorkloadEntry>>,
+    by_name: FxHashMap<WorkloadId, WorkloadIdx>,
+    vacant: Vec<WorkloadIdx>,
 }
 
-impl Jobs {
-    pub(crate) fn find(&self, name: &WorkloadId) -> Option<JobIdx> {
+impl Workloads {
+    pub(crate) fn find(&self, name: &WorkloadId) -> Option<WorkloadIdx> {
         self.by_name.get(name).copied()
     }
 
-    pub(crate) fn get(&self, job: JobIdx) -> &Job {
+    pub(crate) fn get(&self, job: WorkloadIdx) -> &WorkloadEntry {
         self.slots[job as usize].as_ref().expect("a workload number in use has a workload")
     }
 
-    pub(crate) fn get_mut(&mut self, job: JobIdx) -> &mut Job {
+    pub(crate) fn get_mut(&mut self, job: WorkloadIdx) -> &mut WorkloadEntry {
         self.slots[job as usize].as_mut().expect("a workload number in use has a workload")
     }
 
-    pub(crate) fn insert(&mut self, job: Job) -> JobIdx {
+    pub(crate) fn insert(&mut self, job: WorkloadEntry) -> WorkloadIdx {
         let name = job.spec.id.clone();
         let index = if let Some(index) = self.vacant.pop() {
             self.slots[index as usize] = Some(job);
             index
         } else {
             self.slots.push(Some(job));
-            self.slots.len() as JobIdx - 1
+            self.slots.len() as WorkloadIdx - 1
         };
         self.by_name.insert(name, index);
         index
     }
 
-    pub(crate) fn remove(&mut self, job: JobIdx) -> Job {
+    pub(crate) fn remove(&mut self, job: WorkloadIdx) -> WorkloadEntry {
         let removed =
             self.slots[job as usize].take().expect("a workload number in use has a workload");
         self.by_name.remove(&removed.spec.id);
@@ -183,11 +187,11 @@ impl Jobs {
         removed
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (JobIdx, &Job)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (WorkloadIdx, &WorkloadEntry)> {
         self.slots
             .iter()
             .enumerate()
-            .filter_map(|(index, job)| Some((index as JobIdx, job.as_ref()?)))
+            .filter_map(|(index, job)| Some((index as WorkloadIdx, job.as_ref()?)))
     }
 
     pub(crate) fn len(&self) -> usize {

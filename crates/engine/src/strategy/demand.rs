@@ -19,10 +19,10 @@ const MEMORY: u64 = 1 << 16;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expectation {
     pub(crate) pinned: Option<Vec<Demand>>,
-    /// Kind of task (CPU, thousandths, GPUs, models) and how many were seen.
-    pub(crate) learned: BTreeMap<Kind, u64>,
+    /// TaskClass of task (CPU, thousandths, GPUs, models) and how many were seen.
+    pub(crate) learned: BTreeMap<TaskClass, u64>,
     /// What the tables in use were made from.
-    basis: BTreeMap<Kind, u64>,
+    basis: BTreeMap<TaskClass, u64>,
     pub(crate) seen: u64,
     /// Value of `seen` at which the tables are made again.
     pub(crate) renew_at: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Expectation {
 }
 
 /// A kind of task: CPU, thousandths of each GPU, GPUs, and models by name.
-pub(crate) type Kind = (u64, u32, u32, Vec<GpuModel>);
+pub(crate) type TaskClass = (u64, u32, u32, Vec<GpuModel>);
 
 impl Expectation {
     /// Remembers tasks that were handed in. CPU is rounded up to half cores: kinds, not sizes.

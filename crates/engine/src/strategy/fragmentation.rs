@@ -3,9 +3,9 @@
 use smallvec::SmallVec;
 
 use super::{Outlook, Scorer, View};
-use crate::state::cluster::fit::{serves, share_devices};
+use crate::state::cluster::fit::{is_suitable, share_devices};
 use crate::state::cluster::room::{CPU, Device, Room};
-use crate::state::cluster::shape::{Ask, Shape};
+use crate::state::cluster::shape::{GpuNeed, Shape};
 use crate::strategy::frag::{NodeView, Take};
 
 #[derive(Debug)]
@@ -41,8 +41,11 @@ impl<M: Measure> Scorer for M {
 
     fn whole(&self, view: &View<'_>, count: u16) -> i64 {
         // Slices are counted as the whole devices they sit on: only MIG GPUs can take them.
-        let take =
-            if matches!(view.shape.ask, Ask::Mig(..)) { Take::Nothing } else { Take::Whole(count) };
+        let take = if matches!(view.shape.gpu_need, GpuNeed::Mig(..)) {
+            Take::Nothing
+        } else {
+            Take::Whole(count)
+        };
         measure(self, view, take).0
     }
 
@@ -71,7 +74,7 @@ fn measure<M: Measure>(rule: &M, view: &View<'_>, take: Take) -> (i64, usize) {
 fn shares_left(shape: &Shape, room: &Room, take: Take) -> SmallVec<[i32; 16]> {
     let usable = |d: &Device| {
         let whole_only = d.exclusive > 0 || d.geometry.is_some() || !d.open;
-        !whole_only && (room.uniform || take == Take::Nothing || serves(shape, d))
+        !whole_only && (room.uniform || take == Take::Nothing || is_suitable(shape, d))
     };
     room.devices.iter().map(|d| if usable(d) { d.milli.max(0) } else { 0 }).collect()
 }

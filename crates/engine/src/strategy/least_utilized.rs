@@ -1,7 +1,7 @@
 //! `least_utilized`: live utilisation first, then how much of the device and of its node is taken.
 
 use super::{Scorer, View};
-use crate::pass::index::shared::Takes;
+use crate::pass::index::shared::GpuClass;
 use crate::state::cluster::fit::whole_devices;
 use crate::state::cluster::room::{Device, Room, WHOLE};
 
@@ -19,21 +19,22 @@ impl Scorer for LeastUtilized {
 
     fn share(&self, view: &View<'_>, device: &Device, _mib: i32) -> i64 {
         let taken = i64::from(WHOLE - device.milli);
-        -(i64::from(device.busy) << 20) - (taken << 10) - i64::from(view.room.used_permille)
+        -(i64::from(device.utilization) << 20) - (taken << 10) - i64::from(view.room.used_permille)
     }
 
-    fn bound(&self, room: &Room, takes: Takes) -> i64 {
+    fn bound(&self, room: &Room, takes: GpuClass) -> i64 {
         let used = i64::from(room.used_permille);
         match takes {
-            Takes::Nothing => -i64::from(room.cpu_permille),
-            Takes::Whole => {
-                let calmest = room.devices.iter().filter(|d| d.is_free()).map(|d| d.busy).min();
+            GpuClass::Nothing => -i64::from(room.cpu_permille),
+            GpuClass::Whole => {
+                let calmest =
+                    room.devices.iter().filter(|d| d.is_free()).map(|d| d.utilization).min();
                 -(i64::from(calmest.unwrap_or(0)) << 20) - used
             }
-            Takes::Share => {
+            GpuClass::Share => {
                 let shareable = room.devices.iter().filter(|d| d.is_shareable() && d.milli > 0);
                 let best = shareable
-                    .map(|d| (i64::from(d.busy) << 20) + (i64::from(WHOLE - d.milli) << 10))
+                    .map(|d| (i64::from(d.utilization) << 20) + (i64::from(WHOLE - d.milli) << 10))
                     .min();
                 -best.unwrap_or(0) - used
             }
@@ -41,17 +42,17 @@ impl Scorer for LeastUtilized {
     }
 
     fn device_key(&self, _view: &View<'_>, device: &Device) -> i64 {
-        device.busy.into()
+        device.utilization.into()
     }
 }
 
 /// Utilisation of the busiest device that would be taken.
 fn busiest_of_the_calmest(view: &View<'_>, count: u16) -> i64 {
     let room = view.room;
-    if room.devices.iter().all(|device| device.busy == 0) {
+    if room.devices.iter().all(|device| device.utilization == 0) {
         return 0;
     }
-    let mut busy: Vec<u8> = whole_devices(view.shape, room).map(|(_, d)| d.busy).collect();
+    let mut busy: Vec<u8> = whole_devices(view.shape, room).map(|(_, d)| d.utilization).collect();
     busy.sort_unstable();
     busy.get(usize::from(count).saturating_sub(1)).copied().unwrap_or(0).into()
 }

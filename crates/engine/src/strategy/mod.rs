@@ -20,11 +20,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::model::error::InvalidInput;
-use crate::pass::index::shared::{Family, Takes};
+use crate::pass::index::shared::{Family, GpuClass};
 use crate::pass::index::tree::UNFIT;
 use crate::state::cluster::fit::{share_devices, whole_devices};
 use crate::state::cluster::room::{Device, NO_LINK, Room};
-use crate::state::cluster::shape::{Ask, ModelVerdict, Shape};
+use crate::state::cluster::shape::{GpuNeed, ModelVerdict, Shape};
 use crate::strategy::frag::{Fgd, Value};
 
 /// How GPUs are chosen among those that fit.
@@ -170,7 +170,7 @@ trait Scorer {
     }
     /// The most that any request of a family could score on this node; only for strategies with
     /// [`Strategy::has_bounds`].
-    fn bound(&self, _room: &Room, _takes: Takes) -> i64 {
+    fn bound(&self, _room: &Room, _takes: GpuClass) -> i64 {
         i64::MAX
     }
     /// Which free devices to take first: smaller keys first.
@@ -192,10 +192,10 @@ impl Question for NodeScore<'_> {
     type Answer = i64;
 
     fn ask<S: Scorer>(self, scorer: &S) -> i64 {
-        match self.0.shape.ask {
-            Ask::None => scorer.plain(self.0),
-            Ask::Whole(count) | Ask::Mig(_, count) => scorer.whole(self.0, count),
-            Ask::Share(_) | Ask::Memory(_) => {
+        match self.0.shape.gpu_need {
+            GpuNeed::None => scorer.plain(self.0),
+            GpuNeed::Whole(count) | GpuNeed::Mig(_, count) => scorer.whole(self.0, count),
+            GpuNeed::Share(_) | GpuNeed::Memory(_) => {
                 scorer.best_share(self.0).map_or(-BOUND, |(score, _)| score)
             }
         }
@@ -229,13 +229,13 @@ const BOUND: i64 = (1 << 38) - 1;
 const OVER_GOAL: i64 = 1 << 37;
 
 fn over_goal(view: &View<'_>, device: &Device) -> i64 {
-    if view.outlook.goal.is_some_and(|goal| device.busy > goal) { OVER_GOAL } else { 0 }
+    if view.outlook.goal.is_some_and(|goal| device.utilization > goal) { OVER_GOAL } else { 0 }
 }
 
-/// The node's score for the shape, given that it fits; `liking` comes from the node's standing.
-pub(crate) fn score(strategy: Strategy, view: &View<'_>, liking: i32) -> i64 {
+/// The node's score for the shape, given that it fits; `preference` comes from the node's standing.
+pub(crate) fn score(strategy: Strategy, view: &View<'_>, preference: i32) -> i64 {
     let opinion = strategy.consult(NodeScore(view));
-    i64::from(liking) * PREFERENCE + opinion.clamp(-BOUND, BOUND)
+    i64::from(preference) * PREFERENCE + opinion.clamp(-BOUND, BOUND)
 }
 
 /// The most that any request of a family could score on a node.
@@ -243,7 +243,7 @@ pub(crate) fn bound(strategy: Strategy, room: &Room, family: Family) -> i64 {
     if family.may_fit(room) { strategy.consult(Bound(room, family.takes)) } else { UNFIT }
 }
 
-struct Bound<'a>(&'a Room, Takes);
+struct Bound<'a>(&'a Room, GpuClass);
 
 impl Question for Bound<'_> {
     type Answer = i64;

@@ -1,7 +1,7 @@
 //! `round_robin`: all nodes are equal; the search itself starts behind the last GPU given out.
 
 use super::{Scorer, View};
-use crate::pass::index::shared::Takes;
+use crate::pass::index::shared::GpuClass;
 use crate::state::cluster::room::{Device, Room};
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ impl Scorer for RoundRobin {
         0
     }
 
-    fn bound(&self, _room: &Room, _takes: Takes) -> i64 {
+    fn bound(&self, _room: &Room, _takes: GpuClass) -> i64 {
         0
     }
 

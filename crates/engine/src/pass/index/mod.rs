@@ -9,24 +9,24 @@ pub(crate) mod tree;
 
 use rustc_hash::FxHashMap;
 
-use crate::pass::index::shared::{Common, Family, Search};
+use crate::pass::index::shared::{Family, SearchOutcome, SharedIndex};
 use crate::pass::index::tree::{Tree, UNFIT};
-use crate::state::cluster::fit::{self, Code, Standing};
+use crate::state::cluster::fit::{self, Eligibility, ShortfallCode};
 use crate::state::cluster::shape::{Shape, ShapeIdx};
 use crate::state::cluster::{Change, Cluster, NodeIdx};
 use crate::strategy::{self, Outlook, Strategy, View};
 
 /// Scores kept over all indexes, eight bytes each.
-const MOST_SCORES: usize = 16 << 20;
+const MAX_SCORES: usize = 16 << 20;
 /// Indexes that are kept however large the cluster is.
-const FEWEST: usize = 32;
+const MIN_INDEXES: usize = 32;
 
 /// All indexes. A cache: a copy starts empty, and nothing depends on what is in it.
 #[derive(Debug, Default)]
 pub(crate) struct Indexes {
     by_shape: FxHashMap<(ShapeIdx, Strategy), Index>,
-    common: FxHashMap<(Family, Strategy), Common>,
-    past: FxHashMap<(ShapeIdx, Strategy), Past>,
+    shared: FxHashMap<(Family, Strategy), SharedIndex>,
+    history: FxHashMap<(ShapeIdx, Strategy), SearchHistory>,
     tick: u64,
 }
 
@@ -38,7 +38,7 @@ impl Clone for Indexes {
 
 /// How searches for a shape ended lately.
 #[derive(Clone, Copy, Debug, Default)]
-struct Past {
+struct SearchHistory {
     stamp: u64,
     /// The cluster's growth at which nothing fitted: until it grows, nothing will.
     unfit_at: Option<u64>,
@@ -47,13 +47,13 @@ struct Past {
 }
 
 /// Searches for which a shape counts as hard to please.
-const HARD: u8 = 64;
+const HARD_SEARCHES: u8 = 64;
 
 /// Scores of one shape under one strategy, by place in the cluster's order.
 #[derive(Debug, Default)]
 struct Index {
     tree: Tree,
-    standings: Standings,
+    eligibility_cache: EligibilityCache,
     mark: u64,
     layout: u64,
     numbering: u64,
@@ -64,21 +64,21 @@ struct Index {
 
 /// What descriptions say: by kind of node, or node by node when labels or names matter.
 #[derive(Debug, Default)]
-struct Standings {
-    by_kind: Vec<Option<Standing>>,
-    by_place: Vec<Standing>,
+struct EligibilityCache {
+    by_class: Vec<Option<Eligibility>>,
+    by_place: Vec<Eligibility>,
 }
 
 /// An index that is up to date, and what is needed to ask it.
 #[derive(Debug)]
-pub(crate) struct Ready<'a> {
+pub(crate) struct CurrentIndex<'a> {
     index: &'a mut Index,
-    look: Look<'a>,
+    context: ScoringContext<'a>,
 }
 
 /// What is needed to judge a node.
 #[derive(Clone, Copy, Debug)]
-struct Look<'a> {
+struct ScoringContext<'a> {
     cluster: &'a Cluster,
     outlook: &'a Outlook,
     shape: &'a Shape,
@@ -93,18 +93,18 @@ impl Indexes {
         (outlook, version): (&'a Outlook, u64),
         shape: ShapeIdx,
         strategy: Strategy,
-    ) -> Ready<'a> {
+    ) -> CurrentIndex<'a> {
         debug_assert!(cluster.is_sorted(), "nodes are sorted before they are searched");
         self.tick += 1;
-        let limit = (MOST_SCORES / cluster.len().max(1)).max(FEWEST);
+        let limit = (MAX_SCORES / cluster.len().max(1)).max(MIN_INDEXES);
         if self.by_shape.len() >= limit && !self.by_shape.contains_key(&(shape, strategy)) {
             self.evict(cluster, limit / 2);
         }
         let index = self.by_shape.entry((shape, strategy)).or_default();
         index.last_used = self.tick;
-        let look = Look { cluster, outlook, shape: cluster.shape(shape), strategy };
-        index.refresh(&look, version);
-        Ready { index, look }
+        let context = ScoringContext { cluster, outlook, shape: cluster.shape(shape), strategy };
+        index.refresh(&context, version);
+        CurrentIndex { index, context }
     }
 
     /// The best node for a shape.
@@ -115,17 +115,17 @@ impl Indexes {
         shape: ShapeIdx,
         strategy: Strategy,
     ) -> Option<NodeIdx> {
-        let mut past = self.past.get(&(shape, strategy)).copied().unwrap_or_default();
+        let mut history = self.history.get(&(shape, strategy)).copied().unwrap_or_default();
         let stamp = cluster.shape(shape).stamp;
-        if past.stamp != stamp {
-            past = Past { stamp, ..Past::default() };
+        if history.stamp != stamp {
+            history = SearchHistory { stamp, ..SearchHistory::default() };
         }
-        if past.unfit_at == Some(cluster.growth()) {
+        if history.unfit_at == Some(cluster.growth()) {
             return None;
         }
-        let found = self.search(cluster, outlook, shape, strategy, &mut past);
-        past.unfit_at = if found.is_none() { Some(cluster.growth()) } else { None };
-        self.past.insert((shape, strategy), past);
+        let found = self.search(cluster, outlook, shape, strategy, &mut history);
+        history.unfit_at = if found.is_none() { Some(cluster.growth()) } else { None };
+        self.history.insert((shape, strategy), history);
         found
     }
 
@@ -135,16 +135,16 @@ impl Indexes {
         outlook: (&Outlook, u64),
         shape: ShapeIdx,
         strategy: Strategy,
-        past: &mut Past,
+        history: &mut SearchHistory,
     ) -> Option<NodeIdx> {
-        past.hard = past.hard.saturating_sub(1);
-        if past.hard == 0
-            && let Some((common, look)) = self.common(cluster, outlook.0, shape, strategy)
+        history.hard = history.hard.saturating_sub(1);
+        if history.hard == 0
+            && let Some((shared, context)) = self.shared(cluster, outlook.0, shape, strategy)
         {
-            match common.best(|place| look.score(place)) {
-                Search::Found(place) => return Some(cluster.order[place]),
-                Search::Nowhere => return None,
-                Search::GaveUp => past.hard = HARD,
+            match shared.best(|place| context.score(place)) {
+                SearchOutcome::Found(place) => return Some(cluster.order[place]),
+                SearchOutcome::Nowhere => return None,
+                SearchOutcome::GaveUp => history.hard = HARD_SEARCHES,
             }
         }
         self.get(cluster, outlook, shape, strategy).best()
@@ -159,35 +159,35 @@ impl Indexes {
         strategy: Strategy,
         from: usize,
     ) -> Option<usize> {
-        if let Some((common, look)) = self.common(cluster, outlook.0, shape, strategy) {
-            match common.first_from(from, |place| look.score(place)) {
-                Search::Found(place) => return Some(place),
-                Search::Nowhere => return None,
-                Search::GaveUp => {}
+        if let Some((shared, context)) = self.shared(cluster, outlook.0, shape, strategy) {
+            match shared.first_from(from, |place| context.score(place)) {
+                SearchOutcome::Found(place) => return Some(place),
+                SearchOutcome::Nowhere => return None,
+                SearchOutcome::GaveUp => {}
             }
         }
         self.get(cluster, outlook, shape, strategy).first_from(from)
     }
 
     /// The tree of bounds that serves this shape, if there is one.
-    fn common<'a>(
+    fn shared<'a>(
         &'a mut self,
         cluster: &'a Cluster,
         outlook: &'a Outlook,
         shape: ShapeIdx,
         strategy: Strategy,
-    ) -> Option<(&'a Common, Look<'a>)> {
+    ) -> Option<(&'a SharedIndex, ScoringContext<'a>)> {
         let shape = cluster.shape(shape);
         let family = Family::of(shape)
-            .filter(|_| strategy.has_bounds() && !cluster.kinds.has_soft_taints())?;
-        let common = self.common.entry((family, strategy)).or_default();
-        common.refresh(cluster, strategy, family);
-        Some((common, Look { cluster, outlook, shape, strategy }))
+            .filter(|_| strategy.has_bounds() && !cluster.node_classes.has_soft_taints())?;
+        let shared = self.shared.entry((family, strategy)).or_default();
+        shared.refresh(cluster, strategy, family);
+        Some((shared, ScoringContext { cluster, outlook, shape, strategy }))
     }
 
     fn evict(&mut self, cluster: &Cluster, keep: usize) {
         self.by_shape.retain(|key, _| cluster.has_shape(key.0));
-        self.past.retain(|key, _| cluster.has_shape(key.0));
+        self.history.retain(|key, _| cluster.has_shape(key.0));
         let mut ages: Vec<u64> = self.by_shape.values().map(|index| index.last_used).collect();
         ages.sort_unstable();
         let oldest = ages.len().checked_sub(keep).map_or(0, |drop| ages[drop.min(ages.len() - 1)]);
@@ -195,10 +195,10 @@ impl Indexes {
     }
 }
 
-impl Ready<'_> {
+impl CurrentIndex<'_> {
     /// The best node.
     fn best(&self) -> Option<NodeIdx> {
-        self.index.tree.best().map(|place| self.look.cluster.order[place])
+        self.index.tree.best().map(|place| self.context.cluster.order[place])
     }
 
     /// The first fitting node at or after a place in the order.
@@ -207,8 +207,8 @@ impl Ready<'_> {
     }
 
     /// What the description of the node at this place says.
-    pub(crate) fn standing(&mut self, place: usize) -> Standing {
-        self.index.standings.get(&self.look, place)
+    pub(crate) fn eligibility(&mut self, place: usize) -> Eligibility {
+        self.index.eligibility_cache.get(&self.context, place)
     }
 
     /// Places and scores of all fitting nodes, in order.
@@ -224,120 +224,122 @@ impl Ready<'_> {
 }
 
 impl Index {
-    fn refresh(&mut self, look: &Look<'_>, version: u64) {
-        let cluster = look.cluster;
+    fn refresh(&mut self, context: &ScoringContext<'_>, version: u64) {
+        let cluster = context.cluster;
         let (changes, mark) = cluster.changes_since(self.mark);
         let same = self.layout == cluster.layout
-            && self.numbering == cluster.kinds.numbering
+            && self.numbering == cluster.node_classes.numbering
             && self.outlook == version
-            && self.stamp == look.shape.stamp;
+            && self.stamp == context.shape.stamp;
         match changes.filter(|changes| same && changes.len() <= 2 * cluster.order.len().max(64)) {
-            Some(changes) => self.follow(look, changes),
-            None => self.rebuild(look),
+            Some(changes) => self.follow(context, changes),
+            None => self.rebuild(context),
         }
         self.mark = mark;
         self.layout = cluster.layout;
-        self.numbering = cluster.kinds.numbering;
+        self.numbering = cluster.node_classes.numbering;
         self.outlook = version;
-        self.stamp = look.shape.stamp;
+        self.stamp = context.shape.stamp;
     }
 
-    fn follow(&mut self, look: &Look<'_>, changes: &[(NodeIdx, Change)]) {
+    fn follow(&mut self, context: &ScoringContext<'_>, changes: &[(NodeIdx, Change)]) {
         let mut last = NodeIdx::MAX;
         for (node, change) in changes.iter().rev() {
             if *change == Change::Described {
-                self.standings.forget(look, *node);
+                self.eligibility_cache.forget(context, *node);
             } else if *node == last {
                 continue;
             }
             last = *node;
-            self.update(look, *node);
+            self.update(context, *node);
         }
     }
 
-    fn rebuild(&mut self, look: &Look<'_>) {
-        self.standings.renew(look);
-        let mut scores = Vec::with_capacity(look.cluster.order.len());
-        for (place, node) in look.cluster.order.iter().enumerate() {
-            let standing = self.standings.get(look, place);
-            scores.push(look.judge(*node, standing));
+    fn rebuild(&mut self, context: &ScoringContext<'_>) {
+        self.eligibility_cache.renew(context);
+        let mut scores = Vec::with_capacity(context.cluster.order.len());
+        for (place, node) in context.cluster.order.iter().enumerate() {
+            let standing = self.eligibility_cache.get(context, place);
+            scores.push(context.judge(*node, standing));
         }
         self.tree = Tree::new(scores);
     }
 
-    fn update(&mut self, look: &Look<'_>, node: NodeIdx) {
-        if look.cluster.hosts[node as usize].is_none() {
+    fn update(&mut self, context: &ScoringContext<'_>, node: NodeIdx) {
+        if context.cluster.node_states[node as usize].is_none() {
             return;
         }
-        let place = look.cluster.place[node as usize] as usize;
-        let standing = self.standings.get(look, place);
-        self.tree.set(place, look.judge(node, standing));
+        let place = context.cluster.place[node as usize] as usize;
+        let standing = self.eligibility_cache.get(context, place);
+        self.tree.set(place, context.judge(node, standing));
     }
 }
 
-impl Standings {
-    fn renew(&mut self, look: &Look<'_>) {
-        self.by_kind.clear();
+impl EligibilityCache {
+    fn renew(&mut self, context: &ScoringContext<'_>) {
+        self.by_class.clear();
         self.by_place.clear();
-        if look.shape.has_node_terms {
-            self.by_place.extend(look.cluster.order.iter().map(|node| look.standing(*node)));
+        if context.shape.has_node_terms {
+            self.by_place
+                .extend(context.cluster.order.iter().map(|node| context.eligibility(*node)));
         }
     }
 
     #[inline]
-    fn get(&mut self, look: &Look<'_>, place: usize) -> Standing {
-        if look.shape.has_node_terms {
+    fn get(&mut self, context: &ScoringContext<'_>, place: usize) -> Eligibility {
+        if context.shape.has_node_terms {
             return self.by_place[place];
         }
-        let node = look.cluster.order[place];
-        let kind = look.cluster.briefs[node as usize].kind as usize;
-        match self.by_kind.get(kind) {
+        let node = context.cluster.order[place];
+        let kind = context.cluster.summaries[node as usize].class as usize;
+        match self.by_class.get(kind) {
             Some(Some(standing)) => *standing,
-            _ => self.learn(look, node, kind),
+            _ => self.learn(context, node, kind),
         }
     }
 
     #[cold]
-    fn learn(&mut self, look: &Look<'_>, node: NodeIdx, kind: usize) -> Standing {
-        if kind >= self.by_kind.len() {
-            self.by_kind.resize(kind + 1, None);
+    fn learn(&mut self, context: &ScoringContext<'_>, node: NodeIdx, kind: usize) -> Eligibility {
+        if kind >= self.by_class.len() {
+            self.by_class.resize(kind + 1, None);
         }
-        *self.by_kind[kind].insert(look.standing(node))
+        *self.by_class[kind].insert(context.eligibility(node))
     }
 
-    fn forget(&mut self, look: &Look<'_>, node: NodeIdx) {
-        if look.shape.has_node_terms && look.cluster.hosts[node as usize].is_some() {
-            self.by_place[look.cluster.place[node as usize] as usize] = look.standing(node);
+    fn forget(&mut self, context: &ScoringContext<'_>, node: NodeIdx) {
+        if context.shape.has_node_terms && context.cluster.node_states[node as usize].is_some() {
+            self.by_place[context.cluster.place[node as usize] as usize] =
+                context.eligibility(node);
         }
     }
 }
 
-impl Look<'_> {
-    fn standing(&self, node: NodeIdx) -> Standing {
-        fit::standing(self.shape, &self.cluster.host(node).spec, self.cluster.room(node))
+impl ScoringContext<'_> {
+    fn eligibility(&self, node: NodeIdx) -> Eligibility {
+        fit::eligibility(self.shape, &self.cluster.node_state(node).spec, self.cluster.room(node))
     }
 
     /// The score at a place in the order.
     fn score(&self, place: usize) -> i64 {
         let node = self.cluster.order[place];
-        if fit::brief_lack(self.shape, &self.cluster.briefs[node as usize]).is_some() {
+        if fit::summary_shortfall(self.shape, &self.cluster.summaries[node as usize]).is_some() {
             return UNFIT;
         }
-        self.judge(node, self.standing(node))
+        self.judge(node, self.eligibility(node))
     }
 
-    fn lack(&self, node: NodeIdx) -> Option<Code> {
-        let brief = fit::brief_lack(self.shape, &self.cluster.briefs[node as usize]);
-        brief.or_else(|| fit::lack(self.shape, self.cluster.room(node)))
+    fn shortfall(&self, node: NodeIdx) -> Option<ShortfallCode> {
+        let brief = fit::summary_shortfall(self.shape, &self.cluster.summaries[node as usize]);
+        brief.or_else(|| fit::shortfall(self.shape, self.cluster.room(node)))
     }
 
     #[inline]
-    fn judge(&self, node: NodeIdx, standing: Standing) -> i64 {
-        let Standing::Yes(liking) = standing else { return UNFIT };
-        if self.lack(node).is_some() {
+    fn judge(&self, node: NodeIdx, standing: Eligibility) -> i64 {
+        let Eligibility::Eligible(preference) = standing else { return UNFIT };
+        if self.shortfall(node).is_some() {
             return UNFIT;
         }
         let view = View { room: self.cluster.room(node), shape: self.shape, outlook: self.outlook };
-        strategy::score(self.strategy, &view, liking)
+        strategy::score(self.strategy, &view, preference)
     }
 }

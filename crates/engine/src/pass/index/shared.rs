@@ -10,17 +10,17 @@ use std::collections::BinaryHeap;
 
 use crate::pass::index::tree::{Tree, UNFIT};
 use crate::state::cluster::room::{CPU, Room};
-use crate::state::cluster::shape::{Ask, Shape};
+use crate::state::cluster::shape::{GpuNeed, Shape};
 use crate::state::cluster::{Cluster, NodeIdx};
 use crate::strategy::{self, Strategy};
 
 /// Nodes judged before a search gives up.
-const PATIENCE: u32 = 12;
+const MAX_TRIES: u32 = 12;
 
 /// Requests that are alike in what they take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Family {
-    pub(crate) takes: Takes,
+    pub(crate) takes: GpuClass,
     /// All of them ask for at least so many cores, a power of two. Nodes without CPU left but with idle
     /// GPUs would otherwise look best for ever.
     cores: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Family {
 
 /// What a family takes of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Takes {
+pub(crate) enum GpuClass {
     Nothing,
     Whole,
     Share,
@@ -40,11 +40,11 @@ impl Family {
         if shape.has_node_terms || shape.key.request.preferred_model.is_some() {
             return None;
         }
-        let takes = match shape.ask {
-            Ask::None => Takes::Nothing,
-            Ask::Whole(_) => Takes::Whole,
-            Ask::Share(_) | Ask::Memory(_) => Takes::Share,
-            Ask::Mig(..) => return None,
+        let takes = match shape.gpu_need {
+            GpuNeed::None => GpuClass::Nothing,
+            GpuNeed::Whole(_) => GpuClass::Whole,
+            GpuNeed::Share(_) | GpuNeed::Memory(_) => GpuClass::Share,
+            GpuNeed::Mig(..) => return None,
         };
         let cores = u32::try_from(shape.need.amounts[CPU] / 1000).unwrap_or(u32::MAX);
         let cores = cores.checked_ilog2().map_or(0, |log| 1 << log);
@@ -54,9 +54,9 @@ impl Family {
     /// Whether a node could have room for any of them.
     pub(crate) fn may_fit(self, room: &Room) -> bool {
         let device = match self.takes {
-            Takes::Nothing => true,
-            Takes::Whole => room.whole > 0,
-            Takes::Share => room.most_milli > 0,
+            GpuClass::Nothing => true,
+            GpuClass::Whole => room.whole > 0,
+            GpuClass::Share => room.most_milli > 0,
         };
         let cores = self.cores == 0 || room.free[CPU] >= i64::from(self.cores) * 1000;
         device && cores && room.open
@@ -65,7 +65,7 @@ impl Family {
 
 /// Upper bounds of all nodes for one family under one strategy.
 #[derive(Debug, Default)]
-pub(crate) struct Common {
+pub(crate) struct SharedIndex {
     tree: Tree,
     mark: u64,
     layout: u64,
@@ -73,7 +73,7 @@ pub(crate) struct Common {
 
 /// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Search {
+pub(crate) enum SearchOutcome {
     /// At this place in the order.
     Found(usize),
     /// Nowhere, for sure.
@@ -82,7 +82,7 @@ pub(crate) enum Search {
     GaveUp,
 }
 
-impl Common {
+impl SharedIndex {
     /// Follows what has changed.
     pub(crate) fn refresh(&mut self, cluster: &Cluster, strategy: Strategy, family: Family) {
         let bound = |node: NodeIdx| strategy::bound(strategy, cluster.room(node), family);
@@ -92,7 +92,7 @@ impl Common {
             Some(changes) => {
                 let mut last = NodeIdx::MAX;
                 for (node, _) in changes.iter().rev() {
-                    if *node != last && cluster.hosts[*node as usize].is_some() {
+                    if *node != last && cluster.node_states[*node as usize].is_some() {
                         self.tree.set(cluster.place[*node as usize] as usize, bound(*node));
                     }
                     last = *node;
@@ -105,11 +105,11 @@ impl Common {
     }
 
     /// The place with the highest score, the first among equals.
-    pub(crate) fn best(&self, score: impl Fn(usize) -> i64) -> Search {
-        let Some(first) = self.tree.best() else { return Search::Nowhere };
+    pub(crate) fn best(&self, score: impl Fn(usize) -> i64) -> SearchOutcome {
+        let Some(first) = self.tree.best() else { return SearchOutcome::Nowhere };
         let exact = score(first);
         if exact == self.tree.get(first) {
-            return Search::Found(first);
+            return SearchOutcome::Found(first);
         }
         let mut best = (exact, Reverse(first));
         let mut tries = 1;
@@ -128,23 +128,27 @@ impl Common {
                 continue;
             }
             tries += 1;
-            if tries > PATIENCE {
-                return Search::GaveUp;
+            if tries > MAX_TRIES {
+                return SearchOutcome::GaveUp;
             }
             best = best.max((score(place), Reverse(place)));
         }
-        if best.0 == UNFIT { Search::Nowhere } else { Search::Found(best.1.0) }
+        if best.0 == UNFIT { SearchOutcome::Nowhere } else { SearchOutcome::Found(best.1.0) }
     }
 
     /// The first place at or after `from` where it fits.
-    pub(crate) fn first_from(&self, mut from: usize, score: impl Fn(usize) -> i64) -> Search {
-        for _ in 0..PATIENCE {
-            let Some(place) = self.tree.first_from(from) else { return Search::Nowhere };
+    pub(crate) fn first_from(
+        &self,
+        mut from: usize,
+        score: impl Fn(usize) -> i64,
+    ) -> SearchOutcome {
+        for _ in 0..MAX_TRIES {
+            let Some(place) = self.tree.first_from(from) else { return SearchOutcome::Nowhere };
             if score(place) != UNFIT {
-                return Search::Found(place);
+                return SearchOutcome::Found(place);
             }
             from = place + 1;
         }
-        Search::GaveUp
+        SearchOutcome::GaveUp
     }
 }

@@ -7,65 +7,67 @@ use crate::model::labels;
 use crate::model::name::TokenName;
 use crate::model::node::{DeviceSelection, Node};
 use crate::model::request::TokenAccess;
-use crate::state::cluster::Brief;
-use crate::state::cluster::room::{CPU, Device, JOBS, MEMORY, NO_LINK, Room, STORAGE};
-use crate::state::cluster::shape::{Ask, ModelVerdict, Shape};
+use crate::state::cluster::RoomSummary;
+use crate::state::cluster::room::{CPU, Device, MEMORY, NO_LINK, Room, STORAGE, TASKS};
+use crate::state::cluster::shape::{GpuNeed, ModelVerdict, Shape};
 
 /// What is in the way, without its numbers: those are looked up when somebody wants to read them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub(crate) enum Code {
-    Down,
-    Closed,
+pub(crate) enum ShortfallCode {
+    NotReady,
+    Unschedulable,
     OtherNode,
-    Selector,
+    NodeSelector,
     NodeAffinity,
     Taint,
     NoGpu,
-    Model,
-    ModelQuota,
+    GpuModel,
+    GpuModelQuota,
     GpuSize,
     GpuCount,
-    Unshared,
-    NoMig,
+    WholeGpusOnly,
+    NoMigProfile,
     FreeGpus,
     GpuShare,
     GpuMemory,
     MigSlice,
     NvLink,
-    ClosedGpus,
+    UnavailableGpus,
     Cpu,
     Memory,
     Storage,
-    Jobs,
-    Named,
+    TaskLimit,
+    Resource,
     Token,
-    Near,
-    Away,
-    Spread,
+    TaskAffinity,
+    TaskAntiAffinity,
+    TopologySpread,
 }
 
-impl Code {
+impl ShortfallCode {
     /// Whether the node has GPUs, but not such as were asked for.
     pub(crate) fn is_about_gpus(self) -> bool {
-        use Code::{GpuCount, GpuSize, Model, ModelQuota, NoMig, Unshared};
-        matches!(self, Model | ModelQuota | GpuSize | GpuCount | Unshared | NoMig)
+        use ShortfallCode::{
+            GpuCount, GpuModel, GpuModelQuota, GpuSize, NoMigProfile, WholeGpusOnly,
+        };
+        matches!(self, GpuModel | GpuModelQuota | GpuSize | GpuCount | WholeGpusOnly | NoMigProfile)
     }
 
     /// Whether the node has such GPUs as were asked for, but too few to give.
     pub(crate) fn is_short_of_gpus(self) -> bool {
-        use Code::{FreeGpus, GpuMemory, GpuShare, MigSlice, NvLink};
+        use ShortfallCode::{FreeGpus, GpuMemory, GpuShare, MigSlice, NvLink};
         matches!(self, FreeGpus | GpuShare | GpuMemory | MigSlice | NvLink)
     }
 }
 
 /// What a node's description says about a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Eligibility {
     /// Never here.
-    No(Code),
+    Excluded(ShortfallCode),
     /// Possible; liked this much beyond the strategy's opinion.
-    Yes(i32),
+    Eligible(i32),
 }
 
 /// Weight of the preferred GPU model: as much as the strongest node preference.
@@ -74,169 +76,180 @@ const PREFERRED_MODEL: i32 = 100;
 const SOFT_TAINT: i32 = 10;
 
 /// The half that the node's description decides.
-pub(crate) fn standing(shape: &Shape, node: &Node, room: &Room) -> Standing {
-    if let Some(code) = node_terms_lack(shape, node) {
+pub(crate) fn eligibility(shape: &Shape, node: &Node, room: &Room) -> Eligibility {
+    if let Some(code) = node_term_shortfall(shape, node) {
         // Needs of GPUs are also written as affinity, for whoever buys nodes: the GPU is what people want to hear of.
-        return Standing::No(match device_standing(shape, room) {
-            Err(gpu @ (Code::GpuSize | Code::Model)) if code == Code::NodeAffinity => gpu,
+        return Eligibility::Excluded(match device_eligibility(shape, room) {
+            Err(gpu @ (ShortfallCode::GpuSize | ShortfallCode::GpuModel))
+                if code == ShortfallCode::NodeAffinity =>
+            {
+                gpu
+            }
             _ => code,
         });
     }
     let request = &shape.key.request;
     if labels::first_untolerated(&node.taints, &request.tolerations).is_some() {
-        return Standing::No(Code::Taint);
+        return Eligibility::Excluded(ShortfallCode::Taint);
     }
-    let mut liking = 0;
+    let mut preference = 0;
     for preferred in &request.preferred_nodes {
         if preferred.term.matches(node.id.as_str(), &node.labels) {
-            liking += preferred.weight as i32;
+            preference += preferred.weight as i32;
         }
     }
-    liking -=
+    preference -=
         SOFT_TAINT * labels::untolerated_preferences(&node.taints, &request.tolerations) as i32;
     // Two shares of one device would be two devices to a node that counts.
     let counted = node.device_selection == DeviceSelection::Node
-        && matches!(shape.ask, Ask::Share(_) | Ask::Memory(_));
-    match device_standing(shape, room) {
-        Ok(_) if counted => Standing::No(Code::Unshared),
-        Ok(true) => Standing::Yes(liking + PREFERRED_MODEL),
-        Ok(false) => Standing::Yes(liking),
-        Err(code) => Standing::No(code),
+        && matches!(shape.gpu_need, GpuNeed::Share(_) | GpuNeed::Memory(_));
+    match device_eligibility(shape, room) {
+        Ok(_) if counted => Eligibility::Excluded(ShortfallCode::WholeGpusOnly),
+        Ok(true) => Eligibility::Eligible(preference + PREFERRED_MODEL),
+        Ok(false) => Eligibility::Eligible(preference),
+        Err(code) => Eligibility::Excluded(code),
     }
 }
 
-fn node_terms_lack(shape: &Shape, node: &Node) -> Option<Code> {
+fn node_term_shortfall(shape: &Shape, node: &Node) -> Option<ShortfallCode> {
     if !shape.has_node_terms {
         return None;
     }
     let request = &shape.key.request;
     if request.node.as_ref().is_some_and(|wanted| *wanted != node.id) {
-        return Some(Code::OtherNode);
+        return Some(ShortfallCode::OtherNode);
     }
     if !labels::contains_all(&node.labels, &request.node_selector) {
-        return Some(Code::Selector);
+        return Some(ShortfallCode::NodeSelector);
     }
     let matches = labels::node_matches(&request.required_nodes, node.id.as_str(), &node.labels);
-    (!matches).then_some(Code::NodeAffinity)
+    (!matches).then_some(ShortfallCode::NodeAffinity)
 }
 
 /// Whether the node's devices, all free, would do; and whether they are of the preferred model.
-fn device_standing(shape: &Shape, room: &Room) -> Result<bool, Code> {
-    if shape.ask == Ask::None {
+fn device_eligibility(shape: &Shape, room: &Room) -> Result<bool, ShortfallCode> {
+    if shape.gpu_need == GpuNeed::None {
         return Ok(false);
     }
     if room.devices.is_empty() {
-        return Err(Code::NoGpu);
+        return Err(ShortfallCode::NoGpu);
     }
     let any = |test: &dyn Fn(&Device) -> bool| room.devices.iter().any(test);
     if !any(&|d| shape.accepts(d.model)) {
         let closed = any(&|d| shape.model(d.model) == ModelVerdict::Closed);
-        return Err(if closed { Code::ModelQuota } else { Code::Model });
+        return Err(if closed { ShortfallCode::GpuModelQuota } else { ShortfallCode::GpuModel });
     }
     if !any(&|d| shape.accepts(d.model) && d.total >= shape.min_memory) {
-        return Err(Code::GpuSize);
+        return Err(ShortfallCode::GpuSize);
     }
-    let suitable = room.devices.iter().filter(|d| serves(shape, d));
-    match shape.ask {
-        Ask::Mig(profile, _) => {
+    let suitable = room.devices.iter().filter(|d| is_suitable(shape, d));
+    match shape.gpu_need {
+        GpuNeed::Mig(profile, _) => {
             if !suitable
                 .clone()
                 .any(|d| d.geometry.is_some_and(|g| g.profile(profile.as_str()).is_some()))
             {
-                return Err(Code::NoMig);
+                return Err(ShortfallCode::NoMigProfile);
             }
         }
-        Ask::Whole(count)
+        GpuNeed::Whole(count)
             if suitable.clone().filter(|d| d.geometry.is_none()).count() < count.into() =>
         {
-            return Err(Code::GpuCount);
+            return Err(ShortfallCode::GpuCount);
         }
-        Ask::Memory(mib) if !suitable.clone().any(|d| d.geometry.is_none() && d.total >= mib) => {
-            return Err(Code::GpuSize);
+        GpuNeed::Memory(mib)
+            if !suitable.clone().any(|d| d.geometry.is_none() && d.total >= mib) =>
+        {
+            return Err(ShortfallCode::GpuSize);
         }
         _ => {
             if !suitable.clone().any(|d| d.geometry.is_none()) {
-                return Err(Code::GpuCount);
+                return Err(ShortfallCode::GpuCount);
             }
         }
     }
-    Ok(any(&|d| serves(shape, d) && shape.model(d.model) == ModelVerdict::Preferred))
+    Ok(any(&|d| is_suitable(shape, d) && shape.model(d.model) == ModelVerdict::Preferred))
 }
 
 /// Model and size are right.
-pub(crate) fn serves(shape: &Shape, device: &Device) -> bool {
+pub(crate) fn is_suitable(shape: &Shape, device: &Device) -> bool {
     shape.accepts(device.model) && device.total >= shape.min_memory
 }
 
 /// What is in the way for sure, seen at a glance. Most nodes that do not fit end here.
 #[inline]
-pub(crate) fn brief_lack(shape: &Shape, brief: &Brief) -> Option<Code> {
+pub(crate) fn summary_shortfall(shape: &Shape, brief: &RoomSummary) -> Option<ShortfallCode> {
     if !brief.open {
-        return Some(Code::Closed);
+        return Some(ShortfallCode::Unschedulable);
     }
-    match shape.ask {
-        Ask::Whole(count) if brief.whole < count => return Some(Code::FreeGpus),
-        Ask::Share(milli) if brief.most_milli < milli => return Some(Code::GpuShare),
-        Ask::Memory(mib) if brief.most_mib < mib => return Some(Code::GpuMemory),
+    match shape.gpu_need {
+        GpuNeed::Whole(count) if brief.whole < count => return Some(ShortfallCode::FreeGpus),
+        GpuNeed::Share(milli) if brief.most_milli < milli => return Some(ShortfallCode::GpuShare),
+        GpuNeed::Memory(mib) if brief.most_mib < mib => return Some(ShortfallCode::GpuMemory),
         _ => {}
     }
     // What is not asked for does not matter, even where it is over-committed.
     let (need, free) = (&shape.need.amounts, &brief.free);
-    let codes =
-        [(CPU, Code::Cpu), (MEMORY, Code::Memory), (STORAGE, Code::Storage), (JOBS, Code::Jobs)];
+    let codes = [
+        (CPU, ShortfallCode::Cpu),
+        (MEMORY, ShortfallCode::Memory),
+        (STORAGE, ShortfallCode::Storage),
+        (TASKS, ShortfallCode::TaskLimit),
+    ];
     codes.into_iter().find(|(at, _)| need[*at] > free[*at] && need[*at] > 0).map(|(_, code)| code)
 }
 
 /// How much the node has of what it lacks, if that shows at a glance.
-pub(crate) fn brief_amount(code: Code, brief: &Brief) -> Option<i64> {
+pub(crate) fn summary_amount(code: ShortfallCode, brief: &RoomSummary) -> Option<i64> {
     match code {
-        Code::FreeGpus => Some(brief.whole.into()),
-        Code::GpuShare => Some(brief.most_milli.into()),
-        Code::GpuMemory => Some(brief.most_mib.into()),
-        Code::Cpu => Some(brief.free[CPU]),
-        Code::Memory => Some(brief.free[MEMORY]),
-        Code::Storage => Some(brief.free[STORAGE]),
+        ShortfallCode::FreeGpus => Some(brief.whole.into()),
+        ShortfallCode::GpuShare => Some(brief.most_milli.into()),
+        ShortfallCode::GpuMemory => Some(brief.most_mib.into()),
+        ShortfallCode::Cpu => Some(brief.free[CPU]),
+        ShortfallCode::Memory => Some(brief.free[MEMORY]),
+        ShortfallCode::Storage => Some(brief.free[STORAGE]),
         _ => None,
     }
 }
 
 /// The half that bookings decide: `None` means that it fits, provided the standing is good.
-pub(crate) fn lack(shape: &Shape, room: &Room) -> Option<Code> {
-    if let Some(code) = brief_lack(shape, &Brief::of(room, 0)).or_else(|| gpu_lack(shape, room)) {
+pub(crate) fn shortfall(shape: &Shape, room: &Room) -> Option<ShortfallCode> {
+    if let Some(code) =
+        summary_shortfall(shape, &RoomSummary::of(room, 0)).or_else(|| gpu_shortfall(shape, room))
+    {
         return Some(code);
     }
     let need = &shape.need;
     if need.named.iter().any(|(resource, amount)| *amount > 0 && *amount > room.named(*resource)) {
-        return Some(Code::Named);
+        return Some(ShortfallCode::Resource);
     }
-    (!need.tokens.is_empty() && !tokens_free(shape, room)).then_some(Code::Token)
+    (!need.tokens.is_empty() && !tokens_free(shape, room)).then_some(ShortfallCode::Token)
 }
 
 /// What the GPUs of a node lack, as they are used now.
-pub(crate) fn gpu_lack(shape: &Shape, room: &Room) -> Option<Code> {
-    match shape.ask {
-        Ask::None => None,
-        Ask::Whole(count) => {
+pub(crate) fn gpu_shortfall(shape: &Shape, room: &Room) -> Option<ShortfallCode> {
+    match shape.gpu_need {
+        GpuNeed::None => None,
+        GpuNeed::Whole(count) => {
             if room.whole < count {
-                return Some(Code::FreeGpus);
+                return Some(ShortfallCode::FreeGpus);
             }
             if !room.uniform && whole_devices(shape, room).count() < count.into() {
-                return Some(Code::FreeGpus);
+                return Some(ShortfallCode::FreeGpus);
             }
             (shape.nvlink && count > 1 && largest_link(shape, room) < count.into())
-                .then_some(Code::NvLink)
+                .then_some(ShortfallCode::NvLink)
         }
-        Ask::Share(milli) => {
+        GpuNeed::Share(milli) => {
             let fits = room.most_milli >= milli && share_devices(shape, room).next().is_some();
-            (!fits).then_some(Code::GpuShare)
+            (!fits).then_some(ShortfallCode::GpuShare)
         }
-        Ask::Memory(mib) => {
+        GpuNeed::Memory(mib) => {
             let fits = room.most_mib >= mib && share_devices(shape, room).next().is_some();
-            (!fits).then_some(Code::GpuMemory)
+            (!fits).then_some(ShortfallCode::GpuMemory)
         }
-        Ask::Mig(_, count) => {
-            (mig_copies(shape, room, count.into()) < count.into()).then_some(Code::MigSlice)
-        }
+        GpuNeed::Mig(_, count) => (fitting_slices(shape, room, count.into()) < count.into())
+            .then_some(ShortfallCode::MigSlice),
     }
 }
 
@@ -246,7 +259,7 @@ pub(crate) fn whole_devices<'a>(
     room: &'a Room,
 ) -> impl Iterator<Item = (usize, &'a Device)> {
     let each = room.devices.iter().enumerate();
-    each.filter(move |(_, d)| d.is_free() && serves(shape, d))
+    each.filter(move |(_, d)| d.is_free() && is_suitable(shape, d))
 }
 
 /// The devices on which a share of this shape fits now, with the thousandths and memory it takes there.
@@ -256,7 +269,7 @@ pub(crate) fn share_devices<'a>(
 ) -> impl Iterator<Item = (usize, &'a Device, (i32, i32))> {
     // On most nodes all devices are alike: what depends on the model is worked out once.
     let alike = room.devices.first().filter(|_| room.uniform);
-    let unsuitable = alike.is_some_and(|first| !serves(shape, first));
+    let unsuitable = alike.is_some_and(|first| !is_suitable(shape, first));
     let portion = alike.map(|first| share_of(shape, first));
     let devices = if unsuitable { &[] } else { &room.devices[..] };
     devices.iter().enumerate().filter_map(move |(index, device)| {
@@ -266,7 +279,7 @@ pub(crate) fn share_devices<'a>(
             && device.mib >= mib
             && !is_too_small(shape, device)
             && !(shape.exclusive && device.users > 0)
-            && (portion.is_some() || serves(shape, device));
+            && (portion.is_some() || is_suitable(shape, device));
         fits.then_some((index, device, (milli, mib)))
     })
 }
@@ -274,17 +287,17 @@ pub(crate) fn share_devices<'a>(
 /// Thousandths and memory that this shape takes of a device. Both are booked, rounded down, so that
 /// thirds of a GPU really are three.
 pub(crate) fn share_of(shape: &Shape, device: &Device) -> (i32, i32) {
-    match shape.ask {
-        _ if device.undivided => (1000, device.total),
-        Ask::Share(milli) => (milli, scaled(device.total, milli, 1000)),
-        Ask::Memory(mib) => (scaled(1000, mib, device.total), mib),
-        Ask::None | Ask::Whole(_) | Ask::Mig(..) => (1000, device.total),
+    match shape.gpu_need {
+        _ if device.whole_only => (1000, device.total),
+        GpuNeed::Share(milli) => (milli, scaled(device.total, milli, 1000)),
+        GpuNeed::Memory(mib) => (scaled(1000, mib, device.total), mib),
+        GpuNeed::None | GpuNeed::Whole(_) | GpuNeed::Mig(..) => (1000, device.total),
     }
 }
 
 /// All of an undivided device is less than the memory that was asked for.
 fn is_too_small(shape: &Shape, device: &Device) -> bool {
-    device.undivided && matches!(shape.ask, Ask::Memory(mib) if mib > device.total)
+    device.whole_only && matches!(shape.gpu_need, GpuNeed::Memory(mib) if mib > device.total)
 }
 
 fn scaled(whole: i32, part: i32, of: i32) -> i32 {
@@ -301,10 +314,10 @@ pub(crate) fn largest_link(shape: &Shape, room: &Room) -> usize {
 }
 
 /// How many slices of the shape's profile the node can take now, counted up to `enough`.
-pub(crate) fn mig_copies(shape: &Shape, room: &Room, enough: u32) -> u32 {
-    let Ask::Mig(profile, _) = shape.ask else { return 0 };
+pub(crate) fn fitting_slices(shape: &Shape, room: &Room, enough: u32) -> u32 {
+    let GpuNeed::Mig(profile, _) = shape.gpu_need else { return 0 };
     let mut copies = 0;
-    for device in room.devices.iter().filter(|d| mig_open(shape, d)) {
+    for device in room.devices.iter().filter(|d| accepts_slices(shape, d)) {
         let Some(geometry) = device.geometry else { continue };
         let Some(id) = geometry.profile(profile.as_str()) else { continue };
         let Some((milli, mib)) = device.slice(id) else { continue };
@@ -325,10 +338,10 @@ pub(crate) fn mig_copies(shape: &Shape, room: &Room, enough: u32) -> u32 {
 }
 
 /// Whether MIG slices of this shape may be put on the device.
-pub(crate) fn mig_open(shape: &Shape, device: &Device) -> bool {
+pub(crate) fn accepts_slices(shape: &Shape, device: &Device) -> bool {
     device.open
         && device.exclusive == 0
-        && serves(shape, device)
+        && is_suitable(shape, device)
         && !(shape.exclusive && device.users > 0)
 }
 
@@ -338,10 +351,10 @@ fn tokens_free(shape: &Shape, room: &Room) -> bool {
 
 /// Whether the node has this token to give.
 pub(crate) fn token_free(room: &Room, (token, usage): &(TokenName, TokenAccess)) -> bool {
-    let Some(holders) = room.tokens.get(token) else { return true };
+    let Some(hold_owners) = room.tokens.get(token) else { return true };
     match usage {
-        TokenAccess::Exclusive => holders.exclusive == 0 && holders.shared == 0,
-        TokenAccess::Shared => holders.exclusive == 0,
+        TokenAccess::Exclusive => hold_owners.exclusive == 0 && hold_owners.shared == 0,
+        TokenAccess::Shared => hold_owners.exclusive == 0,
         // The cluster-wide kinds are judged where all nodes are seen.
         TokenAccess::OneNode | TokenAccess::OneTask => true,
     }
@@ -349,18 +362,20 @@ pub(crate) fn token_free(room: &Room, (token, usage): &(TokenName, TokenAccess))
 
 /// How many tasks of this shape fit on the node at once, counted up to `enough`. Bookings of equal
 /// tasks never get in each other's way more than this, so summing over nodes tells what a gang gets.
-pub(crate) fn copies(shape: &Shape, room: &Room, enough: u32) -> u32 {
-    if lack(shape, room).is_some() {
+pub(crate) fn task_capacity(shape: &Shape, room: &Room, enough: u32) -> u32 {
+    if shortfall(shape, room).is_some() {
         return 0;
     }
-    let mut most = match shape.ask {
-        Ask::None => enough,
-        Ask::Whole(count) if shape.nvlink && count > 1 => {
-            linked_copies(shape, room, u32::from(count))
+    let mut most = match shape.gpu_need {
+        GpuNeed::None => enough,
+        GpuNeed::Whole(count) if shape.nvlink && count > 1 => {
+            fitting_linked_gpus(shape, room, u32::from(count))
         }
-        Ask::Whole(count) => whole_devices(shape, room).count() as u32 / u32::from(count),
-        Ask::Share(_) | Ask::Memory(_) => share_copies(shape, room),
-        Ask::Mig(_, count) => mig_copies(shape, room, enough * u32::from(count)) / u32::from(count),
+        GpuNeed::Whole(count) => whole_devices(shape, room).count() as u32 / u32::from(count),
+        GpuNeed::Share(_) | GpuNeed::Memory(_) => fitting_shares(shape, room),
+        GpuNeed::Mig(_, count) => {
+            fitting_slices(shape, room, enough * u32::from(count)) / u32::from(count)
+        }
     };
     for (need, free) in shape.need.amounts.iter().zip(room.free) {
         if *need > 0 {
@@ -383,7 +398,7 @@ pub(crate) fn copies(shape: &Shape, room: &Room, enough: u32) -> u32 {
     most.min(enough)
 }
 
-fn share_copies(shape: &Shape, room: &Room) -> u32 {
+fn fitting_shares(shape: &Shape, room: &Room) -> u32 {
     let fitting = share_devices(shape, room);
     if shape.exclusive {
         return fitting.count() as u32;
@@ -393,7 +408,7 @@ fn share_copies(shape: &Shape, room: &Room) -> u32 {
         .sum()
 }
 
-fn linked_copies(shape: &Shape, room: &Room, count: u32) -> u32 {
+fn fitting_linked_gpus(shape: &Shape, room: &Room, count: u32) -> u32 {
     let mut links: Vec<u16> = whole_devices(shape, room).map(|(_, d)| d.link).collect();
     links.retain(|link| *link != NO_LINK);
     links.sort_unstable();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Cluster;
-use super::room::{Claim, Device, DeviceClaim, JOBS, NO_LINK, Need, Room};
+use super::room::{Claim, Device, DeviceClaim, NO_LINK, Need, Room, TASKS};
 use crate::model::mig::{Geometry, Instance, Slots};
 use crate::model::name::{ForeignId, GpuId};
 use crate::model::node::{DeviceSelection, ForeignGpu, ForeignUse, GpuHealth, MigMode, Node};
@@ -15,47 +15,50 @@ use crate::state::workloads::TaskRef;
 
 /// A node's description, condition and guests.
 #[derive(Clone, Debug)]
-pub(crate) struct Host {
+pub(crate) struct NodeState {
     pub(crate) spec: Arc<Node>,
-    pub(crate) reach: Reach,
+    pub(crate) reach: Reachability,
     pub(crate) cordoned: bool,
     pub(crate) draining: bool,
     pub(crate) reclaimed: Option<Time>,
     pub(crate) health: BTreeMap<GpuId, GpuHealth>,
-    pub(crate) busy: BTreeMap<GpuId, Percent>,
+    pub(crate) utilization: BTreeMap<GpuId, Percent>,
     pub(crate) tasks: Vec<TaskRef>,
     pub(crate) foreign: BTreeMap<ForeignId, (ForeignUse, Claim)>,
     /// Reality, not the engine, has used more than there is.
-    pub(crate) disturbed: bool,
+    pub(crate) overcommitted_externally: bool,
 }
 
 /// Whether a node answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum Reachability {
     #[default]
     Up,
     Lost,
 }
 
-impl Host {
+impl NodeState {
     pub(super) fn new(spec: Arc<Node>) -> Self {
         Self {
             spec,
-            reach: Reach::Up,
+            reach: Reachability::Up,
             cordoned: false,
             draining: false,
             reclaimed: None,
             health: BTreeMap::new(),
-            busy: BTreeMap::new(),
+            utilization: BTreeMap::new(),
             tasks: Vec::new(),
             foreign: BTreeMap::new(),
-            disturbed: false,
+            overcommitted_externally: false,
         }
     }
 
     /// Whether new work may come.
     pub(crate) fn is_open(&self) -> bool {
-        self.reach == Reach::Up && !self.cordoned && !self.draining && self.reclaimed.is_none()
+        self.reach == Reachability::Up
+            && !self.cordoned
+            && !self.draining
+            && self.reclaimed.is_none()
     }
 
     /// Writes the node's condition into its room.
@@ -63,7 +66,7 @@ impl Host {
         room.open = self.is_open();
         for (index, (gpu, device)) in self.spec.gpus.iter().zip(&mut room.devices).enumerate() {
             device.open = self.health_of(index) == GpuHealth::Healthy;
-            device.busy = self.busy.get(&gpu.id).copied().unwrap_or_default().step();
+            device.utilization = self.utilization.get(&gpu.id).copied().unwrap_or_default().step();
         }
         room.summarise();
     }
@@ -93,7 +96,7 @@ impl Cluster {
         let devices: SmallVec<[Device; 8]> = spec
             .gpus
             .iter()
-            .map(|gpu| Device { undivided: spec.whole_gpus_only, ..self.device(gpu) })
+            .map(|gpu| Device { whole_only: spec.whole_gpus_only, ..self.device(gpu) })
             .collect();
         let uniform = devices.windows(2).all(|pair| {
             pair[0].model == pair[1].model
@@ -110,13 +113,13 @@ impl Cluster {
             devices,
             ..Room::default()
         };
-        debug_assert!(room.total[JOBS] >= 0);
+        debug_assert!(room.total[TASKS] >= 0);
         room.summarise();
         room
     }
 
     /// The same room without any booking.
-    pub(crate) fn emptied(&self, spec: &Node, room: &Room) -> Room {
+    pub(crate) fn without_bookings(&self, spec: &Node, room: &Room) -> Room {
         let mut empty = room.clone();
         empty.free = empty.total;
         empty.tokens.clear();
@@ -153,10 +156,10 @@ impl Cluster {
             model: self.model(&gpu.model),
             users: 0,
             link: gpu.nvlink.unwrap_or(NO_LINK),
-            busy: 0,
+            utilization: 0,
             open: true,
             exclusive: 0,
-            undivided: false,
+            whole_only: false,
             slots: Slots::default(),
             geometry,
             layout,
@@ -180,7 +183,7 @@ impl Cluster {
             need.named.push((self.resource(name), *amount as i64));
         }
         need.named.sort_unstable();
-        let host = self.host(node);
+        let host = self.node_state(node);
         let room = self.room(node);
         let mut devices: SmallVec<[DeviceClaim; 1]> = SmallVec::new();
         let mut unknown = uses.gpu_count as usize;

@@ -1,19 +1,19 @@
 //! The cluster: nodes, what is left on them, and a journal of what changed.
 
+pub(crate) mod choose_devices;
 pub(crate) mod fit;
 mod host;
-mod kinds;
-pub(crate) mod pick;
+mod node_class;
 pub(crate) mod room;
 pub(crate) mod shape;
-pub(crate) mod shut;
+pub(crate) mod unavailable;
 
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-pub(crate) use host::{Host, Reach};
-use kinds::Kinds;
+pub(crate) use host::{NodeState, Reachability};
+use node_class::NodeClasses;
 use room::{Claim, ModelIdx, ResIdx, Room};
 use shape::{Shape, ShapeIdx, ShapeKey};
 
@@ -42,29 +42,29 @@ pub(crate) enum Change {
 
 /// What decides about most nodes at a glance, packed so that a walk over all nodes is quick.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Brief {
+pub(crate) struct RoomSummary {
     pub(crate) free: [i64; 4],
     pub(crate) most_milli: i32,
     pub(crate) most_mib: i32,
     /// Nodes of one kind have the same devices and taints.
-    pub(crate) kind: u32,
+    pub(crate) class: u32,
     pub(crate) whole: u16,
     pub(crate) open: bool,
     /// Some of its devices are closed.
-    pub(crate) shut: bool,
+    pub(crate) has_closed_gpus: bool,
 }
 
-impl Brief {
+impl RoomSummary {
     #[inline]
-    pub(crate) fn of(room: &Room, kind: u32) -> Self {
+    pub(crate) fn of(room: &Room, class: u32) -> Self {
         Self {
             free: room.free,
             most_milli: room.most_milli,
             most_mib: room.most_mib,
             whole: room.whole,
-            kind,
+            class,
             open: room.open,
-            shut: room.has_closed(),
+            has_closed_gpus: room.has_closed(),
         }
     }
 }
@@ -73,10 +73,10 @@ impl Brief {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cluster {
     /// By node number; an empty place has no host.
-    pub(crate) hosts: Vec<Option<Host>>,
+    pub(crate) node_states: Vec<Option<NodeState>>,
     pub(crate) rooms: Vec<Room>,
-    pub(crate) briefs: Vec<Brief>,
-    pub(crate) kinds: Kinds,
+    pub(crate) summaries: Vec<RoomSummary>,
+    pub(crate) node_classes: NodeClasses,
     /// By memory of its largest GPU: how many nodes.
     gpu_sizes: BTreeMap<i32, u32>,
     by_name: FxHashMap<NodeId, NodeIdx>,
@@ -118,16 +118,16 @@ pub(crate) struct Domains {
 }
 
 impl Cluster {
-    pub(crate) fn node(&self, name: &NodeId) -> Option<NodeIdx> {
+    pub(crate) fn find_node(&self, name: &NodeId) -> Option<NodeIdx> {
         self.by_name.get(name).copied()
     }
 
-    pub(crate) fn host(&self, node: NodeIdx) -> &Host {
-        self.hosts[node as usize].as_ref().expect("a node number in use has a host")
+    pub(crate) fn node_state(&self, node: NodeIdx) -> &NodeState {
+        self.node_states[node as usize].as_ref().expect("a node number in use has a host")
     }
 
-    pub(crate) fn host_mut(&mut self, node: NodeIdx) -> &mut Host {
-        self.hosts[node as usize].as_mut().expect("a node number in use has a host")
+    pub(crate) fn node_state_mut(&mut self, node: NodeIdx) -> &mut NodeState {
+        self.node_states[node as usize].as_mut().expect("a node number in use has a host")
     }
 
     pub(crate) fn room(&self, node: NodeIdx) -> &Room {
@@ -141,20 +141,20 @@ impl Cluster {
     /// Adds a node; the caller has checked that its name is new.
     pub(crate) fn add(&mut self, spec: &Arc<Node>) -> NodeIdx {
         let room = self.empty_room(spec);
-        let host = Host::new(spec.clone());
+        let host = NodeState::new(spec.clone());
         let node = if let Some(node) = self.vacant.pop() {
-            self.hosts[node as usize] = Some(host);
+            self.node_states[node as usize] = Some(host);
             self.rooms[node as usize] = room;
             node
         } else {
-            self.hosts.push(Some(host));
+            self.node_states.push(Some(host));
             self.rooms.push(room);
-            self.briefs.push(Brief::default());
+            self.summaries.push(RoomSummary::default());
             self.place.push(0);
-            self.hosts.len() as NodeIdx - 1
+            self.node_states.len() as NodeIdx - 1
         };
         self.by_name.insert(spec.id.clone(), node);
-        self.sort_into_kind(node);
+        self.classify(node);
         self.count_capacity(node, 1);
         self.growth += 1;
         self.order_stale = true;
@@ -165,7 +165,7 @@ impl Cluster {
     /// Forgets a node on which nothing is booked any more.
     pub(crate) fn remove(&mut self, node: NodeIdx) {
         self.count_capacity(node, -1);
-        let host = self.hosts[node as usize].take().expect("a node number in use has a host");
+        let host = self.node_states[node as usize].take().expect("a node number in use has a host");
         self.by_name.remove(&host.spec.id);
         self.rooms[node as usize] = Room::default();
         self.vacant.push(node);
@@ -185,12 +185,12 @@ impl Cluster {
 
     /// Replaces the description of a node that has what it had: its bookings stay.
     pub(crate) fn relabel(&mut self, node: NodeIdx, spec: &Arc<Node>) {
-        let host = self.host_mut(node);
+        let host = self.node_state_mut(node);
         let reordered = host.spec.rank != spec.rank;
         let relabelled = host.spec.labels != spec.labels;
         host.spec = spec.clone();
         self.rooms[node as usize].price = host::prices(spec);
-        self.sort_into_kind(node);
+        self.classify(node);
         self.apply_state(node);
         self.order_stale |= reordered;
         if relabelled || reordered {
@@ -201,7 +201,7 @@ impl Cluster {
 
     /// Writes a node's condition into its room.
     pub(crate) fn apply_state(&mut self, node: NodeIdx) {
-        if let Some(host) = &self.hosts[node as usize] {
+        if let Some(host) = &self.node_states[node as usize] {
             host.apply_state(&mut self.rooms[node as usize]);
             self.summarise(node);
         }
@@ -338,9 +338,9 @@ impl Cluster {
 
     pub(crate) fn make_domains(&self, key: &str) -> Domains {
         let mut numbers: BTreeMap<Arc<str>, u32> = BTreeMap::new();
-        let mut domains = Domains { of: vec![None; self.hosts.len()], names: Vec::new() };
+        let mut domains = Domains { of: vec![None; self.node_states.len()], names: Vec::new() };
         for node in self.ordered() {
-            let spec = &self.host(node).spec;
+            let spec = &self.node_state(node).spec;
             let value: Option<Arc<str>> = match key {
                 "node" => Some(spec.id.as_str().into()),
                 _ => spec.labels.get(key).map(|value| value.as_ref().into()),
@@ -360,7 +360,7 @@ impl Cluster {
     pub(crate) fn ordered(&self) -> Vec<NodeIdx> {
         let mut order: Vec<NodeIdx> = self.by_name.values().copied().collect();
         order.sort_unstable_by(|a, b| {
-            let (a, b) = (&self.host(*a).spec, &self.host(*b).spec);
+            let (a, b) = (&self.node_state(*a).spec, &self.node_state(*b).spec);
             (a.rank, &a.id).cmp(&(b.rank, &b.id))
         });
         order
@@ -382,8 +382,8 @@ impl Cluster {
     }
 
     fn summarise(&mut self, node: NodeIdx) {
-        let brief = &mut self.briefs[node as usize];
-        *brief = Brief::of(&self.rooms[node as usize], brief.kind);
+        let brief = &mut self.summaries[node as usize];
+        *brief = RoomSummary::of(&self.rooms[node as usize], brief.class);
     }
 
     fn drop_idle_shapes(&mut self) {

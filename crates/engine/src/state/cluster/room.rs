@@ -21,7 +21,7 @@ pub(crate) type ResIdx = u32;
 pub(crate) const CPU: usize = 0;
 pub(crate) const MEMORY: usize = 1;
 pub(crate) const STORAGE: usize = 2;
-pub(crate) const JOBS: usize = 3;
+pub(crate) const TASKS: usize = 3;
 
 /// No `NVLink` group.
 pub(crate) const NO_LINK: u16 = u16::MAX;
@@ -39,12 +39,12 @@ pub(crate) struct Device {
     pub(crate) users: u16,
     pub(crate) link: u16,
     /// Live utilisation in steps of five percent.
-    pub(crate) busy: u8,
+    pub(crate) utilization: u8,
     /// Healthy and not cordoned.
     pub(crate) open: bool,
     pub(crate) exclusive: u16,
     /// Whoever gets a part of it gets all of it.
-    pub(crate) undivided: bool,
+    pub(crate) whole_only: bool,
     pub(crate) slots: Slots,
     /// Set in MIG mode.
     pub(crate) geometry: Option<&'static Geometry>,
@@ -277,15 +277,15 @@ impl Room {
     }
 
     fn change_token(&mut self, token: &TokenName, usage: TokenAccess, sign: i64) {
-        let holders = self.tokens.entry(token.clone()).or_default();
+        let hold_owners = self.tokens.entry(token.clone()).or_default();
         let count = match usage {
-            TokenAccess::Exclusive => &mut holders.exclusive,
+            TokenAccess::Exclusive => &mut hold_owners.exclusive,
             TokenAccess::Shared | TokenAccess::OneNode | TokenAccess::OneTask => {
-                &mut holders.shared
+                &mut hold_owners.shared
             }
         };
         *count = count.wrapping_add_signed(sign as i32);
-        if *holders == TokenHolders::default() {
+        if *hold_owners == TokenHolders::default() {
             self.tokens.remove(token);
         }
     }

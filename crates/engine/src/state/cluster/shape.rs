@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::model::labels::Labels;
 use crate::model::name::GpuModel;
 use crate::model::request::{GpuRequest, MigProfile, Request};
-use crate::state::cluster::room::{CPU, JOBS, MEMORY, ModelIdx, Need, STORAGE};
+use crate::state::cluster::room::{CPU, MEMORY, ModelIdx, Need, STORAGE, TASKS};
 
 /// Dense number of a shape.
 pub(crate) type ShapeIdx = u32;
@@ -80,7 +80,7 @@ impl Hash for ShapeKey {
 pub(crate) struct Shape {
     pub(crate) key: ShapeKey,
     pub(crate) need: Arc<Need>,
-    pub(crate) ask: Ask,
+    pub(crate) gpu_need: GpuNeed,
     pub(crate) exclusive: bool,
     pub(crate) nvlink: bool,
     pub(crate) min_memory: i32,
@@ -96,7 +96,7 @@ pub(crate) struct Shape {
 
 /// [`GpuRequest`] in the engine's own units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum GpuNeed {
     None,
     Whole(u16),
     Share(i32),
@@ -118,17 +118,17 @@ impl Shape {
     pub(crate) fn new(key: ShapeKey, need: Need, models: &[GpuModel]) -> Self {
         let key = key.unlabelled();
         let request = &key.request;
-        let ask = match request.gpu {
-            GpuRequest::None => Ask::None,
-            GpuRequest::Whole(count) => Ask::Whole(count as u16),
-            GpuRequest::Fraction(share) if share.get() == 1000 => Ask::Whole(1),
-            GpuRequest::Fraction(share) => Ask::Share(share.get() as i32),
-            GpuRequest::Memory(mib) => Ask::Memory(mib.0 as i32),
-            GpuRequest::Mig { profile, count } => Ask::Mig(profile, count as u16),
+        let gpu_need = match request.gpu {
+            GpuRequest::None => GpuNeed::None,
+            GpuRequest::Whole(count) => GpuNeed::Whole(count as u16),
+            GpuRequest::Fraction(share) if share.get() == 1000 => GpuNeed::Whole(1),
+            GpuRequest::Fraction(share) => GpuNeed::Share(share.get() as i32),
+            GpuRequest::Memory(mib) => GpuNeed::Memory(mib.0 as i32),
+            GpuRequest::Mig { profile, count } => GpuNeed::Mig(profile, count as u16),
         };
         let mut shape = Self {
             need: Arc::new(need),
-            ask,
+            gpu_need,
             exclusive: request.exclusive,
             nvlink: request.nvlink,
             min_memory: request.min_gpu_memory.0 as i32,
@@ -180,7 +180,7 @@ pub(crate) fn plain_need(request: &Request) -> Need {
     need.amounts[CPU] = request.cpu.0 as i64;
     need.amounts[MEMORY] = request.memory.0 as i64;
     need.amounts[STORAGE] = request.storage.0 as i64;
-    need.amounts[JOBS] = 1;
+    need.amounts[TASKS] = 1;
     need.tokens = request.tokens.iter().map(|(name, usage)| (name.clone(), *usage)).collect();
     need
 }

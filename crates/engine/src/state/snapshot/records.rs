@@ -1,4 +1,4 @@
-//! Everything that the engine knows, as plain data: what snapshots are made of.
+//! The records that a snapshot consists of.
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,55 +13,49 @@ use crate::model::units::{Percent, Time};
 use crate::model::wait::{WaitClass, WaitReason};
 use crate::model::workload::Workload;
 use crate::state::scheduler::RoundRobinCursor;
+use crate::state::workloads::WorkloadPhase;
 use crate::strategy::Strategy;
-use crate::strategy::demand::Kind;
+use crate::strategy::demand::TaskClass;
 
-/// Everything that the engine knows, as plain data.
+/// The complete state of a scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
-    /// The latest time that was heard of.
+    /// Time of the latest event or pass.
     pub now: Time,
-    /// The settings.
     pub policy: Policy,
-    /// GPU models and named resources in the order in which they came up: equally good choices are
-    /// made in that order.
+    /// GPU models and named resources in the order of their first appearance, which breaks ties.
     pub vocabulary: (Vec<GpuModel>, Vec<ResourceName>),
-    /// The queues, parents before children.
+    /// Parents before children.
     pub queues: Vec<QueueSnapshot>,
-    /// The nodes.
     pub nodes: Vec<NodeSnapshot>,
-    /// The workloads, oldest first.
+    /// Oldest first.
     pub workloads: Vec<WorkloadSnapshot>,
     /// Disruption budgets.
     pub budgets: BTreeMap<BudgetId, u32>,
-    /// Where round robin goes on.
     pub cursor: Option<RoundRobinCursor>,
-    /// Room kept for waiting workloads.
     pub holds: Vec<HoldSnapshot>,
-    /// Workloads that quota is kept for, oldest first.
+    /// Workloads that quota is reserved for, oldest first.
     pub savers: Vec<WorkloadId>,
-    /// Reasons that stand for all workloads like this one.
-    pub set_aside: Vec<(WorkloadId, Arc<WaitReason>)>,
-    /// The demand to expect.
+    /// First member and wait reason of each blocked group.
+    pub blocked_groups: Vec<(WorkloadId, Arc<WaitReason>)>,
     pub demand: DemandSnapshot,
-    /// When to look again.
+    /// Times at which blocked groups are tried again.
     pub timers: BTreeSet<Time>,
-    /// What is still to be said.
-    pub notices: Vec<Decision>,
-    /// Whether set-aside work is worth another try.
-    pub improved: bool,
+    /// Decisions of the next plan.
+    pub queued_decisions: Vec<Decision>,
+    /// The next pass tries blocked groups again.
+    pub retry_blocked: bool,
 }
 
-/// A queue and what it used.
+/// A queue and its past usage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueueSnapshot {
-    /// The queue.
     pub queue: Queue,
-    /// Past use by itself and with all below it, as exact bit patterns.
+    /// Past usage of the queue itself and of its subtree, as bit patterns of `f64`.
     #[serde(default)]
     pub past: [[u64; 4]; 2],
-    /// The time up to which that is counted, for both.
+    /// Time up to which each of the two is counted.
     #[serde(default)]
     pub as_of: [Time; 2],
 }
@@ -69,27 +63,22 @@ pub struct QueueSnapshot {
 /// A node and its condition.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeSnapshot {
-    /// Its description.
     pub node: Node,
-    /// It does not answer.
     #[serde(default)]
     pub lost: bool,
-    /// It is cordoned.
     #[serde(default)]
     pub cordoned: bool,
-    /// It is being emptied.
     #[serde(default)]
     pub draining: bool,
-    /// The cloud takes it back.
+    /// Time at which the cloud provider reclaims the node.
     #[serde(default)]
     pub reclaimed: Option<Time>,
-    /// Health of its GPUs, where not healthy.
+    /// GPUs that are not healthy.
     #[serde(default)]
     pub health: BTreeMap<GpuId, GpuHealth>,
-    /// Last readings.
     #[serde(default)]
     pub utilization: BTreeMap<GpuId, Percent>,
-    /// Use by others, and the GPUs assumed for those that were not named.
+    /// Foreign use, and the GPUs assumed for its unnamed ones.
     #[serde(default)]
     pub foreign: BTreeMap<ForeignId, (ForeignUse, Vec<GpuId>)>,
 }
@@ -97,96 +86,73 @@ pub struct NodeSnapshot {
 /// A workload and its state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadSnapshot {
-    /// As it was handed in, with the time.
+    /// `submitted` is always set.
     pub workload: Workload,
-    /// What it is doing.
     pub phase: WorkloadPhase,
-    /// When it was placed.
     #[serde(default)]
     pub placed_at: Time,
-    /// Its tasks that have a place.
+    /// Tasks that have a node.
     #[serde(default)]
     pub tasks: Vec<TaskSnapshot>,
-    /// Its tasks that are over.
     #[serde(default)]
     pub finished: BTreeSet<u32>,
-    /// How often it was refused.
+    /// Refused placements since the last confirmed one.
     #[serde(default)]
     pub refusals: u32,
-    /// Not to be tried before.
+    /// End of the backoff.
     #[serde(default)]
     pub not_before: Time,
-    /// Where it was refused.
+    /// Node of the last refusal.
     #[serde(default)]
     pub avoid: Option<NodeId>,
-    /// The sort of reason that was reported last.
+    /// Class of the last reported wait reason.
     #[serde(default)]
-    pub told: Option<WaitClass>,
+    pub reported_class: Option<WaitClass>,
 }
 
-/// What a workload is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WorkloadPhase {
-    /// It waits.
-    Pending,
-    /// It waits for its victims to go.
-    Preempting,
-    /// It is placed.
-    Placed,
-    /// It is being stopped.
-    Stopping,
-}
-
-/// A task's place.
+/// A task and its allocation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TaskSnapshot {
-    /// The task.
     pub task: u32,
-    /// The node.
     pub node: NodeId,
-    /// The GPUs.
     pub gpus: Vec<GpuAllocation>,
-    /// The placement was carried out.
     #[serde(default)]
     pub confirmed: bool,
-    /// Since when it is being stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub leaving: Option<Time>,
-    /// The GPUs are what it really has.
+    pub terminating_since: Option<Time>,
+    /// `gpus` are the reported devices, not assumed ones.
     #[serde(default)]
-    pub known: bool,
+    pub devices_known: bool,
 }
 
-/// Room kept for a workload.
+/// Room reserved for a workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HoldSnapshot {
-    /// For whom.
     pub workload: WorkloadId,
-    /// Who is being stopped; none for a reservation.
+    /// `None` for a reservation.
     pub victims: Option<Vec<WorkloadId>>,
-    /// When it lapses, or the expected start.
+    /// Expiry of a preemption hold, or expected start of a reservation.
     pub until: Option<Time>,
-    /// Where.
+    /// Node and GPUs of each task.
     pub claims: Vec<(NodeId, Vec<GpuAllocation>)>,
 }
 
-/// The demand to expect.
+/// The expected demand.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DemandSnapshot {
-    /// Pinned by the body.
+    /// Demand set by the driver.
     pub pinned: Option<Vec<Demand>>,
-    /// Learned: kind of task and count.
-    pub learned: Vec<(Kind, u64)>,
-    /// What the tables in use were made from; none when they are to be made anew.
-    pub basis: Option<Vec<(Kind, u64)>>,
-    /// Which tables those are: the published measure, and our own.
+    /// Demand learned from submissions.
+    pub learned: Vec<(TaskClass, u64)>,
+    /// Demand that the current tables were built from; `None` forces a rebuild.
+    pub basis: Option<Vec<(TaskClass, u64)>>,
+    /// The tables of `fgd` and of `least_fragmented` exist.
     pub tables: [bool; 2],
-    /// Tasks seen, and the number at which the tables are made again.
+    /// Tasks seen, and the number at which the tables are rebuilt.
     pub seen: [u64; 2],
-    /// Some workload looks ahead.
+    /// Strategies that look ahead, chosen by workloads.
     pub wanted: BTreeSet<Strategy>,
-    /// What is handed in is remembered.
+    /// Submissions are counted.
     pub learns: bool,
 }

@@ -13,18 +13,18 @@ const SPARE: usize = 1024;
 
 /// What nodes of one kind have in common: devices as (model, memory, in MIG mode), who chooses among
 /// them, and taints.
-type Kind = (Vec<(ModelIdx, i32, bool)>, bool, Vec<Taint>);
+type NodeClass = (Vec<(ModelIdx, i32, bool)>, bool, Vec<Taint>);
 
 /// All kinds, numbered.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Kinds {
-    numbers: BTreeMap<Kind, u32>,
+pub(crate) struct NodeClasses {
+    numbers: BTreeMap<NodeClass, u32>,
     soft_taints: bool,
     /// How often they were numbered anew: what was kept by number before is void.
     pub(crate) numbering: u64,
 }
 
-impl Kinds {
+impl NodeClasses {
     /// One more than the highest number.
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()
@@ -35,7 +35,7 @@ impl Kinds {
         self.soft_taints
     }
 
-    fn number(&mut self, kind: Kind) -> u32 {
+    fn number(&mut self, kind: NodeClass) -> u32 {
         self.soft_taints |= kind.2.iter().any(|taint| taint.effect == Effect::PreferNoSchedule);
         let next = self.numbers.len() as u32;
         *self.numbers.entry(kind).or_insert(next)
@@ -44,26 +44,27 @@ impl Kinds {
 
 impl Cluster {
     /// Finds the kind of a node that is new or described differently.
-    pub(super) fn sort_into_kind(&mut self, node: NodeIdx) {
-        self.number_kind(node);
-        if self.kinds.len() > 2 * self.len() + SPARE {
-            self.number_kinds_anew();
+    pub(super) fn classify(&mut self, node: NodeIdx) {
+        self.assign_class(node);
+        if self.node_classes.len() > 2 * self.len() + SPARE {
+            self.reclassify_all();
         }
     }
 
-    fn number_kinds_anew(&mut self) {
-        self.kinds = Kinds { numbering: self.kinds.numbering + 1, ..Kinds::default() };
+    fn reclassify_all(&mut self) {
+        self.node_classes =
+            NodeClasses { numbering: self.node_classes.numbering + 1, ..NodeClasses::default() };
         for node in self.ordered() {
-            self.number_kind(node);
+            self.assign_class(node);
         }
     }
 
-    fn number_kind(&mut self, node: NodeIdx) {
+    fn assign_class(&mut self, node: NodeIdx) {
         let devices = &self.rooms[node as usize].devices;
         let devices = devices.iter().map(|d| (d.model, d.total, d.geometry.is_some())).collect();
-        let spec = &self.host(node).spec;
+        let spec = &self.node_state(node).spec;
         let kind = (devices, spec.device_selection == DeviceSelection::Node, spec.taints.clone());
-        self.briefs[node as usize].kind = self.kinds.number(kind);
+        self.summaries[node as usize].class = self.node_classes.number(kind);
         self.summarise(node);
     }
 }

@@ -2,19 +2,25 @@
 
 use smallvec::SmallVec;
 
-use crate::state::cluster::fit::{mig_open, share_devices, share_of, whole_devices};
+use crate::state::cluster::fit::{accepts_slices, share_devices, share_of, whole_devices};
 use crate::state::cluster::room::{Claim, DeviceClaim};
-use crate::state::cluster::shape::Ask;
+use crate::state::cluster::shape::GpuNeed;
 use crate::strategy::{self, Strategy, View};
 
 /// The devices a task of this shape takes on the node, given that it fits. `after` makes the
 /// search begin behind that device (round robin); with no `after`, the strategy chooses.
-pub(crate) fn claim(strategy: Strategy, view: &View<'_>, after: Option<usize>) -> Option<Claim> {
-    let devices = match view.shape.ask {
-        Ask::None => SmallVec::new(),
-        Ask::Whole(count) => whole(strategy, view, usize::from(count), after)?,
-        Ask::Share(_) | Ask::Memory(_) => SmallVec::from_elem(share(strategy, view, after)?, 1),
-        Ask::Mig(profile, count) => slices(view, profile.as_str(), count, after)?,
+pub(crate) fn choose_devices(
+    strategy: Strategy,
+    view: &View<'_>,
+    after: Option<usize>,
+) -> Option<Claim> {
+    let devices = match view.shape.gpu_need {
+        GpuNeed::None => SmallVec::new(),
+        GpuNeed::Whole(count) => whole(strategy, view, usize::from(count), after)?,
+        GpuNeed::Share(_) | GpuNeed::Memory(_) => {
+            SmallVec::from_elem(share(strategy, view, after)?, 1)
+        }
+        GpuNeed::Mig(profile, count) => slices(view, profile.as_str(), count, after)?,
     };
     Some(Claim { need: view.shape.need.clone(), devices })
 }
@@ -77,7 +83,8 @@ fn slices(
     let mut devices = view.room.devices.clone();
     let mut claims = SmallVec::new();
     for _ in 0..count {
-        let open = devices.iter().enumerate().skip(first).filter(|(_, d)| mig_open(view.shape, d));
+        let open =
+            devices.iter().enumerate().skip(first).filter(|(_, d)| accepts_slices(view.shape, d));
         let places = open.filter_map(|(index, d)| {
             let geometry = d.geometry?;
             let id = geometry.profile(name)?;

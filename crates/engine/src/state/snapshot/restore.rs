@@ -1,0 +1,301 @@
+//! Restores a scheduler from a snapshot.
+
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+use crate::hold::holds::HoldPurpose;
+use crate::model::decision::{GpuAllocation, GpuShare};
+use crate::model::error::Rejected;
+use crate::model::name::WorkloadId;
+use crate::model::units::Time;
+use crate::quota::queues::Account;
+use crate::state::cluster::room::{Claim, DeviceClaim};
+use crate::state::cluster::shape::ShapeIdx;
+use crate::state::cluster::{NodeIdx, Reachability};
+use crate::state::scheduler::Scheduler;
+use crate::state::snapshot::records::{
+    HoldSnapshot, NodeSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, WorkloadSnapshot,
+};
+use crate::state::workloads::{TaskAllocation, WorkloadIdx, WorkloadPhase};
+
+impl Scheduler {
+    /// Goes on from a snapshot: nothing in it is decided anew.
+    pub fn restore(snapshot: Snapshot) -> Result<Self, Rejected> {
+        let mut scheduler = Self::new(snapshot.policy);
+        scheduler.now = snapshot.now;
+        for model in &snapshot.vocabulary.0 {
+            scheduler.cluster.model(model);
+        }
+        for resource in &snapshot.vocabulary.1 {
+            scheduler.cluster.resource(resource);
+        }
+        scheduler.restore_queues(&snapshot.queues)?;
+        for facts in snapshot.nodes {
+            scheduler.restore_node(facts)?;
+        }
+        scheduler.cluster.sort();
+        for facts in snapshot.workloads {
+            scheduler.restore_workload(facts)?;
+        }
+        for node in scheduler.cluster.ordered() {
+            scheduler.complete_allocations(node, false);
+        }
+        for facts in &snapshot.queues {
+            scheduler.restore_past_usage(facts);
+        }
+        for facts in &snapshot.holds {
+            scheduler.restore_hold(facts)?;
+        }
+        for workload in &snapshot.savers {
+            let job = scheduler.workload_index(workload)?;
+            if !scheduler.is_queued(job) {
+                return Err(inconsistent("waiting workload", workload));
+            }
+            scheduler.savers.insert(job);
+            scheduler.resume_savings(vec![job]);
+        }
+        for (workload, reason) in snapshot.blocked_groups {
+            let job = scheduler.workload_index(&workload)?;
+            let group = scheduler.pending.find(&scheduler.group_key(job));
+            let group = group.ok_or_else(|| inconsistent("set-aside workload", &workload))?;
+            // All its members count as not yet told; those that were are not told again.
+            scheduler.pending.block(group, reason, &mut scheduler.queues);
+        }
+        scheduler.budgets = snapshot.budgets;
+        scheduler.cursor = snapshot.cursor;
+        scheduler.expectation.restore(snapshot.demand, &scheduler.cluster, &mut scheduler.outlook);
+        scheduler.timers = snapshot.timers;
+        scheduler.queued_decisions = snapshot.queued_decisions;
+        scheduler.retry_blocked = snapshot.retry_blocked;
+        Ok(scheduler)
+    }
+
+    fn restore_queues(&mut self, queues: &[QueueSnapshot]) -> Result<(), Rejected> {
+        for facts in queues {
+            facts.queue.validate()?;
+            let id = facts.queue.id.clone();
+            self.queues
+                .set(facts.queue.clone())
+                .map_err(|why| Rejected::Queue { queue: id, why })?;
+        }
+        Ok(())
+    }
+
+    fn restore_past_usage(&mut self, facts: &QueueSnapshot) {
+        if let Some(queue) = self.queues.find(&facts.queue.id) {
+            let state = self.queues.get_mut(queue);
+            for (account, at) in [(&mut state.own, 0), (&mut state.total, 1)] {
+                account.past = facts.past[at].map(|bits| f64::from_bits(bits).clamp(0.0, f64::MAX));
+                account.as_of = facts.as_of[at];
+            }
+        }
+    }
+
+    fn restore_node(&mut self, facts: NodeSnapshot) -> Result<(), Rejected> {
+        facts.node.validate()?;
+        if self.cluster.find_node(&facts.node.id).is_some() {
+            return Err(Rejected::Snapshot(format!("node `{}` is there twice", facts.node.id)));
+        }
+        let node = self.cluster.add(&Arc::new(facts.node));
+        let host = self.cluster.node_state_mut(node);
+        host.reach = if facts.lost { Reachability::Lost } else { Reachability::Up };
+        host.cordoned = facts.cordoned;
+        host.draining = facts.draining;
+        host.reclaimed = facts.reclaimed;
+        host.health = facts.health;
+        host.utilization = facts.utilization;
+        for (id, (uses, assumed)) in facts.foreign {
+            uses.validate()?;
+            self.book_foreign_use(node, id, uses, &assumed);
+        }
+        self.refresh_state(node);
+        Ok(())
+    }
+
+    fn restore_workload(&mut self, facts: WorkloadSnapshot) -> Result<(), Rejected> {
+        let WorkloadSnapshot { workload, phase, placed_at, tasks: seats, finished, .. } = facts;
+        workload.validate()?;
+        let id = workload.id.clone();
+        if self.workloads.find(&id).is_some() {
+            return Err(Rejected::DuplicateWorkload(id));
+        }
+        self.queues
+            .find(&workload.queue)
+            .ok_or_else(|| Rejected::UnknownQueue(workload.queue.clone()))?;
+        let avoid = facts.avoid.as_ref().and_then(|node| self.cluster.find_node(node));
+        self.learn_from(&workload);
+        let index = self.insert_workload(Box::new(workload));
+        let job = self.workloads.get_mut(index);
+        job.refusals = facts.refusals;
+        job.not_before = facts.not_before;
+        job.avoid = avoid;
+        job.reported_class = facts.reported_class;
+        for task in finished {
+            let slot = job
+                .tasks
+                .get_mut(task as usize)
+                .ok_or_else(|| inconsistent("finished task of", &id))?;
+            slot.finished = true;
+        }
+        for seat in seats {
+            self.restore_task(index, &seat)?;
+        }
+        self.enter_phase(index, phase, placed_at);
+        Ok(())
+    }
+
+    pub(crate) fn enter_phase(
+        &mut self,
+        index: WorkloadIdx,
+        phase: WorkloadPhase,
+        placed_at: Time,
+    ) {
+        let reported_class = self.workloads.get(index).reported_class;
+        match phase {
+            WorkloadPhase::Placed | WorkloadPhase::Stopping => {
+                let now = std::mem::replace(&mut self.now, placed_at);
+                self.mark_placed(index);
+                self.now = now;
+                let terminating = self
+                    .workloads
+                    .get(index)
+                    .allocations()
+                    .any(|(_, seat)| seat.terminating_since.is_some());
+                if phase == WorkloadPhase::Stopping {
+                    self.unmark_placed(index);
+                    self.workloads.get_mut(index).phase = WorkloadPhase::Stopping;
+                } else if terminating {
+                    self.preemptible.remove(&index);
+                }
+            }
+            WorkloadPhase::Preempting => {
+                let job = self.workloads.get_mut(index);
+                (job.phase, job.placed_at) = (WorkloadPhase::Preempting, placed_at);
+            }
+            WorkloadPhase::Pending => {
+                let job = self.workloads.get_mut(index);
+                job.placed_at = placed_at;
+                let (gated, until) = (job.spec.gate.is_some(), job.not_before);
+                if until > Time(0) {
+                    self.backoffs.insert((until, index));
+                } else if !gated {
+                    self.enqueue(index);
+                }
+            }
+        }
+        self.workloads.get_mut(index).reported_class = reported_class;
+    }
+
+    fn restore_task(&mut self, job: WorkloadIdx, facts: &TaskSnapshot) -> Result<(), Rejected> {
+        let node = self.node_index(&facts.node)?;
+        let id = self.workloads.get(job).spec.id.clone();
+        let free = self
+            .workloads
+            .get(job)
+            .tasks
+            .get(facts.task as usize)
+            .is_some_and(|slot| slot.allocation.is_none());
+        if !free {
+            return Err(inconsistent("task of", &id));
+        }
+        let shape = self.workloads.get(job).shape_of(facts.task);
+        let claim = self.restored_claim(shape, node, &facts.gpus, true)?;
+        let TaskSnapshot { confirmed, terminating_since, devices_known, .. } = *facts;
+        self.book_found(
+            job,
+            facts.task,
+            TaskAllocation { node, claim, confirmed, terminating_since, devices_known },
+        );
+        Ok(())
+    }
+
+    /// Books a task where it is, whether or not there is room: that is a fact.
+    pub(crate) fn book_found(&mut self, job: WorkloadIdx, task: u32, seat: TaskAllocation) {
+        let (node, leaving) = (seat.node, seat.terminating_since);
+        self.book_task(job, task, node, seat.claim.clone());
+        let staying = TaskAllocation { terminating_since: None, ..seat };
+        self.workloads.get_mut(job).tasks[task as usize].allocation = Some(staying);
+        if leaving.is_some() {
+            self.mark_terminating(job, task);
+            if let Some(seat) = self.workloads.get_mut(job).tasks[task as usize].allocation.as_mut()
+            {
+                seat.terminating_since = leaving;
+            }
+        }
+        if self.cluster.room(node).overcommitted() {
+            self.cluster.node_state_mut(node).overcommitted_externally = true;
+        }
+    }
+
+    /// The claim of a task of this shape on these devices; a task that runs has its slices, one
+    /// that is held for may still wait for them.
+    fn restored_claim(
+        &self,
+        shape: ShapeIdx,
+        node: NodeIdx,
+        gpus: &[GpuAllocation],
+        runs: bool,
+    ) -> Result<Claim, Rejected> {
+        let shape = self.cluster.shape(shape);
+        let mut devices: SmallVec<[DeviceClaim; 1]> = SmallVec::new();
+        for GpuAllocation { gpu, share: part } in gpus {
+            let index = self.gpu_index(node, gpu)?;
+            let device = &self.cluster.room(node).devices[index];
+            let mut claim = DeviceClaim {
+                device: index as u8,
+                exclusive: shape.exclusive,
+                model: device.model,
+                milli: 1000,
+                mib: device.total,
+                slice: None,
+            };
+            match part {
+                GpuShare::Whole => claim.exclusive = true,
+                GpuShare::Fraction { milli, mib } => {
+                    claim.milli = (*milli).min(1000) as i32;
+                    claim.mib = mib.0.min(crate::model::units::MAX_GPU_MEMORY) as i32;
+                }
+                GpuShare::MigSlice { profile, start } => {
+                    let known =
+                        device.geometry.and_then(|g| Some((g, g.profile(profile.as_str())?)));
+                    let known =
+                        known.filter(|(g, id)| !runs || device.slots.fits_at(g, *id, *start));
+                    let (_, id) = known.ok_or_else(|| {
+                        Rejected::Snapshot(format!(
+                            "no slice {} at {start} of GPU `{gpu}`",
+                            profile.as_str()
+                        ))
+                    })?;
+                    (claim.milli, claim.mib) = device.slice(id).unwrap_or_default();
+                    claim.slice = Some((id, *start));
+                }
+            }
+            devices.push(claim);
+        }
+        Ok(Claim { need: shape.need.clone(), devices })
+    }
+
+    fn restore_hold(&mut self, facts: &HoldSnapshot) -> Result<(), Rejected> {
+        let job = self.workload_index(&facts.workload)?;
+        let mut seats = Vec::new();
+        for (task, (node, gpus)) in facts.claims.iter().enumerate() {
+            let node = self.node_index(node)?;
+            let shape = self.workloads.get(job).shape_of(task as u32);
+            seats.push((node, self.restored_claim(shape, node, gpus, false)?));
+        }
+        let purpose = match &facts.victims {
+            None => HoldPurpose::Reservation { start: facts.until },
+            Some(names) => {
+                let victims =
+                    names.iter().map(|name| self.workload_index(name)).collect::<Result<_, _>>()?;
+                HoldPurpose::Preemption { victims, until: facts.until.unwrap_or(self.now) }
+            }
+        };
+        self.place_hold(job, purpose, seats);
+        Ok(())
+    }
+}
+
+fn inconsistent(what: &str, workload: &WorkloadId) -> Rejected {
+    Rejected::Snapshot(format!("{what} `{workload}`"))
+}
