@@ -62,9 +62,9 @@ impl Scheduler {
 
     fn lint_nodes(&self, found: &mut Vec<Violation>) {
         let mut claims: BTreeMap<NodeIdx, Vec<&Claim>> = BTreeMap::new();
-        for (_, job) in self.workloads.iter() {
-            for (_, seat) in job.allocations() {
-                claims.entry(seat.node).or_default().push(&seat.claim);
+        for (_, workload) in self.workloads.iter() {
+            for (_, allocation) in workload.allocations() {
+                claims.entry(allocation.node).or_default().push(&allocation.claim);
             }
         }
         for (_, hold) in self.holds.iter() {
@@ -93,12 +93,12 @@ impl Scheduler {
     }
 
     fn lint_workloads(&self, found: &mut Vec<Violation>) {
-        for (index, job) in self.workloads.iter() {
-            let placed_workload = job.allocations().count();
-            let finished = job.tasks.iter().filter(|slot| slot.finished).count();
-            let id = || job.spec.id.clone();
-            match job.phase {
-                WorkloadPhase::Placed if placed_workload + finished != job.tasks.len() => {
+        for (index, workload) in self.workloads.iter() {
+            let placed_workload = workload.allocations().count();
+            let finished = workload.tasks.iter().filter(|slot| slot.finished).count();
+            let id = || workload.spec.id.clone();
+            match workload.phase {
+                WorkloadPhase::Placed if placed_workload + finished != workload.tasks.len() => {
                     found.push(Violation::PartialGang(id()));
                 }
                 WorkloadPhase::Pending | WorkloadPhase::Preempting if placed_workload > 0 => {
@@ -106,12 +106,15 @@ impl Scheduler {
                 }
                 _ => {}
             }
-            if job.allocations().any(|(task, seat)| self.lacks_gpus(job, task, seat)) {
+            if workload
+                .allocations()
+                .any(|(task, allocation)| self.lacks_gpus(workload, task, allocation))
+            {
                 found.push(Violation::MissingGpus(id()));
             }
-            let waits_outside =
-                job.spec.gate.is_some() || self.backoffs.contains(&(job.not_before, index));
-            if job.phase == WorkloadPhase::Pending && !waits_outside {
+            let waits_outside = workload.spec.gate.is_some()
+                || self.backoffs.contains(&(workload.not_before, index));
+            if workload.phase == WorkloadPhase::Pending && !waits_outside {
                 let group = self.pending.find(&self.group_key(index));
                 let member = group
                     .and_then(|group| self.pending.group(group).members.get(&self.rank(index)));
@@ -119,7 +122,7 @@ impl Scheduler {
                     found.push(Violation::Forgotten(id()));
                 }
             }
-            if job.phase == WorkloadPhase::Preempting && self.holds.get(index).is_none() {
+            if workload.phase == WorkloadPhase::Preempting && self.holds.get(index).is_none() {
                 found.push(Violation::Forgotten(id()));
             }
         }
@@ -127,22 +130,22 @@ impl Scheduler {
 
     /// Whether a node that chooses by itself has enough GPUs, and the engine lost track of those that
     /// this task has.
-    fn lacks_gpus(&self, job: &WorkloadEntry, task: u32, seat: &TaskAllocation) -> bool {
-        let GpuNeed::Whole(asked) = self.cluster.shape(job.shape_of(task)).gpu_need else {
+    fn lacks_gpus(&self, workload: &WorkloadEntry, task: u32, allocation: &TaskAllocation) -> bool {
+        let GpuNeed::Whole(asked) = self.cluster.shape(workload.shape_of(task)).gpu_need else {
             return false;
         };
         let asked = usize::from(asked);
-        self.cluster.node_state(seat.node).spec.device_selection == DeviceSelection::Node
-            && self.cluster.room(seat.node).devices.len() >= asked
-            && seat.claim.devices.len() != asked
+        self.cluster.node_state(allocation.node).spec.device_selection == DeviceSelection::Node
+            && self.cluster.room(allocation.node).devices.len() >= asked
+            && allocation.claim.devices.len() != asked
     }
 
     fn lint_queues(&self, found: &mut Vec<Violation>) {
         let mut expected: BTreeMap<u32, [i64; 4]> = BTreeMap::new();
-        for (_, job) in self.workloads.iter() {
-            for (_, seat) in job.allocations() {
-                let charge = Charge::of(&seat.claim);
-                for queue in self.queues.path(job.queue) {
+        for (_, workload) in self.workloads.iter() {
+            for (_, allocation) in workload.allocations() {
+                let charge = Charge::of(&allocation.claim);
+                for queue in self.queues.path(workload.queue) {
                     let used = expected.entry(queue).or_default();
                     for (used, amount) in used.iter_mut().zip(charge.base) {
                         *used += amount;

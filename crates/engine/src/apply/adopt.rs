@@ -33,14 +33,14 @@ impl Scheduler {
         for task in adopted.finished {
             self.workloads.get_mut(index).tasks[task as usize].finished = true;
         }
-        for ((task, node, devices), seat) in found.into_iter().zip(&adopted.tasks) {
+        for ((task, node, devices), allocation) in found.into_iter().zip(&adopted.tasks) {
             self.book_adopted_task(index, task, node, devices.as_deref());
             if let Some(new) =
                 self.workloads.get_mut(index).tasks[task as usize].allocation.as_mut()
             {
-                new.confirmed = seat.confirmed;
+                new.confirmed = allocation.confirmed;
             }
-            if seat.terminating {
+            if allocation.terminating {
                 self.mark_terminating(index, task);
             }
         }
@@ -61,7 +61,7 @@ impl Scheduler {
             .find(&workload.queue)
             .ok_or_else(|| Rejected::UnknownQueue(workload.queue.clone()))?;
         let known = self.workloads.find(&workload.id);
-        match known.map(|job| self.workloads.get(job).phase) {
+        match known.map(|index| self.workloads.get(index).phase) {
             Some(WorkloadPhase::Placed | WorkloadPhase::Stopping) => {
                 Err(Rejected::DuplicateWorkload(workload.id.clone()))
             }
@@ -71,10 +71,12 @@ impl Scheduler {
 
     /// Looks up all that is named, so that a refusal changes nothing.
     fn resolve_tasks(&self, adopted: &AdoptedWorkload) -> Result<Vec<ResolvedTask>, Rejected> {
-        let AdoptedWorkload { workload, tasks: seats, finished, .. } = adopted;
+        let AdoptedWorkload { workload, tasks: allocations, finished, .. } = adopted;
         let (id, tasks) = (&workload.id, workload.task_count());
         let mut open = vec![true; tasks as usize];
-        for task in finished.iter().copied().chain(seats.iter().map(|seat| seat.task)) {
+        for task in
+            finished.iter().copied().chain(allocations.iter().map(|allocation| allocation.task))
+        {
             let slot = open.get_mut(task as usize).ok_or_else(|| Rejected::UnknownTask {
                 workload: id.clone(),
                 task,
@@ -87,25 +89,25 @@ impl Scheduler {
         if let Some(task) = open.iter().position(|open| *open) {
             return Err(Rejected::Incomplete { workload: id.clone(), task: task as u32 });
         }
-        if seats.is_empty() {
+        if allocations.is_empty() {
             return Err(InvalidInput::Zero("the number of tasks with a place").into());
         }
-        seats.iter().map(|seat| self.resolve_task(workload, seat)).collect()
+        allocations.iter().map(|allocation| self.resolve_task(workload, allocation)).collect()
     }
 
     fn resolve_task(
         &self,
         workload: &Workload,
-        seat: &AdoptedTask,
+        allocation: &AdoptedTask,
     ) -> Result<ResolvedTask, Rejected> {
-        let node = self.node_index(&seat.node)?;
-        let Some(gpus) = &seat.devices else { return Ok((seat.task, node, None)) };
-        let request = workload.request_of(seat.task);
+        let node = self.node_index(&allocation.node)?;
+        let Some(gpus) = &allocation.devices else { return Ok((allocation.task, node, None)) };
+        let request = workload.request_of(allocation.task);
         let asked = request.gpu_count() as usize;
         if gpus.len() != asked {
             return Err(Rejected::DeviceCount {
                 workload: workload.id.clone(),
-                task: seat.task,
+                task: allocation.task,
                 asked,
                 given: gpus.len(),
             });
@@ -119,7 +121,7 @@ impl Scheduler {
             }
             devices.push(device);
         }
-        Ok((seat.task, node, Some(devices)))
+        Ok((allocation.task, node, Some(devices)))
     }
 
     /// A workload that waits here turns out to have places: it leaves the queue and keeps its age.
@@ -136,29 +138,29 @@ impl Scheduler {
 
     fn book_adopted_task(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         task: u32,
         node: NodeIdx,
         devices: Option<&[usize]>,
     ) {
         self.free_hold_bookings(node);
-        let shape = self.cluster.shape(self.workloads.get(job).shape_of(task));
+        let shape = self.cluster.shape(self.workloads.get(workload).shape_of(task));
         let room = self.cluster.room(node);
         let claim = adopted_claim(shape, room, devices);
         let complete = claim.devices.len() >= shape.key.request.gpu_count() as usize;
         let known = devices.is_some()
             || (complete
                 && self.cluster.node_state(node).spec.device_selection == DeviceSelection::Engine);
-        let seat = TaskAllocation {
+        let allocation = TaskAllocation {
             node,
             claim,
             confirmed: false,
             terminating_since: None,
             devices_known: known,
         };
-        self.book_found(job, task, seat);
+        self.book_found(workload, task, allocation);
         if let Some(devices) = devices {
-            self.reassign_tasks_off(node, Some(TaskRef { job, task }), devices, Vec::new());
+            self.reassign_tasks_off(node, Some(TaskRef { workload, task }), devices, Vec::new());
         }
         self.refill_holds(node);
         self.replan_reservation_on(node);

@@ -19,8 +19,8 @@ impl Scheduler {
         self.refresh_state(node);
         self.release_holds_on(node);
         let fault = Fault::NodeLost(self.cluster.node_state(node).spec.id.clone());
-        for job in self.jobs_on(node, |_| true) {
-            self.displace(job, &fault);
+        for workload in self.jobs_on(node, |_| true) {
+            self.displace(workload, &fault);
         }
     }
 
@@ -29,8 +29,8 @@ impl Scheduler {
         self.release_holds_on(node);
         let fault = Fault::NodeLost(self.cluster.node_state(node).spec.id.clone());
         self.cluster.node_state_mut(node).reach = Reachability::Lost;
-        for job in self.jobs_on(node, |_| true) {
-            self.displace_now(job, &fault);
+        for workload in self.jobs_on(node, |_| true) {
+            self.displace_now(workload, &fault);
         }
         let foreign: Vec<_> = self.cluster.node_state(node).foreign.keys().cloned().collect();
         for id in foreign {
@@ -39,18 +39,18 @@ impl Scheduler {
         let avoiding: Vec<WorkloadIdx> = self
             .workloads
             .iter()
-            .filter(|(_, job)| job.avoid == Some(node))
+            .filter(|(_, workload)| workload.avoid == Some(node))
             .map(|(index, _)| index)
             .collect();
-        for job in avoiding {
+        for workload in avoiding {
             // What a workload avoids decides which group it waits in.
-            let queued = self.is_queued(job);
+            let queued = self.is_queued(workload);
             if queued {
-                self.dequeue(job);
+                self.dequeue(workload);
             }
-            self.workloads.get_mut(job).avoid = None;
+            self.workloads.get_mut(workload).avoid = None;
             if queued {
-                self.enqueue(job);
+                self.enqueue(workload);
             }
         }
         self.cluster.remove(node);
@@ -63,8 +63,8 @@ impl Scheduler {
         if on {
             self.release_holds_on(node);
             let fault = Fault::Draining(self.cluster.node_state(node).spec.id.clone());
-            for job in self.jobs_on(node, |_| true) {
-                self.displace(job, &fault);
+            for workload in self.jobs_on(node, |_| true) {
+                self.displace(workload, &fault);
             }
         }
     }
@@ -74,8 +74,8 @@ impl Scheduler {
         self.refresh_state(node);
         self.release_holds_on(node);
         let fault = Fault::SpotReclaim { node: self.cluster.node_state(node).spec.id.clone(), at };
-        for job in self.jobs_on(node, |_| true) {
-            self.displace(job, &fault);
+        for workload in self.jobs_on(node, |_| true) {
+            self.displace(workload, &fault);
         }
     }
 
@@ -93,17 +93,17 @@ impl Scheduler {
         let host = self.cluster.node_state(node);
         let Some(device) = host.device(gpu) else { return };
         let Some(fault) = fault_of(host, gpu) else { return };
-        for job in self.jobs_on(node, |part| usize::from(part) == device) {
-            self.displace(job, &fault);
+        for workload in self.jobs_on(node, |part| usize::from(part) == device) {
+            self.displace(workload, &fault);
         }
     }
 
     /// What was found on ground that has given way already goes the way of what was there before.
-    pub(crate) fn displace_if_due(&mut self, job: WorkloadIdx) {
-        let fault = self.workloads.get(job).allocations().find_map(|(_, seat)| {
-            let host = self.cluster.node_state(seat.node);
+    pub(crate) fn displace_if_due(&mut self, workload: WorkloadIdx) {
+        let fault = self.workloads.get(workload).allocations().find_map(|(_, allocation)| {
+            let host = self.cluster.node_state(allocation.node);
             let node = host.spec.id.clone();
-            let mut parts = seat.claim.devices.iter();
+            let mut parts = allocation.claim.devices.iter();
             if host.reach == Reachability::Lost {
                 Some(Fault::NodeLost(node))
             } else if host.draining {
@@ -115,7 +115,7 @@ impl Scheduler {
             }
         });
         if let Some(fault) = fault {
-            self.displace(job, &fault);
+            self.displace(workload, &fault);
         }
     }
 
@@ -128,79 +128,81 @@ impl Scheduler {
 
     /// Workloads with a task on this node; with GPUs, only those for which some device matches.
     fn jobs_on(&self, node: NodeIdx, device: impl Fn(u8) -> bool) -> Vec<WorkloadIdx> {
-        let mut jobs: Vec<(u64, WorkloadIdx)> = Vec::new();
+        let mut workloads: Vec<(u64, WorkloadIdx)> = Vec::new();
         for on in &self.cluster.node_state(node).tasks {
-            let job = self.workloads.get(on.job);
-            let seat = job.tasks[on.task as usize].allocation.as_ref();
-            let devices = seat.map(|seat| &seat.claim.devices);
+            let workload = self.workloads.get(on.workload);
+            let allocation = workload.tasks[on.task as usize].allocation.as_ref();
+            let devices = allocation.map(|allocation| &allocation.claim.devices);
             if devices.is_some_and(|parts| {
                 parts.is_empty() && device(u8::MAX) || parts.iter().any(|p| device(p.device))
             }) {
-                jobs.push((job.serial, on.job));
+                workloads.push((workload.serial, on.workload));
             }
         }
-        jobs.sort_unstable();
-        jobs.dedup();
-        jobs.into_iter().map(|(_, job)| job).collect()
+        workloads.sort_unstable();
+        workloads.dedup();
+        workloads.into_iter().map(|(_, workload)| workload).collect()
     }
 
     /// A placement cannot stay: requeue it, or keep it, as the workload says.
-    pub(crate) fn displace(&mut self, job: WorkloadIdx, fault: &Fault) {
-        if self.workloads.get(job).spec.on_fault == OnFault::Requeue {
-            self.displace_now(job, fault);
-        } else if self.workloads.get(job).phase == WorkloadPhase::Placed {
-            self.queue_displacement(job, fault, OnFault::Keep);
+    pub(crate) fn displace(&mut self, workload: WorkloadIdx, fault: &Fault) {
+        if self.workloads.get(workload).spec.on_fault == OnFault::Requeue {
+            self.displace_now(workload, fault);
+        } else if self.workloads.get(workload).phase == WorkloadPhase::Placed {
+            self.queue_displacement(workload, fault, OnFault::Keep);
         }
     }
 
-    fn displace_now(&mut self, job: WorkloadIdx, fault: &Fault) {
-        let was_placed = self.workloads.get(job).phase == WorkloadPhase::Placed;
+    fn displace_now(&mut self, workload: WorkloadIdx, fault: &Fault) {
+        let was_placed = self.workloads.get(workload).phase == WorkloadPhase::Placed;
         if was_placed {
-            self.stop_workload(job);
-            self.queue_displacement(job, fault, OnFault::Requeue);
+            self.stop_workload(workload);
+            self.queue_displacement(workload, fault, OnFault::Requeue);
         }
         // What was on a lost node is not there any more; nobody will report it gone.
         let lost: Vec<u32> = self
             .workloads
-            .get(job)
+            .get(workload)
             .allocations()
-            .filter(|(_, seat)| self.cluster.node_state(seat.node).reach == Reachability::Lost)
+            .filter(|(_, allocation)| {
+                self.cluster.node_state(allocation.node).reach == Reachability::Lost
+            })
             .map(|(task, _)| task)
             .collect();
         for task in lost {
-            self.release_task(job, task);
+            self.release_task(workload, task);
         }
-        self.requeue_when_stopped(job);
+        self.requeue_when_stopped(workload);
     }
 
-    fn queue_displacement(&mut self, job: WorkloadIdx, fault: &Fault, action: OnFault) {
-        let workload = self.workloads.get(job).spec.id.clone();
+    fn queue_displacement(&mut self, index: WorkloadIdx, fault: &Fault, action: OnFault) {
+        let workload = self.workloads.get(index).spec.id.clone();
         self.queued_decisions.push(Decision::Displace { workload, cause: fault.clone(), action });
     }
 
     /// From now on its tasks are on their way out; they hold what they have until they are gone.
-    pub(crate) fn stop_workload(&mut self, job: WorkloadIdx) {
-        self.unmark_placed(job);
-        self.workloads.get_mut(job).phase = WorkloadPhase::Stopping;
-        for task in 0..self.workloads.get(job).count() {
-            self.mark_terminating(job, task);
+    pub(crate) fn stop_workload(&mut self, workload: WorkloadIdx) {
+        self.unmark_placed(workload);
+        self.workloads.get_mut(workload).phase = WorkloadPhase::Stopping;
+        for task in 0..self.workloads.get(workload).count() {
+            self.mark_terminating(workload, task);
         }
     }
 
     /// A workload whose stopped tasks are all gone waits again, as old as it was.
     pub(crate) fn requeue_when_stopped(&mut self, index: WorkloadIdx) {
-        let job = self.workloads.get_mut(index);
-        if job.phase != WorkloadPhase::Stopping || job.allocations().next().is_some() {
+        let workload = self.workloads.get_mut(index);
+        if workload.phase != WorkloadPhase::Stopping || workload.allocations().next().is_some() {
             return;
         }
-        job.phase = WorkloadPhase::Pending;
-        job.reported_class = None;
-        for slot in &mut job.tasks {
+        workload.phase = WorkloadPhase::Pending;
+        workload.reported_class = None;
+        for slot in &mut workload.tasks {
             slot.finished = false;
         }
-        let (gated, later) = (job.spec.gate.is_some(), job.not_before > self.now);
+        let (gated, later) = (workload.spec.gate.is_some(), workload.not_before > self.now);
         if !later {
-            job.not_before = Time(0);
+            workload.not_before = Time(0);
         }
         self.holds.remove_victim(index);
         self.retry_blocked = true;
@@ -218,13 +220,13 @@ impl Scheduler {
     /// one task was refused is taken back whole.
     pub(crate) fn refuse_placement(&mut self, index: WorkloadIdx, task: u32) {
         let node = self.release_task(index, task);
-        let job = self.workloads.get_mut(index);
-        job.refusals += 1;
-        job.avoid = node;
-        let doublings = job.refusals.min(32) - 1;
+        let workload = self.workloads.get_mut(index);
+        workload.refusals += 1;
+        workload.avoid = node;
+        let doublings = workload.refusals.min(32) - 1;
         let wait =
             self.policy.backoff.0.saturating_mul(1 << doublings).min(self.policy.max_backoff.0);
-        job.not_before = self.now.after(Span(wait));
+        workload.not_before = self.now.after(Span(wait));
         self.retry_blocked = true;
         if self.workloads.get(index).phase == WorkloadPhase::Placed {
             self.stop_workload(index);
@@ -234,16 +236,16 @@ impl Scheduler {
     }
 
     /// Asks for the rest of a gang to be stopped after one task was lost.
-    pub(crate) fn notify_gang_broken(&mut self, job: WorkloadIdx, task: u32) {
-        if self.workloads.get(job).allocations().next().is_some() {
-            self.queue_displacement(job, &Fault::GangBroken { task }, OnFault::Requeue);
+    pub(crate) fn notify_gang_broken(&mut self, workload: WorkloadIdx, task: u32) {
+        if self.workloads.get(workload).allocations().next().is_some() {
+            self.queue_displacement(workload, &Fault::GangBroken { task }, OnFault::Requeue);
         }
     }
 
     /// Waits outside the queue until its time comes.
     fn back_off(&mut self, index: WorkloadIdx) {
-        let job = self.workloads.get(index);
-        let (until, refusals) = (job.not_before, job.refusals);
+        let workload = self.workloads.get(index);
+        let (until, refusals) = (workload.not_before, workload.refusals);
         self.backoffs.insert((until, index));
         self.report_wait_reason_later(index, WaitReason::BackingOff { until, refusals });
     }

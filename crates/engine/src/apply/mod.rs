@@ -6,5 +6,7 @@
 pub(crate) mod adopt;
 pub(crate) mod displace;
 pub(crate) mod events;
+pub(crate) mod lifecycle;
 pub(crate) mod node;
 pub(crate) mod node_spec;
+pub(crate) mod submit;

@@ -80,9 +80,9 @@ impl Scheduler {
 
     /// A reservation on a node may wait for what will now stay there: it is made anew.
     pub(crate) fn replan_reservation_on(&mut self, node: NodeIdx) {
-        let planned = |job| self.holds.get(job).is_some_and(|hold| hold.is_on(node));
-        if let Some(job) = self.holds.reserved.filter(|job| planned(*job)) {
-            self.release_hold(job);
+        let planned = |workload| self.holds.get(workload).is_some_and(|hold| hold.is_on(node));
+        if let Some(workload) = self.holds.reserved.filter(|workload| planned(*workload)) {
+            self.release_hold(workload);
         }
     }
 
@@ -133,37 +133,40 @@ impl Scheduler {
     /// thought to be on one of them is thought to be on the device given up in exchange.
     pub(crate) fn set_devices(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         task: u32,
         gpus: &[GpuId],
     ) -> Result<(), Rejected> {
-        let seat =
-            self.workloads.get(job).tasks[task as usize].allocation.clone().ok_or_else(|| {
-                Rejected::NotPlaced { workload: self.workloads.get(job).spec.id.clone(), task }
-            })?;
-        if gpus.len() != seat.claim.devices.len() {
-            return Err(Rejected::DeviceCount {
-                workload: self.workloads.get(job).spec.id.clone(),
+        let allocation = self.workloads.get(workload).tasks[task as usize]
+            .allocation
+            .clone()
+            .ok_or_else(|| Rejected::NotPlaced {
+                workload: self.workloads.get(workload).spec.id.clone(),
                 task,
-                asked: seat.claim.devices.len(),
+            })?;
+        if gpus.len() != allocation.claim.devices.len() {
+            return Err(Rejected::DeviceCount {
+                workload: self.workloads.get(workload).spec.id.clone(),
+                task,
+                asked: allocation.claim.devices.len(),
                 given: gpus.len(),
             });
         }
-        let node = seat.node;
+        let node = allocation.node;
         let mut wanted = Vec::new();
         for gpu in gpus {
             let number = self.gpu_index(node, gpu)?;
             // Slices of one task may share a GPU, whole GPUs cannot be the same one.
-            let slices = seat.claim.devices.iter().any(|part| part.slice.is_some());
+            let slices = allocation.claim.devices.iter().any(|part| part.slice.is_some());
             if wanted.contains(&number) && !slices {
                 return Err(InvalidInput::DuplicateGpu(gpu.clone()).into());
             }
             wanted.push(number);
         }
         let given_up: Vec<usize> =
-            seat.claim.devices.iter().map(|part| usize::from(part.device)).collect();
-        self.rebook_devices(job, task, &wanted, true);
-        self.reassign_tasks_off(node, Some(TaskRef { job, task }), &wanted, given_up);
+            allocation.claim.devices.iter().map(|part| usize::from(part.device)).collect();
+        self.rebook_devices(workload, task, &wanted, true);
+        self.reassign_tasks_off(node, Some(TaskRef { workload, task }), &wanted, given_up);
         if self.cluster.room(node).overcommitted() {
             self.cluster.node_state_mut(node).overcommitted_externally = true;
         }
@@ -194,7 +197,8 @@ impl Scheduler {
         spare.extend(given_up);
         spare.retain(|device| !taken.contains(device));
         let mut guests: Vec<TaskRef> = self.cluster.node_state(node).tasks.clone();
-        guests.sort_unstable_by_key(|guest| (self.workloads.get(guest.job).serial, guest.task));
+        guests
+            .sort_unstable_by_key(|guest| (self.workloads.get(guest.workload).serial, guest.task));
         for guest in guests.into_iter().filter(|guest| Some(*guest) != by) {
             self.reassign_task_off(guest, taken, &mut spare);
         }
@@ -234,18 +238,22 @@ impl Scheduler {
 
     /// Moves a task whose devices are only assumed off these devices.
     fn reassign_task_off(&mut self, guest: TaskRef, taken: &[usize], spare: &mut Vec<usize>) {
-        let Some(seat) =
-            self.workloads.get(guest.job).tasks[guest.task as usize].allocation.as_ref()
+        let Some(allocation) =
+            self.workloads.get(guest.workload).tasks[guest.task as usize].allocation.as_ref()
         else {
             return;
         };
-        if seat.devices_known
-            || !seat.claim.devices.iter().any(|part| taken.contains(&usize::from(part.device)))
+        if allocation.devices_known
+            || !allocation
+                .claim
+                .devices
+                .iter()
+                .any(|part| taken.contains(&usize::from(part.device)))
         {
             return;
         }
         let mut devices: Vec<usize> =
-            seat.claim.devices.iter().map(|part| usize::from(part.device)).collect();
+            allocation.claim.devices.iter().map(|part| usize::from(part.device)).collect();
         for device in &mut devices {
             if taken.contains(device)
                 && let Some(free) = spare.pop()
@@ -253,20 +261,21 @@ impl Scheduler {
                 *device = free;
             }
         }
-        self.rebook_devices(guest.job, guest.task, &devices, false);
+        self.rebook_devices(guest.workload, guest.task, &devices, false);
     }
 
     /// Books a task on other devices of its node.
-    fn rebook_devices(&mut self, job: WorkloadIdx, task: u32, devices: &[usize], known: bool) {
-        let queue = self.workloads.get(job).queue;
+    fn rebook_devices(&mut self, workload: WorkloadIdx, task: u32, devices: &[usize], known: bool) {
+        let queue = self.workloads.get(workload).queue;
         let half_life = self.policy.half_life;
-        let Some(seat) = self.workloads.get(job).tasks[task as usize].allocation.clone() else {
+        let Some(allocation) = self.workloads.get(workload).tasks[task as usize].allocation.clone()
+        else {
             return;
         };
-        self.cluster.release(seat.node, &seat.claim);
-        self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, half_life);
-        let mut room = self.cluster.room(seat.node).clone();
-        let mut claim = seat.claim.clone();
+        self.cluster.release(allocation.node, &allocation.claim);
+        self.queues.charge(queue, &Charge::of(&allocation.claim), -1, self.now, half_life);
+        let mut room = self.cluster.room(allocation.node).clone();
+        let mut claim = allocation.claim.clone();
         for (part, device) in claim.devices.iter_mut().zip(devices) {
             // A slice that has no place there is still a fact: it is counted without its slots.
             *part = moved_to_device(part, *device, &room).unwrap_or(DeviceClaim {
@@ -277,11 +286,13 @@ impl Scheduler {
             });
             room.book(&Claim { need: Arc::default(), devices: [*part].into_iter().collect() });
         }
-        self.cluster.book(seat.node, &claim);
+        self.cluster.book(allocation.node, &claim);
         self.queues.charge(queue, &Charge::of(&claim), 1, self.now, half_life);
-        if let Some(seat) = self.workloads.get_mut(job).tasks[task as usize].allocation.as_mut() {
-            seat.claim = claim;
-            seat.devices_known = known;
+        if let Some(allocation) =
+            self.workloads.get_mut(workload).tasks[task as usize].allocation.as_mut()
+        {
+            allocation.claim = claim;
+            allocation.devices_known = known;
         }
     }
 

@@ -53,27 +53,27 @@ impl Scheduler {
     fn relabel(&mut self, node: NodeIdx, spec: Node) {
         let old = self.cluster.node_state(node).spec.clone();
         self.cluster.relabel(node, &Arc::new(spec));
-        for job in self.hold_owners(|hold| hold.is_on(node)) {
-            if self.must_replan_hold(job, node, &old) {
-                self.release_hold_and_requeue(job);
+        for workload in self.hold_owners(|hold| hold.is_on(node)) {
+            if self.must_replan_hold(workload, node, &old) {
+                self.release_hold_and_requeue(workload);
             }
         }
     }
 
     /// Whether a workload for which room is kept on this node may no longer go there, or should plan
     /// again, since the node was described like that.
-    fn must_replan_hold(&mut self, job: WorkloadIdx, node: NodeIdx, old: &Node) -> bool {
-        let Some(hold) = self.holds.get(job) else { return false };
+    fn must_replan_hold(&mut self, workload: WorkloadIdx, node: NodeIdx, old: &Node) -> bool {
+        let Some(hold) = self.holds.get(workload) else { return false };
         let (host, room) = (self.cluster.node_state(node), self.cluster.room(node));
         let mut here = hold.planned.iter().enumerate().filter(|(_, (on, _))| *on == node);
         let unfit = here.any(|(task, _)| {
-            let shape = self.cluster.shape(self.workloads.get(job).shape_of(task as u32));
+            let shape = self.cluster.shape(self.workloads.get(workload).shape_of(task as u32));
             !matches!(fit::eligibility(shape, &host.spec, room), Eligibility::Eligible(_))
         });
         if unfit || host.spec.labels == old.labels {
             return unfit;
         }
-        let spec = self.workloads.get(job).spec.clone();
+        let spec = self.workloads.get(workload).spec.clone();
         if let Some(Topology::Same(key) | Topology::Spread(key)) = &spec.topology
             && spec.task_count() > 1
             && host.spec.labels.get(key.as_str()) != old.labels.get(key.as_str())
@@ -89,7 +89,7 @@ impl Scheduler {
             HoldPurpose::Preemption { .. } if spec.task_count() > 1 => false,
             HoldPurpose::Preemption { victims, .. } => {
                 self.cluster.sort();
-                self.nodes_barred_by_terms(job, &victims)
+                self.nodes_barred_by_terms(workload, &victims)
                     .is_some_and(|barred| barred[node as usize])
             }
         }
@@ -113,7 +113,9 @@ impl Scheduler {
         for task in known {
             let lost = self.rebook(node, task, &old, counted).filter(|_| !counted);
             if let Some(gpu) = lost {
-                homeless.entry((self.workloads.get(task.job).serial, task.job)).or_insert(gpu);
+                homeless
+                    .entry((self.workloads.get(task.workload).serial, task.workload))
+                    .or_insert(gpu);
             }
         }
         self.rebook_foreign(node, named);
@@ -125,22 +127,22 @@ impl Scheduler {
         self.cluster.node_state_mut(node).overcommitted_externally =
             self.cluster.room(node).overcommitted();
         self.cluster.touch(node, Change::Described);
-        for ((_, job), gpu) in homeless {
+        for ((_, workload), gpu) in homeless {
             let node = self.cluster.node_state(node).spec.id.clone();
-            self.displace(job, &Fault::GpuFailed { node, gpu });
+            self.displace(workload, &Fault::GpuFailed { node, gpu });
         }
     }
 
     /// Books one task on its node's new description; names a GPU that it lost. What is merely assumed
     /// is not assumed to be on a GPU that is taken.
     fn rebook(&mut self, node: NodeIdx, on: TaskRef, old: &Node, stays: bool) -> Option<GpuId> {
-        let seat = self.allocation_of(on)?.clone();
-        let mut claim = seat.claim.clone();
+        let allocation = self.allocation_of(on)?.clone();
+        let mut claim = allocation.claim.clone();
         let mut lost = None;
         claim.devices.clear();
         let mut room = self.cluster.room(node).clone();
-        let takes = |room: &Room, one: &Claim| seat.devices_known || room.has(one);
-        for part in &seat.claim.devices {
+        let takes = |room: &Room, one: &Claim| allocation.devices_known || room.has(one);
+        for part in &allocation.claim.devices {
             let gpu = &old.gpus[usize::from(part.device)].id;
             let kept = self
                 .cluster
@@ -156,7 +158,7 @@ impl Scheduler {
                 None => lost = Some(gpu.clone()),
             }
         }
-        let known = seat.devices_known && !(stays && lost.is_some());
+        let known = allocation.devices_known && !(stays && lost.is_some());
         self.cluster.book(node, &claim);
         self.replace_claim(on, claim, known);
         lost
@@ -176,13 +178,14 @@ impl Scheduler {
         let all =
             all || self.cluster.node_state(node).spec.device_selection == DeviceSelection::Node;
         for on in self.tasks_on(node) {
-            let shape = self.cluster.shape(self.workloads.get(on.job).shape_of(on.task));
+            let shape = self.cluster.shape(self.workloads.get(on.workload).shape_of(on.task));
             let asked = shape.key.request.gpu_count() as usize;
-            let Some(seat) = self.allocation_of(on).filter(|seat| all || !seat.devices_known)
+            let Some(allocation) =
+                self.allocation_of(on).filter(|allocation| all || !allocation.devices_known)
             else {
                 continue;
             };
-            let (had, before) = (seat.claim.devices.len(), seat.claim.clone());
+            let (had, before) = (allocation.claim.devices.len(), allocation.claim.clone());
             if had >= asked {
                 continue;
             }
@@ -196,7 +199,7 @@ impl Scheduler {
             self.cluster.release(node, &before);
             self.cluster.book(node, &claim);
             self.replace_claim(on, claim, known);
-            self.queues.accept_excess(&self.cluster, self.workloads.get(on.job).queue);
+            self.queues.accept_excess(&self.cluster, self.workloads.get(on.workload).queue);
             if self.cluster.room(node).overcommitted() {
                 self.cluster.node_state_mut(node).overcommitted_externally = true;
             }
@@ -211,10 +214,12 @@ impl Scheduler {
         }
         self.free_hold_bookings(node);
         for on in self.tasks_on(node) {
-            let Some(seat) = self.allocation_of(on).filter(|seat| !seat.devices_known) else {
+            let Some(allocation) =
+                self.allocation_of(on).filter(|allocation| !allocation.devices_known)
+            else {
                 continue;
             };
-            let before = seat.claim.clone();
+            let before = allocation.claim.clone();
             let mut kept = Claim { need: before.need.clone(), devices: SmallVec::new() };
             let mut room = self.cluster.room(node).clone();
             room.release(&before);
@@ -226,12 +231,12 @@ impl Scheduler {
                 }
             }
             if kept.devices.len() < before.devices.len() {
-                let shape = self.cluster.shape(self.workloads.get(on.job).shape_of(on.task));
+                let shape = self.cluster.shape(self.workloads.get(on.workload).shape_of(on.task));
                 let claim = adopt::complete_claim(shape, &room, kept);
                 self.cluster.release(node, &before);
                 self.cluster.book(node, &claim);
                 self.replace_claim(on, claim, false);
-                self.queues.accept_excess(&self.cluster, self.workloads.get(on.job).queue);
+                self.queues.accept_excess(&self.cluster, self.workloads.get(on.workload).queue);
             }
         }
         let doubled = |device: &Device| device.exclusive > 0 && device.users > 1;
@@ -243,26 +248,26 @@ impl Scheduler {
 
     /// Writes down what a task takes and charges its queue for that; the node's room is the caller's.
     fn replace_claim(&mut self, on: TaskRef, claim: Claim, known: bool) {
-        let (queue, half_life) = (self.workloads.get(on.job).queue, self.policy.half_life);
-        let slot = &mut self.workloads.get_mut(on.job).tasks[on.task as usize];
-        let Some(seat) = slot.allocation.as_mut() else { return };
-        self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, half_life);
+        let (queue, half_life) = (self.workloads.get(on.workload).queue, self.policy.half_life);
+        let slot = &mut self.workloads.get_mut(on.workload).tasks[on.task as usize];
+        let Some(allocation) = slot.allocation.as_mut() else { return };
+        self.queues.charge(queue, &Charge::of(&allocation.claim), -1, self.now, half_life);
         self.queues.charge(queue, &Charge::of(&claim), 1, self.now, half_life);
-        (seat.claim, seat.devices_known) = (claim, known);
+        (allocation.claim, allocation.devices_known) = (claim, known);
     }
 
     /// The tasks on a node, oldest first.
     fn tasks_on(&self, node: NodeIdx) -> Vec<TaskRef> {
         let mut tasks = self.cluster.node_state(node).tasks.clone();
-        tasks.sort_unstable_by_key(|on| (self.workloads.get(on.job).serial, on.task));
+        tasks.sort_unstable_by_key(|on| (self.workloads.get(on.workload).serial, on.task));
         tasks
     }
 
     fn allocation_of(&self, on: TaskRef) -> Option<&TaskAllocation> {
-        self.workloads.get(on.job).tasks[on.task as usize].allocation.as_ref()
+        self.workloads.get(on.workload).tasks[on.task as usize].allocation.as_ref()
     }
 
     fn knows_devices(&self, on: TaskRef) -> bool {
-        self.allocation_of(on).is_some_and(|seat| seat.devices_known)
+        self.allocation_of(on).is_some_and(|allocation| allocation.devices_known)
     }
 }

@@ -63,21 +63,21 @@ impl Scheduler {
     /// Why a workload waits, how far it is from its turn, what would start at once instead, and
     /// when it is expected to start. Changes nothing.
     pub fn explain(&self, now: Time, id: &WorkloadId) -> Option<Explanation> {
-        let job = self.workloads.find(id)?;
+        let workload = self.workloads.find(id)?;
         let mut copy = self.clone();
         copy.advance(now);
-        let reason = copy.current_reason(job);
+        let reason = copy.current_reason(workload);
         let unplaced = matches!(
-            self.workloads.get(job).phase,
+            self.workloads.get(workload).phase,
             WorkloadPhase::Pending | WorkloadPhase::Preempting
         );
         let no_room = reason.as_ref().is_some_and(WaitReason::resolved_by_nodes);
         let too_much = no_room || matches!(reason, Some(WaitReason::Quota { .. }));
-        let alternatives = if too_much { copy.alternatives(job) } else { Vec::new() };
-        let closest = if no_room { copy.closest(job) } else { Vec::new() };
+        let alternatives = if too_much { copy.alternatives(workload) } else { Vec::new() };
+        let closest = if no_room { copy.closest(workload) } else { Vec::new() };
         Some(Explanation {
             // Last, because it uses the copy up.
-            position: copy.position(job),
+            position: copy.position(workload),
             waiting: self.pending.len() as u32,
             alternatives,
             closest,
@@ -87,12 +87,12 @@ impl Scheduler {
     }
 
     /// Why it waits, with the numbers of this moment.
-    pub(crate) fn current_reason(&mut self, job: WorkloadIdx) -> Option<WaitReason> {
-        let this = self.workloads.get(job);
+    pub(crate) fn current_reason(&mut self, workload: WorkloadIdx) -> Option<WaitReason> {
+        let this = self.workloads.get(workload);
         match this.phase {
             WorkloadPhase::Placed | WorkloadPhase::Stopping => return None,
             WorkloadPhase::Preempting => {
-                let hold = self.holds.get(job)?;
+                let hold = self.holds.get(workload)?;
                 let crate::hold::holds::HoldPurpose::Preemption { victims, until } = &hold.purpose
                 else {
                     return None;
@@ -111,37 +111,39 @@ impl Scheduler {
             });
         }
         self.cluster.sort();
-        if self.holds.reserved == Some(job) {
-            self.suspend_hold(job);
+        if self.holds.reserved == Some(workload) {
+            self.suspend_hold(workload);
         }
-        self.suspend_savings(job);
-        match self.place_workload(job) {
-            Err(obstacle @ Obstacle::Quota(_)) => Some(self.wait_reason(job, &obstacle)),
-            Err(obstacle) => Some(match self.blocking_holder(job) {
+        self.suspend_savings(workload);
+        match self.place_workload(workload) {
+            Err(obstacle @ Obstacle::Quota(_)) => Some(self.wait_reason(workload, &obstacle)),
+            Err(obstacle) => Some(match self.blocking_holder(workload) {
                 Some(by) => self.reserved_reason(by),
-                None => self.wait_reason(job, &obstacle),
+                None => self.wait_reason(workload, &obstacle),
             }),
             // It would start in the next pass.
             Ok(()) => {
-                for task in 0..self.workloads.get(job).count() {
-                    self.release_task(job, task);
+                for task in 0..self.workloads.get(workload).count() {
+                    self.release_task(workload, task);
                 }
                 // Unless the order alone keeps it back.
-                let group =
-                    self.pending.find(&self.group_key(job)).filter(|_| !self.policy.backfill)?;
+                let group = self
+                    .pending
+                    .find(&self.group_key(workload))
+                    .filter(|_| !self.policy.backfill)?;
                 self.pending.group(group).blocked.as_deref().cloned()
             }
         }
     }
 
     /// The place in the order of tries, as if everything before it were started.
-    fn position(&mut self, job: WorkloadIdx) -> Option<u32> {
-        let group = self.pending.find(&self.group_key(job))?;
-        self.pending.group(group).members.get(&self.rank(job))?;
+    fn position(&mut self, workload: WorkloadIdx) -> Option<u32> {
+        let group = self.pending.find(&self.group_key(workload))?;
+        self.pending.group(group).members.get(&self.rank(workload))?;
         self.pending.unblock_all(&mut self.queues);
         for position in 1.. {
             let (_, next) = self.next_candidate()?;
-            if next == job {
+            if next == workload {
                 return Some(position);
             }
             let charge = self.charge_of(next);
@@ -153,8 +155,8 @@ impl Scheduler {
     }
 
     /// Changes to the request with which it would start now, the mildest kind first.
-    fn alternatives(&mut self, job: WorkloadIdx) -> Vec<Alternative> {
-        let spec = self.workloads.get(job).spec.clone();
+    fn alternatives(&mut self, workload: WorkloadIdx) -> Vec<Alternative> {
+        let spec = self.workloads.get(workload).spec.clone();
         if !spec.roles.is_empty() {
             // One change among several requests would say little.
             return Vec::new();
@@ -163,7 +165,7 @@ impl Scheduler {
         let tasks = spec.tasks;
         let mut found = Vec::new();
         let mut offer = |this: &mut Self, changed: Request, nearby: Alternative| {
-            if this.fits_now(job, &changed, tasks) {
+            if this.fits_now(workload, &changed, tasks) {
                 found.push(nearby);
             }
         };
@@ -178,33 +180,40 @@ impl Scheduler {
             let models: Vec<GpuModel> = self.cluster.models.clone();
             let fits = |model: &GpuModel| Request { models: vec![model.clone()], ..any.clone() };
             let usable: Vec<_> =
-                models.into_iter().filter(|m| self.fits_now(job, &fits(m), tasks)).collect();
+                models.into_iter().filter(|m| self.fits_now(workload, &fits(m), tasks)).collect();
             if !usable.is_empty() {
                 offer(self, any, Alternative::Models(usable));
             }
         }
-        found.extend(self.smaller(job, request, tasks));
+        found.extend(self.smaller(workload, request, tasks));
         if tasks > 1 {
-            let fewer = largest(tasks - 1, |fewer| self.fits_now(job, request, fewer));
+            let fewer = largest(tasks - 1, |fewer| self.fits_now(workload, request, fewer));
             found.extend(fewer.map(Alternative::Tasks));
         }
         found
     }
 
     /// The same with less of one thing.
-    fn smaller(&mut self, job: WorkloadIdx, request: &Request, tasks: u32) -> Vec<Alternative> {
+    fn smaller(
+        &mut self,
+        workload: WorkloadIdx,
+        request: &Request,
+        tasks: u32,
+    ) -> Vec<Alternative> {
         let mut found = Vec::new();
         let with = |gpu: GpuRequest| Request { gpu, ..request.clone() };
         match request.gpu {
             GpuRequest::Whole(count) => {
-                let fewer =
-                    largest(count - 1, |n| self.fits_now(job, &with(GpuRequest::Whole(n)), tasks));
+                let fewer = largest(count - 1, |n| {
+                    self.fits_now(workload, &with(GpuRequest::Whole(n)), tasks)
+                });
                 found.extend(fewer.map(Alternative::GpuCount));
             }
             GpuRequest::Fraction(share) => {
                 let fits = |m| {
-                    MilliGpu::new(m)
-                        .is_ok_and(|m| self.fits_now(job, &with(GpuRequest::Fraction(m)), tasks))
+                    MilliGpu::new(m).is_ok_and(|m| {
+                        self.fits_now(workload, &with(GpuRequest::Fraction(m)), tasks)
+                    })
                 };
                 let less = largest(share.get() - 1, fits);
                 found.extend(
@@ -212,8 +221,9 @@ impl Scheduler {
                 );
             }
             GpuRequest::Memory(mib) => {
-                let fits =
-                    |m: u32| self.fits_now(job, &with(GpuRequest::Memory(MiB(m.into()))), tasks);
+                let fits = |m: u32| {
+                    self.fits_now(workload, &with(GpuRequest::Memory(MiB(m.into()))), tasks)
+                };
                 let less = largest(mib.0 as u32 - 1, fits);
                 found.extend(less.map(|mib| Alternative::GpuMemory(MiB(mib.into()))));
             }
@@ -222,7 +232,7 @@ impl Scheduler {
         if request.min_gpu_memory.0 > 0 {
             let with = |m: u32| Request { min_gpu_memory: MiB(m.into()), ..request.clone() };
             let less = largest(request.min_gpu_memory.0 as u32 - 1, |m| {
-                self.fits_now(job, &with(m), tasks)
+                self.fits_now(workload, &with(m), tasks)
             });
             found.extend(less.map(|mib| Alternative::MinGpuMemory(MiB(mib.into()))));
         }
@@ -230,13 +240,13 @@ impl Scheduler {
         if (1..most).contains(&request.cpu.0) {
             let with = |cpu: u32| Request { cpu: MilliCpu(cpu.into()), ..request.clone() };
             let less =
-                largest(request.cpu.0 as u32 - 1, |cpu| self.fits_now(job, &with(cpu), tasks));
+                largest(request.cpu.0 as u32 - 1, |cpu| self.fits_now(workload, &with(cpu), tasks));
             found.extend(less.map(|cpu| Alternative::Cpu(MilliCpu(cpu.into()))));
         }
         if (1..most).contains(&request.memory.0) {
             let with = |memory: u32| Request { memory: MiB(memory.into()), ..request.clone() };
             let less = largest(request.memory.0 as u32 - 1, |memory| {
-                self.fits_now(job, &with(memory), tasks)
+                self.fits_now(workload, &with(memory), tasks)
             });
             found.extend(less.map(|memory| Alternative::Memory(MiB(memory.into()))));
         }
@@ -245,9 +255,9 @@ impl Scheduler {
 
     /// Whether the workload would start now if it asked for this instead; tried out, so that topology,
     /// terms between tasks and quotas count as they do in a pass.
-    fn fits_now(&mut self, job: WorkloadIdx, request: &Request, tasks: u32) -> bool {
+    fn fits_now(&mut self, workload: WorkloadIdx, request: &Request, tasks: u32) -> bool {
         let shape = self.cluster.intern(&std::sync::Arc::new(request.clone()), Vec::new());
-        let this = self.workloads.get_mut(job);
+        let this = self.workloads.get_mut(workload);
         let before = (this.spec.clone(), this.shape, this.tasks.clone());
         let spec = std::sync::Arc::make_mut(&mut this.spec);
         spec.request = std::sync::Arc::new(request.clone());
@@ -257,21 +267,22 @@ impl Scheduler {
             crate::state::workloads::TaskState::default(),
             tasks as usize,
         );
-        let fits = self.place_workload(job).is_ok();
+        let fits = self.place_workload(workload).is_ok();
         if fits {
             for task in 0..tasks {
-                self.release_task(job, task);
+                self.release_task(workload, task);
             }
         }
-        let this = self.workloads.get_mut(job);
+        let this = self.workloads.get_mut(workload);
         (this.spec, this.shape, this.tasks) = before;
         fits
     }
 
     /// The nodes that lack the least: nothing of what only their description could change, and most
     /// GPU left; before them those that lack nothing but that their GPUs be opened. Where all are the wrong ones, those with GPUs that are not the right ones.
-    fn closest(&self, job: WorkloadIdx) -> Vec<(NodeId, Shortfall)> {
-        let shape = self.workloads.get(job).shape_of(self.batches_hardest_first(job)[0].tasks[0]);
+    fn closest(&self, workload: WorkloadIdx) -> Vec<(NodeId, Shortfall)> {
+        let shape =
+            self.workloads.get(workload).shape_of(self.batches_hardest_first(workload)[0].tasks[0]);
         let (mut nodes, mut others): (Vec<(bool, i32, u32, u32)>, Vec<_>) =
             (Vec::new(), Vec::new());
         for node in &self.cluster.order {

@@ -111,9 +111,9 @@ impl Scheduler {
         // What is overdue may end at any time, or never: nothing is known about it.
         self.expected_ends.retain(|(end, _, _)| *end > self.now);
         let stopping =
-            self.workloads.iter().filter(|(_, job)| job.phase == WorkloadPhase::Stopping);
+            self.workloads.iter().filter(|(_, workload)| workload.phase == WorkloadPhase::Stopping);
         let mut stopping: Vec<_> =
-            stopping.map(|(_, job)| (job.serial, job.spec.id.clone())).collect();
+            stopping.map(|(_, workload)| (workload.serial, workload.spec.id.clone())).collect();
         stopping.sort_unstable();
         for (_, id) in stopping {
             self.stop_at_once(&id);
@@ -172,24 +172,24 @@ impl Scheduler {
         let stopping = self
             .workloads
             .find(id)
-            .filter(|job| self.workloads.get(*job).phase == WorkloadPhase::Stopping);
-        let Some(job) = stopping else { return };
-        for task in 0..self.workloads.get(job).count() {
-            self.retry_blocked |= self.release_task(job, task).is_some();
+            .filter(|workload| self.workloads.get(*workload).phase == WorkloadPhase::Stopping);
+        let Some(workload) = stopping else { return };
+        for task in 0..self.workloads.get(workload).count() {
+            self.retry_blocked |= self.release_task(workload, task).is_some();
         }
-        self.requeue_when_stopped(job);
+        self.requeue_when_stopped(workload);
     }
 
     fn finish_due(&mut self) {
-        while let Some((_, _, job)) =
+        while let Some((_, _, workload)) =
             self.expected_ends.first().copied().filter(|(end, _, _)| *end <= self.now)
         {
-            self.finish_workload(job);
+            self.finish_workload(workload);
         }
     }
 
-    fn finish_workload(&mut self, job: WorkloadIdx) {
-        let id = self.workloads.get(job).spec.id.clone();
+    fn finish_workload(&mut self, workload: WorkloadIdx) {
+        let id = self.workloads.get(workload).spec.id.clone();
         let finished = self.apply(self.now, Event::Finished(id));
         debug_assert!(finished.is_ok(), "a workload with an expected end exists");
     }

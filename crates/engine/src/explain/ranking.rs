@@ -48,7 +48,7 @@ impl Scheduler {
     /// Writes down how the nodes stand for a task that is about to be booked on one of them.
     pub(crate) fn record_ranking(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         task: u32,
         search: &Search,
         chosen: NodeIdx,
@@ -67,7 +67,7 @@ impl Scheduler {
             (self.cluster.node_state(self.cluster.order[*place]).spec.id.clone(), *score)
         });
         let ranking = NodeRanking {
-            workload: self.workloads.get(job).spec.id.clone(),
+            workload: self.workloads.get(workload).spec.id.clone(),
             task,
             strategy: search.strategy,
             fitting: standing.len(),

@@ -4,6 +4,7 @@ use crate::model::name::GpuModel;
 use crate::model::request::MigProfile;
 use crate::model::units::{MiB, MilliCpu};
 use crate::model::wait::Shortfall;
+use crate::state::cluster::capacity;
 use crate::state::cluster::fit::{self, ShortfallCode};
 use crate::state::cluster::room::{CPU, MEMORY, ModelIdx, Room, STORAGE};
 use crate::state::cluster::shape::{GpuNeed, Shape};
@@ -107,8 +108,8 @@ pub(crate) fn amount(code: ShortfallCode, shape: &Shape, room: &Room) -> Option<
         ShortfallCode::FreeGpus => fit::whole_devices(shape, room).count() as i64,
         ShortfallCode::GpuShare => shareable().map(|d| d.milli).max().unwrap_or(0).into(),
         ShortfallCode::GpuMemory => shareable().map(|d| d.mib).max().unwrap_or(0).into(),
-        ShortfallCode::MigSlice => fit::fitting_slices(shape, room, u32::MAX).into(),
-        ShortfallCode::NvLink => fit::largest_link(shape, room) as i64,
+        ShortfallCode::MigSlice => capacity::fitting_slices(shape, room, u32::MAX).into(),
+        ShortfallCode::NvLink => capacity::largest_link(shape, room) as i64,
         ShortfallCode::Cpu => room.free[CPU],
         ShortfallCode::Memory => room.free[MEMORY],
         ShortfallCode::Storage => room.free[STORAGE],

@@ -104,14 +104,15 @@ pub struct QueueView {
 impl Scheduler {
     /// The workload as it is now.
     pub fn workload(&self, id: &WorkloadId) -> Option<WorkloadView> {
-        self.workloads.find(id).map(|job| self.workload_view(self.workloads.get(job)))
+        self.workloads.find(id).map(|workload| self.workload_view(self.workloads.get(workload)))
     }
 
     /// All workloads in the order they were handed in.
     pub fn workloads(&self) -> Vec<WorkloadView> {
-        let mut jobs: Vec<&WorkloadEntry> = self.workloads.iter().map(|(_, job)| job).collect();
-        jobs.sort_unstable_by_key(|job| job.serial);
-        jobs.into_iter().map(|job| self.workload_view(job)).collect()
+        let mut workloads: Vec<&WorkloadEntry> =
+            self.workloads.iter().map(|(_, workload)| workload).collect();
+        workloads.sort_unstable_by_key(|workload| workload.serial);
+        workloads.into_iter().map(|workload| self.workload_view(workload)).collect()
     }
 
     /// All nodes in order of rank and name.
@@ -154,24 +155,24 @@ impl Scheduler {
         self.cluster.capacity
     }
 
-    fn workload_view(&self, job: &WorkloadEntry) -> WorkloadView {
-        let confirmed = job.allocations().all(|(_, seat)| seat.confirmed);
-        let task = |(task, seat): (u32, &TaskAllocation)| TaskView {
+    fn workload_view(&self, workload: &WorkloadEntry) -> WorkloadView {
+        let confirmed = workload.allocations().all(|(_, allocation)| allocation.confirmed);
+        let task = |(task, allocation): (u32, &TaskAllocation)| TaskView {
             task,
-            node: self.cluster.node_state(seat.node).spec.id.clone(),
-            gpus: self.gpu_assignment(seat),
+            node: self.cluster.node_state(allocation.node).spec.id.clone(),
+            gpus: self.gpu_assignment(allocation),
         };
         WorkloadView {
-            workload: (*job.spec).clone(),
-            state: match job.phase {
+            workload: (*workload.spec).clone(),
+            state: match workload.phase {
                 WorkloadPhase::Pending | WorkloadPhase::Preempting => WorkloadState::Pending,
                 WorkloadPhase::Placed if confirmed => WorkloadState::Running,
                 WorkloadPhase::Placed => WorkloadState::Placed,
                 WorkloadPhase::Stopping => WorkloadState::Stopping,
             },
-            submitted: job.submitted,
-            placed_at: job.placed_at,
-            tasks: job.allocations().map(task).collect(),
+            submitted: workload.submitted,
+            placed_at: workload.placed_at,
+            tasks: workload.allocations().map(task).collect(),
         }
     }
 

@@ -9,6 +9,7 @@ use crate::pass::place::Obstacle;
 use crate::quota::charge::{Charge, Excess};
 use crate::quota::queues::GPU;
 use crate::state::cluster::NodeIdx;
+use crate::state::cluster::capacity;
 use crate::state::cluster::fit::{self, Eligibility};
 use crate::state::cluster::room::{ModelIdx, Room};
 use crate::state::cluster::shape::{Shape, ShapeIdx};
@@ -17,30 +18,30 @@ use crate::state::workloads::WorkloadIdx;
 
 impl Scheduler {
     /// The reason behind an obstacle.
-    pub(crate) fn wait_reason(&mut self, job: WorkloadIdx, obstacle: &Obstacle) -> WaitReason {
+    pub(crate) fn wait_reason(&mut self, workload: WorkloadIdx, obstacle: &Obstacle) -> WaitReason {
         if self.cluster.len() == 0 {
             return WaitReason::NoNodes;
         }
         if let Obstacle::Quota(excess) = obstacle {
             return self.quota_reason(excess);
         }
-        let strategy = self.strategy(self.workloads.get(job));
-        let ever = self.fits_when_empty(job);
+        let strategy = self.strategy(self.workloads.get(workload));
+        let ever = self.fits_when_empty(workload);
         if !ever && !matches!(obstacle, Obstacle::Gang { .. }) {
             return WaitReason::NeverFits(
-                self.fit_summary_when_empty(self.workloads.get(job).shape),
+                self.fit_summary_when_empty(self.workloads.get(workload).shape),
             );
         }
         let task = if let Obstacle::Gang { task, .. } = obstacle { *task } else { 0 };
-        let (shape, beyond) = self.shape_within_quota(job, task);
+        let (shape, beyond) = self.shape_within_quota(workload, task);
         if let Some(excess) = beyond.filter(|_| !self.is_eligible_anywhere(shape)) {
             return self.quota_reason(&excess);
         }
-        let spec = self.workloads.get(job).spec.clone();
+        let spec = self.workloads.get(workload).spec.clone();
         let tally = self.fit_summary(spec.request_of(task), shape, strategy);
         match obstacle {
             Obstacle::Gang { fits, .. } => {
-                let needs = self.workloads.get(job).count();
+                let needs = self.workloads.get(workload).count();
                 WaitReason::Gang { needs, fits: *fits, fits_when_empty: ever, summary: tally }
             }
             _ => WaitReason::NoRoom(tally),
@@ -73,9 +74,13 @@ impl Scheduler {
 
     /// A task's shape without the models that its queue may not use more of, and one of the limits
     /// that close them.
-    fn shape_within_quota(&mut self, job: WorkloadIdx, task: u32) -> (ShapeIdx, Option<Excess>) {
+    fn shape_within_quota(
+        &mut self,
+        workload: WorkloadIdx,
+        task: u32,
+    ) -> (ShapeIdx, Option<Excess>) {
         let (queue, shape) =
-            (self.workloads.get(job).queue, self.workloads.get(job).shape_of(task));
+            (self.workloads.get(workload).queue, self.workloads.get(workload).shape_of(task));
         let one = self.nominal_charge(shape, 1);
         let milli = one.base[GPU].max(1);
         let beyond = |model: ModelIdx| {
@@ -101,16 +106,16 @@ impl Scheduler {
     }
 
     /// Whether an empty cluster, with all its nodes in order, would take the workload.
-    pub(crate) fn fits_when_empty(&self, job: WorkloadIdx) -> bool {
-        self.fits_when_empty_as(job, self.workloads.get(job).shape)
+    pub(crate) fn fits_when_empty(&self, workload: WorkloadIdx) -> bool {
+        self.fits_when_empty_as(workload, self.workloads.get(workload).shape)
     }
 
     /// The same for the workload in another shape, such as one without models that cost too much.
-    pub(crate) fn fits_when_empty_as(&self, job: WorkloadIdx, shape: ShapeIdx) -> bool {
-        if self.workloads.get(job).role_shapes.is_some() {
-            return self.gang_fits_when_empty(job);
+    pub(crate) fn fits_when_empty_as(&self, workload: WorkloadIdx, shape: ShapeIdx) -> bool {
+        if self.workloads.get(workload).role_shapes.is_some() {
+            return self.gang_fits_when_empty(workload);
         }
-        let spec = self.workloads.get(job).spec.clone();
+        let spec = self.workloads.get(workload).spec.clone();
         let shape = self.cluster.shape(shape);
         let mut wanted = spec.tasks;
         if let Some(Topology::Same(key)) = spec.topology.as_ref().filter(|_| spec.tasks > 1) {
@@ -141,7 +146,7 @@ impl Scheduler {
         if matches!(fit::eligibility(shape, &host.spec, room), Eligibility::Excluded(_)) {
             return 0;
         }
-        fit::task_capacity(shape, &self.empty_room_of(node), enough)
+        capacity::task_capacity(shape, &self.empty_room_of(node), enough)
     }
 
     /// A node's room with nothing booked and everything in order.

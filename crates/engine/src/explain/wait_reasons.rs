@@ -28,19 +28,19 @@ impl Scheduler {
 impl WaitReasons {
     /// Why it waits: what [`Scheduler::explain`] says, too. None when it does not, or would start in the next pass.
     pub fn of(&mut self, id: &WorkloadId) -> Option<WaitReason> {
-        let job = self.copy.workloads.find(id)?;
-        let this = self.copy.workloads.get(job);
+        let workload = self.copy.workloads.find(id)?;
+        let this = self.copy.workloads.get(workload);
         let alike = this.phase == WorkloadPhase::Pending
             && this.spec.gate.is_none()
             && this.not_before <= self.copy.now
-            && self.copy.holds.reserved != Some(job);
-        let group = self.copy.pending.find(&self.copy.group_key(job)).filter(|_| alike);
+            && self.copy.holds.reserved != Some(workload);
+        let group = self.copy.pending.find(&self.copy.group_key(workload)).filter(|_| alike);
         if let Some(known) = group.and_then(|group| self.known.get(&group)) {
             return known.clone();
         }
-        let reason = self.copy.current_reason(job);
+        let reason = self.copy.current_reason(workload);
         // Asking lifts what is kept for it, and others are asked about after it.
-        self.copy.resume_hold(job);
+        self.copy.resume_hold(workload);
         if let Some(group) = group {
             self.known.insert(group, reason.clone());
         }

@@ -26,7 +26,7 @@ impl Scheduler {
     /// Whether all victims may go for what the workload really takes: its devices are known only now.
     pub(crate) fn may_preempt_all(
         &self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         eviction: &PreemptionPlan,
         queue_forecast: Option<&QueueForecast>,
     ) -> bool {
@@ -34,7 +34,8 @@ impl Scheduler {
         for (_, claim) in &eviction.claims {
             charge.add(&Charge::of(claim));
         }
-        self.eligible_together(job, &charge, &eviction.victims, queue_forecast) == eviction.victims
+        self.eligible_together(workload, &charge, &eviction.victims, queue_forecast)
+            == eviction.victims
     }
 
     /// The queues with what is under way: it is not asked for again.
@@ -43,18 +44,20 @@ impl Scheduler {
             queues.charge(queue, &Charge::of(claim), sign, self.now, self.policy.half_life);
         };
         let mut entitled = self.queues.clone();
-        for (job, hold) in self.holds.iter() {
+        for (workload, hold) in self.holds.iter() {
             if matches!(hold.purpose, HoldPurpose::Preemption { .. }) {
                 for (_, claim) in &hold.planned {
-                    charge(&mut entitled, self.workloads.get(job).queue, claim, 1);
+                    charge(&mut entitled, self.workloads.get(workload).queue, claim, 1);
                 }
             }
         }
         let mut remaining = entitled.clone();
-        for (_, job) in self.workloads.iter() {
-            for (_, seat) in job.allocations().filter(|(_, seat)| seat.terminating_since.is_some())
+        for (_, workload) in self.workloads.iter() {
+            for (_, allocation) in workload
+                .allocations()
+                .filter(|(_, allocation)| allocation.terminating_since.is_some())
             {
-                charge(&mut remaining, job.queue, &seat.claim, -1);
+                charge(&mut remaining, workload.queue, &allocation.claim, -1);
             }
         }
         QueueForecast { entitled, remaining }
@@ -63,14 +66,16 @@ impl Scheduler {
     /// Who may be stopped for this workload, cheapest first: lowest priority, then youngest.
     pub(crate) fn victim_candidates(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         queue_forecast: Option<&QueueForecast>,
     ) -> Vec<WorkloadIdx> {
-        let charge = self.charge_of(job);
+        let charge = self.charge_of(workload);
         let mut found = Vec::new();
         let mut later: Option<Time> = None;
         for victim in &self.preemptible {
-            if *victim == job || !self.may_preempt_workload(queue_forecast, *victim, job, &charge) {
+            if *victim == workload
+                || !self.may_preempt_workload(queue_forecast, *victim, workload, &charge)
+            {
                 continue;
             }
             let other = self.workloads.get(*victim);
@@ -100,12 +105,12 @@ impl Scheduler {
         &self,
         queue_forecast: Option<&QueueForecast>,
         victim: WorkloadIdx,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         charge: &Charge,
     ) -> bool {
-        let (victim, job) = (self.workloads.get(victim), self.workloads.get(job));
-        let lower = victim.spec.priority < job.spec.priority;
-        let (from, to) = (victim.queue, job.queue);
+        let (victim, workload) = (self.workloads.get(victim), self.workloads.get(workload));
+        let lower = victim.spec.priority < workload.spec.priority;
+        let (from, to) = (victim.queue, workload.queue);
         let right = match queue_forecast {
             // Nobody is guaranteed anything.
             None => lower,
@@ -123,9 +128,10 @@ impl Scheduler {
     }
 
     /// One that is stopped, and by what right: what a queue is guaranteed counts only against those who are not below.
-    pub(crate) fn victim_of(&self, victim: WorkloadIdx, job: WorkloadIdx) -> Victim {
-        let (victim, job) = (&self.workloads.get(victim).spec, &self.workloads.get(job).spec);
-        let below = victim.priority < job.priority;
+    pub(crate) fn victim_of(&self, victim: WorkloadIdx, workload: WorkloadIdx) -> Victim {
+        let (victim, workload) =
+            (&self.workloads.get(victim).spec, &self.workloads.get(workload).spec);
+        let below = victim.priority < workload.priority;
         let reason = if below { PreemptionReason::Priority } else { PreemptionReason::Reclaim };
         Victim { workload: victim.id.clone(), reason }
     }
@@ -134,7 +140,7 @@ impl Scheduler {
     /// many of its workloads are asked for one after the other.
     pub(crate) fn eligible_together(
         &self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         charge: &Charge,
         candidates: &[WorkloadIdx],
         queue_forecast: Option<&QueueForecast>,
@@ -142,13 +148,13 @@ impl Scheduler {
         let mut eligible_together = candidates.to_vec();
         let Some(mut queue_forecast) = queue_forecast.cloned() else { return eligible_together };
         eligible_together.retain(|victim| {
-            let right = self.may_preempt_workload(Some(&queue_forecast), *victim, job, charge);
+            let right = self.may_preempt_workload(Some(&queue_forecast), *victim, workload, charge);
             if right {
                 let victim = self.workloads.get(*victim);
-                for (_, seat) in victim.allocations() {
+                for (_, allocation) in victim.allocations() {
                     queue_forecast.remaining.charge(
                         victim.queue,
-                        &Charge::of(&seat.claim),
+                        &Charge::of(&allocation.claim),
                         -1,
                         self.now,
                         self.policy.half_life,

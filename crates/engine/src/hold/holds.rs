@@ -46,12 +46,12 @@ pub(crate) struct Holds {
 }
 
 impl Holds {
-    pub(crate) fn get(&self, job: WorkloadIdx) -> Option<&Hold> {
-        self.by_job.get(&job)
+    pub(crate) fn get(&self, workload: WorkloadIdx) -> Option<&Hold> {
+        self.by_job.get(&workload)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (WorkloadIdx, &Hold)> {
-        self.by_job.iter().map(|(job, hold)| (*job, hold))
+        self.by_job.iter().map(|(workload, hold)| (*workload, hold))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -100,25 +100,25 @@ impl Scheduler {
     /// Begins to keep room for a workload.
     pub(crate) fn place_hold(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         purpose: HoldPurpose,
         planned: Vec<(NodeIdx, Claim)>,
     ) {
-        self.release_hold(job);
-        self.stop_saving(job);
+        self.release_hold(workload);
+        self.stop_saving(workload);
         if matches!(purpose, HoldPurpose::Reservation { .. }) {
-            self.holds.reserved = Some(job);
+            self.holds.reserved = Some(workload);
         }
         self.holds
             .by_job
-            .insert(job, Hold { purpose, planned, booked: Vec::new(), suspended: true });
-        self.resume_hold(job);
+            .insert(workload, Hold { purpose, planned, booked: Vec::new(), suspended: true });
+        self.resume_hold(workload);
     }
 
     /// How long room is kept for somebody who waits for these to go: a while longer than each of them may take.
     pub(crate) fn hold_deadline(&self, leaving: &[WorkloadIdx]) -> Time {
-        let leaving = leaving.iter().map(|job| self.workloads.get(*job));
-        let latest = leaving.filter_map(|job| job.terminated_by(self.policy.hold)).max();
+        let leaving = leaving.iter().map(|workload| self.workloads.get(*workload));
+        let latest = leaving.filter_map(|workload| workload.terminated_by(self.policy.hold)).max();
         latest.unwrap_or_else(|| self.now.after(self.policy.hold))
     }
 
@@ -129,29 +129,29 @@ impl Scheduler {
     }
 
     /// Ends a hold; its room is free for all.
-    pub(crate) fn release_hold(&mut self, job: WorkloadIdx) -> Option<Hold> {
-        self.suspend_hold(job);
-        if self.holds.reserved == Some(job) {
+    pub(crate) fn release_hold(&mut self, workload: WorkloadIdx) -> Option<Hold> {
+        self.suspend_hold(workload);
+        if self.holds.reserved == Some(workload) {
             self.holds.reserved = None;
         }
-        let hold = self.holds.by_job.remove(&job)?;
+        let hold = self.holds.by_job.remove(&workload)?;
         self.retry_blocked = true;
         Some(hold)
     }
 
     /// Gives a hold's room back for a moment.
-    pub(crate) fn suspend_hold(&mut self, job: WorkloadIdx) {
-        let Some(hold) = self.holds.by_job.get_mut(&job) else { return };
+    pub(crate) fn suspend_hold(&mut self, workload: WorkloadIdx) {
+        let Some(hold) = self.holds.by_job.get_mut(&workload) else { return };
         hold.suspended = true;
-        self.queues.release_pledge(job);
+        self.queues.release_pledge(workload);
         for (node, claim) in std::mem::take(&mut hold.booked) {
             self.cluster.release(node, &claim);
         }
     }
 
     /// Books as much of a hold as is free.
-    pub(crate) fn resume_hold(&mut self, job: WorkloadIdx) {
-        let Some(hold) = self.holds.by_job.get_mut(&job).filter(|hold| hold.suspended) else {
+    pub(crate) fn resume_hold(&mut self, workload: WorkloadIdx) {
+        let Some(hold) = self.holds.by_job.get_mut(&workload).filter(|hold| hold.suspended) else {
             return;
         };
         hold.suspended = false;
@@ -159,7 +159,7 @@ impl Scheduler {
         for (_, claim) in &hold.planned {
             charge.add(&Charge::of(claim));
         }
-        self.queues.pledge(job, self.workloads.get(job).queue, charge);
+        self.queues.pledge(workload, self.workloads.get(workload).queue, charge);
         let nodes: BTreeSet<NodeIdx> = hold.planned.iter().map(|(node, _)| *node).collect();
         for node in nodes {
             self.refill_holds(node);
@@ -173,10 +173,10 @@ impl Scheduler {
             return;
         }
         self.free_hold_bookings(node);
-        let mut jobs = self.hold_owners(|hold| !hold.suspended && hold.is_on(node));
-        jobs.sort_by_key(|job| self.holds.reserved == Some(*job));
-        for job in jobs {
-            let Some(hold) = self.holds.by_job.get_mut(&job) else { continue };
+        let mut workloads = self.hold_owners(|hold| !hold.suspended && hold.is_on(node));
+        workloads.sort_by_key(|workload| self.holds.reserved == Some(*workload));
+        for workload in workloads {
+            let Some(hold) = self.holds.by_job.get_mut(&workload) else { continue };
             for (_, claim) in hold.planned.iter().filter(|(on, _)| *on == node) {
                 let part = claim.clipped(self.cluster.room(node));
                 self.cluster.book(node, &part);
@@ -196,25 +196,31 @@ impl Scheduler {
 
     /// Ends all holds that plan with a node which is no longer what it was.
     pub(crate) fn release_holds_on(&mut self, node: NodeIdx) {
-        for job in self.hold_owners(|hold| hold.is_on(node)) {
-            self.release_hold_and_requeue(job);
+        for workload in self.hold_owners(|hold| hold.is_on(node)) {
+            self.release_hold_and_requeue(workload);
         }
     }
 
     /// The workloads of certain holds, oldest first.
     pub(crate) fn hold_owners(&self, which: impl Fn(&Hold) -> bool) -> Vec<WorkloadIdx> {
-        let mut jobs: Vec<WorkloadIdx> =
-            self.holds.iter().filter(|(_, hold)| which(hold)).map(|(job, _)| job).collect();
-        jobs.sort_unstable_by_key(|job| self.workloads.get(*job).serial);
-        jobs
+        let mut workloads: Vec<WorkloadIdx> = self
+            .holds
+            .iter()
+            .filter(|(_, hold)| which(hold))
+            .map(|(workload, _)| workload)
+            .collect();
+        workloads.sort_unstable_by_key(|workload| self.workloads.get(*workload).serial);
+        workloads
     }
 
     /// Ends a hold and lets its workload look for another place.
-    pub(crate) fn release_hold_and_requeue(&mut self, job: WorkloadIdx) {
-        self.release_hold(job);
-        if self.workloads.get(job).phase == crate::state::workloads::WorkloadPhase::Preempting {
-            self.workloads.get_mut(job).phase = crate::state::workloads::WorkloadPhase::Pending;
-            self.enqueue(job);
+    pub(crate) fn release_hold_and_requeue(&mut self, workload: WorkloadIdx) {
+        self.release_hold(workload);
+        if self.workloads.get(workload).phase == crate::state::workloads::WorkloadPhase::Preempting
+        {
+            self.workloads.get_mut(workload).phase =
+                crate::state::workloads::WorkloadPhase::Pending;
+            self.enqueue(workload);
         }
     }
 }

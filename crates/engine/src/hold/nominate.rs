@@ -10,7 +10,7 @@ use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 impl Scheduler {
     /// The nodes on which others are being stopped for a workload, by task; empty when nobody is.
     pub fn nominated_nodes(&self, workload: &WorkloadId) -> Vec<NodeId> {
-        let hold = self.workloads.find(workload).and_then(|job| self.holds.get(job));
+        let hold = self.workloads.find(workload).and_then(|index| self.holds.get(index));
         let hold = hold.filter(|hold| matches!(hold.purpose, HoldPurpose::Preemption { .. }));
         let nodes = hold.into_iter().flat_map(|hold| &hold.planned);
         nodes.map(|(node, _)| self.cluster.node_state(*node).spec.id.clone()).collect()
@@ -28,11 +28,13 @@ impl Scheduler {
 
     /// The GPUs that a task has, or is assumed to have where its node chooses them; empty when it has no place.
     pub fn assumed_gpus(&self, workload: &WorkloadId, task: u32) -> Vec<GpuId> {
-        let job = self.workloads.find(workload).map(|job| self.workloads.get(job));
-        let slot = job.and_then(|job| job.tasks.get(task as usize));
-        let Some(seat) = slot.and_then(|slot| slot.allocation.as_ref()) else { return Vec::new() };
-        let gpus = &self.cluster.node_state(seat.node).spec.gpus;
-        let devices = seat.claim.devices.iter();
+        let index = self.workloads.find(workload).map(|index| self.workloads.get(index));
+        let slot = index.and_then(|index| index.tasks.get(task as usize));
+        let Some(allocation) = slot.and_then(|slot| slot.allocation.as_ref()) else {
+            return Vec::new();
+        };
+        let gpus = &self.cluster.node_state(allocation.node).spec.gpus;
+        let devices = allocation.claim.devices.iter();
         devices.filter_map(|part| Some(gpus.get(usize::from(part.device))?.id.clone())).collect()
     }
 
@@ -43,34 +45,35 @@ impl Scheduler {
         workload: &WorkloadId,
         nodes: &[NodeId],
     ) -> Result<(), Rejected> {
-        let job = self.workload_index(workload)?;
+        let index = self.workload_index(workload)?;
         let victims = self.terminating_on(nodes);
-        if !self.is_queued(job) || victims.is_empty() {
+        if !self.is_queued(index) || victims.is_empty() {
             return Err(Rejected::NotPlaced { workload: workload.clone(), task: 0 });
         }
         self.cluster.sort();
-        self.suspend_hold(job);
-        let Some(seats) = self.claims_without(job, &victims) else {
-            self.resume_hold(job);
+        self.suspend_hold(index);
+        let Some(claims) = self.claims_without(index, &victims) else {
+            self.resume_hold(index);
             return Err(Rejected::NotPlaced { workload: workload.clone(), task: 0 });
         };
         let until = self.hold_deadline(&victims);
-        self.dequeue(job);
-        self.workloads.get_mut(job).phase = WorkloadPhase::Preempting;
+        self.dequeue(index);
+        self.workloads.get_mut(index).phase = WorkloadPhase::Preempting;
         self.timers.insert(until);
         let reason = self.preempting_reason(&victims, until);
-        self.place_hold(job, HoldPurpose::Preemption { victims, until }, seats);
+        self.place_hold(index, HoldPurpose::Preemption { victims, until }, claims);
         // The body may have stopped before anybody was told.
-        self.report_wait_reason_later(job, reason);
+        self.report_wait_reason_later(index, reason);
         Ok(())
     }
 
     /// Workloads of which something is being stopped on one of these nodes.
     fn terminating_on(&self, nodes: &[NodeId]) -> Vec<WorkloadIdx> {
         let is_meant = |node: u32| nodes.contains(&self.cluster.node_state(node).spec.id);
-        let leaves = self.workloads.iter().filter(|(_, job)| {
-            job.allocations()
-                .any(|(_, seat)| seat.terminating_since.is_some() && is_meant(seat.node))
+        let leaves = self.workloads.iter().filter(|(_, workload)| {
+            workload.allocations().any(|(_, allocation)| {
+                allocation.terminating_since.is_some() && is_meant(allocation.node)
+            })
         });
         let mut victims: Vec<WorkloadIdx> = leaves.map(|(index, _)| index).collect();
         victims.sort_unstable_by_key(|victim| self.workloads.get(*victim).serial);

@@ -32,98 +32,103 @@ const MAX_TRIALS: usize = 8;
 impl Scheduler {
     /// The cheapest set of victims that lets the workload start, if there is one. What others leave anyway, and no later,
     /// costs nobody anything: where it spares victims, it is waited for.
-    pub(crate) fn plan_preemption(&mut self, job: WorkloadIdx) -> Option<PreemptionPlan> {
-        let eviction = self.choose_victims(job)?;
+    pub(crate) fn plan_preemption(&mut self, workload: WorkloadIdx) -> Option<PreemptionPlan> {
+        let eviction = self.choose_victims(workload)?;
         let graces = eviction.victims.iter().map(|victim| self.workloads.get(*victim).spec.grace);
         let leaving = self.terminating_unclaimed(self.now.after(graces.max().unwrap_or_default()));
         if leaving.is_empty() {
             return Some(eviction);
         }
-        let fewer = self.plan_after_leaving(job, &leaving);
+        let fewer = self.plan_after_leaving(workload, &leaving);
         Some(fewer.filter(|fewer| fewer.victims.len() < eviction.victims.len()).unwrap_or(eviction))
     }
 
     /// The eviction when all of these are gone, and which of them it needs gone.
     fn plan_after_leaving(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         leaving: &[WorkloadIdx],
     ) -> Option<PreemptionPlan> {
         let planned = self.with_workloads_removed(leaving, |this| {
-            let seats = this.claims_without(job, &[]);
-            let none = seats.map(|seats| PreemptionPlan {
-                victims: vec![],
-                awaited: vec![],
-                claims: seats,
-            });
-            none.or_else(|| this.choose_victims(job))
+            let claims = this.claims_without(workload, &[]);
+            let none =
+                claims.map(|claims| PreemptionPlan { victims: vec![], awaited: vec![], claims });
+            none.or_else(|| this.choose_victims(workload))
         });
         let mut planned = planned?;
         let nodes: BTreeSet<NodeIdx> = planned.claims.iter().map(|(node, _)| *node).collect();
-        let is_near = |seat: &TaskAllocation| nodes.contains(&seat.node);
+        let is_near = |allocation: &TaskAllocation| nodes.contains(&allocation.node);
         let mut awaited = leaving.to_vec();
         awaited.retain(|other| {
-            self.workloads.get(*other).allocations().any(|(_, seat)| is_near(seat))
+            self.workloads.get(*other).allocations().any(|(_, allocation)| is_near(allocation))
         });
         let everybody = |awaited: &[WorkloadIdx]| [&planned.victims, awaited].concat();
-        planned.claims = self.claims_without(job, &everybody(&awaited))?;
+        planned.claims = self.claims_without(workload, &everybody(&awaited))?;
         for other in awaited.clone() {
             let fewer: Vec<WorkloadIdx> =
                 awaited.iter().copied().filter(|one| *one != other).collect();
-            if let Some(seats) = self.claims_without(job, &everybody(&fewer)) {
-                (awaited, planned.claims) = (fewer, seats);
+            if let Some(claims) = self.claims_without(workload, &everybody(&fewer)) {
+                (awaited, planned.claims) = (fewer, claims);
             }
         }
         let eviction = PreemptionPlan { awaited, ..planned };
         let queue_forecast = self.queues.have_guarantees().then(|| self.queue_forecast());
-        self.may_preempt_all(job, &eviction, queue_forecast.as_ref()).then_some(eviction)
+        self.may_preempt_all(workload, &eviction, queue_forecast.as_ref()).then_some(eviction)
     }
 
     /// Work of which all is being stopped, for nobody else, that ends by then and is not overdue.
     fn terminating_unclaimed(&self, by: Time) -> Vec<WorkloadIdx> {
         let is_free =
             |node| self.holds.iter().all(|(_, hold)| hold.is_suspended() || !hold.is_on(node));
-        let leaving = self.workloads.iter().filter(|(_, job)| {
-            job.terminated_by(Span(0))
+        let leaving = self.workloads.iter().filter(|(_, workload)| {
+            workload
+                .terminated_by(Span(0))
                 .is_some_and(|at| at <= by && at.after(self.policy.hold) > self.now)
-                && job.allocations().all(|(_, seat)| is_free(seat.node))
+                && workload.allocations().all(|(_, allocation)| is_free(allocation.node))
         });
         let mut leaving: Vec<WorkloadIdx> = leaving.map(|(index, _)| index).collect();
-        leaving.sort_unstable_by_key(|job| self.workloads.get(*job).serial);
+        leaving.sort_unstable_by_key(|workload| self.workloads.get(*workload).serial);
         leaving
     }
 
     /// The victims that let the workload start.
-    fn choose_victims(&mut self, job: WorkloadIdx) -> Option<PreemptionPlan> {
-        let spec = self.workloads.get(job).spec.clone();
+    fn choose_victims(&mut self, workload: WorkloadIdx) -> Option<PreemptionPlan> {
+        let spec = self.workloads.get(workload).spec.clone();
         if !self.policy.preemption || !spec.may_preempt || self.preemptible.is_empty() {
             return None;
         }
         let queue_forecast = self.queues.have_guarantees().then(|| self.queue_forecast());
         let queue_forecast = queue_forecast.as_ref();
-        let candidates = self.victim_candidates(job, queue_forecast);
+        let candidates = self.victim_candidates(workload, queue_forecast);
         if candidates.is_empty() {
             return None;
         }
         let single = spec.task_count() == 1;
-        let one =
-            if single { self.victims_on_one_node(job, &candidates, queue_forecast) } else { None };
+        let one = if single {
+            self.victims_on_one_node(workload, &candidates, queue_forecast)
+        } else {
+            None
+        };
         one.or_else(|| {
-            let useful = self.useful_victims(job, candidates);
-            let eligible_together =
-                self.eligible_together(job, &self.charge_of(job), &useful, queue_forecast);
-            let eviction = self.victims_across_nodes(job, &eligible_together)?;
-            self.may_preempt_all(job, &eviction, queue_forecast).then_some(eviction)
+            let useful = self.useful_victims(workload, candidates);
+            let eligible_together = self.eligible_together(
+                workload,
+                &self.charge_of(workload),
+                &useful,
+                queue_forecast,
+            );
+            let eviction = self.victims_across_nodes(workload, &eligible_together)?;
+            self.may_preempt_all(workload, &eviction, queue_forecast).then_some(eviction)
         })
     }
 
     /// Those candidates whose going would free something where the workload could go, or quota.
     fn useful_victims(
         &self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         mut candidates: Vec<WorkloadIdx>,
     ) -> Vec<WorkloadIdx> {
-        let wanting = self.workloads.get(job);
+        let wanting = self.workloads.get(workload);
         candidates.retain(|victim| {
             let victim = self.workloads.get(*victim);
             let helps = |node: NodeIdx| {
@@ -133,8 +138,8 @@ impl Scheduler {
                     matches!(standing, Eligibility::Eligible(_))
                 })
             };
-            let mut seats = victim.allocations();
-            victim.queue == wanting.queue || seats.any(|(_, seat)| helps(seat.node))
+            let mut claims = victim.allocations();
+            victim.queue == wanting.queue || claims.any(|(_, allocation)| helps(allocation.node))
         });
         candidates
     }
@@ -142,30 +147,36 @@ impl Scheduler {
     /// One task: each node by itself, so that the fewest victims are found.
     fn victims_on_one_node(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         candidates: &[WorkloadIdx],
         queue_forecast: Option<&QueueForecast>,
     ) -> Option<PreemptionPlan> {
         let mut by_node: BTreeMap<NodeIdx, Vec<WorkloadIdx>> = BTreeMap::new();
         for victim in candidates {
-            let nodes: BTreeSet<NodeIdx> =
-                self.workloads.get(*victim).allocations().map(|(_, seat)| seat.node).collect();
+            let nodes: BTreeSet<NodeIdx> = self
+                .workloads
+                .get(*victim)
+                .allocations()
+                .map(|(_, allocation)| allocation.node)
+                .collect();
             for node in nodes {
                 by_node.entry(node).or_default().push(*victim);
             }
         }
         let mut found: Vec<(Cost, Vec<WorkloadIdx>)> = Vec::new();
         for (node, victims) in by_node {
-            if let Some(victims) = self.eligible_victims_on(job, node, &victims, queue_forecast) {
+            if let Some(victims) =
+                self.eligible_victims_on(workload, node, &victims, queue_forecast)
+            {
                 found.push((self.victim_cost(&victims, node), victims));
             }
         }
         found.sort_unstable();
         // Quotas and terms have their say last: the cheapest that they allow.
         found.into_iter().take(MAX_TRIALS).find_map(|(_, victims)| {
-            let seats = self.claims_without(job, &victims)?;
-            let eviction = PreemptionPlan { victims, awaited: Vec::new(), claims: seats };
-            self.may_preempt_all(job, &eviction, queue_forecast).then_some(eviction)
+            let claims = self.claims_without(workload, &victims)?;
+            let eviction = PreemptionPlan { victims, awaited: Vec::new(), claims };
+            self.may_preempt_all(workload, &eviction, queue_forecast).then_some(eviction)
         })
     }
 
@@ -173,19 +184,22 @@ impl Scheduler {
     /// may not, fewer of them are tried, and each by itself: a queue chooses poorly what it gives back.
     fn eligible_victims_on(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         node: NodeIdx,
         candidates: &[WorkloadIdx],
         queue_forecast: Option<&QueueForecast>,
     ) -> Option<Vec<WorkloadIdx>> {
-        let victims = self.victims_on(job, node, candidates)?;
-        let charge = self.charge_of(job);
-        if self.eligible_together(job, &charge, &victims, queue_forecast) == victims {
+        let victims = self.victims_on(workload, node, candidates)?;
+        let charge = self.charge_of(workload);
+        if self.eligible_together(workload, &charge, &victims, queue_forecast) == victims {
             return Some(victims);
         }
-        let fewer = self.eligible_together(job, &charge, candidates, queue_forecast);
-        self.victims_on(job, node, &fewer).or_else(|| {
-            candidates.iter().take(MAX_TRIALS).find_map(|one| self.victims_on(job, node, &[*one]))
+        let fewer = self.eligible_together(workload, &charge, candidates, queue_forecast);
+        self.victims_on(workload, node, &fewer).or_else(|| {
+            candidates
+                .iter()
+                .take(MAX_TRIALS)
+                .find_map(|one| self.victims_on(workload, node, &[*one]))
         })
     }
 
@@ -193,7 +207,7 @@ impl Scheduler {
     /// the most valuable first.
     fn victims_on(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         node: NodeIdx,
         candidates: &[WorkloadIdx],
     ) -> Option<Vec<WorkloadIdx>> {
@@ -201,19 +215,22 @@ impl Scheduler {
         for victim in candidates {
             self.release_from(&mut room, node, *victim);
         }
-        if !self.fits_in(job, node, &room, candidates) {
+        if !self.fits_in(workload, node, &room, candidates) {
             return None;
         }
         let mut victims = candidates.to_vec();
         for victim in candidates.iter().rev() {
             let mut fuller = room.clone();
-            for (_, seat) in
-                self.workloads.get(*victim).allocations().filter(|(_, seat)| seat.node == node)
+            for (_, allocation) in self
+                .workloads
+                .get(*victim)
+                .allocations()
+                .filter(|(_, allocation)| allocation.node == node)
             {
-                fuller.book(&seat.claim);
+                fuller.book(&allocation.claim);
             }
             let fewer: Vec<WorkloadIdx> = victims.iter().copied().filter(|v| v != victim).collect();
-            if self.fits_in(job, node, &fuller, &fewer) {
+            if self.fits_in(workload, node, &fuller, &fewer) {
                 room = fuller;
                 victims = fewer;
             }
@@ -225,7 +242,7 @@ impl Scheduler {
     /// turned out not to be needed come back, the most valuable first.
     fn victims_across_nodes(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         candidates: &[WorkloadIdx],
     ) -> Option<PreemptionPlan> {
         let mut allowed = Vec::new();
@@ -235,12 +252,12 @@ impl Scheduler {
                 allowed.pop();
             }
         }
-        self.claims_without(job, &allowed)?;
+        self.claims_without(workload, &allowed)?;
         // With more victims gone more fits, so the shortest sufficient list is found by halving.
         let (mut too_few, mut enough) = (0, allowed.len());
         while enough - too_few > 1 {
             let middle = usize::midpoint(too_few, enough);
-            if self.claims_without(job, &allowed[..middle]).is_some() {
+            if self.claims_without(workload, &allowed[..middle]).is_some() {
                 enough = middle;
             } else {
                 too_few = middle;
@@ -250,35 +267,32 @@ impl Scheduler {
         for victim in victims.clone().into_iter().rev() {
             let fewer: Vec<WorkloadIdx> =
                 victims.iter().copied().filter(|v| *v != victim).collect();
-            if self.claims_without(job, &fewer).is_some() {
+            if self.claims_without(workload, &fewer).is_some() {
                 victims = fewer;
             }
         }
-        let seats = self.claims_without(job, &victims)?;
-        (!victims.is_empty()).then_some(PreemptionPlan {
-            victims,
-            awaited: Vec::new(),
-            claims: seats,
-        })
+        let claims = self.claims_without(workload, &victims)?;
+        (!victims.is_empty()).then_some(PreemptionPlan { victims, awaited: Vec::new(), claims })
     }
 
     /// Places for all tasks once these victims are gone: they are taken away, the workload is placed
     /// as it will be, and everything is put back.
     pub(crate) fn claims_without(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         victims: &[WorkloadIdx],
     ) -> Option<Vec<(NodeIdx, Claim)>> {
         self.with_workloads_removed(victims, |this| {
             let cursor = this.cursor.clone();
-            let placed = this.place_workload(job).is_ok();
+            let placed = this.place_workload(workload).is_ok();
             this.cursor = cursor;
-            let seats = this.workloads.get(job).allocations();
-            let seats = seats.map(|(_, seat)| (seat.node, seat.claim.clone())).collect();
-            for task in 0..this.workloads.get(job).count() {
-                this.release_task(job, task);
+            let claims = this.workloads.get(workload).allocations();
+            let claims =
+                claims.map(|(_, allocation)| (allocation.node, allocation.claim.clone())).collect();
+            for task in 0..this.workloads.get(workload).count() {
+                this.release_task(workload, task);
             }
-            placed.then_some(seats)
+            placed.then_some(claims)
         })
     }
 
@@ -289,26 +303,26 @@ impl Scheduler {
         trial: impl FnOnce(&mut Self) -> T,
     ) -> T {
         let mut taken = Vec::new();
-        for job in gone {
-            for (task, seat) in self.workloads.get(*job).allocations() {
-                taken.push((*job, task, seat.clone()));
+        for workload in gone {
+            for (task, allocation) in self.workloads.get(*workload).allocations() {
+                taken.push((*workload, task, allocation.clone()));
             }
         }
         // What they leave is for the trial: nobody who waits for room there takes it meanwhile.
         let frozen = std::mem::replace(&mut self.holds.frozen, true);
-        for (job, task, _) in &taken {
-            self.release_task(*job, *task);
+        for (workload, task, _) in &taken {
+            self.release_task(*workload, *task);
         }
         let found = trial(self);
         self.holds.frozen = frozen;
-        for (victim, task, seat) in taken {
-            let node = seat.node;
+        for (victim, task, allocation) in taken {
+            let node = allocation.node;
             // In a trial within a trial holds stay as they are.
             if !frozen {
                 self.free_hold_bookings(node);
             }
             // If that is too much, it was before, and by nobody's fault here.
-            self.book_found(victim, task, seat);
+            self.book_found(victim, task, allocation);
             self.refill_holds(node);
         }
         found
@@ -316,58 +330,63 @@ impl Scheduler {
 
     fn fits_in(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         node: NodeIdx,
         room: &Room,
         victims: &[WorkloadIdx],
     ) -> bool {
-        let shape = self.cluster.shape(self.workloads.get(job).shape);
+        let shape = self.cluster.shape(self.workloads.get(workload).shape);
         let stands = matches!(
             fit::eligibility(shape, &self.cluster.node_state(node).spec, room),
             Eligibility::Eligible(_)
         );
         stands
             && fit::shortfall(shape, room).is_none()
-            && !self.nodes_barred_by_terms(job, victims).is_some_and(|barred| barred[node as usize])
+            && !self
+                .nodes_barred_by_terms(workload, victims)
+                .is_some_and(|barred| barred[node as usize])
     }
 
     /// By node number, whether terms between tasks forbid it; nothing when no terms matter.
     pub(crate) fn nodes_barred_by_terms(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         victims: &[WorkloadIdx],
     ) -> Option<Vec<bool>> {
-        let spec = self.workloads.get(job).spec.clone();
+        let spec = self.workloads.get(workload).spec.clone();
         if self.terms.are_irrelevant_to(&spec.request) {
             return None;
         }
         let specs: Vec<_> = victims.iter().map(|victim| self.workloads.get(*victim)).collect();
-        let seats = specs
-            .iter()
-            .flat_map(|v| v.allocations().map(|(task, seat)| (seat.node, task, &v.spec)));
-        let seats = seats.map(|(node, task, spec)| (node, spec.request_of(task).clone()));
-        let seats: Vec<_> = seats.collect();
+        let claims = specs.iter().flat_map(|v| {
+            v.allocations().map(|(task, allocation)| (allocation.node, task, &v.spec))
+        });
+        let claims = claims.map(|(node, task, spec)| (node, spec.request_of(task).clone()));
+        let claims: Vec<_> = claims.collect();
         let without: Vec<(NodeIdx, &Request)> =
-            seats.iter().map(|(node, request)| (*node, &**request)).collect();
-        let strategy = self.strategy(self.workloads.get(job));
-        let shape = self.workloads.get(job).shape;
+            claims.iter().map(|(node, request)| (*node, &**request)).collect();
+        let strategy = self.strategy(self.workloads.get(workload));
+        let shape = self.workloads.get(workload).shape;
         let judgement = self.judge(&spec.request, shape, strategy, &without);
         Some(judgement.verdicts.iter().map(|verdict| verdict.shortfall.is_some()).collect())
     }
 
     fn release_from(&self, room: &mut Room, node: NodeIdx, victim: WorkloadIdx) {
-        for (_, seat) in
-            self.workloads.get(victim).allocations().filter(|(_, seat)| seat.node == node)
+        for (_, allocation) in self
+            .workloads
+            .get(victim)
+            .allocations()
+            .filter(|(_, allocation)| allocation.node == node)
         {
-            room.release(&seat.claim);
+            room.release(&allocation.claim);
         }
     }
 
     fn victim_cost(&self, victims: &[WorkloadIdx], node: NodeIdx) -> Cost {
-        let jobs = || victims.iter().map(|victim| self.workloads.get(*victim));
-        let highest = jobs().map(|job| job.spec.priority).max().unwrap_or(0);
-        let sum = jobs().map(|job| u64::from(job.spec.priority)).sum();
-        let oldest = jobs().map(|job| job.placed_at).min().unwrap_or(self.now);
+        let workloads = || victims.iter().map(|victim| self.workloads.get(*victim));
+        let highest = workloads().map(|workload| workload.spec.priority).max().unwrap_or(0);
+        let sum = workloads().map(|workload| u64::from(workload.spec.priority)).sum();
+        let oldest = workloads().map(|workload| workload.placed_at).min().unwrap_or(self.now);
         (victims.len(), highest, sum, Reverse(oldest), self.cluster.place[node as usize])
     }
 }

@@ -10,7 +10,8 @@ use crate::model::request::Request;
 use crate::model::units::Time;
 use crate::model::workload::{Topology, Workload};
 use crate::quota::charge::Charge;
-use crate::state::cluster::fit::{self, Eligibility};
+use crate::state::cluster::capacity;
+use crate::state::cluster::fit::Eligibility;
 use crate::state::cluster::room::{Claim, ModelIdx, Room};
 use crate::state::cluster::shape::{GpuNeed, ShapeIdx};
 use crate::state::cluster::{NodeIdx, choose_devices};
@@ -43,18 +44,19 @@ struct ClusterForecast<'a> {
 
 impl Scheduler {
     /// When and where a waiting workload could start if nothing else came.
-    pub(crate) fn plan_start(&mut self, job: WorkloadIdx) -> Option<PlannedStart> {
-        if self.workloads.get(job).role_shapes.is_some() {
-            return self.plan_gang_start(job);
+    pub(crate) fn plan_start(&mut self, workload: WorkloadIdx) -> Option<PlannedStart> {
+        if self.workloads.get(workload).role_shapes.is_some() {
+            return self.plan_gang_start(workload);
         }
-        let (shape, tasks) = (self.affordable_shape(job), self.workloads.get(job).spec.tasks);
-        let strategy = self.strategy(self.workloads.get(job));
-        let young = self.now.since(self.workloads.get(job).submitted) < self.policy.patience;
+        let (shape, tasks) =
+            (self.affordable_shape(workload), self.workloads.get(workload).spec.tasks);
+        let strategy = self.strategy(self.workloads.get(workload));
+        let young = self.now.since(self.workloads.get(workload).submitted) < self.policy.patience;
         if tasks == 1 && young && self.expected_ends.is_empty() && self.holds.len() == 0 {
             // No end is known and none is guessed yet: there is nothing to look forward to.
             return None;
         }
-        let spec = self.workloads.get(job).spec.clone();
+        let spec = self.workloads.get(workload).spec.clone();
         let domain = self.eligible_domains(&spec, &spec.request, shape, strategy);
         let this: &Self = self;
         let mut forecast = ClusterForecast {
@@ -89,12 +91,12 @@ impl Scheduler {
                 return Some(PlannedStart { at, claims: forecast.claims(domain, strategy) });
             }
         }
-        this.plan_start_without_estimates(job, forecast, strategy)
+        this.plan_start_without_estimates(workload, forecast, strategy)
     }
 
     /// The workload's shape without the models that its queue could not pay for.
-    pub(crate) fn affordable_shape(&mut self, job: WorkloadIdx) -> ShapeIdx {
-        let (job, shape) = (self.workloads.get(job), self.workloads.get(job).shape);
+    pub(crate) fn affordable_shape(&mut self, workload: WorkloadIdx) -> ShapeIdx {
+        let (workload, shape) = (self.workloads.get(workload), self.workloads.get(workload).shape);
         if !self.queues.have_limits() {
             return shape;
         }
@@ -106,12 +108,14 @@ impl Scheduler {
         };
         let charge = |model: ModelIdx| {
             let mut charge = Charge::default();
-            charge.models.push((model, milli * i64::from(job.spec.tasks)));
+            charge.models.push((model, milli * i64::from(workload.spec.tasks)));
             charge
         };
         let models = 0..self.cluster.models.len() as ModelIdx;
         let closed: Vec<ModelIdx> = models
-            .filter(|model| self.queues.excess(&self.cluster, job.queue, &charge(*model)).is_some())
+            .filter(|model| {
+                self.queues.excess(&self.cluster, workload.queue, &charge(*model)).is_some()
+            })
             .collect();
         let request = self.cluster.shape(shape).key.request.clone();
         if closed.is_empty() { shape } else { self.cluster.intern(&request, closed) }
@@ -121,11 +125,11 @@ impl Scheduler {
     /// anyway, where the oldest work is: otherwise a stream of small work could pass for ever.
     fn plan_start_without_estimates(
         &self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         mut forecast: ClusterForecast<'_>,
         strategy: Strategy,
     ) -> Option<PlannedStart> {
-        if self.now.since(self.workloads.get(job).submitted) < self.policy.patience {
+        if self.now.since(self.workloads.get(workload).submitted) < self.policy.patience {
             return None;
         }
         let placed = self
@@ -187,8 +191,11 @@ impl ClusterForecast<'_> {
         let cluster = &self.scheduler.cluster;
         for node in &cluster.order {
             if let Some(domain) = self.domain[*node as usize] {
-                let copies =
-                    fit::task_capacity(cluster.shape(self.shape), cluster.room(*node), self.tasks);
+                let copies = capacity::task_capacity(
+                    cluster.shape(self.shape),
+                    cluster.room(*node),
+                    self.tasks,
+                );
                 if copies > 0 {
                     self.copies.insert(*node, copies);
                     *self.totals.entry(domain).or_default() += copies;
@@ -198,15 +205,17 @@ impl ClusterForecast<'_> {
     }
 
     /// Frees what a workload holds.
-    fn release_workload(&mut self, job: WorkloadIdx) {
+    fn release_workload(&mut self, workload: WorkloadIdx) {
         let cluster = &self.scheduler.cluster;
-        for (_, seat) in self.scheduler.workloads.get(job).allocations() {
-            let Some(domain) = self.domain[seat.node as usize] else { continue };
-            let room =
-                self.rooms.entry(seat.node).or_insert_with(|| cluster.room(seat.node).clone());
-            room.release(&seat.claim);
-            let copies = fit::task_capacity(cluster.shape(self.shape), room, self.tasks);
-            let before = self.copies.insert(seat.node, copies).unwrap_or(0);
+        for (_, allocation) in self.scheduler.workloads.get(workload).allocations() {
+            let Some(domain) = self.domain[allocation.node as usize] else { continue };
+            let room = self
+                .rooms
+                .entry(allocation.node)
+                .or_insert_with(|| cluster.room(allocation.node).clone());
+            room.release(&allocation.claim);
+            let copies = capacity::task_capacity(cluster.shape(self.shape), room, self.tasks);
+            let before = self.copies.insert(allocation.node, copies).unwrap_or(0);
             let total = self.totals.entry(domain).or_default();
             *total = *total + copies - before;
         }
@@ -228,10 +237,10 @@ impl ClusterForecast<'_> {
             })
             .collect();
         nodes.sort_unstable();
-        let mut seats = Vec::new();
+        let mut claims = Vec::new();
         for (std::cmp::Reverse(copies), _, node) in nodes {
             let room = self.rooms.entry(node).or_insert_with(|| cluster.room(node).clone());
-            for _ in 0..copies.min(self.tasks - seats.len() as u32) {
+            for _ in 0..copies.min(self.tasks - claims.len() as u32) {
                 let view = View {
                     room,
                     shape: cluster.shape(self.shape),
@@ -241,9 +250,9 @@ impl ClusterForecast<'_> {
                     break;
                 };
                 room.book(&claim);
-                seats.push((node, claim));
+                claims.push((node, claim));
             }
         }
-        seats
+        claims
     }
 }

@@ -34,14 +34,14 @@ type EligibleDomains = Vec<Option<u32>>;
 
 impl Scheduler {
     /// The tasks of a workload by what they ask for, the hardest to place first.
-    pub(crate) fn batches_hardest_first(&self, job: WorkloadIdx) -> Vec<TaskBatch> {
-        let job = self.workloads.get(job);
-        let parts = job.role_shapes.iter().flat_map(|more| more.iter());
+    pub(crate) fn batches_hardest_first(&self, workload: WorkloadIdx) -> Vec<TaskBatch> {
+        let workload = self.workloads.get(workload);
+        let parts = workload.role_shapes.iter().flat_map(|more| more.iter());
         let parts = parts.map(|part| (part.shape, &part.term_labels));
-        let parts = std::iter::once((job.shape, &job.term_labels)).chain(parts);
+        let parts = std::iter::once((workload.shape, &workload.term_labels)).chain(parts);
         let mut batches: Vec<(TaskBatch, _)> = Vec::new();
         let mut next = 0;
-        for ((tasks, request), (shape, term_labels)) in job.spec.each_role().zip(parts) {
+        for ((tasks, request), (shape, term_labels)) in workload.spec.each_role().zip(parts) {
             let tasks = next..next + tasks;
             next = tasks.end;
             let same =
@@ -64,8 +64,8 @@ impl Scheduler {
     }
 
     /// Whether an empty cluster, with all its nodes in order, would take a gang of several roles.
-    pub(crate) fn gang_fits_when_empty(&self, job: WorkloadIdx) -> bool {
-        let topology = self.workloads.get(job).spec.topology.as_ref();
+    pub(crate) fn gang_fits_when_empty(&self, workload: WorkloadIdx) -> bool {
+        let topology = self.workloads.get(workload).spec.topology.as_ref();
         let domains = match topology {
             Some(Topology::Same(key) | Topology::Spread(key)) => self.cluster.make_domains(key).of,
             None => vec![Some(0); self.cluster.node_states.len()],
@@ -84,7 +84,7 @@ impl Scheduler {
             open
         };
         let batches: Vec<(TaskBatch, EligibleDomains)> = self
-            .batches_hardest_first(job)
+            .batches_hardest_first(workload)
             .into_iter()
             .map(|batch| {
                 let open = open(&batch);
@@ -95,46 +95,48 @@ impl Scheduler {
         for node in &self.cluster.order {
             rooms[*node as usize] = self.empty_room_of(*node);
         }
-        self.claims_in(job, &batches, &rooms).is_some()
+        self.claims_in(workload, &batches, &rooms).is_some()
     }
 
     /// When and where a gang of several roles could start if nothing else came: after the fewest ends
     /// of what runs.
-    pub(crate) fn plan_gang_start(&mut self, job: WorkloadIdx) -> Option<PlannedStart> {
-        let (spec, strategy) =
-            (self.workloads.get(job).spec.clone(), self.strategy(self.workloads.get(job)));
+    pub(crate) fn plan_gang_start(&mut self, workload: WorkloadIdx) -> Option<PlannedStart> {
+        let (spec, strategy) = (
+            self.workloads.get(workload).spec.clone(),
+            self.strategy(self.workloads.get(workload)),
+        );
         let mut batches = Vec::new();
-        for batch in self.batches_hardest_first(job) {
+        for batch in self.batches_hardest_first(workload) {
             let open = self.eligible_domains(&spec, &batch.request, batch.shape, strategy);
             batches.push((batch, open));
         }
-        let ends = self.expected_ends_in_order(job);
-        let seats = |ended: usize| {
+        let ends = self.expected_ends_in_order(workload);
+        let claims = |ended: usize| {
             let mut rooms = self.cluster.rooms.clone();
             for (_, other) in &ends[..ended] {
-                for (_, seat) in self.workloads.get(*other).allocations() {
-                    rooms[seat.node as usize].release(&seat.claim);
+                for (_, allocation) in self.workloads.get(*other).allocations() {
+                    rooms[allocation.node as usize].release(&allocation.claim);
                 }
             }
-            self.claims_in(job, &batches, &rooms)
+            self.claims_in(workload, &batches, &rooms)
         };
-        seats(ends.len())?;
+        claims(ends.len())?;
         let (mut too_few, mut enough) = (None, ends.len());
         while too_few.map_or(0, |few| few + 1) < enough {
             let middle = usize::midpoint(too_few.map_or(0, |few| few + 1), enough);
-            if seats(middle).is_some() {
+            if claims(middle).is_some() {
                 enough = middle;
             } else {
                 too_few = Some(middle);
             }
         }
         let at = enough.checked_sub(1).and_then(|last| ends[last].0);
-        Some(PlannedStart { at, claims: seats(enough)? })
+        Some(PlannedStart { at, claims: claims(enough)? })
     }
 
     /// What will end, first to last, and when; work that does not say when comes last, and only for one
     /// that has been patient.
-    fn expected_ends_in_order(&self, job: WorkloadIdx) -> Vec<(Option<Time>, WorkloadIdx)> {
+    fn expected_ends_in_order(&self, workload: WorkloadIdx) -> Vec<(Option<Time>, WorkloadIdx)> {
         let stopping =
             self.workloads.iter().filter(|(_, other)| other.phase == WorkloadPhase::Stopping);
         let mut ends: Vec<(Option<Time>, WorkloadIdx)> =
@@ -143,7 +145,7 @@ impl Scheduler {
         let future = |end: &Time| *end > self.now;
         let expected = self.expected_ends.iter().filter(|(_, _, other)| !known.contains(other));
         ends.extend(expected.map(|(end, _, other)| (Some(*end).filter(future), *other)));
-        if self.now.since(self.workloads.get(job).submitted) >= self.policy.patience {
+        if self.now.since(self.workloads.get(workload).submitted) >= self.policy.patience {
             let placed =
                 self.workloads.iter().filter(|(_, other)| other.phase == WorkloadPhase::Placed);
             let mut unknown: Vec<_> = placed
@@ -161,25 +163,27 @@ impl Scheduler {
     /// several.
     fn claims_in(
         &self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         batches: &[(TaskBatch, EligibleDomains)],
         rooms: &[Room],
     ) -> Option<Vec<(NodeIdx, Claim)>> {
         let domains: BTreeSet<u32> = batches.first()?.1.iter().flatten().copied().collect();
-        domains.into_iter().find_map(|domain| self.claims_in_domain(job, batches, rooms, domain))
+        domains
+            .into_iter()
+            .find_map(|domain| self.claims_in_domain(workload, batches, rooms, domain))
     }
 
     fn claims_in_domain(
         &self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         batches: &[(TaskBatch, EligibleDomains)],
         rooms: &[Room],
         domain: u32,
     ) -> Option<Vec<(NodeIdx, Claim)>> {
-        let strategy = self.strategy(self.workloads.get(job));
+        let strategy = self.strategy(self.workloads.get(workload));
         // Only where something is booked is a room of its own needed.
         let mut booked: BTreeMap<NodeIdx, Room> = BTreeMap::new();
-        let mut seats = vec![None; self.workloads.get(job).count() as usize];
+        let mut claims = vec![None; self.workloads.get(workload).count() as usize];
         for (batch, open) in batches {
             let shape = self.cluster.shape(batch.shape);
             // Where one more does not fit, none after it does.
@@ -195,9 +199,9 @@ impl Scheduler {
                 let view = View { room, shape, outlook: &self.outlook };
                 let claim = choose_devices::choose_devices(strategy, &view, None)?;
                 room.book(&claim);
-                seats[*task as usize] = Some((node, claim));
+                claims[*task as usize] = Some((node, claim));
             }
         }
-        seats.into_iter().collect()
+        claims.into_iter().collect()
     }
 }

@@ -17,44 +17,46 @@ pub(crate) const MAX_NEXT_IN_LINE: usize = 8;
 impl Scheduler {
     /// Places a workload around what is held for others; the one the hold is for may use it, and so
     /// may one that comes before it, or that will be gone when it is needed.
-    pub(crate) fn place_or_backfill(&mut self, job: WorkloadIdx) -> Result<(), Obstacle> {
-        let Some(reserved) = self.holds.reserved else { return self.place_workload(job) };
-        if reserved == job {
-            self.suspend_hold(job);
-            let placed = self.place_workload(job);
+    pub(crate) fn place_or_backfill(&mut self, workload: WorkloadIdx) -> Result<(), Obstacle> {
+        let Some(reserved) = self.holds.reserved else { return self.place_workload(workload) };
+        if reserved == workload {
+            self.suspend_hold(workload);
+            let placed = self.place_workload(workload);
             if placed.is_ok() {
                 // What it held beyond its seats can only help those that were set aside before.
                 let retry_blocked = self.retry_blocked || self.pending.any_blocked();
-                self.release_hold(job);
+                self.release_hold(workload);
                 self.retry_blocked = retry_blocked;
             } else {
-                self.resume_hold(job);
+                self.resume_hold(workload);
             }
             return placed;
         }
-        let blocked = self.place_workload(job);
+        let blocked = self.place_workload(workload);
         // Room and quota are kept from those who come later, not from those who come before.
-        let may_use_it = self.ends_before_reserved_start(job) || self.is_ahead_of(job, reserved);
+        let may_use_it =
+            self.ends_before_reserved_start(workload) || self.is_ahead_of(workload, reserved);
         if blocked.is_ok() || !may_use_it {
             return blocked;
         }
-        self.place_in_reserved_room(job, reserved)
+        self.place_in_reserved_room(workload, reserved)
     }
 
     pub(crate) fn place_in_reserved_room(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         reserved: WorkloadIdx,
     ) -> Result<(), Obstacle> {
         self.suspend_hold(reserved);
-        let placed = self.place_workload(job);
+        let placed = self.place_workload(workload);
         self.resume_hold(reserved);
         placed
     }
 
     /// Expected to end before the reserved workload is expected to start.
-    pub(crate) fn ends_before_reserved_start(&self, job: WorkloadIdx) -> bool {
-        let end = self.workloads.get(job).spec.estimate.map(|estimate| self.now.after(estimate));
+    pub(crate) fn ends_before_reserved_start(&self, workload: WorkloadIdx) -> bool {
+        let end =
+            self.workloads.get(workload).spec.estimate.map(|estimate| self.now.after(estimate));
         matches!((end, self.holds.reserved_start()), (Some(end), Some(start)) if end <= start)
     }
 
@@ -63,20 +65,20 @@ impl Scheduler {
         let Some(reserved) = self.holds.reserved else { return };
         let members: Vec<WorkloadIdx> =
             self.pending.group(group).members.values().copied().skip(1).collect();
-        for job in members {
-            if self.ends_before_reserved_start(job) {
-                if self.place_in_reserved_room(job, reserved).is_err() {
+        for workload in members {
+            if self.ends_before_reserved_start(workload) {
+                if self.place_in_reserved_room(workload, reserved).is_err() {
                     return;
                 }
-                self.record_start(job, pass);
+                self.record_start(workload, pass);
             }
         }
     }
 
     /// The holder whose room would be enough for this workload.
-    pub(crate) fn blocking_holder(&mut self, job: WorkloadIdx) -> Option<WorkloadIdx> {
+    pub(crate) fn blocking_holder(&mut self, workload: WorkloadIdx) -> Option<WorkloadIdx> {
         let mut hold_owners = self.hold_owners(|_| true);
-        hold_owners.retain(|holder| *holder != job);
+        hold_owners.retain(|holder| *holder != workload);
         if hold_owners.is_empty() {
             return None;
         }
@@ -84,10 +86,10 @@ impl Scheduler {
             self.suspend_hold(*holder);
         }
         let cursor = self.cursor.clone();
-        let fits = self.place_workload(job).is_ok();
+        let fits = self.place_workload(workload).is_ok();
         if fits {
-            for task in 0..self.workloads.get(job).count() {
-                self.release_task(job, task);
+            for task in 0..self.workloads.get(workload).count() {
+                self.release_task(workload, task);
             }
         }
         self.cursor = cursor;
@@ -99,10 +101,10 @@ impl Scheduler {
 
     /// Whether one comes before the other for good. The turn of queues changes with their shares, and
     /// two that take turns would take each other's reservation away for ever.
-    pub(crate) fn is_ahead_of(&self, job: WorkloadIdx, other: WorkloadIdx) -> bool {
-        let same =
-            self.pending.global || self.workloads.get(job).queue == self.workloads.get(other).queue;
-        same && self.rank(job) < self.rank(other)
+    pub(crate) fn is_ahead_of(&self, workload: WorkloadIdx, other: WorkloadIdx) -> bool {
+        let same = self.pending.global
+            || self.workloads.get(workload).queue == self.workloads.get(other).queue;
+        same && self.rank(workload) < self.rank(other)
     }
 
     /// The reservation has become free: it goes to who came first, not to who comes next.
@@ -128,35 +130,36 @@ impl Scheduler {
         let long = Span(self.policy.patience.0.saturating_add(ageing));
         let first =
             self.pending.groups().filter_map(|(_, group)| group.members.values().next().copied());
-        let mut jobs: Vec<WorkloadIdx> = first
-            .filter(|job| self.workloads.get(*job).submitted.after(long) <= self.now)
+        let mut workloads: Vec<WorkloadIdx> = first
+            .filter(|workload| self.workloads.get(*workload).submitted.after(long) <= self.now)
             .collect();
-        jobs.sort_unstable_by_key(|job| {
-            (self.workloads.get(*job).submitted, self.workloads.get(*job).serial)
+        workloads.sort_unstable_by_key(|workload| {
+            (self.workloads.get(*workload).submitted, self.workloads.get(*workload).serial)
         });
-        jobs.retain({
+        workloads.retain({
             let mut left = MAX_NEXT_IN_LINE;
-            move |job| {
-                let fits = left > 0 && self.fits_when_empty(*job);
+            move |workload| {
+                let fits = left > 0 && self.fits_when_empty(*workload);
                 left -= usize::from(fits);
                 fits
             }
         });
-        jobs
+        workloads
     }
 
     /// All that is kept for it is free, and only the search for places, one task after the other, led
     /// it astray: it starts where room is kept.
-    pub(crate) fn start_on_reservation(&mut self, job: WorkloadIdx) -> bool {
-        let spread = matches!(self.workloads.get(job).spec.topology, Some(Topology::Spread(_)));
-        let Some(hold) = self.holds.get(job).filter(|_| !spread) else { return false };
+    pub(crate) fn start_on_reservation(&mut self, workload: WorkloadIdx) -> bool {
+        let spread =
+            matches!(self.workloads.get(workload).spec.topology, Some(Topology::Spread(_)));
+        let Some(hold) = self.holds.get(workload).filter(|_| !spread) else { return false };
         let planned = hold.planned.clone();
-        self.suspend_hold(job);
-        let starts = self.claims_fit(job, &planned) && self.book_claims(job, planned);
+        self.suspend_hold(workload);
+        let starts = self.claims_fit(workload, &planned) && self.book_claims(workload, planned);
         if starts {
-            self.release_hold(job);
+            self.release_hold(workload);
         } else {
-            self.resume_hold(job);
+            self.resume_hold(workload);
         }
         starts
     }
@@ -174,10 +177,10 @@ impl Scheduler {
     }
 
     /// Nothing is kept for a workload against one that comes before it: that one may start there.
-    pub(crate) fn place_on_later_reservation(&mut self, job: WorkloadIdx) -> bool {
+    pub(crate) fn place_on_later_reservation(&mut self, workload: WorkloadIdx) -> bool {
         match self.holds.reserved {
-            Some(other) if self.is_ahead_of(job, other) => {
-                self.place_in_reserved_room(job, other).is_ok()
+            Some(other) if self.is_ahead_of(workload, other) => {
+                self.place_in_reserved_room(workload, other).is_ok()
             }
             _ => false,
         }
@@ -185,36 +188,37 @@ impl Scheduler {
 
     /// Keeps room for the head of the queue where it can start first. Says whether it is worth
     /// waiting for: what never fits must not keep others from being the head.
-    pub(crate) fn reserve_for_head(&mut self, job: WorkloadIdx) -> bool {
-        if self.holds.reserved == Some(job) {
+    pub(crate) fn reserve_for_head(&mut self, workload: WorkloadIdx) -> bool {
+        if self.holds.reserved == Some(workload) {
             return true;
         }
         let other = self.holds.reserved;
         // Without backfill nobody passes one that could ever start.
         let stands = !self.policy.backfill && {
-            let shape = self.affordable_shape(job);
-            self.fits_when_empty_as(job, shape)
+            let shape = self.affordable_shape(workload);
+            self.fits_when_empty_as(workload, shape)
         };
-        if other.is_some_and(|other| !self.is_ahead_of(job, other)) {
+        if other.is_some_and(|other| !self.is_ahead_of(workload, other)) {
             return stands;
         }
         if let Some(other) = other {
             self.suspend_hold(other);
         }
         // What its queue cannot pay for is no start.
-        let start = self.plan_start(job).filter(|start| self.fits_quota(job, &start.claims));
+        let start =
+            self.plan_start(workload).filter(|start| self.fits_quota(workload, &start.claims));
         if let Some(other) = other {
             self.resume_hold(other);
         }
-        let patience = self.workloads.get(job).submitted.after(self.policy.patience);
+        let patience = self.workloads.get(workload).submitted.after(self.policy.patience);
         if let Some(start) = start {
             if let Some(other) = other {
                 self.release_hold(other);
             }
-            self.place_hold(job, HoldPurpose::Reservation { start: start.at }, start.claims);
+            self.place_hold(workload, HoldPurpose::Reservation { start: start.at }, start.claims);
             return true;
         }
-        if patience > self.now && self.fits_when_empty(job) {
+        if patience > self.now && self.fits_when_empty(workload) {
             self.timers.insert(patience);
         }
         stands

@@ -10,3 +10,5 @@ pub(crate) mod gang;
 pub(crate) mod head;
 pub(crate) mod index;
 pub(crate) mod place;
+pub(crate) mod preemption;
+pub(crate) mod report;

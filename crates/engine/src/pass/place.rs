@@ -9,7 +9,7 @@ use crate::model::workload::Topology;
 use crate::pass::find::{Domain, Search};
 use crate::pass::gang::TaskBatch;
 use crate::quota::charge::{Charge, Excess};
-use crate::state::cluster::fit;
+use crate::state::cluster::capacity;
 use crate::state::cluster::room::DeviceClaim;
 use crate::state::cluster::shape::{GpuNeed, ShapeIdx};
 use crate::state::scheduler::Scheduler;
@@ -36,19 +36,20 @@ struct TaskSearch {
 
 impl Scheduler {
     /// Books all tasks of a waiting workload, or none.
-    pub(crate) fn place_workload(&mut self, job: WorkloadIdx) -> Result<(), Obstacle> {
-        let spec = self.workloads.get(job).spec.clone();
-        self.check_quota(job)?;
+    pub(crate) fn place_workload(&mut self, workload: WorkloadIdx) -> Result<(), Obstacle> {
+        let spec = self.workloads.get(workload).spec.clone();
+        self.check_quota(workload)?;
         if spec.tasks == 1 && spec.roles.is_empty() {
-            let mut search = self.search(job, spec.request.clone(), self.workloads.get(job).shape);
-            return self.place_task(job, 0, &mut search);
+            let mut search =
+                self.search(workload, spec.request.clone(), self.workloads.get(workload).shape);
+            return self.place_task(workload, 0, &mut search);
         }
         let errand = |TaskBatch { tasks, request, shape }| TaskSearch {
             tasks,
-            search: self.search(job, request, shape),
+            search: self.search(workload, request, shape),
         };
         let errands: Vec<TaskSearch> =
-            self.batches_hardest_first(job).into_iter().map(errand).collect();
+            self.batches_hardest_first(workload).into_iter().map(errand).collect();
         match &spec.topology {
             None => {
                 let mut before = 0;
@@ -59,24 +60,24 @@ impl Scheduler {
                     }
                     before += fits;
                 }
-                self.place_gang(job, errands, Domain::Any)
+                self.place_gang(workload, errands, Domain::Any)
             }
             Some(Topology::Spread(key)) => {
                 let domain = Domain::Fewest(key.as_str().into(), BTreeMap::new());
-                self.place_gang(job, errands, domain)
+                self.place_gang(workload, errands, domain)
             }
-            Some(Topology::Same(key)) => self.place_together(job, &errands, key),
+            Some(Topology::Same(key)) => self.place_together(workload, &errands, key),
         }
     }
 
-    fn search(&self, job: WorkloadIdx, request: Arc<Request>, shape: ShapeIdx) -> Search {
+    fn search(&self, workload: WorkloadIdx, request: Arc<Request>, shape: ShapeIdx) -> Search {
         Search {
             request,
             shape,
-            strategy: self.strategy(self.workloads.get(job)),
+            strategy: self.strategy(self.workloads.get(workload)),
             closed: Vec::new(),
             excess: None,
-            avoid: self.workloads.get(job).avoid,
+            avoid: self.workloads.get(workload).avoid,
             domain: Domain::Any,
         }
     }
@@ -84,7 +85,7 @@ impl Scheduler {
     /// Tries the domains that have room for the whole gang, the tightest first.
     fn place_together(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         errands: &[TaskSearch],
         key: &str,
     ) -> Result<(), Obstacle> {
@@ -108,10 +109,10 @@ impl Scheduler {
         }
         enough.sort();
         if !enough.is_empty() {
-            most = self.workloads.get(job).count() - 1;
+            most = self.workloads.get(workload).count() - 1;
         }
         for (_, _, domain) in enough {
-            match self.place_gang(job, errands.to_vec(), Domain::Only(key.into(), domain)) {
+            match self.place_gang(workload, errands.to_vec(), Domain::Only(key.into(), domain)) {
                 Ok(()) => return Ok(()),
                 Err(Obstacle::Gang { task, .. }) => missing = task,
                 Err(Obstacle::NoRoom) => {}
@@ -124,7 +125,7 @@ impl Scheduler {
     /// Books the tasks one after the other; takes all back when one finds no place.
     fn place_gang(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         errands: Vec<TaskSearch>,
         mut domain: Domain,
     ) -> Result<(), Obstacle> {
@@ -134,9 +135,9 @@ impl Scheduler {
         for TaskSearch { tasks, mut search } in errands {
             search.domain = domain;
             for task in tasks {
-                if let Err(obstacle) = self.place_task(job, task, &mut search) {
-                    for task in 0..self.workloads.get(job).count() {
-                        self.release_task(job, task);
+                if let Err(obstacle) = self.place_task(workload, task, &mut search) {
+                    for task in 0..self.workloads.get(workload).count() {
+                        self.release_task(workload, task);
                     }
                     self.cursor = cursor;
                     self.rankings.reported_class.truncate(reported_class);
@@ -147,7 +148,7 @@ impl Scheduler {
                     });
                 }
                 placed += 1;
-                self.count_domain(job, task, &mut search.domain);
+                self.count_domain(workload, task, &mut search.domain);
             }
             domain = search.domain;
         }
@@ -155,10 +156,10 @@ impl Scheduler {
     }
 
     /// Counts a booked task for the domain that it went to.
-    fn count_domain(&mut self, job: WorkloadIdx, task: u32, domain: &mut Domain) {
+    fn count_domain(&mut self, workload: WorkloadIdx, task: u32, domain: &mut Domain) {
         if let Domain::Fewest(key, counts) = domain {
-            let seat = self.workloads.get(job).tasks[task as usize].allocation.as_ref();
-            let node = seat.map(|seat| seat.node);
+            let allocation = self.workloads.get(workload).tasks[task as usize].allocation.as_ref();
+            let node = allocation.map(|allocation| allocation.node);
             let domains = self.cluster.domains(key);
             if let Some(domain) = node.and_then(|node| domains.of[node as usize]) {
                 *counts.entry(domain).or_default() += 1;
@@ -170,11 +171,11 @@ impl Scheduler {
     /// model closes that model and the search goes on without it.
     fn place_task(
         &mut self,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         task: u32,
         search: &mut Search,
     ) -> Result<(), Obstacle> {
-        let queue = self.workloads.get(job).queue;
+        let queue = self.workloads.get(workload).queue;
         loop {
             let Some((node, claim)) = self.find(search) else {
                 return Err(Obstacle::NoRoom);
@@ -184,8 +185,8 @@ impl Scheduler {
                     if search.strategy == Strategy::RoundRobin {
                         self.cursor = Some(self.cursor_after(node, &claim));
                     }
-                    self.record_ranking(job, task, search, node);
-                    self.book_task(job, task, node, claim);
+                    self.record_ranking(workload, task, search, node);
+                    self.book_task(workload, task, node, claim);
                     return Ok(());
                 }
                 Some(excess) => {
@@ -222,7 +223,7 @@ impl Scheduler {
         let shape = self.cluster.shape(search.shape);
         let mut room = 0;
         for (place, _) in index.candidates() {
-            room += fit::task_capacity(
+            room += capacity::task_capacity(
                 shape,
                 self.cluster.room(self.cluster.order[place]),
                 enough - room,
@@ -250,8 +251,11 @@ impl Scheduler {
             let node = self.cluster.order[place];
             if let Some(domain) = of[node as usize] {
                 let room = rooms.entry(domain).or_insert(0_u32);
-                *room =
-                    room.saturating_add(fit::task_capacity(shape, self.cluster.room(node), enough));
+                *room = room.saturating_add(capacity::task_capacity(
+                    shape,
+                    self.cluster.room(node),
+                    enough,
+                ));
             }
         }
         rooms
@@ -259,19 +263,19 @@ impl Scheduler {
 
     /// Refuses what its queue could not pay for, before a place is looked for: more nodes would not
     /// cure that, so room must not be given as the reason.
-    fn check_quota(&self, job: WorkloadIdx) -> Result<(), Obstacle> {
-        let queue = self.workloads.get(job).queue;
-        match self.queues.excess(&self.cluster, queue, &self.charge_of(job)) {
+    fn check_quota(&self, workload: WorkloadIdx) -> Result<(), Obstacle> {
+        let queue = self.workloads.get(workload).queue;
+        match self.queues.excess(&self.cluster, queue, &self.charge_of(workload)) {
             Some(excess) => Err(Obstacle::Quota(excess)),
             None => Ok(()),
         }
     }
 
     /// What a workload costs at least, whatever devices its tasks get.
-    pub(crate) fn charge_of(&self, job: WorkloadIdx) -> Charge {
-        let job = self.workloads.get(job);
-        let mut charge = self.nominal_charge(job.shape, job.spec.tasks);
-        for (shape, tasks) in job.shapes().skip(1) {
+    pub(crate) fn charge_of(&self, workload: WorkloadIdx) -> Charge {
+        let workload = self.workloads.get(workload);
+        let mut charge = self.nominal_charge(workload.shape, workload.spec.tasks);
+        for (shape, tasks) in workload.shapes().skip(1) {
             charge.add(&self.nominal_charge(shape, tasks));
         }
         charge

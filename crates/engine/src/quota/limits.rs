@@ -8,13 +8,13 @@ use crate::state::workloads::WorkloadIdx;
 
 impl Queues {
     /// Keeps quota for a workload that room is kept for.
-    pub(crate) fn pledge(&mut self, job: WorkloadIdx, queue: QueueIdx, charge: Charge) {
-        self.pledges.insert(job, (queue, charge));
+    pub(crate) fn pledge(&mut self, workload: WorkloadIdx, queue: QueueIdx, charge: Charge) {
+        self.pledges.insert(workload, (queue, charge));
     }
 
     /// Gives back what was kept.
-    pub(crate) fn release_pledge(&mut self, job: WorkloadIdx) {
-        self.pledges.remove(&job);
+    pub(crate) fn release_pledge(&mut self, workload: WorkloadIdx) {
+        self.pledges.remove(&workload);
     }
 
     /// Whether anything is kept of a limit that this queue pays from.

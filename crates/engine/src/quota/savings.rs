@@ -8,33 +8,34 @@ use crate::state::workloads::WorkloadIdx;
 impl Scheduler {
     /// Its queue cannot pay for it: from now on quota is kept for it, if it has waited long enough, could ever be
     /// paid for and ever fits. Two who save from the same limit would keep each other waiting: one of them does.
-    pub(crate) fn start_saving(&mut self, job: WorkloadIdx) {
-        let (queue, charge) = (self.workloads.get(job).queue, self.charge_of(job));
-        let due = self.workloads.get(job).submitted.after(self.policy.patience);
+    pub(crate) fn start_saving(&mut self, workload: WorkloadIdx) {
+        let (queue, charge) = (self.workloads.get(workload).queue, self.charge_of(workload));
+        let due = self.workloads.get(workload).submitted.after(self.policy.patience);
         if due > self.now {
             self.timers.insert(due);
         } else if !self.queues.could_ever_fit_limits(&self.cluster, queue, &charge)
-            || !self.fits_when_empty(job)
+            || !self.fits_when_empty(workload)
         {
-            self.stop_saving(job);
-        } else if self.savers.contains(&job) || !self.queues.is_pledged(queue) {
-            self.savers.insert(job);
-            self.queues.pledge(job, queue, charge);
+            self.stop_saving(workload);
+        } else if self.savers.contains(&workload) || !self.queues.is_pledged(queue) {
+            self.savers.insert(workload);
+            self.queues.pledge(workload, queue, charge);
         }
     }
 
     /// Nothing is saved for it any more.
-    pub(crate) fn stop_saving(&mut self, job: WorkloadIdx) {
-        if self.savers.remove(&job) {
-            self.queues.release_pledge(job);
+    pub(crate) fn stop_saving(&mut self, workload: WorkloadIdx) {
+        if self.savers.remove(&workload) {
+            self.queues.release_pledge(workload);
             self.retry_blocked = true;
         }
     }
 
     /// What is saved for it is its own to spend, and so is what is saved for those who come after it, until it is
     /// [returned](Self::return_savings).
-    pub(crate) fn suspend_savings(&mut self, job: WorkloadIdx) -> Vec<WorkloadIdx> {
-        let is_after = |saver: &WorkloadIdx| *saver == job || self.is_ahead_of(job, *saver);
+    pub(crate) fn suspend_savings(&mut self, workload: WorkloadIdx) -> Vec<WorkloadIdx> {
+        let is_after =
+            |saver: &WorkloadIdx| *saver == workload || self.is_ahead_of(workload, *saver);
         let lifted: Vec<WorkloadIdx> = self.savers.iter().copied().filter(is_after).collect();
         for saver in &lifted {
             self.queues.release_pledge(*saver);

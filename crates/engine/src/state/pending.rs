@@ -98,16 +98,16 @@ impl Pending {
         &mut self,
         key: GroupKey,
         rank: Rank,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         queues: &mut Queues,
     ) -> GroupIdx {
         self.len += 1;
         let index = self.by_key.get(&key).copied().unwrap_or_else(|| self.create_group(key));
         let group = self.group_mut(index);
         let first = group.members.keys().next().copied();
-        group.members.insert(rank, job);
+        group.members.insert(rank, workload);
         if group.blocked.is_some() {
-            group.unreported.push((rank.1, job));
+            group.unreported.push((rank.1, workload));
             self.unreported.insert(index);
         } else if first.is_none_or(|first| rank < first) {
             self.update_ready(index, first, Some(rank), queues);
@@ -119,8 +119,8 @@ impl Pending {
         let Some(index) = self.by_key.get(key).copied() else { return };
         let group = self.group_mut(index);
         let first = group.members.keys().next().copied();
-        let Some(job) = group.members.remove(&rank) else { return };
-        group.unreported.retain(|(_, fresh)| *fresh != job);
+        let Some(workload) = group.members.remove(&rank) else { return };
+        group.unreported.retain(|(_, fresh)| *fresh != workload);
         let blocked = group.blocked.is_some();
         let next = group.members.keys().next().copied();
         self.len -= 1;
@@ -139,13 +139,13 @@ impl Pending {
         from: &GroupKey,
         to: GroupKey,
         rank: Rank,
-        job: WorkloadIdx,
+        workload: WorkloadIdx,
         queues: &mut Queues,
     ) {
         let reason = self.find(from).and_then(|group| self.group(group).blocked.clone());
         self.remove(from, rank, queues);
         let Some(reason) = reason else {
-            let index = self.insert(to, rank, job, queues);
+            let index = self.insert(to, rank, workload, queues);
             self.unblock(index, queues);
             return;
         };
@@ -153,7 +153,7 @@ impl Pending {
             let index = self.create_group(to.clone());
             self.block(index, reason, queues);
         }
-        self.insert(to, rank, job, queues);
+        self.insert(to, rank, workload, queues);
     }
 
     /// The group to try next in this queue.
@@ -167,7 +167,8 @@ impl Pending {
         let group = self.group_mut(index);
         let first = group.members.keys().next().copied();
         let was = group.blocked.replace(reason);
-        group.unreported = group.members.iter().map(|((_, serial), job)| (*serial, *job)).collect();
+        group.unreported =
+            group.members.iter().map(|((_, serial), workload)| (*serial, *workload)).collect();
         self.unreported.insert(index);
         if was.is_none() {
             self.update_ready(index, first, None, queues);
@@ -217,7 +218,9 @@ impl Pending {
             let group = self.group_mut(index);
             let fresh = std::mem::take(&mut group.unreported);
             if let Some(reason) = &group.blocked {
-                news.extend(fresh.into_iter().map(|(serial, job)| (serial, job, reasons.len())));
+                news.extend(
+                    fresh.into_iter().map(|(serial, workload)| (serial, workload, reasons.len())),
+                );
                 reasons.push(reason.clone());
             }
         }
@@ -232,9 +235,10 @@ impl Pending {
         for (queue, ready) in self.ready.iter().filter(|(_, ready)| !ready.is_empty()) {
             queues.mark_ready(*queue, -(ready.len() as i32));
         }
-        let jobs = self.groups().flat_map(|(_, group)| group.members.values().copied()).collect();
+        let workloads =
+            self.groups().flat_map(|(_, group)| group.members.values().copied()).collect();
         *self = Self { global: self.global, ..Self::default() };
-        jobs
+        workloads
     }
 
     fn create_group(&mut self, key: GroupKey) -> GroupIdx {

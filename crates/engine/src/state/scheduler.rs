@@ -141,8 +141,8 @@ impl Scheduler {
             Vec::new()
         };
         self.pending.global = self.is_global();
-        for job in waiting {
-            self.enqueue(job);
+        for workload in waiting {
+            self.enqueue(workload);
         }
         self.retry_blocked = true;
     }
@@ -152,34 +152,34 @@ impl Scheduler {
     }
 
     /// The strategy that chooses GPUs for this workload.
-    pub(crate) fn strategy(&self, job: &WorkloadEntry) -> Strategy {
-        job.spec.strategy.unwrap_or(self.policy.strategy)
+    pub(crate) fn strategy(&self, workload: &WorkloadEntry) -> Strategy {
+        workload.spec.strategy.unwrap_or(self.policy.strategy)
     }
 
-    pub(crate) fn group_key(&self, job: WorkloadIdx) -> GroupKey {
-        let job = self.workloads.get(job);
+    pub(crate) fn group_key(&self, workload: WorkloadIdx) -> GroupKey {
+        let workload = self.workloads.get(workload);
         GroupKey {
-            queue: job.queue,
-            shape: job.shape,
-            term_labels: job.term_labels.clone(),
-            tasks: job.spec.tasks,
-            role_shapes: job.role_shapes.clone(),
-            topology: job.spec.topology.clone(),
-            strategy: job.spec.strategy,
-            priority: job.spec.priority,
-            may_preempt: job.spec.may_preempt,
-            avoid: job.avoid,
+            queue: workload.queue,
+            shape: workload.shape,
+            term_labels: workload.term_labels.clone(),
+            tasks: workload.spec.tasks,
+            role_shapes: workload.role_shapes.clone(),
+            topology: workload.spec.topology.clone(),
+            strategy: workload.spec.strategy,
+            priority: workload.spec.priority,
+            may_preempt: workload.spec.may_preempt,
+            avoid: workload.avoid,
         }
     }
 
     /// The workload's place in the order of its queue. With ageing a level of priority is worth a
     /// fixed span of waiting, so the order of two workloads does not change while they wait.
-    pub(crate) fn rank(&self, job: WorkloadIdx) -> Rank {
-        let job = self.workloads.get(job);
-        let age = job.submitted.0.min(1 << 55) as i64;
-        let priority = i64::from(job.spec.priority);
+    pub(crate) fn rank(&self, workload: WorkloadIdx) -> Rank {
+        let workload = self.workloads.get(workload);
+        let age = workload.submitted.0.min(1 << 55) as i64;
+        let priority = i64::from(workload.spec.priority);
         let estimate =
-            job.spec.estimate.map_or(i64::MAX / 4, |estimate| estimate.0.min(1 << 44) as i64);
+            workload.spec.estimate.map_or(i64::MAX / 4, |estimate| estimate.0.min(1 << 44) as i64);
         let rank = match self.policy.order() {
             QueueOrder::FairShare => age - priority * self.policy.ageing.0.min(1 << 44) as i64,
             QueueOrder::Priority => age - (priority << 56),
@@ -189,19 +189,19 @@ impl Scheduler {
                 let gpus = |(tasks, request): (u32, &Arc<Request>)| {
                     i64::from(request.gpu_count().max(1)) * i64::from(tasks)
                 };
-                estimate.saturating_mul(job.spec.each_role().map(gpus).sum())
+                estimate.saturating_mul(workload.spec.each_role().map(gpus).sum())
             }
         };
-        (rank, job.serial)
+        (rank, workload.serial)
     }
 
     /// Puts a waiting workload into its group.
-    pub(crate) fn enqueue(&mut self, job: WorkloadIdx) {
-        self.update_term_labels(job);
-        let (key, rank) = (self.group_key(job), self.rank(job));
-        let group = self.pending.insert(key, rank, job, &mut self.queues);
+    pub(crate) fn enqueue(&mut self, workload: WorkloadIdx) {
+        self.update_term_labels(workload);
+        let (key, rank) = (self.group_key(workload), self.rank(workload));
+        let group = self.pending.insert(key, rank, workload, &mut self.queues);
         // Equal work waits because of a hold, but this one is short enough to use it.
-        if self.ends_before_reserved_start(job) {
+        if self.ends_before_reserved_start(workload) {
             self.pending.unblock(group, &mut self.queues);
         }
     }
@@ -214,26 +214,27 @@ impl Scheduler {
             return;
         }
         let waiting = self.pending.groups().flat_map(|(_, group)| &group.members);
-        let mut waiting: Vec<_> = waiting.map(|((_, serial), job)| (*serial, *job)).collect();
-        waiting.retain(|(_, job)| {
-            let mut roles = self.workloads.get(*job).spec.each_role();
+        let mut waiting: Vec<_> =
+            waiting.map(|((_, serial), workload)| (*serial, *workload)).collect();
+        waiting.retain(|(_, workload)| {
+            let mut roles = self.workloads.get(*workload).spec.each_role();
             roles.any(|(_, request)| keys.iter().any(|key| request.labels.contains_key(key)))
         });
         waiting.sort_unstable();
-        for (_, job) in waiting {
-            let (from, rank) = (self.group_key(job), self.rank(job));
-            self.update_term_labels(job);
-            let to = self.group_key(job);
-            self.pending.move_member(&from, to, rank, job, &mut self.queues);
+        for (_, workload) in waiting {
+            let (from, rank) = (self.group_key(workload), self.rank(workload));
+            self.update_term_labels(workload);
+            let to = self.group_key(workload);
+            self.pending.move_member(&from, to, rank, workload, &mut self.queues);
         }
     }
 
     /// Notes which of its labels somebody asks about.
-    fn update_term_labels(&mut self, job: WorkloadIdx) {
-        let spec = self.workloads.get(job).spec.clone();
-        let job = self.workloads.get_mut(job);
-        job.term_labels = self.terms.selected_labels(&spec.request.labels);
-        if let Some(more) = &mut job.role_shapes {
+    fn update_term_labels(&mut self, workload: WorkloadIdx) {
+        let spec = self.workloads.get(workload).spec.clone();
+        let workload = self.workloads.get_mut(workload);
+        workload.term_labels = self.terms.selected_labels(&spec.request.labels);
+        if let Some(more) = &mut workload.role_shapes {
             let parts = more.iter().zip(&spec.roles).map(|(part, role)| RoleShape {
                 term_labels: self.terms.selected_labels(&role.request.labels),
                 ..part.clone()
@@ -242,60 +243,70 @@ impl Scheduler {
         }
     }
 
-    pub(crate) fn dequeue(&mut self, job: WorkloadIdx) {
-        self.stop_saving(job);
-        let (key, rank) = (self.group_key(job), self.rank(job));
+    pub(crate) fn dequeue(&mut self, workload: WorkloadIdx) {
+        self.stop_saving(workload);
+        let (key, rank) = (self.group_key(workload), self.rank(workload));
         self.pending.remove(&key, rank, &mut self.queues);
     }
 
     /// Books a task on a node for a workload.
-    pub(crate) fn book_task(&mut self, job: WorkloadIdx, task: u32, node: u32, claim: Claim) {
-        let spec = self.workloads.get(job).spec.clone();
-        let queue = self.workloads.get(job).queue;
+    pub(crate) fn book_task(&mut self, workload: WorkloadIdx, task: u32, node: u32, claim: Claim) {
+        let spec = self.workloads.get(workload).spec.clone();
+        let queue = self.workloads.get(workload).queue;
         self.cluster.book(node, &claim);
-        self.cluster.node_state_mut(node).tasks.push(TaskRef { job, task });
+        self.cluster.node_state_mut(node).tasks.push(TaskRef { workload, task });
         self.terms.count_task(node, TaskTerms::of(spec.request_of(task), false), 1);
         self.queues.charge(queue, &Charge::of(&claim), 1, self.now, self.policy.half_life);
         let known = self.cluster.node_state(node).spec.device_selection
             == crate::model::node::DeviceSelection::Engine;
-        let seat = TaskAllocation {
+        let allocation = TaskAllocation {
             node,
             claim,
             confirmed: false,
             terminating_since: None,
             devices_known: known,
         };
-        self.workloads.get_mut(job).tasks[task as usize].allocation = Some(seat);
+        self.workloads.get_mut(workload).tasks[task as usize].allocation = Some(allocation);
     }
 
     /// Frees what a task has; returns its node.
-    pub(crate) fn release_task(&mut self, job: WorkloadIdx, task: u32) -> Option<u32> {
-        let seat = self.workloads.get_mut(job).tasks[task as usize].allocation.take()?;
-        let spec = self.workloads.get(job).spec.clone();
-        let queue = self.workloads.get(job).queue;
-        self.cluster.release(seat.node, &seat.claim);
-        let host = self.cluster.node_state_mut(seat.node);
-        if let Some(at) = host.tasks.iter().position(|on| *on == TaskRef { job, task }) {
+    pub(crate) fn release_task(&mut self, workload: WorkloadIdx, task: u32) -> Option<u32> {
+        let allocation = self.workloads.get_mut(workload).tasks[task as usize].allocation.take()?;
+        let spec = self.workloads.get(workload).spec.clone();
+        let queue = self.workloads.get(workload).queue;
+        self.cluster.release(allocation.node, &allocation.claim);
+        let host = self.cluster.node_state_mut(allocation.node);
+        if let Some(at) = host.tasks.iter().position(|on| *on == TaskRef { workload, task }) {
             host.tasks.swap_remove(at);
         }
         self.terms.count_task(
-            seat.node,
-            TaskTerms::of(spec.request_of(task), seat.terminating_since.is_some()),
+            allocation.node,
+            TaskTerms::of(spec.request_of(task), allocation.terminating_since.is_some()),
             -1,
         );
-        self.queues.charge(queue, &Charge::of(&seat.claim), -1, self.now, self.policy.half_life);
-        self.room_freed(seat.node);
-        Some(seat.node)
+        self.queues.charge(
+            queue,
+            &Charge::of(&allocation.claim),
+            -1,
+            self.now,
+            self.policy.half_life,
+        );
+        self.room_freed(allocation.node);
+        Some(allocation.node)
     }
 
     /// A task is being stopped; it holds what it has until it is gone.
-    pub(crate) fn mark_terminating(&mut self, job: WorkloadIdx, task: u32) {
-        let spec = self.workloads.get(job).spec.clone();
-        let seat = self.workloads.get_mut(job).tasks[task as usize].allocation.as_mut();
-        let Some(seat) = seat.filter(|seat| seat.terminating_since.is_none()) else { return };
-        seat.terminating_since = Some(self.now);
+    pub(crate) fn mark_terminating(&mut self, workload: WorkloadIdx, task: u32) {
+        let spec = self.workloads.get(workload).spec.clone();
+        let allocation = self.workloads.get_mut(workload).tasks[task as usize].allocation.as_mut();
+        let Some(allocation) =
+            allocation.filter(|allocation| allocation.terminating_since.is_none())
+        else {
+            return;
+        };
+        allocation.terminating_since = Some(self.now);
         let labels = &spec.request_of(task).labels;
-        self.terms.mark_terminating(seat.node, labels);
+        self.terms.mark_terminating(allocation.node, labels);
         // Somebody may have too many such tasks around.
         self.retry_blocked |= self.terms.is_selected(labels);
     }
@@ -314,13 +325,13 @@ impl Scheduler {
     /// Marks a workload as placed now.
     pub(crate) fn mark_placed(&mut self, index: WorkloadIdx) {
         let now = self.now;
-        let job = self.workloads.get_mut(index);
-        job.phase = WorkloadPhase::Placed;
-        job.placed_at = now;
-        job.reported_class = None;
-        let preemptible = job.spec.preemptible;
-        if let Some(end) = job.end() {
-            let serial = job.serial;
+        let workload = self.workloads.get_mut(index);
+        workload.phase = WorkloadPhase::Placed;
+        workload.placed_at = now;
+        workload.reported_class = None;
+        let preemptible = workload.spec.preemptible;
+        if let Some(end) = workload.end() {
+            let serial = workload.serial;
             self.expected_ends.insert((end, serial, index));
         }
         if preemptible {
@@ -330,9 +341,9 @@ impl Scheduler {
 
     /// The opposite: it is no longer running, or about to be stopped.
     pub(crate) fn unmark_placed(&mut self, index: WorkloadIdx) {
-        let job = self.workloads.get(index);
-        if let Some(end) = job.end() {
-            self.expected_ends.remove(&(end, job.serial, index));
+        let workload = self.workloads.get(index);
+        if let Some(end) = workload.end() {
+            self.expected_ends.remove(&(end, workload.serial, index));
         }
         self.preemptible.remove(&index);
     }

@@ -21,7 +21,7 @@ pub(crate) type WorkloadIdx = u32;
 /// One task of one workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TaskRef {
-    pub(crate) job: WorkloadIdx,
+    pub(crate) workload: WorkloadIdx,
     pub(crate) task: u32,
 }
 
@@ -134,7 +134,7 @@ impl WorkloadEntry {
     pub(crate) fn terminated_by(&self, slack: Span) -> Option<Time> {
         let last = self
             .allocations()
-            .map(|(_, seat)| seat.terminating_since)
+            .map(|(_, allocation)| allocation.terminating_since)
             .reduce(|one, other| Some(one?.max(other?)));
         Some(last??.after(self.spec.grace).after(slack))
     }
@@ -158,32 +158,32 @@ impl Workloads {
         self.by_name.get(name).copied()
     }
 
-    pub(crate) fn get(&self, job: WorkloadIdx) -> &WorkloadEntry {
-        self.slots[job as usize].as_ref().expect("a workload number in use has a workload")
+    pub(crate) fn get(&self, workload: WorkloadIdx) -> &WorkloadEntry {
+        self.slots[workload as usize].as_ref().expect("a workload number in use has a workload")
     }
 
-    pub(crate) fn get_mut(&mut self, job: WorkloadIdx) -> &mut WorkloadEntry {
-        self.slots[job as usize].as_mut().expect("a workload number in use has a workload")
+    pub(crate) fn get_mut(&mut self, workload: WorkloadIdx) -> &mut WorkloadEntry {
+        self.slots[workload as usize].as_mut().expect("a workload number in use has a workload")
     }
 
-    pub(crate) fn insert(&mut self, job: WorkloadEntry) -> WorkloadIdx {
-        let name = job.spec.id.clone();
+    pub(crate) fn insert(&mut self, workload: WorkloadEntry) -> WorkloadIdx {
+        let name = workload.spec.id.clone();
         let index = if let Some(index) = self.vacant.pop() {
-            self.slots[index as usize] = Some(job);
+            self.slots[index as usize] = Some(workload);
             index
         } else {
-            self.slots.push(Some(job));
+            self.slots.push(Some(workload));
             self.slots.len() as WorkloadIdx - 1
         };
         self.by_name.insert(name, index);
         index
     }
 
-    pub(crate) fn remove(&mut self, job: WorkloadIdx) -> WorkloadEntry {
+    pub(crate) fn remove(&mut self, workload: WorkloadIdx) -> WorkloadEntry {
         let removed =
-            self.slots[job as usize].take().expect("a workload number in use has a workload");
+            self.slots[workload as usize].take().expect("a workload number in use has a workload");
         self.by_name.remove(&removed.spec.id);
-        self.vacant.push(job);
+        self.vacant.push(workload);
         removed
     }
 
@@ -191,7 +191,7 @@ impl Workloads {
         self.slots
             .iter()
             .enumerate()
-            .filter_map(|(index, job)| Some((index as WorkloadIdx, job.as_ref()?)))
+            .filter_map(|(index, workload)| Some((index as WorkloadIdx, workload.as_ref()?)))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -65,7 +65,7 @@ impl Clockwork {
                 }
             }
         }
-        let again = self.body.engine.snapshot().improved.then_some(now);
+        let again = self.body.engine.snapshot().retry_blocked.then_some(now);
         let wake = plan.wake_at.filter(|wake| *wake > now);
         self.ends.values().copied().chain(wake).chain(again).min()
     }

@@ -82,7 +82,7 @@ impl State {
                 row,
                 jobs: BTreeSet::new(),
                 sick: BTreeSet::new(),
-                told: None,
+                reported_class: None,
                 lost: false,
                 ..old.clone()
             };
@@ -246,8 +246,8 @@ fn facts(
                 gpus: known_parts(state, seat),
                 confirmed: seat.state != SeatState::Assigned,
                 // Since when is not kept: it may take as long again.
-                leaving: job_state.stopping.map(|_| now),
-                known: false,
+                terminating_since: job_state.stopping.map(|_| now),
+                devices_known: false,
             })
         })
         .collect();
@@ -265,7 +265,7 @@ fn facts(
         refusals: 0,
         not_before: Time(0),
         avoid: None,
-        told: None,
+        reported_class: None,
         workload,
     }
 }

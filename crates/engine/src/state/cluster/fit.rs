@@ -8,7 +8,8 @@ use crate::model::name::TokenName;
 use crate::model::node::{DeviceSelection, Node};
 use crate::model::request::TokenAccess;
 use crate::state::cluster::RoomSummary;
-use crate::state::cluster::room::{CPU, Device, MEMORY, NO_LINK, Room, STORAGE, TASKS};
+use crate::state::cluster::capacity::{fitting_slices, largest_link};
+use crate::state::cluster::room::{CPU, Device, MEMORY, Room, STORAGE, TASKS};
 use crate::state::cluster::shape::{GpuNeed, ModelVerdict, Shape};
 
 /// What is in the way, without its numbers: those are looked up when somebody wants to read them.
@@ -304,39 +305,6 @@ fn scaled(whole: i32, part: i32, of: i32) -> i32 {
     (i64::from(whole) * i64::from(part) / i64::from(of.max(1))) as i32
 }
 
-/// Free devices in the best `NVLink` group for this shape.
-pub(crate) fn largest_link(shape: &Shape, room: &Room) -> usize {
-    whole_devices(shape, room)
-        .filter(|(_, d)| d.link != NO_LINK)
-        .map(|(_, d)| whole_devices(shape, room).filter(|(_, o)| o.link == d.link).count())
-        .max()
-        .unwrap_or(0)
-}
-
-/// How many slices of the shape's profile the node can take now, counted up to `enough`.
-pub(crate) fn fitting_slices(shape: &Shape, room: &Room, enough: u32) -> u32 {
-    let GpuNeed::Mig(profile, _) = shape.gpu_need else { return 0 };
-    let mut copies = 0;
-    for device in room.devices.iter().filter(|d| accepts_slices(shape, d)) {
-        let Some(geometry) = device.geometry else { continue };
-        let Some(id) = geometry.profile(profile.as_str()) else { continue };
-        let Some((milli, mib)) = device.slice(id) else { continue };
-        let mut slots = device.slots;
-        // Others may use the device without slices of ours.
-        let (mut milli_left, mut mib_left) = (device.milli - milli, device.mib - mib);
-        while copies < enough && milli_left >= 0 && mib_left >= 0 {
-            let Some(start) = device.place_for(id, slots) else { break };
-            slots.take(geometry, id, start);
-            (milli_left, mib_left) = (milli_left - milli, mib_left - mib);
-            copies += 1;
-            if shape.exclusive {
-                break;
-            }
-        }
-    }
-    copies
-}
-
 /// Whether MIG slices of this shape may be put on the device.
 pub(crate) fn accepts_slices(shape: &Shape, device: &Device) -> bool {
     device.open
@@ -358,59 +326,4 @@ pub(crate) fn token_free(room: &Room, (token, usage): &(TokenName, TokenAccess))
         // The cluster-wide kinds are judged where all nodes are seen.
         TokenAccess::OneNode | TokenAccess::OneTask => true,
     }
-}
-
-/// How many tasks of this shape fit on the node at once, counted up to `enough`. Bookings of equal
-/// tasks never get in each other's way more than this, so summing over nodes tells what a gang gets.
-pub(crate) fn task_capacity(shape: &Shape, room: &Room, enough: u32) -> u32 {
-    if shortfall(shape, room).is_some() {
-        return 0;
-    }
-    let mut most = match shape.gpu_need {
-        GpuNeed::None => enough,
-        GpuNeed::Whole(count) if shape.nvlink && count > 1 => {
-            fitting_linked_gpus(shape, room, u32::from(count))
-        }
-        GpuNeed::Whole(count) => whole_devices(shape, room).count() as u32 / u32::from(count),
-        GpuNeed::Share(_) | GpuNeed::Memory(_) => fitting_shares(shape, room),
-        GpuNeed::Mig(_, count) => {
-            fitting_slices(shape, room, enough * u32::from(count)) / u32::from(count)
-        }
-    };
-    for (need, free) in shape.need.amounts.iter().zip(room.free) {
-        if *need > 0 {
-            most = most.min(u32::try_from(free / need).unwrap_or(u32::MAX));
-        }
-    }
-    for (resource, amount) in &shape.need.named {
-        if *amount > 0 {
-            most = most.min(u32::try_from(room.named(*resource) / amount).unwrap_or(u32::MAX));
-        }
-    }
-    if shape
-        .need
-        .tokens
-        .iter()
-        .any(|(_, usage)| matches!(usage, TokenAccess::Exclusive | TokenAccess::OneTask))
-    {
-        most = most.min(1);
-    }
-    most.min(enough)
-}
-
-fn fitting_shares(shape: &Shape, room: &Room) -> u32 {
-    let fitting = share_devices(shape, room);
-    if shape.exclusive {
-        return fitting.count() as u32;
-    }
-    fitting
-        .map(|(_, d, (milli, mib))| (d.milli / milli.max(1)).min(d.mib / mib.max(1)) as u32)
-        .sum()
-}
-
-fn fitting_linked_gpus(shape: &Shape, room: &Room, count: u32) -> u32 {
-    let mut links: Vec<u16> = whole_devices(shape, room).map(|(_, d)| d.link).collect();
-    links.retain(|link| *link != NO_LINK);
-    links.sort_unstable();
-    links.chunk_by(|a, b| a == b).map(|group| group.len() as u32 / count).sum()
 }

@@ -85,8 +85,8 @@ impl NodeState {
 impl Cluster {
     /// The room of a node on which nothing is booked.
     pub(super) fn empty_room(&mut self, spec: &Node) -> Room {
-        let jobs = spec.max_tasks.map_or(i64::from(u32::MAX), i64::from);
-        let total = [spec.cpu.0 as i64, spec.memory.0 as i64, spec.storage.0 as i64, jobs];
+        let workloads = spec.max_tasks.map_or(i64::from(u32::MAX), i64::from);
+        let total = [spec.cpu.0 as i64, spec.memory.0 as i64, spec.storage.0 as i64, workloads];
         let mut named: Vec<_> = spec
             .resources
             .iter()

@@ -1,8 +1,11 @@
 //! The cluster: nodes, what is left on them, and a journal of what changed.
 
+pub(crate) mod capacity;
 pub(crate) mod choose_devices;
+mod domains;
 pub(crate) mod fit;
 mod host;
+mod intern;
 mod node_class;
 pub(crate) mod room;
 pub(crate) mod shape;
@@ -12,14 +15,14 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+pub(crate) use domains::Domains;
 pub(crate) use host::{NodeState, Reachability};
 use node_class::NodeClasses;
-use room::{Claim, ModelIdx, ResIdx, Room};
+use room::{Claim, ResIdx, Room};
 use shape::{Shape, ShapeIdx, ShapeKey};
 
 use crate::model::name::{GpuModel, NodeId, ResourceName};
 use crate::model::node::Node;
-use crate::model::request::Request;
 
 /// Dense number of a node.
 pub(crate) type NodeIdx = u32;
@@ -106,15 +109,6 @@ pub(crate) struct Cluster {
     pub(crate) gpu_memory: i64,
     /// Domain numbers of nodes by topology key; made when first asked for.
     domains: BTreeMap<String, Domains>,
-}
-
-/// The values of one topology key.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Domains {
-    /// By node number: which domain, if any.
-    pub(crate) of: Vec<Option<u32>>,
-    /// Domain names by number.
-    pub(crate) names: Vec<Arc<str>>,
 }
 
 impl Cluster {
@@ -251,111 +245,6 @@ impl Cluster {
         self.layout += 1;
     }
 
-    /// The shape of a request, counted once more when `used`.
-    pub(crate) fn intern(&mut self, request: &Arc<Request>, closed: Vec<ModelIdx>) -> ShapeIdx {
-        let key = ShapeKey { request: request.clone(), closed };
-        if let Some(shape) = self.shape_by_key.get(&key) {
-            return *shape;
-        }
-        self.drop_idle_shapes();
-        let mut need = shape::plain_need(request);
-        for (name, amount) in &request.resources {
-            need.named.push((self.resource(name), *amount as i64));
-        }
-        need.named.sort_unstable();
-        self.shapes_made += 1;
-        let mut shape = Shape::new(key, need, &self.models);
-        let key = shape.key.clone();
-        shape.stamp = self.shapes_made;
-        let index = self.vacant_shapes.pop().unwrap_or_else(|| {
-            self.shapes.push(None);
-            self.shapes.len() as ShapeIdx - 1
-        });
-        self.shapes[index as usize] = Some(shape);
-        self.shape_by_key.insert(key, index);
-        self.idle_shapes += 1;
-        index
-    }
-
-    pub(crate) fn shape(&self, shape: ShapeIdx) -> &Shape {
-        self.shapes[shape as usize].as_ref().expect("a shape number in use has a shape")
-    }
-
-    /// Whether the number still means a shape.
-    pub(crate) fn has_shape(&self, shape: ShapeIdx) -> bool {
-        self.shapes.get(shape as usize).is_some_and(Option::is_some)
-    }
-
-    pub(crate) fn use_shape(&mut self, shape: ShapeIdx) {
-        let shape =
-            self.shapes[shape as usize].as_mut().expect("a shape number in use has a shape");
-        self.idle_shapes -= usize::from(shape.users == 0);
-        shape.users += 1;
-    }
-
-    pub(crate) fn unuse_shape(&mut self, shape: ShapeIdx) {
-        let shape =
-            self.shapes[shape as usize].as_mut().expect("a shape number in use has a shape");
-        shape.users -= 1;
-        self.idle_shapes += usize::from(shape.users == 0);
-    }
-
-    /// The number of a GPU model, new or known.
-    pub(crate) fn model(&mut self, name: &GpuModel) -> ModelIdx {
-        if let Some(known) = self.models.iter().position(|model| model == name) {
-            return known as ModelIdx;
-        }
-        self.models.push(name.clone());
-        for shape in self.shapes.iter_mut().flatten() {
-            shape.learn_models(&self.models);
-        }
-        self.models.len() as ModelIdx - 1
-    }
-
-    /// The number of a named resource, new or known.
-    pub(crate) fn resource(&mut self, name: &ResourceName) -> ResIdx {
-        if let Some(known) = self.resource_numbers.get(name) {
-            return *known;
-        }
-        let next = self.resources.len() as ResIdx;
-        self.resources.push(name.clone());
-        self.resource_numbers.insert(name.clone(), next);
-        next
-    }
-
-    pub(crate) fn resource_name(&self, resource: ResIdx) -> &ResourceName {
-        &self.resources[resource as usize]
-    }
-
-    /// The domains of a topology key; `node` makes every node its own.
-    pub(crate) fn domains(&mut self, key: &str) -> &Domains {
-        if !self.domains.contains_key(key) {
-            let made = self.make_domains(key);
-            self.domains.insert(key.to_owned(), made);
-        }
-        &self.domains[key]
-    }
-
-    pub(crate) fn make_domains(&self, key: &str) -> Domains {
-        let mut numbers: BTreeMap<Arc<str>, u32> = BTreeMap::new();
-        let mut domains = Domains { of: vec![None; self.node_states.len()], names: Vec::new() };
-        for node in self.ordered() {
-            let spec = &self.node_state(node).spec;
-            let value: Option<Arc<str>> = match key {
-                "node" => Some(spec.id.as_str().into()),
-                _ => spec.labels.get(key).map(|value| value.as_ref().into()),
-            };
-            domains.of[node as usize] = value.map(|value| {
-                let next = numbers.len() as u32;
-                *numbers.entry(value.clone()).or_insert_with(|| {
-                    domains.names.push(value);
-                    next
-                })
-            });
-        }
-        domains
-    }
-
     /// All nodes by rank and name, whatever their numbers are.
     pub(crate) fn ordered(&self) -> Vec<NodeIdx> {
         let mut order: Vec<NodeIdx> = self.by_name.values().copied().collect();
@@ -384,19 +273,6 @@ impl Cluster {
     fn summarise(&mut self, node: NodeIdx) {
         let brief = &mut self.summaries[node as usize];
         *brief = RoomSummary::of(&self.rooms[node as usize], brief.class);
-    }
-
-    fn drop_idle_shapes(&mut self) {
-        if self.idle_shapes < IDLE_SHAPES {
-            return;
-        }
-        for (index, shape) in self.shapes.iter_mut().enumerate() {
-            if let Some(idle) = shape.take_if(|shape| shape.users == 0) {
-                self.shape_by_key.remove(&idle.key);
-                self.vacant_shapes.push(index as ShapeIdx);
-            }
-        }
-        self.idle_shapes = 0;
     }
 
     fn count_capacity(&mut self, node: NodeIdx, sign: i64) {

@@ -7,29 +7,22 @@
 pub(crate) mod records;
 mod restore;
 
-use smallvec::SmallVec;
-use std::sync::Arc;
-
 use crate::hold::holds::HoldPurpose;
-use crate::model::decision::{GpuAllocation, GpuShare};
-use crate::model::error::Rejected;
-use crate::model::name::WorkloadId;
-use crate::model::units::Time;
 use crate::quota::queues::Account;
 use crate::state::cluster::room::{Claim, DeviceClaim};
-use crate::state::cluster::shape::ShapeIdx;
 use crate::state::cluster::{NodeIdx, Reachability};
 use crate::state::scheduler::Scheduler;
 use crate::state::snapshot::records::{
     HoldSnapshot, NodeSnapshot, QueueSnapshot, Snapshot, TaskSnapshot, WorkloadSnapshot,
 };
-use crate::state::workloads::{TaskAllocation, WorkloadIdx, WorkloadPhase};
+use crate::state::workloads::{TaskAllocation, WorkloadIdx};
 
 impl Scheduler {
     /// Everything that is needed to go on.
     pub fn snapshot(&self) -> Snapshot {
-        let mut jobs: Vec<WorkloadIdx> = self.workloads.iter().map(|(index, _)| index).collect();
-        jobs.sort_unstable_by_key(|job| self.workloads.get(*job).serial);
+        let mut workloads: Vec<WorkloadIdx> =
+            self.workloads.iter().map(|(index, _)| index).collect();
+        workloads.sort_unstable_by_key(|workload| self.workloads.get(*workload).serial);
         let blocked_groups = self.pending.groups().filter_map(|(_, group)| {
             let first = group.members.values().next()?;
             Some((self.workloads.get(*first).spec.id.clone(), group.blocked.clone()?))
@@ -47,13 +40,16 @@ impl Scheduler {
                 .into_iter()
                 .map(|node| self.node_snapshot(node))
                 .collect(),
-            workloads: jobs.into_iter().map(|job| self.workload_snapshot(job)).collect(),
+            workloads: workloads
+                .into_iter()
+                .map(|workload| self.workload_snapshot(workload))
+                .collect(),
             budgets: self.budgets.clone(),
             cursor: self.cursor.clone(),
             holds: self
                 .hold_owners(|_| true)
                 .into_iter()
-                .filter_map(|job| self.hold_snapshot(job))
+                .filter_map(|workload| self.hold_snapshot(workload))
                 .collect(),
             savers: self.saver_names(),
             blocked_groups,
@@ -110,48 +106,48 @@ impl Scheduler {
     }
 
     fn workload_snapshot(&self, index: WorkloadIdx) -> WorkloadSnapshot {
-        let job = self.workloads.get(index);
-        let mut workload = (*job.spec).clone();
-        workload.submitted = Some(job.submitted);
-        let seat = |(task, seat): (u32, &TaskAllocation)| TaskSnapshot {
+        let entry = self.workloads.get(index);
+        let mut workload = (*entry.spec).clone();
+        workload.submitted = Some(entry.submitted);
+        let allocation = |(task, allocation): (u32, &TaskAllocation)| TaskSnapshot {
             task,
-            node: self.cluster.node_state(seat.node).spec.id.clone(),
-            gpus: self.gpu_allocations(seat.node, &seat.claim),
-            confirmed: seat.confirmed,
-            terminating_since: seat.terminating_since,
-            devices_known: seat.devices_known,
+            node: self.cluster.node_state(allocation.node).spec.id.clone(),
+            gpus: self.gpu_allocations(allocation.node, &allocation.claim),
+            confirmed: allocation.confirmed,
+            terminating_since: allocation.terminating_since,
+            devices_known: allocation.devices_known,
         };
-        let finished = job.tasks.iter().enumerate().filter(|(_, slot)| slot.finished);
+        let finished = entry.tasks.iter().enumerate().filter(|(_, slot)| slot.finished);
         WorkloadSnapshot {
             workload,
-            phase: job.phase,
-            placed_at: job.placed_at,
-            tasks: job.allocations().map(seat).collect(),
+            phase: entry.phase,
+            placed_at: entry.placed_at,
+            tasks: entry.allocations().map(allocation).collect(),
             finished: finished.map(|(task, _)| task as u32).collect(),
-            refusals: job.refusals,
-            not_before: job.not_before,
-            avoid: job.avoid.map(|node| self.cluster.node_state(node).spec.id.clone()),
-            reported_class: job.reported_class,
+            refusals: entry.refusals,
+            not_before: entry.not_before,
+            avoid: entry.avoid.map(|node| self.cluster.node_state(node).spec.id.clone()),
+            reported_class: entry.reported_class,
         }
     }
 
-    fn hold_snapshot(&self, job: WorkloadIdx) -> Option<HoldSnapshot> {
-        let hold = self.holds.get(job)?;
-        let name = |job: &WorkloadIdx| self.workloads.get(*job).spec.id.clone();
+    fn hold_snapshot(&self, workload: WorkloadIdx) -> Option<HoldSnapshot> {
+        let hold = self.holds.get(workload)?;
+        let name = |workload: &WorkloadIdx| self.workloads.get(*workload).spec.id.clone();
         let (victims, until) = match &hold.purpose {
             HoldPurpose::Preemption { victims, until } => {
                 (Some(victims.iter().map(name).collect()), Some(*until))
             }
             HoldPurpose::Reservation { start } => (None, *start),
         };
-        let seat = |(node, claim): &(NodeIdx, Claim)| {
+        let allocation = |(node, claim): &(NodeIdx, Claim)| {
             (self.cluster.node_state(*node).spec.id.clone(), self.gpu_allocations(*node, claim))
         };
         Some(HoldSnapshot {
-            workload: name(&job),
+            workload: name(&workload),
             victims,
             until,
-            claims: hold.planned.iter().map(seat).collect(),
+            claims: hold.planned.iter().map(allocation).collect(),
         })
     }
 }

@@ -8,7 +8,6 @@ use crate::model::decision::{GpuAllocation, GpuShare};
 use crate::model::error::Rejected;
 use crate::model::name::WorkloadId;
 use crate::model::units::Time;
-use crate::quota::queues::Account;
 use crate::state::cluster::room::{Claim, DeviceClaim};
 use crate::state::cluster::shape::ShapeIdx;
 use crate::state::cluster::{NodeIdx, Reachability};
@@ -47,16 +46,16 @@ impl Scheduler {
             scheduler.restore_hold(facts)?;
         }
         for workload in &snapshot.savers {
-            let job = scheduler.workload_index(workload)?;
-            if !scheduler.is_queued(job) {
+            let index = scheduler.workload_index(workload)?;
+            if !scheduler.is_queued(index) {
                 return Err(inconsistent("waiting workload", workload));
             }
-            scheduler.savers.insert(job);
-            scheduler.resume_savings(vec![job]);
+            scheduler.savers.insert(index);
+            scheduler.resume_savings(vec![index]);
         }
         for (workload, reason) in snapshot.blocked_groups {
-            let job = scheduler.workload_index(&workload)?;
-            let group = scheduler.pending.find(&scheduler.group_key(job));
+            let index = scheduler.workload_index(&workload)?;
+            let group = scheduler.pending.find(&scheduler.group_key(index));
             let group = group.ok_or_else(|| inconsistent("set-aside workload", &workload))?;
             // All its members count as not yet told; those that were are not told again.
             scheduler.pending.block(group, reason, &mut scheduler.queues);
@@ -113,7 +112,7 @@ impl Scheduler {
     }
 
     fn restore_workload(&mut self, facts: WorkloadSnapshot) -> Result<(), Rejected> {
-        let WorkloadSnapshot { workload, phase, placed_at, tasks: seats, finished, .. } = facts;
+        let WorkloadSnapshot { workload, phase, placed_at, tasks: claims, finished, .. } = facts;
         workload.validate()?;
         let id = workload.id.clone();
         if self.workloads.find(&id).is_some() {
@@ -125,20 +124,20 @@ impl Scheduler {
         let avoid = facts.avoid.as_ref().and_then(|node| self.cluster.find_node(node));
         self.learn_from(&workload);
         let index = self.insert_workload(Box::new(workload));
-        let job = self.workloads.get_mut(index);
-        job.refusals = facts.refusals;
-        job.not_before = facts.not_before;
-        job.avoid = avoid;
-        job.reported_class = facts.reported_class;
+        let entry = self.workloads.get_mut(index);
+        entry.refusals = facts.refusals;
+        entry.not_before = facts.not_before;
+        entry.avoid = avoid;
+        entry.reported_class = facts.reported_class;
         for task in finished {
-            let slot = job
+            let slot = entry
                 .tasks
                 .get_mut(task as usize)
                 .ok_or_else(|| inconsistent("finished task of", &id))?;
             slot.finished = true;
         }
-        for seat in seats {
-            self.restore_task(index, &seat)?;
+        for allocation in claims {
+            self.restore_task(index, &allocation)?;
         }
         self.enter_phase(index, phase, placed_at);
         Ok(())
@@ -160,7 +159,7 @@ impl Scheduler {
                     .workloads
                     .get(index)
                     .allocations()
-                    .any(|(_, seat)| seat.terminating_since.is_some());
+                    .any(|(_, allocation)| allocation.terminating_since.is_some());
                 if phase == WorkloadPhase::Stopping {
                     self.unmark_placed(index);
                     self.workloads.get_mut(index).phase = WorkloadPhase::Stopping;
@@ -169,13 +168,13 @@ impl Scheduler {
                 }
             }
             WorkloadPhase::Preempting => {
-                let job = self.workloads.get_mut(index);
-                (job.phase, job.placed_at) = (WorkloadPhase::Preempting, placed_at);
+                let workload = self.workloads.get_mut(index);
+                (workload.phase, workload.placed_at) = (WorkloadPhase::Preempting, placed_at);
             }
             WorkloadPhase::Pending => {
-                let job = self.workloads.get_mut(index);
-                job.placed_at = placed_at;
-                let (gated, until) = (job.spec.gate.is_some(), job.not_before);
+                let workload = self.workloads.get_mut(index);
+                workload.placed_at = placed_at;
+                let (gated, until) = (workload.spec.gate.is_some(), workload.not_before);
                 if until > Time(0) {
                     self.backoffs.insert((until, index));
                 } else if !gated {
@@ -186,23 +185,27 @@ impl Scheduler {
         self.workloads.get_mut(index).reported_class = reported_class;
     }
 
-    fn restore_task(&mut self, job: WorkloadIdx, facts: &TaskSnapshot) -> Result<(), Rejected> {
+    fn restore_task(
+        &mut self,
+        workload: WorkloadIdx,
+        facts: &TaskSnapshot,
+    ) -> Result<(), Rejected> {
         let node = self.node_index(&facts.node)?;
-        let id = self.workloads.get(job).spec.id.clone();
+        let id = self.workloads.get(workload).spec.id.clone();
         let free = self
             .workloads
-            .get(job)
+            .get(workload)
             .tasks
             .get(facts.task as usize)
             .is_some_and(|slot| slot.allocation.is_none());
         if !free {
             return Err(inconsistent("task of", &id));
         }
-        let shape = self.workloads.get(job).shape_of(facts.task);
+        let shape = self.workloads.get(workload).shape_of(facts.task);
         let claim = self.restored_claim(shape, node, &facts.gpus, true)?;
         let TaskSnapshot { confirmed, terminating_since, devices_known, .. } = *facts;
         self.book_found(
-            job,
+            workload,
             facts.task,
             TaskAllocation { node, claim, confirmed, terminating_since, devices_known },
         );
@@ -210,16 +213,22 @@ impl Scheduler {
     }
 
     /// Books a task where it is, whether or not there is room: that is a fact.
-    pub(crate) fn book_found(&mut self, job: WorkloadIdx, task: u32, seat: TaskAllocation) {
-        let (node, leaving) = (seat.node, seat.terminating_since);
-        self.book_task(job, task, node, seat.claim.clone());
-        let staying = TaskAllocation { terminating_since: None, ..seat };
-        self.workloads.get_mut(job).tasks[task as usize].allocation = Some(staying);
+    pub(crate) fn book_found(
+        &mut self,
+        workload: WorkloadIdx,
+        task: u32,
+        allocation: TaskAllocation,
+    ) {
+        let (node, leaving) = (allocation.node, allocation.terminating_since);
+        self.book_task(workload, task, node, allocation.claim.clone());
+        let staying = TaskAllocation { terminating_since: None, ..allocation };
+        self.workloads.get_mut(workload).tasks[task as usize].allocation = Some(staying);
         if leaving.is_some() {
-            self.mark_terminating(job, task);
-            if let Some(seat) = self.workloads.get_mut(job).tasks[task as usize].allocation.as_mut()
+            self.mark_terminating(workload, task);
+            if let Some(allocation) =
+                self.workloads.get_mut(workload).tasks[task as usize].allocation.as_mut()
             {
-                seat.terminating_since = leaving;
+                allocation.terminating_since = leaving;
             }
         }
         if self.cluster.room(node).overcommitted() {
@@ -276,12 +285,12 @@ impl Scheduler {
     }
 
     fn restore_hold(&mut self, facts: &HoldSnapshot) -> Result<(), Rejected> {
-        let job = self.workload_index(&facts.workload)?;
-        let mut seats = Vec::new();
+        let workload = self.workload_index(&facts.workload)?;
+        let mut claims = Vec::new();
         for (task, (node, gpus)) in facts.claims.iter().enumerate() {
             let node = self.node_index(node)?;
-            let shape = self.workloads.get(job).shape_of(task as u32);
-            seats.push((node, self.restored_claim(shape, node, gpus, false)?));
+            let shape = self.workloads.get(workload).shape_of(task as u32);
+            claims.push((node, self.restored_claim(shape, node, gpus, false)?));
         }
         let purpose = match &facts.victims {
             None => HoldPurpose::Reservation { start: facts.until },
@@ -291,7 +300,7 @@ impl Scheduler {
                 HoldPurpose::Preemption { victims, until: facts.until.unwrap_or(self.now) }
             }
         };
-        self.place_hold(job, purpose, seats);
+        self.place_hold(workload, purpose, claims);
         Ok(())
     }
 }

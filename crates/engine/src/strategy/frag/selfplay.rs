@@ -73,15 +73,15 @@ fn rounds(mut value: Value, table: &Table<'_>, learning: &Learning, count: u32) 
 /// What every game starts from.
 struct Table<'a> {
     classes: &'a [DemandClass],
-    seats: Vec<Seat>,
+    nodes: Vec<SimulatedNode>,
     arrivals: Vec<usize>,
 }
 
 impl<'a> Table<'a> {
     fn new(classes: &'a [DemandClass], inventory: &[NodeShape], learning: &Learning) -> Self {
         let mut random = SplitMix(SEED);
-        let mut table = Self { classes, seats: seats(inventory, learning.gpus), arrivals: vec![] };
-        random.shuffle(&mut table.seats);
+        let mut table = Self { classes, nodes: nodes(inventory, learning.gpus), arrivals: vec![] };
+        random.shuffle(&mut table.nodes);
         let mut ends = Vec::with_capacity(classes.len());
         let mut all = 0;
         for class in classes {
@@ -100,13 +100,13 @@ impl<'a> Table<'a> {
     }
 
     fn capacity(&self) -> f64 {
-        self.seats.iter().map(|seat| seat.left.len() as f64 * f64::from(DEVICE)).sum()
+        self.nodes.iter().map(|node| node.left.len() as f64 * f64::from(DEVICE)).sum()
     }
 
     fn play(&self, value: &Value) -> Game {
-        let seats = self.seats.clone();
-        let cache = vec![Judged::default(); seats.len() * self.classes.len()];
-        let mut game = Game { seats, cache };
+        let nodes = self.nodes.clone();
+        let cache = vec![Judged::default(); nodes.len() * self.classes.len()];
+        let mut game = Game { nodes, cache };
         for &class in &self.arrivals {
             game.arrive(value, class, &self.classes[class]);
         }
@@ -115,53 +115,53 @@ impl<'a> Table<'a> {
 }
 
 /// The nodes of a game: the inventory, scaled down to about `most` GPUs.
-fn seats(inventory: &[NodeShape], most: u32) -> Vec<Seat> {
+fn nodes(inventory: &[NodeShape], most: u32) -> Vec<SimulatedNode> {
     let gpus: u64 = inventory.iter().map(|n| u64::from(n.gpus) * u64::from(n.count)).sum();
     let (keep, of) = if gpus > u64::from(most) { (u64::from(most), gpus) } else { (1, 1) };
-    let mut seats = Vec::new();
+    let mut nodes = Vec::new();
     for shape in inventory {
         let count = (u64::from(shape.count) * keep).div_ceil(of);
-        seats.extend((0..count).map(|_| Seat::new(shape)));
+        nodes.extend((0..count).map(|_| SimulatedNode::new(shape)));
     }
-    seats
+    nodes
 }
 
 /// A game under way: nodes, and what was last thought of each for each request shape.
 struct Game {
-    seats: Vec<Seat>,
+    nodes: Vec<SimulatedNode>,
     cache: Vec<Judged>,
 }
 
 impl Game {
     /// Places one request where the worth suffers least, or drops it.
     fn arrive(&mut self, value: &Value, class: usize, request: &DemandClass) {
-        let row = &mut self.cache[class * self.seats.len()..(class + 1) * self.seats.len()];
+        let row = &mut self.cache[class * self.nodes.len()..(class + 1) * self.nodes.len()];
         let mut best: Option<(i64, usize)> = None;
-        for (at, (seat, judged)) in self.seats.iter().zip(row.iter_mut()).enumerate() {
-            if judged.version != seat.version {
-                *judged = seat.judge(value, request);
+        for (at, (node, judged)) in self.nodes.iter().zip(row.iter_mut()).enumerate() {
+            if judged.version != node.version {
+                *judged = node.judge(value, request);
             }
             if judged.fits && best.is_none_or(|(score, _)| judged.score > score) {
                 best = Some((judged.score, at));
             }
         }
         if let Some((_, at)) = best {
-            self.seats[at].place(request, usize::from(row[at].device));
+            self.nodes[at].place(request, usize::from(row[at].device));
         }
     }
 
     /// GPU thousandths left idle.
     fn idle(&self) -> f64 {
-        self.seats.iter().flat_map(|seat| &seat.left).map(|&left| f64::from(left)).sum()
+        self.nodes.iter().flat_map(|node| &node.left).map(|&left| f64::from(left)).sum()
     }
 
     /// The mean idle thousandths a device ended with, by what it was once seen with.
     fn mean_ends(&self) -> Vec<f64> {
         let mut ends = vec![(0.0, 0.0); DEVICE as usize + 1];
-        for seat in &self.seats {
-            for &(device, seen) in &seat.seen {
+        for node in &self.nodes {
+            for &(device, seen) in &node.seen {
                 let (idle, count) = &mut ends[seen as usize];
-                *idle += f64::from(seat.left[usize::from(device)]);
+                *idle += f64::from(node.left[usize::from(device)]);
                 *count += 1.0;
             }
         }
@@ -195,7 +195,7 @@ struct Judged {
 
 /// One node of a game.
 #[derive(Clone)]
-struct Seat {
+struct SimulatedNode {
     model: ModelId,
     cpu: i64,
     left: Vec<i32>,
@@ -205,7 +205,7 @@ struct Seat {
     version: u32,
 }
 
-impl Seat {
+impl SimulatedNode {
     fn new(shape: &NodeShape) -> Self {
         let left = vec![DEVICE; usize::from(shape.gpus)];
         let seen = (0..shape.gpus).map(|device| (device, DEVICE)).collect();

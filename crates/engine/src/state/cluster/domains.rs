@@ -1,0 +1,46 @@
+//! Topology domains: the values of a node label.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Cluster;
+
+/// The values of one topology key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Domains {
+    /// By node number: which domain, if any.
+    pub(crate) of: Vec<Option<u32>>,
+    /// Domain names by number.
+    pub(crate) names: Vec<Arc<str>>,
+}
+
+impl Cluster {
+    /// The domains of a topology key; `node` makes every node its own.
+    pub(crate) fn domains(&mut self, key: &str) -> &Domains {
+        if !self.domains.contains_key(key) {
+            let made = self.make_domains(key);
+            self.domains.insert(key.to_owned(), made);
+        }
+        &self.domains[key]
+    }
+
+    pub(crate) fn make_domains(&self, key: &str) -> Domains {
+        let mut numbers: BTreeMap<Arc<str>, u32> = BTreeMap::new();
+        let mut domains = Domains { of: vec![None; self.node_states.len()], names: Vec::new() };
+        for node in self.ordered() {
+            let spec = &self.node_state(node).spec;
+            let value: Option<Arc<str>> = match key {
+                "node" => Some(spec.id.as_str().into()),
+                _ => spec.labels.get(key).map(|value| value.as_ref().into()),
+            };
+            domains.of[node as usize] = value.map(|value| {
+                let next = numbers.len() as u32;
+                *numbers.entry(value.clone()).or_insert_with(|| {
+                    domains.names.push(value);
+                    next
+                })
+            });
+        }
+        domains
+    }
+}
