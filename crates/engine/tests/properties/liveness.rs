@@ -96,7 +96,9 @@ fn play(history: &History, work: &[Workload], kinds: &[u8]) -> Result<(), TestCa
             }
             body.all_gone();
             ends.retain(|id, _| body.ledger.seats.keys().any(|(seated, _)| seated == id));
-            if plan.wake_at.is_none_or(|wake| wake > body.now) && !body.engine.snapshot().retry_blocked {
+            if plan.wake_at.is_none_or(|wake| wake > body.now)
+                && !body.engine.snapshot().retry_blocked
+            {
                 break;
             }
         }

@@ -113,7 +113,7 @@ proptest! {
         // What waits, and the room that is kept for it, is not found on any node.
         let mut facts = Body::play(&history).engine.snapshot();
         facts.workloads.retain(|facts| !facts.tasks.is_empty());
-        (facts.holds, facts.savers, facts.set_aside) = (vec![], vec![], vec![]);
+        (facts.holds, facts.savers, facts.blocked_groups) = (vec![], vec![], vec![]);
         let engine = Scheduler::restore(facts).expect("a part of a snapshot of ours is right");
         let fresh = adopted(&engine, order);
         prop_assert_eq!(fresh.lint(), Vec::new());

@@ -82,7 +82,7 @@ impl State {
                 row,
                 jobs: BTreeSet::new(),
                 sick: BTreeSet::new(),
-                reported_class: None,
+                told: None,
                 lost: false,
                 ..old.clone()
             };
