@@ -1,8 +1,8 @@
-//! Decides where GPU work runs: events in, decisions out, deterministic.
+//! GPU scheduler core: events in, decisions out, deterministic.
 //!
-//! The engine is pure: no I/O, no threads, no clock, no randomness. A body (server, Kubernetes
-//! scheduler, simulator) tells it what happens with [`Scheduler::apply`], asks what to do with
-//! [`Scheduler::decide`], and carries the decisions out. Time is an argument.
+//! The engine is pure: no I/O, no threads, no clock, no randomness. A driver (server, Kubernetes scheduler,
+//! simulator) sends events with [`Scheduler::apply`], calls [`Scheduler::decide`], and executes the
+//! decisions. Time is an argument.
 //!
 //! ```
 //! use agentaflow_engine::{Decision, Event, Gpu, GpuRequest, MiB, Node, Request, Scheduler, Time, Workload};
@@ -26,7 +26,7 @@
 //! # Ok::<(), agentaflow_engine::Rejected>(())
 //! ```
 //!
-//! Where to look first: `decide.rs` is one pass from beginning to end.
+//! Open `pass/decide.rs` first: it is one scheduling pass from beginning to end.
 
 mod apply;
 mod explain;

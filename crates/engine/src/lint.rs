@@ -1,6 +1,6 @@
-//! The linter of plans: every invariant, checked from scratch.
+//! Plan linter: recomputes every invariant from scratch.
 //!
-//! Debug builds run it after every decision; so do all tests and, on request, the simulator.
+//! Debug builds run it after every pass; so do the tests and, on request, the simulator.
 
 use std::collections::BTreeMap;
 
@@ -13,45 +13,37 @@ use crate::state::cluster::shape::GpuNeed;
 use crate::state::scheduler::Scheduler;
 use crate::state::workloads::{TaskAllocation, WorkloadEntry, WorkloadPhase};
 
-/// Something that must never be.
+/// A broken invariant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// More is booked than there is, and nobody else is to blame.
-    #[error("node `{0}` is over-booked")]
+    /// Bookings exceed the node's capacity without external overcommitment.
+    #[error("node `{0}` is overbooked")]
     OverBooked(NodeId),
-    /// The books of a node do not add up.
-    #[error("the books of node `{node}` are wrong: {what}")]
-    Books {
-        /// The node.
-        node: NodeId,
-        /// What differs.
-        what: String,
-    },
-    /// Some tasks of a placed gang have no place.
-    #[error("workload `{0}` is placed in part")]
+    /// Recorded room differs from the sum of the claims.
+    #[error("bookings of node `{node}` do not match its claims: {what}")]
+    BookingMismatch { node: NodeId, what: String },
+    /// A task of a placed gang has no node.
+    #[error("workload `{0}` is partially placed")]
     PartialGang(WorkloadId),
-    /// Work runs on fewer GPUs than it asked for, although its node, which chose them, has enough.
-    #[error("workload `{0}` holds fewer GPUs than it runs on")]
+    /// A task holds fewer GPUs than requested although its node, which chose them, has enough.
+    #[error("workload `{0}` holds fewer GPUs than requested")]
     MissingGpus(WorkloadId),
-    /// A workload that waits holds something.
-    #[error("workload `{0}` waits and holds a place")]
-    HoldsWhileWaiting(WorkloadId),
-    /// A device that somebody has for himself is used by others.
-    #[error("a GPU of node `{0}` is exclusive to one and used by others")]
-    NotExclusive(NodeId),
-    /// A queue uses more than its limit by our own doing.
+    #[error("pending workload `{0}` has allocated tasks")]
+    AllocatedWhilePending(WorkloadId),
+    #[error("an exclusive GPU of node `{0}` has several users")]
+    SharedExclusiveGpu(NodeId),
+    /// The usage of a queue exceeds its limit without external cause.
     #[error("queue `{0}` is over its limit")]
     OverLimit(QueueId),
-    /// A queue's usage is not the sum of what its workloads use.
-    #[error("the usage of queue `{0}` is wrong")]
-    Usage(QueueId),
-    /// A waiting workload that nobody will ever look at.
-    #[error("workload `{0}` waits but is in no queue")]
-    Forgotten(WorkloadId),
+    /// Recorded usage differs from the sum of the claims.
+    #[error("usage of queue `{0}` does not match its claims")]
+    UsageMismatch(QueueId),
+    #[error("pending workload `{0}` is in no queue")]
+    NotQueued(WorkloadId),
 }
 
 impl Scheduler {
-    /// Checks every invariant; empty means that all hold.
+    /// Returns the broken invariants.
     pub fn lint(&self) -> Vec<Violation> {
         let mut found = Vec::new();
         self.lint_nodes(&mut found);
@@ -79,12 +71,12 @@ impl Scheduler {
             let foreign = host.foreign.values().map(|(_, claim)| claim);
             let booked = claims.get(&(node as NodeIdx)).into_iter().flatten().copied();
             if let Some(what) = wrong_books(&host.spec, room, foreign.chain(booked), self) {
-                found.push(Violation::Books { node: id(), what });
+                found.push(Violation::BookingMismatch { node: id(), what });
             }
             if !host.overcommitted_externally && room.overcommitted() {
                 let shared = room.devices.iter().any(|d| d.exclusive > 0 && d.users > 1);
                 found.push(if shared {
-                    Violation::NotExclusive(id())
+                    Violation::SharedExclusiveGpu(id())
                 } else {
                     Violation::OverBooked(id())
                 });
@@ -102,7 +94,7 @@ impl Scheduler {
                     found.push(Violation::PartialGang(id()));
                 }
                 WorkloadPhase::Pending | WorkloadPhase::Preempting if placed_workload > 0 => {
-                    found.push(Violation::HoldsWhileWaiting(id()));
+                    found.push(Violation::AllocatedWhilePending(id()));
                 }
                 _ => {}
             }
@@ -119,17 +111,16 @@ impl Scheduler {
                 let member = group
                     .and_then(|group| self.pending.group(group).members.get(&self.rank(index)));
                 if member != Some(&index) {
-                    found.push(Violation::Forgotten(id()));
+                    found.push(Violation::NotQueued(id()));
                 }
             }
             if workload.phase == WorkloadPhase::Preempting && self.holds.get(index).is_none() {
-                found.push(Violation::Forgotten(id()));
+                found.push(Violation::NotQueued(id()));
             }
         }
     }
 
-    /// Whether a node that chooses by itself has enough GPUs, and the engine lost track of those that
-    /// this task has.
+    /// The node chooses devices itself and has enough GPUs, but the claim has too few.
     fn lacks_gpus(&self, workload: &WorkloadEntry, task: u32, allocation: &TaskAllocation) -> bool {
         let GpuNeed::Whole(asked) = self.cluster.shape(workload.shape_of(task)).gpu_need else {
             return false;
@@ -155,7 +146,7 @@ impl Scheduler {
         }
         for (index, queue) in self.queues.iter() {
             if queue.total.used != expected.get(&index).copied().unwrap_or_default() {
-                found.push(Violation::Usage(queue.spec.id.clone()));
+                found.push(Violation::UsageMismatch(queue.spec.id.clone()));
             }
             if self.queues.is_over(&self.cluster, index) && !queue.overcommitted_externally {
                 found.push(Violation::OverLimit(queue.spec.id.clone()));
@@ -164,7 +155,7 @@ impl Scheduler {
     }
 }
 
-/// Books everything again and compares.
+/// Books all claims on an empty room and compares.
 fn wrong_books<'a>(
     spec: &crate::model::node::Node,
     room: &Room,

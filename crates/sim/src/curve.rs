@@ -1,13 +1,12 @@
-//! A curve of bounded size, however long the run.
+//! A curve of bounded size for runs of any length.
 
 use crate::meter::Meter;
 use crate::outcome::Sample;
 
-/// More points than a screen is wide say nothing.
-const MOST: usize = 500;
+/// More points than a screen is wide add nothing.
+const MAX_POINTS: usize = 500;
 
-/// Takes a sample now and then: whenever it grows too long, every second one is forgotten and the
-/// next ones are taken half as often.
+/// Samples the state at a falling rate: a full curve drops every second sample and doubles the interval.
 #[derive(Debug, Default)]
 pub(crate) struct Curve {
     samples: Vec<Sample>,
@@ -15,19 +14,19 @@ pub(crate) struct Curve {
 }
 
 impl Curve {
-    /// Notes the state at `at`, unless it comes too soon after the last one.
+    /// Adds a sample unless the interval since the last one is too short.
     pub(crate) fn note(&mut self, at: f64, meter: &Meter, running: u32, waiting: u32) {
         let due = self.samples.last().is_none_or(|last| at - last.at_seconds >= self.step);
         if !due {
             return;
         }
-        if self.samples.len() >= MOST {
+        if self.samples.len() >= MAX_POINTS {
             self.thin();
         }
         self.push(at, meter, running, waiting);
     }
 
-    /// Notes the last state in any case and ends the curve.
+    /// Adds the final sample and returns the curve.
     pub(crate) fn finish(
         mut self,
         at: f64,
@@ -35,7 +34,7 @@ impl Curve {
         running: u32,
         waiting: u32,
     ) -> Vec<Sample> {
-        if self.samples.len() >= MOST {
+        if self.samples.len() >= MAX_POINTS {
             self.thin();
         }
         self.push(at, meter, running, waiting);
@@ -65,7 +64,7 @@ impl Curve {
             (Some(first), Some(last)) => last.at_seconds - first.at_seconds,
             _ => 0.0,
         };
-        self.step = (self.step * 2.0).max(span / MOST as f64);
+        self.step = (self.step * 2.0).max(span / MAX_POINTS as f64);
     }
 }
 
@@ -81,7 +80,7 @@ mod tests {
             curve.note(f64::from(at), &meter, 0, 0);
         }
         let samples = curve.finish(100_000.0, &meter, 0, 0);
-        assert!((250..=MOST).contains(&samples.len()), "{}", samples.len());
+        assert!((250..=MAX_POINTS).contains(&samples.len()), "{}", samples.len());
         assert!(samples.is_sorted_by(|a, b| a.at_seconds < b.at_seconds));
         assert!(samples[0].at_seconds < 1.0);
         assert!((samples[samples.len() - 1].at_seconds - 100_000.0).abs() < 1e-9);

@@ -1,7 +1,7 @@
 //! The packing experiment of "Beware of Fragmentation" (Weng et al., USENIX ATC '23).
 //!
-//! Pods arrive one by one, each is tried once, and none ever leaves; one that fits nowhere is
-//! dropped. What counts is how much of the cluster's GPU is allocated when all have come.
+//! Pods arrive one by one, each is tried once, and none leaves; a pod that does not fit is dropped. The
+//! result is the allocated share of the cluster's GPUs after all arrivals.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,41 +18,40 @@ use crate::meter::{Meter, percent};
 use crate::random::Random;
 use crate::{Outcome, Progress, SimError, Stats};
 
-/// Nothing in the experiment takes time.
+/// The experiment takes no virtual time.
 const NOW: Time = Time(0);
-/// Arrivals between two reports of progress.
+/// Arrivals between two progress reports.
 const REPORT: u64 = 64;
 
-/// In which order pods arrive.
+/// Order of arrivals.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrivals {
-    /// Once each, as the file has them.
+    /// UniqueNames each, in file order.
     FileOrder,
-    /// These, by name; repeats allowed.
+    /// By name; repeats allowed.
     Named(Vec<String>),
-    /// Shuffled, then drawn again and again: as many as fit into so many times the capacity.
+    /// Shuffled, then drawn with replacement until the demand exceeds `inflate` times the capacity.
     Seeded {
-        /// The seed.
         seed: u64,
-        /// How many times the capacity.
+        /// Multiple of the capacity.
         inflate: f64,
     },
 }
 
-/// A packing experiment that is ready to run, with any strategy and any number of times.
+/// A prepared packing experiment; can run several times with any strategy.
 #[derive(Clone, Debug)]
 pub struct Experiment {
     nodes: Vec<Node>,
     demand: Vec<Demand>,
-    /// Pods in order of arrival, with names of their own.
+    /// Pods in order of arrival, with unique names.
     arrivals: Vec<Workload>,
-    /// Thousandths of GPUs that each of them asks for.
+    /// GPU thousandths of each pod.
     milli: Vec<i64>,
 }
 
 impl Experiment {
-    /// Prepares the experiment; `ranks` decide between equally good nodes. Without them the ranks
-    /// are shuffled with the seed, or follow the file where there is no seed.
+    /// Prepares the experiment. `ranks` break ties between nodes; by default they are shuffled with the seed,
+    /// or follow the file without a seed.
     pub fn new(
         nodes: &[TraceNode],
         pods: &[TracePod],
@@ -68,23 +67,22 @@ impl Experiment {
         for (node, rank) in ranked.iter_mut().zip(ranks) {
             node.rank = rank;
         }
-        // The engine numbers models as it meets them. Met in order of name, shapes that are equal
-        // but for their models are cut off in the published order.
+        // The engine numbers models in order of appearance. Registration by name makes the cut between
+        // equally frequent shapes the published one.
         ranked.sort_by(|a, b| model(a).cmp(model(b)));
         Ok(Self {
             nodes: ranked,
             demand: demand(pods),
-            arrivals: named_apart(pods, &order),
+            arrivals: with_unique_names(pods, &order),
             milli: order.iter().map(|pod| pods[*pod].total_milli()).collect(),
         })
     }
 
-    /// Pods that will arrive.
     pub fn arrivals(&self) -> usize {
         self.arrivals.len()
     }
 
-    /// Runs it with a strategy; `progress` hears of it now and then.
+    /// Runs the experiment; calls `progress` at intervals.
     pub fn run(
         &self,
         strategy: Strategy,
@@ -103,7 +101,6 @@ impl Experiment {
     }
 }
 
-/// One run on its way.
 struct Run {
     scheduler: Scheduler,
     meter: Meter,
@@ -119,7 +116,7 @@ impl Run {
         let policy = Policy {
             strategy,
             order: Some(QueueOrder::Fifo),
-            // Pods never leave: how full the nodes end up is all that counts.
+            // Pods never leave, so the final packing counts.
             work_stays: true,
             backfill: false,
             preemption: false,
@@ -133,7 +130,7 @@ impl Run {
         scheduler
             .apply(NOW, Event::DemandUpdated(Some(experiment.demand.clone())))
             .map_err(SimError::Engine)?;
-        // What is prepared once for all decisions is no decision.
+        // Preparation before the first decision is not measured.
         scheduler.decide(NOW);
         let demand = experiment.arrivals.iter().map(|workload| (&*workload.request, 1));
         Ok(Self {
@@ -202,7 +199,7 @@ impl Run {
     }
 }
 
-/// The only placement there can be.
+/// The placement of the only pending pod.
 fn placement(plan: &Plan) -> Option<&Placement> {
     plan.decisions.iter().find_map(|decision| match decision {
         Decision::Place(placement) => Some(placement),
@@ -210,10 +207,10 @@ fn placement(plan: &Plan) -> Option<&Placement> {
     })
 }
 
-/// Who arrives, as positions in the pod list, and ranks for the nodes.
+/// Positions of the arriving pods, and ranks of the nodes.
 ///
-/// A seeded order is the whole list shuffled, followed by pods drawn from it with replacement. It
-/// ends before the first pod with which more than `inflate` times the capacity would have arrived.
+/// A seeded order is the shuffled list followed by pods drawn with replacement. It ends before the first pod
+/// that would exceed `inflate` times the capacity.
 fn draw(
     nodes: &[TraceNode],
     pods: &[TracePod],
@@ -281,7 +278,7 @@ fn given_ranks(nodes: &[TraceNode], ranks: &BTreeMap<String, u32>) -> Result<Vec
     let rank = |node: &TraceNode| {
         let name = || node.name.clone();
         let unknown =
-            || SimError::UnknownName { what: "machine", name: name(), list: "list of ranks" };
+            || SimError::UnknownName { what: "node", name: name(), list: "list of ranks" };
         ranks.get(&node.name).copied().ok_or_else(unknown)
     };
     nodes.iter().map(rank).collect()
@@ -291,7 +288,7 @@ fn model(node: &Node) -> &str {
     node.gpus.first().map_or("", |gpu| gpu.model.as_str())
 }
 
-/// The distinct shapes of the original list, largest first among equally frequent ones.
+/// Distinct shapes of the pod list, largest first among equally frequent ones.
 fn demand(pods: &[TracePod]) -> Vec<Demand> {
     let mut counts: BTreeMap<(u64, u32, u32, &str), (&TracePod, u64)> = BTreeMap::new();
     for pod in pods {
@@ -300,17 +297,16 @@ fn demand(pods: &[TracePod]) -> Vec<Demand> {
     }
     let demand = |(pod, count): (&TracePod, u64)| Demand {
         cpu: pod.cpu,
-        gpu: pod.gpu_ask(),
+        gpu: pod.gpu_request(),
         models: pod.models(),
         count,
     };
     counts.into_values().rev().map(demand).collect()
 }
 
-/// Workloads in order of arrival; a pod that comes again gets a name of its own, and one that no
-/// other pod has, whatever the pods are called.
-fn named_apart(pods: &[TracePod], order: &[usize]) -> Vec<Workload> {
-    // Equal requests are one object, as they are to people who submit from a template.
+/// Workloads in order of arrival. A repeated pod gets a name that no other pod has.
+fn with_unique_names(pods: &[TracePod], order: &[usize]) -> Vec<Workload> {
+    // Equal requests share one object, as for submissions from a template.
     let mut known: HashMap<Request, Arc<Request>> = HashMap::new();
     let share = |pod: &TracePod| {
         let request = pod.request();

@@ -1,8 +1,7 @@
-//! A report as one page that needs nothing else: no network, no fonts, no libraries.
+//! A report as one self-contained HTML page: no network, no fonts, no libraries.
 //!
-//! The numbers are written into the page here, so that they are there without a script; the script
-//! only draws the curves. A content policy in the page forbids every request, so that opening a
-//! report can never tell anybody about it.
+//! The numbers are part of the page, so they are visible without JavaScript; the script only draws the
+//! curves. A content security policy forbids every request, so a report never contacts a server.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -14,32 +13,30 @@ use crate::outcome::{Outcome, Sample};
 const STYLE: &str = include_str!("html/page.css");
 const SCRIPT: &str = include_str!("html/page.js");
 
-/// Moments for which a table gives the numbers of a picture.
+/// Columns of the table below a picture.
 const MOMENTS: usize = 4;
 
-/// What the page is about.
+/// Content of the page.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
-    /// The name of the simulation.
+    /// Name of the simulation.
     pub title: &'a str,
-    /// The cluster and its work, in one sentence without a full stop.
+    /// Summary of the cluster and its jobs, in one sentence without a full stop.
     pub about: &'a str,
-    /// What the curves run along.
     pub axis: Axis,
-    /// One for each run; the names of their curves are made from strategy and order.
+    /// One per run; strategy and order name the curve.
     pub outcomes: &'a [Outcome],
 }
 
-/// What [`Sample::at_seconds`] counts.
+/// Unit of [`Sample::at_seconds`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
     /// Virtual seconds.
     Time,
-    /// Demand that has arrived, in percent of the capacity.
+    /// Arrived demand in percent of the capacity.
     Arrived,
 }
 
-/// One picture: what it shows and where its values are.
 struct Picture {
     key: &'static str,
     title: &'static str,
@@ -51,7 +48,7 @@ struct Picture {
 const ALLOCATION: Picture = Picture {
     key: "allocation",
     title: "GPUs allocated",
-    note: "Share of all GPUs given to work. Higher is better while work waits.",
+    note: "Allocated share of all GPUs. Higher is better while jobs are pending.",
     unit: "%",
     value: |sample| sample.allocated_percent,
 };
@@ -59,7 +56,7 @@ const ALLOCATION: Picture = Picture {
 const FRAGMENTATION: Picture = Picture {
     key: "fragmentation",
     title: "Fragmentation",
-    note: "Share of the idle GPUs that typical work cannot use. Lower is better.",
+    note: "Share of the idle GPUs that typical jobs cannot use. Lower is better.",
     unit: "%",
     value: |sample| sample.fragmentation_percent,
 };
@@ -67,22 +64,22 @@ const FRAGMENTATION: Picture = Picture {
 const RUNNING: Picture = Picture {
     key: "running",
     title: "Running",
-    note: "Workloads that run.",
+    note: "Running workloads.",
     unit: "",
     value: |sample| f64::from(sample.running),
 };
 
 const WAITING: Picture = Picture {
     key: "waiting",
-    title: "Waiting",
-    note: "Workloads that wait. Lower is better.",
+    title: "Pending",
+    note: "Pending workloads. Lower is better.",
     unit: "",
     value: |sample| f64::from(sample.waiting),
 };
 
 const PLACED: Picture = Picture {
     title: "Pods placed",
-    note: "Pods that found room among those that have arrived. Higher is better.",
+    note: "Share of arrived pods that were placed. Higher is better.",
     ..RUNNING
 };
 
@@ -90,15 +87,15 @@ impl Axis {
     fn guide(self) -> &'static str {
         match self {
             Self::Time => {
-                "Wait is the mean time to the first start, done the mean time from arrival to the end. Curves run along virtual time: point at one to read it; press a name to hide or show it."
+                "Wait is the mean time to the first start, done the mean time from submission to completion. The x axis is virtual time. Point at a curve to read its values; click a name to hide or show it."
             }
             Self::Arrived => {
-                "Curves run along the GPUs asked for so far, in percent of all there are: point at one to read it; press a name to hide or show it."
+                "The x axis is the requested GPU demand in percent of the capacity. Point at a curve to read its values; click a name to hide or show it."
             }
         }
     }
 
-    /// Nothing waits in the packing experiment: what finds no room is dropped.
+    /// The packing experiment has no pending pods: a pod without room is dropped.
     fn pictures(self) -> &'static [Picture] {
         match self {
             Self::Time => &[ALLOCATION, FRAGMENTATION, RUNNING, WAITING],
@@ -107,7 +104,7 @@ impl Axis {
     }
 }
 
-/// The page.
+/// Renders the page.
 pub fn page(report: &Report<'_>) -> String {
     let title = escape(report.title);
     let mut body = String::new();
@@ -135,13 +132,13 @@ pub fn page(report: &Report<'_>) -> String {
     )
 }
 
-/// Whether some strategy ran under more than one order, so that its name alone says too little.
+/// A strategy ran under more than one order, so its name alone is ambiguous.
 pub fn several_orders(outcomes: &[Outcome]) -> bool {
     let strategies: BTreeSet<_> = outcomes.iter().map(|outcome| &outcome.strategy).collect();
     strategies.len() < outcomes.len()
 }
 
-/// Text that cannot become markup, in content or in a quoted attribute.
+/// Escapes text for content and quoted attributes.
 fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
@@ -157,7 +154,7 @@ fn escape(text: &str) -> String {
     safe
 }
 
-/// The names of the curves: the strategy, and the order where a strategy runs more than once.
+/// Curve names: the strategy, with the order when ambiguous.
 pub fn names(outcomes: &[Outcome]) -> Vec<String> {
     let several = several_orders(outcomes);
     let name = |outcome: &Outcome| {
@@ -190,10 +187,10 @@ fn swatch(index: usize) -> String {
     )
 }
 
-/// Curves with a colour of their own; the style sheet has as many again with another dash.
+/// Curves with their own color; the style sheet repeats the colors with another dash.
 const COLOURS: usize = 9;
 
-/// The curves for the script.
+/// Curves as JSON for the script.
 fn data(report: &Report<'_>) -> String {
     let curve = |outcome: &Outcome| {
         let column = |value: fn(&Sample) -> f64| -> Vec<f64> {
@@ -212,7 +209,7 @@ fn data(report: &Report<'_>) -> String {
         "curves": report.outcomes.iter().map(curve).collect::<Vec<_>>(),
     })
     .to_string();
-    // Inside a script element only these could end it or begin a comment.
+    // Only these characters could end the script element or start a comment.
     text.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
@@ -224,7 +221,7 @@ fn figure(report: &Report<'_>, picture: &Picture) -> String {
     let unit = if picture.unit.is_empty() { String::new() } else { format!(", {}", picture.unit) };
     format!(
         "<figure>\n<figcaption><h2>{}{unit}</h2><p>{}</p></figcaption>\n\
-         <div class=\"chart\" data-key=\"{}\" data-unit=\"{}\" tabindex=\"0\" role=\"img\" aria-label=\"{}: numbers in the table below\"><svg></svg></div>\n{}</figure>\n",
+         <div class=\"chart\" data-key=\"{}\" data-unit=\"{}\" tabindex=\"0\" role=\"img\" aria-label=\"{}: see the table below\"><svg></svg></div>\n{}</figure>\n",
         picture.title,
         picture.note,
         picture.key,
@@ -234,7 +231,7 @@ fn figure(report: &Report<'_>, picture: &Picture) -> String {
     )
 }
 
-/// The numbers of a picture: mean, highest, and the values at a few moments.
+/// Numbers of a picture: mean, maximum, and the values at a few moments.
 fn numbers(report: &Report<'_>, picture: &Picture) -> String {
     let ends = report.outcomes.iter().filter_map(|outcome| Some(outcome.curve.last()?.at_seconds));
     let end = ends.fold(0.0, f64::max);
@@ -256,7 +253,7 @@ fn numbers(report: &Report<'_>, picture: &Picture) -> String {
     table(&heads, rows)
 }
 
-/// A table that scrolls by itself where the screen is narrow. Cells are markup already.
+/// A table that scrolls horizontally on narrow screens. Cells are markup.
 fn table(heads: &[String], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut text = String::from("<div class=\"scroll\"><table>\n<thead><tr>");
     for head in heads {
@@ -293,7 +290,7 @@ fn results(report: &Report<'_>) -> String {
     table(&heads, rows)
 }
 
-/// A heading and its cell.
+/// Title and cell of a result column.
 type ResultColumn = (&'static str, fn(&Outcome) -> String);
 
 const REPLAY: [ResultColumn; 13] = [
@@ -322,7 +319,7 @@ const PACKING: [ResultColumn; 7] = [
     ("decisions/s", |o| format!("{:.0}", o.decisions_per_second())),
 ];
 
-/// The mean along the axis; each sample holds until the next.
+/// Mean along the axis; each sample holds until the next.
 fn mean(curve: &[Sample], value: fn(&Sample) -> f64) -> f64 {
     let area: f64 = curve
         .windows(2)
@@ -337,7 +334,7 @@ fn mean(curve: &[Sample], value: fn(&Sample) -> f64) -> f64 {
     }
 }
 
-/// The value that holds at a moment; none before the curve begins and after it ends.
+/// The value at a moment; `None` outside the curve.
 fn value_at(curve: &[Sample], at: f64, value: fn(&Sample) -> f64) -> Option<f64> {
     let after = curve.partition_point(|sample| sample.at_seconds <= at + 1e-6);
     let over = curve.last().is_none_or(|last| at > last.at_seconds + 1e-6);
@@ -355,7 +352,7 @@ fn moment(at: f64, axis: Axis) -> String {
     }
 }
 
-/// A length of time in its two largest units, without spaces: tables are wide enough as it is.
+/// A duration in its two largest units, without spaces.
 fn time(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match whole {

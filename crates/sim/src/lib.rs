@@ -1,9 +1,8 @@
-//! Replays a workload trace through the engine in virtual time.
+//! Simulator: replays a workload trace through the engine in virtual time.
 //!
-//! A [`Load`] is a cluster and everything that will be handed in. It comes from a public trace
-//! ([`formats`]), from a file of one's own ([`scenario`]) or out of thin air ([`synthetic`]).
-//! [`replay`] runs it with one strategy and says in an [`Outcome`] what came of it. The packing
-//! experiment of "Beware of Fragmentation" has rules of its own: [`experiment`].
+//! A [`Load`] is a cluster and its submissions. It comes from a public trace ([`formats`]), from a scenario
+//! file ([`scenario`]) or from a generator ([`synthetic`]). [`replay`] runs it with one strategy and returns
+//! an [`Outcome`]. The packing experiment of "Beware of Fragmentation" has its own rules: [`experiment`].
 //!
 //! ```
 //! use agentaflow_sim::{Options, replay, scenario};
@@ -18,10 +17,10 @@
 //! # Ok::<(), agentaflow_sim::SimError>(())
 //! ```
 //!
-//! Here are files, a clock (only to measure how long deciding takes) and a random generator (only
-//! to make loads): everything that the engine must not have. Equal input gives equal outcomes.
+//! The simulator contains everything that the engine must not have: files, a clock (only to measure decision
+//! time) and a random generator (only to generate loads). Equal input gives equal outcomes.
 //!
-//! Where to look first: `replay.rs` is the event loop, `experiment.rs` the experiment.
+//! Open `replay.rs` first: it is the event loop. `experiment.rs` is the packing experiment.
 
 mod curve;
 mod error;
@@ -30,12 +29,12 @@ pub mod formats;
 pub mod html;
 mod load;
 mod meter;
+mod metrics;
 mod outcome;
 mod random;
 mod replay;
 pub mod scenario;
 pub mod synthetic;
-mod tally;
 
 pub use error::SimError;
 pub use load::{Job, Load};

@@ -1,7 +1,7 @@
-//! Books of its own: what is allocated, and how much of the rest is of no use.
+//! Independent accounting of allocation and fragmentation.
 //!
-//! The engine knows all this too, but a run that measured the engine with the engine's own books
-//! would not notice when they are wrong.
+//! The engine knows the same numbers, but a measurement based on the engine's own accounting would not notice
+//! its errors.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,44 +11,44 @@ use agentaflow_engine::{
     Request, WorkloadId,
 };
 
-/// A whole GPU in thousandths.
+/// Thousandths of a GPU.
 const WHOLE: i64 = 1000;
-/// The typical demand covers this share of all tasks: rare shapes only add noise.
+/// Share of all tasks that the typical demand covers; rare shapes only add noise.
 const TYPICAL_PERCENT: u64 = 95;
-/// And consists of at most so many shapes, so that measuring stays cheaper than deciding.
-const MOST_SHAPES: usize = 200;
+/// Limit of typical shapes, which keeps measuring cheaper than deciding.
+const MAX_SHAPES: usize = 200;
 
-/// Follows placements and ends.
+/// Follows placements and ends of workloads.
 #[derive(Debug)]
 pub(crate) struct Meter {
     shapes: Vec<Shape>,
-    /// Tasks that the shapes stand for.
+    /// Number of tasks that the shapes represent.
     weight: i64,
-    books: Vec<Book>,
+    free: Vec<FreeResources>,
     numbers: HashMap<NodeId, usize>,
-    seats: HashMap<WorkloadId, Vec<Seat>>,
+    allocations: HashMap<WorkloadId, Vec<TaskAllocation>>,
     pub(crate) capacity: i64,
     pub(crate) allocated: i64,
-    /// Sum over nodes and shapes of useless thousandths times the shape's weight.
-    useless: i64,
+    /// Sum over nodes and shapes of unusable thousandths times the shape's weight.
+    unusable: i64,
 }
 
-/// One kind of task of the typical demand.
+/// A shape of the typical demand.
 #[derive(Debug)]
 struct Shape {
     cpu: i64,
     gpu: GpuRequest,
-    /// By model number.
+    /// By model index.
     accepts: Vec<bool>,
     count: i64,
 }
 
-/// What is left on a node.
+/// Free resources of a node.
 #[derive(Debug)]
-struct Book {
+struct FreeResources {
     cpu: i64,
     devices: Vec<Device>,
-    useless: i64,
+    unusable: i64,
 }
 
 #[derive(Debug)]
@@ -60,16 +60,16 @@ struct Device {
     id: agentaflow_engine::GpuId,
 }
 
-/// What one task has.
+/// Resources of one task.
 #[derive(Debug)]
-struct Seat {
+struct TaskAllocation {
     node: usize,
     cpu: i64,
     parts: Vec<(usize, i64)>,
 }
 
 impl Meter {
-    /// Empty nodes; `demand` is every task that will come, with its number.
+    /// Empty nodes; `demand` lists all requests with their number of tasks.
     pub(crate) fn new<'a>(
         nodes: &[Node],
         demand: impl Iterator<Item = (&'a Request, u64)>,
@@ -80,47 +80,45 @@ impl Meter {
         let mut meter = Self {
             weight: shapes.iter().map(|shape| shape.count).sum(),
             shapes,
-            books: nodes.iter().map(|node| Book::new(node, &models)).collect(),
+            free: nodes.iter().map(|node| FreeResources::new(node, &models)).collect(),
             numbers: nodes
                 .iter()
                 .enumerate()
                 .map(|(number, node)| (node.id.clone(), number))
                 .collect(),
-            seats: HashMap::new(),
+            allocations: HashMap::new(),
             capacity: nodes.iter().map(|node| node.gpus.len() as i64 * WHOLE).sum(),
             allocated: 0,
-            useless: 0,
+            unusable: 0,
         };
-        for node in 0..meter.books.len() {
+        for node in 0..meter.free.len() {
             meter.measure(node);
         }
         meter
     }
 
-    /// A task was placed.
     pub(crate) fn place(&mut self, placement: &Placement, request: &Request) {
         let Some(node) = self.numbers.get(&placement.node).copied() else { return };
-        let parts = self.books[node].parts(&placement.gpus);
-        let seat = Seat { node, cpu: request.cpu.0 as i64, parts };
-        self.change(&seat, -1);
-        self.seats.entry(placement.workload.clone()).or_default().push(seat);
+        let parts = self.free[node].parts(&placement.gpus);
+        let allocation = TaskAllocation { node, cpu: request.cpu.0 as i64, parts };
+        self.change(&allocation, -1);
+        self.allocations.entry(placement.workload.clone()).or_default().push(allocation);
     }
 
-    /// A workload has left.
     pub(crate) fn leave(&mut self, workload: &WorkloadId) {
-        for seat in self.seats.remove(workload).unwrap_or_default() {
-            self.change(&seat, 1);
+        for allocation in self.allocations.remove(workload).unwrap_or_default() {
+            self.change(&allocation, 1);
         }
     }
 
-    /// Thousandths of GPUs that nobody has.
+    /// Unallocated GPU thousandths.
     pub(crate) fn idle(&self) -> i64 {
         self.capacity - self.allocated
     }
 
     /// Idle thousandths that the average typical task cannot use.
-    pub(crate) fn useless(&self) -> f64 {
-        if self.weight == 0 { 0.0 } else { self.useless as f64 / self.weight as f64 }
+    pub(crate) fn unusable(&self) -> f64 {
+        if self.weight == 0 { 0.0 } else { self.unusable as f64 / self.weight as f64 }
     }
 
     pub(crate) fn allocated_percent(&self) -> f64 {
@@ -128,42 +126,42 @@ impl Meter {
     }
 
     pub(crate) fn fragmentation_percent(&self) -> f64 {
-        percent(self.useless(), self.idle() as f64)
+        percent(self.unusable(), self.idle() as f64)
     }
 
-    fn change(&mut self, seat: &Seat, sign: i64) {
-        let book = &mut self.books[seat.node];
-        book.cpu += sign * seat.cpu;
-        for (device, milli) in &seat.parts {
+    fn change(&mut self, allocation: &TaskAllocation, sign: i64) {
+        let book = &mut self.free[allocation.node];
+        book.cpu += sign * allocation.cpu;
+        for (device, milli) in &allocation.parts {
             book.devices[*device].left += sign * milli;
             self.allocated -= sign * milli;
         }
-        self.measure(seat.node);
+        self.measure(allocation.node);
     }
 
     fn measure(&mut self, node: usize) {
-        let book = &mut self.books[node];
-        let useless = self.shapes.iter().map(|shape| shape.count * shape.useless(book)).sum();
-        self.useless += useless - book.useless;
-        book.useless = useless;
+        let book = &mut self.free[node];
+        let unusable = self.shapes.iter().map(|shape| shape.count * shape.unusable(book)).sum();
+        self.unusable += unusable - book.unusable;
+        book.unusable = unusable;
     }
 }
 
-/// A part in percent; nothing of nothing is zero.
+/// Percentage; zero for an empty whole.
 pub(crate) fn percent(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { 100.0 * part / whole } else { 0.0 }
 }
 
 impl Shape {
-    /// Idle thousandths of a node that this shape cannot use: all of them when no task of it fits,
-    /// otherwise those on devices with too little left.
-    fn useless(&self, book: &Book) -> i64 {
+    /// Idle thousandths that this shape cannot use: all of them when no task fits, otherwise those on devices
+    /// with too little left.
+    fn unusable(&self, book: &FreeResources) -> i64 {
         let (mut idle, mut lost, mut places) = (0, 0, 0);
         for device in &book.devices {
             let left = device.left.max(0);
             idle += left;
             match self.need(device).filter(|need| left >= *need) {
-                // Slices may share a device, everything else asks for that many devices.
+                // Slices may share a device; every other request needs that many devices.
                 Some(need) if matches!(self.gpu, GpuRequest::Mig { .. }) => places += left / need,
                 Some(_) => places += 1,
                 None => lost += left,
@@ -177,7 +175,7 @@ impl Shape {
         if self.cpu > book.cpu || places < wanted { idle } else { lost }
     }
 
-    /// Thousandths that a task takes of the device; none when it cannot use it at all.
+    /// Thousandths that a task takes of the device; `None` when the device is unsuitable.
     fn need(&self, device: &Device) -> Option<i64> {
         if !self.accepts[device.model] {
             return None;
@@ -192,7 +190,7 @@ impl Shape {
     }
 }
 
-impl Book {
+impl FreeResources {
     fn new(node: &Node, models: &[GpuModel]) -> Self {
         let device = |gpu: &agentaflow_engine::Gpu| Device {
             left: WHOLE,
@@ -204,14 +202,14 @@ impl Book {
             id: gpu.id.clone(),
         };
         let devices = node.gpus.iter().map(device).collect();
-        Self { cpu: node.cpu.0 as i64, devices, useless: 0 }
+        Self { cpu: node.cpu.0 as i64, devices, unusable: 0 }
     }
 
-    /// Which devices, and how much of each.
+    /// Devices and thousandths of an assignment.
     fn parts(&self, gpus: &GpuAssignment) -> Vec<(usize, i64)> {
         let devices = || self.devices.iter().enumerate();
         match gpus {
-            // The node chooses; any free device will do to keep count.
+            // The node chooses; count any free device.
             GpuAssignment::Count(count) => {
                 let free = devices().filter(|(_, device)| device.left >= WHOLE);
                 free.take(*count as usize).map(|(index, _)| (index, WHOLE)).collect()
@@ -234,13 +232,13 @@ impl Book {
     }
 }
 
-/// The share of a GPU that a slice is, rounded down so that all slices together are at most one.
+/// GPU share of a slice, rounded down so that all slices together fit one GPU.
 fn slice_milli(geometry: &Geometry, profile: MigProfile) -> Option<i64> {
     let profile = geometry.get(geometry.profile(profile.as_str())?)?;
     Some(i64::from(profile.compute) * WHOLE / i64::from(geometry.compute_slices))
 }
 
-/// The most frequent shapes, until they cover enough of the demand.
+/// The most frequent shapes that cover enough of the demand.
 fn typical<'a>(
     demand: impl Iterator<Item = (&'a Request, u64)>,
     models: &[GpuModel],
@@ -248,7 +246,7 @@ fn typical<'a>(
     type Key<'a> = (u64, String, &'a [GpuModel]);
     let mut counts: BTreeMap<Key<'a>, (GpuRequest, u64)> = BTreeMap::new();
     for (request, count) in demand {
-        // GPU asks have no order of their own; their description has.
+        // GPU requests have no order; their description has.
         let key = (request.cpu.0, format!("{:?}", request.gpu), request.models.as_slice());
         counts.entry(key).or_insert((request.gpu, 0)).1 += count;
     }
@@ -258,7 +256,7 @@ fn typical<'a>(
     let mut covered = 0;
     let mut shapes = Vec::new();
     for ((cpu, _, asked), (gpu, count)) in sorted {
-        if covered * 100 >= all * TYPICAL_PERCENT || shapes.len() == MOST_SHAPES {
+        if covered * 100 >= all * TYPICAL_PERCENT || shapes.len() == MAX_SHAPES {
             break;
         }
         covered += count;
@@ -314,14 +312,14 @@ mod tests {
             "700 of a GPU is no whole one"
         );
         meter.leave(&"w".into());
-        assert_eq!((meter.allocated, meter.useless), (0, 0));
+        assert_eq!((meter.allocated, meter.unusable), (0, 0));
     }
 
     #[test]
     fn gpus_without_the_cpu_to_feed_them_are_of_no_use() {
         let hungry = request(GpuRequest::Whole(1), 17);
         let meter = Meter::new(&[node(2, &MigMode::Off)], [(&hungry, 1)].into_iter());
-        assert!((meter.useless() - 2000.0).abs() < 1e-9);
+        assert!((meter.unusable() - 2000.0).abs() < 1e-9);
     }
 
     #[test]
@@ -331,7 +329,7 @@ mod tests {
         let mut meter =
             Meter::new(&[node(2, &MigMode::Off)], [(&small, 3), (&large, 1)].into_iter());
         meter.place(&placed("0", GpuShare::Fraction { milli: 400, mib: MiB(16_384) }), &small);
-        assert!((meter.useless() - 1600.0 / 4.0).abs() < 1e-9, "three of four can use all of it");
+        assert!((meter.unusable() - 1600.0 / 4.0).abs() < 1e-9, "three of four can use all of it");
     }
 
     #[test]

@@ -1,83 +1,82 @@
-//! What a run found out.
+//! Results of a run.
 
 use agentaflow_engine::WaitReason;
 use serde::Serialize;
 
-/// The result of one run: one strategy, one order.
+/// Result of one run: one strategy, one order.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// The strategy's name.
     pub strategy: String,
-    /// The queue order's name.
+    /// Name of the queue order.
     pub order: String,
-    /// Thousandths of a GPU allocated: at the end of the packing experiment, at the peak of a replay.
+    /// Allocated GPU thousandths: at the end of the packing experiment, at the peak of a replay.
     pub allocated_milli: i64,
-    /// Thousandths of a GPU that the cluster has.
+    /// GPU thousandths of the cluster.
     pub capacity_milli: i64,
-    /// Workloads that were never placed.
+    /// Workloads never placed.
     pub dropped: u64,
-    /// Decisions made: arrivals placed or dropped in the packing experiment, placements of tasks and
-    /// preemptions in a replay.
+    /// Decisions: arrivals placed or dropped in the packing experiment; placements and preemptions in a
+    /// replay.
     pub decisions: u64,
-    /// Seconds of real time spent deciding, and on nothing else.
+    /// Real time of the decisions only, in seconds.
     pub seconds: f64,
-    /// Workloads that were handed in.
+    /// Submitted workloads.
     pub jobs: u64,
-    /// Workloads that ran to their end.
+    /// Completed workloads.
     pub finished: u64,
-    /// How often running work was stopped for other work.
+    /// Preemptions of running workloads.
     pub preemptions: u64,
-    /// Allocated share of all GPUs: the time average of a replay, the final value of the experiment.
+    /// Allocated share of all GPUs: time average of a replay, final value of the experiment.
     pub allocation_percent: f64,
     /// Share of the idle GPUs that the typical demand cannot use, averaged likewise.
     pub fragmentation_percent: f64,
-    /// From being handed in to the first start.
+    /// From submission to first start.
     pub wait_seconds: Stats,
-    /// From being handed in to the end.
+    /// From submission to completion.
     pub completion_seconds: Stats,
-    /// From the first arrival to the last end.
+    /// From first arrival to last completion.
     pub makespan_seconds: f64,
-    /// Who was never placed in a replay and why: each reason once, the first few.
+    /// Workloads never placed in a replay, by reason; the first few reasons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dropped_because: Vec<Dropped>,
-    /// What was left when a replay was stopped before its end.
+    /// Set when a replay was cut off before its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut_off: Option<CutOff>,
-    /// How the cluster filled and emptied; see [`Outcome::without_curve`].
+    /// State over time; see [`Outcome::without_curve`].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub curve: Vec<Sample>,
 }
 
 impl Outcome {
-    /// The same without its curve, which is then left out of JSON too.
+    /// Removes the curve, also from JSON.
     #[must_use]
     pub fn without_curve(mut self) -> Self {
         self.curve = Vec::new();
         self
     }
 
-    /// Decisions a second of deciding; zero when nothing could be measured.
+    /// Decisions per second of decision time; zero when not measurable.
     pub fn decisions_per_second(&self) -> f64 {
         if self.seconds > 0.0 { self.decisions as f64 / self.seconds } else { 0.0 }
     }
 }
 
-/// Reasons that an outcome keeps.
+/// Limit of reported reasons.
 const REASONS: usize = 3;
 
-/// Work that was never placed, for one reason.
+/// Workloads never placed for the same reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Dropped {
-    /// The first of it.
+    /// The first workload.
     pub workload: String,
-    /// How many more there are.
+    /// Number of further workloads.
     pub others: u64,
-    /// What the scheduler said last.
+    /// Last wait reason.
     pub reason: WaitReason,
 }
 
 impl Dropped {
-    /// Puts equal reasons together and keeps the first few.
+    /// Groups equal reasons and keeps the first few.
     pub(crate) fn summary<'a>(
         dropped: impl Iterator<Item = (&'a str, &'a WaitReason)>,
     ) -> Vec<Self> {
@@ -94,30 +93,28 @@ impl Dropped {
     }
 }
 
-/// Workloads that were left when a replay was stopped.
+/// Workloads left when a replay was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CutOff {
-    /// Ran.
     pub running: u64,
-    /// Waited, and could have been placed some time.
+    /// Pending, and placeable at some time.
     pub waiting: u64,
-    /// Had not been handed in.
+    /// Not submitted yet.
     pub to_come: u64,
 }
 
-/// A distribution in three numbers; zeros when nothing was measured.
+/// A distribution in three numbers; zeros without values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Stats {
-    /// The mean.
     pub mean: f64,
-    /// Half are at most this.
+    /// Median.
     pub p50: f64,
-    /// 99 of 100 are at most this.
+    /// 99th percentile.
     pub p99: f64,
 }
 
 impl Stats {
-    /// Summarises values; quantiles are values that occurred (nearest rank).
+    /// Quantiles are observed values (nearest rank).
     pub fn of(mut values: Vec<f64>) -> Self {
         if values.is_empty() {
             return Self::default();
@@ -132,28 +129,26 @@ impl Stats {
     }
 }
 
-/// The cluster at one moment.
+/// State of the cluster at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sample {
-    /// Virtual seconds since the first arrival; in the packing experiment, arrived GPU demand in
-    /// percent of the capacity.
+    /// Virtual seconds since the first arrival; in the packing experiment, arrived GPU demand in percent of
+    /// the capacity.
     pub at_seconds: f64,
     /// Allocated share of all GPUs.
     pub allocated_percent: f64,
     /// Share of the idle GPUs that the typical demand cannot use.
     pub fragmentation_percent: f64,
-    /// Workloads that run.
+    /// Placed workloads.
     pub running: u32,
-    /// Workloads that wait.
+    /// Pending workloads.
     pub waiting: u32,
 }
 
-/// How far a run has come, in workloads.
+/// Progress in workloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Done.
     pub done: u64,
-    /// In all.
     pub total: u64,
 }
 

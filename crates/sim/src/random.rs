@@ -1,17 +1,15 @@
-//! A small generator of numbers that look random and are the same everywhere.
+//! A deterministic random number generator.
 
-/// Steele, Lea and Flood's splitmix64: one word of state, passes `BigCrush`, fits on a screen.
-/// Written out here so that a seed means the same load for ever, whatever a library does.
+/// Splitmix64 by Steele, Lea and Flood: one word of state, passes `BigCrush`. Implemented here so that a seed
+/// gives the same load with every library version.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// A generator; equal seeds give equal numbers.
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -20,36 +18,35 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number from 0 to `n - 1`, each equally likely; zero when `n` is zero.
+    /// A uniform number from 0 to `n - 1`; zero when `n` is zero.
     pub(crate) fn below(&mut self, n: usize) -> usize {
-        // The high word of a product is uniform but for a bias below n / 2^64: far too small to
-        // matter for lists that fit in memory.
+        // The high word of the product has a bias below n / 2^64, negligible for lists in memory.
         ((u128::from(self.next()) * n as u128) >> 64) as usize
     }
 
-    /// A number in [0, 1).
+    /// A uniform number in [0, 1).
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// The gap to the next event when they happen at random, so many units apart on average.
+    /// Exponentially distributed gap with this mean.
     pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * libm::log(1.0 - self.unit())
     }
 
-    /// A value whose logarithm is normal: half lie below `median`, and the tail is long.
+    /// Log-normal value with this median.
     pub(crate) fn log_normal(&mut self, median: f64, sigma: f64) -> f64 {
         let radius = libm::sqrt(-2.0 * libm::log(1.0 - self.unit()));
         let normal = radius * libm::cos(std::f64::consts::TAU * self.unit());
         median * libm::exp(sigma * normal)
     }
 
-    /// A value between the two whose logarithm is uniform: every order of magnitude is as likely.
+    /// Log-uniform value: every order of magnitude is equally likely.
     pub(crate) fn log_uniform(&mut self, least: f64, most: f64) -> f64 {
         least * libm::exp(self.unit() * libm::log(most / least))
     }
 
-    /// One of the values, as likely as its weight says.
+    /// A value chosen by weight.
     pub(crate) fn weighted<T: Copy>(&mut self, choices: &[(u32, T)]) -> T {
         let total: u32 = choices.iter().map(|(weight, _)| weight).sum();
         let mut at = self.below(total as usize) as u32;
@@ -62,7 +59,7 @@ impl Random {
         choices[choices.len() - 1].1
     }
 
-    /// Puts the values into an order in which every one is as likely as any other.
+    /// Fisher-Yates shuffle.
     pub(crate) fn shuffle<T>(&mut self, values: &mut [T]) {
         for last in (1..values.len()).rev() {
             values.swap(last, self.below(last + 1));

@@ -1,4 +1,4 @@
-//! Replay in virtual time: arrivals and ends go to the engine, its decisions come true at once.
+//! Replay in virtual time: sends arrivals and completions to the engine and executes its decisions at once.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -10,38 +10,36 @@ use agentaflow_engine::{
     Time, WaitReason, Workload, WorkloadId,
 };
 
-use crate::tally::Tally;
+use crate::metrics::ReplayMetrics;
 use crate::{CutOff, Dropped, Job, Load, Outcome, Progress, SimError};
 
-/// How to replay a load.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How GPUs are chosen.
     pub strategy: Strategy,
-    /// Who is served first, if not as the load's policy says.
+    /// Overrides the order of the load's policy.
     pub order: Option<QueueOrder>,
     /// Check every invariant after every decision; slow.
     pub lint: bool,
-    /// Preempted work goes on where it was stopped instead of starting again.
+    /// Preempted workloads resume instead of starting again.
     pub resume: bool,
-    /// At every event all running work is taken back and everything is planned anew in order; work
-    /// goes on where it was. With the order `least_service` this is the preemptive SRSF of the
-    /// literature, with `shortest` its SRTF: ideals, because stopping costs nothing.
+    /// At every event, requeue all running workloads and schedule everything again in order; workloads keep
+    /// their progress. With the order `least_service` this is the preemptive SRSF of the literature, with
+    /// `shortest` its SRTF: ideals, because preemption is free.
     pub replan: bool,
-    /// Stop here. What waits then counts as dropped only if it could never have been placed.
+    /// Cut off at this time. Pending workloads then count as dropped only if they never fit.
     pub until: Option<Time>,
 }
 
 impl Options {
-    /// A replay to the end with nothing special about it.
+    /// A replay to the end with default options.
     pub fn new(strategy: Strategy) -> Self {
         Self { strategy, order: None, lint: false, resume: false, replan: false, until: None }
     }
 }
 
-/// Replays a load; `progress` hears now and then how many workloads have ended.
+/// Replays a load; calls `progress` at intervals with the number of ended workloads.
 ///
-/// Equal loads and options give equal outcomes, but for the real time in `seconds`.
+/// Equal loads and options give equal outcomes, except for the real time in `seconds`.
 pub fn replay(
     load: &Load,
     options: &Options,
@@ -52,7 +50,7 @@ pub fn replay(
     let mut steps = 0_u64;
     while let Some(at) = replay.next_time() {
         if steps.is_multiple_of(REPORT) {
-            let done = replay.tally.finished();
+            let done = replay.metrics.finished();
             progress(Progress { done, total });
         }
         steps += 1;
@@ -62,26 +60,25 @@ pub fn replay(
     Ok(replay.outcome())
 }
 
-/// Steps between two reports of progress.
+/// Steps between two progress reports.
 const REPORT: u64 = 64;
-/// Decisions at one moment before time must move on: the engine settles in a few.
-const MOST_ROUNDS: u32 = 1000;
-/// Times that the engine may ask to be woken when nothing runs or comes any more.
-const MOST_IDLE_WAKES: u32 = 100;
+/// Limit of passes at one moment; the engine settles in a few.
+const MAX_ROUNDS: u32 = 1000;
+/// Limit of wake-ups without running or arriving workloads.
+const MAX_IDLE_WAKES: u32 = 100;
 
-/// A replay on its way.
 struct Replay<'a> {
     options: &'a Options,
     policy: Policy,
     scheduler: Scheduler,
-    tally: Tally,
-    runs: Vec<Run<'a>>,
+    metrics: ReplayMetrics,
+    runs: Vec<JobRun<'a>>,
     numbers: HashMap<WorkloadId, usize>,
-    /// Jobs by time of arrival, and how many have arrived.
+    /// Jobs by arrival time, and the number of arrived ones.
     arrivals: Vec<usize>,
     arrived: usize,
     running: BTreeSet<usize>,
-    /// Ends of running work: when, which, and of which start.
+    /// Completions: time, job and number of its start.
     ends: BinaryHeap<Reverse<(Time, usize, u32)>>,
     wake: Option<Time>,
     idle_wakes: u32,
@@ -90,15 +87,15 @@ struct Replay<'a> {
     cut: bool,
 }
 
-/// A job and how far it has come.
-struct Run<'a> {
+/// A job and its progress.
+struct JobRun<'a> {
     job: &'a Job,
     remaining: Span,
     since: Option<Time>,
     placed: u32,
-    /// Counts starts: the end of an earlier one means nothing.
+    /// Number of starts; completions of earlier starts are stale.
     starts: u32,
-    /// Why it waits, as said last.
+    /// Last wait reason.
     why: Option<Arc<WaitReason>>,
 }
 
@@ -114,8 +111,8 @@ impl<'a> Replay<'a> {
         Ok(Self {
             options,
             scheduler: scheduler(load, &policy)?,
-            tally: Tally::new(load),
-            runs: load.jobs.iter().map(Run::new).collect(),
+            metrics: ReplayMetrics::new(load),
+            runs: load.jobs.iter().map(JobRun::new).collect(),
             numbers: numbers(&load.jobs)?,
             arrivals,
             arrived: 0,
@@ -130,32 +127,33 @@ impl<'a> Replay<'a> {
         })
     }
 
-    /// When something happens next; none at the end.
+    /// Time of the next event; `None` at the end.
     fn next_time(&mut self) -> Option<Time> {
         let arrival = self.next_arrival().map(|job| self.runs[job].job.at);
         let end = self.next_end().map(|(end, _)| end);
         let idle = arrival.is_none() && end.is_none();
         self.idle_wakes = if idle { self.idle_wakes + 1 } else { 0 };
-        let wake = self.wake.filter(|_| self.idle_wakes <= MOST_IDLE_WAKES);
+        let wake = self.wake.filter(|_| self.idle_wakes <= MAX_IDLE_WAKES);
         let next = [arrival, end, wake].into_iter().flatten().min()?;
         self.cut = self.options.until.is_some_and(|until| next > until);
         if self.cut { None } else { Some(next) }
     }
 
-    /// Everything that happens at one moment: ends first, so that arrivals find the room.
+    /// Processes one moment: completions before arrivals, so that arrivals find the room.
     fn step(&mut self, at: Time) -> Result<(), SimError> {
-        self.tally.advance(at);
+        self.metrics.advance(at);
         while let Some(job) = self.next_end().filter(|(end, _)| *end <= at).map(|(_, job)| job) {
             self.finish(at, job)?;
         }
-        let taken_back = if self.options.replan { self.take_back(at)? } else { BTreeSet::new() };
+        let taken_back =
+            if self.options.replan { self.requeue_running(at)? } else { BTreeSet::new() };
         while let Some(job) = self.next_arrival().filter(|job| self.runs[*job].job.at <= at) {
             self.arrived += 1;
             self.submit(at, self.runs[job].job.workload.clone())?;
-            self.tally.arrived();
+            self.metrics.arrived();
         }
         self.settle(at)?;
-        self.tally.preempted(taken_back.difference(&self.running).count() as u64);
+        self.metrics.preempted(taken_back.difference(&self.running).count() as u64);
         Ok(())
     }
 
@@ -163,7 +161,7 @@ impl<'a> Replay<'a> {
         self.arrivals.get(self.arrived).copied()
     }
 
-    /// The next end of something that still runs.
+    /// The next completion of a running job.
     fn next_end(&mut self) -> Option<(Time, usize)> {
         while let Some(Reverse((end, job, start))) = self.ends.peek().copied() {
             if self.runs[job].since.is_some() && self.runs[job].starts == start {
@@ -174,39 +172,39 @@ impl<'a> Replay<'a> {
         None
     }
 
-    /// Takes all running work back, to be planned again with what is left of it.
-    fn take_back(&mut self, at: Time) -> Result<BTreeSet<usize>, SimError> {
+    /// Requeues all running workloads with their remaining run time.
+    fn requeue_running(&mut self, at: Time) -> Result<BTreeSet<usize>, SimError> {
         let running = self.running.clone();
         for job in &running {
-            self.halt(at, *job, true);
-            self.submit_again(at, *job)?;
+            self.stop_run(at, *job, true);
+            self.resubmit(at, *job)?;
         }
         Ok(running)
     }
 
-    /// Asks the engine until it has nothing more to say about this moment.
+    /// Runs passes until the engine has no further decision at this moment.
     fn settle(&mut self, at: Time) -> Result<(), SimError> {
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let start = Instant::now();
             let plan = self.scheduler.decide(at);
             self.deciding += start.elapsed();
             self.wake = plan.wake_at;
             self.check(at)?;
-            let preempted = self.carry_out(at, &plan)?;
+            let preempted = self.execute(at, &plan)?;
             if !preempted && plan.wake_at.is_none_or(|wake| wake > at) {
                 break;
             }
         }
         self.wake = self.wake.map(|wake| wake.max(at.after(Span(1))));
-        self.tally.sample();
+        self.metrics.sample();
         Ok(())
     }
 
-    /// Makes a plan come true; says whether somebody was stopped, which makes room at once.
-    fn carry_out(&mut self, at: Time, plan: &Plan) -> Result<bool, SimError> {
+    /// Executes a plan; returns whether it preempted a workload, which frees room at once.
+    fn execute(&mut self, at: Time, plan: &Plan) -> Result<bool, SimError> {
         let mut preempted = false;
         for decision in &plan.decisions {
-            // Saying why somebody waits is no decision: it changes nothing.
+            // A wait reason is not a decision.
             self.decisions += u64::from(!matches!(decision, Decision::Wait { .. }));
             match decision {
                 Decision::Place(placement) => self.place(at, placement)?,
@@ -221,7 +219,7 @@ impl<'a> Replay<'a> {
                         self.runs[*job].why = Some(Arc::clone(reason));
                     }
                 }
-                // Nothing breaks in a simulation.
+                // Simulated nodes do not fail.
                 Decision::Displace { .. } => {}
             }
         }
@@ -231,9 +229,9 @@ impl<'a> Replay<'a> {
     fn place(&mut self, at: Time, placement: &Placement) -> Result<(), SimError> {
         let Some(job) = self.numbers.get(&placement.workload).copied() else { return Ok(()) };
         let (workload, task) = (placement.workload.clone(), placement.task);
-        self.tell(at, Event::PlacementConfirmed { workload, task }).map_err(SimError::Engine)?;
+        self.apply(at, Event::PlacementConfirmed { workload, task }).map_err(SimError::Engine)?;
         let run = &mut self.runs[job];
-        self.tally.place(placement, &run.job.workload.request);
+        self.metrics.place(placement, &run.job.workload.request);
         run.placed += 1;
         run.why = None;
         if run.placed == run.job.workload.tasks {
@@ -241,27 +239,27 @@ impl<'a> Replay<'a> {
             run.starts += 1;
             self.running.insert(job);
             self.ends.push(Reverse((at.after(run.remaining), job, run.starts)));
-            self.tally.started(run.job.at, run.starts == 1);
+            self.metrics.started(run.job.at, run.starts == 1);
         }
         Ok(())
     }
 
-    /// Stops a workload for another; it waits again, and what it has done is lost or kept.
+    /// Preempts a workload; its progress is lost or kept.
     fn stop(&mut self, at: Time, victim: &WorkloadId) -> Result<(), SimError> {
         let Some(job) = self.numbers.get(victim).copied() else { return Ok(()) };
         let resume = self.options.resume;
-        self.halt(at, job, resume);
-        self.tally.preempted(1);
+        self.stop_run(at, job, resume);
+        self.metrics.preempted(1);
         let workload = &self.runs[job].job.workload;
         for task in 0..workload.tasks {
             let gone = Event::TaskStopped { workload: victim.clone(), task };
-            self.tell(at, gone).map_err(SimError::Engine)?;
+            self.apply(at, gone).map_err(SimError::Engine)?;
         }
-        if resume { self.submit_again(at, job) } else { Ok(()) }
+        if resume { self.resubmit(at, job) } else { Ok(()) }
     }
 
-    /// A workload runs no more; what it has done is kept or lost.
-    fn halt(&mut self, at: Time, job: usize, keep: bool) {
+    /// Stops a run; its progress is lost or kept.
+    fn stop_run(&mut self, at: Time, job: usize, keep: bool) {
         let run = &mut self.runs[job];
         let ran = run.since.take().map_or(Span(0), |since| at.since(since));
         if keep {
@@ -269,17 +267,17 @@ impl<'a> Replay<'a> {
         }
         run.placed = 0;
         self.running.remove(&job);
-        self.tally.stopped(&run.job.workload.id);
+        self.metrics.stopped(&run.job.workload.id);
     }
 
-    /// Hands a workload in again with what is left of it: that is what counts when the shortest go
-    /// first. It keeps its age.
-    fn submit_again(&mut self, at: Time, job: usize) -> Result<(), SimError> {
+    /// Submits a workload again with its remaining run time, for orders by duration. It keeps its submission
+    /// time.
+    fn resubmit(&mut self, at: Time, job: usize) -> Result<(), SimError> {
         let run = &self.runs[job];
         let workload = run.job.workload.clone();
         let estimate = workload.estimate.map(|_| run.remaining);
         let again = Workload { estimate, submitted: Some(run.job.at), ..workload };
-        self.tell(at, Event::Cancelled(again.id.clone())).map_err(SimError::Engine)?;
+        self.apply(at, Event::Cancelled(again.id.clone())).map_err(SimError::Engine)?;
         self.submit(at, again)
     }
 
@@ -288,17 +286,17 @@ impl<'a> Replay<'a> {
         run.since = None;
         self.running.remove(&job);
         let id = run.job.workload.id.clone();
-        self.tally.finished_one(&id, run.job.at);
-        self.tell(at, Event::Finished(id)).map_err(SimError::Engine)
+        self.metrics.finished_one(&id, run.job.at);
+        self.apply(at, Event::Finished(id)).map_err(SimError::Engine)
     }
 
     fn submit(&mut self, at: Time, workload: Workload) -> Result<(), SimError> {
         let id = workload.id.clone();
         let rejected = |source| SimError::Workload { workload: id.to_string(), source };
-        self.tell(at, Event::Submitted(Box::new(workload))).map_err(rejected)
+        self.apply(at, Event::Submitted(Box::new(workload))).map_err(rejected)
     }
 
-    fn tell(&mut self, at: Time, event: Event) -> Result<(), Rejected> {
+    fn apply(&mut self, at: Time, event: Event) -> Result<(), Rejected> {
         let start = Instant::now();
         let result = self.scheduler.apply(at, event);
         self.deciding += start.elapsed();
@@ -321,9 +319,9 @@ impl<'a> Replay<'a> {
         let order = self.policy.order();
         let name =
             QueueOrder::ALL.iter().find(|(_, known)| *known == order).map_or("", |(name, _)| name);
-        let never = |run: &Run<'_>| run.why.as_deref().is_some_and(can_never_start);
-        let unplaced = |run: &&Run<'_>| run.starts == 0 && (!self.cut || never(run));
-        let unplaced: Vec<&Run<'_>> = self.runs.iter().filter(unplaced).collect();
+        let never = |run: &JobRun<'_>| run.why.as_deref().is_some_and(can_never_start);
+        let unplaced = |run: &&JobRun<'_>| run.starts == 0 && (!self.cut || never(run));
+        let unplaced: Vec<&JobRun<'_>> = self.runs.iter().filter(unplaced).collect();
         let dropped = unplaced.len() as u64;
         let reasons = unplaced
             .iter()
@@ -331,7 +329,7 @@ impl<'a> Replay<'a> {
         let (arrived, running) = (self.arrived as u64, self.running.len() as u64);
         let left = CutOff {
             running,
-            waiting: arrived.saturating_sub(self.tally.finished() + running + dropped),
+            waiting: arrived.saturating_sub(self.metrics.finished() + running + dropped),
             to_come: self.runs.len() as u64 - arrived,
         };
         Outcome {
@@ -343,18 +341,18 @@ impl<'a> Replay<'a> {
             decisions: self.decisions,
             seconds: self.deciding.as_secs_f64(),
             jobs: self.runs.len() as u64,
-            ..self.tally.outcome()
+            ..self.metrics.outcome()
         }
     }
 }
 
-impl<'a> Run<'a> {
+impl<'a> JobRun<'a> {
     fn new(job: &'a Job) -> Self {
         Self { job, remaining: job.duration, since: None, placed: 0, starts: 0, why: None }
     }
 }
 
-/// The cluster before anything is handed in.
+/// The cluster before the first submission.
 fn scheduler(load: &Load, policy: &Policy) -> Result<Scheduler, SimError> {
     let start = Time(0);
     let mut scheduler = Scheduler::new(policy.clone());
@@ -369,8 +367,8 @@ fn scheduler(load: &Load, policy: &Policy) -> Result<Scheduler, SimError> {
     Ok(scheduler)
 }
 
-/// Jobs by name; the engine would take a name again once its first owner has left, the books of a
-/// run would not.
+/// Jobs by name. The engine accepts a name again after its first owner ended; the accounting of a run does
+/// not.
 fn numbers(jobs: &[Job]) -> Result<HashMap<WorkloadId, usize>, SimError> {
     let mut numbers = HashMap::with_capacity(jobs.len());
     for (number, job) in jobs.iter().enumerate() {

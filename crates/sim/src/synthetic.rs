@@ -1,4 +1,4 @@
-//! Made-up loads: as large as wanted, as uneven as real ones, the same for the same seed.
+//! Synthetic loads of any size, as uneven as real ones, reproducible by seed.
 
 use agentaflow_engine::{
     Gpu, GpuRequest, MiB, MigMode, MilliCpu, MilliGpu, Node, Queue, Request, Span, Time, Workload,
@@ -7,20 +7,20 @@ use agentaflow_engine::{
 use crate::random::Random;
 use crate::{Job, Load, SimError};
 
-/// What a made-up load looks like.
+/// Parameters of a synthetic load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Synthetic {
     /// Equal seeds give equal loads.
     pub seed: u64,
-    /// Machines.
+    /// Number of nodes.
     pub nodes: u32,
-    /// GPUs of each machine.
+    /// GPUs per node.
     pub gpus_per_node: u32,
-    /// GPU models, dealt out to the machines in turn.
+    /// GPU models, assigned to the nodes in turn.
     pub models: Vec<String>,
-    /// GPU time asked for, as a multiple of what the cluster has in the time.
+    /// Requested GPU time as a multiple of the capacity.
     pub load: f64,
-    /// Everything is handed in during this many hours.
+    /// Duration of the submissions in hours.
     pub hours: f64,
 }
 
@@ -38,12 +38,12 @@ impl Default for Synthetic {
     }
 }
 
-/// Who hands work in: a few large teams and some small ones.
+/// Queues with weights: a few large teams and some small ones.
 const QUEUES: [(u32, &str); 4] =
     [(40, "research"), (30, "product"), (20, "vision"), (10, "students")];
 
-/// GPUs in thousandths and how often: as in published traces, most work is small, and most of the
-/// GPU time goes to what is not.
+/// GPU thousandths with weights. As in published traces, most jobs are small, and most GPU time goes to large
+/// ones.
 const SIZES: [(u32, u32); 9] = [
     (8, 100),
     (12, 250),
@@ -56,13 +56,12 @@ const SIZES: [(u32, u32); 9] = [
     (1, 32_000),
 ];
 
-/// Half of all work takes less than this; the tail is long.
+/// Median run time; the distribution has a long tail.
 const MEDIAN_SECONDS: f64 = 20.0 * 60.0;
 const TAIL: f64 = 1.6;
 const SHORTEST_SECONDS: f64 = 10.0;
 
 impl Synthetic {
-    /// Makes the load.
     pub fn load(&self) -> Result<Load, SimError> {
         self.check()?;
         let mut random = Random::new(self.seed);
@@ -112,8 +111,8 @@ impl Synthetic {
         node
     }
 
-    /// Draws work until there is enough of it. Given their number, the arrivals of a Poisson process
-    /// are independent and uniform, so that is how they are drawn.
+    /// Draws jobs until the demand is reached. Given their number, arrivals of a Poisson process are
+    /// independent and uniform.
     fn jobs(&self, random: &mut Random) -> Vec<Job> {
         let gpus = f64::from(self.nodes) * f64::from(self.gpus_per_node);
         let mut wanted = self.load * gpus * self.hours * 3600.0;
@@ -131,7 +130,7 @@ impl Synthetic {
         jobs
     }
 
-    /// A size that the cluster could take if it were empty.
+    /// A size that fits the empty cluster.
     fn size(&self, random: &mut Random) -> u32 {
         let most = 1000_u64 * u64::from(self.nodes) * u64::from(self.gpus_per_node);
         loop {
@@ -157,12 +156,12 @@ impl Synthetic {
         workload.queue = random.weighted(&QUEUES).into();
         workload.priority = random.weighted(&[(2, 3), (6, 5), (2, 7)]);
         workload.preemptible = workload.priority < 5;
-        // People ask for more time than they need.
+        // Users overestimate run times.
         workload.estimate = Some(Span((duration.0 as f64 * (1.0 + random.unit())) as u64));
         Job { at, workload, duration }
     }
 
-    /// How much GPU each of how many tasks asks for.
+    /// GPU request per task, and number of tasks.
     fn ask(&self, milli: u32) -> (GpuRequest, u32) {
         match MilliGpu::new(milli) {
             Ok(share) if share < MilliGpu::WHOLE => (GpuRequest::Fraction(share), 1),
@@ -176,7 +175,7 @@ impl Synthetic {
     }
 }
 
-/// Memory of a GPU, by what its name says: a number before `GB`, or what is known of the model.
+/// Memory of a GPU from its name: a number before `GB`, or a known model.
 fn memory_of(model: &str) -> MiB {
     let named =
         model.split([' ', '-', '_']).find_map(|word| word.strip_suffix("GB")?.parse::<u64>().ok());

@@ -1,7 +1,7 @@
-//! The packing experiment against a plain implementation of the published rules.
+//! The packing experiment against an independent implementation of the published rules.
 //!
-//! The trace in `tests/data` is made up: small, and uneven enough that strategies differ on it.
-//! What follows shares no code with the engine; it is slow, obvious, and what the engine must equal.
+//! The trace in `tests/data` is synthetic: small, and uneven enough for strategies to differ. The reference
+//! implementation shares no code with the engine and favors clarity over speed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ struct Plain {
     rank: u32,
 }
 
-/// A typical pod: CPU, thousandths, number, spec, and how many there are.
+/// A typical pod: CPU, thousandths, GPUs, spec, and count.
 type Typical = (i64, i64, i64, String, i64);
 
 fn allows(spec: &str, model: &str) -> bool {
@@ -57,7 +57,7 @@ fn typical(pods: &[TracePod]) -> Vec<Typical> {
     kept
 }
 
-/// F(n) times the number of typical pods, so that equal fragmentations are equal numbers.
+/// Fragmentation times the number of typical pods, an exact integer.
 fn fragmentation(node: &Plain, typical: &[Typical]) -> i64 {
     let mut sum = 0;
     for (cpu, milli, num, spec, count) in typical {
@@ -70,7 +70,7 @@ fn fragmentation(node: &Plain, typical: &[Typical]) -> i64 {
     sum
 }
 
-/// Every way to put the pod on the node: the devices it takes.
+/// All device choices of the pod on the node.
 fn ways(node: &Plain, pod: &TracePod) -> Vec<Vec<usize>> {
     let fits = node.cpu >= pod.cpu.0 as i64 && node.memory >= pod.memory.0 as i64;
     if !fits || (pod.gpus > 0 && !allows(&pod.spec, &node.model)) {
@@ -130,7 +130,7 @@ fn best_fit(node: &Plain, pod: &TracePod, _: &[Typical]) -> Option<(i64, Vec<usi
 
 type Rule = fn(&Plain, &TracePod, &[Typical]) -> Option<(i64, Vec<usize>)>;
 
-/// Thousandths allocated at the end, and pods dropped.
+/// Allocated thousandths at the end, and dropped pods.
 fn plainly(
     nodes: &[TraceNode],
     pods: &[TracePod],
@@ -170,7 +170,7 @@ fn plainly(
     (allocated, dropped)
 }
 
-/// Every pod several times, in an order that depends on `step`, until 150 % have arrived.
+/// Every pod several times, in an order that depends on `step`, up to 150 % of the capacity.
 fn order(nodes: &[TraceNode], pods: &[TracePod], step: usize) -> Vec<String> {
     let capacity: i64 = nodes.iter().map(|node| i64::from(node.gpus) * 1000).sum();
     let mut arrived = 0;
@@ -215,7 +215,7 @@ fn fgd_and_best_fit_do_exactly_what_was_published() {
     assert!(results.chunks(2).any(|pair| pair[0] != pair[1]), "the two rules differ somewhere");
 }
 
-/// Numbers that the rules gave when they were checked against the published ones on the real trace.
+/// Results recorded after a comparison with the published ones on the real trace.
 #[test]
 fn the_small_trace_ends_as_it_always_did() {
     let (nodes, pods) = trace();
@@ -293,10 +293,11 @@ fn files_that_do_not_belong_together_are_refused() {
     let stranger = Arrivals::Named(vec!["work-00".into(), "stranger".into()]);
     assert_eq!(
         message(stranger, None),
-        "pod `stranger` is not in the pod list: do the two files belong together?"
+        "pod `stranger` is not in the pod list; check that the two files belong together"
     );
     let few = BTreeMap::from([("alpha".to_owned(), 1)]);
-    let expected = "machine `bravo` is not in the list of ranks: do the two files belong together?";
+    let expected =
+        "node `bravo` is not in the list of ranks; check that the two files belong together";
     assert_eq!(message(Arrivals::FileOrder, Some(&few)), expected);
     for inflate in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let message = message(Arrivals::Seeded { seed: 1, inflate }, None);

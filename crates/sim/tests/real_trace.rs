@@ -1,8 +1,8 @@
-//! The published results on the real trace, where somebody has it.
+//! The published results on the real trace, on machines that have it.
 //!
-//! `AGENTAFLOW_TRACES=FOLDER cargo test --release -p agentaflow-sim --test real_trace -- --ignored`,
-//! where the folder holds the Alibaba trace (`alibaba-gpu-v2023`) and the pinned arrivals
-//! (`fgd-arrivals`). Debug builds check every invariant after every decision and take minutes.
+//! Run `AGENTAFLOW_TRACES=FOLDER cargo test --release -p agentaflow-sim --test real_trace -- --ignored`; the
+//! folder contains the Alibaba trace (`alibaba-gpu-v2023`) and the pinned arrivals (`fgd-arrivals`). Debug
+//! builds check every invariant after every decision and take minutes.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,6 @@ use agentaflow_engine::Strategy;
 use agentaflow_sim::experiment::{Arrivals, Experiment};
 use agentaflow_sim::{Outcome, formats};
 
-/// The folder.
 fn traces() -> PathBuf {
     let folder = std::env::var_os("AGENTAFLOW_TRACES").map(PathBuf::from);
     folder.expect("AGENTAFLOW_TRACES names a folder with the traces")

@@ -1,4 +1,4 @@
-//! What a replay measures, on loads small enough to work out by hand.
+//! Measurements of replays with loads that can be computed by hand.
 
 use agentaflow_engine::{QueueOrder, Strategy, Time, WaitReason};
 use agentaflow_sim::synthetic::{Synthetic, demo};
@@ -54,7 +54,7 @@ jobs: [{ name: a, gpus: 1, duration: 100s, at: 1h }, { name: b, gpus: 0.5, durat
 
 #[test]
 fn idle_gpu_that_nobody_typical_can_use_is_fragmentation() {
-    // Two halves are taken on two devices or on one; the typical task wants a whole one.
+    // Two halves are allocated on two devices or on one; the typical task needs a whole one.
     let text = "
 nodes: [{ name: n, gpus: 2 }]
 jobs:
@@ -130,7 +130,7 @@ jobs:
 
 #[test]
 fn replanning_serves_the_least_remaining_service_first() {
-    // `long` gives way to `short` and then goes on; non-preemptive, `short` would wait 95 s.
+    // `long` is preempted by `short` and then resumes; without preemption `short` would wait 95 s.
     let text = "
 nodes: [{ name: n, gpus: 1 }]
 jobs:
@@ -141,7 +141,7 @@ jobs:
     let order = Some(QueueOrder::LeastService);
     let options = Options { order, replan: true, ..checked(Strategy::BestFit) };
     let outcome = run(&load(text), &options);
-    // `late` asks for 90 s when 90 s of `long` are left: the older one goes on.
+    // `late` needs 90 s when 90 s of `long` are left: the older one continues.
     assert_eq!((outcome.finished, outcome.preemptions), (3, 1));
     assert!(close(outcome.completion_seconds.mean, (110.0 + 10.0 + 180.0) / 3.0), "{outcome:?}");
 }
@@ -181,5 +181,5 @@ jobs: [{ name: a, duration: 1s }]
     let mut load = load(text);
     load.jobs.push(load.jobs[0].clone());
     let error = replay(&load, &Options::new(Strategy::BestFit), &mut |_| {}).unwrap_err();
-    assert_eq!(error.to_string(), "the scheduler refuses workload `a`");
+    assert_eq!(error.to_string(), "the scheduler rejected workload `a`");
 }

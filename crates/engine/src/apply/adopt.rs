@@ -1,6 +1,6 @@
-//! Work that has places already: found running when a body starts, or placed by somebody who led before.
+//! Adoption of workloads that already run: found when a driver starts, or placed by a previous leader.
 //!
-//! Nothing about it is decided: it is booked where it is, even where that is more than there is.
+//! The engine books their tasks on their nodes, even beyond capacity, and decides nothing about them.
 
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::state::cluster::shape::{GpuNeed, Shape};
 use crate::state::scheduler::Scheduler;
 use crate::state::workloads::{TaskAllocation, TaskRef, WorkloadIdx, WorkloadPhase};
 
-/// A place that was looked up: the task, its node, and its devices if they are known.
+/// A validated task: number, node and, when known, devices.
 type ResolvedTask = (u32, NodeIdx, Option<Vec<usize>>);
 
 impl Scheduler {
-    /// Takes in a workload with its places.
+    /// Books a workload on the nodes of its tasks.
     pub(crate) fn adopt(&mut self, adopted: AdoptedWorkload) -> Result<(), Rejected> {
         let waiting = self.check_adoptable(&adopted.workload)?;
         let found = self.resolve_tasks(&adopted)?;
@@ -46,7 +46,7 @@ impl Scheduler {
         }
         self.enter_phase(index, WorkloadPhase::Placed, adopted.placed_at.min(self.now));
         self.queues.accept_excess(&self.cluster, self.workloads.get(index).queue);
-        // Somebody may have waited for its company.
+        // Blocked groups may have affinity to the adopted tasks.
         let spec = self.workloads.get(index).spec.clone();
         let mut roles = spec.each_role();
         self.retry_blocked |= roles.any(|(_, request)| self.terms.is_selected(&request.labels));
@@ -54,7 +54,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Whether the workload itself can be right; its number if it waits here.
+    /// Validates the workload; returns its index when it is pending.
     fn check_adoptable(&self, workload: &Workload) -> Result<Option<WorkloadIdx>, Rejected> {
         workload.validate()?;
         self.queues
@@ -69,7 +69,7 @@ impl Scheduler {
         }
     }
 
-    /// Looks up all that is named, so that a refusal changes nothing.
+    /// Resolves all names before any change of the state.
     fn resolve_tasks(&self, adopted: &AdoptedWorkload) -> Result<Vec<ResolvedTask>, Rejected> {
         let AdoptedWorkload { workload, tasks: allocations, finished, .. } = adopted;
         let (id, tasks) = (&workload.id, workload.task_count());
@@ -124,7 +124,7 @@ impl Scheduler {
         Ok((allocation.task, node, Some(devices)))
     }
 
-    /// A workload that waits here turns out to have places: it leaves the queue and keeps its age.
+    /// Moves a pending workload out of its queue; it keeps its submission time.
     fn replace_pending(&mut self, index: WorkloadIdx, mut workload: Workload) -> WorkloadIdx {
         self.withdraw(index);
         self.release_hold(index);
@@ -167,8 +167,8 @@ impl Scheduler {
     }
 }
 
-/// What a task of this shape takes where it was found: these devices, or else those on which it would
-/// be least in the way. A node that has fewer GPUs than were asked for is believed about those it has.
+/// Claim of an adopted task: the given devices, or the least used ones. A node with fewer GPUs than requested
+/// gives a smaller claim.
 fn adopted_claim(shape: &Shape, room: &Room, devices: Option<&[usize]>) -> Claim {
     let mut claim = Claim { need: shape.need.clone(), devices: SmallVec::new() };
     let Some(devices) = devices else { return complete_claim(shape, room, claim) };
@@ -179,8 +179,8 @@ fn adopted_claim(shape: &Shape, room: &Room, devices: Option<&[usize]>) -> Claim
     claim
 }
 
-/// A claim that is short of GPUs, with as many as were asked for: those on which it would be least in
-/// the way. Where the node has fewer it stays short, and is to be completed when there are more.
+/// Adds the least used devices to a claim with too few GPUs. The claim stays short when the node has too few
+/// devices.
 pub(crate) fn complete_claim(shape: &Shape, room: &Room, mut claim: Claim) -> Claim {
     let mut room = room.clone();
     while claim.devices.len() < shape.key.request.gpu_count() as usize
@@ -197,7 +197,7 @@ fn take_device(shape: &Shape, room: &mut Room, claim: &mut Claim, device: usize)
     claim.devices.push(part);
 }
 
-/// The device on which one more part of the claim would be least in the way.
+/// The device with the fewest conflicts for one more part of the claim.
 fn least_used_device(shape: &Shape, room: &Room, claim: &Claim) -> Option<usize> {
     let slices = matches!(shape.gpu_need, GpuNeed::Mig(..));
     let mine = |index: usize| claim.devices.iter().any(|part| usize::from(part.device) == index);
@@ -211,7 +211,7 @@ fn least_used_device(shape: &Shape, room: &Room, claim: &Claim) -> Option<usize>
     open.min_by_key(trouble).map(|(index, _)| index)
 }
 
-/// What a task of this shape takes of a device, at most all of it.
+/// Share of a device that a task of this shape takes, at most the whole device.
 fn device_claim(shape: &Shape, index: usize, device: &Device) -> DeviceClaim {
     let all = DeviceClaim {
         device: index as u8,
@@ -231,7 +231,7 @@ fn device_claim(shape: &Shape, index: usize, device: &Device) -> DeviceClaim {
             let known = device.geometry.and_then(|geometry| geometry.profile(profile.as_str()));
             let slice = known.and_then(|id| Some((id, device.slice(id)?)));
             slice.map_or(DeviceClaim { exclusive: true, ..all }, |(id, (milli, mib))| {
-                // One that has no place there is still a fact: it is counted without its slots.
+                // A slice without a free position is counted without its slots.
                 let slice = device.place_for(id, device.slots).map(|start| (id, start));
                 DeviceClaim { milli, mib, slice, ..all }
             })

@@ -1,4 +1,4 @@
-//! When the ground gives way: lost nodes, sick GPUs, drains, refusals, and what follows for placements.
+//! Lost nodes, failed GPUs, drains and refused placements, and the displacement of the affected workloads.
 
 use std::sync::Arc;
 
@@ -13,7 +13,6 @@ use crate::state::scheduler::Scheduler;
 use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 
 impl Scheduler {
-    /// A node does not answer: what is there is lost to the engine.
     pub(crate) fn mark_node_lost(&mut self, node: NodeIdx) {
         self.cluster.node_state_mut(node).reach = Reachability::Lost;
         self.refresh_state(node);
@@ -24,7 +23,7 @@ impl Scheduler {
         }
     }
 
-    /// A node is gone for good, and so is everything on it, wanted or not.
+    /// Requeues every workload on the node, whatever its `OnFault`, and removes the node.
     pub(crate) fn remove_node(&mut self, node: NodeIdx) {
         self.release_holds_on(node);
         let fault = Fault::NodeLost(self.cluster.node_state(node).spec.id.clone());
@@ -43,7 +42,7 @@ impl Scheduler {
             .map(|(index, _)| index)
             .collect();
         for workload in avoiding {
-            // What a workload avoids decides which group it waits in.
+            // The avoided node is part of the group key.
             let queued = self.is_queued(workload);
             if queued {
                 self.dequeue(workload);
@@ -88,7 +87,7 @@ impl Scheduler {
         self.displace_from(node, gpu);
     }
 
-    /// Everything that uses a GPU that is broken or being emptied has to go.
+    /// Displaces the workloads on a failed or draining GPU.
     pub(crate) fn displace_from(&mut self, node: NodeIdx, gpu: &GpuId) {
         let host = self.cluster.node_state(node);
         let Some(device) = host.device(gpu) else { return };
@@ -98,7 +97,7 @@ impl Scheduler {
         }
     }
 
-    /// What was found on ground that has given way already goes the way of what was there before.
+    /// Displaces an adopted workload when its node or GPU is already lost, draining or failed.
     pub(crate) fn displace_if_due(&mut self, workload: WorkloadIdx) {
         let fault = self.workloads.get(workload).allocations().find_map(|(_, allocation)| {
             let host = self.cluster.node_state(allocation.node);
@@ -119,14 +118,14 @@ impl Scheduler {
         }
     }
 
-    /// Writes a node's condition into its room; more room is good news.
+    /// Updates the room after a change of the node's condition.
     pub(crate) fn refresh_state(&mut self, node: NodeIdx) {
         self.cluster.apply_state(node);
         self.cluster.touch(node, Change::Freed);
         self.retry_blocked = true;
     }
 
-    /// Workloads with a task on this node; with GPUs, only those for which some device matches.
+    /// Workloads with a task on the node and a matching device; tasks without GPUs match `u8::MAX`.
     fn jobs_on(&self, node: NodeIdx, device: impl Fn(u8) -> bool) -> Vec<WorkloadIdx> {
         let mut workloads: Vec<(u64, WorkloadIdx)> = Vec::new();
         for on in &self.cluster.node_state(node).tasks {
@@ -144,7 +143,7 @@ impl Scheduler {
         workloads.into_iter().map(|(_, workload)| workload).collect()
     }
 
-    /// A placement cannot stay: requeue it, or keep it, as the workload says.
+    /// Requeues or keeps the workload as its `OnFault` says.
     pub(crate) fn displace(&mut self, workload: WorkloadIdx, fault: &Fault) {
         if self.workloads.get(workload).spec.on_fault == OnFault::Requeue {
             self.displace_now(workload, fault);
@@ -159,7 +158,7 @@ impl Scheduler {
             self.stop_workload(workload);
             self.queue_displacement(workload, fault, OnFault::Requeue);
         }
-        // What was on a lost node is not there any more; nobody will report it gone.
+        // Tasks on a lost node are released at once, because no event will report their end.
         let lost: Vec<u32> = self
             .workloads
             .get(workload)
@@ -180,7 +179,7 @@ impl Scheduler {
         self.queued_decisions.push(Decision::Displace { workload, cause: fault.clone(), action });
     }
 
-    /// From now on its tasks are on their way out; they hold what they have until they are gone.
+    /// Marks all tasks as terminating; they keep their bookings until they stop.
     pub(crate) fn stop_workload(&mut self, workload: WorkloadIdx) {
         self.unmark_placed(workload);
         self.workloads.get_mut(workload).phase = WorkloadPhase::Stopping;
@@ -189,7 +188,7 @@ impl Scheduler {
         }
     }
 
-    /// A workload whose stopped tasks are all gone waits again, as old as it was.
+    /// Makes a workload pending again after its last terminating task stopped. The submission time stays.
     pub(crate) fn requeue_when_stopped(&mut self, index: WorkloadIdx) {
         let workload = self.workloads.get_mut(index);
         if workload.phase != WorkloadPhase::Stopping || workload.allocations().next().is_some() {
@@ -216,8 +215,8 @@ impl Scheduler {
         }
     }
 
-    /// A placement was refused: free it and try again later, elsewhere if possible. A gang of which
-    /// one task was refused is taken back whole.
+    /// Releases a refused task and schedules a retry with exponential backoff, on another node if possible.
+    /// The rest of the gang is stopped.
     pub(crate) fn refuse_placement(&mut self, index: WorkloadIdx, task: u32) {
         let node = self.release_task(index, task);
         let workload = self.workloads.get_mut(index);
@@ -235,14 +234,14 @@ impl Scheduler {
         self.requeue_when_stopped(index);
     }
 
-    /// Asks for the rest of a gang to be stopped after one task was lost.
+    /// Asks the driver to stop the rest of the gang.
     pub(crate) fn notify_gang_broken(&mut self, workload: WorkloadIdx, task: u32) {
         if self.workloads.get(workload).allocations().next().is_some() {
             self.queue_displacement(workload, &Fault::GangBroken { task }, OnFault::Requeue);
         }
     }
 
-    /// Waits outside the queue until its time comes.
+    /// Keeps the workload outside its queue until the backoff ends.
     fn back_off(&mut self, index: WorkloadIdx) {
         let workload = self.workloads.get(index);
         let (until, refusals) = (workload.not_before, workload.refusals);
@@ -250,14 +249,13 @@ impl Scheduler {
         self.report_wait_reason_later(index, WaitReason::BackingOff { until, refusals });
     }
 
-    /// Reports why a workload waits with the next plan.
+    /// Adds a wait reason to the next plan.
     pub(crate) fn report_wait_reason_later(&mut self, index: WorkloadIdx, reason: WaitReason) {
         let mut queued_decisions = std::mem::take(&mut self.queued_decisions);
         self.report_wait_reason(index, &Arc::new(reason), &mut queued_decisions);
         self.queued_decisions = queued_decisions;
     }
 
-    /// Reports a closed gate with the next plan.
     pub(crate) fn report_gate(&mut self, index: WorkloadIdx) {
         if let Some(gate) = self.workloads.get(index).spec.gate.clone() {
             self.report_wait_reason_later(index, WaitReason::Gated(gate));
@@ -265,7 +263,7 @@ impl Scheduler {
     }
 }
 
-/// Why what uses a GPU cannot stay, if it cannot.
+/// Fault of workloads on this GPU; `None` when they may stay.
 fn fault_of(host: &NodeState, gpu: &GpuId) -> Option<Fault> {
     let (node, gpu) = (host.spec.id.clone(), gpu.clone());
     match host.health.get(&gpu)? {

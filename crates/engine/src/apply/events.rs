@@ -1,4 +1,4 @@
-//! Events: how the world changes the engine's state. An event that is refused changes nothing.
+//! `Scheduler::apply`: validates an event and dispatches to one function per event.
 
 use std::sync::Arc;
 
@@ -12,8 +12,7 @@ use crate::state::scheduler::Scheduler;
 use crate::state::workloads::WorkloadIdx;
 
 impl Scheduler {
-    /// Tells the engine what happened, and when. Times never run backwards inside: an event from
-    /// the past counts as happening now.
+    /// Applies an event. Time is monotonic: an event from the past counts as happening now.
     pub fn apply(&mut self, at: Time, event: Event) -> Result<(), Rejected> {
         self.advance(at);
         match event {
@@ -157,7 +156,7 @@ impl Scheduler {
         self.workloads.find(workload).ok_or_else(|| Rejected::UnknownWorkload(workload.clone()))
     }
 
-    /// The workload's number, if that task of it is placed.
+    /// Index of the workload, provided that this task is placed.
     fn placed_workload(&self, workload: &WorkloadId, task: u32) -> Result<WorkloadIdx, Rejected> {
         let index = self.workload_index(workload)?;
         let entry = self.workloads.get(index);

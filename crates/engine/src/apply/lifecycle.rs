@@ -28,7 +28,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether it is in its queue, and not waiting somewhere else.
+    /// The workload is in its queue: neither gated nor backing off.
     pub(crate) fn is_queued(&self, workload: WorkloadIdx) -> bool {
         let waits = self.workloads.get(workload).phase == WorkloadPhase::Pending
             && self.workloads.get(workload).spec.gate.is_none();
@@ -39,7 +39,7 @@ impl Scheduler {
         self.backoffs.contains(&(self.workloads.get(workload).not_before, workload))
     }
 
-    /// A workload is over, however far it had come.
+    /// Removes a workload in any phase and releases its tasks.
     pub(crate) fn finish(&mut self, workload: WorkloadIdx) {
         self.withdraw(workload);
         self.release_hold(workload);
@@ -50,7 +50,7 @@ impl Scheduler {
         self.remove_workload(workload);
     }
 
-    /// Takes a workload out of whatever it waits in or runs in.
+    /// Removes a workload from its queue, its backoff, or the placed workloads.
     pub(crate) fn withdraw(&mut self, workload: WorkloadIdx) {
         match self.workloads.get(workload).phase {
             WorkloadPhase::Pending => {
@@ -88,7 +88,7 @@ impl Scheduler {
         self.requeue_when_stopped(workload);
     }
 
-    /// A task is gone. If nobody had asked for that, its gang is broken.
+    /// A task stopped. Without a preceding stop decision the gang is broken.
     pub(crate) fn task_stopped(&mut self, workload: WorkloadIdx, task: u32) {
         self.release_task(workload, task);
         self.retry_blocked = true;

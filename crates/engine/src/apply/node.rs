@@ -1,4 +1,4 @@
-//! Events about nodes: readings, foreign use, and devices that differ from the plan.
+//! Node events: utilization, foreign use, and devices that differ from the plan.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::state::scheduler::Scheduler;
 use crate::state::terms::TaskTerms;
 use crate::state::workloads::{TaskRef, WorkloadIdx};
 
-/// The most foreign uses of one node.
+/// Limit of foreign uses per node.
 const MAX_FOREIGN: u64 = 1000;
 
 impl Scheduler {
@@ -62,14 +62,14 @@ impl Scheduler {
             self.gpu_index(number, gpu)?;
         }
         self.release_foreign_use(number, &id);
-        // Somebody may have waited for its company.
+        // Blocked groups may have affinity to the foreign task.
         self.retry_blocked |= self.terms.is_selected(&uses.labels);
         let named: Vec<usize> = uses
             .gpus
             .keys()
             .filter_map(|gpu| self.cluster.node_state(number).device(gpu))
             .collect();
-        // What is used goes before what is only kept for somebody.
+        // Actual use has precedence over reservations.
         self.free_hold_bookings(number);
         self.book_foreign_use(number, id, uses, &[]);
         self.reassign_tasks_off(number, None, &named, Vec::new());
@@ -78,7 +78,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// A reservation on a node may wait for what will now stay there: it is made anew.
+    /// Releases the reservation on a node: it may wait for room that foreign use now occupies.
     pub(crate) fn replan_reservation_on(&mut self, node: NodeIdx) {
         let planned = |workload| self.holds.get(workload).is_some_and(|hold| hold.is_on(node));
         if let Some(workload) = self.holds.reserved.filter(|workload| planned(*workload)) {
@@ -86,7 +86,7 @@ impl Scheduler {
         }
     }
 
-    /// Books foreign use; `assumed` names GPUs for those that it does not name itself.
+    /// Books foreign use. `assumed` lists GPUs for the unnamed ones.
     pub(crate) fn book_foreign_use(
         &mut self,
         node: NodeIdx,
@@ -129,8 +129,8 @@ impl Scheduler {
         true
     }
 
-    /// The devices a task really has. On a node that chooses by itself, another task that was only
-    /// thought to be on one of them is thought to be on the device given up in exchange.
+    /// Records the reported devices of a task. On a node that chooses devices itself, tasks with assumed
+    /// devices exchange them.
     pub(crate) fn set_devices(
         &mut self,
         workload: WorkloadIdx,
@@ -156,7 +156,7 @@ impl Scheduler {
         let mut wanted = Vec::new();
         for gpu in gpus {
             let number = self.gpu_index(node, gpu)?;
-            // Slices of one task may share a GPU, whole GPUs cannot be the same one.
+            // Only MIG slices of one task may share a GPU.
             let slices = allocation.claim.devices.iter().any(|part| part.slice.is_some());
             if wanted.contains(&number) && !slices {
                 return Err(InvalidInput::DuplicateGpu(gpu.clone()).into());
@@ -175,8 +175,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// These devices turn out to be taken. On a node that chooses by itself, whoever else was only
-    /// thought to be on them is thought to be on others: first on those that were given up.
+    /// Moves tasks with assumed devices off the taken ones, first to the devices that were given up.
     pub(crate) fn reassign_tasks_off(
         &mut self,
         node: NodeIdx,
@@ -208,7 +207,7 @@ impl Scheduler {
         }
     }
 
-    /// Foreign use whose GPUs nobody has named is thought to be on other GPUs than these.
+    /// Moves foreign use with unnamed GPUs to other devices.
     pub(crate) fn move_assumed_foreign_use(&mut self, node: NodeIdx, taken: &[usize]) {
         let host = self.cluster.node_state(node);
         let is_taken = |part: &DeviceClaim| taken.contains(&usize::from(part.device));
@@ -236,7 +235,6 @@ impl Scheduler {
         }
     }
 
-    /// Moves a task whose devices are only assumed off these devices.
     fn reassign_task_off(&mut self, guest: TaskRef, taken: &[usize], spare: &mut Vec<usize>) {
         let Some(allocation) =
             self.workloads.get(guest.workload).tasks[guest.task as usize].allocation.as_ref()
@@ -264,7 +262,7 @@ impl Scheduler {
         self.rebook_devices(guest.workload, guest.task, &devices, false);
     }
 
-    /// Books a task on other devices of its node.
+    /// Moves a task to other devices of its node.
     fn rebook_devices(&mut self, workload: WorkloadIdx, task: u32, devices: &[usize], known: bool) {
         let queue = self.workloads.get(workload).queue;
         let half_life = self.policy.half_life;
@@ -277,7 +275,7 @@ impl Scheduler {
         let mut room = self.cluster.room(allocation.node).clone();
         let mut claim = allocation.claim.clone();
         for (part, device) in claim.devices.iter_mut().zip(devices) {
-            // A slice that has no place there is still a fact: it is counted without its slots.
+            // A slice without a free position is counted without its slots.
             *part = moved_to_device(part, *device, &room).unwrap_or(DeviceClaim {
                 device: *device as u8,
                 model: room.devices[*device].model,
@@ -303,7 +301,7 @@ impl Scheduler {
     }
 }
 
-/// The same part on another device; none when a slice has no place there.
+/// The same share on another device; `None` when the device has no position for the slice.
 pub(crate) fn moved_to_device(
     part: &DeviceClaim,
     device: usize,

@@ -1,8 +1,9 @@
-//! What nodes are: seen for the first time, or described differently under what runs there.
+//! New nodes and changed node descriptions.
 //!
-//! On a node whose GPUs the engine chooses, work whose GPU is gone is displaced. A node that chooses by
-//! itself has other reasons to describe its GPUs differently: somebody learned their real names, or its
-//! driver restarts and shows none for a while. What runs there runs on, and keeps as many as it has.
+//! On a node with `DeviceSelection::Engine`, workloads on a vanished GPU are displaced. A node with
+//! `DeviceSelection::Node` may change its GPU list for other reasons: its monitor learned the real ids, or
+//! its GPU driver restarts and shows none for a while. Tasks on such a node stay and keep their number of
+//! GPUs.
 
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -24,7 +25,6 @@ use crate::state::scheduler::Scheduler;
 use crate::state::workloads::{TaskAllocation, TaskRef, WorkloadIdx};
 
 impl Scheduler {
-    /// A node was seen, for the first time or differently.
     pub(crate) fn update_node(&mut self, node: Node) -> Result<(), Rejected> {
         node.validate()?;
         self.retry_blocked = true;
@@ -32,7 +32,7 @@ impl Scheduler {
             self.cluster.add(&Arc::new(node));
             return Ok(());
         };
-        // News of a node that is about to be taken back do not save it; its return does.
+        // An update of a node under spot reclaim does not cancel the reclaim; the node's return does.
         let now = self.now;
         let host = self.cluster.node_state_mut(number);
         let returned = host.reach == Reachability::Lost;
@@ -48,8 +48,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What a node has is what it had, only its labels, taints, rank or price changed: all bookings stay,
-    /// and so does room that is kept for somebody, unless that one may not go there any more.
+    /// Applies changed labels, taints, rank or price. Bookings stay, and so do holds whose owners may still
+    /// run on the node.
     fn relabel(&mut self, node: NodeIdx, spec: Node) {
         let old = self.cluster.node_state(node).spec.clone();
         self.cluster.relabel(node, &Arc::new(spec));
@@ -60,8 +60,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether a workload for which room is kept on this node may no longer go there, or should plan
-    /// again, since the node was described like that.
+    /// The owner of a hold on this node may not run there any more, or must plan again.
     fn must_replan_hold(&mut self, workload: WorkloadIdx, node: NodeIdx, old: &Node) -> bool {
         let Some(hold) = self.holds.get(workload) else { return false };
         let (host, room) = (self.cluster.node_state(node), self.cluster.room(node));
@@ -83,7 +82,7 @@ impl Scheduler {
         if spec.each_role().all(|(_, request)| self.terms.are_irrelevant_to(request)) {
             return false;
         }
-        // Who is near whom may have changed. A gang's tasks are judged one after the other, when it starts.
+        // Affinity may have changed. Tasks of a gang are checked one by one at its start.
         match hold.purpose.clone() {
             HoldPurpose::Reservation { .. } => true,
             HoldPurpose::Preemption { .. } if spec.task_count() > 1 => false,
@@ -95,9 +94,8 @@ impl Scheduler {
         }
     }
 
-    /// Books everything that is on a node anew, on its new description: first what is known for sure,
-    /// then what was assumed, and last what has lost its GPUs. Where the engine chooses, what sat on a
-    /// GPU that is no longer there is displaced.
+    /// Books all tasks and foreign use on the new description: known devices first, then assumed ones, then
+    /// tasks that lost GPUs. Displaces tasks on vanished GPUs where the engine chooses devices.
     fn rebook_on_new_spec(&mut self, node: NodeIdx, spec: Node) {
         self.release_holds_on(node);
         let old = self.cluster.node_state(node).spec.clone();
@@ -133,8 +131,8 @@ impl Scheduler {
         }
     }
 
-    /// Books one task on its node's new description; names a GPU that it lost. What is merely assumed
-    /// is not assumed to be on a GPU that is taken.
+    /// Books one task on the new description and returns a lost GPU. A task with assumed devices does not
+    /// keep a device that is taken.
     fn rebook(&mut self, node: NodeIdx, on: TaskRef, old: &Node, stays: bool) -> Option<GpuId> {
         let allocation = self.allocation_of(on)?.clone();
         let mut claim = allocation.claim.clone();
@@ -172,8 +170,8 @@ impl Scheduler {
         }
     }
 
-    /// Whoever has fewer GPUs here than it runs on is assumed to be on others, even where those are
-    /// taken: that it runs is a fact. With `all`, also those whose GPUs were known.
+    /// Assigns further devices to tasks that hold fewer GPUs than they run on, even beyond capacity. `all`
+    /// includes tasks with known devices.
     pub(crate) fn complete_allocations(&mut self, node: NodeIdx, all: bool) {
         let all =
             all || self.cluster.node_state(node).spec.device_selection == DeviceSelection::Node;
@@ -206,8 +204,8 @@ impl Scheduler {
         }
     }
 
-    /// Something is used beyond what there is, and something else was freed: on a node that chooses by
-    /// itself, who is only thought to be on a GPU that others have too is thought to be on a free one.
+    /// Moves tasks with assumed devices from overcommitted GPUs to free ones, on nodes that choose devices
+    /// themselves.
     pub(crate) fn reassign_assumed_devices(&mut self, node: NodeIdx) {
         if self.cluster.node_state(node).spec.device_selection == DeviceSelection::Engine {
             return;
@@ -246,7 +244,7 @@ impl Scheduler {
         self.move_assumed_foreign_use(node, &doubled);
     }
 
-    /// Writes down what a task takes and charges its queue for that; the node's room is the caller's.
+    /// Replaces a task's claim and its quota charge; the caller updates the node's room.
     fn replace_claim(&mut self, on: TaskRef, claim: Claim, known: bool) {
         let (queue, half_life) = (self.workloads.get(on.workload).queue, self.policy.half_life);
         let slot = &mut self.workloads.get_mut(on.workload).tasks[on.task as usize];
@@ -256,7 +254,7 @@ impl Scheduler {
         (allocation.claim, allocation.devices_known) = (claim, known);
     }
 
-    /// The tasks on a node, oldest first.
+    /// Tasks on a node, oldest first.
     fn tasks_on(&self, node: NodeIdx) -> Vec<TaskRef> {
         let mut tasks = self.cluster.node_state(node).tasks.clone();
         tasks.sort_unstable_by_key(|on| (self.workloads.get(on.workload).serial, on.task));

@@ -22,13 +22,13 @@ impl Scheduler {
             .find(&workload.queue)
             .ok_or_else(|| Rejected::UnknownQueue(workload.queue.clone()))?;
         if workload.priority > self.queues.get(queue).spec.max_priority {
-            let why = "does not allow a priority that high";
+            let why = "does not allow this priority";
             return Err(Rejected::Queue { queue: workload.queue, why });
         }
         Ok(self.admit(workload))
     }
 
-    /// Lets a workload that is known to be right wait for its turn, or for its gate to open.
+    /// Enqueues a validated workload, or reports its gate.
     fn admit(&mut self, workload: Box<Workload>) -> WorkloadIdx {
         self.learn_from(&workload);
         let index = self.insert_workload(workload);
@@ -40,7 +40,7 @@ impl Scheduler {
         index
     }
 
-    /// Remembers what kind of work is handed in here.
+    /// Counts the workload in the learned demand.
     pub(crate) fn learn_from(&mut self, workload: &Workload) {
         if self.expectation.learns {
             self.learn_tasks(workload);
@@ -48,7 +48,7 @@ impl Scheduler {
         self.expectation.wanted.extend(workload.strategy.filter(|strategy| strategy.looks_ahead()));
     }
 
-    /// Takes in a workload that is known to be right; what becomes of it is the caller's business.
+    /// Adds a validated workload without enqueueing it.
     pub(crate) fn insert_workload(&mut self, workload: Box<Workload>) -> WorkloadIdx {
         let workload: Arc<Workload> = workload.into();
         let queue = self.queues.find(&workload.queue).unwrap_or(crate::quota::queues::ROOT);
@@ -116,7 +116,7 @@ impl Scheduler {
         });
     }
 
-    /// Begins to learn what to expect, from everything that is here.
+    /// Starts learning with all current workloads.
     pub(crate) fn begin_to_learn(&mut self) {
         self.expectation.learns = true;
         let mut known: Vec<(u64, Arc<Workload>)> =
@@ -134,7 +134,7 @@ impl Scheduler {
         }
     }
 
-    /// Thousandths of a GPU that each GPU of the request means here.
+    /// Thousandths per GPU of the request; for memory requests, of an average GPU.
     fn typical_milli(&self, request: &Request) -> u32 {
         match request.gpu {
             GpuRequest::None | GpuRequest::Mig { .. } => 0,
@@ -148,7 +148,7 @@ impl Scheduler {
         }
     }
 
-    /// The opposite of [`insert_workload`](Self::insert_workload), for one that has no place any more.
+    /// Undoes [`insert_workload`](Self::insert_workload) for a workload without placed tasks.
     pub(crate) fn remove_workload(&mut self, workload: WorkloadIdx) -> WorkloadEntry {
         let gone = self.workloads.remove(workload);
         for (shape, _) in gone.shapes() {

@@ -1,4 +1,4 @@
-//! Why something waits, what would start instead, and how far it is from its turn.
+//! Explanations: wait reason, queue position, alternatives and ETA of a workload.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,55 +13,52 @@ use crate::state::cluster::unavailable;
 use crate::state::scheduler::Scheduler;
 use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 
-/// Nodes named as having come closest.
+/// Limit of [`Explanation::closest`].
 const CLOSEST: usize = 3;
 
-/// Everything there is to say about a workload that waits.
+/// Complete explanation of a workload's state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
-    /// Why it waits; none when it does not.
+    /// `None` when the workload is placed, or would start in the next pass.
     pub reason: Option<WaitReason>,
-    /// Its place among all that wait, from 1; none when it does not wait for its turn.
+    /// Position in the order of scheduling, from 1; `None` outside the queue.
     pub position: Option<u32>,
-    /// How many wait.
+    /// Number of pending workloads.
     pub waiting: u32,
-    /// Smaller or more tolerant requests that would start now.
+    /// Changed requests that would start now.
     pub alternatives: Vec<Alternative>,
-    /// The nodes that came closest, and what each lacks.
+    /// The nodes with the smallest shortfall.
     pub closest: Vec<(NodeId, Shortfall)>,
-    /// When it is expected to start.
     pub eta: Eta,
 }
 
-/// A change to a request with which it would start now.
+/// A change of the request that would let the workload start now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Alternative {
-    /// So many GPUs instead.
+    /// Fewer GPUs.
     GpuCount(u32),
-    /// This share of a GPU instead.
+    /// A smaller share of one GPU.
     GpuFraction(MilliGpu),
-    /// This much GPU memory instead.
+    /// Less GPU memory.
     GpuMemory(MiB),
-    /// GPUs with this much memory instead.
+    /// A smaller minimum GPU size.
     MinGpuMemory(MiB),
-    /// These models instead.
+    /// Other GPU models.
     Models(Vec<GpuModel>),
-    /// A gang of so many tasks instead.
+    /// A smaller gang.
     Tasks(u32),
-    /// So much CPU instead.
     Cpu(MilliCpu),
-    /// So much host memory instead.
+    /// Less host memory.
     Memory(MiB),
-    /// GPUs that need not be joined by `NVLink`.
+    /// GPUs without `NVLink`.
     WithoutNvlink,
-    /// GPUs shared with others.
+    /// GPUs without exclusive access.
     Shared,
 }
 
 impl Scheduler {
-    /// Why a workload waits, how far it is from its turn, what would start at once instead, and
-    /// when it is expected to start. Changes nothing.
+    /// Explains a workload without any change of the state.
     pub fn explain(&self, now: Time, id: &WorkloadId) -> Option<Explanation> {
         let workload = self.workloads.find(id)?;
         let mut copy = self.clone();
@@ -76,7 +73,7 @@ impl Scheduler {
         let alternatives = if too_much { copy.alternatives(workload) } else { Vec::new() };
         let closest = if no_room { copy.closest(workload) } else { Vec::new() };
         Some(Explanation {
-            // Last, because it uses the copy up.
+            // Computed last, because it changes the copy.
             position: copy.position(workload),
             waiting: self.pending.len() as u32,
             alternatives,
@@ -86,7 +83,7 @@ impl Scheduler {
         })
     }
 
-    /// Why it waits, with the numbers of this moment.
+    /// The wait reason with current numbers.
     pub(crate) fn current_reason(&mut self, workload: WorkloadIdx) -> Option<WaitReason> {
         let this = self.workloads.get(workload);
         match this.phase {
@@ -121,12 +118,12 @@ impl Scheduler {
                 Some(by) => self.reserved_reason(by),
                 None => self.wait_reason(workload, &obstacle),
             }),
-            // It would start in the next pass.
+            // The workload would start in the next pass,
             Ok(()) => {
                 for task in 0..self.workloads.get(workload).count() {
                     self.release_task(workload, task);
                 }
-                // Unless the order alone keeps it back.
+                // unless the queue order alone blocks it.
                 let group = self
                     .pending
                     .find(&self.group_key(workload))
@@ -136,7 +133,7 @@ impl Scheduler {
         }
     }
 
-    /// The place in the order of tries, as if everything before it were started.
+    /// Position in the order of scheduling, as if all workloads ahead were started.
     fn position(&mut self, workload: WorkloadIdx) -> Option<u32> {
         let group = self.pending.find(&self.group_key(workload))?;
         self.pending.group(group).members.get(&self.rank(workload))?;
@@ -154,11 +151,11 @@ impl Scheduler {
         None
     }
 
-    /// Changes to the request with which it would start now, the mildest kind first.
+    /// Changes of the request that would let it start now, least intrusive first.
     fn alternatives(&mut self, workload: WorkloadIdx) -> Vec<Alternative> {
         let spec = self.workloads.get(workload).spec.clone();
         if !spec.roles.is_empty() {
-            // One change among several requests would say little.
+            // A single change among several requests is not meaningful.
             return Vec::new();
         }
         let request: &Request = &spec.request;
@@ -193,7 +190,7 @@ impl Scheduler {
         found
     }
 
-    /// The same with less of one thing.
+    /// Changes with a smaller amount of one resource.
     fn smaller(
         &mut self,
         workload: WorkloadIdx,
@@ -253,8 +250,7 @@ impl Scheduler {
         found
     }
 
-    /// Whether the workload would start now if it asked for this instead; tried out, so that topology,
-    /// terms between tasks and quotas count as they do in a pass.
+    /// A trial placement with a changed request; topology, terms and quotas apply as in a pass.
     fn fits_now(&mut self, workload: WorkloadIdx, request: &Request, tasks: u32) -> bool {
         let shape = self.cluster.intern(&std::sync::Arc::new(request.clone()), Vec::new());
         let this = self.workloads.get_mut(workload);
@@ -278,8 +274,8 @@ impl Scheduler {
         fits
     }
 
-    /// The nodes that lack the least: nothing of what only their description could change, and most
-    /// GPU left; before them those that lack nothing but that their GPUs be opened. Where all are the wrong ones, those with GPUs that are not the right ones.
+    /// Nodes with the smallest shortfall: first those that only need an uncordon, then eligible nodes with
+    /// the most free GPU. Without an eligible node, nodes with unsuitable GPUs.
     fn closest(&self, workload: WorkloadIdx) -> Vec<(NodeId, Shortfall)> {
         let shape =
             self.workloads.get(workload).shape_of(self.batches_hardest_first(workload)[0].tasks[0]);
@@ -314,7 +310,7 @@ impl Scheduler {
     }
 }
 
-/// The largest value from 1 to `most` that passes, given that smaller ones pass more easily.
+/// The largest value from 1 to `most` that passes; bisection, since smaller values pass more easily.
 fn largest(most: u32, mut passes: impl FnMut(u32) -> bool) -> Option<u32> {
     let (mut good, mut bad) = (0, most + 1);
     while bad - good > 1 {

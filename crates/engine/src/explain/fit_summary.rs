@@ -1,4 +1,4 @@
-//! What stands in the way, counted over all nodes and put into numbers.
+//! Fit summary: shortfalls counted over all nodes.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::state::terms::TermVerdicts;
 use crate::strategy::Strategy;
 
 impl Scheduler {
-    /// What each node lacks for a task of this shape.
+    /// Shortfalls of all nodes for a task of this shape.
     pub(crate) fn fit_summary(
         &mut self,
         request: &Request,
@@ -34,7 +34,7 @@ impl Scheduler {
         }
         let shape = self.cluster.shape(shape);
         let mut count = Count::new(shape, &self.cluster.models);
-        // Nodes of one kind stand alike, and most of the others show at a glance what they lack.
+        // Nodes of one class share their eligibility, and the room summary decides most of the rest.
         let mut kinds: Vec<Option<(Eligibility, NodeIdx, u32)>> =
             vec![None; self.cluster.node_classes.len()];
         for node in &self.cluster.order {
@@ -75,7 +75,7 @@ impl Scheduler {
         count.into_summary(self.cluster.order.len())
     }
 
-    /// The same where labels, names or other tasks have a say.
+    /// Exact version for shapes with node terms or task terms.
     fn fit_summary_by_node(&self, shape: ShapeIdx, judgement: Option<&TermVerdicts>) -> FitSummary {
         let shape = self.cluster.shape(shape);
         let mut count = Count::new(shape, &self.cluster.models);
@@ -94,7 +94,7 @@ impl Scheduler {
         count.into_summary(self.cluster.order.len())
     }
 
-    /// What each node would lack even if nothing were booked on it.
+    /// Shortfalls of all nodes without any booking.
     pub(crate) fn fit_summary_when_empty(&self, shape: ShapeIdx) -> FitSummary {
         let shape = self.cluster.shape(shape);
         let mut count = Count::new(shape, &self.cluster.models);
@@ -115,7 +115,7 @@ impl Scheduler {
         self.count_nodes(node, self.cluster.room(node), code, 1, count);
     }
 
-    /// Counts so many nodes like this one.
+    /// Counts `nodes` nodes that equal this one.
     fn count_nodes(
         &self,
         node: NodeIdx,
@@ -139,7 +139,7 @@ impl Scheduler {
         }
     }
 
-    /// What one node lacks, with numbers.
+    /// Shortfall of one node.
     pub(crate) fn node_shortfall(&self, shape: ShapeIdx, node: NodeIdx) -> Option<Shortfall> {
         let shape = self.cluster.shape(shape);
         let room = self.cluster.room(node);
@@ -161,7 +161,7 @@ impl Scheduler {
         }
     }
 
-    /// The closed GPUs of a node, if the shape lacks GPUs there and opening them would help.
+    /// Unavailable GPUs of the node that would resolve its GPU shortfall.
     fn blocking_unavailable_gpus(
         &self,
         code: ShortfallCode,
@@ -178,7 +178,7 @@ impl Scheduler {
         Some(counted)
     }
 
-    /// The name of what is in the way, for those codes that have one, and how much of it is left.
+    /// Name and free amount of the obstacle, for codes that have a name.
     fn text(
         &self,
         code: ShortfallCode,
@@ -222,16 +222,16 @@ impl Scheduler {
     }
 }
 
-/// Lacks as they are counted.
+/// Counters of a fit summary.
 struct Count<'a> {
     shape: &'a Shape,
-    /// The names of all models.
+    /// Names by model index.
     names: &'a [GpuModel],
     nodes: [u32; CODES],
     most: [i64; CODES],
-    /// What the nodes have whose GPUs are of another model.
+    /// Models of nodes without a suitable model.
     models: Vec<ModelIdx>,
-    /// What the nodes have whose GPUs would do if they were open.
+    /// Unavailable GPUs that would resolve the shortfall.
     closed: UnavailableGpus,
     texts: BTreeMap<(ShortfallCode, String), (u32, i64)>,
 }

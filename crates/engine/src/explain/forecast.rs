@@ -1,4 +1,4 @@
-//! The future as far as it is known: ETAs and what-if questions, by running a copy forward.
+//! Forecasts: ETAs and what-if questions, answered by running a copy forward in time.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,39 +14,35 @@ use crate::model::workload::{OnFault, Workload};
 use crate::state::scheduler::Scheduler;
 use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 
-/// Steps a forecast looks ahead.
+/// Limit of simulated steps.
 const MAX_STEPS: usize = 10_000;
 
-/// When a workload is expected to start.
+/// Expected start of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Eta {
-    /// At once.
     Now,
-    /// Then, if running and waiting work keeps to its expected durations.
+    /// Provided that running and pending workloads keep to their estimates.
     At(Time),
-    /// Not known: something in its way does not say how long it takes, or it never fits.
+    /// A workload in the way has no estimate, or this workload never fits.
     Unknown,
 }
 
-/// What would happen to a workload if it were handed in now.
+/// Outcome of a hypothetical submission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WhatIf {
-    /// When it would start.
     pub eta: Eta,
-    /// Where its tasks would start then.
+    /// Placements at the start.
     pub placements: Vec<Placement>,
-    /// Who would be stopped for it.
     pub victims: Vec<WorkloadId>,
-    /// Why it would not start at once.
+    /// `None` when the workload would start at once.
     pub reason: Option<WaitReason>,
-    /// Requests that would start at once instead.
     pub alternatives: Vec<Alternative>,
-    /// The nodes that came closest, and what each lacks.
+    /// The nodes with the smallest shortfall.
     pub closest: Vec<(NodeId, Shortfall)>,
 }
 
-/// What a forecast saw happen to one workload.
+/// Events of one workload in a forecast.
 #[derive(Debug, Default)]
 struct ForecastOutcome {
     placements: Vec<Placement>,
@@ -55,7 +51,7 @@ struct ForecastOutcome {
 }
 
 impl Scheduler {
-    /// Where and when a workload would run if it were handed in now. Changes nothing.
+    /// Forecast of a workload that is not submitted. Changes nothing.
     pub fn what_if(&self, now: Time, workload: Workload) -> Result<WhatIf, Rejected> {
         let id = workload.id.clone();
         let mut copy = self.clone();
@@ -83,7 +79,7 @@ impl Scheduler {
         Ok(answer)
     }
 
-    /// When each waiting workload is expected to start; those that nobody can tell are absent.
+    /// Expected starts of all pending workloads; unknown ones are absent.
     pub fn etas(&self, now: Time) -> BTreeMap<WorkloadId, Time> {
         let mut copy = self.clone();
         copy.advance(now);
@@ -101,14 +97,14 @@ impl Scheduler {
         }
     }
 
-    /// Lets time pass: placements succeed, victims go, and work ends when it is expected to. Stops
-    /// when the wanted workload has been placed, or when nothing more is known.
+    /// Advances time: placements succeed, victims stop, and workloads end at their estimates. Ends when the
+    /// wanted workload is placed, or when no further event is known.
     fn run_forward(
         &mut self,
         wanted: Option<&WorkloadId>,
     ) -> BTreeMap<WorkloadId, ForecastOutcome> {
         let mut seen: BTreeMap<WorkloadId, ForecastOutcome> = BTreeMap::new();
-        // What is overdue may end at any time, or never: nothing is known about it.
+        // The end of an overdue workload is unknown.
         self.expected_ends.retain(|(end, _, _)| *end > self.now);
         let stopping =
             self.workloads.iter().filter(|(_, workload)| workload.phase == WorkloadPhase::Stopping);
@@ -167,7 +163,6 @@ impl Scheduler {
         }
     }
 
-    /// A stopped workload is gone at once.
     fn stop_at_once(&mut self, id: &WorkloadId) {
         let stopping = self
             .workloads

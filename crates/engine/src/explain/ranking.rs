@@ -1,6 +1,7 @@
-//! Which nodes a task could have gone to, and how the strategy saw them: for people who want to know why there.
+//! Node rankings: candidate nodes of a placement and their scores.
 //!
-//! Off unless asked for: scores of all nodes cost more than the decision itself. Nothing here changes a decision.
+//! Disabled by default, because the scores of all nodes cost more than the decision. Rankings change no
+//! decision.
 
 use std::cmp::Reverse;
 
@@ -11,41 +12,38 @@ use crate::state::scheduler::Scheduler;
 use crate::state::workloads::WorkloadIdx;
 use crate::strategy::Strategy;
 
-/// How the nodes stood when a task was placed.
+/// Candidate nodes of one placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRanking {
-    /// Whose task.
     pub workload: WorkloadId,
-    /// Which of its tasks.
     pub task: u32,
-    /// Who scored.
     pub strategy: Strategy,
-    /// How many nodes fitted.
+    /// Number of fitting nodes.
     pub fitting: usize,
-    /// The chosen node and its score, then the best others.
+    /// The chosen node first, then the best others, with scores.
     pub nodes: Vec<(NodeId, i64)>,
 }
 
-/// Rankings that nobody has taken yet.
+/// Rankings not yet taken.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rankings {
-    /// Nodes to tell of in each; none at all if 0.
+    /// Nodes per ranking; 0 disables rankings.
     most: usize,
     pub(crate) reported_class: Vec<NodeRanking>,
 }
 
 impl Scheduler {
-    /// Keeps, for every task that is placed from now on, the best `most` nodes with their scores; 0 keeps nothing.
+    /// Records the best `most` nodes of every placement from now on; 0 disables recording.
     pub fn record_rankings(&mut self, most: usize) {
         self.rankings = Rankings { most, reported_class: Vec::new() };
     }
 
-    /// The rankings of what was placed since the last call.
+    /// Rankings since the last call.
     pub fn take_rankings(&mut self) -> Vec<NodeRanking> {
         std::mem::take(&mut self.rankings.reported_class)
     }
 
-    /// Writes down how the nodes stand for a task that is about to be booked on one of them.
+    /// Records the candidate nodes of a task before it is booked.
     pub(crate) fn record_ranking(
         &mut self,
         workload: WorkloadIdx,

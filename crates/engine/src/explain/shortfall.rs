@@ -1,4 +1,4 @@
-//! What is in the way of a shape on a node, put into numbers that people can be told.
+//! Converts shortfall codes into shortfalls with amounts.
 
 use crate::model::name::GpuModel;
 use crate::model::request::MigProfile;
@@ -9,10 +9,9 @@ use crate::state::cluster::fit::{self, ShortfallCode};
 use crate::state::cluster::room::{CPU, MEMORY, ModelIdx, Room, STORAGE};
 use crate::state::cluster::shape::{GpuNeed, Shape};
 
-/// How many codes there are.
 pub(crate) const CODES: usize = ShortfallCode::TopologySpread as usize + 1;
 
-/// All of them, in their order.
+/// In the order of the enum.
 pub(crate) const ALL_CODES: [ShortfallCode; CODES] = [
     ShortfallCode::NotReady,
     ShortfallCode::Unschedulable,
@@ -44,7 +43,7 @@ pub(crate) const ALL_CODES: [ShortfallCode; CODES] = [
     ShortfallCode::TopologySpread,
 ];
 
-/// Whether what is in the way has a name.
+/// The obstacle has a name.
 pub(crate) fn has_text(code: ShortfallCode) -> bool {
     matches!(
         code,
@@ -55,7 +54,6 @@ pub(crate) fn has_text(code: ShortfallCode) -> bool {
     )
 }
 
-/// The lack of something that has a name.
 pub(crate) fn worded(code: ShortfallCode, text: &str, shape: &Shape, most: i64) -> Shortfall {
     match code {
         ShortfallCode::Taint => Shortfall::Taint(text.to_owned()),
@@ -73,7 +71,7 @@ pub(crate) fn worded(code: ShortfallCode, text: &str, shape: &Shape, most: i64) 
     }
 }
 
-/// Adds the models of this node's GPUs, each once. They are names only when somebody is told of them.
+/// Adds the models of the node's GPUs without duplicates.
 pub(crate) fn collect_models(models: &mut Vec<ModelIdx>, room: &Room) {
     for device in &room.devices {
         if !models.contains(&device.model) {
@@ -82,15 +80,14 @@ pub(crate) fn collect_models(models: &mut Vec<ModelIdx>, room: &Room) {
     }
 }
 
-/// GPUs of other models than those asked for.
 pub(crate) fn other_model(shape: &Shape, models: &[ModelIdx], names: &[GpuModel]) -> Shortfall {
     let mut has: Vec<_> = models.iter().map(|model| names[usize::from(*model)].clone()).collect();
-    // Their numbers are given in the order in which they were first seen: that is nobody's business.
+    // Model indexes depend on the order of discovery; sort by name.
     has.sort_unstable();
     Shortfall::GpuModel { has, asked: shape.key.request.models.clone() }
 }
 
-/// How much this node has of what it lacks.
+/// Available amount of the lacking resource on this node.
 pub(crate) fn amount(code: ShortfallCode, shape: &Shape, room: &Room) -> Option<i64> {
     let serving = || room.devices.iter().filter(|d| fit::is_suitable(shape, d));
     let shareable = || serving().filter(|d| d.is_shareable() && !(shape.exclusive && d.users > 0));
@@ -117,7 +114,7 @@ pub(crate) fn amount(code: ShortfallCode, shape: &Shape, room: &Room) -> Option<
     })
 }
 
-/// The lack in words that need no look at other nodes.
+/// Shortfall of a code without a name.
 pub(crate) fn plain(code: ShortfallCode, shape: &Shape, most: i64) -> Shortfall {
     let most = most.max(0) as u64;
     let amounts = shape.need.amounts.map(|amount| amount as u64);

@@ -1,4 +1,4 @@
-//! Looking in from outside: nodes, workloads and queues as they are now.
+//! Views: current state of nodes, workloads and queues for drivers and tests.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,102 +12,85 @@ use crate::state::cluster::room::Device;
 use crate::state::scheduler::Scheduler;
 use crate::state::workloads::{TaskAllocation, WorkloadEntry, WorkloadPhase};
 
-/// What a workload is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkloadState {
-    /// It waits for its turn, for room, or for victims to go.
+    /// In its queue, gated, backing off or preempting.
     Pending,
-    /// Its tasks are placed, but not all are confirmed.
+    /// Not all tasks are confirmed.
     Placed,
-    /// All its tasks are confirmed.
+    /// All tasks are confirmed.
     Running,
-    /// Its tasks are being stopped; it will wait again.
+    /// Tasks are terminating; the workload is pending again afterwards.
     Stopping,
 }
 
-/// A workload as it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkloadView {
-    /// As it was handed in.
+    /// As submitted.
     pub workload: Workload,
-    /// What it is doing.
     pub state: WorkloadState,
-    /// When it was handed in.
     pub submitted: Time,
-    /// When it was placed; zero when it never was.
+    /// Zero when never placed.
     pub placed_at: Time,
-    /// Where its tasks are.
+    /// Placed tasks.
     pub tasks: Vec<TaskView>,
 }
 
-/// A placed task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskView {
-    /// The task, from 0.
+    /// Numbered from 0.
     pub task: u32,
-    /// Its node.
     pub node: NodeId,
-    /// Its GPUs.
     pub gpus: GpuAssignment,
 }
 
-/// A node as it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeView {
-    /// Its description.
     pub node: Node,
-    /// Answers.
+    /// Reachable.
     pub up: bool,
-    /// Takes new work.
+    /// Takes new tasks.
     pub open: bool,
-    /// CPU left, in thousandths of a core; negative when over-committed.
+    /// Thousandths of a core; negative when overcommitted.
     pub cpu_free: i64,
-    /// Host memory left in MiB; negative when over-committed.
+    /// MiB; negative when overcommitted.
     pub memory_free: i64,
-    /// Its GPUs.
     pub gpus: Vec<GpuView>,
-    /// Tasks of ours on it.
+    /// Number of tasks, without foreign ones.
     pub tasks: u32,
-    /// More is used than there is, by others.
+    /// Foreign use or adopted tasks exceed the capacity.
     pub overcommitted: bool,
 }
 
-/// A GPU as it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuView {
-    /// The GPU.
     pub id: GpuId,
-    /// Thousandths left; negative when over-committed.
+    /// Thousandths; negative when overcommitted.
     pub milli_free: i32,
-    /// Memory left in MiB; negative when over-committed.
+    /// MiB; negative when overcommitted.
     pub memory_free: i32,
-    /// Tasks and foreign uses on it, holds included.
+    /// Tasks, foreign uses and holds.
     pub users: u16,
-    /// Its health.
     pub health: GpuHealth,
-    /// Its last reading.
     pub utilization: Percent,
 }
 
-/// A queue as it is now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueueView {
-    /// The queue.
     pub id: QueueId,
-    /// CPU, memory, storage and GPU thousandths in use, queues below included.
+    /// CPU, memory, storage and GPU thousandths, descendants included.
     pub used: [i64; 4],
-    /// Workloads in it.
+    /// Workloads of the queue itself.
     pub workloads: u32,
 }
 
 impl Scheduler {
-    /// The workload as it is now.
     pub fn workload(&self, id: &WorkloadId) -> Option<WorkloadView> {
         self.workloads.find(id).map(|workload| self.workload_view(self.workloads.get(workload)))
     }
 
-    /// All workloads in the order they were handed in.
+    /// In order of submission.
     pub fn workloads(&self) -> Vec<WorkloadView> {
         let mut workloads: Vec<&WorkloadEntry> =
             self.workloads.iter().map(|(_, workload)| workload).collect();
@@ -115,12 +98,12 @@ impl Scheduler {
         workloads.into_iter().map(|workload| self.workload_view(workload)).collect()
     }
 
-    /// All nodes in order of rank and name.
+    /// In order of rank and name.
     pub fn nodes(&self) -> Vec<NodeView> {
         self.cluster.ordered().into_iter().map(|node| self.node_view(node)).collect()
     }
 
-    /// All queues by name.
+    /// By name.
     pub fn queues(&self) -> Vec<QueueView> {
         let mut queues: Vec<QueueView> = self
             .queues
@@ -135,22 +118,21 @@ impl Scheduler {
         queues
     }
 
-    /// How many workloads wait for their turn.
+    /// Number of workloads in their queues.
     pub fn pending_count(&self) -> usize {
         self.pending.len()
     }
 
-    /// How many workloads wait or run.
+    /// Number of pending and placed workloads.
     pub fn len(&self) -> usize {
         self.workloads.len()
     }
 
-    /// Whether no workload waits or runs.
     pub fn is_empty(&self) -> bool {
         self.workloads.len() == 0
     }
 
-    /// What the cluster has: thousandths of a core, MiB, MiB of storage, thousandths of a GPU.
+    /// Total CPU thousandths, memory MiB, storage MiB and GPU thousandths.
     pub fn capacity(&self) -> [i64; 4] {
         self.cluster.capacity
     }

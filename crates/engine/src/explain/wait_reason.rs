@@ -1,4 +1,4 @@
-//! Reasons: what stands in the way of a workload, and whether it would ever fit.
+//! Wait reasons of failed placements, and the check against an empty cluster.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,6 @@ use crate::state::scheduler::Scheduler;
 use crate::state::workloads::WorkloadIdx;
 
 impl Scheduler {
-    /// The reason behind an obstacle.
     pub(crate) fn wait_reason(&mut self, workload: WorkloadIdx, obstacle: &Obstacle) -> WaitReason {
         if self.cluster.len() == 0 {
             return WaitReason::NoNodes;
@@ -59,7 +58,6 @@ impl Scheduler {
         }
     }
 
-    /// Whether the description of any node allows the shape.
     fn is_eligible_anywhere(&self, shape: ShapeIdx) -> bool {
         let shape = self.cluster.shape(shape);
         self.cluster.order.iter().any(|node| {
@@ -72,8 +70,7 @@ impl Scheduler {
         })
     }
 
-    /// A task's shape without the models that its queue may not use more of, and one of the limits
-    /// that close them.
+    /// A task's shape without the models over quota, and one of the exceeded limits.
     fn shape_within_quota(
         &mut self,
         workload: WorkloadIdx,
@@ -105,12 +102,12 @@ impl Scheduler {
         WaitReason::Reserved { workload: self.workloads.get(by).spec.id.clone(), until }
     }
 
-    /// Whether an empty cluster, with all its nodes in order, would take the workload.
+    /// An empty cluster with all nodes and GPUs healthy has room for the workload.
     pub(crate) fn fits_when_empty(&self, workload: WorkloadIdx) -> bool {
         self.fits_when_empty_as(workload, self.workloads.get(workload).shape)
     }
 
-    /// The same for the workload in another shape, such as one without models that cost too much.
+    /// [`fits_when_empty`](Self::fits_when_empty) with another shape, for example without models over quota.
     pub(crate) fn fits_when_empty_as(&self, workload: WorkloadIdx, shape: ShapeIdx) -> bool {
         if self.workloads.get(workload).role_shapes.is_some() {
             return self.gang_fits_when_empty(workload);
@@ -149,7 +146,7 @@ impl Scheduler {
         capacity::task_capacity(shape, &self.empty_room_of(node), enough)
     }
 
-    /// A node's room with nothing booked and everything in order.
+    /// Room of a node without bookings and with all GPUs available.
     pub(crate) fn empty_room_of(&self, node: NodeIdx) -> Room {
         let mut empty = self
             .cluster

@@ -1,4 +1,4 @@
-//! Why many workloads wait, as of one moment: one copy answers for all of them.
+//! Wait reasons of many workloads at one moment, from one copy of the scheduler.
 
 use rustc_hash::FxHashMap;
 
@@ -9,7 +9,7 @@ use crate::state::pending::GroupIdx;
 use crate::state::scheduler::Scheduler;
 use crate::state::workloads::WorkloadPhase;
 
-/// Answers why workloads wait, as of the moment in which it was made. Workloads that ask for the same are tried once.
+/// Computes wait reasons on a copy of the scheduler; one trial per group.
 #[derive(Debug)]
 pub struct WaitReasons {
     copy: Scheduler,
@@ -17,7 +17,7 @@ pub struct WaitReasons {
 }
 
 impl Scheduler {
-    /// Why each of many workloads waits, with the numbers of this moment. Changes nothing.
+    /// Prepares wait reasons of many workloads. Changes nothing.
     pub fn wait_reasons(&self, now: Time) -> WaitReasons {
         let mut copy = self.clone();
         copy.advance(now);
@@ -26,7 +26,8 @@ impl Scheduler {
 }
 
 impl WaitReasons {
-    /// Why it waits: what [`Scheduler::explain`] says, too. None when it does not, or would start in the next pass.
+    /// The same reason as [`Scheduler::explain`]; `None` when the workload is placed, or would start in the
+    /// next pass.
     pub fn of(&mut self, id: &WorkloadId) -> Option<WaitReason> {
         let workload = self.copy.workloads.find(id)?;
         let this = self.copy.workloads.get(workload);
@@ -39,7 +40,7 @@ impl WaitReasons {
             return known.clone();
         }
         let reason = self.copy.current_reason(workload);
-        // Asking lifts what is kept for it, and others are asked about after it.
+        // The trial suspends the workload's hold; restore it for the next one.
         self.copy.resume_hold(workload);
         if let Some(group) = group {
             self.known.insert(group, reason.clone());

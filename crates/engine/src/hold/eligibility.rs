@@ -1,4 +1,4 @@
-//! By what right running work is stopped for waiting work: priority, or what a queue is guaranteed.
+//! Eligibility of victims: priority, or reclaim of guaranteed quota.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,17 +13,18 @@ use crate::state::cluster::room::Claim;
 use crate::state::scheduler::Scheduler;
 use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 
-/// The queues when some of their work is being stopped for others.
+/// Queue usage after all preemptions in progress.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueForecast {
-    /// With what their work is promised, and all that still runs: what they may ask for is within their guarantee.
+    /// With the holds of preemptors and all running tasks. Decides which queues may still reclaim.
     entitled: Queues,
-    /// The same without what is on its way out: what may be asked of them is beyond their guarantee.
+    /// `entitled` without terminating tasks. Decides which queues still borrow.
     remaining: Queues,
 }
 
 impl Scheduler {
-    /// Whether all victims may go for what the workload really takes: its devices are known only now.
+    /// All victims are eligible for the claims of the plan. The exact charge is known only after the devices
+    /// are chosen.
     pub(crate) fn may_preempt_all(
         &self,
         workload: WorkloadIdx,
@@ -38,7 +39,7 @@ impl Scheduler {
             == eviction.victims
     }
 
-    /// The queues with what is under way: it is not asked for again.
+    /// Counts preemptions in progress, so no queue reclaims the same quota twice.
     pub(crate) fn queue_forecast(&self) -> QueueForecast {
         let charge = |queues: &mut Queues, queue, claim: &Claim, sign| {
             queues.charge(queue, &Charge::of(claim), sign, self.now, self.policy.half_life);
@@ -63,7 +64,7 @@ impl Scheduler {
         QueueForecast { entitled, remaining }
     }
 
-    /// Who may be stopped for this workload, cheapest first: lowest priority, then youngest.
+    /// Eligible victims, cheapest first: lowest priority, then latest start.
     pub(crate) fn victim_candidates(
         &mut self,
         workload: WorkloadIdx,
@@ -99,8 +100,8 @@ impl Scheduler {
         found.into_iter().map(|(_, _, _, victim)| victim).collect()
     }
 
-    /// Whether rights and budgets allow it. Inside a queue the higher priority wins. Between queues
-    /// only borrowed capacity can be taken: back by its owner, or by a higher priority.
+    /// Priority, quota and budgets permit the preemption. Within a queue the higher priority wins. Between
+    /// queues only borrowed quota is preempted, by its owner or by a higher priority.
     fn may_preempt_workload(
         &self,
         queue_forecast: Option<&QueueForecast>,
@@ -112,7 +113,7 @@ impl Scheduler {
         let lower = victim.spec.priority < workload.spec.priority;
         let (from, to) = (victim.queue, workload.queue);
         let right = match queue_forecast {
-            // Nobody is guaranteed anything.
+            // No queue has a guarantee.
             None => lower,
             Some(_) if from == to => lower,
             Some(QueueForecast { entitled, remaining }) => {
@@ -127,7 +128,7 @@ impl Scheduler {
             })
     }
 
-    /// One that is stopped, and by what right: what a queue is guaranteed counts only against those who are not below.
+    /// The priority is the reason when the victim's is lower; otherwise the guarantee is.
     pub(crate) fn victim_of(&self, victim: WorkloadIdx, workload: WorkloadIdx) -> Victim {
         let (victim, workload) =
             (&self.workloads.get(victim).spec, &self.workloads.get(workload).spec);
@@ -136,8 +137,8 @@ impl Scheduler {
         Victim { workload: victim.id.clone(), reason }
     }
 
-    /// Those candidates that may all go together: what a queue is guaranteed stays with it, however
-    /// many of its workloads are asked for one after the other.
+    /// The candidates that may all be preempted together: each one reduces the borrowed quota that is left to
+    /// reclaim.
     pub(crate) fn eligible_together(
         &self,
         workload: WorkloadIdx,
@@ -166,7 +167,7 @@ impl Scheduler {
         eligible_together
     }
 
-    /// Whether the budgets let all of these go together.
+    /// The disruption budgets allow all victims together.
     pub(crate) fn within_budgets(&self, victims: &[WorkloadIdx]) -> bool {
         let mut drawn: BTreeMap<&crate::model::name::BudgetId, u32> = BTreeMap::new();
         for victim in victims {

@@ -1,8 +1,8 @@
-//! Holds: room that is kept for one waiting workload.
+//! Holds: room reserved for one pending workload.
 //!
-//! A hold plans complete claims and books as much of them as is free; whatever is freed on its nodes
-//! later goes to it first. Preemption holds the place that its victims leave. The reservation of the
-//! blocked head is a hold too, with the time at which it is expected to be complete.
+//! A hold plans complete claims and books their free part; room that is freed on its nodes later refills the
+//! hold first. A preemption holds the room of its victims. The reservation of the blocked head is a hold with
+//! an expected start.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,51 +14,49 @@ use crate::state::cluster::room::Claim;
 use crate::state::scheduler::Scheduler;
 use crate::state::workloads::WorkloadIdx;
 
-/// Room kept for one workload.
+/// Room reserved for one pending workload.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
     pub(crate) purpose: HoldPurpose,
-    /// What each task is to take.
+    /// Node and claim of each task.
     pub(crate) planned: Vec<(NodeIdx, Claim)>,
-    /// What is booked of it now.
+    /// Part of `planned` that is booked now.
     booked: Vec<(NodeIdx, Claim)>,
-    /// Given back for a moment: nothing is booked even where there is room.
+    /// Bookings are released for the duration of a trial.
     suspended: bool,
 }
 
-/// Why room is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HoldPurpose {
-    /// These are being stopped for it; the hold lapses then.
+    /// Victims that still terminate, and the expiry of the hold.
     Preemption { victims: Vec<WorkloadIdx>, until: Time },
-    /// It is the head of the queue and can start then, if that is known.
+    /// Expected start of the head, when known.
     Reservation { start: Option<Time> },
 }
 
-/// All holds, by the workload they are for.
+/// All holds, by their owner.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holds {
-    by_job: BTreeMap<WorkloadIdx, Hold>,
-    /// The one that is a reservation.
+    by_workload: BTreeMap<WorkloadIdx, Hold>,
+    /// Owner of the reservation.
     pub(crate) reserved: Option<WorkloadIdx>,
-    /// Only tried out: holds stay as they are.
+    /// A trial is running: released room does not refill holds.
     pub(crate) frozen: bool,
 }
 
 impl Holds {
     pub(crate) fn get(&self, workload: WorkloadIdx) -> Option<&Hold> {
-        self.by_job.get(&workload)
+        self.by_workload.get(&workload)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (WorkloadIdx, &Hold)> {
-        self.by_job.iter().map(|(workload, hold)| (*workload, hold))
+        self.by_workload.iter().map(|(workload, hold)| (*workload, hold))
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.by_job.len()
+        self.by_workload.len()
     }
 
-    /// The expected start of the reserved workload.
     pub(crate) fn reserved_start(&self) -> Option<Time> {
         match self.get(self.reserved?)?.purpose {
             HoldPurpose::Reservation { start } => start,
@@ -66,10 +64,10 @@ impl Holds {
         }
     }
 
-    /// A victim is gone; says whether any hold waited for it.
+    /// Returns whether any hold waited for the victim.
     pub(crate) fn remove_victim(&mut self, victim: WorkloadIdx) -> bool {
         let mut found = false;
-        for hold in self.by_job.values_mut() {
+        for hold in self.by_workload.values_mut() {
             if let HoldPurpose::Preemption { victims, .. } = &mut hold.purpose {
                 let before = victims.len();
                 victims.retain(|waiting| *waiting != victim);
@@ -81,12 +79,10 @@ impl Holds {
 }
 
 impl Hold {
-    /// Whether it plans with this node.
     pub(crate) fn is_on(&self, node: NodeIdx) -> bool {
         self.planned.iter().any(|(on, _)| *on == node)
     }
 
-    /// Whether it keeps nothing for the moment.
     pub(crate) fn is_suspended(&self) -> bool {
         self.suspended
     }
@@ -97,7 +93,7 @@ impl Hold {
 }
 
 impl Scheduler {
-    /// Begins to keep room for a workload.
+    /// Replaces the workload's hold.
     pub(crate) fn place_hold(
         &mut self,
         workload: WorkloadIdx,
@@ -110,38 +106,37 @@ impl Scheduler {
             self.holds.reserved = Some(workload);
         }
         self.holds
-            .by_job
+            .by_workload
             .insert(workload, Hold { purpose, planned, booked: Vec::new(), suspended: true });
         self.resume_hold(workload);
     }
 
-    /// How long room is kept for somebody who waits for these to go: a while longer than each of them may take.
+    /// Expiry of a hold on these victims: the policy's hold time after the last grace period.
     pub(crate) fn hold_deadline(&self, leaving: &[WorkloadIdx]) -> Time {
         let leaving = leaving.iter().map(|workload| self.workloads.get(*workload));
         let latest = leaving.filter_map(|workload| workload.terminated_by(self.policy.hold)).max();
         latest.unwrap_or_else(|| self.now.after(self.policy.hold))
     }
 
-    /// What somebody is told who waits for these to go.
     pub(crate) fn preempting_reason(&self, leaving: &[WorkloadIdx], until: Time) -> WaitReason {
         let names = leaving.iter().map(|victim| self.workloads.get(*victim).spec.id.clone());
         WaitReason::Preempting { victims: names.collect(), until }
     }
 
-    /// Ends a hold; its room is free for all.
+    /// Removes a hold and frees its room.
     pub(crate) fn release_hold(&mut self, workload: WorkloadIdx) -> Option<Hold> {
         self.suspend_hold(workload);
         if self.holds.reserved == Some(workload) {
             self.holds.reserved = None;
         }
-        let hold = self.holds.by_job.remove(&workload)?;
+        let hold = self.holds.by_workload.remove(&workload)?;
         self.retry_blocked = true;
         Some(hold)
     }
 
-    /// Gives a hold's room back for a moment.
+    /// Releases a hold's bookings and pledge until [`resume_hold`](Self::resume_hold).
     pub(crate) fn suspend_hold(&mut self, workload: WorkloadIdx) {
-        let Some(hold) = self.holds.by_job.get_mut(&workload) else { return };
+        let Some(hold) = self.holds.by_workload.get_mut(&workload) else { return };
         hold.suspended = true;
         self.queues.release_pledge(workload);
         for (node, claim) in std::mem::take(&mut hold.booked) {
@@ -149,9 +144,10 @@ impl Scheduler {
         }
     }
 
-    /// Books as much of a hold as is free.
+    /// Books the free part of a suspended hold.
     pub(crate) fn resume_hold(&mut self, workload: WorkloadIdx) {
-        let Some(hold) = self.holds.by_job.get_mut(&workload).filter(|hold| hold.suspended) else {
+        let Some(hold) = self.holds.by_workload.get_mut(&workload).filter(|hold| hold.suspended)
+        else {
             return;
         };
         hold.suspended = false;
@@ -166,17 +162,17 @@ impl Scheduler {
         }
     }
 
-    /// Shares the free room of a node among the holds there, preemptions before the reservation and
-    /// older workloads first: what each gets does not depend on how it came about.
+    /// Distributes the free room of a node to its holds: preemptions before the reservation, then older
+    /// workloads first. The result does not depend on the order of earlier bookings.
     pub(crate) fn refill_holds(&mut self, node: NodeIdx) {
-        if self.holds.by_job.is_empty() || self.holds.frozen {
+        if self.holds.by_workload.is_empty() || self.holds.frozen {
             return;
         }
         self.free_hold_bookings(node);
         let mut workloads = self.hold_owners(|hold| !hold.suspended && hold.is_on(node));
         workloads.sort_by_key(|workload| self.holds.reserved == Some(*workload));
         for workload in workloads {
-            let Some(hold) = self.holds.by_job.get_mut(&workload) else { continue };
+            let Some(hold) = self.holds.by_workload.get_mut(&workload) else { continue };
             for (_, claim) in hold.planned.iter().filter(|(on, _)| *on == node) {
                 let part = claim.clipped(self.cluster.room(node));
                 self.cluster.book(node, &part);
@@ -185,23 +181,22 @@ impl Scheduler {
         }
     }
 
-    /// Holds give back what they have of a node, until the next [`refill_holds`](Self::refill_holds).
+    /// Releases all hold bookings on a node until the next [`refill_holds`](Self::refill_holds).
     pub(crate) fn free_hold_bookings(&mut self, node: NodeIdx) {
-        for hold in self.holds.by_job.values_mut() {
+        for hold in self.holds.by_workload.values_mut() {
             for (_, claim) in hold.booked.extract_if(.., |(on, _)| *on == node) {
                 self.cluster.release(node, &claim);
             }
         }
     }
 
-    /// Ends all holds that plan with a node which is no longer what it was.
     pub(crate) fn release_holds_on(&mut self, node: NodeIdx) {
         for workload in self.hold_owners(|hold| hold.is_on(node)) {
             self.release_hold_and_requeue(workload);
         }
     }
 
-    /// The workloads of certain holds, oldest first.
+    /// Owners of the matching holds, oldest first.
     pub(crate) fn hold_owners(&self, which: impl Fn(&Hold) -> bool) -> Vec<WorkloadIdx> {
         let mut workloads: Vec<WorkloadIdx> = self
             .holds
@@ -213,7 +208,7 @@ impl Scheduler {
         workloads
     }
 
-    /// Ends a hold and lets its workload look for another place.
+    /// Removes a hold; its owner becomes pending again.
     pub(crate) fn release_hold_and_requeue(&mut self, workload: WorkloadIdx) {
         self.release_hold(workload);
         if self.workloads.get(workload).phase == crate::state::workloads::WorkloadPhase::Preempting

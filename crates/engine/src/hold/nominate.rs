@@ -1,4 +1,4 @@
-//! Preemptions that outlive the scheduler: where room is kept, told to the body and taken back from it.
+//! Preemptions across driver restarts: nodes reported to the driver and restored from it.
 
 use crate::hold::holds::HoldPurpose;
 use crate::model::error::Rejected;
@@ -8,7 +8,7 @@ use crate::state::scheduler::Scheduler;
 use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 
 impl Scheduler {
-    /// The nodes on which others are being stopped for a workload, by task; empty when nobody is.
+    /// Nodes of the preemption hold of a workload, by task; empty without one.
     pub fn nominated_nodes(&self, workload: &WorkloadId) -> Vec<NodeId> {
         let hold = self.workloads.find(workload).and_then(|index| self.holds.get(index));
         let hold = hold.filter(|hold| matches!(hold.purpose, HoldPurpose::Preemption { .. }));
@@ -16,7 +16,7 @@ impl Scheduler {
         nodes.map(|(node, _)| self.cluster.node_state(*node).spec.id.clone()).collect()
     }
 
-    /// Where GPUs are kept free for work that waits, in thousandths of one.
+    /// GPUs booked by holds: node and thousandths.
     pub fn reserved_gpus(&self) -> Vec<(NodeId, i64)> {
         let booked = self.holds.iter().flat_map(|(_, hold)| hold.booked());
         let kept = booked.map(|(node, claim)| {
@@ -26,7 +26,7 @@ impl Scheduler {
         kept.filter(|(_, milli)| *milli > 0).collect()
     }
 
-    /// The GPUs that a task has, or is assumed to have where its node chooses them; empty when it has no place.
+    /// Reported or assumed GPUs of a task; empty when the task is not placed.
     pub fn assumed_gpus(&self, workload: &WorkloadId, task: u32) -> Vec<GpuId> {
         let index = self.workloads.find(workload).map(|index| self.workloads.get(index));
         let slot = index.and_then(|index| index.tasks.get(task as usize));
@@ -38,8 +38,8 @@ impl Scheduler {
         devices.filter_map(|part| Some(gpus.get(usize::from(part.device))?.id.clone())).collect()
     }
 
-    /// Others were being stopped on these nodes for a waiting workload when the body last stopped: the room that they
-    /// leave is kept for it again.
+    /// Restores a preemption after a driver restart: reserves the room of the terminating tasks on these
+    /// nodes again.
     pub(crate) fn nominate(
         &mut self,
         workload: &WorkloadId,
@@ -62,12 +62,12 @@ impl Scheduler {
         self.timers.insert(until);
         let reason = self.preempting_reason(&victims, until);
         self.place_hold(index, HoldPurpose::Preemption { victims, until }, claims);
-        // The body may have stopped before anybody was told.
+        // The previous driver may have stopped before it reported the reason.
         self.report_wait_reason_later(index, reason);
         Ok(())
     }
 
-    /// Workloads of which something is being stopped on one of these nodes.
+    /// Workloads with a terminating task on one of these nodes, oldest first.
     fn terminating_on(&self, nodes: &[NodeId]) -> Vec<WorkloadIdx> {
         let is_meant = |node: u32| nodes.contains(&self.cluster.node_state(node).spec.id);
         let leaves = self.workloads.iter().filter(|(_, workload)| {

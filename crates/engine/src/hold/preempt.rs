@@ -1,4 +1,4 @@
-//! Stopping running work for waiting work: the fewest, lowest, youngest victims, and never for nothing.
+//! Choice of preemption victims: the fewest, lowest, youngest ones, and none without effect.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,26 +12,25 @@ use crate::state::cluster::room::{Claim, Room};
 use crate::state::scheduler::Scheduler;
 use crate::state::workloads::{TaskAllocation, WorkloadIdx};
 
-/// Who is stopped and where the beneficiary then goes.
+/// Victims and the claims of the preemptor.
 #[derive(Clone, Debug)]
 pub(crate) struct PreemptionPlan {
     pub(crate) victims: Vec<WorkloadIdx>,
-    /// Those who are on their way out anyway and must be gone too.
+    /// Workloads that terminate for other reasons and whose room the plan needs.
     pub(crate) awaited: Vec<WorkloadIdx>,
     pub(crate) claims: Vec<(NodeIdx, Claim)>,
 }
 
-/// The price of a set of victims: fewer workloads, lower, younger is cheaper. A gang counts as one, for
-/// one person loses its work. The node's place in the order
-/// makes the choice unique.
+/// Cost of a set of victims: number of workloads, highest priority, sum of priorities, latest start, position
+/// of the node. A gang counts as one workload. The position makes the choice unique.
 type Cost = (usize, u8, u64, Reverse<Time>, u32);
 
-/// Sets of victims that are tried out in full before the search is made task by task.
+/// Limit of victim sets that are tried in full.
 const MAX_TRIALS: usize = 8;
 
 impl Scheduler {
-    /// The cheapest set of victims that lets the workload start, if there is one. What others leave anyway, and no later,
-    /// costs nobody anything: where it spares victims, it is waited for.
+    /// The cheapest set of victims that lets the workload start. Waits for workloads that terminate anyway,
+    /// no later than the victims, when that saves victims.
     pub(crate) fn plan_preemption(&mut self, workload: WorkloadIdx) -> Option<PreemptionPlan> {
         let eviction = self.choose_victims(workload)?;
         let graces = eviction.victims.iter().map(|victim| self.workloads.get(*victim).spec.grace);
@@ -43,7 +42,7 @@ impl Scheduler {
         Some(fewer.filter(|fewer| fewer.victims.len() < eviction.victims.len()).unwrap_or(eviction))
     }
 
-    /// The eviction when all of these are gone, and which of them it needs gone.
+    /// Plan after these workloads end, and the subset of them that the plan needs.
     fn plan_after_leaving(
         &mut self,
         workload: WorkloadIdx,
@@ -76,7 +75,7 @@ impl Scheduler {
         self.may_preempt_all(workload, &eviction, queue_forecast.as_ref()).then_some(eviction)
     }
 
-    /// Work of which all is being stopped, for nobody else, that ends by then and is not overdue.
+    /// Workloads that terminate completely by this time, on nodes without holds, and are not overdue.
     fn terminating_unclaimed(&self, by: Time) -> Vec<WorkloadIdx> {
         let is_free =
             |node| self.holds.iter().all(|(_, hold)| hold.is_suspended() || !hold.is_on(node));
@@ -91,7 +90,6 @@ impl Scheduler {
         leaving
     }
 
-    /// The victims that let the workload start.
     fn choose_victims(&mut self, workload: WorkloadIdx) -> Option<PreemptionPlan> {
         let spec = self.workloads.get(workload).spec.clone();
         if !self.policy.preemption || !spec.may_preempt || self.preemptible.is_empty() {
@@ -122,7 +120,7 @@ impl Scheduler {
         })
     }
 
-    /// Those candidates whose going would free something where the workload could go, or quota.
+    /// Candidates whose end frees room on an eligible node, or quota of the same queue.
     fn useful_victims(
         &self,
         workload: WorkloadIdx,
@@ -144,7 +142,7 @@ impl Scheduler {
         candidates
     }
 
-    /// One task: each node by itself, so that the fewest victims are found.
+    /// Single task: examines each node separately to find the fewest victims.
     fn victims_on_one_node(
         &mut self,
         workload: WorkloadIdx,
@@ -172,7 +170,7 @@ impl Scheduler {
             }
         }
         found.sort_unstable();
-        // Quotas and terms have their say last: the cheapest that they allow.
+        // Quotas and terms are checked last, on the cheapest sets.
         found.into_iter().take(MAX_TRIALS).find_map(|(_, victims)| {
             let claims = self.claims_without(workload, &victims)?;
             let eviction = PreemptionPlan { victims, awaited: Vec::new(), claims };
@@ -180,8 +178,8 @@ impl Scheduler {
         })
     }
 
-    /// The victims needed on this node that may all go together. When those that would be taken first
-    /// may not, fewer of them are tried, and each by itself: a queue chooses poorly what it gives back.
+    /// Victims on this node that may be preempted together. When the preferred set is not eligible, tries the
+    /// eligible subset, then single candidates.
     fn eligible_victims_on(
         &mut self,
         workload: WorkloadIdx,
@@ -203,8 +201,8 @@ impl Scheduler {
         })
     }
 
-    /// The victims needed on this node: all candidates gone, then each comes back that can stay,
-    /// the most valuable first.
+    /// Victims needed on this node: starts with all candidates, then keeps each one that can stay, most
+    /// valuable first.
     fn victims_on(
         &mut self,
         workload: WorkloadIdx,
@@ -238,8 +236,8 @@ impl Scheduler {
         (!victims.is_empty() && self.within_budgets(&victims)).then_some(victims)
     }
 
-    /// A gang, or a quota in the way: victims one after the other until all fits, then those that
-    /// turned out not to be needed come back, the most valuable first.
+    /// Gangs and exceeded quotas: the shortest sufficient prefix of the candidates, without the victims that
+    /// turn out unnecessary, most valuable first.
     fn victims_across_nodes(
         &mut self,
         workload: WorkloadIdx,
@@ -253,7 +251,7 @@ impl Scheduler {
             }
         }
         self.claims_without(workload, &allowed)?;
-        // With more victims gone more fits, so the shortest sufficient list is found by halving.
+        // More victims free more room, so bisection finds the shortest sufficient prefix.
         let (mut too_few, mut enough) = (0, allowed.len());
         while enough - too_few > 1 {
             let middle = usize::midpoint(too_few, enough);
@@ -275,8 +273,7 @@ impl Scheduler {
         (!victims.is_empty()).then_some(PreemptionPlan { victims, awaited: Vec::new(), claims })
     }
 
-    /// Places for all tasks once these victims are gone: they are taken away, the workload is placed
-    /// as it will be, and everything is put back.
+    /// Claims of all tasks without these victims, found by a trial placement that is undone.
     pub(crate) fn claims_without(
         &mut self,
         workload: WorkloadIdx,
@@ -296,7 +293,7 @@ impl Scheduler {
         })
     }
 
-    /// Something tried out while these are gone; then all is as it was.
+    /// Runs a trial without these workloads, then restores their bookings.
     fn with_workloads_removed<T>(
         &mut self,
         gone: &[WorkloadIdx],
@@ -308,7 +305,7 @@ impl Scheduler {
                 taken.push((*workload, task, allocation.clone()));
             }
         }
-        // What they leave is for the trial: nobody who waits for room there takes it meanwhile.
+        // The freed room belongs to the trial: holds must not take it.
         let frozen = std::mem::replace(&mut self.holds.frozen, true);
         for (workload, task, _) in &taken {
             self.release_task(*workload, *task);
@@ -317,11 +314,11 @@ impl Scheduler {
         self.holds.frozen = frozen;
         for (victim, task, allocation) in taken {
             let node = allocation.node;
-            // In a trial within a trial holds stay as they are.
+            // A nested trial leaves the holds unchanged.
             if !frozen {
                 self.free_hold_bookings(node);
             }
-            // If that is too much, it was before, and by nobody's fault here.
+            // The restored bookings may exceed capacity only if they did before.
             self.book_found(victim, task, allocation);
             self.refill_holds(node);
         }
@@ -347,7 +344,7 @@ impl Scheduler {
                 .is_some_and(|barred| barred[node as usize])
     }
 
-    /// By node number, whether terms between tasks forbid it; nothing when no terms matter.
+    /// By node index: affinity or spread terms exclude the node; `None` when no term applies.
     pub(crate) fn nodes_barred_by_terms(
         &mut self,
         workload: WorkloadIdx,

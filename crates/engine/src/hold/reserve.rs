@@ -1,8 +1,8 @@
-//! When and where the blocked head of the queue will be able to start.
+//! Earliest start of the blocked head.
 //!
-//! Walks forward through the expected ends of running work and frees what they hold in copies of
-//! the nodes, until the head fits. What it would take is then held; smaller work may use it only if
-//! it is expected to be gone by then.
+//! Steps through the expected ends of running workloads and releases their claims on copies of the nodes
+//! until the head fits. Its claims are then held; other workloads may use that room only if they end before
+//! the head starts.
 
 use std::collections::BTreeMap;
 
@@ -19,23 +19,23 @@ use crate::state::scheduler::Scheduler;
 use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 use crate::strategy::{Strategy, View};
 
-/// Ends looked at before giving up: enough for any schedule that a person would believe.
+/// Limit of expected ends examined.
 pub(crate) const MAX_STEPS: usize = 20_000;
 
-/// A start and the places for it.
+/// Start time and claims of a future start.
 #[derive(Clone, Debug)]
 pub(crate) struct PlannedStart {
-    /// Unknown when running work says nothing about its end.
+    /// `None` when the running workloads have no estimates.
     pub(crate) at: Option<Time>,
     pub(crate) claims: Vec<(NodeIdx, Claim)>,
 }
 
-/// Nodes as they will be, and how many tasks each could take.
+/// Rooms after future ends, and the number of tasks that fit on each node.
 struct ClusterForecast<'a> {
     scheduler: &'a Scheduler,
     shape: ShapeIdx,
     tasks: u32,
-    /// By node number: the domain it counts for; none when the task may not go there.
+    /// Topology domain by node index; `None` excludes the node.
     domain: Vec<Option<u32>>,
     rooms: BTreeMap<NodeIdx, Room>,
     copies: BTreeMap<NodeIdx, u32>,
@@ -43,7 +43,7 @@ struct ClusterForecast<'a> {
 }
 
 impl Scheduler {
-    /// When and where a waiting workload could start if nothing else came.
+    /// Earliest start of a pending workload if no other workload arrives.
     pub(crate) fn plan_start(&mut self, workload: WorkloadIdx) -> Option<PlannedStart> {
         if self.workloads.get(workload).role_shapes.is_some() {
             return self.plan_gang_start(workload);
@@ -53,7 +53,7 @@ impl Scheduler {
         let strategy = self.strategy(self.workloads.get(workload));
         let young = self.now.since(self.workloads.get(workload).submitted) < self.policy.patience;
         if tasks == 1 && young && self.expected_ends.is_empty() && self.holds.len() == 0 {
-            // No end is known and none is guessed yet: there is nothing to look forward to.
+            // No workload has an estimate and the patience has not passed.
             return None;
         }
         let spec = self.workloads.get(workload).spec.clone();
@@ -80,13 +80,13 @@ impl Scheduler {
             forecast.release_workload(other);
         }
         if let Some(domain) = forecast.domain_with_room() {
-            // It starts when what is being stopped is gone, and nobody knows when that is.
+            // The end of terminating tasks has no known time.
             return Some(PlannedStart { at: None, claims: forecast.claims(domain, strategy) });
         }
         for (end, _, other) in this.expected_ends.iter().take(MAX_STEPS) {
             forecast.release_workload(*other);
             if let Some(domain) = forecast.domain_with_room() {
-                // An overdue end may come at any moment: that is no time to wait for.
+                // An overdue workload may end at any time, so its end gives no start time.
                 let at = Some(*end).filter(|end| *end > this.now);
                 return Some(PlannedStart { at, claims: forecast.claims(domain, strategy) });
             }
@@ -94,7 +94,7 @@ impl Scheduler {
         this.plan_start_without_estimates(workload, forecast, strategy)
     }
 
-    /// The workload's shape without the models that its queue could not pay for.
+    /// The workload's shape without the models that exceed its queue's quota.
     pub(crate) fn affordable_shape(&mut self, workload: WorkloadIdx) -> ShapeIdx {
         let (workload, shape) = (self.workloads.get(workload), self.workloads.get(workload).shape);
         if !self.queues.have_limits() {
@@ -121,8 +121,8 @@ impl Scheduler {
         if closed.is_empty() { shape } else { self.cluster.intern(&request, closed) }
     }
 
-    /// Nothing is known about the end of what is in the way. After some patience, room is kept
-    /// anyway, where the oldest work is: otherwise a stream of small work could pass for ever.
+    /// Start without estimates: after the policy's patience, frees the oldest workloads first. Without this
+    /// reservation a stream of small workloads could delay the head forever.
     fn plan_start_without_estimates(
         &self,
         workload: WorkloadIdx,
@@ -148,7 +148,7 @@ impl Scheduler {
         None
     }
 
-    /// By node number, the domain that it counts for, or none where tasks of this request may not go.
+    /// Topology domain by node index; `None` where the request may not run.
     pub(crate) fn eligible_domains(
         &mut self,
         spec: &Workload,
@@ -183,7 +183,6 @@ impl Scheduler {
 }
 
 impl ClusterForecast<'_> {
-    /// Counts what fits now; only a gang can find anything.
     fn load_current_rooms(&mut self) {
         if self.tasks == 1 {
             return;
@@ -204,7 +203,6 @@ impl ClusterForecast<'_> {
         }
     }
 
-    /// Frees what a workload holds.
     fn release_workload(&mut self, workload: WorkloadIdx) {
         let cluster = &self.scheduler.cluster;
         for (_, allocation) in self.scheduler.workloads.get(workload).allocations() {
@@ -226,7 +224,7 @@ impl ClusterForecast<'_> {
         self.totals.iter().find(|(_, total)| **total >= self.tasks).map(|(domain, _)| *domain)
     }
 
-    /// Places for all tasks in a domain, on as few nodes as possible.
+    /// Claims for all tasks in a domain, on as few nodes as possible.
     fn claims(&mut self, domain: u32, strategy: Strategy) -> Vec<(NodeIdx, Claim)> {
         let cluster = &self.scheduler.cluster;
         let here =

@@ -1,4 +1,4 @@
-//! One pass: everything that waits gets a place, a reason, or somebody else's place.
+//! `Scheduler::decide`: one scheduling pass from beginning to end.
 
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -17,42 +17,43 @@ use crate::state::pending::{GroupIdx, GroupKey};
 use crate::state::scheduler::Scheduler;
 use crate::state::workloads::WorkloadIdx;
 
-/// What a pass remembers while it runs.
+/// State of one pass.
 #[derive(Debug, Default)]
 pub(crate) struct Pass {
     pub(crate) decisions: Vec<Decision>,
-    /// The first workload that could not be placed: the head of the queue.
+    /// The first workload without room: the head of the queue.
     pub(crate) head: Option<WorkloadIdx>,
-    /// The first ones that got no reservation because somebody else has it: next in line for one.
+    /// Workloads that need a reservation while another workload has it, in order.
     pub(crate) next_in_line: Vec<WorkloadIdx>,
-    /// Those that have waited far too long are in that line already.
+    /// `next_in_line` contains the overdue workloads.
     pub(crate) overdue_added: bool,
-    /// Only newcomers are looked at; the head is among those set aside before.
+    /// The pass tries new workloads only; the head is in a blocked group.
     pub(crate) partial: bool,
-    /// Reasons found since the last placement, by what was asked for: queues and priorities differ,
-    /// but what the nodes lack does not.
+    /// Wait reasons since the last placement. The key ignores queue and priority, which do not change the
+    /// nodes' shortfalls.
     pub(crate) reasons: FxHashMap<GroupKey, Arc<WaitReason>>,
 }
 
 impl Scheduler {
-    /// Decides what to do now. Placements are booked at once; answer each with
-    /// [`Confirmed`](crate::Event::PlacementConfirmed) or [`Refused`](crate::Event::PlacementRefused).
+    /// Runs one scheduling pass. Placements are booked at once; the driver answers each with
+    /// [`PlacementConfirmed`](crate::Event::PlacementConfirmed) or
+    /// [`PlacementRefused`](crate::Event::PlacementRefused).
     pub fn decide(&mut self, now: Time) -> Plan {
         self.advance(now);
         let mut pass =
             Pass { decisions: std::mem::take(&mut self.queued_decisions), ..Pass::default() };
-        // 1. What time alone has changed.
+        // 1. Timers, backoffs and expired holds.
         self.queues.record_excess(&self.cluster);
         self.process_timers();
         self.expire_holds();
-        // 2. Whose victims are gone.
+        // 2. Preemptors whose victims are gone.
         self.start_preemptors(&mut pass);
-        // Without backfill the head stands before everybody, newcomers too: all are looked at.
+        // Without backfill the head blocks every other workload, so the pass tries all of them.
         if std::mem::take(&mut self.retry_blocked) || !self.policy.backfill {
             self.pending.unblock_all(&mut self.queues);
         }
         pass.partial = self.pending.any_blocked();
-        // 3. Who is next, until nobody is left to try.
+        // 3. Pending workloads, in queue order.
         self.prepare_order();
         while let Some((group, workload)) = self.next_candidate() {
             let (group, workload) = self.next_in_reserved_queue(&pass).unwrap_or((group, workload));
@@ -61,11 +62,11 @@ impl Scheduler {
             self.resume_savings(lifted);
         }
         self.reserve_for_next_in_line(&mut pass);
-        // 4. Why the others wait.
+        // 4. Wait reasons of the rest.
         self.report_wait_reasons(&mut pass.decisions);
         let wake = self.next_wake_time();
         #[cfg(debug_assertions)]
-        debug_assert_eq!(self.lint(), Vec::new(), "the plan breaks an invariant");
+        debug_assert_eq!(self.lint(), Vec::new(), "the plan broke an invariant");
         Plan { decisions: pass.decisions, wake_at: wake }
     }
 
@@ -114,7 +115,7 @@ impl Scheduler {
         self.pending.next(queue?)
     }
 
-    /// Places the first member of a group, or finds out why that cannot be.
+    /// Places the first member of a group, or blocks the group with a reason.
     fn try_group(&mut self, group: GroupIdx, workload: WorkloadIdx, pass: &mut Pass) {
         if let Some(head) = pass.head.filter(|_| !self.policy.backfill) {
             let reason = Arc::new(self.reserved_reason(head));
@@ -132,7 +133,7 @@ impl Scheduler {
             return;
         }
         if matches!(obstacle, Obstacle::Quota(_)) {
-            // It cannot pay for what is kept for it: others may have it.
+            // The queue has no quota for the reserved room: release the reservation.
             if self.holds.reserved == Some(workload) {
                 self.release_hold(workload);
             }
@@ -175,7 +176,7 @@ impl Scheduler {
         }
     }
 
-    /// The reason behind an obstacle, worked out once for all groups that ask for the same.
+    /// The reason of an obstacle, computed once for all groups with the same request.
     fn cached_reason(
         &mut self,
         workload: WorkloadIdx,
@@ -185,7 +186,7 @@ impl Scheduler {
         if matches!(obstacle, Obstacle::Quota(_)) {
             return Arc::new(self.wait_reason(workload, obstacle));
         }
-        // Limits on models make the same nodes lack different things for different queues.
+        // Limits on models give the same nodes different shortfalls in different queues.
         let queue =
             if self.queues.have_limits() { self.workloads.get(workload).queue } else { ROOT };
         let anybody =
@@ -193,7 +194,7 @@ impl Scheduler {
         if let Some(reason) = pass.reasons.get(&anybody) {
             return reason.clone();
         }
-        // What is kept for itself is not lacking.
+        // The workload's own reservation is not a shortfall.
         self.suspend_hold(workload);
         let reason = Arc::new(self.wait_reason(workload, obstacle));
         self.resume_hold(workload);
@@ -205,10 +206,10 @@ impl Scheduler {
         self.pending.group(group).key.clone()
     }
 
-    /// A booked workload leaves the queue.
+    /// Moves a booked workload from its queue to the placed ones.
     pub(crate) fn record_start(&mut self, workload: WorkloadIdx, pass: &mut Pass) {
         pass.reasons.clear();
-        // What was saved for it is spent: that helps nobody else.
+        // The workload's saved quota is spent; no other workload gains from its release.
         let retry_blocked = self.retry_blocked;
         self.dequeue(workload);
         self.retry_blocked = retry_blocked;
@@ -217,7 +218,7 @@ impl Scheduler {
         self.unblock_affinity_groups(workload);
     }
 
-    /// Groups that wait to be near such a task, or to be spread with it, are worth another try.
+    /// Unblocks groups with affinity or spread terms that match the started tasks.
     pub(crate) fn unblock_affinity_groups(&mut self, workload: WorkloadIdx) {
         let spec = self.workloads.get(workload).spec.clone();
         for (_, request) in spec.each_role() {
@@ -246,14 +247,14 @@ impl Scheduler {
         }
     }
 
-    /// When something may change without an event.
+    /// The next time at which the state may change without an event.
     fn next_wake_time(&self) -> Option<Time> {
         let holds = self.holds.iter().filter_map(|(_, hold)| match hold.purpose {
             HoldPurpose::Preemption { until, .. } => Some(until),
             HoldPurpose::Reservation { start } => start,
         });
         let backoffs = self.backoffs.first().map(|(at, _)| *at);
-        // With nobody in the queue there is nothing to try again.
+        // Timers matter only while workloads are pending.
         let timers = self.timers.first().copied();
         let again = self.retry_blocked.then_some(self.now);
         let tries = timers.into_iter().chain(again).filter(|_| self.pending.len() > 0);

@@ -1,5 +1,5 @@
-//! The best node for a task, and the devices there: from the index where that is all, by a walk over what
-//! fits where domains or other tasks have a say, and in turn for round robin.
+//! The best node for one task and its devices: from the index for plain requests, by a scan of the fitting
+//! nodes for domains and terms, and in turn for round robin.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,33 +15,32 @@ use crate::state::scheduler::{RoundRobinCursor, Scheduler};
 use crate::state::terms::TermVerdicts;
 use crate::strategy::{Strategy, View};
 
-/// What is being looked for.
+/// Parameters of the search for a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Search {
-    /// What the task asks for, with its own labels.
+    /// Includes the task's own labels, which the shape omits.
     pub(crate) request: Arc<Request>,
     pub(crate) shape: ShapeIdx,
     pub(crate) strategy: Strategy,
-    /// Models closed by quotas so far.
+    /// Models excluded by quotas so far.
     pub(crate) closed: Vec<ModelIdx>,
-    /// The limit that closed the last of them, although there was room.
+    /// The quota that excluded the last model while nodes had room.
     pub(crate) excess: Option<Excess>,
     pub(crate) avoid: Option<NodeIdx>,
     pub(crate) domain: Domain,
 }
 
-/// Which nodes a task of a gang may go to.
+/// Constraint on the topology domain of a gang's task.
 #[derive(Clone, Debug)]
 pub(crate) enum Domain {
     Any,
-    /// Only this value of a topology key.
+    /// One domain of a topology key.
     Only(Arc<str>, u32),
-    /// Values of the key with fewer tasks of this gang first.
+    /// Domains with fewer tasks of this gang first.
     Fewest(Arc<str>, BTreeMap<u32, u32>),
 }
 
 impl Scheduler {
-    /// The best node and the devices there.
     pub(crate) fn find(&mut self, search: &Search) -> Option<(NodeIdx, Claim)> {
         let request = &search.request;
         let plain = matches!(search.domain, Domain::Any) && search.avoid.is_none();
@@ -62,14 +61,14 @@ impl Scheduler {
         let judgement = (!self.terms.are_irrelevant_to(request))
             .then(|| self.judge(request, search.shape, search.strategy, &[]));
         let found = self.find_among(search, judgement.as_ref(), search.avoid);
-        // A node that refused is better than none.
+        // The node of the last refusal is better than none.
         if found.is_none() && search.avoid.is_some() {
             return self.find_among(search, judgement.as_ref(), None);
         }
         found
     }
 
-    /// The best node that the domain and the terms between tasks allow: a walk over all that fit.
+    /// The best node within the domain and term constraints: a scan over all fitting nodes.
     fn find_among(
         &mut self,
         search: &Search,
@@ -78,7 +77,7 @@ impl Scheduler {
     ) -> Option<(NodeIdx, Claim)> {
         let allowed = self.allowed(search, judgement, avoid);
         if search.strategy == Strategy::RoundRobin {
-            // Preferences and even domains come first, the turn decides among equals.
+            // Preferences and even domains come first; the round-robin order breaks ties.
             let best = allowed.iter().map(|(crowd, score, _)| (*crowd, *score)).max()?;
             let equal = allowed.iter().filter(|(crowd, score, _)| (*crowd, *score) == best);
             let places: Vec<usize> = equal.map(|(_, _, place)| *place).collect();
@@ -92,7 +91,8 @@ impl Scheduler {
         choose_devices::choose_devices(search.strategy, &view, None).map(|claim| (node, claim))
     }
 
-    /// The nodes that fit and that the domain and the terms allow: evenness of domains, score and place in the order.
+    /// Fitting nodes within the constraints: negated task count of the domain, score, and position in the
+    /// node order.
     pub(crate) fn allowed(
         &mut self,
         search: &Search,
@@ -134,7 +134,7 @@ impl Scheduler {
         allowed
     }
 
-    /// Round robin: the first fitting device behind the cursor, in order of nodes and devices.
+    /// Round robin: the first fitting device after the cursor, in order of nodes and devices.
     fn find_next(&mut self, search: &Search, among: Option<&[usize]>) -> Option<(NodeIdx, Claim)> {
         let (start, after) = self.after_cursor();
         let fits_here = self.first_place(search, among, start) == Some(start);
@@ -168,8 +168,7 @@ impl Scheduler {
         self.indexes.first_from(&self.cluster, outlook, search.shape, search.strategy, from)
     }
 
-    /// Where round robin goes on: a place in the order and, if its node was the last one used, the
-    /// device behind which to look.
+    /// Position of the cursor in the node order, and the last used device when its node still exists.
     fn after_cursor(&self) -> (usize, Option<usize>) {
         let Some(cursor) = &self.cursor else { return (0, None) };
         let order = &self.cluster.order;
@@ -206,7 +205,7 @@ impl Scheduler {
         }
     }
 
-    /// What terms between tasks say about every node for a task of this shape.
+    /// Verdicts of affinity, spread and tokens on every node. `without` lists tasks to ignore.
     pub(crate) fn judge(
         &mut self,
         request: &Request,
@@ -244,7 +243,6 @@ impl Scheduler {
         self.terms.judge(&mut self.cluster, request, counts, without)
     }
 
-    /// Whether any node's description still allows the shape.
     pub(crate) fn is_eligible_anywhere_for(&mut self, search: &Search) -> bool {
         let outlook = (&self.outlook, self.outlook_version);
         let mut index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);

@@ -1,8 +1,8 @@
-//! Gangs whose tasks ask for different things: a launcher and its workers, say.
+//! Gangs with several roles, for example a launcher and its workers.
 //!
-//! Places are found for one task after the other, the hardest to place first, and all are given up when
-//! one finds none. That misses the rare arrangement in which an easy task must go first; such a gang
-//! waits, and neither room is kept nor anybody stopped for what would not be found then either.
+//! The search places one task after another, largest first, and gives up when one does not fit. It misses the
+//! rare arrangement in which a small task must go first; such a gang stays pending, and neither a reservation
+//! nor a preemption is made for it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ use crate::state::scheduler::Scheduler;
 use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 use crate::strategy::View;
 
-/// Tasks of a gang between which the search for places sees no difference.
+/// Tasks of a gang that the search treats alike.
 #[derive(Clone, Debug)]
 pub(crate) struct TaskBatch {
     pub(crate) tasks: Vec<u32>,
@@ -29,11 +29,11 @@ pub(crate) struct TaskBatch {
     pub(crate) shape: ShapeIdx,
 }
 
-/// By node number, the domain that it counts for, or none where a task may not go.
+/// Topology domain by node index; `None` excludes the node.
 type EligibleDomains = Vec<Option<u32>>;
 
 impl Scheduler {
-    /// The tasks of a workload by what they ask for, the hardest to place first.
+    /// Batches of a workload's tasks, in descending order of GPUs, CPU and memory.
     pub(crate) fn batches_hardest_first(&self, workload: WorkloadIdx) -> Vec<TaskBatch> {
         let workload = self.workloads.get(workload);
         let parts = workload.role_shapes.iter().flat_map(|more| more.iter());
@@ -63,7 +63,7 @@ impl Scheduler {
         batches
     }
 
-    /// Whether an empty cluster, with all its nodes in order, would take a gang of several roles.
+    /// An empty cluster with all nodes and GPUs healthy has room for a gang of several roles.
     pub(crate) fn gang_fits_when_empty(&self, workload: WorkloadIdx) -> bool {
         let topology = self.workloads.get(workload).spec.topology.as_ref();
         let domains = match topology {
@@ -98,8 +98,8 @@ impl Scheduler {
         self.claims_in(workload, &batches, &rooms).is_some()
     }
 
-    /// When and where a gang of several roles could start if nothing else came: after the fewest ends
-    /// of what runs.
+    /// Start of a gang of several roles: the smallest number of expected ends that frees enough room, found
+    /// by bisection.
     pub(crate) fn plan_gang_start(&mut self, workload: WorkloadIdx) -> Option<PlannedStart> {
         let (spec, strategy) = (
             self.workloads.get(workload).spec.clone(),
@@ -134,8 +134,8 @@ impl Scheduler {
         Some(PlannedStart { at, claims: claims(enough)? })
     }
 
-    /// What will end, first to last, and when; work that does not say when comes last, and only for one
-    /// that has been patient.
+    /// Placed workloads in order of their expected end. Workloads without an estimate come last, and only
+    /// after the policy's patience.
     fn expected_ends_in_order(&self, workload: WorkloadIdx) -> Vec<(Option<Time>, WorkloadIdx)> {
         let stopping =
             self.workloads.iter().filter(|(_, other)| other.phase == WorkloadPhase::Stopping);
@@ -159,8 +159,7 @@ impl Scheduler {
         ends
     }
 
-    /// Places for all tasks, in their order, in these rooms by node number; in one domain, if there are
-    /// several.
+    /// Claims for all tasks on nodes with these rooms, within one topology domain.
     fn claims_in(
         &self,
         workload: WorkloadIdx,
@@ -181,12 +180,12 @@ impl Scheduler {
         domain: u32,
     ) -> Option<Vec<(NodeIdx, Claim)>> {
         let strategy = self.strategy(self.workloads.get(workload));
-        // Only where something is booked is a room of its own needed.
+        // Copy a room only when a task is booked on it.
         let mut booked: BTreeMap<NodeIdx, Room> = BTreeMap::new();
         let mut claims = vec![None; self.workloads.get(workload).count() as usize];
         for (batch, open) in batches {
             let shape = self.cluster.shape(batch.shape);
-            // Where one more does not fit, none after it does.
+            // A node without room for one task of a batch has none for the rest.
             let mut nodes = self.cluster.order.iter().copied().peekable();
             for task in &batch.tasks {
                 let fits = |node: NodeIdx| {

@@ -1,5 +1,5 @@
-//! The head of the queue: room is kept for the first workload that cannot start, and others pass it only
-//! where that does not delay it.
+//! The head of the queue: a reservation for the first workload that does not fit, and backfill of workloads
+//! that do not delay it.
 
 use crate::hold::holds::HoldPurpose;
 use crate::model::units::Span;
@@ -11,19 +11,19 @@ use crate::state::pending::GroupIdx;
 use crate::state::scheduler::Scheduler;
 use crate::state::workloads::WorkloadIdx;
 
-/// How many are kept in line for the reservation.
+/// Limit of [`Pass::next_in_line`].
 pub(crate) const MAX_NEXT_IN_LINE: usize = 8;
 
 impl Scheduler {
-    /// Places a workload around what is held for others; the one the hold is for may use it, and so
-    /// may one that comes before it, or that will be gone when it is needed.
+    /// Places a workload outside the reserved room. The reserved room is open to its owner, to a workload
+    /// ahead of the owner, and to a workload that ends before the owner starts.
     pub(crate) fn place_or_backfill(&mut self, workload: WorkloadIdx) -> Result<(), Obstacle> {
         let Some(reserved) = self.holds.reserved else { return self.place_workload(workload) };
         if reserved == workload {
             self.suspend_hold(workload);
             let placed = self.place_workload(workload);
             if placed.is_ok() {
-                // What it held beyond its seats can only help those that were set aside before.
+                // The room beyond the new allocations can only help blocked groups.
                 let retry_blocked = self.retry_blocked || self.pending.any_blocked();
                 self.release_hold(workload);
                 self.retry_blocked = retry_blocked;
@@ -33,7 +33,7 @@ impl Scheduler {
             return placed;
         }
         let blocked = self.place_workload(workload);
-        // Room and quota are kept from those who come later, not from those who come before.
+        // A reservation excludes workloads behind its owner only.
         let may_use_it =
             self.ends_before_reserved_start(workload) || self.is_ahead_of(workload, reserved);
         if blocked.is_ok() || !may_use_it {
@@ -53,14 +53,13 @@ impl Scheduler {
         placed
     }
 
-    /// Expected to end before the reserved workload is expected to start.
     pub(crate) fn ends_before_reserved_start(&self, workload: WorkloadIdx) -> bool {
         let end =
             self.workloads.get(workload).spec.estimate.map(|estimate| self.now.after(estimate));
         matches!((end, self.holds.reserved_start()), (Some(end), Some(start)) if end <= start)
     }
 
-    /// Members of a group that only a hold keeps out, but that are short enough to use it.
+    /// Backfills further members of a group that are short enough for the reserved room.
     pub(crate) fn backfill_members(&mut self, group: GroupIdx, pass: &mut Pass) {
         let Some(reserved) = self.holds.reserved else { return };
         let members: Vec<WorkloadIdx> =
@@ -75,7 +74,7 @@ impl Scheduler {
         }
     }
 
-    /// The holder whose room would be enough for this workload.
+    /// The owner of the hold whose room would be enough for this workload.
     pub(crate) fn blocking_holder(&mut self, workload: WorkloadIdx) -> Option<WorkloadIdx> {
         let mut hold_owners = self.hold_owners(|_| true);
         hold_owners.retain(|holder| *holder != workload);
@@ -99,15 +98,15 @@ impl Scheduler {
         fits.then(|| hold_owners[0])
     }
 
-    /// Whether one comes before the other for good. The turn of queues changes with their shares, and
-    /// two that take turns would take each other's reservation away for ever.
+    /// `workload` is permanently ahead of `other`. The turn between queues changes with their shares, so
+    /// workloads of different queues never are: they would take the reservation from each other forever.
     pub(crate) fn is_ahead_of(&self, workload: WorkloadIdx, other: WorkloadIdx) -> bool {
         let same = self.pending.global
             || self.workloads.get(workload).queue == self.workloads.get(other).queue;
         same && self.rank(workload) < self.rank(other)
     }
 
-    /// The reservation has become free: it goes to who came first, not to who comes next.
+    /// Gives a free reservation to the first workload in line.
     pub(crate) fn reserve_for_next_in_line(&mut self, pass: &mut Pass) {
         if self.holds.reserved.is_none() && pass.head.is_none() {
             if !std::mem::replace(&mut pass.overdue_added, true) {
@@ -120,8 +119,8 @@ impl Scheduler {
         }
     }
 
-    /// Those that have waited for longer than any priority is worth, oldest first. Shares decide whose
-    /// turn it is, and a queue with a small share could be passed by others for ever.
+    /// Workloads that waited longer than any priority difference, oldest first. Without them, a queue with a
+    /// small share could stay behind the other queues forever.
     pub(crate) fn overdue_workloads(&self) -> Vec<WorkloadIdx> {
         if self.pending.global {
             return Vec::new();
@@ -147,8 +146,8 @@ impl Scheduler {
         workloads
     }
 
-    /// All that is kept for it is free, and only the search for places, one task after the other, led
-    /// it astray: it starts where room is kept.
+    /// Starts a gang on its reserved claims when all of them are free. The greedy search, one task after
+    /// another, can miss such an arrangement.
     pub(crate) fn start_on_reservation(&mut self, workload: WorkloadIdx) -> bool {
         let spread =
             matches!(self.workloads.get(workload).spec.topology, Some(Topology::Spread(_)));
@@ -164,8 +163,8 @@ impl Scheduler {
         starts
     }
 
-    /// Without backfill, the queue that room is kept in goes first: two heads that wait for each other
-    /// would wait for ever.
+    /// Without backfill, the queue of the reservation goes first: otherwise two heads could block each other
+    /// forever.
     pub(crate) fn next_in_reserved_queue(&self, pass: &Pass) -> Option<(GroupIdx, WorkloadIdx)> {
         let reserved =
             self.holds.reserved.filter(|_| !self.policy.backfill && pass.head.is_none())?;
@@ -176,7 +175,7 @@ impl Scheduler {
         })
     }
 
-    /// Nothing is kept for a workload against one that comes before it: that one may start there.
+    /// Starts a workload in the room reserved for a workload behind it.
     pub(crate) fn place_on_later_reservation(&mut self, workload: WorkloadIdx) -> bool {
         match self.holds.reserved {
             Some(other) if self.is_ahead_of(workload, other) => {
@@ -186,14 +185,14 @@ impl Scheduler {
         }
     }
 
-    /// Keeps room for the head of the queue where it can start first. Says whether it is worth
-    /// waiting for: what never fits must not keep others from being the head.
+    /// Reserves the earliest room for the head of the queue. Returns whether the workload counts as the head;
+    /// a workload that never fits does not.
     pub(crate) fn reserve_for_head(&mut self, workload: WorkloadIdx) -> bool {
         if self.holds.reserved == Some(workload) {
             return true;
         }
         let other = self.holds.reserved;
-        // Without backfill nobody passes one that could ever start.
+        // Without backfill no workload passes a head that fits an empty cluster.
         let stands = !self.policy.backfill && {
             let shape = self.affordable_shape(workload);
             self.fits_when_empty_as(workload, shape)
@@ -204,7 +203,7 @@ impl Scheduler {
         if let Some(other) = other {
             self.suspend_hold(other);
         }
-        // What its queue cannot pay for is no start.
+        // Ignore a start that the queue's quota does not cover.
         let start =
             self.plan_start(workload).filter(|start| self.fits_quota(workload, &start.claims));
         if let Some(other) = other {

@@ -1,4 +1,4 @@
-//! Finding places: one task at a time on the best node, a gang whole or not at all.
+//! Placement: books the tasks of a workload, a gang with all tasks or none.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,18 +16,19 @@ use crate::state::scheduler::Scheduler;
 use crate::state::workloads::WorkloadIdx;
 use crate::strategy::Strategy;
 
-/// Why a workload was not placed; the details are worked out when somebody is told.
+/// Result of a failed placement; wait reasons add the details on demand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Obstacle {
-    /// No node has room for a task.
     NoRoom,
-    /// Only so many tasks of the gang found room, and this one did not.
-    Gang { fits: u32, task: u32 },
-    /// A queue is at its limit.
+    /// `fits` tasks of the gang found room; `task` did not.
+    Gang {
+        fits: u32,
+        task: u32,
+    },
     Quota(Excess),
 }
 
-/// Tasks that are looked for places for in the same way.
+/// Tasks with the same search parameters.
 #[derive(Clone, Debug)]
 struct TaskSearch {
     tasks: Vec<u32>,
@@ -35,7 +36,7 @@ struct TaskSearch {
 }
 
 impl Scheduler {
-    /// Books all tasks of a waiting workload, or none.
+    /// Books all tasks of a pending workload, or none.
     pub(crate) fn place_workload(&mut self, workload: WorkloadIdx) -> Result<(), Obstacle> {
         let spec = self.workloads.get(workload).spec.clone();
         self.check_quota(workload)?;
@@ -82,7 +83,7 @@ impl Scheduler {
         }
     }
 
-    /// Tries the domains that have room for the whole gang, the tightest first.
+    /// Tries the topology domains with room for the whole gang, tightest first.
     fn place_together(
         &mut self,
         workload: WorkloadIdx,
@@ -122,7 +123,7 @@ impl Scheduler {
         Err(Obstacle::Gang { fits: most, task: missing })
     }
 
-    /// Books the tasks one after the other; takes all back when one finds no place.
+    /// Books the tasks one by one; releases all of them when one finds no node.
     fn place_gang(
         &mut self,
         workload: WorkloadIdx,
@@ -142,7 +143,7 @@ impl Scheduler {
                     self.cursor = cursor;
                     self.rankings.reported_class.truncate(reported_class);
                     return Err(match (obstacle, search.excess.take()) {
-                        // Its queue cannot pay for all of it where there is room: nodes would not help.
+                        // A quota stops the gang where nodes have room, so more nodes would not help.
                         (Obstacle::Quota(excess), _) | (_, Some(excess)) => Obstacle::Quota(excess),
                         (_, None) => Obstacle::Gang { fits: placed, task },
                     });
@@ -155,7 +156,6 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Counts a booked task for the domain that it went to.
     fn count_domain(&mut self, workload: WorkloadIdx, task: u32, domain: &mut Domain) {
         if let Domain::Fewest(key, counts) = domain {
             let allocation = self.workloads.get(workload).tasks[task as usize].allocation.as_ref();
@@ -167,8 +167,8 @@ impl Scheduler {
         }
     }
 
-    /// Books one task on the best node that fits and that its queue can pay for. A quota on a GPU
-    /// model closes that model and the search goes on without it.
+    /// Books one task on the best node within quota. An exceeded model quota excludes that model, and the
+    /// search continues without it.
     fn place_task(
         &mut self,
         workload: WorkloadIdx,
@@ -216,7 +216,7 @@ impl Scheduler {
         }
     }
 
-    /// How many tasks of the shape fit now, counted up to `enough`.
+    /// Number of tasks of the shape that fit now, up to `enough`.
     fn fitting_tasks(&mut self, search: &Search, enough: u32) -> u32 {
         let outlook = (&self.outlook, self.outlook_version);
         let index = self.indexes.get(&self.cluster, outlook, search.shape, search.strategy);
@@ -235,7 +235,7 @@ impl Scheduler {
         room
     }
 
-    /// The same for each value of a topology key.
+    /// [`fitting_tasks`](Self::fitting_tasks) per topology domain.
     fn fitting_tasks_by_domain(
         &mut self,
         search: &Search,
@@ -261,8 +261,8 @@ impl Scheduler {
         rooms
     }
 
-    /// Refuses what its queue could not pay for, before a place is looked for: more nodes would not
-    /// cure that, so room must not be given as the reason.
+    /// Checks the quota before the search for nodes. More nodes do not help a queue at its limit, so the
+    /// quota must be the reported reason.
     fn check_quota(&self, workload: WorkloadIdx) -> Result<(), Obstacle> {
         let queue = self.workloads.get(workload).queue;
         match self.queues.excess(&self.cluster, queue, &self.charge_of(workload)) {
@@ -271,7 +271,7 @@ impl Scheduler {
         }
     }
 
-    /// What a workload costs at least, whatever devices its tasks get.
+    /// Minimum charge of a workload on any devices.
     pub(crate) fn charge_of(&self, workload: WorkloadIdx) -> Charge {
         let workload = self.workloads.get(workload);
         let mut charge = self.nominal_charge(workload.shape, workload.spec.tasks);
@@ -281,19 +281,19 @@ impl Scheduler {
         charge
     }
 
-    /// What so many tasks cost at least, whatever devices they get.
+    /// Minimum charge of `tasks` tasks on any devices.
     pub(crate) fn nominal_charge(&self, shape: ShapeIdx, tasks: u32) -> Charge {
         let shape = self.cluster.shape(shape);
         let times = i64::from(tasks);
         let mut base = shape.need.amounts.map(|amount| amount * times);
         let milli = match shape.gpu_need {
             GpuNeed::None => 0,
-            // At least its share of the largest GPU.
+            // The share of the largest GPU.
             GpuNeed::Memory(mib) if !shape.exclusive => {
                 let largest = i64::from(self.cluster.largest_gpu().max(mib).max(1));
                 (i64::from(mib) * 1000 / largest).max(1)
             }
-            // How much that is depends on the device.
+            // The actual share depends on the device.
             GpuNeed::Mig(..) if !shape.exclusive => 1,
             GpuNeed::Share(milli) if !shape.exclusive => i64::from(milli),
             GpuNeed::Whole(count) => i64::from(count) * 1000,

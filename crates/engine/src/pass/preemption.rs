@@ -14,8 +14,8 @@ use crate::state::workloads::{WorkloadIdx, WorkloadPhase};
 use crate::pass::decide::Pass;
 
 impl Scheduler {
-    /// Holds without victims left become placements. What was planned for one was free, or its victims', and nothing of
-    /// what others were to get: they give back what they have booked of it meanwhile, and get it from their own victims.
+    /// Starts preemptors whose victims are gone. Other holds first release their bookings on the planned
+    /// nodes; they are refilled afterwards from their own victims.
     pub(crate) fn start_preemptors(&mut self, pass: &mut Pass) {
         self.cluster.sort();
         let ready = |purpose: &HoldPurpose| matches!(purpose, HoldPurpose::Preemption { victims, .. } if victims.is_empty());
@@ -31,7 +31,7 @@ impl Scheduler {
             for node in &nodes {
                 self.refill_holds(*node);
             }
-            // Its victims are gone: nobody goes before it, though what it gets is not what was planned.
+            // The plan no longer fits: search again, before any pending workload.
             let placed_workload = placed_workload || self.place_workload(workload).is_ok();
             self.resume_savings(lifted);
             if placed_workload {
@@ -53,7 +53,7 @@ impl Scheduler {
         self.queues.excess(&self.cluster, self.workloads.get(workload).queue, &charge).is_none()
     }
 
-    /// Whether what was planned can be booked as it stands and paid for.
+    /// The planned claims fit the nodes and the queue's quota.
     pub(crate) fn claims_fit(&mut self, workload: WorkloadIdx, planned: &[(u32, Claim)]) -> bool {
         let mut rooms = std::collections::BTreeMap::new();
         for (task, (node, claim)) in planned.iter().enumerate() {
@@ -67,7 +67,7 @@ impl Scheduler {
         self.fits_quota(workload, planned)
     }
 
-    /// Books what was planned, unless terms between tasks have come to forbid it.
+    /// Books the planned claims unless affinity or spread terms now exclude a node.
     pub(crate) fn book_claims(
         &mut self,
         workload: WorkloadIdx,
@@ -93,9 +93,9 @@ impl Scheduler {
         true
     }
 
-    /// Stops others for this workload, if it may and if that helps.
+    /// Plans and starts a preemption; returns false when none is allowed or none helps.
     pub(crate) fn preempt_for(&mut self, workload: WorkloadIdx, pass: &mut Pass) -> bool {
-        // What is kept for it already is its own to plan with, and so is what is kept for one that comes after it.
+        // The plan may use the workload's own reservation, and the reservation of a workload behind it.
         self.suspend_hold(workload);
         let after = self.holds.reserved.filter(|other| self.is_ahead_of(workload, *other));
         if let Some(other) = after {

@@ -25,7 +25,7 @@ impl Scheduler {
         }
     }
 
-    /// The devices of a seat in the body's words.
+    /// GPUs of an allocation: a count when the node chooses the devices and has not reported them.
     pub(crate) fn gpu_assignment(&self, allocation: &TaskAllocation) -> GpuAssignment {
         if self.cluster.node_state(allocation.node).spec.device_selection == DeviceSelection::Node
             && !allocation.devices_known
@@ -35,7 +35,6 @@ impl Scheduler {
         GpuAssignment::Devices(self.gpu_allocations(allocation.node, &allocation.claim))
     }
 
-    /// The devices of a claim by name.
     pub(crate) fn gpu_allocations(&self, node: u32, claim: &Claim) -> Vec<GpuAllocation> {
         let spec = &self.cluster.node_state(node).spec;
         let part = |claim: &DeviceClaim| {
@@ -57,7 +56,7 @@ impl Scheduler {
         claim.devices.iter().map(part).collect()
     }
 
-    /// Tells everybody who does not know yet why they wait, in the order they were handed in.
+    /// Reports the reason of newly blocked workloads, oldest first.
     pub(crate) fn report_wait_reasons(&mut self, decisions: &mut Vec<Decision>) {
         let (news, reasons) = self.pending.take_unreported();
         decisions.reserve(news.len());
@@ -66,7 +65,7 @@ impl Scheduler {
         }
     }
 
-    /// Says why a workload waits, unless the same kind of reason was said before.
+    /// Reports a wait reason when its class differs from the last reported one.
     pub(crate) fn report_wait_reason(
         &mut self,
         workload: WorkloadIdx,

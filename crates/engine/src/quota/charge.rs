@@ -1,4 +1,4 @@
-//! What work costs a queue, and whether a quota allows it.
+//! Quota usage of claims, and the check against a quota.
 
 use smallvec::SmallVec;
 
@@ -9,7 +9,7 @@ use crate::quota::queues::{GPU, QueueIdx, QueueState};
 use crate::state::cluster::Cluster;
 use crate::state::cluster::room::{Claim, ModelIdx, ResIdx};
 
-/// What something costs a queue: CPU, memory, storage, GPU thousandths, and the details.
+/// Quota usage: CPU, memory, storage and GPU thousandths in `base`, with details by model and named resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charge {
     pub(crate) base: [i64; 4],
@@ -18,7 +18,6 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
-    /// What a booked task costs.
     pub(crate) fn of(claim: &Claim) -> Self {
         let need = &claim.need;
         let mut charge =
@@ -34,7 +33,6 @@ impl Charge {
         charge
     }
 
-    /// Adds another charge to this one.
     pub(crate) fn add(&mut self, other: &Self) {
         add(&mut self.base, &other.base, 1);
         for (model, milli) in &other.models {
@@ -52,7 +50,7 @@ impl Charge {
     }
 }
 
-/// Which limit is in the way.
+/// The exceeded limit and its amounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Excess {
     pub(crate) queue: QueueIdx,
@@ -63,14 +61,14 @@ pub(crate) struct Excess {
     pub(crate) requested: u64,
 }
 
-/// The smallest amount of everything: asks whether anything at all is left of a quota.
+/// A minimal charge of every resource; tests for any quota left.
 pub(crate) fn one_of_each(cluster: &Cluster) -> Charge {
     let models = (0..cluster.models.len() as ModelIdx).map(|model| (model, 1)).collect();
     Charge { base: [1; 4], models, named: Vec::new() }
 }
 
-/// The first part of a quota that use, what is kept for others, and the charge exceed, with these amounts. With `only_charged`, parts that the charge
-/// does not touch do not matter.
+/// The first part of a quota that usage, pledges and the charge exceed, with `[limit, used, pledged,
+/// charged]`. With `only_charged`, resources without a charge are ignored.
 pub(crate) fn exceeded(
     cluster: &Cluster,
     state: &QueueState,
@@ -121,7 +119,7 @@ pub(crate) fn exceeded(
     })
 }
 
-/// Whether a quota says anything about this resource; about GPUs, about all that are used.
+/// The quota names this resource; for GPUs, every model in use.
 pub(crate) fn names(cluster: &Cluster, state: &QueueState, quota: &Quota, at: usize) -> bool {
     let by_models = || {
         let used = state.models.iter().filter(|(_, amount)| **amount > 0);
@@ -138,7 +136,7 @@ pub(crate) fn names(cluster: &Cluster, state: &QueueState, quota: &Quota, at: us
     }
 }
 
-/// Whether what is charged is guaranteed at all: GPUs when there are any, else something else.
+/// The quota names a charged resource: GPUs when the charge has any, otherwise any other resource.
 pub(crate) fn covers(cluster: &Cluster, quota: &Quota, charge: &Charge) -> bool {
     if charge.base[GPU] > 0 || !charge.models.is_empty() {
         return quota.gpu.is_some() || !quota.models.is_empty();
@@ -151,7 +149,7 @@ pub(crate) fn covers(cluster: &Cluster, quota: &Quota, charge: &Charge) -> bool 
         || charge.named.iter().any(named)
 }
 
-/// The sum over all models that a quota's model name means.
+/// Sum of the amounts of all models that match a quota's model name.
 pub(crate) fn by_model(
     cluster: &Cluster,
     asked: &GpuModel,
@@ -165,7 +163,7 @@ pub(crate) fn by_model(
 
 pub(crate) fn add(used: &mut [i64; 4], charge: &[i64; 4], sign: i64) {
     for (used, amount) in used.iter_mut().zip(charge) {
-        // Only questions about absurd demands come near the bounds; books never do.
+        // Only absurd demands reach the bounds; real bookings do not.
         *used = used.saturating_add(sign * amount);
     }
 }

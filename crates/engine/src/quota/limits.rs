@@ -1,4 +1,4 @@
-//! What the limits of queues leave: for a charge, for those who room or quota is kept for, and when reality is beyond them.
+//! Limits of queues: available quota, pledges, and excess by external causes.
 
 use crate::model::policy::Quota;
 use crate::quota::charge::{Charge, Excess, exceeded};
@@ -7,17 +7,16 @@ use crate::state::cluster::Cluster;
 use crate::state::workloads::WorkloadIdx;
 
 impl Queues {
-    /// Keeps quota for a workload that room is kept for.
+    /// Reserves quota for a workload; counts against the limits of its queue and ancestors.
     pub(crate) fn pledge(&mut self, workload: WorkloadIdx, queue: QueueIdx, charge: Charge) {
         self.pledges.insert(workload, (queue, charge));
     }
 
-    /// Gives back what was kept.
     pub(crate) fn release_pledge(&mut self, workload: WorkloadIdx) {
         self.pledges.remove(&workload);
     }
 
-    /// Whether anything is kept of a limit that this queue pays from.
+    /// Another workload has a pledge on a limit that applies to this queue.
     pub(crate) fn is_pledged(&self, queue: QueueIdx) -> bool {
         let limited = |queue: &QueueIdx| {
             let spec = &self.get(*queue).spec;
@@ -26,7 +25,7 @@ impl Queues {
         self.path(queue).filter(limited).any(|queue| self.pledged(queue).is_some())
     }
 
-    /// Whether the limits allow this charge when nothing else is used.
+    /// An otherwise idle queue has quota for this charge.
     pub(crate) fn could_ever_fit_limits(
         &self,
         cluster: &Cluster,
@@ -43,7 +42,7 @@ impl Queues {
         })
     }
 
-    /// What is kept of a queue's quota, by itself and below it.
+    /// Pledges of the queue and its descendants.
     fn pledged(&self, queue: QueueIdx) -> Option<Charge> {
         let mut sum: Option<Charge> = None;
         for (from, charge) in self.pledges.values() {
@@ -54,7 +53,7 @@ impl Queues {
         sum
     }
 
-    /// The first limit on the way up that this charge would break.
+    /// The first limit of the queue or its ancestors that the charge would exceed.
     pub(crate) fn excess(
         &self,
         cluster: &Cluster,
@@ -76,7 +75,6 @@ impl Queues {
         })
     }
 
-    /// Whether a queue uses more than its own limit.
     pub(crate) fn is_over(&self, cluster: &Cluster, queue: QueueIdx) -> bool {
         let state = self.get(queue);
         let over =
@@ -84,7 +82,7 @@ impl Queues {
         over(&state.spec.limit) || (!state.spec.borrow && over(&state.spec.guaranteed))
     }
 
-    /// Remembers which queues are over their limit before a pass begins.
+    /// Marks queues above their limit before a pass, for the linter.
     pub(crate) fn record_excess(&mut self, cluster: &Cluster) {
         if self.limits {
             for queue in 0..self.states.len() as QueueIdx {
@@ -95,7 +93,7 @@ impl Queues {
         }
     }
 
-    /// What was found running may be more than a queue and those above it allow: that is a fact.
+    /// Accepts that adopted workloads exceed the limits of a queue and its ancestors.
     pub(crate) fn accept_excess(&mut self, cluster: &Cluster, queue: QueueIdx) {
         if self.limits {
             for queue in self.path(queue).collect::<Vec<_>>() {

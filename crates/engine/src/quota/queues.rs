@@ -1,4 +1,4 @@
-//! The tree of queues: who uses what, who may use more, whose turn it is.
+//! The queue tree: usage, shares, guarantees, and the next queue to serve.
 
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -11,25 +11,24 @@ use crate::state::cluster::Cluster;
 use crate::state::cluster::room::{ModelIdx, ResIdx};
 use crate::state::workloads::WorkloadIdx;
 
-/// Dense number of a queue; the root is 0.
+/// Dense index of a queue; the root is 0.
 pub(crate) type QueueIdx = u32;
 
 pub(crate) const ROOT: QueueIdx = 0;
 
-/// Position of GPU thousandths in usage arrays; CPU, memory and storage come before.
+/// Index of GPU thousandths in usage arrays, after CPU, memory and storage.
 pub(crate) const GPU: usize = 3;
 
-/// Present and past use of a queue.
+/// Current and past usage of a queue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Account {
     pub(crate) used: [i64; 4],
-    /// Moving average of `used` with the policy's half-life.
     pub(crate) past: [f64; 4],
     pub(crate) as_of: Time,
 }
 
 impl Account {
-    /// Brings the average up to `now`.
+    /// Updates the moving average up to `now`.
     fn accrue(&mut self, now: Time, half_life: Span) {
         let passed = now.since(self.as_of).0;
         if passed == 0 {
@@ -42,14 +41,14 @@ impl Account {
         self.as_of = now;
     }
 
-    /// What it uses the largest part of, if anything.
+    /// Index of the resource with the largest share of capacity; `None` without usage.
     fn dominant(&self, capacity: &[i64; 4]) -> Option<usize> {
         let share = |at: &usize| self.used[*at] as f64 / capacity[*at].max(1) as f64;
         let used = [GPU, 0, 1].into_iter().filter(|at| self.used[*at] > 0);
         used.max_by(|a, b| share(a).total_cmp(&share(b)))
     }
 
-    /// The dominant share: the largest part of any resource that is, or lately was, used.
+    /// The dominant share: the largest share of any resource, current plus past usage.
     fn share(&self, capacity: &[i64; 4]) -> f64 {
         let mut share = 0.0_f64;
         for at in [0, 1, GPU] {
@@ -61,28 +60,28 @@ impl Account {
     }
 }
 
-/// A queue and what it uses, its children's use included.
+/// A queue and its usage.
 #[derive(Clone, Debug)]
 pub(crate) struct QueueState {
     pub(crate) spec: Queue,
     pub(crate) parent: Option<QueueIdx>,
     children: Vec<QueueIdx>,
     pub(crate) total: Account,
-    /// Use by workloads that are in this queue itself.
+    /// Usage of the queue's own workloads, without its descendants.
     pub(crate) own: Account,
     pub(crate) models: FxHashMap<ModelIdx, i64>,
     pub(crate) named: FxHashMap<ResIdx, i64>,
-    /// Groups here that could be tried now; and in the whole subtree.
+    /// Ready groups of the queue, and of its subtree.
     ready: u32,
     ready_below: u32,
-    /// Workloads that name this queue.
+    /// Workloads in this queue.
     pub(crate) members: u32,
-    /// It was over its limit before the last pass: somebody lowered it, or reality differs.
+    /// The queue exceeded its limit before the last pass, because a limit was lowered or workloads were
+    /// adopted.
     pub(crate) overcommitted_externally: bool,
 }
 
 impl QueueState {
-    /// How much of a named resource is used.
     fn uses(&self, cluster: &Cluster, name: &ResourceName) -> i64 {
         let used =
             self.named.iter().filter(|(resource, _)| cluster.resource_name(**resource) == name);
@@ -90,16 +89,15 @@ impl QueueState {
     }
 }
 
-/// All queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Queues {
     pub(crate) states: Vec<Option<QueueState>>,
     by_name: FxHashMap<QueueId, QueueIdx>,
-    /// Any queue has a guarantee: without one, shares alone decide.
+    /// Any queue has a guarantee; without one, shares alone decide.
     guarantees: bool,
     /// Any queue has a limit.
     pub(crate) limits: bool,
-    /// What is kept for holders of room: by workload, the queue that will pay and how much.
+    /// Quota reserved for pending workloads: queue and charge by workload.
     pub(crate) pledges: BTreeMap<WorkloadIdx, (QueueIdx, Charge)>,
 }
 
@@ -124,11 +122,11 @@ impl Queues {
     }
 
     pub(crate) fn get(&self, queue: QueueIdx) -> &QueueState {
-        self.states[queue as usize].as_ref().expect("a queue number in use has a queue")
+        self.states[queue as usize].as_ref().expect("a queue index in use has a queue")
     }
 
     pub(crate) fn get_mut(&mut self, queue: QueueIdx) -> &mut QueueState {
-        self.states[queue as usize].as_mut().expect("a queue number in use has a queue")
+        self.states[queue as usize].as_mut().expect("a queue index in use has a queue")
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (QueueIdx, &QueueState)> {
@@ -138,13 +136,13 @@ impl Queues {
             .filter_map(|(index, queue)| Some((index as QueueIdx, queue.as_ref()?)))
     }
 
-    /// Makes or changes a queue; says why not when the tree would break.
+    /// Creates or updates a queue; returns the reason when the tree would become invalid.
     pub(crate) fn set(&mut self, spec: Queue) -> Result<(), &'static str> {
         let known = self.find(&spec.id);
         if known == Some(ROOT) {
             self.get_mut(ROOT).spec = Queue { parent: QueueId::from("root"), ..spec };
         } else {
-            let parent = self.find(&spec.parent).ok_or("names a parent that does not exist")?;
+            let parent = self.find(&spec.parent).ok_or("has an unknown parent")?;
             match known {
                 None => {
                     self.insert(spec, Some(parent));
@@ -152,27 +150,26 @@ impl Queues {
                 Some(queue) if self.get(queue).parent == Some(parent) => {
                     self.get_mut(queue).spec = spec;
                 }
-                Some(_) => return Err("cannot move to another parent; remove it and make it anew"),
+                Some(_) => return Err("cannot change its parent; delete and recreate the queue"),
             }
         }
         self.survey();
         Ok(())
     }
 
-    /// Removes a queue that nobody uses.
+    /// Removes a queue without workloads and children.
     pub(crate) fn remove(&mut self, queue: QueueIdx) -> Result<(), &'static str> {
         if queue == ROOT {
-            return Err("is the root of all queues");
+            return Err("is the root queue");
         }
         let state = self.get(queue);
         if !state.children.is_empty() {
-            return Err("still has queues below it");
+            return Err("has child queues");
         }
         if state.members > 0 {
-            return Err("still has workloads");
+            return Err("has workloads");
         }
-        let removed =
-            self.states[queue as usize].take().expect("a queue number in use has a queue");
+        let removed = self.states[queue as usize].take().expect("a queue index in use has a queue");
         self.by_name.remove(&removed.spec.id);
         if let Some(parent) = removed.parent {
             self.get_mut(parent).children.retain(|child| *child != queue);
@@ -181,12 +178,12 @@ impl Queues {
         Ok(())
     }
 
-    /// The queue and all above it.
+    /// The queue and its ancestors.
     pub(crate) fn path(&self, queue: QueueIdx) -> impl Iterator<Item = QueueIdx> {
         std::iter::successors(Some(queue), |queue| self.get(*queue).parent)
     }
 
-    /// Adds (`sign` 1) or takes away (`sign` -1) use, after counting the past up to `now`.
+    /// Adds (`sign` 1) or removes (`sign` -1) usage after an update of the moving averages.
     pub(crate) fn charge(
         &mut self,
         queue: QueueIdx,
@@ -213,7 +210,6 @@ impl Queues {
         }
     }
 
-    /// Counts the past of all queues up to `now`.
     pub(crate) fn accrue(&mut self, now: Time, half_life: Span) {
         for queue in self.states.iter_mut().flatten() {
             queue.own.accrue(now, half_life);
@@ -221,18 +217,16 @@ impl Queues {
         }
     }
 
-    /// Whether any queue has a guarantee.
     pub(crate) fn have_guarantees(&self) -> bool {
         self.guarantees
     }
 
-    /// Whether any queue has a limit.
     pub(crate) fn have_limits(&self) -> bool {
         self.limits
     }
 
-    /// Whether a queue with this much more would still be within all guarantees that it has a part
-    /// in, below the common ancestor with the victim's queue.
+    /// With this charge, the queue `to` stays within every guarantee on its path below the common ancestor
+    /// with `from`.
     pub(crate) fn is_entitled(
         &self,
         cluster: &Cluster,
@@ -259,7 +253,7 @@ impl Queues {
         entitled
     }
 
-    /// Whether the queue uses more than its guarantee, seen from `to`.
+    /// The queue `from` uses more than its guarantees below the common ancestor with `to`.
     pub(crate) fn is_borrowing(&self, cluster: &Cluster, from: QueueIdx, to: QueueIdx) -> bool {
         let above: Vec<_> = self.path(to).collect();
         self.path(from).take_while(|queue| !above.contains(queue)).all(|queue| {
@@ -270,7 +264,7 @@ impl Queues {
         })
     }
 
-    /// A group in this queue became ready (`change` 1) or no longer is (`change` -1).
+    /// Adds (`change` 1) or removes (`change` -1) a ready group.
     pub(crate) fn mark_ready(&mut self, queue: QueueIdx, change: i32) {
         let state = self.get_mut(queue);
         state.ready = state.ready.wrapping_add_signed(change);
@@ -282,8 +276,8 @@ impl Queues {
         }
     }
 
-    /// The queue whose turn it is: down the tree, always to the child that is within its guarantee
-    /// first, then to the one with the smallest share for its weight.
+    /// The next queue to serve. Descends to the child within its guarantee first, then to the child with the
+    /// smallest share per weight.
     pub(crate) fn next(&self, cluster: &Cluster) -> Option<QueueIdx> {
         let mut at = ROOT;
         loop {
@@ -319,8 +313,8 @@ impl Queues {
         queue.map(|queue| &self.get(queue).spec.id)
     }
 
-    /// Whether some more could be used without borrowing. A queue whose use is mostly of something
-    /// that it is not guaranteed is borrowing, or it would come first for ever.
+    /// The queue can use more without borrowing. A queue whose dominant resource has no guarantee counts as
+    /// borrowing; otherwise it would come first forever.
     fn within_guarantee(&self, cluster: &Cluster, state: &QueueState) -> bool {
         let quota = &state.spec.guaranteed;
         self.guarantees

@@ -1,13 +1,14 @@
-//! Saving: quota that is kept for a workload whose queue cannot pay for it yet. After some patience nobody who comes
-//! later spends it; otherwise a stream of small work could use up what large work waits for, for ever.
+//! Savings: quota pledged to a pending workload that its queue cannot serve yet. Without savings, a stream of
+//! small workloads could use up the quota of a large one forever.
 
 use crate::model::name::WorkloadId;
 use crate::state::scheduler::Scheduler;
 use crate::state::workloads::WorkloadIdx;
 
 impl Scheduler {
-    /// Its queue cannot pay for it: from now on quota is kept for it, if it has waited long enough, could ever be
-    /// paid for and ever fits. Two who save from the same limit would keep each other waiting: one of them does.
+    /// Pledges quota to a workload that its queue cannot serve yet, after the policy's patience, if limits
+    /// and nodes could ever fit the workload. Only one workload saves from a limit, because two would block
+    /// each other.
     pub(crate) fn start_saving(&mut self, workload: WorkloadIdx) {
         let (queue, charge) = (self.workloads.get(workload).queue, self.charge_of(workload));
         let due = self.workloads.get(workload).submitted.after(self.policy.patience);
@@ -23,7 +24,6 @@ impl Scheduler {
         }
     }
 
-    /// Nothing is saved for it any more.
     pub(crate) fn stop_saving(&mut self, workload: WorkloadIdx) {
         if self.savers.remove(&workload) {
             self.queues.release_pledge(workload);
@@ -31,8 +31,8 @@ impl Scheduler {
         }
     }
 
-    /// What is saved for it is its own to spend, and so is what is saved for those who come after it, until it is
-    /// [returned](Self::return_savings).
+    /// Releases the pledges of the workload and of the savers behind it until
+    /// [`resume_savings`](Self::resume_savings).
     pub(crate) fn suspend_savings(&mut self, workload: WorkloadIdx) -> Vec<WorkloadIdx> {
         let is_after =
             |saver: &WorkloadIdx| *saver == workload || self.is_ahead_of(workload, *saver);
@@ -43,7 +43,6 @@ impl Scheduler {
         lifted
     }
 
-    /// Who saves, oldest first.
     pub(crate) fn saver_names(&self) -> Vec<WorkloadId> {
         let mut savers: Vec<_> =
             self.savers.iter().map(|saver| self.workloads.get(*saver)).collect();

@@ -1,8 +1,8 @@
-//! What waits, grouped so that equal questions are asked once.
+//! Pending workloads, grouped by request.
 //!
-//! Workloads of one queue that ask for the same thing with the same rights form a group: when its
-//! first member cannot be placed, none can, and the whole group is set aside until something gets
-//! better. A pass over a hundred thousand waiting workloads of fifty kinds looks at fifty groups.
+//! Workloads of one queue with equal requests and equal preemption rules form a group: when its first member
+//! does not fit, none does, and the group is blocked until room or quota is freed. A pass over 100,000
+//! pending workloads with 50 distinct requests examines 50 groups.
 
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,18 +17,18 @@ use crate::state::cluster::shape::ShapeIdx;
 use crate::state::workloads::{RoleShape, WorkloadIdx};
 use crate::strategy::Strategy;
 
-/// Dense number of a group.
+/// Dense index of a group.
 pub(crate) type GroupIdx = u32;
 
-/// The order inside a queue: smaller first.
+/// Sort key within a queue; smaller first.
 pub(crate) type Rank = (i64, u64);
 
-/// What the members of a group have in common.
+/// Common properties of a group's members.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct GroupKey {
     pub(crate) queue: QueueIdx,
     pub(crate) shape: ShapeIdx,
-    /// Their own labels, as far as anybody's terms ask about them.
+    /// Labels that selectors use.
     pub(crate) term_labels: Option<Arc<Labels>>,
     pub(crate) tasks: u32,
     pub(crate) role_shapes: Option<Arc<[RoleShape]>>,
@@ -39,33 +39,31 @@ pub(crate) struct GroupKey {
     pub(crate) avoid: Option<NodeIdx>,
 }
 
-/// Workloads that ask for the same thing.
+/// Workloads with equal keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) key: GroupKey,
     pub(crate) members: BTreeMap<Rank, WorkloadIdx>,
-    /// Why none of them can be placed, as far as is known.
+    /// Reason that blocks all members; `None` when the group is ready.
     pub(crate) blocked: Option<Arc<WaitReason>>,
-    /// Members that came after the reason was reported.
+    /// Members that do not know the reason yet.
     pub(crate) unreported: Vec<(u64, WorkloadIdx)>,
 }
 
-/// Somebody to be told: serial number, workload, and which reason.
+/// Serial number, workload and index of the reason.
 pub(crate) type UnreportedMember = (u64, WorkloadIdx, usize);
 
-/// All groups.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pending {
     groups: Vec<Option<Group>>,
     vacant: Vec<GroupIdx>,
     by_key: FxHashMap<GroupKey, GroupIdx>,
-    /// By queue (or only the root's, when the order is the same for all): first members of groups
-    /// that can be tried.
+    /// First members of ready groups, by queue; by the root alone with a global order.
     ready: BTreeMap<QueueIdx, BTreeSet<(Rank, GroupIdx)>>,
     blocked: BTreeSet<GroupIdx>,
-    /// Groups with members to whom the reason has not been reported.
+    /// Groups with unreported members.
     pub(crate) unreported: BTreeSet<GroupIdx>,
-    /// One order for all queues.
+    /// One order across all queues.
     pub(crate) global: bool,
     len: usize,
 }
@@ -132,8 +130,8 @@ impl Pending {
         }
     }
 
-    /// Puts a member into another group. One that could be tried still can be, and one that could not
-    /// does not make others wait for what it waits for.
+    /// Moves a member to another group. A ready member stays ready; a blocked member does not block a ready
+    /// group.
     pub(crate) fn move_member(
         &mut self,
         from: &GroupKey,
@@ -156,13 +154,12 @@ impl Pending {
         self.insert(to, rank, workload, queues);
     }
 
-    /// The group to try next in this queue.
+    /// The next ready group of the queue and its first member.
     pub(crate) fn next(&self, queue: QueueIdx) -> Option<(GroupIdx, WorkloadIdx)> {
         let (_, group) = self.ready.get(&queue)?.first()?;
         Some((*group, *self.group(*group).members.values().next()?))
     }
 
-    /// Sets a group aside.
     pub(crate) fn block(&mut self, index: GroupIdx, reason: Arc<WaitReason>, queues: &mut Queues) {
         let group = self.group_mut(index);
         let first = group.members.keys().next().copied();
@@ -176,7 +173,6 @@ impl Pending {
         }
     }
 
-    /// Everything may be tried again.
     pub(crate) fn unblock_all(&mut self, queues: &mut Queues) {
         for index in std::mem::take(&mut self.blocked) {
             let group = self.group_mut(index);
@@ -188,12 +184,10 @@ impl Pending {
         self.unreported.clear();
     }
 
-    /// The groups that are set aside.
     pub(crate) fn blocked_groups(&self) -> Vec<GroupIdx> {
         self.blocked.iter().copied().collect()
     }
 
-    /// One group may be tried again.
     pub(crate) fn unblock(&mut self, index: GroupIdx, queues: &mut Queues) {
         if !self.blocked.remove(&index) {
             return;
@@ -206,12 +200,11 @@ impl Pending {
         self.unreported.remove(&index);
     }
 
-    /// Whether anything is set aside.
     pub(crate) fn any_blocked(&self) -> bool {
         !self.blocked.is_empty()
     }
 
-    /// Members that have not been told, oldest first, each with its reason.
+    /// Unreported members, oldest first, with their reasons.
     pub(crate) fn take_unreported(&mut self) -> (Vec<UnreportedMember>, Vec<Arc<WaitReason>>) {
         let (mut news, mut reasons) = (Vec::new(), Vec::new());
         for index in std::mem::take(&mut self.unreported) {
@@ -228,10 +221,10 @@ impl Pending {
         (news, reasons)
     }
 
-    /// Takes everything out, in no particular order.
+    /// Removes all members, in no particular order.
     pub(crate) fn drain(&mut self, queues: &mut Queues) -> Vec<WorkloadIdx> {
         self.unblock_all(queues);
-        // A queue that has nothing ready may be gone.
+        // A queue without ready groups may be removed already.
         for (queue, ready) in self.ready.iter().filter(|(_, ready)| !ready.is_empty()) {
             queues.mark_ready(*queue, -(ready.len() as i32));
         }
@@ -261,7 +254,7 @@ impl Pending {
         self.vacant.push(index);
     }
 
-    /// Replaces a group's entry among the ready ones.
+    /// Replaces a group's entry in the ready index.
     fn update_ready(
         &mut self,
         index: GroupIdx,
@@ -314,7 +307,7 @@ mod tests {
         }
     }
 
-    /// Groups of what waits, and shapes there are.
+    /// Number of groups, and number of shapes.
     fn groups(scheduler: &Scheduler) -> (usize, usize) {
         let shapes = (0..100).filter(|shape| scheduler.cluster.has_shape(*shape)).count();
         assert_eq!(scheduler.lint(), Vec::new());

@@ -1,4 +1,4 @@
-//! The scheduler: all state in one place.
+//! The scheduler: owner of all state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use crate::state::workloads::{
 use crate::strategy::demand::Expectation;
 use crate::strategy::{Outlook, Strategy};
 
-/// Owns the whole state of a cluster's scheduling: tell it what happens with
-/// [`apply`](Scheduler::apply), ask what to do with [`decide`](Scheduler::decide).
+/// The scheduling state of a cluster. [`apply`](Scheduler::apply) takes events, [`decide`](Scheduler::decide)
+/// returns decisions.
 ///
-/// Equal histories give equal decisions, on every machine. Copies are independent: that is how
-/// what-if questions are answered.
+/// Equal histories give equal decisions on every machine. A clone is independent of the original; what-if
+/// questions run on clones.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     pub(crate) policy: Policy,
@@ -35,7 +35,7 @@ pub struct Scheduler {
     pub(crate) cluster: Cluster,
     pub(crate) indexes: Indexes,
     pub(crate) outlook: Outlook,
-    /// Counts changes of the outlook.
+    /// Incremented with each change of the outlook; invalidates cached scores.
     pub(crate) outlook_version: u64,
     pub(crate) expectation: Expectation,
     pub(crate) workloads: Workloads,
@@ -43,36 +43,32 @@ pub struct Scheduler {
     pub(crate) pending: Pending,
     pub(crate) terms: Terms,
     pub(crate) holds: Holds,
-    /// Those who wait for quota that is kept for them.
+    /// Workloads that save quota.
     pub(crate) savers: BTreeSet<WorkloadIdx>,
     pub(crate) budgets: BTreeMap<BudgetId, u32>,
-    /// The last GPU that round robin gave out.
+    /// Last GPU of the round robin.
     pub(crate) cursor: Option<RoundRobinCursor>,
-    /// Expected ends of placed workloads.
+    /// Expected ends of placed workloads with an estimate.
     pub(crate) expected_ends: BTreeSet<(Time, u64, WorkloadIdx)>,
-    /// Placed workloads that may be stopped for others.
+    /// Placed workloads that may be preempted.
     pub(crate) preemptible: BTreeSet<WorkloadIdx>,
-    /// Refused workloads and when to try them again.
+    /// Workloads in backoff, by its end.
     pub(crate) backoffs: BTreeSet<(Time, WorkloadIdx)>,
-    /// Times at which something that failed may work.
+    /// Times at which blocked groups are tried again.
     pub(crate) timers: BTreeSet<Time>,
-    /// To be said with the next plan.
+    /// Decisions for the next plan.
     pub(crate) queued_decisions: Vec<Decision>,
-    /// How nodes stood for what was placed, if somebody wants to know.
     pub(crate) rankings: Rankings,
-    /// Something got better since the last pass: set-aside groups are worth another try.
+    /// Room or quota was freed since the last pass: blocked groups are tried again.
     pub(crate) retry_blocked: bool,
     pub(crate) serial: u64,
 }
 
-/// A place in the order of nodes and devices.
+/// Position of the round robin in the order of nodes and devices.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RoundRobinCursor {
-    /// The node's rank.
     pub rank: u32,
-    /// The node.
     pub node: NodeId,
-    /// The GPU.
     pub gpu: Option<GpuId>,
 }
 
@@ -83,7 +79,6 @@ impl Default for Scheduler {
 }
 
 impl Scheduler {
-    /// An empty cluster.
     pub fn new(policy: Policy) -> Self {
         let mut scheduler = Self {
             policy: Policy::default(),
@@ -114,17 +109,16 @@ impl Scheduler {
         scheduler
     }
 
-    /// The settings in force.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The latest time that was heard of.
+    /// Time of the latest event or pass.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// Time never runs backwards inside.
+    /// Time is monotonic.
     pub(crate) fn advance(&mut self, to: Time) {
         self.now = self.now.max(to);
     }
@@ -151,7 +145,6 @@ impl Scheduler {
         self.policy.order() != QueueOrder::FairShare
     }
 
-    /// The strategy that chooses GPUs for this workload.
     pub(crate) fn strategy(&self, workload: &WorkloadEntry) -> Strategy {
         workload.spec.strategy.unwrap_or(self.policy.strategy)
     }
@@ -172,8 +165,8 @@ impl Scheduler {
         }
     }
 
-    /// The workload's place in the order of its queue. With ageing a level of priority is worth a
-    /// fixed span of waiting, so the order of two workloads does not change while they wait.
+    /// Sort key within a queue. One priority level equals a fixed waiting time, so the order of two pending
+    /// workloads never changes.
     pub(crate) fn rank(&self, workload: WorkloadIdx) -> Rank {
         let workload = self.workloads.get(workload);
         let age = workload.submitted.0.min(1 << 55) as i64;
@@ -195,19 +188,18 @@ impl Scheduler {
         (rank, workload.serial)
     }
 
-    /// Puts a waiting workload into its group.
+    /// Adds a pending workload to its group.
     pub(crate) fn enqueue(&mut self, workload: WorkloadIdx) {
         self.update_term_labels(workload);
         let (key, rank) = (self.group_key(workload), self.rank(workload));
         let group = self.pending.insert(key, rank, workload, &mut self.queues);
-        // Equal work waits because of a hold, but this one is short enough to use it.
+        // A hold blocks the group, but this workload is short enough for backfill.
         if self.ends_before_reserved_start(workload) {
             self.pending.unblock(group, &mut self.queues);
         }
     }
 
-    /// Somebody asks about labels that nobody asked about before, or nobody does any more: what waits
-    /// and has them is grouped anew.
+    /// Regroups pending workloads after selectors began or ceased to match on label keys.
     pub(crate) fn regroup_by_labels(&mut self) {
         let keys = self.terms.take_changed_keys();
         if keys.is_empty() {
@@ -229,7 +221,7 @@ impl Scheduler {
         }
     }
 
-    /// Notes which of its labels somebody asks about.
+    /// Stores the labels of a workload that any selector uses.
     fn update_term_labels(&mut self, workload: WorkloadIdx) {
         let spec = self.workloads.get(workload).spec.clone();
         let workload = self.workloads.get_mut(workload);
@@ -249,7 +241,7 @@ impl Scheduler {
         self.pending.remove(&key, rank, &mut self.queues);
     }
 
-    /// Books a task on a node for a workload.
+    /// Books a task on a node.
     pub(crate) fn book_task(&mut self, workload: WorkloadIdx, task: u32, node: u32, claim: Claim) {
         let spec = self.workloads.get(workload).spec.clone();
         let queue = self.workloads.get(workload).queue;
@@ -269,7 +261,7 @@ impl Scheduler {
         self.workloads.get_mut(workload).tasks[task as usize].allocation = Some(allocation);
     }
 
-    /// Frees what a task has; returns its node.
+    /// Releases a task's resources; returns its node.
     pub(crate) fn release_task(&mut self, workload: WorkloadIdx, task: u32) -> Option<u32> {
         let allocation = self.workloads.get_mut(workload).tasks[task as usize].allocation.take()?;
         let spec = self.workloads.get(workload).spec.clone();
@@ -295,7 +287,7 @@ impl Scheduler {
         Some(allocation.node)
     }
 
-    /// A task is being stopped; it holds what it has until it is gone.
+    /// Marks a task as terminating; it keeps its resources until it stops.
     pub(crate) fn mark_terminating(&mut self, workload: WorkloadIdx, task: u32) {
         let spec = self.workloads.get(workload).spec.clone();
         let allocation = self.workloads.get_mut(workload).tasks[task as usize].allocation.as_mut();
@@ -307,11 +299,11 @@ impl Scheduler {
         allocation.terminating_since = Some(self.now);
         let labels = &spec.request_of(task).labels;
         self.terms.mark_terminating(allocation.node, labels);
-        // Somebody may have too many such tasks around.
+        // Blocked groups may have had too many such tasks nearby.
         self.retry_blocked |= self.terms.is_selected(labels);
     }
 
-    /// A node got room: holds on it take their part before anybody else can.
+    /// Freed room refills the holds of the node before other workloads can use it.
     pub(crate) fn room_freed(&mut self, node: u32) {
         if self.cluster.room(node).overcommitted() {
             self.reassign_assumed_devices(node);
@@ -322,7 +314,6 @@ impl Scheduler {
         self.refill_holds(node);
     }
 
-    /// Marks a workload as placed now.
     pub(crate) fn mark_placed(&mut self, index: WorkloadIdx) {
         let now = self.now;
         let workload = self.workloads.get_mut(index);
@@ -339,7 +330,7 @@ impl Scheduler {
         }
     }
 
-    /// The opposite: it is no longer running, or about to be stopped.
+    /// Removes a workload from the placed ones, before it stops or ends.
     pub(crate) fn unmark_placed(&mut self, index: WorkloadIdx) {
         let workload = self.workloads.get(index);
         if let Some(end) = workload.end() {

@@ -1,4 +1,4 @@
-//! Workloads inside the engine: what state each is in and where its tasks are.
+//! Workloads inside the engine: phase and task allocations.
 
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
@@ -15,42 +15,41 @@ use crate::state::cluster::NodeIdx;
 use crate::state::cluster::room::Claim;
 use crate::state::cluster::shape::ShapeIdx;
 
-/// Dense number of a workload.
+/// Dense index of a workload.
 pub(crate) type WorkloadIdx = u32;
 
-/// One task of one workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct TaskRef {
     pub(crate) workload: WorkloadIdx,
     pub(crate) task: u32,
 }
 
-/// A workload and its state.
+/// A workload and its scheduling state.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkloadEntry {
     pub(crate) spec: Arc<Workload>,
     pub(crate) shape: ShapeIdx,
-    /// Its labels, as far as anybody asked about them when it was put into its queue.
+    /// Labels that selectors use, as of the last enqueue.
     pub(crate) term_labels: Option<Arc<Labels>>,
-    /// The same for tasks that ask for something else than the first ones.
+    /// Shapes of the further roles; `None` without roles.
     pub(crate) role_shapes: Option<Arc<[RoleShape]>>,
     pub(crate) queue: QueueIdx,
     pub(crate) phase: WorkloadPhase,
     pub(crate) tasks: SmallVec<[TaskState; 1]>,
     pub(crate) submitted: Time,
-    /// Orders workloads of the same age; kept when it waits again.
+    /// Submission order; kept when the workload is requeued.
     pub(crate) serial: u64,
     pub(crate) placed_at: Time,
     pub(crate) refusals: u32,
-    /// Not to be tried before; set after a refusal.
+    /// End of the backoff.
     pub(crate) not_before: Time,
-    /// Where it was refused last; avoided while it backs off for longer and longer.
+    /// Node of the last refusal, avoided by the next placement.
     pub(crate) avoid: Option<NodeIdx>,
-    /// The sort of wait reason that was reported last.
+    /// Class of the last reported wait reason.
     pub(crate) reported_class: Option<WaitClass>,
 }
 
-/// Tasks of a gang that ask for the same.
+/// Tasks of a role.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RoleShape {
     pub(crate) tasks: u32,
@@ -72,38 +71,34 @@ pub enum WorkloadPhase {
     Stopping,
 }
 
-/// One task's place.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskState {
     pub(crate) allocation: Option<TaskAllocation>,
     pub(crate) finished: bool,
 }
 
-/// Where a task is and what it takes there.
+/// Resources of a placed task.
 #[derive(Clone, Debug)]
 pub(crate) struct TaskAllocation {
     pub(crate) node: NodeIdx,
     pub(crate) claim: Claim,
     pub(crate) confirmed: bool,
-    /// Since when it is being stopped.
     pub(crate) terminating_since: Option<Time>,
-    /// The devices are what the task really has, not the engine's guess for a node that chooses.
+    /// The devices are reported or chosen by the engine, not assumed.
     pub(crate) devices_known: bool,
 }
 
 impl WorkloadEntry {
-    /// When it is expected to end.
+    /// Expected end of a placed workload with an estimate.
     pub(crate) fn end(&self) -> Option<Time> {
         let placed = matches!(self.phase, WorkloadPhase::Placed | WorkloadPhase::Stopping);
         self.spec.estimate.filter(|_| placed).map(|estimate| self.placed_at.after(estimate))
     }
 
-    /// How many tasks it has.
     pub(crate) fn count(&self) -> u32 {
         self.tasks.len() as u32
     }
 
-    /// The shape of a task.
     pub(crate) fn shape_of(&self, task: u32) -> ShapeIdx {
         let Some(more) = &self.role_shapes else { return self.shape };
         let mut behind = self.spec.tasks;
@@ -118,7 +113,7 @@ impl WorkloadEntry {
         last
     }
 
-    /// Shapes and how many tasks have them, in order.
+    /// Shapes and their task counts, in order.
     pub(crate) fn shapes(&self) -> impl Iterator<Item = (ShapeIdx, u32)> {
         let more = self.role_shapes.iter().flat_map(|more| more.iter());
         std::iter::once((self.shape, self.spec.tasks))
@@ -130,7 +125,7 @@ impl WorkloadEntry {
         tasks.filter_map(|(task, slot)| Some((task as u32, slot.allocation.as_ref()?)))
     }
 
-    /// When all that is being stopped of it should be gone; nothing when something of it stays.
+    /// Latest expected end of all terminating tasks; `None` when a task is not terminating.
     pub(crate) fn terminated_by(&self, slack: Span) -> Option<Time> {
         let last = self
             .allocations()
@@ -139,13 +134,12 @@ impl WorkloadEntry {
         Some(last??.after(self.spec.grace).after(slack))
     }
 
-    /// How long it has run.
     pub(crate) fn ran(&self, now: Time) -> Span {
         now.since(self.placed_at)
     }
 }
 
-/// All workloads that wait or run.
+/// All workloads, by index and id.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Workloads {
     slots: Vec<Option<WorkloadEntry>>,
@@ -159,11 +153,11 @@ impl Workloads {
     }
 
     pub(crate) fn get(&self, workload: WorkloadIdx) -> &WorkloadEntry {
-        self.slots[workload as usize].as_ref().expect("a workload number in use has a workload")
+        self.slots[workload as usize].as_ref().expect("a workload index in use has a workload")
     }
 
     pub(crate) fn get_mut(&mut self, workload: WorkloadIdx) -> &mut WorkloadEntry {
-        self.slots[workload as usize].as_mut().expect("a workload number in use has a workload")
+        self.slots[workload as usize].as_mut().expect("a workload index in use has a workload")
     }
 
     pub(crate) fn insert(&mut self, workload: WorkloadEntry) -> WorkloadIdx {
@@ -181,7 +175,7 @@ impl Workloads {
 
     pub(crate) fn remove(&mut self, workload: WorkloadIdx) -> WorkloadEntry {
         let removed =
-            self.slots[workload as usize].take().expect("a workload number in use has a workload");
+            self.slots[workload as usize].take().expect("a workload index in use has a workload");
         self.by_name.remove(&removed.spec.id);
         self.vacant.push(workload);
         removed

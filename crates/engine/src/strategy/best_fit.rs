@@ -1,4 +1,4 @@
-//! `best_fit`: the device whose free memory the request fills most tightly.
+//! `best_fit`: the device with the least free memory that fits.
 
 use super::{Scorer, View};
 use crate::state::cluster::fit::whole_devices;

@@ -1,4 +1,4 @@
-//! `cheapest`: what the task costs an hour on this node; among equals, the fuller node.
+//! `cheapest`: the lowest hourly cost of the task; among equals, the fuller node.
 
 use super::{Scorer, View};
 use crate::state::cluster::fit::share_of;
@@ -22,7 +22,7 @@ impl Scorer for Cheapest {
     }
 }
 
-/// Minus the price in 1/100 of a cent, in steps of 1024 that leave room for the tie-break.
+/// Negative price in 1/100 of a cent, times 1024 to leave bits for the tie-break.
 fn price(view: &View<'_>, milli: i64) -> i64 {
     let [gpu, cpu, gib] = view.room.price.map(i128::from);
     let need = &view.shape.need.amounts;

@@ -1,4 +1,4 @@
-//! The demand to expect: pinned by the body, or learned from what is handed in.
+//! Expected demand: pinned by the driver, or learned from submissions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,37 +10,37 @@ use crate::state::snapshot::records::DemandSnapshot;
 use crate::strategy::frag::{DemandClass, Fgd, NodeShape, Value, ValueOptions};
 use crate::strategy::{Outlook, Strategy};
 
-/// Kinds of tasks that are remembered; rarer ones make room for new ones.
+/// Limit of learned task classes; rarer ones are dropped.
 const MOST_KINDS: usize = 256;
-/// What is learned is halved when this many tasks have been seen, so that old habits fade.
+/// Counts are halved after this number of tasks, so that old submissions fade.
 const MEMORY: u64 = 1 << 16;
 
-/// What tasks are expected, and how stale the tables made from it are.
+/// Expected tasks, and the age of the tables built from them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expectation {
     pub(crate) pinned: Option<Vec<Demand>>,
-    /// TaskClass of task (CPU, thousandths, GPUs, models) and how many were seen.
+    /// Tasks seen per class.
     pub(crate) learned: BTreeMap<TaskClass, u64>,
-    /// What the tables in use were made from.
+    /// Demand that the current tables were built from.
     basis: BTreeMap<TaskClass, u64>,
     pub(crate) seen: u64,
-    /// Value of `seen` at which the tables are made again.
+    /// Value of `seen` at which the tables are rebuilt.
     pub(crate) renew_at: u64,
-    /// Work stays once it is placed.
+    /// The policy's `work_stays`.
     stays: bool,
-    /// Some strategy in use looks ahead, or did: what is handed in is remembered.
+    /// Submissions are counted, because a strategy that looks ahead is or was in use.
     pub(crate) learns: bool,
-    /// Strategies that look ahead and that some workload asked for.
+    /// Strategies that look ahead, chosen by workloads.
     pub(crate) wanted: BTreeSet<Strategy>,
-    /// The cluster's layout for which they were made.
+    /// Node order of the cluster at the time of the build.
     made_for: Option<u64>,
 }
 
-/// A kind of task: CPU, thousandths of each GPU, GPUs, and models by name.
+/// A class of tasks: CPU, thousandths per GPU, GPUs, and models by name.
 pub(crate) type TaskClass = (u64, u32, u32, Vec<GpuModel>);
 
 impl Expectation {
-    /// Remembers tasks that were handed in. CPU is rounded up to half cores: kinds, not sizes.
+    /// Counts submitted tasks. CPU is rounded up to half cores to limit the number of classes.
     pub(crate) fn learn(&mut self, request: &Request, tasks: u32, milli: u32) {
         let gpus = if milli == 0 { 0 } else { request.gpu_count() };
         let cpu = request.cpu.0.div_ceil(500) * 500;
@@ -66,8 +66,7 @@ impl Expectation {
         }
     }
 
-    /// Whether the tables should be made (again): at first, when the cluster changed, and when a
-    /// tenth more has been seen.
+    /// The tables must be built: missing, cluster changed, or a tenth more tasks seen.
     fn is_stale(&self, cluster: &Cluster) -> bool {
         self.made_for != Some(cluster.layout)
             || (self.pinned.is_none() && self.seen >= self.renew_at)
@@ -115,8 +114,7 @@ impl Expectation {
         }
     }
 
-    /// Makes the tables that strategies in use look at, if they are missing or stale; says whether
-    /// anything changed.
+    /// Builds missing or stale tables of the strategies in use; returns whether a table changed.
     pub(crate) fn renew(
         &mut self,
         default: Strategy,
@@ -133,12 +131,11 @@ impl Expectation {
         false
     }
 
-    /// Whether any strategy in use looks ahead.
     pub(crate) fn is_needed(&self, default: Strategy) -> bool {
         self.needs(default) != [false; 2]
     }
 
-    /// Whether the published and our own measure are needed.
+    /// The tables of `fgd` and of `least_fragmented` are needed.
     fn needs(&self, default: Strategy) -> [bool; 2] {
         [Strategy::Fgd, Strategy::LeastFragmented]
             .map(|strategy| default == strategy || self.wanted.contains(&strategy))
@@ -158,7 +155,7 @@ impl Expectation {
             let known = cluster.models.iter().enumerate().filter(|(_, model)| wanted(model));
             let mut numbers: Vec<u16> = known.map(|(index, _)| index as u16).collect();
             if numbers.is_empty() && !models.is_empty() {
-                // Empty would mean any; this demand can use none.
+                // An empty list would mean any model; this class can use none.
                 numbers.push(u16::MAX);
             }
             let models = numbers;
@@ -183,7 +180,7 @@ impl Expectation {
     }
 }
 
-/// Thousandths of each GPU and the number of GPUs.
+/// Thousandths per GPU, and number of GPUs.
 fn share(gpu: GpuRequest) -> (u32, u32) {
     match gpu {
         GpuRequest::None | GpuRequest::Memory(_) | GpuRequest::Mig { .. } => (0, 0),
@@ -192,7 +189,7 @@ fn share(gpu: GpuRequest) -> (u32, u32) {
     }
 }
 
-/// The nodes of the cluster by kind.
+/// Nodes of the cluster, counted by shape.
 fn inventory(cluster: &Cluster) -> Vec<NodeShape> {
     let mut kinds: BTreeMap<(u16, u16, i64), u32> = BTreeMap::new();
     for node in &cluster.order {

@@ -1,4 +1,4 @@
-//! `least_fragmented` and the exact `fgd`: what the expected demand loses by a placement.
+//! `least_fragmented` and the exact `fgd`: the loss of usable GPU for the expected demand.
 
 use smallvec::SmallVec;
 
@@ -14,7 +14,6 @@ pub(super) struct LeastFragmented;
 #[derive(Debug)]
 pub(super) struct ExactFgd;
 
-/// One of the two measures, asked about a node.
 trait Measure {
     fn ask(&self, outlook: &Outlook, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize);
 }
@@ -40,7 +39,7 @@ impl<M: Measure> Scorer for M {
     }
 
     fn whole(&self, view: &View<'_>, count: u16) -> i64 {
-        // Slices are counted as the whole devices they sit on: only MIG GPUs can take them.
+        // Slices count as the whole devices that they are on; only GPUs in MIG mode take them.
         let take = if matches!(view.shape.gpu_need, GpuNeed::Mig(..)) {
             Take::Nothing
         } else {
@@ -57,7 +56,7 @@ impl<M: Measure> Scorer for M {
         let (first, _, (milli, _)) = share_devices(view.shape, view.room).next()?;
         let take = if view.shape.exclusive { Take::Whole(1) } else { Take::Share(milli.max(1)) };
         let (score, device) = measure(self, view, take);
-        // Memory and shares can disagree by a rounding; the first device that fits will do then.
+        // Memory and share may differ by rounding; use the first device that fits.
         let fits = share_devices(view.shape, view.room).any(|(index, ..)| index == device);
         Some((score, if fits { device } else { first }))
     }
@@ -70,7 +69,7 @@ fn measure<M: Measure>(rule: &M, view: &View<'_>, take: Take) -> (i64, usize) {
     rule.ask(view.outlook, &node, view.shape.need.amounts[CPU], take)
 }
 
-/// Thousandths left on each device, zero on those that cannot be used at all.
+/// Free thousandths of each device; zero on unavailable ones.
 fn shares_left(shape: &Shape, room: &Room, take: Take) -> SmallVec<[i32; 16]> {
     let usable = |d: &Device| {
         let whole_only = d.exclusive > 0 || d.geometry.is_some() || !d.open;
@@ -79,7 +78,7 @@ fn shares_left(shape: &Shape, room: &Room, take: Take) -> SmallVec<[i32; 16]> {
     room.devices.iter().map(|d| if usable(d) { d.milli.max(0) } else { 0 }).collect()
 }
 
-/// Without any demand known, the device that a share fills most.
+/// Without demand: the device with the least free share.
 fn tightest(node: &NodeView<'_>, take: Take) -> usize {
     let need = if let Take::Share(milli) = take { milli } else { 0 };
     let fitting = node.left.iter().enumerate().filter(|(_, left)| **left >= need);

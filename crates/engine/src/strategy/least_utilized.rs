@@ -1,4 +1,4 @@
-//! `least_utilized`: live utilisation first, then how much of the device and of its node is taken.
+//! `least_utilized`: lowest live utilization, then lowest allocation of the device and its node.
 
 use super::{Scorer, View};
 use crate::pass::index::shared::GpuClass;
@@ -46,7 +46,7 @@ impl Scorer for LeastUtilized {
     }
 }
 
-/// Utilisation of the busiest device that would be taken.
+/// Utilization of the busiest device that the request would take.
 fn busiest_of_the_calmest(view: &View<'_>, count: u16) -> i64 {
     let room = view.room;
     if room.devices.iter().all(|device| device.utilization == 0) {

@@ -1,8 +1,11 @@
-//! Strategies: opinions about where a task goes best.
+//! Strategies: scores that decide the node and the devices of a task.
 //!
-//! A strategy only scores; it never books. Scores are integers and pure functions of the request
-//! shape and the node's state, so that they can be kept until the node changes. Higher is better;
-//! equal scores go to the first node in order of rank and name.
+//! A strategy only scores; it never books. Scores are integers and pure functions of the request shape and
+//! the node's state, so they can be cached until the node changes. Higher is better; ties go to the first
+//! node in order of rank and name.
+//!
+//! Open one strategy file as a model, then `demand.rs` and `frag/` for the strategies that look ahead. A new
+//! strategy adds one file, one variant of [`Strategy`] and one arm of `consult`.
 
 mod best_fit;
 mod cheapest;
@@ -27,36 +30,35 @@ use crate::state::cluster::room::{Device, NO_LINK, Room};
 use crate::state::cluster::shape::{GpuNeed, ModelVerdict, Shape};
 use crate::strategy::frag::{Fgd, Value};
 
-/// How GPUs are chosen among those that fit.
+/// Rule that chooses GPUs among those that fit.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
-    /// The least busy GPU, then the least allocated.
+    /// The GPU with the lowest utilization, then the lowest allocation.
     #[default]
     LeastUtilized,
-    /// The GPU with the tightest memory that fits.
+    /// The GPU with the least free memory that fits.
     BestFit,
-    /// GPUs as `least_utilized`; makes the cluster serve strictly by priority.
+    /// GPUs as `least_utilized`; the cluster serves workloads strictly by priority.
     Priority,
-    /// The next GPU after the last one given out.
+    /// The next GPU after the last used one.
     RoundRobin,
-    /// Where the expected demand loses the least.
+    /// The node where the expected demand loses the least usable GPU.
     LeastFragmented,
-    /// The cheapest node.
     Cheapest,
-    /// The fullest node, keeping `NVLink` groups together.
+    /// The fullest node; keeps `NVLink` groups together.
     Pack,
-    /// Fragmentation gradient descent exactly as published at ATC '23; for comparison.
+    /// Fragmentation gradient descent as published at ATC '23, for comparison.
     Fgd,
-    /// The baseline of the same paper; for comparison.
+    /// The baseline of that paper, for comparison.
     #[serde(rename = "bestfit")]
     PaperBestFit,
 }
 
 impl Strategy {
-    /// Every strategy, by the name that people write.
+    /// Every strategy with its name in settings.
     pub const ALL: [(&'static str, Self); 9] = [
         ("least_utilized", Self::LeastUtilized),
         ("best_fit", Self::BestFit),
@@ -69,22 +71,22 @@ impl Strategy {
         ("bestfit", Self::PaperBestFit),
     ];
 
-    /// The name that people write.
+    /// The name in settings.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, strategy)| *strategy == self).map_or("", |(name, _)| name)
     }
 
-    /// Whether its scores depend on the demand to expect.
+    /// Scores depend on the expected demand.
     pub(crate) fn looks_ahead(self) -> bool {
         matches!(self, Self::LeastFragmented | Self::Fgd)
     }
 
-    /// Whether its opinion hardly depends on the shape, so that one tree of bounds serves all.
+    /// The score hardly depends on the shape, so one shared tree of bounds serves all shapes.
     pub(crate) fn has_bounds(self) -> bool {
         matches!(self, Self::LeastUtilized | Self::Priority | Self::RoundRobin)
     }
 
-    /// Asks the strategy's scorer; the one place where names become opinions.
+    /// Dispatches to the scorer of the strategy.
     fn consult<Q: Question>(self, question: Q) -> Q::Answer {
         match self {
             Self::LeastUtilized | Self::Priority => question.ask(&least_utilized::LeastUtilized),
@@ -117,7 +119,7 @@ impl FromStr for Strategy {
     }
 }
 
-/// What a strategy sees of one candidate node.
+/// Input of a scorer: one candidate node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View<'a> {
     pub(crate) room: &'a Room,
@@ -126,37 +128,37 @@ pub(crate) struct View<'a> {
 }
 
 impl View<'_> {
-    /// Whether the device is of the preferred model.
+    /// The device is of the preferred model.
     fn likes(&self, device: &Device) -> bool {
         self.shape.model(device.model) == ModelVerdict::Preferred
     }
 }
 
-/// What strategies know beyond the node.
+/// Input of scorers beyond the node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outlook {
-    /// Shares avoid devices busier than this step.
+    /// Shares avoid devices above this utilization step.
     pub(crate) goal: Option<u8>,
     pub(crate) fgd: Option<Fgd>,
     pub(crate) value: Option<Value>,
 }
 
 impl Outlook {
-    /// Which tables there are: the published measure, and our own.
+    /// The tables of `fgd` and of `least_fragmented` exist.
     pub(crate) fn tables(&self) -> [bool; 2] {
         [self.fgd.is_some(), self.value.is_some()]
     }
 }
 
-/// An opinion. Scores stay within ±2^38: preferences are added above that.
+/// Scores stay within ±2^38; preferences are added above that.
 trait Scorer {
-    /// Placing a task without GPU on this node.
+    /// Score of a task without GPU on this node.
     fn plain(&self, view: &View<'_>) -> i64;
-    /// Placing `count` whole GPUs (or slices) on this node.
+    /// Score of `count` whole GPUs or slices on this node.
     fn whole(&self, view: &View<'_>, count: u16) -> i64;
-    /// Placing a share on this device.
+    /// Score of a share on this device.
     fn share(&self, view: &View<'_>, device: &Device, mib: i32) -> i64;
-    /// The best device for a share among those that fit, lowest index first among equals.
+    /// The best device for a share; the lowest index among equals.
     fn best_share(&self, view: &View<'_>) -> Option<(i64, usize)> {
         let mut best: Option<(bool, i64, usize)> = None;
         for (index, device, (_, mib)) in share_devices(view.shape, view.room) {
@@ -168,19 +170,18 @@ trait Scorer {
         }
         best.map(|(_, score, index)| (score, index))
     }
-    /// The most that any request of a family could score on this node; only for strategies with
-    /// [`Strategy::has_bounds`].
+    /// Upper bound for any request of a family on this node; required for [`Strategy::has_bounds`].
     fn bound(&self, _room: &Room, _takes: GpuClass) -> i64 {
         i64::MAX
     }
-    /// Which free devices to take first: smaller keys first.
+    /// Order of free devices; smaller keys first.
     fn device_key(&self, _view: &View<'_>, _device: &Device) -> i64 {
         0
     }
 }
 
-/// Something to ask a scorer, so that each strategy's code is compiled for itself: scoring is the
-/// innermost loop of everything.
+/// A query to a scorer. The generic method compiles one copy per strategy, because scoring is the innermost
+/// loop.
 trait Question {
     type Answer;
     fn ask<S: Scorer>(self, scorer: &S) -> Self::Answer;
@@ -222,23 +223,23 @@ impl Question for DeviceKey<'_> {
     }
 }
 
-/// The weight of one step of preference over any strategy's opinion.
+/// Weight of one preference step over any strategy's score.
 const PREFERENCE: i64 = 1 << 40;
 const BOUND: i64 = (1 << 38) - 1;
-/// A busy device comes after all others of its node, and its node after all others.
+/// A device above the goal ranks below all others of its node, and its node below all other nodes.
 const OVER_GOAL: i64 = 1 << 37;
 
 fn over_goal(view: &View<'_>, device: &Device) -> i64 {
     if view.outlook.goal.is_some_and(|goal| device.utilization > goal) { OVER_GOAL } else { 0 }
 }
 
-/// The node's score for the shape, given that it fits; `preference` comes from the node's standing.
+/// Score of a node that fits; `preference` comes from its eligibility.
 pub(crate) fn score(strategy: Strategy, view: &View<'_>, preference: i32) -> i64 {
     let opinion = strategy.consult(NodeScore(view));
     i64::from(preference) * PREFERENCE + opinion.clamp(-BOUND, BOUND)
 }
 
-/// The most that any request of a family could score on a node.
+/// Upper bound for any request of a family on a node.
 pub(crate) fn bound(strategy: Strategy, room: &Room, family: Family) -> i64 {
     if family.may_fit(room) { strategy.consult(Bound(room, family.takes)) } else { UNFIT }
 }
@@ -253,13 +254,12 @@ impl Question for Bound<'_> {
     }
 }
 
-/// The device for a share on this node.
 pub(crate) fn share_device(strategy: Strategy, view: &View<'_>) -> Option<usize> {
     strategy.consult(BestShare(view)).map(|(_, device)| device)
 }
 
-/// The `count` devices for whole GPUs on this node: the strategy's order, then the lowest index.
-/// A task that wants `NVLink`, or a strategy that packs, gets them from the tightest group.
+/// The `count` devices for whole GPUs: the strategy's order, then the lowest index. Requests with `nvlink`
+/// and the strategy `pack` use the tightest `NVLink` group.
 pub(crate) fn whole_choice(strategy: Strategy, view: &View<'_>, count: usize) -> SmallVec<[u8; 8]> {
     let mut free: SmallVec<[(bool, i64, u8); 8]> = SmallVec::new();
     let linked = strategy == Strategy::Pack || (count > 1 && view.shape.nvlink);
@@ -277,7 +277,7 @@ pub(crate) fn whole_choice(strategy: Strategy, view: &View<'_>, count: usize) ->
     free.iter().take(count).map(|(.., index)| *index).collect()
 }
 
-/// The `NVLink` group with the fewest free devices that still has enough.
+/// The `NVLink` group with the fewest free devices that has enough.
 fn tightest_link(view: &View<'_>, count: usize) -> Option<u16> {
     let links = whole_devices(view.shape, view.room).map(|(_, d)| d.link).filter(|l| *l != NO_LINK);
     let size = |link| whole_devices(view.shape, view.room).filter(|(_, d)| d.link == link).count();

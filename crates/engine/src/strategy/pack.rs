@@ -1,4 +1,4 @@
-//! `pack`: the fullest node that fits, so that whole nodes and whole `NVLink` groups stay free.
+//! `pack`: the fullest node that fits, which keeps whole nodes and `NVLink` groups free.
 
 use super::{Scorer, View};
 use crate::state::cluster::room::{Device, WHOLE};
@@ -8,7 +8,7 @@ pub(super) struct Pack;
 
 impl Scorer for Pack {
     fn plain(&self, view: &View<'_>) -> i64 {
-        // CPU-only work goes where the fewest GPUs wait for CPU.
+        // CPU-only tasks go to the node with the fewest idle GPUs.
         -(i64::from(view.room.free_milli) << 12) + i64::from(view.room.cpu_permille)
     }
 

@@ -1,4 +1,4 @@
-//! `bestfit`: the baseline of "Beware of Fragmentation" (ATC '23), kept exact for comparison.
+//! `bestfit`: the baseline of "Beware of Fragmentation" (ATC '23), exact for comparison.
 
 use super::{Scorer, View};
 use crate::state::cluster::fit::{share_devices, share_of};
@@ -29,7 +29,7 @@ impl Scorer for PaperBestFit {
         Self::node(view, milli.into())
     }
 
-    /// The node's score decides between nodes, the tightest fit between its devices.
+    /// The node score decides between nodes, the tightest fit between devices.
     fn best_share(&self, view: &View<'_>) -> Option<(i64, usize)> {
         let fitting = share_devices(view.shape, view.room);
         let (index, device, (_, mib)) = fitting.min_by_key(|(_, device, _)| device.milli)?;

@@ -1,4 +1,4 @@
-//! `round_robin`: all nodes are equal; the search itself starts behind the last GPU given out.
+//! `round_robin`: all nodes score equally; the search starts behind the last used GPU.
 
 use super::{Scorer, View};
 use crate::pass::index::shared::GpuClass;

@@ -7,15 +7,15 @@ use agentaflow_engine::{
 };
 use proptest::prelude::*;
 
-use crate::body::Body;
 use crate::cluster;
+use crate::driver::TestDriver;
 use crate::history::History;
 use crate::request::workload;
 use crate::{cases, plain};
 
 /// A world in which work takes exactly as long as it says and victims go at once.
 struct Clockwork {
-    body: Body,
+    driver: TestDriver,
     ends: BTreeMap<WorkloadId, Time>,
     starts: BTreeMap<WorkloadId, Time>,
     /// Reservations seen, with the start that was first promised.
@@ -24,24 +24,24 @@ struct Clockwork {
 
 impl Clockwork {
     fn new(history: &History) -> Self {
-        let body = Body::new(history);
-        Self { body, ends: BTreeMap::new(), starts: BTreeMap::new(), promises: BTreeMap::new() }
+        let driver = TestDriver::new(history);
+        Self { driver, ends: BTreeMap::new(), starts: BTreeMap::new(), promises: BTreeMap::new() }
     }
 
     fn submit(&mut self, workload: &Workload) {
-        self.body.submit(workload).ok();
+        self.driver.submit(workload).ok();
     }
 
     /// One pass, carried out at once; when to look again.
     fn turn(&mut self) -> Option<Time> {
-        let now = self.body.now;
-        let plan = self.body.decide();
+        let now = self.driver.now;
+        let plan = self.driver.decide();
         for decision in &plan.decisions {
             match decision {
                 Decision::Place(placement) => {
                     let id = &placement.workload;
                     self.starts.entry(id.clone()).or_insert(now);
-                    if let Some(estimate) = self.body.ledger.workloads[id].estimate {
+                    if let Some(estimate) = self.driver.ledger.workloads[id].estimate {
                         self.ends.insert(id.clone(), now.after(estimate));
                     }
                 }
@@ -53,30 +53,30 @@ impl Clockwork {
                 Decision::Displace { .. } | Decision::Wait { .. } => {}
             }
         }
-        self.body.all_gone();
-        for hold in self.body.engine.snapshot().holds {
+        self.driver.all_gone();
+        for hold in self.driver.engine.snapshot().holds {
             if let (None, Some(start)) = (hold.victims, hold.until) {
                 // Who came before and waits for quota goes first when it comes; that is no backfill.
                 let number = |id: &WorkloadId| id.as_str()[1..].parse::<u32>().unwrap_or(0);
                 let waiting =
-                    self.body.ledger.workloads.keys().filter(|id| !self.starts.contains_key(*id));
+                    self.driver.ledger.workloads.keys().filter(|id| !self.starts.contains_key(*id));
                 if waiting.map(number).min() == Some(number(&hold.workload)) {
                     self.promises.entry(hold.workload).or_insert(start);
                 }
             }
         }
-        let again = self.body.engine.snapshot().retry_blocked.then_some(now);
+        let again = self.driver.engine.snapshot().retry_blocked.then_some(now);
         let wake = plan.wake_at.filter(|wake| *wake > now);
         self.ends.values().copied().chain(wake).chain(again).min()
     }
 
     fn advance(&mut self, to: Time) {
-        self.body.now = to;
+        self.driver.now = to;
         let due: Vec<WorkloadId> =
             self.ends.iter().filter(|(_, end)| **end <= to).map(|(id, _)| id.clone()).collect();
         for id in due {
             self.ends.remove(&id);
-            self.body.tell(Event::Finished(id)).expect("running work can finish");
+            self.driver.tell(Event::Finished(id)).expect("running work can finish");
         }
     }
 
@@ -128,7 +128,7 @@ proptest! {
             clockwork.advance(next);
             started = clockwork.starts.clone();
         }
-        let mut etas = clockwork.body.engine.etas(clockwork.body.now);
+        let mut etas = clockwork.driver.engine.etas(clockwork.driver.now);
         clockwork.run();
         clockwork.starts.retain(|id, _| !started.contains_key(id));
         etas.retain(|id, _| !started.contains_key(id));
@@ -148,10 +148,10 @@ proptest! {
         clockwork.turn();
         let mut guest = guest;
         guest.id = format!("w{}", work.len()).into();
-        if !clockwork.body.ledger.queues.contains_key(&guest.queue) {
+        if !clockwork.driver.ledger.queues.contains_key(&guest.queue) {
             guest.queue = "root".into();
         }
-        let told = clockwork.body.engine.what_if(Time(0), guest.clone());
+        let told = clockwork.driver.engine.what_if(Time(0), guest.clone());
         clockwork.submit(&guest);
         clockwork.run();
         if let Ok(told) = told {

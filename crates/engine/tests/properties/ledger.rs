@@ -10,7 +10,7 @@ use agentaflow_engine::{
     Topology, Workload, WorkloadId,
 };
 
-/// One node as the body knows it.
+/// One node as the driver knows it.
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug)]
 pub struct Host {

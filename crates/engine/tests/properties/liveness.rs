@@ -9,8 +9,8 @@ use agentaflow_engine::{
 };
 use proptest::prelude::*;
 
-use crate::body::{Body, started};
 use crate::cluster;
+use crate::driver::{TestDriver, started};
 use crate::history::History;
 use crate::request::workload;
 use crate::{cases, plain};
@@ -36,8 +36,8 @@ fn drop_in_the_stream(number: u64, kind: u8, queue: &str) -> Workload {
 }
 
 /// Whether it waits for room that an empty cluster has, rather than for rules or nodes to change.
-fn can_ever_start(body: &Body, id: &WorkloadId) -> bool {
-    let explained = body.engine.explain(body.now, id).expect("it is known");
+fn can_ever_start(driver: &TestDriver, id: &WorkloadId) -> bool {
+    let explained = driver.engine.explain(driver.now, id).expect("it is known");
     match explained.reason {
         Some(WaitReason::NeverFits(_) | WaitReason::Gang { fits_when_empty: false, .. }) => false,
         Some(WaitReason::Quota { limit, requested, .. }) => requested <= limit,
@@ -55,28 +55,29 @@ fn can_be_judged(workload: &Workload, history: &History) -> bool {
 }
 
 fn play(history: &History, work: &[Workload], kinds: &[u8]) -> Result<(), TestCaseError> {
-    let mut body = Body::new(history);
+    let mut driver = TestDriver::new(history);
     let mut wanted: Vec<WorkloadId> = Vec::new();
     let mut ends: BTreeMap<WorkloadId, Time> = BTreeMap::new();
     let mut number = 0;
     for minute in 0..PLAYED {
-        body.now = Time(minute * 60_000);
+        driver.now = Time(minute * 60_000);
         for id in ends
             .iter()
-            .filter(|(_, end)| **end <= body.now)
+            .filter(|(_, end)| **end <= driver.now)
             .map(|(id, _)| id.clone())
             .collect::<Vec<_>>()
         {
             ends.remove(&id);
-            body.tell(Event::Finished(id)).expect("running work can finish");
+            driver.tell(Event::Finished(id)).expect("running work can finish");
         }
         // The stream never runs dry: more comes as soon as some of it has started.
         for (at, kind) in kinds.iter().enumerate() {
             let queue = if at % 2 == 0 { "root" } else { "q0" };
-            let queue = if body.ledger.queues.contains_key(queue) { queue } else { "root" };
-            if body.engine.pending_count() < 3 * kinds.len() {
+            let queue = if driver.ledger.queues.contains_key(queue) { queue } else { "root" };
+            if driver.engine.pending_count() < 3 * kinds.len() {
                 number += 1;
-                body.tell(Event::Submitted(Box::new(drop_in_the_stream(number, *kind, queue))))
+                driver
+                    .tell(Event::Submitted(Box::new(drop_in_the_stream(number, *kind, queue))))
                     .ok();
             }
         }
@@ -84,20 +85,20 @@ fn play(history: &History, work: &[Workload], kinds: &[u8]) -> Result<(), TestCa
             wanted = work
                 .iter()
                 .filter(|workload| can_be_judged(workload, history))
-                .filter_map(|workload| body.submit(workload).ok())
+                .filter_map(|workload| driver.submit(workload).ok())
                 .collect();
         }
         for _ in 0..20 {
-            let plan = body.decide();
+            let plan = driver.decide();
             for id in started(&plan) {
                 let minutes = 1 + (id.as_str().len() as u64 + minute) % LONGEST;
-                ends.insert(id.clone(), body.now.after(Span::minutes(minutes)));
+                ends.insert(id.clone(), driver.now.after(Span::minutes(minutes)));
                 wanted.retain(|other| *other != id);
             }
-            body.all_gone();
-            ends.retain(|id, _| body.ledger.seats.keys().any(|(seated, _)| seated == id));
-            if plan.wake_at.is_none_or(|wake| wake > body.now)
-                && !body.engine.snapshot().retry_blocked
+            driver.all_gone();
+            ends.retain(|id, _| driver.ledger.seats.keys().any(|(seated, _)| seated == id));
+            if plan.wake_at.is_none_or(|wake| wake > driver.now)
+                && !driver.engine.snapshot().retry_blocked
             {
                 break;
             }
@@ -108,10 +109,10 @@ fn play(history: &History, work: &[Workload], kinds: &[u8]) -> Result<(), TestCa
     }
     for id in &wanted {
         prop_assert!(
-            !can_ever_start(&body, id),
+            !can_ever_start(&driver, id),
             "{} never starts: {:?}",
             id,
-            body.engine.explain(body.now, id)
+            driver.engine.explain(driver.now, id)
         );
     }
     Ok(())

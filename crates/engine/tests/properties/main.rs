@@ -1,15 +1,15 @@
 //! Properties: nothing bad ever happens, and something good eventually does.
 //!
-//! Random clusters, queues, workloads and long random histories are played to the engine by a body
-//! that confirms, refuses, delays, loses and contradicts (`body.rs`). An independent ledger replays
+//! Random clusters, queues, workloads and long random histories are played to the engine by a driver
+//! that confirms, refuses, delays, loses and contradicts (`driver.rs`). An independent ledger replays
 //! every decision and checks it (`ledger.rs`), so that a mistake in the engine's own books cannot
 //! hide; the engine's linter runs beside it. `PROPTEST_CASES` makes the runs longer.
 
 #![allow(unreachable_pub, missing_debug_implementations, reason = "a test has no public interface")]
 
-mod body;
 mod cluster;
 mod devices;
+mod driver;
 mod foresight;
 mod history;
 mod ledger;

@@ -1,11 +1,11 @@
-//! Events that no body should send.
+//! Events that no driver should send.
 
 use agentaflow_engine::{
     Demand, Event, ForeignUse, GpuRequest, MiB, MilliCpu, Node, Policy, Queue, Request, Span, Time,
     Workload, WorkloadId,
 };
 
-/// What no body should say.
+/// What no driver should say.
 pub fn nonsense(kind: u8, pick: u8, known: WorkloadId) -> Event {
     let huge = Request { cpu: MilliCpu(u64::MAX), ..Request::default() };
     let vast = Request { cpu: MilliCpu(1 << 46), memory: MiB(1 << 46), ..Request::default() };

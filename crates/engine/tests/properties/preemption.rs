@@ -7,8 +7,8 @@ use agentaflow_engine::{
 };
 use proptest::prelude::*;
 
-use crate::body::{Body, started};
 use crate::cases;
+use crate::driver::{TestDriver, started};
 use crate::history::{Step, history};
 
 /// All tasks of these workloads are gone.
@@ -24,34 +24,36 @@ fn gone(engine: &mut Scheduler, now: Time, ids: &[WorkloadId]) {
 }
 
 /// With one victim left alone the beneficiary does not fit; with all gone it starts.
-fn check_each(body: &Body, victims: &[WorkloadId], beneficiary: &WorkloadId) {
-    let mut all = body.engine.clone();
-    gone(&mut all, body.now, victims);
-    let plan = all.decide(body.now);
+fn check_each(driver: &TestDriver, victims: &[WorkloadId], beneficiary: &WorkloadId) {
+    let mut all = driver.engine.clone();
+    gone(&mut all, driver.now, victims);
+    let plan = all.decide(driver.now);
     assert!(
         started(&plan).contains(beneficiary),
         "{beneficiary} does not start although its victims are gone"
     );
     for spared in victims {
-        let mut copy = body.engine.clone();
+        let mut copy = driver.engine.clone();
         let holders: BTreeSet<WorkloadId> =
             copy.snapshot().holds.into_iter().map(|hold| hold.workload).collect();
         let others: Vec<WorkloadId> = victims.iter().filter(|id| *id != spared).cloned().collect();
-        gone(&mut copy, body.now, &others);
+        gone(&mut copy, driver.now, &others);
         for view in copy.workloads() {
             let id = view.workload.id;
             if view.state == WorkloadState::Pending && !holders.contains(&id) {
-                copy.apply(body.now, Event::Cancelled(id)).expect("waiting work can be cancelled");
+                copy.apply(driver.now, Event::Cancelled(id))
+                    .expect("waiting work can be cancelled");
             }
         }
         let policy = Policy { preemption: false, ..copy.policy().clone() };
-        copy.apply(body.now, Event::PolicyUpdated(Box::new(policy))).expect("settings can change");
+        copy.apply(driver.now, Event::PolicyUpdated(Box::new(policy)))
+            .expect("settings can change");
         // Its hold ends, and it looks for a place like everybody else.
         for gate in [Some(Gate::Paused("for a moment".into())), None] {
-            copy.apply(body.now, Event::GateChanged { workload: beneficiary.clone(), gate })
+            copy.apply(driver.now, Event::GateChanged { workload: beneficiary.clone(), gate })
                 .expect("a gate can close");
         }
-        let plan = copy.decide(body.now);
+        let plan = copy.decide(driver.now);
         assert!(
             !started(&plan).contains(beneficiary),
             "{spared} is stopped for {beneficiary} for nothing"
@@ -66,17 +68,17 @@ proptest! {
     fn no_victim_could_be_spared_and_the_beneficiary_gets_its_place(history in history(1..60)) {
         let mut history = history;
         history.policy.preemption = true;
-        let mut body = Body::new(&history);
+        let mut driver = TestDriver::new(&history);
         for step in &history.steps {
             if !matches!(step, Step::Decide) {
-                body.step(step);
+                driver.step(step);
                 continue;
             }
-            let plan = body.decide();
+            let plan = driver.decide();
             for decision in &plan.decisions {
                 if let Decision::Preempt { victims, beneficiary, .. } = decision {
                     let victims: Vec<_> = victims.iter().map(|victim| victim.workload.clone()).collect();
-                    check_each(&body, &victims, beneficiary);
+                    check_each(&driver, &victims, beneficiary);
                 }
             }
         }

@@ -8,8 +8,8 @@ use agentaflow_engine::{
 };
 use proptest::prelude::*;
 
-use crate::body::{Body, Input, replay};
 use crate::cases;
+use crate::driver::{Input, TestDriver, replay};
 use crate::history::history;
 
 fn restored(engine: &Scheduler) -> Scheduler {
@@ -18,7 +18,7 @@ fn restored(engine: &Scheduler) -> Scheduler {
     Scheduler::restore(read).expect("a snapshot of ours is right")
 }
 
-/// A body that starts with nothing but what it sees: nodes, foreign use, queues, and places in any order.
+/// A driver that starts with nothing but what it sees: nodes, foreign use, queues, and places in any order.
 fn adopted(engine: &Scheduler, order: u64) -> Scheduler {
     let facts = engine.snapshot();
     let mut fresh = Scheduler::new(facts.policy);
@@ -50,9 +50,9 @@ fn adopted(engine: &Scheduler, order: u64) -> Scheduler {
             task: seat.task,
             node: seat.node,
             devices: Some(seat.gpus.into_iter().map(|part| part.gpu).collect())
-                .filter(|gpus: &Vec<_>| seat.known && gpus.len() == count(seat.task)),
+                .filter(|gpus: &Vec<_>| seat.devices_known && gpus.len() == count(seat.task)),
             confirmed: seat.confirmed,
-            terminating: seat.leaving.is_some(),
+            terminating: seat.terminating_since.is_some(),
         };
         let seats = seats.into_iter().map(seat).collect();
         let adopted = AdoptedWorkload {
@@ -69,28 +69,28 @@ fn adopted(engine: &Scheduler, order: u64) -> Scheduler {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// The body and the ledger check every event and every decision on the way.
+    /// The driver and the ledger check every event and every decision on the way.
     #[test]
     fn whatever_happens_nothing_is_over_booked_and_gangs_quotas_and_terms_are_kept(history in history(1..90)) {
-        Body::play(&history);
+        TestDriver::play(&history);
     }
 
     #[test]
     fn the_same_events_give_the_same_decisions(history in history(1..70)) {
-        let body = Body::play(&history);
+        let driver = TestDriver::play(&history);
         let mut again = Scheduler::new(history.policy.clone());
-        prop_assert_eq!(&replay(&mut again, &body.log), &body.plans);
+        prop_assert_eq!(&replay(&mut again, &driver.log), &driver.plans);
     }
 
     #[test]
     fn restoring_at_any_point_equals_never_having_stopped(history in history(1..70), at in 0.0..1.0_f64) {
-        let body = Body::play(&history);
-        let at = (body.log.len() as f64 * at) as usize;
+        let driver = TestDriver::play(&history);
+        let at = (driver.log.len() as f64 * at) as usize;
         let mut never = Scheduler::new(history.policy.clone());
-        let mut plans = replay(&mut never, &body.log[..at]);
+        let mut plans = replay(&mut never, &driver.log[..at]);
         let mut after = restored(&never);
         prop_assert_eq!(never.snapshot(), after.snapshot());
-        for (number, input) in body.log[at..].iter().enumerate() {
+        for (number, input) in driver.log[at..].iter().enumerate() {
             match input {
                 Input::Apply(at, event) => {
                     let said = never.apply(*at, event.clone());
@@ -111,7 +111,7 @@ proptest! {
         history in history(1..70), order in any::<u64>(),
     ) {
         // What waits, and the room that is kept for it, is not found on any node.
-        let mut facts = Body::play(&history).engine.snapshot();
+        let mut facts = TestDriver::play(&history).engine.snapshot();
         facts.workloads.retain(|facts| !facts.tasks.is_empty());
         (facts.holds, facts.savers, facts.blocked_groups) = (vec![], vec![], vec![]);
         let engine = Scheduler::restore(facts).expect("a part of a snapshot of ours is right");
@@ -136,19 +136,19 @@ proptest! {
 
     #[test]
     fn after_everything_has_finished_everything_is_free(history in history(1..70)) {
-        let mut body = Body::play(&history);
-        for view in body.engine.workloads() {
-            body.tell(Event::Finished(view.workload.id)).expect("known work can finish");
+        let mut driver = TestDriver::play(&history);
+        for view in driver.engine.workloads() {
+            driver.tell(Event::Finished(view.workload.id)).expect("known work can finish");
         }
-        let foreign: Vec<_> = body.ledger.nodes.iter().flat_map(|(node, host)| {
+        let foreign: Vec<_> = driver.ledger.nodes.iter().flat_map(|(node, host)| {
             host.foreign.keys().map(|id| (node.clone(), id.clone())).collect::<Vec<_>>()
         }).collect();
         for (node, id) in foreign {
-            body.tell(Event::ForeignUseRemoved { node, id }).expect("known use can end");
+            driver.tell(Event::ForeignUseRemoved { node, id }).expect("known use can end");
         }
-        body.settle();
-        prop_assert!(body.engine.is_empty());
-        for view in body.engine.nodes() {
+        driver.settle();
+        prop_assert!(driver.engine.is_empty());
+        for view in driver.engine.nodes() {
             prop_assert_eq!(view.cpu_free, view.node.cpu.0 as i64);
             prop_assert_eq!(view.memory_free, view.node.memory.0 as i64);
             prop_assert_eq!(view.tasks, 0);
@@ -156,21 +156,21 @@ proptest! {
                 prop_assert_eq!((gpu.milli_free, gpu.memory_free as u64, gpu.users), (1000, spec.memory.0, 0));
             }
         }
-        for queue in body.engine.queues() {
+        for queue in driver.engine.queues() {
             prop_assert_eq!((queue.used, queue.workloads), ([0; 4], 0));
         }
-        prop_assert!(body.engine.snapshot().holds.is_empty());
+        prop_assert!(driver.engine.snapshot().holds.is_empty());
     }
 
     #[test]
     fn asked_again_at_the_same_moment_the_engine_comes_to_rest_and_every_wait_has_a_reason(
         history in history(1..60),
     ) {
-        let mut body = Body::play(&history);
-        body.settle();
-        for view in body.engine.workloads() {
+        let mut driver = TestDriver::play(&history);
+        driver.settle();
+        for view in driver.engine.workloads() {
             if view.state == WorkloadState::Pending {
-                let explained = body.engine.explain(body.now, &view.workload.id).expect("it is known");
+                let explained = driver.engine.explain(driver.now, &view.workload.id).expect("it is known");
                 prop_assert!(explained.reason.is_some(), "{} could start but waits", view.workload.id);
             }
         }
@@ -178,22 +178,22 @@ proptest! {
 
     #[test]
     fn asked_about_all_at_once_the_engine_says_what_it_says_about_each(history in history(1..60)) {
-        let body = Body::play(&history);
-        let mut reasons = body.engine.wait_reasons(body.now);
-        for view in body.engine.workloads() {
+        let driver = TestDriver::play(&history);
+        let mut reasons = driver.engine.wait_reasons(driver.now);
+        for view in driver.engine.workloads() {
             let id = &view.workload.id;
-            let explained = body.engine.explain(body.now, id).expect("it is known");
+            let explained = driver.engine.explain(driver.now, id).expect("it is known");
             prop_assert_eq!(reasons.of(id), explained.reason, "{}", id);
         }
     }
 
     #[test]
     fn the_end_of_time_is_a_time_like_any_other(history in history(1..40)) {
-        let mut body = Body::play(&history);
-        body.now = Time(u64::MAX);
-        body.settle();
-        body.confirm_all();
-        body.all_gone();
-        body.settle();
+        let mut driver = TestDriver::play(&history);
+        driver.now = Time(u64::MAX);
+        driver.settle();
+        driver.confirm_all();
+        driver.all_gone();
+        driver.settle();
     }
 }

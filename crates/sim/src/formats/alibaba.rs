@@ -1,4 +1,4 @@
-//! Machines and pods as in `alibaba/clusterdata`, `cluster-trace-gpu-v2023`.
+//! Nodes and pods of `alibaba/clusterdata`, `cluster-trace-gpu-v2023`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,54 +10,41 @@ use agentaflow_engine::{
 use super::table::{Column, Layout, Row, Table};
 use crate::SimError;
 
-/// The most GPUs of one machine or pod that the scheduler takes.
-const MOST_GPUS: u64 = 64;
-/// No machine has more than this of anything.
-const MOST: u64 = 1 << 46;
+/// Limit of GPUs per node or pod, as in the scheduler.
+const MAX_GPUS: u64 = 64;
+/// Limit of every amount.
+const MAX: u64 = 1 << 46;
 /// In seconds: thirty thousand years.
 pub(super) const LATEST: f64 = 1e12;
 
-/// A machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceNode {
-    /// Its name.
     pub name: String,
-    /// CPU.
     pub cpu: MilliCpu,
-    /// Host memory.
     pub memory: MiB,
-    /// GPUs.
     pub gpus: u32,
-    /// Their model; empty when it is not known.
+    /// Empty when unknown.
     pub model: String,
 }
 
-/// A pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracePod {
-    /// Its name.
     pub name: String,
-    /// CPU.
     pub cpu: MilliCpu,
-    /// Host memory.
     pub memory: MiB,
-    /// GPUs.
     pub gpus: u32,
     /// Thousandths of each GPU, at most 1000; zero without GPUs.
     pub milli: u32,
-    /// Models that it may use, `|` between them; empty means any.
+    /// Accepted models, separated by `|`; empty means any.
     pub spec: String,
-    /// When it was created, if the trace says.
+    /// Creation time, if the trace has it.
     pub created: Option<Time>,
-    /// How long it ran, if the trace says.
+    /// Run time, if the trace has it.
     pub lifetime: Option<Span>,
 }
 
-const NODES: Layout = Layout {
-    format: "machine list",
-    rows: "machines",
-    header: "sn,cpu_milli,memory_mib,gpu,model",
-};
+const NODES: Layout =
+    Layout { format: "node list", rows: "nodes", header: "sn,cpu_milli,memory_mib,gpu,model" };
 
 const PODS: Layout = Layout {
     format: "pod list",
@@ -65,27 +52,26 @@ const PODS: Layout = Layout {
     header: "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time",
 };
 
-/// Reads a machine list. `model` may be missing as a column.
+/// Reads a node list. The column `model` is optional.
 pub fn read_alibaba_nodes(path: &Path) -> Result<Vec<TraceNode>, SimError> {
     let table = Table::read(path, &NODES)?;
     let name = table.column(&["sn", "name"])?;
     let (cpu, memory) = (table.column(&["cpu_milli"])?, table.column(&["memory_mib"])?);
     let gpus = table.column(&["gpu", "num_gpu"])?;
     let model = table.optional(&["model", "gpu_spec"]);
-    let mut once = Once::default();
+    let mut once = UniqueNames::default();
     let node = |row: Row<'_>| {
         Ok(TraceNode {
             name: once.name(row, name)?,
-            cpu: MilliCpu(row.whole(cpu, MOST)?),
-            memory: MiB(row.whole(memory, MOST)?),
-            gpus: row.whole(gpus, MOST_GPUS)? as u32,
+            cpu: MilliCpu(row.whole(cpu, MAX)?),
+            memory: MiB(row.whole(memory, MAX)?),
+            gpus: row.whole(gpus, MAX_GPUS)? as u32,
             model: model.map_or("", |model| row.text(model)).to_owned(),
         })
     };
     table.rows().map(node).collect()
 }
 
-/// Where the columns of a pod list are.
 struct PodColumns {
     name: Column,
     cpu: Column,
@@ -98,7 +84,7 @@ struct PodColumns {
     scheduled: Option<Column>,
 }
 
-/// Reads a pod list. `gpu_spec` and the times may be missing as columns.
+/// Reads a pod list. The columns `gpu_spec` and the times are optional.
 pub fn read_alibaba_pods(path: &Path) -> Result<Vec<TracePod>, SimError> {
     let table = Table::read(path, &PODS)?;
     let columns = PodColumns {
@@ -112,23 +98,23 @@ pub fn read_alibaba_pods(path: &Path) -> Result<Vec<TracePod>, SimError> {
         deleted: table.optional(&["deletion_time"]),
         scheduled: table.optional(&["scheduled_time"]),
     };
-    let mut once = Once::default();
+    let mut once = UniqueNames::default();
     table.rows().map(|row| pod(row, &columns, &mut once)).collect()
 }
 
-fn pod(row: Row<'_>, columns: &PodColumns, once: &mut Once) -> Result<TracePod, SimError> {
-    let gpus = row.whole(columns.gpus, MOST_GPUS)? as u32;
-    let milli = if gpus == 0 { 0 } else { row.whole(columns.milli, MOST)?.min(1000) as u32 };
+fn pod(row: Row<'_>, columns: &PodColumns, once: &mut UniqueNames) -> Result<TracePod, SimError> {
+    let gpus = row.whole(columns.gpus, MAX_GPUS)? as u32;
+    let milli = if gpus == 0 { 0 } else { row.whole(columns.milli, MAX)?.min(1000) as u32 };
     if gpus > 0 && milli == 0 {
         return Err(
-            row.wrong(columns.milli, "is no share of a GPU; give 1 to 1000, or set `num_gpu` to 0")
+            row.wrong(columns.milli, "is not a GPU share; use 1 to 1000, or set `num_gpu` to 0")
         );
     }
     let (created, lifetime) = times(row, columns)?;
     Ok(TracePod {
         name: once.name(row, columns.name)?,
-        cpu: MilliCpu(row.whole(columns.cpu, MOST)?),
-        memory: MiB(row.whole(columns.memory, MOST)?),
+        cpu: MilliCpu(row.whole(columns.cpu, MAX)?),
+        memory: MiB(row.whole(columns.memory, MAX)?),
         gpus,
         milli,
         spec: columns.spec.map_or("", |spec| row.text(spec)).to_owned(),
@@ -137,7 +123,7 @@ fn pod(row: Row<'_>, columns: &PodColumns, once: &mut Once) -> Result<TracePod, 
     })
 }
 
-/// When the pod was created and how long it ran: from being scheduled where that is known.
+/// Creation time and run time; the run time starts at the scheduled time where known.
 fn times(row: Row<'_>, columns: &PodColumns) -> Result<(Option<Time>, Option<Span>), SimError> {
     let seconds =
         |column: Option<Column>| match column.filter(|column| !row.text(*column).is_empty()) {
@@ -148,7 +134,7 @@ fn times(row: Row<'_>, columns: &PodColumns) -> Result<(Option<Time>, Option<Spa
     let started = seconds(columns.scheduled)?.or(created);
     let lifetime = match (started, deleted, columns.deleted) {
         (Some(started), Some(deleted), Some(column)) if deleted < started => {
-            return Err(row.wrong(column, format!("lies before the start of the pod at {started}")));
+            return Err(row.wrong(column, format!("is before the start of the pod at {started}")));
         }
         (Some(started), Some(deleted), _) => Some(Span(millis(deleted - started))),
         _ => None,
@@ -160,16 +146,16 @@ pub(super) fn millis(seconds: f64) -> u64 {
     (seconds * 1000.0).round() as u64
 }
 
-/// Names that may occur once only.
+/// Rejects duplicate names.
 #[derive(Default)]
-pub(super) struct Once(BTreeMap<String, u64>);
+pub(super) struct UniqueNames(BTreeMap<String, u64>);
 
-impl Once {
+impl UniqueNames {
     pub(super) fn name(&mut self, row: Row<'_>, column: Column) -> Result<String, SimError> {
         let name = row.name(column)?;
         match self.0.insert(name.clone(), row.line()) {
             Some(line) => {
-                Err(row.wrong(column, format!("stands on line {line} already; names must differ")))
+                Err(row.wrong(column, format!("is already on line {line}; names must be unique")))
             }
             None => Ok(name),
         }
@@ -177,7 +163,6 @@ impl Once {
 }
 
 impl TraceNode {
-    /// The machine as the scheduler sees it.
     pub fn node(&self) -> Node {
         let mut node = Node::new(self.name.as_str());
         (node.cpu, node.memory) = (self.cpu, self.memory);
@@ -194,14 +179,12 @@ impl TraceNode {
 }
 
 impl TracePod {
-    /// Thousandths of GPUs in all.
     pub fn total_milli(&self) -> i64 {
         i64::from(self.milli) * i64::from(self.gpus)
     }
 
-    /// What the pod asks for. A part of several GPUs, which no real pod asks for, counts as all of
-    /// them: nobody can be given halves of two devices.
-    pub fn gpu_ask(&self) -> GpuRequest {
+    /// A share of several GPUs, which no real pod requests, counts as whole GPUs.
+    pub fn gpu_request(&self) -> GpuRequest {
         match (self.gpus, MilliGpu::new(self.milli)) {
             (0, _) | (_, Err(_)) => GpuRequest::None,
             (1, Ok(share)) if share < MilliGpu::WHOLE => GpuRequest::Fraction(share),
@@ -209,7 +192,7 @@ impl TracePod {
         }
     }
 
-    /// The models that it may use; empty means any.
+    /// Accepted models; empty means any.
     pub fn models(&self) -> Vec<GpuModel> {
         self.spec
             .split('|')
@@ -219,10 +202,9 @@ impl TracePod {
             .collect()
     }
 
-    /// The pod's needs as the scheduler sees them.
     pub fn request(&self) -> Request {
         Request {
-            gpu: self.gpu_ask(),
+            gpu: self.gpu_request(),
             models: self.models(),
             cpu: self.cpu,
             memory: self.memory,
@@ -231,8 +213,8 @@ impl TracePod {
     }
 }
 
-/// The scheduler matches models by words, so that people may write `A100`. A trace means exactly
-/// the model it names: its name becomes one word.
+/// The scheduler matches models by words. A trace means exactly the named model, so its name becomes one
+/// word.
 fn exact_model(name: &str) -> GpuModel {
     let name = name.trim();
     if name.is_empty() {
@@ -242,7 +224,7 @@ fn exact_model(name: &str) -> GpuModel {
     }
 }
 
-/// Traces do not say how much memory a GPU has; strategies that look at memory want to know.
+/// Traces do not contain GPU memory; strategies need it.
 fn gpu_memory(model: &str) -> MiB {
     let gib = match model {
         "A10" | "G2" => 24,

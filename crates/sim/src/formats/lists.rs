@@ -1,4 +1,4 @@
-//! The two small files that pin a packing experiment: who arrives, and who is first among equals.
+//! Arrival and rank lists of a packing experiment.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -6,17 +6,17 @@ use std::path::Path;
 use super::TracePod;
 use crate::SimError;
 
-/// Reads names of pods in order of arrival, one a line; a name may come again.
+/// Reads pod names in order of arrival, one per line; repeats allowed.
 pub fn read_arrivals(path: &Path) -> Result<Vec<String>, SimError> {
     let text = super::read_text(path)?;
     let names: Vec<String> = lines(&text).map(|(_, line)| line.to_owned()).collect();
     if names.is_empty() {
-        return Err(SimError::Empty { path: path.to_owned(), what: "names of pods" });
+        return Err(SimError::Empty { path: path.to_owned(), what: "pod names" });
     }
     Ok(names)
 }
 
-/// Reads names of pods in order of arrival, all of which must be in the pod list.
+/// Reads pod names in order of arrival; all must be in the pod list.
 pub fn read_arrivals_of(path: &Path, pods: &[TracePod]) -> Result<Vec<String>, SimError> {
     let text = super::read_text(path)?;
     let known: HashSet<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
@@ -27,12 +27,12 @@ pub fn read_arrivals_of(path: &Path, pods: &[TracePod]) -> Result<Vec<String>, S
             line,
             column: "name",
             value: name.chars().take(64).collect(),
-            help: "is not in the pod list: do the two files belong together?".to_owned(),
+            help: "is not in the pod list; check that the two files belong together".to_owned(),
         }),
     }
 }
 
-/// Reads machines and their ranks, `name,rank` on each line; a header is allowed.
+/// Reads node ranks, `name,rank` per line; a header is allowed.
 pub fn read_ranks(path: &Path) -> Result<BTreeMap<String, u32>, SimError> {
     let text = super::read_text(path)?;
     let wrong = |line, column, value: &str, help: &str| SimError::Value {
@@ -54,28 +54,23 @@ pub fn read_ranks(path: &Path) -> Result<BTreeMap<String, u32>, SimError> {
                 number,
                 "rank",
                 rank,
-                "is no rank; each line is a machine's name, a comma and a whole number",
+                "is not a rank; write `name,rank` on each line",
             ));
         };
         if name.is_empty() {
-            return Err(wrong(
-                number,
-                "name",
-                name,
-                "is empty; each line is a machine's name, a comma and a whole number",
-            ));
+            return Err(wrong(number, "name", name, "is empty; write `name,rank` on each line"));
         }
         if ranks.insert(name.to_owned(), rank).is_some() {
-            return Err(wrong(number, "name", name, "has a rank already; names must differ"));
+            return Err(wrong(number, "name", name, "already has a rank; names must be unique"));
         }
     }
     if ranks.is_empty() {
-        return Err(SimError::Empty { path: path.to_owned(), what: "ranks of machines" });
+        return Err(SimError::Empty { path: path.to_owned(), what: "node ranks" });
     }
     Ok(ranks)
 }
 
-/// The lines that say something, and their numbers.
+/// Non-empty lines with their numbers.
 fn lines(text: &str) -> impl Iterator<Item = (u64, &str)> {
     let trimmed = text.trim_start_matches('\u{feff}').lines().map(str::trim);
     (1..).zip(trimmed).filter(|(_, line)| !line.is_empty())

@@ -1,12 +1,12 @@
-//! Public trace formats, read from files that the user has.
+//! Public trace formats.
 //!
 //! | format | what | times |
 //! |---|---|---|
-//! | Alibaba `cluster-trace-gpu-v2023` | a machine list and a pod list | seconds |
+//! | Alibaba `cluster-trace-gpu-v2023` | a node list and a pod list | seconds |
 //! | `ElasticFlow` (Microsoft) | jobs | seconds |
 //! | Philly, as published with Muri | jobs | milliseconds |
 //!
-//! Columns are found by name, in any order; those not needed may be missing.
+//! Columns are found by name, in any order; unused columns may be missing.
 
 mod alibaba;
 mod lists;
@@ -25,10 +25,10 @@ pub use timed::{TraceJob, read_elasticflow, read_philly};
 
 use crate::{Job, Load, SimError};
 
-/// What a file is.
+/// Kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Machines of an Alibaba trace.
+    /// Nodes of an Alibaba trace.
     AlibabaNodes,
     /// Pods of an Alibaba trace.
     AlibabaPods,
@@ -36,42 +36,42 @@ pub enum Format {
     Elasticflow,
     /// Jobs of a Philly trace.
     Philly,
-    /// Names of pods in order of arrival.
+    /// Pod names in order of arrival.
     Arrivals,
-    /// Names of machines and their ranks.
+    /// Node names and ranks.
     Ranks,
-    /// A scenario of our own; see [`crate::scenario`].
+    /// A scenario; see [`crate::scenario`].
     Scenario,
 }
 
-/// A cluster of equal machines, for traces that name none.
+/// A cluster of equal nodes, for traces without a node list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Uniform {
-    /// Machines.
+pub struct UniformCluster {
+    /// Number of nodes.
     pub nodes: u32,
-    /// GPUs of each.
+    /// GPUs per node.
     pub gpus_per_node: u32,
-    /// Their model.
+    /// GPU model.
     pub model: String,
 }
 
-impl Default for Uniform {
+impl Default for UniformCluster {
     fn default() -> Self {
         Self { nodes: 8, gpus_per_node: 8, model: "NVIDIA V100".to_owned() }
     }
 }
 
-const KNOWN: &str = "known are a scenario (YAML or JSON), Alibaba machine and pod lists (`sn,cpu_milli,…` and \
+const KNOWN: &str = "known formats are a scenario (YAML or JSON), Alibaba node and pod lists (`sn,cpu_milli,…` and \
                      `name,cpu_milli,…,gpu_milli`), ElasticFlow (`job_id,submission_time,…`) and Philly \
                      (`job_id,num_gpu,submit_time,…`) job lists";
 
-/// Says what a file is by its first line.
+/// Detects the format by the first line.
 pub fn detect(path: &Path) -> Result<Format, SimError> {
     let text = read_text(path)?;
     let first =
         text.trim_start_matches('\u{feff}').lines().map(str::trim).find(|line| !line.is_empty());
     let Some(first) = first else {
-        return Err(SimError::Empty { path: path.to_owned(), what: "text at all" });
+        return Err(SimError::Empty { path: path.to_owned(), what: "text" });
     };
     recognise(path, first).ok_or_else(|| {
         let start: String = first.chars().take(60).collect();
@@ -109,7 +109,7 @@ fn recognise(path: &Path, first: &str) -> Option<Format> {
     }
 }
 
-/// The cells of one line, without the quotes and spaces around them.
+/// Cells of one line, without quotes and spaces.
 fn cells(line: &str) -> csv::StringRecord {
     let mut reader = csv::ReaderBuilder::new()
         .has_headers(false)
@@ -119,30 +119,34 @@ fn cells(line: &str) -> csv::StringRecord {
     reader.records().next().and_then(Result::ok).unwrap_or_default()
 }
 
-/// Reads any file that holds jobs with times. `nodes` is the machine list of an Alibaba trace; the
-/// other traces get a cluster of equal machines, and a scenario brings its own.
-pub fn read_load(jobs: &Path, nodes: Option<&Path>, uniform: &Uniform) -> Result<Load, SimError> {
+/// Reads a file with timed jobs. `nodes` is the node list of an Alibaba trace; other traces get a cluster of
+/// equal nodes, and a scenario has its own.
+pub fn read_load(
+    jobs: &Path,
+    nodes: Option<&Path>,
+    uniform: &UniformCluster,
+) -> Result<Load, SimError> {
     match detect(jobs)? {
         Format::Scenario => crate::scenario::read(jobs),
         Format::Elasticflow => uniform_load(&read_elasticflow(jobs)?, uniform),
         Format::Philly => uniform_load(&read_philly(jobs)?, uniform),
         Format::AlibabaPods => {
             let nodes = nodes.ok_or(SimError::Parameter {
-                name: "the machine list",
+                name: "the node list",
                 value: "missing".to_owned(),
-                help: "a pod list needs the machine list that belongs to it",
+                help: "a pod list needs its node list",
             })?;
             alibaba_load(jobs, &read_alibaba_nodes(nodes)?, &read_alibaba_pods(jobs)?)
         }
         Format::AlibabaNodes | Format::Arrivals | Format::Ranks => Err(SimError::UnknownFormat {
             path: jobs.to_owned(),
-            found: "it holds no jobs".to_owned(),
-            help: "give the file with pods or jobs; machines, arrivals and ranks go with it",
+            found: "it contains no jobs".to_owned(),
+            help: "use the file with pods or jobs; node, arrival and rank lists are additional files",
         }),
     }
 }
 
-fn uniform_load(jobs: &[TraceJob], uniform: &Uniform) -> Result<Load, SimError> {
+fn uniform_load(jobs: &[TraceJob], uniform: &UniformCluster) -> Result<Load, SimError> {
     let jobs = jobs.iter().map(|job| job.job(uniform.gpus_per_node)).collect();
     Ok(Load { nodes: uniform.machines()?, jobs, ..Load::default() })
 }
@@ -164,8 +168,7 @@ fn alibaba_load(path: &Path, nodes: &[TraceNode], pods: &[TracePod]) -> Result<L
     Ok(Load { nodes: nodes.iter().map(TraceNode::node).collect(), jobs: jobs?, ..Load::default() })
 }
 
-impl Uniform {
-    /// The machines.
+impl UniformCluster {
     pub fn machines(&self) -> Result<Vec<Node>, SimError> {
         crate::load::check_size(self.nodes, self.gpus_per_node)?;
         let gpu = |index: u32| Gpu {

@@ -1,4 +1,4 @@
-//! Reading tables: CSV with a header, columns by name, and errors that say where.
+//! CSV tables with a header: columns by name, and errors with positions.
 
 use std::path::{Path, PathBuf};
 
@@ -6,18 +6,18 @@ use csv::StringRecord;
 
 use crate::SimError;
 
-/// What a table must look like.
+/// Expected layout of a table.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// What people call such a file.
+    /// Name of the format in errors.
     pub(super) format: &'static str,
-    /// What its rows are.
+    /// Kind of the rows.
     pub(super) rows: &'static str,
-    /// A header to show to people whose file lacks a column.
+    /// Example header for errors.
     pub(super) header: &'static str,
 }
 
-/// A table in memory; traces are a few megabytes at most.
+/// A table in memory; traces have a few megabytes at most.
 #[derive(Debug)]
 pub(super) struct Table {
     path: PathBuf,
@@ -27,7 +27,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Reads a table; blank lines, CRLF and a byte order mark do not matter.
+    /// Ignores blank lines, CRLF and a byte order mark.
     pub(super) fn read(path: &Path, layout: &'static Layout) -> Result<Self, SimError> {
         let text = super::read_text(path)?;
         let mut reader = csv::ReaderBuilder::new()
@@ -47,7 +47,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Where a column is, by any of its names; an error names the first.
+    /// Finds a column by any of its names; errors show the first.
     pub(super) fn column(&self, names: &[&'static str]) -> Result<Column, SimError> {
         self.optional(names).ok_or_else(|| SimError::MissingColumn {
             path: self.path.clone(),
@@ -58,7 +58,6 @@ impl Table {
         })
     }
 
-    /// Where a column is, if it is there.
     pub(super) fn optional(&self, names: &[&'static str]) -> Option<Column> {
         let find = |name: &&'static str| {
             let index = self.columns.iter().position(|column| column == name)?;
@@ -67,20 +66,18 @@ impl Table {
         names.iter().find_map(find)
     }
 
-    /// The rows in file order.
+    /// In file order.
     pub(super) fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         self.rows.iter().map(|record| Row { table: self, record })
     }
 }
 
-/// A column that is there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     index: usize,
     name: &'static str,
 }
 
-/// One row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row<'a> {
     table: &'a Table,
@@ -88,21 +85,21 @@ pub(super) struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// Its line in the file.
+    /// Line number in the file.
     pub(super) fn line(&self) -> u64 {
         self.record.position().map_or(0, csv::Position::line)
     }
 
-    /// What stands in a column; empty when the row is too short.
+    /// Text of a column; empty when the row is too short.
     pub(super) fn text(&self, column: Column) -> &'a str {
         self.record.get(column.index).unwrap_or("")
     }
 
-    /// What stands in a column that must not be empty.
+    /// Text of a column that must not be empty.
     pub(super) fn name(&self, column: Column) -> Result<String, SimError> {
         let text = self.text(column);
         if text.is_empty() {
-            Err(self.wrong(column, "is empty; a name is needed"))
+            Err(self.wrong(column, "is empty; a name "))
         } else {
             Ok(text.to_owned())
         }
@@ -114,7 +111,7 @@ impl<'a> Row<'a> {
         if value.fract() == 0.0 {
             Ok(value as u64)
         } else {
-            Err(self.wrong(column, "is no whole number"))
+            Err(self.wrong(column, "is not a whole number"))
         }
     }
 
@@ -122,26 +119,19 @@ impl<'a> Row<'a> {
     pub(super) fn decimal(&self, column: Column, most: f64) -> Result<f64, SimError> {
         let text = self.text(column);
         if text.is_empty() {
-            return Err(
-                self.wrong(column, format!("is empty; a number from 0 to {most} is needed"))
-            );
+            return Err(self.wrong(column, format!("is empty; use 0 to {most}")));
         }
         match text.parse::<f64>() {
-            Ok(value) if value < 0.0 => {
-                Err(self.wrong(column, "is negative; sizes and times are not"))
-            }
+            Ok(value) if value < 0.0 => Err(self.wrong(column, "must not be negative")),
             Ok(value) if value > most => {
-                Err(self.wrong(column, format!("is more than the {most} that is accepted")))
+                Err(self.wrong(column, format!("exceeds the limit of {most}")))
             }
             Ok(value) if value.is_finite() => Ok(value),
-            _ => {
-                Err(self
-                    .wrong(column, format!("is no number; a number from 0 to {most} is needed")))
-            }
+            _ => Err(self.wrong(column, format!("is not a number; use 0 to {most}"))),
         }
     }
 
-    /// An error about what stands in a column.
+    /// An error about the value of a column.
     pub(super) fn wrong(&self, column: Column, help: impl Into<String>) -> SimError {
         SimError::Value {
             path: self.table.path.clone(),

@@ -4,7 +4,7 @@ use agentaflow_engine::{GpuRequest, MiB, MilliCpu, MilliGpu, Span, Time};
 
 use super::*;
 
-/// A file that goes away with its handle.
+/// A temporary file, deleted on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -29,7 +29,7 @@ fn with<T>(text: &str, read: impl Fn(&Path) -> Result<T, SimError>) -> Result<T,
     read(&Scratch::new(text).0)
 }
 
-/// The error without the path, which differs from run to run.
+/// The error without the path, which differs between runs.
 fn error<T: std::fmt::Debug>(text: &str, read: impl Fn(&Path) -> Result<T, SimError>) -> String {
     let scratch = Scratch::new(text);
     let message = read(&scratch.0).unwrap_err().to_string();
@@ -52,10 +52,10 @@ fn a_machine_list_is_read_with_crlf_and_blank_lines() {
 fn a_pod_list_is_read_without_its_optional_columns() {
     let text = "\u{feff}name,num_gpu,gpu_milli,cpu_milli,memory_mib\nx,1,460,6000,12288\ny,0,0,1000,1\nz,8,1000,1,1\nw,1,2000,1,1\n";
     let pods = with(text, read_alibaba_pods).unwrap();
-    assert_eq!(pods[0].gpu_ask(), GpuRequest::Fraction(MilliGpu::new(460).unwrap()));
-    assert_eq!(pods[1].gpu_ask(), GpuRequest::None);
-    assert_eq!(pods[2].gpu_ask(), GpuRequest::Whole(8));
-    assert_eq!((pods[3].milli, pods[3].gpu_ask()), (1000, GpuRequest::Whole(1)));
+    assert_eq!(pods[0].gpu_request(), GpuRequest::Fraction(MilliGpu::new(460).unwrap()));
+    assert_eq!(pods[1].gpu_request(), GpuRequest::None);
+    assert_eq!(pods[2].gpu_request(), GpuRequest::Whole(8));
+    assert_eq!((pods[3].milli, pods[3].gpu_request()), (1000, GpuRequest::Whole(1)));
     assert_eq!((pods[0].created, pods[0].lifetime), (None, None));
 }
 
@@ -139,9 +139,9 @@ fn every_format_is_known_by_its_first_line() {
     }
     assert!(
         error("a,b,c\n", detect)
-            .starts_with("`FILE` is no format that is known here: it starts with `a,b,c`")
+            .starts_with("`FILE` has an unknown format: it starts with `a,b,c`")
     );
-    assert_eq!(error(" \n", detect), "`FILE` holds no text at all: is it the right file?");
+    assert_eq!(error(" \n", detect), "`FILE` contains no text; check the path");
 }
 
 #[test]
@@ -152,35 +152,29 @@ fn a_bad_value_is_refused_with_line_and_column() {
         )
     };
     let table = [
-        (
-            "a,-1,1,0,0,0,1",
-            "`FILE`, line 3, column `cpu_milli`: `-1` is negative; sizes and times are not",
-        ),
+        ("a,-1,1,0,0,0,1", "`FILE`, line 3, column `cpu_milli`: `-1` must not be negative"),
         (
             "a,1,x,0,0,0,1",
-            "`FILE`, line 3, column `memory_mib`: `x` is no number; a number from 0 to 70368744177664 is needed",
+            "`FILE`, line 3, column `memory_mib`: `x` is not a number; use 0 to 70368744177664",
         ),
-        (
-            "a,1,1,65,1000,0,1",
-            "`FILE`, line 3, column `num_gpu`: `65` is more than the 64 that is accepted",
-        ),
-        ("a,1,1,1.5,1000,0,1", "`FILE`, line 3, column `num_gpu`: `1.5` is no whole number"),
+        ("a,1,1,65,1000,0,1", "`FILE`, line 3, column `num_gpu`: `65` exceeds the limit of 64"),
+        ("a,1,1,1.5,1000,0,1", "`FILE`, line 3, column `num_gpu`: `1.5` is not a whole number"),
         (
             "a,1,1,1,0,0,1",
-            "`FILE`, line 3, column `gpu_milli`: `0` is no share of a GPU; give 1 to 1000, or set `num_gpu` to 0",
+            "`FILE`, line 3, column `gpu_milli`: `0` is not a GPU share; use 1 to 1000, or set `num_gpu` to 0",
         ),
         (
             "a,1,NaN,0,0,0,1",
-            "`FILE`, line 3, column `memory_mib`: `NaN` is no number; a number from 0 to 70368744177664 is needed",
+            "`FILE`, line 3, column `memory_mib`: `NaN` is not a number; use 0 to 70368744177664",
         ),
-        ("a,1", "`FILE`, line 3, column `num_gpu`: `` is empty; a number from 0 to 64 is needed"),
+        ("a,1", "`FILE`, line 3, column `num_gpu`: `` is empty; use 0 to 64"),
         (
             "ok,1,1,0,0,0,1",
-            "`FILE`, line 3, column `name`: `ok` stands on line 2 already; names must differ",
+            "`FILE`, line 3, column `name`: `ok` is already on line 2; names must be unique",
         ),
         (
             "a,1,1,0,0,9,3",
-            "`FILE`, line 3, column `deletion_time`: `3` lies before the start of the pod at 9",
+            "`FILE`, line 3, column `deletion_time`: `3` is before the start of the pod at 9",
         ),
     ];
     for (row, message) in table {
@@ -195,15 +189,15 @@ fn a_file_that_cannot_be_right_is_refused() {
         error("name,cpu_milli,memory_mib,num_gpu\na,1,1,1\n", read_alibaba_pods)
             .starts_with(missing)
     );
-    let none = "`FILE` holds no machines: is it the right file?";
+    let none = "`FILE` contains no nodes; check the path";
     assert_eq!(error("sn,cpu_milli,memory_mib,gpu,model\n", read_alibaba_nodes), none);
-    let rank = "`FILE`, line 2, column `rank`: `-3` is no rank; each line is a machine's name, a comma and a whole number";
+    let rank = "`FILE`, line 2, column `rank`: `-3` is not a rank; write `name,rank` on each line";
     assert_eq!(error("a,1\nb,-3\n", read_ranks), rank);
     assert_eq!(
         error("a,1\na,2\n", read_ranks),
-        "`FILE`, line 2, column `name`: `a` has a rank already; names must differ"
+        "`FILE`, line 2, column `name`: `a` already has a rank; names must be unique"
     );
-    let gpus = "`FILE`, line 2, column `num_gpu`: `0` asks for nothing; give the number of GPUs";
+    let gpus = "`FILE`, line 2, column `num_gpu`: `0` must be at least 1";
     assert_eq!(error("job_id,submission_time,duration,num_gpu\nx,1,1,0\n", read_elasticflow), gpus);
     assert!(
         read_arrivals(Path::new("no/such/file"))
@@ -217,10 +211,11 @@ fn a_file_that_cannot_be_right_is_refused() {
 fn a_pod_list_without_machines_or_times_cannot_be_replayed() {
     let pods = Scratch::new("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1,1,1,1000\n");
     let nodes = Scratch::new("sn,cpu_milli,memory_mib,gpu,model\nn,1,1,1,T4\n");
-    let message = |nodes| read_load(&pods.0, nodes, &Uniform::default()).unwrap_err().to_string();
-    assert!(message(None).contains("needs the machine list"));
+    let message =
+        |nodes| read_load(&pods.0, nodes, &UniformCluster::default()).unwrap_err().to_string();
+    assert!(message(None).contains("needs its node list"));
     assert!(message(Some(nodes.0.as_path())).contains("pod `a` has no times"));
-    let zero = Uniform { nodes: 0, ..Uniform::default() };
+    let zero = UniformCluster { nodes: 0, ..UniformCluster::default() };
     assert_eq!(
         zero.machines().unwrap_err().to_string(),
         "the number of nodes is 0: give 1 to 200000"

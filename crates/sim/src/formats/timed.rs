@@ -4,23 +4,20 @@ use std::path::Path;
 
 use agentaflow_engine::{GpuRequest, Request, Span, Time, Workload};
 
-use super::alibaba::{LATEST, Once, millis};
+use super::alibaba::{LATEST, UniqueNames, millis};
 use super::table::{Layout, Table};
 use crate::{Job, SimError};
 
-/// The most GPUs of one job.
-const MOST_GPUS: u64 = 100_000;
+/// Limit of GPUs per job.
+const MAX_GPUS: u64 = 100_000;
 
-/// A job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceJob {
-    /// Its name.
     pub name: String,
-    /// When it was handed in.
+    /// Submission time.
     pub at: Time,
-    /// How long it runs.
+    /// Run time.
     pub duration: Span,
-    /// GPUs.
     pub gpus: u32,
 }
 
@@ -36,12 +33,12 @@ const PHILLY: Layout = Layout {
     header: "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration",
 };
 
-/// Reads the jobs of an `ElasticFlow` cluster; its times are seconds.
+/// Times are seconds.
 pub fn read_elasticflow(path: &Path) -> Result<Vec<TraceJob>, SimError> {
     read(path, &ELASTICFLOW, "submission_time", 1.0)
 }
 
-/// Reads the jobs of a Philly trace; its times are milliseconds.
+/// Times are milliseconds.
 pub fn read_philly(path: &Path) -> Result<Vec<TraceJob>, SimError> {
     read(path, &PHILLY, "submit_time", 0.001)
 }
@@ -57,15 +54,15 @@ fn read(
     let name = table.column(&["job_id"])?;
     let (at, duration) = (table.column(&[at])?, table.column(&["duration"])?);
     let gpus = table.column(&["num_gpu"])?;
-    let mut once = Once::default();
+    let mut once = UniqueNames::default();
     let mut jobs = Vec::new();
     for row in table.rows() {
         jobs.push(TraceJob {
             name: once.name(row, name)?,
             at: Time(millis(row.decimal(at, LATEST)? * unit)),
             duration: Span(millis(row.decimal(duration, LATEST)? * unit)),
-            gpus: match row.whole(gpus, MOST_GPUS)? as u32 {
-                0 => return Err(row.wrong(gpus, "asks for nothing; give the number of GPUs")),
+            gpus: match row.whole(gpus, MAX_GPUS)? as u32 {
+                0 => return Err(row.wrong(gpus, "must be at least 1")),
                 gpus => gpus,
             },
         });
@@ -74,8 +71,8 @@ fn read(
 }
 
 impl TraceJob {
-    /// The job on machines with so many GPUs: one that is too large for a machine becomes a gang of
-    /// equal tasks, as large as can be.
+    /// The job on nodes with this number of GPUs. A job that exceeds one node becomes a gang of equal tasks,
+    /// as large as possible.
     pub fn job(&self, gpus_per_node: u32) -> Job {
         let each =
             if self.gpus > gpus_per_node { divisor(self.gpus, gpus_per_node) } else { self.gpus };
@@ -87,7 +84,7 @@ impl TraceJob {
     }
 }
 
-/// The largest number that divides `whole` and is at most `limit`.
+/// The largest divisor of `whole` up to `limit`.
 fn divisor(whole: u32, limit: u32) -> u32 {
     (1..=limit.max(1)).rev().find(|part| whole.is_multiple_of(*part)).unwrap_or(1)
 }

@@ -1,4 +1,4 @@
-//! What must hold of every page, whatever is in it.
+//! Properties of every report page.
 
 use super::*;
 use crate::outcome::Stats;

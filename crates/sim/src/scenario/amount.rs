@@ -1,4 +1,4 @@
-//! Amounts as people write them: `1h30m`, `8Gi`, `500m`, `0.5`.
+//! Amounts in text form: `1h30m`, `8Gi`, `500m`, `0.5`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,36 +10,35 @@ use serde::{Deserialize, Serialize, Serializer};
 use agentaflow_engine::{MiB, MicroDollars, MilliCpu, Span};
 use agentaflow_units::{format_duration, parse_duration, parse_mib, quantity_of_mib};
 
-/// An amount with a written form and a plain number in its base unit.
+/// An amount with a text form and a plain number in its base unit.
 trait Amount: Sized {
-    /// What may be written, for errors.
+    /// Accepted forms, for errors.
     const EXPECTED: &'static str;
     fn from_number(number: f64) -> Option<Self>;
     fn from_text(text: &str) -> Option<Self>;
 }
 
-/// A length of time: `90s`, `15m`, `4h`, `1h30m`, `2d`; a plain number is seconds.
+/// A duration: `90s`, `15m`, `4h`, `1h30m`, `2d`; a plain number is seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Length(pub Span);
 
-/// Memory: `512Mi`, `8Gi`, `1.5Ti`, also with a `B`; a plain number is MiB.
+/// Memory: `512Mi`, `8Gi`, `1.5Ti`, optionally with a `B`; a plain number is MiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub MiB);
 
-/// CPU: cores, whole or not, or thousandths as `500m`.
+/// CPU: cores, or thousandths as `500m`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cores(pub MilliCpu);
 
-/// GPUs in thousandths: `2` is two whole ones, `0.25` a quarter of one.
+/// GPU thousandths: `2` is two whole GPUs, `0.25` a quarter of one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GpuCount(pub u64);
 
-/// Money in dollars, kept in millionths.
+/// Dollars, stored in millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Dollars(pub MicroDollars);
 
-/// A length, or a range of lengths; read by hand, because an error about the one or the other says
-/// more than that neither matched.
+/// A duration or a range. Implemented by hand, because errors of an untagged enum do not name the cause.
 impl<'de> Deserialize<'de> for super::DurationSpec {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(DurationReader)
@@ -80,8 +79,8 @@ impl<'de> Visitor<'de> for DurationReader {
     }
 }
 
-/// Anything larger is a slip of the pen, and sums of these stay far from overflow.
-const MOST: f64 = (1_u64 << 46) as f64;
+/// Limit of every amount; larger values are typos, and sums do not overflow.
+const MAX: f64 = (1_u64 << 46) as f64;
 
 impl Amount for Length {
     const EXPECTED: &'static str = "a length of time such as `90s`, `15m`, `4h`, `1h30m` or `2d`";
@@ -112,7 +111,7 @@ impl Amount for Size {
     fn from_text(text: &str) -> Option<Self> {
         let text = text.trim();
         let is_binary = text.strip_suffix('B').unwrap_or(text).ends_with('i');
-        let mib = parse_mib(text).ok().filter(|mib| is_binary && *mib as f64 <= MOST);
+        let mib = parse_mib(text).ok().filter(|mib| is_binary && *mib as f64 <= MAX);
         mib.map(|mib| Self(MiB(mib)))
     }
 }
@@ -135,7 +134,7 @@ impl Amount for GpuCount {
     const EXPECTED: &'static str = "a number of GPUs such as `2`, or a part of one such as `0.25`, with at most three decimals";
 
     fn from_number(gpus: f64) -> Option<Self> {
-        // A fourth decimal would be lost, and with it perhaps the whole request.
+        // A fourth decimal would be lost.
         let exact = (gpus * 1000.0 - (gpus * 1000.0).round()).abs() < 1e-6;
         scaled(gpus, 1000.0).filter(|_| exact).map(Self)
     }
@@ -157,10 +156,10 @@ impl Amount for Dollars {
     }
 }
 
-/// A number in the base unit; negative, endless and absurd ones are refused.
+/// A number in the base unit; rejects negative, infinite and too large values.
 fn scaled(number: f64, unit: f64) -> Option<u64> {
     let value = (number * unit).round();
-    (number >= 0.0 && value <= MOST).then_some(value as u64)
+    (number >= 0.0 && value <= MAX).then_some(value as u64)
 }
 
 impl fmt::Display for Length {
@@ -189,7 +188,7 @@ impl Serialize for Size {
     }
 }
 
-/// As a whole number where it is one: `2`, not `2.0`.
+/// Whole numbers serialize without decimals: `2`, not `2.0`.
 fn serialize_scaled<S: Serializer>(
     value: u64,
     unit: u64,

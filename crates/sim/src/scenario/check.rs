@@ -1,15 +1,15 @@
-//! What a scenario must be as a whole: names that differ, queues that are there, a size that fits.
+//! Checks across a scenario: unique names, existing queues, cluster size.
 
 use std::collections::HashSet;
 
-use super::expand::Wrong;
+use super::expand::PartError;
 use super::{Jobs, Nodes, QueueSpec};
-use crate::load::{MOST_GPUS, MOST_NODE_GPUS, MOST_NODES};
+use crate::load::{MAX_GPUS, MAX_NODE_GPUS, MAX_NODES};
 use crate::{Load, SimError};
 
-/// What was met so far.
+/// Names and sizes found so far.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct ScenarioNames {
     nodes: u64,
     gpus: u64,
     node_names: HashSet<String>,
@@ -17,56 +17,56 @@ pub(super) struct Seen {
     job_names: HashSet<String>,
 }
 
-impl Seen {
-    /// Counts machines before they are made: a slip of the pen must not fill the memory.
-    pub(super) fn size(&mut self, nodes: &Nodes) -> Result<(), Wrong> {
-        let most = MOST_NODE_GPUS;
+impl ScenarioNames {
+    /// Counts nodes before their creation: a typo must not fill the memory.
+    pub(super) fn size(&mut self, nodes: &Nodes) -> Result<(), PartError> {
+        let most = MAX_NODE_GPUS;
         if u64::from(nodes.gpus) > most {
             return Err(format!(
-                "`gpus` is {}; a node has at most {most}, so describe more nodes with `count`",
+                "`gpus` is {}; a node has at most {most}, use `count` for more nodes",
                 nodes.gpus
             ));
         }
         let count = u64::from(nodes.count.unwrap_or(1));
         self.nodes += count;
         self.gpus += count * u64::from(nodes.gpus);
-        if self.nodes > MOST_NODES {
+        if self.nodes > MAX_NODES {
             return Err(format!(
-                "with its `count` of {count} there are {} nodes; at most {MOST_NODES} are accepted",
+                "with its `count` of {count} there are {} nodes; at most {MAX_NODES} are allowed",
                 self.nodes
             ));
         }
-        if self.gpus > MOST_GPUS {
+        if self.gpus > MAX_GPUS {
             return Err(format!(
                 "with its `count` of {count} and its `gpus` of {} there are {} GPUs; at most \
-                 {MOST_GPUS} are accepted",
+                 {MAX_GPUS} are allowed",
                 nodes.gpus, self.gpus
             ));
         }
         Ok(())
     }
 
-    pub(super) fn node(&mut self, name: &str) -> Result<(), Wrong> {
-        new(&mut self.node_names, name, "node")
+    pub(super) fn node(&mut self, name: &str) -> Result<(), PartError> {
+        add_unique(&mut self.node_names, name, "node")
     }
 
-    /// A queue stands once, and after the one it is part of.
-    pub(super) fn queue(&mut self, queue: &QueueSpec) -> Result<(), Wrong> {
+    /// A queue appears once, after its parent.
+    pub(super) fn queue(&mut self, queue: &QueueSpec) -> Result<(), PartError> {
         if let Some(parent) = queue.parent.as_deref().filter(|parent| !self.has_queue(parent)) {
-            return Err(format!("its parent `{parent}` is not there; list parents first"));
+            return Err(format!("parent `{parent}` is not defined; list parents first"));
         }
-        new(&mut self.queue_names, &queue.name, "queue")
+        add_unique(&mut self.queue_names, &queue.name, "queue")
     }
 
-    pub(super) fn queue_of(&self, jobs: &Jobs) -> Result<(), Wrong> {
+    pub(super) fn queue_of(&self, jobs: &Jobs) -> Result<(), PartError> {
         match jobs.queue.as_deref().filter(|queue| !self.has_queue(queue)) {
-            Some(queue) => Err(format!("its queue `{queue}` is not among the `queues`")),
+            Some(queue) => Err(format!("queue `{queue}` is not defined in `queues`")),
             None => Ok(()),
         }
     }
 
-    pub(super) fn job(&mut self, name: &str) -> Result<(), Wrong> {
-        new(&mut self.job_names, name, "job")
+    pub(super) fn job(&mut self, name: &str) -> Result<(), PartError> {
+        add_unique(&mut self.job_names, name, "job")
     }
 
     fn has_queue(&self, name: &str) -> bool {
@@ -74,26 +74,26 @@ impl Seen {
     }
 }
 
-fn new(names: &mut HashSet<String>, name: &str, kind: &str) -> Result<(), Wrong> {
+fn add_unique(names: &mut HashSet<String>, name: &str, kind: &str) -> Result<(), PartError> {
     if names.insert(name.to_owned()) {
         Ok(())
     } else {
-        Err(format!("another {kind} is called `{name}` already; names must differ"))
+        Err(format!("the {kind} name `{name}` is already in use; names must be unique"))
     }
 }
 
-/// Nothing can be learnt from a cluster without machines or without work.
-pub(super) fn something(load: &Load, origin: &str) -> Result<(), SimError> {
+/// Rejects a cluster without nodes or without jobs.
+pub(super) fn check_not_empty(load: &Load, origin: &str) -> Result<(), SimError> {
     let missing = |part: &str, help: &str| SimError::ScenarioPart {
         origin: origin.to_owned(),
         part: format!("`{part}`"),
         help: help.to_owned(),
     };
     if load.nodes.is_empty() {
-        return Err(missing("nodes", "there are none; describe at least one machine"));
+        return Err(missing("nodes", "must not be empty; add at least one node"));
     }
     if load.jobs.is_empty() {
-        return Err(missing("jobs", "there are none; describe at least one job"));
+        return Err(missing("jobs", "must not be empty; add at least one job"));
     }
     Ok(())
 }

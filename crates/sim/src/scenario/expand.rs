@@ -1,4 +1,4 @@
-//! From what people write to what is simulated.
+//! Expands a scenario into a load.
 
 use std::fmt::Display;
 
@@ -7,30 +7,29 @@ use agentaflow_engine::{
     Time, Workload,
 };
 
-use super::check::{self, Seen};
+use super::check::{self, ScenarioNames};
 use super::{Amounts, DurationSpec, Jobs, Nodes, QueueSpec, Scenario, Settings};
 use crate::random::Random;
 use crate::{Job, Load, SimError};
 
-/// More workloads than this from one line are a slip of the pen.
-const MOST: u32 = 1_000_000;
-/// Nobody means an arrival after this long, a hundred years, in milliseconds.
+/// Limit of workloads per entry; larger counts are typos.
+const MAX: u32 = 1_000_000;
+/// Limit of an arrival time, in milliseconds: a hundred years.
 const LATEST: f64 = 100.0 * 365.25 * 86_400_000.0;
 
-/// What is wrong with a part, without its name.
-pub(super) type Wrong = String;
+/// Error text of a part, without its name.
+pub(super) type PartError = String;
 
 impl Scenario {
-    /// Expands counts, draws what is left to chance and checks every part; `origin` names the
-    /// scenario in errors.
+    /// Expands counts, draws random values and checks every part; `origin` names the scenario in errors.
     pub fn load(&self, origin: &str) -> Result<Load, SimError> {
-        let wrong = |kind: &str, name: &str, help: Wrong| SimError::ScenarioPart {
+        let wrong = |kind: &str, name: &str, help: PartError| SimError::ScenarioPart {
             origin: origin.to_owned(),
             part: format!("{kind} `{name}`"),
             help,
         };
         let mut load = Load { policy: self.policy.policy(), ..Load::default() };
-        let mut seen = Seen::default();
+        let mut seen = ScenarioNames::default();
         for nodes in &self.nodes {
             let expanded =
                 nodes.expand(&mut seen).map_err(|help| wrong("node", &nodes.name, help))?;
@@ -42,13 +41,13 @@ impl Scenario {
         }
         let mut random = Random::new(self.seed);
         for jobs in &self.jobs {
-            // A stream of its own, so that another part's numbers stay when this one changes.
+            // A random stream per entry: a change of one entry does not affect the others.
             let stream = Random::new(random.next());
             let expanded =
                 jobs.expand(stream, &mut seen).map_err(|help| wrong("job", &jobs.name, help))?;
             load.jobs.extend(expanded);
         }
-        check::something(&load, origin)?;
+        check::check_not_empty(&load, origin)?;
         Ok(load)
     }
 }
@@ -74,11 +73,11 @@ impl Settings {
 }
 
 impl Nodes {
-    fn expand(&self, seen: &mut Seen) -> Result<Vec<Node>, Wrong> {
+    fn expand(&self, seen: &mut ScenarioNames) -> Result<Vec<Node>, PartError> {
         seen.size(self)?;
         if self.mig_gpus > self.gpus {
             return Err(format!(
-                "`mig_gpus` is {}, more than the {} GPUs it has",
+                "`mig_gpus` is {}, more than its {} GPUs",
                 self.mig_gpus, self.gpus
             ));
         }
@@ -118,7 +117,7 @@ impl Nodes {
 }
 
 impl QueueSpec {
-    fn queue(&self) -> Result<Queue, Wrong> {
+    fn queue(&self) -> Result<Queue, PartError> {
         let mut queue = Queue::new(self.name.as_str());
         if let Some(parent) = &self.parent {
             queue.parent = parent.as_str().into();
@@ -144,7 +143,7 @@ impl Amounts {
 }
 
 impl Jobs {
-    fn expand(&self, mut random: Random, seen: &mut Seen) -> Result<Vec<Job>, Wrong> {
+    fn expand(&self, mut random: Random, seen: &mut ScenarioNames) -> Result<Vec<Job>, PartError> {
         seen.queue_of(self)?;
         let workload = self.workload()?;
         let mut at = self.at.unwrap_or_default().0.0 as f64;
@@ -178,7 +177,7 @@ impl Jobs {
         Ok(jobs)
     }
 
-    fn workload(&self) -> Result<Workload, Wrong> {
+    fn workload(&self) -> Result<Workload, PartError> {
         let request = Request {
             gpu: self.ask()?,
             models: self.models.iter().map(|model| model.as_str().into()).collect(),
@@ -199,7 +198,7 @@ impl Jobs {
         Ok(workload)
     }
 
-    fn ask(&self) -> Result<GpuRequest, Wrong> {
+    fn ask(&self) -> Result<GpuRequest, PartError> {
         match (self.gpus, self.gpu_memory, self.mig) {
             (None, None, None) => Ok(GpuRequest::None),
             (Some(gpus), None, None) => match gpus.0 {
@@ -210,20 +209,20 @@ impl Jobs {
                 part => match u32::try_from(part).map(MilliGpu::new) {
                     Ok(Ok(share)) => Ok(GpuRequest::Fraction(share)),
                     _ => Err(format!(
-                        "`gpus` is {}; give whole GPUs, or a part of one",
+                        "`gpus` is {}; use whole GPUs or a fraction of one",
                         part as f64 / 1000.0
                     )),
                 },
             },
             (None, Some(memory), None) => Ok(GpuRequest::Memory(memory.0)),
             (None, None, Some(profile)) => Ok(GpuRequest::Mig { profile, count: 1 }),
-            _ => Err("give one of `gpus`, `gpu_memory` and `mig`, not several".to_owned()),
+            _ => Err("set only one of `gpus`, `gpu_memory` and `mig`".to_owned()),
         }
     }
 }
 
 impl DurationSpec {
-    fn draw(&self, random: &mut Random) -> Result<Span, Wrong> {
+    fn draw(&self, random: &mut Random) -> Result<Span, PartError> {
         match self {
             Self::Fixed(length) => Ok(length.0),
             Self::Range(range) => {
@@ -235,7 +234,7 @@ impl DurationSpec {
                     ));
                 }
                 if least < 1.0 {
-                    return Err("the duration's `from` is zero; start above zero".to_owned());
+                    return Err("the duration's `from` is zero; use a value above zero".to_owned());
                 }
                 Ok(Span(random.log_uniform(least, most).round() as u64))
             }
@@ -243,14 +242,14 @@ impl DurationSpec {
     }
 }
 
-fn checked_count(count: Option<u32>) -> Result<u32, Wrong> {
+fn checked_count(count: Option<u32>) -> Result<u32, PartError> {
     match count.unwrap_or(1) {
-        count if count <= MOST => Ok(count),
-        count => Err(format!("`count` is {count}; at most {MOST} are accepted")),
+        count if count <= MAX => Ok(count),
+        count => Err(format!("`count` is {count}; at most {MAX} are allowed")),
     }
 }
 
-/// One has the name itself, several are numbered.
+/// A single one has the plain name; several are numbered.
 fn numbered(name: &str, count: Option<u32>, index: impl Display) -> String {
     if count.is_some() { format!("{name}-{index}") } else { name.to_owned() }
 }

@@ -28,125 +28,115 @@ pub use amount::{Cores, Dollars, GpuCount, Length, Size};
 
 use crate::{Load, SimError};
 
-/// A whole scenario.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scenario {
-    /// Decides whatever is left to chance.
+    /// Seed of all random values.
     pub seed: u64,
-    /// How the cluster is run.
     pub policy: Settings,
-    /// The machines.
     pub nodes: Vec<Nodes>,
-    /// The queues, parents first.
+    /// Parents first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub queues: Vec<QueueSpec>,
-    /// The work.
     pub jobs: Vec<Jobs>,
 }
 
-/// Settings of the cluster; what is left out is as in the product.
+/// Policy settings; absent ones have the engine's defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// How GPUs are chosen; a run with several strategies replaces it.
+    /// Replaced in runs with several strategies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
-    /// Who is served first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order: Option<QueueOrder>,
-    /// One level of priority is worth this much waiting.
+    /// Waiting time that equals one priority level.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ageing: Option<Length>,
-    /// Past use counts half as much after this long.
+    /// Half-life of past usage in the fair share.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub half_life: Option<Length>,
-    /// Work stays once it is placed; `least_fragmented` then plans for how full nodes end up.
+    /// Placed workloads rarely end; `least_fragmented` then optimizes the final packing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub work_stays: Option<bool>,
-    /// Smaller work may pass a blocked head when that does not delay it.
+    /// Let other workloads start before the blocked head when they do not delay the head.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backfill: Option<bool>,
-    /// A head whose start cannot be foreseen gets GPUs kept free after this long.
+    /// Waiting time after which a head without a known start time gets a reservation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patience: Option<Length>,
-    /// Running work may be stopped for waiting work.
+    /// Allow preemption.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preemption: Option<bool>,
-    /// Running work is not stopped before this long.
+    /// Minimum run time before preemption.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_runtime: Option<Length>,
 }
 
-/// Equal machines.
+/// Equal nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Nodes {
-    /// The name of one, or what the names `name-0`, `name-1`, … of several begin with.
+    /// Name of a single node, or prefix of the names `name-0`, `name-1`, ….
     pub name: String,
-    /// How many; one when absent.
+    /// Defaults to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
-    /// GPUs of each.
+    /// GPUs per node.
     #[serde(default)]
     pub gpus: u32,
-    /// Their model.
+    /// GPU model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// Memory of each GPU; 80 GiB when absent.
+    /// Memory per GPU; defaults to 80 GiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory: Option<Size>,
-    /// The GPUs of a machine are joined by `NVLink`.
+    /// Connect the GPUs of a node by `NVLink`.
     #[serde(default)]
     pub nvlink: bool,
-    /// So many GPUs of each machine, the last ones, are in MIG mode.
+    /// Number of GPUs per node in MIG mode, the last ones.
     #[serde(default)]
     pub mig_gpus: u32,
-    /// CPU of each; 8 cores for each GPU, and at least 8, when absent.
+    /// CPU per node; defaults to 8 cores per GPU, at least 8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cores>,
-    /// Host memory of each; 64 GiB for each GPU, and at least 64 GiB, when absent.
+    /// Host memory per node; defaults to 64 GiB per GPU, at least 64 GiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Size>,
-    /// Labels, such as `rack`.
+    /// For example `rack`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Dollars for one GPU and hour.
+    /// Dollars per GPU hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_hour: Option<Dollars>,
 }
 
-/// A queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueSpec {
-    /// Its name.
     pub name: String,
-    /// The queue above it; the root when absent.
+    /// Defaults to the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
-    /// Its weight among its siblings; 100 when absent.
+    /// Weight among siblings; defaults to 100.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
-    /// What it always gets back.
+    /// Quota that the queue can reclaim at any time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guaranteed: Option<Amounts>,
-    /// What it never exceeds.
+    /// Maximum usage.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Amounts>,
-    /// May use more than guaranteed; yes when absent.
+    /// Allow usage beyond the guarantee; defaults to true.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub borrow: Option<bool>,
 }
 
-/// Amounts of a quota.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Amounts {
-    /// GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<GpuCount>,
-    /// CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cores>,
     /// Host memory.
@@ -154,94 +144,90 @@ pub struct Amounts {
     pub memory: Option<Size>,
 }
 
-/// Equal workloads that are handed in one after the other.
+/// Equal workloads, submitted one after another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Jobs {
-    /// The name of one, or what the names `name-0`, `name-1`, … of several begin with.
+    /// Name of a single job, or prefix of the names `name-0`, `name-1`, ….
     pub name: String,
-    /// The queue; the root when absent.
+    /// Defaults to the root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// How many; one when absent.
+    /// Defaults to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
-    /// When the first is handed in; at once when absent.
+    /// Submission time of the first; defaults to 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Length>,
-    /// The time between two of them; all at once when absent.
+    /// Time between submissions; all at once by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<Length>,
-    /// `every` is an average, and arrivals are independent of each other (Poisson).
+    /// `every` is the mean of a Poisson process.
     #[serde(default)]
     pub random: bool,
-    /// How long each really runs.
+    /// Actual run time.
     pub duration: DurationSpec,
-    /// How long each is said to run: exactly as long as it does when absent, unknown when `0s`.
+    /// Estimated run time; defaults to the actual one, `0s` means unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Length>,
-    /// Tasks of each, all started together; one when absent.
+    /// Tasks per job, started together; defaults to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<u32>,
-    /// How the tasks lie to each other: `{ same: rack }`, `{ spread: node }`.
+    /// For example `{ same: rack }` or `{ spread: node }`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<Topology>,
-    /// GPUs of each task: whole ones, or a part of one.
+    /// GPUs per task: whole ones, or a fraction of one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpus: Option<GpuCount>,
-    /// Instead: memory of one GPU.
+    /// Alternative to `gpus`: memory of one GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory: Option<Size>,
-    /// Instead: one MIG slice of this profile.
+    /// Alternative to `gpus`: one MIG slice of this profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mig: Option<MigProfile>,
-    /// Models that it may use; any when absent.
+    /// Accepted models; any by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub models: Vec<String>,
-    /// Its GPUs are joined by `NVLink`.
+    /// Require GPUs of one `NVLink` group.
     #[serde(default)]
     pub nvlink: bool,
-    /// CPU of each task.
+    /// CPU per task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cores>,
-    /// Host memory of each task.
+    /// Host memory per task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Size>,
-    /// 0 to 10; 5 when absent.
+    /// 0 to 10; defaults to 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// May be stopped for others.
+    /// The job may be a preemption victim.
     #[serde(default)]
     pub preemptible: bool,
 }
 
-/// How long workloads run.
+/// Run time of jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum DurationSpec {
-    /// All equally long.
     Fixed(Length),
-    /// Something in between: every order of magnitude is as likely as any other.
+    /// Log-uniform between the bounds.
     Range(Range),
 }
 
-/// From a shortest to a longest.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Range {
-    /// The shortest.
     pub from: Length,
-    /// The longest.
     pub to: Length,
 }
 
-/// Reads a scenario file, YAML or JSON.
+/// Reads a YAML or JSON file.
 pub fn read(path: &Path) -> Result<Load, SimError> {
     let text = crate::formats::read_text(path)?;
     parse(&text, &format!("`{}`", path.display()))
 }
 
-/// Reads a scenario from text, YAML or JSON; `origin` names it in errors.
+/// Parses YAML or JSON; `origin` names the scenario in errors.
 pub fn parse(text: &str, origin: &str) -> Result<Load, SimError> {
     let scenario: Scenario = serde_saphyr::from_str(text).map_err(|error| SimError::Scenario {
         origin: origin.to_owned(),

@@ -100,11 +100,11 @@ fn what_makes_no_sense_is_refused_by_name() {
     let table = [
         (
             "jobs: [{ name: a, gpus: 1.5, duration: 1h }]",
-            "the scenario: job `a`: `gpus` is 1.5; give whole GPUs, or a part of one",
+            "the scenario: job `a`: `gpus` is 1.5; use whole GPUs or a fraction of one",
         ),
         (
             "jobs: [{ name: a, gpus: 1, mig: 1g.10gb, duration: 1h }]",
-            "the scenario: job `a`: give one of `gpus`, `gpu_memory` and `mig`, not several",
+            "the scenario: job `a`: set only one of `gpus`, `gpu_memory` and `mig`",
         ),
         (
             "jobs: [{ name: a, duration: { from: 2h, to: 1h } }]",
@@ -124,7 +124,7 @@ fn what_makes_no_sense_is_refused_by_name() {
         ),
         (
             "nodes: [{ name: a, count: 2000000 }]",
-            "the scenario: node `a`: with its `count` of 2000000 there are 2000000 nodes; at most 200000 are accepted",
+            "the scenario: node `a`: with its `count` of 2000000 there are 2000000 nodes; at most 200000 are allowed",
         ),
         (
             "queues: [{ name: a, weight: 0 }]",
@@ -147,7 +147,7 @@ fn a_cluster_too_large_to_be_meant_is_refused_before_it_is_made() {
         (
             "nodes: [{ name: a, count: 100000, gpus: 8 }, { name: b, count: 4000, gpus: 64 }]",
             "the scenario: node `b`: with its `count` of 4000 and its `gpus` of 64 there are \
-             1056000 GPUs; at most 1000000 are accepted",
+             1056000 GPUs; at most 1000000 are allowed",
         ),
     ];
     for (text, expected) in table {
@@ -161,19 +161,19 @@ fn names_differ_and_queues_are_there() {
     let table = [
         (
             "nodes: [{ name: n, count: 2 }, { name: n-1 }]",
-            "the scenario: node `n-1`: another node is called `n-1` already; names must differ",
+            "the scenario: node `n-1`: the node name `n-1` is already in use; names must be unique",
         ),
         (
             "queues: [{ name: q }, { name: q, weight: 2 }]",
-            "the scenario: queue `q`: another queue is called `q` already; names must differ",
+            "the scenario: queue `q`: the queue name `q` is already in use; names must be unique",
         ),
         (
             "queues: [{ name: q, parent: p }, { name: p }]",
-            "the scenario: queue `q`: its parent `p` is not there; list parents first",
+            "the scenario: queue `q`: its parent `p` is not defined; list parents first",
         ),
         (
             "jobs: [{ name: j-0, duration: 1s }, { name: j, count: 2, duration: 1s, at: 1h }]",
-            "the scenario: job `j`: another job is called `j-0` already; names must differ",
+            "the scenario: job `j`: the job name `j-0` is already in use; names must be unique",
         ),
         (
             "jobs: [{ name: j, queue: nobody, duration: 1s }]",
@@ -201,12 +201,12 @@ fn arrivals_in_a_distant_future_are_refused() {
 
 #[test]
 fn nothing_and_next_to_nothing_are_refused() {
-    let nodes = "the scenario: `nodes`: there are none; describe at least one machine";
+    let nodes = "the scenario: `nodes`: must not be empty; add at least one node";
     assert_eq!(message("{}"), nodes);
     assert_eq!(message("nodes: [{ name: n, count: 0 }]\njobs: [{ name: j, duration: 1s }]"), nodes);
     assert_eq!(
         message("nodes: [{ name: n }]"),
-        "the scenario: `jobs`: there are none; describe at least one job"
+        "the scenario: `jobs`: must not be empty; add at least one job"
     );
     let tiny = message("jobs: [{ name: j, gpus: 0.0004, duration: 1s }]");
     assert!(tiny.contains("with at most three decimals"), "{tiny}");

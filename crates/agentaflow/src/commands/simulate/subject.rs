@@ -7,7 +7,7 @@ use std::path::Path;
 use agentaflow_console::format::grouped;
 use agentaflow_engine::{Node, Span};
 use agentaflow_sim::experiment::{Arrivals, Experiment};
-use agentaflow_sim::formats::{self, Format, TraceNode, TracePod, Uniform};
+use agentaflow_sim::formats::{self, Format, TraceNode, TracePod, UniformCluster};
 use agentaflow_sim::synthetic::{self, Synthetic};
 use agentaflow_sim::{Load, SimError, scenario};
 use anyhow::{Error, Result};
@@ -130,10 +130,10 @@ fn trace(path: &Path, args: &Args) -> Result<Load> {
     Err(usage(format!("`{}` {hint}", path.display())))
 }
 
-fn uniform(cluster: Option<&Cluster>) -> Uniform {
-    let usual = Uniform::default();
+fn uniform(cluster: Option<&Cluster>) -> UniformCluster {
+    let usual = UniformCluster::default();
     match cluster {
-        Some(cluster) => Uniform {
+        Some(cluster) => UniformCluster {
             nodes: cluster.nodes,
             gpus_per_node: cluster.gpus_per_node,
             model: cluster.model.clone().unwrap_or(usual.model),

@@ -1,8 +1,8 @@
-//! The answer to "which node is best for this shape?", kept ready.
+//! Node indexes: the best node for each shape, kept up to date.
 //!
-//! For each shape and strategy in use there is a tree of scores over all nodes, brought up to date
-//! from the cluster's journal when it is asked: only nodes that changed since are looked at again. A
-//! thousand equal workloads cost one look, and a large cluster costs as much as a small one.
+//! Each shape and strategy in use has a tree of scores over all nodes. A query first updates the nodes that
+//! changed since the last one, from the cluster's journal. A thousand equal workloads cost one evaluation,
+//! and a large cluster costs as much as a small one.
 
 pub(crate) mod shared;
 pub(crate) mod tree;
@@ -16,12 +16,12 @@ use crate::state::cluster::shape::{Shape, ShapeIdx};
 use crate::state::cluster::{Change, Cluster, NodeIdx};
 use crate::strategy::{self, Outlook, Strategy, View};
 
-/// Scores kept over all indexes, eight bytes each.
+/// Limit of cached scores over all indexes, eight bytes each.
 const MAX_SCORES: usize = 16 << 20;
-/// Indexes that are kept however large the cluster is.
+/// Minimum number of indexes, whatever the size of the cluster.
 const MIN_INDEXES: usize = 32;
 
-/// All indexes. A cache: a copy starts empty, and nothing depends on what is in it.
+/// A cache: clones start empty, and no decision depends on its content.
 #[derive(Debug, Default)]
 pub(crate) struct Indexes {
     by_shape: FxHashMap<(ShapeIdx, Strategy), Index>,
@@ -36,20 +36,20 @@ impl Clone for Indexes {
     }
 }
 
-/// How searches for a shape ended lately.
+/// Recent search results of a shape.
 #[derive(Clone, Copy, Debug, Default)]
 struct SearchHistory {
     stamp: u64,
-    /// The cluster's growth at which nothing fitted: until it grows, nothing will.
+    /// Value of the cluster's growth counter when no node fitted; no node fits before the next change.
     unfit_at: Option<u64>,
-    /// Searches that go to the shape's own index at once, because the common tree gave up.
+    /// Searches that skip the shared tree after it gave up.
     hard: u8,
 }
 
-/// Searches for which a shape counts as hard to please.
+/// Searches that skip the shared tree after a failure.
 const HARD_SEARCHES: u8 = 64;
 
-/// Scores of one shape under one strategy, by place in the cluster's order.
+/// Scores of one shape under one strategy, by position in the node order.
 #[derive(Debug, Default)]
 struct Index {
     tree: Tree,
@@ -62,21 +62,21 @@ struct Index {
     last_used: u64,
 }
 
-/// What descriptions say: by kind of node, or node by node when labels or names matter.
+/// By node class, or by position when node terms apply.
 #[derive(Debug, Default)]
 struct EligibilityCache {
     by_class: Vec<Option<Eligibility>>,
     by_place: Vec<Eligibility>,
 }
 
-/// An index that is up to date, and what is needed to ask it.
+/// An up-to-date index with its inputs.
 #[derive(Debug)]
 pub(crate) struct CurrentIndex<'a> {
     index: &'a mut Index,
     context: ScoringContext<'a>,
 }
 
-/// What is needed to judge a node.
+/// Inputs of a node's score.
 #[derive(Clone, Copy, Debug)]
 struct ScoringContext<'a> {
     cluster: &'a Cluster,
@@ -86,7 +86,7 @@ struct ScoringContext<'a> {
 }
 
 impl Indexes {
-    /// The index of this shape and strategy, up to date. The cluster must be sorted.
+    /// Returns the index of a shape and strategy, updated. The node order must be current.
     pub(crate) fn get<'a>(
         &'a mut self,
         cluster: &'a Cluster,
@@ -107,7 +107,6 @@ impl Indexes {
         CurrentIndex { index, context }
     }
 
-    /// The best node for a shape.
     pub(crate) fn best(
         &mut self,
         cluster: &Cluster,
@@ -150,7 +149,7 @@ impl Indexes {
         self.get(cluster, outlook, shape, strategy).best()
     }
 
-    /// The first fitting place at or after one in the order.
+    /// The first fitting position at or after `from`.
     pub(crate) fn first_from(
         &mut self,
         cluster: &Cluster,
@@ -169,7 +168,7 @@ impl Indexes {
         self.get(cluster, outlook, shape, strategy).first_from(from)
     }
 
-    /// The tree of bounds that serves this shape, if there is one.
+    /// The shared tree that serves this shape, if any.
     fn shared<'a>(
         &'a mut self,
         cluster: &'a Cluster,
@@ -196,22 +195,20 @@ impl Indexes {
 }
 
 impl CurrentIndex<'_> {
-    /// The best node.
     fn best(&self) -> Option<NodeIdx> {
         self.index.tree.best().map(|place| self.context.cluster.order[place])
     }
 
-    /// The first fitting node at or after a place in the order.
+    /// The first fitting position at or after `place`.
     pub(crate) fn first_from(&self, place: usize) -> Option<usize> {
         self.index.tree.first_from(place)
     }
 
-    /// What the description of the node at this place says.
     pub(crate) fn eligibility(&mut self, place: usize) -> Eligibility {
         self.index.eligibility_cache.get(&self.context, place)
     }
 
-    /// Places and scores of all fitting nodes, in order.
+    /// Positions and scores of all fitting nodes, in order.
     pub(crate) fn candidates(&self) -> Vec<(usize, i64)> {
         let mut found = Vec::new();
         let mut next = self.first_from(0);
@@ -319,7 +316,6 @@ impl ScoringContext<'_> {
         fit::eligibility(self.shape, &self.cluster.node_state(node).spec, self.cluster.room(node))
     }
 
-    /// The score at a place in the order.
     fn score(&self, place: usize) -> i64 {
         let node = self.cluster.order[place];
         if fit::summary_shortfall(self.shape, &self.cluster.summaries[node as usize]).is_some() {

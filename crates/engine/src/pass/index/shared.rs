@@ -1,9 +1,9 @@
-//! One tree of scores for all shapes at once, for strategies whose opinion hardly depends on the shape.
+//! One tree of upper bounds for many shapes, for strategies whose score hardly depends on the shape.
 //!
-//! The least utilised node is the same for almost every request that fits there. So there is one tree
-//! of upper bounds for each family of requests (no GPU, whole GPUs, shares), and a search looks at the
-//! highest bounds first, judges those nodes exactly, and stops when no bound can beat what it has. A
-//! request that is hard to please gives up after a few nodes and asks its own index instead.
+//! The least utilized node is the same for almost every request that fits there. Each family of requests (no
+//! GPU, whole GPUs, shares) has one tree of upper bounds. A search evaluates the nodes with the highest
+//! bounds exactly and stops when no bound exceeds the best score. A request that few nodes fit gives up after
+//! some tries and uses its own index.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,19 +14,18 @@ use crate::state::cluster::shape::{GpuNeed, Shape};
 use crate::state::cluster::{Cluster, NodeIdx};
 use crate::strategy::{self, Strategy};
 
-/// Nodes judged before a search gives up.
+/// Nodes evaluated before a search gives up.
 const MAX_TRIES: u32 = 12;
 
-/// Requests that are alike in what they take.
+/// Requests with the same kind of GPU use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Family {
     pub(crate) takes: GpuClass,
-    /// All of them ask for at least so many cores, a power of two. Nodes without CPU left but with idle
-    /// GPUs would otherwise look best for ever.
+    /// Minimum number of cores of the family, a power of two. Without it, nodes with idle GPUs but no free
+    /// CPU would always look best.
     cores: u32,
 }
 
-/// What a family takes of GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum GpuClass {
     Nothing,
@@ -35,7 +34,7 @@ pub(crate) enum GpuClass {
 }
 
 impl Family {
-    /// The family of a shape; none for shapes with wishes of their own.
+    /// `None` for shapes with node terms, a preferred model or MIG slices.
     pub(crate) fn of(shape: &Shape) -> Option<Self> {
         if shape.has_node_terms || shape.key.request.preferred_model.is_some() {
             return None;
@@ -51,7 +50,7 @@ impl Family {
         Some(Self { takes, cores })
     }
 
-    /// Whether a node could have room for any of them.
+    /// A node may have room for a request of this family.
     pub(crate) fn may_fit(self, room: &Room) -> bool {
         let device = match self.takes {
             GpuClass::Nothing => true,
@@ -63,7 +62,7 @@ impl Family {
     }
 }
 
-/// Upper bounds of all nodes for one family under one strategy.
+/// Upper bounds of all nodes for one family and strategy.
 #[derive(Debug, Default)]
 pub(crate) struct SharedIndex {
     tree: Tree,
@@ -71,19 +70,18 @@ pub(crate) struct SharedIndex {
     layout: u64,
 }
 
-/// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SearchOutcome {
-    /// At this place in the order.
+    /// Position in the node order.
     Found(usize),
-    /// Nowhere, for sure.
+    /// No node fits.
     Nowhere,
-    /// After too many tries.
+    /// Too many tries.
     GaveUp,
 }
 
 impl SharedIndex {
-    /// Follows what has changed.
+    /// Applies the changes since the last call.
     pub(crate) fn refresh(&mut self, cluster: &Cluster, strategy: Strategy, family: Family) {
         let bound = |node: NodeIdx| strategy::bound(strategy, cluster.room(node), family);
         let (changes, mark) = cluster.changes_since(self.mark);
@@ -104,7 +102,7 @@ impl SharedIndex {
         self.layout = cluster.layout;
     }
 
-    /// The place with the highest score, the first among equals.
+    /// Position with the highest score; the first among equals.
     pub(crate) fn best(&self, score: impl Fn(usize) -> i64) -> SearchOutcome {
         let Some(first) = self.tree.best() else { return SearchOutcome::Nowhere };
         let exact = score(first);
@@ -136,7 +134,7 @@ impl SharedIndex {
         if best.0 == UNFIT { SearchOutcome::Nowhere } else { SearchOutcome::Found(best.1.0) }
     }
 
-    /// The first place at or after `from` where it fits.
+    /// The first fitting position at or after `from`.
     pub(crate) fn first_from(
         &self,
         mut from: usize,

@@ -1,9 +1,9 @@
-//! A flat max-tree: the best of many scores, updated one at a time.
+//! A flat max-tree over scores with single-leaf updates.
 //!
-//! Sixteen children a node keep it shallow (four levels for 50,000 nodes) and each step inside two
-//! cache lines. An update stops as soon as a block's maximum stays what it was.
+//! Sixteen children per node keep the tree shallow (four levels for 50,000 nodes) and each step within two
+//! cache lines. An update stops when the maximum of a block does not change.
 
-/// The score of a node that does not fit.
+/// Score of an unfit node.
 pub(crate) const UNFIT: i64 = i64::MIN;
 
 const WIDTH: usize = 16;
@@ -15,7 +15,6 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// A tree over these scores.
     pub(crate) fn new(mut leaves: Vec<i64>) -> Self {
         let mut levels = Vec::new();
         loop {
@@ -57,7 +56,7 @@ impl Tree {
         }
     }
 
-    /// The best leaf, the first among equals.
+    /// The best leaf; the first among equals.
     pub(crate) fn best(&self) -> Option<usize> {
         let top = self.levels.last()?;
         let best = maximum(top);
@@ -72,12 +71,13 @@ impl Tree {
         Some(at)
     }
 
-    /// Levels above the leaves, the unseen root included.
+    /// Number of levels, with the implicit root.
     pub(crate) fn height(&self) -> usize {
         self.levels.len()
     }
 
-    /// The maxima below the block at this level that begins with this leaf, each with its first leaf.
+    /// Maxima of the children of the block that starts with this leaf, each with its first leaf; unfit ones
+    /// are skipped.
     pub(crate) fn children(&self, level: usize, leaf: usize) -> impl Iterator<Item = (i64, usize)> {
         let width = WIDTH.pow(level as u32 - 1);
         let row = &self.levels[level - 1];
@@ -86,11 +86,11 @@ impl Tree {
         block.filter(|(_, top)| **top != UNFIT).map(move |(at, top)| (*top, (first + at) * width))
     }
 
-    /// The first leaf at or after `from` that fits at all.
+    /// The first fitting leaf at or after `from`.
     pub(crate) fn first_from(&self, from: usize) -> Option<usize> {
         let mut at = from;
         let mut level = 0;
-        // Up, until a block to the right has something; then down into it.
+        // Ascend until a block to the right has a fitting leaf, then descend into it.
         loop {
             let row = self.levels.get(level)?;
             let end = ((at / WIDTH + 1) * WIDTH).min(row.len());

@@ -6,7 +6,7 @@ use crate::state::cluster::shape::{GpuNeed, Shape};
 
 use super::fit::{accepts_slices, share_devices, shortfall, whole_devices};
 
-/// Free devices in the best `NVLink` group for this shape.
+/// Free devices in the largest `NVLink` group.
 pub(crate) fn largest_link(shape: &Shape, room: &Room) -> usize {
     whole_devices(shape, room)
         .filter(|(_, d)| d.link != NO_LINK)
@@ -15,7 +15,7 @@ pub(crate) fn largest_link(shape: &Shape, room: &Room) -> usize {
         .unwrap_or(0)
 }
 
-/// How many slices of the shape's profile the node can take now, counted up to `enough`.
+/// Number of slices of the shape's profile that fit on the node, up to `enough`.
 pub(crate) fn fitting_slices(shape: &Shape, room: &Room, enough: u32) -> u32 {
     let GpuNeed::Mig(profile, _) = shape.gpu_need else { return 0 };
     let mut copies = 0;
@@ -24,7 +24,7 @@ pub(crate) fn fitting_slices(shape: &Shape, room: &Room, enough: u32) -> u32 {
         let Some(id) = geometry.profile(profile.as_str()) else { continue };
         let Some((milli, mib)) = device.slice(id) else { continue };
         let mut slots = device.slots;
-        // Others may use the device without slices of ours.
+        // Foreign use may occupy the device without slices.
         let (mut milli_left, mut mib_left) = (device.milli - milli, device.mib - mib);
         while copies < enough && milli_left >= 0 && mib_left >= 0 {
             let Some(start) = device.place_for(id, slots) else { break };
@@ -39,8 +39,8 @@ pub(crate) fn fitting_slices(shape: &Shape, room: &Room, enough: u32) -> u32 {
     copies
 }
 
-/// How many tasks of this shape fit on the node at once, counted up to `enough`. Bookings of equal
-/// tasks never get in each other's way more than this, so summing over nodes tells what a gang gets.
+/// Number of tasks of this shape that fit on the node at once, up to `enough`. Equal tasks do not interfere
+/// beyond this count, so the sum over nodes is the capacity for a gang.
 pub(crate) fn task_capacity(shape: &Shape, room: &Room, enough: u32) -> u32 {
     if shortfall(shape, room).is_some() {
         return 0;

@@ -1,4 +1,4 @@
-//! From "this node" to "these devices": turns a shape and a node into a complete claim.
+//! Chooses the devices of a task on a given node.
 
 use smallvec::SmallVec;
 
@@ -7,8 +7,8 @@ use crate::state::cluster::room::{Claim, DeviceClaim};
 use crate::state::cluster::shape::GpuNeed;
 use crate::strategy::{self, Strategy, View};
 
-/// The devices a task of this shape takes on the node, given that it fits. `after` makes the
-/// search begin behind that device (round robin); with no `after`, the strategy chooses.
+/// Claim of a task that fits on the node. `after` starts the search behind that device (round robin); without
+/// it the strategy chooses.
 pub(crate) fn choose_devices(
     strategy: Strategy,
     view: &View<'_>,
@@ -32,7 +32,7 @@ fn whole(
     after: Option<usize>,
 ) -> Option<SmallVec<[DeviceClaim; 1]>> {
     let chosen: SmallVec<[u8; 8]> = match after {
-        // A group of joined devices is chosen as a whole: round robin goes on with the next node.
+        // An `NVLink` group is chosen as a whole, so round robin continues with the next node.
         Some(_) if view.shape.nvlink && count > 1 => return None,
         Some(after) => {
             let behind = whole_devices(view.shape, view.room).filter(|(index, _)| *index > after);
@@ -71,7 +71,7 @@ fn share(strategy: Strategy, view: &View<'_>, after: Option<usize>) -> Option<De
     })
 }
 
-/// Slices go to the fullest device that takes them, so that others stay whole; in turn, to the
+/// Slices go to the fullest device that fits them, which keeps other devices whole; with `after`, to the
 /// first.
 fn slices(
     view: &View<'_>,

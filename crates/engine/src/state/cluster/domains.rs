@@ -5,17 +5,16 @@ use std::sync::Arc;
 
 use super::Cluster;
 
-/// The values of one topology key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Domains {
-    /// By node number: which domain, if any.
+    /// Domain by node index.
     pub(crate) of: Vec<Option<u32>>,
-    /// Domain names by number.
+    /// Label value by domain.
     pub(crate) names: Vec<Arc<str>>,
 }
 
 impl Cluster {
-    /// The domains of a topology key; `node` makes every node its own.
+    /// Domains of a topology key, cached; `node` makes every node a domain.
     pub(crate) fn domains(&mut self, key: &str) -> &Domains {
         if !self.domains.contains_key(key) {
             let made = self.make_domains(key);

@@ -1,7 +1,7 @@
-//! Does a task fit on a node? If not, what is the first thing in its way?
+//! Fit of a task on a node, and the first shortfall.
 //!
-//! Two halves: what only the node's description decides (labels, taints, models; kept until that
-//! changes) and what bookings decide (asked again whenever something is booked or freed).
+//! Eligibility depends on the node's description only (labels, taints, models) and is cached until that
+//! changes. The shortfall depends on bookings and is computed after every change.
 
 use crate::model::labels;
 use crate::model::name::TokenName;
@@ -12,7 +12,7 @@ use crate::state::cluster::capacity::{fitting_slices, largest_link};
 use crate::state::cluster::room::{CPU, Device, MEMORY, Room, STORAGE, TASKS};
 use crate::state::cluster::shape::{GpuNeed, ModelVerdict, Shape};
 
-/// What is in the way, without its numbers: those are looked up when somebody wants to read them.
+/// A shortfall without its amounts, which `explain` adds on demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum ShortfallCode {
@@ -47,7 +47,7 @@ pub(crate) enum ShortfallCode {
 }
 
 impl ShortfallCode {
-    /// Whether the node has GPUs, but not such as were asked for.
+    /// The node has GPUs, but not suitable ones.
     pub(crate) fn is_about_gpus(self) -> bool {
         use ShortfallCode::{
             GpuCount, GpuModel, GpuModelQuota, GpuSize, NoMigProfile, WholeGpusOnly,
@@ -55,31 +55,31 @@ impl ShortfallCode {
         matches!(self, GpuModel | GpuModelQuota | GpuSize | GpuCount | WholeGpusOnly | NoMigProfile)
     }
 
-    /// Whether the node has such GPUs as were asked for, but too few to give.
+    /// The node has suitable GPUs, but too few are free.
     pub(crate) fn is_short_of_gpus(self) -> bool {
         use ShortfallCode::{FreeGpus, GpuMemory, GpuShare, MigSlice, NvLink};
         matches!(self, FreeGpus | GpuShare | GpuMemory | MigSlice | NvLink)
     }
 }
 
-/// What a node's description says about a shape.
+/// Verdict of a node's description on a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Eligibility {
-    /// Never here.
     Excluded(ShortfallCode),
-    /// Possible; liked this much beyond the strategy's opinion.
+    /// With the preference added to the strategy's score.
     Eligible(i32),
 }
 
-/// Weight of the preferred GPU model: as much as the strongest node preference.
+/// Weight of the preferred GPU model, equal to the strongest node preference.
 const PREFERRED_MODEL: i32 = 100;
-/// Cost of a taint that merely asks to stay away.
+/// Penalty of a `PreferNoSchedule` taint.
 const SOFT_TAINT: i32 = 10;
 
-/// The half that the node's description decides.
+/// Checks everything that does not depend on bookings.
 pub(crate) fn eligibility(shape: &Shape, node: &Node, room: &Room) -> Eligibility {
     if let Some(code) = node_term_shortfall(shape, node) {
-        // Needs of GPUs are also written as affinity, for whoever buys nodes: the GPU is what people want to hear of.
+        // GPU requirements may be repeated as node affinity for node autoscalers; report the GPU shortfall
+        // then.
         return Eligibility::Excluded(match device_eligibility(shape, room) {
             Err(gpu @ (ShortfallCode::GpuSize | ShortfallCode::GpuModel))
                 if code == ShortfallCode::NodeAffinity =>
@@ -101,7 +101,7 @@ pub(crate) fn eligibility(shape: &Shape, node: &Node, room: &Room) -> Eligibilit
     }
     preference -=
         SOFT_TAINT * labels::untolerated_preferences(&node.taints, &request.tolerations) as i32;
-    // Two shares of one device would be two devices to a node that counts.
+    // The node would count two shares of one device as two devices.
     let counted = node.device_selection == DeviceSelection::Node
         && matches!(shape.gpu_need, GpuNeed::Share(_) | GpuNeed::Memory(_));
     match device_eligibility(shape, room) {
@@ -127,7 +127,7 @@ fn node_term_shortfall(shape: &Shape, node: &Node) -> Option<ShortfallCode> {
     (!matches).then_some(ShortfallCode::NodeAffinity)
 }
 
-/// Whether the node's devices, all free, would do; and whether they are of the preferred model.
+/// The node's devices, all free, satisfy the request; true when one is of the preferred model.
 fn device_eligibility(shape: &Shape, room: &Room) -> Result<bool, ShortfallCode> {
     if shape.gpu_need == GpuNeed::None {
         return Ok(false);
@@ -172,12 +172,12 @@ fn device_eligibility(shape: &Shape, room: &Room) -> Result<bool, ShortfallCode>
     Ok(any(&|d| is_suitable(shape, d) && shape.model(d.model) == ModelVerdict::Preferred))
 }
 
-/// Model and size are right.
+/// Model and memory size satisfy the request.
 pub(crate) fn is_suitable(shape: &Shape, device: &Device) -> bool {
     shape.accepts(device.model) && device.total >= shape.min_memory
 }
 
-/// What is in the way for sure, seen at a glance. Most nodes that do not fit end here.
+/// Cheap check on the summary that rejects most unfit nodes.
 #[inline]
 pub(crate) fn summary_shortfall(shape: &Shape, brief: &RoomSummary) -> Option<ShortfallCode> {
     if !brief.open {
@@ -189,7 +189,7 @@ pub(crate) fn summary_shortfall(shape: &Shape, brief: &RoomSummary) -> Option<Sh
         GpuNeed::Memory(mib) if brief.most_mib < mib => return Some(ShortfallCode::GpuMemory),
         _ => {}
     }
-    // What is not asked for does not matter, even where it is over-committed.
+    // Overcommitted resources matter only when requested.
     let (need, free) = (&shape.need.amounts, &brief.free);
     let codes = [
         (CPU, ShortfallCode::Cpu),
@@ -200,7 +200,7 @@ pub(crate) fn summary_shortfall(shape: &Shape, brief: &RoomSummary) -> Option<Sh
     codes.into_iter().find(|(at, _)| need[*at] > free[*at] && need[*at] > 0).map(|(_, code)| code)
 }
 
-/// How much the node has of what it lacks, if that shows at a glance.
+/// Available amount of the lacking resource, when the summary contains it.
 pub(crate) fn summary_amount(code: ShortfallCode, brief: &RoomSummary) -> Option<i64> {
     match code {
         ShortfallCode::FreeGpus => Some(brief.whole.into()),
@@ -213,7 +213,7 @@ pub(crate) fn summary_amount(code: ShortfallCode, brief: &RoomSummary) -> Option
     }
 }
 
-/// The half that bookings decide: `None` means that it fits, provided the standing is good.
+/// Checks bookings; `None` means that an eligible task fits.
 pub(crate) fn shortfall(shape: &Shape, room: &Room) -> Option<ShortfallCode> {
     if let Some(code) =
         summary_shortfall(shape, &RoomSummary::of(room, 0)).or_else(|| gpu_shortfall(shape, room))
@@ -227,7 +227,6 @@ pub(crate) fn shortfall(shape: &Shape, room: &Room) -> Option<ShortfallCode> {
     (!need.tokens.is_empty() && !tokens_free(shape, room)).then_some(ShortfallCode::Token)
 }
 
-/// What the GPUs of a node lack, as they are used now.
 pub(crate) fn gpu_shortfall(shape: &Shape, room: &Room) -> Option<ShortfallCode> {
     match shape.gpu_need {
         GpuNeed::None => None,
@@ -254,7 +253,7 @@ pub(crate) fn gpu_shortfall(shape: &Shape, room: &Room) -> Option<ShortfallCode>
     }
 }
 
-/// The devices that whole-GPU requests of this shape may take.
+/// Devices for whole-GPU requests of this shape.
 pub(crate) fn whole_devices<'a>(
     shape: &'a Shape,
     room: &'a Room,
@@ -263,12 +262,12 @@ pub(crate) fn whole_devices<'a>(
     each.filter(move |(_, d)| d.is_free() && is_suitable(shape, d))
 }
 
-/// The devices on which a share of this shape fits now, with the thousandths and memory it takes there.
+/// Devices with room for a share of this shape, with the thousandths and memory of the share.
 pub(crate) fn share_devices<'a>(
     shape: &'a Shape,
     room: &'a Room,
 ) -> impl Iterator<Item = (usize, &'a Device, (i32, i32))> {
-    // On most nodes all devices are alike: what depends on the model is worked out once.
+    // Most nodes have equal devices: compute the share once.
     let alike = room.devices.first().filter(|_| room.uniform);
     let unsuitable = alike.is_some_and(|first| !is_suitable(shape, first));
     let portion = alike.map(|first| share_of(shape, first));
@@ -285,8 +284,7 @@ pub(crate) fn share_devices<'a>(
     })
 }
 
-/// Thousandths and memory that this shape takes of a device. Both are booked, rounded down, so that
-/// thirds of a GPU really are three.
+/// Thousandths and memory of a share on this device. Both are rounded down, so three thirds fit on a GPU.
 pub(crate) fn share_of(shape: &Shape, device: &Device) -> (i32, i32) {
     match shape.gpu_need {
         _ if device.whole_only => (1000, device.total),
@@ -296,7 +294,7 @@ pub(crate) fn share_of(shape: &Shape, device: &Device) -> (i32, i32) {
     }
 }
 
-/// All of an undivided device is less than the memory that was asked for.
+/// The whole device has less memory than the request.
 fn is_too_small(shape: &Shape, device: &Device) -> bool {
     device.whole_only && matches!(shape.gpu_need, GpuNeed::Memory(mib) if mib > device.total)
 }
@@ -305,7 +303,7 @@ fn scaled(whole: i32, part: i32, of: i32) -> i32 {
     (i64::from(whole) * i64::from(part) / i64::from(of.max(1))) as i32
 }
 
-/// Whether MIG slices of this shape may be put on the device.
+/// MIG slices of this shape may be placed on the device.
 pub(crate) fn accepts_slices(shape: &Shape, device: &Device) -> bool {
     device.open
         && device.exclusive == 0
@@ -317,13 +315,12 @@ fn tokens_free(shape: &Shape, room: &Room) -> bool {
     shape.need.tokens.iter().all(|token| token_free(room, token))
 }
 
-/// Whether the node has this token to give.
 pub(crate) fn token_free(room: &Room, (token, usage): &(TokenName, TokenAccess)) -> bool {
     let Some(hold_owners) = room.tokens.get(token) else { return true };
     match usage {
         TokenAccess::Exclusive => hold_owners.exclusive == 0 && hold_owners.shared == 0,
         TokenAccess::Shared => hold_owners.exclusive == 0,
-        // The cluster-wide kinds are judged where all nodes are seen.
+        // Cluster-wide tokens are checked by the terms.
         TokenAccess::OneNode | TokenAccess::OneTask => true,
     }
 }

@@ -11,7 +11,7 @@ use crate::model::request::Request;
 use super::{Cluster, IDLE_SHAPES};
 
 impl Cluster {
-    /// The shape of a request, counted once more when `used`.
+    /// Index of a request's shape, without the `closed` models.
     pub(crate) fn intern(&mut self, request: &Arc<Request>, closed: Vec<ModelIdx>) -> ShapeIdx {
         let key = ShapeKey { request: request.clone(), closed };
         if let Some(shape) = self.shape_by_key.get(&key) {
@@ -38,29 +38,26 @@ impl Cluster {
     }
 
     pub(crate) fn shape(&self, shape: ShapeIdx) -> &Shape {
-        self.shapes[shape as usize].as_ref().expect("a shape number in use has a shape")
+        self.shapes[shape as usize].as_ref().expect("a shape index in use has a shape")
     }
 
-    /// Whether the number still means a shape.
     pub(crate) fn has_shape(&self, shape: ShapeIdx) -> bool {
         self.shapes.get(shape as usize).is_some_and(Option::is_some)
     }
 
     pub(crate) fn use_shape(&mut self, shape: ShapeIdx) {
-        let shape =
-            self.shapes[shape as usize].as_mut().expect("a shape number in use has a shape");
+        let shape = self.shapes[shape as usize].as_mut().expect("a shape index in use has a shape");
         self.idle_shapes -= usize::from(shape.users == 0);
         shape.users += 1;
     }
 
     pub(crate) fn unuse_shape(&mut self, shape: ShapeIdx) {
-        let shape =
-            self.shapes[shape as usize].as_mut().expect("a shape number in use has a shape");
+        let shape = self.shapes[shape as usize].as_mut().expect("a shape index in use has a shape");
         shape.users -= 1;
         self.idle_shapes += usize::from(shape.users == 0);
     }
 
-    /// The number of a GPU model, new or known.
+    /// Index of a GPU model; adds an unknown one.
     pub(crate) fn model(&mut self, name: &GpuModel) -> ModelIdx {
         if let Some(known) = self.models.iter().position(|model| model == name) {
             return known as ModelIdx;
@@ -72,7 +69,7 @@ impl Cluster {
         self.models.len() as ModelIdx - 1
     }
 
-    /// The number of a named resource, new or known.
+    /// Index of a named resource; adds an unknown one.
     pub(crate) fn resource(&mut self, name: &ResourceName) -> ResIdx {
         if let Some(known) = self.resource_numbers.get(name) {
             return *known;

@@ -1,12 +1,12 @@
-//! The cluster: nodes, what is left on them, and a journal of what changed.
+//! The cluster: nodes, their rooms, and a journal of changes.
 
 pub(crate) mod capacity;
 pub(crate) mod choose_devices;
 mod domains;
 pub(crate) mod fit;
-mod host;
 mod intern;
 mod node_class;
+mod node_state;
 pub(crate) mod room;
 pub(crate) mod shape;
 pub(crate) mod unavailable;
@@ -16,44 +16,39 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub(crate) use domains::Domains;
-pub(crate) use host::{NodeState, Reachability};
 use node_class::NodeClasses;
+pub(crate) use node_state::{NodeState, Reachability};
 use room::{Claim, ResIdx, Room};
 use shape::{Shape, ShapeIdx, ShapeKey};
 
 use crate::model::name::{GpuModel, NodeId, ResourceName};
 use crate::model::node::Node;
 
-/// Dense number of a node.
+/// Dense index of a node.
 pub(crate) type NodeIdx = u32;
 
-/// Entries of the journal that readers can rely on; slower readers start over.
+/// Guaranteed length of the journal; slower readers rebuild.
 const JOURNAL: usize = 1 << 17;
-/// Shapes without users that are kept, in case they come back.
+/// Limit of cached shapes without users.
 const IDLE_SHAPES: usize = 1024;
 
-/// What changed about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// Less is left.
     Booked,
-    /// More may be left.
     Freed,
-    /// It is described differently.
     Described,
 }
 
-/// What decides about most nodes at a glance, packed so that a walk over all nodes is quick.
+/// Summary of a room, packed for fast scans over all nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RoomSummary {
     pub(crate) free: [i64; 4],
     pub(crate) most_milli: i32,
     pub(crate) most_mib: i32,
-    /// Nodes of one kind have the same devices and taints.
+    /// Index of the [`NodeClasses`] entry.
     pub(crate) class: u32,
     pub(crate) whole: u16,
     pub(crate) open: bool,
-    /// Some of its devices are closed.
     pub(crate) has_closed_gpus: bool,
 }
 
@@ -72,27 +67,26 @@ impl RoomSummary {
     }
 }
 
-/// All nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cluster {
-    /// By node number; an empty place has no host.
+    /// By node index; `None` for free indexes.
     pub(crate) node_states: Vec<Option<NodeState>>,
     pub(crate) rooms: Vec<Room>,
     pub(crate) summaries: Vec<RoomSummary>,
     pub(crate) node_classes: NodeClasses,
-    /// By memory of its largest GPU: how many nodes.
+    /// Number of nodes by the memory of their largest GPU.
     gpu_sizes: BTreeMap<i32, u32>,
     by_name: FxHashMap<NodeId, NodeIdx>,
     vacant: Vec<NodeIdx>,
-    /// Node numbers in order of rank and name, and the way back.
+    /// Node indexes in order of rank and name, and the inverse.
     pub(crate) order: Vec<NodeIdx>,
     pub(crate) place: Vec<u32>,
     order_stale: bool,
-    /// Counts changes of the order.
+    /// Incremented with each change of the order.
     pub(crate) layout: u64,
     journal: Vec<(NodeIdx, Change)>,
     journal_start: u64,
-    /// Changes that may have made room.
+    /// Number of changes that may have freed room.
     growth: u64,
     pub(crate) models: Vec<GpuModel>,
     pub(crate) resources: Vec<ResourceName>,
@@ -101,13 +95,13 @@ pub(crate) struct Cluster {
     vacant_shapes: Vec<ShapeIdx>,
     shape_by_key: FxHashMap<ShapeKey, ShapeIdx>,
     idle_shapes: usize,
-    /// Shapes made so far; tells a number's shapes apart.
+    /// Shapes created so far; distinguishes shapes that reuse an index.
     shapes_made: u64,
-    /// Sum of what all nodes have: CPU, memory, storage, GPU thousandths.
+    /// Total CPU, memory, storage and GPU thousandths of all nodes.
     pub(crate) capacity: [i64; 4],
-    /// Memory of all GPUs in MiB.
+    /// Total GPU memory in MiB.
     pub(crate) gpu_memory: i64,
-    /// Domain numbers of nodes by topology key; made when first asked for.
+    /// Cache by topology key.
     domains: BTreeMap<String, Domains>,
 }
 
@@ -117,11 +111,11 @@ impl Cluster {
     }
 
     pub(crate) fn node_state(&self, node: NodeIdx) -> &NodeState {
-        self.node_states[node as usize].as_ref().expect("a node number in use has a host")
+        self.node_states[node as usize].as_ref().expect("a node index in use has a node state")
     }
 
     pub(crate) fn node_state_mut(&mut self, node: NodeIdx) -> &mut NodeState {
-        self.node_states[node as usize].as_mut().expect("a node number in use has a host")
+        self.node_states[node as usize].as_mut().expect("a node index in use has a node state")
     }
 
     pub(crate) fn room(&self, node: NodeIdx) -> &Room {
@@ -132,7 +126,7 @@ impl Cluster {
         self.by_name.len()
     }
 
-    /// Adds a node; the caller has checked that its name is new.
+    /// The caller ensures that the id is new.
     pub(crate) fn add(&mut self, spec: &Arc<Node>) -> NodeIdx {
         let room = self.empty_room(spec);
         let host = NodeState::new(spec.clone());
@@ -156,20 +150,21 @@ impl Cluster {
         node
     }
 
-    /// Forgets a node on which nothing is booked any more.
+    /// Removes a node without bookings.
     pub(crate) fn remove(&mut self, node: NodeIdx) {
         self.count_capacity(node, -1);
-        let host = self.node_states[node as usize].take().expect("a node number in use has a host");
+        let host =
+            self.node_states[node as usize].take().expect("a node index in use has a node state");
         self.by_name.remove(&host.spec.id);
         self.rooms[node as usize] = Room::default();
         self.vacant.push(node);
-        // The lowest vacant number is used first, so that numbers do not depend on history length.
+        // Reuse the lowest free index, so that indexes do not depend on the length of the history.
         self.vacant.sort_unstable_by_key(|node| std::cmp::Reverse(*node));
         self.order_stale = true;
         self.domains.clear();
     }
 
-    /// Replaces a node's description and its room, which the caller books anew.
+    /// Replaces a node's description and empties its room; the caller books everything again.
     pub(crate) fn redescribe(&mut self, node: NodeIdx, spec: &Arc<Node>) {
         self.count_capacity(node, -1);
         self.rooms[node as usize] = self.empty_room(spec);
@@ -177,13 +172,13 @@ impl Cluster {
         self.relabel(node, spec);
     }
 
-    /// Replaces the description of a node that has what it had: its bookings stay.
+    /// Replaces the description of a node with unchanged capacity; bookings stay.
     pub(crate) fn relabel(&mut self, node: NodeIdx, spec: &Arc<Node>) {
         let host = self.node_state_mut(node);
         let reordered = host.spec.rank != spec.rank;
         let relabelled = host.spec.labels != spec.labels;
         host.spec = spec.clone();
-        self.rooms[node as usize].price = host::prices(spec);
+        self.rooms[node as usize].price = node_state::prices(spec);
         self.classify(node);
         self.apply_state(node);
         self.order_stale |= reordered;
@@ -193,7 +188,7 @@ impl Cluster {
         self.touch(node, Change::Described);
     }
 
-    /// Writes a node's condition into its room.
+    /// Copies the node's condition into its room.
     pub(crate) fn apply_state(&mut self, node: NodeIdx) {
         if let Some(host) = &self.node_states[node as usize] {
             host.apply_state(&mut self.rooms[node as usize]);
@@ -201,7 +196,7 @@ impl Cluster {
         }
     }
 
-    /// Books a claim; what is there is the caller's business.
+    /// Does not check capacity.
     pub(crate) fn book(&mut self, node: NodeIdx, claim: &Claim) {
         self.rooms[node as usize].book(claim);
         self.summarise(node);
@@ -214,7 +209,7 @@ impl Cluster {
         self.touch(node, Change::Freed);
     }
 
-    /// Notes that readers must look at this node again.
+    /// Records a change in the journal.
     pub(crate) fn touch(&mut self, node: NodeIdx, change: Change) {
         if self.journal.len() >= 2 * JOURNAL {
             self.journal.drain(..JOURNAL);
@@ -224,14 +219,14 @@ impl Cluster {
         self.journal.push((node, change));
     }
 
-    /// Changes since a reader's mark, or nothing when the reader must start over; and the new mark.
+    /// Changes since a reader's mark, or `None` when the reader must rebuild; and the new mark.
     pub(crate) fn changes_since(&self, mark: u64) -> (Option<&[(NodeIdx, Change)]>, u64) {
         let end = self.journal_start + self.journal.len() as u64;
         let from = mark.checked_sub(self.journal_start).map(|from| &self.journal[from as usize..]);
         (from, end)
     }
 
-    /// Puts the nodes in order if that changed.
+    /// Updates the node order when it is stale.
     pub(crate) fn sort(&mut self) {
         if !self.order_stale {
             return;
@@ -245,7 +240,7 @@ impl Cluster {
         self.layout += 1;
     }
 
-    /// All nodes by rank and name, whatever their numbers are.
+    /// All nodes by rank and name.
     pub(crate) fn ordered(&self) -> Vec<NodeIdx> {
         let mut order: Vec<NodeIdx> = self.by_name.values().copied().collect();
         order.sort_unstable_by(|a, b| {
@@ -255,17 +250,15 @@ impl Cluster {
         order
     }
 
-    /// Whether the order is as last sorted.
     pub(crate) fn is_sorted(&self) -> bool {
         !self.order_stale
     }
 
-    /// Memory of the largest GPU.
+    /// Memory in MiB of the largest GPU.
     pub(crate) fn largest_gpu(&self) -> i32 {
         self.gpu_sizes.keys().next_back().copied().unwrap_or(0)
     }
 
-    /// Counts changes that may have made room.
     pub(crate) fn growth(&self) -> u64 {
         self.growth
     }

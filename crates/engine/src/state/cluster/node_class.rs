@@ -1,4 +1,4 @@
-//! Kinds of nodes: what is said about one node of a kind goes for all of them, and is kept by the kind's number.
+//! Node classes: nodes with equal devices and taints share one cached eligibility per shape.
 
 use std::collections::BTreeMap;
 
@@ -7,30 +7,27 @@ use super::{Cluster, NodeIdx};
 use crate::model::labels::{Effect, Taint};
 use crate::model::node::DeviceSelection;
 
-/// Kinds without nodes that are kept beside as many as there are nodes. They do not come back as a rule: those who
-/// take nodes away write the time into taints, and every time is another kind.
+/// Unused classes kept beyond twice the number of nodes. Unused classes rarely return: node controllers write
+/// timestamps into taints, and every timestamp is a new class.
 const SPARE: usize = 1024;
 
-/// What nodes of one kind have in common: devices as (model, memory, in MIG mode), who chooses among
-/// them, and taints.
+/// Devices as (model, memory, MIG mode), device selection by the node, and taints.
 type NodeClass = (Vec<(ModelIdx, i32, bool)>, bool, Vec<Taint>);
 
-/// All kinds, numbered.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NodeClasses {
     numbers: BTreeMap<NodeClass, u32>,
     soft_taints: bool,
-    /// How often they were numbered anew: what was kept by number before is void.
+    /// Incremented when classes are renumbered, which invalidates caches.
     pub(crate) numbering: u64,
 }
 
 impl NodeClasses {
-    /// One more than the highest number.
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()
     }
 
-    /// Whether any node merely asks to stay away, or did lately.
+    /// Any class has, or had since the last renumbering, a `PreferNoSchedule` taint.
     pub(crate) fn has_soft_taints(&self) -> bool {
         self.soft_taints
     }
@@ -43,7 +40,7 @@ impl NodeClasses {
 }
 
 impl Cluster {
-    /// Finds the kind of a node that is new or described differently.
+    /// Finds or creates the class of a new or changed node.
     pub(super) fn classify(&mut self, node: NodeIdx) {
         self.assign_class(node);
         if self.node_classes.len() > 2 * self.len() + SPARE {

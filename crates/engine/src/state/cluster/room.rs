@@ -1,7 +1,7 @@
-//! What is left on a node: the part of a node's state that placements change.
+//! The free resources of a node: the only node state that placements change.
 //!
-//! Kept small and apart from everything else, because scoring reads nothing but this, and because
-//! planning ahead works on copies of it. Amounts are signed: foreign use may exceed capacity.
+//! Scoring reads nothing else, and planning works on copies, so the struct is small. Amounts are signed:
+//! foreign use may exceed capacity.
 
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -12,24 +12,23 @@ use crate::model::name::TokenName;
 use crate::model::request::TokenAccess;
 use crate::state::cluster::fit;
 
-/// Dense number of a GPU model.
+/// Dense index of a GPU model.
 pub(crate) type ModelIdx = u16;
-/// Dense number of a named resource.
+/// Dense index of a named resource.
 pub(crate) type ResIdx = u32;
 
-/// Positions in [`Room::free`].
+/// Indexes into [`Room::free`].
 pub(crate) const CPU: usize = 0;
 pub(crate) const MEMORY: usize = 1;
 pub(crate) const STORAGE: usize = 2;
 pub(crate) const TASKS: usize = 3;
 
-/// No `NVLink` group.
 pub(crate) const NO_LINK: u16 = u16::MAX;
 
-/// A whole GPU.
+/// Thousandths of a GPU.
 pub(crate) const WHOLE: i32 = 1000;
 
-/// One GPU and what is left of it.
+/// One GPU and its free share.
 #[derive(Clone, Debug)]
 pub(crate) struct Device {
     pub(crate) milli: i32,
@@ -38,33 +37,33 @@ pub(crate) struct Device {
     pub(crate) model: ModelIdx,
     pub(crate) users: u16,
     pub(crate) link: u16,
-    /// Live utilisation in steps of five percent.
+    /// In steps of five percent.
     pub(crate) utilization: u8,
-    /// Healthy and not cordoned.
+    /// Healthy, not cordoned.
     pub(crate) open: bool,
     pub(crate) exclusive: u16,
-    /// Whoever gets a part of it gets all of it.
+    /// A request for a share takes the whole device.
     pub(crate) whole_only: bool,
     pub(crate) slots: Slots,
     /// Set in MIG mode.
     pub(crate) geometry: Option<&'static Geometry>,
-    /// The only places for slices, when an operator has made them.
+    /// Fixed MIG layout.
     pub(crate) layout: Option<Arc<[Instance]>>,
 }
 
 impl Device {
-    /// Nobody is on it and anybody may be.
+    /// Unused, available and outside MIG mode.
     pub(crate) fn is_free(&self) -> bool {
         self.open && self.users == 0 && self.milli >= WHOLE && self.geometry.is_none()
     }
 
-    /// Where a slice of this profile goes best, given what is taken.
+    /// Best start slot for a slice of this profile.
     pub(crate) fn place_for(&self, profile: ProfileId, slots: Slots) -> Option<u8> {
         slots.best_start(self.geometry?, profile, self.layout.as_deref())
     }
 
-    /// Thousandths and memory of a slice, rounded down so that all slices together are not more than
-    /// the device; which may report a little less memory than its slices nominally have.
+    /// Thousandths and memory of a slice, rounded down so that all slices together fit the device, which may
+    /// report slightly less memory than the sum of its profiles.
     pub(crate) fn slice(&self, profile: ProfileId) -> Option<(i32, i32)> {
         let geometry = self.geometry?;
         let shape = geometry.get(profile)?;
@@ -74,13 +73,12 @@ impl Device {
         Some((milli, part.min(shape.memory_mib as i64) as i32))
     }
 
-    /// Takes shares at all.
     pub(crate) fn is_shareable(&self) -> bool {
         self.open && self.exclusive == 0 && self.geometry.is_none()
     }
 }
 
-/// What a claim takes of one device.
+/// Share of one device in a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceClaim {
     pub(crate) device: u8,
@@ -92,13 +90,13 @@ pub(crate) struct DeviceClaim {
 }
 
 impl DeviceClaim {
-    /// What it counts for in quotas and shares: an exclusive part is a whole GPU.
+    /// Thousandths charged to the quota: an exclusive share counts as a whole GPU.
     pub(crate) fn charge(&self) -> i64 {
         if self.exclusive { i64::from(WHOLE) } else { i64::from(self.milli) }
     }
 }
 
-/// What a task takes of a node besides GPUs; the same for all tasks of a shape.
+/// Resources of a task besides GPUs; equal for all tasks of a shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Need {
     pub(crate) amounts: [i64; 4],
@@ -106,41 +104,40 @@ pub(crate) struct Need {
     pub(crate) tokens: Vec<(TokenName, TokenAccess)>,
 }
 
-/// What a task takes of a node.
+/// Resources of a task on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) need: Arc<Need>,
     pub(crate) devices: SmallVec<[DeviceClaim; 1]>,
 }
 
-/// How many hold a token on a node.
+/// Number of holders of a token on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TokenHolders {
     pub(crate) exclusive: u32,
     pub(crate) shared: u32,
 }
 
-/// What is left on a node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Room {
     pub(crate) free: [i64; 4],
     pub(crate) total: [i64; 4],
-    /// Devices that are free as a whole.
+    /// Number of unused devices.
     pub(crate) whole: u16,
-    /// Whether new work may come at all.
+    /// The node takes new tasks.
     pub(crate) open: bool,
-    /// All devices have the same model and memory.
+    /// All devices have the same model, memory and MIG mode.
     pub(crate) uniform: bool,
-    /// Largest share and memory left on a shareable device.
+    /// Largest free share and memory of a shareable device.
     pub(crate) most_milli: i32,
     pub(crate) most_mib: i32,
-    /// Sums over usable devices.
+    /// Sums over available devices.
     pub(crate) free_milli: i32,
     pub(crate) total_milli: i32,
-    /// Thousandths of the node's GPUs (or cores, when it has none), and of its cores, that are taken.
+    /// Used thousandths of the node's GPUs (or cores, without GPUs), and of its cores.
     pub(crate) used_permille: i32,
     pub(crate) cpu_permille: i32,
-    /// Price of a GPU, a core and a GiB for an hour, in micro-dollars.
+    /// Hourly prices of a GPU, a core and a GiB, in micro-dollars.
     pub(crate) price: [i64; 3],
     pub(crate) named: Vec<(ResIdx, i64)>,
     pub(crate) devices: SmallVec<[Device; 8]>,
@@ -148,7 +145,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Takes what the claim names, whether or not it is there.
+    /// Does not check capacity.
     pub(crate) fn book(&mut self, claim: &Claim) {
         self.change(&claim.need, -1);
         for part in &claim.devices {
@@ -164,7 +161,7 @@ impl Room {
         self.summarise();
     }
 
-    /// Gives back what [`Room::book`] took.
+    /// Undoes [`Room::book`].
     pub(crate) fn release(&mut self, claim: &Claim) {
         self.change(&claim.need, 1);
         for part in &claim.devices {
@@ -180,12 +177,12 @@ impl Room {
         self.summarise();
     }
 
-    /// Whether some of its devices are closed.
+    /// Some devices are unavailable.
     pub(crate) fn has_closed(&self) -> bool {
         self.total_milli < WHOLE * self.devices.len() as i32
     }
 
-    /// The amount left of a named resource; a node that does not know it has none.
+    /// Free amount of a named resource; zero when the node does not have it.
     pub(crate) fn named(&self, resource: ResIdx) -> i64 {
         match self.named.binary_search_by_key(&resource, |entry| entry.0) {
             Ok(at) => self.named[at].1,
@@ -193,7 +190,7 @@ impl Room {
         }
     }
 
-    /// Whether the places of a claim's slices are free.
+    /// The slots of the claim's slices are free.
     pub(crate) fn has_slices(&self, claim: &Claim) -> bool {
         claim.devices.iter().all(|part| {
             let device = &self.devices[usize::from(part.device)];
@@ -205,8 +202,7 @@ impl Room {
         })
     }
 
-    /// Whether all that a claim names is left. What it does not name does not matter, even where it is
-    /// over-committed.
+    /// The room covers the claim. Resources that the claim does not use may be overcommitted.
     pub(crate) fn has(&self, claim: &Claim) -> bool {
         let need = &claim.need;
         let plain = need.amounts.iter().zip(self.free);
@@ -217,13 +213,12 @@ impl Room {
             && claim.devices.iter().all(|part| {
                 let device = &mut room.devices[usize::from(part.device)];
                 let alone = device.exclusive == 0 && !(part.exclusive && device.users > 0);
-                // Slices of one claim may share a device, and so count one after the other.
+                // Slices of one claim may share a device, so subtract each in turn.
                 (device.milli, device.mib) = (device.milli - part.milli, device.mib - part.mib);
                 alone && device.milli >= 0 && device.mib >= 0
             })
     }
 
-    /// Whether something is used beyond what there is.
     pub(crate) fn overcommitted(&self) -> bool {
         self.free.iter().any(|left| *left < 0)
             || self.named.iter().any(|entry| entry.1 < 0)
@@ -232,7 +227,7 @@ impl Room {
             })
     }
 
-    /// Brings the summary up to date after devices changed.
+    /// Recomputes the summary fields.
     pub(crate) fn summarise(&mut self) {
         let (mut whole, mut milli, mut mib, mut free, mut total) = (0, 0, 0, 0, 0);
         for device in &self.devices {
@@ -292,7 +287,7 @@ impl Room {
 }
 
 impl Claim {
-    /// As much of this claim as the room has now: what a hold can take before the rest is freed.
+    /// The part of the claim that fits now; a hold books it before the rest is freed.
     pub(crate) fn clipped(&self, room: &Room) -> Self {
         let mut need = Need::default();
         for (at, amount) in self.need.amounts.iter().enumerate() {
@@ -318,7 +313,7 @@ impl DeviceClaim {
             let open = open && device.milli >= self.milli && device.mib >= self.mib;
             return open.then_some(Self { exclusive, ..*self });
         }
-        // Who wants to be alone needs the others to go: all that is left is kept until they have.
+        // An exclusive claim on a shared device reserves all that is left of it.
         let all = self.exclusive && !exclusive;
         let milli = if all { device.milli } else { self.milli.min(device.milli) };
         let mib = if all { device.mib } else { self.mib.min(device.mib) };

@@ -1,4 +1,4 @@
-//! Request shapes: each distinct request is looked at once, however many workloads share it.
+//! Request shapes: equal requests are evaluated once, whatever the number of workloads.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -8,20 +8,19 @@ use crate::model::name::GpuModel;
 use crate::model::request::{GpuRequest, MigProfile, Request};
 use crate::state::cluster::room::{CPU, MEMORY, ModelIdx, Need, STORAGE, TASKS};
 
-/// Dense number of a shape.
+/// Dense index of a shape.
 pub(crate) type ShapeIdx = u32;
 
-/// What distinguishes shapes: the request, and GPU models that are closed to it for the moment. The
-/// task's own labels do not: no node asks about them, and in some clusters no two tasks have the same.
+/// Identity of a shape: the request and the models excluded by quota. The task's own labels are not part of
+/// it, because nodes do not match on them and often no two tasks have equal labels.
 #[derive(Clone, Debug)]
 pub(crate) struct ShapeKey {
     pub(crate) request: Arc<Request>,
-    /// Models that the queue may not use more of.
+    /// Models excluded by the queue's quota.
     pub(crate) closed: Vec<ModelIdx>,
 }
 
 impl ShapeKey {
-    /// Everything that counts.
     fn parts(&self) -> impl PartialEq + Hash {
         let Request {
             gpu,
@@ -50,7 +49,6 @@ impl ShapeKey {
         (devices, amounts, nodes, affinity, spread, &self.closed)
     }
 
-    /// The same without labels, for a shape that others will share.
     fn unlabelled(mut self) -> Self {
         if !self.request.labels.is_empty() {
             let request = Request { labels: Labels::new(), ..(*self.request).clone() };
@@ -75,7 +73,7 @@ impl Hash for ShapeKey {
     }
 }
 
-/// A request, prepared for fast answers.
+/// A preprocessed request.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub(crate) key: ShapeKey,
@@ -84,17 +82,17 @@ pub(crate) struct Shape {
     pub(crate) exclusive: bool,
     pub(crate) nvlink: bool,
     pub(crate) min_memory: i32,
-    /// For each model: may it be used, and is it preferred.
+    /// By model index.
     pub(crate) models: Vec<ModelVerdict>,
-    /// Labels, taints or a node's name matter.
+    /// A node name, selector or node affinity applies.
     pub(crate) has_node_terms: bool,
-    /// Workloads that use it.
+    /// Number of workloads.
     pub(crate) users: u32,
-    /// Differs between shapes that had the same number one after the other.
+    /// Distinguishes shapes that reuse an index.
     pub(crate) stamp: u64,
 }
 
-/// [`GpuRequest`] in the engine's own units.
+/// [`GpuRequest`] in internal units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GpuNeed {
     None,
@@ -104,11 +102,10 @@ pub(crate) enum GpuNeed {
     Mig(MigProfile, u16),
 }
 
-/// What a shape thinks of a GPU model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ModelVerdict {
     No,
-    /// Closed by a quota.
+    /// Excluded by quota.
     Closed,
     Yes,
     Preferred,
@@ -145,7 +142,7 @@ impl Shape {
         shape
     }
 
-    /// Judges models that have come up since.
+    /// Evaluates models that appeared since.
     pub(crate) fn learn_models(&mut self, models: &[GpuModel]) {
         for model in &models[self.models.len()..] {
             let request = &self.key.request;
@@ -174,7 +171,7 @@ impl Shape {
     }
 }
 
-/// The plain part of what a request takes; named resources and tokens are added by the cluster.
+/// CPU, memory, storage and tokens of a request; the cluster adds named resources.
 pub(crate) fn plain_need(request: &Request) -> Need {
     let mut need = Need::default();
     need.amounts[CPU] = request.cpu.0 as i64;

@@ -1,11 +1,11 @@
-//! Nodes and GPUs that nobody new may use: whether they are what stands in the way.
+//! Cordoned, draining and failed nodes and GPUs as the cause of a shortfall.
 
 use crate::state::cluster::room::Room;
 use crate::state::cluster::shape::{GpuNeed, Shape};
 use crate::state::cluster::{NodeState, Reachability, fit};
 
-/// The closed GPUs of a node, by position, that a task of this shape could have if all of them were open. None when
-/// it would not find room even then.
+/// Indexes of the unavailable GPUs that would let the task fit; `None` when the task would not fit even with
+/// all GPUs available.
 pub(crate) fn blocking_gpus(shape: &Shape, room: &Room) -> Option<Vec<usize>> {
     if !room.has_closed() {
         return None;
@@ -33,7 +33,7 @@ pub(crate) fn blocking_gpus(shape: &Shape, room: &Room) -> Option<Vec<usize>> {
     Some(usable.into_iter().filter(|index| !room.devices[*index].open).collect())
 }
 
-/// Whether people closed this node, and a task of this shape would find room there if they opened it.
+/// An administrator cordoned or drained this node, and the task would fit otherwise.
 pub(crate) fn is_blocked_by_cordon(shape: &Shape, host: &NodeState, room: &Room) -> bool {
     let by_people = host.cordoned || host.draining;
     if !by_people || host.reach == Reachability::Lost || host.reclaimed.is_some() {

@@ -18,7 +18,7 @@ use crate::state::snapshot::records::{
 use crate::state::workloads::{TaskAllocation, WorkloadIdx};
 
 impl Scheduler {
-    /// Everything that is needed to go on.
+    /// The complete state; input of [`restore`](Self::restore).
     pub fn snapshot(&self) -> Snapshot {
         let mut workloads: Vec<WorkloadIdx> =
             self.workloads.iter().map(|(index, _)| index).collect();
@@ -60,8 +60,8 @@ impl Scheduler {
         }
     }
 
-    /// Only what no record of a body holds: past use of queues and where round robin goes on. Cheap, however
-    /// much runs; a body that builds its snapshots from its own records adds this.
+    /// Past usage of queues and the round-robin cursor: the state that a driver's own records do not contain.
+    /// The cost does not depend on the number of workloads.
     pub fn usage_history(&self) -> Snapshot {
         Snapshot {
             now: self.now,

@@ -18,7 +18,7 @@ use crate::state::snapshot::records::{
 use crate::state::workloads::{TaskAllocation, WorkloadIdx, WorkloadPhase};
 
 impl Scheduler {
-    /// Goes on from a snapshot: nothing in it is decided anew.
+    /// Restores a scheduler. Live placements stay as they are.
     pub fn restore(snapshot: Snapshot) -> Result<Self, Rejected> {
         let mut scheduler = Self::new(snapshot.policy);
         scheduler.now = snapshot.now;
@@ -48,7 +48,7 @@ impl Scheduler {
         for workload in &snapshot.savers {
             let index = scheduler.workload_index(workload)?;
             if !scheduler.is_queued(index) {
-                return Err(inconsistent("waiting workload", workload));
+                return Err(inconsistent("saving workload", workload));
             }
             scheduler.savers.insert(index);
             scheduler.resume_savings(vec![index]);
@@ -56,8 +56,8 @@ impl Scheduler {
         for (workload, reason) in snapshot.blocked_groups {
             let index = scheduler.workload_index(&workload)?;
             let group = scheduler.pending.find(&scheduler.group_key(index));
-            let group = group.ok_or_else(|| inconsistent("set-aside workload", &workload))?;
-            // All its members count as not yet told; those that were are not told again.
+            let group = group.ok_or_else(|| inconsistent("blocked workload", &workload))?;
+            // All members count as unreported; the class of their last report prevents duplicates.
             scheduler.pending.block(group, reason, &mut scheduler.queues);
         }
         scheduler.budgets = snapshot.budgets;
@@ -93,7 +93,7 @@ impl Scheduler {
     fn restore_node(&mut self, facts: NodeSnapshot) -> Result<(), Rejected> {
         facts.node.validate()?;
         if self.cluster.find_node(&facts.node.id).is_some() {
-            return Err(Rejected::Snapshot(format!("node `{}` is there twice", facts.node.id)));
+            return Err(Rejected::Snapshot(format!("node `{}` appears twice", facts.node.id)));
         }
         let node = self.cluster.add(&Arc::new(facts.node));
         let host = self.cluster.node_state_mut(node);
@@ -212,7 +212,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Books a task where it is, whether or not there is room: that is a fact.
+    /// Books a running task even beyond capacity.
     pub(crate) fn book_found(
         &mut self,
         workload: WorkloadIdx,
@@ -236,8 +236,8 @@ impl Scheduler {
         }
     }
 
-    /// The claim of a task of this shape on these devices; a task that runs has its slices, one
-    /// that is held for may still wait for them.
+    /// Claim of a task on these devices. With `runs`, its MIG slices must be free; a hold may still wait for
+    /// them.
     fn restored_claim(
         &self,
         shape: ShapeIdx,

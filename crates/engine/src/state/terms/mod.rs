@@ -1,7 +1,7 @@
-//! Terms between tasks: near, away, spread, and tokens that belong to one node or one task.
+//! Terms between tasks: affinity, anti-affinity, spread, and tokens of one node or one task.
 //!
-//! They depend on where other tasks are, foreign ones included, and on placements made in the same
-//! pass; so they are answered anew for every placement, from counts by node that follow each booking.
+//! Terms depend on the nodes of other tasks, foreign ones included, and on placements of the same pass. They
+//! are evaluated for every placement, from counts by node that follow each booking.
 
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -16,31 +16,30 @@ mod verdict;
 
 pub(crate) use verdict::{TermVerdict, TermVerdicts};
 
-/// Counts by node; nodes without any are absent.
+/// Counts by node; absent nodes have zero.
 type Counts = FxHashMap<NodeIdx, u32>;
 
-/// Where tasks are that somebody's terms ask about, and whose terms ask.
+/// Nodes of the tasks that terms refer to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Terms {
-    /// For each selector in use: how many terms use it, and whom it means.
+    /// Matching tasks of each selector in use.
     selectors: BTreeMap<Selector, SelectorMatches>,
-    /// For each term of a running task: by node, how many tasks have it.
+    /// Tasks that own each term, by node.
     owners: BTreeMap<TaskAffinity, Counts>,
-    /// Holders of tokens that the whole cluster must agree on.
+    /// Holders of cluster-wide tokens, by node.
     tokens: FxHashMap<TokenName, Counts>,
-    /// Labels that any of these ask about, and how often.
+    /// Label keys of all selectors, with their number of uses.
     keys: BTreeMap<Arc<str>, u32>,
-    /// Labels that somebody began or ceased to ask about.
+    /// Keys that selectors began or ceased to use.
     changed_keys: Vec<Arc<str>>,
 }
 
-/// Whom a selector means.
+/// Tasks that match a selector.
 #[derive(Clone, Debug, Default)]
 struct SelectorMatches {
     terms: u32,
-    /// All such tasks.
     tasks: Counts,
-    /// Those of them that are being stopped.
+    /// The terminating part of `tasks`.
     terminating: Counts,
 }
 
@@ -53,13 +52,12 @@ impl SelectorMatches {
     }
 }
 
-/// A task as terms see it.
+/// The properties of a task that terms refer to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TaskTerms<'a> {
     pub(crate) labels: &'a Labels,
     pub(crate) affinity: &'a [TaskAffinity],
     pub(crate) tokens: &'a BTreeMap<TokenName, TokenAccess>,
-    /// It is being stopped.
     pub(crate) terminating: bool,
 }
 
@@ -71,7 +69,7 @@ impl<'a> TaskTerms<'a> {
 }
 
 impl Terms {
-    /// Whether nothing that this request asks for, or is, can matter to any other task.
+    /// No term of any task concerns this request.
     pub(crate) fn are_irrelevant_to(&self, request: &Request) -> bool {
         request.affinity.is_empty()
             && request.spread.is_empty()
@@ -83,18 +81,17 @@ impl Terms {
                 || !self.owners.keys().any(|term| term.selector.matches(&request.labels)))
     }
 
-    /// Whether somebody holds a token that the whole cluster must agree on.
+    /// A task holds this cluster-wide token.
     pub(crate) fn is_held(&self, token: &TokenName) -> bool {
         self.tokens.contains_key(token)
     }
 
-    /// Whether the terms of anybody ask where tasks with these labels are.
+    /// A selector in use matches these labels.
     pub(crate) fn is_selected(&self, labels: &Labels) -> bool {
         self.selectors.keys().any(|selector| selector.matches(labels))
     }
 
-    /// The part of a task's labels that anybody's terms ask about: two tasks for which it is the same
-    /// are the same to all terms.
+    /// The labels whose keys selectors use. Tasks with equal results are equal to all terms.
     pub(crate) fn selected_labels(&self, labels: &Labels) -> Option<Arc<Labels>> {
         if self.keys.is_empty() || labels.is_empty() {
             return None;
@@ -104,12 +101,11 @@ impl Terms {
         (!term_labels.is_empty()).then(|| Arc::new(term_labels))
     }
 
-    /// The labels that somebody began or ceased to ask about since this was last asked.
     pub(crate) fn take_changed_keys(&mut self) -> Vec<Arc<str>> {
         std::mem::take(&mut self.changed_keys)
     }
 
-    /// Somebody begins (`sign` 1) or ceases (`sign` -1) to ask about labels.
+    /// Adds (`sign` 1) or removes (`sign` -1) a use of the selector's keys.
     fn count_selector_keys(&mut self, selector: &Selector, sign: i32) {
         for key in selector.keys() {
             let asked = self.keys.entry(key.clone()).or_default();
@@ -125,7 +121,7 @@ impl Terms {
         }
     }
 
-    /// Begins to count for the terms of a request; `existing` are all tasks there are.
+    /// Starts counting for the terms of a request; `existing` lists all current tasks.
     pub(crate) fn watch<'a>(
         &mut self,
         request: &Request,
@@ -147,7 +143,6 @@ impl Terms {
         }
     }
 
-    /// Stops counting for the terms of a request.
     pub(crate) fn unwatch(&mut self, request: &Request) {
         for selector in selectors(request) {
             if let Some(matches) = self.selectors.get_mut(selector) {
@@ -160,7 +155,7 @@ impl Terms {
         }
     }
 
-    /// A task came to (`sign` 1) or left (`sign` -1) a node.
+    /// Adds (`sign` 1) or removes (`sign` -1) a task on a node.
     pub(crate) fn count_task(&mut self, node: NodeIdx, task: TaskTerms<'_>, sign: i32) {
         for (selector, matches) in &mut self.selectors {
             if selector.matches(task.labels) {
@@ -190,7 +185,6 @@ impl Terms {
         }
     }
 
-    /// A task that was there begins to be stopped.
     pub(crate) fn mark_terminating(&mut self, node: NodeIdx, labels: &Labels) {
         for (selector, matches) in &mut self.selectors {
             if selector.matches(labels) {
@@ -199,8 +193,8 @@ impl Terms {
         }
     }
 
-    /// What the terms say about each node for one more task of this request. `counts` says whether a
-    /// node counts for a spread, `without` are tasks to be thought away (victims of a preemption).
+    /// Verdict on each node for one more task of this request. `counts` decides which nodes count for a
+    /// spread; `without` lists tasks to ignore, such as preemption victims.
     pub(crate) fn judge(
         &self,
         cluster: &mut Cluster,
@@ -237,7 +231,6 @@ impl Terms {
         judgement
     }
 
-    /// The tasks that a selector means.
     fn tasks(&self, selector: &Selector, without: &[(NodeIdx, &Request)]) -> Counts {
         let mut counts =
             self.selectors.get(selector).map(|matches| matches.tasks.clone()).unwrap_or_default();
@@ -249,7 +242,6 @@ impl Terms {
         counts
     }
 
-    /// The same without those that are being stopped.
     fn tasks_not_terminating(
         &self,
         selector: &Selector,
@@ -267,8 +259,7 @@ impl Terms {
     }
 }
 
-/// Whether a task that wants to be near others may start anywhere, because it is itself one of those and
-/// there are none yet where any of its terms looks for them.
+/// The task matches its own affinity selector, and no domain of its terms has a matching task yet.
 fn is_first(cluster: &mut Cluster, request: &Request, term: &TaskAffinity, tasks: &Counts) -> bool {
     let alike = |other: &&TaskAffinity| {
         other.kind == AffinityKind::Affinity
@@ -282,8 +273,7 @@ fn is_first(cluster: &mut Cluster, request: &Request, term: &TaskAffinity, tasks
         })
 }
 
-/// By node number, whether a value of some key is missing that the task is to be spread over, by force
-/// or by preference as this spread is.
+/// By node index: the node lacks a label of the request's spread constraints of the same strictness.
 fn outside(cluster: &mut Cluster, request: &Request, spread: &TopologySpread) -> Vec<bool> {
     let mut outside = vec![false; cluster.node_states.len()];
     for other in request.spread.iter().filter(|other| other.required == spread.required) {

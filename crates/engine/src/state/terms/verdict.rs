@@ -8,14 +8,12 @@ use crate::model::request::{AffinityKind, TaskAffinity, TokenAccess, TopologySpr
 use crate::state::cluster::fit::ShortfallCode;
 use crate::state::cluster::{Domains, NodeIdx};
 
-/// What the terms say about every node.
 #[derive(Clone, Debug)]
 pub(crate) struct TermVerdicts {
-    /// By node number.
+    /// By node index.
     pub(crate) verdicts: Vec<TermVerdict>,
 }
 
-/// What the terms say about one node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TermVerdict {
     pub(crate) shortfall: Option<ShortfallCode>,
@@ -51,7 +49,7 @@ impl TermVerdicts {
         }
     }
 
-    /// Terms of tasks that are there already, seen from the newcomer.
+    /// Terms of placed tasks that match the new task.
     pub(super) fn symmetric(&mut self, term: &TaskAffinity, domains: &Domains, owners: &Counts) {
         let totals = by_domain(domains, owners);
         for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {
@@ -91,7 +89,7 @@ impl TermVerdicts {
             if (totals.len() as u32) < spread.min_domains { None } else { totals.values().min() };
         let emptiest = emptiest.copied().unwrap_or(0);
         let more = u32::from(spread.selector.matches(own));
-        // A node outside all domains is no way to keep them even: it is liked less than the fullest.
+        // A node outside all domains ranks below the fullest domain.
         let outside =
             (totals.values().max().copied().unwrap_or(0) + more + 1).saturating_sub(emptiest);
         for (verdict, domain) in self.verdicts.iter_mut().zip(&domains.of) {

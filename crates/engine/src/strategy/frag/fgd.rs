@@ -4,23 +4,22 @@ use super::usable::Usable;
 use super::worth::Worth;
 use super::{DEVICE, DemandClass, NodeView, Take};
 
-/// The typical requests cover this share of all requests seen, in hundredths.
+/// Share of all requests that the typical requests cover, in percent.
 const TYPICAL_PERCENT: u64 = 95;
 
 /// Scores by the published fragmentation measure.
 ///
-/// A node's fragmentation is the idle GPU that an average typical request could not use there. It
-/// is kept as its negative times the number of typical requests, which is an integer; so
-/// everything up to the final sigmoid is exact and the same on every machine.
+/// A node's fragmentation is the idle GPU that an average typical request cannot use. The field stores its
+/// negative times the number of typical requests, an integer, so all steps before the final sigmoid are exact
+/// on every machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Fgd {
     usable: Usable,
-    /// How many typical requests there are: the weight of one idle thousandth.
+    /// Number of typical requests: the weight of one idle thousandth.
     total: i64,
 }
 
 impl Fgd {
-    /// Prepares the measure for a demand on a cluster with `models` GPU models.
     pub(crate) fn new(classes: &[DemandClass], models: usize) -> Self {
         let typical: Vec<(&DemandClass, i64)> =
             typical(classes).into_iter().map(|class| (class, class.count as i64)).collect();
@@ -28,11 +27,11 @@ impl Fgd {
         Self { usable: Usable::new(&typical, models), total }
     }
 
-    /// The published score of taking `cpu` and `take` from `node`, and for a share the device it
-    /// is best taken from: the integer part of `100·sigmoid(decrease of fragmentation/1000)`.
+    /// The published score of taking `cpu` and `take` from `node`, and the best device for a share: the
+    /// integer part of `100·sigmoid(decrease of fragmentation/1000)`.
     ///
-    /// Devices are compared by that integer too, as the published scheduler does; comparing the
-    /// exact decrease places otherwise.
+    /// Devices are compared by that integer, as in the published scheduler; the exact decrease would give
+    /// other placements.
     pub(crate) fn score(&self, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize) {
         let before = self.worth(node);
         let after = NodeView { cpu: node.cpu - cpu, ..*node };
@@ -42,7 +41,7 @@ impl Fgd {
             Take::Share(milli) => {
                 let (mut best, mut at, mut most) = (-1, 0, i64::MIN);
                 self.after_share(&after, milli, |worth, device| {
-                    // The sigmoid is monotone: a smaller decrease cannot have a higher grade.
+                    // The sigmoid is monotone: a smaller decrease cannot score higher.
                     if worth > most {
                         most = worth;
                         let grade = self.grade(worth - before);
@@ -76,8 +75,8 @@ impl Worth for Fgd {
     }
 }
 
-/// The most frequent classes, until they cover enough of all requests: rare shapes only add noise.
-/// Equal counts are ordered by size, so that the cut is the same everywhere.
+/// The most frequent classes that cover enough requests; rare shapes only add noise. Ties are ordered by
+/// size, which makes the cut deterministic.
 pub(super) fn typical(classes: &[DemandClass]) -> Vec<&DemandClass> {
     let mut sorted: Vec<&DemandClass> = classes.iter().filter(|c| c.count > 0).collect();
     sorted.sort_by(|a, b| order(b).cmp(&order(a)));

@@ -1,20 +1,18 @@
-//! How good is what a node has left? Measures of GPU fragmentation.
+//! Measures of GPU fragmentation.
 //!
-//! A node whose devices are each 30 % empty has plenty of idle GPU that almost no request can use.
-//! The measures here put a number on that, given the **demand**: the distinct request shapes the
-//! cluster sees and how often. Placing a request where the number suffers least keeps the cluster
-//! usable for whatever comes next.
+//! A node with eight devices that are each 30 % free has much idle GPU that almost no request can use. The
+//! measures quantify this for a given **demand**: the distinct request shapes and their frequencies. A
+//! placement with the smallest loss keeps the cluster usable for later requests.
 //!
 //! * [`Fgd`] is the published measure (Weng et al., "Beware of Fragmentation: Scheduling
 //!   GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX ATC '23), exact to the last
 //!   integer.
 //! * [`Value`] is this project's own measure; `docs/research/fragmentation.md` has the numbers.
 //!
-//! Both answer one question, `score(node, request)`: higher is better, equal scores are ties. They
-//! look at one node only, so a caller may keep a score until that node changes. Neither checks that
-//! the request fits: the caller has done so.
+//! Both compute `score(node, request)`: higher is better, equal scores are ties. A score depends on one node
+//! only, so callers may cache it until that node changes. The caller checks that the request fits.
 //!
-//! Open `worth.rs` first: it holds what the two measures share.
+//! Open `worth.rs` first: it contains the common part of both measures.
 
 mod fgd;
 mod random;
@@ -29,10 +27,10 @@ mod worth;
 pub(crate) use fgd::Fgd;
 pub(crate) use value::{Value, ValueOptions};
 
-/// Dense number of a GPU model; the caller owns the names.
+/// Dense index of a GPU model; the caller owns the names.
 pub(crate) type ModelId = u16;
 
-/// What one device offers, in thousandths.
+/// Thousandths of one device.
 pub(crate) const DEVICE: i32 = 1000;
 
 /// One request shape of the demand and how often it was seen.

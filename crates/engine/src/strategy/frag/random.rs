@@ -1,4 +1,4 @@
-//! A small deterministic generator, because a strategy must decide alike on every machine.
+//! A deterministic random number generator: a strategy must decide alike on every machine.
 
 /// `SplitMix64` (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
 /// OOPSLA '14).
@@ -14,7 +14,7 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; zero when `bound` is.
+    /// A number below `bound`; zero for a `bound` of zero.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }

@@ -1,13 +1,13 @@
-//! Rank look-ups: "how many of the demand's thresholds does this amount reach?"
+//! Ranks: the number of demand thresholds that an amount reaches.
 
-/// CPU amounts are looked up in steps of 1,024 thousandths before the last few are compared.
+/// Width of a lookup step: 1,024 thousandths of a core.
 const STEP_BITS: u32 = 10;
 
-/// Sorted CPU thresholds with a coarse index, because a rank is asked for in every score.
+/// Sorted CPU thresholds with a coarse index; every score needs a rank.
 #[derive(Debug, Clone)]
 pub(super) struct CpuRanks {
     thresholds: Vec<i64>,
-    /// Rank at the start of each step; the last entry serves everything above.
+    /// Rank at the start of each step; the last entry covers all larger amounts.
     coarse: Vec<u16>,
 }
 
@@ -24,12 +24,11 @@ impl CpuRanks {
         Self { thresholds, coarse }
     }
 
-    /// How many distinct thresholds there are; ranks run from zero to this.
+    /// Number of distinct thresholds; ranks run from zero to this number.
     pub(super) fn len(&self) -> usize {
         self.thresholds.len()
     }
 
-    /// How many thresholds `cpu` reaches.
     pub(super) fn rank(&self, cpu: i64) -> usize {
         if cpu < 0 {
             return self.thresholds.partition_point(|&t| t <= cpu);
@@ -43,7 +42,7 @@ impl CpuRanks {
     }
 }
 
-/// Ranks of device amounts, `0..=1000`, by direct look-up.
+/// Ranks of device amounts `0..=1000`, in a lookup table.
 #[derive(Debug, Clone)]
 pub(super) struct MilliRanks {
     thresholds: Vec<i32>,
@@ -65,7 +64,7 @@ impl MilliRanks {
         self.thresholds.len()
     }
 
-    /// How many thresholds a device with `left` reaches; over-committed devices reach none.
+    /// Overcommitted devices have rank zero.
     pub(super) fn rank(&self, left: i32) -> usize {
         usize::from(self.of[left.clamp(0, super::DEVICE) as usize])
     }

@@ -1,10 +1,9 @@
-//! Learning by playing: what becomes of a device once it has so much left?
+//! Self-play: learns the idle share with which devices end.
 //!
-//! A device left with 190 thousandths may well end with all 190 idle; one left with 530 may end
-//! with 60. Which it is depends on the demand and on the strategy itself. So the strategy plays
-//! short games against arrivals drawn from the demand, notes how devices end, and plays again
-//! knowing that. All games see the same arrivals, from a fixed seed: results compare like with
-//! like, and the same demand always teaches the same lesson.
+//! A device with 190 free thousandths may end with all 190 idle; a device with 530 may end with 60. The
+//! result depends on the demand and on the strategy itself. The strategy therefore simulates placements of
+//! tasks drawn from the demand, records the final idle share of each device, and repeats with that knowledge.
+//! All simulations use the same arrivals from a fixed seed, so results are comparable and reproducible.
 
 use super::random::SplitMix;
 use super::value::{Learning, Value};
@@ -12,25 +11,24 @@ use super::{DEVICE, DemandClass, ModelId, NodeShape, NodeView, Take};
 
 const SEED: u64 = 2;
 
-/// Weight of the guess made for amounts that were seen rarely or never, in observations.
+/// Weight of the prior for amounts with few observations, in observations.
 const PRIOR: f64 = 2.0;
 
-/// How much of a new lesson replaces the old: full steps overshoot, since what becomes of a device
-/// depends on the strategy that the lesson changes.
+/// Learning rate. Full steps overshoot, because the outcome depends on the strategy that learns.
 const STEP: f64 = 0.5;
 
-/// How much scarcer than the demand suggests CPU may be taken to be. Requests without GPU compete
-/// for it, and only a game shows whether that hurts.
+/// Candidate factors of CPU scarcity. CPU-only requests compete for cores, and only a simulation shows the
+/// effect.
 const SCARCER: [f64; 3] = [1.0, 1.5, 2.0];
 
-/// A departure from the plain measure must place this share of the capacity more: less is noise.
+/// Minimum gain, as a share of capacity, over the plain measure; smaller gains are noise.
 const EDGE: f64 = 0.001;
 
-/// No game is longer than this, whatever the demand.
+/// Limit of arrivals per simulation.
 const MOST_ARRIVALS: u32 = 1 << 16;
 
-/// The measure that played best, with what it learned: a few games decide how scarce CPU is taken to
-/// be, the rest refine the winner.
+/// The best measure after learning: the first simulations choose the CPU scarcity, the rest refine the
+/// winner.
 pub(super) fn teach(
     plain: &Value,
     classes: &[DemandClass],
@@ -50,7 +48,7 @@ pub(super) fn teach(
     rounds(chosen, &table, learning, learning.rounds).1
 }
 
-/// Plays so many games and returns the measure that left the least idle, and how much that was.
+/// Runs `count` simulations; returns the measure with the least idle GPU, and that amount.
 fn rounds(mut value: Value, table: &Table<'_>, learning: &Learning, count: u32) -> (f64, Value) {
     let mut best = (f64::INFINITY, value.clone());
     let mut lesson: Option<Vec<f64>> = None;
@@ -70,7 +68,7 @@ fn rounds(mut value: Value, table: &Table<'_>, learning: &Learning, count: u32) 
     best
 }
 
-/// What every game starts from.
+/// Starting point of every simulation.
 struct Table<'a> {
     classes: &'a [DemandClass],
     nodes: Vec<SimulatedNode>,
@@ -114,7 +112,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// The nodes of a game: the inventory, scaled down to about `most` GPUs.
+/// The inventory, scaled down to about `most` GPUs.
 fn nodes(inventory: &[NodeShape], most: u32) -> Vec<SimulatedNode> {
     let gpus: u64 = inventory.iter().map(|n| u64::from(n.gpus) * u64::from(n.count)).sum();
     let (keep, of) = if gpus > u64::from(most) { (u64::from(most), gpus) } else { (1, 1) };
@@ -126,14 +124,14 @@ fn nodes(inventory: &[NodeShape], most: u32) -> Vec<SimulatedNode> {
     nodes
 }
 
-/// A game under way: nodes, and what was last thought of each for each request shape.
+/// A running simulation: nodes, and cached scores per node and request shape.
 struct Game {
     nodes: Vec<SimulatedNode>,
     cache: Vec<Judged>,
 }
 
 impl Game {
-    /// Places one request where the worth suffers least, or drops it.
+    /// Places one request with the best score, or drops it.
     fn arrive(&mut self, value: &Value, class: usize, request: &DemandClass) {
         let row = &mut self.cache[class * self.nodes.len()..(class + 1) * self.nodes.len()];
         let mut best: Option<(i64, usize)> = None;
@@ -150,12 +148,11 @@ impl Game {
         }
     }
 
-    /// GPU thousandths left idle.
     fn idle(&self) -> f64 {
         self.nodes.iter().flat_map(|node| &node.left).map(|&left| f64::from(left)).sum()
     }
 
-    /// The mean idle thousandths a device ended with, by what it was once seen with.
+    /// Mean final idle thousandths, by the free thousandths seen earlier.
     fn mean_ends(&self) -> Vec<f64> {
         let mut ends = vec![(0.0, 0.0); DEVICE as usize + 1];
         for node in &self.nodes {
@@ -169,7 +166,7 @@ impl Game {
     }
 }
 
-/// Guesses amounts that were never seen from the next smaller one: the difference stays idle.
+/// Interpolates amounts without observations: the difference to the next smaller amount stays idle.
 fn smooth(ends: &[(f64, f64)]) -> Vec<f64> {
     let (mut last, mut at) = (0.0, 0);
     let mut means = Vec::with_capacity(ends.len());
@@ -184,7 +181,7 @@ fn smooth(ends: &[(f64, f64)]) -> Vec<f64> {
     means
 }
 
-/// What was last thought of placing a shape on a node, and of which state of the node.
+/// Cached score of a shape on a node, and the node version it is valid for.
 #[derive(Clone, Copy, Default)]
 struct Judged {
     version: u32,
@@ -193,15 +190,14 @@ struct Judged {
     score: i64,
 }
 
-/// One node of a game.
 #[derive(Clone)]
 struct SimulatedNode {
     model: ModelId,
     cpu: i64,
     left: Vec<i32>,
-    /// Every device and what it was once seen with.
+    /// Every device with each free amount it had.
     seen: Vec<(u16, i32)>,
-    /// Counts changes, so that a stale judgement is recognised.
+    /// Incremented with each change; invalidates cached scores.
     version: u32,
 }
 
@@ -250,7 +246,7 @@ impl SimulatedNode {
     }
 }
 
-/// What a request takes. Shares of several devices count as whole ones: games know no finer.
+/// Shares of several devices count as whole devices.
 fn take(request: &DemandClass) -> Take {
     match (request.gpus, request.milli) {
         (0, _) | (_, 0) => Take::Nothing,

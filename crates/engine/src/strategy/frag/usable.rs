@@ -1,32 +1,31 @@
-//! Which idle GPU the demand can use: sums over all request shapes, prepared for look-up.
+//! Usable idle GPU: sums over all request shapes, prepared for lookup.
 
 use super::ranks::{CpuRanks, MilliRanks};
 use super::{DEVICE, DemandClass, NodeView};
 
-/// Weighted idle thousandths the demand can use on a node.
+/// Weighted idle thousandths that the demand can use on a node.
 ///
-/// A request shape can use a device that has at least the share it asks for, provided the node has
-/// the CPU, the model and enough such devices. Summing over all shapes for every score would cost
-/// microseconds. Instead the weights are added up once per (model, CPU rank, device rank): what a
-/// node with that much CPU can do with a device that has that much left is then one look-up.
+/// A request shape can use a device with at least the requested share, provided that the node has the CPU,
+/// the model and enough such devices. A sum over all shapes for every score would cost microseconds, so the
+/// weights are summed once per (model, CPU rank, device rank), and a score needs one lookup.
 #[derive(Debug, Clone)]
 pub(super) struct Usable {
     cpu: CpuRanks,
     milli: MilliRanks,
     models: usize,
-    /// Most devices any shape asks for, plus one.
+    /// Largest number of devices of any shape, plus one.
     wholes: usize,
-    /// Weight of the one-device demand that a device of this rank can serve.
+    /// Weight of the single-device demand that a device of this rank can serve.
     single: Vec<i64>,
-    /// Weight of the demand for several whole devices that so many free ones can serve.
+    /// Weight of the demand for several whole devices, by number of free devices.
     whole: Vec<i64>,
-    /// Demand for shares of several devices, with its weight: rare, so looked at one by one.
+    /// Demand for shares of several devices, with its weight; rare, so checked one by one.
     split: Vec<(DemandClass, i64)>,
 }
 
 impl Usable {
-    /// Prepares the sums for weighted demand on a cluster with `models` GPU models. Nodes of any
-    /// other model are taken to serve only the demand that accepts every model.
+    /// Prepares the sums for a cluster with `models` GPU models. Nodes of other models serve only demand
+    /// without a model restriction.
     pub(super) fn new(demand: &[(&DemandClass, i64)], models: usize) -> Self {
         let gpu = || demand.iter().filter(|(class, _)| class.wants_gpu());
         let cpu = CpuRanks::new(gpu().map(|(class, _)| class.cpu).collect());
@@ -42,26 +41,24 @@ impl Usable {
         usable
     }
 
-    /// Where the sums for this node's model and CPU are kept.
     pub(super) fn row(&self, node: &NodeView<'_>) -> usize {
         let model = usize::from(node.model).min(self.models);
         model * (self.cpu.len() + 1) + self.cpu.rank(node.cpu)
     }
 
-    /// What requests for one device can use of a device with `left`.
+    /// Usable part of a device with `left`, for single-device requests.
     pub(super) fn device(&self, row: usize, left: i32) -> i64 {
         let served = self.single[row * (self.milli.len() + 1) + self.milli.rank(left)];
         i64::from(left.max(0)) * served
     }
 
-    /// What requests for several whole devices can use of `free` ones.
+    /// Usable part of `free` whole devices, for multi-device requests.
     pub(super) fn whole(&self, row: usize, free: usize) -> i64 {
         let served = self.whole[row * self.wholes + free.min(self.wholes - 1)];
         free as i64 * i64::from(DEVICE) * served
     }
 
-    /// What requests for shares of several devices can use, if `swap` (a device and what it would
-    /// have left) came true.
+    /// Usable part for shares of several devices; `swap` replaces the free amount of one device.
     pub(super) fn split(&self, node: &NodeView<'_>, swap: Option<(usize, i32)>) -> i64 {
         let part = |(class, weight): &(DemandClass, i64)| {
             if class.cpu > node.cpu || !class.accepts(node.model) {

@@ -1,47 +1,45 @@
-//! The value of what a node has left: this project's own measure.
+//! The value of a node's free resources: this project's own measure.
 
 use super::usable::Usable;
 use super::worth::Worth;
 use super::{DEVICE, DemandClass, NodeShape, NodeView, Take, selfplay};
 
-/// Weights are whole numbers of `1/ONE`: a score is a sum of integers, and rounding never decides
-/// between two nodes that are equally good.
+/// Fixed-point unit: scores are integer sums, so rounding never decides between equal nodes.
 const ONE: f64 = (1_i64 << ONE_BITS) as f64;
 const ONE_BITS: u32 = 20;
 
-/// How the terms of [`Value`] are weighed. Every number here was chosen by measurement; see
-/// `docs/research/fragmentation.md`.
+/// Weights of [`Value`], chosen by measurement; see `docs/research/fragmentation.md`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ValueOptions {
-    /// Weight of the idle GPU that the idle CPU beside it can feed.
+    /// Weight of the idle GPU that the node's idle CPU can feed.
     pub(crate) balance: f64,
-    /// Whether a request shape weighs by the GPU it asks for, not just by how often it is seen.
+    /// Weigh a request shape by its GPU amount, not only by its frequency.
     pub(crate) by_size: bool,
-    /// How to learn what becomes of devices; `None` switches learning off.
+    /// `None` disables learning.
     pub(crate) learning: Option<Learning>,
 }
 
-/// How [`Value`] learns by playing against itself.
+/// Parameters of self-play.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Learning {
-    /// Weight of the idle GPU a device is expected to end with.
+    /// Weight of the expected final idle GPU.
     pub(crate) waste: f64,
-    /// Games played to learn; each builds on the one before.
+    /// Number of simulations; each builds on the previous one.
     pub(crate) rounds: u32,
-    /// Arrivals of one game, as a multiple of the GPU capacity.
+    /// Arrivals per simulation, as a multiple of the GPU capacity.
     pub(crate) inflate: f64,
-    /// Most GPUs a game is played with; a larger cluster is scaled down.
+    /// Limit of GPUs per simulation; larger clusters are scaled down.
     pub(crate) gpus: u32,
 }
 
 impl ValueOptions {
-    /// For clusters where work comes and goes: no learning, because what becomes of a device
-    /// matters little when its tenants leave.
+    /// For clusters with short-lived workloads: no learning, because the final state of a device matters
+    /// little.
     pub(crate) const fn churning() -> Self {
         Self { balance: 0.25, by_size: true, learning: None }
     }
 
-    /// For clusters that fill up with work that stays: learns how devices end.
+    /// For clusters that fill up with long-lived workloads.
     pub(crate) const fn filling() -> Self {
         let learning = Learning { waste: 24.0, rounds: 6, inflate: 1.3, gpus: 3000 };
         Self { balance: 8.0, by_size: false, learning: Some(learning) }
@@ -54,7 +52,7 @@ impl Default for ValueOptions {
     }
 }
 
-/// Scores by how much worth a placement leaves on the node.
+/// Scores by the worth that a placement leaves on the node.
 ///
 /// The worth of a node is `U + balance·B − waste·W`:
 /// * `U`, the idle GPU the demand can use, weighted by how scarce the models are that it may use;
@@ -64,16 +62,15 @@ impl Default for ValueOptions {
 #[derive(Debug, Clone)]
 pub(crate) struct Value {
     usable: Usable,
-    /// GPU thousandths that one thousandth of a core feeds, in `1/ONE`.
+    /// GPU thousandths fed by one thousandth of a core, in `1/ONE`.
     fed: i64,
     /// Weight of `B`, in `1/ONE`.
     balance: i64,
-    /// Weighted idle thousandths a device with this much left is expected to end with.
+    /// Weighted final idle thousandths, by free thousandths.
     waste: Vec<i64>,
 }
 
 impl Value {
-    /// Prepares the measure for a demand on the cluster that `inventory` describes.
     pub(crate) fn new(
         classes: &[DemandClass],
         inventory: &[NodeShape],
@@ -86,8 +83,7 @@ impl Value {
         }
     }
 
-    /// What taking `cpu` and `take` from `node` does to its worth, and for a share the device it
-    /// is best taken from.
+    /// Change of the node's worth by taking `cpu` and `take`, and the best device for a share.
     pub(crate) fn score(&self, node: &NodeView<'_>, cpu: i64, take: Take) -> (i64, usize) {
         let before = self.worth(node);
         let after = NodeView { cpu: node.cpu - cpu, ..*node };
@@ -106,13 +102,13 @@ impl Value {
         }
     }
 
-    /// The measure with every thousandth of a core feeding only `1/scarcer` of the GPU.
+    /// The measure with `scarcer` times less GPU fed per core.
     pub(super) fn with_cpu_scarcer(mut self, scarcer: f64) -> Self {
         self.fed = (self.fed as f64 / scarcer) as i64;
         self
     }
 
-    /// Replaces what devices are expected to end with.
+    /// Replaces the learned final idle thousandths.
     pub(super) fn expect_waste(&mut self, idle: &[f64], weight: f64) {
         self.waste = idle.iter().map(|idle| (idle * weight * ONE) as i64).collect();
     }
@@ -151,8 +147,7 @@ impl Worth for Value {
     }
 }
 
-/// How many times scarcer the GPUs are that this class may use: demand that can go to few nodes
-/// weighs more, because no other GPU can stand in.
+/// Scarcity factor of the GPUs that this class may use. Demand with few possible nodes weighs more.
 fn scarcity(class: &DemandClass, inventory: &[NodeShape]) -> f64 {
     let gpus = |node: &NodeShape| u64::from(node.gpus) * u64::from(node.count);
     let hosts = |node: &&NodeShape| {
@@ -167,7 +162,7 @@ fn scarcity(class: &DemandClass, inventory: &[NodeShape]) -> f64 {
     }
 }
 
-/// GPU thousandths that one thousandth of a core feeds in the average GPU request, in `1/ONE`.
+/// GPU thousandths per thousandth of a core in the average GPU request, in `1/ONE`.
 fn fed(classes: &[DemandClass]) -> i64 {
     let (mut cpu, mut gpu) = (0.0, 0.0);
     for class in classes.iter().filter(|c| c.wants_gpu()) {

@@ -1,27 +1,25 @@
-//! What the measures share: the worth of a node, and how a request changes it.
+//! Common part of the measures: the worth of a node, and its change by a request.
 //!
-//! Every measure is a sum of a term per device, a term for the number of untouched devices and a
-//! term for the node as a whole. So when a share goes to one of eight devices, only one term is
-//! exchanged, and trying all eight costs little more than trying one.
+//! Every measure is the sum of a term per device, a term for the number of unused devices and a term for the
+//! node. A share on one of eight devices changes one term only, so trying all eight costs little more than
+//! one.
 
 use super::usable::Usable;
 use super::{DEVICE, NodeView};
 
-/// Nodes with more devices than this need a heap allocation to be judged.
+/// Nodes with more devices need a heap allocation.
 const DEVICES_ON_STACK: usize = 16;
 
-/// A measure of what a node has left; more is better.
+/// A measure of a node's free resources; more is better.
 pub(super) trait Worth {
-    /// The demand the measure rests on.
     fn usable(&self) -> &Usable;
 
-    /// The term of one device with `left`.
+    /// Term of one device with `left`.
     fn device(&self, row: usize, left: i32) -> i64;
 
-    /// The term of the node as a whole: its CPU and all its idle GPU.
+    /// Term of the node: its CPU and all its idle GPU.
     fn node(&self, cpu: i64, idle: i64) -> i64;
 
-    /// The worth of what `node` has left.
     fn worth(&self, node: &NodeView<'_>) -> i64 {
         let row = self.usable().row(node);
         let sums = self.sums(row, node);
@@ -29,8 +27,8 @@ pub(super) trait Worth {
         sums.devices + whole + self.node(node.cpu, sums.idle) + self.usable().split(node, None)
     }
 
-    /// Calls `offer(worth, device)` for every device that can give `milli`, lowest index first.
-    /// Of neighbours with equally much left only the first is offered: the others are ties.
+    /// Calls `offer(worth, device)` for every device with at least `milli` free, lowest index first.
+    /// Neighbours with equal free amounts are ties and offered once.
     fn after_share(&self, node: &NodeView<'_>, milli: i32, mut offer: impl FnMut(i64, usize))
     where
         Self: Sized,
@@ -53,7 +51,7 @@ pub(super) trait Worth {
         }
     }
 
-    /// The worth of `node` without the first `gpus` of its untouched devices.
+    /// Worth of `node` without the first `gpus` unused devices.
     fn after_whole(&self, node: &NodeView<'_>, gpus: u16) -> i64 {
         let mut stack = [0; DEVICES_ON_STACK];
         let mut heap = Vec::new();
@@ -72,7 +70,6 @@ pub(super) trait Worth {
         self.worth(&NodeView { left: rest, ..*node })
     }
 
-    /// The sums a node's worth is made of.
     fn sums(&self, row: usize, node: &NodeView<'_>) -> Sums {
         let mut sums = Sums { devices: 0, idle: 0, free: 0 };
         for &left in node.left {
@@ -84,7 +81,6 @@ pub(super) trait Worth {
     }
 }
 
-/// Sums over the devices of one node.
 pub(super) struct Sums {
     devices: i64,
     idle: i64,

@@ -1,4 +1,4 @@
-//! A body that plays a history to the engine and keeps the ledger beside it.
+//! A driver that plays a history to the engine and keeps the ledger beside it.
 
 use agentaflow_engine::{
     AdoptedTask, AdoptedWorkload, Decision, Demand, Event, GpuHealth, GpuId, GpuRequest, MilliCpu,
@@ -20,41 +20,41 @@ pub enum Input {
 }
 
 /// The engine, the world around it, and what was said between them.
-pub struct Body {
+pub struct TestDriver {
     pub engine: Scheduler,
     pub ledger: Ledger,
     pub log: Vec<Input>,
     pub plans: Vec<Plan>,
     pub now: Time,
-    handed_in: u32,
+    submitted_count: u32,
 }
 
-impl Body {
+impl TestDriver {
     pub fn new(history: &History) -> Self {
-        let mut body = Self {
+        let mut driver = Self {
             engine: Scheduler::new(history.policy.clone()),
             ledger: Ledger::new(history.policy.clone()),
             log: Vec::new(),
             plans: Vec::new(),
             now: Time(0),
-            handed_in: 0,
+            submitted_count: 0,
         };
         for queue in &history.queues {
-            body.tell(Event::QueueUpdated(Box::new(queue.clone()))).ok();
+            driver.tell(Event::QueueUpdated(Box::new(queue.clone()))).ok();
         }
         for node in &history.nodes {
-            body.tell(Event::NodeUpdated(Box::new(node.clone()))).expect("a good node");
+            driver.tell(Event::NodeUpdated(Box::new(node.clone()))).expect("a good node");
         }
-        body
+        driver
     }
 
     /// Plays the whole history.
     pub fn play(history: &History) -> Self {
-        let mut body = Self::new(history);
+        let mut driver = Self::new(history);
         for step in &history.steps {
-            body.step(step);
+            driver.step(step);
         }
-        body
+        driver
     }
 
     /// An event now.
@@ -160,8 +160,8 @@ impl Body {
     /// Hands a workload in under a new name, to a queue that exists.
     pub fn submit(&mut self, workload: &Workload) -> Result<WorkloadId, Rejected> {
         let mut workload = workload.clone();
-        workload.id = format!("w{}", self.handed_in).into();
-        self.handed_in += 1;
+        workload.id = format!("w{}", self.submitted_count).into();
+        self.submitted_count += 1;
         if !self.ledger.queues.contains_key(&workload.queue) {
             workload.queue = "root".into();
         }
@@ -173,8 +173,8 @@ impl Body {
     /// its tasks are over and whether all of that can be is left to chance.
     fn adopt(&mut self, workload: &Workload, [node, gpu, kind]: [u8; 3]) {
         let mut workload = workload.clone();
-        workload.id = format!("w{}", self.handed_in).into();
-        self.handed_in += 1;
+        workload.id = format!("w{}", self.submitted_count).into();
+        self.submitted_count += 1;
         if !self.ledger.queues.contains_key(&workload.queue) {
             workload.queue = "root".into();
         }

@@ -1,4 +1,4 @@
-//! One node: its description, its condition, and who is on it.
+//! State of one node: description, condition and tasks.
 
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -13,7 +13,6 @@ use crate::model::request::MigProfile;
 use crate::model::units::{Percent, Time};
 use crate::state::workloads::TaskRef;
 
-/// A node's description, condition and guests.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeState {
     pub(crate) spec: Arc<Node>,
@@ -25,11 +24,10 @@ pub(crate) struct NodeState {
     pub(crate) utilization: BTreeMap<GpuId, Percent>,
     pub(crate) tasks: Vec<TaskRef>,
     pub(crate) foreign: BTreeMap<ForeignId, (ForeignUse, Claim)>,
-    /// Reality, not the engine, has used more than there is.
+    /// Foreign use or adopted tasks exceed the capacity.
     pub(crate) overcommitted_externally: bool,
 }
 
-/// Whether a node answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reachability {
     #[default]
@@ -53,7 +51,7 @@ impl NodeState {
         }
     }
 
-    /// Whether new work may come.
+    /// The node takes new tasks.
     pub(crate) fn is_open(&self) -> bool {
         self.reach == Reachability::Up
             && !self.cordoned
@@ -61,7 +59,7 @@ impl NodeState {
             && self.reclaimed.is_none()
     }
 
-    /// Writes the node's condition into its room.
+    /// Copies the node's condition into its room.
     pub(crate) fn apply_state(&self, room: &mut Room) {
         room.open = self.is_open();
         for (index, (gpu, device)) in self.spec.gpus.iter().zip(&mut room.devices).enumerate() {
@@ -71,7 +69,6 @@ impl NodeState {
         room.summarise();
     }
 
-    /// Whether the GPU at this position can be used.
     pub(crate) fn health_of(&self, device: usize) -> GpuHealth {
         let gpu = self.spec.gpus.get(device);
         gpu.and_then(|gpu| self.health.get(&gpu.id)).copied().unwrap_or_default()
@@ -83,7 +80,7 @@ impl NodeState {
 }
 
 impl Cluster {
-    /// The room of a node on which nothing is booked.
+    /// Room of a node without bookings.
     pub(super) fn empty_room(&mut self, spec: &Node) -> Room {
         let workloads = spec.max_tasks.map_or(i64::from(u32::MAX), i64::from);
         let total = [spec.cpu.0 as i64, spec.memory.0 as i64, spec.storage.0 as i64, workloads];
@@ -118,7 +115,7 @@ impl Cluster {
         room
     }
 
-    /// The same room without any booking.
+    /// The same room without bookings.
     pub(crate) fn without_bookings(&self, spec: &Node, room: &Room) -> Room {
         let mut empty = room.clone();
         empty.free = empty.total;
@@ -166,8 +163,8 @@ impl Cluster {
         }
     }
 
-    /// What somebody else's use takes of this node. GPUs whose names are not known are taken to be
-    /// the last free ones, because kubelets and people tend to start at the front.
+    /// Claim of foreign use. Unnamed GPUs count as the last free ones, because kubelets and users tend to
+    /// start with the first.
     pub(crate) fn foreign_claim(
         &mut self,
         node: super::NodeIdx,
@@ -193,7 +190,7 @@ impl Cluster {
             } else if host.spec.device_selection == DeviceSelection::Node
                 && *usage == ForeignGpu::Whole
             {
-                // The node calls it something else by now.
+                // The node has renamed this GPU.
                 unknown += 1;
             }
         }
@@ -212,7 +209,7 @@ impl Cluster {
     }
 }
 
-/// Price of a GPU, a core and a GiB for an hour.
+/// Hourly prices of a GPU, a core and a GiB.
 pub(super) fn prices(spec: &Node) -> [i64; 3] {
     let price = [spec.price.gpu_hour, spec.price.cpu_hour, spec.price.gib_hour];
     price.map(|price| i64::try_from(price.0).unwrap_or(i64::MAX))
@@ -233,7 +230,7 @@ fn foreign_part(index: usize, device: &Device, usage: ForeignGpu) -> DeviceClaim
             (i64::from(share.get()), total * i64::from(share.get()) / 1000, false)
         }
         ForeignGpu::Memory(mib) => {
-            // Nobody uses more of one GPU than there is.
+            // One use cannot exceed the GPU's memory.
             let mib = (mib.0 as i64).min(total);
             (mib * 1000 / total.max(1), mib, false)
         }

@@ -1,4 +1,4 @@
-//! What a replay measures while it runs.
+//! Measurements during a replay.
 
 use agentaflow_engine::{Placement, Request, Time, WorkloadId};
 
@@ -6,15 +6,15 @@ use crate::curve::Curve;
 use crate::meter::{Meter, percent};
 use crate::{Load, Outcome, Stats};
 
-/// Counts, sums over time and the curve.
+/// Counters, time sums and the curve.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub(crate) struct ReplayMetrics {
     meter: Meter,
     curve: Curve,
     first: Time,
     now: Time,
     sums: Sums,
-    /// The sums when the last workload ended: idle time after that is nobody's fault.
+    /// Sums at the last completion; later idle time does not count.
     measured: Sums,
     last_end: Time,
     peak: i64,
@@ -25,15 +25,15 @@ pub(crate) struct Tally {
     preemptions: u64,
 }
 
-/// Thousandths of GPUs times milliseconds.
+/// GPU thousandths times milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     allocated: f64,
     idle: f64,
-    useless: f64,
+    unusable: f64,
 }
 
-impl Tally {
+impl ReplayMetrics {
     pub(crate) fn new(load: &Load) -> Self {
         let demand =
             load.jobs.iter().map(|job| (&*job.workload.request, u64::from(job.workload.tasks)));
@@ -55,17 +55,16 @@ impl Tally {
         }
     }
 
-    /// Workloads that ran to their end.
     pub(crate) fn finished(&self) -> u64 {
         self.completions.len() as u64
     }
 
-    /// Time passes; everything stays as it is meanwhile.
+    /// Advances the time sums.
     pub(crate) fn advance(&mut self, to: Time) {
         let span = to.since(self.now).0 as f64;
         self.sums.allocated += span * self.meter.allocated as f64;
         self.sums.idle += span * self.meter.idle() as f64;
-        self.sums.useless += span * self.meter.useless();
+        self.sums.unusable += span * self.meter.unusable();
         self.now = self.now.max(to);
         if self.running > 0 {
             self.measured = self.sums;
@@ -73,7 +72,7 @@ impl Tally {
         }
     }
 
-    /// Notes the state for the curve.
+    /// Adds a sample to the curve.
     pub(crate) fn sample(&mut self) {
         self.curve.note(self.seconds_since(self.first), &self.meter, self.running, self.waiting);
     }
@@ -87,7 +86,7 @@ impl Tally {
         self.peak = self.peak.max(self.meter.allocated);
     }
 
-    /// All tasks of a workload have their places.
+    /// All tasks of a workload are placed.
     pub(crate) fn started(&mut self, submitted: Time, first: bool) {
         self.running += 1;
         self.waiting = self.waiting.saturating_sub(1);
@@ -112,7 +111,7 @@ impl Tally {
         self.completions.push(self.seconds_since(submitted));
     }
 
-    /// What was measured; the rest is for the caller to fill in.
+    /// The measured part of the outcome; the caller fills in the rest.
     pub(crate) fn outcome(self) -> Outcome {
         let at = self.seconds_since(self.first);
         let makespan = self.last_end.since(self.first).0 as f64;
@@ -131,7 +130,7 @@ impl Tally {
                 self.measured.allocated,
                 self.meter.capacity as f64 * makespan,
             ),
-            fragmentation_percent: percent(self.measured.useless, self.measured.idle),
+            fragmentation_percent: percent(self.measured.unusable, self.measured.idle),
             wait_seconds: Stats::of(self.waits),
             completion_seconds: Stats::of(self.completions),
             makespan_seconds: makespan / 1000.0,
