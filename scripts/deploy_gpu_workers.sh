@@ -1,9 +1,9 @@
 #!/bin/sh
-# Makes workers of a server of all GPU nodes of the current cluster. See docs/workers.md.
+# Deploys a worker on each GPU node of the current cluster. See docs/workers.md.
 #
 #   API_ENDPOINT=http://head:8000 REGISTRATION_TOKEN=… ./scripts/deploy_gpu_workers.sh
 #
-# Without REGISTRATION_TOKEN the Secret imagepod-secrets must be there, or be made afterwards.
+# Without REGISTRATION_TOKEN the Secret imagepod-secrets must exist or be created later.
 set -eu
 
 : "${API_ENDPOINT:?say where the server is: API_ENDPOINT=http://head:8000}"
@@ -14,7 +14,7 @@ worker=$(dirname "$0")/../deploy/worker
 
 kubectl apply -f "$worker/00-namespace.yaml" -f "$worker/10-rbac.yaml"
 if [ -n "${REGISTRATION_TOKEN:-}" ]; then
-    # Through a pipe: arguments can be read by everybody on this machine.
+    # Through a pipe: other users of this machine can read command line arguments.
     printf %s "$REGISTRATION_TOKEN" |
         kubectl create secret generic imagepod-secrets --namespace=imagepod \
             --from-file=registration-token=/dev/stdin --dry-run=client --output=yaml |
