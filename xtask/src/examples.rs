@@ -147,10 +147,8 @@ mod tests {
 
     #[test]
     fn the_dashboard_shows_every_metric_and_no_other() {
-        let is_source = |file: &&String| {
-            file.starts_with("crates/kube")
-                && (file.ends_with("scheduler/metrics.rs") || file.ends_with("monitor/metrics.rs"))
-        };
+        let is_source =
+            |file: &&String| file.starts_with("crates/kube-") && file.ends_with("/metrics.rs");
         let sources = repo::files().unwrap();
         let code: Vec<String> = sources
             .iter()
