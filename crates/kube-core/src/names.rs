@@ -6,22 +6,22 @@ pub const SCHEDULER_NAME: &str = "agentaflow";
 pub const GROUP: &str = "agentaflow.io";
 /// The version of our kinds.
 pub const VERSION: &str = "v1";
-/// Who writes, as the API server records it.
+/// Field manager of server-side apply.
 pub const FIELD_MANAGER: &str = "agentaflow";
 /// The namespace of the product.
 pub const NAMESPACE: &str = "agentaflow";
-/// The service by which the scheduler answers questions.
+/// Service of the scheduler's HTTP API.
 pub const SCHEDULER_SERVICE: &str = "agentaflow-scheduler-service";
-/// Who has this role in the product's namespace may ask the scheduler through the API server.
+/// Role with access to the scheduler's HTTP API through the API server.
 pub const ASKER_ROLE: &str = "agentaflow-asker";
-/// Who has this role may look at nodes and queues, which lie in no namespace.
+/// Cluster role with read access to nodes and queues.
 pub const NODE_VIEWER_ROLE: &str = "agentaflow-node-viewer";
 /// The deployment of the scheduler.
 pub const SCHEDULER_DEPLOYMENT: &str = "agentaflow-gpu-scheduler";
-/// The `ConfigMap` with settings that people change while the scheduler runs.
+/// `ConfigMap` with settings that apply without a restart.
 pub const SCHEDULER_CONFIG: &str = "agentaflow-scheduler-config";
 
-/// Node label: the node has GPUs that we look after.
+/// Node label: the node has managed GPUs.
 pub const NODE_ENABLED: &str = "agentaflow.gpu/enabled";
 /// Node label: at least one GPU can be used.
 pub const NODE_SCHEDULABLE: &str = "agentaflow.gpu/schedulable";
@@ -35,27 +35,27 @@ pub const NODE_DEVICES: &str = "agentaflow.gpu/devices";
 pub const NODE_STATUS: &str = "agentaflow.gpu/status";
 /// Node annotation: when the status was written.
 pub const NODE_LAST_UPDATE: &str = "agentaflow.gpu/last-update";
-/// Node label or annotation, set by people: `true` while they work on its GPUs.
+/// Node label or annotation set by administrators: `true` during maintenance of the GPUs.
 pub const NODE_MAINTENANCE: &str = "agentaflow.gpu/maintenance";
 
 /// Node annotation, set by `agentaflow cordon NODE/GPU`: GPUs that get no new work, by id or number, comma-separated.
 /// As many fewer are given out on the node; which devices a pod gets is the kubelet's choice.
 pub const NODE_CLOSED_GPUS: &str = "agentaflow.gpu/cordoned";
 
-/// Node annotation, set by people: dollars that a GPU of it costs an hour, such as `2.50`.
+/// Node annotation set by administrators: dollars per GPU hour, such as `2.50`.
 pub const NODE_PRICE: &str = "agentaflow.gpu/price-per-gpu-hour";
 
 /// Annotation of a `GPUWorkload`, set by `agentaflow complete`: `"true"` ends it as if it were done. Its pods are
 /// stopped, and its phase becomes `Succeeded`.
 pub const COMPLETE: &str = "agentaflow.gpu/complete";
 
-/// What our own labels and annotations on pods begin with.
+/// Prefix of agentaflow's labels and annotations on pods.
 pub const PREFIX: &str = "agentaflow.gpu/";
-/// Pod label: the `GPUWorkload` that it belongs to.
+/// Pod label: name of the `GPUWorkload`.
 pub const POD_WORKLOAD: &str = "agentaflow.gpu/workload";
-/// Pod label: we look after it.
+/// Pod label: managed by agentaflow.
 pub const POD_MANAGED: &str = "agentaflow.gpu/managed";
-/// The label by which tools tell who looks after an object.
+/// Common label with the managing tool.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Pod label: the number of the task in its workload.
 pub const POD_TASK: &str = "agentaflow.gpu/task";
@@ -69,7 +69,7 @@ pub const POD_ASSIGNED_GPU: &str = "agentaflow.gpu/assigned-gpu";
 pub const POD_ASSIGNED_NODE: &str = "agentaflow.gpu/assigned-node";
 /// Pod annotation, written with the binding: dollars that its GPUs cost an hour.
 pub const POD_PRICE: &str = "agentaflow.gpu/price-per-hour";
-/// Pod annotation, written by the monitor: the GPUs that the kubelet gave it, comma-separated.
+/// Pod annotation written by the monitor: devices allocated by the kubelet, comma-separated.
 pub const POD_DEVICES: &str = "agentaflow.gpu/allocated-devices";
 /// Annotation read on pods and their owners: a strategy's name.
 pub const STRATEGY: &str = "agentaflow.gpu/scheduling-strategy";
@@ -77,15 +77,15 @@ pub const STRATEGY: &str = "agentaflow.gpu/scheduling-strategy";
 pub const PRIORITY: &str = "agentaflow.gpu/priority";
 /// Annotation read on pods and their owners: the queue.
 pub const QUEUE: &str = "agentaflow.gpu/queue";
-/// Annotation read on pods and their owners: `"false"` keeps it from being stopped for others.
+/// Annotation of pods and their owners: `"false"` protects from preemption.
 pub const PREEMPTIBLE: &str = "agentaflow.gpu/preemptible";
 /// Annotation read on pods and their owners: how long it is expected to run, such as `1h30m`.
 pub const DURATION: &str = "agentaflow.gpu/estimated-duration";
 /// Annotation read on pods and their owners: MiB that each GPU must have.
 pub const GPU_MEMORY: &str = "agentaflow.gpu/min-gpu-memory";
-/// The reason of Events about what waits; the same word as the default scheduler's, which alerts look for.
+/// Reason of events about pending pods; equals the default scheduler's reason, which alerts use.
 pub const FAILED_SCHEDULING: &str = "FailedScheduling";
-/// What people may write on the owner of a pod, and a pod takes over; what the scheduler writes itself is not inherited.
+/// Annotations that a pod inherits from its owners; those written by the scheduler are not inherited.
 pub const INHERITED: [&str; 6] = [STRATEGY, PRIORITY, QUEUE, PREEMPTIBLE, DURATION, GPU_MEMORY];
 /// Namespace label: GPU pods in it are ours.
 pub const NAMESPACE_OPT_IN: &str = "agentaflow.gpu/scheduling";
@@ -103,13 +103,13 @@ pub const FINALIZER: &str = "agentaflow.io/cleanup";
 
 /// The resource that counts whole GPUs, or time slices of them.
 pub const GPU_RESOURCE: &str = "nvidia.com/gpu";
-/// What resources that count MIG slices begin with.
+/// Prefix of MIG resources.
 pub const MIG_PREFIX: &str = "nvidia.com/mig-";
-/// The engine's resource that only nodes have whose GPUs are handed out whole.
+/// Engine resource of nodes with whole GPUs.
 pub const EXCLUSIVE_RESOURCE: &str = "agentaflow.gpu/exclusive";
 /// The engine's resource that counts pods.
 pub const PODS_RESOURCE: &str = "pods";
-/// The label by which the engine's terms see a task's namespace; no label of a pod can be named so.
+/// Label with the namespace of a task in the engine's terms; not a valid pod label.
 pub const NAMESPACE_KEY: &str = "namespace!";
 
 /// Node label of NVIDIA's: the model.
@@ -121,7 +121,7 @@ pub const NVIDIA_COUNT: &str = "nvidia.com/gpu.count";
 /// Node label of NVIDIA's: time slices of each device.
 pub const NVIDIA_REPLICAS: &str = "nvidia.com/gpu.replicas";
 
-/// What the names of our priority classes begin with.
+/// Prefix of agentaflow's priority classes.
 pub const PRIORITY_CLASS_PREFIX: &str = "agentaflow-";
 
 /// The class of a priority from 0 to 10.

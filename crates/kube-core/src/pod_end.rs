@@ -1,11 +1,11 @@
-//! Why a pod ended: by its own doing or not, and the sentence that tells it.
+//! End of a pod: cause and message.
 
 use jiff::Timestamp;
 
 use crate::slim::{ContainerStatus, Pod, Terminated};
 
-/// Whether a failed pod failed by its own doing. What the cluster did to it (stopped for others, a node that was
-/// lost or full, a kubelet that would not take it) is no failure of the work.
+/// True if a failed pod failed because of its own work. Preemption, a lost or full node and a rejecting kubelet are
+/// no failures of the work.
 pub fn own_fault(pod: &Pod) -> bool {
     if disrupted(pod) {
         return false;
@@ -18,7 +18,7 @@ pub fn own_fault(pod: &Pod) -> bool {
     }
 }
 
-/// Words of kubelets and controllers for pods that were refused, or taken down with their node.
+/// Reasons of kubelets and controllers for rejected and evicted pods.
 const REFUSED_OR_TAKEN: [&str; 15] = [
     "Preempting",
     "Preempted",
@@ -42,7 +42,7 @@ fn disrupted(pod: &Pod) -> bool {
     conditions.into_iter().any(|one| one.kind == "DisruptionTarget" && one.status == "True")
 }
 
-/// Kubelets also evict a pod that writes more than it asked for: made again it would do so again.
+/// Kubelets also evict a pod that exceeds its own storage limit: a retry would fail again.
 fn over_its_own_limit(pod: &Pod) -> bool {
     let message = pod.status.message.as_deref().unwrap_or_default();
     message.contains("exceed") && message.contains("limit")
@@ -53,7 +53,7 @@ fn started(pod: &Pod) -> bool {
     statuses(pod).any(|status| ended(status).is_some())
 }
 
-/// How a pod ended, in one sentence without its subject.
+/// Message about the end of a pod, without a subject.
 pub fn story(pod: &Pod) -> String {
     let failed = statuses(pod)
         .filter_map(|status| ended(status).map(|end| (status, end)))
@@ -62,7 +62,7 @@ pub fn story(pod: &Pod) -> String {
     let message = pod.status.message.as_deref().unwrap_or_default();
     match failed {
         _ if reason == "DeadlineExceeded" => "ran longer than its activeDeadlineSeconds".to_owned(),
-        // How it ended when it was told to end says nothing.
+        // The exit code after a requested termination is meaningless.
         _ if disrupted(pod) => taken(pod),
         Some((status, end)) => format!("container `{}` {}", status.name, ending(end)),
         None if reason.is_empty() => "ended without saying why".to_owned(),
@@ -71,7 +71,7 @@ pub fn story(pod: &Pod) -> String {
     }
 }
 
-/// What the cluster did to a pod, in its own words.
+/// Message of the cluster about an evicted pod.
 fn taken(pod: &Pod) -> String {
     let conditions = pod.status.conditions.iter().flatten();
     let why = conditions.into_iter().find(|one| one.kind == "DisruptionTarget");
@@ -105,19 +105,19 @@ fn ending(end: &Terminated) -> String {
     text
 }
 
-/// The signal, also where it is only told by an exit code as shells do.
+/// Signal, also from an exit code of a shell.
 fn signal(end: &Terminated) -> Option<i32> {
     end.signal
         .filter(|signal| *signal != 0)
         .or_else(|| (129..=159).contains(&end.exit_code).then(|| end.exit_code - 128))
 }
 
-/// When the last container of a pod ended, as far as it is known.
+/// End of the last container, if known.
 pub fn ended_at(pod: &Pod) -> Option<Timestamp> {
     statuses(pod).filter_map(|status| Some(ended(status)?.finished_at.as_ref()?.0)).max()
 }
 
-/// A word and a sentence about containers that cannot start, such as `ImagePullBackOff`.
+/// Reason and message of containers that cannot start, such as `ImagePullBackOff`.
 pub fn stuck(pod: &Pod) -> Option<(String, String)> {
     let waiting = statuses(pod).find_map(|status| {
         let waiting = status.state.as_ref()?.waiting.as_ref()?;
@@ -125,7 +125,7 @@ pub fn stuck(pod: &Pod) -> Option<(String, String)> {
         Some((status, word, waiting.message.as_deref().unwrap_or_default()))
     });
     let (status, word, message) = waiting?;
-    // The kubelet goes to and fro between the two.
+    // The kubelet alternates between the two.
     let word = if word == "ErrImagePull" { "ImagePullBackOff" } else { word };
     let mut text = format!("Container `{}` cannot start", status.name);
     if !message.is_empty() {
@@ -134,7 +134,7 @@ pub fn stuck(pod: &Pod) -> Option<(String, String)> {
     Some((word.to_owned(), text))
 }
 
-/// A word that conditions may carry, and that says more than that it starts.
+/// Valid condition reason that says more than that the container starts.
 fn proper(word: &str) -> bool {
     !matches!(word, "ContainerCreating" | "PodInitializing")
         && word.len() <= 64
@@ -142,7 +142,7 @@ fn proper(word: &str) -> bool {
         && word.chars().all(|c| c.is_ascii_alphanumeric())
 }
 
-/// The beginning of a text that somebody else wrote.
+/// Beginning of foreign text.
 pub fn clip(text: &str, characters: usize) -> String {
     match text.char_indices().nth(characters) {
         None => text.to_owned(),
@@ -150,7 +150,7 @@ pub fn clip(text: &str, characters: usize) -> String {
     }
 }
 
-/// The end of a text: a program that gives up says why in its last lines.
+/// End of a text: programs report errors in their last lines.
 fn clip_front(text: &str, characters: usize) -> String {
     match text.char_indices().nth_back(characters.saturating_sub(1)) {
         Some((start, _)) if start > 0 => format!("…{}", &text[start..]),

@@ -1,12 +1,12 @@
-//! Hard GPU needs as node affinity, so that whoever buys nodes for a waiting pod buys the right kind.
+//! GPU requirements as node affinity, so that autoscalers add the right nodes for a pending pod.
 //!
-//! Not every cluster labels its nodes with GPU memory: there a plain requirement would leave the pod waiting
-//! for ever although our own records know the memory. So each of the template's terms gets three variants, of
-//! which one must hold: NVIDIA's label says enough; or it is absent and Karpenter's says enough; or both are
-//! absent, and the scheduler goes by what it knows. A node that says too little matches none of them.
+//! Not every cluster labels its nodes with GPU memory: there a plain requirement would leave the pod pending although
+//! the scheduler knows the memory. Each term of the template therefore becomes three alternatives: NVIDIA's label is
+//! sufficient; or it is absent and Karpenter's is sufficient; or both are absent, and the scheduler decides. A node
+//! with an insufficient label matches none of them.
 //!
-//! Nor does anybody know every name of a model, as labels write it: a list of the right ones would shut out a node
-//! whose driver has a new name for the same thing. So nodes that say they have another model are shut out instead.
+//! The list of model names in labels is never complete: requiring known names would exclude a node whose driver has a
+//! new name for the same model. Nodes with labels of other models are excluded instead.
 
 use agentaflow_gpu::catalog::{GKE_ACCELERATOR, GKE_ACCELERATORS, GPUS, KARPENTER_GPU_NAME};
 use serde_json::{Map, Value, json};
@@ -18,7 +18,7 @@ use crate::names;
 const KARPENTER_MEMORY: &str = "karpenter.k8s.aws/instance-gpu-memory";
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
-/// Requires nodes that do not say they have less than `memory` MiB on each GPU.
+/// Excludes nodes with a label of less than `memory` MiB per GPU.
 pub(super) fn require_memory(
     body: &mut Map<String, Value>,
     memory: u64,
@@ -26,7 +26,7 @@ pub(super) fn require_memory(
     if memory <= 1 { Ok(()) } else { require(body, &variants(memory)) }
 }
 
-/// Requires nodes that do not say they have GPUs of another model. A name that is not known requires nothing.
+/// Excludes nodes with a label of another model. An unknown name has no effect.
 pub(super) fn require_model(body: &mut Map<String, Value>, model: &str) -> Result<(), BadTemplate> {
     let others = other_models(model);
     if others.is_empty() { Ok(()) } else { require(body, &[others]) }
@@ -44,7 +44,7 @@ fn require(body: &mut Map<String, Value>, alternatives: &[Vec<Value>]) -> Result
     let terms = match required.remove("nodeSelectorTerms") {
         None | Some(Value::Null) => vec![json!({})],
         Some(Value::Array(terms)) if terms.is_empty() => vec![json!({})],
-        // An empty term among others matches no node: Kubernetes says so, and it stays that way.
+        // An empty term matches no node in Kubernetes: keep it so.
         Some(Value::Array(terms)) => terms.into_iter().filter(|term| !is_empty(term)).collect(),
         Some(_) => return Err(shape(&path, "a list")),
     };
@@ -59,7 +59,7 @@ fn require(body: &mut Map<String, Value>, alternatives: &[Vec<Value>]) -> Result
     Ok(())
 }
 
-/// What labels say of models that do not have the word that tells the wanted one apart, such as `h100`.
+/// Label values of models without the distinguishing word of the requested one, such as `h100`.
 fn other_models(wanted: &str) -> Vec<Value> {
     let words = |text: &str| {
         let words = text.split([' ', '-', '_', '/']).map(str::to_ascii_lowercase);

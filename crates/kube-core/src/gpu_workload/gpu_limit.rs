@@ -1,4 +1,4 @@
-//! The GPU limit: what the template says, or one added to the container that should have it.
+//! GPU limit of the template, or a limit added to the right container.
 
 use serde_json::{Map, Value};
 
@@ -11,7 +11,7 @@ const MAIN_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// Time slices of GPUs under the device plugin's other name.
 const SHARED_RESOURCE: &str = "nvidia.com/gpu.shared";
 
-/// What GPUs a pod asks for in the end.
+/// GPUs that a pod finally requests.
 pub(super) struct Gpus {
     /// Whole GPUs, as opposed to none or MIG slices.
     pub(super) whole: bool,
@@ -42,7 +42,7 @@ pub(super) fn fill(
     Ok(Gpus { whole: asked.iter().any(|ask| !ask.resource.starts_with(names::MIG_PREFIX)) })
 }
 
-/// The profile as resources spell it; people also write the whole resource's name.
+/// Profile as in resource names; users may write the whole resource name.
 fn profile(wanted: &GpuRequirements) -> Option<&str> {
     let text = wanted.mig_profile.as_deref()?.trim();
     let text = text.strip_prefix("nvidia.com/").unwrap_or(text);
@@ -50,8 +50,7 @@ fn profile(wanted: &GpuRequirements) -> Option<&str> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// A GPU resource of the pod as a whole; the amount is unknown where it is written in a way that only the API
-/// server need understand.
+/// GPU resource of the whole pod; the amount is unknown if only the API server can parse it.
 struct Asked {
     resource: String,
     amount: Option<u64>,
@@ -103,7 +102,7 @@ fn list<'a>(body: &'a Map<String, Value>, key: &str) -> impl Iterator<Item = &'a
     body.get(key).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// The GPU resources of a container: the limit, or the request where there is no limit.
+/// GPU resources of a container: the limit, else the request.
 fn resources(container: &Value) -> impl Iterator<Item = (&str, Option<u64>)> {
     let part = move |key: &str| container.get("resources").and_then(|value| value.get(key));
     let limits = part("limits");

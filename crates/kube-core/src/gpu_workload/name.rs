@@ -4,11 +4,11 @@ use std::hash::Hasher as _;
 
 use fnv::FnvHasher;
 
-/// What fits into a label and a host name; longer pod names are legal but lose their end in both.
+/// Longest label value and host name; longer pod names are valid but truncated in both.
 const MAX: usize = 63;
 
-/// The pod of a task: `<workload>-<task>`, and `<workload>-<task>-r<attempt>` for later attempts. Where that is
-/// too long the workload's name is cut and gets a hash, so that two long names never share a pod.
+/// Pod of a task: `<workload>-<task>`, and `<workload>-<task>-r<attempt>` for later attempts. Too long names are
+/// truncated and get a hash, so that two long names never share a pod.
 pub fn pod_name(workload: &str, task: u32, attempt: u32) -> String {
     let suffix = match attempt {
         0 => format!("-{task}"),

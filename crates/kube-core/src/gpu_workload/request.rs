@@ -1,4 +1,4 @@
-//! What the engine needs to know of a workload beside its pods.
+//! Engine properties of a workload besides its pods.
 
 use agentaflow_engine::{
     GpuModel, GpuRequest, MiB, Request, ResourceName, Span, Strategy, Topology, Workload,
@@ -12,7 +12,6 @@ use crate::translate;
 /// A spec that passed the API server's schema and still cannot be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSpec {
-    /// No such strategy.
     #[error("spec.schedulingStrategy `{0}` does not exist: write one of {names}", names = strategies())]
     Strategy(String),
     /// Not a length of time.
@@ -21,7 +20,7 @@ pub enum BadSpec {
     /// No pods, or too many.
     #[error("spec.gangSize is {0}: write a number from 1 to {MAX_GANG}")]
     GangSize(u32),
-    /// A template that would fill the API server's store with copies of itself.
+    /// Too large: the API server would store a copy for each pod.
     #[error(
         "spec.podTemplate has {0} bytes: at most {MAX_TEMPLATE} are allowed; put large files into a ConfigMap or an image"
     )]
@@ -34,7 +33,7 @@ pub const MAX_GANG: u32 = 10_000;
 /// The most bytes of a template; every pod of a gang is a copy of it.
 pub const MAX_TEMPLATE: usize = 128 << 10;
 
-/// Refuses a spec that cannot be carried out.
+/// Rejects an invalid spec.
 pub fn check(spec: &GpuWorkloadSpec) -> Result<(), BadSpec> {
     strategy(spec)?;
     estimate(spec)?;
@@ -45,9 +44,9 @@ pub fn check(spec: &GpuWorkloadSpec) -> Result<(), BadSpec> {
     if bytes > MAX_TEMPLATE { Err(BadSpec::TemplateSize(bytes)) } else { Ok(()) }
 }
 
-/// Adds to what the pod asks for: memory, models, and that nobody shares its GPUs.
+/// Adds memory, models and exclusive access to the pod's request.
 ///
-/// Memory and exclusive access speak of whole GPUs; a pod that asks for MIG slices or none is left alone.
+/// Memory and exclusive access apply to whole GPUs; pods with MIG slices or without GPUs stay unchanged.
 pub fn ask(spec: &GpuWorkloadSpec, request: &mut Request) {
     let wanted = &spec.gpu_requirements;
     if let Some(model) = model(wanted.preferred_gpu_type.as_deref()) {
@@ -65,8 +64,7 @@ fn model(name: Option<&str>) -> Option<GpuModel> {
     name.map(str::trim).filter(|name| !name.is_empty()).map(GpuModel::from)
 }
 
-/// Everything but name, queue and request, written into the engine's workload. What cannot be read is left as it
-/// is: [`check`] tells people about it.
+/// Sets everything except name, queue and request. Invalid fields stay unchanged: [`check`] reports them.
 pub fn fill(spec: &GpuWorkloadSpec, workload: &mut Workload) {
     workload.tasks = spec.gang_size;
     workload.priority = priority(spec);
@@ -76,19 +74,18 @@ pub fn fill(spec: &GpuWorkloadSpec, workload: &mut Workload) {
     workload.preemptible = spec.preemptible;
 }
 
-/// 0 to 10.
+/// From 0 to 10.
 pub fn priority(spec: &GpuWorkloadSpec) -> u8 {
     spec.priority.min(10)
 }
 
-/// How GPUs are chosen; none means as the cluster does.
+/// None means the cluster's strategy.
 pub fn strategy(spec: &GpuWorkloadSpec) -> Result<Option<Strategy>, BadSpec> {
     let text = spec.scheduling_strategy.as_deref().filter(|text| !text.is_empty());
     let parse = |text: &str| text.parse().map_err(|_| BadSpec::Strategy(excerpt(text)));
     text.map(parse).transpose()
 }
 
-/// How long it is expected to run.
 pub fn estimate(spec: &GpuWorkloadSpec) -> Result<Option<Span>, BadSpec> {
     let text = spec.estimated_duration.as_deref().filter(|text| !text.is_empty());
     let parse =
@@ -96,7 +93,7 @@ pub fn estimate(spec: &GpuWorkloadSpec) -> Result<Option<Span>, BadSpec> {
     text.map(parse).transpose()
 }
 
-/// How the pods lie to each other; the host name is what the engine calls a node.
+/// Topology of the pods; the host name is the engine's node.
 pub fn topology(spec: &GpuWorkloadSpec) -> Option<Topology> {
     let wanted = spec.topology.as_ref()?;
     let key = match wanted.key.as_str() {
@@ -114,7 +111,7 @@ fn strategies() -> String {
     names.join(", ")
 }
 
-/// Enough of a text that somebody else wrote to recognise it.
+/// Beginning of user input, for messages.
 fn excerpt(text: &str) -> String {
     text.chars().take(64).collect()
 }

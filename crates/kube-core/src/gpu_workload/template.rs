@@ -1,4 +1,4 @@
-//! The pod of a task: the template as it was written, and only what is absent filled in.
+//! Pod of a task: the template with absent fields filled in.
 
 use serde_json::{Map, Value, json};
 
@@ -6,14 +6,12 @@ use super::{affinity, gpu_limit, name};
 use crate::crd::GpuWorkloadSpec;
 use crate::names;
 
-/// Whose pod it is.
+/// Owner of a pod.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity<'a> {
-    /// The workload's name.
     pub name: &'a str,
-    /// Its namespace.
     pub namespace: &'a str,
-    /// Its UID; while it has none, at admission, the pod gets no owner.
+    /// None at admission: the pod then gets no owner reference.
     pub uid: Option<&'a str>,
 }
 
@@ -23,60 +21,54 @@ pub enum BadTemplate {
     /// A part of it is not what Kubernetes has there.
     #[error("spec.{path} must be {expected}")]
     Shape {
-        /// Which part.
         path: String,
-        /// What belongs there.
         expected: &'static str,
     },
-    /// It asks for another number of GPUs than the workload.
+    /// GPU limit and workload disagree.
     #[error(
         "spec.podTemplate asks for {asked} in its limits, but spec.gpuRequirements.{field} is {wanted}: \
          write the same in both, or leave the limit out and it is added"
     )]
     Contradiction {
-        /// What the template asks for, such as `nvidia.com/gpu: 2`.
+        /// Request of the template, such as `nvidia.com/gpu: 2`.
         asked: String,
-        /// The field that says otherwise.
+        /// Conflicting field.
         field: &'static str,
-        /// What it says.
+        /// Value of the field.
         wanted: String,
     },
-    /// Nobody has a GPU limit, and it is not clear who should have it.
+    /// No container has a GPU limit, and the choice is ambiguous.
     #[error(
         "spec.podTemplate.spec.containers: none of {names} has a GPU limit; write `resources: {{limits: {{{resource}: \
          {count}}}}}` for the one that uses the GPUs"
     )]
     WhichContainer {
-        /// The containers.
         names: String,
-        /// The resource that is missing.
         resource: String,
-        /// How much of it.
         count: u32,
     },
-    /// It wants a part of a GPU, and there are no parts.
+    /// Fractional GPU without a mechanism for it.
     #[error(
         "spec.gpuRequirements.exclusiveAccess: one GPU cannot be shared by several pods yet; write `exclusiveAccess: \
          true`, or `migProfile` for a slice of a GPU"
     )]
     NoSharing,
-    /// It names a node, and so its pods would go past every scheduler.
+    /// A node name would bypass every scheduler.
     #[error(
         "spec.podTemplate.spec.nodeName is set, so no scheduler would look at its pods: remove it, or write a \
          nodeSelector on `kubernetes.io/hostname`"
     )]
     NodeName,
-    /// It has finalizers.
     #[error(
         "spec.podTemplate.metadata.finalizers would keep its pods from ever being deleted: remove them"
     )]
     Finalizers,
 }
 
-/// The pod of a task as it is sent to the API server.
+/// Pod of a task for the API server.
 ///
-/// Every field of the template survives, also those that are newer than we are. What the API server itself sets
-/// (a UID, a version) is left out, and the name, namespace and owner are ours.
+/// Every field of the template is kept, including unknown ones. Fields that the API server sets (UID, version) are
+/// removed; name, namespace and owner are overwritten.
 pub fn pod(
     workload: Identity<'_>,
     spec: &GpuWorkloadSpec,
@@ -114,7 +106,7 @@ pub fn pod(
     Ok(Value::Object(template))
 }
 
-/// Whether a template says itself which priority its pods have.
+/// True if the template sets a priority class.
 pub fn names_class(spec: &GpuWorkloadSpec) -> bool {
     let template = spec.pod_template.value();
     let said = |field: &str| template.pointer(field).is_some_and(|value| !value.is_null());
@@ -143,7 +135,7 @@ pub(super) fn shape(path: &str, expected: &'static str) -> BadTemplate {
     BadTemplate::Shape { path: path.to_owned(), expected }
 }
 
-/// Fields of metadata that are the API server's, or ours, to set.
+/// Metadata that the API server or the scheduler sets.
 const NOT_THEIRS: [&str; 10] = [
     "name",
     "generateName",
@@ -157,7 +149,7 @@ const NOT_THEIRS: [&str; 10] = [
     "ownerReferences",
 ];
 
-/// Annotations that tell what became of a pod: only those who know may write them.
+/// Annotations that only the scheduler and the monitor may set.
 const TOLD_BY_US: [&str; 5] = [
     names::POD_DEVICES,
     names::POD_ASSIGNED_GPU,

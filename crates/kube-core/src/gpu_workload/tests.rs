@@ -25,7 +25,7 @@ fn make(more: Value) -> Result<Value, String> {
     pod(OWNER, &spec(more), 0, 0, "agentaflow").map_err(|bad| bad.to_string())
 }
 
-/// The GPU limits of the containers of a pod made from this spec, or why there is none.
+/// GPU limits of the containers of a pod, or the error.
 fn limits(containers: &Value, gpu: &Value, annotations: &Value) -> String {
     let template = json!({ "metadata": { "annotations": annotations }, "spec": containers });
     match make(json!({ "podTemplate": template, "gpuRequirements": gpu })) {

@@ -1,4 +1,4 @@
-//! What annotations and priority classes say.
+//! Priorities and annotations of pods.
 
 use agentaflow_engine::{MiB, Span};
 use agentaflow_units::{DurationError, parse_go_duration};
@@ -8,16 +8,14 @@ use super::selector::short;
 use crate::names;
 use crate::slim::Pod;
 
-/// The priority of work about which nobody said anything.
+/// Default priority.
 pub const MIDDLE: u8 = 5;
 
-/// The highest priority.
 const HIGHEST: u8 = 10;
 
-/// The priority of a pod from 0 to 10: that of its priority class, which an annotation (`annotations` are its own with
-/// those of its owners) may lower and never raises, because who may have which class is decided by the cluster's quotas
-/// and policies; where it has no class, that of the annotation, else the middle. Our webhook turns the annotation of a
-/// new pod without a class into the class; where it does, no more than the middle is to be had without one.
+/// Priority of a pod from 0 to 10: the one of its priority class, which an annotation (of the pod or its owners) can
+/// lower but not raise, because quotas and policies control the use of classes. Without a class, the annotation's,
+/// else [`MIDDLE`]. The webhook turns the annotation of a new pod without a class into a class.
 pub fn priority(pod: &Pod, annotations: &BTreeMap<String, String>) -> u8 {
     match (admitted(pod), asked(annotations)) {
         (Some(admitted), Some(asked)) => asked.min(admitted),
@@ -26,7 +24,7 @@ pub fn priority(pod: &Pod, annotations: &BTreeMap<String, String>) -> u8 {
     }
 }
 
-/// What is wrong with annotations of ours: a need that cannot be read must not be left out.
+/// Problem of agentaflow's annotations: an unreadable requirement must not be ignored.
 pub fn misread(annotations: &BTreeMap<String, String>) -> Option<String> {
     let wrong = |name: &str, what: &str| {
         let text = annotations.get(name).map(|text| short(text.trim())).unwrap_or_default();
@@ -46,15 +44,14 @@ pub fn misread(annotations: &BTreeMap<String, String>) -> Option<String> {
     Some(format!("annotation {}: {problem}", names::DURATION))
 }
 
-/// The priority that annotations ask for; a word that is no number from 0 to 10 counts as absent.
+/// Annotated priority; a value that is not a number from 0 to 10 counts as absent.
 pub fn asked(annotations: &BTreeMap<String, String>) -> Option<u8> {
     let text = annotations.get(names::PRIORITY)?;
     text.trim().parse().ok().filter(|priority| *priority <= HIGHEST)
 }
 
-/// What the pod's class gives it. A class of somebody else's whose value lies below our first step may be the
-/// cluster's default, whose name the API server fills in for pods that name none: such pods count as without one.
-/// A class below zero is meant to be low, whoever made it.
+/// Priority of the pod's class. A foreign class with a value below the first step can be the cluster's default, which
+/// the API server sets on pods without a class: such pods count as without one. A negative class is deliberately low.
 pub fn admitted(pod: &Pod) -> Option<u8> {
     let class = pod.spec.priority_class_name.as_deref().filter(|name| !name.is_empty());
     let (name, value) = class.zip(pod.spec.priority)?;
@@ -62,17 +59,17 @@ pub fn admitted(pod: &Pod) -> Option<u8> {
     (ours || !(0..names::PRIORITY_STEP).contains(&value)).then(|| of_value(value))
 }
 
-/// The priority that the value of a priority class means.
+/// Priority of a priority class value.
 pub fn of_value(value: i32) -> u8 {
     (value / names::PRIORITY_STEP).clamp(0, i32::from(HIGHEST)) as u8
 }
 
-/// Whether these annotations let a pod be stopped for others.
+/// True if the annotations allow preemption.
 pub fn preemptible(annotations: &BTreeMap<String, String>) -> bool {
     annotations.get(names::PREEMPTIBLE).is_none_or(|text| text.trim() != "false")
 }
 
-/// How long the annotations expect a pod to run; none where they do not say it in a way that can be read.
+/// Expected run time from the annotations; none if absent or invalid.
 pub fn estimate(annotations: &BTreeMap<String, String>) -> Option<Span> {
     duration(annotations.get(names::DURATION)?.trim()).ok()
 }

@@ -1,4 +1,4 @@
-//! Disks that pods name without a claim, as tokens: one that is written may be mounted once on a node.
+//! Disks that pods use without a claim, as tokens: a disk mounted for writing is exclusive on its node.
 
 use agentaflow_engine::{TokenAccess, TokenName};
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ pub(super) fn tokens(pod: &Pod) -> BTreeMap<TokenName, TokenAccess> {
     let mut tokens = BTreeMap::new();
     for volume in pod.spec.volumes.iter().flatten() {
         for (name, usage) in disks(volume) {
-            // Whoever writes it once, writes it.
+            // One writer makes the use exclusive.
             let known = tokens.entry(TokenName::from(name)).or_insert(usage);
             *known = (*known).min(usage);
         }

@@ -1,5 +1,5 @@
-//! What a kubelet must be able to do for some pods. Nodes declare it, and to the engine it is a label that no person can
-//! write, because its key is none.
+//! Kubelet features required by some pods. Nodes declare them; for the engine they are labels with a key that is not
+//! a valid Kubernetes label.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use crate::slim::{Node, Pod};
 const PREFIX: &str = "status.declaredFeatures/";
 /// All containers of a pod begin again when one ends in a certain way.
 const RESTART_ALL: &str = "RestartAllContainersOnContainerExits";
-/// The host's network with users of its own.
+/// Host network with user namespaces.
 const OWN_USERS: &str = "UserNamespacesHostNetworkSupport";
 
 type Label = (Arc<str>, Arc<str>);
 
-/// What the node of a pod must have declared.
+/// Features that the node of a pod must declare.
 pub(super) fn needed(pod: &Pod) -> impl Iterator<Item = Label> {
     let spec = &pod.spec;
     let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
@@ -27,7 +27,7 @@ pub(super) fn needed(pod: &Pod) -> impl Iterator<Item = Label> {
     all.into_iter().filter(|(_, needed)| *needed).map(|(name, _)| label(name))
 }
 
-/// What a node declares, as far as any pod can need it.
+/// Features of a node that a pod can require.
 pub(super) fn declared(node: &Node) -> impl Iterator<Item = Label> {
     let declared = node.status.declared_features.as_deref().unwrap_or_default();
     let known = [RESTART_ALL, OWN_USERS].into_iter();

@@ -1,8 +1,8 @@
-//! From Kubernetes objects to what the engine asks and answers: pure, and never a decision.
+//! Translates Kubernetes objects into the engine's types. Pure, and without decisions.
 //!
-//! Everything that kube-scheduler's filters and scores look at becomes a part of the engine's [`Request`], [`Node`]
-//! and [`ForeignUse`]. What cannot be said that way is an [`Obstacle`], never left out silently. Objects come from
-//! people: nothing in them may panic us.
+//! Everything that kube-scheduler's filters and scores consider becomes a part of the engine's [`Request`], [`Node`]
+//! and [`ForeignUse`]. Anything that cannot be expressed is an [`Obstacle`], never ignored silently. Objects are user
+//! input: no content may panic.
 //!
 //! [`Node`]: agentaflow_engine::Node
 
@@ -43,7 +43,7 @@ use places::{MAX_TERMS, Places, TooMany};
 use quantity::LARGEST;
 pub use quantity::{mebibytes, milli_cpu};
 
-/// What translation must look up.
+/// Objects that the translation looks up.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
     /// Claims, volumes and classes.
@@ -52,61 +52,54 @@ pub struct Surroundings<'a> {
     pub namespaces: &'a Namespaces,
 }
 
-/// What a pod asks of the engine.
+/// Request of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// What its node must have and be.
     pub request: Request,
-    /// Claims that must get their volume before the pod is bound.
+    /// Claims to bind before the pod is bound.
     pub claims: Vec<ClaimToBind>,
-    /// What was looked up.
     pub depends: Depends,
 }
 
-/// What the translation of a pod looked up: when one of these changes, the pod must be translated again.
+/// Objects that the translation of a pod looked up: a change of one requires a new translation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Depends {
-    /// Claims by namespace and name, also those that do not exist.
+    /// Namespace and name, including claims that do not exist.
     pub claims: BTreeSet<(String, String)>,
     /// Volumes that these claims name.
     pub volumes: BTreeSet<String>,
-    /// Classes of those claims that have no volume yet: the class itself, and all volumes of it, matter.
+    /// Storage classes of unbound claims: the class and all of its volumes matter.
     pub classes: BTreeSet<String>,
-    /// Whether namespaces were picked by their labels.
+    /// Namespaces were selected by label.
     pub namespaces: bool,
 }
 
 impl Depends {
-    /// Whether nothing was looked up: no change elsewhere makes another request of the pod.
+    /// True if the request depends on the pod alone.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Why a pod cannot be asked about.
+/// Reason that a pod cannot be requested from the engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Obstacle {
-    /// It asks for something that we cannot do.
+    /// Unsupported field.
     #[error("{field}: {why}")]
     Unsupported {
-        /// What of the pod.
         field: &'static str,
-        /// Why it cannot be done.
         why: String,
     },
-    /// Something that it needs is not there yet.
+    /// A required object does not exist yet.
     #[error("{why}")]
     NotYet {
-        /// What.
         why: String,
     },
-    /// No storage is left for the volume that is to be made for it.
+    /// No storage capacity is left for a volume to be provisioned.
     #[error("{why}")]
     NoStorage {
-        /// For which claim.
         why: String,
     },
-    /// Somebody keeps it back by scheduling gates.
     #[error("held by scheduling gates: {}", .0.join(", "))]
     Gated(Vec<String>),
 }
@@ -117,7 +110,7 @@ impl Obstacle {
     }
 }
 
-/// What a pod asks of the engine, or why it cannot be placed now.
+/// Request of a pod, or the reason that it cannot be placed now.
 pub fn pod(pod: &Pod, around: &Surroundings<'_>) -> Result<Asked, Obstacle> {
     refuse_what_we_cannot_do(pod)?;
     let needs =
@@ -147,7 +140,7 @@ pub fn pod(pod: &Pod, around: &Surroundings<'_>) -> Result<Asked, Obstacle> {
     Ok(Asked { request, claims: claims.binds, depends: depends(pod, around) })
 }
 
-/// What a pod takes of its node that the engine did not place there, or is promised there.
+/// Foreign usage of a pod: resources on its node that the engine did not place.
 pub fn foreign(pod: &Pod, around: &Surroundings<'_>) -> ForeignUse {
     let takes = resources::takes(pod);
     let mut uses = ForeignUse {
@@ -173,7 +166,7 @@ pub fn foreign(pod: &Pod, around: &Surroundings<'_>) -> ForeignUse {
     uses
 }
 
-/// What the translation of a pod looks up, whatever comes of it.
+/// Objects that the translation of a pod looks up, regardless of its result.
 pub fn depends(pod: &Pod, around: &Surroundings<'_>) -> Depends {
     let mut depends = Depends { namespaces: terms::asks_for_namespaces(pod), ..Depends::default() };
     let namespace = terms::namespace(pod);
@@ -218,7 +211,7 @@ fn whole_gpus(count: u64) -> Result<GpuRequest, Obstacle> {
     }
 }
 
-/// The pod's required node affinity and the places of its volumes, both of which must hold.
+/// Required node affinity combined with the nodes of the volumes.
 fn required_nodes(pod: &Pod, volumes: Places) -> Result<Vec<NodeTerm>, Obstacle> {
     const FIELD: &str = "spec.affinity.nodeAffinity";
     let affinity = pod.spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
@@ -239,7 +232,7 @@ fn required_nodes(pod: &Pod, volumes: Places) -> Result<Vec<NodeTerm>, Obstacle>
     })
 }
 
-/// Preferred nodes; a term without conditions, or without weight, prefers nobody.
+/// Preferred nodes; a term without conditions or weight has no effect.
 fn preferred_nodes(pod: &Pod) -> Result<Vec<NodePreference>, Obstacle> {
     const FIELD: &str = "spec.affinity.nodeAffinity";
     let affinity = pod.spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());

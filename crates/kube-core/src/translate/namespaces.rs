@@ -15,7 +15,7 @@ pub struct Namespaces {
 }
 
 impl Namespaces {
-    /// A namespace is there, or has other labels; whether that is news.
+    /// Adds or updates a namespace; true if its labels changed.
     pub fn set(&mut self, namespace: &Namespace) -> bool {
         let Some(name) = namespace.metadata.name.as_deref() else { return false };
         let labels = labels(namespace.metadata.labels.as_ref());
@@ -26,12 +26,12 @@ impl Namespaces {
         true
     }
 
-    /// A namespace is gone; whether it was known.
+    /// Removes a namespace; true if it was known.
     pub fn remove(&mut self, name: &str) -> bool {
         self.labels.remove(name).is_some()
     }
 
-    /// The names of those that the selector picks, in order; none when the selector cannot be read.
+    /// Names that match the selector, in order; empty for an invalid selector.
     pub fn matching(&self, wanted: &LabelSelector) -> Vec<Arc<str>> {
         let Ok(wanted) = selector(wanted) else { return Vec::new() };
         let picked = self.labels.iter().filter(|(_, labels)| wanted.matches(labels));

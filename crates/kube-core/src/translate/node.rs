@@ -17,30 +17,28 @@ use crate::crd::{GpuDevice, GpuNode, GpuNodePhase, GpuStatus};
 use crate::names;
 use crate::slim::{CsiNode, Node};
 
-/// The largest memory of one GPU that the engine accepts, in MiB.
+/// Largest memory of one GPU that the engine accepts, in MiB.
 const LARGEST_GPU: u64 = 1 << 21;
 
-/// The longest name that the engine accepts.
+/// Longest name that the engine accepts.
 const LONGEST_NAME: usize = 253;
 
-/// What the device plugin adds to the model of a GPU that it slices by time.
+/// Suffix of the product label for time-sliced GPUs.
 const SHARED_SUFFIX: &str = "-SHARED";
 
-/// What the product of a GPU contains whose slices are counted as GPUs, the single strategy of MIG.
+/// Part of the product label for MIG's single strategy, where slices count as GPUs.
 pub(super) const SLICED: &str = "-MIG-";
 
-/// A node as the engine is told of it.
+/// Node description for the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeView {
-    /// The node.
     pub node: agentaflow_engine::Node,
-    /// How each of its GPUs is.
     pub health: Vec<(GpuId, GpuHealth)>,
-    /// How busy its GPUs are, as far as that is known.
+    /// Utilization of GPUs, as far as known.
     pub readings: Vec<(GpuId, Percent)>,
-    /// How many pods share one device by turns; 1 when each has its own.
+    /// Time slices per device; 1 for whole devices.
     pub shared_units: u32,
-    /// Dollars that a unit of each resource costs an hour.
+    /// Dollars per hour of a unit, by resource.
     pub prices: BTreeMap<String, MicroDollars>,
 }
 
@@ -78,7 +76,7 @@ pub fn node(node: &Node, devices: Option<&GpuNode>, csi: Option<&CsiNode>) -> No
     }
 }
 
-/// The GPUs of a node, or the slices of time of them that the device plugin hands out.
+/// GPUs of a node, or their time slices.
 #[derive(Default)]
 struct Units {
     gpus: Vec<Gpu>,
@@ -101,7 +99,7 @@ fn units(node: &Node, allocatable: u64, devices: Option<&GpuNode>) -> Units {
         .unwrap_or_else(|| labelled(label, allocatable, shared));
     close(&mut units, node, shared);
     units.shared = shared;
-    // The engine keeps account of so many at most; what is beyond stays unused.
+    // The engine tracks at most this many; the rest stays unused.
     units.gpus.truncate(MAX_NODE_GPUS);
     let kept: BTreeSet<&GpuId> = units.gpus.iter().map(|gpu| &gpu.id).collect();
     units.health.retain(|(id, _)| kept.contains(id));
@@ -109,7 +107,7 @@ fn units(node: &Node, allocatable: u64, devices: Option<&GpuNode>) -> Units {
     units
 }
 
-/// The GPUs of a node that people closed to new work, by id or number.
+/// GPUs cordoned by an administrator, by id or index.
 pub fn closed_gpus(node: &Node) -> BTreeSet<&str> {
     let annotations = node.metadata.annotations.as_ref();
     let listed = annotations.and_then(|all| all.get(names::NODE_CLOSED_GPUS));
@@ -117,7 +115,7 @@ pub fn closed_gpus(node: &Node) -> BTreeSet<&str> {
     listed.filter(|name| !name.is_empty()).collect()
 }
 
-/// Takes GPUs out of service that people closed: all units of a device.
+/// Marks all units of cordoned GPUs.
 fn close(units: &mut Units, node: &Node, shared: u32) {
     let closed = closed_gpus(node);
     if closed.is_empty() {
@@ -133,10 +131,10 @@ fn close(units: &mut Units, node: &Node, shared: u32) {
     }
 }
 
-/// Units as the monitor names their devices; none when it names fewer than there are, or names that cannot be used.
+/// Units with the device names of the monitor; none if it lists fewer devices than allocatable, or invalid names.
 ///
-/// A device that the kubelet no longer hands out stays in the account, so that those who have it keep it: it is the one
-/// that the monitor calls sick, else the last ones. No command of ours opens it.
+/// A device that the kubelet no longer offers stays in the account for the pods that use it: the unhealthy devices,
+/// else the last ones. Uncordoning has no effect on it.
 fn monitored(devices: &GpuNode, allocatable: u64, shared: u32) -> Option<Units> {
     let listed = &devices.spec.gpu_devices;
     let ids: BTreeSet<&str> = listed.iter().map(|device| device.id.as_str()).collect();
@@ -176,8 +174,8 @@ fn monitored(devices: &GpuNode, allocatable: u64, shared: u32) -> Option<Units> 
     Some(units)
 }
 
-/// Units as the labels of NVIDIA's feature discovery describe them; nameless where there are none. With MIG's single
-/// strategy the labels describe the slices.
+/// Units according to the labels of NVIDIA's feature discovery; unnamed without labels. With MIG's single strategy
+/// the labels describe the slices.
 fn labelled<'a>(
     label: impl Fn(&'static str) -> Option<&'a String>,
     allocatable: u64,
@@ -193,13 +191,12 @@ fn labelled<'a>(
     Units { gpus, health, ..Units::default() }
 }
 
-/// The device plugin tells the slices of a device apart in the same way.
+/// Unit id in the format of the device plugin.
 fn unit_id(device: &GpuDevice, unit: u32, shared: u32) -> GpuId {
     if shared == 1 { device.id.as_str().into() } else { format!("{}::{unit}", device.id).into() }
 }
 
-/// One unit with its share of the memory. A GPU about which nothing is known has so little that nobody who asks for
-/// memory gets it.
+/// One unit with its share of the memory. A GPU of unknown memory has so little that no memory request matches.
 fn gpu(id: GpuId, model: &str, memory: u64, shared: u32) -> Gpu {
     let memory = MiB((memory / u64::from(shared)).clamp(1, LARGEST_GPU));
     Gpu { id, model: GpuModel::from(model), memory, nvlink: None, mig: MigMode::Off }

@@ -1,30 +1,28 @@
-//! Sets of nodes as alternatives of terms, so that what a pod asks and where its volumes are can be combined.
+//! Sets of nodes as alternative terms, to combine the pod's affinity with the nodes of its volumes.
 
 use agentaflow_engine::labels::{Expr, Labels, NodeTerm, Op};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The most alternatives that are handed to the engine.
+/// Most alternatives passed to the engine.
 pub(super) const MAX_TERMS: usize = 256;
 
-/// The most pairs of alternatives that are looked at, however few of them can match.
+/// Most pairs of alternatives compared.
 const MAX_PAIRS: usize = MAX_TERMS * MAX_TERMS;
 
-/// Nodes: anywhere, or those that one of the terms matches.
+/// All nodes, or the nodes that match one of the terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Places(Option<Vec<NodeTerm>>);
 
-/// More alternatives than the engine is asked to look at.
+/// The limit of alternatives is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMany;
 
 impl Places {
-    /// Every node.
     pub(super) const ANYWHERE: Self = Self(None);
-    /// No node.
     pub(super) const NOWHERE: Self = Self(Some(Vec::new()));
 
-    /// The nodes that one of these terms matches; an empty term matches none.
+    /// Nodes that match one of these terms; an empty term matches none.
     pub(super) fn any_of(terms: Vec<NodeTerm>) -> Self {
         Self(Some(terms.into_iter().filter_map(tidy).collect()))
     }
@@ -41,7 +39,7 @@ impl Places {
         Self(Some(compact(terms)))
     }
 
-    /// Nodes of both.
+    /// Intersection.
     pub(super) fn and(self, other: Self) -> Result<Self, TooMany> {
         let (one, two) = match (self.0, other.0) {
             (None, places) | (places, None) => return Ok(Self(places)),
@@ -89,14 +87,13 @@ impl Places {
         Some(values)
     }
 
-    /// Whether a node is among them.
     pub(super) fn contain(&self, name: &str, labels: &Labels) -> bool {
         self.0.as_ref().is_none_or(|terms| terms.iter().any(|term| term.matches(name, labels)))
     }
 }
 
-/// Makes one term of all those that only ask whether one label has some value, such as the name of the host of a
-/// local volume, of which there may be thousands.
+/// Merges terms that test only one label for a value, such as the host name of local volumes, of which thousands can
+/// exist.
 fn compact(terms: Vec<NodeTerm>) -> Vec<NodeTerm> {
     let mut values: BTreeMap<Arc<str>, BTreeSet<Arc<str>>> = BTreeMap::new();
     let mut others = BTreeSet::new();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::resources::is_sidecar;
 use crate::slim::Pod;
 
-/// The address that stands for all of them.
+/// Wildcard address.
 const EVERY_ADDRESS: &str = "0.0.0.0";
 
 /// The host ports of a pod.

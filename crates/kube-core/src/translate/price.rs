@@ -1,5 +1,5 @@
-//! What GPUs cost an hour: what people say on the node, else the list price of the model. Of a GPU that is shared, by
-//! time or by MIG, a unit costs its share.
+//! Price of GPUs per hour: the node's annotation, else the list price of the model. A unit of a shared GPU costs its
+//! share.
 
 use agentaflow_engine::mig::{self, Geometry};
 use agentaflow_engine::{MicroDollars, list_price};
@@ -10,10 +10,10 @@ use super::{NodeView, gpu_resources};
 use crate::names;
 use crate::slim::{Node, Pod};
 
-/// A million dollars an hour is a slip of the pen.
+/// Upper bound; a higher price is a typing error.
 const MOST: f64 = 1e6;
 
-/// What a unit of each resource costs an hour on a node, of which `shared` units make a device.
+/// Dollars per hour of a unit, by resource; `shared` units make a device.
 pub(super) fn charges(
     node: &Node,
     model: Option<&str>,
@@ -34,7 +34,7 @@ pub(super) fn charges(
     slices.chain([(names::GPU_RESOURCE.to_owned(), unit)]).collect()
 }
 
-/// What a pod costs an hour on a node: its GPUs and slices.
+/// Price of a pod's GPUs and slices on a node.
 pub fn hourly(view: &NodeView, pod: &Pod) -> MicroDollars {
     let costs = gpu_resources(pod)
         .into_iter()
@@ -42,7 +42,7 @@ pub fn hourly(view: &NodeView, pod: &Pod) -> MicroDollars {
     MicroDollars(costs.fold(0, u64::saturating_add))
 }
 
-/// Micro-dollars as people write dollars, with all that is there to be said.
+/// Dollars without trailing zeros.
 pub fn dollars(price: MicroDollars) -> String {
     let text = format!("{}.{:06}", price.0 / 1_000_000, price.0 % 1_000_000);
     let cents = text.len() - 4;
@@ -56,7 +56,7 @@ pub fn micro_dollars(text: &str) -> Option<MicroDollars> {
     (0.0..=MOST).contains(&dollars).then(|| MicroDollars((dollars * 1e6).round() as u64))
 }
 
-/// What people say that a GPU of this node costs.
+/// Price annotation of the node.
 fn said(node: &Node) -> Option<MicroDollars> {
     micro_dollars(node.metadata.annotations.as_ref()?.get(names::NODE_PRICE)?)
 }

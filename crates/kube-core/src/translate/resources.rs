@@ -1,4 +1,4 @@
-//! What a pod takes of its node, in amounts.
+//! Resource requests of pods.
 
 use agentaflow_engine::{MiB, MilliCpu, ResourceName};
 use agentaflow_units::Amount;
@@ -14,42 +14,40 @@ const MEMORY: &str = "memory";
 const STORAGE: &str = "ephemeral-storage";
 const HUGE_PAGES: &str = "hugepages-";
 
-/// What a pod takes of its node; what it does not take is absent.
+/// Resources that a pod uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needs {
-    /// CPU.
     pub(super) cpu: MilliCpu,
-    /// Memory.
     pub(super) memory: MiB,
-    /// Local storage.
+    /// Ephemeral storage.
     pub(super) storage: MiB,
     /// Whole GPUs, or time slices of them.
     pub(super) gpus: u64,
-    /// Everything else, with the pod itself as one of `pods`.
+    /// Other resources, with the pod itself as one of `pods`.
     pub(super) resources: BTreeMap<ResourceName, u64>,
 }
 
-/// What a pod needs; an amount that cannot be read is refused.
+/// Requests of a pod; an invalid quantity is an error.
 pub(super) fn needs(pod: &Pod) -> Result<Needs, String> {
     total(pod, amounts).map(Needs::of)
 }
 
-/// What a pod takes, as far as that can be read.
+/// Requests of a pod; invalid quantities are ignored.
 pub(super) fn takes(pod: &Pod) -> Needs {
     Needs::of(readable_total(pod))
 }
 
-/// Whether two pods take the same of a node.
+/// True if two pods have equal requests.
 pub fn takes_the_same(pod: &Pod, other: &Pod) -> bool {
     takes(pod) == takes(other)
 }
 
-/// Whole GPUs, or time slices of them, that a pod asks for; nothing when that cannot be read.
+/// Requested whole GPUs or time slices; 0 if invalid.
 pub fn gpu_need(pod: &Pod) -> u32 {
     u32::try_from(takes(pod).gpus).unwrap_or(u32::MAX)
 }
 
-/// Everything of NVIDIA's that a pod asks for, such as `nvidia.com/gpu` and `nvidia.com/mig-1g.5gb`.
+/// Requested NVIDIA resources, such as `nvidia.com/gpu` and `nvidia.com/mig-1g.5gb`.
 pub fn gpu_resources(pod: &Pod) -> BTreeMap<String, u64> {
     let all = readable_total(pod);
     let ours = |name: &str| name == names::GPU_RESOURCE || name.starts_with("nvidia.com/");
@@ -78,7 +76,7 @@ impl Needs {
     }
 }
 
-/// What a node has of each resource, rounded down; what cannot be read is not there.
+/// Allocatable resources of a node, rounded down; invalid quantities count as absent.
 pub(super) fn offers(allocatable: Option<&Quantities>) -> Needs {
     let all = allocatable.map(readable).unwrap_or_default();
     let mut offers = Needs::default();
@@ -98,7 +96,7 @@ pub(super) fn offers(allocatable: Option<&Quantities>) -> Needs {
 
 type Read = fn(&Quantities) -> Result<Amounts, String>;
 
-/// Those quantities that can be read.
+/// Valid quantities.
 fn readable(list: &Quantities) -> Amounts {
     let read = list.iter().filter_map(|(name, quantity)| {
         Amount::parse(&quantity.0).ok().map(|amount| (name.clone(), amount))
@@ -110,8 +108,8 @@ fn readable_total(pod: &Pod) -> Amounts {
     total(pod, |list| Ok(readable(list))).unwrap_or_default()
 }
 
-/// The most that runs at a time: all containers with the sidecars, or one init container with the sidecars
-/// started before it; what the pod states as a whole instead; and its overhead.
+/// Largest concurrent request: all containers with the sidecars, or one init container with the sidecars started
+/// before it; or the pod-level request; plus overhead.
 fn total(pod: &Pod, read: Read) -> Result<Amounts, String> {
     let mut total = containers(pod, read)?;
     if let Some(whole) = &pod.spec.resources {
@@ -161,12 +159,12 @@ fn containers(pod: &Pod, read: Read) -> Result<Amounts, String> {
     Ok(sum)
 }
 
-/// An init container that keeps running beside the others.
+/// True for an init container that keeps running.
 pub(super) fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-/// What a container asks for; one that is being resized counts with the most.
+/// Request of a container; during a resize the maximum.
 fn effective(
     container: &Container,
     status: Option<&ContainerStatus>,
@@ -183,7 +181,7 @@ fn effective(
     Ok(the_most(asked, has.requests.as_ref(), promised, infeasible))
 }
 
-/// The most of what somebody asks for, has, and was promised; what it cannot get does not count.
+/// Maximum of requested, allocated and actual resources; an infeasible resize does not count.
 fn the_most(
     asked: Amounts,
     has: Option<&Quantities>,
@@ -197,7 +195,7 @@ fn the_most(
     most
 }
 
-/// Requests, with limits where there is no request, as the API server fills them in.
+/// Requests, defaulted from the limits like the API server does.
 fn requests(resources: &ResourceRequirements, read: Read) -> Result<Amounts, String> {
     let mut all = resources.limits.as_ref().map(read).transpose()?.unwrap_or_default();
     if let Some(requests) = &resources.requests {
@@ -206,7 +204,7 @@ fn requests(resources: &ResourceRequirements, read: Read) -> Result<Amounts, Str
     Ok(all)
 }
 
-/// What a pod states as a whole, for the resources where that is possible.
+/// Pod-level requests, for the resources that support them.
 fn whole_pod(
     resources: &ResourceRequirements,
     containers: &Amounts,
@@ -216,7 +214,7 @@ fn whole_pod(
     let limits = resources.limits.as_ref().map(read).transpose()?.unwrap_or_default();
     let mut whole = requests;
     for (name, limit) in limits {
-        // The API server prefers the sum of the containers, except for pages, which cannot be promised twice.
+        // The sum of the containers takes precedence, except for huge pages, which cannot be overcommitted.
         let known = name.starts_with(HUGE_PAGES) || !containers.contains_key(&name);
         if known {
             whole.entry(name).or_insert(limit);

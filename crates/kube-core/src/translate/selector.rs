@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The only field of nodes that a term may ask about.
+/// Only field of nodes that a term may test.
 const NAME_FIELD: &str = "metadata.name";
 
 /// A selector of pods, volumes or namespaces by their labels.
@@ -55,7 +55,7 @@ pub(super) fn node_term(term: &NodeSelectorTerm) -> Result<NodeTerm, String> {
     Ok(term)
 }
 
-/// The beginning of a text that somebody else wrote, fit for a message.
+/// Beginning of user input, for messages.
 pub(super) fn short(text: &str) -> String {
     text.chars().take(64).collect()
 }

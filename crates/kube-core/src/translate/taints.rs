@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1;
 
 use crate::slim::{Node, Pod};
 
-/// The taint that a cordoned node carries, also before its controller has put it there.
+/// Taint of a cordoned node, which the node controller adds later.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// The tolerations of a pod. One that Kubernetes would not accept tolerates nothing and is left out.

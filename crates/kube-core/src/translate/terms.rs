@@ -12,7 +12,7 @@ use super::{Namespaces, Obstacle};
 use crate::names;
 use crate::slim::Pod;
 
-/// The engine's own word for "each node by itself", which no term of Kubernetes may mean by accident.
+/// The engine's topology key for single nodes; no Kubernetes term may use it by accident.
 const EACH_NODE: &str = "node";
 
 /// The labels by which terms see a pod: its own, and its namespace.
@@ -54,13 +54,13 @@ pub(super) fn affinity(pod: &Pod, namespaces: &Namespaces) -> Result<Vec<TaskAff
     Ok(terms)
 }
 
-/// The terms that keep others away from a pod wherever it is; those that cannot be read are left out.
+/// Anti-affinity terms of a running pod; invalid ones are ignored.
 pub(super) fn keeps_away(pod: &Pod, namespaces: &Namespaces) -> Vec<TaskAffinity> {
     let terms = away_terms(pod).filter_map(|wanted| away(pod, wanted, namespaces).ok());
     terms.collect()
 }
 
-/// Whether any term of the pod picks namespaces by their labels.
+/// True if a term of the pod selects namespaces by label.
 pub(super) fn asks_for_namespaces(pod: &Pod) -> bool {
     let Some(affinity) = &pod.spec.affinity else { return false };
     let near = affinity.pod_affinity.iter().flat_map(|near| {
@@ -77,7 +77,7 @@ pub(super) fn asks_for_namespaces(pod: &Pod) -> bool {
         .any(|term| term.namespace_selector.as_ref().is_some_and(|wanted| !is_empty(wanted)))
 }
 
-/// The spread constraints of a pod; only pods of its own namespace count.
+/// Topology spread constraints; only pods of the same namespace count.
 pub(super) fn spread(pod: &Pod) -> Result<Vec<TopologySpread>, Obstacle> {
     pod.spec
         .topology_spread_constraints
@@ -141,7 +141,7 @@ fn away(
     Ok(TaskAffinity { kind: AffinityKind::AntiAffinity, selector, key, weight: None })
 }
 
-/// The pods that a term means, and its topology.
+/// Selected pods and topology of a term.
 fn term(
     pod: &Pod,
     term: &PodAffinityTerm,
@@ -186,7 +186,7 @@ fn is_empty(selector: &LabelSelector) -> bool {
         && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
 }
 
-/// A selector that is not there picks nothing, unlike an empty one.
+/// A missing selector selects no pod, unlike an empty one.
 fn picked(wanted: Option<&LabelSelector>, field: &'static str) -> Result<Selector, Obstacle> {
     let Some(wanted) = wanted else { return Ok(Selector::nothing()) };
     selector(wanted).map_err(|why| Obstacle::unsupported(field, why))
@@ -237,7 +237,7 @@ fn constraint(pod: &Pod, wanted: &TopologySpreadConstraint) -> Result<TopologySp
     if wanted.label_selector.is_some() {
         add_own_values(&mut selector, pod, wanted.match_label_keys.as_deref(), Op::In);
     }
-    // A selector that asks for nothing counts nobody, as in kube-scheduler: only the topology matters then.
+    // An empty selector counts no pod, as in kube-scheduler: only the topology matters.
     if selector.is_empty() {
         selector = Selector::nothing();
     }
@@ -266,7 +266,7 @@ fn constraint(pod: &Pod, wanted: &TopologySpreadConstraint) -> Result<TopologySp
     })
 }
 
-/// Whether something counts; a word that Kubernetes does not have means the default.
+/// True if a policy is `Honor`; an unknown value means the default.
 fn honors(policy: Option<&str>, default: bool) -> bool {
     match policy {
         Some("Honor") => true,

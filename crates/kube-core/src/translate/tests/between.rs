@@ -60,7 +60,7 @@ fn required_affinity_and_anti_affinity_look_at_domains() {
         (away(json!([term("web", "kubernetes.io/hostname")])), "a2 b1 x"),
         (near(json!([term("none", "zone")])), "no: Near"),
         (away(json!([term("none", "zone")])), "a1 a2 b1 x"),
-        // Without a selector nobody is meant, with an empty one everybody.
+        // A missing selector selects no pod, an empty one all pods.
         (near(json!([no_selector])), "no: Near"),
         (away(json!([no_selector])), "a1 a2 b1 x"),
         (near(json!([everything])), "a1 a2 b1"),
@@ -71,7 +71,7 @@ fn required_affinity_and_anti_affinity_look_at_domains() {
                 {"labelSelector": {"matchLabels": {"tier": "1"}}, "topologyKey": "kubernetes.io/hostname"}])),
             "a1",
         ),
-        // Anti-affinity terms each keep away by themselves.
+        // Each anti-affinity term applies on its own.
         (away(json!([term("web", "zone"), term("db", "zone")])), "x"),
         (near(json!([term("web", "")])), "unsupported spec.affinity.podAffinity"),
         (near(json!([term("web", "node")])), "unsupported spec.affinity.podAffinity"),

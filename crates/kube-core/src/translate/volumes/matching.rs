@@ -147,7 +147,7 @@ fn topology(term: &TopologySelectorTerm) -> NodeTerm {
     NodeTerm { exprs: exprs.collect(), names: Vec::new() }
 }
 
-/// The zones that a label names: several are written with two underscores between them.
+/// Zones of a label, separated by two underscores.
 fn zones(label: &str) -> Option<Vec<&str>> {
     let zones: Vec<_> = label.split("__").map(str::trim).collect();
     zones.iter().all(|zone| !zone.is_empty()).then_some(zones)

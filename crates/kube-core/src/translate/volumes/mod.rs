@@ -1,4 +1,4 @@
-//! What is known of storage: claims, volumes, classes, and how many volumes each node can attach.
+//! Storage: claims, volumes, classes, and volume limits of nodes.
 
 mod capacity;
 mod claims;
@@ -20,18 +20,18 @@ use crate::slim::{
 };
 use capacity::Capacities;
 
-/// The annotation by which a scheduler tells a provisioner where to make a volume.
+/// Annotation with the node for a volume to be provisioned.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// The annotation that says that the binding of a claim is complete.
+/// Annotation of a completely bound claim.
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 /// The annotation by which claims and volumes named their class before there was a field.
 const OLD_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-/// As good as no limit.
+/// Effectively no limit.
 const UNLIMITED: u64 = u32::MAX as u64;
 
-/// Claims, volumes, classes, and the limits of nodes, as they are watched.
+/// Watched claims, volumes, classes and limits of nodes.
 ///
-/// Every change says whether it can matter to anybody; most updates of these objects do not.
+/// Every change returns true if it can affect a pod; most updates of these objects do not.
 #[derive(Clone, Debug, Default)]
 pub struct Volumes {
     /// By namespace and name.
@@ -42,7 +42,7 @@ pub struct Volumes {
     classes: BTreeMap<String, StorageClass>,
     /// By node and driver.
     limits: BTreeMap<String, BTreeMap<String, u64>>,
-    /// How many nodes limit a driver.
+    /// Number of nodes with a limit, by driver.
     limited: BTreeMap<String, usize>,
     capacities: Capacities,
 }
@@ -60,7 +60,6 @@ impl Volumes {
         relevant
     }
 
-    /// A claim is gone.
     pub fn remove_claim(&mut self, namespace: &str, name: &str) -> bool {
         let Some(claims) = self.claims.get_mut(namespace) else { return false };
         let known = claims.remove(name).is_some();
@@ -80,7 +79,6 @@ impl Volumes {
         relevant
     }
 
-    /// A volume is gone.
     pub fn remove_volume(&mut self, name: &str) -> bool {
         self.forget_class(name);
         self.by_name.remove(name).is_some()
@@ -98,7 +96,6 @@ impl Volumes {
         relevant
     }
 
-    /// A class is gone.
     pub fn remove_class(&mut self, name: &str) -> bool {
         self.classes.remove(name).is_some()
     }
@@ -119,7 +116,6 @@ impl Volumes {
         true
     }
 
-    /// The CSI drivers of a node are gone.
     pub fn remove_csi_node(&mut self, node: &str) -> bool {
         let Some(limits) = self.limits.remove(node) else { return false };
         for driver in limits.keys() {
@@ -138,17 +134,15 @@ impl Volumes {
         self.capacities.set_driver(driver)
     }
 
-    /// A storage driver is gone.
     pub fn remove_driver(&mut self, name: &str) -> bool {
         self.capacities.remove_driver(name)
     }
 
-    /// A driver says how much storage it has left somewhere.
+    /// Updates the remaining capacity of a driver in a topology.
     pub fn set_capacity(&mut self, told: StorageCapacity) -> bool {
         self.capacities.set(told)
     }
 
-    /// A driver says so no more.
     pub fn remove_capacity(&mut self, namespace: &str, name: &str) -> bool {
         self.capacities.remove(namespace, name).is_some()
     }
@@ -158,8 +152,8 @@ impl Volumes {
         self.limited.keys().map(String::as_str)
     }
 
-    /// Gives a node, as [`node`](super::node) made it, room for any number of volumes of those drivers that only
-    /// other nodes limit. Without it the engine would take the lack of a limit for a lack of room.
+    /// Adds unlimited attachments to a node for drivers that only other nodes limit. Without it the engine would
+    /// treat a missing limit as no room.
     pub fn lift_limits(&self, node: &mut Node) {
         for driver in self.limited_drivers() {
             node.resources.entry(attachments(driver)).or_insert(UNLIMITED);
@@ -176,14 +170,12 @@ impl Volumes {
         self.by_name.get(name)
     }
 
-    /// Whether a claim has its volume.
     pub fn is_bound(&self, namespace: &str, name: &str) -> bool {
         self.claim(namespace, name).is_some_and(is_bound)
     }
 
-    /// The volume that serves a claim on a node, of those that are there and that nobody has: the one that was made
-    /// for it, or the smallest that matches, none of those in `taken`. None also for a claim whose volume is being
-    /// made.
+    /// Existing free volume for a claim on a node: the pre-bound one, or the smallest match that is not in `taken`.
+    /// None for a claim that is being provisioned.
     pub fn volume_for(
         &self,
         (namespace, name): (&str, &str),
@@ -201,7 +193,7 @@ impl Volumes {
         candidates.into_iter().min_by_key(size)?.metadata.name.clone()
     }
 
-    /// Whether a volume for a claim can be made for a node, or is being made there.
+    /// True if a volume for a claim can be, or is being, provisioned for a node.
     pub fn can_provision(
         &self,
         (namespace, name): (&str, &str),
@@ -216,12 +208,12 @@ impl Volumes {
         }
     }
 
-    /// Whether a node reaches a volume.
+    /// True if a node can access a volume.
     pub fn reaches(&self, volume: &str, node: &str, labels: &Labels) -> bool {
         self.volume(volume).is_some_and(|volume| reaches(volume, node, labels))
     }
 
-    /// Whether a class can make a volume for a claim there, and storage is left for it.
+    /// True if a class can provision a volume for a claim there, with enough capacity left.
     fn can_make(
         &self,
         class: &StorageClass,
@@ -232,7 +224,7 @@ impl Volumes {
             && self.capacities.places(class, claim).contain(node, labels)
     }
 
-    /// Whether a volume was set aside for a claim.
+    /// True if a volume is pre-bound to a claim.
     fn has_own(&self, claim: &PersistentVolumeClaim) -> bool {
         self.of_class(class_of_claim(claim)).any(|volume| matching::is_set_aside(volume, claim))
     }
@@ -263,7 +255,7 @@ impl Volumes {
     }
 }
 
-/// Whether a node reaches a volume: it is among those that the volume names, and in its zone.
+/// True if a node can access a volume: its node affinity and zone match.
 pub fn reaches(volume: &PersistentVolume, node: &str, labels: &Labels) -> bool {
     matching::reachable(volume).is_ok_and(|places| places.contain(node, labels))
         && matching::in_zone(volume).contain(node, labels)
@@ -274,7 +266,7 @@ pub(super) fn attachments(driver: &str) -> ResourceName {
     format!("volumes/{driver}").into()
 }
 
-/// How many volumes of each driver a node can attach, where that is limited.
+/// Volume limits of a node by driver.
 pub(super) fn limits(node: &CsiNode) -> BTreeMap<String, u64> {
     let limit = |driver: &crate::slim::CsiDriver| {
         let count = driver.allocatable.as_ref()?.count?;
@@ -297,7 +289,7 @@ fn class_of<'a>(metadata: &'a ObjectMeta, field: Option<&'a str>) -> &'a str {
     annotation(metadata, OLD_CLASS).or(field).unwrap_or_default()
 }
 
-/// Whether the binding of a claim is complete: a volume by name alone may be a wish.
+/// True if a claim is completely bound: a volume name alone can be a request.
 pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     bound_volume(claim).is_some() && annotation(&claim.metadata, BIND_COMPLETED).is_some()
 }

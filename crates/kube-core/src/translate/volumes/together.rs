@@ -1,4 +1,4 @@
-//! Several claims of one pod, each of which needs a volume of its own on the same node.
+//! Several claims of one pod that each need a volume on the same node.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +6,13 @@ use super::super::places::Places;
 use super::{Volumes, matching};
 use crate::slim::{PersistentVolume, PersistentVolumeClaim};
 
-/// The most combinations of places that are looked at one by one.
+/// Most combinations of node sets compared.
 const MAX_COMBINATIONS: usize = 1024;
 
-/// The nodes on which each of these claims finds a volume of its own among those that are there.
+/// Nodes with a distinct existing volume for each of these claims.
 ///
-/// Volumes of many different places are only combined with those of the very same place, which is all there is to
-/// local volumes.
+/// Volumes with many different node sets are combined only with equal node sets, which is sufficient for local
+/// volumes.
 pub(super) fn places(volumes: &Volumes, claims: &[&PersistentVolumeClaim]) -> Places {
     let choices: Vec<Choice<'_>> = claims.iter().map(|claim| Choice::of(volumes, claim)).collect();
     let sizes = choices.iter().map(|choice| choice.places().len());
@@ -28,7 +28,7 @@ pub(super) fn places(volumes: &Volumes, claims: &[&PersistentVolumeClaim]) -> Pl
     Places::union(found)
 }
 
-/// The volumes that can serve a claim, the smallest first, and where they are.
+/// Candidate volumes of a claim, smallest first, with their nodes.
 struct Choice<'a>(Vec<(&'a PersistentVolume, Places)>);
 
 impl<'a> Choice<'a> {
@@ -40,7 +40,7 @@ impl<'a> Choice<'a> {
         Self(all)
     }
 
-    /// Each place once.
+    /// Distinct node sets.
     fn places(&self) -> Vec<&Places> {
         let mut places: Vec<&Places> = Vec::new();
         for (_, place) in &self.0 {
@@ -64,7 +64,7 @@ fn combine<'a>(choices: &'a [Choice<'_>], chosen: &mut Vec<&'a Places>, found: &
     }
 }
 
-/// The nodes that are in all these places, if each claim has a volume of its own in its place.
+/// Intersection of these node sets, if each claim has its own volume in its set.
 fn at(choices: &[Choice<'_>], places: &[&Places]) -> Option<Places> {
     let mut taken = BTreeSet::new();
     let mut all = Places::ANYWHERE;
