@@ -10,7 +10,6 @@ pub struct PodGroup {
     /// Metadata without managed fields.
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
-    /// How many start together.
     pub spec: PodGroupSpec,
 }
 
@@ -23,28 +22,26 @@ super::resource!(
     NamespaceResourceScope
 );
 
-/// How many pods start together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodGroupSpec {
-    /// At least so many.
+    /// Minimum number of pods.
     pub min_member: Option<i64>,
 }
 
-/// A pod group of Kubernetes itself. Its API is young and changes from release to release, so that it is kept
-/// as it comes and read by [`min_count`](Self::min_count).
+/// Native pod group of Kubernetes. Its API changes between releases: kept as JSON and read by
+/// [`min_count`](Self::min_count).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct NativePodGroup {
     /// Metadata without managed fields.
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
-    /// As it comes.
     pub spec: serde_json::Value,
 }
 
 impl NativePodGroup {
-    /// How many pods start together; none when the group does not ask for that.
+    /// Gang size; none if the group has no minimum.
     pub fn min_count(&self) -> Option<u32> {
         let count = self.spec.pointer("/schedulingPolicy/gang/minCount")?.as_u64()?;
         u32::try_from(count).ok()

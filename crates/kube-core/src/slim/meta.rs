@@ -25,12 +25,11 @@ struct Meta {
     finalizers: Option<Vec<String>>,
 }
 
-/// What the annotations begin with that somebody here asks for: ours, those of claims and volumes, and those by which
-/// static pods are known. All others stay behind: whole manifests and programs are kept in annotations, up to 256 kB of
-/// them in each object.
+/// Prefixes of the annotations in use: agentaflow's, those of claims and volumes, and those of static pods. All other
+/// annotations are dropped: they can hold up to 256 kB per object.
 const READ: [&str; 4] = [names::PREFIX, "volume.", "pv.kubernetes.io/", "kubernetes.io/config."];
 
-/// Reads metadata and leaves out what nobody here asks for.
+/// Decodes metadata without unused parts.
 pub(super) fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let meta = Meta::deserialize(deserializer)?;
     let annotations = meta.annotations.map(|mut annotations| {

@@ -1,8 +1,8 @@
-//! What we watch, cut down to what we read.
+//! Reduced types of watched objects.
 //!
-//! A pod as the API server tells it takes several kilobytes, most of them managed fields, environment and
-//! probes. These types drop what nobody here asks for while it is being read, so that a large cluster fits
-//! into little memory. A field that is absent, null or unknown never fails a watch.
+//! A full pod takes several kilobytes, mostly managed fields, environment and probes. These types drop unused fields
+//! while decoding, so that a large cluster fits into little memory. An absent, null or unknown field never fails a
+//! watch.
 
 mod group;
 mod meta;
@@ -32,7 +32,7 @@ pub use storage::{
 };
 pub use workload::{Decoded, GpuNode, Queue, Workload};
 
-/// Makes a type known to the client as this kind.
+/// Implements the client's resource trait for a kind.
 macro_rules! resource {
     ($type:ty, $group:literal, $version:literal, $kind:literal, $plural:literal, $scope:ident) => {
         impl kube::Resource for $type {

@@ -1,4 +1,4 @@
-//! Owners of pods, of whatever kind: their annotations and owners.
+//! Owners of pods of any kind: annotations and owner references.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Deserialize;

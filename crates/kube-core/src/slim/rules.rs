@@ -15,14 +15,12 @@ pub struct Namespace {
 
 super::resource!(Namespace, "", "v1", "Namespace", "namespaces", ClusterResourceScope);
 
-/// A priority class.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PriorityClass {
     /// Metadata without managed fields.
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
-    /// Its value.
     pub value: i32,
     /// Pods without a class get it.
     pub global_default: Option<bool>,
@@ -37,16 +35,14 @@ super::resource!(
     ClusterResourceScope
 );
 
-/// How many pods of a group may be stopped at a time.
+/// Pod disruption budget.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct DisruptionBudget {
     /// Metadata without managed fields.
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
-    /// Whom it protects.
     pub spec: DisruptionBudgetSpec,
-    /// How many may go now.
     pub status: DisruptionBudgetStatus,
 }
 
@@ -59,30 +55,25 @@ super::resource!(
     NamespaceResourceScope
 );
 
-/// Whom a budget protects.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct DisruptionBudgetSpec {
-    /// Pods of its namespace; none picks nobody, an empty one everybody.
+    /// Pods of its namespace; none selects no pod, an empty one all pods.
     pub selector: Option<LabelSelector>,
 }
 
-/// How many pods may be stopped now.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DisruptionBudgetStatus {
-    /// How many.
     pub disruptions_allowed: i32,
 }
 
-/// Settings.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConfigMap {
     /// Metadata without managed fields.
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
-    /// Keys and values.
     pub data: Option<BTreeMap<String, String>>,
 }
 

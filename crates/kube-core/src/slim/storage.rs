@@ -9,16 +9,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// A claim.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolumeClaim {
     /// Metadata without managed fields.
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
-    /// What is claimed.
     pub spec: PersistentVolumeClaimSpec,
-    /// How it is.
     pub status: Phase,
 }
 
@@ -31,23 +28,19 @@ super::resource!(
     NamespaceResourceScope
 );
 
-/// What is claimed.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PersistentVolumeClaimSpec {
-    /// The volume that it is bound to.
+    /// Bound or requested volume.
     pub volume_name: Option<String>,
-    /// Its class; an empty name means none.
+    /// An empty name means no class.
     pub storage_class_name: Option<String>,
-    /// How it may be mounted.
     pub access_modes: Option<Vec<String>>,
-    /// How much.
     pub resources: Option<VolumeResourceRequirements>,
-    /// Which volumes may serve it.
     pub selector: Option<LabelSelector>,
     /// `Filesystem` or `Block`.
     pub volume_mode: Option<String>,
-    /// Its class of attributes, which a volume must share.
+    /// A volume must have the same one.
     pub volume_attributes_class_name: Option<String>,
 }
 
@@ -55,20 +48,16 @@ pub struct PersistentVolumeClaimSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Phase {
-    /// Its name.
     pub phase: Option<String>,
 }
 
-/// A volume.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolume {
     /// Metadata without managed fields.
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
-    /// What it is.
     pub spec: PersistentVolumeSpec,
-    /// How it is.
     pub status: Phase,
 }
 
@@ -81,23 +70,18 @@ super::resource!(
     ClusterResourceScope
 );
 
-/// What a volume is.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PersistentVolumeSpec {
-    /// Size.
     pub capacity: Option<BTreeMap<String, Quantity>>,
-    /// How it may be mounted.
     pub access_modes: Option<Vec<String>>,
-    /// Its class.
     pub storage_class_name: Option<String>,
-    /// The claim that has it.
+    /// Claim that owns the volume.
     pub claim_ref: Option<ObjectReference>,
-    /// Nodes that can reach it.
     pub node_affinity: Option<VolumeNodeAffinity>,
     /// `Filesystem` or `Block`.
     pub volume_mode: Option<String>,
-    /// Its class of attributes, which a volume must share.
+    /// A volume must have the same one.
     pub volume_attributes_class_name: Option<String>,
     /// The CSI driver that serves it.
     pub csi: Option<Csi>,
@@ -107,24 +91,21 @@ pub struct PersistentVolumeSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Csi {
-    /// The driver.
     pub driver: String,
     /// The volume as the driver calls it.
     pub volume_handle: String,
 }
 
-/// A storage class.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StorageClass {
     /// Metadata without managed fields.
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
-    /// Who makes volumes; `kubernetes.io/no-provisioner` means nobody.
+    /// `kubernetes.io/no-provisioner` for static volumes.
     pub provisioner: String,
     /// `Immediate` or `WaitForFirstConsumer`.
     pub volume_binding_mode: Option<String>,
-    /// Where volumes can be made.
     pub allowed_topologies: Option<Vec<TopologySelectorTerm>>,
 }
 
@@ -144,7 +125,6 @@ pub struct CsiNode {
     /// Metadata without managed fields; the name is the node's.
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
-    /// The drivers.
     pub spec: CsiNodeSpec,
 }
 
@@ -163,9 +143,7 @@ pub struct CsiNodeSpec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CsiDriver {
-    /// Its name.
     pub name: String,
-    /// How many volumes it can attach.
     pub allocatable: Option<VolumeNodeResources>,
 }
 
@@ -176,7 +154,6 @@ pub struct StorageDriver {
     /// Metadata without managed fields.
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
-    /// What it does.
     pub spec: StorageDriverSpec,
 }
 
@@ -189,33 +166,30 @@ super::resource!(
     ClusterResourceScope
 );
 
-/// What a storage driver does.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StorageDriverSpec {
-    /// It tells how much storage is left, and wants that looked at.
+    /// The driver reports capacity, which the scheduler must consider.
     pub storage_capacity: Option<bool>,
 }
 
-/// How much storage a driver has left for a class somewhere.
+/// Remaining capacity of a driver for a class in a topology.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StorageCapacity {
     /// Metadata without managed fields.
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
-    /// The class.
     pub storage_class_name: String,
-    /// All that is left.
+    /// Total capacity left.
     pub capacity: Option<Quantity>,
-    /// The largest volume that can be made.
     pub maximum_volume_size: Option<Quantity>,
     /// The nodes that reach it; none when absent.
     pub node_topology: Option<LabelSelector>,
 }
 
 impl StorageCapacity {
-    /// Whether both say the same.
+    /// True if both report the same.
     pub fn says_the_same(&self, other: &Self) -> bool {
         self.storage_class_name == other.storage_class_name
             && self.capacity == other.capacity

@@ -1,10 +1,10 @@
-//! Lists without room to spare: one that is read grows to four places at once, which for most pods is three too many.
+//! Lists without spare capacity: a decoded list starts with four slots, three too many for most pods.
 
 use serde::{Deserialize, Deserializer};
 
 use super::Volume;
 
-/// Reads a list, or none, and gives back what it does not need.
+/// Decodes an optional list and shrinks it.
 pub(super) fn list<'de, D, T>(deserializer: D) -> Result<Option<Vec<T>>, D::Error>
 where
     D: Deserializer<'de>,
@@ -17,7 +17,7 @@ where
     }))
 }
 
-/// The same for a list that is always there.
+/// Decodes a required list and shrinks it.
 pub(super) fn all<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -26,8 +26,7 @@ where
     list(deserializer).map(Option::unwrap_or_default)
 }
 
-/// The same for volumes, of which only those are kept that have a say in where the pod can run: every pod has one
-/// with the token of its service account.
+/// Decodes volumes and keeps those that constrain the node: every pod has one with its service account token.
 pub(super) fn volumes<'de, D>(deserializer: D) -> Result<Option<Vec<Volume>>, D::Error>
 where
     D: Deserializer<'de>,

@@ -1,4 +1,4 @@
-//! Our own kinds as they are watched: an object that cannot be read is told apart, and never stops the watch.
+//! Agentaflow's kinds as watched: an invalid object is kept as an error and never fails the watch.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
@@ -8,7 +8,7 @@ use crate::crd::{
     GpuNodeSpec, GpuNodeStatus, GpuQueueSpec, GpuQueueStatus, GpuWorkloadSpec, GpuWorkloadStatus,
 };
 
-/// What could be read of a part of an object, or why it could not.
+/// Decoded part of an object, or the error.
 #[derive(Clone, Debug)]
 pub struct Decoded<T>(pub Result<Box<T>, Box<str>>);
 
@@ -26,16 +26,14 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Decoded<T> {
     }
 }
 
-/// A `GPUWorkload`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Workload {
     /// Metadata without managed fields.
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
-    /// What it asks for, or why that cannot be read.
     pub spec: Decoded<GpuWorkloadSpec>,
-    /// What we wrote last.
+    /// Last written status.
     #[serde(deserialize_with = "lenient")]
     pub status: GpuWorkloadStatus,
 }
@@ -49,23 +47,21 @@ super::resource!(
     NamespaceResourceScope
 );
 
-/// A `GPUQueue`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Queue {
     /// Metadata without managed fields.
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
-    /// What it grants, or why that cannot be read.
     pub spec: Decoded<GpuQueueSpec>,
-    /// What we wrote last.
+    /// Last written status.
     #[serde(deserialize_with = "lenient")]
     pub status: GpuQueueStatus,
 }
 
 super::resource!(Queue, "agentaflow.io", "v1", "GPUQueue", "gpuqueues", ClusterResourceScope);
 
-/// A status that cannot be read is as good as none: we write it anew.
+/// An invalid status counts as absent and is overwritten.
 fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -73,16 +69,13 @@ fn lenient<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(
     Ok(T::deserialize(value).unwrap_or_default())
 }
 
-/// A `GPUNode`.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct GpuNode {
     /// Metadata without managed fields; the name is the node's.
     #[serde(deserialize_with = "super::meta::slim")]
     pub metadata: ObjectMeta,
-    /// The devices, or why they cannot be read.
     pub spec: Decoded<GpuNodeSpec>,
-    /// How they are.
     #[serde(deserialize_with = "lenient")]
     pub status: GpuNodeStatus,
 }
@@ -90,7 +83,7 @@ pub struct GpuNode {
 super::resource!(GpuNode, "agentaflow.io", "v1", "GPUNode", "gpunodes", NamespaceResourceScope);
 
 impl GpuNode {
-    /// As people write it; none when it cannot be read.
+    /// Public form; none if invalid.
     pub fn readable(self) -> Option<crate::crd::GpuNode> {
         let spec = *self.spec.0.ok()?;
         Some(crate::crd::GpuNode { metadata: self.metadata, spec, status: Some(self.status) })

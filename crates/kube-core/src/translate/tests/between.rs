@@ -210,7 +210,7 @@ fn pods_are_spread_over_domains() {
             "no: Selector Spread",
         ),
         (web(), spread(json!({"labelSelector": null})), "a1"),
-        // kube-scheduler counts nobody where the selector asks for nothing.
+        // kube-scheduler counts no pod with an empty selector.
         (web(), spread(json!({"labelSelector": {}})), "a1"),
         (
             json!({"app": "web", "version": "2"}),

@@ -1,4 +1,4 @@
-//! How much storage is left.
+//! Remaining storage capacity.
 
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ fn a_volume_is_made_only_where_enough_storage_is_left() {
             .with_capacity("a", told);
         check(&cluster, using(["c"]), expected);
     }
-    // Each place counts by itself, a volume that is there all the same, and who asks for no size is not asked.
+    // Each topology counts separately, existing volumes count as well, and a claim without a size is not checked.
     let mut there = local("plain", "5Gi");
     there["storageClassName"] = "wait".into();
     let sizeless = json!({"storageClassName": "wait", "accessModes": ["ReadWriteOnce"]});

@@ -56,7 +56,7 @@ fn gpus_come_from_the_monitor_then_from_labels_then_nameless() {
             two(),
             &["0 unknown 1 Healthy", "1 unknown 1 Healthy", "2 unknown 1 Healthy"],
         ),
-        // The kubelet hands out fewer: nothing new goes to the others.
+        // The kubelet offers fewer devices: the rest takes no new work.
         (
             json!({}),
             json!("1"),
@@ -72,7 +72,7 @@ fn gpus_come_from_the_monitor_then_from_labels_then_nameless() {
             )),
             &["u1 NVIDIA A100-SXM4-40GB 40960 Sick", "u2 NVIDIA A100-SXM4-40GB 40960 Healthy"],
         ),
-        // Names that cannot be told apart are of no use.
+        // Duplicate names are unusable.
         (
             json!({}),
             json!("2"),

@@ -1,4 +1,4 @@
-//! Volumes and disks that only so many pods can have.
+//! Volumes and disks with a limited number of users.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Nothing that an object contains may panic us, and what is translated the engine accepts.
+//! No object content may panic, and the engine accepts every translation.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::{Cluster, read};
 use crate::slim::{Node, Pod};
 use crate::translate::{foreign, node, pod};
 
-/// Texts that somebody might write where they do not belong.
+/// Texts in unexpected fields.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         Just(String::new()),

@@ -1,4 +1,4 @@
-//! Tables of pods, clusters and where the pods may go, answered by a real engine.
+//! Tables of pods, clusters and eligible nodes, evaluated by a real engine.
 
 #![allow(clippy::needless_pass_by_value, reason = "tables are made of JSON literals")]
 
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use super::{Asked, Namespaces, Obstacle, Surroundings, Volumes};
 use crate::slim::{Node, Pod};
 
-/// A cluster as the API server would tell it.
+/// Cluster state from the API server.
 #[derive(Default)]
 pub(super) struct Cluster {
     nodes: Vec<Value>,
@@ -32,7 +32,6 @@ pub(super) struct Cluster {
     pub(super) namespaces: Namespaces,
 }
 
-/// Reads an object in the shape of the API.
 pub(super) fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object of the API")
 }
@@ -42,7 +41,7 @@ pub(super) fn pod(spec: Value) -> Value {
     json!({"metadata": {"name": "new", "namespace": "default", "uid": "u-new"}, "spec": spec})
 }
 
-/// A pod with one container that has these resources.
+/// Pod with one container and these resources.
 pub(super) fn asking(requests: Value) -> Value {
     pod(json!({"containers": [{"name": "main", "resources": {"requests": requests}}]}))
 }
@@ -57,13 +56,13 @@ pub(super) fn nodes<const N: usize>(nodes: [(&str, Value); N]) -> Cluster {
 }
 
 impl Cluster {
-    /// A node in the shape of the API; what it lacks of the usual resources is filled in.
+    /// Adds a node; missing usual resources are filled in.
     pub(super) fn with_node(mut self, node: Value) -> Self {
         self.nodes.push(node);
         self
     }
 
-    /// A pod of somebody else on a node.
+    /// Adds a foreign pod on a node.
     pub(super) fn with_pod(mut self, node: &str, labels: Value, spec: Value) -> Self {
         self.pods.push(read(json!({
             "metadata": {"name": format!("p{}", self.pods.len()), "namespace": "default", "labels": labels},
@@ -113,7 +112,7 @@ impl Cluster {
         self
     }
 
-    /// A driver that tells how much storage is left, or does not.
+    /// Adds a driver with or without capacity reports.
     pub(super) fn with_driver(mut self, name: &str, tells: bool) -> Self {
         let driver = json!({"metadata": {"name": name}, "spec": {"storageCapacity": tells}});
         self.volumes.set_driver(&read(driver));
@@ -170,7 +169,7 @@ impl Cluster {
     }
 }
 
-/// Checks to which nodes a pod may go: their names, or what all of them lack, or what stands in its way.
+/// Asserts the eligible nodes of a pod: their names, their common shortfall, or its obstacle.
 #[track_caller]
 pub(super) fn check(cluster: &Cluster, pod: Value, expected: &str) {
     let shown = pod.clone();
@@ -213,7 +212,7 @@ fn told(obstacle: &Obstacle) -> String {
     }
 }
 
-/// The node of a task, or what the nodes lack.
+/// Node of a task, or the shortfall of all nodes.
 fn place(mut engine: Scheduler, request: Request) -> Result<String, String> {
     let workload = Workload::new("new", request);
     engine
@@ -226,7 +225,7 @@ fn place(mut engine: Scheduler, request: Request) -> Result<String, String> {
     }
 }
 
-/// The kinds of what the nodes lack, in alphabetical order.
+/// Kinds of shortfall, in alphabetical order.
 fn lacks(reason: &WaitReason) -> String {
     let (WaitReason::NoRoom(FitSummary { shortfalls: lacks, .. })
     | WaitReason::NeverFits(FitSummary { shortfalls: lacks, .. })

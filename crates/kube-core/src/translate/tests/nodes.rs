@@ -1,4 +1,4 @@
-//! Which nodes a pod may go to by their labels, names and taints.
+//! Node selection by labels, names and taints.
 
 use serde_json::{Value, json};
 

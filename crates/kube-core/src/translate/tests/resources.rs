@@ -1,4 +1,4 @@
-//! Amounts: what a pod takes, and whether a node has it.
+//! Resource requests and node capacity.
 
 use agentaflow_engine::{GpuRequest, MiB, MilliCpu};
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ fn a_pod_takes_the_most_that_runs_at_a_time() {
             1100,
             1025,
         ),
-        // What the pod states as a whole takes the place of the sum.
+        // The pod-level request replaces the sum.
         (
             json!({"containers": [container(&one)], "resources": {"requests": {"cpu": "3"}},
                    "overhead": {"cpu": "1"}}),
@@ -125,7 +125,7 @@ fn pods_of_others_take_their_share() {
         (json!({"memory": "7Gi"}), json!({"memory": "1025Mi"}), "no: Memory"),
         (json!({"example.com/x": "2"}), json!({"example.com/x": "2"}), "no: Resource"),
         (json!({"example.com/x": "1"}), json!({"example.com/x": "2"}), "n1"),
-        // What cannot be read of somebody else's pod does not stop us.
+        // Invalid quantities of foreign pods are ignored.
         (json!({"cpu": "many", "memory": "8Gi"}), json!({"memory": "1Mi"}), "no: Memory"),
     ];
     for (theirs, ours, expected) in table {

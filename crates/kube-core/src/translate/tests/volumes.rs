@@ -31,7 +31,7 @@ pub(super) fn using<const N: usize>(claims: [&str; N]) -> Value {
     pod(json!({"volumes": claims.iter().map(volume).collect::<Vec<_>>()}))
 }
 
-/// Metadata of a claim whose binding is complete.
+/// Metadata of a completely bound claim.
 pub(super) fn done() -> Value {
     json!({"annotations": {"pv.kubernetes.io/bind-completed": "yes"}})
 }
@@ -239,7 +239,7 @@ fn only_a_volume_that_matches_in_everything_serves_a_claim() {
             ),
             none,
         ),
-        // A volume that was set aside for the claim need not match its access modes.
+        // A pre-bound volume need not match the access modes.
         (
             with(claim(), json!({"accessModes": ["ReadWriteMany"]})),
             with(local("a", "2Gi"), json!({"claimRef": {"namespace": "default", "name": "c"}})),

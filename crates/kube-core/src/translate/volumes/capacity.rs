@@ -1,4 +1,4 @@
-//! How much storage is left where volumes are made, for drivers that tell.
+//! Remaining storage capacity, for drivers that report it.
 
 use agentaflow_units::Amount;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -8,12 +8,12 @@ use super::super::places::Places;
 use super::super::selector::selector_term;
 use crate::slim::{PersistentVolumeClaim, StorageCapacity, StorageClass, StorageDriver};
 
-/// What drivers tell of the storage that they have left.
+/// Remaining storage capacity reported by drivers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Capacities {
-    /// Drivers that tell.
+    /// Drivers that report capacity.
     drivers: BTreeSet<String>,
-    /// What is left, by class, and by namespace and name of who says so.
+    /// By class, then by namespace and name of the object.
     by_class: BTreeMap<String, BTreeMap<(String, String), StorageCapacity>>,
     /// The class of each.
     classes: BTreeMap<(String, String), String>,
@@ -58,7 +58,7 @@ impl Capacities {
         old
     }
 
-    /// Where there is storage for a new volume of this class that is as large as the claim asks.
+    /// Nodes with capacity for a new volume of this class and the size of the claim.
     pub(super) fn places(&self, class: &StorageClass, claim: &PersistentVolumeClaim) -> Places {
         let requests =
             claim.spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
@@ -74,13 +74,13 @@ impl Capacities {
     }
 }
 
-/// The largest volume that can be made.
+/// Largest volume that can be provisioned.
 fn largest(told: &StorageCapacity) -> Option<Amount> {
     let quantity: &Quantity = told.maximum_volume_size.as_ref().or(told.capacity.as_ref())?;
     Amount::parse(&quantity.0).ok()
 }
 
-/// The nodes that reach the storage; without a word about them, or a selector that cannot be right, none.
+/// Nodes with access to the storage; none without a valid topology.
 fn reaching(told: &StorageCapacity) -> Places {
     let Some(topology) = &told.node_topology else { return Places::NOWHERE };
     match selector_term(topology) {

@@ -1,4 +1,4 @@
-//! What the claims of a pod ask of its node.
+//! Node requirements of a pod's claims.
 
 use agentaflow_engine::labels::{NameExpr, NameOp, NodeTerm};
 use agentaflow_engine::{ResourceName, TokenAccess, TokenName};
@@ -10,46 +10,43 @@ use super::super::terms::namespace;
 use super::{Volumes, counted, matching, together};
 use crate::slim::{PersistentVolumeClaim, Pod, StorageClass};
 
-/// The access mode of volumes that one pod may use at a time.
+/// Access mode of volumes for a single pod.
 const ONE_POD: &str = "ReadWriteOncePod";
 
 /// A claim that waits for a node to be chosen, and must have its volume before the pod is bound.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimToBind {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name.
     pub name: String,
-    /// Where the volume comes from.
     pub how: ClaimHow,
-    /// Amounts of which it takes one of its node: volumes that people made, of which there are only so many.
+    /// Counted volumes: static volumes of which it takes one on its node.
     pub takes: Vec<ResourceName>,
 }
 
-/// Where the volume of a claim comes from once the node is chosen.
+/// Source of a claim's volume once the node is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ClaimHow {
-    /// A volume that is there already ([`Volumes::volume_for`]) is preferred; where none matches, a provisioner makes
-    /// one as soon as the claim carries the annotation [`SELECTED_NODE`](super::SELECTED_NODE).
+    /// An existing volume ([`Volumes::volume_for`]) is preferred; otherwise a provisioner creates one after the claim
+    /// gets the annotation [`SELECTED_NODE`](super::SELECTED_NODE).
     Provision,
-    /// Only a volume that is there already: nobody makes one.
+    /// Existing volumes only.
     Static,
 }
 
-/// What the claims of a pod ask of its node.
+/// Node requirements of a pod's claims.
 #[derive(Debug)]
 pub(in super::super) struct PodClaims {
-    /// Where all its volumes are, or can be.
+    /// Nodes of all its volumes.
     pub(in super::super) places: Places,
     /// Claims that wait for the node.
     pub(in super::super) binds: Vec<ClaimToBind>,
-    /// Claims that one pod may use at a time.
+    /// Claims that only one pod may use.
     pub(in super::super) tokens: BTreeMap<TokenName, TokenAccess>,
     /// Volumes to be attached, by driver.
     pub(in super::super) attached: BTreeMap<ResourceName, u64>,
 }
 
-/// The claims that a pod uses; the second part says whether the claim is made for this pod.
+/// Claims of a pod; the second part is true for ephemeral claims of this pod.
 pub(in super::super) fn claim_names(pod: &Pod) -> BTreeSet<(String, bool)> {
     let owner = pod.metadata.name.as_deref().unwrap_or_default();
     let name = |volume: &crate::slim::Volume| match &volume.persistent_volume_claim {
@@ -59,7 +56,7 @@ pub(in super::super) fn claim_names(pod: &Pod) -> BTreeSet<(String, bool)> {
     pod.spec.volumes.iter().flatten().filter_map(name).collect()
 }
 
-/// What the claims of a pod that is to be placed ask for.
+/// Requirements of an unscheduled pod.
 pub(in super::super) fn of_pod(pod: &Pod, volumes: &Volumes) -> Result<PodClaims, Obstacle> {
     let mut places = Places::ANYWHERE;
     let mut binds = Vec::new();
@@ -91,7 +88,7 @@ pub(in super::super) fn of_pod(pod: &Pod, volumes: &Volumes) -> Result<PodClaims
     Ok(PodClaims { places, binds, tokens, attached })
 }
 
-/// What a pod that has its node holds of its claims; what is not known is not counted.
+/// Claims held by a running pod; unknown claims do not count.
 pub(in super::super) fn taken_by(
     pod: &Pod,
     volumes: &Volumes,
@@ -129,7 +126,7 @@ fn is_owned(claim: &PersistentVolumeClaim, pod: &Pod) -> bool {
         && controllers.any(|owner| Some(owner.uid.as_str()) == pod.metadata.uid.as_deref())
 }
 
-/// The nodes on which a claim can be used, and what is left to do for that.
+/// Nodes on which a claim is usable, and the binding left to do.
 fn reach(
     volumes: &Volumes,
     claim: &PersistentVolumeClaim,
@@ -168,14 +165,14 @@ fn reach(
     }
 }
 
-/// Where an unbound claim could get its volume.
+/// Nodes on which an unbound claim can get a volume.
 fn to_be_bound(
     volumes: &Volumes,
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
 ) -> Result<Places, TooMany> {
     if let Some(node) = super::selected_node(claim) {
-        // A volume is being made there; whoever makes it removes the annotation when it cannot.
+        // A volume is being provisioned there; the provisioner removes the annotation on failure.
         let names = vec![NameExpr::new(NameOp::In, [node])];
         return Ok(Places::any_of(vec![NodeTerm { exprs: Vec::new(), names }]));
     }
@@ -210,7 +207,7 @@ fn held(
     (tokens, attached)
 }
 
-/// The driver of a claim and what tells its volume from others; of an unbound claim, the driver that will make it.
+/// Driver of a claim and the key of its volume; for an unbound claim, the driver of its class.
 fn driver<'a>(
     claim: &'a PersistentVolumeClaim,
     volumes: &'a Volumes,

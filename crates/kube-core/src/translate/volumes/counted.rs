@@ -1,7 +1,7 @@
-//! Volumes that people made, counted: how many of them each node has left.
+//! Static volumes as counted resources: the volumes left on each node.
 //!
-//! Nobody makes another when they are used up. Each pod whose claim waits for one asks for one as for any other amount,
-//! so that the engine puts no more pods on a node, a gang's least of all, than find a volume there.
+//! No provisioner creates more of them. Each pod with a claim that waits for one requests one like any other
+//! resource, so that the engine never places more pods of a gang on a node than volumes exist there.
 
 use agentaflow_engine::ResourceName;
 use agentaflow_engine::labels::Labels;
@@ -10,21 +10,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Volumes, class_of_claim, class_of_volume, matching};
 use crate::slim::{PersistentVolume, PersistentVolumeClaim};
 
-/// How many volumes a node has left, by what is asked for.
+/// Volumes left on a node, by resource.
 pub type Left = BTreeMap<ResourceName, u64>;
 
-/// What the names of these amounts begin with.
+/// Prefix of these resources.
 const FREE: &str = "free volume of class ";
 /// The label of a node by which local volumes name it.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// Whether an amount is one of volumes that are left.
+/// True for a counted volume resource.
 pub fn is_counted(resource: &ResourceName) -> bool {
     resource.as_str().starts_with(FREE)
 }
 
-/// What a claim asks of its node when only a volume that is there can serve it: one that fits, and one of its class at
-/// all. The second keeps claims that differ from counting the same volume twice.
+/// Resources that a claim for static volumes requests: one matching volume, and one of its class. The second keeps
+/// different claims from counting the same volume twice.
 pub(super) fn asked(claim: &PersistentVolumeClaim) -> Vec<ResourceName> {
     let class = class_of_claim(claim);
     let spec = &claim.spec;
@@ -44,7 +44,7 @@ fn of_class(class: &str) -> ResourceName {
 }
 
 impl Volumes {
-    /// How many volumes that nobody has, and none of those in `taken`, each node has left for claims like these.
+    /// Free volumes on each node for claims like these, without those in `taken`.
     pub fn left<'a>(
         &self,
         claims: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -73,7 +73,7 @@ impl Volumes {
         left
     }
 
-    /// The volumes that could serve claims like these, each with the amounts in which it counts.
+    /// Volumes for claims like these, each with its resources.
     fn serving<'a>(
         &self,
         claims: impl IntoIterator<Item = (&'a str, &'a str)>,
@@ -100,7 +100,7 @@ impl Volumes {
     }
 }
 
-/// Nodes by the name of their host: most volumes that people make name it, and there may be thousands of both.
+/// Nodes by host name: most static volumes use it, and thousands of both can exist.
 fn by_host<'a>(nodes: &BTreeMap<&'a str, &'a Labels>) -> BTreeMap<&'a str, Vec<&'a str>> {
     let mut hosts: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (node, labels) in nodes {

@@ -1,4 +1,4 @@
-//! Which volumes can serve a claim, and which nodes reach them.
+//! Matching of volumes, claims and nodes.
 
 use agentaflow_engine::labels::{Expr, NodeTerm, Op};
 use agentaflow_units::Amount;
@@ -9,7 +9,7 @@ use super::super::selector::{labels, node_terms, selector};
 use super::{Volumes, class_of_claim};
 use crate::slim::{PersistentVolume, PersistentVolumeClaim, StorageClass};
 
-/// Labels of volumes that name where they are, and the label of nodes that took the old one's place.
+/// Location labels of volumes, and the current node label that replaces an old one.
 const ZONES: [(&str, Option<&str>); 4] = [
     ("failure-domain.beta.kubernetes.io/zone", Some("topology.kubernetes.io/zone")),
     ("failure-domain.beta.kubernetes.io/region", Some("topology.kubernetes.io/region")),
@@ -17,11 +17,10 @@ const ZONES: [(&str, Option<&str>); 4] = [
     ("topology.kubernetes.io/region", None),
 ];
 
-/// The provisioner of classes whose volumes people make.
+/// Provisioner of classes with static volumes.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
-/// The volumes that can serve an unbound claim: the one that was made for it where there is one, else all that
-/// match and that nobody has.
+/// Candidate volumes for an unbound claim: the pre-bound one, else all free matches.
 pub(super) fn candidates<'a>(
     volumes: &'a Volumes,
     claim: &PersistentVolumeClaim,
@@ -36,19 +35,18 @@ pub(super) fn candidates<'a>(
     of_class().filter(|volume| is_free(volume) && serves(volume, claim)).collect()
 }
 
-/// Whether a volume was set aside for this claim, and can serve it.
+/// True if a volume is pre-bound to this claim and usable.
 pub(super) fn is_set_aside(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     is_reserved_for(volume, claim) && is_large_and_alike(volume, claim)
 }
 
-/// Whether nobody has a volume.
 pub(super) fn is_free(volume: &PersistentVolume) -> bool {
     volume.spec.claim_ref.is_none()
         && volume.status.phase.as_deref() == Some("Available")
         && volume.metadata.deletion_timestamp.is_none()
 }
 
-/// Whether a volume that nobody has can serve a claim.
+/// True if a free volume matches a claim.
 pub(super) fn serves(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let wanted = claim.spec.selector.as_ref().map(selector).transpose();
     let picked = wanted.is_ok_and(|wanted| {
@@ -57,7 +55,7 @@ pub(super) fn serves(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -
     picked && serves_modes(volume, claim) && is_large_and_alike(volume, claim)
 }
 
-/// The nodes that can reach a volume, by its own account.
+/// Nodes with access to a volume.
 pub(super) fn reachable(volume: &PersistentVolume) -> Result<Places, String> {
     let affinity =
         volume.spec.node_affinity.as_ref().and_then(|affinity| affinity.required.as_ref());
@@ -88,7 +86,7 @@ pub(super) fn in_zone(volume: &PersistentVolume) -> Places {
     Places::union([inside, nowhere])
 }
 
-/// Where a class can make a volume; nowhere when people have to.
+/// Nodes for which a class can provision; none for static classes.
 pub(super) fn provisionable(class: &StorageClass) -> Places {
     if !provisions(class) {
         return Places::NOWHERE;
@@ -99,18 +97,18 @@ pub(super) fn provisionable(class: &StorageClass) -> Places {
     }
 }
 
-/// Whether the volumes of a class are made when they are needed.
+/// True for dynamic provisioning.
 pub(super) fn provisions(class: &StorageClass) -> bool {
     !class.provisioner.is_empty() && class.provisioner != NO_PROVISIONER
 }
 
-/// The size of a volume; one that cannot be read is nothing.
+/// Size of a volume; 0 if invalid.
 pub(super) fn size(volume: &PersistentVolume) -> Amount {
     let size = volume.spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
     size.and_then(|size| Amount::parse(&size.0).ok()).unwrap_or_default()
 }
 
-/// Whether a volume was set aside for this claim.
+/// True if a volume is pre-bound to this claim.
 fn is_reserved_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let Some(reserved) = &volume.spec.claim_ref else { return false };
     let uid = reserved.uid.as_deref().filter(|uid| !uid.is_empty());
@@ -119,7 +117,7 @@ fn is_reserved_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> 
         && uid.is_none_or(|uid| claim.metadata.uid.as_deref() == Some(uid))
 }
 
-/// What must hold even of a volume that was set aside.
+/// Conditions that also apply to a pre-bound volume.
 fn is_large_and_alike(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let requests = claim.spec.resources.as_ref().and_then(|resources| resources.requests.as_ref());
     let asked = requests.and_then(|requests| requests.get("storage"));
