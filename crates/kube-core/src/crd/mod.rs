@@ -1,4 +1,4 @@
-//! Our kinds, as Rust types from which the manifests in `deploy/crds` are made.
+//! Custom resources as Rust types, from which `deploy/crds` is generated.
 
 mod node;
 mod queue;

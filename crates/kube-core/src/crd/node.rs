@@ -1,4 +1,4 @@
-//! `GPUNode`: the GPUs of a node as its monitor sees them.
+//! `GPUNode`: the GPUs of a node as reported by its monitor.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schema::{FIXED, conditions, rules};
 
-/// The GPUs of a node.
+/// GPUs of a node.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "agentaflow.io",
@@ -32,47 +32,47 @@ use super::schema::{FIXED, conditions, rules};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct GpuNodeSpec {
-    /// The node.
+    /// Name of the node.
     #[schemars(length(min = 1, max = 253))]
     #[schemars(extend("x-kubernetes-validations" = rules(&[FIXED])))]
     pub node_name: String,
-    /// Its devices.
+    /// GPU devices.
     #[serde(default)]
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
     pub gpu_devices: Vec<GpuDevice>,
 }
 
-/// One device.
+/// GPU device.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuDevice {
-    /// Its id: what the device plugin calls it (a UUID).
+    /// Device id of the device plugin (a UUID).
     #[schemars(length(max = 253))]
     pub id: String,
-    /// Its model.
+    /// GPU model.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Its memory in MiB.
+    /// Memory in MiB.
     pub memory_total: u64,
-    /// Where it sits.
+    /// PCI address.
     #[serde(rename = "pciBusID", default)]
     pub pci_bus_id: String,
-    /// The driver's version.
+    /// Driver version.
     #[serde(default)]
     pub driver_version: String,
 }
 
-/// How the GPUs of a node are.
+/// Status of the GPUs of a node.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuNodeStatus {
-    /// Whether the node can be used.
+    /// Availability of the node's GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<GpuNodePhase>,
-    /// Each device.
+    /// Status of each device.
     #[schemars(length(max = 64), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["id"]))]
     pub gpu_status: Vec<GpuStatus>,
-    /// When this was written.
+    /// Time of the last update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_updated: Option<Time>,
     /// `Ready`, `Healthy`, `Schedulable`.
@@ -80,43 +80,43 @@ pub struct GpuNodeStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// Whether the GPUs of a node can be used.
+/// Availability of the GPUs of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum GpuNodePhase {
-    /// They can.
+    /// At least one GPU is usable.
     #[default]
     Active,
-    /// They cannot.
+    /// No GPU is usable.
     Unavailable,
-    /// Somebody works on them.
+    /// An administrator set the node to maintenance.
     Maintenance,
 }
 
-/// How one device is.
+/// Status of a device.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GpuStatus {
-    /// Its id.
+    /// Device id.
     #[schemars(length(max = 253))]
     pub id: String,
-    /// It can be used: healthy and not closed.
+    /// Usable: healthy and not cordoned.
     pub available: bool,
-    /// MiB in use.
+    /// Used memory in MiB.
     #[serde(default)]
     pub memory_used: u64,
-    /// Percent.
+    /// Utilization in percent.
     #[serde(default)]
     pub utilization: f64,
-    /// Degrees Celsius.
+    /// Temperature in degrees Celsius.
     #[serde(default)]
     pub temperature: f64,
-    /// Watts.
+    /// Power draw in watts.
     #[serde(default)]
     pub power_usage: f64,
-    /// The pod that has it: `namespace/name`.
+    /// Pod that uses the device: `namespace/name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_workload: Option<String>,
-    /// Why it is not available, or what to keep an eye on.
+    /// Problem that makes the device unavailable, or a warning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub reason: Option<String>,

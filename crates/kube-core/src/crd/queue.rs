@@ -1,4 +1,4 @@
-//! `GPUQueue`: a share of the cluster for some namespaces.
+//! `GPUQueue`: share of the cluster for some namespaces.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::schema::{conditions, rules};
 
-/// A share of the cluster for some namespaces.
+/// Share of the cluster for some namespaces.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "agentaflow.io",
@@ -36,23 +36,24 @@ use super::schema::{conditions, rules};
 )])))]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuQueueSpec {
-    /// The namespaces that may use it; `*` means all. A namespace that only one queue names uses it by default.
+    /// Namespaces that may use the queue; `*` means all. A namespace that only one queue lists uses that queue by
+    /// default.
     #[schemars(schema_with = "namespaces")]
     pub namespaces: Vec<String>,
-    /// The queue that it is part of.
+    /// Parent queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub parent: Option<String>,
-    /// Its weight among its siblings when capacity is short.
+    /// Weight among its siblings when capacity is short.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub weight: u32,
-    /// What it gets back from borrowers whenever it needs it.
+    /// Guaranteed resources; reclaimed from borrowers when needed.
     pub guaranteed: QueueAmounts,
-    /// What it never exceeds; what is not named here is not limited.
+    /// Limit; unlisted resources are not limited.
     pub limit: QueueAmounts,
-    /// May use more than guaranteed while others do not need it.
+    /// May borrow unused resources of other queues beyond its guarantee.
     pub borrow: bool,
-    /// Its workloads have at most this priority.
+    /// Highest priority of its workloads.
     #[schemars(range(min = 0, max = 10))]
     pub max_priority: u8,
 }
@@ -71,7 +72,7 @@ impl Default for GpuQueueSpec {
     }
 }
 
-/// Amounts of resources, as Kubernetes writes them.
+/// Amounts of resources as Kubernetes quantities.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct QueueAmounts {
@@ -96,22 +97,22 @@ pub struct QueueAmounts {
     pub resources: BTreeMap<String, u64>,
 }
 
-/// What a queue uses.
+/// Usage of a queue.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuQueueStatus {
-    /// GPUs in use, in thousandths.
+    /// Used GPUs in thousandths.
     pub used_milli_gpus: u64,
-    /// Workloads that wait.
+    /// Pending workloads.
     pub pending: u32,
-    /// Workloads that run.
+    /// Running workloads.
     pub running: u32,
-    /// GPUs in use over the past, in thousandths, recent times counting more: what fair share goes by.
+    /// Past usage for fair share in thousandths of GPUs, decaying with time.
     pub past_milli_gpus: u64,
     /// `Ready`.
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
-    /// The generation that this status speaks of.
+    /// Generation of the spec that this status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
@@ -143,7 +144,7 @@ fn quantity(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// A quantity may be written as a number; it is text all the same.
+/// Decodes a quantity written as text or number.
 fn text_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

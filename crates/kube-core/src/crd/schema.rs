@@ -1,4 +1,4 @@
-//! From the Rust types to definitions that an API server accepts without a warning.
+//! Converts the Rust types to definitions that an API server accepts without warnings.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -7,21 +7,21 @@ use serde_json::{Value, json};
 
 use super::{GpuNode, GpuQueue, GpuWorkload};
 
-/// The definitions of our kinds as they are installed, ordered by name.
+/// Definitions as installed, ordered by name.
 pub fn definitions() -> Vec<Value> {
     vec![tidy(&GpuNode::crd()), tidy(&GpuQueue::crd()), tidy(&GpuWorkload::crd())]
 }
 
-/// Rules in CEL, each with what the person who breaks it is told.
+/// CEL rules with their messages.
 pub(super) fn rules(rules: &[(&str, &str)]) -> Value {
     rules.iter().map(|(rule, message)| json!({"rule": rule, "message": message})).collect()
 }
 
-/// The rule of a field whose change would mean other pods than those that exist.
+/// Rule of an immutable field.
 pub(super) const FIXED: (&str, &str) =
     ("self == oldSelf", "cannot be changed: delete the object and create it with the new value");
 
-/// Standard conditions, merged by type so that two writers do not overwrite each other.
+/// Standard conditions, merged by type for concurrent writers.
 pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -31,10 +31,10 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
             "type": "object",
             "required": ["type", "status", "lastTransitionTime", "reason", "message"],
             "properties": {
-                "type": {"type": "string", "description": "What it speaks of."},
+                "type": {"type": "string", "description": "Type of the condition."},
                 "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-                "reason": {"type": "string", "description": "Why, in one word."},
-                "message": {"type": "string", "description": "Why, in a sentence."},
+                "reason": {"type": "string", "description": "Machine-readable reason."},
+                "message": {"type": "string", "description": "Human-readable message."},
                 "lastTransitionTime": {"type": "string", "format": "date-time"},
                 "observedGeneration": {"type": "integer", "format": "int64"},
             },
@@ -43,7 +43,7 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
 }
 
 fn tidy(definition: &CustomResourceDefinition) -> Value {
-    // The types hold nothing that could fail to become JSON.
+    // Serializing these types cannot fail.
     let mut value = serde_json::to_value(definition).unwrap_or_default();
     let versions = value.pointer_mut("/spec/versions").and_then(Value::as_array_mut);
     for version in versions.into_iter().flatten() {
@@ -54,8 +54,8 @@ fn tidy(definition: &CustomResourceDefinition) -> Value {
     value
 }
 
-/// Removes what schemas derived from Rust say too much: widths that Kubernetes does not know (it warns about each),
-/// numbers such as `10.0`, and `nullable`, for absence is enough and rules need not ask for both.
+/// Removes parts of derived schemas: integer formats unknown to Kubernetes (each causes a warning), numbers such as
+/// `10.0`, and `nullable`, because absence is sufficient.
 fn tidy_schema(schema: &mut Value) {
     let Some(schema) = schema.as_object_mut() else { return };
     schema.remove("nullable");
@@ -77,7 +77,7 @@ fn tidy_schema(schema: &mut Value) {
     properties.into_iter().flat_map(|properties| properties.values_mut()).for_each(tidy_schema);
 }
 
-/// A number without a fraction is written without one.
+/// Writes a number without a fraction as an integer.
 fn whole(value: &mut Value) {
     if let Some(number) =
         value.as_f64().filter(|number| number.fract() == 0.0 && number.abs() < 1e15)

@@ -1,4 +1,4 @@
-//! What the definitions promise without an API server at hand; the rules themselves are tried on a real one.
+//! Properties of the definitions that need no API server; the CEL rules are tested on a real one.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{GpuQueueSpec, GpuWorkload, GpuWorkloadSpec, definitions};
 
-/// Document 003's workload.
+/// Workload of the documentation.
 fn documented() -> Value {
     json!({
         "apiVersion": "agentaflow.io/v1",
@@ -33,7 +33,7 @@ fn schema(plural: &str) -> Value {
     definition.unwrap()["spec"]["versions"][0]["schema"]["openAPIV3Schema"].take()
 }
 
-/// Calls `see` with every schema inside `schema` and its path.
+/// Calls `see` with every nested schema and its path.
 fn walk(path: &str, schema: &Value, see: &mut impl FnMut(&str, &Value)) {
     see(path, schema);
     for (name, property) in schema["properties"].as_object().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! `GPUWorkload`: a gang of pods that need GPUs.
+//! `GPUWorkload`: gang of pods that need GPUs.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schema::{FIXED, conditions, rules};
 
-/// GPU work: how much it needs and the pods that do it.
+/// GPU workload: its requirements and its pods.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
     group = "agentaflow.io",
@@ -36,15 +36,15 @@ use super::schema::{FIXED, conditions, rules};
 )]
 #[serde(rename_all = "camelCase")]
 pub struct GpuWorkloadSpec {
-    /// 0 to 10, higher first.
+    /// Priority from 0 to 10, higher first.
     #[serde(default = "five")]
     #[schemars(range(min = 0, max = 10))]
     pub priority: u8,
-    /// MiB of memory that each GPU must have; 0 when any will do.
+    /// Memory in MiB that each GPU must have; 0 accepts any.
     #[schemars(range(min = 0, max = MAX_GPU_MEMORY))]
     #[schemars(extend("x-kubernetes-validations" = rules(&[FIXED])))]
     pub gpu_memory_required: u64,
-    /// How long it is expected to run: `4h`, `90m`, `1h30m`.
+    /// Expected run time: `4h`, `90m`, `1h30m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
@@ -52,11 +52,11 @@ pub struct GpuWorkloadSpec {
         "estimatedDuration must be a time above zero with its unit, such as 4h, 90m or 1h30m",
     )])))]
     pub estimated_duration: Option<String>,
-    /// How GPUs are chosen; the cluster's strategy when absent.
+    /// Scheduling strategy; default: the cluster's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = STRATEGIES))]
     pub scheduling_strategy: Option<String>,
-    /// More about the GPUs of each pod.
+    /// Further GPU requirements of each pod.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-validations" = rules(&[
         FIXED,
@@ -66,31 +66,32 @@ pub struct GpuWorkloadSpec {
         ),
     ])))]
     pub gpu_requirements: GpuRequirements,
-    /// The `GPUQueue` that pays for it; the queue of its namespace when absent.
+    /// `GPUQueue` of the workload; default: the queue of its namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub queue: Option<String>,
-    /// How many pods start together, all or none.
+    /// Pods that start together, all or none.
     #[serde(default = "one")]
     #[schemars(range(min = 1, max = 10_000))]
     #[schemars(extend("x-kubernetes-validations" = rules(&[FIXED])))]
     pub gang_size: u32,
-    /// How the pods of a gang lie to each other.
+    /// Topology of the gang.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<WorkloadTopology>,
-    /// May be stopped for work of higher priority.
+    /// May be preempted by workloads of higher priority.
     #[serde(default = "yes")]
     pub preemptible: bool,
-    /// How often a failed pod is made again.
+    /// Retries of a failed pod.
     #[serde(default)]
     #[schemars(range(min = 0, max = 100))]
     pub retries: u32,
-    /// The pods: a core/v1 `PodTemplateSpec`, kept as written; an absent GPU limit or `restartPolicy` is filled in.
+    /// Pod template: a core/v1 `PodTemplateSpec`, kept as written; an absent GPU limit or `restartPolicy` is filled
+    /// in.
     #[schemars(extend("x-kubernetes-validations" = rules(&[FIXED])))]
     pub pod_template: PodTemplate,
 }
 
-/// The strategies that people may write; the engine has two more, which are for comparison only.
+/// Public strategies; the engine has two more for comparison only.
 const STRATEGIES: [&str; 7] = [
     "least_utilized",
     "best_fit",
@@ -101,15 +102,15 @@ const STRATEGIES: [&str; 7] = [
     "pack",
 ];
 
-/// The largest memory of one GPU that the engine takes, in MiB: two TiB. Who writes bytes is told so.
+/// Largest memory of one GPU that the engine accepts, in MiB: two TiB. A larger value is probably in bytes.
 const MAX_GPU_MEMORY: u64 = 1 << 21;
 
-/// A core/v1 `PodTemplateSpec` as it was written, kept as text: typed round trips would drop fields that are newer
-/// than we are, and parsed JSON takes ten times the memory.
+/// Core/v1 `PodTemplateSpec` as text: typed round trips would drop unknown fields, and parsed JSON takes ten times
+/// the memory.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PodTemplate(Box<str>);
 
-/// Templates hold people's commands and variables, which belong in no log.
+/// Templates contain commands and variables, which must not be logged.
 impl std::fmt::Debug for PodTemplate {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "PodTemplate({} bytes)", self.0.len())
@@ -117,17 +118,15 @@ impl std::fmt::Debug for PodTemplate {
 }
 
 impl PodTemplate {
-    /// The template from JSON.
     pub fn new(value: &serde_json::Value) -> Self {
         Self(value.to_string().into())
     }
 
-    /// The template as JSON.
     pub fn value(&self) -> serde_json::Value {
         serde_json::from_str(&self.0).unwrap_or_default()
     }
 
-    /// Its length as compact JSON.
+    /// Length as compact JSON.
     pub fn bytes(&self) -> usize {
         self.0.len()
     }
@@ -158,28 +157,28 @@ impl JsonSchema for PodTemplate {
     }
 }
 
-/// More about the GPUs of each pod.
+/// Further GPU requirements of each pod.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuRequirements {
-    /// MiB that each GPU must have; the larger of this and `gpuMemoryRequired` counts.
+    /// Memory in MiB that each GPU must have; the larger of this and `gpuMemoryRequired` applies.
     #[serde(rename = "minGPUMemory", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = MAX_GPU_MEMORY))]
     pub min_gpu_memory: Option<u64>,
-    /// A model that is taken where possible, such as `NVIDIA A100`; others are taken too.
+    /// Preferred model, such as `NVIDIA A100`; other models are accepted.
     #[serde(rename = "preferredGPUType", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub preferred_gpu_type: Option<String>,
-    /// The only model that will do, such as `H100`: every word of it occurs in the GPU's name.
+    /// Required model, such as `H100`: every word must occur in the GPU's name.
     #[serde(rename = "requiredGPUType", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub required_gpu_type: Option<String>,
-    /// How many GPUs, or MIG slices, each pod gets.
+    /// GPUs or MIG slices of each pod.
     #[schemars(range(min = 1, max = 64))]
     pub gpu_count: u32,
-    /// No other workload on those GPUs.
+    /// Exclusive use of the GPUs.
     pub exclusive_access: bool,
-    /// MIG slices of this profile instead of whole GPUs, such as `1g.5gb`.
+    /// MIG profile of slices instead of whole GPUs, such as `1g.5gb`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[schemars(extend("x-kubernetes-validations" = rules(&[(
@@ -189,92 +188,92 @@ pub struct GpuRequirements {
     pub mig_profile: Option<String>,
 }
 
-/// How the pods of a gang lie to each other.
+/// Topology of a gang.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadTopology {
-    /// Together or apart.
+    /// Pods together or apart.
     pub mode: TopologyMode,
-    /// The node label whose values are the domains.
+    /// Node label with the topology domain.
     #[serde(default = "hostname")]
     #[schemars(length(min = 1, max = 317))]
     pub key: String,
 }
 
-/// Together or apart.
+/// Pods together or apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum TopologyMode {
     /// All pods in one domain.
     Same,
-    /// Over as many domains as possible.
+    /// Pods over as many domains as possible.
     Spread,
 }
 
-/// What became of it.
+/// Status of the workload.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GpuWorkloadStatus {
-    /// Where it stands.
+    /// Phase of the workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<WorkloadPhase>,
-    /// The node, or the nodes with commas between them.
+    /// Assigned nodes, comma-separated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub assigned_node: Option<String>,
-    /// The GPUs: `node/gpu-id`, with commas between them.
+    /// Assigned GPUs: `node/gpu-id`, comma-separated.
     #[serde(rename = "assignedGPU", skip_serializing_if = "Option::is_none")]
     pub assigned_gpu: Option<String>,
-    /// Dollars that its GPUs cost an hour, as fixed when they were assigned.
+    /// Price of its GPUs in dollars per hour, fixed at assignment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_per_hour: Option<String>,
-    /// When the first pod began to run.
+    /// Start of the first pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Time>,
-    /// When it was over.
+    /// Time of completion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_time: Option<Time>,
-    /// One sentence about it.
+    /// Message about the current phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// `Schedulable`, `Assigned`, `Ready`.
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
-    /// Retries used so far.
+    /// Retries used.
     pub retries: u32,
-    /// When pods may be made next.
+    /// Backoff before pods are created again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub back_off: Option<BackOff>,
-    /// The tasks that ended well, such as `0,2-5`: they are not done again, even when their pods are gone.
+    /// Completed tasks, such as `0,2-5`: not repeated, even if their pods are deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub completed_tasks: Option<String>,
-    /// The generation that this status speaks of.
+    /// Generation of the spec that this status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
 
-/// When pods may be made next: what loses its pods again and again is made ever more slowly.
+/// Backoff for repeated pod losses.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BackOff {
-    /// No pods are made before.
+    /// Earliest time to create pods.
     pub until: Time,
-    /// How often pods were made in a row.
+    /// Consecutive creations.
     #[serde(default)]
     pub count: u32,
 }
 
-/// Where a workload stands.
+/// Phase of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, JsonSchema)]
 pub enum WorkloadPhase {
-    /// It waits.
+    /// Not placed yet.
     #[default]
     Pending,
-    /// It has its places.
+    /// Placed; not every pod runs yet.
     Scheduled,
-    /// It runs.
+    /// All pods run.
     Running,
-    /// It ended well.
+    /// All tasks completed.
     Succeeded,
-    /// It did not.
+    /// A task failed without retries left.
     Failed,
 }
 

@@ -20,10 +20,7 @@ pub struct Identity<'a> {
 pub enum BadTemplate {
     /// A part of it is not what Kubernetes has there.
     #[error("spec.{path} must be {expected}")]
-    Shape {
-        path: String,
-        expected: &'static str,
-    },
+    Shape { path: String, expected: &'static str },
     /// GPU limit and workload disagree.
     #[error(
         "spec.podTemplate asks for {asked} in its limits, but spec.gpuRequirements.{field} is {wanted}: \
@@ -42,11 +39,7 @@ pub enum BadTemplate {
         "spec.podTemplate.spec.containers: none of {names} has a GPU limit; write `resources: {{limits: {{{resource}: \
          {count}}}}}` for the one that uses the GPUs"
     )]
-    WhichContainer {
-        names: String,
-        resource: String,
-        count: u32,
-    },
+    WhichContainer { names: String, resource: String, count: u32 },
     /// Fractional GPU without a mechanism for it.
     #[error(
         "spec.gpuRequirements.exclusiveAccess: one GPU cannot be shared by several pods yet; write `exclusiveAccess: \

@@ -86,20 +86,13 @@ impl Depends {
 pub enum Obstacle {
     /// Unsupported field.
     #[error("{field}: {why}")]
-    Unsupported {
-        field: &'static str,
-        why: String,
-    },
+    Unsupported { field: &'static str, why: String },
     /// A required object does not exist yet.
     #[error("{why}")]
-    NotYet {
-        why: String,
-    },
+    NotYet { why: String },
     /// No storage capacity is left for a volume to be provisioned.
     #[error("{why}")]
-    NoStorage {
-        why: String,
-    },
+    NoStorage { why: String },
     #[error("held by scheduling gates: {}", .0.join(", "))]
     Gated(Vec<String>),
 }
